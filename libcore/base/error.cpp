@@ -50,11 +50,14 @@ static int edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   if (word.size() > 200) return "";
-  int best = static_cast<int>(std::max<size_t>(2, word.size() / 3)) + 1;
+  // Of up to three letters, two others make another word.
+  int best = word.size() <= 3 ? 2 : static_cast<int>(std::max<size_t>(2, word.size() / 3)) + 1;
   std::string found;
   for (const std::string& candidate : candidates) {
     if (candidate.size() > 200) continue;
-    const int distance = edit_distance(word, candidate);
+    // "bce" means "bce_with_logits".
+    const bool begins = word.size() >= 2 && candidate.starts_with(cat(word, "_"));
+    const int distance = begins ? 1 : edit_distance(word, candidate);
     if (distance < best) {
       best = distance;
       found = candidate;

@@ -46,14 +46,14 @@ std::string read_fix(const std::string& path, int error) {
 std::string write_fix(int error) {
   switch (error) {
     case ENOSPC:
-    case EDQUOT: return "free some space, or write elsewhere with -o";
+    case EDQUOT: return "free some space, or write to another disk";
     case EROFS:
     case EACCES:
-    case EPERM: return "choose a folder that this user may write to, with -o";
-    case ENOTDIR: return "part of the path is a file, not a folder: choose another path with -o";
-    case ENOENT: return "create the folder first, or choose another with -o";
+    case EPERM: return "choose a folder that this user may write to";
+    case ENOTDIR: return "a file stands where a folder is needed: choose another path";
+    case ENOENT: return "make the folder first, or choose another path";
     case EFBIG: return "raise the limit on file sizes (ulimit -f)";
-    case EIO: return "the disk reported an error: write elsewhere with -o";
+    case EIO: return "the disk reports an error: write to another disk";
     default: return "";
   }
 }

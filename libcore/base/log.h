@@ -6,7 +6,8 @@
 
 namespace galley {
 
-enum class LogLevel { kDebug, kInfo, kWarning };
+/// kRequested: the user asked for this kind of message by name (--verbose=compile), so that it is shown at every verbosity.
+enum class LogLevel { kDebug, kInfo, kRequested, kWarning };
 
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 

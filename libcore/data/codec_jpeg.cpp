@@ -1,16 +1,15 @@
 // JPEG by libjpeg-turbo, through the interface of libjpeg: it reports each warning by its code. A warning that changes no pixel is
 // noted; any other means that the decoder invents pixels, and the file is refused.
-// clang-format off: jpeglib.h uses what cstdio declares
-#include <cstdio>
-#include <jerror.h>
-#include <jpeglib.h>
-// clang-format on
-
 #include <algorithm>
 #include <array>
 #include <csetjmp>
 #include <cstddef>
 #include <vector>
+
+// clang-format off: jpeglib.h needs size_t and FILE, and jerror.h needs jpeglib.h
+#include <jpeglib.h>
+#include <jerror.h>
+// clang-format on
 
 #include "libcore/data/codec.h"
 

@@ -32,14 +32,25 @@ void set_size(FieldType& image, int64_t height, int64_t width) {
   image.sample[2] = width;
 }
 
+/// Pixels that a `padding` option adds: all sides; [left and right, top and bottom]; or [left, top, right, bottom].
+struct Sides {
+  explicit Sides(const std::vector<int64_t>& padding)
+      : left(padding[0]),
+        top(padding.size() == 1 ? padding[0] : padding[1]),
+        right(padding.size() == 4 ? padding[2] : left),
+        bottom(padding.size() == 4 ? padding[3] : top) {}
+  /// An image of that size with these sides, in the image's coordinates.
+  Region around(int64_t height, int64_t width) const { return {-top, -left, height + top + bottom, width + left + right}; }
+
+  int64_t left, top, right, bottom;
+};
+
 int64_t draw_below(RandomStream& random, int64_t count) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(count))); }
 
 }  // namespace
 
 Image pad_image(const Image& image, const Pad& options) {
-  const auto& p = options.padding;
-  const int64_t left = p[0], top = p.size() == 1 ? p[0] : p[1];
-  const int64_t right = p.size() == 4 ? p[2] : left, bottom = p.size() == 4 ? p[3] : top;
+  const auto [left, top, right, bottom] = Sides(options.padding);
   const int64_t limit_x = options.padding_mode == PaddingMode::kReflect ? image.width() - 1 : image.width();
   const int64_t limit_y = options.padding_mode == PaddingMode::kReflect ? image.height() - 1 : image.height();
   const bool mirrors = options.padding_mode == PaddingMode::kReflect || options.padding_mode == PaddingMode::kSymmetric;
@@ -130,21 +141,29 @@ void Resize::map_image(FieldType& image) const {
   set_size(image, new_height, new_width);
 }
 
+void Resize::map_grid(PixelGrid& grid, RandomStream&) const {
+  const auto [new_height, new_width] = target(grid.height, grid.width);
+  grid.resize(new_height, new_width);
+}
+
 namespace {
 
-/// The middle of an image. A smaller one is padded evenly with bytes of `fill`, with the odd pixel right and below.
-Image crop_center(const Image& image, const std::vector<int64_t>& size, uint8_t fill) {
-  const auto [height, width] = height_width(size);
+/// The middle of an image. It reaches beyond a smaller one evenly, with the odd pixel right and below.
+Region center_of(int64_t height, int64_t width, const std::vector<int64_t>& size) {
+  const auto [new_height, new_width] = height_width(size);
   const auto offset = [](int64_t in, int64_t out) {
     return in < out ? -((out - in) / 2) : round_half_even(static_cast<double>(in - out) / 2.0);
   };
-  return crop(image, {offset(image.height(), height), offset(image.width(), width), height, width}, fill);
+  return {offset(height, new_height), offset(width, new_width), new_height, new_width};
 }
 
 }  // namespace
 
-void CenterCrop::apply(Image& image, RandomStream&) const { image = crop_center(image, size, 0); }
-void CenterCrop::apply_to_mask(Image& mask, RandomStream&) const { mask = crop_center(mask, size, Mask::kNoClass); }
+void CenterCrop::apply(Image& image, RandomStream&) const { image = crop(image, center_of(image.height(), image.width(), size)); }
+void CenterCrop::apply_to_mask(Image& mask, RandomStream&) const {
+  mask = crop(mask, center_of(mask.height(), mask.width(), size), Mask::kNoClass);
+}
+void CenterCrop::map_grid(PixelGrid& grid, RandomStream&) const { grid.crop(center_of(grid.height, grid.width, size)); }
 void CenterCrop::map_image(FieldType& image) const { set_size(image, size[0], size.back()); }
 
 void Pad::apply(Image& image, RandomStream&) const { image = pad_image(image, *this); }
@@ -157,10 +176,11 @@ void Pad::apply_to_mask(Image& mask, RandomStream&) const {
 
 void Pad::map_image(FieldType& image) const {
   const auto grown = [](int64_t size, int64_t by) { return size == kOpenSize ? kOpenSize : size + by; };
-  const int64_t left = padding[0], top = padding.size() == 1 ? padding[0] : padding[1];
-  const int64_t right = padding.size() == 4 ? padding[2] : left, bottom = padding.size() == 4 ? padding[3] : top;
-  set_size(image, grown(image.sample[1], top + bottom), grown(image.sample[2], left + right));
+  const Sides sides(padding);
+  set_size(image, grown(image.sample[1], sides.top + sides.bottom), grown(image.sample[2], sides.left + sides.right));
 }
+
+void Pad::map_grid(PixelGrid& grid, RandomStream&) const { grid.crop(Sides(padding).around(grid.height, grid.width)); }
 
 void RandomCrop::apply_to_mask(Image& mask, RandomStream& random) const {
   RandomCrop without_class = *this;
@@ -169,45 +189,49 @@ void RandomCrop::apply_to_mask(Image& mask, RandomStream& random) const {
 }
 void RandomCrop::map_image(FieldType& image) const { set_size(image, size[0], size.back()); }
 
-void RandomCrop::apply(Image& image, RandomStream& random) const {
+Region RandomCrop::padded(int64_t image_height, int64_t image_width) const {
   const auto [height, width] = height_width(size);
-  const auto pad = [&](std::vector<int64_t> amount) {
-    Pad options;
-    options.padding = std::move(amount);
-    options.fill = fill;
-    options.padding_mode = padding_mode;
-    image = pad_image(image, options);
-  };
-  const bool black = padding_mode == PaddingMode::kConstant && fill.size() == 1 && fill[0] == 0;
-  Region border{0, 0, image.height(), image.width()};  // the image with its padding, in the image's coordinates
-  if (!padding.empty() && black) {
-    // crop() gives zeros outside, so nothing needs to be padded.
-    const auto& p = padding;
-    const int64_t top = p.size() == 1 ? p[0] : p[1], bottom = p.size() == 4 ? p[3] : top, right = p.size() == 4 ? p[2] : p[0];
-    border = {-top, -p[0], image.height() + top + bottom, image.width() + p[0] + right};
-  } else if (!padding.empty()) {
-    pad(padding);
-    border = {0, 0, image.height(), image.width()};
-  }
-  if (pad_if_needed && (border.width < width || border.height < height)) {
-    const int64_t x = std::max<int64_t>(0, width - border.width), y = std::max<int64_t>(0, height - border.height);
-    if (black) {
-      border = {border.top - y, border.left - x, border.height + 2 * y, border.width + 2 * x};
-    } else {
-      pad({x, y});
-      border = {0, 0, image.height(), image.width()};
-    }
-  }
-  GALLEY_CHECK_INPUT(border.height >= height && border.width >= width, "[random_crop] wants ", height, " x ", width,
-                     " pixels of an image of ", border.height, " x ", border.width,
-                     " (padding included); resize before, or set pad_if_needed: true");
-  const int64_t top = border.top + draw_below(random, border.height - height + 1),
-                left = border.left + draw_below(random, border.width - width + 1);
-  image = crop(image, {top, left, height, width});
+  Region region{0, 0, image_height, image_width};
+  if (!padding.empty()) region = Sides(padding).around(image_height, image_width);
+  if (!pad_if_needed) return region;
+  const int64_t x = std::max<int64_t>(0, width - region.width), y = std::max<int64_t>(0, height - region.height);
+  return {region.top - y, region.left - x, region.height + 2 * y, region.width + 2 * x};
 }
 
-Region RandomResizedCrop::draw(const Image& image, RandomStream& random) const {
-  const int64_t height = image.height(), width = image.width();
+Region RandomCrop::draw(int64_t image_height, int64_t image_width, RandomStream& random) const {
+  const auto [height, width] = height_width(size);
+  const Region region = padded(image_height, image_width);
+  GALLEY_CHECK_INPUT(region.height >= height && region.width >= width, "[random_crop] wants ", height, " x ", width,
+                     " pixels of an image of ", region.height, " x ", region.width,
+                     " (padding included); resize before, or set pad_if_needed: true");
+  const int64_t top = region.top + draw_below(random, region.height - height + 1);
+  return {top, region.left + draw_below(random, region.width - width + 1), height, width};
+}
+
+void RandomCrop::apply(Image& image, RandomStream& random) const {
+  Region part = draw(image.height(), image.width(), random);
+  const bool black = padding_mode == PaddingMode::kConstant && fill.size() == 1 && fill[0] == 0;
+  if (!black) {  // crop() gives zeros beyond the image
+    const Region region = padded(image.height(), image.width());
+    const auto pad = [&](std::vector<int64_t> amount) {
+      Pad options;
+      options.padding = std::move(amount);
+      options.fill = fill;
+      options.padding_mode = padding_mode;
+      image = pad_image(image, options);
+    };
+    if (!padding.empty()) pad(padding);
+    if (image.height() != region.height || image.width() != region.width)
+      pad({(region.width - image.width()) / 2, (region.height - image.height()) / 2});
+    part.top -= region.top;
+    part.left -= region.left;
+  }
+  image = crop(image, part);
+}
+
+void RandomCrop::map_grid(PixelGrid& grid, RandomStream& random) const { grid.crop(draw(grid.height, grid.width, random)); }
+
+Region RandomResizedCrop::draw(int64_t height, int64_t width, RandomStream& random) const {
   const auto area = static_cast<double>(height * width);
   constexpr int kAttempts = 10;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -228,7 +252,7 @@ Region RandomResizedCrop::draw(const Image& image, RandomStream& random) const {
 
 void RandomResizedCrop::apply(Image& image, RandomStream& random) const {
   const auto [height, width] = height_width(size);
-  image = resize_region(image, draw(image, random), {height, width, interpolation, antialias, backend});
+  image = resize_region(image, draw(image.height(), image.width(), random), {height, width, interpolation, antialias, backend});
 }
 
 void RandomResizedCrop::apply_to_mask(Image& mask, RandomStream& random) const {
@@ -237,13 +261,23 @@ void RandomResizedCrop::apply_to_mask(Image& mask, RandomStream& random) const {
   nearest.apply(mask, random);
 }
 void RandomResizedCrop::map_image(FieldType& image) const { set_size(image, size[0], size.back()); }
+void RandomResizedCrop::map_grid(PixelGrid& grid, RandomStream& random) const {
+  grid.crop(draw(grid.height, grid.width, random));
+  grid.resize(size[0], size.back());
+}
 
 void RandomHorizontalFlip::apply(Image& image, RandomStream& random) const {
   if (random.uniform() < p) flip_horizontal(image);
 }
+void RandomHorizontalFlip::map_grid(PixelGrid& grid, RandomStream& random) const {
+  if (random.uniform() < p) grid.flip_horizontal();
+}
 
 void RandomVerticalFlip::apply(Image& image, RandomStream& random) const {
   if (random.uniform() < p) flip_vertical(image);
+}
+void RandomVerticalFlip::map_grid(PixelGrid& grid, RandomStream& random) const {
+  if (random.uniform() < p) grid.flip_vertical();
 }
 
 void RandomErasing::apply(Image& image, RandomStream& random) const {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "libcore/base/log.h"
+#include "libcore/base/under_key.h"
 
 namespace galley {
 namespace {
@@ -126,7 +127,7 @@ DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline
     batch_transforms_.push_back(component.params->clone());
     const auto* transform = dynamic_cast<const BatchTransform*>(batch_transforms_.back().get());
     GALLEY_ASSERT(transform != nullptr, "not a batch transform: ", component.type);
-    transform->check();
+    under_key(cat("batch_transforms.", batch_transforms_.size() - 1), [&] { transform->check(); });
   }
   find_types();
   if (options_.classes > 0 && source_->label(0) >= 0) check_labels(*source_, options_.classes);
@@ -184,7 +185,10 @@ Sample DataLoader::State::first_sample(int64_t& index) const {
 void DataLoader::State::find_types() {
   types_ = pipeline_.fields(source_->fields());
   const std::vector<FieldType> samples = types_;
-  for (const auto& options : batch_transforms_) types_ = dynamic_cast<const BatchTransform&>(*options).fields(samples, options_.classes);
+  for (size_t i = 0; i < batch_transforms_.size(); ++i) {
+    const auto& transform = dynamic_cast<const BatchTransform&>(*batch_transforms_[i]);
+    types_ = under_key(cat("batch_transforms.", i), [&] { return transform.fields(samples, options_.classes); });
+  }
 }
 
 void DataLoader::State::make_buffers() {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libcore/base/under_key.h"
+
 namespace galley {
 
 struct Pipeline::Item {
@@ -9,6 +11,7 @@ struct Pipeline::Item {
   const Transform* transform = nullptr;
   std::string type;
   std::string stream;  // name of its random stream
+  RandomStream random(const DrawKey& key) const;
 };
 
 /// What turns a field's pixels into a batch's floats.
@@ -41,10 +44,12 @@ Pipeline::Pipeline(const std::vector<Component>& items) : plain_(std::make_uniqu
     Item item{.options = items[i].params->clone(), .type = items[i].type, .stream = "pipeline " + std::to_string(i)};
     item.transform = dynamic_cast<const Transform*>(item.options.get());
     GALLEY_ASSERT(item.transform != nullptr, "not a transform: ", items[i].type);
-    item.transform->check();
-    const auto* image = dynamic_cast<const ImageTransform*>(item.transform);
-    GALLEY_CHECK(image == nullptr || !image->field.empty(), "pipeline item ", i, ": ", item.type,
-                 " has an empty `field`; leave it out for the input");
+    under_key(cat("pipeline.", i), [&] {
+      item.transform->check();
+      const auto* image = dynamic_cast<const ImageTransform*>(item.transform);
+      GALLEY_CHECK(image == nullptr || !image->field.empty(), "pipeline item ", i, ": ", item.type,
+                   " has an empty `field`; leave it out for the input");
+    });
     items_.push_back(std::move(item));
   }
   // The last conversion, with or without normalize, is done while the batch is written.
@@ -112,14 +117,33 @@ std::vector<FieldType> Pipeline::fields(const std::vector<FieldType>& in) const 
   return fields;
 }
 
-void Pipeline::apply(Sample& sample, const DrawKey& key) const {
-  if (items_.empty()) return;
+RandomStream Pipeline::Item::random(const DrawKey& key) const {
   constexpr int kIndexBits = 44;  // 17 million million samples, a million epochs
-  const uint64_t index = (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index);
+  return RandomStream(key.seed, stream, (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index));
+}
+
+void Pipeline::apply(Sample& sample, const DrawKey& key) const {
   for (const Item& item : items_) {
-    RandomStream random(key.seed, item.stream, index);
+    RandomStream random = item.random(key);
     item.transform->apply_to_sample(sample, random);
   }
+}
+
+std::optional<PixelGrid> Pipeline::grid(int64_t height, int64_t width, const DrawKey& key) const {
+  PixelGrid grid(height, width);
+  std::string field = "input";
+  for (const Item& item : items_) {
+    if (const auto* rename = dynamic_cast<const Rename*>(item.transform)) {
+      if (rename->from == field) field = rename->to;
+      continue;
+    }
+    const auto* image = dynamic_cast<const ImageTransform*>(item.transform);
+    if (image == nullptr || image->field != field) continue;
+    if (image->motion() == Motion::kDistorts) return std::nullopt;
+    RandomStream random = item.random(key);
+    image->map_grid(grid, random);
+  }
+  return grid;
 }
 
 Shape Pipeline::shape_of(const FieldValue& value) {

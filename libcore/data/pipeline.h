@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ struct DrawKey {
 /// `normalize` is fused with that conversion and the copy into the batch. Thread-safe.
 class Pipeline {
  public:
-  /// Throws Error (exit 3) where options contradict each other or an item stands in a place where it cannot work.
+  /// Throws Error (exit 3; key "pipeline.N") where options contradict each other.
   explicit Pipeline(const std::vector<Component>& items);
   ~Pipeline();
   Pipeline(Pipeline&&) noexcept;
@@ -36,6 +37,10 @@ class Pipeline {
 
   /// All items but those that are fused into write().
   void apply(Sample& sample, const DrawKey& key) const;
+
+  /// Where the pixels of the image that apply() makes of a sample's `input`, an image of that size, lie in it; nullopt where an item moves
+  /// pixels in a way that a grid cannot follow (auto_augment).
+  std::optional<PixelGrid> grid(int64_t height, int64_t width, const DrawKey& key) const;
 
   /// The sizes and dtype that write() gives a field: an image [C,H,W] f32, a mask [H,W] i64, a class [] i64; floats and u8 arrays as f32,
   /// other integers as they are.

@@ -73,9 +73,9 @@ ComponentKinds data_sources();
 /// Opens a source of that table. Throws where files are missing or damaged, or a source has no samples.
 std::unique_ptr<Source> open_source(const Component& component, const SourceContext& context);
 
-/// Images without labels, in the order of `paths`: files, folders (all images below, by name) and tar archives. Throws where one is missing
-/// or there is no image at all.
-std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray = false);
+/// Images without labels, in the order of `paths`: files, folders (all images below, by name) and tar archives. Throws where one of them
+/// cannot be opened or a folder holds no image; with `keep_going` such a path counts as one sample, and reading it throws.
+std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray = false, bool keep_going = false);
 /// Arrays without labels: each [N,...] is a field of its name, samples in order. `name` is for messages.
 std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const std::string& name);
 

@@ -8,25 +8,17 @@
 namespace galley {
 namespace {
 
-/// Files of its own, and archives, in one row.
+/// Image files and members of archives, in one row.
 class ImageList : public Source {
  public:
-  ImageList(const std::vector<std::string>& paths, bool gray) : mode_(gray ? ColorMode::kGray : ColorMode::kRgb) {
+  ImageList(const std::vector<std::string>& paths, bool gray, bool keep_going) : mode_(gray ? ColorMode::kGray : ColorMode::kRgb) {
     for (const std::string& path : paths) {
-      if (is_archive(path)) {
-        TarArchive archive;
-        archive.path = {path};
-        archive.labels = TarLabels::kNone;
-        archive.mode = mode_;
-        archives_.push_back(archive.open({}));
-        for (int64_t i = 0; i < archives_.back()->size(); ++i) images_.push_back({.archive = archives_.back().get(), .member = i});
-        continue;
+      try {
+        add(path);
+      } catch (const Error& error) {
+        if (!keep_going || error.code() != ErrorCode::kInput) throw;
+        images_.push_back({.file = path, .error = error.message()});
       }
-      const bool folder = is_folder(path);
-      const std::vector<std::string> files = folder ? image_files(path) : std::vector<std::string>{path};
-      GALLEY_CHECK_INPUT(!files.empty(), path, ": no image below this folder");
-      if (!folder) InputFile{path};  // a missing file is an error before the first prediction
-      for (const std::string& file : files) images_.push_back({.file = file});
     }
     GALLEY_CHECK_INPUT(!images_.empty(), paths.empty() ? "nothing" : paths.front(), ": no images");
   }
@@ -41,6 +33,7 @@ class ImageList : public Source {
   std::vector<FieldType> fields() const override { return {image_field(mode_ == ColorMode::kRgb ? 3 : 1)}; }
   Sample read(int64_t index) const override {
     const Place& place = at(index);
+    if (!place.error.empty()) throw BadSample("missing", place.error);
     if (place.archive != nullptr) return place.archive->read(place.member);
     const std::string file = read_file(place.file);
     Sample sample;
@@ -53,7 +46,25 @@ class ImageList : public Source {
     std::string file;
     const Source* archive = nullptr;
     int64_t member = 0;
+    std::string error = {};  // why the path could not be opened
   };
+  /// Adds what a path of the command line stands for. Throws before it adds anything.
+  void add(const std::string& path) {
+    if (is_archive(path)) {
+      TarArchive archive;
+      archive.path = {path};
+      archive.labels = TarLabels::kNone;
+      archive.mode = mode_;
+      archives_.push_back(archive.open({}));
+      for (int64_t i = 0; i < archives_.back()->size(); ++i) images_.push_back({.archive = archives_.back().get(), .member = i});
+      return;
+    }
+    const bool folder = is_folder(path);
+    const std::vector<std::string> files = folder ? image_files(path) : std::vector<std::string>{path};
+    GALLEY_CHECK_INPUT(!files.empty(), path, ": no image below this folder");
+    if (!folder) InputFile{path};  // throws where it cannot be opened
+    for (const std::string& file : files) images_.push_back({.file = file});
+  }
   const Place& at(int64_t index) const { return images_[static_cast<size_t>(index)]; }
 
   ColorMode mode_;
@@ -68,6 +79,8 @@ bool is_archive(std::string_view path) {
   return std::any_of(suffixes.begin(), suffixes.end(), [&](std::string_view suffix) { return path.ends_with(suffix); });
 }
 
-std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray) { return std::make_unique<ImageList>(paths, gray); }
+std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray, bool keep_going) {
+  return std::make_unique<ImageList>(paths, gray, keep_going);
+}
 
 }  // namespace galley

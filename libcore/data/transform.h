@@ -8,6 +8,7 @@
 
 #include "libcore/base/options.h"
 #include "libcore/base/philox.h"
+#include "libcore/data/pixel_grid.h"
 #include "libcore/data/resample.h"
 #include "libcore/data/sample.h"
 #include "libcore/tensor/batch.h"
@@ -40,6 +41,8 @@ class ImageTransform : public Transform {
   virtual void apply_to_mask(Image& mask, RandomStream& random) const { apply(mask, random); }
   /// Sizes and dtype of the image after the item; kOpenSize where they are not known.
   virtual void map_image(FieldType& image) const { static_cast<void>(image); }
+  /// Where the pixels lie after the item; `random` as apply() gets it. Every item that moves pixels (Motion::kMoves) overrides it.
+  virtual void map_grid(PixelGrid& grid, RandomStream& random) const;
 
   std::vector<FieldType> fields(std::vector<FieldType> in) const override;
   void apply_to_sample(Sample& sample, RandomStream& random) const override;
@@ -87,6 +90,7 @@ struct Resize : TransformOf<Resize> {
   void apply(Image& image, RandomStream& random) const override;
   void apply_to_mask(Image& mask, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
   /// [height, width] that an image of this size gets.
   std::pair<int64_t, int64_t> target(int64_t height, int64_t width) const;
 };
@@ -99,6 +103,7 @@ struct CenterCrop : TransformOf<CenterCrop> {
   void apply(Image& image, RandomStream& random) const override;
   void apply_to_mask(Image& mask, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
 struct Pad : TransformOf<Pad> {
@@ -111,6 +116,7 @@ struct Pad : TransformOf<Pad> {
   void apply(Image& image, RandomStream& random) const override;
   void apply_to_mask(Image& mask, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
 struct RandomCrop : TransformOf<RandomCrop> {
@@ -125,6 +131,13 @@ struct RandomCrop : TransformOf<RandomCrop> {
   void apply(Image& image, RandomStream& random) const override;
   void apply_to_mask(Image& mask, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
+
+ private:
+  /// An image of that size with its padding, in the image's coordinates.
+  Region padded(int64_t height, int64_t width) const;
+  /// The part of the padded image that is taken, in the image's coordinates.
+  Region draw(int64_t height, int64_t width, RandomStream& random) const;
 };
 
 struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
@@ -140,8 +153,9 @@ struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
   void apply(Image& image, RandomStream& random) const override;
   void apply_to_mask(Image& mask, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
-  /// The part of the image that is taken.
-  Region draw(const Image& image, RandomStream& random) const;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
+  /// The part of an image of that size that is taken.
+  Region draw(int64_t height, int64_t width, RandomStream& random) const;
 };
 
 struct RandomHorizontalFlip : TransformOf<RandomHorizontalFlip> {
@@ -149,6 +163,7 @@ struct RandomHorizontalFlip : TransformOf<RandomHorizontalFlip> {
   void options(OptionVisitor& visitor) override;
   Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
 struct RandomVerticalFlip : TransformOf<RandomVerticalFlip> {
@@ -156,6 +171,7 @@ struct RandomVerticalFlip : TransformOf<RandomVerticalFlip> {
   void options(OptionVisitor& visitor) override;
   Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
 struct Normalize : TransformOf<Normalize> {

@@ -121,6 +121,10 @@ std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
   return in;
 }
 
+void ImageTransform::map_grid(PixelGrid&, RandomStream&) const {
+  GALLEY_ASSERT(motion() == Motion::kNone, "an item that moves pixels says where to");
+}
+
 /// The sizes of a mask, changed as an image's.
 void ImageTransform::map_size(FieldType& mask) const {
   FieldType image{.name = mask.name, .kind = FieldKind::kImage, .dtype = DType::kU8, .sample = {1, mask.sample[0], mask.sample[1]}};

@@ -5,6 +5,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
+#include "libcore/base/under_key.h"
 #include "libcore/data/source.h"
 #include "libcore/data/sources.h"
 #include "libcore/data/tokenizer.h"
@@ -57,11 +58,13 @@ Session::Session(const Recipe& recipe) : Session(recipe, false) {}
 
 std::unique_ptr<Session> Session::without_data(const Recipe& recipe) { return std::unique_ptr<Session>(new Session(recipe, true)); }
 
-Session::Session(const Recipe& recipe, bool without_data) : recipe_(recipe), model_(recipe.model), info_(model_info(recipe.model)) {
+Session::Session(const Recipe& recipe, bool without_data)
+    : recipe_(recipe), model_(recipe.model), info_(under_key("model", [&] { return model_info(recipe.model); })) {
   refuse_unavailable(recipe);
   find_vocabulary(without_data);
   if (!without_data) find_input_shape();
-  task_ = make_task(recipe.task, task_model(input_types(std::max<int64_t>(1, info_.fixed_batch))));
+  const TaskModel taken = task_model(input_types(std::max<int64_t>(1, info_.fixed_batch)));
+  task_ = under_key(recipe.task ? "task" : recipe.loss ? "loss" : "model", [&] { return make_task(recipe.task, taken); });
   if (task_ == nullptr) return;
   // Throws before the first step.
   std::vector<std::string> given = metric_names(*task_, recipe.metrics);
@@ -131,7 +134,7 @@ void Session::find_vocabulary(bool without_data) {
     context.root = recipe_.data.root;
     try {
       if (const auto* text = recipe_.data.train.source.as<TextFiles>()) context.training_files = expand_paths(context.root, text->path);
-      tokenizer_ = options->make(context);
+      tokenizer_ = under_key("data.tokenizer", [&] { return options->make(context); });
     } catch (const Error& error) {
       if (!without_data || error.code() != ErrorCode::kInput) throw;
       return;
@@ -182,7 +185,8 @@ BatchTypes Session::input_types(int64_t batch) const {
 BatchTypes Session::usual_types(int64_t batch, bool targets) const {
   BatchTypes types = input_types(batch);
   for (const auto& [name, type] : types.fields)
-    GALLEY_CHECK(type.shape.rank() > 1, "the model does not say its input shape: give model.input.shape");
+    if (type.shape.rank() <= 1)
+      throw Error(ErrorCode::kRecipe, "the model does not say its input shape").key("model").suggest("give model.input.shape");
   if (!targets) return types;
   task();  // throws where there is none
   for (const FieldType& target : make_task(recipe_.task, task_model(types))->targets()) {
@@ -195,7 +199,7 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
 CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   CapturedModel model;
   TaskCapture capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});
-  task().capture(TaskMode::kEvaluate, capture);
+  under_key("loss", [&] { task().capture(TaskMode::kEvaluate, capture); });
   model.results = capture.finish();
   model.parameters = capture.take_parameters();
   mark_trainable(model.parameters);

@@ -43,6 +43,8 @@ class Session {
   const Task& task() const;
   /// The task, or null: results are tensors only.
   const Task* task_or_null() const { return task_.get(); }
+  /// The class index that the loss leaves out.
+  int64_t ignored_class() const;
   /// Classes of the task's targets, 0 where it has none.
   int64_t target_classes() const { return task_ == nullptr ? 0 : task_->classes(); }
   /// Tokens of a sample in batches of these types, 0 where it is no text.
@@ -98,7 +100,6 @@ class Session {
   LoaderOptions loader_options(const std::string& split, int64_t batch) const;
   BatchTypes input_types(int64_t batch) const;
   TaskModel task_model(const BatchTypes& types) const;
-  int64_t ignored_class() const;
 
   const Recipe& recipe_;
   Component model_;  // with its vocabulary

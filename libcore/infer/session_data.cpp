@@ -1,7 +1,7 @@
 // Session: data, from the recipe's sections to loaders.
 #include <algorithm>
 
-#include "libcore/base/error.h"
+#include "libcore/base/under_key.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/sources.h"
 #include "libcore/infer/session.h"
@@ -11,14 +11,16 @@
 namespace galley {
 namespace {
 
-/// Opens a loader; where an item of the pipeline does not fit the source, the error's key is that of the item in `split`.
+/// Opens a loader; where an item of a pipeline or a batch transform does not fit, the error's key is that of the item in `split`.
 std::unique_ptr<DataLoader> open_loader(const std::string& split, std::shared_ptr<const Source> source,
                                         const std::vector<Component>& pipeline, const std::vector<Component>& batch_transforms,
                                         const LoaderOptions& options) {
   try {
     return std::make_unique<DataLoader>(std::move(source), Pipeline(pipeline), batch_transforms, options);
   } catch (Error& error) {
-    if (error.key().starts_with("pipeline.")) error.key(cat("data.", split, ".", error.key()));
+    const bool item = error.key().starts_with("pipeline.") || error.key().starts_with("batch_transforms.");
+    if (item) error.key(cat("data.", split, ".", error.key()));
+    if (error.code() == ErrorCode::kRecipe && error.key().empty()) error.key("data." + split);
     throw;
   }
 }
@@ -39,7 +41,7 @@ const Split& split_of(const Recipe& recipe, const std::string& name) {
           .suggest("set data." + at + ".source");
     at = split->from;
   }
-  fail(ErrorCode::kRecipe, "data.", name, ".from leads in a circle");
+  throw Error(ErrorCode::kRecipe, cat("data.", name, ".from leads in a circle")).key(cat("data.", name, ".from"));
 }
 
 std::shared_ptr<const Source> Session::source(const std::string& split) {
@@ -59,12 +61,14 @@ std::shared_ptr<const Source> Session::source(const std::string& split) {
       for (const SafetensorsEntry& entry : file.entries()) tensors.emplace(entry.name, file.read(entry));
       return tensors;
     };
-    opened = open_source(described.source, context);
+    std::string key = "data.train.source";
+    for (const char* name : {"val", "test"})
+      if (recipe_.data.find(name) == &described) key = cat("data.", name, ".source");
+    opened = under_key(key, [&] { return open_source(described.source, context); });
   }
   return opened;
 }
 
-/// The class index that the loss leaves out.
 int64_t Session::ignored_class() const {
   const auto* params = recipe_.loss.as<CrossEntropyParams>();
   return (params == nullptr ? CrossEntropyParams() : *params).ignore_index;
@@ -77,8 +81,10 @@ LoaderOptions Session::loader_options(const std::string& name, int64_t batch) co
   if (split->slice) options.order.slice = *split->slice;
   if (split->slice_seed) options.order.slice_seed = static_cast<uint64_t>(*split->slice_seed);
   if (split->shuffle.buffer)
-    fail(ErrorCode::kRecipe, "data.", name,
-         ".shuffle.buffer is for streams; the sources of this version are read in any order: shuffle: true");
+    throw Error(ErrorCode::kRecipe,
+                cat("data.", name, ".shuffle.buffer is for streams, and the sources of this version can be read in any order"))
+        .key(cat("data.", name, ".shuffle"))
+        .suggest("shuffle: true");
   options.order.shuffle = split->shuffle.enabled;
   options.order.last_batch = static_cast<LastBatchRule>(split->last_batch);
   options.order.batch = batch;

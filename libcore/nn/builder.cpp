@@ -10,6 +10,7 @@
 #include "libcore/ops/norm.h"
 #include "libcore/ops/random.h"
 #include "libcore/ops/registry.h"
+#include "libcore/ops/shape.h"
 
 namespace galley {
 namespace {
@@ -161,6 +162,20 @@ Value Builder::embedding(std::string_view name, Value index, const EmbeddingOpti
   const PathScope module = scope(name);
   const Value weight = parameter("weight", {options.rows, options.width}, Init::normal(options.stddev), "embedding");
   return galley::embedding(weight, index);
+}
+
+Value Builder::prelu(std::string_view name, Value x, const PReluOptions& options) {
+  const PathScope module = scope(name);
+  const int64_t count = options.num_parameters;
+  GALLEY_CHECK(count == 1 || (x.shape().rank() >= 2 && count == x.channels()), "[prelu] num_parameters is ", count,
+               "; it must be 1 or the number of channels (dimension 1) of the input ", x.type(), ", at ", graph_.path());
+  const Value weight = parameter("weight", {count}, Init::constant(options.init), "prelu");
+  if (count == 1) return emit("prelu", {x, weight});
+  std::vector<int64_t> shape(static_cast<size_t>(x.shape().rank() - 1), 1);
+  shape.front() = count;
+  ReshapeAttrs by_channel;
+  by_channel.shape = std::move(shape);
+  return emit("prelu", {x, reshape(weight, by_channel)});
 }
 
 Value Builder::dropout(std::string_view name, Value x, double p) {

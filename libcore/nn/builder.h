@@ -63,6 +63,11 @@ struct EmbeddingOptions {
   double stddev = 1;
 };
 
+struct PReluOptions {
+  int64_t num_parameters = 1;  // 1, or the number of channels
+  double init = 0.25;
+};
+
 /// Initialisers of the layers built in a scope. Defaults are PyTorch's.
 struct InitRules {
   Init conv_weight = Init::kaiming_uniform(2.2360679774997896964);
@@ -131,6 +136,8 @@ class Builder {
   Value group_norm(std::string_view name, Value x, const GroupNormOptions& options);
   /// index i64 [...] -> [...,width].
   Value embedding(std::string_view name, Value index, const EmbeddingOptions& options);
+  /// x above 0, else weight x; weight [num_parameters], one for all channels (dimension 1) or one for each.
+  Value prelu(std::string_view name, Value x, const PReluOptions& options = {});
   /// Drops elements with probability p while training; x itself in evaluation.
   Value dropout(std::string_view name, Value x, double p);
   /// Drops whole samples of a residual branch with probability p while training; x itself in evaluation.

@@ -136,6 +136,20 @@ Value build_embedding(Builder& b, std::string_view name, const Options& options,
   return b.embedding(name, in[0], {.rows = p.num_embeddings, .width = p.embedding_dim});
 }
 
+struct PReluLayer : OptionsOf<PReluLayer> {
+  int64_t num_parameters = 1;
+  double init = 0.25;
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_parameters", .doc = "learned slopes: 1 for all channels, or one for each", .min = 1, .main = true},
+             num_parameters);
+    v.option({.name = "init", .doc = "initial slope"}, init);
+  }
+};
+Value build_prelu(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<PReluLayer>(options);
+  return b.prelu(name, in[0], {.num_parameters = p.num_parameters, .init = p.init});
+}
+
 template <Cell kCell>
 struct RecurrentLayer : OptionsOf<RecurrentLayer<kCell>> {
   int64_t hidden_size = 1, num_layers = 1;
@@ -430,6 +444,7 @@ const std::vector<LayerEntry>& table() {
         {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
         {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
         {{"embedding", "rows of a table picked by indices", make_options<EmbeddingLayer>}, build_embedding},
+        {{"prelu", "x above 0, else a learned slope times x (He et al. 2015)", make_options<PReluLayer>}, build_prelu},
         {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_options<RecurrentLayer<Cell::kLstm>>},
          build_recurrent<Cell::kLstm>},
         {{"gru", "GRU over [N,T,C], zero state at the start (Cho et al. 2014)", make_options<RecurrentLayer<Cell::kGru>>},

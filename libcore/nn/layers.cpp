@@ -30,6 +30,7 @@ struct Names {
 
 Value build_group(Builder& b, const OptionList& layers, Value input, const Names* outer);
 /// Layers in sequence, which may refer to `names`; adds their own. `last`: what the first one takes by default; none: it names its inputs.
+/// The key of an error is that of the layer, below the model or group that holds `layers`: "layers.2.layers.0".
 Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value last);
 
 Value build_one(Builder& b, const LayerSpec& spec, const std::string& name, const std::vector<Value>& inputs, const Names& names) {
@@ -78,6 +79,8 @@ Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value l
     } catch (Error& error) {
       // Checks of operators have named the path already.
       if (error.message().find(cat("at ", path)) == std::string::npos) error.context(cat(", at ", path));
+      const std::string key = cat("layers.", i);  // below the group's own
+      error.key(error.key().empty() ? key : cat(key, ".", error.key()));
       throw;
     }
     names.known.emplace(std::move(name), last);

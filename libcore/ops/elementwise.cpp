@@ -75,6 +75,12 @@ struct EluAttrs : OptionsOf<EluAttrs> {
   double alpha = 1;
   void options(OptionVisitor& v) override { v.option({.name = "alpha", .doc = "the result goes to -alpha for small x"}, alpha); }
 };
+struct CeluAttrs : OptionsOf<CeluAttrs> {
+  double alpha = 1;
+  void options(OptionVisitor& v) override {
+    v.option({.name = "alpha", .doc = "above 0: the result goes to -alpha for small x, and the slope is 1 at 0"}, alpha);
+  }
+};
 struct LeakyReluAttrs : OptionsOf<LeakyReluAttrs> {
   double negative_slope = 0.01;
   void options(OptionVisitor& v) override { v.option({.name = "negative_slope", .doc = "factor of x below 0"}, negative_slope); }
@@ -84,6 +90,13 @@ size_t gelu_formula(const Options& attributes) { return static_cast<size_t>(dyna
 
 /// From a threshold of 20 on, ln(1 + e^x) is x in f32: ONNX's operator, which has no threshold, is the same function.
 size_t softplus_formula(const Options& attributes) { return dynamic_cast<const SoftplusAttrs&>(attributes).threshold >= 20 ? 0 : 1; }
+
+std::vector<TensorType> infer_celu(const OpContext& c) {
+  check_floating(c.in(0), "x");
+  const double alpha = c.attrs<CeluAttrs>().alpha;
+  GALLEY_CHECK(alpha > 0, "alpha is ", alpha, "; it must be above 0");
+  return {c.in(0)};
+}
 
 std::vector<TensorType> infer_clamp(const OpContext& c) {
   const auto& attrs = c.attrs<ClampAttrs>();
@@ -168,6 +181,11 @@ void power_gradient(GradientBuilder& g) {
   // The selections keep 0 * inf out: exponent 0 has slope 0, and 0^b does not change with b > 0.
   if (g.wants(0)) set_summed(g, 0, where(equal(b, zero), zero, mul(g.grad(), mul(b, power(a, affine(b, 1, -1))))));
   if (g.wants(1)) set_summed(g, 1, where(equal(a, zero), zero, mul(g.grad(), mul(g.out(), log(a)))));
+}
+void prelu_gradient(GradientBuilder& g) {
+  const Value x = g.in(0), weight = g.in(1), zero = scalar_like(g.grad(), 0), positive = greater(x, scalar_like(x, 0));
+  if (g.wants(0)) set_summed(g, 0, where(positive, g.grad(), mul(g.grad(), weight)));
+  if (g.wants(1)) set_summed(g, 1, where(positive, zero, mul(g.grad(), x)));
 }
 void where_gradient(GradientBuilder& g) {
   const Value zero = scalar_like(g.grad(), 0);
@@ -256,6 +274,20 @@ std::vector<ElementwiseRow> further_activation_rows() {
        .slope = {kInput, 3, "grad where x > 0, else grad * alpha * exp(x)"},
        .make_attrs = make_options<EluAttrs>,
        .layer = "x above 0, else alpha * (exp(x) - 1) (Clevert et al. 2016)"},
+      {.name = "selu",
+       .doc = "1.0507 x above 0, else 1.7581 * (exp(x) - 1) (Klambauer et al. 2017)",
+       .formulas = {formula<Selu>("Selu(x)")},
+       .flops = 4,
+       .slope = {kInput, 4, "grad * 1.0507 where x > 0, else grad * 1.7581 * exp(x)"},
+       .layer = "1.0507 x above 0, else 1.7581 * (exp(x) - 1) (Klambauer et al. 2017)"},
+      {.name = "celu",
+       .doc = "x above 0, else alpha * (exp(x / alpha) - 1) (Barron 2017)",
+       .formulas = {formula<Celu>("Celu[alpha=$alpha](x)")},
+       .flops = 4,
+       .slope = {kInput, 3, "grad where x > 0, else grad * exp(x / alpha)"},
+       .make_attrs = make_options<CeluAttrs>,
+       .infer = infer_celu,
+       .layer = "x above 0, else alpha * (exp(x / alpha) - 1) (Barron 2017)"},
       {.name = "leaky_relu",
        .doc = "x above 0, else negative_slope * x (Maas et al. 2013)",
        .formulas = {formula<LeakyRelu>("LeakyRelu[alpha=$negative_slope](x)")},
@@ -281,6 +313,12 @@ std::vector<ElementwiseRow> further_activation_rows() {
        .slope = {kInput, 14, "grad * (t + x * (1 - t * t) * sigmoid(x)), t = tanh(ln(1 + exp(x)))"},
        .layer = "x * tanh(ln(1 + exp(x))) (Misra 2020)",
        .onnx_reads = "Mish"},
+      {.name = "softsign",
+       .doc = "x / (1 + |x|) (Bergstra et al. 2009)",
+       .formulas = {formula<Softsign>("Softsign(x)")},
+       .flops = 3,
+       .slope = {kInput, 5, "grad / (1 + |x|)^2"},
+       .layer = "x / (1 + |x|) (Bergstra et al. 2009)"},
       {.name = "logsigmoid",
        .doc = "ln(sigmoid(x))",
        .formulas = {formula<LogSigmoid>("Neg(Softplus(Neg(x)))")},
@@ -385,7 +423,6 @@ std::vector<ElementwiseRow> rounding_and_scaling_rows() {
 
 std::vector<ElementwiseRow> rows_of_several() {
   constexpr QuantizeRule kFloat = QuantizeRule::kFloat, kCompute = QuantizeRule::kCompute;
-  constexpr std::string_view kConstant = "piecewise constant";
   return {
       {.name = "add",
        .doc = "a + b",
@@ -432,6 +469,20 @@ std::vector<ElementwiseRow> rows_of_several() {
        .gradient = power_gradient,
        .precision = PrecisionRule::kKeepF32,
        .quantize = kFloat},
+      {.name = "prelu",
+       .doc = "a above 0, else a * b (He et al. 2015)",
+       .formulas = {formula<Prelu>("PRelu(a, b)")},
+       .types = kNumbers,
+       .flops = 2,
+       .gradient = prelu_gradient,
+       .quantize = kFloat},
+  };
+}
+
+std::vector<ElementwiseRow> comparison_and_choice_rows() {
+  constexpr QuantizeRule kFloat = QuantizeRule::kFloat;
+  constexpr std::string_view kConstant = "piecewise constant";
+  return {
       {.name = "equal",
        .doc = "is a equal to b (bool)",
        .formulas = {formula<Equal>("Equal(a, b)")},
@@ -466,7 +517,7 @@ std::span<const ElementwiseRow> elementwise_rows() {
   static const std::vector<ElementwiseRow> rows = [] {
     std::vector<ElementwiseRow> all;
     for (std::vector<ElementwiseRow> (*family)() :
-         {activation_rows, further_activation_rows, unary_rows, rounding_and_scaling_rows, rows_of_several}) {
+         {activation_rows, further_activation_rows, unary_rows, rounding_and_scaling_rows, rows_of_several, comparison_and_choice_rows}) {
       for (ElementwiseRow& row : family()) all.push_back(std::move(row));
     }
     return all;

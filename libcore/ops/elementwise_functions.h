@@ -148,6 +148,32 @@ struct Elu : Function<1, 1> {
   GALLEY_FUNCTION static V slope(V x, V, V alpha) { return select(x > V(0), V(1), alpha * exp(x)); }
 };
 
+/// Elu with alpha and a factor at which activations keep mean 0 and variance 1 (the constants of the paper, as PyTorch has them).
+struct Selu : Function<1> {
+  static constexpr double alpha = 1.6732632423543772848170429916717, scale = 1.0507009873554804934193349852946;
+  template <class V>
+  GALLEY_FUNCTION static V value(V x) { return select(x > V(0), V(scale) * x, V(scale * alpha) * expm1(at_most(x, V(0)))); }
+  template <class V>
+  GALLEY_FUNCTION static V slope(V x, V) { return select(x > V(0), V(scale), V(scale * alpha) * exp(x)); }
+};
+
+struct Celu : Function<1, 1> {
+  template <class V>
+  GALLEY_FUNCTION static V value(V x, V alpha) { return select(x > V(0), x, alpha * expm1(at_most(x, V(0)) / alpha)); }
+  template <class V>
+  GALLEY_FUNCTION static V slope(V x, V, V alpha) { return select(x > V(0), V(1), exp(x / alpha)); }
+};
+
+struct Softsign : Function<1> {
+  template <class V>
+  GALLEY_FUNCTION static V value(V x) { return x / (V(1) + abs(x)); }
+  template <class V>
+  GALLEY_FUNCTION static V slope(V x, V) {
+    const V root = V(1) + abs(x);
+    return V(1) / (root * root);
+  }
+};
+
 struct LeakyRelu : Function<1, 1> {
   template <class V>
   GALLEY_FUNCTION static V value(V x, V negative_slope) { return select(x > V(0), x, x * negative_slope); }
@@ -270,6 +296,10 @@ struct Power : Function<2> {
   template <class V>
   GALLEY_FUNCTION static V value(V a, V b) { return pow(a, b); }
 };
+struct Prelu : Function<2> {
+  template <class V>
+  GALLEY_FUNCTION static V value(V a, V b) { return select(a > V(0), a, a * b); }
+};
 
 /// Comparisons are masks; value is 1 where they hold.
 struct Equal : Function<2> {
@@ -303,6 +333,7 @@ struct Where : Function<3> {
 template <class... F>
 struct FunctionList {};
 /// All of them. Back ends compile each function of this list.
-using Functions = FunctionList<Relu, Relu6, Hardsigmoid, Hardswish, Sigmoid, Silu, Gelu, GeluTanh, Tanh, Softplus, Mish, Elu, LeakyRelu,
-                               LogSigmoid, Erf, Exp, Log, Sqrt, Rsqrt, Sin, Cos, Neg, Abs, Square, Reciprocal, Sign, Floor, Round, Pow,
-                               Clamp, Affine, Add, Sub, Mul, Div, Maximum, Minimum, Power, Equal, Less, Greater, Where>;
+using Functions =
+    FunctionList<Relu, Relu6, Hardsigmoid, Hardswish, Sigmoid, Silu, Gelu, GeluTanh, Tanh, Softplus, Mish, Elu, Selu, Celu, Softsign,
+                 LeakyRelu, LogSigmoid, Erf, Exp, Log, Sqrt, Rsqrt, Sin, Cos, Neg, Abs, Square, Reciprocal, Sign, Floor, Round, Pow, Clamp,
+                 Affine, Add, Sub, Mul, Div, Maximum, Minimum, Power, Prelu, Equal, Less, Greater, Where>;

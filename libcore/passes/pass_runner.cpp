@@ -31,7 +31,7 @@ void PassRunner::end(std::string_view name, const PassReport& report) const {
     if (!report.declined.empty()) text += cat(", ", report.declined.size(), " declined");
     for (const std::string& line : report.done) text += "\n  " + line;
     for (const std::string& line : report.declined) text += "\n  declined: " + line;
-    log(LogLevel::kInfo, text);
+    log(LogLevel::kRequested, text);
   }
   if (!checks_passes()) return;
   try {

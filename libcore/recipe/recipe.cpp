@@ -22,6 +22,13 @@ Error with_place(Error error, const YamlNode& tree) {
   return error;
 }
 
+/// The recipe as it is dumped. Loading has put the values of variables in their places, so there are none left.
+YamlNode dumped_tree(const Recipe& recipe, DumpForm form) {
+  YamlNode tree = write_options(recipe, Recipe(*recipe.registry), form);
+  tree.erase("vars");
+  return tree;
+}
+
 struct PipelineOption : OptionsOf<PipelineOption> {
   explicit PipelineOption(const ComponentRegistry& components) : registry(&components) {}
   void options(OptionVisitor& v) override { v.components({.name = "pipeline", .doc = "items"}, pipeline, registry->transforms); }
@@ -83,12 +90,12 @@ bool use_run_weights(LoadedRecipe& loaded) {
 }
 
 std::string dump_recipe(const Recipe& recipe, DumpKind kind) {
-  return emit_yaml(write_options(recipe, Recipe(*recipe.registry), kind == DumpKind::kMin ? DumpForm::kMin : DumpForm::kFull));
+  return emit_yaml(dumped_tree(recipe, kind == DumpKind::kMin ? DumpForm::kMin : DumpForm::kFull));
 }
 
 std::string dump_recipe(const LoadedRecipe& loaded, DumpKind kind) {
   if (kind != DumpKind::kOrigin) return dump_recipe(loaded.recipe, kind);
-  YamlNode tree = write_options(loaded.recipe, Recipe(*loaded.recipe.registry), DumpForm::kFull);
+  YamlNode tree = dumped_tree(loaded.recipe, DumpForm::kFull);
   copy_places(tree, loaded.source.tree);
   return emit_yaml(tree, {.origins = true});
 }

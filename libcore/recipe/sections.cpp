@@ -267,6 +267,8 @@ void EvaluateSection::options(OptionVisitor& v) {
 void PredictSection::options(OptionVisitor& v) {
   v.option({.name = "top", .doc = "classes shown for a sample, best first", .min = 1, .max = 100000, .main = true}, top);
   v.option({.name = "min_score", .doc = "classes below this score are left out", .min = 0, .max = 1}, min_score);
+  v.option({.name = "threshold", .doc = "multi_label: a sample has the labels of at least this probability", .min = 0, .max = 1},
+           threshold);
 }
 
 void SweepSection::options(OptionVisitor& v) {

@@ -216,6 +216,7 @@ struct PredictSection : OptionsOf<PredictSection> {
   void options(OptionVisitor& v) override;
   int64_t top = 5;
   double min_score = 0;
+  double threshold = 0.5;
 };
 
 /// Values that galley-benchmark runs over, one cell for every combination. Each is a list; an item may be a range: 1..4, 1..8x2 (times

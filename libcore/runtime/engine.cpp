@@ -47,7 +47,7 @@ std::shared_ptr<const Program> Engine::program(const ProgramKey& key, std::strin
     if (is_stored(info.role)) formats_.try_emplace(info.name, info.type.format);
   }
   compilations_.push_back({text, std::string(reason), std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()});
-  if (logs) log(LogLevel::kInfo, cat("compiled ", text, " in ", human_seconds(compilations_.back().seconds), ": ", reason));
+  if (logs) log(LogLevel::kRequested, cat("compiled ", text, " in ", human_seconds(compilations_.back().seconds), ": ", reason));
   return program;
 }
 

@@ -18,6 +18,7 @@ Value TaskCapture::field(const std::string& name) {
     for (const auto& [known, unused] : fields_) names += (names.empty() ? "" : ", ") + known;
     throw Error(ErrorCode::kRecipe, cat("the model or its task takes a field `", name, "`, which the data do not give; they give ",
                                         names.empty() ? "none" : names))
+        .key("data")
         .suggest("a pipeline item {type: rename, from: NAME, to: " + name + "}");
   }
   return declared_.emplace(name, builder_.input(name, type->second)).first->second;
@@ -27,7 +28,13 @@ const NamedValues& TaskCapture::model() {
   if (!results_.empty()) return results_;
   NamedValues inputs;
   for (const ModelInput& input : info_.all_inputs()) inputs.emplace_back(input.name, field(input.name));
-  results_ = build_model(builder_, model_, inputs);
+  try {
+    results_ = build_model(builder_, model_, inputs);
+  } catch (Error& error) {
+    if (error.code() == ErrorCode::kRecipe && !error.key().starts_with("model"))
+      error.key(error.key().empty() ? "model" : cat("model.", error.key()));
+    throw;
+  }
   return results_;
 }
 

@@ -28,6 +28,9 @@ class Elementwise : public Task {
   }
   std::span<const MetricInfo> metrics() const override { return kElementwiseMetrics; }
 
+ protected:
+  const TensorType& output() const { return output_; }
+
  private:
   std::string_view name_;
   Component loss_;

@@ -40,6 +40,8 @@ struct SegmentationTask : TaskOptions {
 
 /// The recipe's loss, or `usual` where it has none. Throws (exit 3) where the recipe's is of another type.
 Component task_loss(std::string_view task, const TaskModel& model, std::string_view usual);
+/// Throws Error (kNumeric), naming the sample and the element, where an output is not finite.
+void check_finite_output(const Tensor& output, const std::string& sample);
 /// The objective of all results: the main one's loss, and those of auxiliary heads by their weights.
 void capture_losses(TaskCapture& capture, const Component& loss, const std::string& target);
 

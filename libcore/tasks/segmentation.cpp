@@ -5,7 +5,7 @@
 
 #include "libcore/base/units.h"
 #include "libcore/data/codec.h"
-#include "libcore/data/resample.h"
+#include "libcore/data/sample.h"
 #include "libcore/tasks/kinds.h"
 
 namespace galley {
@@ -95,12 +95,12 @@ class Confusion : public Collector {
   int64_t pixels_ = 0;
 };
 
-/// The colours of Pascal VOC's masks: the bits of the index, spread over red, green and blue from the highest on.
-std::vector<Color> voc_palette(int64_t classes) {
+/// The 256 colours of Pascal VOC's masks: the bits of the index, spread over red, green and blue from the highest on.
+std::vector<Color> voc_palette() {
   std::vector<Color> palette;
-  for (int64_t index = 0; index < classes; ++index) {
+  for (int index = 0; index < 256; ++index) {
     Color color{0, 0, 0};
-    for (int64_t rest = index, shift = 7; rest > 0; rest >>= 3, --shift)
+    for (int rest = index, shift = 7; rest > 0; rest >>= 3, --shift)
       for (int channel = 0; channel < 3; ++channel)
         color[static_cast<size_t>(channel)] |= static_cast<uint8_t>(((rest >> channel) & 1) << shift);
     palette.push_back(color);
@@ -108,14 +108,39 @@ std::vector<Color> voc_palette(int64_t classes) {
   return palette;
 }
 
-/// Half the image, half the colours of the classes.
+/// The mask on the canvas, a pixel by nearest neighbours for each of the image: Mask::kNoClass where the model saw nothing of the image.
+/// The mask covers the pixels that the model took, whatever its own size.
+Image place(const Image& mask, const Canvas& canvas) {
+  if (!canvas.seen) {
+    throw Error(ErrorCode::kRecipe, "an item of the pipeline (auto_augment) moves pixels, so that the mask has no known place in the image")
+        .key("data.val.pipeline")
+        .suggest("remove the item, or predict without --draw");
+  }
+  PixelGrid grid = *canvas.seen;
+  grid.resize(mask.height(), mask.width());
+  Image out(DType::kU8, canvas.image.height(), canvas.image.width(), 1);
+  std::fill_n(out.as<uint8_t>(), out.area(), Mask::kNoClass);
+  std::vector<int64_t> columns;
+  for (int64_t x = 0; x < out.width(); ++x) columns.push_back(grid.column_at(x));
+  for (int64_t y = 0; y < out.height(); ++y) {
+    const int64_t row = grid.row_at(y);
+    for (int64_t x = 0; x < out.width() && row >= 0; ++x) {
+      const int64_t column = columns[static_cast<size_t>(x)];
+      if (column >= 0) out.row<uint8_t>(y)[x] = mask.row<uint8_t>(row)[column];
+    }
+  }
+  return out;
+}
+
+/// Half the image, half the colours of the classes; the image alone where there is no class.
 Image blend(const Image& image, const Image& classes, const std::vector<Color>& palette) {
   Image out(DType::kU8, image.height(), image.width(), 3);
   for (int64_t i = 0; i < out.area(); ++i) {
-    const Color& color = palette[classes.as<uint8_t>()[i]];
+    const uint8_t index = classes.as<uint8_t>()[i];
     for (int64_t c = 0; c < 3; ++c) {
       const int pixel = image.as<uint8_t>()[i * image.channels() + (image.channels() == 1 ? 0 : c)];
-      out.as<uint8_t>()[i * 3 + c] = static_cast<uint8_t>((pixel + color[static_cast<size_t>(c)] + 1) / 2);
+      const int color = index == Mask::kNoClass ? pixel : palette[index][static_cast<size_t>(c)];
+      out.as<uint8_t>()[i * 3 + c] = static_cast<uint8_t>((pixel + color + 1) / 2);
     }
   }
   return out;
@@ -128,7 +153,7 @@ class MaskPresenter : public Presenter {
 
   std::vector<std::string> columns() const override { return {"rank", "index", "label", "share"}; }
 
-  Presentation present(const std::map<std::string, Tensor>& results, const std::string& sample, const Image* image) const override {
+  Presentation present(const std::map<std::string, Tensor>& results, const std::string& sample, const Canvas* canvas) const override {
     const Tensor& scores = results.at("output");
     const ClassLines lines(scores.shape(), axis_);
     const int first = axis_ == 1 ? 2 : 1;
@@ -143,11 +168,11 @@ class MaskPresenter : public Presenter {
       ++pixels[static_cast<size_t>(best)];
     }
     Presentation shown = shares(pixels, mask.area());
-    if (image == nullptr) return shown;
-    const std::vector<Color> palette = voc_palette(lines.classes);
-    const Image full = resize(mask, {image->height(), image->width(), Interpolation::kNearest});
-    shown.mask_png = encode_palette_png(full, palette);
-    shown.overlay = blend(*image, full, palette);
+    if (canvas == nullptr) return shown;
+    const std::vector<Color> palette = voc_palette();
+    const Image placed = place(mask, *canvas);
+    shown.mask_png = encode_palette_png(placed, palette);
+    shown.overlay = blend(canvas->image, placed, palette);
     return shown;
   }
 
@@ -208,7 +233,7 @@ class Segmentation : public Task {
     return std::make_unique<Confusion>(metrics, classes_, axis_, loss_.as<CrossEntropyParams>()->ignore_index);
   }
   std::unique_ptr<Presenter> presenter(const PresentContext& context) const override {
-    return output_.shape.rank() == 4 && classes_ <= 255 ? std::make_unique<MaskPresenter>(context, axis_) : nullptr;
+    return output_.shape.rank() == 4 && classes_ <= Mask::kNoClass ? std::make_unique<MaskPresenter>(context, axis_) : nullptr;
   }
 
  private:

@@ -14,6 +14,7 @@
 
 #include "libcore/base/options.h"
 #include "libcore/data/image.h"
+#include "libcore/data/pixel_grid.h"
 #include "libcore/graph/tensor_type.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/tasks/metrics.h"
@@ -47,11 +48,18 @@ class Collector {
 /// What a presenter may need besides the results.
 struct PresentContext {
   std::vector<std::string> categories;  ///< Names of the classes; empty where they are not known.
-  int64_t top = 5;                      ///< Classes shown.
+  int64_t top = 5;                      ///< Classes shown, where a sample has one of them.
   double min_score = 0;                 ///< Classes of a lower score are left out.
+  double threshold = 0.5;               ///< Least probability of a label, where a sample may have several.
 
   /// The name of a class, or its number.
   std::string label(int64_t index) const;
+};
+
+/// The image that a prediction is drawn on: the sample as it was read.
+struct Canvas {
+  const Image& image;
+  std::optional<PixelGrid> seen;  ///< The pixels that the model took, in the image's coordinates; nullopt: unknown (Pipeline::grid).
 };
 
 /// One sample's results as people and programs read them.
@@ -68,9 +76,9 @@ class Presenter {
   virtual ~Presenter() = default;
   /// Columns of the table, after `file`.
   virtual std::vector<std::string> columns() const = 0;
-  /// `results`: one sample's rows by name, [1,...]. `image`: the sample as it was read, where it will be drawn on, else null. Throws Error
-  /// (kNumeric) where a result is not finite; `sample` is for the message.
-  virtual Presentation present(const std::map<std::string, Tensor>& results, const std::string& sample, const Image* image) const = 0;
+  /// `results`: one sample's rows by name, [1,...]. `canvas`: null where nothing is drawn. Throws Error (kNumeric) where a result is not
+  /// finite, (kRecipe) where results have no place on the canvas; `sample` is for the message.
+  virtual Presentation present(const std::map<std::string, Tensor>& results, const std::string& sample, const Canvas* canvas) const = 0;
 };
 
 /// The model that a task is made for.
@@ -94,7 +102,7 @@ class Task {
   virtual std::unique_ptr<Collector> collector(const std::vector<std::string>& metrics) const {
     return static_cast<void>(metrics), nullptr;
   }
-  /// Null where results are written as tensors only.
+  /// Null where results of this shape are written as tensors only.
   virtual std::unique_ptr<Presenter> presenter(const PresentContext& context) const { return static_cast<void>(context), nullptr; }
   /// Tokens of a sample in batches of that input, for durations and rates; 0: samples are not text.
   virtual int64_t tokens(const TensorType& input) const { return static_cast<void>(input), 0; }

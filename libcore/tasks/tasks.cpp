@@ -1,6 +1,7 @@
 // The table of tasks, which task `auto` means, and the names of metrics.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 
@@ -75,6 +76,15 @@ Component task_loss(std::string_view task, const TaskModel& model, std::string_v
         .suggest(cat("loss=", usual, ", or another task"));
   }
   return model.loss;
+}
+
+void check_finite_output(const Tensor& output, const std::string& sample) {
+  for (int64_t i = 0; i < output.elements(); ++i) {
+    const float value = output.data_as<float>()[i];
+    if (std::isfinite(value)) continue;
+    throw Error(ErrorCode::kNumeric, cat(sample, ": the model's output ", i, " is ", value))
+        .suggest("galley-weights verify looks for damage in the weights");
+  }
 }
 
 void capture_losses(TaskCapture& capture, const Component& loss, const std::string& target) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "libcore/base/parallel.h"
+#include "libcore/base/cores.h"
 #include "libcore/base/resident_memory.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/inference.h"
@@ -58,18 +58,26 @@ void make_model(Parts& parts, WorkKind kind, int64_t batch, BenchmarkWork& work)
 
 }  // namespace
 
+BenchmarkRow benchmark_row(const Recipe& recipe, const std::string& name, const BenchmarkCell& cell) {
+  constexpr const char* kFormats[] = {"auto", "contiguous", "channels_last", "channels_last_3d"};
+  constexpr const char* kPrecisions[] = {"f32", "bf16", "f16", "f64"};
+  BenchmarkRow row;
+  row.recipe = name;
+  row.what = cell.what;
+  row.batch = cell.what == "load" ? 0 : cell.batch;
+  row.threads = recipe.threads.value_or(available_cores());
+  row.set = cell.set;
+  row.precision = kPrecisions[static_cast<int>(recipe.precision.compute)];
+  row.memory_format = kFormats[static_cast<int>(recipe.memory_format)];
+  row.device = recipe.device.str();
+  return row;
+}
+
 BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::string& name, const BenchmarkCell& cell) {
   static const int64_t base = resident_bytes();  // of the process before the first one
   BenchmarkWork work;
   BenchmarkRow& row = work.row;
-  row.recipe = name;
-  row.what = cell.what;
-  row.batch = cell.what == "load" ? 0 : cell.batch;
-  row.threads = compute_threads();
-  row.set = cell.set;
-  constexpr const char* kFormats[] = {"auto", "contiguous", "channels_last", "channels_last_3d"};
-  row.memory_format = kFormats[static_cast<int>(loaded->recipe.memory_format)];
-  row.device = loaded->recipe.device.str();
+  row = benchmark_row(loaded->recipe, name, cell);
   const int64_t before = resident_bytes();
   reset_peak_resident_bytes();
   const auto parts = std::make_shared<Parts>(std::move(loaded));

@@ -10,7 +10,10 @@
 
 namespace galley {
 
-/// `name`: of the recipe, for the row. Compiles, takes memory, runs twice, and notes the peak of resident memory on the way. Throws Error.
+/// The row of a cell before it is measured: what the recipe says of it. `name`: of the recipe.
+BenchmarkRow benchmark_row(const Recipe& recipe, const std::string& name, const BenchmarkCell& cell);
+
+/// Compiles, takes memory, runs twice, and notes the peak of resident memory on the way. Throws Error.
 BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::string& name, const BenchmarkCell& cell);
 
 }  // namespace galley

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "libcore/base/error.h"
+#include "libcore/base/under_key.h"
 
 namespace galley {
 namespace {
@@ -50,7 +50,7 @@ CapturedModel capture_training(const Session& session, const BatchTypes& types) 
   const Recipe& recipe = session.recipe();
   CapturedModel model;
   TaskCapture capture(model.graph, session.model(), session.info(), types.fields, builder_options(session, types));
-  session.task().capture(TaskMode::kTrain, capture);
+  under_key("loss", [&] { session.task().capture(TaskMode::kTrain, capture); });
   model.results = capture.finish();
   model.loss = model.graph.find_output("loss");
   GALLEY_ASSERT(model.loss != kNoValue, "the task ", session.task().name(), " has no objective");

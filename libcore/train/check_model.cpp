@@ -1,5 +1,8 @@
 #include "libcore/train/check_model.h"
 
+#include "libcore/base/under_key.h"
+#include "libcore/data/batch_transform.h"
+#include "libcore/data/pipeline.h"
 #include "libcore/infer/session.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/quantize/qat.h"
@@ -32,7 +35,27 @@ void check_durations(const Recipe& recipe, const RunLength& run) {
   if (recipe.checkpoint) named("checkpoint.every", [&] { steps_of(recipe.checkpoint->every, run); });
 }
 
+namespace {
+
+/// The options of transforms, as the loader of the split checks them.
+void check_transforms(const Recipe& recipe) {
+  for (const char* name : {"train", "val", "test"}) {
+    const Split* split = recipe.data.find(name);
+    if (split == nullptr) continue;
+    try {
+      if (!split->pipeline_from_weights()) Pipeline{split->pipeline};
+      for (size_t i = 0; i < split->batch_transforms.size(); ++i)
+        under_key(cat("batch_transforms.", i), [&] { split->batch_transforms[i].as<BatchTransform>()->check(); });
+    } catch (Error& error) {
+      throw error.key(cat("data.", name, ".", error.key()));
+    }
+  }
+}
+
+}  // namespace
+
 void check_model(const Recipe& recipe) {
+  check_transforms(recipe);
   const std::unique_ptr<Session> opened = Session::without_data(recipe);
   const Session& session = *opened;
   if (recipe.train.duration) {

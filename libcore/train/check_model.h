@@ -7,8 +7,8 @@ namespace galley {
 
 struct RunLength;
 
-/// Builds the model of a recipe on a batch of two of its usual input, and checks loss, metrics and selectors against it: all that can be
-/// known without data. Throws as the tools would.
+/// Builds the model of a recipe on a batch of two of its usual input, and checks loss, metrics and selectors against it, and the options of
+/// transforms: all that can be known without data. Throws as the tools would.
 void check_model(const Recipe& recipe);
 
 /// Throws (kRecipe), naming the key, where a duration of the recipe cannot be told in steps of such a run.

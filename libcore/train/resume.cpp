@@ -53,25 +53,41 @@ void differing_keys(const YamlNode& before, const YamlNode& after, const std::st
 
 YamlNode tree_of(const Recipe& recipe) { return write_options(recipe, Recipe(*recipe.registry), DumpForm::kFull); }
 
+/// Takes over from `now` what does not change the numbers of a training.
+void ignore_what_may_differ(Recipe& old, const Recipe& now) {
+  old.log = now.log;
+  old.checkpoint = now.checkpoint;
+  old.threads = now.threads;
+  old.device = now.device;
+  old.about = now.about;
+  old.name = now.name;
+  old.evaluate = now.evaluate;  // of other tools
+  old.predict = now.predict;
+  old.benchmark = now.benchmark;
+  old.profile = now.profile;
+  old.data.test = now.data.test;
+  old.data.calibration = now.data.calibration;
+  old.train.duration = now.train.duration;
+  // How samples are loaded. on_error is about samples that cannot be read: none of the finished steps took one where it was `fail`, and
+  // where it was `skip` the steps stay as they are.
+  const auto ignore_loading = [](Split& split, const Split& other) {
+    split.workers = other.workers;
+    split.prefetch = other.prefetch;
+    split.on_error = other.on_error;
+  };
+  ignore_loading(old.data.train, now.data.train);
+  if (old.data.val && now.data.val) ignore_loading(*old.data.val, *now.data.val);
+  // Training reads `quantize` only for qat; these two keys are galley-quantize's even then.
+  old.quantize.calibration = now.quantize.calibration;
+  old.quantize.goal = now.quantize.goal;
+  if (old.quantize.method != QuantMethod::kQat && now.quantize.method != QuantMethod::kQat) old.quantize = now.quantize;
+}
+
 }  // namespace
 
 ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, const std::string& run) {
   Recipe old = old_recipe;
-  old.log = new_recipe.log;
-  old.checkpoint = new_recipe.checkpoint;
-  old.threads = new_recipe.threads;
-  old.device = new_recipe.device;
-  old.about = new_recipe.about;
-  old.name = new_recipe.name;
-  old.evaluate = new_recipe.evaluate;  // of other tools
-  old.predict = new_recipe.predict;
-  old.benchmark = new_recipe.benchmark;
-  old.profile = new_recipe.profile;
-  old.train.duration = new_recipe.train.duration;
-  // Training reads `quantize` only for qat; these two keys are galley-quantize's even then.
-  old.quantize.calibration = new_recipe.quantize.calibration;
-  old.quantize.goal = new_recipe.quantize.goal;
-  if (old.quantize.method != QuantMethod::kQat && new_recipe.quantize.method != QuantMethod::kQat) old.quantize = new_recipe.quantize;
+  ignore_what_may_differ(old, new_recipe);
   std::vector<std::string> differing;
   differing_keys(tree_of(old), tree_of(new_recipe), "", differing);
   if (!differing.empty()) {
@@ -81,8 +97,9 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
     throw Error(ErrorCode::kRecipe, cat(run, " holds a run of another recipe: ", keys, differing.size() == 1 ? " differs" : " differ"))
         .key(differing.front())
         .suggest(
-            "another folder (-o), the same values, or --force to start anew; only train.duration (longer), log, checkpoint, threads and "
-            "device may change");
+            "another folder (-o), the same values, or --force to start again; train.duration may grow, and log, checkpoint, threads, "
+            "device, "
+            "data.test and the workers, prefetch and on_error of data.train and data.val may change");
   }
   ResumeCheck check;
   const Duration& was = *old_recipe.train.duration;
@@ -93,7 +110,7 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
     throw Error(ErrorCode::kRecipe,
                 cat("train.duration of ", run, " is ", was.str(), ", now ", is.str(), ": a run can only be made longer, in the same unit"))
         .key("train.duration")
-        .suggest("--force starts anew");
+        .suggest("--force starts again");
   }
   return check;
 }

@@ -12,8 +12,9 @@ struct ResumeCheck {
   bool longer = false;  // only the duration grew
 };
 
-/// Compares the recipe of a RUN with the one that would continue it. Only a longer duration, log, checkpoint, threads and device may
-/// differ; else throws Error (kRecipe) that lists the keys and the cure.
+/// Compares the recipe of a RUN with the one that would continue it. A longer duration and keys that do not change the numbers of a
+/// training (log, checkpoint, threads, device, sections of other tools, data.test, how data is loaded) may differ; else throws Error
+/// (kRecipe) that lists the keys and the cure.
 ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, const std::string& run);
 
 }  // namespace galley

@@ -129,7 +129,7 @@ TrainResult parse_result(const std::string& text, const std::string& path) {
     result.irregular = json.value("irregular", int64_t{0});
     result.provenance = json.at("provenance").dump();
   } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kInput, cat(path, " is damaged: ", error.what())).suggest("train with --force to start anew");
+    throw Error(ErrorCode::kInput, cat(path, " is damaged: ", error.what())).suggest("train with --force to start again");
   }
   return result;
 }

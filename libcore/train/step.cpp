@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "libcore/base/log.h"
+#include "libcore/base/under_key.h"
+#include "libcore/data/bad_row.h"
 #include "libcore/data/loader.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/pipelines.h"
@@ -35,7 +37,7 @@ ParameterGroups groups_of(const OptimizerSection& section, const std::vector<Par
     }
   }
   for (const std::string& scale : scales) overrides[scale].weight_decay = Multiple(0, false);
-  return resolve_groups(*section.algorithm.as<Optimizer>(), overrides);
+  return under_key("train.optimizer.groups", [&] { return resolve_groups(*section.algorithm.as<Optimizer>(), overrides); });
 }
 
 std::string stage_text(const TrainStage& stage, size_t values) {
@@ -168,7 +170,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     parameters_ = model.parameters;
     stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
     passes.updates = [&](Graph& graph, const GradientMap& gradients) {
-      stage.states = add_updates(graph, gradients, update_options(stage)).states;
+      under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, update_options(stage)).states; });
     };
   } else {
     passes.updates = [](Graph& graph, const GradientMap& gradients) { add_accumulation(graph, gradients); };
@@ -258,23 +260,48 @@ void TrainStep::feed_update(const Stage& stage, int64_t step) const {
                                  : 1.0);
 }
 
-/// The gate of the updates was closed: parameters and state are those of before the step, and a replay of the forward and backward pass
-/// meets the same numbers.
-void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss) const {
-  const bool last = micro_batch + 1 == batch_.accumulation;  // is still fed
-  Execution& execution = last ? *stage.update : *stage.accumulate;
-  if (!last && reload_) feed_batch(execution, reload_(firsts_[static_cast<size_t>(micro_batch)]), step);
-  const auto culprit = last || reload_ ? find_non_finite(execution) : std::nullopt;
-  throw Error(ErrorCode::kNumeric, cat("the loss is ",
-                                       std::isnan(loss) ? "nan"
-                                       : loss > 0       ? "inf"
-                                                        : "-inf",
-                                       " at step ", step, culprit ? "; first in " + culprit->text() : ""))
-      .key("train.guard.nan")
-      .suggest("a lower train.optimizer.lr, train.clip=1.0, or a look at the data; nothing of this step was kept");
+/// What is wrong with a batch itself: its first sample with a value that is not finite, or labels that are all ignored; "" where nothing
+/// is.
+std::string TrainStep::fault_of_data(const Execution& execution, const Batch& batch) const {
+  if (const auto bad = first_bad_row(batch, [&](const std::string& field) { return execution.takes(field); })) {
+    const auto row = static_cast<size_t>(bad->row);
+    const std::string sample = row >= batch.indices.size() ? cat("row ", row, " of the batch")
+                               : sample_name_              ? sample_name_(batch.indices[row])
+                                                           : cat("sample ", batch.indices[row]);
+    return cat("the field `", bad->field, "` of ", sample, " holds ", bad->value);
+  }
+  const int64_t ignored = session_.ignored_class();
+  for (const FieldType& target : session_.task().targets()) {
+    const auto found = batch.fields.find(target.name);
+    if (found == batch.fields.end() || target.classes == 0 || found->second.dtype() != DType::kI64) continue;
+    const int64_t *labels = found->second.data_as<int64_t>(), count = found->second.elements();
+    if (std::all_of(labels, labels + count, [&](int64_t label) { return label == ignored; }))
+      return cat("all labels of the batch are ", ignored, ", which loss.ignore_index leaves out: there is nothing to average");
+  }
+  return "";
 }
 
-void TrainStep::read_losses(const Stage& stage, int64_t step, Outcome& outcome) const {
+/// The gate of the updates was closed: parameters and state are those of before the step, and a replay of the forward and backward pass
+/// meets the same numbers.
+void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const {
+  const bool last = micro_batch + 1 == batch_.accumulation;  // is still fed
+  Execution& execution = last ? *stage.update : *stage.accumulate;
+  const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
+  if (!last && batch != nullptr) feed_batch(execution, *batch, step);
+  const auto culprit = batch != nullptr ? find_non_finite(execution) : std::nullopt;
+  const std::string fault = batch != nullptr ? fault_of_data(execution, *batch) : "";
+  throw Error(ErrorCode::kNumeric,
+              cat("the loss is ",
+                  std::isnan(loss) ? "nan"
+                  : loss > 0       ? "inf"
+                                   : "-inf",
+                  " at step ", step, culprit ? "; first in " + culprit->text() : "", fault.empty() ? "" : "; " + fault))
+      .key("train.guard.nan")
+      .suggest(cat(fault.empty() ? "a lower train.optimizer.lr, train.clip=1.0, or a look at the data" : "correct or remove such samples",
+                   "; nothing of this step was kept"));
+}
+
+void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_batch, Outcome& outcome) const {
   for (const std::string& name : losses_) outcome.losses.emplace_back(name, 0);
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
     const bool last = k + 1 == batch_.accumulation;
@@ -282,7 +309,7 @@ void TrainStep::read_losses(const Stage& stage, int64_t step, Outcome& outcome) 
       return last ? stage.update->scalar(name) : stage.accumulate->scalar(name, batch_.accumulation - 2 - k);
     };
     const double loss = read("loss");
-    if (guards() && !std::isfinite(loss)) stop(stage, step, k, loss);
+    if (guards() && !std::isfinite(loss)) stop(stage, step, k, loss, last_batch);
     outcome.loss += loss;
     for (auto& [name, part] : outcome.losses) part += read("loss." + name) / static_cast<double>(batch_.accumulation);
   }
@@ -294,6 +321,7 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
   GALLEY_ASSERT(stage.update != nullptr);
   if (step == learns_from()) quantization_->set_scales(engine_);
   Outcome outcome;
+  const Batch* last = nullptr;
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
     const bool updates = k + 1 == batch_.accumulation;
     Execution& execution = updates ? *stage.update : *stage.accumulate;
@@ -308,11 +336,12 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
       observer->fetched(ns(asked), ns(given));
     }
     firsts_[static_cast<size_t>(k)] = data.first;
+    last = &data;
     feed_batch(execution, data, step);
     if (updates) feed_update(stage, step);
     execution.run({.observer = observer});
   }
-  read_losses(stage, step, outcome);
+  read_losses(stage, step, *last, outcome);
   outcome.grad_norm = stage.update->scalar("grad_norm");
   return outcome;
 }

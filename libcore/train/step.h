@@ -66,9 +66,12 @@ class TrainStep {
   /// How a batch is loaded again by its position (Batch::first). Without it the error of a bad loss names no tensor where the batch is not
   /// the step's last.
   void reload_with(std::function<const Batch&(int64_t first)> reload) { reload_ = std::move(reload); }
+  /// How the sample of that index in the source is called, for the error of a bad loss; without it: "sample 17".
+  void name_samples_with(std::function<std::string(int64_t index)> name) { sample_name_ = std::move(name); }
   /// Update number `step` (from 1) on the batches that `next` gives. The host reads nothing before all of the step is enqueued. Throws
   /// Error (kNumeric) where the loss is not finite: the gate of updates was closed, so that nothing of the step is kept, and its batch is
-  /// loaded again and replayed with a check after each node, to name the first bad tensor.
+  /// loaded again and replayed with a check after each node, to name the first bad tensor; where the data are bad themselves, the first bad
+  /// sample.
   Outcome run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer = nullptr);
   /// For a run that ends by time: the share of it (0..1) that has passed before the next update, which its schedule follows.
   void set_time_passed(double share) { time_passed_ = share; }
@@ -103,8 +106,9 @@ class TrainStep {
   /// Does a loss that is not finite end the run?
   bool guards() const { return recipe_.train.guard.nan == NanGuard::kStop; }
   /// The means over the micro-batches, whose losses the host reads together.
-  void read_losses(const Stage& stage, int64_t step, Outcome& outcome) const;
-  [[noreturn]] void stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss) const;
+  void read_losses(const Stage& stage, int64_t step, const Batch& last_batch, Outcome& outcome) const;
+  [[noreturn]] void stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const;
+  std::string fault_of_data(const Execution& execution, const Batch& batch) const;
 
   const Session& session_;
   Engine& engine_;
@@ -121,6 +125,7 @@ class TrainStep {
   std::vector<StateSpec> states_;
   std::vector<Stage> stages_;
   std::function<const Batch&(int64_t first)> reload_;
+  std::function<std::string(int64_t index)> sample_name_;
   std::vector<int64_t> firsts_;  // positions of the step's batches
 };
 

@@ -107,12 +107,15 @@ class Trainer::State {
     double log_every, validate_every, checkpoint_every;
     int64_t saved_at;  // step of the last checkpoint, -1: none
     TrainResult result;
+    std::optional<TrainRow> unlogged;  // the last finished step, where it is not in metrics.jsonl
   };
 
   void make_plan();
   TrainResult train(TrainEvents& events);
   TrainRow checked_step(Run& run, TrainEvents& events);
   void report_step(Run& run, TrainEvents& events, const TrainRow& row, bool log);
+  void log_step(Run& run, const TrainRow& row);
+  void end_early(Run& run);
   bool stops_early(bool final_step) const;
   void write_result(Run& run);
   void start(TrainEvents& events);
@@ -150,8 +153,10 @@ void Trainer::State::make_plan() {
   loader = session.loader("train", batch.micro, 0, 0);
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
-    fail(ErrorCode::kRecipe, "train.batch is ", batch.micro,
-         ", data.train has fewer samples, and last_batch is drop: no batch is left; use a smaller batch or last_batch: wrap");
+    throw Error(ErrorCode::kRecipe,
+                cat("train.batch is ", batch.micro, ", data.train has fewer samples, and last_batch is drop: no batch is left"))
+        .key("train.batch")
+        .suggest("a smaller batch, or data.train.last_batch: wrap");
   }
   const BatchTypes types = session.batch_types(*loader);
   // Steps an epoch: wrapped batches run on, so epochs need not be whole steps; dropped and kept ones are.
@@ -318,6 +323,7 @@ void Trainer::State::start(TrainEvents& events) {
     GALLEY_ASSERT(data != nullptr && data->first == first, "the batch at ", first, " was not loaded again");
     return *data;
   });
+  update->name_samples_with([this](int64_t index) { return loader->source().sample_name(index); });
   for (Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
   }
@@ -331,6 +337,7 @@ void Trainer::State::start(TrainEvents& events) {
   }
   if (!found) update->initialize();  // weights that do not fit are found before RUN is touched
   RunFolder folder(options.run);
+  remove_stale_temporaries(folder.path());  // of a process that was killed
   if (options.force) {
     remove_tree(folder.file("checkpoints"));
     for (const char* name : {"metrics.jsonl", "result.json", "weights.safetensors", "weights_ema.safetensors", "weights_best.safetensors",
@@ -454,9 +461,21 @@ void Trainer::State::write_result(Run& run) {
   run.folder.write_text("result.json", to_json(result) + "\n");
 }
 
+void Trainer::State::log_step(Run& run, const TrainRow& row) {
+  run.folder.append(to_json(row));
+  if (run.board) run.board->scalars(row.step, curves_of(row));
+  run.unlogged.reset();
+}
+
+/// An error ends the run: the last finished step is the last of its metrics.
+void Trainer::State::end_early(Run& run) {
+  wall_s = run.wall_before + seconds_since(run.began);
+  if (run.unlogged) log_step(run, TrainRow(*run.unlogged));
+}
+
 /// Saves the finished steps where an error ends the run, so that the same command goes on from there.
 void Trainer::State::keep_steps(Run& run, TrainEvents& events) {
-  wall_s = run.wall_before + seconds_since(run.began);
+  end_early(run);
   if (!recipe.checkpoint || step < run.first || run.saved_at == step) return;
   events.checkpointed(save(run.folder));
   run.saved_at = step;
@@ -474,7 +493,7 @@ TrainRow Trainer::State::checked_step(Run& run, TrainEvents& events) {
       keep_steps(run, events);
       throw;
     }
-    wall_s = run.wall_before + seconds_since(run.began);
+    end_early(run);
     run.result.stopped = "nan";
     write_result(run);
     throw;
@@ -496,8 +515,9 @@ void Trainer::State::validate_or_keep(Run& run, TrainEvents& events) {
 void Trainer::State::report_step(Run& run, TrainEvents& events, const TrainRow& row, bool log) {
   run.result.losses = row.losses;
   if (log) {
-    run.folder.append(to_json(row));
-    if (run.board) run.board->scalars(step, curves_of(row));
+    log_step(run, row);
+  } else {
+    run.unlogged = row;
   }
   const bool by_steps = length.total_steps > 0;
   const double fraction =

@@ -58,7 +58,7 @@ class TrainEvents {
 
 struct TrainerOptions {
   std::string run;              // RUN folder
-  bool force = false;           // start anew whatever is in RUN
+  bool force = false;           // start again, whatever is in RUN
   std::string provenance;       // a JSON object for result.json
   bool time_operators = false;  // collect operator_table
 };

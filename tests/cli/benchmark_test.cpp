@@ -134,7 +134,21 @@ TEST_F(Benchmark, RecordsACellThatCannotRun) {
   const Json json = Json::parse(outcome.out);
   ASSERT_EQ(json["rows"].size(), 2u);
   EXPECT_TRUE(json["rows"][0]["error"].is_null());
+  EXPECT_EQ(json["rows"][0]["precision"], "f32");
+  EXPECT_EQ(json["rows"][1]["precision"], "bf16");
   EXPECT_EQ(json["rows"][1]["set"]["precision"], "bf16");
+}
+
+// What a cell would have run on is said of cells that cannot run, too.
+TEST_F(Benchmark, RowsSayTheirPrecisionAndDeviceAlsoWhereTheyFail) {
+  const Outcome outcome =
+      run("galley-benchmark", {recipe, "device=cuda:7", "precision=bf16", "memory_format=contiguous", "--format", "json", "-q"});
+  EXPECT_NE(outcome.code, 0);
+  const Json row = Json::parse(outcome.out)["rows"][0];
+  EXPECT_FALSE(row["error"].is_null());
+  EXPECT_EQ(row["device"], "cuda:7");
+  EXPECT_EQ(row["precision"], "bf16");
+  EXPECT_EQ(row["memory_format"], "contiguous");
 }
 
 TEST_F(Benchmark, FailsWhereNoCellCouldRun) {

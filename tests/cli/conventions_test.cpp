@@ -42,6 +42,13 @@ TEST(Conventions, VerboseTellsWhatEachPassDid) {
        {"pass training: fuse: ", "pass training: differentiate: ", "pass training: updates: ", "pass compile: assign_layout: "}) {
     EXPECT_NE(outcome.err.find(line), std::string::npos) << line << " is not in\n" << outcome.err;
   }
+  // What was asked for by name is shown beside -q, and nothing else is.
+  const Outcome quiet = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "--dry-run", "--verbose=compile", "-q"});
+  EXPECT_EQ(quiet.code, 0);
+  std::istringstream quiet_lines(quiet.err);
+  int compiled = 0;
+  for (std::string line; std::getline(quiet_lines, line); ++compiled) EXPECT_TRUE(line.starts_with("compiled ")) << line;
+  EXPECT_EQ(compiled, 2) << quiet.err;
   const Outcome unknown = run("galley-train", {tiny_recipe(folder), "--dry-run", "--verbose=weather"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("it must be ops, compile or passes"), std::string::npos) << unknown.err;

@@ -301,6 +301,52 @@ TEST_P(LossAtStep, LeavesTheRunAsBeforeItAlsoAfterAResume) {
   }
 }
 
+TEST(Loss, OfASampleThatIsNotFiniteNamesTheSampleAndLogsTheLastStep) {
+  const std::string folder = scratch_folder();
+  std::vector<float> values(48 * 5, 0.25f);  // 48 rows of 4 inputs, then their targets
+  values[34 * 4 + 2] = std::nanf("");        // of step 5, the first of its two parts
+  write_text(
+      folder + "/data.safetensors",
+      safetensors_of(
+          R"({"input":{"dtype":"F32","shape":[48,4],"data_offsets":[0,768]},"target":{"dtype":"F32","shape":[48,1],"data_offsets":[768,960]}})",
+          std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))));
+  const std::string recipe = table_recipe(folder, -1, "{global: 8, micro: 4}");
+  const std::vector<std::string> command{
+      recipe, "-o", folder + "/run", "log.every=3 steps", "-q", "data.train.source={type: tensors, path: " + folder + "/data.safetensors}"};
+  const Outcome outcome = run("galley-train", command);
+  EXPECT_EQ(outcome.code, 5) << outcome.err;
+  expect_all(outcome.err,
+             {"the loss is nan at step 5", "the field `input` of", "data.safetensors[34] holds nan", "correct or remove such samples"});
+  // Steps 1 and 3 by the recipe, and 4, the last.
+  std::istringstream rows(read_text(folder + "/run/metrics.jsonl"));
+  std::vector<int> steps;
+  for (std::string row; std::getline(rows, row);) steps.push_back(Json::parse(row)["step"]);
+  EXPECT_EQ(steps, (std::vector<int>{1, 3, 4}));
+}
+
+TEST(Loss, OfLabelsThatAreAllIgnoredNamesIgnoreIndex) {
+  const std::string folder = scratch_folder();
+  // A label a position: all of them are the ignored one.
+  std::string values(2 * 4 * 4, '\0');
+  for (int i = 0; i < 2 * 4; ++i) {
+    const int64_t ignored = -100;
+    values.append(reinterpret_cast<const char*>(&ignored), sizeof ignored);
+  }
+  write_text(
+      folder + "/data.safetensors",
+      safetensors_of(
+          R"({"input":{"dtype":"F32","shape":[2,1,2,2],"data_offsets":[0,32]},"label":{"dtype":"I64","shape":[2,2,2],"data_offsets":[32,96]}})",
+          values));
+  write_text(folder + "/ignored.yaml",
+             "recipe: 1\nname: ignored\nmodel: {type: layers, input: {shape: [1, 2, 2]}, layers: [{type: conv2d, out_channels: 3, "
+             "kernel_size: 1}]}\n"
+             "loss: cross_entropy\ndata: {train: {source: {type: tensors, path: " +
+                 folder + "/data.safetensors}}}\ntrain: {duration: 2 steps, batch: 2, optimizer: {type: sgd, lr: 0.1}}\n");
+  const Outcome outcome = run("galley-train", {folder + "/ignored.yaml", "-o", folder + "/run", "-q"});
+  EXPECT_EQ(outcome.code, 5) << outcome.err;
+  expect_all(outcome.err, {"all labels of the batch are -100", "loss.ignore_index"});
+}
+
 // 8 x 8 grey images, written by Pillow.
 const char kJpeg[] =
     "ffd8ffe000104a46494600010100000100010000ffdb0043000d090a0b0a080d0b0a0b0e0e0d0f13201513121213271c1e17202e2931302e292d2c333a4a3e33364637"

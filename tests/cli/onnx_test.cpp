@@ -163,6 +163,8 @@ TEST_F(Onnx, InputsAndOutputsHaveTheFilesNames) {
   ASSERT_EQ(tensor_bytes(path("out.safetensors"), "sum").size(), sizeof sum);
   std::memcpy(sum, tensor_bytes(path("out.safetensors"), "sum").data(), sizeof sum);
   for (int i = 0; i < 9; ++i) EXPECT_EQ(sum[i], left[i] + right[i]);
+  done("galley-predict two.yaml model.outputs=difference --tensors data.safetensors -o one.safetensors -q");
+  EXPECT_EQ(tensor_bytes(path("one.safetensors"), "difference"), tensor_bytes(path("out.safetensors"), "difference"));
   // The task reads the first output: the largest difference is the label.
   EXPECT_EQ(Json::parse(done("galley-evaluate two.yaml --format json -q"))["metrics"]["top1"], 100.0);
   EXPECT_LT(Json::parse(done("galley-evaluate two.yaml model.outputs=sum,difference --format json -q"))["metrics"]["loss"].get<double>(),

@@ -215,6 +215,41 @@ TEST_F(Predict, AnUnreadableFileIsReportedInItsLineAndTheOthersArePredicted) {
   EXPECT_EQ(lines_of(none)[1]["error"]["code"], 4);
 }
 
+TEST_F(Predict, APathThatCannotBeOpenedIsReportedInItsPlace) {
+  std::filesystem::create_directories(folder + "/empty");
+  write_text(folder + "/a.bmp", bmp(picture(1)));
+  write_text(folder + "/b.bmp", bmp(picture(2)));
+  write_text(folder + "/broken.tar", "no archive");
+  const std::vector<std::string> paths{folder + "/none.jpg", folder + "/a.bmp", folder + "/broken.tar", folder + "/empty",
+                                       folder + "/b.bmp"};
+  const auto predict = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{folder + "/run", "top=1"};
+    words.insert(words.end(), paths.begin(), paths.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run("galley-predict", words);
+  };
+  const Outcome outcome = predict({"--format", "json"});
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  std::istringstream lines(outcome.out);
+  for (size_t i = 0; i < paths.size(); ++i) {
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line)) << outcome.out;
+    const Json json = Json::parse(line);
+    EXPECT_EQ(json["file"], paths[i]);
+    EXPECT_EQ(json.contains("top"), i == 1 || i == 4) << line;
+    if (i == 1 || i == 4) continue;
+    EXPECT_EQ(json["error"]["code"], 4);
+    EXPECT_NE(json["error"]["message"].get<std::string>().find(paths[i]), std::string::npos) << line;
+  }
+  EXPECT_NE(outcome.err.find("3 of 5 files could not be read"), std::string::npos) << outcome.err;
+  const Outcome failed = predict({"--on-error", "fail"});
+  EXPECT_EQ(failed.code, 4);
+  EXPECT_EQ(failed.out, "");
+  EXPECT_NE(failed.err.find("none.jpg"), std::string::npos) << failed.err;
+  EXPECT_EQ(predict({"--on-error", "skip"}).code, 0);
+  EXPECT_EQ(predict({"--dry-run"}).code, 4) << "a dry run finds what is missing";
+}
+
 TEST_F(Predict, OnErrorFailStopsAtTheFirstAndSkipLeavesOut) {
   std::filesystem::create_directories(folder + "/images");
   write_text(folder + "/images/a.bmp", bmp(picture(1)));
@@ -248,7 +283,9 @@ TEST_F(Predict, MistakesAreNamed) {
   };
   write_inputs(folder + "/in.safetensors", std::vector<float>(kPixels));
   expect(2, "nothing to predict", {});
-  expect(4, "nowhere.jpg", {folder + "/nowhere.jpg"});
+  expect(4, "nowhere.jpg", {folder + "/nowhere.jpg", "--on-error", "fail"});
+  write_text(folder + "/x.bmp", bmp(picture(1)));
+  expect(7, "--draw", {folder + "/x.bmp", "--draw", "/proc/galley"});
   expect(2, "-o out.safetensors", {"--tensors", folder + "/in.safetensors"});
   expect(2, "did you mean 'fc1'", {"--tensors", folder + "/in.safetensors", "-o", folder + "/x", "--capture", "fc2"});
   const Outcome untrained = run("galley-predict", {folder + "/matrix.yaml", folder + "/x.bmp"});

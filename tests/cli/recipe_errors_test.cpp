@@ -81,6 +81,123 @@ INSTANTIATE_TEST_SUITE_P(
                   {"tiny.yaml:16:16", "'predict.top' is 0", "1 to 100000"}}),
     [](const auto& info) { return info.param.name; });
 
+/// Options that only layers, losses, sources and transforms can check, when they are built.
+struct LateMistake {
+  std::string name;
+  std::string model, data;         // the recipe's sections, from line 2 on
+  std::string loss, train;         // of the recipe, in one line each
+  std::vector<std::string> parts;  // of the message
+  bool without_data = true;        // galley-recipes validate finds it too
+};
+class Late : public testing::TestWithParam<LateMistake> {};
+
+TEST_P(Late, HasAPlaceToo) {
+  const std::string folder = scratch_folder();
+  const LateMistake& mistake = GetParam();
+  const std::string recipe = folder + "/late.yaml";
+  write_text(recipe, "recipe: 1\n" + mistake.model + mistake.data + mistake.loss + mistake.train);
+  const Outcome outcome = run("galley-train", {recipe, "-o", folder + "/run"});
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  expect_all(outcome.err, mistake.parts);
+  const Outcome checked = run("galley-recipes", {"validate", recipe, "--format", "json"});
+  EXPECT_EQ(checked.code, mistake.without_data ? 3 : 0) << checked.out << checked.err;
+  if (!mistake.without_data) return;
+  const Json error = Json::parse(checked.out)["errors"][0];
+  EXPECT_GT(error["line"].get<int>(), 0) << error.dump();
+  EXPECT_NE(error["key"], "");
+}
+
+const std::string kOneLayer = "model: {type: mlp, num_classes: 4, hidden: []}\n";
+const std::string kSynthetic = "data: {train: {source: {type: synthetic, samples: 24}}}\n";
+const std::string kCrossEntropy = "loss: cross_entropy\n";
+const std::string kSgd = "train: {duration: 1 step, batch: 8, optimizer: {type: sgd, lr: 0.1}}\n";
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Late,
+    testing::Values(
+        LateMistake{
+            "Layer",
+            "model:\n  type: layers\n  input: {shape: [4]}\n  layers:\n    - {type: linear, out_features: 4}\n    - {type: softplus, beta: "
+            "-1}\n",
+            kSynthetic,
+            kCrossEntropy,
+            kSgd,
+            {"late.yaml:7:7: error: ", "[softplus] beta is -1", "at softplus"}},
+        LateMistake{
+            "LayerOfAGroup",
+            "model:\n  type: layers\n  input: {shape: [4]}\n  layers:\n    - name: block\n      repeat: 2\n      layers:\n        - {type: "
+            "relu}\n        - {type: celu, alpha: 0}\n    - {type: linear, out_features: 4}\n",
+            kSynthetic,
+            kCrossEntropy,
+            kSgd,
+            {"late.yaml:10:11: error: ", "[celu] alpha is 0", "at block.0.celu"}},
+        LateMistake{"ModelOfTheZoo",
+                    "model: {type: vit_b_16, image_size: 30, patch_size: 16}\n",
+                    kSynthetic,
+                    "",
+                    kSgd,
+                    {"late.yaml:2:8: error: ", "image_size=30"}},
+        LateMistake{"Loss",
+                    kOneLayer,
+                    kSynthetic,
+                    "loss: {type: cross_entropy, weight: [1, 2]}\n",
+                    kSgd,
+                    {"late.yaml:4:7: error: ", "[cross_entropy] weight has 2"}},
+        LateMistake{"Optimizer",
+                    kOneLayer,
+                    kSynthetic,
+                    kCrossEntropy,
+                    "train:\n  duration: 1 step\n  batch: 8\n  optimizer: {type: adam, lr: 0.1, betas: [0.9]}\n",
+                    {"late.yaml:8:14: error: ", "betas wants two numbers, has 1"},
+                    false},
+        LateMistake{"Transform",
+                    kOneLayer,
+                    "data:\n  train:\n    source: {type: synthetic, samples: 24}\n    pipeline:\n      - {type: pad, padding: [1, 2, 3]}\n",
+                    "",
+                    kSgd,
+                    {"late.yaml:7:9: error: ", "[pad] `padding` has 3 values"}},
+        LateMistake{"BatchTransform",
+                    kOneLayer,
+                    "data:\n  train:\n    source: {type: synthetic, samples: 24}\n    batch_transforms:\n      - {type: mixup, alpha: 0}\n",
+                    "",
+                    kSgd,
+                    {"late.yaml:7:9: error: ", "[mixup] `alpha` is 0"}},
+        LateMistake{"Source",
+                    kOneLayer,
+                    "data:\n  train:\n    source: {type: synthetic, samples: 24, shape: [1, 28, 28], values: integer}\n",
+                    "",
+                    kSgd,
+                    {"late.yaml:5:13: error: ", "[synthetic] values: integer wants `high`"},
+                    false}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(RecipeMistakes, OfASourceOfMasksHaveAPlace) {
+  const std::string folder = scratch_folder();
+  write_text(
+      folder + "/masks.yaml",
+      "recipe: 1\nmodel: {type: layers, input: {shape: [3, 8, 8]}, layers: [{type: conv2d, out_channels: 2, kernel_size: 1}]}\nloss: "
+      "cross_entropy\ndata:\n  train:\n    source: {type: mask_folder, images: a, masks: b, num_classes: 2, classes: [sky]}\n" +
+          kSgd);
+  const Outcome outcome = run("galley-train", {folder + "/masks.yaml", "-o", folder + "/run"});
+  EXPECT_EQ(outcome.code, 3);
+  expect_all(outcome.err, {"masks.yaml:6:13: error: ", "[mask_folder] `classes` has 1"});
+}
+
+TEST(RecipeMistakes, ShortNamesMeanTheNamesThatBeginSo) {
+  const std::string folder = scratch_folder();
+  const Outcome outcome = run("galley-train", {tiny_recipe(folder, "loss: bce\n"), "-o", folder + "/run"});
+  EXPECT_EQ(outcome.code, 3);
+  expect_all(outcome.err, {"tiny.yaml:14:7", "did you mean 'bce_with_logits'?"});
+}
+
+TEST(DumpedRecipes, SayNothingOfVariablesThereAreNot) {
+  const std::string folder = scratch_folder();
+  const std::string recipe = tiny_recipe(folder);
+  const Outcome dumped = run("galley-train", {recipe, "--dump-recipe=full"});
+  ASSERT_EQ(dumped.code, 0);
+  EXPECT_EQ(dumped.out.find("vars"), std::string::npos);
+}
+
 TEST(RecipeMistakes, OfOneFileAreReportedTogether) {
   const std::string folder = scratch_folder();
   const std::string recipe = tiny_recipe(folder, "colour: red\nseed: often\nevaluate: {dat: val}\n");

@@ -102,6 +102,40 @@ TEST_P(StopSignal, WritesACheckpointSaysHowToGoOnAndGoesOn) {
   EXPECT_EQ(tensor_bytes(folder + "/whole/weights.safetensors"), tensor_bytes(folder + "/cut/weights.safetensors"));
 }
 
+// A second signal leaves at once, and says what it may leave behind; the next start removes it.
+TEST(Resume, ASecondSignalSaysWhatItLeavesAndTheNextStartRemovesIt) {
+  const std::string folder = scratch_folder(), run_folder = folder + "/run";
+  const std::vector<std::string> command{tiny_recipe(folder),      "-o", run_folder, "duration=1000000 steps", "validate=null",
+                                         "checkpoint.every=1 step"};
+  {
+    // The message goes to a file: the shell's own signals are not of interest.
+    std::string line = "exec galley-train";
+    for (const std::string& word : command) line += " '" + word + "'";
+    write_text(folder + "/train.sh", line + " 2> '" + folder + "/messages'\n");
+    int code = 0;
+    std::string messages;
+    // The first signal must not have ended the run before the second arrives: a few tries.
+    for (int tries = 0; tries < 20 && messages.find("stopped at once") == std::string::npos; ++tries) {
+      const Outcome outcome =
+          shell("rm -rf '" + run_folder + "'; bash '" + folder + "/train.sh' & child=$!; for i in $(seq 400); do [ -s '" + run_folder +
+                "/metrics.jsonl' ] && break; sleep 0.02; done; kill -INT $child; kill -TERM $child; wait $child");
+      code = outcome.code;
+      messages = read_text(folder + "/messages");
+    }
+    EXPECT_EQ(code, 128 + SIGTERM);
+    EXPECT_NE(messages.find("a file that was being written may be left under a temporary name"), std::string::npos) << messages;
+  }
+  write_text(run_folder + "/weights.safetensors.tmp-0123456789abcdef", "unfinished");
+  std::filesystem::create_directories(run_folder + "/checkpoints/step-000099.tmp-0123456789abcdef");
+  std::vector<std::string> again = command;
+  again[3] = "duration=1000001 steps";
+  Child child("galley-train", with(again, {"-q"}));
+  ASSERT_TRUE(wait_for_lines(run_folder + "/metrics.jsonl", 3));
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait(), 75);
+  EXPECT_EQ(shell("find " + run_folder + " -name '*.tmp-*' | wc -l").out, "0\n");
+}
+
 INSTANTIATE_TEST_SUITE_P(Both, StopSignal, testing::Values(SIGINT, SIGTERM),
                          [](const auto& info) { return info.param == SIGINT ? "CtrlC" : "Terminate"; });
 
@@ -152,13 +186,17 @@ TEST(Resume, NamesTheVeryKeysThatChanged) {
     const Outcome outcome = changed(overrides);
     EXPECT_EQ(outcome.code, 3) << message;
     EXPECT_NE(outcome.err.find(message), std::string::npos) << "no '" << message << "' in " << outcome.err;
-    EXPECT_NE(outcome.err.find("--force to start anew"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("--force to start again"), std::string::npos) << outcome.err;
   }
   // What may change: where and how it is recorded, saved and computed, and a longer duration.
   EXPECT_EQ(
       changed({"log.every=2 steps", "checkpoint.keep.last=1", "threads=2", "duration=8 steps", "predict.top=1", "profile.schedule.wait=3"})
           .code,
       0);
+  // How data is loaded, and what is done with samples that cannot be read, changes no finished step.
+  for (const char* harmless :
+       {"data.val.on_error=skip", "data.train.on_error=skip", "data.train.workers=2", "data.val.prefetch=2", "data.test={from: val}"})
+    EXPECT_EQ(changed({"duration=9 steps", harmless}).code, 0) << harmless;
   EXPECT_EQ(changed({"duration=4 steps"}).code, 3);
 }
 

@@ -1,6 +1,7 @@
 // The tools on tasks: segmentation from files to masks, models without a loss, fields that do not fit, models of several inputs.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -102,6 +103,81 @@ TEST(Segmentation, FromFilesToMasks) {
       run("galley-train", {recipe, "-o", folder + "/wrong", "data.train.source.num_classes=3", "data.train.source.classes=a,b,c", "-q"});
   EXPECT_EQ(more.code, 3);
   EXPECT_NE(more.err.find("has 3 classes, the model 2"), std::string::npos) << more.err;
+}
+
+/// The network over colours, for images of `height` x `width` pixels.
+std::string by_brightness(int height, int width) {
+  return "recipe: 1\ntask: segmentation\nmodel: {type: layers, input: {shape: [3, " + std::to_string(height) + ", " +
+         std::to_string(width) + "]}, layers: [{name: classifier, type: conv2d, out_channels: 2, kernel_size: 1}]}\n";
+}
+
+// A mask that is cut out of the middle, and mirrored, lies in the image where the network looked. The masks are read as labels of whole
+// images.
+TEST(Segmentation, MasksAreDrawnWhereTheNetworkLooked) {
+  const std::string folder = scratch_folder();
+  std::filesystem::create_directories(folder + "/images");
+  for (int i = 0; i < 4; ++i) write_text(folder + "/images/s" + std::to_string(i) + ".bmp", scene(3 + i % 3));
+  const std::string weights = "weights=" + weights_of(folder + "/known.safetensors");
+  write_text(
+      folder + "/middle.yaml",
+      by_brightness(8, 8) +
+          "data: {val: {source: {type: mask_folder, images: images, masks: masks, num_classes: 2}, pipeline: [{type: center_crop, size: "
+          "[4, 4]}, {type: random_horizontal_flip, p: 1}, {type: resize, size: [8, 8], interpolation: nearest}]}}\n");
+  const Outcome drawn =
+      run("galley-predict", {folder + "/middle.yaml", weights, folder + "/images", "--draw", folder + "/masks", "--format", "json", "-q"});
+  ASSERT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_EQ(Json::parse(drawn.out.substr(0, drawn.out.find('\n')))["classes"][0]["share"], 0.75)
+      << "of the 4 columns that were seen, 3 are bright";
+  for (int i = 0; i < 4; ++i)
+    std::filesystem::rename(folder + "/masks/s" + std::to_string(i) + ".mask.png", folder + "/masks/s" + std::to_string(i) + ".png");
+  write_text(folder + "/whole.yaml",
+             by_brightness(6, 8) + "data: {root: " + folder +
+                 ", val: {source: {type: mask_folder, images: images, masks: masks, num_classes: 2, ignore_index: 255}, batch: 2}}\n");
+  const Outcome evaluated = run("galley-evaluate", {folder + "/whole.yaml", weights, "--format", "json", "-q"});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_EQ(Json::parse(evaluated.out)["metrics"]["pixel_accuracy"], 100.0);
+  const Outcome unseen =
+      run("galley-evaluate", {folder + "/whole.yaml", weights, "data.val.source.ignore_index=null", "--format", "json", "-q"});
+  EXPECT_EQ(unseen.code, 4) << "outside of the middle the mask says nothing: class 255";
+  EXPECT_NE(unseen.err.find("class 255"), std::string::npos) << unseen.err;
+  const Outcome distorted = run("galley-predict", {folder + "/middle.yaml", weights, folder + "/images", "--draw", folder + "/again",
+                                                   "data.val.pipeline+={type: auto_augment}", "-q"});
+  EXPECT_EQ(distorted.code, 3);
+  EXPECT_NE(distorted.err.find("no known place"), std::string::npos) << distorted.err;
+}
+
+// Numbers and labels of images: the model sums the pixels' colours.
+TEST(Tasks, NumbersAndLabelsOfImagesArePredicted) {
+  const std::string folder = scratch_folder();
+  write_text(folder + "/a.bmp", scene(8));  // all pixels are 20 / 255
+  const std::string model =
+      "model: {type: layers, input: {shape: [3, 6, 8]}, layers: [{name: classifier, type: conv2d, out_channels: 2, kernel_size: 1}, {type: "
+      "mean, "
+      "dim: [2, 3]}]}\ndata: {val: {source: {type: synthetic}}}\n";
+  const std::string weights = "weights=" + weights_of(folder + "/known.safetensors");
+  const double logit = 1 - 2 * 3 * 20.0 / 255;  // and its negative
+  write_text(folder + "/numbers.yaml", "recipe: 1\nloss: mse\n" + model);
+  const Outcome numbers = run("galley-predict", {folder + "/numbers.yaml", weights, folder + "/a.bmp", "--format", "json", "-q"});
+  ASSERT_EQ(numbers.code, 0) << numbers.err;
+  EXPECT_NEAR(Json::parse(numbers.out)["values"][0].get<double>(), logit, 1e-6);
+  EXPECT_NEAR(Json::parse(numbers.out)["values"][1].get<double>(), -logit, 1e-6);
+  write_text(folder + "/labels.yaml", "recipe: 1\nloss: bce_with_logits\n" + model);
+  const Outcome labels =
+      run("galley-predict", {folder + "/labels.yaml", weights, folder + "/a.bmp", "--format", "json", "-q", "--draw", folder});
+  ASSERT_EQ(labels.code, 0) << labels.err;
+  ASSERT_EQ(Json::parse(labels.out)["labels"].size(), 1u) << labels.out;
+  EXPECT_EQ(Json::parse(labels.out)["labels"][0]["index"], 0);
+  EXPECT_NEAR(Json::parse(labels.out)["labels"][0]["score"].get<double>(), 1 / (1 + std::exp(-logit)), 1e-6);
+  EXPECT_TRUE(std::filesystem::exists(folder + "/a.png"));
+  const Outcome both =
+      run("galley-predict", {folder + "/labels.yaml", weights, folder + "/a.bmp", "threshold=0.1", "--format", "csv", "-q"});
+  EXPECT_NE(both.out.find(",2,1,1,"), std::string::npos) << both.out;
+  const Outcome none =
+      run("galley-predict", {folder + "/labels.yaml", weights, folder + "/a.bmp", "threshold=0.9", "--format", "csv", "-q"});
+  EXPECT_EQ(none.out, "file,rank,index,label,score\n" + folder + "/a.bmp,,,,\n") << "a sample without a label is a result";
+  const Outcome tensors = run("galley-predict", {folder + "/labels.yaml", weights, folder + "/a.bmp", "task=null", "-q"});
+  EXPECT_EQ(tensors.code, 3);
+  for (const char* word : {"has no task", "-o out.safetensors"}) EXPECT_NE(tensors.err.find(word), std::string::npos) << tensors.err;
 }
 
 TEST(Tasks, ModelsWithoutALossPredictAndAreTimed) {

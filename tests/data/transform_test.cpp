@@ -228,12 +228,11 @@ TEST(RandomResizedCrop, DrawsUniformAreasInsideTheImage) {
   item.size = {8};
   item.scale = {0.1, 0.3};  // small enough that the first attempt always fits
   item.ratio = {0.8, 1.25};
-  const Image image(DType::kU8, 400, 500, 1);
   double sum = 0, log_ratio = 0;
   constexpr int kDraws = 4000;
   for (int i = 0; i < kDraws; ++i) {
     RandomStream random(1, "crop", static_cast<uint64_t>(i));
-    const Region region = item.draw(image, random);
+    const Region region = item.draw(400, 500, random);
     ASSERT_TRUE(region.top >= 0 && region.left >= 0 && region.top + region.height <= 400 && region.left + region.width <= 500);
     sum += static_cast<double>(region.height * region.width) / 200000.0;
     log_ratio += std::log(static_cast<double>(region.width) / static_cast<double>(region.height));
@@ -247,9 +246,8 @@ TEST(RandomResizedCrop, FallsBackToTheMiddle) {
   RandomResizedCrop item;
   item.size = {8};
   item.scale = {1, 1};
-  const Image wide(DType::kU8, 10, 100, 1);
   RandomStream random(1, "crop");
-  const Region region = item.draw(wide, random);
+  const Region region = item.draw(10, 100, random);
   EXPECT_EQ(region.height, 10);
   EXPECT_EQ(region.width, 13);  // 10 * 4/3
   EXPECT_EQ(region.left, 43);
@@ -454,6 +452,111 @@ TEST(Masks, FollowTheirImageWithTheSameNumbers) {
           << component.type << ": interpolation must not reach masks";
     }
   }
+}
+
+/// A mask whose pixel (y, x) is 16 y + x, as an image of 12 x 16 pixels beside it.
+Sample numbered_pixels() {
+  Image image(DType::kU8, 12, 16, 1);
+  for (int64_t i = 0; i < image.area(); ++i) image.as<uint8_t>()[i] = static_cast<uint8_t>(i);
+  Sample sample;
+  sample.set("input", image);
+  sample.set("label", Mask{std::move(image)});
+  return sample;
+}
+
+/// Where the pipeline's grid puts a pixel of the original, the transformed mask shows that pixel, or one at most `off` rows and columns
+/// away; and where the grid puts none, no pixel of the mask shows it.
+void expect_grid_follows(const std::vector<Component>& items, double off = 0) {
+  const Pipeline pipeline(items);
+  for (int64_t index = 0; index < 20; ++index) {
+    const DrawKey key{7, 1, index};
+    Sample sample = numbered_pixels();
+    pipeline.apply(sample, key);
+    const std::optional<PixelGrid> grid = pipeline.grid(12, 16, key);
+    ASSERT_TRUE(grid);
+    const FieldValue* value = sample.find("label");
+    const Image& mask = std::get<Mask>(*value).classes;
+    ASSERT_EQ(grid->height, mask.height());
+    ASSERT_EQ(grid->width, mask.width());
+    for (int64_t y = 0; y < 12; ++y) {
+      for (int64_t x = 0; x < 16; ++x) {
+        const int64_t row = grid->row_at(y), column = grid->column_at(x);
+        if (row < 0 || column < 0) {
+          const uint8_t* end = mask.as<uint8_t>() + mask.area();
+          EXPECT_TRUE(off > 0 || std::find(mask.as<uint8_t>(), end, static_cast<uint8_t>(16 * y + x)) == end) << y << "," << x;
+          continue;
+        }
+        const int shown = mask.row<uint8_t>(row)[column];
+        ASSERT_NE(shown, Mask::kNoClass) << y << "," << x;
+        EXPECT_TRUE(std::abs(shown / 16 - static_cast<int>(y)) <= off && std::abs(shown % 16 - static_cast<int>(x)) <= off)
+            << items.front().type << " " << index << ": pixel " << y << "," << x << " should be at " << row << "," << column
+            << ", which shows " << shown / 16 << "," << shown % 16;
+      }
+    }
+  }
+}
+
+TEST(PixelGrid, LiesWhereMasksAreMovedTo) {
+  Resize twice;
+  twice.size = {24, 32};
+  CenterCrop center, around;
+  center.size = {8, 8};
+  around.size = {15, 19};
+  Pad pad;
+  pad.padding = {3, 2, 1, 4};
+  RandomCrop crop;
+  crop.size = {10, 9};
+  crop.padding = {2};
+  RandomCrop whole;
+  whole.size = {20, 20};
+  whole.pad_if_needed = true;
+  whole.padding_mode = PaddingMode::kEdge;
+  RandomHorizontalFlip flip;
+  RandomVerticalFlip turn;
+  const Component resize_item = item("resize", twice), center_item = item("center_crop", center), pad_item = item("pad", pad),
+                  crop_item = item("random_crop", crop), flip_item = item("random_horizontal_flip", flip),
+                  turn_item = item("random_vertical_flip", turn);
+  for (const std::vector<Component>& items : std::vector<std::vector<Component>>{{resize_item},
+                                                                                 {center_item},
+                                                                                 {item("center_crop", around)},
+                                                                                 {pad_item},
+                                                                                 {crop_item},
+                                                                                 {flip_item},
+                                                                                 {turn_item},
+                                                                                 {resize_item, center_item, flip_item},
+                                                                                 {flip_item, crop_item, turn_item, pad_item, resize_item}})
+    expect_grid_follows(items);
+  // A mask that is made smaller shows one of the pixels that share a place.
+  Resize half;
+  half.size = {6, 8};
+  expect_grid_follows({item("resize", half)}, 1);
+  RandomResizedCrop part;
+  part.size = {6};
+  part.scale = {0.3, 0.9};
+  expect_grid_follows({item("random_resized_crop", part)}, 3);
+  // Edges that are repeated are not the image: only its own place counts.
+  const std::optional<PixelGrid> grid = Pipeline({item("random_crop", whole)}).grid(12, 16, {});
+  ASSERT_TRUE(grid);
+  EXPECT_EQ(grid->row_at(11) - grid->row_at(0), 11);
+  EXPECT_EQ(grid->column_at(15) - grid->column_at(0), 15);
+}
+
+TEST(PixelGrid, FollowsTheInputUnderItsNewNameAndNoOtherField) {
+  Resize resize;
+  resize.size = {6, 8};
+  resize.field = "photo";
+  Rename rename;
+  rename.from = "input";
+  rename.to = "photo";
+  CenterCrop other;
+  other.size = {2};
+  other.field = "depth";
+  const std::optional<PixelGrid> grid =
+      Pipeline({item("rename", rename), item("center_crop", other), item("resize", resize)}).grid(12, 16, {});
+  ASSERT_TRUE(grid);
+  EXPECT_EQ(grid->height, 6);
+  EXPECT_EQ(grid->step_y, 2);
+  EXPECT_FALSE(Pipeline({item("auto_augment", AutoAugment())}).grid(12, 16, {})) << "its motion is not known";
 }
 
 TEST(Masks, KeepTheirValuesUnderColours) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "libcore/backends/ref/ref.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
@@ -192,6 +193,44 @@ TEST(Layers, MistakesNameTheLayersPath) {
                {"kernel_size wants one number or two", "at conv"});
   expect_parts(error_of(list_of(group("g", list_of(layer("conv", "conv2d", {{"kernel_size", {9}}}))))), {"g.conv"});
   expect_parts(error_of(list_of(layer("a", "flatten"), layer("cat", "concat", {}, {"a", "in"}))), {"at cat"});
+}
+
+TEST(Layers, MistakesHaveTheKeyOfTheLayer) {
+  const OptionList layers =
+      list_of(layer("a", "relu"), group("g", list_of(layer("b", "relu"), layer("conv", "conv2d", {{"kernel_size", {9}}})), 2));
+  Graph graph;
+  Builder b(graph);
+  try {
+    build_layers(b, layers, b.input("input", {.shape = {2, 3, 8, 8}}));
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.key(), "layers.1.layers.1");
+  }
+}
+
+TEST(Layers, PreluHasASlopeForAllChannelsOrForEach) {
+  for (const int64_t slopes : {1, 3}) {
+    const OptionList layers = list_of(layer("act", "prelu", {{"num_parameters", {static_cast<double>(slopes)}}, {"init", {0.5}}}));
+    Graph graph;
+    Builder b(graph);
+    graph.add_output("output", build_layers(b, layers, b.input("input", {.shape = {2, 3, 1, 2}})));
+    ASSERT_EQ(b.parameters().size(), 1u);
+    EXPECT_EQ(b.parameters()[0].name, "act.weight");
+    EXPECT_EQ(b.parameters()[0].type.shape, Shape{slopes});
+    EXPECT_TRUE(b.parameters()[0].trainable);
+    EXPECT_EQ(initialize(b.parameters()[0], 0).to_doubles(), std::vector<double>(static_cast<size_t>(slopes), 0.5));
+    RefArray weight{{slopes}, {}};
+    for (int64_t i = 0; i < slopes; ++i) weight.v.push_back(0.1 * static_cast<double>(i + 1));
+    const auto values = interpret(graph, {{"input", {{2, 3, 1, 2}, {1, -1, 2, -2, 3, -3, 0, -4, -5, 5, -6, 6}}}, {"act.weight", weight}});
+    const RefArray& y = values.at(graph.find_output("output"));
+    for (int64_t i = 0; i < 12; ++i) {
+      const double x = std::vector<double>{1, -1, 2, -2, 3, -3, 0, -4, -5, 5, -6, 6}[static_cast<size_t>(i)];
+      const double slope = slopes == 1 ? 0.1 : 0.1 * static_cast<double>(i / 2 % 3 + 1);
+      EXPECT_DOUBLE_EQ(y[i], x > 0 ? x : slope * x) << i;
+    }
+  }
+  expect_parts(error_of(list_of(layer("act", "prelu", {{"num_parameters", {2}}}))),
+               {"num_parameters is 2", "number of channels", "at act"});
 }
 
 TEST(Layers, NamesOfDimensionsThatDifferAreAnError) {

@@ -2,6 +2,7 @@
 
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/emit.h"
 #include "tests/ops/harness.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -19,6 +20,8 @@ struct Simple {
   Fill a, b;              // disjoint where a tie would be a kink
 };
 
+Value prelu(Value x, Value weight) { return emit("prelu", {x, weight}); }
+
 std::vector<Simple> simple_functions() {
   const Fill positive{.low = 0.3, .high = 2};
   return {
@@ -29,6 +32,7 @@ std::vector<Simple> simple_functions() {
       {"maximum", maximum, {2, -2, 3}, {.kinks = {0.1}, .margin = 0.2}, {.low = 0.08, .high = 0.12}},
       {"minimum", minimum, {1, -4, 3}, {.kinks = {0.1}, .margin = 0.2}, {.low = 0.08, .high = 0.12}},
       {"power", power, {1, 0.0625, 27}, positive, {}},
+      {"prelu", prelu, {1, 8, 3}, {.kinks = {0}}, {}},
       {"equal", equal, {0, 0, 1}, {}, {}},
       {"less", less, {1, 0, 0}, {}, {}},
       {"greater", greater, {0, 1, 0}, {}, {}},

@@ -56,9 +56,10 @@ bool same(double got, double want, double relative, double absolute) {
   return std::abs(got - want) <= std::max(relative * std::abs(want), absolute);
 }
 
-/// Gradients that are PyTorch's by other rules: it multiplies infinity by 0 where the limit of the slope is 1, and relu passes the gradient
-/// of NaN.
+/// Gradients that are PyTorch's by other rules: it multiplies infinity by 0 where the limit of the slope is 1 (softsign: 0), and relu
+/// passes the gradient of NaN.
 bool has_another_rule(const std::string& name, double x) {
+  if (name.starts_with("softsign")) return std::isinf(x);
   const bool product = name.starts_with("mish") || name.starts_with("silu") || name.starts_with("gelu");
   return product ? x > 1e38 : name.starts_with("relu.") && std::isnan(x);
 }

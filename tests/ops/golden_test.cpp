@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "libcore/ops/conv.h"
+#include "libcore/ops/emit.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/loss.h"
 #include "libcore/ops/norm.h"
@@ -151,9 +152,17 @@ void add_losses(std::vector<GoldenCase>& cases) {
   }
 }
 
+void add_functions(std::vector<GoldenCase>& cases) {
+  for (const char* name : {"prelu_channels", "prelu_one"})
+    cases.push_back({name, [](GoldenInputs& in) {
+                       const Value x = in("x");
+                       emit("prelu", {x, in("weight")});
+                     }});
+}
+
 std::vector<GoldenCase> golden_cases() {
   std::vector<GoldenCase> cases;
-  for (const auto add : {add_layers, add_losses}) add(cases);
+  for (const auto add : {add_layers, add_losses, add_functions}) add(cases);
   return cases;
 }
 

@@ -233,7 +233,8 @@ TEST(Segmentation, PresentsSharesMaskAndOverlay) {
   EXPECT_TRUE(bare.mask_png.empty());
   Image image(DType::kU8, 4, 4, 3);
   std::fill_n(image.as<uint8_t>(), image.values(), uint8_t{100});
-  const Presentation drawn = presenter->present(results, "a.png", &image);
+  const Canvas canvas{image, PixelGrid(4, 4)};
+  const Presentation drawn = presenter->present(results, "a.png", &canvas);
   const auto bytes = std::as_bytes(std::span(drawn.mask_png));
   const Image mask = decode_png_values(bytes, "mask");
   EXPECT_EQ(mask.str(), "u8 [1,4,4]");
@@ -245,7 +246,53 @@ TEST(Segmentation, PresentsSharesMaskAndOverlay) {
             (std::vector<int>{128, 0, 0}));
   EXPECT_EQ((std::vector<int>{drawn.overlay->row<uint8_t>(3)[9], drawn.overlay->row<uint8_t>(3)[10], drawn.overlay->row<uint8_t>(0)[0]}),
             (std::vector<int>{114, 50, 50}));
+  // The model saw the middle of an image: nothing is said of the rest.
+  Image wide(DType::kU8, 4, 8, 1);
+  std::fill_n(wide.as<uint8_t>(), wide.values(), uint8_t{100});
+  PixelGrid seen(4, 8);
+  seen.crop({0, 2, 4, 4});
+  const Canvas part{wide, seen};
+  const Presentation partly = presenter->present(results, "a.png", &part);
+  const Image placed = decode_png_values(std::as_bytes(std::span(partly.mask_png)), "mask");
+  for (int64_t y = 0; y < 4; ++y) {
+    for (int64_t x = 0; x < 8; ++x) {
+      const bool outside = x < 2 || x >= 6;
+      EXPECT_EQ(placed.row<uint8_t>(y)[x], outside ? Mask::kNoClass : y < 2 && x < 4 ? 0 : 1) << y << "," << x;
+      EXPECT_TRUE(!outside || partly.overlay->row<uint8_t>(y)[3 * x + 1] == 100) << y << "," << x;
+    }
+  }
+  EXPECT_EQ(partly.rows.at(0), bare.rows.at(0)) << "shares are of the pixels that the model saw";
+  const Canvas unknown{wide, std::nullopt};
+  EXPECT_THROW(presenter->present(results, "a.png", &unknown), Error);
   EXPECT_THROW(presenter->present({{"output", Tensor::of({1, 3, 2, 2}, {NAN, 0, 1, 2, 0, 5, 4, 5, 0, 0, 0, 0})}}, "a.png", nullptr), Error);
+}
+
+TEST(MultiLabel, PresentsTheLabelsFromTheThresholdOn) {
+  const std::unique_ptr<Task> task = make_task(automatic(), model_of("bce_with_logits", {1, 4}));
+  const std::map<std::string, Tensor> results{{"output", Tensor::of({1, 4}, {0, -2, 3, -0.5})}};
+  const auto labels = [&](const PresentContext& context) {
+    const Presentation shown = task->presenter(context)->present(results, "a.png", nullptr);
+    std::vector<std::string> names;
+    for (const auto& item : nlohmann::json::parse(shown.json)["labels"]) names.push_back(item["label"]);
+    EXPECT_EQ(names.size(), shown.rows.size());
+    return names;
+  };
+  EXPECT_EQ(labels({.categories = {"cat", "dog", "sun"}}), (std::vector<std::string>{"sun", "cat"})) << "0 is a probability of 0.5";
+  EXPECT_EQ(labels({.top = 1, .threshold = 0.1}), (std::vector<std::string>{"2", "0", "3", "1"})) << "a sample has any number of them";
+  EXPECT_EQ(labels({.min_score = 0.6}), (std::vector<std::string>{"2"}));
+  EXPECT_EQ(labels({.threshold = 0.99}), std::vector<std::string>());
+  const Presentation shown = task->presenter({})->present(results, "a.png", nullptr);
+  EXPECT_EQ(shown.rows.at(0), (std::vector<std::string>{"1", "2", "2", "0.9526"}));  // 1 / (1 + e^-3)
+  EXPECT_THROW(task->presenter({})->present({{"output", Tensor::of({1, 2}, {0, NAN})}}, "a.png", nullptr), Error);
+}
+
+TEST(Regression, PresentsItsNumbers) {
+  const std::unique_ptr<Task> task = make_task(automatic(), model_of("mse", {1, 3}));
+  const Presentation shown = task->presenter({})->present({{"output", Tensor::of({1, 3}, {0.5, -2, 1e6})}}, "a.png", nullptr);
+  EXPECT_EQ(nlohmann::json::parse(shown.json), nlohmann::json::parse(R"({"values":[0.5,-2,1e6]})"));
+  EXPECT_EQ(shown.rows.at(1), (std::vector<std::string>{"1", "-2"}));
+  EXPECT_THROW(task->presenter({})->present({{"output", Tensor::of({1, 1}, {INFINITY})}}, "a.png", nullptr), Error);
+  EXPECT_EQ(make_task(automatic(), model_of("mse", {1, 3, 4, 4}))->presenter({}), nullptr) << "arrays are written as tensors";
 }
 
 }  // namespace

@@ -69,7 +69,6 @@ std::unique_ptr<LoadedRecipe> BenchmarkTool::load(const std::string& recipe, con
   if (takes_run_weights(*loaded)) use_run_weights(*loaded);
   resolve_weights(loaded->recipe, weight_registry());
   make_paths_absolute(loaded->recipe);
-  apply_machine_settings(loaded->recipe);
   return loaded;
 }
 

@@ -70,7 +70,7 @@ class BenchmarkTool : public RecipeTool {
   int measure_memory_order();
 
   LoadOptions options_with(const std::vector<std::string>& more) const;
-  /// Loads a recipe, resolves its weights and paths, and applies its threads and device.
+  /// The recipe with what its weights' names stand for, and its paths absolute.
   std::unique_ptr<LoadedRecipe> load(const std::string& recipe, const std::vector<std::string>& more) const;
   /// Reports that Ctrl-C or SIGTERM ended the work and what is saved; returns the exit code.
   int stopped(size_t cells_done, size_t cells, bool keeps_journal) const;

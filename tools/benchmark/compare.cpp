@@ -80,7 +80,8 @@ BenchmarkWork BenchmarkTool::work_of(const Side& side, const BenchmarkCell& cell
   const std::vector<std::string> swept = overrides_of(cell);
   more.insert(more.end(), swept.begin(), swept.end());
   std::unique_ptr<LoadedRecipe> loaded = load(side.recipe, more);
-  // The sides may have different cells: with a single cell, use the side's own (e.g. an overridden batch).
+  apply_machine_settings(loaded->recipe);
+  // Sides may differ in what a run is made of: the section's own batch, where it was overridden.
   BenchmarkCell own = cell;
   if (cells == 1) {
     const std::vector<BenchmarkCell> of_side = cells_of(loaded->recipe.benchmark);

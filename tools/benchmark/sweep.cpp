@@ -83,12 +83,15 @@ BenchmarkTool::CellWork BenchmarkTool::make_cell(const std::vector<std::string>&
     }
     // A cell that cannot run is a result too; the sweep continues.
     try {
-      BenchmarkWork work = benchmark_work(load(recipe, overrides_of(cell)), recipe, cell);
+      std::unique_ptr<LoadedRecipe> loaded = load(recipe, overrides_of(cell));
+      known = benchmark_row(loaded->recipe, recipe, cell);
+      apply_machine_settings(loaded->recipe);
+      BenchmarkWork work = benchmark_work(std::move(loaded), recipe, cell);
       made.timed.push_back(made.rows.size());
       made.rows.push_back(work.row);
       made.works.push_back(std::move(work));
     } catch (const Error& error) {
-      known.threads = compute_threads();
+      if (known.threads == 0) known.threads = compute_threads();
       known.error = error.message();
       made.rows.push_back(known);
       if (!made.error) made.error = error.code();

@@ -114,8 +114,8 @@ int RecipeTool::run() {
   try {
     return run_recipe(loaded);
   } catch (const Error& error) {
-    // Whether a pipeline item fits is known only after the source has been opened.
-    if (error.key().find(".pipeline.") == std::string::npos) throw;
+    // What does not fit is known only when models are built and sources are open.
+    if (error.code() != ErrorCode::kRecipe) throw;
     throw with_place(error, loaded);
   }
 }

@@ -4,19 +4,30 @@
 
 #include <atomic>
 #include <csignal>
+#include <string>
 
 namespace galley::tools {
 namespace {
 std::atomic<int> stop{0};
 std::atomic<bool> checkpoint{false}, profile{false};
 
+/// What a second signal says: made before, since a handler may allocate nothing.
+std::string last_words;
+
 void on_stop(int signal) {
-  if (stop.exchange(signal) != 0) _exit(128 + signal);
+  if (stop.exchange(signal) == 0) return;
+  static_cast<void>(!::write(STDERR_FILENO, last_words.data(), last_words.size()));
+  _exit(128 + signal);
 }
 void on_user(int signal) { (signal == SIGUSR1 ? checkpoint : profile) = true; }
 }  // namespace
 
-void install_signal_handlers() {
+void install_signal_handlers(bool json) {
+  const std::string text =
+      "stopped at once; a file that was being written may be left under a temporary name (NAME.tmp-...), which galley-train removes from "
+      "RUN "
+      "at its next start";
+  last_words = (json ? "{\"warning\":\"" + text + "\"}" : "warning: " + text) + "\n";
   struct sigaction action{};
   action.sa_flags = SA_RESTART;
   action.sa_handler = on_stop;

@@ -1,11 +1,12 @@
 #pragma once
-// Signals as flags: the first Ctrl-C or SIGTERM requests a stop at the end of the step, the second ends the process immediately. SIGUSR1
-// requests a checkpoint, SIGUSR2 a profile of the next steps.
+// Signals as flags: the first Ctrl-C or SIGTERM asks for a stop at the end of the step; a second says what may be left behind, and leaves
+// at once. SIGUSR1 asks for a checkpoint, SIGUSR2 for a profile of the next steps.
 
 namespace galley::tools {
 
-void install_signal_handlers();
-/// The signal that requested a stop, or 0.
+/// `json`: messages on stderr are JSON objects, one a line.
+void install_signal_handlers(bool json);
+/// The signal that asked for a stop, or 0.
 int stop_signal();
 /// True once for every SIGUSR1 received.
 bool take_checkpoint_request();

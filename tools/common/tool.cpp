@@ -197,7 +197,7 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
   }
   apply(flags, tool);
   install_log(tool.common.verbosity, json);
-  install_signal_handlers();
+  install_signal_handlers(json);
   return tool.run();
 }
 

@@ -1,7 +1,6 @@
 #include "tools/predict/listing.h"
 
 #include <filesystem>
-#include <optional>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
@@ -20,11 +19,16 @@ std::string drawing_path(const std::string& folder, const std::string& sample, s
 
 }  // namespace
 
-Listing::Listing(const Presenter* presenter, std::string draw_folder, bool repeat_file, nlohmann::ordered_json provenance)
-    : presenter_(presenter), folder_(std::move(draw_folder)), repeat_file_(repeat_file), provenance_(std::move(provenance)) {
+Listing::Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered_json provenance)
+    : presenter_(presenter), repeat_file_(repeat_file), provenance_(std::move(provenance)) {
   if (presenter_ == nullptr) return;
   const std::vector<std::string> columns = presenter_->columns();
   headings_.insert(headings_.end(), columns.begin(), columns.end());
+}
+
+void Listing::draw_into(std::string folder, Pipeline pipeline) {
+  folder_ = std::move(folder);
+  pipeline_ = std::move(pipeline);
 }
 
 void Listing::add(const Source& source, int64_t index, const std::map<std::string, Tensor>& results, const std::string& note) {
@@ -33,10 +37,13 @@ void Listing::add(const Source& source, int64_t index, const std::map<std::strin
   if (!folder_.empty()) original = source.read(index);
   const Image* image = original ? original->image() : nullptr;
   GALLEY_ASSERT(!original || image != nullptr, file);
-  const Presentation shown = presenter_->present(results, file, image);
+  std::optional<Canvas> canvas;
+  if (image != nullptr) canvas.emplace(Canvas{*image, pipeline_->grid(image->height(), image->width(), {.index = index})});
+  const Presentation shown = presenter_->present(results, file, canvas ? &*canvas : nullptr);
   nlohmann::ordered_json json{{"file", file}};
   const auto made = nlohmann::ordered_json::parse(shown.json);
   for (const auto& [key, value] : made.items()) json[key] = value;
+  if (shown.rows.empty()) rows_.push_back({file});
   for (size_t i = 0; i < shown.rows.size(); ++i) {
     rows_.push_back({i == 0 || repeat_file_ ? file : ""});
     rows_.back().insert(rows_.back().end(), shown.rows[i].begin(), shown.rows[i].end());

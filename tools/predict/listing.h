@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "libcore/data/pipeline.h"
 #include "libcore/data/source.h"
 #include "libcore/tasks/task.h"
 #include "tools/common/report.h"
@@ -19,7 +21,10 @@ class Listing {
  public:
   /// `presenter` may be null: then files that could not be read are all that is listed. `provenance` goes into every JSON line.
   /// `repeat_file`: each row of the table names its file, not only the first of a file.
-  Listing(const Presenter* presenter, std::string draw_folder, bool repeat_file, nlohmann::ordered_json provenance);
+  Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered_json provenance);
+
+  /// From now on add() writes annotated images to `folder`. `pipeline`: what happened to samples before the model took them.
+  void draw_into(std::string folder, Pipeline pipeline);
 
   /// A sample that was predicted; `results` are its rows by name. `note`: what is wrong with its file although it was read in full, or "".
   void add(const Source& source, int64_t index, const std::map<std::string, Tensor>& results, const std::string& note);
@@ -38,7 +43,8 @@ class Listing {
   void draw(const std::string& sample, const Image& image, const Presentation& shown, nlohmann::ordered_json& json);
 
   const Presenter* presenter_;
-  std::string folder_;
+  std::string folder_;  // "": nothing is drawn
+  std::optional<Pipeline> pipeline_;
   bool repeat_file_;
   nlohmann::ordered_json provenance_;
   std::vector<std::string> headings_{"file"};

@@ -118,7 +118,7 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     throw Error(ErrorCode::kUsage, "nothing to predict was named").suggest("name images, folders or archives, or --tensors FILE");
   if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
   const std::vector<int64_t>& shape = session.info().input_shape;
-  return open_images(inputs_, shape.size() == 3 && shape[0] == 1);
+  return open_images(inputs_, shape.size() == 3 && shape[0] == 1, on_error_ != "fail" && !dry_run_);
 }
 
 int PredictTool::run_recipe(LoadedRecipe& loaded) {
@@ -132,15 +132,21 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   const Task* task = images ? session.task_or_null() : nullptr;
   std::unique_ptr<Presenter> presenter;
   if (task != nullptr)
-    presenter =
-        task->presenter({.categories = session.prediction_categories(), .top = recipe.predict.top, .min_score = recipe.predict.min_score});
+    presenter = task->presenter({.categories = session.prediction_categories(),
+                                 .top = recipe.predict.top,
+                                 .min_score = recipe.predict.min_score,
+                                 .threshold = recipe.predict.threshold});
   if (images && presenter == nullptr && output_.empty()) {
-    throw Error(ErrorCode::kRecipe, "the model does not classify: its results are tensors")
-        .key("model")
-        .suggest("-o out.safetensors writes them");
+    throw Error(ErrorCode::kRecipe, task == nullptr
+                                        ? "the model has no task that says what its results mean: they are tensors"
+                                        : cat("results of this shape have no text in the task ", task->name(), ": they are tensors"))
+        .key("task")
+        .suggest(cat("-o out.safetensors writes them", task == nullptr ? "; or name the task, e.g. task=classification" : ""));
   }
+  if (!draw_.empty() && presenter == nullptr)
+    throw Error(ErrorCode::kUsage, "--draw shows what a task says of an image, and these results are tensors");
   const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
-  Listing listing(presenter.get(), draw_, common.format != Format::kTable, provenance_json(provenance(recipe, recipe_text)));
+  Listing listing(presenter.get(), common.format != Format::kTable, provenance_json(provenance(recipe, recipe_text)));
   if (images && on_error_ == "report") {
     const std::vector<std::string> reasons = unreadable_start(*source, pipeline);
     if (static_cast<int64_t>(reasons.size()) == source->size()) {
@@ -158,7 +164,14 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     print("the recipe, its weights and the inputs fit\n");
     return kExitDone;
   }
-  if (!draw_.empty()) make_folders(draw_);
+  if (!draw_.empty()) {
+    try {
+      make_folders(draw_);
+    } catch (Error& error) {
+      throw error.context(" (--draw)");
+    }
+    listing.draw_into(draw_, Pipeline(items_for(pipeline, source->fields())));
+  }
   predict(*source, predictor, recipe_text, listing);
   return finish(listing, source->size());
 }

@@ -137,7 +137,11 @@ int RecipesTool::validate() const {
   Json errors = Json::array();
   try {
     const LoadedRecipe loaded = load_recipe(recipes[0], recipe_components(), options);
-    check_model(loaded.recipe);
+    try {
+      check_model(loaded.recipe);
+    } catch (const Error& error) {
+      throw with_place(error, loaded);
+    }
   } catch (const Error& error) {
     if (!json) throw;
     const std::string lines = error_json(error);

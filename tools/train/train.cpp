@@ -124,7 +124,7 @@ bool same_folder(const std::string& a, const std::string& b) {
 
 void TrainTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_flag("-f,--force", force_, "start anew, whatever RUN holds")->group("Output");
+  app.add_flag("-f,--force", force_, "start again, whatever RUN holds")->group("Output");
 }
 
 std::string TrainTool::run_folder(const LoadedRecipe& loaded) const {
@@ -158,7 +158,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   options.time_operators = common.verbose_ops;
   Trainer trainer(loaded, text, options);
   if (const auto result = trainer.finished(); result && !grown && !dry_run_) {
-    log(LogLevel::kInfo, cat(run, " is finished already; a longer train.duration continues it, --force starts anew"));
+    log(LogLevel::kInfo, cat(run, " is finished already; a longer train.duration continues it, --force starts again"));
     print_result(*result, nullptr, run);
     return kExitDone;
   }

@@ -114,16 +114,11 @@ Value scaled_elu(Value x, double alpha) {
   const Value inputs[] = {x};
   return emit_all("elu", std::move(attributes), inputs).front();
 }
-/// max(0, x) + min(0, alpha (exp(x / alpha) - 1)).
-void celu(Call& c) {
-  const double alpha = c.real("alpha", 1);
-  if (alpha <= 0) c.refuse(cat("alpha is ", alpha, ", but must be greater than 0"));
-  c.set(alpha == 1 ? scaled_elu(c.x(0), 1) : affine(scaled_elu(affine(c.x(0), 1 / alpha), 1), alpha));
-}
-/// gamma * (x if x > 0, else alpha (exp(x) - 1)).
+/// gamma (x above 0, else alpha (exp(x) - 1)).
 void selu(Call& c) {
-  const double alpha = c.real("alpha", 1.67326319217681884765625), gamma = c.real("gamma", 1.05070102214813232421875);
-  c.set(affine(scaled_elu(c.x(0), alpha), gamma));
+  constexpr double kAlpha = 1.67326319217681884765625, kGamma = 1.05070102214813232421875;  // the function's own, as f32
+  const double alpha = c.real("alpha", kAlpha), gamma = c.real("gamma", kGamma);
+  c.set(alpha == kAlpha && gamma == kGamma ? emit("selu", {c.x(0)}) : affine(scaled_elu(c.x(0), alpha), gamma));
 }
 void ceil_node(Call& c) { c.set(neg(emit("floor", {neg(c.x(0))}))); }
 void hard_sigmoid(Call& c) {
@@ -220,11 +215,6 @@ void is_infinite(Call& c) {
 
 // ---- more functions
 
-/// x if x >= 0, else slope * x.
-void parametric_relu(Call& c) {
-  const Value x = c.x(0), zero = c.scalar_value(x.dtype(), 0);
-  c.set(where(less(x, zero), mul(x, c.x(1)), x));
-}
 void thresholded_relu(Call& c) {
   const Value x = c.x(0);
   c.set(where(greater(x, c.scalar_value(x.dtype(), c.real("alpha", 1))), x, c.scalar_value(x.dtype(), 0)));
@@ -236,7 +226,6 @@ void shrink(Call& c) {
   const Value above = where(greater(x, c.scalar_value(x.dtype(), lambd)), affine(x, 1, -bias), c.scalar_value(x.dtype(), 0));
   c.set(where(less(x, c.scalar_value(x.dtype(), -lambd)), affine(x, 1, bias), above));
 }
-void softsign(Call& c) { c.set(div(c.x(0), affine(abs(c.x(0)), 1, 1))); }
 void tangent(Call& c) { c.set(div(sin(c.x(0)), cos(c.x(0)))); }
 Value hyperbolic_cosine(Value x) { return affine(add(exp(x), exp(neg(x))), 0.5); }
 void cosh_node(Call& c) { c.set(hyperbolic_cosine(c.x(0))); }
@@ -252,7 +241,6 @@ void identity(Call& c) { c.pass(0); }
 
 MakeTable elementwise_rows() {
   MakeTable rows{{"HardSigmoid", hard_sigmoid},
-                 {"Celu", celu},
                  {"Selu", selu},
                  {"Ceil", ceil_node},
                  {"Gelu", gelu_node},
@@ -278,10 +266,8 @@ MakeTable elementwise_rows() {
                  {"GreaterOrEqual", compare_or_equal<greater>},
                  {"IsNaN", is_nan},
                  {"IsInf", is_infinite},
-                 {"PRelu", parametric_relu},
                  {"ThresholdedRelu", thresholded_relu},
                  {"Shrink", shrink},
-                 {"Softsign", softsign},
                  {"Tan", tangent},
                  {"Cosh", cosh_node},
                  {"Sinh", sinh_node},

@@ -101,7 +101,7 @@ NamedValues build(Builder& b, const Options& options, const NamedValues& given) 
 ModelInfo info(const Options& options) {
   const auto& params = params_of<OnnxParams>(options);
   const std::shared_ptr<const FileLayout> layout = params.layout();
-  ModelInfo info{.family = "onnx", .named_outputs = layout->outputs.size() > 1};
+  ModelInfo info{.family = "onnx", .named_outputs = layout->outputs.size() > 1 || !params.outputs.empty()};
   info.input_shape = layout->inputs.front().sample;
   info.input_dtype = layout->inputs.front().dtype;
   info.fixed_batch = layout->fixed_batch;

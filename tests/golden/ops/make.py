@@ -80,3 +80,6 @@ for reduction in ("mean", "sum", "none"):
     case("mse_loss_" + reduction, dict(x=rand(3, 4), target=rand(3, 4)), lambda x, target: F.mse_loss(x, target, reduction=reduction), ["x", "target"])
     case("bce_with_logits_" + reduction, dict(x=rand(3, 4), target=rand(3, 4).sigmoid(), weight=rand(3, 4).abs()),
          lambda x, target, weight: F.binary_cross_entropy_with_logits(x, target, weight, reduction=reduction), ["x", "target"])
+# The slopes in the shape that they broadcast from.
+case("prelu_channels", dict(x=rand(2, 3, 2, 4), weight=rand(3, 1, 1)), lambda x, weight: F.prelu(x, weight.reshape(-1)), ["x", "weight"])
+case("prelu_one", dict(x=rand(2, 3, 4), weight=rand(1)), lambda x, weight: F.prelu(x, weight), ["x", "weight"])
