@@ -4,6 +4,7 @@
 #include <array>
 #include <csetjmp>
 #include <cstddef>
+#include <cstdio>
 #include <vector>
 
 // clang-format off: jpeglib.h needs size_t and FILE, and jerror.h needs jpeglib.h

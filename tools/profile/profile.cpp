@@ -197,7 +197,8 @@ void ProfileTool::write_files(const Outcome& outcome) const {
   if (!html_.empty()) write_file(html_, outcome.html);
   if (apply_.empty()) return;
   const std::string fragment = advice_fragment(outcome.report.advice);
-  write_file(apply_, fragment.empty() ? "# galley-profile has no advice that sets a key.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
+  write_file(apply_,
+             fragment.empty() ? "# galley-profile has no advice that sets a key.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
 }
 
 std::optional<RoundComparison> ProfileTool::verified(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const {
