@@ -1,6 +1,6 @@
 #pragma once
-// Products of tiles, 16 rows of 64 bytes each: by the tile unit (Intel AMX), or emulated, so that kernels that pack for it are tested on
-// any machine. Kernels are templates over the two. There are eight tiles; all are of full size.
+// Products of tiles of 16 rows of 64 bytes: by the tile unit (Intel AMX), or emulated, so that kernels that pack for it are tested on every
+// machine. Kernels are templates over the two. There are eight tiles, all of full size. (Intel SDM volume 2: TDPBF16PS, TDPBUSD.)
 
 #include <bit>
 #include <cmath>

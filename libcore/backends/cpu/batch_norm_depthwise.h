@@ -1,7 +1,8 @@
 #pragma once
-// What the kernels of batch_norm_depthwise share with those that make its input too, on channels_last images: lines, slices of their
-// channels, and both directions, which get what the norm gives a line at a time from a source. What it gives exists line by line only,
-// packed, in a ring of as many lines as the kernel has rows, which the first-level cache mostly holds.
+// The line buffer: a batch norm, or a 1x1 convolution with its norm, is computed one line at a time into a ring that holds as many packed
+// lines as the depthwise kernel has rows, and is convolved from there. The ring mostly stays in the first-level cache, so the normalized
+// image is never written to memory (line buffering as in Alwani et al., "Fused-Layer CNN Accelerators", 2016). Shared by
+// batch_norm_depthwise.cpp and pointwise_batch_norm_depthwise.cpp, each of which is the source of the lines.
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,8 @@
-// The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i].
-// Both sides are read where they lie (PointwiseSums). Bits depend on the instruction set and the logical thread count only.
+// unpacked_1x1: the weight gradient of 1x1 convolutions of stride 1 with few channels, f32, channels_last. W[o][i] = sum over pixels p of
+// grad[p][o] x[p][i], by PointwiseSums (pointwise_sums.cpp), which packs nothing.
+//
+// Threads take parts of the pixels and keep sums of their own, which are added in the order of the parts. With few channels memory bounds
+// it. Bits depend on the instruction set and the logical thread count only.
 
 #include <algorithm>
 #include <array>

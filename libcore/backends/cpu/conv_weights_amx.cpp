@@ -1,18 +1,21 @@
-// The weight gradient of dense convolutions in bf16 on channels_last images, by products of tiles: W[o][i][tap] is the sum over output
-// pixels p of grad[p][o] x[p stride + tap][i], so pixels are what a product sums over, 32 at a time. Its left side, [16 outputs][32
-// pixels], is the gradient, transposed while it is packed; its right side, [16 pairs of pixels][16 inputs][2], is x, two pixels
-// interleaved. Each tap reads the same x from another pixel on. That suits the right side, where a pair of pixels is a row of 64 bytes:
-// from an even pixel on a tile is 16 whole cache lines, and x is packed a second time in pairs that begin with odd pixels where a tap wants
-// them. (With x on the left any pixel would do, but each row of a tile would lie in two lines: as much to load as to multiply.) Of a stride
-// of s, the columns and rows of each remainder of s that some tap reads are packed by themselves, so that taps are always shifts.
+// implicit_gemm_amx: the weight gradient of dense convolutions in bf16 on channels_last images, by the tile products of Intel AMX
+// (tdpbf16ps). W[o][i][tap] = sum over output pixels p of grad[p][o] x[p stride + tap][i], so a product sums over pixels, 32 at a time.
 //
-// Pixels are one stream: line after line, image after image, the gradient with zeros where lines of x are longer; the zeros behind one line
-// of x are those before the next. So only the last tile of a block of pixels is not full. As a pixel of x may meet those zeros, an inf or
-// NaN of x may make NaN of a channel's other taps, too.
+// Layout. The left operand is the gradient, transposed while it is packed: tiles [16 outputs][32 pixels]. The right operand is x with two
+// pixels interleaved: tiles [16 pairs of pixels][16 inputs][2]. Each tap reads the same packed x from another pixel on. A pair of pixels is
+// a row of 64 bytes, so a tile that starts at an even pixel is 16 whole cache lines; for taps that start at odd pixels x is packed a second
+// time. (With x as the left operand any pixel would do, but each row of a tile would span two cache lines: as much to load as to multiply.)
+// For a stride of s, the columns and rows of each phase (remainder modulo s) that some tap reads are packed separately, so that a tap is
+// always a shift.
 //
-// 2 x 2 tiles of sums, which 2 + 2 tiles of operands are loaded for: 32 cycles of loads to 64 of products. A chunk of pixels of two tiles'
-// outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a block of pixels, packed, of 256 outputs or fewer (384
-// KiB) and as many inputs (768 KiB at most), and the sums of those (640 KiB), in the second. Bits depend on the logical thread count only.
+// Pixels form one stream, line after line and image after image, with zeros between the lines of the gradient where those of x are longer;
+// the zeros after one line of x are the ones before the next. So only the last tile of a block of pixels is partly empty. Since a pixel of
+// x may meet those zeros, an inf or NaN in x may turn other taps of its channel into NaN, too.
+//
+// Cost. 2 x 2 tiles of sums are accumulated at a time, which load 2 + 2 tiles: 32 cycles of loads to 64 of products, so the tile unit
+// bounds it. A chunk of pixels of two tiles of outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a packed
+// block of at most 256 outputs (384 KiB), as many inputs (768 KiB at most) and their sums (640 KiB) stay in the second-level cache. Tile
+// layouts follow the chapter on AMX of Intel's Optimization Reference Manual. Bits depend on the logical thread count only.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

@@ -1,5 +1,5 @@
 #pragma once
-// How conv_weights_amx.cpp cuts a weight gradient: into a stream of pixels, blocks, tiles, and shares of threads.
+// How conv_weights_amx.cpp divides a weight gradient: into a stream of pixels, cache blocks, tiles, and the tasks of threads.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,8 +1,14 @@
-// The weight gradient of dense convolutions of few input channels, as a network's first. What a row of the kernel reads for an output pixel
-// is one run of columns times channels values, as they lie in a line with its padding. A tile of registers sums products of some values of
-// the run (broadcast) with 16 output channels (vectors), or 32 where vectors have 16 floats, over the lines of a block: no lane and no
-// value is padding, which it would be if input channels were. Lines are cut into parts whatever the thread count: bits depend on the
-// instruction set, and on the threads only where they are more.
+// direct: the weight gradient of dense convolutions in f32 with at most 4 input channels, such as a network's first layer, on channels_last
+// images.
+//
+// For an output pixel, a row of the kernel reads one run of columns times channels consecutive values of the padded line. A register tile
+// multiplies up to 6 of these values (12 with AVX-512), broadcast, by one or two vectors of output channels, and is accumulated over the
+// lines of a block. So no lane is wasted on missing input channels. Lines of x are copied with their padding; the gradient is copied only
+// where there are several panels of outputs. 2 pixels inputs outputs taps operations; FMA bounds it. A direct convolution as in Georganas
+// et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures" (2018).
+//
+// The batch is divided into parts for any number of threads: bits depend on the instruction set, and on the threads only where these exceed
+// the parts.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

@@ -1,7 +1,9 @@
-// The input gradient of depthwise convolutions with strides on channels_last images of bf16, for which the library has a reference alone
-// (oneDNN 3.2; its kernels for f32 move memory as fast as it goes). A pixel of the result gathers from the few output pixels that its
-// column and line take part in: columns of one remainder by the stride share their taps. Compiled for each vector instruction set (Google
-// Highway) and chosen at run time.
+// depthwise: the input gradient of strided depthwise convolutions in bf16 on channels_last images. oneDNN 3.2 computes these by its
+// reference only; for f32 its kernels run at the speed of memory.
+//
+// An input pixel gathers from the few output pixels whose windows contain it. Pixels whose columns have the same phase (remainder modulo
+// the stride) use the same taps, so a line is computed phase by phase. The weight is converted to f32 as [tap][channel]; images are read
+// where they are, 16 channels at a time. 2 pixels taps / stride^2 operations for each channel; memory bounds it.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

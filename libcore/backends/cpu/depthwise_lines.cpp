@@ -1,4 +1,6 @@
-// The vector code of depthwise_lines.h, compiled for each instruction set (Google Highway) and chosen at run time.
+// The vector code of depthwise_lines.h. Up to 8 pixels of one chunk's lanes are accumulated in registers over all taps; where pixels read
+// neighbours, each value is loaded once for all columns of the kernel. One load and one FMA for each tap and vector, or less: the first-
+// level cache bounds it.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

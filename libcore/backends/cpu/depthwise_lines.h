@@ -1,7 +1,7 @@
 #pragma once
-// Depthwise convolution, line by line: lines of channels_last images of f32 or bf16 are packed to float, 16 channels (a chunk) after the
-// other, with zeros at both ends; what is computed from packed lines has no edges and no remainders of channels, and no address far from
-// the last.
+// Depthwise convolution line by line. Lines of channels_last images of f32 or bf16 are packed to f32 panels [chunk of 16
+// channels][pixel][16] with zeros at both ends. Code on packed lines has no edges, no remaining channels, and no address far from the last
+// one.
 
 #include <array>
 #include <cstdint>

@@ -1,8 +1,12 @@
-// The weight gradient of depthwise convolutions on channels_last images: the sums of a kernel row's taps in registers over a band of output
-// lines in float, bands in double, 16 channels (a chunk) at a time, or 32 where vectors of 512 bits would wait for 3 or 5 sums of their
-// own. A task takes several chunks of a band before the next band, so that neighbours in memory are read together; it asks for the next
-// band's values while it works on this one, whose places are too far apart for the processor to guess. Images are cut into at most 8 parts,
-// whatever the thread count: bits do not depend on it. Compiled for each vector instruction set (Google Highway) and chosen at run time.
+// depthwise: the weight gradient of depthwise convolutions in f32 or bf16 on channels_last images. W[c][tap] = sum over output pixels p of
+// grad[p][c] x[p stride + tap][c].
+//
+// Images are read where they are, 16 channels (a chunk) at a time, or 32 where 512-bit vectors would wait for 3 or 5 sums of their own. The
+// sums of a kernel row's taps stay in registers over a band of output lines; bands are added in double. A task computes several chunks of a
+// band before the next band, so that neighbours in memory are read together, and prefetches the next band, whose addresses the processor
+// cannot predict. 2 pixels taps operations for each channel; loads bound it, or memory for large images.
+//
+// The batch is divided into at most 8 parts for any number of threads, so the bits do not depend on it.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

@@ -1,7 +1,7 @@
 #pragma once
-// A matrix product whose right side is packed once and used many times, by rows that may lie far apart: what recurrent layers do at every
-// step. Each element's sum is taken in the order of its depth by one thread, so bits depend neither on the threads nor on how rows are
-// shared out.
+// A matrix product whose right operand is packed once and used many times, with rows of the left operand that may be far apart: recurrent
+// layers, 1x1 convolutions, Winograd's products. One thread sums each element in the order of its depth, so the bits depend neither on the
+// threads nor on how the rows are divided.
 
 #include <cstdint>
 

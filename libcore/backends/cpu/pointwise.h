@@ -1,6 +1,7 @@
 #pragma once
-// 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators
-// that make the wide side a block at a time, as often as they need it. PointwiseSums: pointwise_sums.cpp.
+// 1x1 convolutions of stride 1 and few channels, and their gradients, in f32 on channels_last images, a block of pixels at a time: pieces
+// of operators that compute the wide side of the convolution block by block and never store it. PointwiseSums and PointwiseMoments are in
+// pointwise_sums.cpp, the rest in pointwise.cpp.
 
 #include <memory_resource>
 #include <span>

@@ -1,13 +1,18 @@
-// pointwise_batch_norm_depthwise and its gradients in f32: batch_norm_depthwise of what a 1x1 convolution of so few channels gives that
-// products cost less than reading it. That wide array W x is written nowhere. Forwards its statistics follow from the moments of x, as they
-// are linear and quadratic in them: the mean W m, the variance w C w of each row w of W, m and C the mean and covariance of x; then its
-// lines are made, normalised by the convolution itself, whose weight takes the scale and whose sums begin with the shift.
+// line_buffer: pointwise_batch_norm_depthwise and its gradients in f32: batch_norm_depthwise of the output of a 1x1 convolution W x with so
+// few input channels that computing it costs less than reading it. That wide image is never written.
 //
-// Backwards, with g the gradient behind the norm, that of the norm's input is d = a g + b (W x - mean) + offset, where a is known
-// beforehand, and b and the offset follow from sums over g. One pass makes the lines again, gathers g, and of it both products that need
-// it: dx = (a W)^T g and G, the sum of g x^T, from which the sums of g (W x - mean) follow too. What is left is a product of x alone, a
-// second pass over the narrow arrays: dx += (W^T b W) x + W^T (offset - b mean). dweight is a G and what the moments of x give, which the
-// other direction has summed. Bits depend on the logical thread count only, where that needs more parts.
+// Forward: its statistics follow from the moments of x, in which they are linear and quadratic: the mean is W m, and the variance of a
+// channel is w C w, with w its row of W, and m and C the mean and covariance of x. Then each line is computed, normalized by the
+// convolution itself, whose weight is scaled and whose sums start with the shift.
+//
+// Backward: with g the gradient of the norm's output, the gradient of its input is d = a g + b (W x - mean) + offset, where a is known
+// beforehand, and b and the offset follow from sums over g. The first pass recomputes the lines, gathers g, and multiplies it twice: dx =
+// (a W)^T g, and G, the sum of g x^T, which also gives the sums of g (W x - mean). The rest of dx is a product of x alone, a second pass
+// over narrow arrays: dx += (W^T b W) x + W^T (offset - b mean). dweight is a G plus a term of the moments of x, which the forward pass has
+// summed.
+//
+// 2 operations for each wide value and input channel forward, 6 backward, which take about half of the time; gathering the gradient and the
+// depthwise sums take the rest. Bits depend on the logical thread count only, where it needs more parts.
 
 #include <algorithm>
 

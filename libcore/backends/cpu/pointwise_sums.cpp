@@ -1,8 +1,11 @@
-// The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i].
-// Both sides are read where they lie; whatever would pack them would take as long as the products. The side with more channels is taken by
-// vectors, the other by single values for all of a vector's lanes, and a tile's sums stay in registers over a block of pixels that a near
-// cache holds, and are then added to those of the blocks before it. Tiles at an end overlap those before them, so that all are full. Bits
-// depend on the instruction set and the logical thread count only.
+// Sums of outer products over pixels without packing: S[o][i] = sum over p of grad[p][o] x[p][i], the weight gradient of 1x1 convolutions
+// with few channels, and the moments of an image (PointwiseMoments).
+//
+// Both operands are read where they are, rows of channels: with few channels, packing would take as long as the products. The wider side is
+// loaded as vectors, the narrower one is broadcast; a register tile of 3 vectors by 4 values (4 by 6 with AVX-512) is accumulated over a
+// block of pixels that the first-level cache holds, then added to the sums in memory. Tiles at an end overlap the ones before, so that all
+// are full. 2 pixels inputs outputs operations; loads and memory bound it. Bits depend on the instruction set and the logical thread count
+// only.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

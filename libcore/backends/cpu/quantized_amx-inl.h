@@ -1,9 +1,10 @@
-// Products of quantized activations with packed weights by the tile unit (Intel AMX), compiled for AVX-512 alone. Included by
-// quantized_gemm.cpp, behind its vector pieces, once for each instruction set that takes it.
+// Products of quantized activations and packed weights by the tile unit (Intel AMX), compiled for AVX-512 only. quantized_gemm.cpp includes
+// it after its vector code.
 //
-// A tile of the left side is 64 bytes of each of 16 pixels; a tile of the right side is 16 quads of a block of weights, just as they lie; a
-// tile of sums is 16 pixels x 16 outputs. Where a run of the window ends within a tile, the weights behind it are zeros, so that what the
-// pixels hold there does not matter. Pixels at equal distances are read where they are; others are laid out in tiles once for all outputs.
+// A tile of the left operand is 64 bytes of each of 16 pixels; a tile of the right operand is 16 quads of a block of weights, in place; a
+// tile of sums is 16 pixels x 16 outputs. Where a run of the window ends within a tile, the weights after it are zeros, so the bytes that
+// the pixels hold there do not matter. Pixels at equal distances are read in place; others are copied into tiles once for all outputs. The
+// tile unit bounds it.
 
 HWY_BEFORE_NAMESPACE();
 namespace galley::quantized {

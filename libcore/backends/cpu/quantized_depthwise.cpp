@@ -1,6 +1,9 @@
-// Depthwise quantized convolutions on channels_last images, 16 channels a task. Input rows are laid out in pairs, widened: one 32-bit lane
-// holds a channel's values of two rows, less the zero point, so that vpmaddwd adds two taps of a column at once. A pair serves every output
-// row that its two lie under; rows of odd number use the pairs with weights shifted by one row. Sums are exact.
+// depthwise: quantized depthwise convolutions on channels_last images, a chunk of 16 channels a task.
+//
+// Input rows are packed in pairs: a 32-bit lane holds the values of a channel in two rows, widened to 16 bits and less the zero point, so
+// one vpmaddwd (vpdpwssd with VNNI) adds two taps of a column. A pair serves every output row whose window contains both rows; windows that
+// start in an odd row use the same pairs with weights shifted by one row. Sums are exact. One product for two taps and a vector bounds it;
+// with hardswish the epilogue takes as long as the products of a 3x3 kernel.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

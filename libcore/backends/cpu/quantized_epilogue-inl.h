@@ -1,5 +1,5 @@
-// Vector pieces of the quantized kernels, compiled anew for each instruction set (no include guard of the common kind): products of small
-// integers and the way from sums to results. x86's instructions are named where Highway 1.0 has no operation for them.
+// Vector pieces of the quantized kernels: products of small integers, and the epilogue that turns sums into results. Compiled for each
+// instruction set (hence the unusual include guard). x86 instructions are named where Highway 1.0 has no operation for them.
 
 #include "libcore/backends/cpu/activate.h"
 #include "libcore/backends/cpu/quantized_gemm.h"

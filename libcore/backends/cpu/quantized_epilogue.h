@@ -1,5 +1,6 @@
 #pragma once
-// What turns the integer sums of an operator into its results, made ready once: scales and biases of each output, bounds, zero points.
+// The epilogue of quantized operators, which turns integer sums into results: scales and biases of each output, bounds and zero points,
+// prepared once.
 
 #include <cstddef>
 

@@ -1,15 +1,17 @@
 #pragma once
-// Products of quantized activations with packed weights, and what turns their integer sums into a result: the inner loops of
-// quantized_conv2d and the quantized linear layers. Compiled for each vector instruction set (Google Highway), chosen at run time.
+// Products of quantized activations and packed weights with their epilogue: the inner loops of quantized_conv2d and of the quantized linear
+// layers. Compiled for each vector instruction set (Google Highway) and chosen at run time.
 //
-// Weights lie as [outputs / 16][quads][16][4] i8, a quad being four consecutive inputs of one tap of the window (the blocked formats
-// AcdB16a4b and AB16a4b): one layout for the four ways to multiply.
-//   amx      u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd): tiles of AMX
-//   vnni     u8 x i8, four products a 32-bit lane in one instruction (vpdpbusd): AVX-512 with VNNI
-//   reduced  u8 x i8, two products in 16 bits (vpmaddubsw): only where the node promises that they fit
-//   exact    both sides widened to i16 (vpmaddwd): always right
-// All but the last read activations as bytes, i8 ones moved by 128; their zero point is taken off by the sum of an output's weights. The
-// last takes it off as it widens. The 32-bit sums of all are the same.
+// Weights are [outputs / 16][quads][16][4] i8, where a quad is four consecutive inputs of one tap (the blocked formats AcdB16a4b and
+// AB16a4b): one layout for the four ways to multiply (quantized_paths.cpp):
+//
+// amx: u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd); vnni: u8 x i8, four products a 32-bit lane in one instruction
+// (vpdpbusd); reduced: u8 x i8, two products in 16 bits (vpmaddubsw), only where the node promises that they fit; exact: both operands
+// widened to i16 (vpmaddwd), always right.
+//
+// All but exact read activations as bytes, i8 ones offset by 128, and correct for the zero point by the sum of an output's weights; exact
+// subtracts the zero point as it widens. The 32-bit sums are the same on all paths. The scheme is that of gemmlowp (Jacob et al.,
+// "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018).
 
 #include <cstddef>
 #include <cstdint>

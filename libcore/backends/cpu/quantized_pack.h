@@ -1,5 +1,5 @@
 #pragma once
-// Weights of quantized layers in the format that their kernel wants.
+// Weights of quantized layers in the format that their kernel reads.
 
 #include <cstddef>
 #include <cstring>

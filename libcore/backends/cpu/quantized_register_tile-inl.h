@@ -1,4 +1,4 @@
-// Tiles of integer sums that stay in registers: some pixels times one step of outputs. Compiled anew for each instruction set.
+// Register tiles of integer sums: some pixels by one step of outputs. Compiled for each instruction set (hence the unusual include guard).
 
 #include "libcore/backends/cpu/quantized_epilogue-inl.h"
 

@@ -1,7 +1,11 @@
-// quantized_winograd_conv2d on channels_last images: tiles are transformed to 16 bits, multiplied by the transformed kernels position by
-// position, and their sums transformed back, a step of outputs after the other. With many tiles each thread takes a share of them, some at
-// a time that stay in its second-level cache; with few all are transformed first and the threads share out the outputs, so that the kernels
-// are read once.
+// winograd_4x4 of integers: quantized_winograd_conv2d on channels_last images (rewrite/quantized_winograd.h has the arithmetic).
+//
+// Tiles are transformed to 16 bits, multiplied by the transformed kernels at each of the 36 positions, and their sums transformed back, one
+// step of outputs after the other. Transformed images are [position][tile][channel], kernels [block of 16 outputs][position][pair of
+// inputs][16][2]. 36 products for 16 results instead of 144; the 16-bit products bound it (vpmaddwd).
+//
+// With many tiles each thread takes some at a time, as many as its second-level cache holds. With few tiles all are transformed first and
+// the threads divide the outputs, so that the kernels are read once.
 
 #include "libcore/backends/cpu/quantized_winograd.h"
 

@@ -1,6 +1,6 @@
 #pragma once
-// Pieces of quantized_winograd.cpp, compiled for each instruction set: tiles of images into 16 bits, products of tiles and kernels, sums
-// into results.
+// Pieces of quantized_winograd.cpp, compiled for each instruction set: tiles of images to 16 bits, products of tiles and kernels, sums to
+// results.
 
 #include <cstdint>
 

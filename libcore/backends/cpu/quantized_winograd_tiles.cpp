@@ -1,5 +1,5 @@
-// See quantized_winograd.h. A transformed image's values and a kernel's are multiplied in pairs (vpmaddwd); what follows is 32-bit
-// arithmetic that may wrap around.
+// The vector code of quantized_winograd.h. Transformed values of images and kernels are multiplied in pairs (vpmaddwd); the rest is 32-bit
+// arithmetic that may wrap.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

@@ -1,7 +1,13 @@
-// winograd_conv2d on channels_last images: tiles are transformed, multiplied by the transformed kernels position by position, and
-// transformed back. With many tiles each thread takes a share of them through all three stages, some rows at a time that stay in its
-// second-level cache; with few the threads share out each stage, so that the kernels, which are then the larger side, are read once. Bits
-// depend on neither.
+// winograd_4x4: winograd_conv2d in f32 on channels_last images, F(4x4, 3x3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural
+// Networks" (2016), with the points of rewrite/winograd.h.
+//
+// Tiles of 6 x 6 pixels are transformed, multiplied by the transformed kernels at each of the 36 positions, and transformed back.
+// Transformed images are [position][tile][channel], kernels [position][panel][input][16] (packed_product.h), sums [position][tile][output].
+// 36 products for 16 results instead of 144; FMA bounds the products, stores to 36 places the transforms, and the kernels' bytes layers of
+// many channels.
+//
+// With many tiles each thread takes some through all three stages, as many as its second-level cache holds. With few tiles the threads
+// divide each stage, so that the kernels, which are then the larger operand, are read once. The bits are the same.
 
 #include "libcore/backends/cpu/winograd.h"
 

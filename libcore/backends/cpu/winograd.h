@@ -1,5 +1,5 @@
 #pragma once
-// Pieces of winograd.cpp and winograd_weights.cpp: the transforms of tiles, vector by vector of channels, and where tiles lie.
+// Pieces of winograd.cpp and winograd_weights.cpp: where tiles are in an image, and their transforms, vectors of channels at a time.
 
 #include <algorithm>
 #include <array>

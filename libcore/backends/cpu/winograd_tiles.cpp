@@ -1,5 +1,5 @@
-// The transforms of tiles of images, results and gradients. A vector is of channels, so that each is the same few additions on 36 or 16 of
-// them; the tiles that reach over the image's edge are copied first, with zeros around.
+// The transforms of tiles of images, results and gradients. A vector holds channels, so a transform is the same few additions on 36 or 16
+// vectors. Tiles that extend over the edge of the image are first copied with zeros around them. Stores to 36 places bound it.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

@@ -1,4 +1,4 @@
-// The 1-D transforms of rewrite/winograd.h on vectors, with the sums that rows share taken once. Included per target.
+// The 1-D transforms of rewrite/winograd.h on vectors; sums that rows share are computed once. Included once per target.
 
 #if defined(GALLEY_WINOGRAD_TRANSFORM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GALLEY_WINOGRAD_TRANSFORM_INL_H_

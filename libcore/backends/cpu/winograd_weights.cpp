@@ -1,6 +1,10 @@
-// The kernels' side of Winograd's convolutions: 3 x 3 kernels transformed into panels for multiply_packed, and their gradient, which is the
-// adjoint of the forward pass: images and the results' gradients are transformed, multiplied over the tiles position by position, and the
-// sums transformed back.
+// winograd_4x4, weights: 3 x 3 kernels transformed into panels for multiply_packed, and the weight gradient, which is the adjoint of the
+// forward pass: images and the gradients of results are transformed, multiplied over the tiles at each position, and the sums are
+// transformed back (Lavin and Gray 2016).
+//
+// Transformed operands are [position][tile][channel]. A register tile of 6 inputs by 16 outputs (12 by 32 with AVX-512) is accumulated over
+// 128 tiles of the image, which the first-level cache holds. 36 products for each tile, input and output channel; FMA bounds them, and the
+// transforms take up to 40 % with 64 channels.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

@@ -1,5 +1,5 @@
 #pragma once
-// Activations as post-operations of the library's primitives.
+// Activations as post-operations of oneDNN primitives.
 
 #include "libcore/ops/attrs.h"
 #include "libcore/vendor/onednn/onednn.h"

@@ -1,4 +1,4 @@
-// Convolution and its backward operators by oneDNN. Primitives and reorders are made once; scratch is planned memory.
+// Convolution and its backward operators by oneDNN. Primitives and reorders are created once; scratch memory is planned.
 
 #include "libcore/ops/conv.h"
 

@@ -1,4 +1,4 @@
-// Matrix products by oneDNN. Transposes are strides; leading dimensions are a batch.
+// Matrix products by oneDNN. Transposes are expressed as strides; leading dimensions are a batch.
 
 #include "libcore/ops/matmul.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 // A 1x1 convolution and the batch norm that reads it as one operator: the gradient between the two is never written to memory, nor, where a
-// depthwise convolution follows, the output of the 1x1 convolution. fuse_pointwise (rewrites.h) makes them.
+// depthwise convolution follows, the output of the 1x1 convolution. The rewrite fuse_pointwise (rewrites.h) creates these operators.
 
 #include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/ops/norm.h"

@@ -1,9 +1,9 @@
 #pragma once
-// Winograd's F(4x4, 3x3) (winograd.h) on integers, without a rounding: the usual points 0, +-1, +-2 and infinity, every transform scaled to
-// whole numbers. Images and kernels are transformed in 16 bits; sums and what becomes of them are whole numbers modulo 2^32, where a result
-// comes out times 36, 72, 144, 288 or 576 and is divided exactly (9 has an inverse modulo 2^32, the powers of two are shifts). So the sum
-// of a result must fit the bits that are left, which it does for 224 channels whatever their values; more channels are taken in shares. For
-// machines that multiply in 16 bits.
+// Winograd's F(4x4, 3x3) (winograd.h) on integers, without rounding: the usual points 0, +-1, +-2 and infinity, with every transform scaled
+// to integers. Images and kernels are transformed in 16 bits; sums and results are integers modulo 2^32. A result comes out times 36, 72,
+// 144, 288 or 576 and is divided exactly, since 9 has an inverse modulo 2^32 and the powers of two are shifts. For this the sum of a result
+// must fit the remaining bits, which holds for 224 channels with any values; more channels are computed in parts. For machines that
+// multiply in 16 bits.
 
 #include <array>
 

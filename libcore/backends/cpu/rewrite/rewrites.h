@@ -1,6 +1,6 @@
 #pragma once
-// What the CPU back end makes of a graph: operators fused further than others want them, and forms for which it has kernels. Each rewrite
-// asks `target` whether there is a kernel for the result, and reports what it replaced and what it declined.
+// Rewrites of the CPU back end: operators fused further than other back ends want, and forms for which it has kernels. Each rewrite asks
+// `target` whether a kernel supports the result, and reports what it replaced and what it declined.
 
 #include "libcore/passes/target.h"
 

@@ -1,10 +1,10 @@
 #pragma once
-// Convolutions of 3 x 3 by fewer products: F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray 2016, "Fast Algorithms for
-// Convolutional Neural Networks"). Four by four results of a channel take 36 products instead of 144; images and kernels are transformed
-// before, sums after. use_winograd (rewrites.h) replaces plain convolutions by these operators.
+// 3 x 3 convolutions with fewer products: F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray, "Fast Algorithms for Convolutional
+// Neural Networks", 2016). Four by four results of a channel take 36 products instead of 144; images and kernels are transformed before the
+// products, sums after them. use_winograd (rewrites.h) replaces plain convolutions by these operators.
 //
-// The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity: the transforms' entries stay nearest to 1, and with 256 channels of
-// float32 the result's error is twice that of plain sums; with the usual points 0, +-1, +-2 it is four times.
+// The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity. They keep the entries of the transforms near 1: with 256 channels of
+// float32 the error of a result is twice that of plain sums, and with the usual points 0, +-1, +-2 it is four times.
 
 #include <array>
 
