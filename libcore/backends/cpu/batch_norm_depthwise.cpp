@@ -154,7 +154,7 @@ class Backward : public PreparedKernel {
       channel(4)[c] = static_cast<float>(d.b);
       channel(5)[c] = static_cast<float>(d.offset);
     });
-    // From the end of what each thread wrote.
+    // Backwards, from what each thread wrote last.
     const depthwise_lines::GradientMap map{channel(0), channel(3), channel(4), channel(5)};
     const auto body = [&](int64_t first, int64_t last) {
       const int64_t at = first * g().channels;
@@ -167,7 +167,7 @@ class Backward : public PreparedKernel {
   struct Source {
     const Geometry& g;
     const T* x;
-    T* dx;  // until it is mapped, the gradient behind the norm
+    T* dx;  // until it is mapped, the gradient of the norm's output
     Normalization how;
     void normalised(const LineSlice& at, float* to, int64_t chunk) const {
       depthwise_lines::pack(g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), to, chunk);

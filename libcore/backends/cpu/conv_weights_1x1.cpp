@@ -21,7 +21,7 @@ class PointwiseWeights : public PreparedKernel {
  public:
   explicit PointwiseWeights(const KernelQuery& q)
       : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
-    // More than threads, which help each other out, where their sums are few for their pixels.
+    // More parts than threads, so that threads can take over work, where the sums are small for their pixels.
     using namespace conv_threshold;
     const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kWeightSumBytes.value / bytes),
                   many = std::min({kUnpacked1x1Parts.value, kUnpacked1x1PartBytes.value / bytes, pixels_ / kUnpacked1x1PartPixels.value});

@@ -36,13 +36,13 @@
 
 namespace galley::direct {
 
-/// Output lines: the gradient's first channel of those that are meant, and the first value of the runs that are.
+/// Output lines: `grad` points to the first channel of a panel, `x` to the first value of a tile.
 struct Lines {
   const float *grad, *x;
   int64_t grad_step, grad_line;  // floats from pixel to pixel, and from line to line
   int64_t x_step, x_line;
   int64_t lines, width;
-  const char* ask;  // for what the next block reads, so many bytes a pixel
+  const char* ask;  // prefetched for the next block, `ask_step` bytes a pixel
   int64_t ask_step;
 };
 
@@ -159,9 +159,9 @@ class DirectConvWeights : public PreparedKernel {
   }
 
  private:
-  /// Is a panel's part of the gradient copied, because its pixels lie apart?
+  /// Is the gradient copied panel by panel, because the pixels of a panel are not consecutive?
   bool packs() const { return panels_ > 1; }
-  /// The last panel holds channels of the one before it where it would not be full.
+  /// The last panel repeats channels of the one before it, so that it is full.
   int64_t first_of(int64_t panel) const { return std::min(panel * panel_, y_[1] - panel_); }
 
   /// Output lines from `line` on of an image.
@@ -172,7 +172,7 @@ class DirectConvWeights : public PreparedKernel {
     const int64_t top = line * stride_[0] - padding_[0], rows = (lines - 1) * stride_[0] + w_.shape[2],
                   calls = panels_ * w_.shape[2] * tiles;
     pack_rows(x, top, rows, x_room);
-    // Each call asks for its share of the next block's gradient, the last for the lines of x that come anew.
+    // Each call prefetches a part of the next block's gradient, the last one the new lines of x.
     const auto ask = [&](int64_t call) -> std::pair<const char*, int64_t> {
       const int64_t shares = std::max<int64_t>(1, calls - 1), step = (y_[1] * 4 + shares - 1) / shares;
       if (call < shares) return {reinterpret_cast<const char*>(grad + pixels * y_[1]) + call * step * pixels, step};
@@ -208,7 +208,7 @@ class DirectConvWeights : public PreparedKernel {
     }
   }
 
-  /// Lines [first, first + count) of an image, which may lie outside, with their padding.
+  /// Lines [first, first + count) of an image, some of which may be outside it, with their padding.
   void pack_rows(const float* x, int64_t first, int64_t count, float* to) const {
     const int64_t left = padding_[1] * x_[1], values = x_[3] * x_[1];
     for (int64_t row = first; row < first + count; ++row, to += line_floats_) {
@@ -222,7 +222,7 @@ class DirectConvWeights : public PreparedKernel {
     }
   }
 
-  /// The sum of the parts in their order, where the weight's format wants it.
+  /// Adds the parts in their order and writes the sums in the weight's format.
   void write(const float* sums, float* out) const {
     if (w_.bytes() > w_.shape.elements() * 4) std::memset(out, 0, static_cast<size_t>(w_.bytes()));  // a blocked format's padding
     parallel_for(y_[1], 8, [&](int64_t begin, int64_t end) {

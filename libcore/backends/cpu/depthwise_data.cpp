@@ -113,8 +113,8 @@ namespace {
 
 using depthwise_data::kChannels;
 
-/// Of one axis: the taps of coordinates with the same remainder by the stride, and how far in the gradient they reach from coordinate /
-/// stride.
+/// For one axis, a tap of coordinates with the same remainder modulo the stride, and the index in the gradient that it reads, relative to
+/// coordinate / stride.
 struct Reach {
   int64_t tap, shift;
 };
@@ -186,7 +186,7 @@ class DepthwiseData : public PreparedKernel {
           }
         }
         for (int64_t chunk = 0; chunk < channels; chunk += kChannels) {
-          // The last one is full where there are channels enough: it repeats some of those before it.
+          // The last chunk repeats channels of the one before it, so that it is full where there are 16 channels.
           const int64_t first = std::max<int64_t>(0, std::min(chunk, channels - kChannels));
           for (size_t k = 0; k < static_cast<size_t>(line.taps); ++k) {
             line.grad[k] = grad + grad_at[k] + first;

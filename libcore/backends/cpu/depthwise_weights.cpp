@@ -48,7 +48,7 @@ struct Band {
   int64_t begin, end;       // output lines
   int64_t width, in_height, in_width;
   int64_t stride_h, stride_w, offset_h, padding_w;  // the input line of output line h is h stride_h + offset_h
-  int64_t grad_ahead, x_ahead;                      // elements from here to the same place in the next band; 0: somebody else asks for it
+  int64_t grad_ahead, x_ahead;                      // elements from here to the same place in the next band, which is prefetched; 0: none
 };
 
 }  // namespace galley::depthwise_weights
@@ -85,8 +85,7 @@ void add_plainly(const Band<T>& b, int64_t channel, int64_t taps, float* HWY_RES
 }
 
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
-/// `columns` output columns that have all their taps within the line. Sums of its own: those that others can see are stored at each
-/// prefetch.
+/// `columns` output columns that have all their taps within the line. Uses local sums: the compiler would store others at each prefetch.
 template <int kChunks, int kTaps, int kParts, class T, class D, class ChannelOf, class V = hn::Vec<D>>
 HWY_INLINE void add_inner(const Band<T>& b, D d, const T* HWY_RESTRICT g, const T* HWY_RESTRICT in, int64_t columns,
                           const ChannelOf& channel_of, V (&sums)[kTaps][kParts]) {
@@ -256,7 +255,7 @@ class DepthwiseWeights : public PreparedKernel {
 
  private:
   int64_t groups_of(int64_t together) const { return (chunks_ + together - 1) / together; }
-  /// The last chunk is full where there are channels enough: it repeats some of those before it.
+  /// The last chunk repeats channels of the one before it, so that it is full where there are 16 channels.
   int64_t first_of(int64_t chunk) const { return std::max<int64_t>(0, std::min(chunk * kLanes, x_[1] - kLanes)); }
 
   /// The chunks from `from` on, together_ at most, of a part's images; totals are those of all the part's chunks.

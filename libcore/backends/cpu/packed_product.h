@@ -29,11 +29,10 @@ struct PackedProduct {
   int64_t c_step, columns;
   const float* initial = nullptr;
   int64_t first = 0, last = 0;
-  int64_t a_ahead =
-      0;  // rows from those that are read to those that are asked for, to be read later; rows of `a` are neighbours then. 0: none
-  int64_t ahead = 0;            // rows from those that are written to those whose lines of c are asked for, to be written next; 0: none
+  int64_t a_ahead = 0;          // rows from those that are read to those that are prefetched; rows of `a` must be consecutive then. 0: none
+  int64_t ahead = 0;            // rows from those that are written to those of c that are prefetched; 0: none
   int64_t panel_step = kPanel;  // floats from panel to panel of c
-  bool relu = false;            // of what was summed
+  bool relu = false;            // applied to the sums
 };
 void multiply_packed(const PackedProduct& product);
 

@@ -25,10 +25,11 @@ namespace {
 
 using namespace norm_depthwise;
 
-constexpr int64_t kBandBlocks = conv_threshold::kLineFloatBlocks.value;     // of lines, whose products are summed in float
-constexpr int64_t kNarrowFloats = conv_threshold::kLineNarrowFloats.value;  // of pixels of x whose part of the gradient is made together
+constexpr int64_t kBandBlocks = conv_threshold::kLineFloatBlocks.value;  // of lines, whose products are summed in float
+constexpr int64_t kNarrowFloats =
+    conv_threshold::kLineNarrowFloats.value;  // of pixels of x whose part of the gradient is computed together
 
-/// What the 1x1 convolution before the norm gives: of x's shape, with the channels of its weight.
+/// The output of the 1x1 convolution before the norm: the shape of x with the channels of the weight.
 TensorType made_by(const TensorType& x, const TensorType& weight) {
   TensorType type = x;
   type.shape[1] = weight.shape[0];
@@ -43,7 +44,7 @@ class Room : public std::pmr::monotonic_buffer_resource {
   Room(float* memory, int64_t floats)
       : monotonic_buffer_resource(memory, static_cast<size_t>(floats) * 4, std::pmr::null_memory_resource()) {}
 };
-/// What they take: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
+/// Their size: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
 int64_t room_floats(int64_t in, int64_t out) { return 2 * (3 * out * in + 3 * in * in + 16 * (in + out) + 64); }
 
 /// A weight [O,I,1,1] in any format as a matrix [O][I].
@@ -72,12 +73,12 @@ struct MadeLines {
   const float *x, *packed;
   int64_t channels;  // of x
 
-  /// A slice of a line before the activation, packed; relu is applied at once.
+  /// A slice of a line before the activation, packed; relu is applied already.
   void make(const LineSlice& at, float* to, int64_t chunk) const {
     convolution.run(x + (at.image * g.x[2] + at.row) * g.x[3] * channels, packed, g.x[3], {at.slice.first / kPanel, at.slice.chunks()},
                     {to, kPanel, chunk}, at.slice.first == 0, g.activation == Activation::kRelu);
   }
-  /// What is left of it: from `z`, which may be `to`.
+  /// The rest of the activation: from `z`, which may be `to`.
   void activate(const float* z, const Slice& slice, float* to, int64_t chunk) const {
     if (g.activation == Activation::kRelu || g.activation == Activation::kNone) return;
     for (int64_t i = 0; i < slice.chunks(); ++i) depthwise_lines::activate(z + i * chunk, g.activation, to + i * chunk, g.x[3] * kLanes);
@@ -244,8 +245,7 @@ class Backward : public PreparedKernel {
     MadeLines lines;
     float *dx, *memory;
 
-    /// Where the activation's argument lies, as far from `normalised` as in its array: in its place, if what the activation gives tells
-    /// enough.
+    /// The packed argument of the activation. It shares the memory of `normalised` where the output of the activation determines its slope.
     float* argument(const LineSlice& at, float* normalised) const {
       if (lines.g.activation != Activation::kHardswish) return normalised;
       return self.gradient_.packed_line().inner(memory + self.arguments_at_ + at.slot * self.argument_floats(), 0);

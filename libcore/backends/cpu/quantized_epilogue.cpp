@@ -27,7 +27,7 @@ namespace galley::quantized {
 /// What an epilogue does to a value before it bounds it.
 enum class Gate { kNone, kScale, kHardsigmoid, kHardswish };
 
-/// Bytes of rounded values: the zero point (of u8) is added, and the highest bit turned by `flip`.
+/// Bytes of rounded values: the zero point (of u8) is added, and the highest bit is inverted where `flip` is 0x80.
 struct ByteOutput {
   int32_t zero_point;
   uint8_t flip;

@@ -48,8 +48,8 @@ class ImplicitGemm {
   bool pointwise_ = false;  // 1x1 windows without padding: a band is a range of pixels
   int64_t group_inputs_ = 1, group_outputs_ = 1;
   int64_t quads_ = 1;        // of a pixel of a group
-  int64_t value_bytes_ = 1;  // of a laid-out value
-  int64_t columns_ = 1;      // of a laid-out row
+  int64_t value_bytes_ = 1;  // of a copied value
+  int64_t columns_ = 1;      // of a copied row
   std::vector<Task> tasks_;
   std::vector<int32_t> pixel_at_, run_at_;
   int64_t runs_ = 1, run_quads_ = 1;

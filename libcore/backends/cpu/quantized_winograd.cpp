@@ -29,8 +29,7 @@ using winograd::kIn, winograd::kOut, winograd::kPositions, winograd::kTaps, wino
 constexpr int64_t kImageBytes = quantized_threshold::kWinogradImageBytes.value;  // of a share's transformed images
 constexpr int64_t kSumBytes = quantized_threshold::kWinogradSumBytes.value;      // of a step of its outputs' sums
 constexpr int64_t kFewest = quantized_threshold::kWinogradFewestTiles.value;     // tiles of a share
-constexpr int64_t kFew =
-    quantized_threshold::kWinogradFewTiles.value;  // tiles that all threads transform before they share out the outputs
+constexpr int64_t kFew = quantized_threshold::kWinogradFewTiles.value;  // tiles that all threads transform before they divide the outputs
 
 /// Elements of `bytes` each in an odd number of cache lines: positions do not share a few sets of the first-level cache.
 constexpr int64_t odd_lines(int64_t elements, int64_t bytes) { return ((elements * bytes + 63) / 64 | 1) * (64 / bytes); }
@@ -121,7 +120,7 @@ class QuantizedWinograd : public PreparedKernel {
                                              at.column - t.padding[1],
                                              kIn};
       auto* to = reinterpret_cast<int16_t*>(images) + (tile - base) * pixel;
-      // The last vector of channels reads on into the next pixel, which must be there.
+      // The last vector of channels reads into the next pixel, which must exist.
       const bool whole = window.inside() && window.first() - x + ((kIn - 1) * t.x_columns + kIn - 1) * t.channels + pixel <= bytes;
       if (whole) {
         transform_bytes(window.first(), {t.x_columns * t.channels, t.channels}, turn, t.channels, to, image_position_);

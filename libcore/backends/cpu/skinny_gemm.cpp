@@ -72,7 +72,8 @@ void tile(const Task<T>& t, int64_t row, int64_t column) {
 #else
 
 using Floats = hn::CappedTag<float, 16>;
-// Sums, a vector of each column and one of a row fill 16 registers, or most of 32. A single row takes more columns: as many loads at once.
+// The sums, a vector of each column and one of a row fill 16 registers, or most of 32. A single row takes more columns, for more loads in
+// flight.
 constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats()));
 constexpr int64_t kRows = kWide == 16 ? 8 : 4, kColumns = 3, kSingle = 8;
 
@@ -156,7 +157,7 @@ namespace {
 template <class T>
 class SkinnyGemm : public PreparedKernel {
  public:
-  /// Weight [columns, depth] as it lies, x [rows, depth].
+  /// Weight [columns, depth] and x [rows, depth], both contiguous.
   SkinnyGemm(const Shape& weight, int64_t rows, Activation activation)
       : depth_(weight[1]), columns_(weight[0]), rows_(rows), activation_(activation) {}
   int64_t scratch_bytes() const override { return kDirect ? 0 : rows_ * columns_ * 4; }
@@ -173,7 +174,7 @@ class SkinnyGemm : public PreparedKernel {
   }
 
  private:
-  static constexpr bool kDirect = std::is_same_v<T, float>;  // sums lie where results do
+  static constexpr bool kDirect = std::is_same_v<T, float>;  // sums are written to the result
   int64_t depth_, columns_, rows_;
   Activation activation_;
 };

@@ -74,7 +74,7 @@ class WinogradConv : public PreparedKernel {
       return;
     }
     float* edges = scratch + threads_ * shared_floats();
-    // As many rounds for each thread, of whole tiles of products.
+    // Equal numbers of rounds for the threads, of whole register tiles.
     const int64_t tiles = tiling_.count(), even = (tiles + threads_ * rows_ - 1) / (threads_ * rows_) * threads_,
                   rows = std::min(rows_, ((tiles + even - 1) / even + 11) / 12 * 12);
     parallel_tasks((tiles + rows - 1) / rows, threads_, [&](int64_t round, int64_t slot) {
@@ -91,7 +91,7 @@ class WinogradConv : public PreparedKernel {
   /// Transformed images, then sums.
   int64_t shared_floats() const { return kPositions * (image_position_ + sum_position_); }
 
-  /// Weights that come as they are numbered, position by position.
+  /// Packs contiguous weights, position by position.
   void pack(const float* weights, float* to) const {
     for (int64_t p = 0; p < kPositions; ++p) {
       pack_matrix({weights + p * tiling_.outputs * tiling_.channels, tiling_.outputs, tiling_.channels, tiling_.channels, 1},
@@ -133,7 +133,7 @@ class WinogradConv : public PreparedKernel {
   Activation activation_;
   int64_t threads_, rows_ = 0, image_position_ = 0, sum_position_ = 0, packed_floats_ = 0;  // of weights that come unpacked
   bool few_ = false;
-  std::vector<float> zeros_;  // what sums begin with
+  std::vector<float> zeros_;  // the initial sums
 };
 
 Support supports(const KernelQuery& q) {

@@ -77,7 +77,8 @@ HWY_INLINE void sums_vector(const ResultTile& t, int64_t c) {
         const int64_t at = i * t.step.row + j * t.step.column + c;
         y = hn::Add(y, bias);
         if (t.residual != nullptr) y = hn::Add(y, load<kWhole>(t.residual + at, t.channels - c));
-        if (t.activation == Activation::kRelu) y = hn::IfThenZeroElse(hn::Lt(y, hn::Zero(d)), y);  // NaN passes: a maximum would hide it
+        if (t.activation == Activation::kRelu)
+          y = hn::IfThenZeroElse(hn::Lt(y, hn::Zero(d)), y);  // NaN passes through; a maximum would hide it
         if constexpr (kWhole) {
           hn::StoreU(y, d, t.y + at);
         } else {

@@ -6,7 +6,7 @@
 
 namespace galley::onednn {
 
-/// An activation as the library's element-wise operation with its two numbers; none has no such form.
+/// An activation as oneDNN's element-wise operation with its two parameters; kNone has no such form.
 struct Eltwise {
   dnnl::algorithm algorithm;
   float alpha = 0, beta = 0;

@@ -26,8 +26,8 @@ PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight
 /// (dx, dweight, dgamma, dbeta[, dresidual]) of y's gradient; y as for batch_norm_backward.
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y,
                                                  Value x, Value weight, const BatchNormBackwardAttrs& attrs);
-/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta), dx plus a residual. Moments
-/// of x, where somebody has them, need not be summed again.
+/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta), dx plus a residual. The
+/// moments of x are summed again where they are not given.
 std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta,
                                                            Value x, Value weight, const BatchNormDepthwiseAttrs& attrs, Value residual = {},
                                                            Value moments = {});

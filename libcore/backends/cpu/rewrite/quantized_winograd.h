@@ -29,7 +29,7 @@ MemoryFormat whole_format();
 /// As executed_flops: 36 products of each tile, input and output channel; 200 operations to transform a channel of its image, 180 of its
 /// results.
 double executed_whole_flops(const Shape& x, const Shape& y);
-/// Is it faster so than by products of 16 bits, in an inference? As worthwhile(), for x [N,C,H,W] and y [N,O,H',W'].
+/// Is it faster in inference than plain products of 16 bits? As worthwhile(), for x [N,C,H,W] and y [N,O,H',W'].
 bool worthwhile_whole(const Shape& x, const Shape& y);
 
 }  // namespace winograd
@@ -39,7 +39,7 @@ const OpDef& quantized_winograd_conv2d_op();
 
 /// weight i8 [O,C,3,3] -> i16 [O,36,C] in the format blocked(AbC16a2c): kernels transformed by kWholeKernel.
 Value quantized_winograd_weights(Value weight);
-/// As quantized_conv2d, whose integers it gives, of a transformed weight i16 [O,36,C]; the attributes' window must fit (winograd::fits).
+/// The same integers as quantized_conv2d, from a transformed weight i16 [O,36,C]; the attributes' window must fit (winograd::fits).
 Value quantized_winograd_conv2d(Value x, Value transformed, Value weight_scale, Value bias, const QuantizedConv2dAttrs& attrs,
                                 Value residual = {});
 
