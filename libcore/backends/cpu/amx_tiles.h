@@ -1,6 +1,6 @@
 #pragma once
-// Products of tiles, 16 rows of 64 bytes each: by the tile unit (Intel AMX), or emulated, so that kernels that pack for it are tested on
-// any machine. Kernels are templates over the two. There are eight tiles; all are of full size.
+// Products of tiles of 16 rows of 64 bytes: by the tile unit (Intel AMX), or emulated, so that kernels that pack for it are tested on every
+// machine. Kernels are templates over the two. There are eight tiles, all of full size. (Intel SDM volume 2: TDPBF16PS, TDPBUSD.)
 
 #include <bit>
 #include <cmath>
@@ -14,8 +14,8 @@ namespace galley::amx {
 
 constexpr int64_t kRows = 16, kBytes = 64, kSize = kRows * kBytes;
 
-/// The unit's own instructions, where tile_unit() has them; by name: the compiler's intrinsics want the whole function compiled for AMX.
-/// AT&T order: sum last. Rows lie `stride` bytes apart.
+/// The unit's own instructions, where tile_unit() has them; by name: the compiler's intrinsics require that the whole function is compiled
+/// for AMX. AT&T order: sum last. Rows are `stride` bytes apart.
 struct Hardware {
   GALLEY_INLINE void begin() const {
     struct alignas(64) {
@@ -38,12 +38,12 @@ struct Hardware {
   GALLEY_INLINE void store(void* to, int64_t stride) const {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(kTile) : "memory");
   }
-  /// Sums of i32 grow by products of unsigned bytes (left) and signed ones (right), by quads.
+  /// Adds products of unsigned bytes (left) and signed bytes (right), in quads, to sums of i32.
   template <int kSum, int kLeft, int kRight>
   GALLEY_INLINE void multiply_bytes() const {
     __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
   }
-  /// Sums of f32 grow by products of bf16: left [16][32], right [16 pairs][16][2].
+  /// Adds products of bf16, left [16][32] and right [16 pairs][16][2], to sums of f32.
   template <int kSum, int kLeft, int kRight>
   GALLEY_INLINE void multiply_bf16() const {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));

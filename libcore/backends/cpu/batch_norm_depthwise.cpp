@@ -1,6 +1,10 @@
-// batch_norm_depthwise and its gradients on channels_last images of f32 or bf16, an image and a slice of its channels at a time. Backwards
-// one pass makes the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place, of
-// some channels before the next. Bits depend on the logical thread count only, where that needs more parts.
+// line_buffer: batch_norm_depthwise and its gradients on channels_last images of f32 or bf16, one image and one slice of channels at a time
+// (batch_norm_depthwise.h has the layout).
+//
+// Forward: one pass for the statistics, one that normalizes and convolves. Backward: the first pass computes the weight gradient, the
+// gradient of the norm's output and its sums; the second one maps that gradient to the one of the image, in place. Memory bounds both
+// directions: counted in passes over the image (a written line is read before), 2 instead of 5 forward and 6 instead of 9 backward. Bits
+// depend on the logical thread count only, where it needs more parts.
 
 #include "libcore/backends/cpu/batch_norm_depthwise.h"
 
@@ -150,7 +154,7 @@ class Backward : public PreparedKernel {
       channel(4)[c] = static_cast<float>(d.b);
       channel(5)[c] = static_cast<float>(d.offset);
     });
-    // From the end of what each thread wrote.
+    // Backwards, from what each thread wrote last.
     const depthwise_lines::GradientMap map{channel(0), channel(3), channel(4), channel(5)};
     const auto body = [&](int64_t first, int64_t last) {
       const int64_t at = first * g().channels;
@@ -163,7 +167,7 @@ class Backward : public PreparedKernel {
   struct Source {
     const Geometry& g;
     const T* x;
-    T* dx;  // until it is mapped, the gradient behind the norm
+    T* dx;  // until it is mapped, the gradient of the norm's output
     Normalization how;
     void normalised(const LineSlice& at, float* to, int64_t chunk) const {
       depthwise_lines::pack(g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), to, chunk);

@@ -1,7 +1,8 @@
 #pragma once
-// What the kernels of batch_norm_depthwise share with those that make its input too, on channels_last images: lines, slices of their
-// channels, and both directions, which get what the norm gives a line at a time from a source. What it gives exists line by line only,
-// packed, in a ring of as many lines as the kernel has rows, which the first-level cache mostly holds.
+// The line buffer: a batch norm, or a 1x1 convolution with its norm, is computed one line at a time into a ring that holds as many packed
+// lines as the depthwise kernel has rows, and is convolved from there. The ring mostly stays in the first-level cache, so the normalized
+// image is never written to memory (line buffering as in Alwani et al., "Fused-Layer CNN Accelerators", 2016). Shared by
+// batch_norm_depthwise.cpp and pointwise_batch_norm_depthwise.cpp, each of which is the source of the lines.
 
 #include <algorithm>
 #include <array>
@@ -33,14 +34,14 @@ constexpr int64_t kSliceBytes = conv_threshold::kLineSliceBytes.value;
 constexpr int64_t kPixelsAhead = conv_threshold::kLinePrefetchPixels.value;
 constexpr int64_t kMostClasses = 4;  // strides
 
-/// Packed lines, one behind the other; `left` and `right` pixels of each are zero.
+/// Consecutive packed lines; `left` and `right` pixels of each are zero.
 struct PackedLines {
   int64_t lines = 0, left = 0, pixels = 0, right = 0, chunks = 0;
 
   int64_t chunk() const { return (left + pixels + right) * kLanes; }
   int64_t floats() const { return lines * chunks * chunk(); }
   float* line(float* at, int64_t row) const { return at + row % lines * chunks * chunk(); }
-  /// Its first pixel behind the halo.
+  /// Its first pixel after the left halo.
   float* inner(float* at, int64_t row) const { return line(at, row) + left * kLanes; }
   void clear_halos(float* at) const {
     for (int64_t i = 0; i < lines * chunks; ++i, at += chunk()) {
@@ -62,7 +63,7 @@ struct Slice {
 
 enum class Direction { kForward, kBackward };
 
-/// What both directions know of the shapes.
+/// Shapes and their divisions, for both directions.
 struct Geometry {
   Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& attrs,
            int thread_count, Direction direction);
@@ -94,8 +95,8 @@ struct Geometry {
     });
   }
 
-  /// body(segment, group, slot) over the lines of all images of that height, each `groups` times, from the end, which the pass before left
-  /// in the cache.
+  /// body(segment, group, slot) over the lines of all images of that height, each `groups` times, starting at the end, which the pass
+  /// before left in the cache.
   template <class Body>
   void for_each_segment(int64_t height, int64_t groups, const Body& body) const {
     const int64_t whole = x[0] * groups, cuts = std::clamp<int64_t>((8 * threads + whole - 1) / whole, 1, std::max<int64_t>(1, height / 8)),
@@ -116,7 +117,7 @@ struct Geometry {
   int64_t slice_chunks;  // of a slice, at most
 };
 
-/// Arrays of floats, one behind the other in the scratch memory, each on a cache line of its own.
+/// Consecutive arrays of floats in the scratch memory, each on a cache line of its own.
 class Scratch {
  public:
   /// Its place.
@@ -138,15 +139,15 @@ struct LineSlice {
   int64_t slot;
   int64_t in_block = 0;  // backwards: the line's place among those that are done together
 };
-/// Lines of the batch, one image's behind the other's.
+/// Lines of the batch: those of an image follow those of the image before.
 struct Lines {
   int64_t first, behind;
 };
 
-/// How many slices of a line a task takes, one after the other.
+/// How many slices of a line a task computes.
 enum class Together { kOne, kAll };
 
-/// Forwards, behind the statistics: convolves what the norm gives.
+/// The forward pass after the statistics: convolves the output of the norm.
 template <class T>
 class Convolution {
  public:
@@ -161,14 +162,14 @@ class Convolution {
   const Scratch& scratch() const { return scratch_; }
   const Geometry& geometry() const { return g_; }
 
-  /// source.normalised(line slice, to, chunk): that behind norm and activation, packed, with chunks so far apart.
+  /// source.normalised(line slice, to, chunk): writes the output of norm and activation, packed, with chunks `chunk` floats apart.
   template <class Source>
   void run(const Source& source, const T* weight, T* y, float* memory) const {
     float* weights = memory + weights_at_;
     g_.pack_weights(weight, weights);
     for (int64_t i = 0; i < together_ * g_.threads; ++i) ring_.clear_halos(memory + rings_at_ + i * ring_.floats());
     g_.for_each_segment(g_.y[2], g_.slices() / together_, [&](const Segment& segment, int64_t group, int64_t slot) {
-      int64_t next = 0;  // line of the image that is made next
+      int64_t next = 0;  // line of the image that is computed next
       for (int64_t h = segment.begin; h < segment.end; ++h) {
         const int64_t top = h * g_.stride[0] - g_.padding[0], first = std::max<int64_t>(0, top), behind = std::min(top + g_.rows, g_.x[2]);
         for (int64_t i = 0; i < together_; ++i) {
@@ -205,8 +206,8 @@ class Convolution {
   int64_t rings_at_, weights_at_;
 };
 
-/// Backwards: the weight's gradient and the sums of each channel, of parts of the batch's lines that are added up in one order. Sums run in
-/// float over a band of lines, in double over the bands of a part.
+/// The backward pass: the weight gradient and the sums of each channel. Parts of the batch's lines are added in a fixed order. Sums are
+/// float over a band of lines and double over the bands of a part.
 template <class T>
 class Gradient {
  public:
@@ -247,9 +248,10 @@ class Gradient {
     for (int64_t slot = 0; slot < g_.threads; ++slot) line_.clear_halos(memory + lines_at_ + slot * line_.floats());
   }
   /// For each line of a part, slice by slice:
-  /// source.normalised(line slice, to, chunk) as forwards;
-  /// source.gradients(line slice, where normalised wrote, gathered, sum, dot): the gradient of that is gathered so; makes sums grow, padded
-  /// to whole chunks. Behind some neighbouring lines, at most block_lines: source.lines_done(part, slot, lines, are they the part's last).
+  /// source.normalised(line slice, to, chunk) as in the forward pass;
+  /// source.gradients(line slice, where normalised wrote, gathered, sum, dot): gathers the gradient of that output and adds it to the sums,
+  /// which are padded to whole chunks. After at most block_lines consecutive lines: source.lines_done(part, slot, lines, whether they are
+  /// the last of the part).
   template <class Source>
   void sum(const Source& source, const T* grad, float* memory) const {
     parallel_tasks(parts_ * groups(), g_.threads,
@@ -262,7 +264,7 @@ class Gradient {
     const auto* totals = reinterpret_cast<const double*>(memory + totals_at_);
     parallel_for(g_.chunks, 4, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin * kLanes; c < std::min(end * kLanes, g_.channels); ++c) {
-        // `row`: a tap, or behind them the sum and the dot.
+        // `row`: a tap; after the taps come the sum and the dot.
         const auto total = [&](int64_t row) {
           double sum = 0;
           for (int64_t part = 0; part < parts_; ++part)
@@ -337,7 +339,7 @@ class Gradient {
     }
   }
 
-  /// Adds what a band gave.
+  /// Adds the sums of a band to the totals.
   void flush(const Slice& slice, float* sums, double* totals) const {
     const float *sum = sums + slice.chunks() * g_.taps * kLanes, *dot = sum + slice.chunks() * kLanes;
     for (int64_t chunk = 0; chunk < slice.chunks(); ++chunk) {
@@ -351,10 +353,10 @@ class Gradient {
     std::fill_n(sums, band_floats(), 0.0f);
   }
 
-  /// Columns of the image of one remainder by the stride: which of the kernel's read them, from the last one on, so that they read the
-  /// gradient from left to right.
+  /// Columns of the image with the same remainder modulo the stride: which columns of the kernel read them, from the last one, so that they
+  /// read the gradient from left to right.
   struct ColumnClass {
-    int64_t columns, last;  // how many, and the kernel's last one
+    int64_t columns, last;  // their number, and the last one of the kernel
     int64_t from;           // floats from a line's first pixel to what the first of the image's columns reads
   };
   ColumnClass column_class(int64_t remainder) const {
@@ -406,14 +408,14 @@ class Gradient {
   std::vector<int64_t> offsets_;  // of the weight's gradient
   int64_t together_;
   std::array<ColumnClass, kMostClasses> classes_{};
-  PackedLines ring_, line_;  // of the gradient; of what the norm gave
+  PackedLines ring_, line_;  // of the gradient; of the norm's output
   int64_t parts_ = 1;
   Scratch scratch_;
   int64_t rings_at_, lines_at_, bands_at_, totals_at_, weights_at_;
 };
 
-/// Is there a kernel for these? `images` are of one dtype with the weight; inputs `vectors` of the query, of one value a channel, are in
-/// f32.
+/// Does a kernel support these? `images` and the weight must have one dtype; inputs `vectors` of the query, with one value a channel, must
+/// be f32.
 Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> images, const TensorType& weight, const TensorType& y,
                  std::initializer_list<int> vectors);
 

@@ -1,5 +1,8 @@
-// The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i].
-// Both sides are read where they lie (PointwiseSums). Bits depend on the instruction set and the logical thread count only.
+// unpacked_1x1: the weight gradient of 1x1 convolutions of stride 1 with few channels, f32, channels_last. W[o][i] = sum over pixels p of
+// grad[p][o] x[p][i], by PointwiseSums (pointwise_sums.cpp), which packs nothing.
+//
+// Threads take parts of the pixels and keep sums of their own, which are added in the order of the parts. With few channels memory bounds
+// it. Bits depend on the instruction set and the logical thread count only.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +21,7 @@ class PointwiseWeights : public PreparedKernel {
  public:
   explicit PointwiseWeights(const KernelQuery& q)
       : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
-    // More than threads, which help each other out, where their sums are few for their pixels.
+    // More parts than threads, so that threads can take over work, where the sums are small for their pixels.
     using namespace conv_threshold;
     const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kWeightSumBytes.value / bytes),
                   many = std::min({kUnpacked1x1Parts.value, kUnpacked1x1PartBytes.value / bytes, pixels_ / kUnpacked1x1PartPixels.value});

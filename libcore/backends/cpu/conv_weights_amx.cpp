@@ -1,18 +1,21 @@
-// The weight gradient of dense convolutions in bf16 on channels_last images, by products of tiles: W[o][i][tap] is the sum over output
-// pixels p of grad[p][o] x[p stride + tap][i], so pixels are what a product sums over, 32 at a time. Its left side, [16 outputs][32
-// pixels], is the gradient, transposed while it is packed; its right side, [16 pairs of pixels][16 inputs][2], is x, two pixels
-// interleaved. Each tap reads the same x from another pixel on. That suits the right side, where a pair of pixels is a row of 64 bytes:
-// from an even pixel on a tile is 16 whole cache lines, and x is packed a second time in pairs that begin with odd pixels where a tap wants
-// them. (With x on the left any pixel would do, but each row of a tile would lie in two lines: as much to load as to multiply.) Of a stride
-// of s, the columns and rows of each remainder of s that some tap reads are packed by themselves, so that taps are always shifts.
+// implicit_gemm_amx: the weight gradient of dense convolutions in bf16 on channels_last images, by the tile products of Intel AMX
+// (tdpbf16ps). W[o][i][tap] = sum over output pixels p of grad[p][o] x[p stride + tap][i], so a product sums over pixels, 32 at a time.
 //
-// Pixels are one stream: line after line, image after image, the gradient with zeros where lines of x are longer; the zeros behind one line
-// of x are those before the next. So only the last tile of a block of pixels is not full. As a pixel of x may meet those zeros, an inf or
-// NaN of x may make NaN of a channel's other taps, too.
+// Layout. The left operand is the gradient, transposed while it is packed: tiles [16 outputs][32 pixels]. The right operand is x with two
+// pixels interleaved: tiles [16 pairs of pixels][16 inputs][2]. Each tap reads the same packed x from another pixel on. A pair of pixels is
+// a row of 64 bytes, so a tile that starts at an even pixel is 16 whole cache lines; for taps that start at odd pixels x is packed a second
+// time. (With x as the left operand any pixel would do, but each row of a tile would span two cache lines: as much to load as to multiply.)
+// For a stride of s, the columns and rows of each phase (remainder modulo s) that some tap reads are packed separately, so that a tap is
+// always a shift.
 //
-// 2 x 2 tiles of sums, which 2 + 2 tiles of operands are loaded for: 32 cycles of loads to 64 of products. A chunk of pixels of two tiles'
-// outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a block of pixels, packed, of 256 outputs or fewer (384
-// KiB) and as many inputs (768 KiB at most), and the sums of those (640 KiB), in the second. Bits depend on the logical thread count only.
+// Pixels form one stream, line after line and image after image, with zeros between the lines of the gradient where those of x are longer;
+// the zeros after one line of x are the ones before the next. So only the last tile of a block of pixels is partly empty. Since a pixel of
+// x may meet those zeros, an inf or NaN in x may turn other taps of its channel into NaN, too.
+//
+// Cost. 2 x 2 tiles of sums are accumulated at a time, which load 2 + 2 tiles: 32 cycles of loads to 64 of products, so the tile unit
+// bounds it. A chunk of pixels of two tiles of outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a packed
+// block of at most 256 outputs (384 KiB), as many inputs (768 KiB at most) and their sums (640 KiB) stay in the second-level cache. Tile
+// layouts follow the chapter on AMX of Intel's Optimization Reference Manual. Bits depend on the logical thread count only.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -49,10 +52,10 @@ namespace galley::conv_weights_amx {
 /// Of a lambda that is compiled where it stands.
 #define GALLEY_IN_PLACE __attribute__((always_inline))
 
-using Pixels = const uint16_t* const*;  // where each pixel's channels lie
+using Pixels = const uint16_t* const*;  // the channels of each pixel
 
-/// Which channel of a packed x a tile's column holds. Interleaving goes by eights of channels, of 32 at a time as long as there are more
-/// than 16: one tile takes the first four of each eight, the next tile the others.
+/// The channel that a column of a tile of packed x holds. Channels are interleaved in groups of eight, 32 at a time while more than 16 are
+/// left: one tile takes the first four of each group, the next tile the others.
 inline int64_t channel_of(int64_t channels, int64_t tile, int64_t column) {
   const int64_t pair = tile / 2 * 2 * kSide;
   if (pair + kSide < channels) return pair + column / 4 * 8 + tile % 2 * 4 + column % 4;
@@ -112,8 +115,8 @@ HWY_INLINE void interleave_two(const uint16_t* even, const uint16_t* odd, uint16
   });
 }
 
-/// Of pixels at[2j] and at[2j + 1], row j of a tile [pair][16 channels][2] for each 16 channels, tiles `tile_step` values apart. Reads
-/// `channels` rounded up to a multiple of 16. Sixteen pixels at a time: whole cache lines are read once.
+/// Writes pixels at[2j] and at[2j + 1] as row j of a tile [pair][16 channels][2] for every 16 channels, tiles `tile_step` values apart.
+/// Reads `channels` rounded up to a multiple of 16. Sixteen pixels at a time: whole cache lines are read once.
 void interleave(Pixels at, int64_t pairs, int64_t channels, uint16_t* HWY_RESTRICT to, int64_t tile_step) {
   for (int64_t first = 0; first < pairs; first += 8) {
     const int64_t last = std::min(pairs, first + 8);
@@ -144,8 +147,8 @@ HWY_INLINE void transpose_eight(D d, V (&rows)[8]) {
   });
 }
 
-/// Of 32 pixels each, tiles [16 channels][32 pixels], step after step; those of the next 16 channels `tile_step` values on. Reads as
-/// `interleave`.
+/// Writes tiles [16 channels][32 pixels] of 32 pixels each; the tiles of the next 16 channels are `tile_step` values on. Reads as many
+/// channels as `interleave`.
 void transpose(Pixels at, int64_t steps, int64_t channels, uint16_t* HWY_RESTRICT to, int64_t tile_step) {
   const hn::CappedTag<uint16_t, 16> d;
   const hn::CappedTag<uint16_t, 8> d8;
@@ -173,7 +176,7 @@ void transpose(Pixels at, int64_t steps, int64_t channels, uint16_t* HWY_RESTRIC
   }
 }
 
-/// to[columns[j]][tap], rounded, of a row's sums for columns j that have a channel (others: -1).
+/// Rounds a row of sums to to[columns[j]][tap], for the columns j that have a channel (others: -1).
 void write_row(const SumRow& row, const int64_t* columns, uint16_t* HWY_RESTRICT to) {
   using galley::HWY_NAMESPACE::store_floats;
   const hn::CappedTag<float, kSide> d;
@@ -266,7 +269,7 @@ __attribute__((noinline)) void multiply(Tiles& tiles, const uint16_t* left, int6
   each_sum([&](auto i, float* at) GALLEY_IN_PLACE { tiles.template store<i>(at, kFloats); });
 }
 
-/// What a thread does: rows of the stream, tiles of outputs.
+/// The task of a thread: rows of the stream, tiles of outputs.
 struct Task {
   const KernelArgs& args;
   char* room;
@@ -291,7 +294,7 @@ class AmxConvWeights : public PreparedKernel {
         channels_.push_back(channel < p.inputs ? channel : -1);
       }
     }
-    // One behind the other, in bytes.
+    // Consecutive, in bytes.
     const auto room = [this](int64_t bytes) { return std::exchange(room_, room_ + lines(bytes)); };
     grad_at_ = room(p.out_block * p.steps * amx::kSize);
     x_at_ = room(static_cast<int64_t>(p.variants.size()) * p.in_block * x_tile() * 2);
@@ -360,7 +363,7 @@ class AmxConvWeights : public PreparedKernel {
     tiles.end();
   }
 
-  /// Of one or two tiles of outputs, from tile `at` of the packed gradient on, with all packed inputs and taps.
+  /// Products of one or two tiles of outputs, from tile `at` of the packed gradient on, with all packed inputs and taps.
   void add_products(Tiles& tiles, const Task& task, int64_t at, int outputs, int64_t columns, int64_t steps, bool first_block, float* sums,
                     int64_t row_step) const {
     const Plan& p = plan_;
@@ -388,7 +391,7 @@ class AmxConvWeights : public PreparedKernel {
     return task.at<uint16_t>(x_at_) + (variant * plan_.in_block + tile) * x_tile();
   }
 
-  /// A pixel's channels, where `count` of them (tiles are read whole) lie in the array, else a copy with zeros behind.
+  /// The channels of a pixel: in place where `count` of them are inside the array (tiles are read whole), else a copy followed by zeros.
   static const uint16_t* within(const uint16_t* pixel, int64_t channels, int64_t count, const uint16_t* end, uint16_t*& copies) {
     if (end - pixel >= count) return pixel;
     std::memcpy(copies, pixel, static_cast<size_t>(channels) * 2);
@@ -396,7 +399,7 @@ class AmxConvWeights : public PreparedKernel {
     return std::exchange(copies, copies + count);
   }
 
-  /// Rows [first, last) of the stream, zeros behind.
+  /// Rows [first, last) of the stream, followed by zeros.
   void pack_gradient(const Task& task, int64_t first, int64_t last, int64_t steps, int64_t channel, int64_t last_channel) const {
     const Plan& p = plan_;
     const auto* grad = task.args.in<uint16_t>(1);
@@ -415,7 +418,7 @@ class AmxConvWeights : public PreparedKernel {
     HWY_DYNAMIC_DISPATCH(transpose)(list, steps, last_channel - channel, task.at<uint16_t>(grad_at_), p.steps * kHalves);
   }
 
-  /// Rows [first, last) of the stream, and what taps read behind, in all variants.
+  /// Rows [first, last) of the stream and the pixels after them that taps read, in all variants.
   void pack_x(const Task& task, int64_t first, int64_t last, int64_t steps, int64_t channel, int64_t last_channel) const {
     const Plan& p = plan_;
     const int64_t pairs = steps * kSide + p.tap_at.back().pair;
@@ -435,7 +438,7 @@ class AmxConvWeights : public PreparedKernel {
     }
   }
 
-  /// Where `count` pixels of x lie, from row `first` of the stream on; zeros from row `last` on.
+  /// Lists the addresses of `count` pixels of x from row `first` of the stream on; zeros from row `last` on.
   void list_x(const Task& task, int64_t first, int64_t last, const Plan::Variant& variant, int64_t channel, int64_t count) const {
     const Plan& p = plan_;
     const auto* x = task.args.in<uint16_t>(0);
@@ -477,7 +480,8 @@ class AmxConvWeights : public PreparedKernel {
     return copy;
   }
 
-  /// Of a tile of outputs and of some of inputs, the sums [input][tap] of all parts in their order, where the weight's format wants them.
+  /// Adds the sums [input][tap] of all parts in their order, for one tile of outputs and some of inputs, and writes them in the weight's
+  /// format.
   void write(const KernelArgs& args, const float* sums, int64_t out_tile, int64_t in_tile, int64_t in_tiles) const {
     const Plan& p = plan_;
     for (int64_t row = 0; row < std::min(kSide, p.outputs - out_tile * kSide); ++row) {
@@ -515,8 +519,8 @@ class AmxConvWeights : public PreparedKernel {
   TensorType w_;
   WeightTerms offsets_;
   std::vector<int64_t> channels_;  // of each tile's columns; -1: none
-  bool in_rows_ = false;           // the gradient lies as its sums do, tap after tap
-  int64_t sums_ = 0;               // of a part of the pixels; 0 where there is one, whose sums are written as soon as they are made
+  bool in_rows_ = false;           // the gradient has the layout of its sums, tap after tap
+  int64_t sums_ = 0;               // of a part of the pixels; 0 where there is one part, whose sums are written at once
   int64_t pixels_ = 0, room_ = 0;
   int64_t grad_at_ = 0, x_at_ = 0, list_at_ = 0, zeros_at_ = 0, grad_copies_at_ = 0, x_copies_at_ = 0, sums_at_ = 0;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// The weight gradient of dense convolutions in bf16 by products of tiles (Intel AMX).
+// The weight gradient of dense convolutions in bf16 by the tile products of Intel AMX.
 
 #include <memory>
 

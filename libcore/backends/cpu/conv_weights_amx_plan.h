@@ -1,5 +1,5 @@
 #pragma once
-// How conv_weights_amx.cpp cuts a weight gradient: into a stream of pixels, blocks, tiles, and shares of threads.
+// How conv_weights_amx.cpp divides a weight gradient: into a stream of pixels, cache blocks, tiles, and the tasks of threads.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,15 +28,15 @@ inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t whole(int64_t channels) { return up(channels, kSide) * kSide; }
 inline int64_t lines(int64_t bytes) { return up(bytes, 64) * 64; }
 
-/// Rows or columns as the stream has them. For each remainder of the stride (a phase) that a tap reads, index u of a line of the stream is
-/// index phase + u stride - padding of x.
+/// Rows or columns of the stream. For each remainder modulo the stride (a phase) that a tap reads, index u of a line of the stream is index
+/// phase + u stride - padding of x.
 struct Axis {
   int64_t in = 0, out = 0, taps = 1, stride = 1, padding = 0;
   int64_t pitch = 0;  // of a line
 
   Axis(int64_t in_size, int64_t out_size, int64_t kernel, int64_t step, int64_t zeros)
       : in(in_size), out(out_size), taps(kernel), stride(step), padding(zeros), pitch(out_size) {
-    // What a line reads behind its pitch are the zeros that the next begins with.
+    // After its pitch, a line reads the zeros with which the next line starts.
     for (int64_t phase = 0; phase < phases(); ++phase) pitch = std::max({pitch, first_at(phase, in), read(phase) - first_at(phase, 0)});
   }
   int64_t phases() const { return std::min(taps, stride); }
@@ -55,7 +55,7 @@ struct Axis {
   }
 };
 
-/// How a window is cut: a pure function of shapes and logical threads.
+/// The division of a window: a pure function of shapes and logical threads.
 struct Plan {
   int64_t images, in_channels, outputs;
   bool merged;     // a row's taps are channels of one: few channels would leave tiles empty
@@ -125,8 +125,8 @@ struct Plan {
             pair(window.padding)[static_cast<size_t>(a)]};
   }
 
-  /// Threads share out pixels, output channels or both: what takes the fewest cycles, counted. Shared pixels cost sums that go through
-  /// memory and are added at the end, shared outputs that each thread packs x.
+  /// Threads divide the pixels, the output channels or both, whichever takes the fewest counted cycles. Divided pixels cost sums that go
+  /// through memory and are added at the end; divided outputs cost that each thread packs x.
   void share_out(int64_t threads) {
     int64_t least = 0;
     const int64_t out_pairs = up(out_tiles, 2), sum_bytes = out_tiles * in_tiles * taps * kSums * 4;

@@ -1,7 +1,11 @@
-// The weight gradient of dense convolutions on channels_last images: a matrix product over pixels for each tap of the kernel. Both sides
-// lie pixel after pixel, so they are packed without a transpose, 16 output channels (vectors) and 6 input channels (broadcast) a panel, or
-// 32 and 12 where there are 32 registers of 16 floats; the input's lines are packed once, with their padding, for all taps. A tile's sums
-// stay in registers over a block of some hundred pixels. Bits depend on the instruction set and the logical thread count only.
+// implicit_gemm: the weight gradient of dense convolutions in f32 on channels_last images, as one matrix product over the pixels for each
+// tap of the kernel. No image is unrolled (Chetlur et al., "cuDNN: Efficient Primitives for Deep Learning", 2014).
+//
+// Both operands are rows of channels, so packing needs no transpose: panels [panel][pixel][16 outputs] of the gradient, which are loaded as
+// vectors, and [panel][pixel][6 inputs] of x, which are broadcast (32 and 12 with AVX-512). Lines of x are packed once with their padding,
+// and each tap reads them at another offset. A register tile of one panel by one panel is accumulated over a block of some hundred pixels.
+// 2 pixels inputs outputs taps operations; FMA bounds it, packing is about an eighth of the time. Bits depend on the instruction set and
+// the logical thread count only.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -29,7 +33,7 @@
 
 namespace galley::implicit_gemm {
 
-/// Channels of a panel, and pixels of a block: with fewer of them the sums are read and written more often.
+/// Channels of a panel, and pixels of a block: with fewer pixels, the sums are read and written more often.
 struct Narrow {
   static constexpr int64_t kOut = 16, kIn = 6, kPixels = conv_threshold::kImplicitGemmPixels.value;
 };
@@ -65,7 +69,7 @@ void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT 
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kOut) / kWide;
   using galley::HWY_NAMESPACE::each;
   constexpr int kSums = static_cast<int>(kIn) * kParts;
-  // The sums so far may lie in a cache that all share: they come while the products are made.
+  // The sums may be in a cache that all cores share: prefetch them during the products.
   each<kSums>([&](auto i) GALLEY_LOOP { __builtin_prefetch(tile + i * kWide, 1, 3); });
   hn::Vec<decltype(d)> sum[kSums];
   each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
@@ -94,7 +98,7 @@ void add_wide(const Lines&, int64_t, int64_t, float*) {}
 
 #endif
 
-/// Are there registers for wide panels?
+/// Are there 32 registers of 512 bits?
 bool takes_wide() { return HWY_TARGET <= HWY_AVX3; }
 
 }  // namespace HWY_NAMESPACE
@@ -162,14 +166,14 @@ class ConvWeights : public PreparedKernel {
     in_panels_ = panels(x_[1], kIn);
     out_panels_ = panels(y_[1], kOut);
     sums_ = out_panels_ * in_panels_ * taps_ * kTile;
-    // Threads share out the pixels as long as their sums fit, then the output channels.
+    // Threads divide the pixels as long as their sums fit, then the output channels.
     for (int64_t parts = 1; parts <= q.threads; ++parts) {
       if (q.threads % parts == 0 && parts * sums_ * 4 <= conv_threshold::kWeightSumBytes.value && parts <= y_[0] * y_[2])
         pixel_parts_ = parts;
     }
     out_parts_ = std::min<int64_t>(q.threads / pixel_parts_, out_panels_);
     lines_ = std::max<int64_t>(1, kPixels / y_[3]);
-    // A kernel of one pixel reads just those that it needs, and lines follow each other without a gap.
+    // A 1x1 kernel reads only the pixels that it needs, and lines follow each other without a gap.
     pointwise_ = taps_ == 1 && padding_[0] == 0 && padding_[1] == 0;
     in_width_ = pointwise_ ? y_[3] : std::max(x_[3] + 2 * padding_[1], (y_[3] - 1) * stride_[1] + w_.shape[3]);
     rows_ = pointwise_ ? lines_ : (lines_ - 1) * stride_[0] + (lines_ / y_[2] + 2) * w_.shape[2];
@@ -267,7 +271,7 @@ class ConvWeights : public PreparedKernel {
     }
   }
 
-  /// The sum of the pixel parts in their order, where the weight's format wants it.
+  /// Adds the pixel parts in their order and writes the sums in the weight's format.
   void write(const float* sums, int64_t panel, float* out) const {
     const int64_t outputs = std::min(kOut, y_[1] - panel * kOut);
     for (int64_t i = 0; i < x_[1]; ++i) {
@@ -318,7 +322,7 @@ Support supports(const KernelQuery& q) {
   if (std::min(x.shape[1], grad.shape[1]) < least_channels(w, wide))
     return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": too few to pack"));
   if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
-  // With 512 bits the library's kernels are as fast for other windows.
+  // With 512 bits oneDNN's kernels are as fast for other windows.
   if (wide && (w[2] * w[3] == 1 || pair(a.stride) == std::array<int64_t, 2>{1, 1}))
     return Support::no("a kernel of one pixel, or a stride of 1");
   // The sums of more would leave the caches between blocks of pixels.

@@ -1,7 +1,9 @@
-// The input gradient of depthwise convolutions with strides on channels_last images of bf16, for which the library has a reference alone
-// (oneDNN 3.2; its kernels for f32 move memory as fast as it goes). A pixel of the result gathers from the few output pixels that its
-// column and line take part in: columns of one remainder by the stride share their taps. Compiled for each vector instruction set (Google
-// Highway) and chosen at run time.
+// depthwise: the input gradient of strided depthwise convolutions in bf16 on channels_last images. oneDNN 3.2 computes these by its
+// reference only; for f32 its kernels run at the speed of memory.
+//
+// An input pixel gathers from the few output pixels whose windows contain it. Pixels whose columns have the same phase (remainder modulo
+// the stride) use the same taps, so a line is computed phase by phase. The weight is converted to f32 as [tap][channel]; images are read
+// where they are, 16 channels at a time. 2 pixels taps / stride^2 operations for each channel; memory bounds it.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -111,8 +113,8 @@ namespace {
 
 using depthwise_data::kChannels;
 
-/// Of one axis: the taps of coordinates with the same remainder by the stride, and how far in the gradient they reach from coordinate /
-/// stride.
+/// For one axis, a tap of coordinates with the same remainder modulo the stride, and the index in the gradient that it reads, relative to
+/// coordinate / stride.
 struct Reach {
   int64_t tap, shift;
 };
@@ -184,7 +186,7 @@ class DepthwiseData : public PreparedKernel {
           }
         }
         for (int64_t chunk = 0; chunk < channels; chunk += kChannels) {
-          // The last one is full where there are channels enough: it repeats some of those before it.
+          // The last chunk repeats channels of the one before it, so that it is full where there are 16 channels.
           const int64_t first = std::max<int64_t>(0, std::min(chunk, channels - kChannels));
           for (size_t k = 0; k < static_cast<size_t>(line.taps); ++k) {
             line.grad[k] = grad + grad_at[k] + first;

@@ -1,4 +1,6 @@
-// The vector code of depthwise_lines.h, compiled for each instruction set (Google Highway) and chosen at run time.
+// The vector code of depthwise_lines.h. Up to 8 pixels of one chunk's lanes are accumulated in registers over all taps; where pixels read
+// neighbours, each value is loaded once for all columns of the kernel. One load and one FMA for each tap and vector, or less: the first-
+// level cache bounds it.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -23,7 +25,7 @@ namespace galley::depthwise_lines {
 
 constexpr int64_t kTogether = 8;  // pixels whose sums are in registers, at most
 
-/// How many of `pixels` are best computed together: lines of 7, 14 and 28 pixels, as images of 224 give them, go up in sevens.
+/// How many pixels to compute together: lines of 7, 14 and 28 pixels (images of 224) are divided into sevens.
 constexpr int64_t together_of(int64_t pixels) {
   return pixels % kTogether != 0 && pixels % (kTogether - 1) == 0 ? kTogether - 1 : kTogether;
 }
@@ -42,7 +44,7 @@ using galley::HWY_NAMESPACE::store_floats;
 using D = hn::CappedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-/// Lanes [lane, lane + Lanes(d)) of a chunk of which `valid` lanes exist, zeros behind them; kWhole: all of these do.
+/// Lanes [lane, lane + Lanes(d)) of a chunk of which `valid` lanes exist; the others are zero. kWhole: all of these exist.
 template <bool kWhole, class T>
 HWY_INLINE V load_lanes(D d, const T* chunk, int64_t lane, int64_t valid) {
   if constexpr (kWhole) return load_floats(d, chunk + lane);
@@ -89,7 +91,7 @@ HWY_INLINE V activated(D d, V z) {
   return z;
 }
 
-/// The gradient behind an activation whose argument is z.
+/// The gradient with respect to the argument z of an activation.
 template <Activation kActivation>
 HWY_INLINE V through(D d, V g, V z) {
   const V zero = hn::Zero(d);
@@ -119,8 +121,8 @@ void activate_line(const float* z, Activation activation, float* to, int64_t flo
   }
 }
 
-/// Asks for a value of a line to come while the same place of this one is computed. Spread like this, nobody waits for it; asked for line
-/// by line, as many as a processor keeps in flight make the others wait.
+/// Prefetches a value of a later line while the same place of this one is computed. Prefetches of a whole line at once would fill the queue
+/// of outstanding loads, and the loads of this line would wait.
 template <class T>
 HWY_INLINE void ask(const T* p) {
   __builtin_prefetch(p, 0, 2);
@@ -166,7 +168,7 @@ void normalize_line(const Line<const T>& line, const Normalization& how, float* 
 }
 
 #if !HWY_HAVE_SCALABLE
-/// What the values at kPosition of a row's reach give to the sums of its pixels, kLanes apart.
+/// Adds the value at kPosition of the pixels that a row reads to the sums of the pixels that use it.
 template <size_t kPosition, size_t kPixels, size_t... kColumn>
 HWY_INLINE void add_position(V in, const V (&weight)[sizeof...(kColumn)], V (&sum)[kPixels]) {
   const auto add = [&](auto column) GALLEY_LOOP {
@@ -176,8 +178,8 @@ HWY_INLINE void add_position(V in, const V (&weight)[sizeof...(kColumn)], V (&su
   (add(std::integral_constant<size_t, kColumn>()), ...);
 }
 
-/// The sums of kPixel... pixels from `from` on, of one chunk's lanes: to sums[i kLanes]. Sums and weights are spelled out, not looped over,
-/// so that they are registers from the start. kStep: taps.step; where pixels read neighbours, a value is loaded once for all columns.
+/// The sums of kPixel... pixels from `from` on, of one chunk's lanes: to sums[i kLanes]. Sums and weights are unrolled,
+/// so that they are registers throughout. kStep: taps.step; where pixels read neighbours, a value is loaded once for all columns.
 template <int64_t kStep, size_t... kPixel, size_t... kColumn, size_t... kPosition>
 HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequence<kColumn...>, std::index_sequence<kPosition...>,
                               const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* HWY_RESTRICT sums) {
@@ -265,7 +267,7 @@ struct Run {
   int64_t lane, valid;        // in the chunk; lanes of the chunk that exist
 };
 
-/// Pixels of a line by `classes` lists of taps in turn (pixel 0 by the first, 1 by the second, ...), chunk by chunk: use.take(run, sums).
+/// Gathers the pixels of a line, chunk by chunk, with `classes` lists of taps: pixel i takes list i % classes. Calls use.take(run, sums).
 template <int64_t kStep, class T, class Use>
 HWY_INLINE void gather_line(const Gathered& g, const Line<T>& line, const Use& use) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D())), count = line.count, classes = g.classes;

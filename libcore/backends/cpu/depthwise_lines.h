@@ -1,7 +1,7 @@
 #pragma once
-// Depthwise convolution, line by line: lines of channels_last images of f32 or bf16 are packed to float, 16 channels (a chunk) after the
-// other, with zeros at both ends; what is computed from packed lines has no edges and no remainders of channels, and no address far from
-// the last.
+// Depthwise convolution line by line. Lines of channels_last images of f32 or bf16 are packed to f32 panels [chunk of 16
+// channels][pixel][16] with zeros at both ends. Code on packed lines has no edges, no remaining channels, and no address far from the last
+// one.
 
 #include <array>
 #include <cstdint>
@@ -26,8 +26,8 @@ struct Normalization {
 template <class T>
 struct Line {
   T* at;
-  int64_t count, stride, channels;  // pixels; values from pixel to pixel; channels that are meant
-  int64_t ahead;                    // values from here to what will be wanted later, and is asked for
+  int64_t count, stride, channels;  // pixels; values from pixel to pixel; channels of the line
+  int64_t ahead;                    // values from a pixel to the one that is prefetched
 };
 
 /// To pixels [0, count) of a packed line whose chunks are `chunk` floats apart.
@@ -37,10 +37,10 @@ void pack(const Line<const BFloat16>& line, float* to, int64_t chunk);
 void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk);
 void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk);
 
-/// to = activation(z) of packed pixels (whole chunks), perhaps in z's place.
+/// to = activation(z) of packed pixels (whole chunks); may run in place.
 void activate(const float* z, Activation activation, float* to, int64_t floats);
 
-/// What the pixels of a line gather: pixel i the sum over rows and their columns of in[row][i step + column kLanes] weight[row][column
+/// The taps of the pixels of a line: pixel i is the sum over rows and columns of in[row][i step + column kLanes] weight[row][column
 /// weight_step], chunk by chunk. Pointers are those of the first chunk.
 struct Taps {
   std::array<const float*, kMostColumns> in, weight;
@@ -55,32 +55,32 @@ struct Taps {
 void convolve(const Taps& taps, const Line<float>& out);
 void convolve(const Taps& taps, const Line<BFloat16>& out);
 
-/// An input line whose gradient is gathered: g = (sum of the taps) behind the activation. Columns of one remainder by the stride share
-/// their taps: pixel i takes taps[i % classes], as that list's pixel i / classes.
+/// An input line whose gradient is gathered: g = (sum of the taps) times the slope of the activation. Columns with the same remainder
+/// modulo the stride share their taps: pixel i is pixel i / classes of taps[i % classes].
 struct Gathered {
   const Taps* taps;
   int64_t classes;
 };
-/// Writes g, as far apart as x, perhaps in x's place; sums, padded to whole chunks, grow by those of g and of g (x - mean).
+/// Writes g with the stride of x; may run in place. Adds g and g (x - mean) to the sums, which are padded to whole chunks.
 void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot);
 void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot);
 
-/// The activation's argument as a packed line.
+/// The argument of the activation as a packed line.
 struct PackedArgument {
   const float* z;
   int64_t chunk;  // floats from chunk to chunk
 };
-/// Writes g of whole chunks; sums, of as many channels, grow by those of g.
+/// Writes g of whole chunks and adds it to the sums of as many channels.
 void gradient_sums(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sum);
 
-/// g = a g + b (x - mean) + offset, of arrays that lie alike. x.ahead is not used.
+/// g = a g + b (x - mean) + offset; x and g have the same layout. x.ahead is unused.
 struct GradientMap {
   const float *mean, *a, *b, *offset;
 };
 void map_gradient(const Line<const float>& x, float* g, const GradientMap& map);
 void map_gradient(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map);
 
-/// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's
+/// The weight gradients to which one packed line of the input contributes: those of `rows` kernel rows, each with its line of the output's
 /// gradient.
 struct WeightSums {
   const float* in;                              // the pixel that output pixel 0 reads by its first tap

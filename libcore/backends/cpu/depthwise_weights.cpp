@@ -1,8 +1,12 @@
-// The weight gradient of depthwise convolutions on channels_last images: the sums of a kernel row's taps in registers over a band of output
-// lines in float, bands in double, 16 channels (a chunk) at a time, or 32 where vectors of 512 bits would wait for 3 or 5 sums of their
-// own. A task takes several chunks of a band before the next band, so that neighbours in memory are read together; it asks for the next
-// band's values while it works on this one, whose places are too far apart for the processor to guess. Images are cut into at most 8 parts,
-// whatever the thread count: bits do not depend on it. Compiled for each vector instruction set (Google Highway) and chosen at run time.
+// depthwise: the weight gradient of depthwise convolutions in f32 or bf16 on channels_last images. W[c][tap] = sum over output pixels p of
+// grad[p][c] x[p stride + tap][c].
+//
+// Images are read where they are, 16 channels (a chunk) at a time, or 32 where 512-bit vectors would wait for 3 or 5 sums of their own. The
+// sums of a kernel row's taps stay in registers over a band of output lines; bands are added in double. A task computes several chunks of a
+// band before the next band, so that neighbours in memory are read together, and prefetches the next band, whose addresses the processor
+// cannot predict. 2 pixels taps operations for each channel; loads bound it, or memory for large images.
+//
+// The batch is divided into at most 8 parts for any number of threads, so the bits do not depend on it.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -44,7 +48,7 @@ struct Band {
   int64_t begin, end;       // output lines
   int64_t width, in_height, in_width;
   int64_t stride_h, stride_w, offset_h, padding_w;  // the input line of output line h is h stride_h + offset_h
-  int64_t grad_ahead, x_ahead;                      // elements from here to the same place in the next band; 0: somebody else asks for it
+  int64_t grad_ahead, x_ahead;                      // elements from here to the same place in the next band, which is prefetched; 0: none
 };
 
 }  // namespace galley::depthwise_weights
@@ -81,8 +85,7 @@ void add_plainly(const Band<T>& b, int64_t channel, int64_t taps, float* HWY_RES
 }
 
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
-/// `columns` output columns that have all their taps within the line. Sums of its own: those that others can see are stored at each
-/// prefetch.
+/// `columns` output columns that have all their taps within the line. Uses local sums: the compiler would store others at each prefetch.
 template <int kChunks, int kTaps, int kParts, class T, class D, class ChannelOf, class V = hn::Vec<D>>
 HWY_INLINE void add_inner(const Band<T>& b, D d, const T* HWY_RESTRICT g, const T* HWY_RESTRICT in, int64_t columns,
                           const ChannelOf& channel_of, V (&sums)[kTaps][kParts]) {
@@ -252,7 +255,7 @@ class DepthwiseWeights : public PreparedKernel {
 
  private:
   int64_t groups_of(int64_t together) const { return (chunks_ + together - 1) / together; }
-  /// The last chunk is full where there are channels enough: it repeats some of those before it.
+  /// The last chunk repeats channels of the one before it, so that it is full where there are 16 channels.
   int64_t first_of(int64_t chunk) const { return std::max<int64_t>(0, std::min(chunk * kLanes, x_[1] - kLanes)); }
 
   /// The chunks from `from` on, together_ at most, of a part's images; totals are those of all the part's chunks.

@@ -1,6 +1,10 @@
-// 1x1 convolutions of stride 1 and their input gradients in f32 on channels_last images, of so few channels that the weight stays in a
-// core's cache: rows of pixels times a matrix that is packed once a run, in panels the last of which may overlap the one before, while the
-// rows to come are asked for.
+// 1x1 convolutions of stride 1 and their input gradients in f32 on channels_last images, with weights small enough for the second-level
+// cache. The image is a matrix [pixels][channels], so the convolution is one matrix product.
+//
+// The weight is packed once a run into panels [panel][depth][16] (packed_product.h); the last panel may overlap the one before it, so that
+// all are full. Rows of pixels are read where they are, a block at a time, and the rows to come are prefetched. 2 pixels inputs outputs
+// operations. With few channels memory bounds it. The packing follows Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// Multiplication" (2008), without packing the left operand.
 
 #include <algorithm>
 

@@ -1,7 +1,10 @@
-// Tiles of 6 rows by 16 columns (12 by 32 where a vector holds 16: with one panel, each product would load its own factor) stay in
-// registers over the whole depth; panels, which are read again for every 6 rows, lie in the second-level cache. The first rows ask for the
-// panels behind theirs where they may come from memory. A single row takes four panels at once: with one, each sum would wait for the one
-// before.
+// A matrix product with a packed right operand (packed_product.h).
+//
+// A register tile of 6 rows by one panel of 16 columns (12 rows by 2 panels with AVX-512: with one panel, each fused multiply-add would
+// load its own factor) is accumulated over the whole depth. Panels are read again for every tile of rows and stay in the second-level
+// cache. The first tile of rows prefetches the next panels where they may come from memory. A single row takes four panels at once, since
+// with one each sum would wait for the one before. 2 rows columns depth operations; FMA bounds it from a depth of about 16 on. The loop is
+// the micro-kernel of BLIS (Van Zee and van de Geijn, 2015).
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -65,14 +68,14 @@ constexpr int kPanels = kWide == 16 ? 2 : 1;
 constexpr int kBroad = 4;                    // panels
 constexpr int kGroup = kWide == 16 ? 4 : 3;  // rows that one pointer and multiples of the step address
 
-/// NaN passes: a maximum would hide it.
+/// NaN passes through; a maximum would hide it.
 template <class V>
 HWY_INLINE V positive(V v) {
   return hn::IfThenZeroElse(hn::Lt(v, hn::Zero(hn::DFromV<V>())), v);
 }
 
-/// kCount rows by kWidth panels. kAsk: for the panels behind these; kAskRows: for rows that a later tile reads, neighbours, a bit at each
-/// step: asked for all at once, they would wait for each other and the products for them.
+/// kCount rows by kWidth panels. kAsk: prefetches the next panels. kAskRows: prefetches consecutive rows of a later tile, a cache line at
+/// each step; all at once they would fill the queue of outstanding loads, and the products would wait.
 template <int kCount, int kWidth, bool kAsk, bool kAskRows>
 HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step,
                      const float* initial) {
@@ -101,7 +104,7 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
     });
     for (int g = 0; g < kGroups; ++g) {
       ++group[g];
-      asm("" : "+r"(group[g]));  // or compilers keep a pointer for each row, more than there are registers
+      asm("" : "+r"(group[g]));  // otherwise GCC keeps a pointer for each row, more than there are registers
     }
   }
   if (p.relu) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = positive(sum[i]); });
@@ -139,7 +142,7 @@ HWY_INLINE void eight_columns(const PackedProduct& p, const float* a, const floa
   each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
 }
 
-/// One row by kBroad panels; each element's sum is taken in the order of the other tiles.
+/// One row by kBroad panels; each element is summed in the same order as in the other tiles.
 void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, const float* initial) {
   const Floats d;
   hn::Vec<Floats> sum[kBroad * kParts];
@@ -196,12 +199,12 @@ void multiply(const PackedProduct& p) {
     for (; kPanels > 1 && panel + kPanels <= whole; panel += kPanels) whole_panels<kPanels>(p, block, block_end, panel);
     for (; panel < whole; ++panel) whole_panels<1>(p, block, block_end, panel);
     if (panel == p.last) continue;
-    // The last panel's columns that are there.
+    // The existing columns of the last panel.
     const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
     const int64_t columns = p.columns - panel * kPanel;
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
     if (columns == 8) {
-      // Half a panel: where vectors of 512 bits are made in two turns it takes half as long.
+      // Half a panel: takes half as long on processors that execute vectors of 512 bits in two steps.
       const auto eight = [&](int64_t row, auto count) {
         eight_columns<count()>(p, p.a + row * p.a_step, b, p.c + row * p.c_step + panel * p.panel_step, initial);
       };

@@ -1,7 +1,7 @@
 #pragma once
-// A matrix product whose right side is packed once and used many times, by rows that may lie far apart: what recurrent layers do at every
-// step. Each element's sum is taken in the order of its depth by one thread, so bits depend neither on the threads nor on how rows are
-// shared out.
+// A matrix product whose right operand is packed once and used many times, with rows of the left operand that may be far apart: recurrent
+// layers, 1x1 convolutions, Winograd's products. One thread sums each element in the order of its depth, so the bits depend neither on the
+// threads nor on how the rows are divided.
 
 #include <cstdint>
 
@@ -29,11 +29,10 @@ struct PackedProduct {
   int64_t c_step, columns;
   const float* initial = nullptr;
   int64_t first = 0, last = 0;
-  int64_t a_ahead =
-      0;  // rows from those that are read to those that are asked for, to be read later; rows of `a` are neighbours then. 0: none
-  int64_t ahead = 0;            // rows from those that are written to those whose lines of c are asked for, to be written next; 0: none
+  int64_t a_ahead = 0;          // rows from those that are read to those that are prefetched; rows of `a` must be consecutive then. 0: none
+  int64_t ahead = 0;            // rows from those that are written to those of c that are prefetched; 0: none
   int64_t panel_step = kPanel;  // floats from panel to panel of c
-  bool relu = false;            // of what was summed
+  bool relu = false;            // applied to the sums
 };
 void multiply_packed(const PackedProduct& product);
 

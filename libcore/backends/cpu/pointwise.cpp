@@ -42,7 +42,7 @@ int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 }  // namespace
 
 namespace {
-constexpr size_t kMostArrays = 7;  // that a gradient is made from
+constexpr size_t kMostArrays = 7;  // that a gradient is computed from
 }
 
 PointwiseGradients::PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads)
@@ -85,7 +85,7 @@ void PointwiseGradients::run(const Operands& operands, float* scratch, std::span
 }
 
 namespace {
-/// A last panel may begin anywhere.
+/// The last panel may start at any column.
 int64_t shift_floats(int64_t columns) { return (panels_of(columns) + 1) * kPanel; }
 }  // namespace
 
@@ -94,8 +94,8 @@ PointwiseProduct::PointwiseProduct(Of of, const TensorType& weight, Into into)
   if (of == Of::kOutput) std::swap(to_at_, from_at_);
 }
 
-/// Columns that panels hold one behind the other. If there are more, the last panel ends with the last of them, so that it is full, and
-/// overlaps the one before it: a sum may be written twice, but not added. Eight are as good as a panel.
+/// Columns in panels that do not overlap. If there are more columns, the last panel ends with the last one of them: it is full and overlaps
+/// the panel before. A sum may be written twice, but not added twice. Eight columns are computed as half a panel.
 int64_t PointwiseProduct::in_turn() const {
   const auto columns = static_cast<int64_t>(to_at_.size());
   return into_ == Into::kAdd || columns % kPanel == 8 ? columns : columns / kPanel * kPanel;
@@ -109,7 +109,7 @@ int64_t PointwiseProduct::scratch_floats() const {
   return packed_floats(to, static_cast<int64_t>(from_at_.size())) + shift_floats(to);
 }
 
-/// packed [panel of what is made][what it is made of], and behind them what sums begin with, readable to the end of any panel.
+/// Packed [panel of outputs][input of the product], followed by the initial sums, which are readable to the end of any panel.
 void PointwiseProduct::pack(const float* weight, const float* scale, const float* shift, float* scratch) const {
   const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size());
   float* shifts = scratch + packed_floats(columns, depth);
@@ -149,7 +149,7 @@ PointwiseConvolution::PointwiseConvolution(const TensorType& weight)
 
 int64_t PointwiseConvolution::scratch_floats() const { return packed_floats(out_, in_) + panels_of(out_) * kPanel; }
 
-/// packed [panel of outputs][input], and behind them the shifts, with which sums begin.
+/// Packed [panel of outputs][input], followed by the shifts, which are the initial sums.
 void PointwiseConvolution::pack(const float* weight, const float* scale, const float* shift, float* scratch) const {
   std::fill_n(scratch, scratch_floats(), 0.0f);
   for (int64_t o = 0; o < out_; ++o) {

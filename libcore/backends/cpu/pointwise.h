@@ -1,6 +1,7 @@
 #pragma once
-// 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators
-// that make the wide side a block at a time, as often as they need it. PointwiseSums: pointwise_sums.cpp.
+// 1x1 convolutions of stride 1 and few channels, and their gradients, in f32 on channels_last images, a block of pixels at a time: pieces
+// of operators that compute the wide side of the convolution block by block and never store it. PointwiseSums and PointwiseMoments are in
+// pointwise_sums.cpp, the rest in pointwise.cpp.
 
 #include <memory_resource>
 #include <span>
@@ -23,15 +24,14 @@ class PointwiseSums {
   int64_t floats() const { return floats_; }  // of the sums of one part
   /// Pixels whose values of both sides stay in the second-level cache.
   int64_t block() const;
-  /// An array that will be read next; it may lie outside of what there is.
+  /// An array that will be read next and is prefetched; it may be outside the allocated memory.
   struct Next {
     const float* at;
     int64_t floats;
   };
-  /// A block of neighbouring pixels, `grad_step` and I floats apart, while the next is asked for.
+  /// Adds a block of consecutive pixels, `grad_step` and I floats apart, and prefetches the next one.
   void add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const;
-  /// The sums of parts that lie `step` floats apart, added up in their order, to where the weight's format wants them. On the compute
-  /// threads.
+  /// Adds the sums of parts, which are `step` floats apart, in their order and writes them in the weight's format. On the compute threads.
   void write(const float* sums, int64_t step, int64_t parts, float* dweight) const;
   /// Sums in double, in the same places, as a matrix [O][I].
   void unpack(const double* sums, double* matrix) const;
@@ -40,10 +40,10 @@ class PointwiseSums {
   struct Tile {
     int64_t wide, last, narrow;  // first channels of the vectors; from there to the last vector; of the single values
     int vectors;
-    int64_t sums;                      // where they lie
+    int64_t sums;                      // their offset
     int64_t lanes_seen, singles_seen;  // how many of the last vector's lanes, and of the single values, other tiles hold too
   };
-  /// body(channel of the wide side, of the narrow side, where their sum lies), those that are no other tile's.
+  /// body(channel of the wide side, channel of the narrow side, offset of their sum), for the sums that belong to this tile.
   template <class Body>
   void each_sum(const Tile& tile, const Body& body) const;
 
@@ -54,15 +54,15 @@ class PointwiseSums {
   std::vector<int64_t> wide_at_, narrow_at_;  // of channels, in the weight's format
 };
 
-/// What the convolution gives, times a scale and plus a shift of each channel, some pixels and channels at a time.
+/// The output of the convolution, scaled and shifted for each channel, some pixels and channels at a time.
 class PointwiseConvolution {
  public:
   /// `weight` [O,I,1,1] in any format.
   explicit PointwiseConvolution(const TensorType& weight);
   int64_t scratch_floats() const;
-  /// Makes the scratch memory what run reads. `scale` and `shift`: [O], or nullptr for 1.
+  /// Fills the scratch memory that run reads. `scale` and `shift`: [O], or nullptr for 1 and 0.
   void pack(const float* weight, const float* scale, const float* shift, float* scratch) const;
-  /// Panels of kPanel channels, from `first` on; those behind the last channel are zero.
+  /// Panels of kPanel channels, from `first` on; channels after the last one are zero.
   struct Panels {
     int64_t first, count;
   };
@@ -71,27 +71,27 @@ class PointwiseConvolution {
     float* at;
     int64_t step, panel_step = kPanel;
   };
-  /// `ask`: for the rows of x that come behind these. `relu`: of what the convolution gives.
+  /// `ask`: prefetches the rows of x after these. `relu`: applied to the output.
   void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask, bool relu = false) const;
 
  private:
   int64_t in_, out_;
   std::vector<int64_t> in_at_, out_at_;  // of channels, in the weight's format
 };
-/// Are x [N,C,H,W] and the weight such a convolution's, of so few channels that making it again costs less than writing and reading it?
+/// Are x [N,C,H,W] and the weight those of a convolution with so few channels that recomputing it costs less than writing and reading it?
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight);
 
-/// What the convolution gives, or the gradient of its input, some pixels at a time.
+/// The output of the convolution, or the gradient of its input, some pixels at a time.
 class PointwiseProduct {
  public:
   enum class Of { kOutput, kInputGradient };
   enum class Into { kWrite, kAdd };
-  /// `weight` [O,I,1,1] in any format. kAdd: to what is there.
+  /// `weight` [O,I,1,1] in any format. kAdd: adds to the output.
   PointwiseProduct(Of of, const TensorType& weight, Into into = Into::kWrite);
   int64_t scratch_floats() const;
-  /// `scale` of the channels that run gets, `shift` of those that it makes (kWrite), or nullptr.
+  /// `scale` of the input channels of run, `shift` of its output channels (kWrite only), or nullptr.
   void pack(const float* weight, const float* scale, const float* shift, float* scratch) const;
-  /// Rows of `from`, `step` apart; those of `to` lie close.
+  /// Rows of `from` are `step` floats apart, those of `to` consecutive.
   void run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to) const;
 
  private:
@@ -102,32 +102,32 @@ class PointwiseProduct {
   Into into_;
 };
 
-/// The means of x's channels and their covariance, by sums over all pixels around values near the means (the pivot), so that large means
-/// lose nothing.
+/// The means of the channels of x and their covariance. Pixels are summed relative to values near the means (the pivot), so that large
+/// means lose no precision.
 class PointwiseMoments {
  public:
   PointwiseMoments(const TensorType& x, int threads);
   int64_t scratch_floats() const;
 
-  /// [I] and [I][I]. Sums of parts are added up in one order: bits depend on the logical thread count only.
+  /// [I] and [I][I]. The parts are added in a fixed order: bits depend on the logical thread count only.
   struct Result {
     std::pmr::vector<double> mean, covariance;
   };
-  /// `room`: for the result and as much again.
+  /// `room`: memory for twice the result.
   Result run(const float* x, float* scratch, std::pmr::memory_resource& room) const;
 
  private:
   int64_t slot_floats() const;
-  /// The means of some pixels, which lie spread over x.
+  /// The means of some pixels, evenly spread over x.
   std::pmr::vector<float> pivot(const float* x, std::pmr::memory_resource& room) const;
 
   int64_t pixels_, channels_, threads_, parts_, block_;
   PointwiseSums products_;
 };
-/// to += from; rows `from_step` and `channels` floats apart. Asks for the rows of `to` behind these.
+/// to += from; rows are `from_step` and `channels` floats apart. Prefetches the rows of `to` after these.
 void add_rows(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to);
 
-/// Both gradients of the convolution, where the gradient of what it gave is made when a block needs it, and held nowhere else.
+/// Both gradients of the convolution. The gradient of its output is computed when a block needs it and is never stored.
 class PointwiseGradients {
  public:
   /// x [N,C,H,W], weight and dweight [O,C,1,1] in any format.
@@ -140,7 +140,7 @@ class PointwiseGradients {
   };
   /// Writes the gradient of pixels [first, first + count), rows of O floats.
   using Make = FunctionRef<void(int64_t first, int64_t count, float* to)>;
-  /// `from`: arrays of O floats a pixel that make reads, which are asked for.
+  /// `from`: arrays of O floats a pixel that make reads; they are prefetched.
   void run(const Operands& operands, float* scratch, std::span<const float* const> from, Make make) const;
 
  private:
@@ -149,8 +149,8 @@ class PointwiseGradients {
   PointwiseSums sums_;
 };
 
-/// Are the inputs x and weight, and outputs 0 and 1, their gradients, such a convolution's, of so few channels that this is faster than
-/// products of their own?
+/// Are the inputs x and weight, and their gradients (outputs 0 and 1), those of a convolution with so few channels that this is faster than
+/// two separate products?
 Support supports_pointwise_gradients(const KernelQuery& query, int x, int weight);
 
 }  // namespace galley

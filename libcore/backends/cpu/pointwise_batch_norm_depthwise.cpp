@@ -1,13 +1,18 @@
-// pointwise_batch_norm_depthwise and its gradients in f32: batch_norm_depthwise of what a 1x1 convolution of so few channels gives that
-// products cost less than reading it. That wide array W x is written nowhere. Forwards its statistics follow from the moments of x, as they
-// are linear and quadratic in them: the mean W m, the variance w C w of each row w of W, m and C the mean and covariance of x; then its
-// lines are made, normalised by the convolution itself, whose weight takes the scale and whose sums begin with the shift.
+// line_buffer: pointwise_batch_norm_depthwise and its gradients in f32: batch_norm_depthwise of the output of a 1x1 convolution W x with so
+// few input channels that computing it costs less than reading it. That wide image is never written.
 //
-// Backwards, with g the gradient behind the norm, that of the norm's input is d = a g + b (W x - mean) + offset, where a is known
-// beforehand, and b and the offset follow from sums over g. One pass makes the lines again, gathers g, and of it both products that need
-// it: dx = (a W)^T g and G, the sum of g x^T, from which the sums of g (W x - mean) follow too. What is left is a product of x alone, a
-// second pass over the narrow arrays: dx += (W^T b W) x + W^T (offset - b mean). dweight is a G and what the moments of x give, which the
-// other direction has summed. Bits depend on the logical thread count only, where that needs more parts.
+// Forward: its statistics follow from the moments of x, in which they are linear and quadratic: the mean is W m, and the variance of a
+// channel is w C w, with w its row of W, and m and C the mean and covariance of x. Then each line is computed, normalized by the
+// convolution itself, whose weight is scaled and whose sums start with the shift.
+//
+// Backward: with g the gradient of the norm's output, the gradient of its input is d = a g + b (W x - mean) + offset, where a is known
+// beforehand, and b and the offset follow from sums over g. The first pass recomputes the lines, gathers g, and multiplies it twice: dx =
+// (a W)^T g, and G, the sum of g x^T, which also gives the sums of g (W x - mean). The rest of dx is a product of x alone, a second pass
+// over narrow arrays: dx += (W^T b W) x + W^T (offset - b mean). dweight is a G plus a term of the moments of x, which the forward pass has
+// summed.
+//
+// 2 operations for each wide value and input channel forward, 6 backward, which take about half of the time; gathering the gradient and the
+// depthwise sums take the rest. Bits depend on the logical thread count only, where it needs more parts.
 
 #include <algorithm>
 
@@ -20,10 +25,11 @@ namespace {
 
 using namespace norm_depthwise;
 
-constexpr int64_t kBandBlocks = conv_threshold::kLineFloatBlocks.value;     // of lines, whose products are summed in float
-constexpr int64_t kNarrowFloats = conv_threshold::kLineNarrowFloats.value;  // of pixels of x whose part of the gradient is made together
+constexpr int64_t kBandBlocks = conv_threshold::kLineFloatBlocks.value;  // of lines, whose products are summed in float
+constexpr int64_t kNarrowFloats =
+    conv_threshold::kLineNarrowFloats.value;  // of pixels of x whose part of the gradient is computed together
 
-/// What the 1x1 convolution before the norm gives: of x's shape, with the channels of its weight.
+/// The output of the 1x1 convolution before the norm: the shape of x with the channels of the weight.
 TensorType made_by(const TensorType& x, const TensorType& weight) {
   TensorType type = x;
   type.shape[1] = weight.shape[0];
@@ -38,7 +44,7 @@ class Room : public std::pmr::monotonic_buffer_resource {
   Room(float* memory, int64_t floats)
       : monotonic_buffer_resource(memory, static_cast<size_t>(floats) * 4, std::pmr::null_memory_resource()) {}
 };
-/// What they take: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
+/// Their size: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
 int64_t room_floats(int64_t in, int64_t out) { return 2 * (3 * out * in + 3 * in * in + 16 * (in + out) + 64); }
 
 /// A weight [O,I,1,1] in any format as a matrix [O][I].
@@ -67,12 +73,12 @@ struct MadeLines {
   const float *x, *packed;
   int64_t channels;  // of x
 
-  /// A slice of a line before the activation, packed; relu is applied at once.
+  /// A slice of a line before the activation, packed; relu is applied already.
   void make(const LineSlice& at, float* to, int64_t chunk) const {
     convolution.run(x + (at.image * g.x[2] + at.row) * g.x[3] * channels, packed, g.x[3], {at.slice.first / kPanel, at.slice.chunks()},
                     {to, kPanel, chunk}, at.slice.first == 0, g.activation == Activation::kRelu);
   }
-  /// What is left of it: from `z`, which may be `to`.
+  /// The rest of the activation: from `z`, which may be `to`.
   void activate(const float* z, const Slice& slice, float* to, int64_t chunk) const {
     if (g.activation == Activation::kRelu || g.activation == Activation::kNone) return;
     for (int64_t i = 0; i < slice.chunks(); ++i) depthwise_lines::activate(z + i * chunk, g.activation, to + i * chunk, g.x[3] * kLanes);
@@ -239,8 +245,7 @@ class Backward : public PreparedKernel {
     MadeLines lines;
     float *dx, *memory;
 
-    /// Where the activation's argument lies, as far from `normalised` as in its array: in its place, if what the activation gives tells
-    /// enough.
+    /// The packed argument of the activation. It shares the memory of `normalised` where the output of the activation determines its slope.
     float* argument(const LineSlice& at, float* normalised) const {
       if (lines.g.activation != Activation::kHardswish) return normalised;
       return self.gradient_.packed_line().inner(memory + self.arguments_at_ + at.slot * self.argument_floats(), 0);

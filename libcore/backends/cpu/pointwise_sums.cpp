@@ -1,8 +1,11 @@
-// The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i].
-// Both sides are read where they lie; whatever would pack them would take as long as the products. The side with more channels is taken by
-// vectors, the other by single values for all of a vector's lanes, and a tile's sums stay in registers over a block of pixels that a near
-// cache holds, and are then added to those of the blocks before it. Tiles at an end overlap those before them, so that all are full. Bits
-// depend on the instruction set and the logical thread count only.
+// Sums of outer products over pixels without packing: S[o][i] = sum over p of grad[p][o] x[p][i], the weight gradient of 1x1 convolutions
+// with few channels, and the moments of an image (PointwiseMoments).
+//
+// Both operands are read where they are, rows of channels: with few channels, packing would take as long as the products. The wider side is
+// loaded as vectors, the narrower one is broadcast; a register tile of 3 vectors by 4 values (4 by 6 with AVX-512) is accumulated over a
+// block of pixels that the first-level cache holds, then added to the sums in memory. Tiles at an end overlap the ones before, so that all
+// are full. 2 pixels inputs outputs operations; loads and memory bound it. Bits depend on the instruction set and the logical thread count
+// only.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -35,8 +38,8 @@ constexpr int64_t kLine = 64;  // bytes
 struct Block {
   const float *wide, *narrow;  // taken by vectors; by single values
   int64_t wide_step, narrow_step, pixels;
-  int64_t last;     // channels from the first vector to the last one; the others lie side by side
-  const char* ask;  // what will be wanted next, a cache line at each pixel for the first `ask_lines`
+  int64_t last;     // channels from the first vector to the last one; the others are consecutive
+  const char* ask;  // prefetched: a cache line at each of the first `ask_lines` pixels
   int64_t ask_lines;
 };
 
@@ -90,12 +93,12 @@ HWY_INLINE void each_vector(int64_t channels, const Body& body) {
       [=](auto value, float* to) GALLEY_LOOP { hn::BlendedStore(value, mask, d, to); });
 }
 
-/// to = x - pivot; sums grow by those of `to`.
+/// to = x - pivot; adds `to` to the sums.
 void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to,
             float* HWY_RESTRICT sums) {
   each_vector(channels, [&](int64_t c, auto load, auto store) GALLEY_LOOP {
     const auto shift = load(pivot + c);
-    // Two sums: with one, each row would wait for the one before.
+    // Two sums: with one, each addition would wait for the one before.
     hn::Vec<D> sum[] = {load(sums + c), hn::Zero(D())};
     const auto take_row = [&](int64_t at, hn::Vec<D>& own) GALLEY_LOOP {
       const auto value = hn::Sub(load(x + at), shift);
@@ -234,7 +237,7 @@ void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, in
   for (const Next& array : next) lines += array.floats * 4 / kLine;
   const auto count = static_cast<int64_t>(tiles_.size());
   for (const Tile& tile : tiles_) {
-    // Each tile asks for its share: all at once would fill the queue of the memory, which idles later.
+    // Each tile prefetches a part: all at once would fill the queue of outstanding loads, and memory would idle later.
     int64_t from = lines * tile_number / count, share = lines * (tile_number + 1) / count - from;
     const Next* array = next.data();
     for (; array != next.data() + next.size() && from >= array->floats * 4 / kLine; ++array) from -= array->floats * 4 / kLine;

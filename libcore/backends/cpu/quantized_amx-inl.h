@@ -1,24 +1,25 @@
-// Products of quantized activations with packed weights by the tile unit (Intel AMX), compiled for AVX-512 alone. Included by
-// quantized_gemm.cpp, behind its vector pieces, once for each instruction set that takes it.
+// Products of quantized activations and packed weights by the tile unit (Intel AMX), compiled for AVX-512 only. quantized_gemm.cpp includes
+// it after its vector code.
 //
-// A tile of the left side is 64 bytes of each of 16 pixels; a tile of the right side is 16 quads of a block of weights, just as they lie; a
-// tile of sums is 16 pixels x 16 outputs. Where a run of the window ends within a tile, the weights behind it are zeros, so that what the
-// pixels hold there does not matter. Pixels at equal distances are read where they are; others are laid out in tiles once for all outputs.
+// A tile of the left operand is 64 bytes of each of 16 pixels; a tile of the right operand is 16 quads of a block of weights, in place; a
+// tile of sums is 16 pixels x 16 outputs. Where a run of the window ends within a tile, the weights after it are zeros, so the bytes that
+// the pixels hold there do not matter. Pixels at equal distances are read in place; others are copied into tiles once for all outputs. The
+// tile unit bounds it.
 
 HWY_BEFORE_NAMESPACE();
 namespace galley::quantized {
 namespace HWY_NAMESPACE {
 
 constexpr int64_t kTileRows = amx::kRows, kTileBytes = amx::kBytes, kTileSize = amx::kSize, kTileQuads = kTileBytes / kQuad;
-constexpr int64_t kMostTiles = quantized_threshold::kAmxTiles.value;        // of pixels, laid out at a time
-constexpr int64_t kPanelBytes = quantized_threshold::kAmxPanelBytes.value;  // and what they take
-constexpr int64_t kTailPixels = quantized_threshold::kAmxTailPixels.value;  // so few behind the last whole tile are left to vpdpbusd
+constexpr int64_t kMostTiles = quantized_threshold::kAmxTiles.value;        // of pixels, copied at a time
+constexpr int64_t kPanelBytes = quantized_threshold::kAmxPanelBytes.value;  // and their bytes
+constexpr int64_t kTailPixels = quantized_threshold::kAmxTailPixels.value;  // so few after the last whole tile are left to vpdpbusd
 
-/// How a product is cut.
+/// The division of a product.
 struct TilePlan {
-  int64_t run_tiles, depth_tiles, blocks, group;  // of a run, of the whole window; of outputs; pixels laid out at a time
+  int64_t run_tiles, depth_tiles, blocks, group;  // of a run, of the whole window; of outputs; pixels copied at a time
   bool padded;                                    // a run ends within a tile
-  int64_t pads_at, panel_at, bytes;               // in the room: behind the tables of offsets
+  int64_t pads_at, panel_at, bytes;               // in the scratch memory, after the tables of offsets
 
   TilePlan(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
     run_tiles = (run_quads + kTileQuads - 1) / kTileQuads;
@@ -33,14 +34,14 @@ struct TilePlan {
   }
 };
 
-/// Where the tiles of 16 pixels lie: tile k from base + at[k] on, its rows `stride` apart.
+/// The tiles of 16 pixels: tile k is at base + at[k], its rows are `stride` bytes apart.
 struct PixelTile {
   const uint8_t* base;
   const int32_t* at;
   int64_t stride;
 };
 
-/// Where the tiles of a block of weights lie: at[k] >= 0 in the weights, else among the padded ones.
+/// The tiles of a block of weights: in the weights where at[k] >= 0, else among the padded tiles.
 struct WeightTile {
   const int8_t* weights;
   const int8_t* pads;
@@ -53,7 +54,7 @@ template <int kPixels, int kBlocks>
 HWY_NOINLINE void tile_products(const PixelTile* pixels, const WeightTile* weights, int64_t depth, const int32_t* starts, int32_t* sums) {
   // Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights.
   const amx::Hardware unit;
-  unit.load<0>(starts, 0);  // a row for every pixel
+  unit.load<0>(starts, 0);  // the same row for every pixel
   if constexpr (kBlocks > 1) unit.load<1>(starts + kBlock, 0);
   if constexpr (kPixels > 1) unit.load<2>(starts, 0);
   if constexpr (kPixels > 1 && kBlocks > 1) unit.load<3>(starts + kBlock, 0);
@@ -77,7 +78,7 @@ HWY_NOINLINE void tile_products(const PixelTile* pixels, const WeightTile* weigh
   if constexpr (kPixels > 1 && kBlocks > 1) unit.store<3>(sums + kTileRows * kStep + kBlock, kStep * 4);
 }
 
-/// Lays out 16 pixels, the last one again where there are fewer.
+/// Copies 16 pixels into tiles; where there are fewer, the last one is repeated.
 void lay_tile(const Product& p, const TilePlan& plan, int64_t pixel, uint8_t* HWY_RESTRICT to) {
   const int64_t run_bytes = p.run_quads * kQuad;
   for (int64_t row = 0; row < kTileRows; ++row) {
@@ -94,7 +95,7 @@ void lay_tile(const Product& p, const TilePlan& plan, int64_t pixel, uint8_t* HW
 void multiply_in_tiles(const Product& p) {
   const int64_t begin = p.begin / kBlock * kBlock, quads = p.runs * p.run_quads, block_bytes = quads * kBlock * kQuad;
   const TilePlan plan(p.runs, p.run_quads, p.pixels, p.end - begin);
-  auto* place = reinterpret_cast<int32_t*>(p.tiles);  // in `a`, in a laid-out tile, in a block of weights
+  auto* place = reinterpret_cast<int32_t*>(p.tiles);  // offsets in `a`, in a copied tile, in a block of weights
   auto* laid_place = place + plan.depth_tiles;
   auto* weight_place = laid_place + plan.depth_tiles;
   auto* pads = reinterpret_cast<int8_t*>(p.tiles + plan.pads_at);

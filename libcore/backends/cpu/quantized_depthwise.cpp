@@ -1,6 +1,9 @@
-// Depthwise quantized convolutions on channels_last images, 16 channels a task. Input rows are laid out in pairs, widened: one 32-bit lane
-// holds a channel's values of two rows, less the zero point, so that vpmaddwd adds two taps of a column at once. A pair serves every output
-// row that its two lie under; rows of odd number use the pairs with weights shifted by one row. Sums are exact.
+// depthwise: quantized depthwise convolutions on channels_last images, a chunk of 16 channels a task.
+//
+// Input rows are packed in pairs: a 32-bit lane holds the values of a channel in two rows, widened to 16 bits and less the zero point, so
+// one vpmaddwd (vpdpwssd with VNNI) adds two taps of a column. A pair serves every output row whose window contains both rows; windows that
+// start in an odd row use the same pairs with weights shifted by one row. Sums are exact. One product for two taps and a vector bounds it;
+// with hardswish the epilogue takes as long as the products of a 3x3 kernel.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -41,7 +44,7 @@ struct DepthwiseTask {
   int32_t zero_point = 0;
   uint8_t flip = 0;
   bool vnni = false;                 // vpdpwssd
-  int64_t columns = 0;               // of a laid-out row
+  int64_t columns = 0;               // of a packed row
   int32_t* rows = nullptr;           // room: [kernel_h / 2 + 1][columns][16]
   const int32_t** row_at = nullptr;  // room: [kernel_h / 2 + 1]
   int32_t* weights = nullptr;        // room: [parity][kernel_h / 2 + 1][kernel_w][16]
@@ -98,7 +101,7 @@ void lay_weights(const DepthwiseTask& t) {
   }
 }
 
-/// Rows `top` and the next of the image (zero point where they lie outside) into `out`.
+/// Packs rows `top` and top + 1 of the image (the zero point where they are outside) into `out`.
 void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
   const hn::Rebind<uint8_t, D32> d8;
   const D16 d16;
@@ -183,7 +186,7 @@ struct Pixels<Products, 0> {
   HWY_INLINE void store(int32_t*) const {}
 };
 
-/// Pairs of laid-out rows times their weights.
+/// Pairs of packed rows times their weights.
 template <class Products, int kCount>
 HWY_NOINLINE void pixel_sums(const int32_t* const* rows, int64_t pairs, int64_t at, int64_t step, int64_t kernel_w,
                              const int32_t* HWY_RESTRICT weights, int32_t* HWY_RESTRICT sums) {
@@ -205,7 +208,7 @@ template <class Products, int... kOthers>
 constexpr std::array<PixelSums, sizeof...(kOthers)> pixel_sums_of(std::integer_sequence<int, kOthers...>) {
   return {pixel_sums<Products, kOthers + 1>...};
 }
-/// By pixels: a line's last ones together, since a single one waits for each of its own sums.
+/// By number of pixels. The last pixels of a line are computed together, since a single one would wait for each of its sums.
 template <class Products>
 constexpr std::array<PixelSums, kAtOnce> kPixelSums = pixel_sums_of<Products>(std::make_integer_sequence<int, kAtOnce>());
 
@@ -214,7 +217,7 @@ void rows_by(const DepthwiseTask& t) {
   lay_weights(t);
   const int64_t slots = t.kernel_h / 2 + 1, row_size = t.columns * kChunk, step = t.stride_w * kChunk;
   const int64_t top = t.begin * t.stride_h - t.padding_h;
-  int64_t laid = 0;  // pairs that have been laid out, of rows top + 2 pair
+  int64_t laid = 0;  // pairs that have been packed, of rows top + 2 pair
   for (int64_t h = t.begin; h < t.end; ++h) {
     const int64_t from = (h - t.begin) * t.stride_h, parity = from % 2, first = from / 2, pairs = (parity + t.kernel_h + 1) / 2;
     laid = std::max(laid, first);
@@ -288,7 +291,7 @@ class QuantizedDepthwise : public PreparedKernel {
     task_.columns = (y_[3] - 1) * stride[1] + w[3];
     if (q.has(4)) results_.set_residual(a.residual_scale, a.residual_zero_point, q.in(4).dtype);
     chunks_ = (x_[1] + kChunk - 1) / kChunk;
-    // Bands repeat the rows that their windows share: no more of them than the threads need.
+    // Bands repeat the rows that their windows share: no more bands than the threads need.
     const int64_t wanted = threads_ == 1 ? 1 : 4 * threads_;
     bands_ = std::clamp<int64_t>((wanted + x_[0] * chunks_ - 1) / (x_[0] * chunks_), 1, std::max<int64_t>(1, y_[2] / 8));
     rows_bytes_ = (w[2] / 2 + 1) * task_.columns * kChunk * 4;

@@ -1,5 +1,5 @@
-// Vector pieces of the quantized kernels, compiled anew for each instruction set (no include guard of the common kind): products of small
-// integers and the way from sums to results. x86's instructions are named where Highway 1.0 has no operation for them.
+// Vector pieces of the quantized kernels: products of small integers, and the epilogue that turns sums into results. Compiled for each
+// instruction set (hence the unusual include guard). x86 instructions are named where Highway 1.0 has no operation for them.
 
 #include "libcore/backends/cpu/activate.h"
 #include "libcore/backends/cpu/quantized_gemm.h"
@@ -61,7 +61,7 @@ HWY_INLINE V32 dot_pairs(hn::Vec<D16> a, hn::Vec<D16> b, V32 sum) {
 /// sum + the four products of u8 and i8 of each lane.
 HWY_INLINE V32 dot_quads(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
 #if HWY_TARGET <= HWY_AVX3
-  // By name: the compiler's intrinsic wants the whole function compiled for VNNI. Only run where the processor has it.
+  // By name: the compiler's intrinsic requires that the whole function is compiled for VNNI. Runs only where the processor has it.
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "vm"(b.raw));
   return sum;
 #else
@@ -87,13 +87,13 @@ HWY_INLINE V32 dot_quads_reduced(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
 #endif
 }
 
-/// How two vectors of small integers are multiplied and added up.
+/// Ways to multiply two vectors of small integers and add the products.
 struct PairProducts {  // i16
   using D = D16;
   static HWY_INLINE V32 dot(hn::Vec<D16> a, hn::Vec<D16> b, V32 sum) { return dot_pairs(a, b, sum); }
 };
 #if HWY_TARGET <= HWY_AVX3
-struct PairProductsVnni {  // i16, the products and their sum by one instruction; only run where the processor has it
+struct PairProductsVnni {  // i16, the products and their sum by one instruction; runs only where the processor has it
   using D = D16;
   static HWY_INLINE V32 dot(hn::Vec<D16> a, hn::Vec<D16> b, V32 sum) {
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(b.raw), "vm"(a.raw));
@@ -110,7 +110,7 @@ struct ReducedProducts {
   static HWY_INLINE V32 dot(hn::Vec<DI8> a, hn::Vec<DI8> b, V32 sum) { return dot_quads_reduced(hn::BitCast(DU8(), a), b, sum); }
 };
 
-/// kCount vectors by recursion: members, not an array, which GCC 12 leaves in memory around the loops that use it.
+/// kCount vectors as nested members: GCC 12 would keep an array in memory around the loops that use it.
 template <class D, int kCount>
 struct Vectors {
   hn::Vec<D> head;
@@ -160,7 +160,7 @@ HWY_INLINE void add_products(Vectors<D32, kCount>& sums, V x, const Vectors<type
   }
 }
 
-/// Values to integers 0..255 (of u8): half to even. v lies within the bounds that the epilogue sets, far below 2^22, so that adding
+/// Rounds values to integers 0..255 (of u8), half to even. v is within the bounds of the epilogue, far below 2^22, so that adding
 /// 1.5 2^23 leaves the rounded number in the low bits.
 struct Rounding {
   explicit Rounding(int32_t zero_point) : magic(hn::Set(DF(), 12582912.0f)), off(hn::Set(D32(), 0x4B400000 - zero_point)) {}
@@ -236,7 +236,7 @@ HWY_INLINE void finish_rows(const Epilogue& e, const int32_t* HWY_RESTRICT sums,
   }
 }
 
-/// Activations by functions: values to an array, through the function, to levels.
+/// Other activations: values go to an array, through the function, and to levels.
 template <int kStep>
 HWY_NOINLINE void finish_by_function(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block,
                                      int64_t first, int64_t last) {
@@ -377,7 +377,7 @@ HWY_NOINLINE void finish_packed(const Epilogue& e, const int32_t* HWY_RESTRICT s
     return _mm512_cvtps_epi32(_mm512_min_ps(v, high));
   };
   for (int64_t r = 0; r < rows; r += kRows) {
-    // Of rows that are not there the last stands in.
+    // The last row stands in for missing rows.
     const auto row = [&](int64_t i) { return r + i < rows ? r + i : rows - 1; };
     __m512i words[2];
     for (int i = 0; i < 2; ++i) {

@@ -1,6 +1,6 @@
-// Requantization of float arrays: from floats to bytes, and the epilogue of operators whose results are no matrix products (sums, products
-// and pools of bytes). One pass over the values in place or to bytes, some ten instructions a vector, so the caches bound it. Values are
-// rounded to nearest even by adding 1.5 * 2^23, which leaves the integer in the low bits of the sum (as XNNPACK does it).
+// Requantization of float arrays: from floats to bytes, and the epilogue of operators whose results are not matrix products (sums, products
+// and pools of bytes). One pass over the values, about ten instructions a vector, so the caches bound it. Values are rounded to nearest
+// even by adding 1.5 * 2^23, which leaves the integer in the low bits of the sum (the magic bias of XNNPACK).
 
 #include "libcore/backends/cpu/quantized_epilogue.h"
 
@@ -27,7 +27,7 @@ namespace galley::quantized {
 /// What an epilogue does to a value before it bounds it.
 enum class Gate { kNone, kScale, kHardsigmoid, kHardswish };
 
-/// Bytes of rounded values: the zero point (of u8) is added, and the highest bit turned by `flip`.
+/// Bytes of rounded values: the zero point (of u8) is added, and the highest bit is inverted where `flip` is 0x80.
 struct ByteOutput {
   int32_t zero_point;
   uint8_t flip;

@@ -1,5 +1,6 @@
 #pragma once
-// What turns the integer sums of an operator into its results, made ready once: scales and biases of each output, bounds, zero points.
+// The epilogue of quantized operators, which turns integer sums into results: scales and biases of each output, bounds and zero points,
+// prepared once.
 
 #include <cstddef>
 
@@ -7,12 +8,12 @@
 
 namespace galley::quantized {
 
-/// 0x80 where bytes of that dtype become u8 by turning their highest bit (i8), else 0. Also what is added to their zero point.
+/// 0x80 where bytes of that dtype become u8 by inverting their highest bit (i8), else 0. The same number is added to their zero point.
 inline uint8_t flip_of(DType dtype) { return dtype == DType::kI8 ? 0x80 : 0; }
 
-/// Bounds and zero point of results, `levels` being behind the activation: none, relu and relu6 bound by low and high.
+/// Sets the bounds and the zero point of results. The activations none, relu and relu6 are part of the bounds.
 void set_results(Epilogue& epilogue, const QuantizedOutput& output, Activation activation);
-/// Does the epilogue compute in levels of the result from the start (scales divided by it)?
+/// Does the epilogue compute in levels of the result from the start (all scales divided by the output scale)?
 bool in_levels(const QuantizedOutput& output, Activation activation);
 
 /// Epilogues of products: one scale an output channel.
@@ -25,7 +26,7 @@ class Results {
 
   int64_t outputs() const { return outputs_; }
   int64_t scratch_bytes() const { return 2 * padded_outputs(outputs_) * 4; }
-  /// Writes the scales and biases into `scratch` (64-byte aligned); bias may be null. `input_scale` in place of the attribute's.
+  /// Writes the scales and biases into `scratch` (64-byte aligned); bias may be null. `input_scale` replaces the attribute.
   Epilogue epilogue(const float* weight_scale, const float* bias, std::byte* scratch, double input_scale) const;
   Epilogue epilogue(const float* weight_scale, const float* bias, std::byte* scratch) const {
     return epilogue(weight_scale, bias, scratch, input_scale_);

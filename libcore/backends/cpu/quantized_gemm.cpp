@@ -1,5 +1,6 @@
-// See quantized_gemm.h. A tile of pixels times a step of outputs stays in registers over the whole window; its sums pass through a small
-// array to the epilogue.
+// The products of quantized_gemm.h. A register tile of pixels by one step of outputs (12 by 32 with AVX-512, 6 by 16 with AVX2) is
+// accumulated over the whole window; its sums pass through a small array to the epilogue. 2 pixels inputs outputs taps operations; the
+// products bound it; with 64 inputs the epilogue costs as much.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -33,7 +34,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if GALLEY_QUANTIZED_VECTORS
 
-/// Widens `vectors` vectors' worth of outputs: [quad][first two, last two][vector][output][2].
+/// Widens the weights of `vectors` vectors of outputs to [quad][first two, last two][vector][output][2].
 void widen_weights(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64_t quads, int vectors, int16_t* HWY_RESTRICT wide) {
   const D16 d16;
   const hn::Repartition<int8_t, D16> d8;
@@ -63,14 +64,14 @@ void compensation(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64
     const int8_t* w = weights + first / 16 * block_bytes + first % 16 * 4;
     auto sum = hn::Zero(d32);
     if (zero_point != 0) {
-      // Two weights fit 16 bits: no need of VNNI, which AVX-512 alone does not promise.
+      // Two weights fit 16 bits, so this needs no VNNI, which AVX-512 alone does not promise.
       for (int64_t q = 0; q < quads; ++q) sum = dot_quads_reduced(ones, hn::LoadU(hn::RebindToSigned<DU8>(), w + q * 64), sum);
     }
     hn::Store(hn::Mul(sum, hn::Set(d32, -zero_point)), d32, out + first);
   }
 }
 
-/// sums[row][output] of a tile with widened weights. kAsk: for a block of others, `ahead`, that are widened next.
+/// sums[row][output] of a tile with widened weights. kAsk: prefetches `ahead`, a block of weights that is widened next.
 template <int kRows, int kWide, bool kAsk>
 HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t* HWY_RESTRICT w, const int8_t* ahead,
                              int32_t* HWY_RESTRICT sums) {
@@ -92,8 +93,8 @@ HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t*
   tile.store(sums);
 }
 
-/// The same of weights as they lie, for so few pixels that widening would cost more than it saves; of each quad the pixel holds the values
-/// 0, 2, 1, 3: what shifts make of a lane's bytes.
+/// The same with weights read in place, for so few pixels that widening would cost more than it saves. Each quad of the pixel holds the
+/// values 0, 2, 1, 3, the order that shifts of a lane's bytes produce.
 template <int kRows, int kWide>
 HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes,
                            int32_t* HWY_RESTRICT sums) {
@@ -116,7 +117,7 @@ HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HW
   tile.store(sums);
 }
 
-/// The same of bytes, by vpdpbusd or vpmaddubsw. kAsk: for a block of weights, `ahead`.
+/// The same of bytes, by vpdpbusd or vpmaddubsw. kAsk: prefetches a block of weights, `ahead`.
 template <int kRows, int kWide, bool kReduce, bool kAsk>
 HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int8_t* ahead,
                              const int32_t* HWY_RESTRICT from, int32_t* HWY_RESTRICT sums) {
@@ -171,7 +172,7 @@ void multiply_all(const Product& p) {
   constexpr int64_t kTogether = HWY_TARGET <= HWY_AVX3 ? 2 : 8;  // tiles whose sums are finished together
   HWY_ALIGN int32_t sums[kTogether * kMostRows * kStep];
   const int64_t quads = p.runs * p.run_quads, block_bytes = quads * kBlock * kQuad, wide_step = quads * kQuad * kStep;
-  // As many tiles as needed, of sizes as equal as possible.
+  // Tiles of sizes as equal as possible.
   const int64_t most = p.few ? static_cast<int64_t>(FewRows::size()) : kMostRows, tiles = (p.pixels + most - 1) / most;
   const int64_t begin = p.begin / kBlock * kBlock, stretch = p.resident ? p.end - begin : kStep;
   for (int64_t from = begin; from < p.end; from += stretch) {
@@ -188,7 +189,7 @@ void multiply_all(const Product& p) {
     }
     for (int64_t tile = 0; tile < tiles;) {
       const int64_t pixel = p.pixels * tile / tiles, behind = std::min(tiles, tile + kTogether), count = p.pixels * behind / tiles - pixel;
-      // Rows of which four bytes at a time are read are not guessed by the processor: the next pixels are asked for.
+      // The processor does not predict rows that are read four bytes at a time: prefetch the next pixels.
       if (p.far && from == begin && behind < tiles && p.runs == 1 && p.path != Path::kExact) {
         const int64_t next = p.pixels * std::min(tiles, behind + kTogether) / tiles;
         const auto* a = static_cast<const uint8_t*>(p.a);
@@ -199,7 +200,7 @@ void multiply_all(const Product& p) {
         const int16_t* wide = p.wide + (block - from) / kStep * wide_step;
         const int32_t* start = p.starts + (block - from);
         const bool full = vectors_of(block) == kVectors;
-        // What results are added to, and their places, come near while the products are made; of few inputs, the products before those.
+        // Prefetch the residual and the places of the results during the products; with few inputs, one group of tiles earlier.
         if (p.far || p.epilogue.residual != nullptr) {
           const int64_t first =
               p.far && quads <= quantized_threshold::kPrefetchQuads.value && to - from <= quantized_threshold::kPrefetchOutputs.value
@@ -215,7 +216,7 @@ void multiply_all(const Product& p) {
         for (int64_t t = tile; t < behind; ++t) {
           const int64_t rows = p.pixels * (t + 1) / tiles - p.pixels * t / tiles;
           const auto at = static_cast<size_t>(rows - 1);
-          // The first tiles ask for the next outputs' weights, a block each: of few pixels, weights come from memory once.
+          // The first tiles prefetch the weights of the next outputs, a block each: with few pixels, weights come from memory once.
           const bool asks = t < kStep / kBlock && block + kStep < p.epilogue.channels;
           const int8_t* ahead = weights + (kStep / kBlock + t) * block_bytes;
           const int32_t* pixels = p.pixel_at + pixel + done;

@@ -1,15 +1,17 @@
 #pragma once
-// Products of quantized activations with packed weights, and what turns their integer sums into a result: the inner loops of
-// quantized_conv2d and the quantized linear layers. Compiled for each vector instruction set (Google Highway), chosen at run time.
+// Products of quantized activations and packed weights with their epilogue: the inner loops of quantized_conv2d and of the quantized linear
+// layers. Compiled for each vector instruction set (Google Highway) and chosen at run time.
 //
-// Weights lie as [outputs / 16][quads][16][4] i8, a quad being four consecutive inputs of one tap of the window (the blocked formats
-// AcdB16a4b and AB16a4b): one layout for the four ways to multiply.
-//   amx      u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd): tiles of AMX
-//   vnni     u8 x i8, four products a 32-bit lane in one instruction (vpdpbusd): AVX-512 with VNNI
-//   reduced  u8 x i8, two products in 16 bits (vpmaddubsw): only where the node promises that they fit
-//   exact    both sides widened to i16 (vpmaddwd): always right
-// All but the last read activations as bytes, i8 ones moved by 128; their zero point is taken off by the sum of an output's weights. The
-// last takes it off as it widens. The 32-bit sums of all are the same.
+// Weights are [outputs / 16][quads][16][4] i8, where a quad is four consecutive inputs of one tap (the blocked formats AcdB16a4b and
+// AB16a4b): one layout for the four ways to multiply (quantized_paths.cpp):
+//
+// amx: u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd); vnni: u8 x i8, four products a 32-bit lane in one instruction
+// (vpdpbusd); reduced: u8 x i8, two products in 16 bits (vpmaddubsw), only where the node promises that they fit; exact: both operands
+// widened to i16 (vpmaddwd), always right.
+//
+// All but exact read activations as bytes, i8 ones offset by 128, and correct for the zero point by the sum of an output's weights; exact
+// subtracts the zero point as it widens. The 32-bit sums are the same on all paths. The scheme is that of gemmlowp (Jacob et al.,
+// "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018).
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +22,7 @@
 namespace galley::quantized {
 
 inline constexpr int64_t kBlock = 16;     // outputs of a block of weights
-inline constexpr int64_t kQuad = 4;       // inputs that lie together
+inline constexpr int64_t kQuad = 4;       // consecutive inputs
 inline constexpr int64_t kMostStep = 32;  // outputs that one pass computes: one block, or two with 512 bits
 /// Arrays with one number an output are padded to a multiple of this.
 inline int64_t padded_outputs(int64_t outputs) { return (outputs + kMostStep - 1) / kMostStep * kMostStep + kMostStep; }
@@ -28,7 +30,7 @@ inline int64_t quads_of(int64_t channels) { return (channels + kQuad - 1) / kQua
 
 /// How a sum becomes a result: v = sum * scale[o] + bias[o] + residual_scale * residual, then the activation, then
 /// round(clamp(v * to_levels, low, high)) + zero_point; `activation` none, relu and relu6 are in the bounds, and to_levels in the scales.
-/// Zero points and integers are those of u8; i8 arrays are u8 ones with the highest bit turned (`flip` 0x80).
+/// Zero points and integers are those of u8; i8 arrays are u8 ones with the highest bit inverted (`flip` 0x80).
 struct Epilogue {
   const float* scale = nullptr;  // [padded outputs], as bias
   const float* bias = nullptr;
@@ -36,8 +38,8 @@ struct Epilogue {
   float to_levels = 1, low = 0, high = 0;
   int32_t zero_point = 0;
   uint8_t flip = 0;
-  bool real = false;                  // the result is f32: v behind the activation, bounded
-  const uint8_t* residual = nullptr;  // as the result lies
+  bool real = false;                  // the result is f32: v after the activation, bounded
+  const uint8_t* residual = nullptr;  // same layout as the result
   uint8_t residual_flip = 0;
   float residual_scale = 0;  // its zero point is part of bias
   void* out = nullptr;       // of the first pixel, output 0
@@ -48,38 +50,38 @@ struct Epilogue {
 struct Product {
   Path path = Path::kExact;
   const void* a = nullptr;            // i16 (exact) or u8 values
-  const int32_t* pixel_at = nullptr;  // where each pixel's window begins in `a`, in elements
+  const int32_t* pixel_at = nullptr;  // offset of each pixel's window in `a`, in elements
   int64_t pixels = 0;
-  const int32_t* run_at = nullptr;  // where each run of the window lies from there
+  const int32_t* run_at = nullptr;  // offset of each run of the window from there
   int64_t runs = 0, run_quads = 0;  // runs of consecutive quads
   const int8_t* weights = nullptr;  // of output block 0
   int64_t begin = 0, end = 0;       // outputs; `begin` need not begin a block
   int32_t zero_point = 0;           // of the bytes (not of exact)
-  /// Weights that the second-level cache holds are made ready once for all outputs, and pixels wait for all of them: a result's memory is
-  /// written while it is near. Others are taken a step of outputs at a time.
+  /// The second-level cache holds the weights of all outputs: they are prepared once, and each pixel is computed for all outputs, so
+  /// that its results are written together. Otherwise outputs are computed one step at a time.
   bool resident = false;
-  bool far = false;            // the layer's inputs and results are too many for the second-level caches: they are asked for early
-  bool few = false;            // exact, pixels with the values 0, 2, 1, 3 of each quad: weights are read as they lie
-  int16_t* wide = nullptr;     // exact: room for wide_values() of the outputs, or of one step
-  int32_t* starts = nullptr;   // others: room for padded_outputs() of them
-  std::byte* tiles = nullptr;  // amx: room of tile_room() bytes, 64-byte aligned
+  bool far = false;            // the layer's inputs and results exceed the second-level caches: prefetch them
+  bool few = false;            // exact: weights are read in place; each quad of a pixel holds the values 0, 2, 1, 3
+  int16_t* wide = nullptr;     // exact: memory for wide_values() of the outputs, or of one step
+  int32_t* starts = nullptr;   // others: memory for padded_outputs() of them
+  std::byte* tiles = nullptr;  // amx: tile_room() bytes, 64-byte aligned
   int64_t a_bytes = 0;         // amx: that can be read from `a` on
   Epilogue epilogue;
 };
 
-/// Values of the room that widened weights take: so many quads for each of that many outputs, wherever in a block they begin.
+/// Values that widened weights take: `quads` for each of `outputs` outputs, which may start anywhere in a block.
 int64_t wide_values(int64_t quads, int64_t outputs);
-/// Bytes of the room for a product by tiles, of at most so many pixels and outputs.
+/// Bytes of scratch memory of a product by amx with at most so many pixels and outputs.
 int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs);
 /// The sums and results of all pixels.
 void multiply(const Product& product);
 
 /// count values of `in`, i8 where flip is 0x80, less their zero point (of u8).
 void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t count);
-/// count bytes with the highest bit turned where flip is 0x80.
+/// count bytes, with the highest bit inverted where flip is 0x80.
 void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count);
 
-/// The same of pixels of three values, each of which gets a fourth: 0, or any byte.
+/// The same for pixels of three values, to which a fourth is added: 0, or any byte.
 void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels);
 void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels);
 

@@ -18,7 +18,7 @@ int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 ImplicitGemm::ImplicitGemm(const ConvSizes& sizes, Path path, int threads) : sizes_(sizes), path_(path), threads_(std::max(1, threads)) {
   const ConvSizes& s = sizes_;
-  // A few microseconds of work are done before a second thread has begun.
+  // A few microseconds of work end before a second thread has started.
   if (s.images * s.out_height * s.out_width * s.outputs * (s.channels / s.groups) * s.kernel_h * s.kernel_w <
       quantized_threshold::kOneThreadProducts.value)
     threads_ = 1;
@@ -37,7 +37,7 @@ ImplicitGemm::ImplicitGemm(const ConvSizes& sizes, Path path, int threads) : siz
   const int64_t unit_bytes = unit_pixels * s.outputs * s.out_bytes + (pointwise_ ? 1 : s.stride_h * columns_) * pixel * value_bytes_;
   int64_t bands = ceil_div(units * unit_bytes,
                            (path == Path::kExact ? quantized_threshold::kExactBandBytes : quantized_threshold::kByteBandBytes).value);
-  // Work for all threads: first by cutting the outputs, whose pieces lay the inputs out again, then by smaller bands, which read the
+  // Work for all threads: first by dividing the outputs, whose parts copy the inputs again, then by smaller bands, which read the
   // weights again.
   const int64_t wanted = threads_ == 1 ? 1 : 2 * threads_;
   int64_t splits = 1;
@@ -121,7 +121,7 @@ void ImplicitGemm::run_task(const Task& task, const uint8_t* x, uint8_t flip, in
   p.epilogue = epilogue;
   p.epilogue.out = static_cast<std::byte*>(epilogue.out) + first_pixel * sizes_.outputs * sizes_.out_bytes;
   if (epilogue.residual) p.epilogue.residual = epilogue.residual + first_pixel * sizes_.outputs;
-  // Bytes that lie as they are wanted need no copy.
+  // Bytes that already have the layout need no copy.
   const bool in_place = pointwise_ && path_ != Path::kExact && flip == 0 && sizes_.groups == 1 && sizes_.stride_h == 1 &&
                         sizes_.stride_w == 1 && sizes_.channels % kQuad == 0;
   for (int64_t output = task.first_output; output < task.last_output;) {
@@ -159,7 +159,7 @@ void ImplicitGemm::lay_out(const Task& task, int64_t group, const uint8_t* x, ui
   }
   const int64_t top = task.begin * s.stride_h - s.padding_h,
                 bottom = (task.end - 1) * s.stride_h - s.padding_h + (s.kernel_h - 1) * s.dilation_h;
-  // Columns of a laid-out row that lie in the image.
+  // Columns of a copied row that are inside the image.
   const int64_t left = std::min(s.padding_w, columns_), right = std::clamp(s.width + s.padding_w, left, columns_);
   for (int64_t row = top; row <= bottom; ++row, band += columns_ * pixel) {
     if (row < 0 || row >= s.height) {
@@ -202,7 +202,7 @@ void ImplicitGemm::place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t
 }
 
 void ImplicitGemm::place_padding(int64_t pixels, int32_t zero_point, std::byte* to) const {
-  // Widened values are less their zero point already.
+  // The zero point is already subtracted from widened values.
   if (pixels > 0) std::memset(to, path_ == Path::kExact ? 0 : zero_point, static_cast<size_t>(pixels * quads_ * kQuad * value_bytes_));
 }
 

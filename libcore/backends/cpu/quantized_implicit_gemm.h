@@ -1,7 +1,8 @@
 #pragma once
-// A quantized convolution or matrix product as a plan: bands of the output's pixels, whose inputs are laid out once in a thread's room
-// (widened or as bytes, with the padding around them), times ranges of outputs. A window's rows are then runs of consecutive memory for
-// every pixel: no image is ever unrolled.
+// implicit_gemm and packed_gemm of integers: a quantized convolution or matrix product as a plan of bands of output pixels times ranges of
+// outputs. The inputs of a band are copied once into a thread's scratch memory (widened or as bytes, with padding around them), so that a
+// row of the window is one run of consecutive memory for every pixel. No image is unrolled (Chetlur et al., "cuDNN: Efficient Primitives
+// for Deep Learning", 2014).
 
 #include <cstddef>
 #include <cstdint>
@@ -47,8 +48,8 @@ class ImplicitGemm {
   bool pointwise_ = false;  // 1x1 windows without padding: a band is a range of pixels
   int64_t group_inputs_ = 1, group_outputs_ = 1;
   int64_t quads_ = 1;        // of a pixel of a group
-  int64_t value_bytes_ = 1;  // of a laid-out value
-  int64_t columns_ = 1;      // of a laid-out row
+  int64_t value_bytes_ = 1;  // of a copied value
+  int64_t columns_ = 1;      // of a copied row
   std::vector<Task> tasks_;
   std::vector<int32_t> pixel_at_, run_at_;
   int64_t runs_ = 1, run_quads_ = 1;

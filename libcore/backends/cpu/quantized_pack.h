@@ -1,5 +1,5 @@
 #pragma once
-// Weights of quantized layers in the format that their kernel wants.
+// Weights of quantized layers in the format that their kernel reads.
 
 #include <cstddef>
 #include <cstring>
@@ -10,7 +10,7 @@ namespace galley::quantized {
 
 inline int64_t aligned_bytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// The weight as the inner loops want it: as it came, or packed anew into scratch (graphs whose layout no pass has assigned).
+/// The weight in the format of the inner loops: in place, or packed into scratch memory at every run (graphs without a layout pass).
 class Packed {
  public:
   Packed(const TensorType& type, const MemoryFormat& format)

@@ -1,4 +1,4 @@
-// Tiles of integer sums that stay in registers: some pixels times one step of outputs. Compiled anew for each instruction set.
+// Register tiles of integer sums: some pixels by one step of outputs. Compiled for each instruction set (hence the unusual include guard).
 
 #include "libcore/backends/cpu/quantized_epilogue-inl.h"
 
@@ -33,8 +33,8 @@ HWY_INLINE int32_t four_bytes(const T* p) {
   return value;
 }
 
-/// Sums of kRows pixels times kWide vectors of outputs, in registers. Pixels are told by their distance to the tile's first one (kFirst),
-/// so that one pointer moves: with a pointer for each, the processor's 16 registers did not hold them.
+/// Sums of kRows pixels times kWide vectors of outputs, in registers. Each pixel is stored as its distance from
+/// the first one of the tile (kFirst), so that one pointer moves: a pointer for each would exceed the 16 general registers.
 template <class Products, class T, int kRows, int kWide, bool kFirst = true>
 struct Tile {
   int64_t distance;

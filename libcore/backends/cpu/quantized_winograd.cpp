@@ -1,7 +1,11 @@
-// quantized_winograd_conv2d on channels_last images: tiles are transformed to 16 bits, multiplied by the transformed kernels position by
-// position, and their sums transformed back, a step of outputs after the other. With many tiles each thread takes a share of them, some at
-// a time that stay in its second-level cache; with few all are transformed first and the threads share out the outputs, so that the kernels
-// are read once.
+// winograd_4x4 of integers: quantized_winograd_conv2d on channels_last images (rewrite/quantized_winograd.h has the arithmetic).
+//
+// Tiles are transformed to 16 bits, multiplied by the transformed kernels at each of the 36 positions, and their sums transformed back, one
+// step of outputs after the other. Transformed images are [position][tile][channel], kernels [block of 16 outputs][position][pair of
+// inputs][16][2]. 36 products for 16 results instead of 144; the 16-bit products bound it (vpmaddwd).
+//
+// With many tiles each thread takes some at a time, as many as its second-level cache holds. With few tiles all are transformed first and
+// the threads divide the outputs, so that the kernels are read once.
 
 #include "libcore/backends/cpu/quantized_winograd.h"
 
@@ -25,8 +29,7 @@ using winograd::kIn, winograd::kOut, winograd::kPositions, winograd::kTaps, wino
 constexpr int64_t kImageBytes = quantized_threshold::kWinogradImageBytes.value;  // of a share's transformed images
 constexpr int64_t kSumBytes = quantized_threshold::kWinogradSumBytes.value;      // of a step of its outputs' sums
 constexpr int64_t kFewest = quantized_threshold::kWinogradFewestTiles.value;     // tiles of a share
-constexpr int64_t kFew =
-    quantized_threshold::kWinogradFewTiles.value;  // tiles that all threads transform before they share out the outputs
+constexpr int64_t kFew = quantized_threshold::kWinogradFewTiles.value;  // tiles that all threads transform before they divide the outputs
 
 /// Elements of `bytes` each in an odd number of cache lines: positions do not share a few sets of the first-level cache.
 constexpr int64_t odd_lines(int64_t elements, int64_t bytes) { return ((elements * bytes + 63) / 64 | 1) * (64 / bytes); }
@@ -117,7 +120,7 @@ class QuantizedWinograd : public PreparedKernel {
                                              at.column - t.padding[1],
                                              kIn};
       auto* to = reinterpret_cast<int16_t*>(images) + (tile - base) * pixel;
-      // The last vector of channels reads on into the next pixel, which must be there.
+      // The last vector of channels reads into the next pixel, which must exist.
       const bool whole = window.inside() && window.first() - x + ((kIn - 1) * t.x_columns + kIn - 1) * t.channels + pixel <= bytes;
       if (whole) {
         transform_bytes(window.first(), {t.x_columns * t.channels, t.channels}, turn, t.channels, to, image_position_);

@@ -1,6 +1,6 @@
 #pragma once
-// Pieces of quantized_winograd.cpp, compiled for each instruction set: tiles of images into 16 bits, products of tiles and kernels, sums
-// into results.
+// Pieces of quantized_winograd.cpp, compiled for each instruction set: tiles of images to 16 bits, products of tiles and kernels, sums to
+// results.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 namespace galley::quantized {
 
-/// Tiles of one row of tiles of an image: where their results lie, in pixels of all results.
+/// Tiles of one row of tiles of an image: the offset of their results, in pixels of all results.
 struct TileRun {
   int64_t first_tile, pixel, rows, columns;  // rows and columns of results that exist
 };
@@ -21,7 +21,7 @@ struct WinogradStep {
   const int16_t* weights = nullptr;  // of output block 0
   int64_t channels = 0, outputs = 0;
   int64_t first = 0;        // output of the step
-  int32_t off = 0;          // what is to be added to every value of the image
+  int32_t off = 0;          // added to every value of the image
   int32_t* sums = nullptr;  // room: [36][sum_position]
   int64_t sum_position = 0;
   int32_t* results = nullptr;  // room: [4][tiles][4][step]
@@ -32,7 +32,7 @@ struct WinogradStep {
 
 /// Outputs of a step.
 int64_t winograd_step();
-/// Values x ^ turn as i8, transformed, 16 channels at a time: up to 15 bytes behind the last channel of each pixel are read.
+/// Transforms the values x ^ turn, taken as i8, 16 channels at a time. Reads up to 15 bytes after the last channel of each pixel.
 void transform_bytes(const uint8_t* x, winograd::Steps step, uint8_t turn, int64_t channels, int16_t* to, int64_t position);
 /// Products, sums and results of a step.
 void compute_step(const WinogradStep& step);

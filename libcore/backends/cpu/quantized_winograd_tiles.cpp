@@ -1,5 +1,5 @@
-// See quantized_winograd.h. A transformed image's values and a kernel's are multiplied in pairs (vpmaddwd); what follows is 32-bit
-// arithmetic that may wrap around.
+// The vector code of quantized_winograd.h. Transformed values of images and kernels are multiplied in pairs (vpmaddwd); the rest is 32-bit
+// arithmetic that may wrap.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -75,8 +75,8 @@ void bytes_tile(const uint8_t* HWY_RESTRICT x, winograd::Steps step, uint8_t tur
   }
 }
 
-/// sums[row][kStep] of rows of an image's values; `block_step` elements from a block of weights to the next. kAsk: for the weights that lie
-/// `ahead` elements further, which may come from memory.
+/// sums[row][kStep] of rows of an image's values; `block_step` elements from a block of weights to the next. kAsk: prefetches the weights
+/// `ahead` elements further on, which may come from memory.
 template <int kRows, int kWide, bool kAsk>
 HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t* HWY_RESTRICT w, int64_t block_step, int64_t ahead,
                              int64_t pairs, int32_t* HWY_RESTRICT sums) {
@@ -107,8 +107,8 @@ using Rows = std::make_integer_sequence<int, kMostRows>;
 template <int kWide>
 constexpr std::array<PairsTile, kMostRows> kPairsTiles[2] = {pairs_tiles<kWide, false>(Rows()), pairs_tiles<kWide, true>(Rows())};
 
-/// A row of tiles' sums at all positions to results divided by their scales: on top of `starts`, or of the results of other channels
-/// (nullptr).
+/// Transforms the sums of tiles at all positions to results, divides them by their scales and adds them to `starts`, or to the results of
+/// other channels (nullptr).
 template <int kWide>
 void add_results(const WinogradStep& s, const int32_t* starts) {
   constexpr int kShift[kOut] = {3, 2, 1, 1};  // kWholeScale is 3 times these powers of two
@@ -129,7 +129,7 @@ void add_results(const WinogradStep& s, const int32_t* starts) {
   }
 }
 
-/// What `off` adds to a sum: off times the sum of the kernels' taps, which the transform has at the second row and column.
+/// The contribution of `off` to a sum: off times the sum of the kernel's taps, which the transform holds at the second row and column.
 template <int kWide>
 void offsets(const WinogradStep& s, const int16_t* weights, int64_t block_step, int64_t pairs, int32_t* starts) {
   const int16_t* w = weights + (kIn + 1) * pairs * kPair;

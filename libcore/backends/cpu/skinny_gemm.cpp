@@ -1,7 +1,11 @@
-// linear in f32 or bf16 on few rows, and convolutions of images of one pixel (squeeze-excite), which are the same: the weight is read once,
-// as it lies, and memory bounds the layer (a classifier at batch 1 or 16), so nothing is packed. Vectors run along the depth; a tile's sums
-// stay in registers over the whole of it. Each element's sum is taken in one order whatever tile it is in, so bits depend neither on the
-// threads nor on the other rows.
+// Matrix products with few rows (skinny GEMM), in f32 or bf16: linear layers at small batches, and convolutions of one-pixel images
+// (squeeze-and-excitation). y[row][column] = bias[column] + sum over k of x[row][k] weight[column][k].
+//
+// Neither operand is packed: rows of x and of the weight [columns][depth] are read where they are. Vectors run along the depth; a register
+// tile of 4 rows (8 with AVX-512) by 3 columns, or 1 by 8, is accumulated over the whole depth and then summed across lanes. 2 rows columns
+// depth operations. Each weight is read once, so memory bounds the layer, as it bounds a GEMV.
+//
+// Each element is summed in one order in every tile, so the bits depend neither on the threads nor on the other rows.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -68,7 +72,8 @@ void tile(const Task<T>& t, int64_t row, int64_t column) {
 #else
 
 using Floats = hn::CappedTag<float, 16>;
-// Sums, a vector of each column and one of a row fill 16 registers, or most of 32. A single row takes more columns: as many loads at once.
+// The sums, a vector of each column and one of a row fill 16 registers, or most of 32. A single row takes more columns, for more loads in
+// flight.
 constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats()));
 constexpr int64_t kRows = kWide == 16 ? 8 : 4, kColumns = 3, kSingle = 8;
 
@@ -152,7 +157,7 @@ namespace {
 template <class T>
 class SkinnyGemm : public PreparedKernel {
  public:
-  /// Weight [columns, depth] as it lies, x [rows, depth].
+  /// Weight [columns, depth] and x [rows, depth], both contiguous.
   SkinnyGemm(const Shape& weight, int64_t rows, Activation activation)
       : depth_(weight[1]), columns_(weight[0]), rows_(rows), activation_(activation) {}
   int64_t scratch_bytes() const override { return kDirect ? 0 : rows_ * columns_ * 4; }
@@ -169,7 +174,7 @@ class SkinnyGemm : public PreparedKernel {
   }
 
  private:
-  static constexpr bool kDirect = std::is_same_v<T, float>;  // sums lie where results do
+  static constexpr bool kDirect = std::is_same_v<T, float>;  // sums are written to the result
   int64_t depth_, columns_, rows_;
   Activation activation_;
 };

@@ -1,7 +1,13 @@
-// winograd_conv2d on channels_last images: tiles are transformed, multiplied by the transformed kernels position by position, and
-// transformed back. With many tiles each thread takes a share of them through all three stages, some rows at a time that stay in its
-// second-level cache; with few the threads share out each stage, so that the kernels, which are then the larger side, are read once. Bits
-// depend on neither.
+// winograd_4x4: winograd_conv2d in f32 on channels_last images, F(4x4, 3x3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural
+// Networks" (2016), with the points of rewrite/winograd.h.
+//
+// Tiles of 6 x 6 pixels are transformed, multiplied by the transformed kernels at each of the 36 positions, and transformed back.
+// Transformed images are [position][tile][channel], kernels [position][panel][input][16] (packed_product.h), sums [position][tile][output].
+// 36 products for 16 results instead of 144; FMA bounds the products, stores to 36 places the transforms, and the kernels' bytes layers of
+// many channels.
+//
+// With many tiles each thread takes some through all three stages, as many as its second-level cache holds. With few tiles the threads
+// divide each stage, so that the kernels, which are then the larger operand, are read once. The bits are the same.
 
 #include "libcore/backends/cpu/winograd.h"
 
@@ -68,7 +74,7 @@ class WinogradConv : public PreparedKernel {
       return;
     }
     float* edges = scratch + threads_ * shared_floats();
-    // As many rounds for each thread, of whole tiles of products.
+    // Equal numbers of rounds for the threads, of whole register tiles.
     const int64_t tiles = tiling_.count(), even = (tiles + threads_ * rows_ - 1) / (threads_ * rows_) * threads_,
                   rows = std::min(rows_, ((tiles + even - 1) / even + 11) / 12 * 12);
     parallel_tasks((tiles + rows - 1) / rows, threads_, [&](int64_t round, int64_t slot) {
@@ -85,7 +91,7 @@ class WinogradConv : public PreparedKernel {
   /// Transformed images, then sums.
   int64_t shared_floats() const { return kPositions * (image_position_ + sum_position_); }
 
-  /// Weights that come as they are numbered, position by position.
+  /// Packs contiguous weights, position by position.
   void pack(const float* weights, float* to) const {
     for (int64_t p = 0; p < kPositions; ++p) {
       pack_matrix({weights + p * tiling_.outputs * tiling_.channels, tiling_.outputs, tiling_.channels, tiling_.channels, 1},
@@ -127,7 +133,7 @@ class WinogradConv : public PreparedKernel {
   Activation activation_;
   int64_t threads_, rows_ = 0, image_position_ = 0, sum_position_ = 0, packed_floats_ = 0;  // of weights that come unpacked
   bool few_ = false;
-  std::vector<float> zeros_;  // what sums begin with
+  std::vector<float> zeros_;  // the initial sums
 };
 
 Support supports(const KernelQuery& q) {

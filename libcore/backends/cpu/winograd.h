@@ -1,5 +1,5 @@
 #pragma once
-// Pieces of winograd.cpp and winograd_weights.cpp: the transforms of tiles, vector by vector of channels, and where tiles lie.
+// Pieces of winograd.cpp and winograd_weights.cpp: where tiles are in an image, and their transforms, vectors of channels at a time.
 
 #include <algorithm>
 #include <array>
@@ -13,11 +13,11 @@ namespace galley::winograd {
 
 /// Channels of a row of transformed values: whole panels of 16.
 constexpr int64_t padded(int64_t channels) { return (channels + 15) / 16 * 16; }
-/// At least so many floats, in an odd number of cache lines: what lies so far apart does not share a few sets of the first-level cache. The
+/// At least so many floats, in an odd number of cache lines: arrays so far apart do not share a few sets of the first-level cache. The
 /// 36 positions of one row are written together, and the rows of one position read together.
 constexpr int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
 
-/// Where the tiles of an image's results [N,H',W',C'] and what they read of it [N,H,W,C] lie; both channels_last.
+/// The positions of the tiles of the results [N,H',W',C'] and of the pixels of [N,H,W,C] that they read; both channels_last.
 struct Tiling {
   Tiling() = default;
   Tiling(const Shape& x, const Shape& y, std::array<int64_t, 2> pad)
@@ -30,7 +30,7 @@ struct Tiling {
   int64_t edge_floats() const { return kPositions * padded(channels); }
 };
 
-/// Where a tile's first result lies.
+/// The position of the first result of a tile.
 struct Place {
   int64_t image, row, column;
 };
@@ -47,7 +47,7 @@ struct Window {
   int64_t first_row, first_column, size;
   bool inside() const { return first_row >= 0 && first_column >= 0 && first_row + size <= rows && first_column + size <= columns; }
   const T* first() const { return image + (first_row * columns + first_column) * channels; }
-  /// To [size][size][pixel], with `outside` beside the image; what lies behind a pixel's channels stays.
+  /// To [size][size][pixel], with `outside` outside the image; memory after a pixel's channels is not written.
   void copy(T* to, T outside, int64_t pixel) const {
     for (int64_t i = 0; i < size; ++i) {
       for (int64_t j = 0; j < size; ++j, to += pixel) {

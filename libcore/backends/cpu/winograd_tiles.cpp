@@ -1,5 +1,5 @@
-// The transforms of tiles of images, results and gradients. A vector is of channels, so that each is the same few additions on 36 or 16 of
-// them; the tiles that reach over the image's edge are copied first, with zeros around.
+// The transforms of tiles of images, results and gradients. A vector holds channels, so a transform is the same few additions on 36 or 16
+// vectors. Tiles that extend over the edge of the image are first copied with zeros around them. Stores to 36 places bound it.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -77,7 +77,8 @@ HWY_INLINE void sums_vector(const ResultTile& t, int64_t c) {
         const int64_t at = i * t.step.row + j * t.step.column + c;
         y = hn::Add(y, bias);
         if (t.residual != nullptr) y = hn::Add(y, load<kWhole>(t.residual + at, t.channels - c));
-        if (t.activation == Activation::kRelu) y = hn::IfThenZeroElse(hn::Lt(y, hn::Zero(d)), y);  // NaN passes: a maximum would hide it
+        if (t.activation == Activation::kRelu)
+          y = hn::IfThenZeroElse(hn::Lt(y, hn::Zero(d)), y);  // NaN passes through; a maximum would hide it
         if constexpr (kWhole) {
           hn::StoreU(y, d, t.y + at);
         } else {

@@ -1,4 +1,4 @@
-// The 1-D transforms of rewrite/winograd.h on vectors, with the sums that rows share taken once. Included per target.
+// The 1-D transforms of rewrite/winograd.h on vectors; sums that rows share are computed once. Included once per target.
 
 #if defined(GALLEY_WINOGRAD_TRANSFORM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GALLEY_WINOGRAD_TRANSFORM_INL_H_
@@ -80,7 +80,7 @@ HWY_INLINE void kernel_gradient_line(const V (&in)[kIn], V (&out)[kTaps]) {
   out[2] = hn::MulAdd(number(2), sum_b, hn::MulAdd(number(0.5), sum_a, in[5]));
 }
 
-/// A line's transform along both axes of a tile: store(i, j, value) of what load(i, j) gives.
+/// Applies the 1-D transform along both axes of a tile: reads load(i, j) and calls store(i, j, value).
 template <class Vector, int64_t kFrom, int64_t kTo, class Load, class Store>
 HWY_INLINE void transform_tile(void (*line)(const Vector (&)[kFrom], Vector (&)[kTo]), const Load& load, const Store& store) {
   Vector half[kTo][kFrom];

@@ -1,12 +1,12 @@
 #pragma once
-// Activations as post-operations of the library's primitives.
+// Activations as post-operations of oneDNN primitives.
 
 #include "libcore/ops/attrs.h"
 #include "libcore/vendor/onednn/onednn.h"
 
 namespace galley::onednn {
 
-/// An activation as the library's element-wise operation with its two numbers; none has no such form.
+/// An activation as oneDNN's element-wise operation with its two parameters; kNone has no such form.
 struct Eltwise {
   dnnl::algorithm algorithm;
   float alpha = 0, beta = 0;

@@ -1,4 +1,4 @@
-// Convolution and its backward operators by oneDNN. Primitives and reorders are made once; scratch is planned memory.
+// Convolution and its backward operators by oneDNN. Primitives and reorders are created once; scratch memory is planned.
 
 #include "libcore/ops/conv.h"
 
@@ -27,7 +27,7 @@ struct Window {
   dnnl::memory::dims stride, dilation, padding;
 };
 
-/// Padding behind the last column that the window reaches; oneDNN wants both sides, and rejects more than is used.
+/// Padding after the last column that the window reads. oneDNN requires the padding of both sides and rejects more than is used.
 dnnl::memory::dims padding_behind(const Conv2dWindow& a, const Shape& x, const Shape& kernel, const Shape& y) {
   const auto stride = pair(a.stride), dilation = pair(a.dilation), padding = pair(a.padding);
   dnnl::memory::dims behind;
@@ -56,7 +56,7 @@ dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc
                                                                  window.stride, window.dilation, window.padding, behind, attr));
 }
 
-/// How a residual is added: read where it lies, or put into the result before the convolution adds itself to it.
+/// How a residual is added: read in place, or copied to the result, to which the convolution is then added.
 enum class Residual { kRead, kCopied };
 
 dnnl::primitive_attr forward_attr(const KernelQuery& q, Residual residual) {
@@ -82,10 +82,10 @@ struct ForwardChoice {
   Residual residual = Residual::kRead;
 };
 
-/// A plain loop, up to a thousand times slower than what the library has for most shapes.
+/// A plain loop, up to a thousand times slower than oneDNN's other kernels.
 bool is_reference(const dnnl::primitive_desc_base& pd) { return std::string_view(pd.impl_info_str()).starts_with("ref"); }
 
-/// Contiguous convolutions of the library add what lies elsewhere only in its reference.
+/// For contiguous images only the reference of oneDNN reads a residual in place.
 ForwardChoice forward_any(const KernelQuery& q) {
   ForwardChoice choice{forward_with(q, Residual::kRead)};
   if (!q.has(3) || !is_reference(choice.pd)) return choice;
@@ -93,7 +93,7 @@ ForwardChoice forward_any(const KernelQuery& q) {
   return is_reference(copied.pd) ? choice : copied;
 }
 
-/// The forward pass that a backward primitive is made from.
+/// The forward primitive from which a backward primitive is created.
 dnnl::convolution_forward::primitive_desc hint_of(const Conv2dWindow& a, const TensorType& x, const TensorType& w, const TensorType& y) {
   return forward_pd(activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups), std::nullopt, activation_desc(y), a, x.shape,
                     w.shape, y.shape, dnnl::prop_kind::forward_training, onednn::user_scratchpad());
@@ -110,7 +110,7 @@ dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQu
       window.padding, behind, hint, onednn::user_scratchpad()));
 }
 
-/// The same as a transposed convolution forwards, which can add itself to what the result holds. Without groups.
+/// The same as the forward pass of a transposed convolution, which can be added to the result. Without groups.
 dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery& q) {
   const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
   const Shape& w = q.in(1).shape;
@@ -150,7 +150,7 @@ Support supports_types(std::initializer_list<const TensorType*> activations, con
   return Support::yes();
 }
 
-/// The weight in the format that a primitive wants, made in scratch at every run where it is given in another.
+/// The weight in the format that a primitive wants; a weight in another format is reordered into scratch memory at every run.
 class WeightInput {
  public:
   WeightInput() = default;
@@ -172,7 +172,7 @@ class WeightInput {
   Call reorder_;
 };
 
-/// Puts a residual into the result, where it is not there already, for the library to add to.
+/// Copies a residual to the result, unless it is already there, for oneDNN to add to.
 void put_residual(const KernelArgs& args, size_t input, int64_t bytes) {
   if (args.outputs[0] == args.inputs[input]) return;
   parallel_for(bytes, 1 << 16, [&](int64_t begin, int64_t end) {
@@ -215,7 +215,7 @@ class Forward : public PreparedKernel {
 
  private:
   bool residual_ = false, bias_;
-  int64_t copied_bytes_ = 0;  // of a residual that is put into the result first
+  int64_t copied_bytes_ = 0;  // of a residual that is copied to the result first
   std::string name_;
   int64_t pad_bytes_ = 0;
   WeightInput weight_;
@@ -255,7 +255,7 @@ class BackwardData : public PreparedKernel {
   std::string implementation() const override { return name_; }
 
  private:
-  /// `weights`: as the primitive wants them, in the convolution's order.
+  /// `weights`: in the format of the primitive and the convolution's order of dimensions.
   void prepare(const KernelQuery& q, const dnnl::primitive_desc_base& pd, const Desc& weights) {
     name_ = pd.impl_info_str();
     pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
@@ -326,7 +326,7 @@ class BackwardWeights : public PreparedKernel {
   Call call_, reorder_, reorder_x_, reorder_grad_;
 };
 
-/// Of bf16 the library has a reference alone for some windows that it computes well in f32.
+/// For some windows oneDNN has only its reference in bf16, though not in f32.
 template <class Make>
 Support unless_reference(Support support, DType dtype, Make make) {
   if (support && dtype == DType::kBF16 && is_reference(make()))
@@ -342,7 +342,7 @@ Support supports_forward(const KernelQuery& q) {
 }
 Support supports_backward_data(const KernelQuery& q) {
   if (q.has(2)) {
-    // Measured (docs/performance/rules.md#1x1-convolutions): with AVX2 the library takes longer to add than an add does.
+    // With AVX2 oneDNN takes longer for the sum than a separate add (1024-256 @14: 11.4 ms instead of 9.6).
     if (!onednn::has_avx512()) return Support::no("a residual, without AVX-512");
     if (q.attrs<Conv2dBackwardDataAttrs>().groups != 1) return Support::no("a residual and groups");
     if (!(q.in(2).format == q.out(0).format) || q.in(2).dtype != q.out(0).dtype) return Support::no("residual in another format");

@@ -1,4 +1,4 @@
-// Matrix products by oneDNN. Transposes are strides; leading dimensions are a batch.
+// Matrix products by oneDNN. Transposes are expressed as strides; leading dimensions are a batch.
 
 #include "libcore/ops/matmul.h"
 
@@ -47,9 +47,8 @@ class Product : public PreparedKernel {
   Call call_;
 };
 
-/// A left side that lies transposed with rows a multiple of 2 KiB apart: the library packs it column by column, into few sets of the cache,
-/// and runs at half its speed (1024 x 2048 by 2048 x 256, the gradient of an LSTM's weights: 33 instead of 71 GFLOP/s, AVX2). Copied into
-/// place first.
+/// A transposed left operand whose rows are a multiple of 2 KiB apart. oneDNN packs it column by column, which uses few sets of the cache,
+/// at half its speed (1024 x 2048 by 2048 x 256, the weight gradient of an LSTM: 33 instead of 71 GFLOP/s, AVX2). It is transposed first.
 class TransposedFirst : public PreparedKernel {
  public:
   TransposedFirst(const Desc& a, const Desc& plain, std::unique_ptr<PreparedKernel> product, int threads)
@@ -74,8 +73,8 @@ class TransposedFirst : public PreparedKernel {
   std::unique_ptr<PreparedKernel> product_;
 };
 
-/// An activation over the product's result, in place: as the product's own post-operation the library computes all but relu an element at a
-/// time (197 x 768 by 768 x 3072 with gelu: 22 ms, without 11, AVX2 on one thread).
+/// An activation applied to the product in place. As a post-operation of the product, oneDNN computes all activations but relu one element
+/// at a time (197 x 768 by 768 x 3072 with gelu: 22 ms, without 11, AVX2 on one thread).
 class ActivatedProduct : public PreparedKernel {
  public:
   ActivatedProduct(std::unique_ptr<PreparedKernel> product, const Desc& y, Activation activation, int threads)

@@ -1,6 +1,6 @@
 #pragma once
-// A batch norm and the depthwise convolution that reads it as one operator: the output of the norm is never written to memory. Made by
-// fuse_batch_norm_depthwise (rewrites.h).
+// A batch norm and the depthwise convolution that reads it as one operator: the output of the norm is never written to memory. The rewrite
+// fuse_batch_norm_depthwise (rewrites.h) creates it.
 
 #include "libcore/ops/attrs.h"
 #include "libcore/ops/conv.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Definitions of the CPU's own operators (OpDef::definition): the sub-graphs that its rewrites replace by them. They are the oracle of the
+// Definitions of the CPU's own operators (OpDef::definition): the sub-graphs that its rewrites replace, which are the oracle of the
 // kernels.
 
 #include "libcore/ops/expansion.h"

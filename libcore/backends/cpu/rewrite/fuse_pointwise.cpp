@@ -15,7 +15,8 @@ bool is_pointwise(const Graph& graph, const Node& weights) {
          graph.type(weights.inputs[0]).shape.rank() == 4;
 }
 
-/// `depthwise`, a batch_norm_depthwise, with the convolution that makes its input; nothing where that is not a plain 1x1 one.
+/// `depthwise`, a batch_norm_depthwise, fused with the convolution that produces its input; nothing where that is not a plain 1x1
+/// convolution.
 std::optional<Node> with_convolution(const Graph& graph, const Node& depthwise, const Node& convolution) {
   const auto& window = convolution.attrs<Conv2dAttrs>();
   constexpr std::array<int64_t, 2> kOne{1, 1}, kZero{0, 0};
@@ -99,7 +100,7 @@ class PointwiseFuser {
     }
   }
 
-  /// The convolution that gives `between` goes into all that read it, a batch_norm_depthwise and gradients of one, or stays.
+  /// Fuses the convolution that produces `between` into all its readers (a batch_norm_depthwise and its gradients), or into none.
   void take_convolution(ValueId between) {
     const int convolution = fuser_.producer(between);
     if (convolution < 0 || !fuser_.node(static_cast<size_t>(convolution)).is("conv2d") || !seen_.insert(between).second ||
@@ -123,7 +124,7 @@ class PointwiseFuser {
         return;
       }
     }
-    // Gradients read the moments of x that the other direction has summed.
+    // The gradients read the moments of x that the forward pass has summed.
     for (size_t i = 0; i < forward.size(); ++i) {
       Node& merged = forward[i].second;
       merged.outputs.push_back(fuser_.new_value(moments_type(graph_.type(merged.inputs[0]))));

@@ -7,13 +7,13 @@
 namespace galley {
 namespace {
 
-/// What the 1x1 convolution gives.
+/// The type of the output of the 1x1 convolution.
 TensorType infer_between(const TensorType& x, const TensorType& weight) {
   GALLEY_CHECK(weight.shape.rank() == 4 && weight.shape[2] == 1 && weight.shape[3] == 1, "the weight must be [O,C,1,1], is ", weight.shape);
   return infer_part(conv2d_op(), Conv2dAttrs(), {&x, &weight})[0];
 }
 
-/// dx and dweight of a 1x1 convolution that gave `between`.
+/// dx and dweight of a 1x1 convolution with output `between`.
 std::vector<TensorType> infer_pointwise(const TensorType& between, const TensorType& x, const TensorType& weight) {
   GALLEY_CHECK(x.shape.rank() == 4, "the convolution's input must be [N,C,H,W], is ", x.shape);
   GALLEY_CHECK(weight.shape.rank() == 4 && weight.shape[2] == 1 && weight.shape[3] == 1, "the weight must be [O,C,1,1], is ", weight.shape);
@@ -63,7 +63,7 @@ double flops(const TensorType& x, const TensorType& weight, double products, dou
 double depthwise_flops(const TensorType& y, const TensorType& depthwise, double products) {
   return 2.0 * products * static_cast<double>(y.elements() * depthwise.shape[2] * depthwise.shape[3]);
 }
-// What the result needs, each once: how often a kernel makes a value again is its own affair.
+// The operations that the result needs, each counted once, even where a kernel recomputes values.
 Cost cost_forward(const OpContext& c) { return operand_cost(c, flops(c.in(0), c.in(1), 1, 8) + depthwise_flops(c.out(0), c.in(2), 1)); }
 Cost cost_norm(const OpContext& c) { return operand_cost(c, flops(c.in(7), c.in(8), 2, 10)); }
 Cost cost_depthwise(const OpContext& c) { return operand_cost(c, flops(c.in(6), c.in(7), 3, 10) + depthwise_flops(c.in(0), c.in(1), 2)); }

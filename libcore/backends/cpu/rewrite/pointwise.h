@@ -1,6 +1,6 @@
 #pragma once
 // A 1x1 convolution and the batch norm that reads it as one operator: the gradient between the two is never written to memory, nor, where a
-// depthwise convolution follows, the output of the 1x1 convolution. fuse_pointwise (rewrites.h) makes them.
+// depthwise convolution follows, the output of the 1x1 convolution. The rewrite fuse_pointwise (rewrites.h) creates these operators.
 
 #include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/ops/norm.h"
@@ -26,8 +26,8 @@ PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight
 /// (dx, dweight, dgamma, dbeta[, dresidual]) of y's gradient; y as for batch_norm_backward.
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y,
                                                  Value x, Value weight, const BatchNormBackwardAttrs& attrs);
-/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta), dx plus a residual. Moments
-/// of x, where somebody has them, need not be summed again.
+/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta), dx plus a residual. The
+/// moments of x are summed again where they are not given.
 std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta,
                                                            Value x, Value weight, const BatchNormDepthwiseAttrs& attrs, Value residual = {},
                                                            Value moments = {});

@@ -1,9 +1,9 @@
 #pragma once
-// Winograd's F(4x4, 3x3) (winograd.h) on integers, without a rounding: the usual points 0, +-1, +-2 and infinity, every transform scaled to
-// whole numbers. Images and kernels are transformed in 16 bits; sums and what becomes of them are whole numbers modulo 2^32, where a result
-// comes out times 36, 72, 144, 288 or 576 and is divided exactly (9 has an inverse modulo 2^32, the powers of two are shifts). So the sum
-// of a result must fit the bits that are left, which it does for 224 channels whatever their values; more channels are taken in shares. For
-// machines that multiply in 16 bits.
+// Winograd's F(4x4, 3x3) (winograd.h) on integers, without rounding: the usual points 0, +-1, +-2 and infinity, with every transform scaled
+// to integers. Images and kernels are transformed in 16 bits; sums and results are integers modulo 2^32. A result comes out times 36, 72,
+// 144, 288 or 576 and is divided exactly, since 9 has an inverse modulo 2^32 and the powers of two are shifts. For this the sum of a result
+// must fit the remaining bits, which holds for 224 channels with any values; more channels are computed in parts. For machines that
+// multiply in 16 bits.
 
 #include <array>
 
@@ -29,7 +29,7 @@ MemoryFormat whole_format();
 /// As executed_flops: 36 products of each tile, input and output channel; 200 operations to transform a channel of its image, 180 of its
 /// results.
 double executed_whole_flops(const Shape& x, const Shape& y);
-/// Is it faster so than by products of 16 bits, in an inference? As worthwhile(), for x [N,C,H,W] and y [N,O,H',W'].
+/// Is it faster in inference than plain products of 16 bits? As worthwhile(), for x [N,C,H,W] and y [N,O,H',W'].
 bool worthwhile_whole(const Shape& x, const Shape& y);
 
 }  // namespace winograd
@@ -39,7 +39,7 @@ const OpDef& quantized_winograd_conv2d_op();
 
 /// weight i8 [O,C,3,3] -> i16 [O,36,C] in the format blocked(AbC16a2c): kernels transformed by kWholeKernel.
 Value quantized_winograd_weights(Value weight);
-/// As quantized_conv2d, whose integers it gives, of a transformed weight i16 [O,36,C]; the attributes' window must fit (winograd::fits).
+/// The same integers as quantized_conv2d, from a transformed weight i16 [O,36,C]; the attributes' window must fit (winograd::fits).
 Value quantized_winograd_conv2d(Value x, Value transformed, Value weight_scale, Value bias, const QuantizedConv2dAttrs& attrs,
                                 Value residual = {});
 

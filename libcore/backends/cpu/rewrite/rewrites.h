@@ -1,6 +1,6 @@
 #pragma once
-// What the CPU back end makes of a graph: operators fused further than others want them, and forms for which it has kernels. Each rewrite
-// asks `target` whether there is a kernel for the result, and reports what it replaced and what it declined.
+// Rewrites of the CPU back end: operators fused further than other back ends want, and forms for which it has kernels. Each rewrite asks
+// `target` whether a kernel supports the result, and reports what it replaced and what it declined.
 
 #include "libcore/passes/target.h"
 
@@ -15,20 +15,20 @@ PassReport fuse_batch_norm_depthwise(Graph& graph, const Target& target);
 PassReport fuse_gates(Graph& graph, const Target& target);
 
 /// kBeforeLayout: operators on bf16 or f16 values that have no kernel compute in f32 between casts: the same numbers, rounded where a value
-/// is stored, at the cost of the casts. Counts them in the report; operators without an f32 form stay as they are.
+/// is stored, at the cost of the casts. Counts them in the report; operators without an f32 form are left unchanged.
 PassReport widen_unsupported(Graph& graph, const Target& target);
 
-/// kBeforeLayout: 3 x 3 convolutions of stride 1, their two gradients and quantized ones take Winograd's minimal filtering (winograd.h)
-/// where that is worthwhile. Kernels are transformed by a node of their own; an inference runs it once.
+/// kBeforeLayout: 3 x 3 convolutions of stride 1, their two gradients and quantized ones use Winograd's minimal filtering (winograd.h)
+/// where that is faster. Kernels are transformed by a node of their own; an inference runs it once.
 PassReport use_winograd(Graph& graph, const Target& target);
 
 /// kAfterLayout: the two gradients of a 1x1 convolution and that of the batch_norm that reads it become one operator, and so does a 1x1
-/// convolution with the batch_norm_depthwise that reads it, in both directions or neither (pointwise.h). What lies between has no other
-/// reader and is not an output of the graph.
+/// convolution with the batch_norm_depthwise that reads it, in both directions or neither (pointwise.h). The value between has no
+/// other reader and is not an output of the graph.
 PassReport fuse_pointwise(Graph& graph, const Target& target);
 
-/// kAfterLayout, after fuse_pointwise: the sum of a convolution's input gradient and another gradient moves into the operator that makes
-/// the former, as its residual.
+/// kAfterLayout, after fuse_pointwise: the sum of a convolution's input gradient and another gradient moves into the operator that
+/// computes the former, as its residual.
 PassReport fuse_gradient_sums(Graph& graph, const Target& target);
 
 }  // namespace galley

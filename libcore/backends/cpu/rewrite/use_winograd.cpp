@@ -7,7 +7,7 @@
 namespace galley {
 namespace {
 
-/// The two nodes that stand for one.
+/// The two nodes that replace a convolution.
 struct Pair {
   Node weights, convolution;
 };
@@ -53,7 +53,7 @@ std::optional<Pair> pair_of(const Graph& graph, const Node& node, bool fixed) {
   return made;
 }
 
-/// Both nodes alone, images channels_last; the convolution is the last.
+/// A graph of both nodes only, with images in channels_last; the convolution is its last node.
 Graph alone(const Graph& graph, const Pair& pair) {
   Graph probe;
   const auto input = [&](ValueId id, ValueRole role) {
@@ -73,7 +73,7 @@ Graph alone(const Graph& graph, const Pair& pair) {
   return probe;
 }
 
-/// The weight gradient by Winograd's way; nothing where it does not fit or has no kernel for images in channels_last.
+/// The weight gradient as a Winograd operator; nothing where the window does not fit or no kernel supports it in channels_last.
 std::optional<Node> weight_gradient(const Graph& graph, const Node& node, const Target& target) {
   if (!node.is("conv2d_backward_weights")) return std::nullopt;
   const TensorType &x = graph.type(node.inputs[0]), &grad = graph.type(node.inputs[1]);

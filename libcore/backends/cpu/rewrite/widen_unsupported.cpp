@@ -14,7 +14,7 @@ bool is_narrow(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF
 PassReport widen_unsupported(Graph& graph, const Target& target) {
   const auto narrow = [&](ValueId id) { return id != kNoValue && is_narrow(graph.type(id).dtype); };
   const auto stays = [&](const Node& node) {
-    // What makes narrow values of nothing names their type in an attribute and has no other form.
+    // Operators without inputs name the type of their output in an attribute and have no other form.
     return std::none_of(node.inputs.begin(), node.inputs.end(), narrow) || node.is("cast") || is_view(graph, node) ||
            target.has_kernel(graph, node, Stage::kBeforeLayout);
   };

@@ -40,14 +40,14 @@ std::vector<TensorType> infer_conv(const OpContext& c) {
   return {y};
 }
 
-/// Work that the convolution itself has not: 3 + 6 rows or columns of 12 operations for a kernel.
+/// Work that the plain convolution does not have: 3 + 6 rows or columns of 12 operations for a kernel.
 Cost cost_weights(const OpContext& c) {
   Cost cost = operand_cost(c, 0);
   cost.saved_flops = -9.0 * 12 * static_cast<double>(c.in(0).shape[0] * c.in(0).shape[1]);
   return cost;
 }
 
-/// That of the plain convolution, less what Winograd's way saves.
+/// The cost of the plain convolution and the operations that Winograd saves.
 Cost cost_conv(const OpContext& c) {
   const Shape& y = c.out(0).shape;
   Cost cost =

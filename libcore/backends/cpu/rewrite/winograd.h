@@ -1,10 +1,10 @@
 #pragma once
-// Convolutions of 3 x 3 by fewer products: F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray 2016, "Fast Algorithms for
-// Convolutional Neural Networks"). Four by four results of a channel take 36 products instead of 144; images and kernels are transformed
-// before, sums after. use_winograd (rewrites.h) replaces plain convolutions by these operators.
+// 3 x 3 convolutions with fewer products: F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray, "Fast Algorithms for Convolutional
+// Neural Networks", 2016). Four by four results of a channel take 36 products instead of 144; images and kernels are transformed before the
+// products, sums after them. use_winograd (rewrites.h) replaces plain convolutions by these operators.
 //
-// The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity: the transforms' entries stay nearest to 1, and with 256 channels of
-// float32 the result's error is twice that of plain sums; with the usual points 0, +-1, +-2 it is four times.
+// The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity. They keep the entries of the transforms near 1: with 256 channels of
+// float32 the error of a result is twice that of plain sums, and with the usual points 0, +-1, +-2 it is four times.
 
 #include <array>
 
@@ -35,19 +35,19 @@ MemoryFormat transformed_format();
 /// Tiles that cover an image of that many rows and columns.
 constexpr int64_t tiles(int64_t rows, int64_t columns) { return ((rows + kOut - 1) / kOut) * ((columns + kOut - 1) / kOut); }
 
-/// Can a convolution with this window and weight be computed so: 3 x 3, neither strided, dilated nor grouped?
+/// Is this window supported: 3 x 3, neither strided, dilated nor grouped?
 bool fits(const Conv2dWindow& window, const Shape& weight);
 /// Operations for an image x [N,C,H,W] and results y [N,O,H',W']: products at 36 positions of each tile, 144 to transform a channel of its
 /// image, 120 of its results.
 double executed_flops(const Shape& x, const Shape& y);
-/// Is it faster so, for an image x [N,C,H,W] and results y [N,O,H',W']? `fixed`: the kernels are transformed once, not at every run. By a
-/// formula of what is computed and moved (docs/performance/rules.md#winograd).
+/// Is it faster than the plain convolution, for an image x [N,C,H,W] and results y [N,O,H',W']? `fixed`: the kernels are transformed once,
+/// not at every run. An estimate of operations and bytes (conv_thresholds.h).
 bool worthwhile(const Shape& x, const Shape& y, bool fixed);
 
 }  // namespace winograd
 
 struct WinogradWeightsAttrs : OptionsOf<WinogradWeightsAttrs> {
-  bool backward = false;  // for the input gradient: turned by half a turn, input and output channels exchanged
+  bool backward = false;  // for the input gradient: rotated by 180 degrees, input and output channels exchanged
   void options(OptionVisitor& v) override;
 };
 struct WinogradConv2dAttrs : OptionsOf<WinogradConv2dAttrs> {
@@ -62,7 +62,7 @@ const OpDef& winograd_conv2d_backward_weights_op();
 
 /// weight [O,C,3,3] -> [36,O,C] (backward: [36,C,O]) in the format blocked(aBc16b): the transformed kernels, position by position.
 Value winograd_weights(Value weight, const WinogradWeightsAttrs& attrs);
-/// x [N,C,H,W], transformed weight [36,O,C], bias [O] or absent, residual [N,O,H',W'] or absent -> what conv2d gives with stride 1,
+/// x [N,C,H,W], transformed weight [36,O,C], bias [O] or absent, residual [N,O,H',W'] or absent -> the output of conv2d with stride 1,
 /// [N,O,H',W'], H' = H + 2 padding - 2.
 Value winograd_conv2d(Value x, Value transformed, Value bias, const WinogradConv2dAttrs& attrs, Value residual = {});
 /// As conv2d_backward_weights, by the adjoint of winograd_conv2d; the attributes' window must fit (winograd::fits).
