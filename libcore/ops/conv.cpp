@@ -1,12 +1,12 @@
 #include "libcore/ops/conv.h"
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
-#include "libcore/ops/shape.h"
 
 namespace galley {
 namespace {

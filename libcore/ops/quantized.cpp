@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"

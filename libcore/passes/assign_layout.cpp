@@ -4,7 +4,7 @@
 #include <numeric>
 #include <set>
 
-#include "libcore/ops/shape.h"
+#include "libcore/ops/convert.h"
 
 namespace galley {
 namespace {

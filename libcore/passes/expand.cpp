@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/expansion.h"
 #include "libcore/ops/shape.h"
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"

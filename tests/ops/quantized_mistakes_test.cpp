@@ -8,6 +8,7 @@
 #include "libcore/backends/ref/ref.h"
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/quantized.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "tests/ops/mistakes.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"

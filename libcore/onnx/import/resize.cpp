@@ -1,5 +1,7 @@
 // Resize and Upsample: by Galley's own resize where it knows the form, else by one matrix of weights an axis.
 
+#include "libcore/ops/resize.h"
+
 #include <algorithm>
 #include <cmath>
 
