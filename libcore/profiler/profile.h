@@ -39,7 +39,8 @@ struct OperatorRow : WorkSum {
   std::string note;  // a slow kernel and why a faster one declined
 };
 
-/// A module with everything below it, in order of the first call; "" is the whole model.
+/// A module with everything below it, in order of the first call; "" is the whole model. An operator that computes functions of several
+/// modules (elementwise_chain) counts for the nearest module that contains them all.
 struct ModuleRow : WorkSum {
   std::string path;
   int depth = 0;
