@@ -32,6 +32,8 @@ struct Limits {
 struct KernelChoice {
   const Kernel* kernel = nullptr;     ///< nullptr: none supports the node.
   std::vector<std::string> declined;  ///< "onednn: groups"
+  /// `declined` in one line: "onednn: groups; cpu: rank 6".
+  std::string reasons() const;
 };
 
 /// Immutable: programs may be compiled with it in several threads at once.
@@ -58,6 +60,7 @@ class Backend : public Target {
 
   // Target, by the kernels and their preferences.
   bool has_kernel(const Graph& graph, const Node& node, Stage stage) const override;
+  std::string refusal(const Graph& graph, const Node& node, Stage stage) const override;
   MemoryFormat weight_format(const Graph& graph, const Node& node, int input) const override;
   MemoryFormat output_format(const Graph& graph, const Node& node, int output) const override;
 

@@ -6,7 +6,9 @@
 #include <optional>
 
 #include "libcore/graph/graph.h"
+#include "libcore/passes/assign_layout.h"
 #include "libcore/passes/report.h"
+#include "libcore/passes/target.h"
 
 namespace galley {
 
@@ -17,5 +19,10 @@ namespace galley {
 /// assign_layout: definitions know no formats. A rule that is not the slope of what the operator computes (the gradient of fake_quantize
 /// passes rounding straight through) is lost with the operator: keep it where a gradient follows.
 PassReport expand(Graph& graph, const std::function<bool(const Node&)>& keep, std::optional<DType> compute = {});
+
+/// Replaces every composite that the target refuses (Target::refusal) by its definition, and what that emits likewise. What is refused then
+/// is a primitive: compilation ends with an error that names it. A refusal may depend on memory formats: `layout` says how assign_layout
+/// will be called. The report lists what was replaced and, under `declined`, why the kernels did not take it.
+PassReport expand_unsupported(Graph& graph, const Target& target, const LayoutOptions& layout);
 
 }  // namespace galley

@@ -1,6 +1,7 @@
 #include "libcore/passes/pipelines.h"
 
 #include "libcore/passes/differentiate.h"
+#include "libcore/passes/expand.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/hoist_prepare.h"
@@ -62,6 +63,9 @@ CompileReport compile_passes(Graph& graph, const Target& target, LayoutOptions l
   layout.target = &target;
   passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
   report.rewrites = passes.run("target before layout", [&](Graph& g) { return rewrite(g, target, Stage::kBeforeLayout); });
+  // After the rewrites, which may make operators that the back end runs; before updates are ordered, as those become several nodes.
+  report.expansion = passes.run("expand", [&](Graph& g) { return expand_unsupported(g, target, layout); });
+  if (!report.expansion.done.empty()) passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
   passes.run("order_updates", order_updates);
   report.layout = passes.run("assign_layout", [&](Graph& g) { return assign_layout(g, layout); });
   report.rewrites.add(passes.run("target after layout", [&](Graph& g) { return rewrite(g, target, Stage::kAfterLayout); }));

@@ -43,10 +43,11 @@ ConvertReport conversion_passes(Graph& fused, const QuantizationPlan& plan);
 struct CompileReport {
   LayoutReport layout;
   PassReport rewrites;       ///< The back end's, before and after layout.
+  PassReport expansion;      ///< Composites that the back end cannot run, replaced by their definitions.
   size_t prepare_nodes = 0;  ///< The first nodes, which run once.
 };
-/// Any graph -> the graph of a program: the back end's rewrites, the order of updates, memory formats. The memory plan follows when
-/// kernels, and so their scratch memory, are chosen.
+/// Any graph -> the graph of a program: the back end's rewrites, definitions for composites that it cannot run, the order of updates, memory
+/// formats. The memory plan follows when kernels, and so their scratch memory, are chosen.
 CompileReport compile_passes(Graph& graph, const Target& target, LayoutOptions layout);
 
 }  // namespace galley

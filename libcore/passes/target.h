@@ -23,6 +23,12 @@ class Target {
   /// Will a kernel other than the reference compute the node? Before kAfterLayout its images are taken in the format that layout will give
   /// them, at kAfterLayout in the format that they have.
   virtual bool has_kernel(const Graph& graph, const Node& node, Stage stage) const = 0;
+  /// Why the target cannot run the node: what each kernel, the reference included, says against it. "": it can. Before kAfterLayout: in
+  /// each format that layout may give the node's images; at kAfterLayout in the format that they have. The default target runs every node.
+  virtual std::string refusal(const Graph& graph, const Node& node, Stage stage) const {
+    static_cast<void>(graph), static_cast<void>(node), static_cast<void>(stage);
+    return "";
+  }
   /// The format in which the node's kernel takes weight input `input` fastest, all other types as they are; the present format where it has
   /// no preference.
   virtual MemoryFormat weight_format(const Graph& graph, const Node& node, int input) const = 0;

@@ -31,8 +31,8 @@ struct KernelReport {
 struct ProgramReport {
   std::vector<KernelReport> kernels;  // one a step
   LayoutReport layout;
-  std::vector<std::string> warnings;  // f32 work on reference kernels, slow vendor implementations
-  int widened = 0;                    // operators on values of 16 bits that compute in f32 between casts, for want of a kernel
+  PassReport rewrites;                // the back end's, before and after layout
+  std::vector<std::string> warnings;  // f32 work on reference kernels, slow vendor implementations, definitions in place of kernels
 };
 
 class Program {
