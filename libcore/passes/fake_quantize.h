@@ -3,6 +3,8 @@
 // that pass straight through (Jacob et al. 2018; scales that learn: Esser et al. 2020). One analysis, that of passes/quantize.h, decides
 // for both.
 
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,16 +47,40 @@ struct RoundedModel {
   std::vector<RoundedWeight> weights;
 };
 
-/// Rewrites a captured training graph, before fusion and differentiation. `evaluation` is the same model captured for evaluation, neither
-/// folded nor fused; `config` is resolved for it (folded and fused), its method kQat. Throws (kRecipe) as plan_quantization does.
+/// A value that is rounded. `everywhere`: conversion makes it as integers, so every reader gets the rounded value; else only operators on
+/// integers do.
+struct RoundingSite {
+  ObservedValue observed;
+  ValueId id = kNoValue;
+  bool everywhere = false;
+};
+
+/// Where a captured training graph rounds. It is made of the graph as it was captured; `apply` runs after the batch norms are frozen and
+/// folded, where they are (passes/pipelines.cpp: rounding_passes).
 ///
 /// Weights are rounded by their present ranges, before the batch norm that conversion will fold in: the scale of a channel then cancels,
-/// fake_quantize(w gamma / sigma) sigma / gamma = fake_quantize(w), for symmetric integers a channel each. Per tensor, or by a scale that
-/// learns, it does not, and the weight is scaled by gamma / sigma_running, rounded, and scaled back. Either way the batch's own statistics
-/// stay in use until they are frozen.
-RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form);
+/// fake_quantize(w gamma / sigma) sigma / gamma = fake_quantize(w), for symmetric integers with one scale per channel. With one scale per
+/// tensor, or with a scale that learns, it does not cancel, and the weight is scaled by gamma / sigma_running, rounded, and scaled back.
+/// Either way the batch's own statistics stay in use until they are frozen.
+class TrainingRounding {
+ public:
+  /// `evaluation` is the same model captured for evaluation, `fused` its folded and fused form (inference_passes). `config` is resolved for
+  /// `fused`, its method kQat. Throws (kRecipe) as plan_quantization does.
+  TrainingRounding(const Graph& training, const Graph& evaluation, const Graph& fused, const QuantizeConfig& config);
+  /// Adds the rounding to the graph that this was made of.
+  void apply(Graph& training, const FakeQuantizeForm& form) const;
+  const RoundedModel& model() const { return model_; }
 
-/// The same of a folded and fused inference graph: what evaluation during the training runs, and conversion repeats in integers.
+ private:
+  RoundedModel model_;
+  // Values of the training graph.
+  std::map<ValueId, RoundingSite> sites_;
+  std::map<ValueId, RoundedWeight> weights_;  // by the result of the product
+  std::set<ValueId> integer_results_;         // of nodes that read rounded values
+  std::set<ValueId> scaled_;                  // results of products before a batch norm that conversion folds
+};
+
+/// Adds the rounding to a folded and fused inference graph: what evaluation during the training runs, and conversion repeats in integers.
 RoundedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale);
 
 /// The scales of the weights' present ranges, where scales begin to learn: a graph of parameters and buffers alone, with an output for each

@@ -6,6 +6,9 @@
 
 namespace galley {
 
+/// The batch norms of a training graph compute with their running statistics, and nothing updates these any more.
+void freeze_batch_norm(Graph& graph);
+
 /// conv2d or linear followed by batch_norm_inference: w' = w s, b' = (b - mean) s + beta, s = gamma / sqrt(var + eps) for each output
 /// channel. The folded values are nodes on parameters and buffers alone, which a Program runs in `prepare`, not in a step. Declined where
 /// the product has another reader or an activation of its own.

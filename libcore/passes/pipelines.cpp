@@ -19,9 +19,22 @@ PassReport rewrite(Graph& graph, const Target& target, Stage stage) {
 
 }  // namespace
 
+RoundedModel rounding_passes(Graph& graph, const RoundingPasses& how) {
+  Graph fused = how.evaluation;
+  inference_passes(fused);
+  PassRunner passes("rounding", graph);
+  const TrainingRounding rounding(graph, how.evaluation, fused, how.config);
+  if (how.form.freeze_batch_norm) {
+    passes.run("freeze_batch_norm", freeze_batch_norm);
+    passes.run("fold_batch_norm", fold_batch_norm);
+  }
+  passes.run("fake_quantize", [&](Graph& g) { rounding.apply(g, how.form); });
+  return rounding.model();
+}
+
 PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& how) {
+  if (how.rounding) rounding_passes(graph, *how.rounding);
   PassRunner passes("training", graph);
-  if (how.round) passes.run("fake_quantize", how.round);
   passes.run("assign_precision", [&](Graph& g) { return assign_precision(g, how.precision); });
   PassReport fusion = passes.run("fuse", fuse_training);
   fusion.add(passes.run("target forward", [&](Graph& g) { return rewrite(g, target, Stage::kForward); }));

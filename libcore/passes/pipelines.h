@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "libcore/passes/assign_layout.h"
 #include "libcore/passes/assign_precision.h"
+#include "libcore/passes/fake_quantize.h"
 #include "libcore/passes/quantize.h"
 #include "libcore/passes/recompute.h"
 #include "libcore/passes/target.h"
@@ -17,11 +19,20 @@ namespace galley {
 /// Gradients of named inputs, by their ids.
 using GradientMap = std::map<ValueId, ValueId>;
 
+/// Quantization-aware training: how a graph rounds (fake_quantize.h).
+struct RoundingPasses {
+  Graph evaluation;       ///< The same model captured for evaluation, neither folded nor fused.
+  QuantizeConfig config;  ///< Resolved for its folded and fused form; the method is kQat.
+  FakeQuantizeForm form;
+};
+/// A captured training graph -> the same graph, which rounds weights and values. The first passes of training_passes.
+RoundedModel rounding_passes(Graph& graph, const RoundingPasses& how);
+
 struct TrainingPasses {
   PrecisionPolicy precision;
-  std::function<void(Graph&)> round;                        ///< Rounds weights and values (quantization-aware training); may be empty.
-  std::vector<std::string> trained;                         ///< Named inputs whose gradients are taken.
-  std::function<void(Graph&, const GradientMap&)> updates;  ///< Appends what is done with the gradients.
+  std::optional<RoundingPasses> rounding;                                 ///< Absent: a training in float.
+  std::vector<std::string> trained;                                       ///< Named inputs whose gradients are taken.
+  std::function<void(Graph&, const GradientMap&)> updates;                ///< Appends what is done with the gradients.
   std::function<RecomputeChoice(const Graph& differentiated)> recompute;  ///< What is computed again in the backward pass; may be empty.
   std::function<void(Graph&)> guard;  ///< Puts updates under the condition that the loss is finite; may be empty.
 };
@@ -46,8 +57,8 @@ struct CompileReport {
   PassReport expansion;      ///< Composites that the back end cannot run, replaced by their definitions.
   size_t prepare_nodes = 0;  ///< The first nodes, which run once.
 };
-/// Any graph -> the graph of a program: the back end's rewrites, definitions for composites that it cannot run, the order of updates, memory
-/// formats. The memory plan follows when kernels, and so their scratch memory, are chosen.
+/// Any graph -> the graph of a program: the back end's rewrites, definitions for composites that it cannot run, the order of updates,
+/// memory formats. The memory plan follows when kernels, and so their scratch memory, are chosen.
 CompileReport compile_passes(Graph& graph, const Target& target, LayoutOptions layout);
 
 }  // namespace galley

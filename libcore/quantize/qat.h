@@ -9,7 +9,7 @@
 
 #include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
-#include "libcore/passes/fake_quantize.h"
+#include "libcore/passes/pipelines.h"
 #include "libcore/quant/calibration.h"
 
 namespace galley {
@@ -42,8 +42,8 @@ class QuantizationAware {
   QuantizationAware(const Session& session, const BatchTypes& types);
 
   const std::vector<ObservedValue>& values() const { return rounded_.values; }
-  /// Rewrites the graph of that capture; the added parameters (scales that learn) are not among the capture's own.
-  void rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const;
+  /// How the training graph of that capture rounds. The parameters that this adds (scales that learn) are not among the capture's own.
+  RoundingPasses passes(const BatchTypes& types, const FakeQuantizeForm& form) const;
   /// Rewrites the fused graph of an evaluation, rounding where conversion will. Calls this object.
   std::function<void(Graph&)> rounding() const;
 
