@@ -1,6 +1,7 @@
 #pragma once
 // Arena: scratch memory of a device that executions share which run one after the other (train step, evaluation).
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,6 +29,18 @@ class Arena {
   /// Changes whenever the address does.
   uint64_t generation() const { return generation_; }
 
+  /// An execution enqueues its run. InternalError where another one does so at the same time: their values would overlap.
+  class Use {
+   public:
+    explicit Use(Arena& arena);
+    ~Use() { arena_.in_use_ = false; }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Arena& arena_;
+  };
+
  private:
   void release();
 
@@ -35,6 +48,7 @@ class Arena {
   std::byte* address_ = nullptr;
   int64_t bytes_ = 0, alignment_ = 0;
   uint64_t generation_ = 0;
+  std::atomic<bool> in_use_{false};
 };
 
 }  // namespace galley

@@ -1,6 +1,7 @@
 #pragma once
 // Engine: compiles programs once, keeps them, and binds them to one set of parameters and one arena. Every tool runs programs through it.
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,13 +31,15 @@ struct Compilation {
   double seconds = 0;   ///< Capture, passes and preparation of kernels.
 };
 
-/// Which program chooses the memory formats of parameters and state.
+/// Who chooses the memory formats of parameters, buffers and state.
 enum class ParameterFormats : uint8_t {
-  kLead,    ///< This one: no program of the engine has been compiled before.
-  kFollow,  ///< It takes the formats that are there, and chooses those of names that no program has had.
+  kLead,    ///< This program, by the kernels that it runs. It is the first of its engine.
+  kFollow,  ///< The program that led, or whoever filled the store before `follow_store`. This program chooses only for names that are new.
 };
 
-/// Not thread-safe; what it has bound may run in several threads.
+/// Programs, parameters and scratch memory belong to one thread at a time: InternalError where two calls overlap. Only `bind` may be called
+/// in several threads at once, for replicas: of a program whose parameters are declared, each with an arena of its own. Each execution runs
+/// in one thread at a time, executions of one arena one after the other. Nobody fills the store while an execution runs.
 class Engine {
  public:
   explicit Engine(std::shared_ptr<const Backend> backend);
@@ -51,13 +54,16 @@ class Engine {
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
   /// The program of that key. If there is none yet, `capture` gives its graph, which is compiled; `reason` says what asked for it. The
-  /// program's parameters are not declared. Throws what `capture` throws, and Error where no kernel supports a node.
+  /// program's parameters are not declared. Throws what `capture` throws, Error where no kernel supports a node, and InternalError where
+  /// the program leads but is not the first, or follows and nothing has given formats.
   std::shared_ptr<const Program> program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
                                          ParameterFormats formats = ParameterFormats::kFollow);
   /// Declares the program's parameters, buffers and state in the store, so that they can be filled before it is bound.
-  void declare(const Program& program) { store_.declare(program); }
+  void declare(const Program& program);
   /// Programs that follow take the formats of the arrays that the store holds now.
   void follow_store();
+  /// Has a program led, or follow_store been called? If not, the next program must lead.
+  bool has_formats() const { return has_formats_; }
 
   struct Binding {
     std::shared_ptr<Arena> arena = nullptr;         ///< Scratch of its own, for an execution that runs beside others.
@@ -74,12 +80,16 @@ class Engine {
   const std::vector<Compilation>& compilations() const { return compilations_; }
 
  private:
+  class Use;
+
   std::shared_ptr<const Backend> backend_;
   ParameterStore store_;
   std::shared_ptr<Arena> arena_;
   std::map<std::string, std::shared_ptr<const Program>> programs_;
   std::map<std::string, MemoryFormat> formats_;  // of named parameters, buffers and state
+  bool has_formats_ = false;
   std::vector<Compilation> compilations_;
+  std::atomic<int> users_{0};  // calls that only read at present; -1: one that changes the engine
 };
 
 /// Logs a line for each compilation of any engine at LogLevel::kInfo (--verbose=compile). Once, at start.

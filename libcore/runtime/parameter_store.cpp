@@ -22,12 +22,22 @@ void ParameterStore::declare(const std::string& name, const TensorType& type, Va
 }
 
 void ParameterStore::declare(const Program& program) {
-  if (entries_.empty()) device_ = &program.device();
+  if (entries_.empty() && device_ != &program.device()) device_ = &program.device();  // replicas bind in threads: they write nothing
   GALLEY_ASSERT(device_ == &program.device(), "a program of ", program.device().name(), ", parameters on ", device_->name());
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
     if (info.role != ValueRole::kInput && info.role != ValueRole::kCarried) declare(info.name, info.type, info.role);
   }
+}
+
+bool ParameterStore::holds(const Program& program, const std::map<std::string, std::string>& names) const {
+  for (ValueId id : program.graph().inputs()) {
+    const ValueInfo& info = program.graph().value(id);
+    if (info.role == ValueRole::kInput || info.role == ValueRole::kCarried) continue;
+    const auto other = names.find(info.name);
+    if (!has(other == names.end() ? info.name : other->second)) return false;
+  }
+  return true;
 }
 
 std::vector<std::string> ParameterStore::names() const {

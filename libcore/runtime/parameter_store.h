@@ -27,6 +27,8 @@ class ParameterStore {
   /// All parameters, buffers and state of a program.
   void declare(const Program& program);
 
+  /// Are all parameters, buffers and state of the program declared, those in `names` under other names?
+  bool holds(const Program& program, const std::map<std::string, std::string>& names) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
   /// Names in alphabetical order, of one role or all.
   std::vector<std::string> names() const;
