@@ -1,6 +1,6 @@
 #pragma once
-// Operators that keep shape and values and change how they are stored: cast (dtype), reduce_precision (the values of another dtype),
-// reorder (memory format); and full, a constant array.
+// Operators that keep shape and values and change how they are stored: cast (dtype), reduce_precision (the values of another dtype), reorder
+// (memory format); and full, a constant array.
 
 #include <array>
 #include <string>
@@ -40,12 +40,12 @@ const OpDef& reduce_precision_op();
 const OpDef& reorder_op();
 const OpDef& full_op();
 
-/// The same values in another dtype (round to nearest even; to integers: toward zero, as PyTorch). x itself where it has it.
+/// The same values in another dtype (round to nearest even; to integers: toward zero, as in PyTorch). x itself if it has that dtype.
 Value cast(Value x, DType dtype);
-/// Each value rounded to the nearest of a floating dtype, in x's own dtype: the steps of a computation that is defined in that dtype. Its
-/// gradient is that of the identity. x itself where it has the dtype.
+/// Each value rounded to the nearest value of a floating dtype, stored in the dtype of x: for computations that are defined in that dtype.
+/// The gradient is that of the identity. x itself if it has that dtype.
 Value reduce_precision(Value x, DType dtype);
-/// The same values in another memory format. x itself where it has it.
+/// The same values in another memory format. x itself if it has that format.
 Value reorder(Value x, const MemoryFormat& format);
 /// A constant array of that type (names included).
 Value full(Graph& graph, const TensorType& type, double value);

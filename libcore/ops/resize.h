@@ -24,8 +24,8 @@ struct ResizeBackwardAttrs : OptionsOf<ResizeBackwardAttrs> {
   bool align_corners = false;
   void options(OptionVisitor& v) override;
 };
-/// Where a resized pixel comes from: rows (or columns) `low` and `high` with weights 1-fraction and fraction; nearest takes
-/// `low` alone. As torch.nn.functional.interpolate without antialias: half-pixel centres, or corners on corners.
+/// The source of a resized pixel: rows (or columns) `low` and `high` with weights 1-fraction and fraction; nearest takes `low`
+/// only. As torch.nn.functional.interpolate without antialias: half-pixel centres, or aligned corners.
 struct ResizeSource {
   int64_t low = 0, high = 0;
   double fraction = 0;

@@ -50,8 +50,8 @@ std::vector<TensorType> infer_slice_backward(const OpContext& c) {
 std::vector<TensorType> infer_pad(const OpContext& c) {
   const auto& attrs = c.attrs<PadAttrs>();
   TensorType y = c.in(0);
-  GALLEY_CHECK(static_cast<int>(attrs.padding.size()) == 2 * y.shape.rank(), "padding wants two numbers a dimension (before, after), has ",
-               attrs.padding.size(), " for the input ", y.shape);
+  GALLEY_CHECK(static_cast<int>(attrs.padding.size()) == 2 * y.shape.rank(),
+               "padding must have two numbers per dimension (before, after), has ", attrs.padding.size(), " for the input ", y.shape);
   y.format = {};
   for (int d = 0; d < y.shape.rank(); ++d) {
     const int64_t before = attrs.padding[static_cast<size_t>(2 * d)], after = attrs.padding[static_cast<size_t>(2 * d + 1)];
@@ -97,7 +97,7 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
   const int64_t elements = x.shape.elements();
   if (open != nullptr) {
     GALLEY_CHECK(known > 0 && elements % known == 0, "the ", elements, " elements of ", x.shape,
-                 " do not divide by the known sizes' product ", known);
+                 " are not divisible by the product of the known sizes, ", known);
     *open = elements / known;
   }
   TensorType y;
@@ -363,7 +363,7 @@ Value transpose(Value x, int64_t axis_a, int64_t axis_b) {
 }
 Value flatten(Value x, int64_t start, int64_t end) {
   const int first = axis_of(start, x.type()), last = axis_of(end, x.type());
-  GALLEY_CHECK(first <= last, "flatten wants start <= end, got ", start, " and ", end, ": input ", x.shape());
+  GALLEY_CHECK(first <= last, "flatten needs start <= end, got ", start, " and ", end, ": input ", x.shape());
   Shape shape;
   for (int d = 0; d < x.shape().rank(); ++d) {
     if (d > first && d <= last) {

@@ -20,7 +20,7 @@ struct SliceAttrs : OptionsOf<SliceAttrs> {
   int64_t end = std::numeric_limits<int64_t>::max();  // exclusive, clipped; negative: from the end
   int64_t step = 1;                                   // at least 1
   void options(OptionVisitor& v) override;
-  /// First index, and how many elements are taken of an axis of that size.
+  /// The first index, and the number of elements, for an axis of that size.
   std::array<int64_t, 2> range(int64_t size) const;
 };
 struct SliceBackwardAttrs : OptionsOf<SliceBackwardAttrs> {
@@ -55,7 +55,7 @@ Value concat(std::span<const Value> x, const ConcatAttrs& attrs = {});
 Value concat(std::initializer_list<Value> x, int64_t axis = 1);
 Value slice(Value x, const SliceAttrs& attrs);
 Value slice(Value x, int64_t axis, int64_t start, int64_t end = std::numeric_limits<int64_t>::max());
-/// grad put back into zeros of the size before slicing.
+/// An array of zeros of the size before slicing, into which grad is written.
 Value slice_backward(Value grad, const SliceBackwardAttrs& attrs);
 Value pad(Value x, const PadAttrs& attrs);
 Value pad(Value x, std::vector<int64_t> padding, double value = 0);
@@ -66,16 +66,16 @@ Value reshape(Value x, const ReshapeAttrs& attrs);
 Value reshape(Value x, std::initializer_list<int64_t> shape);  ///< one may be -1
 Value reshape(Value x, const Shape& shape);
 
-// Made of the above.
+// Composed of the above.
 Value transpose(Value x, int64_t axis_a, int64_t axis_b);
 /// Joins dimensions start..end (inclusive) into one.
 Value flatten(Value x, int64_t start = 1, int64_t end = -1);
 Value unsqueeze(Value x, int64_t axis);
 /// Drops a dimension of size 1.
 Value squeeze(Value x, int64_t axis);
-/// Pieces of these sizes along an axis; they add up to its size.
+/// Parts of these sizes along an axis. Their sum must be the size of the axis.
 std::vector<Value> split(Value x, const std::vector<int64_t>& sizes, int64_t axis = 1);
-/// `count` equal pieces (the last may be smaller, as PyTorch).
+/// `count` equal parts (the last may be smaller, as in PyTorch).
 std::vector<Value> chunk(Value x, int64_t count, int64_t axis = 1);
 
 }  // namespace galley
