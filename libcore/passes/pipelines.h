@@ -1,5 +1,5 @@
 #pragma once
-// The order of passes. What becomes of a captured graph until kernels are chosen is decided here and nowhere else.
+// The order of all passes, from a captured graph until kernels are chosen.
 
 #include <functional>
 #include <map>
@@ -30,30 +30,30 @@ RoundedModel rounding_passes(Graph& graph, const RoundingPasses& how);
 
 struct TrainingPasses {
   PrecisionPolicy precision;
-  std::optional<RoundingPasses> rounding;                                 ///< Absent: a training in float.
-  std::vector<std::string> trained;                                       ///< Named inputs whose gradients are taken.
-  std::function<void(Graph&, const GradientMap&)> updates;                ///< Appends what is done with the gradients.
-  std::function<RecomputeChoice(const Graph& differentiated)> recompute;  ///< What is computed again in the backward pass; may be empty.
-  std::function<void(Graph&)> guard;  ///< Puts updates under the condition that the loss is finite; may be empty.
+  std::optional<RoundingPasses> rounding;                                 ///< Absent: training in float.
+  std::vector<std::string> trained;                                       ///< Named inputs whose gradients are computed.
+  std::function<void(Graph&, const GradientMap&)> updates;                ///< Appends the nodes that use the gradients.
+  std::function<RecomputeChoice(const Graph& differentiated)> recompute;  ///< What the backward pass recomputes; may be empty.
+  std::function<void(Graph&)> guard;                                      ///< Gates updates by a finite loss; may be empty.
 };
-/// A captured training graph with the scalar output "loss" -> forward, backward and updates. Returns what was fused and what declined.
+/// A captured training graph with the scalar output "loss" -> forward, backward and updates. Returns what was fused and what was declined.
 PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& how);
 
 struct InferencePasses {
   PrecisionPolicy precision;
   std::function<void(Graph&)> capture;  ///< Declares further outputs; may be empty.
-  std::function<void(Graph&)> round;    ///< Rounds where conversion will (evaluation of a quantization-aware training); may be empty.
+  std::function<void(Graph&)> round;    ///< Rounds as conversion will (evaluation in quantization-aware training); may be empty.
 };
 /// A captured evaluation graph -> the folded and fused graph that calibration names and conversion reads, the same on every machine.
-/// Returns what was fused and what declined.
+/// Returns what was fused and what was declined.
 PassReport inference_passes(Graph& graph, const InferencePasses& how = {});
 
-/// The result of inference_passes -> its form on integers.
+/// The result of inference_passes -> the quantized graph.
 ConvertReport conversion_passes(Graph& fused, const QuantizationPlan& plan);
 
 struct CompileReport {
   LayoutReport layout;
-  PassReport rewrites;       ///< The back end's, before and after layout.
+  PassReport rewrites;       ///< Of the back end, before and after layout.
   PassReport expansion;      ///< Composites that the back end cannot run, replaced by their definitions.
   size_t prepare_nodes = 0;  ///< The first nodes, which run once.
 };
