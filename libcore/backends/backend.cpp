@@ -78,7 +78,7 @@ std::string Backend::refusal(const Graph& graph, const Node& node, Stage stage) 
   const auto reason = [&](const KernelQuery& asked) -> std::string {
     const std::span<const Kernel* const> all = kernels(*node.op);
     if (all.empty()) return "there is no kernel";
-    // The last kernel is most often a reference, which takes any node: others may have to ask the vendor's library.
+    // The last kernel is usually a reference, which takes any node; the others may have to ask the vendor's library.
     if (all.back()->supports(asked)) return "";
     const KernelChoice choice = choose(asked);
     return choice.kernel != nullptr ? "" : choice.reasons();
