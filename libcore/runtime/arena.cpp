@@ -18,7 +18,7 @@ Arena::Use::Use(Arena& arena) : arena_(arena) {
 }
 
 void Arena::use(Device& device) {
-  GALLEY_ASSERT(address_ == nullptr || device_ == &device, "scratch on ", device_->name(), " for a program of ", device.name());
+  GALLEY_ASSERT(address_ == nullptr || device_ == &device, "the arena is on device ", device_->name(), ", the program on ", device.name());
   device_ = &device;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Arena: scratch memory of a device that executions share which run one after the other (train step, evaluation).
+// Arena: scratch memory of a device. Executions that run one after the other (train step, evaluation) share it.
 
 #include <atomic>
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace galley {
 
-/// As large as the largest execution needs. On the host: huge pages, touched in parallel before the first step.
+/// Has the size that the largest execution needs. On the host: huge pages, touched in parallel before the first run.
 class Arena {
  public:
   Arena() = default;
@@ -18,10 +18,10 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// The device that memory is taken from, before the first is; the host's unless said otherwise. All programs that share an arena run on
-  /// one device.
+  /// Sets the device before memory is allocated; the default is the host's. All programs that share an arena run on one
+  /// device.
   void use(Device& device);
-  /// Makes room for at least `bytes`; contents are lost where it grows. Throws Error (kResource) if memory is exhausted.
+  /// Provides at least `bytes`; the contents are lost if it grows. Throws Error (kResource) if memory is exhausted.
   void reserve(int64_t bytes);
   /// Address on the device.
   std::byte* address() const { return address_; }

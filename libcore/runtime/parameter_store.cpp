@@ -18,12 +18,13 @@ void ParameterStore::declare(const std::string& name, const TensorType& type, Va
   }
   const Tensor& tensor = found->second.tensor;
   GALLEY_ASSERT(tensor.dtype() == type.dtype && tensor.shape() == type.shape && tensor.format() == type.format, "'", name, "' is ",
-                tensor.str(), " in the store, a program wants ", type);
+                tensor.str(), " in the store, but ", type, " in a program");
 }
 
 void ParameterStore::declare(const Program& program) {
-  if (entries_.empty() && device_ != &program.device()) device_ = &program.device();  // replicas bind in threads: they write nothing
-  GALLEY_ASSERT(device_ == &program.device(), "a program of ", program.device().name(), ", parameters on ", device_->name());
+  if (entries_.empty() && device_ != &program.device()) device_ = &program.device();  // no write if unchanged: replicas bind in parallel
+  GALLEY_ASSERT(device_ == &program.device(), "the program is on device ", program.device().name(), ", the parameters on ",
+                device_->name());
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
     if (info.role != ValueRole::kInput && info.role != ValueRole::kCarried) declare(info.name, info.type, info.role);
