@@ -6,7 +6,6 @@
 #include "libcore/base/units.h"
 #include "libcore/data/codec.h"
 #include "libcore/data/resample.h"
-#include "libcore/ops/resize.h"
 #include "libcore/tasks/kinds.h"
 
 namespace galley {
