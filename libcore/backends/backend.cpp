@@ -18,7 +18,30 @@ class Loop : public Runner {
   std::span<const BoundCall> calls_;
 };
 
+/// Puts the images of the query (values of rank 4 and 5, weights apart) into channels_last where layout may do so. Returns their types,
+/// which the query refers to.
+std::deque<TensorType> lay_channels_last(KernelQuery& asked) {
+  const OpDef& op = *asked.node.op;
+  std::deque<TensorType> images;
+  if (op.layout.formats != FormatRule::kKeeps) return images;
+  const auto lay = [&](const TensorType*& type, const std::vector<Port>& ports, size_t port) {
+    if (type == nullptr || type->shape.rank() < 4 || (port < ports.size() && ports[port].kind == PortKind::kWeight)) return;
+    images.push_back(*type);
+    images.back().format = MemoryFormat::channels_last_for_rank(type->shape.rank());
+    type = &images.back();
+  };
+  for (size_t i = 0; i < asked.context.inputs.size(); ++i) lay(asked.context.inputs[i], op.inputs, i);
+  for (size_t o = 0; o < asked.context.outputs.size(); ++o) lay(asked.context.outputs[o], op.outputs, o);
+  return images;
+}
+
 }  // namespace
+
+std::string KernelChoice::reasons() const {
+  std::string text;
+  for (const std::string& reason : declined) text += cat(text.empty() ? "" : "; ", reason);
+  return text;
+}
 
 Backend::Backend(const BackendOptions& options) : options_(options) {
   if (options_.threads <= 0) options_.threads = compute_threads();
@@ -46,22 +69,25 @@ KernelChoice Backend::choose(const KernelQuery& query) const {
 bool Backend::has_kernel(const Graph& graph, const Node& node, Stage stage) const {
   KernelQuery asked = query(graph, node);
   std::deque<TensorType> images;
-  const auto lay = [&](const TensorType*& type) {
-    if (type == nullptr || type->shape.rank() < 4) return;
-    images.push_back(*type);
-    images.back().format = MemoryFormat::channels_last_for_rank(type->shape.rank());
-    type = &images.back();
-  };
-  if (stage != Stage::kAfterLayout && options_.memory_format != LayoutMode::kContiguous && node.op->layout.formats == FormatRule::kKeeps) {
-    for (size_t i = 0; i < asked.context.inputs.size(); ++i) {
-      if (i >= node.op->inputs.size() || node.op->inputs[i].kind != PortKind::kWeight) lay(asked.context.inputs[i]);
-    }
-    for (size_t o = 0; o < asked.context.outputs.size(); ++o) {
-      if (o >= node.op->outputs.size() || node.op->outputs[o].kind != PortKind::kWeight) lay(asked.context.outputs[o]);
-    }
-  }
+  if (stage != Stage::kAfterLayout && options_.memory_format != LayoutMode::kContiguous) images = lay_channels_last(asked);
   const Kernel* kernel = choose(asked).kernel;
   return kernel != nullptr && !kernel->reference;
+}
+
+std::string Backend::refusal(const Graph& graph, const Node& node, Stage stage) const {
+  const auto reason = [&](const KernelQuery& asked) -> std::string {
+    const std::span<const Kernel* const> all = kernels(*node.op);
+    if (all.empty()) return "there is no kernel";
+    // The last kernel is usually a reference, which takes any node; the others may have to ask the vendor's library.
+    if (all.back()->supports(asked)) return "";
+    const KernelChoice choice = choose(asked);
+    return choice.kernel != nullptr ? "" : choice.reasons();
+  };
+  KernelQuery asked = query(graph, node);
+  std::string why = reason(asked);
+  if (!why.empty() || stage == Stage::kAfterLayout || options_.memory_format == LayoutMode::kContiguous) return why;
+  const std::deque<TensorType> images = lay_channels_last(asked);
+  return images.empty() ? "" : reason(asked);
 }
 
 MemoryFormat Backend::weight_format(const Graph& graph, const Node& node, int input) const {

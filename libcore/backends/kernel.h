@@ -1,6 +1,6 @@
 #pragma once
-// Kernels: how an operator is computed. A kernel says whether it supports a node (or declines with a reason), prepares its state
-// once at compile time, and runs without allocating. backends/table.h lists them per operator, fastest first, the reference last.
+// Kernels: code that computes an operator. A kernel supports a node or declines it with a reason, prepares its state once at
+// compile time, and runs without allocating. backends/table.h lists the kernels of an operator, fastest first, the reference last.
 
 #include <memory>
 #include <span>
@@ -14,7 +14,7 @@ namespace galley {
 
 class Stream;  // device/stream.h
 
-/// A kernel's answer: yes, or no with the reason that verbose output shows.
+/// Does a kernel support a node? If not, the reason, for verbose output.
 struct Support {
   bool ok = true;
   std::string reason;
@@ -23,11 +23,11 @@ struct Support {
   explicit operator bool() const { return ok; }
 };
 
-/// The node a kernel is asked about: types with their formats.
+/// A node for which a kernel is looked for, with types and formats.
 struct KernelQuery {
   const Node& node;
   OpContext context;
-  int threads = 1;  // logical thread count: the choice of kernel and its blocking depend on it, not on the machine's cores
+  int threads = 1;  // logical thread count: choice and blocking of kernels depend on it, not on the cores of the machine
 
   template <class T>
   const T& attrs() const {
@@ -38,8 +38,8 @@ struct KernelQuery {
   const TensorType& out(int i) const { return context.out(i); }
 };
 
-/// Memory of one execution: addresses of inputs (nullptr: optional, not given), outputs, and scratch of the size that
-/// `scratch_bytes` named, 64-byte aligned.
+/// Memory of one execution: addresses of inputs (nullptr: an optional input that is not given) and outputs, and `scratch_bytes`
+/// bytes of scratch memory, aligned to 64 bytes.
 struct KernelArgs {
   std::span<const void* const> inputs;
   std::span<void* const> outputs;
@@ -55,7 +55,7 @@ struct KernelArgs {
   }
 };
 
-/// A kernel made ready for one node. Immutable: several executions may run it at once on different memory.
+/// A kernel prepared for one node. Immutable: several executions may run it at once on different memory.
 class PreparedKernel {
  public:
   virtual ~PreparedKernel() = default;
@@ -71,12 +71,12 @@ struct Kernel {
   std::string_view algorithm;  // what reports call it by: "onednn", "winograd_4x4", "ref"
   Support (*supports)(const KernelQuery& query);
   std::unique_ptr<PreparedKernel> (*prepare)(const KernelQuery& query);
-  /// The format that this kernel wants input i in, where it is a weight (rank-2..5 parameter): layout assignment asks.
-  /// nullptr: as it comes.
+  /// The format of weight input i (a parameter of rank 2 to 5) that is fastest for this kernel, for assign_layout.
+  /// nullptr: the present format.
   MemoryFormat (*preferred_format)(const KernelQuery& query, int input) = nullptr;
-  /// The format that this kernel makes output i in at its fastest (weight gradients); nullptr: as the type says.
+  /// The format in which this kernel writes output i (a weight gradient) fastest; nullptr: the format of the type.
   MemoryFormat (*preferred_output_format)(const KernelQuery& query, int output) = nullptr;
-  /// Computes the operator by its definition, for any dtype and format, slowly: the last resort, and the oracle of tests.
+  /// A slow kernel for any dtype and format that computes the operator as it is defined. Tests compare with it.
   bool reference = false;
 };
 

@@ -16,7 +16,7 @@ constexpr BackendRow kRows[] = {
     {"cpu", "the processor, with oneDNN and own kernels", false, open_cpu},
 #endif
     {"ref", "the processor, every operator computed plainly in double precision: slow, for comparisons", false, open_ref},
-    {"sim", "a test device: the kernels of ref on memory of its own, which run while the host goes on", false, open_sim},
+    {"sim", "a test device: the kernels of ref on separate memory, asynchronous to the host", false, open_sim},
 };
 
 [[noreturn]] void refuse(std::string_view device) {

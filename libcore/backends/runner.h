@@ -1,6 +1,6 @@
 #pragma once
-// Runner: how a back end enqueues the kernels of a program that is bound to memory. runtime/ binds; a back end may do better than one
-// kernel after the other.
+// Runner: enqueues the kernels of a program that is bound to memory. runtime/ binds programs; a back end may enqueue them in a better way
+// than one after the other.
 
 #include <span>
 
@@ -8,19 +8,19 @@
 
 namespace galley {
 
-/// A kernel and the memory that it works on.
+/// A kernel and its memory.
 struct BoundCall {
   const PreparedKernel* kernel = nullptr;
   KernelArgs args;
 };
 
-/// The calls of one run, in order. Addresses are those of every run; on the host's device, where fed arrays are not copied, `args` have
-/// those of the next run.
+/// The calls of one run, in order. Addresses are the same in every run, except on the host's device, where fed arrays are not copied: there
+/// `args` hold the addresses of the next run.
 struct BoundProgram {
   std::span<const BoundCall> calls;
 };
 
-/// Enqueues a bound program again and again. It is made when a program is bound, and again when its memory moves.
+/// Enqueues a bound program any number of times. Created when a program is bound, and again when its memory moves.
 class Runner {
  public:
   virtual ~Runner() = default;

@@ -1,5 +1,5 @@
 #pragma once
-// Tables of kernels: what a back end has for each operator.
+// KernelTable: the kernels of a back end for each operator.
 
 #include <initializer_list>
 #include <span>
@@ -10,10 +10,10 @@
 
 namespace galley {
 
-/// Kernels by operator, built once. Kernels of one operator stay in the order of the lists.
+/// Kernels by operator, built once. Keeps the order of the lists.
 class KernelTable {
  public:
-  /// The operators must be registered, and the lists must live as long as the table.
+  /// The operators must be registered. The lists must outlive the table.
   KernelTable(std::initializer_list<std::span<const Kernel>> lists);
   std::span<const Kernel* const> of(const OpDef& op) const;
 

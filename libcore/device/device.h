@@ -17,9 +17,9 @@ class Device {
   virtual std::string_view name() const = 0;
   /// Where kernels read and write.
   virtual Memory& memory() = 0;
-  /// Host memory that copies of this device's streams reach without a detour (pinned).
+  /// Pinned host memory: streams of this device copy to and from it directly.
   virtual Memory& host_memory() = 0;
-  /// The stream that work runs in unless it asks for another.
+  /// The default stream.
   virtual Stream& stream() = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Memory: what a device allocates from.
+// Memory: allocates memory of one kind.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ class Memory {
   /// At least `bytes` bytes, uninitialized, at a multiple of `alignment` (a power of two); nullptr if memory is exhausted. At 2 MiB and
   /// more, the host's memory asks for huge pages.
   virtual void* allocate(int64_t bytes, int64_t alignment) = 0;
-  /// Returns what `allocate` gave for that number of bytes and alignment. Waits for the device's work, which may still use it.
+  /// Frees memory from `allocate`, with the same `bytes` and `alignment`. First waits for work of the device that may still use it.
   virtual void free(void* address, int64_t bytes, int64_t alignment) noexcept = 0;
   /// Can the host read and write it by address?
   virtual bool host_access() const = 0;

@@ -11,10 +11,10 @@
 
 namespace galley {
 
-/// A reserved range of addresses, protected against every access while no work of the device executes.
+/// A reserved range of addresses. Every access faults while no work of the device executes.
 class SimHeap : public Memory {
  public:
-  /// `drain`: waits for the device's work; called before memory is returned.
+  /// `drain`: waits for the device's work; called before memory is freed.
   explicit SimHeap(std::function<void()> drain);
 
   void* allocate(int64_t bytes, int64_t alignment) override;
@@ -22,7 +22,7 @@ class SimHeap : public Memory {
   bool host_access() const override { return false; }
 
   bool holds(const void* address) const { return address >= begin_ && address < begin_ + kReserved; }
-  /// Access is granted between the two, which nest across threads.
+  /// Allow access, and end it. Calls nest, also across threads.
   void open();
   void close();
 
@@ -34,11 +34,11 @@ class SimHeap : public Memory {
   std::byte* begin_ = nullptr;
   std::mutex mutex_;
   std::map<int64_t, int64_t> free_;  // offset -> bytes, none adjacent
-  int64_t used_ = 0;                 // highest offset that was ever allocated: what `open` must grant
+  int64_t used_ = 0;                 // the highest offset allocated so far: `open` allows access up to it
   int open_ = 0;
 };
 
-/// Host memory whose addresses are known, as a driver knows pinned memory. `drain` as above.
+/// Host memory whose addresses the device knows, as a driver knows pinned memory. `drain` as above.
 class SimHostMemory : public Memory {
  public:
   explicit SimHostMemory(std::function<void()> drain) : drain_(std::move(drain)) {}

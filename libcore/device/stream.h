@@ -1,6 +1,6 @@
 #pragma once
-// Stream: an ordered queue of work on a device. Kernels and copies are enqueued; the host waits only where it says so. Event: a place in a
-// stream that the host or another stream can wait for.
+// Stream: an ordered queue of work on a device. Kernels and copies are enqueued; the host waits only where it calls a function that waits.
+// Event: a point in a stream that the host or another stream can wait for.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace galley {
 
 class Device;
 
-/// A place in a stream. Reusable: a new record replaces the last.
+/// A point in a stream. May be recorded again: the new record replaces the last.
 class Event {
  public:
   virtual ~Event() = default;
@@ -17,13 +17,13 @@ class Event {
   virtual bool done() const = 0;
   /// Waits until `done`. Errors of that work stay with its stream.
   virtual void synchronize() = 0;
-  /// When the last record was reached, in nanoseconds of the steady clock as the device sees it: differences between events of one device
-  /// are durations. Waits for it. 0 for an event that was never recorded.
+  /// The time at which the stream reached the last record, in nanoseconds of the device's steady clock: differences between events of one
+  /// device are durations. Waits for the record. 0 for an event that was never recorded.
   virtual int64_t time_ns() = 0;
 };
 
-/// Work of one stream runs in the order in which it was enqueued. Streams are ordered among each other by events alone.
-/// Calls come from one thread at a time.
+/// Work of one stream runs in the order in which it was enqueued. Only events order work of different streams.
+/// One thread at a time may call it.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -33,7 +33,7 @@ class Stream {
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   /// Enqueues setting `bytes` bytes to `value`.
   virtual void fill(void* to, uint8_t value, int64_t bytes) = 0;
-  /// Enqueues the mark of an event: it is done when all work enqueued so far has run.
+  /// Records an event: it is done when all work enqueued so far has run.
   virtual void record(Event& event) = 0;
   /// Work enqueued from now on runs after the last record of the event, which may be of another stream of the device.
   virtual void wait(const Event& event) = 0;

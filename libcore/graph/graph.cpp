@@ -17,7 +17,7 @@ void apply_format_rule(const OpDef& op, const OpContext& context, std::vector<Te
   }
   if (first == nullptr) return;
   if (op.layout.formats == FormatRule::kContiguous) {
-    GALLEY_ASSERT(!first->format.is_channels_last(), op.name, " wants contiguous inputs, got ", first->str());
+    GALLEY_ASSERT(!first->format.is_channels_last(), op.name, " takes contiguous inputs only, got ", first->str());
     return;
   }
   for (size_t o = 0; o < outputs.size(); ++o) {

@@ -1,6 +1,6 @@
 #pragma once
-// Graph: a captured model. Nodes in topological order, values (edges) in single-assignment form; parameters, buffers and
-// optimizer state are named inputs that nodes may update in place. Passes go from graph to graph.
+// Graph: a captured model. Nodes are in topological order; values (edges) are in single-assignment form. Parameters, buffers and
+// optimizer state are named inputs, which nodes may update in place. A pass turns one graph into another.
 
 #include <deque>
 #include <map>
@@ -32,8 +32,8 @@ enum class Phase : uint8_t { kForward, kBackward, kUpdate };
 
 class Graph;
 
-/// A handle to an edge of a graph under construction: what model code computes with. Cheap to copy; valid while its
-/// graph lives. A default-made Value is absent (an optional input that is not given).
+/// A handle to an edge of a graph under construction. Model code computes with it. Cheap to copy; valid as long as its graph exists.
+/// A default-constructed Value is absent: an optional input that is not given.
 class Value {
  public:
   Value() = default;
@@ -59,7 +59,7 @@ struct Node {
   std::shared_ptr<const Options> attributes;  // immutable; nullptr where the op has none
   std::vector<ValueId> inputs;                // kNoValue: optional input not given
   std::vector<ValueId> outputs;
-  std::string path;  // module that made it: "layer1.0.conv2"
+  std::string path;  // the module that created it: "layer1.0.conv2"
   Phase phase = Phase::kForward;
 
   template <class T>
@@ -72,7 +72,7 @@ struct Node {
   ValueId input(size_t i) const { return i < inputs.size() ? inputs[i] : kNoValue; }
 };
 
-/// What the graph knows of a value.
+/// Properties of a value.
 struct ValueInfo {
   TensorType type;
   ValueRole role = ValueRole::kActivation;
@@ -89,9 +89,9 @@ class Graph {
 
   /// A named input. Names of one graph are unique.
   Value add_input(std::string name, TensorType type, ValueRole role);
-  /// Appends a node: checks and infers, adds path and op name to an error's text. Returns its outputs.
+  /// Appends a node: checks its inputs and infers its outputs, which it returns. Errors name the path and the operator.
   std::vector<Value> add_node(const OpDef& op, std::shared_ptr<const Options> attributes, std::vector<ValueId> inputs);
-  /// The same, from an existing node (its path and phase) with other inputs.
+  /// Appends a copy of an existing node (operator, attributes, path, phase) with other inputs.
   std::vector<Value> add_node_like(const Node& node, std::vector<ValueId> inputs);
   /// Declares a result. Names of one graph are unique.
   void add_output(std::string name, Value value);
@@ -113,23 +113,23 @@ class Graph {
   ValueId find_output(std::string_view name) const;
   Value at(ValueId id) { return Value(this, id); }
 
-  /// Where captured nodes belong: module path and phase of the nodes added next.
+  /// Module path and phase of the nodes added next.
   const std::string& path() const { return path_; }
   void set_path(std::string path) { path_ = std::move(path); }
   Phase phase() const { return phase_; }
   void set_phase(Phase phase) { phase_ = phase; }
 
-  /// For passes that rebuild: the node list is replaced; values stay.
+  /// For passes that rebuild the list of nodes. Values stay.
   void set_nodes(std::deque<Node> nodes) { nodes_ = std::move(nodes); }
   /// A new activation of that type (for passes that insert nodes by hand).
   ValueId new_value(TensorType type);
-  /// Node index that makes each value, -1 for inputs.
+  /// For each value, the index of the node that computes it; -1 for inputs.
   std::vector<int> producers() const;
-  /// Node indices that read each value, in order.
+  /// For each value, the indices of the nodes that read it, in order.
   std::vector<std::vector<int>> users() const;
-  /// Reads of `from` in nodes and outputs become reads of `to`.
+  /// Nodes and outputs that read `from` read `to` instead.
   void replace_uses(ValueId from, ValueId to);
-  /// Drops nodes without effect whose outputs nobody reads. Returns how many.
+  /// Removes nodes that have no effect and whose outputs are unused. Returns how many.
   int remove_dead_nodes();
 
  private:
@@ -145,15 +145,15 @@ class Graph {
 /// Types of a node's inputs and outputs, for infer, cost and kernels.
 OpContext context_of(const Graph& graph, const Node& node);
 
-/// Places of the node's given inputs whose ports are of that kind, in order.
+/// Positions of the inputs of the node that are given and whose port has that kind, in order.
 std::vector<size_t> inputs_of(const Node& node, PortKind kind);
 
-/// Are the bytes of both formats the same for this shape (the dimensions that change place have size 1)?
+/// Do both formats store an array of this shape in the same order (all dimensions that change places have size 1)?
 bool same_bytes(const Shape& shape, const MemoryFormat& a, const MemoryFormat& b);
-/// Is output 0 the very memory of input 0: a view, or a reorder between formats of the same bytes?
+/// Is output 0 the memory of input 0: a view, or a reorder that moves no bytes? Such a node needs no kernel.
 bool is_view(const Graph& graph, const Node& node);
 
-/// Restores path and phase of the graph at the end of a scope. `name` is appended to the path with a dot.
+/// Appends `name` to the graph's path, after a dot, and restores the path at the end of the scope.
 class PathScope {
  public:
   PathScope(Graph& graph, std::string_view name);
@@ -166,11 +166,11 @@ class PathScope {
   std::string saved_;
 };
 
-/// Throws InternalError where the graph breaks a law: every input is made before it is read, types agree with infer, an
-/// in-place update has one writer and no later reader of the old value, names are unique.
+/// Throws InternalError unless every value is computed before it is read, types agree with `infer`, every state is updated by at most one
+/// node and its old value is not read later, and names are unique.
 void verify(const Graph& graph);
 
-/// Text that a person can read, and that parse_graph reads back.
+/// The graph as readable text, which parse_graph reads.
 std::string print(const Graph& graph);
 /// Throws Error (code kInput) with line and column where the text is not a graph.
 Graph parse_graph(std::string_view text);

@@ -1,5 +1,5 @@
 #pragma once
-// OpDef: everything the rest of the program asks about an operator, in one entry (design: an operator lives in one place).
+// OpDef: everything that the rest of the program needs to know about an operator, in one entry.
 
 #include <algorithm>
 #include <functional>
@@ -23,15 +23,15 @@ class Value;            // graph/graph.h
 /// What an input or output of an operator is for.
 enum class PortKind : uint8_t {
   kActivation,  // data that flows through the model, and its gradients
-  kWeight,      // an operand of products, or the gradient of one: its kernel may prefer a memory format of its own
-  kStatistics,  // vectors beside the data: biases, scales, means, variances; they stay in f32
+  kWeight,      // an operand of a product, or its gradient: the kernel may prefer a special memory format
+  kStatistics,  // vectors: biases, scales, means, variances; they stay in f32
   kState,       // a persistent array that an update writes: parameters, moments, running statistics, observed ranges
   kIndex,       // integers that select: classes, positions, tokens
   kScalar,      // one value that is fed or computed: learning rate, step, random key
 };
 
-/// An input or output. Written as its name in an operator's row: "x" is required, "x?" is optional, "x*" (the last one) stands for any
-/// number.
+/// An input or output. In an operator's entry it is written by its name: "x" is required, "x?" is optional, "x*" (the last port only)
+/// stands for any number of inputs.
 struct Port {
   std::string_view name;  // without the mark
   PortKind kind = PortKind::kActivation;
@@ -49,7 +49,7 @@ struct Port {
   static constexpr Port scalar(std::string_view text) { return {text, PortKind::kScalar}; }
 };
 
-/// What an operator may look at: attributes and types. An absent optional input is nullptr.
+/// Attributes and types of one application of an operator. An optional input that is not given is nullptr.
 struct OpContext {
   const Options* attributes = nullptr;
   std::vector<const TensorType*> inputs;
@@ -69,79 +69,79 @@ struct OpContext {
   const TensorType& out(int i) const { return *outputs[static_cast<size_t>(i)]; }
 };
 
-/// Work of one execution. Two flops per multiply-add; bytes: each operand read or written once.
+/// Work of one execution. A multiply-add counts two flops; each operand is read or written once.
 struct Cost {
   double flops = 0;
   double bytes_read = 0;
   double bytes_written = 0;
   DType dtype = DType::kF32;  // of the products: f32, bf16, or i8 for 8-bit integers
-  double saved_flops = 0;     // of `flops`, those that a smarter algorithm than the definition does not execute (negative: more)
+  double saved_flops = 0;     // part of `flops` that a faster algorithm does not execute (negative: it executes more)
   double executed_flops() const { return flops - saved_flops; }
 };
 
-/// What bounds an operator, and what it is to passes that choose what to keep, fuse or count.
+/// What bounds an operator's time. Passes decide by it what to keep, to fuse and to count.
 enum class WorkClass : uint8_t {
   kMemory,   // reads and writes values: element-wise functions, norms, pooling, moves
   kProduct,  // multiplies by weights or by other activations: convolutions, matrix products, recurrent layers, attention
-  kView,     // output 0 is input 0's memory under another shape: nothing runs
+  kView,     // output 0 is the memory of input 0 with another shape: nothing runs
   kState,    // updates persistent arrays
 };
 
 /// Memory formats of values of rank 4 and 5 (others are always contiguous).
 enum class FormatRule : uint8_t {
-  kKeeps,       // its rank-4/5 inputs and outputs, weights apart, share one format, contiguous or channels_last: element-wise, pooling,
-                // convolution
+  kKeeps,       // inputs and outputs of rank 4 and 5, except weights, share one format, contiguous or channels_last: element-wise,
+                // pooling, convolution
   kContiguous,  // contiguous inputs and outputs
-  kExplicit,    // takes inputs in any format; infer sets the formats of the outputs
-  kReorder,     // as kExplicit, and output 0 holds input 0's values: nothing runs where both formats are the same bytes
+  kExplicit,    // inputs may have any format; infer sets the formats of the outputs
+  kReorder,     // as kExplicit, and output 0 has the values of input 0: nothing runs if both formats store them in the same order
 };
 /// Memory formats of weights (ports of kind kWeight).
 enum class WeightFormat : uint8_t {
-  kContiguous,       // its kernels read and make weights in contiguous format
-  kFollows,          // a weight is reordered to the format that the kernel prefers, a weight gradient made in the format of its parameter
-  kLeads,            // the same, and a parameter is kept in the format that the kernel of this operator prefers
-  kLeadsInference,   // as kLeads, but contiguous in graphs with a backward pass: the gradients are products with the contiguous weight
-  kLeadsParameters,  // as kLeads, but a computed weight stays contiguous: the kernel packs it in each run, which costs no more than a
-                     // reorder
+  kContiguous,       // kernels read and write weights in contiguous format
+  kFollows,          // a weight is reordered to the format that the kernel prefers; a weight gradient has the format of its parameter
+  kLeads,            // as kFollows, and a parameter is stored in the format that the kernel of this operator prefers
+  kLeadsInference,   // as kLeads, but contiguous in graphs with a backward pass, whose gradients are products with the contiguous weight
+  kLeadsParameters,  // as kLeads, but a weight that the graph computes stays contiguous: the kernel packs it in each run, at the cost of
+                     // a reorder
 };
 struct LayoutRule {
   FormatRule formats = FormatRule::kKeeps;
-  bool prefers_channels_last = false;  // several times faster in channels_last: such an operator asks for it
+  bool prefers_channels_last = false;  // several times faster in channels_last: memory_format auto then chooses that format
   WeightFormat weights = WeightFormat::kContiguous;
-  /// Of a kExplicit operator that can make output 0 in any format: its attributes that name this one. nullptr: the format is given.
+  /// For a kExplicit operator that can write output 0 in any format: its attributes with that format. nullptr: the format is fixed.
   std::shared_ptr<const Options> (*with_format)(const Options& attributes, const MemoryFormat& format) = nullptr;
 };
 
-/// What assign_precision does with it.
+/// How assign_precision treats an operator.
 enum class PrecisionRule {
-  kFollow,       // computes in the type of its activations
+  kFollow,       // computes in the dtype of its activations
   kLow,          // in low precision: activations and weights of rank 2 and more; biases stay f32
-  kActivations,  // activations follow, while weights and statistics stay f32: norms
+  kActivations,  // activations keep their dtype, weights and statistics stay f32: norms
   kKeepF32,      // in f32
 };
 
-/// How quantization treats an operator. All but kFloat have a form on integers: see OpDef::integer_form.
+/// How quantization treats an operator. All rules but kFloat have an integer form: see OpDef::integer_form.
 enum class QuantizeRule {
   kFloat,        // stays in float
   kProduct,      // a layer: a product with a constant weight, stored as integers, with bias and residual: conv2d, linear
-  kScale,        // a layer: a factor and a summand for each channel (OpDef::channel_scale), on integers where its neighbours are:
+  kScale,        // a layer: a scale and a shift for each channel (OpDef::channel_scale), on integers if its neighbours are:
                  // batch_norm_inference
-  kRecurrent,    // two layers, a product with each of its two weights; its results are never integers: lstm, gru, rnn
-  kCompute,      // an operator on integers with a map of its own result: add, mul, average pools, mean over pixels
-  kJoin,         // as kCompute, and inputs take over the map of the result where that costs little, so that integers are copied: concat
-  kPassThrough,  // works on the integers unchanged, the result has the input's map: max pool, view, pad (by the zero point), nearest resize
+  kRecurrent,    // two layers, a product with each of its two weights; its outputs are never integers: lstm, gru, rnn
+  kCompute,      // computes on integers, and its output has scale and zero point of its own: add, mul, average pools, mean over pixels
+  kJoin,         // as kCompute, and inputs take over the output's scale where that costs little, so that integers are copied: concat
+  kPassThrough,  // moves integers; the output has the input's scale and zero point: max pool, view, pad (by the zero point), nearest resize
   kTable,        // element-wise function of one input: a table of 256 entries
 };
 
-/// What an operator is in a graph on integers.
+/// The part of an operator in a quantized graph.
 enum class IntegerRole : uint8_t {
   kNone,         // works on real values, or on integers that are not quantized values (indices, counts)
-  kQuantizes,    // makes integers of real values
-  kDequantizes,  // makes real values of integers
+  kQuantizes,    // turns real values into integers
+  kDequantizes,  // turns integers into real values
   kComputes,     // reads integers that stand for real values
 };
 
-/// Whether OpDef::cases may write sizes by letters, "mb16ic64ih56oc64kh3", and which.
+/// Which letters OpDef::cases may use for sizes: "mb16ic64ih56oc64kh3".
 enum class CaseLetters : uint8_t {
   kNone,
   kConvolution,  // mb batch, ic oc channels, ih iw image, kh kw kernel, sh sw stride, ph pw padding, dh dw dilation, g groups
@@ -154,7 +154,7 @@ struct InPlace {
   int input;
 };
 
-/// One operator. Registered by a row of the table in ops/registry.cpp.
+/// One operator. The table in ops/registry.cpp registers it.
 struct OpDef {
   std::string_view name;
   std::string_view doc;  // one line, with the source of the formula where it is not common knowledge
@@ -163,7 +163,7 @@ struct OpDef {
   std::unique_ptr<Options> (*make_attrs)() = nullptr;  // defaults; nullptr: no attributes
   /// All argument checks, and the types of the outputs (formats are filled in by `layout`, unless kExplicit).
   std::vector<TensorType> (*infer)(const OpContext&) = nullptr;
-  /// Adds the backward nodes: reads g.in/out/grad, calls g.set. nullptr: see no_gradient.
+  /// Emits the backward nodes: reads g.in, g.out and g.grad, calls g.set. nullptr: see no_gradient.
   void (*gradient)(GradientBuilder&) = nullptr;
   std::string_view no_gradient = "";         // why there is none
   Cost (*cost)(const OpContext&) = nullptr;  // nullptr: no flops, each operand once
@@ -172,28 +172,28 @@ struct OpDef {
   PrecisionRule precision = PrecisionRule::kFollow;
   QuantizeRule quantize = QuantizeRule::kFloat;
   std::vector<InPlace> updates = {};    // state written in place
-  int gate = -1;                        // optional bool [] input: where it is false, the state of `updates` stays as it is; -1: none
-  std::vector<InPlace> may_reuse = {};  // output may take the memory of an input that dies here, where sizes agree
-  bool stops_gradient = false;          // its outputs count as constants where a gradient is taken: observers
-  bool has_effect = false;              // never removed even where nothing reads its outputs
-  /// What a composite stands for: emits other operators into the caller's graph. nullptr: a primitive.
+  int gate = -1;                        // an optional bool [] input: if it is false, the states of `updates` keep their values; -1: none
+  std::vector<InPlace> may_reuse = {};  // the output may take the memory of an input that is not read later, if sizes agree
+  bool stops_gradient = false;          // its outputs are constants for differentiation: observers
+  bool has_effect = false;              // never removed, even if its outputs are unused
+  /// For a composite: emits the operators that it consists of into the caller's graph. nullptr: a primitive.
   void (*definition)(Expansion&) = nullptr;
-  /// Where `quantize` holds with these types and attributes; nullptr: always. Absent where the rule asks for a constant operand or for
-  /// unused outputs: passes/integer_domain.h checks that.
+  /// Does `quantize` apply with these types and attributes? nullptr: always. passes/integer_domain.h checks constant operands and unused
+  /// outputs.
   bool (*quantizable)(const OpContext&) = nullptr;
-  /// The operator on integers that takes its place where activations are quantized by ranges known before (static, QAT). nullptr: the
+  /// Emits the operator on integers that replaces it if the ranges of activations are known before the run (static, QAT). nullptr: the
   /// operator itself (kPassThrough), a look-up (kTable), none (others).
   void (*integer_form)(IntegerBuilder&) = nullptr;
-  /// The same where activations are quantized by the range of each batch (dynamic). nullptr: none.
+  /// The same if activations are quantized by the range of each batch (dynamic). nullptr: none.
   void (*dynamic_form)(IntegerBuilder&) = nullptr;
-  /// Of kScale, from constant inputs in float: set(0) the factor of each channel, set(1) the summand.
+  /// For kScale, from constant inputs in float: set(0, scale of each channel), set(1, shift of each channel).
   void (*channel_scale)(IntegerBuilder&) = nullptr;
   IntegerRole integer = IntegerRole::kNone;
-  /// Does it multiply pairs of 8 bits without a promise that two products fit 16 bits, so that quantize.saturation could make it faster?
+  /// Does it multiply 8-bit values of which two products may exceed 16 bits, so that quantize.saturation could make it faster?
   /// nullptr: no.
   bool (*exact_products)(const OpContext&) = nullptr;
-  bool target = false;               // made by a back end's rewrite: the definition is the sub-graph that it replaces
-  std::string_view variant_of = "";  // the operator whose result it computes in another form; reports and recipes know it by that name
+  bool target = false;               // created by a back end's rewrite: the definition is the sub-graph that it replaces
+  std::string_view variant_of = "";  // the operator whose result it computes in another way; reports and recipes use that name
   std::vector<std::string_view> cases =
       {};  // usual sizes, in the grammar of `galley-benchmark op`; empty: inputs of equal shapes, where infer takes them
   CaseLetters letters = CaseLetters::kNone;
@@ -201,9 +201,9 @@ struct OpDef {
   bool view() const { return work == WorkClass::kView; }
   /// Has a definition in terms of other operators.
   bool composite() const { return definition != nullptr; }
-  /// The port of input i; all inputs from the last port on are its own where that is variadic.
+  /// The port of input i. All inputs from the last port on belong to that port if it is variadic.
   const Port& input_port(size_t i) const { return inputs[std::min(i, inputs.size() - 1)]; }
-  /// May kernels prefer a format of their own for input i?
+  /// May kernels prefer a special format for input i?
   bool has_weight_format(size_t i) const { return layout.weights != WeightFormat::kContiguous && input_port(i).kind == PortKind::kWeight; }
 };
 
@@ -211,14 +211,14 @@ struct OpDef {
 const OpDef& find_op(std::string_view name);
 /// Like find_op, nullptr where there is none.
 const OpDef* find_op_or_null(std::string_view name);
-/// The operator that this one is a variant of, or itself.
+/// The operator of which this one is a variant, or itself.
 const OpDef& family_of(const OpDef& op);
 /// All operators, in the order of their registration.
 std::vector<const OpDef*> all_ops();
 /// Adds operators: those of ops/registry.cpp (through ensure_ops_registered in ops/registry.h), and those of back ends. Thread-safe.
 void register_ops(std::span<const OpDef* const> ops);
 
-/// Cost of a node with these types (the default rule where the op has none of its own).
+/// Cost of a node with these types: by OpDef::cost, or by the default rule.
 Cost cost_of(const OpDef& op, const OpContext& context);
 
 }  // namespace galley

@@ -327,7 +327,12 @@ class FieldReader : public OptionVisitor {
 
 void Parser::read_attributes(Options& attributes, std::map<std::string, std::string>& given) {
   FieldReader reader(*this, given);
-  attributes.options(reader);
+  try {
+    attributes.options(reader);
+  } catch (const Error& error) {  // a value with a grammar of its own: steps of a chain
+    if (error.code() == ErrorCode::kInput) throw;
+    wrong(error.message());
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// TensorType: what is known of a graph value before any data exists.
+// TensorType: the type of a graph value.
 
 #include <ostream>
 #include <string>
@@ -11,8 +11,7 @@
 
 namespace galley {
 
-/// dtype, logical shape (N,C,H,W whatever the format), memory format, and optional dimension names: none, or one a dimension
-/// ("" = unnamed).
+/// dtype, logical shape (N,C,H,W in every memory format), memory format, and dimension names: none, or one per dimension ("": unnamed).
 struct TensorType {
   DType dtype = DType::kF32;
   Shape shape;

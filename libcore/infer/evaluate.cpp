@@ -19,8 +19,9 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   const std::string form = round ? "rounded" : plan_ != nullptr ? plan_->str() : "";
   InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(round));
   parameters_ = std::move(model.parameters);
-  program_ = engine.program({.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split),
-                            [&] { return std::move(model.graph); });
+  program_ = engine.program(
+      {.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split),
+      [&] { return std::move(model.graph); }, engine.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
   // Copies of the results on the host: all of a batch, and the one that is being brought into the contiguous format.
   int64_t most = 0;
   for (const std::string& name : results_.results) {

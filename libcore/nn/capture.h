@@ -7,7 +7,9 @@
 
 #include "libcore/nn/builder.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/pool.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 

@@ -8,6 +8,7 @@
 #include "libcore/nn/zoo.h"
 #include "libcore/ops/elementwise.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/shuffle.h"
 #include "libcore/ops/softmax.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/loss.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"

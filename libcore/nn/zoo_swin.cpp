@@ -6,6 +6,7 @@
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"

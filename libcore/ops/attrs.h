@@ -1,5 +1,5 @@
 #pragma once
-// Pieces that attribute structs of several families share.
+// Parts that attribute structs of several families share.
 
 #include <array>
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace galley {
 
-/// Element-wise function fused into another op's output.
+/// An element-wise function that another operator applies to its output.
 enum class Activation { kNone, kRelu, kRelu6, kHardswish, kHardsigmoid, kSigmoid, kSilu, kGelu, kTanh };
 inline constexpr std::array<std::string_view, 9> kActivationNames{"none",    "relu", "relu6", "hardswish", "hardsigmoid",
                                                                   "sigmoid", "silu", "gelu",  "tanh"};
 
-/// Rows and columns from one number (both) or two.
+/// Rows and columns: one number for both, or two.
 inline std::array<int64_t, 2> pair(const std::vector<int64_t>& v) {
   GALLEY_CHECK(v.size() == 1 || v.size() == 2, "expected one number or two (rows, columns), got ", v.size());
   return {v.front(), v.back()};

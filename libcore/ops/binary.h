@@ -1,6 +1,6 @@
 #pragma once
-// Capture functions of element-wise functions of two values with NumPy's broadcasting (right-aligned, sizes equal or 1) and of selection,
-// rows of elementwise.cpp; and broadcasting itself with its inverse, sum_to. Dtypes of both sides agree; casts are explicit.
+// Capture functions of the element-wise functions of two values and of `where` (rows of elementwise.cpp), with NumPy's broadcasting
+// (right-aligned, sizes equal or 1); and broadcast_to with its inverse, sum_to. Both operands have one dtype; casts are explicit.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
@@ -19,13 +19,13 @@ Value add(Value a, Value b);
 Value sub(Value a, Value b);
 Value mul(Value a, Value b);
 Value div(Value a, Value b);
-Value maximum(Value a, Value b);  ///< where both are equal each gets half the gradient, as PyTorch
+Value maximum(Value a, Value b);  ///< equal operands get half of the gradient each, as in PyTorch
 Value minimum(Value a, Value b);
-Value power(Value a, Value b);    ///< a^b, element by element; its gradient for b is defined for a > 0 (a = 0 gives 0, as PyTorch)
+Value power(Value a, Value b);    ///< a^b; the gradient of b is defined for a > 0 (0 for a = 0, as in PyTorch)
 Value equal(Value a, Value b);    ///< bool
 Value less(Value a, Value b);     ///< bool, a < b
 Value greater(Value a, Value b);  ///< bool, a > b
-/// a where condition (bool) holds, else b.
+/// a where `condition` (bool) is true, else b.
 Value where(Value condition, Value a, Value b);
 /// Sums x over its broadcast dimensions down to `shape`: the inverse of broadcast_to.
 Value sum_to(Value x, const ShapeAttrs& attrs);

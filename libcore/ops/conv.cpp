@@ -1,12 +1,12 @@
 #include "libcore/ops/conv.h"
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
-#include "libcore/ops/shape.h"
 
 namespace galley {
 namespace {
@@ -35,7 +35,7 @@ void check_operands(const Conv2dWindow& a, const Shape& x, const Shape& weight) 
   GALLEY_CHECK(weight[0] % a.groups == 0, "the weight's ", weight[0], " output channels are no multiple of ", a.groups, " groups: weight ",
                weight);
   GALLEY_CHECK(weight[2] >= 1 && weight[3] >= 1, "the weight has an empty window: ", weight);
-  GALLEY_CHECK(x[1] == weight[1] * a.groups, "weight wants ", weight[1] * a.groups, " input channels (", weight[1], " x ", a.groups,
+  GALLEY_CHECK(x[1] == weight[1] * a.groups, "weight needs ", weight[1] * a.groups, " input channels (", weight[1], " x ", a.groups,
                " groups), input has ", x[1], ": input ", x, ", weight ", weight);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Two-dimensional convolution and its two backward operators, each a named op with kernels of its own.
+// Two-dimensional convolution and its two backward operators.
 
 #include "libcore/ops/attrs.h"
 #include "libcore/ops/emit.h"
@@ -7,7 +7,7 @@
 
 namespace galley {
 
-/// Where a convolution's kernel goes: rows and columns, or one number for both.
+/// The window of a convolution: each option is one number for rows and columns, or two.
 struct Conv2dWindow {
   std::vector<int64_t> stride{1};
   std::vector<int64_t> padding{0};
@@ -22,7 +22,7 @@ struct Conv2dAttrs : OptionsOf<Conv2dAttrs>, Conv2dWindow {
   void options(OptionVisitor& v) override;
 };
 struct Conv2dBackwardDataAttrs : OptionsOf<Conv2dBackwardDataAttrs>, Conv2dWindow {
-  std::vector<int64_t> input_size;  // rows and columns of the forward's input
+  std::vector<int64_t> input_size;  // rows and columns of the forward input
   void options(OptionVisitor& v) override;
 };
 struct Conv2dBackwardWeightsAttrs : OptionsOf<Conv2dBackwardWeightsAttrs>, Conv2dWindow {
@@ -30,7 +30,7 @@ struct Conv2dBackwardWeightsAttrs : OptionsOf<Conv2dBackwardWeightsAttrs>, Conv2
   void options(OptionVisitor& v) override;
 };
 
-/// [N,O,H',W'] of x [N,C,H,W] and weight [O,C/groups,kh,kw]; throws, showing both sides, where they do not fit.
+/// [N,O,H',W'] for x [N,C,H,W] and weight [O,C/groups,kh,kw]. Throws, with both shapes, if they do not fit.
 Shape conv2d_shape(const Conv2dWindow& window, const Shape& x, const Shape& weight);
 
 const OpDef& conv2d_op();
@@ -38,12 +38,12 @@ const OpDef& conv2d_backward_data_op();
 const OpDef& conv2d_backward_weights_op();
 
 /// x [N,C,H,W], weight [O,C/groups,kh,kw], bias [O] or absent, residual [N,O,H',W'] or absent -> activation(conv + bias + residual)
-/// [N,O,H',W'], H' = (H + 2 padding - dilation (kh-1) - 1) / stride + 1. Differentiable without activation and residual only: those are
-/// put in by inference fusion.
+/// [N,O,H',W'], H' = (H + 2 padding - dilation (kh-1) - 1) / stride + 1. Has a gradient only without
+/// activation and residual: only fusion for inference adds these.
 Value conv2d(Value x, Value weight, Value bias, const Conv2dAttrs& attrs, Value residual = {});
-/// Gradient of the input: grad [N,O,H',W'], weight -> [N,C,H,W], plus a residual of that shape.
+/// Gradient of the input: grad [N,O,H',W'], weight -> [N,C,H,W], plus `residual` of that shape if it is given.
 Value conv2d_backward_data(Value grad, Value weight, const Conv2dBackwardDataAttrs& attrs, Value residual = {});
-/// Gradient of the weight: x [N,C,H,W], grad [N,O,H',W'] -> [O,C/groups,kh,kw], contiguous unless layout assignment says otherwise.
+/// Gradient of the weight: x [N,C,H,W], grad [N,O,H',W'] -> [O,C/groups,kh,kw], contiguous unless assign_layout chooses another format.
 Value conv2d_backward_weights(Value x, Value grad, const Conv2dBackwardWeightsAttrs& attrs);
 
 }  // namespace galley

@@ -1,6 +1,7 @@
 // Definitions of softmax and of losses.
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/index.h"
 #include "libcore/ops/loss.h"

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/reduce.h"

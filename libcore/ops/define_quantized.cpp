@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/quantized.h"

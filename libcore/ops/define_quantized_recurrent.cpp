@@ -3,9 +3,9 @@
 #include <functional>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/quantized_recurrent.h"
-#include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
 namespace galley::definition {

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/recurrent.h"

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/index.h"
 #include "libcore/ops/pool.h"

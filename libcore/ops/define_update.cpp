@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
-#include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// Definitions of composite operators (OpDef::definition), family after family, and what they share. For ops/*.cpp only.
+// Definitions of composite operators (OpDef::definition), by family, and the helpers that they share. For ops/*.cpp only.
 
 #include <vector>
 
@@ -85,13 +85,13 @@ void dynamic_quantized_rnn(Expansion& e);
 
 // ---- shared by families
 
-/// The activation of x; x itself for none.
+/// The activation of x; x itself for kNone.
 Value activated(Activation activation, Value x);
 /// A vector [C] as [1,C,1,..], for broadcasting against an array [N,C,..] of that rank.
 Value per_channel(Value vector, int rank);
 /// All dimensions but 1.
 std::vector<int64_t> all_but_channels(int rank);
-/// The sum over these axes; x itself for none (where `sum` would take all).
+/// The sum over these axes; x itself if there are none (`sum` would take all).
 Value sum_over(Value x, const std::vector<int64_t>& axes, bool keepdim = true);
 
 /// Step t of [N,T,F] as [N,F].

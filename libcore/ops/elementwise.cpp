@@ -3,11 +3,11 @@
 #include "libcore/ops/elementwise.h"
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/scalar.h"
-#include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
 namespace galley {

@@ -15,13 +15,16 @@ std::vector<TensorType> infer(const OpContext& c) {
   const auto& attrs = c.attrs<ElementwiseChainAttrs>();
   GALLEY_CHECK(!attrs.steps.empty(), "a chain has no steps");
   check_floating(c.in(0), "x");
-  const std::vector<ChainStep> steps = chain_steps(attrs, c.inputs.size());
   std::vector<TensorType> types;
   for (const TensorType* input : c.inputs) types.push_back(*input);
-  for (const ChainStep& step : steps) {
+  for (const ChainStep& step : attrs.steps) {
     OpContext part;
     part.attributes = step.attributes.get();
-    for (int64_t operand : step.operands) part.inputs.push_back(&types[static_cast<size_t>(operand)]);
+    for (int64_t operand : step.operands) {
+      GALLEY_CHECK(operand >= 0 && operand < static_cast<int64_t>(types.size()), "step ", types.size() - c.inputs.size(),
+                   " of a chain reads operand ", operand, ", which is neither one of ", c.inputs.size(), " inputs nor an earlier step");
+      part.inputs.push_back(&types[static_cast<size_t>(operand)]);
+    }
     TensorType made = step.op->infer(part).front();
     types.push_back(std::move(made));
   }
@@ -34,10 +37,7 @@ std::vector<TensorType> infer(const OpContext& c) {
 
 Cost cost(const OpContext& c) {
   int flops = 0;
-  for (const ChainStep& step : chain_steps(c.attrs<ElementwiseChainAttrs>(), c.inputs.size())) {
-    const ElementwiseRow& row = *find_elementwise(step.op->name, step.backward);
-    flops += step.backward ? row.slope.flops : row.flops;
-  }
+  for (const ChainStep& step : c.attrs<ElementwiseChainAttrs>().steps) flops += step.backward ? step.row->slope.flops : step.row->flops;
   return operand_cost(c, static_cast<double>(flops) * static_cast<double>(c.out(0).elements()));
 }
 
@@ -50,7 +50,7 @@ std::vector<InPlace> any_input() {
 void define(Expansion& e) {
   std::vector<Value> values;
   for (size_t i = 0; i < e.input_count(); ++i) values.push_back(e.in(i));
-  for (const ChainStep& step : chain_steps(e.attrs<ElementwiseChainAttrs>(), e.input_count())) {
+  for (const ChainStep& step : e.attrs<ElementwiseChainAttrs>().steps) {
     std::vector<Value> operands;
     for (int64_t operand : step.operands) operands.push_back(values[static_cast<size_t>(operand)]);
     values.push_back(emit_all(*step.op, step.attributes ? step.attributes->clone() : nullptr, operands).front());
@@ -74,12 +74,31 @@ const OpDef& elementwise_chain_op() {
   return def;
 }
 
+ChainStep::ChainStep(const OpDef& def, std::shared_ptr<const Options> options, std::vector<int64_t> reads)
+    : op(&def), attributes(std::move(options)), row(find_elementwise(def.name)), backward(row == nullptr), operands(std::move(reads)) {
+  GALLEY_CHECK(is_chain_step(def), "'", def.name, "' cannot be a step of a chain");
+  GALLEY_CHECK(operands.size() == def.inputs.size(), "the step '", def.name, "' of a chain has ", operands.size(), " operands, not ",
+               def.inputs.size());
+  if (backward) row = find_elementwise(def.name, true);
+  formula = &row->formula(attributes.get());
+}
+
 void ElementwiseChainAttrs::options(OptionVisitor& v) {
-  v.option({.name = "steps", .doc = "operators with their attributes, in order"}, steps);
+  std::vector<std::string> texts;
+  std::vector<int64_t> operands;
+  for (const ChainStep& step : steps) {
+    const std::string attributes = print_attributes(*step.op, step.attributes.get());
+    texts.push_back(cat(step.op->name, attributes.empty() ? "" : " ", attributes));
+    operands.insert(operands.end(), step.operands.begin(), step.operands.end());
+  }
+  const auto texts_before = texts;
+  const auto operands_before = operands;
+  v.option({.name = "steps", .doc = "operators with their attributes, in order"}, texts);
   v.option({.name = "operands",
             .doc = "of each step in turn: the number of an input, or, from the number of inputs on, of an earlier step",
             .min = 0},
            operands);
+  if (texts != texts_before || operands != operands_before) steps = parse_chain_steps(texts, operands);
 }
 
 bool is_chain_step(const OpDef& op) {
@@ -88,30 +107,20 @@ bool is_chain_step(const OpDef& op) {
   return row->arity() == 1 || (row->arity() == 2 && row->infer == nullptr);  // comparisons have a type of their own
 }
 
-std::vector<ChainStep> chain_steps(const ElementwiseChainAttrs& attrs, size_t inputs) {
+std::vector<ChainStep> parse_chain_steps(const std::vector<std::string>& texts, const std::vector<int64_t>& operands) {
   std::vector<ChainStep> steps;
-  size_t at = 0;
-  for (const std::string& text : attrs.steps) {
+  auto next = operands.begin();
+  for (const std::string& text : texts) {
     const size_t end = std::min(text.find(' '), text.size());
-    ChainStep step;
-    step.op = find_op_or_null(text.substr(0, end));
-    GALLEY_CHECK(step.op != nullptr && is_chain_step(*step.op), "'", text.substr(0, end), "' cannot be a step of a chain");
-    step.attributes = parse_attributes(*step.op, end < text.size() ? std::string_view(text).substr(end + 1) : std::string_view());
-    const ElementwiseRow* row = find_elementwise(step.op->name);
-    step.backward = row == nullptr;
-    if (step.backward) row = find_elementwise(step.op->name, true);
-    step.formula = &row->formula(step.attributes.get());
-    for (size_t count = step.op->inputs.size(); count > 0; --count, ++at) {
-      GALLEY_CHECK(at < attrs.operands.size(), "a chain of ", attrs.steps.size(), " steps has ", attrs.operands.size(),
-                   " operands, too few");
-      const int64_t operand = attrs.operands[at];
-      GALLEY_CHECK(operand >= 0 && operand < static_cast<int64_t>(inputs + steps.size()), "step ", steps.size(),
-                   " of a chain reads operand ", operand, ", which is neither one of ", inputs, " inputs nor an earlier step");
-      step.operands.push_back(operand);
-    }
-    steps.push_back(std::move(step));
+    const OpDef* op = find_op_or_null(text.substr(0, end));
+    GALLEY_CHECK(op != nullptr, "'", text.substr(0, end), "' cannot be a step of a chain: there is no such operator");
+    const auto count = static_cast<std::ptrdiff_t>(op->inputs.size());
+    GALLEY_CHECK(operands.end() - next >= count, "a chain of ", texts.size(), " steps has ", operands.size(), " operands, too few");
+    steps.emplace_back(*op, parse_attributes(*op, std::string_view(text).substr(std::min(end + 1, text.size()))),
+                       std::vector<int64_t>(next, next + count));
+    next += count;
   }
-  GALLEY_CHECK(at == attrs.operands.size(), "a chain of ", attrs.steps.size(), " steps has ", attrs.operands.size(), " operands, too many");
+  GALLEY_CHECK(next == operands.end(), "a chain of ", texts.size(), " steps has ", operands.size(), " operands, too many");
   return steps;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Several element-wise functions as one operator, which reads its inputs and writes its result once. passes/fuse_chains makes them.
+// elementwise_chain: several element-wise functions as one operator, which reads its inputs once and writes its result once. The pass
+// fuse_chains makes it.
 
 #include <memory>
 #include <string>
@@ -9,25 +10,30 @@
 
 namespace galley {
 
-/// The result may take the memory of one of so many inputs; kernels refuse chains of more.
+/// The result may take the memory of one of so many inputs; kernels refuse chains of more inputs.
 inline constexpr int kChainInputs = 6;
 
-/// Step k applies the operator and attributes that steps[k] names ("clamp min=0 max=6"; graph/attributes.h) to as many operands as the
-/// operator takes. `operands` lists those of all steps in turn: i below the number of inputs is input i, inputs + j is the result of step
-/// j < k. The last step's result is the operator's. Every step has the dtype and the shape of the result; inputs may broadcast.
-struct ElementwiseChainAttrs : OptionsOf<ElementwiseChainAttrs> {
-  std::vector<std::string> steps;
+/// One function of a chain.
+struct ChainStep {
+  /// `op` must be a step (is_chain_step), `attributes` its attributes (nullptr where it has none). Throws Error where it is none, or where
+  /// the number of operands is not the operator's.
+  ChainStep(const OpDef& op, std::shared_ptr<const Options> attributes, std::vector<int64_t> operands);
+
+  const OpDef* op;
+  std::shared_ptr<const Options> attributes;
+  const ElementwiseRow* row;  ///< Of the function, or of the function whose backward operator this is.
+  const Formula* formula;     ///< Of the row, as the attributes choose.
+  bool backward;              ///< formula->backward of two operands: the gradient, and the value that the slope reads.
+  /// A number below the number of the chain's inputs is that input, `inputs + j` the result of step j, which must come before.
   std::vector<int64_t> operands;
-  void options(OptionVisitor& v) override;
 };
 
-/// A step, looked up in the table of element-wise functions.
-struct ChainStep {
-  const OpDef* op = nullptr;
-  std::shared_ptr<const Options> attributes;  // nullptr: the operator has none
-  const Formula* formula = nullptr;
-  bool backward = false;  // formula->backward of two operands: the gradient, and the value that the slope reads
-  std::vector<int64_t> operands;
+/// The last step's result is the operator's. Every step has the dtype and the shape of the result; inputs may broadcast. As text, `steps`
+/// lists operators with their attributes ("clamp min=0 max=6"; graph/attributes.h), and `operands` those of all steps in turn. The text is
+/// parsed once, when the attributes are read.
+struct ElementwiseChainAttrs : OptionsOf<ElementwiseChainAttrs> {
+  std::vector<ChainStep> steps;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& elementwise_chain_op();
@@ -36,7 +42,7 @@ const OpDef& elementwise_chain_op();
 /// of its inputs?
 bool is_chain_step(const OpDef& op);
 
-/// The steps; throws Error where they do not fit together or do not fit that many inputs.
-std::vector<ChainStep> chain_steps(const ElementwiseChainAttrs& attrs, size_t inputs);
+/// Steps from their text. Throws Error where a text is no step, or where there are too few or too many operands.
+std::vector<ChainStep> parse_chain_steps(const std::vector<std::string>& texts, const std::vector<int64_t>& operands);
 
 }  // namespace galley

@@ -1,5 +1,5 @@
 #pragma once
-// Embedding: rows of a table picked by integer indices.
+// Embedding: selects rows of a table by integer indices.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"

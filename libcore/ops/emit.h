@@ -1,6 +1,6 @@
 #pragma once
-// Capture: applying an operator to symbolic values appends a node to their graph. Every operator offers a free function of
-// its name in its own header, e.g. Value relu(Value x); model code reads y = relu(x).
+// Capture: applying an operator to symbolic values appends a node to their graph. Most operators have a free function of their
+// name in their header, e.g. Value relu(Value x), so that model code reads y = relu(x).
 
 #include <initializer_list>
 #include <memory>
@@ -12,11 +12,11 @@
 
 namespace galley {
 
-/// Appends the node and returns its outputs. Inputs may be absent Values where the op allows; one at least is present.
+/// Appends the node and returns its outputs. Optional inputs may be absent Values; at least one input must be given.
 std::vector<Value> emit_all(const OpDef& op, std::unique_ptr<Options> attributes, std::span<const Value> inputs);
 std::vector<Value> emit_all(std::string_view op, std::unique_ptr<Options> attributes, std::span<const Value> inputs);
 
-/// For an op with one output (or whose first output is the one wanted).
+/// Appends the node and returns its first output.
 inline Value emit(std::string_view op, std::initializer_list<Value> inputs) {
   return emit_all(op, nullptr, std::span<const Value>(inputs.begin(), inputs.size())).front();
 }

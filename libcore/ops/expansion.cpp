@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/update.h"
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a gradient rule works with (vector-Jacobian products). The pass `differentiate` makes one for each node it walks over,
-// backwards; contributions to a value used several times are summed by the pass.
+// GradientBuilder: the argument of an operator's gradient rule (a vector-Jacobian product). The pass `differentiate` makes one
+// for each node, in reverse order, and sums the gradients of a value that several nodes read.
 
 #include <vector>
 
@@ -22,14 +22,14 @@ class GradientBuilder {
   const T& attrs() const {
     return node_.attrs<T>();
   }
-  /// The forward node's input / output. An input that was not given is an absent Value.
+  /// Inputs and outputs of the forward node. An input that was not given is an absent Value.
   Value in(size_t i) const { return node_.input(i) == kNoValue ? Value() : graph_.at(node_.input(i)); }
   Value out(size_t i = 0) const { return graph_.at(node_.outputs[i]); }
   /// Gradient of the objective with respect to output i; absent where nothing depends on it.
   Value grad(size_t i = 0) const { return output_gradients_[i]; }
-  /// Is the gradient of input i asked for? A rule must not build what is not wanted.
+  /// Is the gradient of input i needed? A rule must not emit nodes for gradients that are not.
   bool wants(size_t i) const { return i < wanted_.size() && wanted_[i]; }
-  /// The gradient with respect to input i: same shape and dtype as the input. Ignored where it is not wanted.
+  /// Sets the gradient of input i, with the shape and dtype of the input. Ignored if it is not needed.
   void set(size_t i, Value gradient);
   const std::vector<Value>& result() const { return result_; }
 

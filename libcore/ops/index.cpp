@@ -1,5 +1,6 @@
 #include "libcore/ops/index.h"
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 

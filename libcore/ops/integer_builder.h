@@ -1,7 +1,7 @@
 #pragma once
-// What the integer form of an operator works with (OpDef::integer_form, dynamic_form, channel_scale): a node of a graph in float, and the
-// values that its inputs have in the graph under construction. The form emits the operator on integers there. passes/convert_quantized.cpp
-// makes one builder for each node.
+// IntegerBuilder: the argument of an operator's integer form (OpDef::integer_form, dynamic_form, channel_scale). It holds a node of the
+// float graph, and the values of its inputs in the quantized graph, into which the form emits operators on integers.
+// passes/convert_quantized.cpp makes one builder for each node.
 
 #include <utility>
 #include <vector>
@@ -15,13 +15,13 @@ namespace galley {
 struct IntegerWeight {
   Value values;          // i8, of the weight's shape; of kScale [C,1,1,1]
   Value scale;           // f32 [O]
-  bool reduced = false;  // products of two pairs of operands fit 16 bits: |w| <= 64, or activations in 0..127
+  bool reduced = false;  // the sum of two products fits 16 bits: |w| <= 64, or activations in 0..127
 };
 
 class IntegerBuilder {
  public:
-  /// `inputs` holds a value for each input of the node, absent ones included; `maps` the map of each that is integers, nullptr elsewhere.
-  /// Both graphs and all maps outlive the builder.
+  /// `inputs` has a value for each input of the node (absent inputs included), `maps` the scale and zero point of each integer input, else
+  /// nullptr. Both graphs and all maps must outlive the builder.
   struct Operands {
     std::vector<Value> inputs;
     std::vector<const QuantParams*> maps;
@@ -37,29 +37,29 @@ class IntegerBuilder {
   const T& attrs() const {
     return node_.attrs<T>();
   }
-  /// Types in float.
+  /// Types in the float graph.
   const TensorType& in_type(size_t i) const { return real_.type(node_.inputs[i]); }
   const TensorType& out_type(size_t i = 0) const { return real_.type(node_.outputs[i]); }
 
   size_t inputs() const { return node_.inputs.size(); }
-  /// Input i: integers where `map(i)` says which, else real. Absent where the node has none, and in place of weights and a layer's bias.
+  /// Input i: integers with the map `map(i)`, or real values. Absent if the node has none, and for weights and biases of layers.
   Value in(size_t i) const { return i < operands_.inputs.size() ? operands_.inputs[i] : Value(); }
-  /// The map of input i, which is integers.
+  /// Scale and zero point of input i, which holds integers.
   const QuantParams& map(size_t i) const {
     GALLEY_ASSERT(i < operands_.maps.size() && operands_.maps[i] != nullptr, node_.op->name, ": input ", i, " has no map");
     return *operands_.maps[i];
   }
-  /// The map that output 0 must have; nullptr: it must be real.
+  /// Scale and zero point that output 0 must have; nullptr: it must be real.
   const QuantParams* result_map() const { return operands_.result; }
   const IntegerWeight& weight(size_t i = 0) const { return operands_.weights[i]; }
   Value bias() const { return operands_.bias; }
 
   void set(Value result) { set(0, result); }
   void set(size_t output, Value result) {
-    if (output >= results_.size()) results_.resize(output + 1);  // channel_scale makes two values of a node of one output
+    if (output >= results_.size()) results_.resize(output + 1);  // channel_scale sets two values for a node with one output
     results_[output] = result;
   }
-  /// Absent where the form made none.
+  /// Absent where the form set none.
   const std::vector<Value>& results() const { return results_; }
 
  private:
@@ -69,10 +69,10 @@ class IntegerBuilder {
   std::vector<Value> results_;
 };
 
-/// Emits the operator on integers that stands for the node: its integer_form; the operator itself for kPassThrough, a look-up for kTable.
+/// Emits the operator on integers that replaces the node: by its integer_form; the same operator for kPassThrough, a look-up for kTable.
 void build_integer_form(IntegerBuilder& builder);
 
-/// Sets input map, result map and saturation of attributes that have these.
+/// Sets the maps of input 0 and of the result in the attributes.
 template <class Attrs>
 void set_input_and_result(const IntegerBuilder& b, Attrs& attrs) {
   attrs.set_input(b.map(0));

@@ -1,5 +1,5 @@
 #pragma once
-// Losses, with torch.nn.functional's meanings.
+// Losses, as in torch.nn.functional.
 
 #include <array>
 
@@ -28,9 +28,9 @@ const OpDef& mse_loss_op();
 const OpDef& bce_with_logits_op();
 
 /// logits [N,C,...]; target i64 [N,...] class indices or floating [N,C,...] class probabilities; class_weight [C] or absent.
-/// Mean: over the sum of the weights of the targets (index targets), over N... (probability targets). Result [] or [N,...].
+/// kMean divides by the sum of the targets' weights (class indices) or by the number of targets (probabilities). Result [] or [N,...].
 Value cross_entropy(Value logits, Value target, Value class_weight = {}, const CrossEntropyAttrs& attrs = {});
-/// grad: of the loss, [] or [N,...].
+/// grad: gradient of the loss, [] or [N,...].
 Value cross_entropy_backward(Value grad, Value logits, Value target, Value class_weight, const CrossEntropyAttrs& attrs);
 /// (x - target)^2, reduced.
 Value mse_loss(Value x, Value target, const LossAttrs& attrs = {});

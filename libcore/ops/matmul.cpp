@@ -1,5 +1,6 @@
 #include "libcore/ops/matmul.h"
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
@@ -18,7 +19,7 @@ std::vector<TensorType> infer_linear(const OpContext& c) {
   GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, is ", x.shape);
   GALLEY_CHECK(w.shape.rank() == 2, "weight must be [O,I], is ", w.shape);
   GALLEY_CHECK(w.dtype == x.dtype, "weight is ", w.dtype, ", input ", x.dtype);
-  GALLEY_CHECK(x.shape[-1] == w.shape[1], "weight wants ", w.shape[1], " input features, input has ", x.shape[-1], ": input ", x.shape,
+  GALLEY_CHECK(x.shape[-1] == w.shape[1], "weight needs ", w.shape[1], " input features, input has ", x.shape[-1], ": input ", x.shape,
                ", weight ", w.shape);
   if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[0]}), "bias must be [", w.shape[0], "], is ", c.in(2).shape);
   TensorType y = x;

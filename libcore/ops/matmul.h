@@ -23,8 +23,8 @@ const OpDef& matmul_op();
 
 /// x [...,I], weight [O,I], bias [O] or absent -> activation(x weight^T + bias) [...,O].
 Value linear(Value x, Value weight, Value bias = {}, const LinearAttrs& attrs = {});
-/// a [...,M,K] (or [...,K,M] where transposed), b [...,K,N] (or [...,N,K]) -> [...,M,N]. Leading dimensions are equal, or one side has
-/// rank 2.
+/// a [...,M,K] (transposed: [...,K,M]), b [...,K,N] (transposed: [...,N,K]) -> [...,M,N]. Leading dimensions must be equal, or one operand
+/// has rank 2.
 Value matmul(Value a, Value b, const MatmulAttrs& attrs = {});
 
 }  // namespace galley

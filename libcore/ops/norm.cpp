@@ -1,6 +1,7 @@
 #include "libcore/ops/norm.h"
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"

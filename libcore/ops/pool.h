@@ -7,10 +7,10 @@
 
 namespace galley {
 
-/// The windows of a pooling: rows and columns, or one number for both.
+/// The windows of pooling: each option is one number for rows and columns, or two.
 struct PoolWindow {
   std::vector<int64_t> kernel_size{2};
-  std::vector<int64_t> stride;  // empty: the kernel's size
+  std::vector<int64_t> stride;  // empty: kernel_size
   std::vector<int64_t> padding{0};
   bool ceil_mode = false;
 };
@@ -55,17 +55,17 @@ struct AdaptiveMaxPool2dBackwardAttrs : OptionsOf<AdaptiveMaxPool2dBackwardAttrs
   void options(OptionVisitor& v) override;
 };
 
-/// Cells that a window covers along one axis, [begin, end), clipped to the input; `size` counts padding too, as far as the padded input
-/// goes: what PyTorch divides by where count_include_pad.
+/// The elements that a window covers along one axis, [begin, end), clipped to the input. `size` also counts padding inside the padded
+/// input: the divisor of PyTorch with count_include_pad.
 struct PoolRange {
   int64_t begin = 0, end = 0, size = 0;
 };
 /// Window `o` of an average pooling.
 PoolRange pool_range(int64_t o, int64_t in, int64_t kernel, int64_t stride, int64_t padding);
-/// Cell `o` of an adaptive pooling: [floor(o in / out), ceil((o+1) in / out)).
+/// Window `o` of adaptive pooling: [floor(o in / out), ceil((o+1) in / out)).
 PoolRange adaptive_range(int64_t o, int64_t in, int64_t out);
 
-/// [N,C,H',W'] of x [N,C,H,W]; throws where they do not fit.
+/// [N,C,H',W'] for x [N,C,H,W]. Throw if the window does not fit.
 Shape avg_pool2d_shape(const AvgPoolWindow& window, const Shape& x);
 Shape adaptive_pool2d_shape(const std::vector<int64_t>& output_size, const Shape& x);
 
@@ -81,7 +81,7 @@ const OpDef& adaptive_max_pool2d_backward_op();
 struct MaxPool {
   Value y, index;
 };
-/// x [N,C,H,W] -> y [N,C,H',W'] and index u8: kh * kernel width + kw of the first maximum in the window (at most 255 taps).
+/// x [N,C,H,W] -> y [N,C,H',W'] and index u8: kh * kernel width + kw of the first maximum in the window (windows of at most 255 elements).
 MaxPool max_pool2d(Value x, const MaxPool2dAttrs& attrs);
 Value max_pool2d_backward(Value grad, Value index, const MaxPool2dBackwardAttrs& attrs);
 Value avg_pool2d(Value x, const AvgPool2dAttrs& attrs);

@@ -1,8 +1,8 @@
 #include "libcore/ops/quantize.h"
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/rules.h"
-#include "libcore/ops/shape.h"
 
 namespace galley {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
-// Between real values and integers: quantize, dequantize, table look-ups on integers, weights stored as integers. The map is in
-// tensor/quant_params.h.
+// Conversion between real values and integers: quantize, dequantize, table look-ups on integers, weights stored as integers. The formula is
+// in tensor/quant_params.h.
 
 #include <vector>
 
@@ -27,14 +27,14 @@ struct DequantizeAttrs : OptionsOf<DequantizeAttrs> {
   void options(OptionVisitor& v) override;
 };
 struct LookupAttrs : OptionsOf<LookupAttrs> {
-  std::vector<int64_t> table;  // 256 results, of the input's smallest value (u8: 0, i8: -128) first
+  std::vector<int64_t> table;  // 256 results, from the smallest input (u8: 0, i8: -128) on
   DType dtype = DType::kU8;    // of the results: u8 or i8
   void options(OptionVisitor& v) override;
 };
 struct DequantizeWeightAttrs : OptionsOf<DequantizeWeightAttrs> {
-  int64_t bits = 8;            // 8: i8 as they are; 4: two signed numbers a byte along the last axis, the low half first
-  int64_t group_size = 0;      // weights that share a scale, along an output channel's I*kh*kw in order; 0: the whole channel
-  std::vector<int64_t> shape;  // of the weight where bits is 4 (the last axis may be odd); empty: as stored, or twice the last axis
+  int64_t bits = 8;            // 8: one i8 per weight; 4: two signed numbers per byte along the last axis, the low half first
+  int64_t group_size = 0;      // consecutive weights of an output channel (I*kh*kw) that share a scale; 0: the whole channel
+  std::vector<int64_t> shape;  // of the weight, for bits 4 with an odd last axis; empty: as stored, with twice the last axis for bits 4
   void options(OptionVisitor& v) override;
 };
 
@@ -49,13 +49,13 @@ Value quantize(Value x, const QuantParams& params);
 Value dequantize(Value q, const QuantParams& params);
 /// table[q - smallest value of q's dtype].
 Value lookup(Value q, const LookupAttrs& attrs);
-/// The same values under another map (a lookup; q itself where both are equal).
+/// The same values with another scale and zero point (a lookup; q itself if both maps are equal).
 Value requantize(Value q, const QuantParams& from, const QuantParams& to);
 /// weight i8 [O,...] (or u8, packed: bits 4), scale f32 [O] or [O,G], zero_point i8 of scale's shape or absent (0)
 /// -> f32 [O,...] = scale * (q - zero_point), G = ceil(I*kh*kw / group_size).
 Value dequantize_weight(Value weight, Value scale, Value zero_point, const DequantizeWeightAttrs& attrs = {});
 
-/// to(f(from(q))) for the 256 integers of from.dtype: one rounding.
+/// to(f(from(q))) for the 256 integers of from.dtype, with one rounding.
 LookupAttrs table_of(const QuantParams& from, const QuantParams& to, const ScalarFunction& f);
 
 }  // namespace galley

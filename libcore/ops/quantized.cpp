@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
@@ -61,7 +62,7 @@ std::vector<TensorType> infer_conv(const OpContext& c) {
 Shape linear_shape(const TensorType& x, const TensorType& weight) {
   GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, is ", x.shape);
   GALLEY_CHECK(weight.shape.rank() == 2, "weight must be [O,I], is ", weight.shape);
-  GALLEY_CHECK(x.shape[-1] == weight.shape[1], "weight wants ", weight.shape[1], " input features, input has ", x.shape[-1], ": input ",
+  GALLEY_CHECK(x.shape[-1] == weight.shape[1], "weight needs ", weight.shape[1], " input features, input has ", x.shape[-1], ": input ",
                x.shape, ", weight ", weight.shape);
   Shape y = x.shape;
   y[-1] = weight.shape[0];

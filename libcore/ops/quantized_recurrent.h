@@ -1,6 +1,6 @@
 #pragma once
-// Recurrent layers with weights of 8 bits, the state quantized at each step by its own range: what dynamic quantization makes of the part
-// of an LSTM, GRU or plain RNN that goes from step to step. The input's part of all steps is a dynamic_quantized_linear before it.
+// Recurrent layers with 8-bit weights, whose state is quantized at each step by its range: the hidden-to-hidden part of an LSTM, GRU or
+// plain RNN under dynamic quantization. A dynamic_quantized_linear before it computes the input part of all steps.
 
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/recurrent.h"
@@ -24,9 +24,9 @@ const OpDef& dynamic_quantized_gru_op();
 const OpDef& dynamic_quantized_rnn_op();
 
 /// One layer and direction. x f32 [N,T,G H]: W_ih x + b_ih of every step; weight i8 [G H,H] with weight_scale f32 [G H] and bias f32 [G H]
-/// or absent: W_hh and b_hh; states f32 [N,H] or absent (zeros). At each step the h of the whole batch is quantized as
-/// dynamic_quantized_linear quantizes its input, and the product is of integers, exact; all else is as in ops/recurrent.h. So
-/// torch.ao.nn.quantized.dynamic does it (reduced, with one scale for all of a weight).
+/// or absent: W_hh and b_hh; states f32 [N,H] or absent (zeros). Each step quantizes the h of the whole batch as
+/// dynamic_quantized_linear quantizes its input and computes an exact integer product; all else is as in ops/recurrent.h. This is what
+/// torch.ao.nn.quantized.dynamic computes (reduced, with one scale per weight).
 struct QuantizedLstm {
   Value y, h, c;  // [N,T,H]; the last step's [N,H]
 };

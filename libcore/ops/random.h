@@ -26,7 +26,7 @@ struct StochasticDepthAttrs : OptionsOf<StochasticDepthAttrs> {
 struct RandomBitsAttrs : OptionsOf<RandomBitsAttrs> {
   std::vector<int64_t> shape;
   int64_t stream = 0;
-  bool whole_batch = false;  // elements belong to the batch as a whole, not to samples along the first dimension
+  bool whole_batch = false;  // one draw for the whole batch instead of one per sample of the first dimension
   void options(OptionVisitor& v) override;
 };
 

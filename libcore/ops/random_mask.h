@@ -8,7 +8,7 @@
 
 namespace galley {
 
-/// Sample index of a draw that all samples of a step share (stochastic depth of mode batch).
+/// The sample index of a draw that all samples of a step share (stochastic depth in mode batch).
 inline constexpr uint64_t kWholeBatch = ~uint64_t{0};
 
 /// splitmix64's finaliser (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
@@ -24,7 +24,7 @@ inline uint64_t mask_key(int64_t seed, int64_t stream, int64_t step) {
   return mix_bits(mix_bits(mix_bits(static_cast<uint64_t>(seed)) ^ static_cast<uint64_t>(stream)) ^ static_cast<uint64_t>(step));
 }
 
-/// The words of elements 4*block .. 4*block+3 of a sample. An element is counted in logical order within its sample.
+/// The words of elements 4*block .. 4*block+3 of a sample. Elements are numbered in logical order within the sample.
 inline PhiloxBlock mask_block(uint64_t key, uint64_t sample, uint64_t block) { return philox(key, block, sample); }
 
 /// The word of one element.
@@ -33,10 +33,10 @@ inline uint32_t mask_bits(int64_t seed, int64_t stream, int64_t step, int64_t sa
   return mask_block(mask_key(seed, stream, step), static_cast<uint64_t>(sample), e / 4)[e % 4];
 }
 
-/// Is an element with these bits kept when elements are dropped with probability p?
+/// Is an element with these bits kept if elements are dropped with probability p?
 inline bool mask_keeps(uint32_t bits, double p) { return static_cast<double>(uniform_from_bits(bits)) >= p; }
 
-/// What kept elements are multiplied by, so that the expectation stays: 1/(1-p); 0 where all are dropped (p = 1).
+/// The factor of kept elements, which preserves the expectation: 1/(1-p); 0 if all elements are dropped (p = 1).
 inline double mask_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
 }  // namespace galley

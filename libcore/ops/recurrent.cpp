@@ -1,5 +1,6 @@
 #include "libcore/ops/recurrent.h"
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"

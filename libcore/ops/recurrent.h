@@ -1,6 +1,6 @@
 #pragma once
-// Recurrent layers: one layer and direction of an LSTM, GRU or plain RNN over a whole sequence, with the state explicit, and the backward
-// operators. Cells, order of gates and layout of weights are torch.nn's.
+// Recurrent layers: one layer and direction of an LSTM, GRU or plain RNN over a whole sequence, with explicit state, and their backward
+// operators. Cells, order of gates and layout of weights are those of torch.nn.
 
 #include <array>
 
@@ -11,7 +11,7 @@ namespace galley {
 
 struct RecurrentAttrs : OptionsOf<RecurrentAttrs> {
   bool reverse = false;  // from the last step to the first; y[t] stays at t
-  bool save = true;      // the outputs after the state hold what the backward pass reads; else they are empty ([0])
+  bool save = true;      // the outputs after the state hold what the backward pass reads; false: they are empty ([0])
   void options(OptionVisitor& v) override;
 };
 struct RecurrentBackwardAttrs : OptionsOf<RecurrentBackwardAttrs> {
@@ -47,7 +47,7 @@ struct Lstm {
 /// x [N,T,C]; h0 and c0 [N,H], or both absent: zeros. Hochreiter, Schmidhuber 1997, with forget gate:
 ///   i, f, o = sigmoid, g = tanh (W_ih x + b_ih + W_hh h + b_hh);  c = f c + i g;  h = o tanh(c)
 Lstm lstm(Value x, const RecurrentWeights& weights, Value h0 = {}, Value c0 = {}, const RecurrentAttrs& attrs = {});
-/// (gradient of the gates' arguments [N,T,4H], of h0, of c0); gradients of y, h and c may be absent, not all.
+/// (gradient of the inputs of the gates [N,T,4H], of h0, of c0). At least one of the gradients of y, h and c must be given.
 std::vector<Value> lstm_backward(Value grad_y, Value grad_h, Value grad_c, Value gates, Value cells, Value weight_hh, Value c0,
                                  const RecurrentBackwardAttrs& attrs);
 
@@ -67,7 +67,7 @@ struct Rnn {
 };
 /// Elman 1990: h = tanh or relu (W_ih x + b_ih + W_hh h + b_hh).
 Rnn rnn(Value x, const RecurrentWeights& weights, Value h0 = {}, const RnnAttrs& attrs = {});
-/// (gradient of the nonlinearity's argument [N,T,H], of h0).
+/// (gradient of the input of the nonlinearity [N,T,H], of h0).
 std::vector<Value> rnn_backward(Value grad_y, Value grad_h, Value y, Value weight_hh, const RnnAttrs& attrs);
 
 }  // namespace galley

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Reductions over axes. Axes count from 0; negative ones from the end; an empty list means all.
+// Reductions over axes. Axes count from 0, negative axes from the end; an empty list means all axes.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
@@ -34,15 +34,15 @@ Value sum(Value x, const ReduceAttrs& attrs = {});
 Value sum(Value x, std::vector<int64_t> axes, bool keepdim = false);
 Value mean(Value x, const ReduceAttrs& attrs = {});
 Value mean(Value x, std::vector<int64_t> axes, bool keepdim = false);
-/// Largest value; equal ones share the gradient evenly, as PyTorch's amax. The reduced axes must not be empty.
+/// The largest value; equal values share the gradient evenly, as in PyTorch's amax. The reduced axes must not be empty.
 Value amax(Value x, const ReduceAttrs& attrs = {});
 Value amin(Value x, const ReduceAttrs& attrs = {});
-/// Index (i64) of the largest value; the first of equal ones.
+/// Index (i64) of the largest value; of equal values the first.
 Value argmax(Value x, const ArgmaxAttrs& attrs = {});
 struct TopK {
   Value values, indices;
 };
-/// The k largest along an axis, in falling order, and their indices (i64); of equal ones the lower index comes first.
+/// The k largest along an axis, in descending order, and their indices (i64); of equal values the one with the lower index comes first.
 TopK topk(Value x, const TopkAttrs& attrs = {});
 /// Sum of squares over all elements of all inputs: f32 [].
 Value sum_squares(std::span<const Value> x);

@@ -8,10 +8,10 @@ namespace galley {
 struct OpDef;
 using OpTable = std::vector<const OpDef*>;
 
-/// Installs the table once; everything that captures or loads a graph calls it (thread-safe, cheap).
+/// Registers all operators once. Call it before capturing or loading a graph. Thread-safe, cheap.
 void ensure_ops_registered();
 
-// The families' tables, each in its file.
+// The tables of the families, each in its file.
 OpTable conv_ops();
 OpTable matmul_ops();
 OpTable norm_ops();

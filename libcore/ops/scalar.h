@@ -1,12 +1,12 @@
 #pragma once
-// The element-wise functions on double: the reference's arithmetic, and what 256-entry tables for integers are made of.
+// The element-wise functions on double: for the reference, and for the 256-entry tables of integers.
 
 #include <cmath>
 #include <numbers>
 
 namespace galley::scalar {
 
-// What elementwise_functions.h asks for.
+// The functions that elementwise_functions.h calls.
 inline bool is_nan(double x) { return std::isnan(x); }
 inline double select(bool mask, double a, double b) { return mask ? a : b; }
 inline double keep(bool mask, double x) { return mask ? x : 0; }

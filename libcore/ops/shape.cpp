@@ -1,12 +1,13 @@
 #include "libcore/ops/shape.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -49,8 +50,8 @@ std::vector<TensorType> infer_slice_backward(const OpContext& c) {
 std::vector<TensorType> infer_pad(const OpContext& c) {
   const auto& attrs = c.attrs<PadAttrs>();
   TensorType y = c.in(0);
-  GALLEY_CHECK(static_cast<int>(attrs.padding.size()) == 2 * y.shape.rank(), "padding wants two numbers a dimension (before, after), has ",
-               attrs.padding.size(), " for the input ", y.shape);
+  GALLEY_CHECK(static_cast<int>(attrs.padding.size()) == 2 * y.shape.rank(),
+               "padding must have two numbers per dimension (before, after), has ", attrs.padding.size(), " for the input ", y.shape);
   y.format = {};
   for (int d = 0; d < y.shape.rank(); ++d) {
     const int64_t before = attrs.padding[static_cast<size_t>(2 * d)], after = attrs.padding[static_cast<size_t>(2 * d + 1)];
@@ -96,7 +97,7 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
   const int64_t elements = x.shape.elements();
   if (open != nullptr) {
     GALLEY_CHECK(known > 0 && elements % known == 0, "the ", elements, " elements of ", x.shape,
-                 " do not divide by the known sizes' product ", known);
+                 " are not divisible by the product of the known sizes, ", known);
     *open = elements / known;
   }
   TensorType y;
@@ -114,22 +115,6 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
     names[static_cast<size_t>(d)] = std::string(dim_name(x, d));
   }
   y.names = tidy_names(std::move(names));
-  return {y};
-}
-
-void check_resize(const TensorType& x, const std::vector<int64_t>& size, std::string_view what, ResizeMode mode, bool align_corners) {
-  if (mode == ResizeMode::kBilinear) check_floating(x, "x");  // nearest moves elements of any dtype
-  GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x);
-  GALLEY_CHECK(size.size() == 2 && size[0] >= 1 && size[1] >= 1, what, " must be two sizes of at least 1 (rows, columns)");
-  GALLEY_CHECK(x.shape[2] >= 1 && x.shape[3] >= 1, "an empty image cannot be resized: ", x);
-  GALLEY_CHECK(mode == ResizeMode::kBilinear || !align_corners, "align_corners is for bilinear only");
-}
-
-std::vector<TensorType> with_image_size(const TensorType& x, const std::vector<int64_t>& size) {
-  TensorType y = x;
-  y.format = {};
-  y.shape[2] = size[0];
-  y.shape[3] = size[1];
   return {y};
 }
 
@@ -173,48 +158,6 @@ void ReshapeAttrs::options(OptionVisitor& v) {
   v.option({.name = "shape", .doc = "new sizes; one may be -1", .min = -1}, shape);
   v.option({.name = "names", .doc = "dimension names of the output; none: leading dimensions that stay keep theirs"}, names);
 }
-void CastAttrs::options(OptionVisitor& v) { v.choice({.name = "dtype", .doc = "new element type"}, dtype, kDTypeNames); }
-void ReducePrecisionAttrs::options(OptionVisitor& v) {
-  v.choice({.name = "dtype", .doc = "floating type to whose values numbers are rounded"}, dtype, kDTypeNames);
-}
-void ReorderAttrs::options(OptionVisitor& v) { v.option({.name = "format", .doc = "new memory format"}, format); }
-void ResizeAttrs::options(OptionVisitor& v) {
-  v.option({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true}, size);
-  v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
-  v.option({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
-}
-void ResizeBackwardAttrs::options(OptionVisitor& v) {
-  v.option({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 1, .required = true}, input_size);
-  v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
-  v.option({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
-}
-void FullAttrs::options(OptionVisitor& v) {
-  v.choice({.name = "dtype", .doc = "element type"}, dtype, kDTypeNames);
-  v.option({.name = "shape", .doc = "sizes", .min = 0}, shape);
-  v.option({.name = "value", .doc = "what every element holds"}, value);
-  v.option({.name = "format", .doc = "memory format"}, format);
-  v.option({.name = "names", .doc = "dimension names, or none"}, names);
-}
-
-ResizeSource resize_source(int64_t out, int64_t in_size, int64_t out_size, ResizeMode mode, bool align_corners) {
-  ResizeSource source;
-  if (mode == ResizeMode::kNearest) {
-    source.low = source.high = std::min(out * in_size / out_size, in_size - 1);
-    return source;
-  }
-  double position = 0;
-  if (align_corners) {
-    position = out_size > 1 ? static_cast<double>(out * (in_size - 1)) / static_cast<double>(out_size - 1) : 0;
-  } else {
-    const double scale = static_cast<double>(in_size) / static_cast<double>(out_size);
-    position = std::max(0.0, (static_cast<double>(out) + 0.5) * scale - 0.5);
-  }
-  source.low = std::min(static_cast<int64_t>(std::floor(position)), in_size - 1);
-  source.high = std::min(source.low + 1, in_size - 1);
-  source.fraction = position - static_cast<double>(source.low);
-  return source;
-}
-
 namespace {
 /// Integers under one map are copied as they are.
 void concat_on_integers(IntegerBuilder& b) {
@@ -236,14 +179,6 @@ void pad_on_integers(IntegerBuilder& b) {
   PadAttrs attrs = b.attrs<PadAttrs>();
   attrs.value = static_cast<double>(quantize_value(static_cast<float>(attrs.value), b.map(0)));
   b.set(pad(b.in(0), attrs));
-}
-}  // namespace
-
-namespace {
-std::shared_ptr<const Options> full_in(const Options& attributes, const MemoryFormat& format) {
-  auto attrs = std::make_shared<FullAttrs>(dynamic_cast<const FullAttrs&>(attributes));
-  attrs->format = format.str();
-  return attrs;
 }
 }  // namespace
 
@@ -377,132 +312,6 @@ const OpDef& reshape_op() {
                          .quantize = QuantizeRule::kPassThrough};
   return def;
 }
-const OpDef& cast_op() {
-  static const OpDef def{.name = "cast",
-                         .doc = "the same values in another dtype: rounded to nearest even, toward zero for integers",
-                         .inputs = {"x"},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<CastAttrs>,
-                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
-                           TensorType y = c.in(0);
-                           y.dtype = c.attrs<CastAttrs>().dtype;
-                           return {y};
-                         },
-                         .gradient =
-                             [](GradientBuilder& g) {
-                               if (g.wants(0) && g.grad()) g.set(0, cast(g.grad(), g.in(0).dtype()));
-                             },
-                         .cases = {"cast:16x64x56x56@u8:dtype=f32"}};
-  return def;
-}
-const OpDef& reduce_precision_op() {
-  static const OpDef def{.name = "reduce_precision",
-                         .doc = "values rounded to those of a floating dtype, in their own dtype",
-                         .inputs = {"x"},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<ReducePrecisionAttrs>,
-                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
-                           check_floating(c.in(0), "x");
-                           GALLEY_CHECK(is_floating(c.attrs<ReducePrecisionAttrs>().dtype), "dtype must be floating, is ",
-                                        c.attrs<ReducePrecisionAttrs>().dtype);
-                           return {c.in(0)};
-                         },
-                         .gradient = [](GradientBuilder& g) { g.set(0, g.grad()); },
-                         .cost = elementwise_cost<1>,
-                         .precision = PrecisionRule::kKeepF32,
-                         .may_reuse = {{0, 0}}};
-  return def;
-}
-const OpDef& reorder_op() {
-  static const OpDef def{.name = "reorder",
-                         .doc = "the same values in another memory format",
-                         .inputs = {"x"},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<ReorderAttrs>,
-                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
-                           TensorType y = c.in(0);
-                           y.format = MemoryFormat::parse(c.attrs<ReorderAttrs>().format);
-                           (void)y.format.order(y.shape.rank());  // throws where the format is not one of this rank
-                           return {y};
-                         },
-                         .gradient =
-                             [](GradientBuilder& g) {
-                               if (g.wants(0)) g.set(0, reorder(g.grad(), g.in(0).type().format));
-                             },
-                         .layout = {.formats = FormatRule::kReorder},
-                         .quantize = QuantizeRule::kPassThrough};
-  return def;
-}
-const OpDef& resize_op() {
-  static const OpDef def{.name = "resize",
-                         .doc = "resamples images, bilinear or nearest, as torch.nn.functional.interpolate without antialias",
-                         .inputs = {"x"},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<ResizeAttrs>,
-                         .infer =
-                             [](const OpContext& c) {
-                               const auto& attrs = c.attrs<ResizeAttrs>();
-                               check_resize(c.in(0), attrs.size, "size", attrs.mode, attrs.align_corners);
-                               return with_image_size(c.in(0), attrs.size);
-                             },
-                         .gradient =
-                             [](GradientBuilder& g) {
-                               if (!g.wants(0)) return;
-                               const auto& forward = g.attrs<ResizeAttrs>();
-                               ResizeBackwardAttrs attrs;
-                               attrs.input_size = {g.in(0).shape()[2], g.in(0).shape()[3]};
-                               attrs.mode = forward.mode;
-                               attrs.align_corners = forward.align_corners;
-                               g.set(0, resize_backward(g.grad(), attrs));
-                             },
-                         .cost = elementwise_cost<7>,
-                         .layout = {.prefers_channels_last = true},
-                         .quantize = QuantizeRule::kPassThrough,
-                         .quantizable = [](const OpContext& c) { return c.attrs<ResizeAttrs>().mode == ResizeMode::kNearest; },
-                         .cases = {"resize:16x3x256x256:size=[224,224]"}};
-  return def;
-}
-const OpDef& resize_backward_op() {
-  static const OpDef def{.name = "resize_backward",
-                         .doc = "spreads the gradient of each output pixel over the input pixels it came from",
-                         .inputs = {"grad"},
-                         .outputs = {"dx"},
-                         .make_attrs = make_options<ResizeBackwardAttrs>,
-                         .infer =
-                             [](const OpContext& c) {
-                               const auto& attrs = c.attrs<ResizeBackwardAttrs>();
-                               check_resize(c.in(0), attrs.input_size, "input_size", attrs.mode, attrs.align_corners);
-                               return with_image_size(c.in(0), attrs.input_size);
-                             },
-                         .no_gradient = kNoSecondDerivative,
-                         .cost = input_cost<8>,
-                         .layout = {.prefers_channels_last = true},
-                         .cases = {"resize_backward:16x64x56x56:input_size=[28,28]"}};
-  return def;
-}
-const OpDef& full_op() {
-  static const OpDef def{.name = "full",
-                         .doc = "a constant array",
-                         .inputs = {},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<FullAttrs>,
-                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
-                           const auto& attrs = c.attrs<FullAttrs>();
-                           TensorType y;
-                           y.dtype = attrs.dtype;
-                           y.shape = shape_of(attrs.shape);
-                           y.format = MemoryFormat::parse(attrs.format);
-                           y.names = attrs.names;
-                           GALLEY_CHECK(y.names.empty() || static_cast<int>(y.names.size()) == y.shape.rank(), y.names.size(),
-                                        " dimension names for shape ", y.shape);
-                           (void)y.format.order(y.shape.rank());
-                           return {y};
-                         },
-                         .no_gradient = "it has no inputs",
-                         .layout = {.formats = FormatRule::kExplicit, .with_format = full_in}};
-  return def;
-}
-
 Value concat(std::span<const Value> x, const ConcatAttrs& attrs) {
   return emit_all("concat", std::make_unique<ConcatAttrs>(attrs), x).front();
 }
@@ -545,37 +354,6 @@ Value reshape(Value x, const Shape& shape) {
   attrs.shape.assign(shape.begin(), shape.end());
   return reshape(x, attrs);
 }
-Value cast(Value x, DType dtype) {
-  if (x.dtype() == dtype) return x;
-  CastAttrs attrs;
-  attrs.dtype = dtype;
-  return emit("cast", {x}, attrs);
-}
-Value reduce_precision(Value x, DType dtype) {
-  if (x.dtype() == dtype) return x;
-  ReducePrecisionAttrs attrs;
-  attrs.dtype = dtype;
-  return emit("reduce_precision", {x}, attrs);
-}
-Value reorder(Value x, const MemoryFormat& format) {
-  if (x.type().format == format) return x;
-  ReorderAttrs attrs;
-  attrs.format = format.str();
-  return emit("reorder", {x}, attrs);
-}
-Value resize(Value x, const ResizeAttrs& attrs) { return emit("resize", {x}, attrs); }
-Value resize_backward(Value grad, const ResizeBackwardAttrs& attrs) { return emit("resize_backward", {grad}, attrs); }
-Value full(Graph& graph, const TensorType& type, double value) {
-  ensure_ops_registered();
-  auto attrs = std::make_unique<FullAttrs>();
-  attrs->dtype = type.dtype;
-  attrs->shape.assign(type.shape.begin(), type.shape.end());
-  attrs->value = value;
-  attrs->format = type.format.str();
-  attrs->names = type.names;
-  return graph.add_node(find_op("full"), std::move(attrs), {}).front();
-}
-
 Value transpose(Value x, int64_t axis_a, int64_t axis_b) {
   PermuteAttrs attrs;
   attrs.order.resize(static_cast<size_t>(x.shape().rank()));
@@ -585,7 +363,7 @@ Value transpose(Value x, int64_t axis_a, int64_t axis_b) {
 }
 Value flatten(Value x, int64_t start, int64_t end) {
   const int first = axis_of(start, x.type()), last = axis_of(end, x.type());
-  GALLEY_CHECK(first <= last, "flatten wants start <= end, got ", start, " and ", end, ": input ", x.shape());
+  GALLEY_CHECK(first <= last, "flatten needs start <= end, got ", start, " and ", end, ": input ", x.shape());
   Shape shape;
   for (int d = 0; d < x.shape().rank(); ++d) {
     if (d > first && d <= last) {

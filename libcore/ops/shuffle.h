@@ -1,6 +1,6 @@
 #pragma once
-// channel_shuffle: mixes the channels of groups (Zhang et al. 2017, ShuffleNet). One operator and not reshape, permute, reshape: those pass
-// through rank 5, where an image would lose channels_last.
+// channel_shuffle: mixes the channels of groups (Zhang et al. 2017, ShuffleNet). It is one operator instead of reshape, permute and
+// reshape, whose arrays of rank 5 would lose channels_last.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
@@ -14,8 +14,8 @@ struct ChannelShuffleAttrs : OptionsOf<ChannelShuffleAttrs> {
 
 const OpDef& channel_shuffle_op();
 
-/// x [N,C,...] -> the same shape: of `groups` parts of C / groups = P channels, the first of each, then the second of each: output channel
-/// p * groups + g is input channel g * P + p. As torch.nn.functional.channel_shuffle. Its inverse has P groups.
+/// x [N,C,...] -> the same shape. With P = C / groups channels in each group, output channel p * groups + g is input channel g * P + p. As
+/// torch.nn.functional.channel_shuffle. The inverse is a shuffle with P groups.
 Value channel_shuffle(Value x, const ChannelShuffleAttrs& attrs);
 Value channel_shuffle(Value x, int64_t groups);
 

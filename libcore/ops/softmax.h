@@ -1,12 +1,12 @@
 #pragma once
-// Softmax and its logarithm along an axis.
+// Softmax and log-softmax along an axis.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
 
 namespace galley {
 
-/// Of all four operators.
+/// For all four operators.
 struct SoftmaxAttrs : OptionsOf<SoftmaxAttrs> {
   int64_t axis = -1;
   void options(OptionVisitor& v) override;

@@ -1,6 +1,6 @@
 #pragma once
-// Capture functions of element-wise functions of one value and of their backward operators: rows of elementwise.cpp. All keep shape, dtype
-// and format. Functions that no C++ code of a model uses have none: emit("mish", {x}).
+// Capture functions of the element-wise functions of one value and of their backward operators (rows of elementwise.cpp). All keep shape,
+// dtype and format. Functions that only recipes use have no capture function: write emit("mish", {x}).
 
 #include <array>
 #include <limits>
@@ -30,7 +30,7 @@ struct AffineAttrs : OptionsOf<AffineAttrs> {
   void options(OptionVisitor& v) override;
 };
 
-Value relu(Value x);         ///< max(x, 0); gradient 0 at 0, as PyTorch
+Value relu(Value x);         ///< max(x, 0); gradient 0 at 0, as in PyTorch
 Value relu6(Value x);        ///< min(max(x, 0), 6); gradient 0 at 0 and 6
 Value hardswish(Value x);    ///< x * relu6(x+3) / 6 (Howard et al. 2019)
 Value hardsigmoid(Value x);  ///< relu6(x+3) / 6
@@ -51,14 +51,14 @@ Value square(Value x);
 Value reciprocal(Value x);
 Value pow(Value x, const PowAttrs& attrs);
 Value pow(Value x, double exponent);
-/// min(max(x, attrs.min), attrs.max); the gradient passes where min <= x <= max, as PyTorch.
+/// min(max(x, attrs.min), attrs.max); the gradient passes if min <= x <= max, as in PyTorch.
 Value clamp(Value x, const ClampAttrs& attrs);
 Value clamp(Value x, double min, double max);
 /// x * scale + shift.
 Value affine(Value x, const AffineAttrs& attrs);
 Value affine(Value x, double scale, double shift = 0);
 
-// Backward operators: grad times the derivative. The second input is the forward's input x or its output y.
+// Backward operators: grad times the derivative. The second input is the forward input x or output y.
 Value relu_backward(Value grad, Value y);
 Value relu6_backward(Value grad, Value x);
 Value hardswish_backward(Value grad, Value x);

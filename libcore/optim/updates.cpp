@@ -1,8 +1,8 @@
 #include "libcore/optim/updates.h"
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/reduce.h"
-#include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
 

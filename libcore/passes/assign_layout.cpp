@@ -4,7 +4,7 @@
 #include <numeric>
 #include <set>
 
-#include "libcore/ops/shape.h"
+#include "libcore/ops/convert.h"
 
 namespace galley {
 namespace {
@@ -40,7 +40,7 @@ class Groups {
   std::vector<ValueId> parent_;
 };
 
-/// Of each value of rank 4 or 5: is it channels_last? Values joined by format-keeping nodes share one answer.
+/// For each value of rank 4 or 5: is it channels_last? Values that nodes of FormatRule::kKeeps connect have the same format.
 std::vector<bool> choose_channels_last(const Graph& graph, LayoutMode mode) {
   std::vector<bool> chosen(graph.value_count());
   if (mode == LayoutMode::kContiguous) return chosen;
@@ -123,24 +123,24 @@ class Rebuilder {
     return {};
   }
 
-  /// What the node wants input i in; `why` is for the report.
+  /// The format of input i that the node needs; `why` is for the report.
   MemoryFormat wanted(const Node& node, const std::vector<ValueId>& inputs, size_t i, std::string& why) const {
     const TensorType& type = new_.type(inputs[i]);
     if (takes_any_format(node, i)) return type.format;
     if (!node.op->updates.empty()) {
       const TensorType& state = new_.type(inputs[static_cast<size_t>(node.op->updates.front().input)]);
-      why = cat(node.op->name, " wants the state's format");
+      why = cat(node.op->name, " needs the format of the state");
       return type.shape == state.shape ? state.format : MemoryFormat();
     }
     if (node.op->has_weight_format(i)) {
-      why = cat("the kernel of ", node.op->name, " wants its weight so");
+      why = cat("the kernel of ", node.op->name, " prefers this format of its weight");
       if (weights_ == nullptr || weights_->target == nullptr) return {};
       if (node.op->layout.weights == WeightFormat::kLeadsParameters && new_.value(inputs[i]).role != ValueRole::kParameter) return {};
       Graph probe = probe_graph(node, inputs);
       return weights_->target->weight_format(probe, probe.nodes().back(), static_cast<int>(i));
     }
     why = cat(node.op->name,
-              node.op->layout.formats == FormatRule::kContiguous ? " wants contiguous values" : " wants one format for all its inputs");
+              node.op->layout.formats == FormatRule::kContiguous ? " needs contiguous values" : " needs one format for all its inputs");
     const MemoryFormat format = node.op->layout.formats == FormatRule::kContiguous ? MemoryFormat() : node_format(node);
     const int rank = type.shape.rank();
     return format.is_channels_last() && rank == (format == MemoryFormat::channels_last() ? 4 : 5) ? format : MemoryFormat();

@@ -13,18 +13,18 @@ namespace galley {
 
 struct LayoutOptions {
   LayoutMode mode = LayoutMode::kAuto;
-  /// Says in which formats weights and their gradients are fastest. nullptr: they are contiguous.
+  /// Says which formats of weights and their gradients are fastest. nullptr: these are contiguous.
   const Target* target = nullptr;
-  /// Formats of named parameters, buffers and state that are given (another program's choice); others are chosen here.
+  /// Given formats of parameters, buffers and state, by name (chosen by another program). The others are chosen here.
   std::map<std::string, MemoryFormat> given;
 };
 
 struct LayoutReport {
   struct Reorder {
     std::string path;     // of the reader
-    std::string reason;   // "reshape wants contiguous"
+    std::string reason;   // "reshape needs contiguous values"
     int64_t bytes = 0;    // of the value
-    bool free = false;    // both formats are the same bytes: a view
+    bool free = false;    // it moves no bytes: a view
     bool weight = false;  // of a parameter or its gradient
   };
   std::vector<Reorder> reorders;
@@ -32,9 +32,9 @@ struct LayoutReport {
   int blocked_parameters = 0;
 };
 
-/// Rebuilds the graph with formats. Values of rank 4 and 5 that convolutions, pooling or batch norms make or read are channels_last from
-/// end to end; everything else is contiguous; a parameter that a convolution or linear layer reads takes the format its forward kernel
-/// wants, and its state and gradient follow. Reorders are nodes.
+/// Rebuilds the graph with formats. Values of rank 4 and 5 that are connected to convolutions, pooling or batch norms are channels_last;
+/// all others are contiguous. A parameter that a convolution or linear layer reads has the format that its forward kernel prefers, and so
+/// have its optimizer state and its gradient. Reorders become nodes. Value ids change.
 LayoutReport assign_layout(Graph& graph, const LayoutOptions& options);
 
 }  // namespace galley

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "libcore/ops/shape.h"
+#include "libcore/ops/convert.h"
 
 namespace galley {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
-// Mixed precision: activations and the weights they meet in a narrower type, parameters, statistics, losses and updates in f32
-// (Micikevicius et al., "Mixed precision training", 2018; bf16 needs no loss scale).
+// Mixed precision: activations and the weights of products in bf16; parameters, statistics, losses and updates in f32 (Micikevicius et al.,
+// "Mixed precision training", 2018; bf16 needs no loss scaling).
 
 #include <functional>
 
@@ -11,12 +11,12 @@ namespace galley {
 
 struct PrecisionPolicy {
   DType compute = DType::kF32;                     ///< kBF16: mixed precision; kF32: nothing changes
-  std::function<bool(const Node& node)> keep_f32;  ///< Nodes that compute in f32 whatever their operator's rule says; may be empty.
+  std::function<bool(const Node& node)> keep_f32;  ///< Nodes that compute in f32 in spite of their operator's rule; may be empty.
 };
 
-/// Casts inputs of a forward graph (nothing differentiated yet) where the operators' rules (PrecisionRule) ask for another type, and infers
-/// all types again. Results of the graph stay f32. What the report lists as done are the products in low precision, as declined those that
-/// stay in f32.
+/// Casts inputs of nodes to the dtype that the operators' rules (PrecisionRule) name, and infers all types again. Runs on a forward graph,
+/// before `differentiate`. Results of the graph stay f32. The report lists products in low precision as done, and products that stay in f32
+/// as declined.
 PassReport assign_precision(Graph& graph, const PrecisionPolicy& policy);
 
 }  // namespace galley

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/gradient.h"
-#include "libcore/ops/shape.h"
 
 namespace galley {
 

@@ -1,5 +1,5 @@
 #pragma once
-// Reverse-mode differentiation: adds the backward graph by the operators' vector-Jacobian rules, never building a Jacobian.
+// Reverse-mode differentiation: adds the backward graph by the operators' gradient rules (vector-Jacobian products).
 
 #include <map>
 #include <span>
@@ -9,9 +9,9 @@
 namespace galley {
 
 /// Appends nodes (Phase::kBackward, with the forward nodes' paths) that compute the gradient of the scalar `objective` with respect to
-/// each of `wanted`. Contributions to a value that is used several times are summed before they flow on; nothing is built for values
-/// that lead to none of `wanted`, or only through operators that stop gradients. A wanted value that the objective does not depend on has
-/// no entry in the result.
+/// each value in `wanted`. The gradients of a value that several nodes read are summed. Nothing is emitted for values that do not depend on
+/// any of `wanted`, or only through operators that stop gradients. A value on which the objective does not depend has no entry in the
+/// result.
 std::map<ValueId, ValueId> differentiate(Graph& graph, ValueId objective, std::span<const ValueId> wanted);
 
 }  // namespace galley

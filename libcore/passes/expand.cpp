@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/expansion.h"
 #include "libcore/ops/shape.h"
 
@@ -96,10 +98,49 @@ class Expander {
   PassReport report_;
 };
 
+/// The composites that the target refuses in the formats that layout gives them, by their first output, with the reason.
+std::map<ValueId, std::string> refused(const Graph& graph, const Target& target, const LayoutOptions& layout) {
+  const auto reason = [&](const Graph& of, const Node& node, Stage stage) {
+    return node.op->composite() && !is_view(of, node) ? target.refusal(of, node, stage) : std::string();
+  };
+  if (std::all_of(graph.nodes().begin(), graph.nodes().end(),
+                  [&](const Node& node) { return reason(graph, node, Stage::kBeforeLayout).empty(); }))
+    return {};
+  Graph laid = graph;
+  assign_layout(laid, layout);
+  // Layout adds primitives only (reorders) and keeps the order of nodes.
+  std::map<ValueId, std::string> found;
+  auto node = graph.nodes().begin();
+  for (const Node& there : laid.nodes()) {
+    if (!there.op->composite()) continue;
+    node = std::find_if(node, graph.nodes().end(), [](const Node& each) { return each.op->composite(); });
+    GALLEY_ASSERT(node != graph.nodes().end() && node->op == there.op);
+    std::string why = reason(laid, there, Stage::kAfterLayout);
+    if (!why.empty()) found.emplace(node->outputs[0], cat(node->path.empty() ? "" : node->path + ": ", node->op->name, ": ", why));
+    ++node;
+  }
+  return found;
+}
+
 }  // namespace
 
 PassReport expand(Graph& graph, const std::function<bool(const Node&)>& keep, std::optional<DType> compute) {
   return Expander(graph, keep, compute).run();
+}
+
+PassReport expand_unsupported(Graph& graph, const Target& target, const LayoutOptions& layout) {
+  PassReport report;
+  std::set<ValueId> tried;  // a form that is a primitive stays, and would be tried again
+  for (;;) {
+    std::set<ValueId> next;
+    for (auto& [id, reason] : refused(graph, target, layout)) {
+      if (!tried.insert(id).second) continue;
+      next.insert(id);
+      report.declined.push_back(std::move(reason));
+    }
+    if (next.empty()) return report;
+    report.add(expand(graph, [&](const Node& node) { return !next.contains(node.outputs[0]); }));
+  }
 }
 
 }  // namespace galley

@@ -7,13 +7,12 @@
 #include <set>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
-#include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/integer_domain.h"
 #include "libcore/passes/patterns.h"
-#include "libcore/passes/pipelines.h"
 #include "libcore/passes/quantize.h"
 
 namespace galley {
@@ -60,14 +59,6 @@ double gradient_factor(int64_t values, int64_t qmax) {
   return 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, values)) * static_cast<double>(qmax));
 }
 
-/// A value that is rounded. `everywhere`: it is made as integers, so that every reader gets the rounded one; else only operators on
-/// integers do.
-struct Site {
-  ObservedValue observed;
-  ValueId id = kNoValue;
-  bool everywhere = false;
-};
-
 /// What conversion would do with a folded and fused graph.
 struct Analysis {
   Analysis(const Graph& live, const QuantizeConfig& config) {
@@ -97,29 +88,23 @@ struct Analysis {
     }
   }
 
-  std::vector<Site> sites;
+  std::vector<RoundingSite> sites;
   std::vector<bool> integer;  // by node
   std::deque<RoundedWeight> rounded;
   std::vector<const RoundedWeight*> weights;  // by node: of layers on integers
   RoundedModel model() const {
     RoundedModel found{.weights = {rounded.begin(), rounded.end()}};
-    for (const Site& site : sites) found.values.push_back(site.observed);
+    for (const RoundingSite& site : sites) found.values.push_back(site.observed);
     return found;
   }
 };
-
-Graph fused_form(const Graph& evaluation) {
-  Graph fused = evaluation;
-  inference_passes(fused);
-  return fused;
-}
 
 /// Rebuilds the graph with rounding in it.
 class Rounder {
  public:
   Rounder(Graph& graph, const FakeQuantizeForm& form) : graph_(graph), form_(form) {}
 
-  std::map<ValueId, Site> sites;                    // by value of this graph
+  std::map<ValueId, RoundingSite> sites;            // by value of this graph
   std::set<ValueId> integer_results;                // of nodes that read rounded values
   std::map<ValueId, const RoundedWeight*> weights;  // by result of a product
   /// What the product's result is multiplied by until conversion folds it in, [O]; absent: nothing.
@@ -290,19 +275,6 @@ std::vector<const Node*> origins(const Graph& evaluation, const std::vector<int>
   return nodes;
 }
 
-/// Batch norms use their running statistics, which nothing updates any more, and go into the products before them.
-void freeze_batch_norms(Graph& graph) {
-  const BatchNorms norms(graph);
-  std::deque<Node> nodes;
-  for (const Node& node : graph.nodes()) {
-    if (BatchNorms::updates(node)) continue;
-    const std::optional<BatchNormPattern> norm = norms.match(node);
-    nodes.push_back(norm && !norm->frozen ? norms.frozen(node) : node);
-  }
-  graph.set_nodes(std::move(nodes));
-  fold_batch_norm(graph);
-}
-
 /// gamma / sqrt(running variance + eps) of the batch norms that read a product's result, by that result. The nodes stand in front of all
 /// others.
 std::map<ValueId, Value> running_gains(Graph& graph, const std::set<ValueId>& products) {
@@ -331,7 +303,7 @@ RoundedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config,
   fused.remove_dead_nodes();
   const Analysis analysis(fused, config);
   Rounder rounder(fused, {.observe = false, .learn_scale = learn_scale});
-  for (const Site& site : analysis.sites) rounder.sites.emplace(site.id, site);
+  for (const RoundingSite& site : analysis.sites) rounder.sites.emplace(site.id, site);
   for (size_t n = 0; n < fused.nodes().size(); ++n) {
     const Node& node = fused.nodes()[n];
     if (analysis.integer[n]) rounder.integer_results.insert(node.outputs[0]);
@@ -341,17 +313,13 @@ RoundedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config,
   return analysis.model();
 }
 
-RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form) {
-  const Graph fused = fused_form(evaluation);
+TrainingRounding::TrainingRounding(const Graph& training, const Graph& evaluation, const Graph& fused, const QuantizeConfig& config) {
   const Analysis analysis(fused, config);
   const Counterparts counterparts(evaluation, training);
   const std::vector<int> producers = evaluation.producers();
   const BatchNorms norms(evaluation);
-  if (form.freeze_batch_norm) freeze_batch_norms(training);
-
-  Rounder rounder(training, form);
-  for (const Site& site : analysis.sites) rounder.sites.emplace(counterparts.at(site.id, site.observed.name), site);
-  std::set<ValueId> scaled;  // results of products before a batch norm that conversion folds
+  model_ = analysis.model();
+  for (const RoundingSite& site : analysis.sites) sites_.emplace(counterparts.at(site.id, site.observed.name), site);
   for (size_t n = 0; n < fused.nodes().size(); ++n) {
     const Node& node = fused.nodes()[n];
     if (!analysis.integer[n]) continue;
@@ -361,16 +329,21 @@ RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, co
     for (const Node* origin : merged) {
       const ValueId result = counterparts.find(origin->outputs[0]);
       if (result == kNoValue) continue;
-      rounder.integer_results.insert(result);
-      // A product that was folded here too gives its batch norm's result.
-      if (analysis.weights[n] != nullptr && (is_product(*origin) || norms.match(*origin)))
-        rounder.weights.emplace(result, analysis.weights[n]);
-      if (folds && is_product(*origin)) scaled.insert(result);
+      integer_results_.insert(result);
+      // A product whose batch norm is folded gives the batch norm's result.
+      if (analysis.weights[n] != nullptr && (is_product(*origin) || norms.match(*origin))) weights_.emplace(result, *analysis.weights[n]);
+      if (folds && is_product(*origin)) scaled_.insert(result);
     }
   }
-  if (!form.freeze_batch_norm) rounder.gains = running_gains(training, scaled);
+}
+
+void TrainingRounding::apply(Graph& training, const FakeQuantizeForm& form) const {
+  Rounder rounder(training, form);
+  rounder.sites = sites_;
+  rounder.integer_results = integer_results_;
+  for (const auto& [result, weight] : weights_) rounder.weights.emplace(result, &weight);
+  if (!form.freeze_batch_norm) rounder.gains = running_gains(training, scaled_);
   rounder.run();
-  return analysis.model();
 }
 
 Graph present_weight_scales(const Graph& fused, const std::vector<RoundedWeight>& rounded) {

@@ -24,6 +24,17 @@ std::string reason_against(const Graph& graph, const Node& norm, const Node* pro
 
 }  // namespace
 
+void freeze_batch_norm(Graph& graph) {
+  const BatchNorms norms(graph);
+  std::deque<Node> nodes;
+  for (const Node& node : graph.nodes()) {
+    if (BatchNorms::updates(node)) continue;
+    const std::optional<BatchNormPattern> norm = norms.match(node);
+    nodes.push_back(norm && !norm->frozen ? norms.frozen(node) : node);
+  }
+  graph.set_nodes(std::move(nodes));
+}
+
 PassReport fold_batch_norm(Graph& graph) {
   PassReport report;
   const BatchNorms norms(graph);

@@ -32,9 +32,9 @@ class Finder {
       loss.reason = "an output is contiguous";
       if (loss.reader >= 0) {
         const OpDef& op = *graph_.nodes()[static_cast<size_t>(loss.reader)].op;
-        loss.reason = cat(op.name, to.format.is_channels_last()                   ? " wants channels_last again"
-                                   : op.layout.formats == FormatRule::kContiguous ? " wants contiguous values"
-                                                                                  : " wants one format for all its inputs");
+        loss.reason = cat(op.name, to.format.is_channels_last()                   ? " needs channels_last again"
+                                   : op.layout.formats == FormatRule::kContiguous ? " needs contiguous values"
+                                                                                  : " needs one format for all its inputs");
       }
       losses.push_back(std::move(loss));
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Where a graph with formats changes the format of an activation, and whether that is inside its image part or at its edge: what the layout
-// doctor tells.
+// Finds where a graph changes the memory format of activations, inside its image part or at the edge of it. For galley-convert-layout
+// --check.
 
 #include <string>
 #include <vector>
@@ -11,19 +11,19 @@ namespace galley {
 
 struct FormatLoss {
   int node = 0;     // the reorder, an index into nodes()
-  int reader = -1;  // the first node that reads it: who asked; -1: an output of the graph
-  /// Images are channels_last on both sides, within one phase: the format was lost and restored. Otherwise the reorder stands
-  /// at the edge, where the last features leave the image part (flatten before a classifier) or their gradient enters it: once a pass,
-  /// whatever the depth.
+  int reader = -1;  // the first node that reads it and so needs it; -1: an output of the graph
+  /// Images are channels_last before and after it, in one phase: the format is lost and restored. Otherwise the reorder is at
+  /// the edge, where features leave the image part (flatten before a classifier) or their gradient enters it: once per pass for any
+  /// depth.
   bool interior = false;
-  std::string reason;  // "reshape wants contiguous values"
+  std::string reason;  // "reshape needs contiguous values"
 };
 
-/// Of each value: does it depend on what is fed? Weights that a graph folds or packs do not: they are prepared once.
+/// For each value: does it depend on fed inputs? Weights that a graph folds or packs do not; they are prepared once.
 std::vector<bool> fed_values(const Graph& graph);
 
-/// Reorders of fed values of rank 4 and 5 between contiguous and channels_last that move bytes, in order. The graph is one that
-/// assign_layout made.
+/// Reorders that move bytes between contiguous and channels_last, of values of rank 4 and 5 that depend on fed inputs, in order. The graph
+/// comes from assign_layout.
 std::vector<FormatLoss> format_losses(const Graph& graph);
 
 }  // namespace galley

@@ -13,9 +13,9 @@ namespace {
 /// A chain under construction. An operand is an input (by position) or, from kResult on, the result of a step.
 struct Draft {
   static constexpr int64_t kResult = 1 << 20;
-  std::vector<std::string> steps;
-  std::vector<std::vector<int64_t>> operands;
+  std::vector<ChainStep> steps;
   std::vector<ValueId> inputs;
+  std::string path;  // the nearest module that contains the modules of all steps
 
   /// The place of an input, which is added where it is new.
   int64_t input(ValueId id) {
@@ -26,6 +26,17 @@ struct Draft {
   }
 };
 
+/// The nearest module that contains both: "layer1.0" of "layer1.0.bn1" and "layer1.0.relu"; "" is the model.
+std::string common_module(const std::string& a, const std::string& b) {
+  size_t common = 0;  // the length of the dotted names that both begin with
+  for (size_t i = 0; i <= std::min(a.size(), b.size()); ++i) {
+    const bool a_ends = i == a.size() || a[i] == '.', b_ends = i == b.size() || b[i] == '.';
+    if (a_ends && b_ends) common = i;
+    if (i == a.size() || i == b.size() || a[i] != b[i]) break;
+  }
+  return a.substr(0, common);
+}
+
 /// A node that may be a step, as a chain of that step; nullopt: it may not.
 std::optional<Draft> draft_of(const Graph& graph, const Node& node) {
   if (!is_chain_step(*node.op)) return std::nullopt;
@@ -34,25 +45,24 @@ std::optional<Draft> draft_of(const Graph& graph, const Node& node) {
   for (ValueId id : node.inputs) {
     if (graph.type(id).dtype != y.dtype || graph.type(id).format.is_blocked()) return std::nullopt;
   }
-  Draft draft;
-  const std::string attributes = print_attributes(*node.op, node.attributes.get());
-  draft.steps = {cat(node.op->name, attributes.empty() ? "" : " ", attributes)};
-  draft.operands.emplace_back();
-  for (ValueId id : node.inputs) draft.operands[0].push_back(draft.input(id));
+  Draft draft{.path = node.path};
+  std::vector<int64_t> operands;
+  for (ValueId id : node.inputs) operands.push_back(draft.input(id));
+  draft.steps.emplace_back(*node.op, node.attributes, std::move(operands));
   return draft;
 }
 
 /// `outer`, whose input `value` is the result of `inner`.
 Draft joined(const Draft& inner, const Draft& outer, ValueId value) {
   Draft made = inner;
+  made.path = common_module(inner.path, outer.path);
   const auto before = static_cast<int64_t>(inner.steps.size());
   std::vector<int64_t> input_of;  // of each input of outer
   for (ValueId id : outer.inputs) input_of.push_back(id == value ? Draft::kResult + before - 1 : made.input(id));
-  for (std::vector<int64_t> operands : outer.operands) {
-    for (int64_t& operand : operands) operand = operand >= Draft::kResult ? operand + before : input_of[static_cast<size_t>(operand)];
-    made.operands.push_back(std::move(operands));
+  for (ChainStep step : outer.steps) {
+    for (int64_t& operand : step.operands) operand = operand >= Draft::kResult ? operand + before : input_of[static_cast<size_t>(operand)];
+    made.steps.push_back(std::move(step));
   }
-  made.steps.insert(made.steps.end(), outer.steps.begin(), outer.steps.end());
   return made;
 }
 
@@ -60,8 +70,8 @@ std::shared_ptr<const Options> attributes_of(const Draft& draft) {
   auto attrs = std::make_shared<ElementwiseChainAttrs>();
   attrs->steps = draft.steps;
   const auto inputs = static_cast<int64_t>(draft.inputs.size());
-  for (const std::vector<int64_t>& operands : draft.operands) {
-    for (int64_t operand : operands) attrs->operands.push_back(operand >= Draft::kResult ? operand - Draft::kResult + inputs : operand);
+  for (ChainStep& step : attrs->steps) {
+    for (int64_t& operand : step.operands) operand = operand >= Draft::kResult ? operand - Draft::kResult + inputs : operand;
   }
   return attrs;
 }
@@ -89,8 +99,9 @@ class ChainFuser {
       }
       kept.push_back(chain_node(n, *drafts_[n]));
       std::string what;
-      for (const std::string& step : drafts_[n]->steps) what += (what.empty() ? "" : " + ") + step.substr(0, step.find(' '));
-      report_.done.push_back(cat(nodes_[n].path, ": ", what));
+      for (const ChainStep& step : drafts_[n]->steps) what += cat(what.empty() ? "" : " + ", step.op->name);
+      const std::string& path = kept.back().path;
+      report_.done.push_back(path.empty() ? what : cat(path, ": ", what));
     }
     graph_.set_nodes(std::move(kept));
     return std::move(report_);
@@ -118,6 +129,7 @@ class ChainFuser {
     node.op = &elementwise_chain_op();
     node.attributes = attributes_of(draft);
     node.inputs = draft.inputs;
+    node.path = draft.path;
     return node;
   }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Fuser: merges neighbouring nodes of a graph into one, keeping track of who makes and reads each value. What fusion passes and the
-// rewrites of back ends are written with.
+// Fuser: merges neighbouring nodes of a graph into one and keeps track of the producer and the readers of each value. Fusion passes and the
+// rewrites of back ends use it.
 
 #include <set>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace galley {
 
-/// Works on a copy of the node list; `finish` puts the nodes that are left into the graph. Nodes are named by their index in the list.
+/// Works on a copy of the list of nodes; `finish` puts the remaining nodes into the graph. Nodes are identified by their index in the list.
 class Fuser {
  public:
   explicit Fuser(Graph& graph);
@@ -19,26 +19,26 @@ class Fuser {
   size_t size() const { return nodes_.size(); }
   Node& node(size_t n) { return nodes_[n]; }
   bool gone(size_t n) const { return gone_[n]; }
-  /// The node that makes a value, or -1.
+  /// The node that computes a value, or -1.
   int producer(ValueId id) const { return id == kNoValue ? -1 : producers_[static_cast<size_t>(id)]; }
   /// The nodes that read a value.
   const std::vector<int>& users(ValueId id) const { return users_[static_cast<size_t>(id)]; }
   bool is_output(ValueId id) const { return outputs_.count(id) > 0; }
-  /// Why the value cannot vanish into its reader, or "".
+  /// Why its producer and its reader cannot be fused; "": they can.
   std::string reason_against(ValueId id) const;
-  /// For an output that a merged node has in addition to those of the nodes that it replaces.
+  /// A value for an additional output of a merged node.
   ValueId new_value(TensorType type);
 
-  /// `merged` takes the place of `reader` and makes its output 0; `inner` is removed.
+  /// Replaces `reader` by `merged`, which computes the same output 0; removes `inner`.
   void merge(size_t reader, size_t inner, Node merged, std::string what);
-  /// `merged` takes the place of `inner` and makes output 0 of `reader`, which is removed.
+  /// Replaces `inner` by `merged`, which computes output 0 of `reader`; removes `reader`.
   void merge_into(size_t inner, size_t reader, Node merged, std::string what);
-  /// `reader` now reads the inputs of `inner`, which is removed.
+  /// `reader` reads the inputs of `inner` instead; removes `inner`.
   void absorb(size_t reader, size_t inner);
-  /// Removes a node whose outputs a merged node makes.
+  /// Removes a node whose outputs a merged node computes.
   void remove(size_t n) { gone_[n] = true; }
 
-  /// Puts the remaining nodes into the graph. Readers of values that are made later than before follow them.
+  /// Puts the remaining nodes into the graph. Moves readers after the producers of what they read.
   void finish();
 
   /// `merge` and `merge_into` add to `done`.
@@ -55,7 +55,7 @@ class Fuser {
   std::set<ValueId> outputs_;
 };
 
-/// Do both inputs of an add (or another binary node) have the shape of its output, so that neither is broadcast?
+/// Do both inputs of a binary node have the shape of its output, so that neither is broadcast?
 bool adds_alike(const Graph& graph, const Node& node);
 
 }  // namespace galley

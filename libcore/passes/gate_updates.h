@@ -1,5 +1,5 @@
 #pragma once
-// Gates: a step whose loss is not finite changes nothing.
+// Gates of updates: a step whose loss is not finite changes nothing.
 
 #include <string>
 
@@ -7,9 +7,9 @@
 
 namespace galley {
 
-/// Every update of parameters and state reads one gate: true as long as `value` (the loss) has been finite in each run. `state`: name of
-/// the state (bool []) that remembers that it was not, shared by the programs of a training. Updates move after all other nodes, in their
-/// order; order_updates places them.
+/// Every update of parameters and state gets one gate, which is true as long as `value` (the loss) has been finite in every run. `state`:
+/// name of the state (bool []) that records that it was not; the programs of a training share it. Moves updates after all other nodes and
+/// keeps their order; order_updates places them.
 void gate_updates(Graph& graph, ValueId value, const std::string& state);
 
 }  // namespace galley

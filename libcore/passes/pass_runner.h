@@ -1,5 +1,5 @@
 #pragma once
-// PassRunner: runs the passes of a pipeline over a graph, checks the graph after each where that is asked for, and logs what each did.
+// PassRunner: runs the passes of a pipeline on a graph, logs what each did, and can check the graph after each.
 
 #include <string_view>
 #include <type_traits>
@@ -10,13 +10,13 @@
 
 namespace galley {
 
-/// Logs a line for each pass, and one for each thing that it did or declined, at LogLevel::kInfo (--verbose=passes). Once, at start.
+/// Logs a line for each pass, and the lines of its report, at LogLevel::kInfo (--verbose=passes). Call it once, at start.
 void set_pass_log(bool on);
 
 class PassRunner {
  public:
-  /// `pipeline` is for messages. The graph is checked (verify) after each pass in debug builds, and where the environment variable
-  /// GALLEY_CHECK_PASSES is set, as the tests do.
+  /// `pipeline` is for messages. Checks the graph (verify) after each pass in debug builds, and if the environment variable
+  /// GALLEY_CHECK_PASSES is set, as in the tests.
   PassRunner(std::string_view pipeline, Graph& graph) : pipeline_(pipeline), graph_(graph) {}
 
   /// Runs `pass(graph)` and returns its result.
@@ -39,7 +39,7 @@ class PassRunner {
 
  private:
   void begin();
-  /// Throws InternalError, naming the pass, where it left a graph that breaks a law.
+  /// Throws InternalError, with the name of the pass, if the graph is invalid.
   void end(std::string_view name, const PassReport& report) const;
 
   std::string_view pipeline_;

@@ -1,6 +1,7 @@
 #include "libcore/passes/pipelines.h"
 
 #include "libcore/passes/differentiate.h"
+#include "libcore/passes/expand.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/hoist_prepare.h"
@@ -18,9 +19,22 @@ PassReport rewrite(Graph& graph, const Target& target, Stage stage) {
 
 }  // namespace
 
+RoundedModel rounding_passes(Graph& graph, const RoundingPasses& how) {
+  Graph fused = how.evaluation;
+  inference_passes(fused);
+  PassRunner passes("rounding", graph);
+  const TrainingRounding rounding(graph, how.evaluation, fused, how.config);
+  if (how.form.freeze_batch_norm) {
+    passes.run("freeze_batch_norm", freeze_batch_norm);
+    passes.run("fold_batch_norm", fold_batch_norm);
+  }
+  passes.run("fake_quantize", [&](Graph& g) { rounding.apply(g, how.form); });
+  return rounding.model();
+}
+
 PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& how) {
+  if (how.rounding) rounding_passes(graph, *how.rounding);
   PassRunner passes("training", graph);
-  if (how.round) passes.run("fake_quantize", how.round);
   passes.run("assign_precision", [&](Graph& g) { return assign_precision(g, how.precision); });
   PassReport fusion = passes.run("fuse", fuse_training);
   fusion.add(passes.run("target forward", [&](Graph& g) { return rewrite(g, target, Stage::kForward); }));
@@ -62,6 +76,9 @@ CompileReport compile_passes(Graph& graph, const Target& target, LayoutOptions l
   layout.target = &target;
   passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
   report.rewrites = passes.run("target before layout", [&](Graph& g) { return rewrite(g, target, Stage::kBeforeLayout); });
+  // After the rewrites, which may make operators that the back end runs; before updates are ordered, as those become several nodes.
+  report.expansion = passes.run("expand", [&](Graph& g) { return expand_unsupported(g, target, layout); });
+  if (!report.expansion.done.empty()) passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
   passes.run("order_updates", order_updates);
   report.layout = passes.run("assign_layout", [&](Graph& g) { return assign_layout(g, layout); });
   report.rewrites.add(passes.run("target after layout", [&](Graph& g) { return rewrite(g, target, Stage::kAfterLayout); }));

@@ -1,6 +1,6 @@
 #pragma once
-// Memory: an offset for every value, before anything runs. Values made by nodes share one arena by their lifetimes; named inputs that
-// live from run to run (parameters, buffers, state) belong to the caller.
+// The memory plan: an offset for every value, computed before the first run. Values that nodes compute share one arena by their lifetimes;
+// named inputs that persist between runs (parameters, buffers, state) belong to the caller.
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace galley {
 
-/// Where a value's bytes are.
+/// Where a value is stored.
 struct MemorySlot {
   enum class Region : uint8_t { kNone, kNamed, kArena, kPrepared, kResult } region = Region::kNone;
   ValueId named = kNoValue;  // kNamed: the input whose memory it is (itself, or the state it updates)
@@ -23,18 +23,18 @@ struct MemoryPlan {
   std::vector<int64_t> scratch_offsets;  // by node: in the arena, -1 without scratch
   int64_t arena_bytes = 0;
   int64_t named_bytes = 0;     // of all named inputs
-  int64_t prepared_bytes = 0;  // of values that `prepare` makes and runs read
-  int64_t result_bytes = 0;    // of outputs of one element, which the host reads together after a run
+  int64_t prepared_bytes = 0;  // of values that `prepare` computes and runs read
+  int64_t result_bytes = 0;    // of outputs of one element, which are copied to the host together after a run
   int64_t guard = 0;
-  int in_place = 0;  // outputs that took an input's memory
+  int in_place = 0;  // outputs that take the memory of an input
 };
 
 /// `scratch_bytes`: scratch of each node's kernel (empty: none). Alignment is 64 bytes; `guard` bytes stay free after every value.
-/// The first `prepare_nodes` nodes run once, the others again and again: what the first make and the others read has a region of its own.
-/// Largest values are placed first, each at the lowest offset that is free over its whole life.
+/// The first `prepare_nodes` nodes run once, the others in each run: values that the first compute and the others read have a separate
+/// region. Largest values are placed first, each at the lowest offset that is free over its whole life.
 MemoryPlan plan_memory(const Graph& graph, const std::vector<int64_t>& scratch_bytes, int64_t guard = 0, size_t prepare_nodes = 0);
 
-/// Empty where no two values that live at the same time overlap and no value is written past its end; else what overlaps.
+/// Describes two values that overlap while both are in use, or a value that is written past its end; "" if there are none.
 std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::vector<int64_t>& scratch_bytes);
 
 }  // namespace galley

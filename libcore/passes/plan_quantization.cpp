@@ -187,7 +187,7 @@ std::map<std::string, std::string> layers_in_float(const Graph& graph, const Qua
 QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& config, const Calibration* calibration) {
   const Graph graph = live_part(fused);
   const bool integers = computes_integers(config.method);
-  GALLEY_ASSERT(!integers || calibration != nullptr, "a static plan wants statistics");
+  GALLEY_ASSERT(!integers || calibration != nullptr, "a static plan needs statistics");
   QuantizationPlan plan;
   plan.method = config.method;
 

@@ -1,5 +1,5 @@
 #pragma once
-// QuantizationPlan: all that a converted graph is made from besides the captured model: what a file of quantized weights carries as
+// QuantizationPlan: together with the captured model it determines the quantized graph. A file of quantized weights contains it as
 // `galley.quantization`.
 
 #include <cstdint>
@@ -17,33 +17,33 @@ namespace galley {
 /// A layer with weights: a convolution, a linear layer, a batch norm that was not folded and runs on integers as a depthwise product, or
 /// one of the two weights of a recurrent layer.
 struct LayerPlan {
-  std::string name;  // the module's path, with ".2" where a path has several; of recurrent layers the weight's own name: "rnn.weight_hh_l0"
-  std::string type;  // "conv2d", "linear", "batch_norm", "lstm", "gru", "rnn"
-  std::string scheme;        // for people: "int8 per channel symmetric, uint8 affine (mse)"; "float"
+  std::string name;    // the module's path, with ".2" for the second layer of a path; recurrent: the name of the weight, "rnn.weight_hh_l0"
+  std::string type;    // "conv2d", "linear", "batch_norm", "lstm", "gru", "rnn"
+  std::string scheme;  // for reports: "int8 per channel symmetric, uint8 affine (mse)"; "float"
   std::string float_reason;  // "": quantized; else "override", "goal", "no kernel: ..."
-  int64_t bits = 8;          // 8, or 4: two a byte
+  int64_t bits = 8;          // 8, or 4: two per byte
   int64_t group_size = 0;    // weights that share a scale; 0: an output channel
-  bool reduced = false;      // no weight passes 64: pairs of products with 8-bit activations fit 16 bits
+  bool reduced = false;      // |w| <= 64: the sum of two products with 8-bit activations fits 16 bits
   /// Names of its tensors: "conv1.weight" and, beside it, "conv1.weight_scale"; "rnn.weight_hh_l0" and "rnn.weight_hh_l0_scale".
   bool recurrent() const;
   std::string weight() const { return recurrent() ? name : name + ".weight"; }
   std::string weight_scale() const { return weight() + "_scale"; }
   std::string weight_zero_point() const { return weight() + "_zero_point"; }
-  double sqnr_activation_db = 0;  // of the layer's result in its integers over the calibration's values; NaN where it is real or unknown
+  double sqnr_activation_db = 0;  // of the quantized output, over the values of the calibration; NaN if it is real or unknown
 };
 
-/// How layers of that type (LayerPlan::type) are quantized; kFloat where it is the type of none.
+/// How layers of that type (LayerPlan::type) are quantized; kFloat if there is no such type.
 QuantizeRule layer_rule(std::string_view type);
 
 struct QuantizationPlan {
   QuantMethod method = QuantMethod::kStatic;
   std::vector<LayerPlan> layers;  // in the order of the graph
-  /// Maps of values that are made as, or turned into, integers, by quant_name. What moves integers unchanged shares its input's.
+  /// Scales and zero points of integer values, by quant_name. Operators that move integers unchanged share those of their input.
   std::map<std::string, QuantParams> values;
 
-  /// nullptr where there is no such layer.
+  /// nullptr if there is no such layer.
   const LayerPlan* find(std::string_view name) const;
-  /// Layers that run on integers (weight_only: are stored as such).
+  /// The number of layers that run on integers (weight_only: are stored as integers).
   int64_t quantized_layers() const;
   /// "int8", "int4", or "int8 and int4": of the layers that are quantized.
   std::string dtype() const;

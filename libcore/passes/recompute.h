@@ -1,5 +1,5 @@
 #pragma once
-// Activation checkpointing: forward nodes are run again in the backward, so that their results need not be kept.
+// Activation checkpointing: the backward pass runs forward nodes again, so that their results need not be kept.
 
 #include <functional>
 
@@ -8,17 +8,18 @@
 
 namespace galley {
 
-/// Is the result of this forward node not kept, but computed again?
+/// Is the result of this forward node recomputed instead of kept?
 using RecomputeChoice = std::function<bool(const Node& node)>;
 
-/// All but convolutions and matrix products: element-wise functions, norms, pooling, from the products that are kept.
+/// Recomputes element-wise functions, norms and pooling, from the results of convolutions and matrix products, which are kept.
 RecomputeChoice recompute_selective();
-/// All but about sqrt(n) values that the whole forward pass goes through, evenly spaced by size (Chen et al. 2016, "Training deep nets with
-/// sublinear memory cost").
+/// Keeps about sqrt(n) values, evenly spaced by size, through which the whole forward pass goes (Chen et al. 2016, "Training deep nets with
+/// sublinear memory cost"), and recomputes the others.
 RecomputeChoice recompute_full(const Graph& graph);
 
-/// After `differentiate`: backward and update nodes that read a value of a chosen forward node read a clone instead, made right before its
-/// first reader (Phase::kBackward, the same path). What is an output of the graph is kept. Random nodes draw the same numbers again.
+/// Runs after `differentiate`: backward and update nodes that read a value of a chosen forward node read the value of a copy instead, which
+/// is inserted before its first reader (Phase::kBackward, the same path). Outputs of the graph are kept. Random nodes draw the same
+/// numbers.
 PassReport recompute(Graph& graph, const RecomputeChoice& choice);
 
 }  // namespace galley

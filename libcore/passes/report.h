@@ -1,5 +1,5 @@
 #pragma once
-// What a pass did and what it declined, for verbose output and tests.
+// PassReport: what a pass did and what it declined, for verbose output and tests.
 
 #include <iterator>
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace galley {
 
-/// One line each: "layer1.0.conv1: conv2d + batch_norm", "layer1.0.conv2: not fused, its output has 2 readers".
+/// Lines such as "layer1.0.conv1: conv2d + batch_norm" and "layer1.0.conv2: not fused, its output has 2 readers".
 struct PassReport {
   std::vector<std::string> done;
   std::vector<std::string> declined;
-  int widened = 0;  ///< Operators on 16-bit values that compute in f32 between casts, since they have no kernel.
+  int widened = 0;  ///< Operators on 16-bit values without a kernel, which compute in f32 between casts.
 
   void add(PassReport other) {
     done.insert(done.end(), std::make_move_iterator(other.done.begin()), std::make_move_iterator(other.done.end()));

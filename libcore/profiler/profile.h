@@ -40,7 +40,8 @@ struct OperatorRow : WorkSum {
   std::string note;  // for a slow kernel: why a faster one declined
 };
 
-/// A module with its submodules, in order of the first call; "" is the whole model.
+/// A module with everything below it, in order of the first call; "" is the whole model. An operator that computes functions of several
+/// modules (elementwise_chain) counts for the nearest module that contains them all.
 struct ModuleRow : WorkSum {
   std::string path;
   int depth = 0;

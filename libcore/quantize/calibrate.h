@@ -1,6 +1,6 @@
 #pragma once
-// Calibrator: runs samples of data.calibration through the folded and fused float model, once, and keeps statistics of every value. Used by
-// galley-calibrate, and by galley-quantize without a file.
+// Calibrator: runs the samples of data.calibration through the folded and fused float model and collects statistics of every value. For
+// galley-calibrate, and for galley-quantize without a calibration file.
 
 #include <functional>
 #include <map>
@@ -21,10 +21,10 @@ class Calibrator {
 
   const Program& program() const { return *program_; }
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  /// Samples that are wanted: data.calibration.samples, or all where there are fewer.
+  /// The number of samples to read: data.calibration.samples, or all if there are fewer.
   int64_t samples() const { return samples_; }
   int64_t batch() const { return batch_; }
-  /// Values that are watched.
+  /// The number of observed values.
   int64_t values() const { return static_cast<int64_t>(order_.size()); }
   /// Bytes of parameters, scratch and batches, and of the statistics.
   int64_t planned_bytes() const;
@@ -33,11 +33,11 @@ class Calibrator {
   /// Shape of one sample.
   const std::vector<int64_t>& input() const { return input_; }
 
-  /// Parameters and buffers, declared: to be filled before `run`.
+  /// Declared parameters and buffers. Fill them before `run`.
   ParameterStore& store() { return engine_.store(); }
-  /// Reads the samples from calibration.samples() up to samples() and adds them. An empty calibration is begun; another one must be of this
-  /// model with these parameters (kInput) and of the same data (kInput). `progress` is told after each batch how many samples there are,
-  /// and ends the run by false. Throws (kNumeric), naming the layer, for values that are not finite.
+  /// Adds the samples from calibration.samples() up to samples(). A calibration that is not empty must be of this model, these parameters
+  /// and the same data, else it throws (kInput). Calls `progress` after each batch with the number of samples; false ends the run. Throws
+  /// (kNumeric), with the name of the layer, for values that are not finite.
   void run(Calibration& calibration, const std::function<bool(int64_t samples)>& progress = {});
 
  private:
@@ -54,9 +54,9 @@ class Calibrator {
   std::shared_ptr<const Program> program_;
 };
 
-/// Digest of an array's values in their logical order, whatever its memory format.
+/// Digest of the values of an array in logical order; it does not depend on the memory format.
 std::string array_digest(const Tensor& values);
-/// Digest of each parameter's values, by name: what Calibration::weights holds.
+/// Digest of the values of each parameter, by name, for Calibration::weights.
 std::map<std::string, std::string> parameter_digests(const std::vector<ParameterSpec>& parameters, const ParameterStore& store);
 
 }  // namespace galley

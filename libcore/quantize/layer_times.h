@@ -1,5 +1,5 @@
 #pragma once
-// Time of each layer in float and quantized: both programs in turns on one random batch.
+// Times of layers in float and quantized: runs both programs alternately on one random batch.
 
 #include <cstdint>
 #include <map>
@@ -11,12 +11,12 @@ namespace galley {
 
 struct LayerTime {
   double seconds = 0;           // median over the rounds
-  double flops = 0, bytes = 0;  // of one run; as executed; bytes: each operand read or written once
+  double flops = 0, bytes = 0;  // executed in one run; bytes: each operand read or written once
 };
 
 struct ProgramTimes {
   std::map<std::string, LayerTime> layers;  // convolutions, linear layers and unfolded batch norms, by LayerPlan::name
-  LayerTime all;                            // the whole program
+  LayerTime all;                            // of the whole program
 };
 
 struct QuantizationTimes {
@@ -24,7 +24,7 @@ struct QuantizationTimes {
   int rounds = 0;
 };
 
-/// Runs both for `rounds` rounds after a warm-up, timing every operator.
+/// Runs both programs `rounds` times after a warm-up and times every operator.
 QuantizationTimes time_layers(const Session& session, ModelQuantizer& quantizer, const QuantizedModel& model, int64_t batch, int rounds);
 
 }  // namespace galley

@@ -1,6 +1,6 @@
 #pragma once
-// ModelQuantizer: a float model's weights turned into integers by a config, in memory, as often as wanted: galley-quantize writes one
-// result, searches evaluate many.
+// ModelQuantizer: quantizes the weights of a float model by a config, in memory, any number of times: galley-quantize writes one result,
+// searches evaluate many.
 
 #include <map>
 #include <memory>
@@ -12,23 +12,23 @@
 
 namespace galley {
 
-/// What became of a layer with weights.
+/// The result for a layer with weights.
 struct LayerResult {
   LayerPlan plan;
-  double sqnr_weight_db = 0;  // infinite where it stays in float
+  double sqnr_weight_db = 0;  // infinite if it stays in float
   double mse_weight = 0;
   int64_t bytes = 0;        // of its tensors
   int64_t bytes_float = 0;  // of weight and bias in f32
 };
 
-/// Everything that a file of quantized weights holds.
+/// The contents of a file of quantized weights.
 struct QuantizedModel {
   std::shared_ptr<const QuantizationPlan> plan;
   ConvertReport conversion;
   std::vector<LayerResult> layers;        // in the order of the graph
-  std::map<std::string, Tensor> tensors;  // conversion.tensors, all of them
+  std::map<std::string, Tensor> tensors;  // all of conversion.tensors
 
-  /// Puts the tensors into a store that a program of this plan declared.
+  /// Puts the tensors into a store in which a program of this plan is declared.
   void put(ParameterStore& store) const;
   int64_t bytes() const;
 };
@@ -38,17 +38,17 @@ class ModelQuantizer {
   /// Captures the model on a batch of its usual input and loads the recipe's float weights. Throws as Session::initialize would.
   explicit ModelQuantizer(const Session& session) : model_(session) {}
 
-  /// Folded and fused.
+  /// The folded and fused graph.
   const Graph& graph() const { return model_.graph(); }
-  /// Of the float model, loaded.
+  /// Parameters and buffers of the float model; `store` has their values.
   const std::vector<ParameterSpec>& parameters() const { return model_.parameters(); }
   ParameterStore& store() { return model_.store(); }
   /// Bytes of parameters and buffers in float.
   int64_t float_bytes() const { return model_.store().bytes(); }
-  /// Throws (kInput) unless the statistics are of this model with these weights; `name`: of the file.
+  /// Throws (kInput) unless the statistics are of this model with these weights. `name`: name of the file, for the message.
   void check(const Calibration& calibration, const std::string& name) const;
 
-  /// `config`: resolve_quantize(recipe.quantize, graph()), or that with other layers in float. `calibration` as plan_quantization wants it.
+  /// `config`: resolve_quantize(recipe.quantize, graph()), possibly with other layers in float. `calibration`: as for plan_quantization.
   QuantizedModel quantize(const QuantizeConfig& config, const Calibration* calibration) const;
 
  private:

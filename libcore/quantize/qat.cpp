@@ -90,10 +90,8 @@ QuantizationAware::QuantizationAware(const Session& session, const BatchTypes& t
         .suggest("fewer quantize.overrides with keep: float");
 }
 
-void QuantizationAware::rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const {
-  const CapturedModel evaluated = session_.capture_inference(types);
-  const RoundedModel rounded = fake_quantize_training(training, evaluated.graph, config_, form);
-  GALLEY_ASSERT(rounded.values.size() == rounded_.values.size() && rounded.weights.size() == rounded_.weights.size());
+RoundingPasses QuantizationAware::passes(const BatchTypes& types, const FakeQuantizeForm& form) const {
+  return {.evaluation = session_.capture_inference(types).graph, .config = config_, .form = form};
 }
 
 std::function<void(Graph&)> QuantizationAware::rounding() const {

@@ -1,6 +1,6 @@
 #pragma once
-// Quantization-aware training (quantize.method: qat): which form of the graph each step runs, the state that this adds, the evaluation of
-// what will be deployed, and the statistics that conversion reads.
+// Quantization-aware training (quantize.method: qat): the form of the graph in each step, the additional state, the rounding of
+// evaluations, and the statistics for conversion.
 
 #include <cstdint>
 #include <functional>
@@ -9,7 +9,7 @@
 
 #include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
-#include "libcore/passes/fake_quantize.h"
+#include "libcore/passes/pipelines.h"
 #include "libcore/quant/calibration.h"
 
 namespace galley {
@@ -19,20 +19,20 @@ struct StateSpec;
 class Engine;
 class ParameterStore;
 
-/// Steps that run one graph: from `first` to where the next stage begins.
+/// Steps that run one graph: from `first` to the begin of the next stage.
 struct TrainStage {
   int64_t first = 1;
-  bool quantized = false;  // false: in float, `form` has no meaning
+  bool quantized = false;  // false: in float, `form` is unused
   FakeQuantizeForm form;
 };
 
-/// Does galley-train read the recipe's section `quantize`?
+/// Does the recipe ask for quantization-aware training?
 bool trains_quantized(const Recipe& recipe);
-/// The stages of a run, in order; one of a training in float. `start`, `observers_until` and `batch_norm_until` are told in steps of the
-/// whole run. Throws (kRecipe) where no range would be observed before it is frozen, or nothing be quantized.
+/// The stages of a run, in order; a training in float has one. Converts `start`, `observers_until` and `batch_norm_until` to steps of the
+/// whole run. Throws (kRecipe) if ranges would be frozen before they are observed, or if nothing would be quantized.
 std::vector<TrainStage> train_stages(const Recipe& recipe, const RunLength& length);
 
-/// The file of trained ranges that belongs to a file of weights: RUN/stats.calib to RUN/weights.safetensors, RUN/stats_best.calib to
+/// The file of trained ranges for a file of weights: RUN/stats.calib for RUN/weights.safetensors, RUN/stats_best.calib for
 /// weights_best.
 std::string trained_statistics(const std::string& weights);
 
@@ -42,21 +42,21 @@ class QuantizationAware {
   QuantizationAware(const Session& session, const BatchTypes& types);
 
   const std::vector<ObservedValue>& values() const { return rounded_.values; }
-  /// Rewrites the graph of that capture; the added parameters (scales that learn) are not among the capture's own.
-  void rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const;
-  /// Rewrites the fused graph of an evaluation, rounding where conversion will. Calls this object.
+  /// How the training graph rounds. The added parameters (learned scales) are not in CapturedModel::parameters.
+  RoundingPasses passes(const BatchTypes& types, const FakeQuantizeForm& form) const;
+  /// A function that adds the rounding to the fused graph of an evaluation. It refers to this object.
   std::function<void(Graph&)> rounding() const;
 
-  /// Names of scales that learn; none where scales follow ranges.
+  /// Names of learned scales; empty if scales are computed from ranges.
   std::vector<std::string> scales() const;
-  /// Ranges, and scales that learn: what a checkpoint carries beside the optimizer's state.
+  /// Ranges and learned scales: the state that checkpoints store in addition to the optimizer's.
   std::vector<StateSpec> states() const;
-  /// Scales, and moving averages of them, become those of the ranges: where they begin to learn, and for evaluations before that.
+  /// Sets scales and their moving averages to those of the ranges: when learning begins, and for evaluations before that.
   void set_scales(Engine& engine) const;
 
-  /// The trained ranges as a calibration with one batch, of the weights in the store (with `suffix` ".ema": of their averages), so that
-  /// conversion has the scales of the training: exactly, where they do not learn (passes/fake_quantize.h). Throws (kNumeric) for a value
-  /// that saw no data.
+  /// The trained ranges as a calibration with one batch, for the weights in the store (`suffix` ".ema": for their averages), so that
+  /// conversion uses the scales of the training: exactly, unless scales are learned (range_of_params). Throws (kNumeric) for a value
+  /// without data.
   Calibration calibration(const ParameterStore& store, const std::string& suffix = "") const;
 
  private:
@@ -66,7 +66,7 @@ class QuantizationAware {
   bool learn_scale_;
   QuantizeConfig config_;
   RoundedModel rounded_;
-  Graph weight_scales_;                  // present_weight_scales, where scales learn
+  Graph weight_scales_;                  // present_weight_scales, for learned scales
   std::string model_;                    // model_digest
   std::vector<int64_t> input_;           // shape of a sample
   std::vector<std::string> parameters_;  // and buffers of the float model

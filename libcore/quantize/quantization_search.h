@@ -1,5 +1,5 @@
 #pragma once
-// Which layers are sensitive to quantization, and the search for a quantized model that meets quantize.goal.
+// Sensitivity of layers to quantization, and the search for a quantized model that meets quantize.goal.
 
 #include <functional>
 #include <string>
@@ -12,12 +12,12 @@ namespace galley {
 
 struct TrialHooks {
   std::function<std::optional<Trial>(const TrialSetting& setting, const TrialQuestions& questions)> find =
-      [](const TrialSetting&, const TrialQuestions&) { return std::nullopt; };  // in a journal
-  std::function<void(const Trial& trial)> add = [](const Trial&) {};            // one was made
-  std::function<bool()> stop = [] { return false; };                            // no further trial is wanted
+      [](const TrialSetting&, const TrialQuestions&) { return std::nullopt; };  // looks it up in a journal
+  std::function<void(const Trial& trial)> add = [](const Trial&) {};            // called for a new trial
+  std::function<bool()> stop = [] { return false; };                            // true: make no further trial
 };
 
-/// The journal's trial, or one made now and noted.
+/// The trial from the journal, or a new one, which is added to it.
 Trial known_or_made(QuantizationTrials& trials, const TrialHooks& hooks, const TrialSetting& setting, const TrialQuestions& questions);
 
 struct LayerSensitivity {
@@ -26,32 +26,32 @@ struct LayerSensitivity {
   Trial without;  // all but this layer quantized
 };
 
-/// Every layer alone and left out, most sensitive first: by `metric` (its loss when the layer alone is quantized), or, where that is "", by
-/// the SQNR of the outputs. `progress` is told how many trials of how many are done. Ends early, with fewer layers, where `hooks` says
-/// stop.
+/// Tries every layer alone and every layer left out. The most sensitive layer comes first: by the loss of `metric` with only that layer
+/// quantized, or by the SQNR of the outputs if `metric` is "". Calls `progress` with the number of finished trials and of all. Ends early,
+/// with fewer layers, if hooks.stop returns true.
 std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, const std::string& metric, const TrialHooks& hooks,
                                                   const std::function<void(int64_t done, int64_t of)>& progress);
 
 struct SearchTrial {
   Trial trial;
-  double drop = 0;  // of the goal's metric, in its unit; positive is worse
+  double drop = 0;  // of the goal's metric, in its unit; positive: worse
   bool met = false;
-  bool pareto = false;  // no other trial is as good in drop, time and bytes, and better in one
+  bool pareto = false;  // no other trial is at least as good in drop, time and bytes and better in one of them
 };
 
 struct SearchResult {
   std::vector<SearchTrial> trials;  // in the order made; never empty
-  size_t best = 0;                  // of those that met the goal the best by its objective, else the one that lost least
+  size_t best = 0;  // the best by the goal's objective of those that meet the goal; if none does, the one with the least drop
   bool out_of_time = false, stopped = false;
 };
 
-/// Tries until the goal is met at the least price, or time_budget is over (a trial that runs is finished): the config as it is; other
-/// observers; then layers in float, the most sensitive first, doubling their number until the goal is met; then, of these, as many back
-/// to integers as the goal allows. With objective latency also the layers in float that integers do not make faster.
+/// Tries, until the goal is met at the lowest cost or time_budget is over (a running trial is finished): the config as it is; other
+/// observers; then layers in float, the most sensitive first, twice as many each time until the goal is met; then as many of these in
+/// integers again as the goal allows. With objective latency, also leaves layers in float that are not faster in integers.
 SearchResult search_quantization(const Session& session, ModelQuantizer& quantizer, QuantizationTrials& trials, const GoalSection& goal,
                                  const TrialHooks& hooks, const std::function<void(const SearchTrial& trial)>& progress);
 
-/// Whether a metric meets the goal, and what it lost.
+/// Does the trial meet the goal, and how much of the metric does it lose?
 SearchTrial judge(const GoalSection& goal, const MetricValues& before, Trial trial);
 
 }  // namespace galley

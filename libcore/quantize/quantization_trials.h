@@ -1,6 +1,6 @@
 #pragma once
-// Ways of quantizing one model, tried out: what each costs in accuracy, time and bytes. Behind galley-quantize's --sensitivity and its
-// goal.
+// QuantizationTrials: measures accuracy, time and size of one model under different quantization settings. For galley-quantize
+// --sensitivity and quantize.goal.
 
 #include <cstdint>
 #include <map>
@@ -14,17 +14,17 @@
 
 namespace galley {
 
-/// What a trial changes of the config.
+/// What a trial changes in the config.
 struct TrialSetting {
-  std::vector<std::string> float_layers;    // LayerPlan::name, beside those that the config keeps in float
-  std::optional<ObserverType> activations;  // of every value; nullopt: as the config says
+  std::vector<std::string> float_layers;    // LayerPlan::name, in addition to those that the config keeps in float
+  std::optional<ObserverType> activations;  // of every value; nullopt: as in the config
   std::optional<ObserverType> weights;      // of every layer
-  /// Identity, and what reports call it: "as configured", "activations mse, conv1 in float", "…, 3 layers in float".
+  /// Its identity, and its name in reports: "as configured", "activations mse, conv1 in float", "…, 3 layers in float".
   std::string key() const;
   std::string text() const;
 };
 
-/// What a trial measures beside its size.
+/// What a trial measures in addition to the size.
 struct TrialQuestions {
   bool sqnr = true, metrics = false, latency = false;
 };
@@ -32,17 +32,17 @@ struct TrialQuestions {
 struct Trial {
   TrialSetting setting;
   TrialQuestions asked;
-  double sqnr_db = 0;    // of the model's main output against the float model's, over calibration samples; 0: not asked for
-  MetricValues metrics;  // on evaluate.data; empty: not asked for
-  double latency_s = 0;  // median of one sample; 0: not asked for
+  double sqnr_db = 0;    // of the model's main output against the float model, over calibration samples; 0: not measured
+  MetricValues metrics;  // on evaluate.data; empty: not measured
+  double latency_s = 0;  // median of one sample; 0: not measured
   int64_t bytes = 0;     // of the file's tensors
   int64_t quantized_layers = 0;
 };
 
 class QuantizationTrials {
  public:
-  /// `calibration` as plan_quantization wants it, also the source of samples for sqnr_db: at most `samples` of data.calibration, which are
-  /// held with the float model's outputs. All must outlive this object.
+  /// `calibration`: as for plan_quantization. sqnr_db uses at most `samples` samples of data.calibration, which are kept in memory with the
+  /// outputs of the float model. All arguments must outlive this object.
   QuantizationTrials(Session& session, ModelQuantizer& quantizer, QuantizeConfig config, const Calibration* calibration,
                      int64_t samples = 64);
   ~QuantizationTrials();
@@ -52,7 +52,7 @@ class QuantizationTrials {
   QuantizedModel quantize(const TrialSetting& setting) const;
 
   Trial run(const TrialSetting& setting, const TrialQuestions& questions);
-  /// Of the float model, measured once.
+  /// Metrics and latency of the float model, measured once.
   const MetricValues& float_metrics();
   double float_latency_s();
 

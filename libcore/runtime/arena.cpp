@@ -13,8 +13,12 @@ constexpr int64_t kPage = 4096;
 
 Arena::~Arena() { release(); }
 
+Arena::Use::Use(Arena& arena) : arena_(arena) {
+  GALLEY_ASSERT(!arena.in_use_.exchange(true), "two executions run at once on one arena: one of them needs an arena of its own");
+}
+
 void Arena::use(Device& device) {
-  GALLEY_ASSERT(address_ == nullptr || device_ == &device, "scratch on ", device_->name(), " for a program of ", device.name());
+  GALLEY_ASSERT(address_ == nullptr || device_ == &device, "the arena is on device ", device_->name(), ", the program on ", device.name());
   device_ = &device;
 }
 

@@ -5,7 +5,8 @@
 namespace galley {
 
 void Carried::declare(const Program& program) {
-  GALLEY_ASSERT(&device() == &program.device(), "a program of ", program.device().name(), ", carried values on ", device().name());
+  GALLEY_ASSERT(&device() == &program.device(), "the program is on device ", program.device().name(), ", the carried values on ",
+                device().name());
   const Graph& graph = program.graph();
   std::vector<const ValueInfo*> values;
   for (ValueId id : graph.inputs()) {

@@ -1,5 +1,5 @@
 #pragma once
-// Carried: the arrays that one request carries from run to run: key-value caches, recurrent state, positions.
+// Carried: the arrays that one request keeps between runs: key-value caches, recurrent state, positions.
 
 #include <cstdint>
 #include <string>
@@ -10,26 +10,26 @@
 
 namespace galley {
 
-/// The values of ValueRole::kCarried, by name, in memory of the device and outside of any arena. All executions that serve a request
-/// (prefill, decode, other batch sizes) take the same object and so go on where the last run stopped; another request, and each replica,
-/// has an object of its own. Arrays are contiguous in every program. Not thread-safe.
+/// The values of ValueRole::kCarried, by name, in device memory outside of any arena. All executions of a request (prefill, decode, other
+/// batch sizes) use one object, so that each continues where the last run stopped. Every request and every replica has its own object.
+/// Arrays are contiguous in every program. Not thread-safe.
 class Carried {
  public:
   explicit Carried(Device& device = host_device()) : arrays_(device) {}
   Device& device() const { return arrays_.device(); }
 
-  /// Makes an array of zeros for each value that the program carries and that is not there yet. Throws Error (kRecipe) where an array of
-  /// that name has another dtype or shape, and makes none then.
+  /// Allocates an array of zeros for each carried value of the program that is missing. Throws Error (kRecipe), and allocates nothing, if
+  /// an array of that name has another dtype or shape.
   void declare(const Program& program);
-  /// All values are zeros again: the begin of another request. Enqueued on the device's stream.
+  /// Sets all values to zero, for a new request. Enqueued on the device's stream.
   void reset();
 
   bool has(std::string_view name) const { return arrays_.has(name); }
   /// In alphabetical order.
   std::vector<std::string> names() const { return arrays_.names(); }
-  /// Overwrites the values; dtype and shape must be the array's. Later runs see them.
+  /// Overwrites an array with values of its dtype and shape. Later runs read them.
   void set(std::string_view name, const Tensor& values) { arrays_.set(name, values); }
-  /// A copy in host memory, after the runs so far.
+  /// A copy in host memory, after all runs so far.
   Tensor get(std::string_view name) const { return arrays_.get(name); }
   /// The array itself, on the device.
   Tensor& tensor(std::string_view name) { return arrays_.tensor(name); }

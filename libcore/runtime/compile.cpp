@@ -13,20 +13,39 @@ bool computes_in_f32(const Graph& graph, const Node& node) {
   return false;
 }
 
-std::string joined(const std::vector<std::string>& lines, std::string_view separator) {
-  std::string text;
-  for (const std::string& line : lines) text += cat(text.empty() ? "" : separator, line);
-  return text;
+/// One error for all nodes without a kernel.
+[[noreturn]] void refuse(const Graph& graph, const std::vector<KernelChoice>& choices, const Backend& backend) {
+  constexpr int kMost = 8;  // lines
+  std::string text = cat("device ", backend.name(), " has no kernel for");
+  int missing = 0;
+  auto choice = choices.begin();
+  for (const Node& node : graph.nodes()) {
+    const KernelChoice& chosen = *choice++;
+    if (is_view(graph, node) || chosen.kernel != nullptr || ++missing > kMost) continue;
+    text += cat("\n  ", node.op->name, node.path.empty() ? "" : " at ", node.path);
+    if (!chosen.declined.empty()) text += cat(" (", chosen.reasons(), ")");
+  }
+  if (missing > kMost) text += cat("\n  and ", missing - kMost, " more");
+  throw Error(ErrorCode::kRecipe, std::move(text)).key("device").suggest("device=cpu has a kernel for every operator");
+}
+
+/// The kernel of each node, by position; views need none. Throws Error where a node has none.
+std::vector<KernelChoice> choose_kernels(const Graph& graph, const Backend& backend) {
+  std::vector<KernelChoice> choices;
+  bool complete = true;
+  for (const Node& node : graph.nodes()) {
+    KernelChoice& choice = choices.emplace_back();
+    if (is_view(graph, node)) continue;
+    choice = backend.choose(backend.query(graph, node));
+    complete &= choice.kernel != nullptr;
+  }
+  if (!complete) refuse(graph, choices, backend);
+  return choices;
 }
 
 /// The node's kernel, prepared. Adds to the report.
-Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, ProgramReport& report) {
+Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, KernelChoice choice, ProgramReport& report) {
   const KernelQuery query = backend.query(graph, node);
-  KernelChoice choice = backend.choose(query);
-  if (choice.kernel == nullptr) {
-    fail(ErrorCode::kRecipe, "no kernel for ", node.op->name, node.path.empty() ? "" : " at ", node.path,
-         choice.declined.empty() ? "" : "\n  ", joined(choice.declined, "\n  "));
-  }
   Step step;
   step.kernel = choice.kernel->prepare(query);
   step.backend = choice.kernel->algorithm;
@@ -35,7 +54,7 @@ Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, 
   const bool slow_reference = step.reference && !backend.reference() && computes_in_f32(graph, node) &&
                               cost_of(*node.op, query.context).flops > 0 && graph.type(node.outputs[0]).elements() > 1;
   if (slow_reference) {
-    const std::string why = choice.declined.empty() ? "there is no other" : joined(choice.declined, "; ");
+    const std::string why = choice.declined.empty() ? "there is no other" : choice.reasons();
     report.warnings.push_back(cat(node.path, ": ", node.op->name, " runs on the slow reference kernel (", why, ")"));
   }
   std::string implementation = step.kernel->implementation();
@@ -56,16 +75,20 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   program->threads_ = backend.limits().threads;
   const ThreadShare share(program->threads_);  // the vendor library builds its primitives for the threads that it sees
   CompileReport passes = compile_passes(graph, backend, {.mode = backend.options().memory_format, .given = options.parameter_formats});
-  program->report_.widened = passes.rewrites.widened;
-  program->report_.layout = std::move(passes.layout);
+  ProgramReport& report = program->report_;
+  report.layout = std::move(passes.layout);
+  report.rewrites = std::move(passes.rewrites);
+  for (const std::string& line : passes.expansion.done)
+    report.warnings.push_back(cat(line, ": device ", backend.name(), " has no kernel for it as a whole"));
   program->graph_ = std::move(graph);
 
+  std::vector<KernelChoice> choices = choose_kernels(program->graph_, backend);
   std::vector<int64_t> scratch;
   for (const Node& node : program->graph_.nodes()) {
     const size_t index = scratch.size();
     scratch.push_back(0);
     if (is_view(program->graph_, node)) continue;
-    Step step = prepare_step(program->graph_, node, backend, program->report_);
+    Step step = prepare_step(program->graph_, node, backend, std::move(choices[index]), report);
     step.node = static_cast<int>(index);
     scratch.back() = step.kernel->scratch_bytes();
     program->steps_.push_back(std::move(step));

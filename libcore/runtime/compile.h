@@ -12,13 +12,13 @@ namespace galley {
 
 struct CompileOptions {
   std::shared_ptr<const Backend> backend;  // nullptr: the CPU with its usual options
-  /// Formats of parameters that exist already: ParameterStore::formats(). The first program that is compiled chooses.
+  /// Formats of existing parameters (ParameterStore::formats()). The program chooses the formats of all others.
   std::map<std::string, MemoryFormat> parameter_formats;
-  int64_t guard_bytes = 0;  // free bytes behind every value, filled with a pattern (tests)
+  int64_t guard_bytes = 0;  // unused bytes after every value, filled with a pattern (tests)
 };
 
-/// Runs the last passes (compile_passes of passes/pipelines.h), chooses a kernel for each node, prepares it and plans memory. The graph
-/// holds whatever is to run: forward, backward, updates. Throws Error where no kernel supports a node.
+/// Runs the last passes (compile_passes in passes/pipelines.h), chooses and prepares a kernel for each node, and plans memory. The graph is
+/// complete: forward, backward, updates. Throws Error (kRecipe), naming operator, module and device, if nodes have no kernel.
 std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options = {});
 
 }  // namespace galley

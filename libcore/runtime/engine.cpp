@@ -16,6 +16,31 @@ bool is_stored(ValueRole role) { return role == ValueRole::kParameter || role ==
 
 }  // namespace
 
+/// Marks a call as long as it lives. Not a lock: calls that overlap are a bug of the caller.
+class Engine::Use {
+ public:
+  Use(std::atomic<int>& users, bool alone) : users_(users), alone_(alone) {
+    int found = 0;
+    const bool fits = alone ? users_.compare_exchange_strong(found, -1) : enter_beside_readers();
+    GALLEY_ASSERT(fits, "two threads use one engine at once; only `bind` may overlap, of a declared program with an arena of its own");
+  }
+  ~Use() { alone_ ? users_.store(0) : static_cast<void>(users_.fetch_sub(1)); }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  bool enter_beside_readers() {
+    int found = users_.load();
+    while (found >= 0) {
+      if (users_.compare_exchange_weak(found, found + 1)) return true;
+    }
+    return false;
+  }
+
+  std::atomic<int>& users_;
+  bool alone_;
+};
+
 void set_compile_log(bool on) { logs = on; }
 
 std::string ProgramKey::str() const {
@@ -34,13 +59,18 @@ Engine::Engine(std::shared_ptr<const Backend> backend)
 
 std::shared_ptr<const Program> Engine::program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
                                                ParameterFormats formats) {
+  const Use use(users_, true);
   const std::string text = key.str();
   std::shared_ptr<const Program>& program = programs_[text];
   if (program != nullptr) return program;
-  GALLEY_ASSERT(formats == ParameterFormats::kFollow || compilations_.empty(), text, " is to lead, but ", compilations_.front().program,
-                " was compiled before");
+  if (formats == ParameterFormats::kLead) {
+    GALLEY_ASSERT(compilations_.empty(), text, " is to lead, but ", compilations_.front().program, " was compiled before");
+  } else {
+    GALLEY_ASSERT(has_formats_, text, " is to follow the formats of others, but no program has led, and follow_store was not called");
+  }
   const auto began = std::chrono::steady_clock::now();
   program = compile(capture(), {.backend = backend_, .parameter_formats = formats_});
+  has_formats_ = true;
   const Graph& graph = program->graph();
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
@@ -51,11 +81,20 @@ std::shared_ptr<const Program> Engine::program(const ProgramKey& key, std::strin
   return program;
 }
 
+void Engine::declare(const Program& program) {
+  const Use use(users_, true);
+  store_.declare(program);
+}
+
 void Engine::follow_store() {
+  const Use use(users_, true);
+  has_formats_ = true;
   for (const auto& [name, format] : store_.formats()) formats_.insert_or_assign(name, format);
 }
 
 std::unique_ptr<Execution> Engine::bind(std::shared_ptr<const Program> program, Binding binding) {
+  const bool changes_nothing = binding.arena != nullptr && store_.holds(*program, binding.names);
+  const Use use(users_, !changes_nothing);
   return std::make_unique<Execution>(std::move(program), store_, binding.arena ? std::move(binding.arena) : arena_,
                                      std::move(binding.names), std::move(binding.carried));
 }

@@ -1,6 +1,7 @@
 #pragma once
-// Engine: compiles programs once, keeps them, and binds them to one set of parameters and one arena. Every tool runs programs through it.
+// Engine: compiles programs, caches them, and binds them to one set of parameters and one arena. Every tool runs programs through it.
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,10 +14,10 @@
 
 namespace galley {
 
-/// What a program is for, and for which inputs. Programs of equal keys are one program.
+/// Identifies a program: its purpose and the types of its inputs. Equal keys mean the same program.
 struct ProgramKey {
-  std::string mode;                          ///< "train", "accumulate", "evaluate", "predict", "calibrate" ...
-  std::string variant;                       ///< What else the graph depends on: a stage of a training, captured modules; may be empty.
+  std::string mode;     ///< "train", "accumulate", "evaluate", "predict", "calibrate" ...
+  std::string variant;  ///< Other things on which the graph depends: a stage of a training, captured modules; may be empty.
   std::map<std::string, TensorType> fields;  ///< Types of the fed fields by name.
 
   /// "evaluate input f32 [32,1,28,28], target i64 [32]"
@@ -26,17 +27,19 @@ struct ProgramKey {
 /// One compilation of an engine.
 struct Compilation {
   std::string program;  ///< ProgramKey::str().
-  std::string reason;   ///< What asked for it.
+  std::string reason;   ///< Why it was needed.
   double seconds = 0;   ///< Capture, passes and preparation of kernels.
 };
 
-/// Which program chooses the memory formats of parameters and state.
+/// Which program chooses the memory formats of parameters, buffers and state.
 enum class ParameterFormats : uint8_t {
-  kLead,    ///< This one: no program of the engine has been compiled before.
-  kFollow,  ///< It takes the formats that are there, and chooses those of names that no program has had.
+  kLead,    ///< This program, by the kernels that it runs. It must be the first of its engine.
+  kFollow,  ///< An earlier program, or the arrays in the store at `follow_store`. This program chooses only for names without a format.
 };
 
-/// Not thread-safe; what it has bound may run in several threads.
+/// Threads: one thread at a time may call an engine; calls that overlap throw InternalError. Exception: several threads may call `bind` at
+/// once (replicas) if the parameters of the program are declared and each call passes its own arena. An execution runs in one thread at a
+/// time, and executions that share an arena run one after the other. The store must not be written while an execution runs.
 class Engine {
  public:
   explicit Engine(std::shared_ptr<const Backend> backend);
@@ -47,24 +50,27 @@ class Engine {
   /// Parameters, buffers and state of all programs.
   ParameterStore& store() { return store_; }
   const ParameterStore& store() const { return store_; }
-  /// Scratch memory of all executions that `bind` makes without an arena of their own.
+  /// Scratch memory of all executions that `bind` creates without an arena of their own.
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
-  /// The program of that key. If there is none yet, `capture` gives its graph, which is compiled; `reason` says what asked for it. The
-  /// program's parameters are not declared. Throws what `capture` throws, and Error where no kernel supports a node.
+  /// The program of that key. If there is none yet, `capture` returns its graph, which is compiled; `reason` says why it is needed. Does
+  /// not declare the program's parameters. Throws what `capture` and `compile` throw, and InternalError if the program leads but is not the
+  /// first, or follows but there are no formats yet.
   std::shared_ptr<const Program> program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
                                          ParameterFormats formats = ParameterFormats::kFollow);
   /// Declares the program's parameters, buffers and state in the store, so that they can be filled before it is bound.
-  void declare(const Program& program) { store_.declare(program); }
-  /// Programs that follow take the formats of the arrays that the store holds now.
+  void declare(const Program& program);
+  /// Later programs use the formats of the arrays that are in the store now.
   void follow_store();
+  /// Has a program led, or was `follow_store` called? If not, the next program must lead.
+  bool has_formats() const { return has_formats_; }
 
   struct Binding {
-    std::shared_ptr<Arena> arena = nullptr;         ///< Scratch of its own, for an execution that runs beside others.
-    std::map<std::string, std::string> names = {};  ///< Other names in the store (evaluation on averaged weights).
-    std::shared_ptr<Carried> carried = nullptr;     ///< The request that the execution serves; none: one of its own.
+    std::shared_ptr<Arena> arena = nullptr;         ///< Its own scratch memory, for an execution that runs in parallel with others.
+    std::map<std::string, std::string> names = {};  ///< The program's names -> names in the store (evaluation on averaged weights).
+    std::shared_ptr<Carried> carried = nullptr;     ///< The request of the execution; null: a new one.
   };
-  /// A request of this engine's device: what its executions carry from run to run.
+  /// A new request on this engine's device: what its executions keep between runs.
   std::shared_ptr<Carried> carried() const { return std::make_shared<Carried>(backend_->device()); }
   /// The program on this engine's parameters, ready to run.
   std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program, Binding binding);
@@ -74,15 +80,19 @@ class Engine {
   const std::vector<Compilation>& compilations() const { return compilations_; }
 
  private:
+  class Use;
+
   std::shared_ptr<const Backend> backend_;
   ParameterStore store_;
   std::shared_ptr<Arena> arena_;
   std::map<std::string, std::shared_ptr<const Program>> programs_;
   std::map<std::string, MemoryFormat> formats_;  // of named parameters, buffers and state
+  bool has_formats_ = false;
   std::vector<Compilation> compilations_;
+  std::atomic<int> users_{0};  // calls in progress that only read; -1: one call that changes the engine
 };
 
-/// Logs a line for each compilation of any engine at LogLevel::kInfo (--verbose=compile). Once, at start.
+/// Logs a line for each compilation of any engine at LogLevel::kInfo (--verbose=compile). Call it once, at start.
 void set_compile_log(bool on);
 
 }  // namespace galley

@@ -307,6 +307,7 @@ void Execution::fetch_results() {
 }
 
 void Execution::run(const RunOptions& options) {
+  const Arena::Use use(*arena_);
   const ThreadShare share(program_->threads());
   if (!all_fed_) check_fed();
   all_fed_ = true;

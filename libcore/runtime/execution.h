@@ -1,5 +1,5 @@
 #pragma once
-// Execution: a Program bound to parameters and memory, run again and again on the program's device.
+// Execution: a Program bound to parameters and memory. Runs it any number of times on the program's device.
 
 #include <cstdint>
 #include <functional>
@@ -23,7 +23,7 @@ namespace galley {
 
 struct RunOptions {
   NodeObserver* observer = nullptr;
-  /// Runs everything but the updates of parameters and state: a replay.
+  /// Runs everything except updates of parameters and state: a replay.
   bool skip_updates = false;
 };
 
@@ -31,40 +31,40 @@ struct NonFinite;
 
 class Execution {
  public:
-  /// Declares the program's parameters in the store where they are missing. `binding` gives some of the program's names another name
-  /// in the store (evaluation on averaged weights). `arena`: shared scratch; none: one of its own. `carried`: of a request that other
-  /// executions serve too; none: one of its own.
+  /// Declares parameters of the program that are missing in the store. `binding`: other names in the store for some of the program's
+  /// names (evaluation on averaged weights). `arena`: shared scratch memory; null: a new one. `carried`: the request, which other
+  /// executions may share; null: a new one.
   Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena = nullptr,
             std::map<std::string, std::string> binding = {}, std::shared_ptr<Carried> carried = nullptr);
 
   const Program& program() const { return *program_; }
-  /// The request that the following runs belong to. Throws as Carried::declare; the execution keeps its request then.
+  /// Sets the request of the following runs. Throws as Carried::declare, and keeps the present request then.
   void carry(std::shared_ptr<Carried> carried);
   const std::shared_ptr<Carried>& carried() const { return carried_; }
-  /// Gives an input its values until it is given others. On the host's device an array of the program's format is kept, not copied: it must
-  /// stay unchanged until the run. Arrays of rank 0 or 1 of at most 64 bytes, and all arrays on other devices, are copied before `feed`
+  /// Sets an input for all following runs. On the host's device an array in the program's format is used without a copy: it must stay
+  /// unchanged until the run. Arrays of rank 0 or 1 with at most 64 bytes, and all arrays for other devices, are copied before `feed`
   /// returns.
   void feed(std::string_view name, const Tensor& values);
-  /// Gives an input of one element its value, in its dtype, until it is given another. All scalars travel to the device together at the
-  /// next run.
+  /// Sets an input of one element for all following runs; the value is converted to its dtype. The next run copies all scalars to the
+  /// device at once.
   void set(std::string_view name, double value);
-  /// Gives an i64 input of at most 64 bytes its values: random keys.
+  /// The same for an i64 input of at most 64 bytes: random keys.
   void set(std::string_view name, std::span<const int64_t> values);
-  /// Does the program read an input of that name?
+  /// Does the program have a fed input of that name?
   bool takes(std::string_view name) const;
 
-  /// Enqueues one run on the device's stream; `prepare` first if parameters that it reads have changed. Allocates nothing from the second
-  /// run on. On the host's device it has run on return.
+  /// Enqueues one run on the device's stream, after `prepare` if parameters that `prepare` reads have changed. Allocates nothing from the
+  /// second run on. On the host's device the run is finished on return.
   void run(const RunOptions& options = {});
-  /// Waits until the last run has run. Throws its first error.
+  /// Waits for the runs so far. Throws their first error.
   void wait() { stream_.synchronize(); }
-  /// A contiguous copy of a declared output of the last run, for which it waits.
+  /// A contiguous copy of an output of the last run, in host memory. Waits for the run.
   Tensor output(std::string_view name) const;
-  /// Outputs of one element stay readable for that many runs, the last one included; 1 unless said otherwise. Forgets those of runs so far.
+  /// Keeps outputs of one element of that many last runs; the default is 1. Discards those of the runs so far.
   void keep_results(int64_t runs);
-  /// A floating or integer output of one element of the last run, or of the run that many before it. Waits for the runs so far.
+  /// An output of one element, of the last run or of the run `before_last` runs before it. Waits for the runs so far.
   double scalar(std::string_view name, int64_t before_last = 0) const;
-  /// The first finding of `check` over all fed inputs ("input") and all stored arrays that the program reads (by role).
+  /// Calls `check` for every fed input (kind "input") and every stored array that the program reads (its role); returns the first finding.
   std::optional<NonFinite> check_arrays(
       const std::function<std::optional<NonFinite>(const std::string& name, std::string_view kind, const Tensor&)>& check) const;
 
@@ -77,11 +77,11 @@ class Execution {
   /// An input that is fed as an array.
   struct Feed {
     Tensor values;                                   // in the program's format, on its device
-    Tensor converted;                                // on the host, where the caller's array has another format
+    Tensor converted;                                // on the host, if the caller's array has another format
     std::unique_ptr<Event> copied;                   // `converted` has reached the device
-    std::vector<std::pair<size_t, size_t>> readers;  // step and input that read it
+    std::vector<std::pair<size_t, size_t>> readers;  // steps that read it, with the position of the input
   };
-  /// An output of one element: where the host finds it after a run.
+  /// An output of one element: its place on the host after a run.
   struct Result {
     DType dtype = DType::kF32;
     int64_t offset = 0;

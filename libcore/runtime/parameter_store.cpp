@@ -18,16 +18,27 @@ void ParameterStore::declare(const std::string& name, const TensorType& type, Va
   }
   const Tensor& tensor = found->second.tensor;
   GALLEY_ASSERT(tensor.dtype() == type.dtype && tensor.shape() == type.shape && tensor.format() == type.format, "'", name, "' is ",
-                tensor.str(), " in the store, a program wants ", type);
+                tensor.str(), " in the store, but ", type, " in a program");
 }
 
 void ParameterStore::declare(const Program& program) {
-  if (entries_.empty()) device_ = &program.device();
-  GALLEY_ASSERT(device_ == &program.device(), "a program of ", program.device().name(), ", parameters on ", device_->name());
+  if (entries_.empty() && device_ != &program.device()) device_ = &program.device();  // no write if unchanged: replicas bind in parallel
+  GALLEY_ASSERT(device_ == &program.device(), "the program is on device ", program.device().name(), ", the parameters on ",
+                device_->name());
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
     if (info.role != ValueRole::kInput && info.role != ValueRole::kCarried) declare(info.name, info.type, info.role);
   }
+}
+
+bool ParameterStore::holds(const Program& program, const std::map<std::string, std::string>& names) const {
+  for (ValueId id : program.graph().inputs()) {
+    const ValueInfo& info = program.graph().value(id);
+    if (info.role == ValueRole::kInput || info.role == ValueRole::kCarried) continue;
+    const auto other = names.find(info.name);
+    if (!has(other == names.end() ? info.name : other->second)) return false;
+  }
+  return true;
 }
 
 std::vector<std::string> ParameterStore::names() const {

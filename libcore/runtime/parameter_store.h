@@ -1,5 +1,5 @@
 #pragma once
-// ParameterStore: the named arrays that live from step to step (parameters, buffers, optimizer state), shared by all programs of a run.
+// ParameterStore: the named arrays that persist between steps (parameters, buffers, optimizer state). All programs of a run share them.
 
 #include <cstdint>
 #include <map>
@@ -14,21 +14,23 @@ namespace galley {
 
 class Program;
 
-/// One identity a name: dtype and logical shape; the memory format is the first program's choice, and callers see contiguous only.
+/// A name identifies an array with one dtype and logical shape. The first program chooses its memory format; `set` and `get` convert.
 class ParameterStore {
  public:
   ParameterStore() = default;
   explicit ParameterStore(Device& device) : device_(&device) {}
-  /// Where the arrays live: unless given, the device of the first program that declares them, the host's without one. `set` and `get` copy.
+  /// The device of the arrays: as given, else that of the first program that declares them (the host's before). `set` and `get` copy.
   Device& device() const { return *device_; }
 
-  /// A new array of zeros; nothing where it is there already with that type. Throws InternalError where the types differ.
+  /// Allocates an array of zeros; does nothing if there is one of that type. Throws InternalError if it has another type.
   void declare(const std::string& name, const TensorType& type, ValueRole role);
-  /// All parameters, buffers and state of a program.
+  /// The same for all parameters, buffers and state of a program.
   void declare(const Program& program);
 
+  /// Are all parameters, buffers and state of the program declared? `names`: other names in the store for some of them.
+  bool holds(const Program& program, const std::map<std::string, std::string>& names) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
-  /// Names in alphabetical order, of one role or all.
+  /// Names in alphabetical order, of all roles or of one.
   std::vector<std::string> names() const;
   std::vector<std::string> names(ValueRole role) const;
   ValueRole role(std::string_view name) const { return entry(name).role; }
@@ -39,11 +41,11 @@ class ParameterStore {
   void set(std::string_view name, const Tensor& values);
   /// A contiguous copy in host memory.
   Tensor get(std::string_view name) const;
-  /// The array itself, in its program's format: the host reads and writes it only on the host's device. Whoever writes into it calls
+  /// The array itself, in the program's format. The host can access it only on the host's device. After writing to it, call
   /// `touch`.
   Tensor& tensor(std::string_view name) { return entry(name).tensor; }
   const Tensor& tensor(std::string_view name) const { return entry(name).tensor; }
-  /// Says that the values changed: programs prepare anew.
+  /// Records that the values changed, so that executions run `prepare` again.
   void touch(std::string_view name) { ++entry(name).version; }
   uint64_t version(std::string_view name) const { return entry(name).version; }
   int64_t bytes() const;

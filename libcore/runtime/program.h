@@ -1,6 +1,6 @@
 #pragma once
-// Program: a graph made ready to run. Kernels chosen and prepared once, every value's memory known. Immutable: several executions
-// may run one Program on memory of their own.
+// Program: a compiled graph, with prepared kernels and an offset in memory for every value. Immutable: several executions may run one
+// Program, each on its own memory.
 
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace galley {
 
-/// One node of the program with its kernel. Views have none: nothing runs.
+/// A node of the program with its kernel. Views have no step: nothing runs.
 struct Step {
   int node = 0;  // index into Program::graph().nodes()
   std::shared_ptr<const PreparedKernel> kernel;
@@ -29,32 +29,32 @@ struct KernelReport {
 };
 
 struct ProgramReport {
-  std::vector<KernelReport> kernels;  // one a step
+  std::vector<KernelReport> kernels;  // one per step
   LayoutReport layout;
-  std::vector<std::string> warnings;  // f32 work on reference kernels, slow vendor implementations
-  int widened = 0;                    // operators on values of 16 bits that compute in f32 between casts, for want of a kernel
+  PassReport rewrites;                // of the back end, before and after layout
+  std::vector<std::string> warnings;  // f32 work on reference kernels, slow vendor implementations, operators that were expanded
 };
 
 class Program {
  public:
   const Graph& graph() const { return graph_; }
   const std::vector<Step>& steps() const { return steps_; }
-  /// The first steps are `prepare`: they depend on parameters, buffers and constants alone, which no step changes.
+  /// The number of first steps that are `prepare`: they depend only on constants, and on parameters and buffers that no step changes.
   size_t prepare_steps() const { return prepare_steps_; }
   const MemoryPlan& memory() const { return memory_; }
-  /// What it was compiled for.
+  /// The back end for which it was compiled.
   const Backend& backend() const { return *backend_; }
-  /// Where it runs.
+  /// The device on which it runs.
   Device& device() const { return backend_->device(); }
-  /// Threads that it was compiled for, and that every run of it uses.
+  /// The number of threads for which it was compiled; every run uses as many.
   int threads() const { return threads_; }
   const ProgramReport& report() const { return report_; }
 
-  /// Parameters, buffers and state, by bytes in the program's formats.
+  /// Bytes of parameters, buffers and state in the program's formats.
   int64_t persistent_bytes() const;
-  /// Inputs that are fed each run.
+  /// Bytes of fed inputs.
   int64_t feed_bytes() const;
-  /// What a request carries from run to run.
+  /// Bytes of what a request keeps between runs.
   int64_t carried_bytes() const;
   int64_t scratch_bytes() const { return memory_.arena_bytes; }
   int64_t prepared_bytes() const { return memory_.prepared_bytes; }

@@ -1,5 +1,5 @@
 #pragma once
-// ScalarBlock: the small fed inputs of a program (learning rates, step, random key) as one block of device memory, so that a run copies
+// ScalarBlock: the small fed inputs of a program (learning rates, step, random keys) in one block of device memory, so that a run copies
 // them at once.
 
 #include <array>
@@ -14,25 +14,25 @@
 
 namespace galley {
 
-/// The host writes one of two pinned copies while the device may still read the other.
+/// The host writes one of two pinned copies; the device may still read the other.
 class ScalarBlock {
  public:
   /// Inputs of at most this many bytes belong to the block.
   static constexpr int64_t kLargest = 64;
 
-  /// Takes in every fed input of rank 0 or 1 and at most kLargest bytes.
+  /// Holds every fed input of rank 0 or 1 with at most kLargest bytes.
   ScalarBlock(const Graph& graph, Device& device);
 
   bool has(ValueId id) const { return slots_.count(id) > 0; }
-  /// Writes the values for the following runs; `bytes` must be the input's.
+  /// Sets the values for the following runs; `bytes` must have the size of the input.
   void set(ValueId id, std::span<const std::byte> bytes);
   /// The first input that has no values yet, or kNoValue.
   ValueId missing() const;
-  /// The values set last, in host memory.
+  /// The latest values, in host memory.
   Tensor values(ValueId id) const;
-  /// Enqueues the copy of all values, if any changed since the last time.
+  /// Enqueues the copy of all values if any changed since the last call.
   void enqueue(Stream& stream);
-  /// Address on the device, the same for the block's life.
+  /// Address on the device; it does not change.
   std::byte* address(ValueId id) const;
 
  private:

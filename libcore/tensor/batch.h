@@ -21,21 +21,21 @@ enum class FieldKind : uint8_t {
   kMask,       ///< [H,W]: the class index of each pixel.
   kBoxes,      ///< [n,4]: left, top, right, bottom, in pixels.
   kKeypoints,  ///< [n,3]: x, y in pixels, and visibility.
-  kClass,      ///< Class indices: one a sample ([]), or one a position ([T]); as f32 [classes]: a probability for each class.
+  kClass,      ///< Class indices: one per sample ([]) or per position ([T]); as f32 [classes]: a probability for each class.
   kTokens,     ///< Indices of a vocabulary that a model looks up.
   kSound,      ///< [channels, samples].
 };
 /// "image", "mask", ...
 std::string_view field_kind_name(FieldKind kind);
 
-/// How the samples of a batch stand side by side.
+/// How a batch stores its samples.
 enum class FieldLayout : uint8_t {
   kDense,   ///< NAME [N, sample...].
   kPadded,  ///< NAME [N, sample...], where sample[0] is the longest length, and NAME.length [N] (i64). Zeros past a sample's length.
   kJagged,  ///< NAME.values [N * capacity, sample...] and NAME.offsets [N+1] (i64): sample n is values[offsets[n] .. offsets[n+1]).
 };
 
-/// A size that a declaration leaves open: images of a folder differ until an item of the pipeline gives them one size.
+/// A size that is not known yet: the images of a folder differ in size until a transform resizes them.
 inline constexpr int64_t kOpenSize = -1;
 
 /// One field of the samples of a source, of a pipeline's results or of a batch.
@@ -58,7 +58,7 @@ std::ostream& operator<<(std::ostream& out, const FieldType& type);
 /// The field of that name, or null.
 const FieldType* find_field(std::span<const FieldType> fields, std::string_view name);
 FieldType* find_field(std::vector<FieldType>& fields, std::string_view name);
-/// "input, label": for messages; "none" where there are none.
+/// For messages: "input, label"; "none" if there are no fields.
 std::string field_names(std::span<const FieldType> fields);
 
 /// One tensor of a batch. A field has one, or two where it is padded or jagged.
@@ -70,8 +70,8 @@ struct FieldTensor {
 /// The tensors of a field for `rows` samples, as FieldLayout says. Throws (kRecipe) where a size is still open.
 std::vector<FieldTensor> tensors_of(const FieldType& type, int64_t rows);
 
-/// Rows of samples. The tensors always have the full batch size; `valid` rows count. Of the rows past them, class indices hold the loader's
-/// pad_label, and all else is 0.
+/// Rows of samples. The tensors always have the full batch size; the first `valid` rows hold samples. In the other rows class indices are
+/// the loader's pad_label, and everything else is 0.
 struct Batch {
   std::vector<FieldType> types;          ///< In the order of the pipeline's results.
   std::map<std::string, Tensor> fields;  ///< By the names of tensors_of.
@@ -82,7 +82,7 @@ struct Batch {
   std::map<int64_t, std::string> unreadable;  ///< By row: why its sample could not be read (OnErrorRule::kReport); the row is zeros.
   std::map<int64_t, std::string> irregular;   ///< By row: what is wrong with the file of a sample that was read in full.
 
-  /// The tensor of that name. Throws (kRecipe), naming those there are, where it is missing.
+  /// The tensor of that name. Throws (kRecipe), with the names of all fields, if there is none.
   const Tensor& at(const std::string& name) const;
   bool has(const std::string& name) const { return fields.contains(name); }
   const Tensor& input() const { return at("input"); }

@@ -1,5 +1,5 @@
 #pragma once
-// Memory formats: how an array's elements lie in memory. Always an explicit tag, never guessed from strides
+// Memory formats: how an array's elements are arranged in memory. Always an explicit tag, never guessed from strides
 // (strides of N1HW and NC11 arrays are ambiguous).
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 // Tensor: a concrete array. Graph values are symbolic (graph/); a Tensor holds data: a parameter that was read, a batch, a golden value.
-// Arrays are in host memory unless they were made on another device; the host reads and writes only the former.
+// Arrays are in host memory unless they were allocated on another device; the host can access host memory only.
 
 #include <memory>
 #include <string>
@@ -13,14 +13,14 @@
 
 namespace galley {
 
-/// Bytes with an owner. Shared by Tensors; freed with the last.
+/// A block of memory. Tensors share it; the last one frees it.
 class Storage {
  public:
   /// Zeroed memory of the device, aligned to 64 bytes. Throws Error (kResource) if its memory is exhausted.
   static std::shared_ptr<Storage> allocate(int64_t bytes, Device& device = host_device());
-  /// Zeroed host memory that copies of the device's streams reach without a detour (pinned), aligned to 64 bytes.
+  /// Zeroed pinned host memory, aligned to 64 bytes: the device's streams copy to and from it directly.
   static std::shared_ptr<Storage> allocate_host(int64_t bytes, Device& device);
-  /// Host memory of somebody else (a mapped file), kept alive by `owner`; not to be written.
+  /// Read-only host memory that `owner` keeps alive (a mapped file).
   static std::shared_ptr<Storage> borrow(const void* data, int64_t bytes, std::shared_ptr<const void> owner);
 
   ~Storage();
@@ -43,7 +43,7 @@ class Storage {
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   bool host_access_ = true;
-  Memory* memory_ = nullptr;  // nullptr: of somebody else
+  Memory* memory_ = nullptr;  // nullptr: borrowed
   std::shared_ptr<const void> owner_;
 };
 
@@ -115,7 +115,7 @@ Tensor on_host(const Tensor& values, Stream& stream);
 /// One element of a dtype at an address, as double, and back (rounded; integers saturate).
 double load_element(DType dtype, const void* address);
 void store_element(DType dtype, void* address, double value);
-/// Bits of both equal, element by element in logical order (NaN equals the same NaN).
+/// Are all elements equal bit by bit, in logical order? A NaN equals the same NaN.
 bool bit_equal(const Tensor& a, const Tensor& b);
 
 }  // namespace galley

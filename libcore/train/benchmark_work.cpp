@@ -7,7 +7,7 @@
 #include "libcore/data/loader.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
-#include "libcore/runtime/parameter_store.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/workload.h"
 
 namespace galley {
@@ -20,7 +20,7 @@ struct Parts {
   Session session;
   std::unique_ptr<DataLoader> loader;  // what=data
   std::unique_ptr<Workload> work;      // what=forward, train_step
-  ParameterStore store;                // what=load
+  std::unique_ptr<Engine> engine;      // what=load
   std::vector<ParameterSpec> parameters;
 };
 
@@ -32,18 +32,18 @@ void make_data(Parts& parts, int64_t batch, BenchmarkWork& work) {
   work.run = [loader = parts.loader.get()] { loader->next(); };
 }
 
-/// Reads the recipe's weights, again and again.
+/// Reads the recipe's weights again and again, to where a forward pass reads them: into the device's memory, in the formats of its kernels.
 void make_load(Parts& parts, BenchmarkWork& work) {
   const Recipe& recipe = parts.loaded->recipe;
   if (recipe.weights.load.empty())
     throw Error(ErrorCode::kRecipe, "what=load reads weights, and none were named").key("weights").suggest("weights=FILE");
-  InferenceModel model = inference_model(parts.session, parts.session.usual_types(1, false), loaded_plan(recipe));
+  const BatchTypes types = parts.session.usual_types(1, false);
+  InferenceModel model = inference_model(parts.session, types, loaded_plan(recipe));
   parts.parameters = std::move(model.parameters);
-  for (const ParameterSpec& spec : parts.parameters) {
-    parts.store.declare(spec.name, spec.type, spec.role);
-    work.row.bytes += static_cast<double>(spec.type.bytes());
-  }
-  work.run = [used = &parts] { used->session.initialize(used->parameters, used->store); };
+  for (const ParameterSpec& spec : parts.parameters) work.row.bytes += static_cast<double>(spec.type.bytes());
+  parts.engine = std::make_unique<Engine>(parts.session.backend());
+  parts.engine->declare(*compile_inference(*parts.engine, types, model, "loading of weights"));
+  work.run = [used = &parts] { used->session.initialize(used->parameters, used->engine->store()); };
 }
 
 void make_model(Parts& parts, WorkKind kind, int64_t batch, BenchmarkWork& work) {

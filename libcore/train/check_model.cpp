@@ -5,6 +5,7 @@
 #include "libcore/data/pipeline.h"
 #include "libcore/infer/session.h"
 #include "libcore/optim/schedule.h"
+#include "libcore/passes/pipelines.h"
 #include "libcore/quantize/qat.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/step.h"
@@ -78,7 +79,7 @@ void check_model(const Recipe& recipe) {
     recomputed_modules(training.graph, *recipe.train.recompute);
   if (trains_quantized(recipe)) {
     Graph rounded = training.graph;
-    QuantizationAware(session, types).rewrite(rounded, types, {});
+    rounding_passes(rounded, QuantizationAware(session, types).passes(types, {}));
   }
   const std::vector<Selectable> items = selectables(session.capture_evaluation(types).parameters);
   for (size_t i = 0; i < recipe.train.optimizer.groups.size(); ++i) {

@@ -59,7 +59,7 @@ TEST_F(LayoutDoctor, NamesTheFlattenAtTheEdge) {
       EXPECT_FALSE(loss["interior"].get<bool>()) << loss.dump();
       if (loss["type"] != "reshape" || loss["what"] != "forward" || loss["memory_format"] != "auto") continue;
       ++found;
-      EXPECT_EQ(loss["reason"], "reshape wants contiguous values");
+      EXPECT_EQ(loss["reason"], "reshape needs contiguous values");
       EXPECT_EQ(loss["shape"], Json({2, 8, 7, 7}));
       EXPECT_EQ(loss["from_strides"], Json({392, 1, 56, 8}));
       EXPECT_EQ(loss["to_strides"], Json({392, 49, 7, 1}));
@@ -97,7 +97,7 @@ TEST_F(LayoutDoctor, TellsAnInnerLoss) {
   }
   const Outcome text = run("galley-convert-layout", {"--check", recipe, "--dry-run", "--values"});
   ASSERT_EQ(text.code, 0) << text.err;
-  for (const char* words : {"channels_last is lost inside: 2", "permute wants contiguous values", "interior", "mixed"})
+  for (const char* words : {"channels_last is lost inside: 2", "permute needs contiguous values", "interior", "mixed"})
     EXPECT_NE(text.out.find(words), std::string::npos) << words << "\n" << text.out;
 }
 

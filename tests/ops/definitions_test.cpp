@@ -133,6 +133,60 @@ TEST_P(EveryDefinition, HasTheGradientOfTheOperator) {
   }
 }
 
+/// A node alone, its definition in its place, fed with the values that it reads in its graph.
+std::map<ValueId, RefArray> expanded_alone(const Graph& graph, const Node& node, const std::map<ValueId, RefArray>& values,
+                                           std::vector<ValueId>& outputs) {
+  Graph alone;
+  std::map<std::string, RefArray> feeds;
+  std::vector<ValueId> inputs;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    inputs.push_back(kNoValue);
+    if (node.inputs[i] == kNoValue) continue;
+    TensorType type = graph.type(node.inputs[i]);
+    type.format = {};  // definitions know no formats
+    inputs.back() = alone.add_input(cat(i), type, ValueRole::kState).id();
+    feeds[cat(i)] = values.at(node.inputs[i]);
+  }
+  size_t o = 0;
+  for (const Value& output : alone.add_node_like(node, inputs)) alone.add_output(cat(o++), output);
+  expand(alone, keep_none);
+  for (const auto& [name, id] : alone.outputs()) outputs.push_back(id);
+  return interpret(alone, feeds, /*round=*/true);
+}
+
+/// Low precision is an agreement on memory: an operator computes in f32 and rounds its outputs once, and so does what stands for it. Where
+/// a result in f32 is near the middle of two numbers of bf16, its last bits decide, so a few elements may be one number apart; a definition
+/// that rounds between its steps is so in a third of them.
+TEST_P(EveryDefinition, RoundsItsResultsOnce) {
+  const OpCase& c = GetParam();
+  if (!c.low_precision || c.large) return;
+  const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kBF16, true);
+  const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds, /*round=*/true);
+  for (const Node& node : made->graph.nodes()) {
+    if (!node.op->composite()) continue;
+    std::vector<ValueId> outputs;
+    const std::map<ValueId, RefArray> got = expanded_alone(made->graph, node, values, outputs);
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      const RefArray &mine = got.at(outputs[o]), &want = values.at(node.outputs[o]);
+      ASSERT_EQ(mine.v.size(), want.v.size());
+      double largest = 0;
+      for (double value : want.v) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0);
+      const bool low = made->graph.type(node.outputs[o]).dtype == DType::kBF16;
+      size_t apart = 0;
+      for (size_t i = 0; i < want.v.size(); ++i) {
+        if (mine.v[i] == want.v[i] || (std::isnan(mine.v[i]) && std::isnan(want.v[i]))) continue;
+        const double error = std::abs(mine.v[i] - want.v[i]), f32_error = c.kernel_tolerance * largest;
+        if (error <= f32_error) continue;
+        ++apart;
+        EXPECT_TRUE(low && error <= 0x1p-7 * std::abs(want.v[i]) + f32_error)
+            << node.op->name << " output " << o << " element " << i << ": " << mine.v[i] << " for " << want.v[i];
+      }
+      EXPECT_LE(apart, 1 + want.v.size() / 50) << node.op->name << " output " << o << ": " << apart << " of " << want.v.size()
+                                               << " are apart";
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ops, EveryDefinition, testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
 
 }  // namespace

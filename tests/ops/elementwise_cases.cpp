@@ -33,10 +33,10 @@ struct Simple {
 };
 
 /// Steps over these inputs (elementwise_chain.h).
-void chain(std::vector<std::string> steps, std::vector<int64_t> operands, const std::vector<Value>& inputs) {
+void chain(const std::vector<std::string>& steps, const std::vector<int64_t>& operands, const std::vector<Value>& inputs) {
+  ensure_ops_registered();
   auto attrs = std::make_unique<ElementwiseChainAttrs>();
-  attrs->steps = std::move(steps);
-  attrs->operands = std::move(operands);
+  attrs->steps = parse_chain_steps(steps, operands);
   emit_all("elementwise_chain", std::move(attrs), inputs);
 }
 

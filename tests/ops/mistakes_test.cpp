@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/random.h"
 #include "libcore/ops/reduce.h"

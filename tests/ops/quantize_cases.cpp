@@ -1,9 +1,11 @@
 // Cases of quantize, dequantize, lookup and weights stored as integers; and of the operators that move elements, on integers of 8 bits.
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/pool.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/shape.h"
 #include "tests/ops/harness.h"
 

@@ -8,6 +8,7 @@
 #include "libcore/backends/ref/ref.h"
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/quantized.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "tests/ops/mistakes.h"
@@ -41,7 +42,7 @@ TEST_F(QuantizedMistakes, Products) {
                {"[quantized_conv2d]", "x must be u8 or i8", "f32 [1,4,9,9]", "quantize it first"});
   expect_error([&] { quantized_conv2d(x, input({6, 4, 3, 3}), scale, {}, {}); }, {"weight must be i8", "f32"});
   expect_error([&] { quantized_conv2d(x, input({6, 5, 3, 3}, DType::kI8), scale, {}, {}); },
-               {"weight wants 5 input channels", "input has 4"});
+               {"weight needs 5 input channels", "input has 4"});
   expect_error([&] { quantized_conv2d(x, w, input({5}), {}, {}); }, {"weight_scale must be f32 [6]", "[5]"});
   expect_error([&] { quantized_conv2d(x, w, scale, input({5}), {}); }, {"bias must be f32 [6]", "[5]"});
   expect_error([&] { quantized_conv2d(x, w, scale, {}, {}, input({1, 6, 9, 9}, DType::kU8)); }, {"residual", "[1,6,7,7]", "[1,6,9,9]"});

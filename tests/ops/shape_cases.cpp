@@ -1,6 +1,8 @@
 // Cases of the operators that move or relabel elements.
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/shape.h"
 #include "tests/ops/harness.h"
 

@@ -54,12 +54,16 @@ std::vector<std::vector<std::byte>> run_on(const Backend& backend, const Graph& 
 TEST(SimKernels, GiveTheReferencesBitsForEveryCase) {
   std::set<std::string_view> tried;
   for (const OpCase& c : all_cases()) {
-    const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF32, true);
-    const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds, /*round=*/true);
-    for (const Node& node : made->graph.nodes()) {
-      if (sim().kernels(*node.op).empty()) continue;
-      EXPECT_EQ(run_on(sim(), made->graph, node, values), run_on(ref(), made->graph, node, values)) << c.name << ": " << node.op->name;
-      tried.insert(node.op->name);
+    for (const DType real : {DType::kF32, DType::kBF16}) {  // in which the table's cases run on kernels
+      if (real == DType::kBF16 && !c.low_precision) continue;
+      const std::unique_ptr<CaseGraph> made = make_graph(c, real, true);
+      const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds, /*round=*/true);
+      for (const Node& node : made->graph.nodes()) {
+        if (sim().kernels(*node.op).empty()) continue;
+        EXPECT_EQ(run_on(sim(), made->graph, node, values), run_on(ref(), made->graph, node, values))
+            << c.name << " in " << real << ": " << node.op->name;
+        tried.insert(node.op->name);
+      }
     }
   }
   for (const OpDef* op : all_ops()) EXPECT_EQ(tried.count(op->name), ref().kernels(*op).empty() ? 0u : 1u) << op->name;

@@ -1,5 +1,5 @@
-// expand: what it replaces, what it leaves, and where the new nodes belong. That each definition gives what its operator gives, and has its
-// gradient, is tested over all operators in tests/ops/definitions_test.cpp.
+// expand: what it replaces, what it leaves, and where the new nodes belong; for which nodes the compile pipeline asks for it. That each
+// definition gives what its operator gives, and has its gradient, is tested over all operators in tests/ops/definitions_test.cpp.
 
 #include "libcore/passes/expand.h"
 
@@ -12,10 +12,11 @@
 #include "libcore/ops/conv.h"
 #include "libcore/ops/loss.h"
 #include "libcore/ops/norm.h"
-#include "libcore/ops/shape.h"
 #include "libcore/ops/softmax.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
+#include "libcore/passes/pipelines.h"
+#include "tests/support/target.h"
 
 namespace galley {
 namespace {
@@ -135,6 +136,67 @@ TEST(Expand, UpdatesStatesInPlace) {
     for (size_t i = 0; i < 3; ++i)
       EXPECT_NEAR(got.at(expanded.find_output(name)).v[i], want.at(graph.find_output(name)).v[i], 1e-14) << name;
   }
+}
+
+/// Refuses batch norms whose input does not have that format; before layout, which may give them any format, all of them.
+test::FakeTarget norms_only_in(MemoryFormat format) {
+  test::FakeTarget target;
+  target.refuse = [format](const Graph& graph, const Node& node, Stage stage) {
+    const bool fits = stage == Stage::kAfterLayout && graph.type(node.inputs[0]).format == format;
+    return node.is("batch_norm") && !fits ? "other formats" : "";
+  };
+  return target;
+}
+
+/// Graph after the compile pipeline, with its report.
+std::pair<Graph, CompileReport> compiled(Graph graph, const Target& target, LayoutMode mode) {
+  CompileReport report = compile_passes(graph, target, {.mode = mode});
+  return {std::move(graph), std::move(report)};
+}
+
+/// A target is asked in the formats that layout gives, not in those of the captured graph.
+TEST(ExpandUnsupported, AsksInTheFormatsOfLayout) {
+  Graph graph;
+  const Value x = graph.add_input("x", typed(DType::kF32, {2, 3, 4, 4}), ValueRole::kInput);
+  graph.set_path("norm");
+  graph.add_output("y", batch_norm(x, {}, {}).y);
+  const test::FakeTarget last = norms_only_in(MemoryFormat::channels_last()), contiguous = norms_only_in(MemoryFormat());
+  for (const auto& [target, mode, expands] : {std::tuple(&last, LayoutMode::kChannelsLast, false),
+                                              {&last, LayoutMode::kContiguous, true},
+                                              {&contiguous, LayoutMode::kChannelsLast, true},
+                                              {&contiguous, LayoutMode::kContiguous, false}}) {
+    const auto [made, report] = compiled(graph, *target, mode);
+    EXPECT_EQ(count(made, "batch_norm"), expands ? 0 : 1);
+    EXPECT_EQ(report.expansion.declined,
+              expands ? std::vector<std::string>{"norm: batch_norm: other formats"} : std::vector<std::string>());
+    EXPECT_EQ(report.expansion.done.size(), expands ? 1u : 0u);
+  }
+}
+
+/// What a definition emits is expanded likewise, and no more than that; a form that is a primitive stays for compilation to refuse.
+TEST(ExpandUnsupported, GoesOnUntilTheTargetTakesWhatIsThere) {
+  Graph graph;
+  const Value x = graph.add_input("x", typed(DType::kF32, {2, 3, 5, 5}), ValueRole::kInput);
+  const Value weight = graph.add_input("weight", typed(DType::kF32, {4, 3, 3, 3}), ValueRole::kParameter);
+  Conv2dAttrs fused;
+  fused.activation = Activation::kHardswish;
+  const Value y = softmax(conv2d(x, weight, {}, fused)), label = graph.add_input("label", typed(DType::kI64, {2, 3, 3}), ValueRole::kInput);
+  graph.add_output("loss", cross_entropy(y, label, Value(), {}));
+  test::FakeTarget target;
+  target.refuse = [](const Graph&, const Node& node, Stage) {
+    return node.is("conv2d") || node.is("cross_entropy") || node.is("mean") ? "no" : "";
+  };
+  const std::map<std::string, RefArray> feeds{
+      {"x", numbers({2, 3, 5, 5})}, {"weight", numbers({4, 3, 3, 3})}, {"label", {{2, 3, 3}, std::vector<double>(18, 1)}}};
+  const RefArray want = interpret(graph, feeds).at(graph.find_output("loss"));
+  const PassReport report = expand_unsupported(graph, target, {});
+  verify(graph);
+  EXPECT_EQ(count(graph, "conv2d"), 1);
+  EXPECT_EQ(count(graph, "hardswish"), 1) << "the convolution's own form is a primitive";
+  EXPECT_EQ(count(graph, "cross_entropy") + count(graph, "mean"), 0) << "the loss is a mean";
+  EXPECT_EQ(count(graph, "softmax"), 1) << "the target runs it";
+  const RefArray got = interpret(graph, feeds).at(graph.find_output("loss"));
+  EXPECT_NEAR(got.v[0], want.v[0], 1e-14);
 }
 
 TEST(Expand, RefusesMemoryFormats) {

@@ -64,7 +64,7 @@ TEST(FormatLosses, AFlattenIsAtTheEdge) {
     const std::vector<FormatLoss> losses = losses_of(net, training);
     ASSERT_EQ(losses.size(), training ? 2u : 1u);
     for (const FormatLoss& loss : losses) EXPECT_FALSE(loss.interior) << loss.reason;
-    EXPECT_EQ(losses[0].reason, "reshape wants contiguous values");
+    EXPECT_EQ(losses[0].reason, "reshape needs contiguous values");
     EXPECT_EQ(net.graph.nodes()[static_cast<size_t>(losses[0].reader)].path, "classifier");
   }
 }

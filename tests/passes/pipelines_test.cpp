@@ -120,5 +120,25 @@ TEST(PassRunner, LogsWhatEachPassDid) {
   EXPECT_NE(lines[2].find("conv2d + relu"), std::string::npos) << lines[2];
 }
 
+TEST(PassRunner, LogsWhatIsExpandedAndWhy) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, const std::string& line) { lines.push_back(line); });
+  TinyNet net;
+  build_tiny_net(net);
+  FakeTarget target;
+  target.refuse = [](const Graph&, const Node& node, Stage) { return node.is("batch_norm") ? "cudnn: only f16" : ""; };
+  set_pass_log(true);
+  const CompileReport report = compile_passes(net.graph, target, {});
+  set_pass_log(false);
+  set_log_sink([](LogLevel, const std::string&) {});
+  EXPECT_EQ(report.expansion.done.size(), 4u);
+  EXPECT_EQ(count(net.graph, "batch_norm"), 0);
+  const auto line =
+      std::find_if(lines.begin(), lines.end(), [](const std::string& each) { return each.starts_with("pass compile: expand: "); });
+  ASSERT_NE(line, lines.end());
+  EXPECT_NE(line->find("4 replaced, 4 declined\n  bn0: batch_norm becomes "), std::string::npos) << *line;
+  EXPECT_NE(line->find("\n  declined: bn3: batch_norm: cudnn: only f16"), std::string::npos) << *line;
+}
+
 }  // namespace
 }  // namespace galley::test

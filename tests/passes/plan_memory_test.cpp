@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "libcore/ops/convert.h"
 #include "tests/support/graphs.h"
 
 namespace galley::test {

@@ -11,6 +11,7 @@
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/recurrent.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/shuffle.h"
 #include "libcore/ops/softmax.h"
 #include "libcore/passes/fold_batch_norm.h"

@@ -131,11 +131,11 @@ TEST(Advice, ReordersAreMeasured) {
   profile.operators.push_back(row("reorder", "forward", 0.1));
   profile.wall_s += 0.1;
   ProfileFacts facts = clean_facts();
-  facts.reorders = {{.path = "head", .reason = "reshape wants contiguous", .bytes = 1 << 20}};
+  facts.reorders = {{.path = "head", .reason = "reshape needs contiguous", .bytes = 1 << 20}};
   const Advice advice = only(profile, facts, "reorders");
   EXPECT_NEAR(advice.gain_s, 0.01, 1e-9);
   EXPECT_FALSE(advice.modelled);
-  EXPECT_NE(advice.message.find("reshape wants contiguous"), std::string::npos);
+  EXPECT_NE(advice.message.find("reshape needs contiguous"), std::string::npos);
 }
 
 TEST(Advice, SlowKernels) {

@@ -108,6 +108,28 @@ TEST(Profile, GroupsAndModulesSumToTheSame) {
   }
 }
 
+/// What functions of several modules cost as one operator cannot be told apart: the module that contains them all has it.
+TEST(Profile, BooksAChainUnderTheModuleThatContainsItsFunctions) {
+  Graph graph;
+  Value v = graph.add_input("x", test::f32({64, 64}), ValueRole::kInput);
+  for (const char* path : {"net.block.act", "net.block.gate", "net.block.act2"}) {
+    graph.set_path(path);
+    v = tanh(v);
+  }
+  graph.add_output("y", v);
+  RecordedRun run;
+  test::prepare(run, graph);
+  if (run.program->steps().size() != 1) GTEST_SKIP() << "the back end of this build makes no chains";
+  run.step(1);
+  const Profile profile = make_profile(run.recorder.recording(), kMachine);
+  std::vector<std::string> modules;
+  for (const ModuleRow& row : profile.modules) modules.push_back(row.path);
+  EXPECT_EQ(modules, (std::vector<std::string>{"", "net", "net.block"}));
+  EXPECT_EQ(profile.modules.back().self_s, profile.compute_s);
+  ASSERT_EQ(profile.operators.size(), 1u);
+  EXPECT_EQ(profile.operators[0].module, "net.block");
+}
+
 TEST(Profile, WaitsForDataAreNoGap) {
   RecordedRun run;
   test::prepare_training(run);

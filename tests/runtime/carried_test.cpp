@@ -44,7 +44,9 @@ class CarriedState : public testing::TestWithParam<const char*> {
     engine_.store().set("w", Tensor::of({3}, {1, 2, 4}));
   }
   std::shared_ptr<const Program> program(int64_t rows) {
-    return engine_.program({.mode = "sum", .fields = {{"x", f32({rows, 3})}}}, "test", [rows] { return running_sum(rows); });
+    return engine_.program(
+        {.mode = "sum", .fields = {{"x", f32({rows, 3})}}}, "test", [rows] { return running_sum(rows); },
+        engine_.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
   }
   static Numbers run(Execution& execution, const Tensor& x) {
     execution.feed("x", x);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "libcore/ops/convert.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
@@ -48,8 +49,8 @@ std::pair<std::map<std::string, std::vector<double>>, int> run(const Graph& grap
 TEST(Chains, GiveTheBitsOfTheirOperators) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const LayoutMode layout : {LayoutMode::kChannelsLast, LayoutMode::kContiguous}) {
-      // Channels of a pixel that share a tile, that fill vectors, and that take more than one tile.
-      for (const Shape& shape : {Shape{2, 19, 7, 5}, Shape{3, 48, 9, 8}, Shape{2, 1100, 3, 2}}) {
+      // Channels of a pixel that share a tile, that fill vectors, and that take more than one tile; one image, whose gate is a vector.
+      for (const Shape& shape : {Shape{2, 19, 7, 5}, Shape{3, 48, 9, 8}, Shape{2, 1100, 3, 2}, Shape{1, 33, 6, 5}}) {
         Graph graph;
         build_chains(graph, dtype, shape);
         const auto [chained, chains] = run(graph, {.threads = 2, .memory_format = layout});

@@ -9,6 +9,7 @@
 #include "libcore/base/philox.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/loss.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"

@@ -10,6 +10,7 @@ namespace galley::test {
 
 struct FakeTarget : Target {
   std::function<bool(const Graph&, const Node&)> kernel = [](const Graph&, const Node&) { return true; };
+  std::function<std::string(const Graph&, const Node&, Stage)> refuse = [](const Graph&, const Node&, Stage) { return ""; };
   std::function<MemoryFormat(const Graph&, const Node&)> weight = [](const Graph&, const Node&) { return MemoryFormat(); };
   std::function<MemoryFormat(const Graph&, const Node&)> output = [](const Graph&, const Node&) { return MemoryFormat(); };
 
@@ -19,6 +20,7 @@ struct FakeTarget : Target {
   explicit FakeTarget(std::function<bool(const Graph&, const Node&)> has) : FakeTarget() { kernel = std::move(has); }
 
   bool has_kernel(const Graph& graph, const Node& node, Stage) const override { return kernel(graph, node); }
+  std::string refusal(const Graph& graph, const Node& node, Stage stage) const override { return refuse(graph, node, stage); }
   MemoryFormat weight_format(const Graph& graph, const Node& node, int) const override { return weight(graph, node); }
   MemoryFormat output_format(const Graph& graph, const Node& node, int) const override { return output(graph, node); }
 };

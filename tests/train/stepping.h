@@ -31,10 +31,10 @@ inline LoadedRecipe load_text(std::string_view text, std::vector<std::string> ov
   return load_named(folder / "recipe.yaml", std::move(overrides));
 }
 
-/// A training of that many samples a micro-batch, initialized and bound.
+/// A training of that many samples a micro-batch, initialized and bound. `backend`: instead of the recipe's.
 struct Stepping {
-  Stepping(const Session& session, int64_t micro, int64_t accumulation)
-      : engine(session.backend()),
+  Stepping(const Session& session, int64_t micro, int64_t accumulation, std::shared_ptr<const Backend> backend = nullptr)
+      : engine(backend != nullptr ? std::move(backend) : session.backend()),
         types(session.usual_types(micro, true)),
         training(session, engine, types, {.global = micro * accumulation, .micro = micro, .accumulation = accumulation},
                  {.total_steps = 10, .steps_per_epoch = 5, .samples_per_step = static_cast<double>(micro * accumulation)}),

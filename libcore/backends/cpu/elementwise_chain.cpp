@@ -45,7 +45,7 @@ class Chain : public PreparedKernel {
         access_[i] = Access::kSpread;
       }
     }
-    for (const ChainStep& step : chain_steps(q.attrs<ElementwiseChainAttrs>(), inputs_)) add_step(step);
+    for (const ChainStep& step : q.attrs<ElementwiseChainAttrs>().steps) add_step(step);
     for (Step& step : steps_) choose_loop(step);
     assign_slots();
   }
@@ -187,8 +187,7 @@ Support supports(const KernelQuery& q) {
     // The result may take such an input's memory.
     if (type->shape == y.shape && !same_bytes(y.shape, type->format, y.format)) return Support::no("inputs of different formats");
   }
-  const std::vector<ChainStep> steps = chain_steps(q.attrs<ElementwiseChainAttrs>(), q.context.inputs.size());
-  return steps.size() <= kSteps ? Support::yes() : Support::no(cat("more than ", kSteps, " steps"));
+  return q.attrs<ElementwiseChainAttrs>().steps.size() <= kSteps ? Support::yes() : Support::no(cat("more than ", kSteps, " steps"));
 }
 
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {

@@ -6,7 +6,7 @@
 
 #include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/shape.h"
+#include "libcore/ops/convert.h"
 #include "libcore/tensor/tensor.h"
 
 namespace galley {

@@ -1,6 +1,8 @@
 // Resampling of images and its gradient, contiguous or channels_last. The gradient gathers: each input pixel adds up the output pixels that
 // it went into, in one order whatever the threads.
 
+#include "libcore/ops/resize.h"
+
 #include <array>
 #include <cstring>
 #include <vector>
@@ -9,7 +11,6 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/shape.h"
 
 namespace galley {
 namespace {

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "libcore/backends/ref/memory.h"
+#include "libcore/ops/convert.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {

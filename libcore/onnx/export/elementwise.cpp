@@ -6,8 +6,8 @@
 
 #include "libcore/onnx/export/functions.h"
 #include "libcore/onnx/expression.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/quantize.h"
-#include "libcore/ops/shape.h"
 
 namespace galley::onnx_export {
 namespace {

@@ -5,7 +5,9 @@
 
 #include "libcore/onnx/export/graph_writer.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/resize.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/shuffle.h"
 #include "libcore/ops/softmax.h"

@@ -10,7 +10,7 @@
 #include "libcore/onnx/expression.h"
 #include "libcore/onnx/import/import.h"
 #include "libcore/ops/binary.h"
-#include "libcore/ops/shape.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/unary.h"
 
 namespace galley::onnx_import {

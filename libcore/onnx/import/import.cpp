@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/shape.h"
 
 namespace galley::onnx_import {

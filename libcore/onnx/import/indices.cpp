@@ -7,6 +7,7 @@
 #include <set>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/index.h"
 #include "libcore/ops/reduce.h"

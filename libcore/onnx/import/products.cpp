@@ -6,6 +6,7 @@
 #include "libcore/onnx/import/window.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"

@@ -6,6 +6,7 @@
 
 #include "libcore/onnx/import/import.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"

@@ -7,6 +7,7 @@
 #include "libcore/onnx/import/import.h"
 #include "libcore/onnx/import/indices.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/index.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"

@@ -1,5 +1,7 @@
 // Imports Resize and Upsample: as Galley's resize operator if it supports the form, otherwise as one matrix product per axis.
 
+#include "libcore/ops/resize.h"
+
 #include <algorithm>
 #include <cmath>
 

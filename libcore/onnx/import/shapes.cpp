@@ -6,6 +6,7 @@
 
 #include "libcore/onnx/import/indices.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/shape.h"
 
 namespace galley::onnx_import {

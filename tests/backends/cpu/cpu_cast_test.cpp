@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "libcore/device/stream.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/registry.h"
-#include "libcore/ops/shape.h"
 #include "libcore/tensor/tensor.h"
 #include "tests/support/target.h"
 

@@ -15,7 +15,7 @@
 #include "libcore/ops/norm.h"
 #include "libcore/ops/recurrent.h"
 #include "libcore/ops/registry.h"
-#include "libcore/ops/shape.h"
+#include "libcore/ops/resize.h"
 #include "libcore/tensor/tensor.h"
 #include "tests/support/target.h"
 

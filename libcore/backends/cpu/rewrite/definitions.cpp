@@ -4,6 +4,7 @@
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "libcore/backends/cpu/rewrite/rewrites.h"
-#include "libcore/ops/shape.h"
+#include "libcore/ops/convert.h"
 
 namespace galley {
 namespace {
