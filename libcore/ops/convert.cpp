@@ -18,7 +18,6 @@ void FullAttrs::options(OptionVisitor& v) {
   v.option({.name = "names", .doc = "dimension names, or none"}, names);
 }
 
-
 namespace {
 std::shared_ptr<const Options> full_in(const Options& attributes, const MemoryFormat& format) {
   auto attrs = std::make_shared<FullAttrs>(dynamic_cast<const FullAttrs&>(attributes));

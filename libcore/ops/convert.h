@@ -1,6 +1,6 @@
 #pragma once
-// Operators that keep shape and values and change how they are stored: cast (dtype), reduce_precision (the values of another dtype), reorder
-// (memory format); and full, a constant array.
+// Operators that keep shape and values and change how they are stored: cast (dtype), reduce_precision (the values of another dtype),
+// reorder (memory format); and full, a constant array.
 
 #include <array>
 #include <string>

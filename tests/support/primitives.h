@@ -1,5 +1,6 @@
 #pragma once
-// A back end that has kernels of primitives only, so that every composite must be expanded: what a back end without reference kernels needs.
+// A back end that has kernels of primitives only, so that every composite must be expanded: what a back end without reference kernels
+// needs.
 
 #include <deque>
 #include <map>
