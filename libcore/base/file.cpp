@@ -50,8 +50,8 @@ std::string write_fix(int error) {
     case EROFS:
     case EACCES:
     case EPERM: return "choose a folder that this user may write to";
-    case ENOTDIR: return "a file stands where a folder is needed: choose another path";
-    case ENOENT: return "make the folder first, or choose another path";
+    case ENOTDIR: return "part of the path is a file, not a folder: choose another path";
+    case ENOENT: return "create the folder first, or choose another path";
     case EFBIG: return "raise the limit on file sizes (ulimit -f)";
     case EIO: return "the disk reports an error: write to another disk";
     default: return "";

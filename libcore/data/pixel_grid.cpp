@@ -1,5 +1,6 @@
 #include "libcore/data/pixel_grid.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace galley {
@@ -8,6 +9,17 @@ namespace {
 int64_t index_at(int64_t original, double start, double step, int64_t size) {
   const double at = std::floor((static_cast<double>(original) + 0.5 - start) / step);
   return at >= 0 && at < static_cast<double>(size) ? static_cast<int64_t>(at) : -1;
+}
+
+/// Restricts `kept` to what the grid covers from `start` on.
+void intersect(PixelGrid::Range& kept, double start, double step, int64_t size) {
+  const double stop = start + step * static_cast<double>(size);
+  kept = {std::max(kept.begin, std::min(start, stop)), std::min(kept.end, std::max(start, stop))};
+}
+
+bool contains(const PixelGrid::Range& kept, int64_t original) {
+  const double centre = static_cast<double>(original) + 0.5;
+  return centre >= kept.begin && centre < kept.end;
 }
 
 }  // namespace
@@ -24,6 +36,8 @@ void PixelGrid::crop(const Region& region) {
   left += step_x * static_cast<double>(region.left);
   height = region.height;
   width = region.width;
+  intersect(rows, top, step_y, height);
+  intersect(columns, left, step_x, width);
 }
 
 void PixelGrid::flip_horizontal() {
@@ -36,7 +50,7 @@ void PixelGrid::flip_vertical() {
   step_y = -step_y;
 }
 
-int64_t PixelGrid::row_at(int64_t y) const { return index_at(y, top, step_y, height); }
-int64_t PixelGrid::column_at(int64_t x) const { return index_at(x, left, step_x, width); }
+int64_t PixelGrid::row_at(int64_t y) const { return contains(rows, y) ? index_at(y, top, step_y, height) : -1; }
+int64_t PixelGrid::column_at(int64_t x) const { return contains(columns, x) ? index_at(x, left, step_x, width) : -1; }
 
 }  // namespace galley

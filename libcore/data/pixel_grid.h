@@ -13,7 +13,11 @@ namespace galley {
 struct PixelGrid {
   PixelGrid() = default;
   /// The pixels of the original itself.
-  PixelGrid(int64_t image_height, int64_t image_width) : height(image_height), width(image_width) {}
+  PixelGrid(int64_t image_height, int64_t image_width)
+      : height(image_height),
+        width(image_width),
+        rows{0, static_cast<double>(image_height)},
+        columns{0, static_cast<double>(image_width)} {}
 
   /// The same area in another number of pixels.
   void resize(int64_t new_height, int64_t new_width);
@@ -22,12 +26,17 @@ struct PixelGrid {
   void flip_horizontal();
   void flip_vertical();
 
-  /// The row, or column, of the grid that covers the centre of row y, or column x, of the original; -1 where none does.
+  /// The row, or column, of the grid that covers the centre of row y, or column x, of the original; -1 where none does. What a crop removed
+  /// stays removed, also where a later pad makes the grid cover it again.
   int64_t row_at(int64_t y) const;
   int64_t column_at(int64_t x) const;
 
   int64_t height = 0, width = 0;
   double top = 0, left = 0, step_y = 1, step_x = 1;
+  struct Range {
+    double begin = 0, end = 0;
+  };
+  Range rows, columns;  // the part of the original that every crop kept
 };
 
 }  // namespace galley

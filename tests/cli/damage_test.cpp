@@ -91,7 +91,7 @@ TEST(Output, ThatCannotBeWrittenIsExit7BeforeAnythingIsTrained) {
     const Outcome outcome = run("galley-train", {recipe, "-o", place, "-q"});
     EXPECT_EQ(outcome.code, 7) << outcome.err;
     EXPECT_EQ(outcome.out, "");
-    expect_all(outcome.err, {"cannot make the folder", place.substr(0, place.rfind('/')), "-o"});
+    expect_all(outcome.err, {"cannot create the folder", place.substr(0, place.rfind('/')), "choose another path"});
     EXPECT_FALSE(std::filesystem::exists(place));
   }
   // A folder without the right to write: root has every right, so the tool runs as another user.
@@ -101,7 +101,7 @@ TEST(Output, ThatCannotBeWrittenIsExit7BeforeAnythingIsTrained) {
   const Outcome locked = run_unprivileged("galley-train", {recipe, "-o", folder + "/locked/run", "-q"});
   if (locked.code == 126 || locked.code == 127) GTEST_SKIP() << "the user nobody cannot run the build's programs here";
   EXPECT_EQ(locked.code, 7) << locked.err;
-  expect_all(locked.err, {"cannot make the folder", "locked/run", "Permission denied", "with -o"});
+  expect_all(locked.err, {"cannot create the folder", "locked/run", "Permission denied", "choose a folder that this user may write to"});
 }
 
 struct BadFile {
@@ -163,7 +163,7 @@ TEST(Weights, ThatAreNotFiniteAreRefusedUnlessTheRecipeTakesThem) {
   write_text(folder + "/nan.safetensors", safetensors_of(header, values));
   const Outcome refused = run("galley-evaluate", {recipe, "weights=" + folder + "/nan.safetensors", "--format", "json", "-q"});
   EXPECT_EQ(refused.code, 4);
-  expect_all(refused.err, {"'fc2.bias' holds 1 values that are NaN or infinite, the first at [3]", "weights.load.0.check_finite=false"});
+  expect_all(refused.err, {"'fc2.bias' contains 1 values that are NaN or infinite, the first at [3]", "weights.load.0.check_finite=false"});
   const Outcome taken = run(
       "galley-evaluate", {recipe, "weights=" + folder + "/nan.safetensors", "weights.load.0.check_finite=false", "--format", "json", "-q"});
   EXPECT_EQ(taken.code, 0) << taken.err;

@@ -211,7 +211,7 @@ TEST_F(Onnx, MistakesHaveTheirExitCodes) {
   refused("galley-evaluate onnx.yaml", 4, {"digest"});
   refused("galley-evaluate zoo.yaml weights=model.onnx", 4, {"digest"});
   write_text(path("model.onnx"), std::string("\x08\x08\x3a\x02\x0a\x00", 6));
-  refused("galley-evaluate onnx.yaml", 4, {"no operator"});
+  refused("galley-evaluate onnx.yaml", 4, {"has no op_type"});
   for (const char* name : {"m.onnx", "m.safetensors"}) EXPECT_FALSE(std::filesystem::exists(path(name))) << name;
 }
 

@@ -256,8 +256,8 @@ TEST_F(Quantize, QuantizedWeightsAreNotTrainedNorQuantizedAgain) {
 TEST_F(Quantize, WritesWholeFilesOrNone) {
   const Outcome full = run_limited("galley-quantize", {recipe, kWeights, "method=weight_only", "-o", path("none.safetensors")}, 20'000);
   refused(full, 7, {}, "none");
-  refused(quantize("absent/none.safetensors"), 7, {"no folder"}, "none");
-  refused(quantize("none.onnx"), 2, {"not .onnx", "none.safetensors"}, "none.onnx");
+  refused(quantize("absent/none.safetensors"), 7, {"absent does not exist"}, "none");
+  refused(quantize("none.onnx"), 2, {"does not match the extension .onnx", "none.safetensors"}, "none.onnx");
   const Outcome nowhere = run("galley-quantize", {recipe, kWeights});
   EXPECT_EQ(nowhere.code, 2) << nowhere.err;
   const Outcome dry = quantize("none.safetensors", {"--dry-run", "method=weight_only"});

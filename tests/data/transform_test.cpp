@@ -487,7 +487,7 @@ void expect_grid_follows(const std::vector<Component>& items, double off = 0) {
           continue;
         }
         const int shown = mask.row<uint8_t>(row)[column];
-        ASSERT_NE(shown, Mask::kNoClass) << y << "," << x;
+        ASSERT_NE(shown, Mask::kNoClass) << items.front().type << " " << index << ": pixel " << y << "," << x;
         EXPECT_TRUE(std::abs(shown / 16 - static_cast<int>(y)) <= off && std::abs(shown % 16 - static_cast<int>(x)) <= off)
             << items.front().type << " " << index << ": pixel " << y << "," << x << " should be at " << row << "," << column
             << ", which shows " << shown / 16 << "," << shown % 16;

@@ -69,16 +69,20 @@ TEST(ElementwiseGolden, TheReferenceComputesWhatPyTorchDoes) {
   constexpr double kRelative = 1e-13, kAbsolute = 1e-15;
   for (const auto& [name, arrays] : read_golden("ops/elementwise.txt")) {
     SCOPED_TRACE(name);
-    const double relative = name.starts_with("hardsigmoid") ? 6e-8 : kRelative;  // PyTorch's factor 1/6 is a float
+    // PyTorch rounds the factor 1/6 of hardsigmoid to float, and 1/alpha of celu, whose exponent x / alpha enlarges the error.
+    const bool single_celu = name == "celu.alpha";
+    const auto relative_at = [&](double at) {
+      return single_celu ? 6e-8 * (1 + std::min(std::abs(at), 100.0) / 0.3) : name.starts_with("hardsigmoid") ? 6e-8 : kRelative;
+    };
     const std::unique_ptr<Made> made = make(name, arrays, DType::kF64);
     const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds);
     const RefArray &x = arrays.at("x"), &y = values.at(made->graph.nodes()[made->forward].outputs[0]);
     for (int64_t i = 0; i < x.shape.elements(); ++i) {
-      EXPECT_TRUE(same(y[i], arrays.at("y")[i], relative, kAbsolute))
+      EXPECT_TRUE(same(y[i], arrays.at("y")[i], relative_at(x[i]), kAbsolute))
           << "f(" << x[i] << ") is " << y[i] << ", PyTorch " << arrays.at("y")[i];
       if (has_another_rule(name, x[i])) continue;
       const double slope = made->gradient ? values.at(made->gradient.id())[i] : 0;
-      EXPECT_TRUE(same(slope, arrays.at("d_x")[i], relative, kAbsolute))
+      EXPECT_TRUE(same(slope, arrays.at("d_x")[i], relative_at(x[i]), kAbsolute))
           << "gradient at " << x[i] << " is " << slope << ", PyTorch " << arrays.at("d_x")[i];
     }
   }

@@ -82,7 +82,7 @@ TEST(Calibration, MergesWhatBelongsTogether) {
   EXPECT_NE(message_of([&] { first.merge(other, "d.calib"); }).find("another model"), std::string::npos);
   Calibration more = calibration_of(0, 1);
   more.weights["new"] = "x";
-  EXPECT_NE(message_of([&] { first.merge(more, "e.calib"); }).find("1 are in one of them alone (first new)"), std::string::npos)
+  EXPECT_NE(message_of([&] { first.merge(more, "e.calib"); }).find("1 exist only in one of them (first new)"), std::string::npos)
       << message_of([&] { first.merge(more, "e.calib"); });
   EXPECT_NE(message_of([&] { first.at("fcc"); }).find("fc"), std::string::npos);
 }

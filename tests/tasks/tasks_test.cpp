@@ -273,7 +273,8 @@ TEST(MultiLabel, PresentsTheLabelsFromTheThresholdOn) {
   const auto labels = [&](const PresentContext& context) {
     const Presentation shown = task->presenter(context)->present(results, "a.png", nullptr);
     std::vector<std::string> names;
-    for (const auto& item : nlohmann::json::parse(shown.json)["labels"]) names.push_back(item["label"]);
+    const auto json = nlohmann::json::parse(shown.json);
+    for (const auto& item : json["labels"]) names.push_back(item["label"]);
     EXPECT_EQ(names.size(), shown.rows.size());
     return names;
   };

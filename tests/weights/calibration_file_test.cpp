@@ -178,15 +178,15 @@ TEST_F(Lies, Counts) {
 }
 TEST_F(Lies, HugeCounts) {
   replace("\"samples\":10", "\"samples\":18446744073709551615");
-  expect("'samples' is not a count");
+  expect("'samples' is not a non-negative integer");
 }
 TEST_F(Lies, FractionalCounts) {
   replace("\"samples\":10", "\"samples\":1.5");
-  expect("'samples' is not a count");
+  expect("'samples' is not a non-negative integer");
 }
 TEST_F(Lies, Batches) {
   replace("\"batches\":2", "\"batches\":3");
-  expect("are of 3 batches, the file's of 4");
+  expect("have 3 batches, but the file has 4");
 }
 TEST_F(Lies, MissingTensor) {
   tensors.erase("fc.info");
@@ -194,7 +194,7 @@ TEST_F(Lies, MissingTensor) {
 }
 TEST_F(Lies, DType) {
   tensors["fc.histogram"] = Tensor(DType::kF32, {4});
-  expect("of a calibration it is i64 of rank 1");
+  expect("but must be i64 of rank 1");
 }
 TEST_F(Lies, Shapes) {
   tensors["fc.batches"] = Tensor(DType::kF32, {3, 3});
