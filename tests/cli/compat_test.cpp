@@ -28,10 +28,13 @@ class Compat : public ::testing::Test {
  protected:
   void SetUp() override {
     folder = scratch_folder();
-    // The recipes name files by paths that begin where the tools run.
+    // The recipes name files by paths that begin where the tools run; a run has the absolute path of its data.
     std::filesystem::copy(GALLEY_SOURCE_DIR "/tests/golden/compat", folder,
                           std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
-    ASSERT_EQ(shell("cd " + folder + " && gunzip *.calib.gz && cp qat.calib qat/stats.calib").code, 0);
+    ASSERT_EQ(shell("cd " + folder + " && sed -i 's|root: ./|root: " + folder + "/|' */recipe.yaml && gunzip *.calib.gz && " +
+                    "cp qat.calib qat/stats.calib")
+                  .code,
+              0);
     expected = Json::parse(read_text(folder + "/expected.json"));
   }
   Json report(const std::string& command) const {
