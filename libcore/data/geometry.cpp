@@ -50,7 +50,8 @@ int64_t draw_below(RandomStream& random, int64_t count) { return static_cast<int
 }  // namespace
 
 Image pad_image(const Image& image, const Pad& options) {
-  const auto [left, top, right, bottom] = Sides(options.padding);
+  const Sides sides(options.padding);
+  const int64_t left = sides.left, top = sides.top, right = sides.right, bottom = sides.bottom;
   const int64_t limit_x = options.padding_mode == PaddingMode::kReflect ? image.width() - 1 : image.width();
   const int64_t limit_y = options.padding_mode == PaddingMode::kReflect ? image.height() - 1 : image.height();
   const bool mirrors = options.padding_mode == PaddingMode::kReflect || options.padding_mode == PaddingMode::kSymmetric;
