@@ -140,7 +140,7 @@ Value Builder::layer_norm(std::string_view name, Value x, const LayerNormOptions
   Shape shape;
   for (int axis = rank - static_cast<int>(options.dims); axis < rank; ++axis) shape.push_back(x.shape()[axis]);
   const Value weight = options.affine ? parameter("weight", shape, Init::ones(), "layer_norm") : Value();
-  const Value bias = options.affine ? parameter("bias", shape, Init::zeros(), "layer_norm") : Value();
+  const Value bias = options.affine && options.bias ? parameter("bias", shape, Init::zeros(), "layer_norm") : Value();
   LayerNormAttrs attrs;
   attrs.dims = options.dims;
   attrs.eps = options.eps;

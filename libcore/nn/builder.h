@@ -51,6 +51,7 @@ struct LayerNormOptions {
   int64_t dims = 1;  // trailing dimensions that are normalised
   double eps = 1e-5;
   bool affine = true;
+  bool bias = true;  // no effect without affine
 };
 struct GroupNormOptions {
   int64_t groups;

@@ -108,6 +108,7 @@ ModelTable vit_models();
 ModelTable convnext_models();
 ModelTable swin_models();
 ModelTable language_models();
+ModelTable gpt_models();
 ModelTable layers_models();
 
 /// Channels of a scaled layer: a multiple of `divisor`, at least that, never below 90 % of `channels` (Sandler et al. 2018).

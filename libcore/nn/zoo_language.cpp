@@ -1,5 +1,6 @@
 // Language models: the next token at every position of a text.
 
+#include "libcore/nn/language_model.h"
 #include "libcore/nn/recurrent.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/ops/embedding.h"
@@ -8,7 +9,7 @@
 namespace galley {
 namespace {
 
-struct RnnLmParams : OptionsOf<RnnLmParams> {
+struct RnnLmParams : OptionsOf<RnnLmParams>, LanguageModelParams {
   Cell cell = Cell::kLstm;
   std::optional<int64_t> vocab;
   int64_t embedding_dim = 200, hidden_size = 200, num_layers = 2;
@@ -28,10 +29,8 @@ struct RnnLmParams : OptionsOf<RnnLmParams> {
         tie_weights);
     v.option({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
   }
+  std::optional<int64_t>& vocabulary() override { return vocab; }
 };
-
-/// What a text is read as where no tokenizer is named: its bytes.
-constexpr int64_t kByteVocabulary = 256;
 
 /// As PyTorch's example word_language_model: encoder (a table), rnn, decoder (a linear layer); the state is zero at the start of each
 /// sample.
@@ -75,13 +74,13 @@ ModelTable language_models() {
 }
 
 std::optional<int64_t> vocabulary_of(const Component& model) {
-  const auto* params = model.as<RnnLmParams>();
-  return params == nullptr ? std::nullopt : params->vocab;
+  const auto* params = dynamic_cast<const LanguageModelParams*>(model.params.get());
+  return params == nullptr ? std::nullopt : params->vocabulary();
 }
 
 Component with_vocabulary(Component model, int64_t tokens) {
-  if (auto* params = dynamic_cast<RnnLmParams*>(model.params.get())) {
-    if (!params->vocab) params->vocab = tokens;
+  if (auto* params = dynamic_cast<LanguageModelParams*>(model.params.get())) {
+    if (!params->vocabulary()) params->vocabulary() = tokens;
   }
   return model;
 }

@@ -264,11 +264,26 @@ void EvaluateSection::options(OptionVisitor& v) {
   v.option({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data);
 }
 
+void GenerateSection::options(OptionVisitor& v) {
+  v.option({.name = "max_new_tokens", .doc = "tokens after the prompt", .min = 1}, max_new_tokens);
+  v.option({.name = "temperature",
+            .doc = "divides the logits before a token is drawn; 0: the most probable token; null: 1 with top_k, top_p or min_p, else 0",
+            .min = 0},
+           temperature);
+  v.option({.name = "top_k", .doc = "draw from the k most probable tokens; 0: all", .min = 0}, top_k);
+  v.option({.name = "top_p", .doc = "draw from the fewest tokens whose probabilities add up to this", .min = 0, .max = 1}, top_p);
+  v.option({.name = "min_p", .doc = "draw from tokens of at least this share of the largest probability", .min = 0, .max = 1}, min_p);
+  v.option({.name = "repetition_penalty", .doc = "above 1: tokens of the text so far become less probable", .min = 0.01}, repetition_penalty);
+  v.option({.name = "beams", .doc = "sequences that beam search keeps; 1: no beam search", .min = 1, .max = 64}, beams);
+  v.option({.name = "stop", .doc = "texts before which generation ends"}, stop);
+}
+
 void PredictSection::options(OptionVisitor& v) {
   v.option({.name = "top", .doc = "classes shown for a sample, best first", .min = 1, .max = 100000, .main = true}, top);
   v.option({.name = "min_score", .doc = "classes below this score are left out", .min = 0, .max = 1}, min_score);
   v.option({.name = "threshold", .doc = "multi_label: a sample has the labels of at least this probability", .min = 0, .max = 1},
            threshold);
+  v.section({.name = "generate", .doc = "how a language model continues a prompt"}, generate);
 }
 
 void SweepSection::options(OptionVisitor& v) {

@@ -212,11 +212,23 @@ struct EvaluateSection : OptionsOf<EvaluateSection> {
   std::string data = "val";
 };
 
+/// How a language model continues a prompt.
+struct GenerateSection : OptionsOf<GenerateSection> {
+  void options(OptionVisitor& v) override;
+  int64_t max_new_tokens = 128;
+  std::optional<double> temperature;
+  int64_t top_k = 0;
+  double top_p = 1, min_p = 0, repetition_penalty = 1;
+  int64_t beams = 1;
+  std::vector<std::string> stop;
+};
+
 struct PredictSection : OptionsOf<PredictSection> {
   void options(OptionVisitor& v) override;
   int64_t top = 5;
   double min_score = 0;
   double threshold = 0.5;
+  GenerateSection generate;
 };
 
 /// Values that galley-benchmark runs over, one cell for every combination. Each is a list; an item may be a range: 1..4, 1..8x2 (times

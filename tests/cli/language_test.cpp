@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/cli/process.h"
 
@@ -91,6 +92,76 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   const Outcome unknown = run("galley-evaluate", {folder + "/run", "data.train.source.path=" + folder + "/other.txt", "-q"});
   EXPECT_EQ(unknown.code, 4) << unknown.err;
   EXPECT_NE(unknown.err.find("other.txt:1:5: character U+000A is none of the vocabulary's 8"), std::string::npos) << unknown.err;
+}
+
+/// Each letter of abcd is followed by its capital. What is generated obeys that if the model has learned it.
+TEST(Language, ContinuesPrompts) {
+  const std::string folder = scratch_folder();
+  write_text(folder + "/text.txt", one_bit_text(4000));
+  const Outcome trained = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt", "model.n_layer=1", "model.n_head=2",
+                                               "model.n_embd=16", "model.block_size=16", "batch=16", "duration=300 steps", "optimizer.lr=0.01",
+                                               "validate=null", "-o", folder + "/run", "--threads", "1", "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const auto predict = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{folder + "/run", "--format", "json", "-q", "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run("galley-predict", arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::vector<Json> lines;
+    std::istringstream text(outcome.out);
+    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+    return lines;
+  };
+  // Past the context of 16: the model reads the last tokens.
+  const std::vector<Json> drawn = predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "3"});
+  ASSERT_EQ(drawn.size(), 1u);
+  EXPECT_EQ(drawn[0]["stopped"], "length");
+  EXPECT_EQ(drawn[0]["tokens"].size(), 41u);
+  EXPECT_GT(drawn[0]["prefill_ms"].get<double>(), 0);
+  const std::string text = drawn[0]["prompt"].get<std::string>() + drawn[0]["text"].get<std::string>();
+  ASSERT_EQ(text.size(), 44u);
+  int wrong = 0;
+  for (size_t i = 0; i < text.size(); i += 2) wrong += text[i + 1] != text[i] - 'a' + 'A';
+  EXPECT_LE(wrong, 1) << text;
+  EXPECT_EQ(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "3"})[0]["text"], drawn[0]["text"]);
+  EXPECT_NE(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "4"})[0]["text"], drawn[0]["text"]);
+
+  // A batch of prompts of different length gives what each gives alone.
+  write_text(folder + "/prompts.txt", "aAb\n\nd\naAbBcCdDaAbBc\r\n");
+  const std::vector<Json> batch = predict({"--prompts", folder + "/prompts.txt", "generate.max_new_tokens=9"});
+  ASSERT_EQ(batch.size(), 3u);
+  for (const Json& line : batch) {
+    const std::string prompt = line["prompt"];
+    EXPECT_EQ(predict({"--prompt", prompt, "generate.max_new_tokens=9"})[0]["text"], line["text"]) << prompt;
+    EXPECT_EQ(line["text"].get<std::string>()[0], prompt.back() - 'a' + 'A');
+  }
+  // The stop string is left out; beam search finds the same certain letter.
+  const std::string stop = batch[0]["text"].get<std::string>().substr(3, 2);
+  const Json stopped = predict({"--prompt", "aAb", "generate.stop=[" + stop + "]"})[0];
+  EXPECT_EQ(stopped["stopped"], "stop");
+  EXPECT_EQ(stopped["text"].get<std::string>().find(stop), std::string::npos);
+  EXPECT_EQ(predict({"--prompt", "aAc", "generate.beams=3", "generate.max_new_tokens=1"})[0]["text"], "C");
+
+  // What is printed for people is the prompt and its continuation.
+  const Outcome shown = run("galley-predict", {folder + "/run", "--prompt", "aAb", "generate.max_new_tokens=1", "-q"});
+  EXPECT_EQ(shown.out, "aAbB\n") << shown.err;
+  EXPECT_EQ(predict({"--tokenize", "abA"})[0]["pieces"], (Json{"a", "b", "A"}));
+  const Json ids = predict({"--prompt", "abA", "--show-prompt"})[0]["ids"];
+  EXPECT_EQ(ids, predict({"--tokenize", "abA"})[0]["ids"]);
+  EXPECT_EQ(predict({"--detokenize", "4,0"})[0]["text"], "aA");
+
+  const auto fails = [&](std::vector<std::string> arguments, int code, const std::string& message) {
+    arguments.insert(arguments.begin(), folder + "/run");
+    const Outcome outcome = run("galley-predict", arguments);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
+  };
+  fails({"--prompt", "aAbBaAbBaAbBaAbBa"}, 2, "the prompt has 17 tokens, the model reads at most 16");
+  fails({"--prompt", ""}, 2, "the prompt is empty");
+  fails({"--prompt", "aX"}, 4, "U+0058");
+  fails({"--detokenize", "1,99"}, 2, "there is no token 99");
+  fails({"--prompt", "a", "generate.beams=2", "generate.temperature=1"}, 3, "beam search does not sample");
+  fails({"--prompt", "a", "-o", folder + "/x.safetensors"}, 2, "do not apply to text");
 }
 
 TEST(Language, WhatIsWrongHasOneClearError) {

@@ -83,6 +83,15 @@ void PredictTool::add_options(CLI::App& app) {
       ->type_name("FILE")
       ->group("Input")
       ->take_last();
+  app.add_option("--prompt", text_.prompts, "continue this text (repeatable)")->type_name("TEXT")->group("Input")->allow_extra_args(false);
+  app.add_option("--prompts", text_.prompts_file, "continue each line of this file")->type_name("FILE")->group("Input")->take_last();
+  app.add_flag("--interactive", text_.interactive, "continue each line of standard input")->group("Input");
+  app.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts, and continue none")->group("Output");
+  app.add_option("--tokenize", text_.tokenize, "print the ids and pieces of this text")->type_name("TEXT")->group("Input");
+  app.add_option("--detokenize", text_.detokenize, "print the text of these ids, separated by commas")
+      ->type_name("IDS")
+      ->group("Input")
+      ->take_last();
   app.add_option("--batch", batch_, "samples a pass")->check(CLI::Range(1, 1 << 20))->group("Machine")->take_last()->capture_default_str();
   app.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")
       ->group("Machine")
@@ -121,9 +130,37 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
   return open_images(inputs_, shape.size() == 3 && shape[0] == 1, on_error_ != "fail" && !dry_run_);
 }
 
+int PredictTool::run_text(LoadedRecipe& loaded) {
+  if (!inputs_.empty() || !tensors_.empty())
+    throw Error(ErrorCode::kUsage, cat("both text and a file were given: ", inputs_.empty() ? tensors_ : inputs_[0])).suggest("give one of them");
+  if (!output_.empty() || !capture_.empty() || !draw_.empty())
+    throw Error(ErrorCode::kUsage, "-o, --capture and --draw do not apply to text").suggest("--format json prints all results");
+  Session session(loaded.recipe);
+  const std::string recipe_text = dump_recipe(loaded.recipe, DumpKind::kFull);
+  const TextOutput output{.json = common.format == Format::kJson,
+                          .provenance = provenance_json(provenance(loaded.recipe, recipe_text)).dump(),
+                          .print = [this](const std::string& text) { print(text); }};
+  if (text_.shows_tokens()) {
+    if (session.tokenizer() == nullptr)
+      throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer").key("data.tokenizer");
+    show_tokens(*session.tokenizer(), text_, output);
+  }
+  if (!text_.continues()) return kExitDone;
+  if (dry_run_) {
+    const LanguageModel model(session);
+    print("the recipe, its weights and the inputs fit\n");
+    return kExitDone;
+  }
+  return continue_prompts(session, text_, batch_, output);
+}
+
 int PredictTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   make_paths_absolute(recipe);
+  if (text_.any()) {
+    if (text_.continues() && !text_.show_prompt) require_weights(loaded);
+    return run_text(loaded);
+  }
   require_weights(loaded);
   const bool images = tensors_.empty();
   Session session(recipe);

@@ -1,18 +1,20 @@
 #pragma once
-// galley-predict: what a model says about images (files, folders, archives), or about raw tensors.
+// galley-predict: what a model says about images (files, folders, archives), text or raw tensors.
 
 #include "libcore/infer/predict.h"
 #include "tools/common/recipe_tool.h"
 #include "tools/predict/listing.h"
+#include "tools/predict/text.h"
 
 namespace galley::tools {
 
 class PredictTool : public RecipeTool {
  public:
   std::string name() const override { return "galley-predict"; }
-  std::string about() const override { return "Predicts: images, folders and archives to classes; or tensors to tensors."; }
+  std::string about() const override { return "Predicts: images to classes, masks or numbers; text that continues a prompt; tensors to tensors."; }
   std::string examples() const override {
     return "  galley-predict runs/first photo.jpg holiday/ more.tar\n  galley-predict runs/first photo.jpg top=1 --format json\n"
+           "  galley-predict runs/gpt --prompt 'To be' generate.max_new_tokens=200 generate.temperature=0.8\n"
            "  galley-predict runs/first --tensors in.safetensors -o out.safetensors --capture 'layer1.*'";
   }
   void add_options(CLI::App& app) override;
@@ -30,6 +32,10 @@ class PredictTool : public RecipeTool {
   /// Prints the listing where it has something to say. Returns the exit code.
   int finish(const Listing& listing, int64_t samples) const;
 
+  /// Text instead of images: --prompt, --tokenize and the like.
+  int run_text(LoadedRecipe& loaded);
+
+  TextOptions text_;
   std::string tensors_, draw_, on_error_ = "report", replicas_ = "1";
   std::vector<std::string> capture_;
   int64_t batch_ = 16;

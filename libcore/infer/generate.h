@@ -1,0 +1,84 @@
+#pragma once
+// Text generation: a language model continues prompts token by token. Used by galley-predict and by samples during training.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libcore/infer/sampling.h"
+#include "libcore/infer/session.h"
+#include "libcore/passes/quantize.h"
+#include "libcore/runtime/engine.h"
+
+namespace galley {
+
+/// A language model compiled for generation. It pads sequences on the right to one of a few lengths, each with a program of its own, which
+/// is compiled when it is first needed.
+class LanguageModel {
+ public:
+  /// Compiles the program of the shortest length and loads the recipe's weights. Throws Error (kRecipe) if the model's result is not logits
+  /// [N,T,vocabulary] of tokens, or the recipe has no tokenizer.
+  explicit LanguageModel(Session& session);
+  ~LanguageModel();
+
+  /// The longest sequence, in tokens.
+  int64_t context() const { return context_; }
+  int64_t vocabulary() const { return vocabulary_; }
+  const Tokenizer& tokenizer() const;
+  const Engine& engine() const { return *engine_; }
+  /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold at least one token; of a row longer than the context only its
+  /// last tokens are read. Rows do not influence each other.
+  Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
+
+ private:
+  Execution& execution(int64_t rows, int64_t length);
+
+  Session& session_;
+  int64_t context_ = 0, vocabulary_ = 0;
+  std::shared_ptr<const QuantizationPlan> plan_;
+  std::string input_, output_;  // names
+  std::unique_ptr<Engine> engine_;
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;  // by rows and length
+};
+
+struct GenerateOptions {
+  SamplingOptions sampling;
+  int64_t max_new_tokens = 128;
+  /// Sequences that beam search keeps; 1: no beam search. The result is the sequence with the largest mean log-probability.
+  int64_t beams = 1;
+  std::vector<std::string> stop;  ///< The text ends before one of these.
+  uint64_t seed = 0;
+};
+/// The recipe's predict.generate and seed.
+GenerateOptions generate_options(const Recipe& recipe);
+
+enum class StopReason : uint8_t { kLength, kStop, kInterrupted };
+inline constexpr std::array<std::string_view, 3> kStopReasonNames{"length", "stop", "interrupted"};
+
+struct Generation {
+  std::string text;             ///< Without the prompt and the stop string.
+  std::vector<int64_t> tokens;  ///< The new ones.
+  StopReason stopped = StopReason::kLength;
+  double prefill_ms = 0;      ///< Until the first new token, compilation included; of the whole batch.
+  double tokens_per_s = 0;    ///< New tokens of this sequence after the first one; 0 if there are none.
+};
+
+struct GenerateCallbacks {
+  /// Takes text that is final, as it comes: (index of the prompt, text). May be null. With beam search all text comes at the end.
+  std::function<void(size_t prompt, std::string_view text)> text;
+  /// Is asked after each token; true ends the generation. May be null.
+  std::function<bool()> stop;
+};
+
+/// Continues each prompt (tokens, at least one). Equal seeds give equal text; a prompt's result does not depend on the others up to the
+/// rounding of logits. `first`: index of the first prompt, for the random draws. Throws Error (kUsage) if a prompt is empty or longer than
+/// the context, (kNumeric) for logits that are not finite.
+std::vector<Generation> generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& options,
+                                 const GenerateCallbacks& callbacks = {}, int64_t first = 0);
+
+}  // namespace galley

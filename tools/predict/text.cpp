@@ -1,0 +1,202 @@
+#include "tools/predict/text.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/base/log.h"
+#include "libcore/base/table.h"
+#include "libcore/base/units.h"
+#include "libcore/data/tokenizer.h"
+#include "tools/common/signals.h"
+
+namespace galley::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The parts of a text between separators.
+std::vector<std::string> parts_of(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (true) {
+    const size_t end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    if (end == std::string::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+std::string line_of(Json json, const TextOutput& output) {
+  if (!output.provenance.empty()) json["provenance"] = Json::parse(output.provenance);
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::vector<int64_t> ids_of(const Tokenizer& tokenizer, const std::string& text, const std::string& name) {
+  std::vector<int32_t> ids;
+  tokenizer.encode(text, name, ids);
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<int64_t> parse_ids(const std::string& text, int64_t size) {
+  std::vector<int64_t> ids;
+  for (const std::string& word : parts_of(text, ',')) {
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || end != word.data() + word.size())
+      throw Error(ErrorCode::kUsage, cat("--detokenize: '", word, "' is not an id")).suggest("--detokenize 1,2,3");
+    if (id < 0 || id >= size)
+      throw Error(ErrorCode::kUsage, cat("--detokenize: there is no token ", id, ", the vocabulary has ", size)).suggest(cat("ids from 0 to ", size - 1));
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+struct Prompt {
+  std::string text;
+  std::vector<int64_t> ids;
+};
+
+void show(const Prompt& prompt, const Tokenizer& tokenizer, const TextOutput& output) {
+  if (output.json) return output.print(line_of({{"text", prompt.text}, {"ids", prompt.ids}}, output));
+  std::string text;
+  for (const int64_t id : prompt.ids) text += cat(id, "\t", Json(tokenizer.decode(std::span(&id, 1))).dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+  output.print(text);
+}
+
+/// Continues the prompts of one batch.
+class Continuation {
+ public:
+  Continuation(Session& session, const TextOutput& output)
+      : model_(session), options_(generate_options(session.recipe())), output_(output) {}
+
+  const LanguageModel& model() const { return model_; }
+  void run(const std::vector<Prompt>& prompts) {
+    std::vector<std::vector<int64_t>> ids;
+    for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
+    const bool streams = !output_.json && prompts.size() == 1;
+    GenerateCallbacks callbacks;
+    callbacks.stop = [] { return stop_signal() != 0; };
+    if (streams) {
+      output_.print(prompts.front().text);
+      callbacks.text = [&](size_t, std::string_view text) { output_.print(std::string(text)); };
+    }
+    const std::vector<Generation> results = generate(model_, ids, options_, callbacks, done_);
+    done_ += static_cast<int64_t>(prompts.size());
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (output_.json) {
+        output_.print(line_of(json_of(prompts[i], results[i]), output_));
+      } else {
+        output_.print(streams ? "\n" : cat(prompts[i].text, results[i].text, "\n"));
+      }
+    }
+    const Generation& first = results.front();
+    log(LogLevel::kInfo, cat(first.tokens.size(), " tokens, the first after ", human_seconds(first.prefill_ms / 1e3), ", then ",
+                             human_number(first.tokens_per_s), " a second"));
+  }
+
+ private:
+  static Json json_of(const Prompt& prompt, const Generation& result) {
+    return {{"prompt", prompt.text},
+            {"text", result.text},
+            {"tokens", result.tokens},
+            {"stopped", kStopReasonNames[static_cast<size_t>(result.stopped)]},
+            {"prefill_ms", result.prefill_ms},
+            {"tokens_per_s", result.tokens_per_s}};
+  }
+
+  LanguageModel model_;
+  GenerateOptions options_;
+  const TextOutput& output_;
+  int64_t done_ = 0;
+};
+
+std::vector<Prompt> prompts_of(const TextOptions& options, const Tokenizer& tokenizer) {
+  std::vector<Prompt> prompts;
+  for (const std::string& text : options.prompts) prompts.push_back({text, ids_of(tokenizer, text, "--prompt")});
+  if (!options.prompts_file.empty()) {
+    int64_t line = 0;
+    for (std::string text : parts_of(read_file(options.prompts_file), '\n')) {
+      ++line;
+      if (!text.empty() && text.back() == '\r') text.pop_back();
+      if (text.empty()) continue;
+      prompts.push_back({text, ids_of(tokenizer, text, cat(options.prompts_file, ":", line))});
+    }
+    if (prompts.empty()) throw Error(ErrorCode::kInput, cat(options.prompts_file, ": no prompt, all lines are empty"));
+  }
+  return prompts;
+}
+
+/// Waits for standard input; false after a signal, which does not interrupt a read.
+bool input_is_ready() {
+  if (std::cin.rdbuf()->in_avail() > 0) return true;
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  while (stop_signal() == 0) {
+    if (::poll(&input, 1, 100) > 0) return true;
+  }
+  return false;
+}
+
+int exit_code() { return stop_signal() == 0 ? 0 : 128 + stop_signal(); }
+
+}  // namespace
+
+void show_tokens(const Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output) {
+  for (const std::string& text : options.tokenize) {
+    const Prompt prompt{text, ids_of(tokenizer, text, "--tokenize")};
+    if (!output.json) {
+      show(prompt, tokenizer, output);
+      continue;
+    }
+    Json pieces = Json::array();
+    for (const int64_t id : prompt.ids) pieces.push_back(tokenizer.decode(std::span(&id, 1)));
+    output.print(line_of({{"text", text}, {"ids", prompt.ids}, {"pieces", std::move(pieces)}}, output));
+  }
+  if (options.detokenize.empty()) return;
+  const std::vector<int64_t> ids = parse_ids(options.detokenize, tokenizer.size());
+  const std::string text = tokenizer.decode(ids);
+  output.print(output.json ? line_of({{"text", text}, {"ids", ids}}, output) : text + "\n");
+}
+
+int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output) {
+  if (session.tokenizer() == nullptr)
+    throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
+  const Tokenizer& tokenizer = *session.tokenizer();
+  const std::vector<Prompt> prompts = prompts_of(options, tokenizer);
+  if (options.show_prompt) {
+    for (const Prompt& prompt : prompts) show(prompt, tokenizer, output);
+    if (!options.interactive) return 0;
+  }
+  std::unique_ptr<Continuation> continuation;
+  if (!options.show_prompt) continuation = std::make_unique<Continuation>(session, output);
+  if (continuation) {
+    for (size_t begin = 0; begin < prompts.size() && stop_signal() == 0; begin += static_cast<size_t>(batch)) {
+      const size_t end = std::min(prompts.size(), begin + static_cast<size_t>(batch));
+      continuation->run({prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});
+    }
+  }
+  if (!options.interactive) return exit_code();
+  std::string line;
+  while (input_is_ready() && std::getline(std::cin, line)) {
+    if (line.empty()) continue;
+    try {
+      const Prompt prompt{line, ids_of(tokenizer, line, "standard input")};
+      if (continuation) {
+        continuation->run({prompt});
+      } else {
+        show(prompt, tokenizer, output);
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInput && error.code() != ErrorCode::kUsage) throw;
+      log(LogLevel::kWarning, error.message());  // the next line may be right
+    }
+  }
+  return exit_code();
+}
+
+}  // namespace galley::tools

@@ -1,0 +1,38 @@
+#pragma once
+// galley-predict on text: continues prompts, and shows how a tokenizer reads text.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "libcore/infer/generate.h"
+#include "libcore/infer/session.h"
+
+namespace galley::tools {
+
+struct TextOptions {
+  std::vector<std::string> prompts;   ///< --prompt
+  std::string prompts_file;           ///< --prompts: one prompt a line
+  bool interactive = false;           ///< --interactive: prompts from standard input, one a line
+  bool show_prompt = false;           ///< --show-prompt: the exact text and ids instead of a continuation
+  std::vector<std::string> tokenize;  ///< --tokenize
+  std::string detokenize;             ///< --detokenize: ids, separated by commas
+
+  bool any() const { return continues() || shows_tokens(); }
+  bool continues() const { return !prompts.empty() || !prompts_file.empty() || interactive; }
+  bool shows_tokens() const { return !tokenize.empty() || !detokenize.empty(); }
+};
+
+/// Where a text tool writes: one line of JSON, or text.
+struct TextOutput {
+  bool json = false;
+  std::string provenance;                          ///< JSON, for each line
+  std::function<void(const std::string&)> print;   ///< To standard output, at once
+};
+
+/// --tokenize and --detokenize: needs no weights. Throws Error (kUsage) for an id that the vocabulary does not have.
+void show_tokens(const Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output);
+/// Continues all prompts, `batch` at a time, and prints them as they come. Returns the exit code: 130 or 143 after a signal.
+int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output);
+
+}  // namespace galley::tools
