@@ -22,7 +22,7 @@ find_program(GALLEY_CCACHE ccache)
 if(GALLEY_CCACHE)
   # Without pch_defines it would not keep what was compiled with a precompiled header.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${GALLEY_CCACHE})
-  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess> "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 endif()
 
 # To parse the headers of the standard library is a third of the time of an ordinary file, so the rooms share a precompiled one: GCC uses it
