@@ -10,14 +10,40 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
+#include <vector>
 
 #include "libcore/base/cores.h"
 #include "libcore/base/spinning.h"
+
+// ThreadSanitizer does not see the barriers of OpenMP's runtime and would report races that do not exist.
+#if defined(__SANITIZE_THREAD__)
+#define GALLEY_STANDARD_THREADS 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define GALLEY_STANDARD_THREADS 1
+#endif
+#endif
 
 namespace galley {
 namespace {
 std::atomic<int> threads_in_use = 0;  // also read by the thread of base/spinning.h
 thread_local int thread_share = 0;
+
+/// Runs body(0) .. body(parts - 1), on as many threads. It does not throw.
+void on_team(int64_t parts, [[maybe_unused]] int threads, FunctionRef<void(int64_t)> body) {
+#ifdef GALLEY_STANDARD_THREADS
+  std::vector<std::thread> others;
+  for (int64_t part = 1; part < parts; ++part) others.emplace_back([=] { body(part); });
+  body(0);
+  for (std::thread& other : others) other.join();
+#else
+  // Always use the whole team, although some threads may have no part: libgomp ends the threads that a smaller team leaves out and creates
+  // them again for the next loop.
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int64_t part = 0; part < parts; ++part) body(part);
+#endif
+}
 }  // namespace
 
 ThreadShare::ThreadShare(int threads) : saved_(thread_share), saved_pool_(omp_get_max_threads()) {
@@ -56,10 +82,7 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
   std::mutex mutex;
   std::exception_ptr error;
   int64_t failed = parts;  // index of the first part that threw
-  // Always use the whole team, although some threads may have no part: libgomp ends the threads that a smaller team leaves out and creates
-  // them again for the next loop.
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int64_t part = 0; part < parts; ++part) {
+  on_team(parts, threads, [&](int64_t part) {
     try {
       body(count * part / parts, count * (part + 1) / parts);
     } catch (const std::exception&) {
@@ -67,7 +90,7 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
       if (part < failed) error = std::current_exception();
       failed = std::min(failed, part);
     }
-  }
+  });
   if (error) std::rethrow_exception(error);
 }
 

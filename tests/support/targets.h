@@ -7,6 +7,20 @@
 
 namespace galley::test {
 
+/// Is this the build of preset `sanitize`?
+inline constexpr bool kSanitized =
+#if defined(__SANITIZE_ADDRESS__)
+    true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+    true;
+#else
+    false;
+#endif
+#else
+    false;
+#endif
+
 /// While it lives, kernels believe the machine to have these instruction sets (HWY_AVX2, ... or several), not all of its own. oneDNN and
 /// code of the compiler are not affected.
 class Targets {

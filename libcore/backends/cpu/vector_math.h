@@ -5,8 +5,13 @@
 #include <bit>
 #include <cstdint>
 
-// One copy of a function for each level of the instruction set (the levels of the x86-64 psABI), chosen as the program starts.
+// One copy of a function for each level of the instruction set (the levels of the x86-64 psABI), chosen as the program starts. clang 14
+// does not know the levels.
+#if defined(__clang__)
+#define GALLEY_CLONES
+#else
 #define GALLEY_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
 #define GALLEY_INLINE inline __attribute__((always_inline))
 // Before a loop whose outputs may be its inputs, element for element: the check for overlap would send updates in place to scalar code.
 #define GALLEY_ELEMENTWISE _Pragma("GCC ivdep")
