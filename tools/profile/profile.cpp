@@ -133,7 +133,8 @@ std::string ProfileTool::text(const Outcome& outcome) const {
       cat(render(summary, Format::kTable), "\n", render(operator_table(profile, group_of(by_), most), Format::kTable), "\n",
           render(module_table(profile, 2, most), Format::kTable), "\n", render(memory_table(profile), Format::kTable), "\n");
   if (report.advice.empty())
-    result += cat("advice: none; a step reaches ", fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of the machine limits\n");
+    result += cat("advice: no rule found anything to change; a step reaches ", fixed(100 * profile.work.limit_s / profile.wall_s, 1),
+                  " % of the machine limits\n");
   for (const Advice& item : report.advice) {
     result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ",
                   item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " per step (",
@@ -142,6 +143,7 @@ std::string ProfileTool::text(const Outcome& outcome) const {
                                        : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))),
                                              item.gain_bytes > 0 ? " less memory" : " more memory"),
                   "\n");
+    if (!item.operators.empty()) result += "\n" + render(below_limit_table(item), Format::kTable) + "\n";
   }
   if (outcome.verified) result += "verified: with the advice applied, a sample takes " + comparison_text(*outcome.verified);
   if (outcome.overhead) result += "overhead: with the recorder, a step takes " + comparison_text(*outcome.overhead);
