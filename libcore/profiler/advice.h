@@ -26,6 +26,7 @@ struct ProfileFacts {
   bool fast_low_precision = false;  // the machine has fast bf16, and the program computes in f32
   int64_t batch = 1, accumulation = 1;
   std::string batch_key = "train.batch";
+  bool disturbed = false;                     // the report has remarks on the machine, such as other programs that used it
   int64_t memory_bytes = 0;                   // memory of the machine; 0: unknown
   std::vector<std::string> fusions_declined;  // "layer1.0.bn1: batch_norm + relu: the value between has 2 readers"
   std::vector<LayoutReport::Reorder> reorders;
@@ -49,7 +50,7 @@ struct Advice {
   std::string message;  // the observation and the suggestion
   std::string key;      // recipe key to change
   std::string value;    // new value of that key as YAML; "" if no value can be given
-  double gain_s = 0;    // seconds per step
+  double gain_s = 0;    // seconds per step; 0 if no gain is known
   int64_t gain_bytes = 0;
   bool modelled = true;     // the gain is an estimate; otherwise it is measured time
   bool requantize = false;  // the key belongs to galley-quantize: it takes effect in the next quantized file, not in this run

@@ -11,13 +11,15 @@ namespace {
 
 // Documented in docs/tools.md, "Advice".
 constexpr double kBelowLimit = 0.5;   // a step below this share of the limit gets the advice
-constexpr double kReached = 0.5;      // share of the limit that a change of batch is expected to reach at best
 constexpr double kShortCall = 2e-5;   // seconds; a shorter call is mostly the cost of starting it
 constexpr double kThreadWork = 2e-5;  // seconds of work at the limit per call; with less, threads mostly wait for each other
+constexpr double kFixedShare = 0.1;   // least share of a group's time that must not grow with the batch, for a larger batch to be suggested
 constexpr double kHeldShare = 0.05;   // a group with less of the time beyond the limit is not named
 constexpr double kDataShare = 0.1;    // waiting for data below this share of a step is not named; as in the rule data_bound
 constexpr double kFasterBf16 = 1.2;   // least ratio of the limits of bf16 and f32 for which bf16 is suggested
-constexpr size_t kNamed = 5;          // most groups that are named
+constexpr double kChannelsLastSaved = 0.26;  // share of the time; measured, see kSaved in advice.cpp
+constexpr double kThreadEfficiency = 0.8;    // of an additional core, as in the rule threads_few
+constexpr size_t kNamed = 5;                 // most groups that are named
 
 /// Time per step of operators with equal type, phase and bound, or of the step outside its operators.
 struct Group {
@@ -25,6 +27,9 @@ struct Group {
   double spent_s = 0, limit_s = 0;
   double bf16_s = 0;                   // part of spent_s in operators that precision: bf16 converts
   double spatial_s = 0;                // part of spent_s in operators that prefer channels_last
+  double calls = 0;                    // per step
+  double compute_s = 0;                // part of spent_s in operators whose arithmetic takes longer than their memory, at the limits
+  bool product = false;                // convolutions, matrix products, recurrent layers
   const OperatorRow* worst = nullptr;  // the row with the most time beyond its limit
 
   double beyond_s() const { return std::max(0.0, spent_s - limit_s); }
@@ -43,7 +48,7 @@ std::string_view bound_of(const OperatorRow& row, const ProfileFacts& facts) {
   if (row.self_s / calls < kShortCall) return "overhead";
   if (facts.threads > facts.cores) return "threads";
   if (facts.threads > 1 && row.limit_s / calls < kThreadWork) return "threads";
-  return row.compute_bound ? "compute" : "bandwidth";
+  return "";  // compute or bandwidth: decided for the whole group
 }
 
 /// The groups of a profile, most time beyond the limit first.
@@ -58,7 +63,10 @@ std::vector<Group> groups_of(const Profile& profile, const ProfileFacts& facts) 
     group.bound = bound;
     group.spent_s += row.self_s / steps;
     group.limit_s += row.limit_s / steps;
+    group.calls += static_cast<double>(row.calls) / steps;
+    if (row.compute_bound) group.compute_s += row.self_s / steps;
     const OpDef* op = operator_of(row);
+    group.product |= op != nullptr && op->work == WorkClass::kProduct;
     if (op != nullptr && op->precision != PrecisionRule::kKeepF32 && row.phase != "update" && row.executed.bf16 <= 0 &&
         row.executed.int8 <= 0)
       group.bf16_s += row.self_s / steps;
@@ -66,7 +74,10 @@ std::vector<Group> groups_of(const Profile& profile, const ProfileFacts& facts) 
     if (group.worst == nullptr || beyond(row) > beyond(*group.worst)) group.worst = &row;
   }
   std::vector<Group> groups;
-  for (auto& [key, group] : found) groups.push_back(std::move(group));
+  for (auto& [key, group] : found) {
+    if (group.bound.empty()) group.bound = group.compute_s >= group.spent_s / 2 ? "compute" : "bandwidth";
+    groups.push_back(std::move(group));
+  }
   if (facts.loads_data && profile.data_s >= kDataShare * profile.wall_s)
     groups.push_back({.type = "(waiting for data)", .phase = "", .bound = "data", .spent_s = profile.data_s / steps});
   groups.push_back({.type = "(executor)", .phase = "", .bound = "overhead", .spent_s = profile.gap_s / steps});
@@ -74,19 +85,25 @@ std::vector<Group> groups_of(const Profile& profile, const ProfileFacts& facts) 
   return groups;
 }
 
-/// Twice the batch, if the memory suffices. Its time per sample is that of `group` at best.
+/// Time of a group that does not grow with the batch: the executor, updates, and kShortCall of each other call.
+double fixed_s(const Group& group) {
+  if (group.worst == nullptr || group.phase == "update") return group.spent_s;
+  return std::min(group.spent_s, group.calls * kShortCall);
+}
+
+/// Twice the batch, if the memory suffices and a share of the time does not grow with the batch. Halves that time per sample.
 std::optional<Cure> larger_batch(const Profile& profile, const ProfileFacts& facts, const Group& group, std::string text) {
   if (facts.memory_bytes > 0 && 2 * profile.memory.planned_bytes > facts.memory_bytes) return std::nullopt;
+  if (fixed_s(group) < kFixedShare * group.spent_s) return std::nullopt;
   if (facts.training) text += " (this changes training: adapt the learning rate)";
-  return Cure{facts.batch_key, std::to_string(2 * facts.batch), std::move(text),
-              std::min(group.spent_s / 2, std::max(0.0, group.spent_s - group.limit_s / kReached))};
+  return Cure{facts.batch_key, std::to_string(2 * facts.batch), std::move(text), fixed_s(group) / 2};
 }
 
 std::optional<Cure> more_threads(const ProfileFacts& facts, const Group& group) {
   if (facts.threads >= facts.cores) return std::nullopt;
   const double part = static_cast<double>(facts.threads) / static_cast<double>(facts.cores);
   return Cure{"threads", "auto", cat("the process may use ", facts.cores, " cores, but uses ", facts.threads),
-              group.spent_s * (1 - part) * 0.8};
+              group.spent_s * (1 - part) * kThreadEfficiency};
 }
 
 std::optional<Cure> bf16(const Profile& profile, const ProfileFacts& facts, const Group& group) {
@@ -101,7 +118,7 @@ std::optional<Cure> bf16(const Profile& profile, const ProfileFacts& facts, cons
 
 std::optional<Cure> channels_last(const ProfileFacts& facts, const Group& group) {
   if (!facts.contiguous_forced || group.spatial_s <= 0) return std::nullopt;
-  return Cure{"memory_format", "auto", "it is faster in channels_last than in the contiguous format", 0.26 * group.spatial_s};
+  return Cure{"memory_format", "auto", "it is faster in channels_last than in the contiguous format", kChannelsLastSaved * group.spatial_s};
 }
 
 Cure data_cure(const ProfileFacts& facts, const Group& group) {
@@ -121,18 +138,17 @@ Cure overhead_cure(const Profile& profile, const ProfileFacts& facts, const Grou
     return *cure;
   return {"model", "",
           executor ? "the model has many small operators: fewer layers, each larger, need fewer calls"
-                   : "calls are shorter than 20 us: fuse them with their neighbours, or use fewer, larger layers",
-          group.beyond_s() / 2};
+                   : "calls are shorter than 20 us: fuse them with their neighbours, or use fewer, larger layers"};
 }
 
 Cure threads_cure(const Profile& profile, const ProfileFacts& facts, const Group& group) {
   if (facts.threads > facts.cores)
     return {"threads", "auto", cat(facts.threads, " threads share ", facts.cores, facts.cores == 1 ? " core" : " cores"),
-            group.beyond_s() / 2};
+            group.beyond_s() * (1 - static_cast<double>(facts.cores) / static_cast<double>(facts.threads))};
   if (std::optional<Cure> cure =
           larger_batch(profile, facts, group, "each call has too little work for its threads, which wait for each other"))
     return *cure;
-  return {"threads", "1", "each call has too little work for its threads, which wait for each other", group.beyond_s() / 2};
+  return {"threads", "", "each call has too little work for its threads, which wait for each other: compare with threads=1"};
 }
 
 /// Operators with long calls and a kernel made for them: compute and bandwidth.
@@ -143,16 +159,15 @@ Cure work_cure(const Profile& profile, const ProfileFacts& facts, const Group& g
   if (group.phase == "update") {
     if (std::optional<Cure> cure = larger_batch(profile, facts, group, "fewer updates process the same samples")) return *cure;
   }
-  if (group.bound == "compute") {
-    if (std::optional<Cure> cure = larger_batch(profile, facts, group, "a larger batch makes the products larger")) return *cure;
-    return {"model", "", "its shapes are too small or too narrow for the kernel: use layers with more channels, a multiple of 16",
-            group.beyond_s() / 2};
-  }
-  const bool fusions = !facts.fusions_declined.empty();
+  if (std::optional<Cure> cure = larger_batch(profile, facts, group, "calls are short; a larger batch gives each more work")) return *cure;
+  if (group.product)
+    return {
+        "model", "",
+        "its calls are long, and no key is known to help: --by layer shows its shapes; channels in multiples of 16 suit the kernels best"};
   return {"model", "",
-          fusions ? "it reads and writes whole activations: order layers so that they fuse (--verbose=passes lists why pairs did not)"
-                  : "it reads and writes whole activations: use fewer or smaller element-wise layers and norms",
-          group.beyond_s() / 2};
+          facts.fusions_declined.empty()
+              ? "it reads and writes whole activations: use fewer or smaller element-wise layers and norms"
+              : "it reads and writes whole activations: order layers so that they fuse (--verbose=passes lists why pairs did not)"};
 }
 
 Cure cure_of(const Profile& profile, const ProfileFacts& facts, const Group& group) {
@@ -161,7 +176,7 @@ Cure cure_of(const Profile& profile, const ProfileFacts& facts, const Group& gro
   if (group.bound == "threads") return threads_cure(profile, facts, group);
   if (group.bound == "kernel") {
     if (std::optional<Cure> cure = channels_last(facts, group)) return *cure;
-    return {"model", "", cat("it has no fast kernel: ", group.worst->note), group.beyond_s() / 2};
+    return {"model", "", cat("it runs on a fallback kernel: ", group.worst->note)};
   }
   return work_cure(profile, facts, group);
 }
@@ -217,6 +232,7 @@ std::optional<Advice> below_limit(const Profile& profile, const ProfileFacts& fa
   advice.message =
       cat("a step reaches ", percent(profile.work.limit_s / profile.wall_s), " of the machine's limit; ", types_of(advice.operators),
           advice.operators.size() == 1 ? " holds " : " hold ", percent(beyond > 0 ? named / beyond : 0), " of the time beyond it");
+  if (facts.disturbed) advice.message += "; the remarks say that the times of this run are uncertain: repeat it on an idle machine";
   return advice;
 }
 

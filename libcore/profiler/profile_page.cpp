@@ -21,7 +21,7 @@ for (const item of data.advice) {
   element(box, "div", {}, item.message);
   const gain = element(box, "p", {}, "");
   element(gain, "code", {}, item.key + (item.value === null ? "" : ": " + item.value));
-  gain.appendChild(document.createTextNode(" gains " + number(item.gain_ms) + " ms a step (" + item.gain + ", " + share(100 * item.gain_ms * data.steps / data.wall_ms) + ")" + (item.gain_bytes ? ", " + bytes(Math.abs(item.gain_bytes)) + (item.gain_bytes > 0 ? " less memory" : " more memory") : "")));
+  if (item.gain_ms !== 0) gain.appendChild(document.createTextNode(" gains " + number(item.gain_ms) + " ms a step (" + item.gain + ", " + share(100 * item.gain_ms * data.steps / data.wall_ms) + ")" + (item.gain_bytes ? ", " + bytes(Math.abs(item.gain_bytes)) + (item.gain_bytes > 0 ? " less memory" : " more memory") : "")));
   if (item.operators.length === 0) continue;
   table(element(element(box, "div", { class: "scroll all" }), "table", {}),
         [["operator", r => r.type], ["phase", r => r.phase], ["most at", r => r.module], ["of the step", r => r.share_percent, share], ["ms beyond", r => r.beyond_ms, amount],

@@ -93,7 +93,7 @@ TEST(BelowLimit, SharesAndTimeBeyondTheLimit) {
 }
 
 TEST(BelowLimit, ComputeUsesBf16OrALargerBatch) {
-  Profile profile = profile_of("conv2d", "forward", 0.95, 0.1, 100, true);
+  Profile profile = profile_of("conv2d", "forward", 0.95, 0.4, 9500, true);  // 100 us per call, 20 of them do not grow with the batch
   profile.machine = {.flops_per_s = 1e11, .bf16_per_s = 2e11, .bytes_per_s = 1e10};
   ProfileFacts facts = facts_of();
   BelowLimit item = first(profile, facts);
@@ -115,9 +115,48 @@ TEST(BelowLimit, ComputeUsesBf16OrALargerBatch) {
 TEST(BelowLimit, ALargerBatchMustFitTheMemory) {
   ProfileFacts facts = facts_of();
   facts.memory_bytes = int64_t{3} << 29;  // 1.5 times the plan
-  const BelowLimit item = first(profile_of("conv2d", "forward", 0.95, 0.1, 100, true), facts);
+  const BelowLimit item = first(profile_of("conv2d", "forward", 0.95, 0.4, 9500, true), facts);
   EXPECT_EQ(item.key, "model");
   EXPECT_EQ(item.value, "");
+}
+
+TEST(BelowLimit, ALargerBatchDoesNotHelpLongCalls) {
+  const std::optional<Advice> advice = below_limit(profile_of("conv2d", "forward", 0.95, 0.1, 100, true), facts_of());  // 9.5 ms per call
+  ASSERT_TRUE(advice);
+  const BelowLimit& item = advice->operators.front();
+  EXPECT_EQ(item.bound, "compute");
+  EXPECT_EQ(item.key, "model");
+  EXPECT_EQ(item.value, "");
+  EXPECT_NE(item.cure.find("--by layer"), std::string::npos) << item.cure;
+}
+
+TEST(BelowLimit, ALargerBatchHalvesWhatDoesNotGrowWithIt) {
+  const std::optional<Advice> advice = below_limit(profile_of("conv2d", "forward", 1, 0.4, 10000, true), facts_of());
+  ASSERT_TRUE(advice);
+  EXPECT_NEAR(advice->gain_s, 1000 * 2e-5 / 2, 1e-12);
+}
+
+TEST(BelowLimit, OneGroupForShapesOnBothSidesOfTheRidge) {
+  Profile profile = profile_of("conv2d", "forward", 0.6, 0.1, 100, true);
+  OperatorRow other = profile.operators[0];
+  other.module = "layer1.1.conv1";
+  other.self_s = 0.3;
+  other.limit_s = 0.03;
+  other.compute_bound = false;
+  profile.operators.push_back(other);
+  profile.gap_s = 0.1;
+  const BelowLimit item = first(profile, facts_of());
+  EXPECT_EQ(item.bound, "compute") << "of two thirds of the time";
+  EXPECT_DOUBLE_EQ(item.share, 0.9);
+  EXPECT_EQ(item.module, "layer1.0.conv1");
+}
+
+TEST(BelowLimit, RemarksOnTheMachineArePassedOn) {
+  ProfileFacts facts = facts_of();
+  const Profile profile = profile_of("conv2d", "forward", 0.95, 0.1, 100, true);
+  EXPECT_EQ(below_limit(profile, facts)->message.find("uncertain"), std::string::npos);
+  facts.disturbed = true;
+  EXPECT_NE(below_limit(profile, facts)->message.find("uncertain"), std::string::npos);
 }
 
 TEST(BelowLimit, FreeCoresAndTheFormatComeFirst) {
@@ -218,7 +257,7 @@ TEST(BelowLimit, NamesFewGroupsAndSetsWhatGainsMost) {
   std::vector<std::string> types;
   for (const BelowLimit& item : advice->operators) types.push_back(item.type);
   EXPECT_EQ(types, (std::vector<std::string>{"conv2d", "batch_norm", "(executor)"})) << "softmax holds less than 5 % of the time beyond";
-  EXPECT_EQ(advice->key, "train.batch.global") << "of the convolution and the executor";
+  EXPECT_EQ(advice->key, "train.batch.global") << "of the executor, the only key with a value";
   EXPECT_EQ(advice_fragment({&*advice, 1}), "train:\n  batch:\n    global: 64\n");
 }
 
