@@ -8,6 +8,7 @@
 
 #include "libcore/base/units.h"
 #include "libcore/profiler/integer_advice.h"
+#include "libcore/profiler/limit_advice.h"
 
 namespace galley {
 namespace {
@@ -292,6 +293,7 @@ constexpr AdviceRule kRules[] = {
     {"int8_conversions", "conversions around operators without an int8 kernel", int8_conversions},
     {"int8_saturation", "products use the exact 16-bit path where 7-bit weights are faster", int8_saturation},
     {"precision", "f32 on a machine with fast bf16", precision},
+    {"below_limit", "a step reaches less than half of the machine's limit: where the time is, and what bounds it", below_limit},
 };
 
 /// The keys of a recipe fragment as a tree, sorted by name.
@@ -319,7 +321,9 @@ std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, do
   std::vector<Advice> found;
   for (const AdviceRule& rule : kRules) {
     std::optional<Advice> advice = rule.check(profile, facts);
-    if (!advice || (advice->gain_s < min_share * step_s(profile) && advice->gain_bytes <= 0)) continue;
+    if (!advice) continue;
+    const bool small = advice->gain_s < min_share * step_s(profile) && advice->gain_bytes <= 0;
+    if (small && advice->operators.empty()) continue;
     advice->code = rule.code;
     found.push_back(std::move(*advice));
   }

@@ -23,13 +23,26 @@ struct ProfileFacts {
   bool contiguous_forced = false;  // memory_format: contiguous
   bool has_convolutions = false;
   bool recompute = false;           // train.recompute is on
-  bool fast_low_precision = false;  // the machine has fast bf16, and the program can use it
+  bool fast_low_precision = false;  // the machine has fast bf16, and the program computes in f32
   int64_t batch = 1, accumulation = 1;
   std::string batch_key = "train.batch";
+  bool disturbed = false;                     // the report has remarks on the machine, such as other programs that used it
   int64_t memory_bytes = 0;                   // memory of the machine; 0: unknown
   std::vector<std::string> fusions_declined;  // "layer1.0.bn1: batch_norm + relu: the value between has 2 readers"
   std::vector<LayoutReport::Reorder> reorders;
   IntegerFacts integers;
+};
+
+/// Operators of one type, phase and bound, or the step outside its operators: "(waiting for data)", "(executor)".
+struct BelowLimit {
+  std::string type, phase;
+  std::string module;      // of the operator with the most time beyond its limit
+  std::string bound;       // compute, bandwidth, overhead, threads, data or kernel: docs/tools.md
+  std::string cure;        // why the key helps
+  std::string key, value;  // as in Advice
+  double share = 0;        // of the step's time, 0 to 1
+  double beyond_s = 0;     // seconds per step above the machine's limit
+  double reached = 0;      // limit divided by time
 };
 
 struct Advice {
@@ -37,10 +50,11 @@ struct Advice {
   std::string message;  // the observation and the suggestion
   std::string key;      // recipe key to change
   std::string value;    // new value of that key as YAML; "" if no value can be given
-  double gain_s = 0;    // seconds per step
+  double gain_s = 0;    // seconds per step; 0 if no gain is known
   int64_t gain_bytes = 0;
   bool modelled = true;     // the gain is an estimate; otherwise it is measured time
   bool requantize = false;  // the key belongs to galley-quantize: it takes effect in the next quantized file, not in this run
+  std::vector<BelowLimit> operators = {};  // of below_limit: most time beyond the limit first
 };
 
 struct AdviceRule {
@@ -52,7 +66,7 @@ struct AdviceRule {
 /// All rules.
 std::span<const AdviceRule> advice_rules();
 
-/// The findings of all rules, largest gain first, without gains below `min_share` of a step.
+/// The findings of all rules, largest gain first, without gains below `min_share` of a step; below_limit is never left out.
 std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, double min_share = 0.02);
 
 /// The recipe fragment that applies the advice; "" if no item has a value.

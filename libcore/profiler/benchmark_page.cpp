@@ -41,7 +41,7 @@ for (const key of differs.filter(isNumber)) {
   const series = new Map();
   for (const row of rows) { const name = label(row, key); if (!series.has(name)) series.set(name, []); series.get(name).push(row); }
   if (![...series.values()].some(points => points.length > 1)) continue;
-  const part = element(byId("curves"), "div", { class: "curve" });
+  const part = element(byId("curves"), "div", { class: "chart" });
   const plot = axes(part, rows.map(r => Number(keyOf[key](r))), rows.flatMap(r => [r.p10_ms, r.p90_ms]), key, "ms");
   [...series].forEach(([name, points], i) => {
     const color = colors[i % colors.length];
@@ -71,7 +71,7 @@ if (worked.length > 0) {
   for (const r of worked) {
     const i = data.limits.findIndex(l => l.threads === r.threads);
     const dot = element(plot.svg, "circle", { cx: plot.x(intensity(r)), cy: plot.y(rate(r)), r: 4, fill: colors[Math.max(0, i) % colors.length] });
-    element(dot, "title", {}, label(r) + "\n" + number(rate(r)) + " GFLOP/s, " + number(100 * r.limit_fraction) + " % of the " + r.bound + " limit");
+    element(dot, "title", {}, label(r) + "\n" + number(rate(r)) + " GFLOP/s, " + share(100 * r.limit_fraction) + " of the " + r.bound + " limit");
   }
   legend(byId("roofs"), data.limits.map((l, i) => [colors[i % colors.length], l.threads + (l.threads === 1 ? " thread: " : " threads: ") + number(l.flops_per_s * 1e-9) + " GFLOP/s" + l.type + ", " + number(l.bytes_per_s * 1e-9) + " GB/s"]));
 } else {
@@ -79,11 +79,11 @@ if (worked.length > 0) {
 }
 
 if (data.scaling.length === 0) byId("scaling_part").remove();
-else table("scaling", [["cell", r => r.cell], ["threads", r => r.threads], ["median ms", r => r.median_ms, number], ["speedup", r => r.speedup, number], ["efficiency %", r => 100 * r.efficiency, number]], data.scaling);
+else table("scaling", [["cell", r => r.cell], ["threads", r => r.threads], ["median ms", r => r.median_ms, amount], ["speedup", r => r.speedup, amount], ["efficiency", r => 100 * r.efficiency, share]], data.scaling);
 const swept = Object.keys(keyOf).filter(key => !["recipe", "what", "batch", "threads"].includes(key));
 table("rows", [["recipe", r => r.recipe], ["what", r => r.what], ...swept.map(key => [key, r => String(r.set[key] ?? "")]), ["batch", r => r.batch], ["threads", r => r.threads], ["median ms", r => r.median_ms ?? NaN, v => Number.isNaN(v) ? "" : number(v, 4)],
-               ["p90 ms", r => r.p90_ms ?? NaN, v => Number.isNaN(v) ? "" : number(v, 4)], ["runs", r => r.runs ?? ""], ["samples/s", r => r.samples_per_s ?? 0, number], ["GFLOP/s", r => r.flops ? r.flops / r.median_ms * 1e-6 : 0, number],
-               ["% of limit", r => 100 * (r.limit_fraction ?? 0), number], ["bound", r => r.bound ?? ""], ["peak memory", r => r.peak_bytes ?? 0, bytes], ["error", r => r.error ?? ""]], data.rows);
+               ["p90 ms", r => r.p90_ms ?? NaN, v => Number.isNaN(v) ? "" : number(v, 4)], ["runs", r => r.runs ?? ""], ["samples/s", r => r.samples_per_s ?? 0, amount], ["GFLOP/s", r => r.flops ? r.flops / r.median_ms * 1e-6 : 0, amount],
+               ["of the limit", r => 100 * (r.limit_fraction ?? 0), share], ["bound", r => r.bound ?? ""], ["peak memory", r => r.peak_bytes ?? 0, bytes], ["error", r => r.error ?? ""]], data.rows);
 )page";
 
 }  // namespace
@@ -91,8 +91,8 @@ table("rows", [["recipe", r => r.recipe], ["what", r => r.what], ...swept.map(ke
 std::string_view benchmark_page_body() {
   return R"page(<h1>Benchmark</h1><p id="subtitle"></p><div id="remarks"></div>
 <h2>Over the sweep</h2><p>Medians; bars from the 10th to the 90th percentile.</p><div id="curves"></div>
-<h2>Roofline</h2><p id="hint">Lines are the measured limits of this machine; a point below its line has time to gain.</p><div id="roofline"></div><p class="legend" id="roofs"></p>
-<div id="scaling_part"><h2>Threads</h2><table id="scaling"></table></div>
+<h2>Roofline</h2><p id="hint">Lines are the measured limits of this machine; a point below its line has time to gain.</p><div class="chart" id="roofline"></div><p class="legend" id="roofs"></p>
+<div id="scaling_part"><h2>Threads</h2><div class="scroll"><table id="scaling"></table></div></div>
 <h2>Rows</h2><div class="scroll"><table id="rows"></table></div>
 )page";
 }

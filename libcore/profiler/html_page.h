@@ -10,7 +10,7 @@ struct HtmlPage {
   std::string_view title;   // constant text, not escaped
   std::string_view body;    // HTML
   std::string json;         // an object, available to the script as `data`
-  std::string_view script;  // reads `data`; has byId, element, clear, number, bytes and table(id, columns, rows)
+  std::string_view script;  // reads `data`; has byId, element, clear, number, amount, share, bytes and table(id, columns, rows)
 };
 
 /// The whole document.

@@ -9,19 +9,23 @@ const categoryColor = { parameters: "#3b5b92", buffers: "#6c86b8", optimizer_sta
 byId("title").textContent = "Profile of " + (data.recipe || "a recipe") + ": " + (data.what === "forward" ? "forward pass" : "training step");
 byId("subtitle").textContent = data.steps + " steps of " + data.batch + " samples" + (data.synthetic ? ", random batches" : "") + ", " + data.threads + " threads; limit of the machine " + number(data.machine.flops_per_s / 1e9) + " GFLOP/s (" + data.machine.instruction_set + "), " + number(data.machine.bytes_per_s / 1e9) + " GB/s";
 for (const remark of data.remarks) element(byId("remarks"), "div", { class: "advice" }, remark);
-for (const [label, value] of [["a step", number(data.wall_ms / data.steps, 4) + " ms"], ["samples/s", number(data.samples_per_s)], ["computing", number(data.shares_percent.compute) + " %"], ["waiting for data", number(data.shares_percent.data) + " %"],
-                              ["executor", number(data.shares_percent.executor) + " %"], ["of the limit", number(data.work.limit_percent) + " %"], ["planned memory", bytes(data.memory.planned_bytes)], ["measured memory", bytes(data.memory.resident_bytes)]]) {
+for (const [label, value] of [["a step", number(data.wall_ms / data.steps, 4) + " ms"], ["samples/s", number(data.samples_per_s)], ["computing", share(data.shares_percent.compute)], ["waiting for data", share(data.shares_percent.data)],
+                              ["executor", share(data.shares_percent.executor)], ["of the limit", share(data.limit_percent)], ["planned memory", bytes(data.memory.planned_bytes)], ["measured memory", bytes(data.memory.resident_bytes)]]) {
   const card = element(byId("cards"), "div", { class: "card" });
   element(card, "b", {}, value);
   element(card, "span", {}, label);
 }
-if (data.advice.length === 0) element(byId("advice"), "p", {}, "Nothing to advise.");
+if (data.advice.length === 0) element(byId("advice"), "p", {}, "No rule found anything to change: a step reaches " + share(data.limit_percent) + " of the machine's limit.");
 for (const item of data.advice) {
   const box = element(byId("advice"), "div", { class: "advice" });
   element(box, "div", {}, item.message);
   const gain = element(box, "p", {}, "");
   element(gain, "code", {}, item.key + (item.value === null ? "" : ": " + item.value));
-  gain.appendChild(document.createTextNode(" gains " + number(item.gain_ms) + " ms a step (" + item.gain + ", " + number(100 * item.gain_ms * data.steps / data.wall_ms) + " %)" + (item.gain_bytes ? ", " + bytes(Math.abs(item.gain_bytes)) + (item.gain_bytes > 0 ? " less memory" : " more memory") : "")));
+  if (item.gain_ms !== 0) gain.appendChild(document.createTextNode(" gains " + number(item.gain_ms) + " ms a step (" + item.gain + ", " + share(100 * item.gain_ms * data.steps / data.wall_ms) + ")" + (item.gain_bytes ? ", " + bytes(Math.abs(item.gain_bytes)) + (item.gain_bytes > 0 ? " less memory" : " more memory") : "")));
+  if (item.operators.length === 0) continue;
+  table(element(element(box, "div", { class: "scroll all" }), "table", {}),
+        [["operator", r => r.type], ["phase", r => r.phase], ["most at", r => r.module], ["share", r => r.share_percent, share], ["ms beyond", r => r.beyond_ms, amount],
+         ["reached", r => r.limit_percent, share], ["bound by", r => r.bound], ["what to change", r => (r.value === null ? r.key : r.key + ": " + r.value) + " - " + r.cure]], item.operators);
 }
 
 const width = 1130;
@@ -74,12 +78,12 @@ function drawFlame(root) {
     const w = module.total_ms / whole * (width - 8);
     if (w < 0.5) return;
     const x = 4 + place[i] / whole * (width - 8), y = 4 + 22 * depthOf[i], name = module.module || "model";
-    const share = Math.min(1, module.limit_percent / 100);
-    const box = element(svg, "rect", { x: x, y: y, width: Math.max(0.5, w - 1), height: 20, rx: 2, fill: "hsl(" + (10 + 110 * share) + ",55%,55%)", cursor: "pointer" });
-    element(box, "title", {}, name + "\n" + number(module.total_ms, 4) + " ms, " + number(module.percent) + " % of the window\nforward " + number(module.forward_ms) + ", backward " + number(module.backward_ms) + ", update " + number(module.update_ms) + " ms\n" + number(module.limit_percent) + " % of the limit");
+    const reached = Math.min(1, module.limit_percent / 100);
+    const box = element(svg, "rect", { x: x, y: y, width: Math.max(0.5, w - 1), height: 20, rx: 2, fill: "hsl(" + (10 + 110 * reached) + ",55%,55%)", cursor: "pointer" });
+    element(box, "title", {}, name + "\n" + number(module.total_ms, 4) + " ms, " + share(module.percent) + " of the window\nforward " + number(module.forward_ms) + ", backward " + number(module.backward_ms) + ", update " + number(module.update_ms) + " ms\n" + share(module.limit_percent) + " of the limit");
     box.addEventListener("click", () => drawFlame(i === root ? Math.max(0, module.parent) : i));
     const label = name.slice(name.lastIndexOf(".") + 1);
-    if (w > 7 * label.length + 6) element(svg, "text", { x: x + 4, y: y + 14 }, label);
+    if (w > 7 * label.length + 6) element(svg, "text", { x: x + 4, y: y + 14, class: "on" }, label);
   });
 }
 drawFlame(0);
@@ -108,11 +112,11 @@ drawFlame(0);
   for (let i = 0; i <= 6; ++i) element(svg, "text", { x: x(end * i / 6) - (i === 6 ? 40 : 0), y: height - 6 }, number(end * i / 6) + " ms");
 })();
 
-table("operators", [["operator", r => r.type], ["module", r => r.module], ["phase", r => r.phase], ["shape", r => r.shape], ["kernel", r => r.kernel], ["calls", r => r.calls], ["self ms", r => r.self_ms, number], ["%", r => r.percent, number],
-                    ["GFLOP/s", r => r.gflops_per_s || 0, number], ["GB/s", r => r.gbytes_per_s || 0, number], ["% of limit", r => r.limit_percent || 0, number]], data.operators);
-table("modules", [["module", r => r.module || "(model)"], ["total ms", r => r.total_ms, number], ["self ms", r => r.self_ms, number], ["%", r => r.percent, number], ["forward ms", r => r.forward_ms, number], ["backward ms", r => r.backward_ms, number],
-                  ["update ms", r => r.update_ms, number], ["GFLOP", r => r.flops / 1e9, number], ["% of limit", r => r.limit_percent, number], ["parameters", r => r.parameter_bytes, bytes], ["makes", r => r.made_bytes, bytes]], data.modules);
-table("compilations", [["program", r => r.program], ["reason", r => r.reason], ["compile ms", r => r.compile_ms, number], ["operators", r => r.operators], ["runs", r => r.runs]], data.compilations.programs);
+table("operators", [["operator", r => r.type], ["module", r => r.module], ["phase", r => r.phase], ["shape", r => r.shape], ["kernel", r => r.kernel], ["calls", r => r.calls], ["self ms", r => r.self_ms, amount], ["share", r => r.percent, share],
+                    ["GFLOP/s", r => r.gflops_per_s || 0, amount], ["GB/s", r => r.gbytes_per_s || 0, amount], ["of the limit", r => r.limit_percent || 0, share]], data.operators);
+table("modules", [["module", r => r.module || "(model)"], ["total ms", r => r.total_ms, amount], ["self ms", r => r.self_ms, amount], ["share", r => r.percent, share], ["forward ms", r => r.forward_ms, amount], ["backward ms", r => r.backward_ms, amount],
+                  ["update ms", r => r.update_ms, amount], ["GFLOP", r => r.flops / 1e9, amount], ["of the limit", r => r.limit_percent, share], ["parameters", r => r.parameter_bytes, bytes], ["makes", r => r.made_bytes, bytes]], data.modules);
+table("compilations", [["program", r => r.program], ["reason", r => r.reason], ["compile ms", r => r.compile_ms, amount], ["operators", r => r.operators], ["runs", r => r.runs]], data.compilations.programs);
 )page";
 
 }  // namespace
@@ -120,12 +124,12 @@ table("compilations", [["program", r => r.program], ["reason", r => r.reason], [
 std::string_view profile_page_body() {
   return R"page(<h1 id="title"></h1><p id="subtitle"></p><div id="remarks"></div><div class="cards" id="cards"></div>
 <h2>Advice</h2><div id="advice"></div>
-<h2>Timeline of one step</h2><p id="hint">Drag to zoom, double-click for the whole step.</p><div id="timeline"></div><p class="legend" id="phases"></p>
-<h2>Modules</h2><p>Width is time, backward pass and updates included. Click to zoom, click the top to return.</p><div id="flame"></div>
-<h2>Memory</h2><div id="memory"></div><p class="legend" id="categories"></p>
+<h2>Timeline of one step</h2><p id="hint">Drag to zoom, double-click for the whole step.</p><div class="chart" id="timeline"></div><p class="legend" id="phases"></p>
+<h2>Modules</h2><p>Width is time, backward pass and updates included. Click to zoom, click the top to return.</p><div class="chart" id="flame"></div>
+<h2>Memory</h2><div class="chart" id="memory"></div><p class="legend" id="categories"></p>
 <h2>Operators</h2><div class="scroll"><table id="operators"></table></div>
 <h2>Modules in figures</h2><div class="scroll"><table id="modules"></table></div>
-<h2>Compilations</h2><table id="compilations"></table>
+<h2>Compilations</h2><div class="scroll"><table id="compilations"></table></div>
 )page";
 }
 

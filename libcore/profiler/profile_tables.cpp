@@ -90,4 +90,14 @@ Table memory_table(const Profile& profile) {
   return table;
 }
 
+Table below_limit_table(const Advice& advice) {
+  Table table{{"op", "phase", "most_at", "percent", "beyond_ms", "limit_percent", "bound", "set", "because"}, {}};
+  for (const BelowLimit& item : advice.operators) {
+    table.rows.push_back({item.type, item.phase, item.module, fixed(100 * item.share, 1), fixed(item.beyond_s * 1e3, 3),
+                          fixed(100 * item.reached, 1), item.bound, item.value.empty() ? item.key : cat(item.key, "=", item.value),
+                          item.cure});
+  }
+  return table;
+}
+
 }  // namespace galley

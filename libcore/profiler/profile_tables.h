@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "libcore/base/table.h"
+#include "libcore/profiler/advice.h"
 #include "libcore/profiler/profile.h"
 
 namespace galley {
@@ -15,5 +16,7 @@ Table operator_table(const Profile& profile, ProfileGroup by, size_t max_rows);
 Table module_table(const Profile& profile, int depth, size_t max_rows);
 /// Memory by category at the peak and its maximum; then planned and measured memory. Empty if no memory was recorded.
 Table memory_table(const Profile& profile);
+/// The operators of an advice below_limit, most time beyond the limit first.
+Table below_limit_table(const Advice& advice);
 
 }  // namespace galley

@@ -27,6 +27,31 @@ Json sum_json(const WorkSum& sum) {
                                                      : "memory"}};
 }
 
+Json advice_json(const Advice& advice) {
+  Json operators = Json::array();
+  for (const BelowLimit& item : advice.operators) {
+    operators.push_back({{"type", item.type},
+                         {"phase", item.phase},
+                         {"module", item.module},
+                         {"share_percent", 100 * item.share},
+                         {"beyond_ms", ms(item.beyond_s)},
+                         {"limit_percent", 100 * item.reached},
+                         {"bound", item.bound},
+                         {"key", item.key},
+                         {"value", item.value.empty() ? Json() : Json(item.value)},
+                         {"cure", item.cure}});
+  }
+  return {{"code", advice.code},
+          {"message", advice.message},
+          {"key", advice.key},
+          {"value", advice.value.empty() ? Json() : Json(advice.value)},
+          {"gain_ms", ms(advice.gain_s)},
+          {"gain_bytes", advice.gain_bytes},
+          {"gain", advice.modelled ? "modelled" : "measured"},
+          {"requantize", advice.requantize},
+          {"operators", std::move(operators)}};
+}
+
 Json operator_json(const OperatorRow& row) {
   Json json{{"module", row.module},      {"type", row.type},           {"phase", row.phase},    {"calls", row.calls},
             {"self_ms", ms(row.self_s)}, {"total_ms", ms(row.self_s)}, {"percent", row.percent}};
@@ -102,6 +127,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
   for (double s : profile.step_s) json["step_ms"].push_back(ms(s));
   json["samples_per_s"] = profile.wall_s > 0 ? static_cast<double>(report.batch * profile.steps) / profile.wall_s : 0;
   json["work"] = sum_json(profile.work);
+  json["limit_percent"] = share(profile.work.limit_s);  // of the window; "work" has that of the operators' time
   json["machine"] = {{"flops_per_s", profile.machine.flops_per_s},
                      {"bf16_per_s", profile.machine.bf16_per_s},
                      {"int8_per_s", profile.machine.int8_per_s},
@@ -133,17 +159,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
   }
   json["memory"] = memory_json(profile, recording);
   json["advice"] = Json::array();
-  for (const Advice& advice : report.advice) {
-    Json item{{"code", advice.code},
-              {"message", advice.message},
-              {"key", advice.key},
-              {"value", advice.value.empty() ? Json() : Json(advice.value)},
-              {"gain_ms", ms(advice.gain_s)},
-              {"gain_bytes", advice.gain_bytes},
-              {"gain", advice.modelled ? "modelled" : "measured"},
-              {"requantize", advice.requantize}};
-    json["advice"].push_back(std::move(item));
-  }
+  for (const Advice& advice : report.advice) json["advice"].push_back(advice_json(advice));
   int64_t hits = 0;
   Json programs = Json::array();
   for (const ProfiledProgram& made : report.compilations) {

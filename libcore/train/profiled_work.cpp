@@ -7,6 +7,7 @@
 
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
+#include "libcore/base/processor.h"
 #include "libcore/base/resident_memory.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/source.h"
@@ -166,6 +167,7 @@ ProfileFacts ProfiledWork::facts() const {
   facts.fusions_declined = fusions_declined_;
   facts.reorders = program.report().layout.reorders;
   facts.integers = integer_facts(program, float_reasons_);
+  facts.fast_low_precision = has_fast_bf16() && !facts.integers.any && recipe_.precision.compute == PrecisionName::kF32;
   facts.integers.overrides = recipe_.quantize.overrides.size() > 0;
   return facts;
 }

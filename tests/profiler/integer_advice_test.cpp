@@ -12,6 +12,7 @@
 #include "libcore/ops/shape.h"
 #include "libcore/ops/softmax.h"
 #include "libcore/profiler/advice.h"
+#include "tests/profiler/other_advice.h"
 #include "tests/profiler/recorded.h"
 
 namespace galley {
@@ -66,8 +67,9 @@ ProfileFacts clean_facts() {
   return facts;
 }
 
+/// The advice with that code, which must be the only one besides below_limit.
 Advice only(const Profile& profile, const ProfileFacts& facts, const std::string& code) {
-  const std::vector<Advice> advice = advise(profile, facts);
+  const std::vector<Advice> advice = test::other_advice(profile, facts);
   EXPECT_EQ(advice.size(), 1u);
   for (const Advice& item : advice) EXPECT_EQ(item.code, code) << item.message;
   return advice.empty() ? Advice() : advice.front();
@@ -92,7 +94,7 @@ TEST(IntegerAdvice, LayersSlowerThanFloat) {
   facts.integers.overrides = true;
   EXPECT_EQ(only(profile, facts, "int8_slower").value, "") << "a fragment would replace the user's overrides";
   facts.integers.any = false;
-  EXPECT_TRUE(advise(profile, facts).empty());
+  EXPECT_TRUE(test::other_advice(profile, facts).empty());
 }
 
 TEST(IntegerAdvice, TheExactWay) {

@@ -27,6 +27,16 @@ void make(Reported& made) {
   made.report.batch = 3;
   made.report.profile = make_profile(made.run.recorder.recording(), {.flops_per_s = 1e11, .bytes_per_s = 1e10, .instruction_set = "avx2"});
   made.report.advice = {{.code = "threads_few", .message = "more", .key = "threads", .value = "auto", .gain_s = 0.001}};
+  made.report.advice[0].operators = {{.type = "conv2d",
+                                      .phase = "forward",
+                                      .module = "conv1",
+                                      .bound = "compute",
+                                      .cure = "why",
+                                      .key = "threads",
+                                      .value = "",
+                                      .share = 0.5,
+                                      .beyond_s = 0.002,
+                                      .reached = 0.04}};
   made.report.compilations = {{"update", "batches of [3,3,8,8]", 0.1, 20, 3}};
 }
 
@@ -50,7 +60,28 @@ TEST(Report, JsonSumsToTheWindow) {
     EXPECT_TRUE(json["memory"]["peak"].contains(category)) << category;
   EXPECT_EQ(json["advice"][0]["key"], "threads");
   EXPECT_DOUBLE_EQ(json["advice"][0]["gain_ms"], 1.0);
+  const Json& item = json["advice"][0]["operators"][0];
+  EXPECT_EQ(item["type"], "conv2d");
+  EXPECT_EQ(item["bound"], "compute");
+  EXPECT_EQ(item["cure"], "why");
+  EXPECT_TRUE(item["value"].is_null());
+  EXPECT_DOUBLE_EQ(item["share_percent"], 50);
+  EXPECT_DOUBLE_EQ(item["beyond_ms"], 2);
+  EXPECT_DOUBLE_EQ(item["limit_percent"], 4);
+  EXPECT_DOUBLE_EQ(json["limit_percent"].get<double>(), 100 * made.report.profile.work.limit_s / made.report.profile.wall_s);
   EXPECT_EQ(json["compilations"]["cache_hits"], 2);
+}
+
+TEST(Report, ThePageBreaksNoWords) {
+  Reported made;
+  make(made);
+  const std::string page = report_html(made.report, made.run.recorder.recording());
+  for (const char* rule : {"overflow-wrap: anywhere", "word-break: break-all"}) EXPECT_EQ(page.find(rule), std::string::npos) << rule;
+  for (const char* rule : {"tabular-nums", "white-space: nowrap", "prefers-color-scheme: dark"})
+    EXPECT_NE(page.find(rule), std::string::npos) << rule;
+  // Every table is in a container that scrolls.
+  for (size_t at = page.find("<table"); at != std::string::npos; at = page.find("<table", at + 1))
+    EXPECT_EQ(page.substr(at - 20, 20), "<div class=\"scroll\">") << page.substr(at, 40);
 }
 
 TEST(Report, ThePageStandsAlone) {

@@ -133,15 +133,18 @@ std::string ProfileTool::text(const Outcome& outcome) const {
       cat(render(summary, Format::kTable), "\n", render(operator_table(profile, group_of(by_), most), Format::kTable), "\n",
           render(module_table(profile, 2, most), Format::kTable), "\n", render(memory_table(profile), Format::kTable), "\n");
   if (report.advice.empty())
-    result += cat("advice: none; a step reaches ", fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of the machine limits\n");
+    result += cat("advice: no rule found anything to change; a step reaches ", fixed(100 * profile.work.limit_s / profile.wall_s, 1),
+                  " % of the machine limits\n");
   for (const Advice& item : report.advice) {
-    result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ",
-                  item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " per step (",
-                  fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")",
+    const std::string gain = cat(", ", item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " per step (",
+                                 fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")");
+    result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value,
+                  item.gain_s == 0 ? "" : gain,
                   item.gain_bytes == 0 ? ""
                                        : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))),
                                              item.gain_bytes > 0 ? " less memory" : " more memory"),
                   "\n");
+    if (!item.operators.empty()) result += "\n" + render(below_limit_table(item), Format::kTable) + "\n";
   }
   if (outcome.verified) result += "verified: with the advice applied, a sample takes " + comparison_text(*outcome.verified);
   if (outcome.overhead) result += "overhead: with the recorder, a step takes " + comparison_text(*outcome.overhead);
@@ -174,9 +177,11 @@ bool ProfileTool::measure(const Recipe& recipe, const MachineWatch& watch, Profi
   if (!all) return false;
   const MachineLimits machine = machine_limits(compute_threads());
   report.profile = make_profile(recorder.recording(), machine);
-  report.advice = advise(report.profile, work.facts());
-  report.compilations = work.compilations();
   report.remarks = watch.remarks(static_cast<int>(report.threads));
+  ProfileFacts facts = work.facts();
+  facts.disturbed = !report.remarks.empty();
+  report.advice = advise(report.profile, facts);
+  report.compilations = work.compilations();
   if (!output_.empty())
     outcome.trace =
         make_trace(recorder.recording(),
