@@ -91,7 +91,7 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   write_text(folder + "/other.txt", "aAbB\naAxX");
   const Outcome unknown = run("galley-evaluate", {folder + "/run", "data.train.source.path=" + folder + "/other.txt", "-q"});
   EXPECT_EQ(unknown.code, 4) << unknown.err;
-  EXPECT_NE(unknown.err.find("other.txt:1:5: character U+000A is none of the vocabulary's 8"), std::string::npos) << unknown.err;
+  EXPECT_NE(unknown.err.find("other.txt:1:5: character U+000A is not among the vocabulary's 8"), std::string::npos) << unknown.err;
 }
 
 /// Each letter of abcd is followed by its capital. What is generated obeys that if the model has learned it.
@@ -176,10 +176,10 @@ TEST(Language, WhatIsWrongHasOneClearError) {
     EXPECT_TRUE(outcome.out.empty());
   };
   fails("", {"duration=1 steps"}, 4, "the text is empty");
-  fails("ab\nc\xFF", {"duration=1 steps"}, 4, "text.txt:2:2: byte 0xFF at 4 is no UTF-8");
+  fails("ab\nc\xFF", {"duration=1 steps"}, 4, "text.txt:2:2: byte 0xFF at 4 is not UTF-8");
   fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, the tokenizer char has 8 tokens");
   fails(one_bit_text(200), {"duration=1 steps", "metrics=perplexty"}, 3, "perplexity");
-  fails(one_bit_text(200), {"duration=1 steps", "model.tie_weights=true"}, 3, "tie_weights wants hidden_size = embedding_dim");
+  fails(one_bit_text(200), {"duration=1 steps", "model.tie_weights=true"}, 3, "tie_weights needs hidden_size = embedding_dim");
   const Outcome missing = run("galley-train", {"tinyshakespeare_lstm", "data.train.source.path=" + folder + "/nothing.txt",
                                                "duration=1 steps", "-o", folder + "/other"});
   EXPECT_EQ(missing.code, 4);

@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
                     kSynthetic,
                     kCrossEntropy,
                     "train:\n  duration: 1 step\n  batch: 8\n  optimizer: {type: adam, lr: 0.1, betas: [0.9]}\n",
-                    {"late.yaml:8:14: error: ", "betas wants two numbers, has 1"},
+                    {"late.yaml:8:14: error: ", "betas needs two numbers, but has 1"},
                     false},
         LateMistake{"Transform",
                     kOneLayer,
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "data:\n  train:\n    source: {type: synthetic, samples: 24, shape: [1, 28, 28], values: integer}\n",
                     "",
                     kSgd,
-                    {"late.yaml:5:13: error: ", "[synthetic] values: integer wants `high`"},
+                    {"late.yaml:5:13: error: ", "[synthetic] values: integer needs `high`"},
                     false}),
     [](const auto& info) { return info.param.name; });
 
