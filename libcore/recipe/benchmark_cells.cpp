@@ -55,7 +55,7 @@ std::vector<std::string> expand_range(const std::string& text) {
   const bool times = step_at != std::string::npos && text[step_at] == 'x';
   const int64_t step = step_at == std::string::npos ? 1 : parse_count(text.substr(step_at + 1));
   if (step < (times ? 2 : 1) || (times && first < 1) || last < first) {
-    throw Error(ErrorCode::kRecipe, cat("the range '", text, "' does not lead from ", first, " up to ", last))
+    throw Error(ErrorCode::kRecipe, cat("the range '", text, "' never reaches its end: its steps do not lead from ", first, " to ", last))
         .suggest("write 1..4, 1..8x2 or 2..10+4");
   }
   std::vector<std::string> values;
@@ -76,18 +76,18 @@ std::vector<BenchmarkCell> cells_of(const BenchmarkSection& section) {
   for (const std::string& what : section.what) {
     if (std::find(kKinds.begin(), kKinds.end(), what) == kKinds.end()) {
       const std::string near = nearest(what, {kKinds.begin(), kKinds.end()});
-      throw Error(ErrorCode::kRecipe, cat("'", what, "' is no kind of work: forward, train_step, data or load"))
+      throw Error(ErrorCode::kRecipe, cat("'", what, "' is not a kind of work: write forward, train_step, data or load"))
           .key("benchmark.what")
           .suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
     }
     cells.push_back({.what = what});
   }
-  /// Values as written; counts are checked, and a mistake in them names its key.
+  /// The values as written. Checks counts; an error names the key.
   const auto values_of = [](const std::string& key, const std::vector<std::string>& texts) {
     try {
       std::vector<std::string> values = expand(texts);
       if (key == "batch" || key == "threads") {
-        for (const std::string& value : values) GALLEY_CHECK(parse_count(value) >= 1, "it is ", value, ", allowed is at least 1");
+        for (const std::string& value : values) GALLEY_CHECK(parse_count(value) >= 1, "the value is ", value, "; it must be at least 1");
       }
       return values;
     } catch (const Error& error) {
@@ -118,7 +118,8 @@ std::vector<BenchmarkCell> cells_of(const BenchmarkSection& section) {
   cross("threads", section.sweep.threads);
   cross("batch", section.sweep.batch.empty() ? section.batch : section.sweep.batch);
   std::erase_if(cells, [&](const BenchmarkCell& cell) { return excluded(section, cell); });
-  if (cells.empty()) throw Error(ErrorCode::kRecipe, "benchmark.exclude leaves no cell").key("benchmark.exclude");
+  if (cells.empty())
+    throw Error(ErrorCode::kRecipe, "benchmark.exclude removes every cell; remove one of its items").key("benchmark.exclude");
   return cells;
 }
 

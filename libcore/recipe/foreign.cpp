@@ -1,4 +1,4 @@
-// Names that users of other tools know, and what they are called here.
+// Names that other tools use, and the corresponding keys of a recipe.
 
 #include <array>
 #include <utility>

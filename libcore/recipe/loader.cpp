@@ -11,9 +11,9 @@
 namespace galley {
 namespace {
 
-constexpr size_t kMaxFiles = 64;  // includes of one recipe, each counted as often as it is included
+constexpr size_t kMaxFiles = 64;  // includes of one recipe, repeated ones counted each time
 constexpr size_t kMaxIncludeDepth = 16;
-constexpr int64_t kMaxRead = int64_t{2} << 20;  // parse_yaml refuses more than 1 MiB with a message of its own
+constexpr int64_t kMaxRead = int64_t{2} << 20;  // above the 1 MiB limit of parse_yaml, so that parse_yaml reports the size
 
 bool has_suffix(const std::string& name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
 bool is_path(const std::string& name) {
@@ -24,7 +24,7 @@ void list_below(const std::string& folder, const std::string& prefix, int depth,
   if (!is_folder(folder) || depth > 4) return;
   for (const FolderEntry& entry : list_folder(folder)) {
     if (entry.is_folder) {
-      if (depth == 0 && entry.name == "weights") continue;  // the registry of published weights: data, no recipes
+      if (depth == 0 && entry.name == "weights") continue;  // registry files of published weights, not recipes
       list_below(folder + "/" + entry.name, prefix + entry.name + "/", depth + 1, out);
     } else if (entry.name.ends_with(".yaml")) {
       out.push_back(prefix + entry.name.substr(0, entry.name.size() - 5));
@@ -32,7 +32,7 @@ void list_below(const std::string& folder, const std::string& prefix, int depth,
   }
 }
 
-// The file of a built-in name, or "" where there is none.
+// The file of a built-in name, or "" if there is none.
 std::string find_built_in(const std::string& name, const std::string& folder) {
   if (folder.empty()) return "";
   for (const std::string& file : {folder + "/" + name + ".yaml", folder + "/train/" + name + ".yaml"}) {
@@ -43,7 +43,7 @@ std::string find_built_in(const std::string& name, const std::string& folder) {
   for (const std::string& candidate : list_recipes(folder)) {
     if (candidate.ends_with("/" + name)) found.push_back(candidate);
   }
-  GALLEY_CHECK(found.size() < 2, "the name '", name, "' stands for several built-in recipes: write ", found[0], " or ", found[1]);
+  GALLEY_CHECK(found.size() < 2, "the name '", name, "' is ambiguous: write ", found[0], " or ", found[1]);
   return found.empty() ? "" : folder + "/" + found[0] + ".yaml";
 }
 
@@ -54,7 +54,7 @@ std::string near_built_in(const std::string& name, const std::string& folder) {
     if (const size_t slash = names[i].rfind('/'); slash != std::string::npos) names.push_back(names[i].substr(slash + 1));
   }
   const std::string near = nearest(name, names);
-  return near.empty() ? "'galley-recipes ls' lists the built-in ones; a file is named with its suffix, e.g. ./my.yaml"
+  return near.empty() ? "'galley-recipes ls' lists built-in recipes; write a file with its suffix, e.g. ./my.yaml"
                       : cat("did you mean '", near, "'?");
 }
 
@@ -84,7 +84,7 @@ class Loader {
       tree.place = {source, 1, 1, 1};
     }
     if (!tree.is_map()) {
-      Error error(ErrorCode::kRecipe, "a recipe is a map of keys");
+      Error error(ErrorCode::kRecipe, "a recipe must be a map of keys");
       throw tree.place.mark(error);
     }
     open_.push_back(file);
@@ -92,7 +92,7 @@ class Loader {
       if (include->is_scalar()) {
         add_include(*include, file);
       } else if (!include->is_null()) {
-        if (!include->is_list()) fail_at(*include, "'include' wants a list of names", "");
+        if (!include->is_list()) fail_at(*include, "'include' must be a list of names", "");
         for (const YamlNode& item : include->items) add_include(item, file);
       }
     }
@@ -110,13 +110,13 @@ class Loader {
   }
 
   void add_include(const YamlNode& item, const std::string& from) {
-    if (!item.is_scalar() || item.scalar.empty()) fail_at(item, "'include' wants names of recipes", "");
+    if (!item.is_scalar() || item.scalar.empty()) fail_at(item, "each item of 'include' must be the name of a recipe", "");
     const std::string& name = item.scalar;
     std::string file;
     if (is_path(name)) {
       file = name.starts_with("/") ? name : parent_folder(from) + "/" + (name.starts_with("./") ? name.substr(2) : name);
       if (!file_exists(file) || is_folder(file))
-        fail_at(item, cat("the included file '", file, "' does not exist"), "paths are relative to the file that includes");
+        fail_at(item, cat("the included file '", file, "' does not exist"), "paths are relative to the including file");
     } else {
       file = find_built_in(name, options_.recipes_folder);
       if (file.empty()) fail_at(item, cat("there is no built-in recipe '", name, "'"), near_built_in(name, options_.recipes_folder));
@@ -126,7 +126,7 @@ class Loader {
       for (auto at = std::find(open_.begin(), open_.end(), file); at != open_.end(); ++at) cycle += *at + " -> ";
       fail_at(item, cat("includes form a cycle: ", cycle, file), "remove one of them");
     }
-    if (open_.size() >= kMaxIncludeDepth) fail_at(item, cat("includes within includes, more than ", kMaxIncludeDepth, " deep"), "");
+    if (open_.size() >= kMaxIncludeDepth) fail_at(item, cat("includes are nested more than ", kMaxIncludeDepth, " deep"), "");
     if (++files_ > kMaxFiles) fail_at(item, cat("more than ", kMaxFiles, " included files"), "");
     add("include", read_source(file), file);
   }
@@ -141,7 +141,7 @@ class Loader {
 std::string value_text(const YamlNode& value) {
   YamlNode list = YamlNode::list_of();
   list.items.push_back(value);
-  // One line, whatever it is: as the only item of a flow list, without the brackets.
+  // A flow list of this one item gives one line for any value; the brackets are removed.
   std::string text = emit_yaml(value.is_map() || value.is_list() ? value : list, {.escape_dollars = false});
   if (!value.is_map() && !value.is_list()) text = text.substr(1, text.size() - 3);
   for (char& c : text) {
@@ -171,8 +171,8 @@ std::string find_recipe(const std::string& recipe, const std::string& recipes_fo
   } else {
     if (is_folder(recipe)) {
       if (file_exists(as_run)) return as_run;
-      throw Error(ErrorCode::kRecipe, cat("the folder '", recipe, "' holds no recipe.yaml"))
-          .suggest("name a recipe, or the folder of a run");
+      throw Error(ErrorCode::kRecipe, cat("the folder '", recipe, "' does not contain a recipe.yaml"))
+          .suggest("give a recipe, or the folder of a run");
     }
     if (file_exists(recipe)) return recipe;
     if (!is_path(recipe)) {
@@ -180,7 +180,7 @@ std::string find_recipe(const std::string& recipe, const std::string& recipes_fo
     }
   }
   if (plain_name && file_exists(recipe)) {
-    throw Error(ErrorCode::kRecipe, cat("there is no built-in recipe '", recipe, "'")).suggest(cat("for the file write ./", recipe));
+    throw Error(ErrorCode::kRecipe, cat("there is no built-in recipe '", recipe, "'")).suggest(cat("to read the file, write ./", recipe));
   }
   throw Error(ErrorCode::kRecipe,
               is_path(recipe) ? cat("the recipe '", recipe, "' does not exist") : cat("there is no recipe '", recipe, "'"))
@@ -216,7 +216,7 @@ LoadedTree load_tree(const std::string& recipe, const Schema& schema, const Load
   };
   resolve_references(loaded.tree, schema, options.environment ? options.environment : from_process, loaded.environment);
   loaded.tree.erase("vars");
-  schema.normalise(loaded.tree);  // what a reference brought may be a shorthand
+  schema.normalise(loaded.tree);  // the value of a reference may be a shorthand
   return loaded;
 }
 
@@ -232,7 +232,7 @@ std::string explain(const LoadedTree& loaded, const Schema& schema, const std::s
   const YamlNode* now = value_at(loaded.tree, path);
   if (!known && !now) {
     Error error(ErrorCode::kRecipe, cat("unknown key '", join_key(path), "'"));
-    // The first part that is wrong: what may stand there.
+    // Finds the first wrong part and the names allowed there.
     std::vector<std::string> parent(path.begin(), path.end() - 1), names;
     while (!parent.empty() && !schema_at(schema, loaded.tree, parent)) parent.pop_back();
     if (const std::optional<SchemaNode> above = schema_at(schema, loaded.tree, parent)) {

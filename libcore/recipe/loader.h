@@ -1,6 +1,6 @@
 #pragma once
-// From files and command line to one tree: includes, merging, --with fragments, overrides, references. What a key is called and
-// what it holds comes from the schema; what it means is sections.h.
+// Loads files and command line into one tree: includes, merging, --with fragments, overrides, references. The schema defines names and
+// types of the keys, sections.h their meaning.
 
 #include <functional>
 #include <map>
@@ -14,33 +14,35 @@
 
 namespace galley {
 
+/// Options of load_tree.
 struct LoadOptions {
   std::string recipes_folder;          ///< Built-in recipes and fragments: NAME is FOLDER/train/NAME.yaml, a/b is FOLDER/a/b.yaml.
-  std::string tool_section = "train";  ///< Where an override's key is looked up that is not top-level.
+  std::string tool_section = "train";  ///< Section in which an override's key is looked up if it is not top-level.
   std::vector<std::string> with;       ///< Fragments, merged in order.
-  std::vector<std::string> unset;      ///< Keys put back to their defaults, before the overrides.
+  std::vector<std::string> unset;      ///< Keys reset to their defaults, before the overrides.
   std::vector<std::string> overrides;  ///< "a.b=v", "a.b+=v", in order.
-  std::string standard_input;          ///< The text for the recipe "-"; read by the tool.
-  /// The environment; the process's where not given.
+  std::string standard_input;          ///< Text of the recipe "-". The tool reads it.
+  /// Reads an environment variable; default: from the process's environment.
   std::function<std::optional<std::string>(const std::string&)> environment;
 };
 
-/// One layer of values and what put it there, lowest first: "include", "recipe", "with", "override", "unset".
+/// One layer of values. Its role is "include", "recipe", "with", "override" or "unset".
 struct RecipeLayer {
   std::string role;
   std::string name;
   YamlNode tree;
-  std::vector<std::string> path;  ///< Of an override: the full key.
+  std::vector<std::string> path;  ///< For an override: the full key.
 };
 
+/// The result of load_tree.
 struct LoadedTree {
-  YamlNode tree;  ///< Merged, references resolved.
-  std::vector<RecipeLayer> layers;
-  std::map<std::string, std::string> environment;  ///< What was read from it.
+  YamlNode tree;                                   ///< Merged, with resolved references.
+  std::vector<RecipeLayer> layers;                 ///< Lowest precedence first.
+  std::map<std::string, std::string> environment;  ///< Variables that references read, and their values.
   std::string file;                                ///< The recipe's own file; "-" for standard input.
-  std::string run_folder;                          ///< Where the recipe was given as a RUN folder, else empty.
+  std::string run_folder;                          ///< The RUN folder, if the recipe was given as one; else empty.
 
-  /// Whether a fragment, an override or --unset says something of this top-level key.
+  /// Whether a fragment, an override or --unset sets this top-level key or a key below it.
   bool changed(std::string_view key) const;
 };
 
@@ -50,7 +52,7 @@ bool is_override(const std::string& argument);
 /// Loads a recipe by built-in name, path, RUN folder or "-". Throws Error (exit 3; exit 2 for an override without valid syntax).
 LoadedTree load_tree(const std::string& recipe, const Schema& schema, const LoadOptions& options);
 
-/// The file of a built-in or path; an Error with near names where there is none.
+/// The file of a built-in recipe or path. Throws an Error (kRecipe) with near names if it does not exist.
 std::string find_recipe(const std::string& recipe, const std::string& recipes_folder);
 
 /// Names of all built-in recipes and fragments below the folder ("train/fashion_mnist_cnn"), sorted.

@@ -54,7 +54,7 @@ bool is_number(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// The element of a list kind as a section or component of its own.
+// The element of a list as a section or a component.
 SchemaNode element_of(const SchemaNode& list) {
   SchemaNode element = list;
   if (list.kind == ValueKind::kComponents) {
@@ -65,7 +65,7 @@ SchemaNode element_of(const SchemaNode& list) {
   return element;
 }
 
-// The value of a key, which is added where absent; the key's place becomes that of the override where it is new or set.
+// The value of a key, added if absent. A key that is new or set gets the place of the override.
 YamlNode& child_of(YamlNode& map, const std::string& key, const TextPlace& place, bool set) {
   if (map.is_null()) map.place = place;
   const bool fresh = !map.find(key);
@@ -76,7 +76,7 @@ YamlNode& child_of(YamlNode& map, const std::string& key, const TextPlace& place
   return value;
 }
 
-// A value of the command line: YAML where it begins like a list, a map or a quoted text; else the text itself.
+// A value of the command line: YAML if it begins like a list, a map or a quoted text; else plain text.
 YamlNode parse_value(const std::shared_ptr<const TextSource>& source, size_t begin) {
   const std::string text = source->text.substr(begin);
   const auto shift = [&](auto&& self, YamlNode& node) -> void {
@@ -182,7 +182,7 @@ size_t item_index(const YamlNode& list, const std::string& part, const std::stri
     size_t index = 0;
     std::from_chars(part.data(), part.data() + part.size(), index);
     if (part.size() < 10 && index < list.items.size()) return index;
-    fail_key(place, where, cat("'", list_key, "' has ", list.items.size(), " items: there is no item ", part, " (they count from 0)"), "");
+    fail_key(place, where, cat("'", list_key, "' has ", list.items.size(), " items; there is no item ", part, " (items count from 0)"), "");
   }
   for (const char* key : {"name", "type"}) {
     std::vector<size_t> found;
@@ -192,8 +192,8 @@ size_t item_index(const YamlNode& list, const std::string& part, const std::stri
     }
     if (found.size() == 1) return found[0];
     if (found.size() > 1) {
-      fail_key(place, where, cat("'", list_key, "' has ", found.size(), " items of ", key, " '", part, "'"),
-               cat("address it by number, e.g. ", list_key, ".", found[0], ", or give the items names"));
+      fail_key(place, where, cat("'", list_key, "' has ", found.size(), " items with ", key, " '", part, "'"),
+               cat("address one by number, e.g. ", list_key, ".", found[0], ", or name the items"));
     }
   }
   std::vector<std::string> names;
@@ -230,7 +230,7 @@ std::optional<SchemaNode> schema_at(const Schema& schema, const YamlNode& tree, 
   const YamlNode* value = &tree;
   for (const std::string& part : path) {
     if (here.kind == ValueKind::kList || here.kind == ValueKind::kComponents) {
-      // A part that addresses an item: by number, name or type.
+      // The part addresses an item by number, name or type.
       const YamlNode* item = value && value->is_list() ? value_at(*value, {part}) : nullptr;
       const bool a_type = std::find(here.choices.begin(), here.choices.end(), part) != here.choices.end();
       if (!item && !is_number(part) && !a_type) return std::nullopt;
@@ -277,14 +277,14 @@ Override parse_override(const std::string& argument, const Schema& schema, const
     throw Error(ErrorCode::kUsage, cat("'", argument, "' is not an override"))
         .suggest("write key.path=value, or key.path+=value to append");
   }
-  if (argument.size() > 65536) throw Error(ErrorCode::kUsage, "an override longer than 65536 characters");
+  if (argument.size() > 65536) throw Error(ErrorCode::kUsage, "an override has more than 65536 characters");
   Override change;
   const auto source = std::make_shared<TextSource>(TextSource{"command line", argument});
   change.action = argument[at - 1] == '+' ? Override::Action::kAppend : Override::Action::kSet;
   const std::string key = argument.substr(0, change.action == Override::Action::kAppend ? at - 1 : at);
   change.key_place = {source, 1, 1, static_cast<int>(key.size())};
   change.path = full_path(schema, key, tool_section, change.key_place);
-  if (change.path[0] == "include") fail_key(change.key_place, key, "'include' is no value to override", "add a fragment with --with FILE");
+  if (change.path[0] == "include") fail_key(change.key_place, key, "'include' cannot be overridden", "add a fragment with --with FILE");
   change.text = YamlNode::scalar_of(argument.substr(at + 1));
   change.text.place = {source, 1, static_cast<int>(at) + 2, std::max(1, static_cast<int>(argument.size() - at - 1))};
   check_utf8(argument, change.text.place, cat("the value of '", key, "'"));
@@ -341,7 +341,7 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
     if (node->is_map() || node->is_null()) {
       node = &child_of(*node, part, change.key_place, last);
       here.push_back(part);
-      // A list that only its default fills is written out before an item of it is addressed.
+      // If the list has its default value, write that value out before addressing an item.
       if (!last && node->is_null()) {
         const std::optional<SchemaNode> known = schema_at(schema, tree, here);
         if (known && is_listlike(known->kind) && known->default_value.is_list()) *node = known->default_value;
@@ -367,8 +367,8 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
   };
   if (change.action == Override::Action::kAppend) {
     if (known && !is_listlike(known->kind))
-      fail_key(change.key_place, join_key(change.path), cat("'", join_key(change.path), "' is no list: += appends to lists"),
-               "write = to set it");
+      fail_key(change.key_place, join_key(change.path), cat("'", join_key(change.path), "' is not a list; += appends to lists only"),
+               "use = to set it");
     if (node->is_null() && known && known->default_value.is_list()) *node = known->default_value;
     as_list(*node);
     if (known) Schema::normalise(value, *known);
@@ -376,7 +376,7 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
     node->items.insert(node->items.end(), value.items.begin(), value.items.end());
     return;
   }
-  // A whole item of a list of components is a component, not the list.
+  // An item of a list of components has the schema of a component, not of the list.
   if (known) Schema::normalise(value, *known);
   merge_tree(*node, value);
 }

@@ -15,17 +15,17 @@ constexpr std::array<std::string_view, 2> kSaturations{"exact", "reduce"};
 constexpr std::array<std::string_view, 2> kKeeps{"float", "integer"};
 constexpr std::array<std::string_view, 2> kObjectives{"latency", "size"};
 
-constexpr std::string_view kDTypeOfWeights = "type of stored weights: int8, or int4 packed two a byte (weight_only)";
-constexpr std::string_view kSchemeOfWeights = "a scale for each output channel or for the tensor; symmetric: zero point 0";
-constexpr std::string_view kObserverOfWeights = "how the range is found: min_max, percentile or mse";
-constexpr std::string_view kGroupOfWeights = "weights of a channel that share a scale, for weight_only; null: all of it";
+constexpr std::string_view kDTypeOfWeights = "type of stored weights: int8, or int4 with two values per byte (weight_only)";
+constexpr std::string_view kSchemeOfWeights = "one scale per output channel or per tensor; symmetric: zero point 0; affine: any zero point";
+constexpr std::string_view kObserverOfWeights = "how the range is determined: min_max, percentile or mse";
+constexpr std::string_view kGroupOfWeights = "number of weights of a channel that share a scale (weight_only); null: the whole channel";
 constexpr std::string_view kDTypeOfActivations = "type of activations: uint8 or int8";
-constexpr std::string_view kSchemeOfActivations = "affine: the range need not be around 0";
+constexpr std::string_view kSchemeOfActivations = "symmetric: range centered at 0; affine: any range";
 constexpr std::string_view kObserverOfActivations =
-    "how the range is found: a name, or {type: percentile, value: 99.99%}; auto: the one with the best SQNR, for each value";
+    "how the range is determined: a name, or {type: percentile, value: 99.99%}; auto: for each tensor, the observer with the best SQNR";
 constexpr std::string_view kReduceRange =
-    "7 bits, so that machines that add pairs of products in 16 bits are fast and exact; auto: where saturation is reduce, one bit is taken "
-    "from the weights instead";
+    "quantize activations to 7 bits, so that machines that add pairs of products in 16 bits are fast and exact; auto: 8 bits (with "
+    "saturation: reduce, weights have 7 bits instead)";
 
 template <class E>
 void optional_choice(OptionVisitor& v, const OptionInfo& info, std::optional<E>& value, std::span<const std::string_view> names) {
@@ -40,7 +40,7 @@ void optional_choice(OptionVisitor& v, const OptionInfo& info, std::optional<E>&
 }  // namespace
 
 void AutoBool::parse(std::string_view text) {
-  GALLEY_CHECK(text == "auto" || text == "true" || text == "false", "'", text, "' is none of auto, true, false");
+  GALLEY_CHECK(text == "auto" || text == "true" || text == "false", "'", text, "' is not auto, true or false");
   value.reset();
   if (text != "auto") value = text == "true";
 }
@@ -48,21 +48,22 @@ void AutoBool::parse(std::string_view text) {
 void Drop::parse(std::string_view text) {
   relative = text.ends_with('%');
   value = parse_number(relative ? text.substr(0, text.size() - 1) : text);
-  GALLEY_CHECK(value >= 0, "'", text, "' is negative: a drop is how much may be lost");
+  GALLEY_CHECK(value >= 0, "'", text, "' is negative; the largest drop must be at least 0");
 }
 
 void CalibrationSection::options(OptionVisitor& v) {
   v.option({.name = "from", .doc = "split whose samples are used: train, val or test", .main = true}, from);
-  v.option({.name = "samples", .doc = "how many, drawn by the recipe's seed; all where the split has fewer", .min = 1}, samples);
-  v.option({.name = "pipeline", .doc = "what happens to them: the pipeline of this split, or from_weights"}, pipeline);
-  v.text({.name = "batch", .doc = "samples a pass; auto: data.val.batch, else the micro batch"}, batch);
+  v.option({.name = "samples", .doc = "number of samples, drawn with the recipe's seed; all samples if the split has fewer", .min = 1},
+           samples);
+  v.option({.name = "pipeline", .doc = "preprocessing: the pipeline of this split, or from_weights"}, pipeline);
+  v.text({.name = "batch", .doc = "samples per pass; auto: data.val.batch, else the micro batch"}, batch);
 }
 
 void ObserverSection::options(OptionVisitor& v) {
   v.choice({.name = "type", .doc = "min_max, moving_average, histogram, percentile, entropy, mse, or auto", .main = true}, type,
            kObserverNames);
-  v.option({.name = "value", .doc = "percentile: share of the values that is kept at each end; default 99.99%"}, value);
-  v.option({.name = "averaging_constant", .doc = "moving_average: share of a new batch; default 0.01", .min = 0, .max = 1},
+  v.option({.name = "value", .doc = "percentile: share of the values inside the range, at each end; default 99.99%"}, value);
+  v.option({.name = "averaging_constant", .doc = "moving_average: weight of a new batch in the average; default 0.01", .min = 0, .max = 1},
            averaging_constant);
 }
 
@@ -103,46 +104,50 @@ void ActivationsOverride::options(OptionVisitor& v) {
 
 void QuantizeOverride::options(OptionVisitor& v) {
   v.option({.name = "match", .doc = "selectors of layers", .required = true, .main = true}, match);
-  v.option({.name = "except", .doc = "selectors of layers left out"}, except);
-  optional_choice(v, {.name = "keep", .doc = "float: not quantized; integer: quantized, whatever a later item says"}, keep, kKeeps);
-  v.option({.name = "weights", .doc = "settings of their weights; what is not written is quantize.weights'"}, weights);
-  v.option({.name = "activations", .doc = "settings of their results; what is not written is quantize.activations'"}, activations);
+  v.option({.name = "except", .doc = "selectors of layers to exclude"}, except);
+  optional_choice(v, {.name = "keep", .doc = "float: do not quantize; integer: quantize, even if a later item says float"}, keep, kKeeps);
+  v.option({.name = "weights", .doc = "settings of the layers' weights; other keys as in quantize.weights"}, weights);
+  v.option({.name = "activations", .doc = "settings of the layers' outputs; other keys as in quantize.activations"}, activations);
 }
 
 void GoalSection::options(OptionVisitor& v) {
-  v.option({.name = "metric", .doc = "metric of the evaluation that must hold", .required = true, .main = true}, metric);
-  v.option({.name = "max_drop", .doc = "how much of the float model's may be lost"}, max_drop);
-  v.option({.name = "min", .doc = "the value that must be reached"}, min);
-  v.choice({.name = "objective", .doc = "what is made small: the time of a pass, or the file"}, objective, kObjectives);
-  v.text({.name = "time_budget", .doc = "how long to search"}, time_budget);
+  v.option({.name = "metric", .doc = "metric that must stay within the bounds", .required = true, .main = true}, metric);
+  v.option({.name = "max_drop", .doc = "largest loss relative to the float model"}, max_drop);
+  v.option({.name = "min", .doc = "value that the metric must reach"}, min);
+  v.choice({.name = "objective", .doc = "what to minimize: latency (time of a forward pass) or size (bytes of the file)"}, objective,
+           kObjectives);
+  v.text({.name = "time_budget", .doc = "duration of the search"}, time_budget);
 }
 
 void QatSection::options(OptionVisitor& v) {
-  v.text({.name = "start", .doc = "when quantization begins to be imitated; until then training is in float", .main = true}, start);
+  v.text({.name = "start", .doc = "when simulated quantization starts; before that, training is in float", .main = true}, start);
   v.text({.name = "observers_until", .doc = "when the ranges of activations are frozen"}, observers_until);
-  v.text({.name = "batch_norm_until",
-          .doc = "when the statistics of batch norms are frozen: the running ones are used from then on, as conversion will"},
-         batch_norm_until);
-  v.option({.name = "learn_scale", .doc = "train the scales of activations and of weights too (LSQ), once ranges are frozen"}, learn_scale);
+  v.text(
+      {.name = "batch_norm_until",
+       .doc =
+           "when the statistics of batch norms are frozen: from then on training uses the running statistics, as the converted model does"},
+      batch_norm_until);
+  v.option({.name = "learn_scale", .doc = "also train the scales of activations and weights (LSQ), once the ranges are frozen"},
+           learn_scale);
 }
 
 void QuantizeSection::options(OptionVisitor& v) {
   v.choice({.name = "method",
-            .doc = "static: integer activations with calibrated ranges; dynamic: ranges found in each batch; weight_only: integers are "
-                   "stored, floats compute; qat: imitated while training",
+            .doc = "static: integer activations with calibrated ranges; dynamic: ranges of each batch; weight_only: integer storage, float "
+                   "computation; qat: static, with quantization simulated during training",
             .main = true},
            method, kMethodNames);
   v.option({.name = "calibration", .doc = "file of galley-calibrate; null: galley-quantize calibrates on data.calibration"}, calibration);
   v.section({.name = "weights", .doc = "weights of convolutions and linear layers"}, weights);
-  v.section({.name = "activations", .doc = "results of layers, and the model's input"}, activations);
-  v.list({.name = "overrides", .doc = "layers with settings of their own; each key comes from the first item that matches and sets it"},
+  v.section({.name = "activations", .doc = "outputs of layers, and the model's input"}, activations);
+  v.list({.name = "overrides", .doc = "settings of individual layers; each key comes from the first matching item that sets it"},
          overrides.items, make_options<QuantizeOverride>);
-  v.choice({.name = "fallback", .doc = "a layer without an integer kernel: error, or float (reported)"}, fallback, kFallbacks);
+  v.choice({.name = "fallback", .doc = "layers without an integer kernel: error, or float (reported)"}, fallback, kFallbacks);
   v.choice({.name = "saturation",
-            .doc = "machines that add pairs of products in 16 bits: exact (8 bits on a slower path there), or reduce (one bit less, fast "
+            .doc = "machines that add pairs of products in 16 bits: exact (8 bits, a slower kernel there), or reduce (one bit less, fast "
                    "everywhere)"},
            saturation, kSaturations);
-  v.option({.name = "goal", .doc = "search for the best model that still meets this; null: none"}, goal);
+  v.option({.name = "goal", .doc = "search for the best model that meets these bounds; null: no search"}, goal);
   v.section({.name = "qat", .doc = "quantization-aware training"}, qat);
 }
 
@@ -157,19 +162,20 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
     const bool known = !weights || observer.type == ObserverType::kMinMax || observer.type == ObserverType::kPercentile ||
                        observer.type == ObserverType::kMse;
     if (!known)
-      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", which needs activations"),
-               "weights take min_max, percentile or mse");
+      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", which observes activations only"),
+               "write min_max, percentile or mse for weights");
     const bool trained = observer.type == ObserverType::kAuto || observer.type == ObserverType::kMovingAverage;
     if (quantize.method == QuantMethod::kQat && (weights ? observer.type != ObserverType::kMinMax : !trained)) {
-      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", and method: qat finds ranges while it trains"),
-               weights ? "write min_max" : "write moving_average (auto is the same)");
+      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", but method: qat determines ranges during training"),
+               weights ? "write min_max" : "write moving_average (or auto, which is the same)");
     }
     if (observer.value && observer.type != ObserverType::kPercentile) {
       complain(key + ".value", cat("'", key, ".value' belongs to the observer percentile, not to ", observer_name(observer.type)),
                "write type: percentile, or remove it");
     }
     if (observer.value && !(observer.value->percent > 50 && observer.value->percent <= 100)) {
-      complain(key + ".value", cat("'", key, ".value' is ", observer.value->str(), ", allowed is more than 50% to 100%"), "write 99.99%");
+      complain(key + ".value", cat("'", key, ".value' is ", observer.value->str(), "; it must be more than 50% and at most 100%"),
+               "write 99.99%");
     }
     if (observer.averaging_constant && observer.type != ObserverType::kMovingAverage) {
       complain(key + ".averaging_constant",
@@ -178,25 +184,25 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
     }
   };
   const auto check_weights = [&](const std::string& key, QuantDType dtype, WeightSchemeName scheme, std::optional<int64_t> group_size) {
-    if (dtype == QuantDType::kUint8) complain(key + ".dtype", cat("'", key, ".dtype' is uint8: weights are int8 or int4"), "write int8");
+    if (dtype == QuantDType::kUint8)
+      complain(key + ".dtype", cat("'", key, ".dtype' is uint8; weights must be int8 or int4"), "write int8");
     const bool weight_only = quantize.method == QuantMethod::kWeightOnly;
     if (dtype == QuantDType::kInt4 && !weight_only)
-      complain(key + ".dtype", cat("'", key, ".dtype' is int4, which only method: weight_only computes with"),
+      complain(key + ".dtype", cat("'", key, ".dtype' is int4, which only method: weight_only supports"),
                "write int8, or method: weight_only");
-    if (group_size && !weight_only)
-      complain(key + ".group_size", cat("'", key, ".group_size' is for method: weight_only alone"), "remove it");
+    if (group_size && !weight_only) complain(key + ".group_size", cat("'", key, ".group_size' needs method: weight_only"), "remove it");
     const bool per_tensor = scheme == WeightSchemeName::kPerTensorAffine || scheme == WeightSchemeName::kPerTensorSymmetric;
     if (group_size && per_tensor)
-      complain(key + ".group_size", cat("'", key, ".group_size' cuts channels, and the scheme is per tensor"),
+      complain(key + ".group_size", cat("'", key, ".group_size' divides channels, but the scheme is per tensor"),
                "write a scheme per_channel");
     const bool affine = scheme == WeightSchemeName::kPerChannelAffine || scheme == WeightSchemeName::kPerTensorAffine;
     if (affine && !weight_only)
-      complain(key + ".scheme", cat("'", key, ".scheme' is affine: integer kernels take weights with zero point 0"),
+      complain(key + ".scheme", cat("'", key, ".scheme' is affine, but integer kernels need weights with zero point 0"),
                "write a symmetric scheme, or method: weight_only");
   };
   const auto check_activations = [&](const std::string& key, QuantDType dtype) {
     if (dtype == QuantDType::kInt4)
-      complain(key + ".dtype", cat("'", key, ".dtype' is int4: activations are uint8 or int8"), "write uint8");
+      complain(key + ".dtype", cat("'", key, ".dtype' is int4; activations must be uint8 or int8"), "write uint8");
   };
   const QuantizeWeightsSection& weights = quantize.weights;
   check_weights("quantize.weights", weights.dtype, weights.scheme, weights.group_size);
@@ -207,7 +213,7 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
     const auto& item = quantize.overrides.at<QuantizeOverride>(i);
     const std::string key = cat("quantize.overrides.", i);
     if (!item.keep && !item.weights && !item.activations)
-      complain(key, cat("'", key, "' changes nothing"), "give keep: float, weights or activations");
+      complain(key, cat("'", key, "' changes nothing"), "write keep, weights or activations");
     if (item.weights) {
       check_weights(key + ".weights", item.weights->dtype.value_or(weights.dtype), item.weights->scheme.value_or(weights.scheme),
                     item.weights->group_size);
@@ -219,9 +225,9 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
     }
   }
   if (quantize.goal && !quantize.goal->max_drop && !quantize.goal->min)
-    complain("quantize.goal", "'quantize.goal' names a metric and no bound", "give max_drop: 0.5 or min: 73.0");
+    complain("quantize.goal", "'quantize.goal' has a metric but no bound", "write e.g. max_drop: 0.5 or min: 73.0");
   if (quantize.goal && quantize.goal->time_budget.unit != DurationUnit::kSeconds)
-    complain("quantize.goal.time_budget", "'quantize.goal.time_budget' is no time", "write e.g. 10min");
+    complain("quantize.goal.time_budget", "'quantize.goal.time_budget' is not a time", "write e.g. 10min");
 }
 
 }  // namespace galley

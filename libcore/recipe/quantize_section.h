@@ -1,5 +1,5 @@
 #pragma once
-// The recipe's keys for calibration and quantization: data.calibration and quantize. quantize/quantize_config.h resolves them layer by
+// The recipe's keys for calibration and quantization: data.calibration and quantize. quantize/quantize_config.h resolves them for each
 // layer.
 
 #include <cstdint>
@@ -15,23 +15,24 @@ namespace galley {
 
 class Error;
 
-/// Which samples calibrate: drawn from a split by the recipe's seed.
+/// data.calibration: the samples for calibration, drawn from a split with the recipe's seed.
 struct CalibrationSection : OptionsOf<CalibrationSection> {
   void options(OptionVisitor& v) override;
   std::string from = "train";
   int64_t samples = 512;
-  std::string pipeline = "val";  ///< A split, or from_weights.
+  std::string pipeline = "val";  ///< Name of a split, or from_weights.
   AutoCount batch;
 };
 
-/// auto | true | false
+/// auto | true | false.
 struct AutoBool : TextValue {
   void parse(std::string_view text) override;
   std::string str() const override { return !value ? "auto" : *value ? "true" : "false"; }
   std::string_view grammar() const override { return "auto, true or false"; }
-  std::optional<bool> value;
+  std::optional<bool> value;  ///< Empty: auto.
 };
 
+/// An observer with its parameters; parameters not written have the defaults of ObserverSpec.
 struct ObserverSection : OptionsOf<ObserverSection> {
   ObserverSection() = default;
   explicit ObserverSection(ObserverType t) : type(t) {}
@@ -45,6 +46,7 @@ struct ObserverSection : OptionsOf<ObserverSection> {
 enum class WeightSchemeName { kPerChannelSymmetric, kPerChannelAffine, kPerTensorSymmetric, kPerTensorAffine };
 enum class ActivationSchemeName { kPerTensorAffine, kPerTensorSymmetric };
 
+/// quantize.weights.
 struct QuantizeWeightsSection : OptionsOf<QuantizeWeightsSection> {
   void options(OptionVisitor& v) override;
   QuantDType dtype = QuantDType::kInt8;
@@ -53,6 +55,7 @@ struct QuantizeWeightsSection : OptionsOf<QuantizeWeightsSection> {
   std::optional<int64_t> group_size;
 };
 
+/// quantize.activations.
 struct QuantizeActivationsSection : OptionsOf<QuantizeActivationsSection> {
   void options(OptionVisitor& v) override;
   QuantDType dtype = QuantDType::kUint8;
@@ -61,7 +64,7 @@ struct QuantizeActivationsSection : OptionsOf<QuantizeActivationsSection> {
   AutoBool reduce_range;
 };
 
-/// The same keys for some layers: those that are written.
+/// The keys of quantize.weights for some layers. Empty: the value of quantize.weights.
 struct WeightsOverride : OptionsOf<WeightsOverride> {
   void options(OptionVisitor& v) override;
   std::optional<QuantDType> dtype;
@@ -70,6 +73,7 @@ struct WeightsOverride : OptionsOf<WeightsOverride> {
   std::optional<int64_t> group_size;
 };
 
+/// The keys of quantize.activations for some layers. Empty: the value of quantize.activations.
 struct ActivationsOverride : OptionsOf<ActivationsOverride> {
   void options(OptionVisitor& v) override;
   std::optional<QuantDType> dtype;
@@ -80,6 +84,7 @@ struct ActivationsOverride : OptionsOf<ActivationsOverride> {
 
 enum class KeepType { kFloat, kInteger };
 
+/// An item of quantize.overrides: settings of the layers that match.
 struct QuantizeOverride : OptionsOf<QuantizeOverride> {
   void options(OptionVisitor& v) override;
   std::vector<std::string> match, except;
@@ -88,7 +93,7 @@ struct QuantizeOverride : OptionsOf<QuantizeOverride> {
   std::optional<ActivationsOverride> activations;
 };
 
-/// "0.5" in the metric's unit, "1%" of the metric itself.
+/// A largest drop of a metric: "0.5" in the metric's unit, or "1%" relative to its value.
 struct Drop : TextValue {
   void parse(std::string_view text) override;
   std::string str() const override { return number_text(value) + (relative ? "%" : ""); }
@@ -99,6 +104,7 @@ struct Drop : TextValue {
 
 enum class GoalObjective { kLatency, kSize };
 
+/// quantize.goal.
 struct GoalSection : OptionsOf<GoalSection> {
   void options(OptionVisitor& v) override;
   std::string metric;
@@ -108,6 +114,7 @@ struct GoalSection : OptionsOf<GoalSection> {
   Duration time_budget{600, DurationUnit::kSeconds};
 };
 
+/// quantize.qat: quantization-aware training.
 struct QatSection : OptionsOf<QatSection> {
   void options(OptionVisitor& v) override;
   Duration start{0, DurationUnit::kSteps};
@@ -116,6 +123,7 @@ struct QatSection : OptionsOf<QatSection> {
   bool learn_scale = false;
 };
 
+/// quantize.
 struct QuantizeSection : OptionsOf<QuantizeSection> {
   void options(OptionVisitor& v) override;
   QuantMethod method = QuantMethod::kStatic;
@@ -129,7 +137,7 @@ struct QuantizeSection : OptionsOf<QuantizeSection> {
   QatSection qat;
 };
 
-/// What is wrong among these keys, added to `errors` (check_recipe).
+/// Checks keys that depend on each other and adds the errors to `errors`. Called by check_recipe.
 void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors);
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-// From a tree into a struct, with all errors in one go.
+// Reads a tree into a struct and collects all errors.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace galley {
 namespace {
 
 constexpr size_t kMaxErrors = 50;
-constexpr size_t kMaxListed = 16;  // choices named in a message
+constexpr size_t kMaxListed = 16;  // choices listed in a message
 constexpr size_t kMaxOwners = 3;
 
 std::string joined(const std::vector<std::string>& words) {
@@ -38,7 +38,7 @@ class Reader : public OptionVisitor {
   Reader(const YamlNode& map, std::string path, std::string what, std::vector<Error>& errors)
       : map_(map), path_(std::move(path)), what_(std::move(what)), errors_(errors) {}
 
-  // Reads all options and complains about keys that none of them took.
+  // Reads all options and reports keys that no option has read.
   void read(Options& out) {
     out.options(*this);
     finish();
@@ -94,7 +94,7 @@ class Reader : public OptionVisitor {
     const auto found = std::find(words.begin(), words.end(), node->scalar);
     if (found == words.end()) {
       const std::string near = nearest(node->scalar, words);
-      return complain(node->place, path(info), cat("'", path(info), "' is ", kind_text(*node), ", allowed is one of: ", joined(words)),
+      return complain(node->place, path(info), cat("'", path(info), "' is ", kind_text(*node), "; it must be one of: ", joined(words)),
                       near.empty() ? "" : cat("did you mean '", near, "'?"));
     }
     value = static_cast<int>(found - words.begin());
@@ -112,7 +112,7 @@ class Reader : public OptionVisitor {
     const YamlNode* node = take(info);
     if (!node) return;
     if (!node->is_map()) {
-      return node->is_null() ? complain(node->place, path(info), cat("'", path(info), "' cannot be null"), "give its keys, or leave it out")
+      return node->is_null() ? complain(node->place, path(info), cat("'", path(info), "' cannot be null"), "write its keys, or remove it")
                              : wrong(info, *node, "a map");
     }
     if (auto* named = dynamic_cast<NamedOptions*>(&value)) return read_named(info, *node, *named);
@@ -131,7 +131,7 @@ class Reader : public OptionVisitor {
       if (item.is_map()) {
         Reader(item, item_path, "", errors_).read(*value.back());
       } else {
-        complain(item.place, item_path, cat("'", item_path, "' wants a map, not ", kind_text(item)), "");
+        complain(item.place, item_path, cat("'", item_path, "' must be a map, not ", kind_text(item)), "");
       }
     }
   }
@@ -142,12 +142,12 @@ class Reader : public OptionVisitor {
       const YamlNode* type = map_.find("type");
       if (!type) {
         if (info.required)
-          complain(map_.place, key_path("type"), cat("'", key_path("type"), "' is missing"), cat("give one of: ", names_of(kinds)));
+          complain(map_.place, key_path("type"), cat("'", key_path("type"), "' is missing"), cat("write one of: ", names_of(kinds)));
         kinds_without_type_ = kinds;
         return;
       }
       if (!make_params(*type, key_path("type"), value, kinds)) {
-        ignore_unknown_ = true;  // keys of a type that is not known cannot be judged
+        ignore_unknown_ = true;  // keys of an unknown type cannot be checked
         return;
       }
       what_ = cat(" (type ", value.type, ")");
@@ -204,7 +204,7 @@ class Reader : public OptionVisitor {
       if (entry.value.is_map()) {
         Reader(entry.value, item_path, "", errors_).read(item);
       } else {
-        complain(entry.value.place, item_path, cat("'", item_path, "' wants a map, not ", kind_text(entry.value)), "");
+        complain(entry.value.place, item_path, cat("'", item_path, "' must be a map, not ", kind_text(entry.value)), "");
       }
     }
   }
@@ -229,7 +229,7 @@ class Reader : public OptionVisitor {
     errors_.push_back(place.mark(error));
   }
   void wrong(const OptionInfo& info, const YamlNode& node, const std::string& wanted) {
-    complain(node.place, path(info), cat("'", path(info), "' wants ", wanted, ", not ", kind_text(node)), "");
+    complain(node.place, path(info), cat("'", path(info), "' must be ", wanted, ", not ", kind_text(node)), "");
   }
 
   const YamlNode* take(const OptionInfo& info) {
@@ -250,7 +250,7 @@ class Reader : public OptionVisitor {
     const double number = static_cast<double>(value);
     if (number >= info.min && number <= info.max) return;
     const bool low = std::isinf(info.min), high = std::isinf(info.max);
-    // Whole numbers without exponents: "1 to 100000".
+    // Writes whole numbers without exponents: "1 to 100000".
     const auto text = [](double bound) {
       return std::floor(bound) == bound && std::fabs(bound) < 1e15 ? std::to_string(static_cast<int64_t>(bound)) : number_text(bound);
     };
@@ -258,13 +258,13 @@ class Reader : public OptionVisitor {
                               : high ? cat("at least ", text(info.min))
                                      : cat(text(info.min), " to ", text(info.max));
     complain(node.place, path(info),
-             cat("'", path(info), "' is ", node.scalar, ", allowed is ", range, info.unit.empty() ? "" : cat(" ", info.unit)), "");
+             cat("'", path(info), "' is ", node.scalar, "; it must be ", range, info.unit.empty() ? "" : cat(" ", info.unit)), "");
   }
   void integer(const OptionInfo& info, const YamlNode& node, int64_t& value) {
     try {
       value = parse_count(node.scalar);
     } catch (const Error& error) {
-      return complain(node.place, path(info), cat("'", path(info), "' wants a whole number: ", error.message()), "");
+      return complain(node.place, path(info), cat("'", path(info), "' must be a whole number: ", error.message()), "");
     }
     in_range(info, node, value);
   }
@@ -272,7 +272,7 @@ class Reader : public OptionVisitor {
     try {
       value = parse_number(node.scalar);
     } catch (const Error& error) {
-      return complain(node.place, path(info), cat("'", path(info), "' wants a number: ", error.message()), "");
+      return complain(node.place, path(info), cat("'", path(info), "' must be a number: ", error.message()), "");
     }
     in_range(info, node, value);
   }
@@ -313,12 +313,12 @@ class Reader : public OptionVisitor {
       return true;
     }
     if (!type.is_scalar()) {
-      complain(type.place, key, cat("'", key, "' wants a name, not ", kind_text(type)), "");
+      complain(type.place, key, cat("'", key, "' must be a name, not ", kind_text(type)), "");
       return false;
     }
     const std::string near = nearest(type.scalar, names);
     complain(type.place, key, cat("'", key, "': there is no '", type.scalar, "'"),
-             near.empty() ? cat("there are: ", names_of(kinds)) : cat("did you mean '", near, "'?"));
+             near.empty() ? cat("write one of: ", names_of(kinds)) : cat("did you mean '", near, "'?"));
     return false;
   }
 
@@ -332,10 +332,10 @@ class Reader : public OptionVisitor {
       make_params(node, where, value, kinds);
       return;
     }
-    if (!node.is_map()) return complain(node.place, where, cat("'", where, "' wants a map with a `type`, not ", kind_text(node)), "");
+    if (!node.is_map()) return complain(node.place, where, cat("'", where, "' must be a map with a `type`, not ", kind_text(node)), "");
     const YamlNode* type = node.find("type");
     if (!type) {
-      return complain(node.place, where + ".type", cat("'", where, ".type' is missing"), cat("give one of: ", names_of(kinds)));
+      return complain(node.place, where + ".type", cat("'", where, ".type' is missing"), cat("write one of: ", names_of(kinds)));
     }
     if (!make_params(*type, where + ".type", value, kinds)) return;
     Reader reader(node, where, cat(" (type ", value.type, ")"), errors_);
@@ -364,7 +364,7 @@ class Reader : public OptionVisitor {
     }
   }
 
-  /// A key that another type has: what to do about it, or "".
+  /// The suggestion for a key that another type has; "" if no type has it.
   std::string other_type_cure(const YamlNode::Entry& entry) const {
     if (type_ == nullptr) return "";
     std::vector<std::string> owners;
@@ -381,7 +381,7 @@ class Reader : public OptionVisitor {
     const std::string whose = cat("'", entry.key, "' is a key of ", joined(owners));
     const auto on_command_line = [](const TextPlace& place) { return place.source && place.source->name == "command line"; };
     if (!on_command_line(type_->place) || on_command_line(entry.place)) return cat(whose, ", not of ", type_->scalar);
-    return cat(whose, "; the override changed the type alone: add --unset ", key_path(entry.key));
+    return cat(whose, "; the override changed only the type: add --unset ", key_path(entry.key));
   }
 
   std::string cure_for(const std::string& key) const {
@@ -389,20 +389,20 @@ class Reader : public OptionVisitor {
     if (!foreign.empty()) {
       const std::string here = path_ + ".";
       if (!path_.empty() && foreign.starts_with(here)) foreign = foreign.substr(here.size());
-      // A key of this very map is nearer than one elsewhere.
+      // Prefer a similar key of this map to a key elsewhere.
       if (foreign.find('.') == std::string::npos || nearest(key, known_).empty() || foreign_is_sure(key)) {
         return cat("did you mean '", foreign, "'?");
       }
     }
     const std::string near = nearest(key, known_);
     if (!near.empty()) return cat("did you mean '", near, "'?");
-    if (!kinds_without_type_.empty()) return "a `type` is missing";
+    if (!kinds_without_type_.empty()) return "the key `type` is missing";
     std::vector<std::string> names = known_;
-    if (names.empty()) return "no keys are taken here";
+    if (names.empty()) return "no keys are allowed here";
     if (names.size() > kMaxListed) return "";
     return cat("known keys: ", joined(names));
   }
-  // Long foreign names are no slips of the finger for a short key of ours.
+  // A long foreign name is not a misspelling of a short key.
   static bool foreign_is_sure(const std::string& key) { return key.size() >= 6; }
 
   const YamlNode& map_;
@@ -412,8 +412,8 @@ class Reader : public OptionVisitor {
   std::vector<std::string> known_;
   ComponentKinds kinds_without_type_;
   bool ignore_unknown_ = false;
-  const YamlNode* type_ = nullptr;  // of the component whose keys these are
-  ComponentKinds kinds_;            // its alternatives
+  const YamlNode* type_ = nullptr;  // type of the component that this map describes
+  ComponentKinds kinds_;            // the types that it could have
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-// Errors of check_recipe know their key; the tree knows where it stands.
+// Errors of check_recipe carry their key; the tree has the key's place.
 Error with_place(Error error, const YamlNode& tree) {
   std::vector<std::string> path = split_key(error.key());
   while (!path.empty()) {
@@ -22,7 +22,7 @@ Error with_place(Error error, const YamlNode& tree) {
   return error;
 }
 
-/// The recipe as it is dumped. Loading has put the values of variables in their places, so there are none left.
+/// The tree of a dump. `include` and `vars` are empty, since loading has resolved them.
 YamlNode dumped_tree(const Recipe& recipe, DumpForm form) {
   YamlNode tree = write_options(recipe, Recipe(*recipe.registry), form);
   tree.erase("vars");
@@ -52,8 +52,8 @@ std::vector<Component> parse_pipeline(const std::string& text, const std::string
     tree.at("pipeline") = parse_yaml(std::make_shared<TextSource>(TextSource{name, text}));
     read_options(tree, option);
   } catch (const Error& error) {
-    throw Error(ErrorCode::kInput, cat(name, " is not a pipeline that this version can run: ", error.message()))
-        .suggest("write data.val.pipeline out");
+    throw Error(ErrorCode::kInput, cat(name, " is not a pipeline that this version supports: ", error.message()))
+        .suggest("write the pipeline in data.val.pipeline");
   }
   return option.pipeline;
 }
@@ -107,7 +107,7 @@ void make_absolute(std::string& path) {
   check_utf8(path, {}, cat("the path ", path));
 }
 
-/// The option `path` of a model: the file that it is made from.
+/// Makes the option `path` of a model absolute: the file that defines the model.
 class ModelPath : public OptionVisitor {
  public:
   void option(const OptionInfo& info, std::string& value) override {
@@ -135,7 +135,7 @@ void make_paths_absolute(Recipe& recipe) {
   make_absolute(recipe.data.root);
   for (std::unique_ptr<Options>& item : recipe.weights.load.items) {
     std::string& from = static_cast<WeightSource&>(*item).from;
-    // MODEL/NAME of a published set is no path; a file that is there, is.
+    // MODEL/NAME of a published set is not a path, unless a file of that name exists.
     if (file_exists(from) || from.starts_with("./") || from.starts_with("../")) make_absolute(from);
   }
   if (recipe.quantize.calibration) make_absolute(*recipe.quantize.calibration);

@@ -10,9 +10,9 @@ namespace galley {
 namespace {
 
 constexpr int kMaxReferences = 10'000;
-constexpr size_t kMaxBytes = size_t{1} << 20;  // of all texts made from references
-constexpr int64_t kMaxNodes = 50'000;          // copied by references
-constexpr size_t kMaxChain = 32;               // a reference to a reference to ...
+constexpr size_t kMaxBytes = size_t{1} << 20;  // bytes of all texts with references, expanded
+constexpr int64_t kMaxNodes = 50'000;          // nodes that references copy
+constexpr size_t kMaxChain = 32;               // references that lead to references
 
 class Resolver {
  public:
@@ -34,7 +34,7 @@ class Resolver {
     throw at.place.mark(error);
   }
 
-  // Position behind the brace that closes the reference which opens at `begin` ("${").
+  // Position after the brace that closes the reference opening at `begin` ("${").
   static size_t end_of(const std::string& text, size_t begin) {
     int depth = 0;
     for (size_t i = begin; i < text.size(); ++i) {
@@ -73,7 +73,7 @@ class Resolver {
                        value.is_null()   ? "null"
                        : value.is_list() ? "a list"
                                          : "a map",
-                       ": within a text only text can be"));
+                       ": a reference within a text must be a text"));
         out += value.scalar;
         i = end;
       } else {
@@ -87,14 +87,14 @@ class Resolver {
   }
 
   YamlNode lookup(const YamlNode& at, const std::string& name) {
-    if (++references_ > kMaxReferences) fail(at, cat("more than ", kMaxReferences, " references, those within references counted"));
+    if (++references_ > kMaxReferences) fail(at, cat("more than ", kMaxReferences, " references, counting those within references"));
     if (name.starts_with("env:")) return from_environment(at, name.substr(4));
     if (std::find(chain_.begin(), chain_.end(), name) != chain_.end()) {
       std::string cycle;
       for (const std::string& part : chain_) cycle += part + " -> ";
       fail(at, cat("references form a cycle: ", cycle, name));
     }
-    if (chain_.size() >= kMaxChain) fail(at, cat("references follow references more than ", kMaxChain, " times"));
+    if (chain_.size() >= kMaxChain) fail(at, cat("references lead to references more than ", kMaxChain, " times"));
     const std::vector<std::string> path = split_key(name);
     chain_.push_back(name);
     YamlNode value;
@@ -129,7 +129,7 @@ class Resolver {
     } else if (colon != std::string::npos) {
       out.scalar = expand(at, text.substr(colon + 2));
     } else {
-      fail(at, cat("the environment variable ", name, " is not set"), cat("set it, or give a default: ${env:", name, ":-DEFAULT}"));
+      fail(at, cat("the environment variable ", name, " is not set"), cat("set it, or write a default: ${env:", name, ":-DEFAULT}"));
     }
     check_utf8(out.scalar, at.place, cat("the environment variable ", name));
     used_[name] = out.scalar;

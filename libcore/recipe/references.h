@@ -1,5 +1,5 @@
 #pragma once
-// ${vars.x}, ${a.b}, ${env:NAME:-default} and $$ in the values of a merged tree. Internal to this room.
+// References in the values of a merged tree: ${vars.x}, ${a.b}, ${env:NAME:-default}, and $$ for a dollar sign. Internal to this room.
 
 #include <functional>
 #include <map>
@@ -13,9 +13,9 @@ namespace galley {
 
 using Environment = std::function<std::optional<std::string>(const std::string&)>;
 
-/// Replaces every reference. A value that is one reference alone becomes what it names, lists and maps too. Keys that the tree
-/// does not hold have the schema's defaults. What is read from the environment goes into `used`. Cycles, unknown names and
-/// expansion without bound are errors with their place.
+/// Replaces every reference by its value. A value that consists of one reference may become a list or a map. Keys absent from the tree
+/// have the schema's defaults. `used` receives the environment variables read. Throws an Error (kRecipe) with the place for cycles,
+/// unknown names and results that are too large.
 void resolve_references(YamlNode& tree, const Schema& schema, const Environment& environment, std::map<std::string, std::string>& used);
 
 }  // namespace galley

@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-// Walks a default-constructed struct and notes what it has. Absent optionals are made, so that their keys are seen.
+// Visits a default-constructed struct and collects its keys. Creates absent optionals, so that their keys are included.
 class Collector : public OptionVisitor {
  public:
   Collector(std::vector<SchemaNode>& out, const YamlNode& defaults) : out_(out), defaults_(defaults) {}
@@ -29,7 +29,7 @@ class Collector : public OptionVisitor {
   void section(const OptionInfo& info, Options& value) override {
     const bool absent = optional_;
     SchemaNode& node = add(info, ValueKind::kSection);
-    // A copy: kShape makes what is absent, which would look present to the sections below.
+    // Write a copy: kShape creates absent optionals, which would then count as present in the sections below.
     const YamlNode below = absent ? write_tree(*value.clone(), WriteMode::kShape) : node.default_value;
     std::vector<SchemaNode> options;
     Collector collector(options, below);
@@ -138,7 +138,7 @@ std::vector<YamlNode> split_commas(const YamlNode& scalar) {
 
 std::vector<SchemaNode> SchemaNode::children(const std::string& type) const {
   if (kind == ValueKind::kSection) {
-    // The keys of a spliced component stand among the section's own.
+    // The keys of a spliced component are among those of the section.
     std::vector<SchemaNode> all = options;
     for (const SchemaNode& option : options) {
       if (!option.spliced) continue;
@@ -155,7 +155,7 @@ std::vector<SchemaNode> SchemaNode::children(const std::string& type) const {
   std::vector<SchemaNode> all;
   SchemaNode type_node;
   type_node.name = "type";
-  type_node.doc = "which one";
+  type_node.doc = "the type; its parameters are keys of the same map";
   type_node.kind = ValueKind::kChoice;
   type_node.choices = choices;
   type_node.required = !spliced;
@@ -204,7 +204,7 @@ void Schema::normalise(YamlNode& tree) const {
 
 void Schema::normalise(YamlNode& value, const SchemaNode& node) {
   if (value.is_null()) {
-    // A section that cannot be absent is switched off by its main key: `weights: null`.
+    // `null` for a section that cannot be absent sets its main key to null: `weights: null`.
     const SchemaNode* main = node.kind == ValueKind::kSection && !node.optional ? node.main_option() : nullptr;
     if (main && !main->spliced && (main->kind == ValueKind::kList || main->optional)) wrap_in_map(value, main->name);
     return;

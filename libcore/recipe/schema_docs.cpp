@@ -1,4 +1,4 @@
-// What the schema says to people and editors: help, markdown, JSON Schema, completion.
+// Help, Markdown documentation, JSON Schema and completion from the schema.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace galley {
 namespace {
 
-constexpr int kMaxNesting = 6;  // of lists and components within components: layers nest without end
+constexpr int kMaxNesting = 6;  // of lists and components; layers can nest without limit
 
 std::string kind_name(const SchemaNode& node) {
   switch (node.kind) {
@@ -83,7 +83,7 @@ void markdown_rows(const std::vector<SchemaNode>& options, const std::string& pr
   }
 }
 
-// Lists nest without end only through their elements' own lists, which the caller cuts off.
+// The caller stops the recursion of lists within elements of lists.
 void markdown_components(const std::vector<SchemaNode>& options, const std::string& prefix, int depth, std::string& out) {
   for (const SchemaNode& node : options) {
     const std::string key = prefix + node.name;
@@ -103,7 +103,7 @@ void markdown_components(const std::vector<SchemaNode>& options, const std::stri
 }
 
 std::vector<SchemaNode> with_spliced(const SchemaNode& section) {
-  // The types of a spliced component are documented under the section's own key.
+  // The types of a spliced component are documented under the key of the section.
   std::vector<SchemaNode> out;
   for (const SchemaNode& option : section.options) {
     SchemaNode copy = option;
@@ -163,7 +163,7 @@ std::string json_component(const SchemaNode& node, int depth, bool in_list) {
   return cat("{\"anyOf\":[{\"enum\":[", types, "]}", options, "]}");
 }
 
-// A reference may stand for any value.
+// Any value may be a reference.
 std::string json_or_reference(const std::string& schema) {
   return cat("{\"anyOf\":[", schema, ",{\"type\":\"string\",\"pattern\":\"\\\\$\\\\{\"}]}");
 }
@@ -291,7 +291,7 @@ std::vector<std::string> complete_key(const Schema& schema, const std::string& p
     for (const SchemaNode& option :
          list ? std::vector<SchemaNode>() : node->children(type != nullptr && type->is_scalar() ? type->scalar : "")) {
       if (!option.name.starts_with(last)) continue;
-      // A map is gone into, a value is given.
+      // A section continues with ".", a value with "=".
       out.push_back(shown + option.name + (option.kind == ValueKind::kSection ? "." : "="));
       if (option.kind == ValueKind::kComponent) out.push_back(shown + option.name + ".");
     }

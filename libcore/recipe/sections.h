@@ -1,6 +1,7 @@
 #pragma once
-// The recipe as typed structs: what every key means to the program. Names, types, defaults, ranges and documentation of the keys
-// stand once, in options() of these structs (sections.cpp); schema.h derives parser, dump, help, docs and completion from them.
+// The recipe as typed structs. Name, type, default, range and documentation of each key are declared once, in options() of its struct
+// (sections.cpp); schema.h derives parser, dump, help, documentation and completion from them. Documentation of all keys:
+// docs/recipe.md.
 
 #include <cstdint>
 #include <memory>
@@ -17,20 +18,20 @@ namespace galley {
 
 struct PublishedWeights;
 
-/// The components that may be named in a recipe. The other rooms bring their tables; the spans must outlive every Recipe.
+/// The components that a recipe may name. The other rooms supply the tables; the spans must outlive every Recipe.
 struct ComponentRegistry {
   ComponentKinds models, sources, transforms, batch_transforms, optimizers, schedules, losses, tokenizers, tasks;
 };
 
-/// false | true | a logical thread count.
+/// deterministic: false | true | a logical thread count.
 struct Deterministic : TextValue {
   void parse(std::string_view text) override;
   std::string str() const override { return threads == 0 ? "false" : threads == 8 ? "true" : std::to_string(threads); }
   std::string_view grammar() const override { return "false, true, or a logical thread count (true = 8)"; }
-  int64_t threads = 0;  ///< 0: off.
+  int64_t threads = 0;  ///< 0: false.
 };
 
-/// cpu | cuda | cuda:N
+/// device: cpu | ref | sim | cuda | cuda:N.
 struct DeviceName : TextValue {
   void parse(std::string_view text) override;
   std::string str() const override { return text_; }
@@ -43,6 +44,7 @@ struct DeviceName : TextValue {
 enum class MemoryFormatChoice { kAuto, kContiguous, kChannelsLast, kChannelsLast3d };
 enum class PrecisionName { kF32, kBf16, kF16, kF64 };
 
+/// precision.
 struct PrecisionSection : OptionsOf<PrecisionSection> {
   void options(OptionVisitor& v) override;
   PrecisionName compute = PrecisionName::kF32, master = PrecisionName::kF32, reduce = PrecisionName::kF32;
@@ -53,6 +55,7 @@ struct PrecisionSection : OptionsOf<PrecisionSection> {
   std::vector<std::string> keep_f32{"type:norm"};
 };
 
+/// An item of weights.load.
 struct WeightSource : OptionsOf<WeightSource> {
   void options(OptionVisitor& v) override;
   std::string from;
@@ -63,55 +66,58 @@ struct WeightSource : OptionsOf<WeightSource> {
   bool cast = false;
   bool check_finite = true;
 
-  /// What the registry knows of `from`, where it names published weights (resolve_weights); not part of the recipe's text.
+  /// The registry's entry, if `from` names published weights. Set by resolve_weights; not part of the recipe's text.
   std::shared_ptr<const PublishedWeights> published;
-  /// The file, checkpoint or folder of a run to be read.
+  /// The file, checkpoint or RUN folder to read.
   const std::string& path() const;
 };
 
+/// weights.
 struct WeightsSection : OptionsOf<WeightsSection> {
   void options(OptionVisitor& v) override;
   OptionList load;  ///< WeightSource
-  /// What the registry says of the model's default weights (resolve_weights), whose pipeline serves where no other is known; not part
-  /// of the recipe's text.
+  /// The registry's entry of the model's default weights. Its pipeline is used if no other is known. Set by resolve_weights; not part of
+  /// the recipe's text.
   std::shared_ptr<const PublishedWeights> model_default;
 };
 
+/// data.SPLIT.shuffle.
 struct Shuffle : OptionsOf<Shuffle> {
   Shuffle() = default;
   explicit Shuffle(bool on) : enabled(on) {}
   void options(OptionVisitor& v) override;
   bool enabled = true;
-  std::optional<int64_t> buffer;  ///< Samples held for shuffling a stream.
+  std::optional<int64_t> buffer;  ///< Samples in the buffer that shuffles a stream.
 };
 
 enum class LastBatch { kWrap, kDrop, kKeep };
 enum class OnError { kFail, kSkip };
 
-/// One split of the data: train, val or test. A default-constructed one has the defaults of evaluation.
+/// One split of the data: train, val or test. The default constructor sets the defaults of val and test.
 struct Split : OptionsOf<Split> {
   void options(OptionVisitor& v) override;
-  /// The pipeline is the one that belongs to the weights.
+  /// Whether the pipeline comes from the weights (`pipeline: from_weights`).
   bool pipeline_from_weights() const { return pipeline.size() == 1 && pipeline[0].type == "from_weights" && !pipeline[0]; }
 
   const ComponentRegistry* registry = nullptr;
-  Component source;  ///< Empty where `from` names another split.
+  Component source;  ///< Empty if `from` names another split.
   std::string from;
   std::vector<Component> pipeline;
   std::optional<Slice> slice;
   std::optional<int64_t> slice_seed;
   Shuffle shuffle{false};
   LastBatch last_batch = LastBatch::kKeep;
-  AutoCount batch;  ///< Auto: train.batch.micro. Not used for train.
+  AutoCount batch;  ///< Auto: train.batch.micro. Unused in train.
   std::vector<Component> batch_transforms;
   AutoCount workers;
   int64_t prefetch = 4;
   OnError on_error = OnError::kFail;
 };
 
+/// data.
 struct DataSection : OptionsOf<DataSection> {
   void options(OptionVisitor& v) override;
-  /// "train", "val" or "test"; null where the recipe has none.
+  /// The split "train", "val" or "test"; null if the recipe does not have it.
   const Split* find(const std::string& name) const;
 
   const ComponentRegistry* registry = nullptr;
@@ -122,27 +128,30 @@ struct DataSection : OptionsOf<DataSection> {
   CalibrationSection calibration;
 };
 
+/// train.batch.
 struct BatchSection : OptionsOf<BatchSection> {
   void options(OptionVisitor& v) override;
-  int64_t global = 1;  ///< Samples an update, over all ranks.
-  AutoCount micro;     ///< Samples a pass of one rank; auto: global / ranks.
+  int64_t global = 1;  ///< Samples per update, over all ranks.
+  AutoCount micro;     ///< Samples per pass of one rank; auto: global / ranks.
 };
 
 enum class FrozenBatchNorm { kFrozen, kUpdate };
 
+/// An item of train.freeze.
 struct FreezeItem : OptionsOf<FreezeItem> {
   void options(OptionVisitor& v) override;
   std::vector<std::string> match, except;
   FrozenBatchNorm batch_norm = FrozenBatchNorm::kFrozen;
 };
 
-/// Parameters of the optimizer that a group of tensors has for itself; `lr: 10x` multiplies the optimizer's.
+/// An item of train.optimizer.groups: optimizer parameters of some tensors. A multiple (`lr: 10x`) multiplies the optimizer's value.
 struct OptimizerGroup : OptionsOf<OptimizerGroup> {
   void options(OptionVisitor& v) override;
   std::vector<std::string> match, except;
   std::optional<Multiple> lr, weight_decay, momentum;
 };
 
+/// train.optimizer.
 struct OptimizerSection : OptionsOf<OptimizerSection> {
   void options(OptionVisitor& v) override;
   const ComponentRegistry* registry = nullptr;
@@ -151,12 +160,14 @@ struct OptimizerSection : OptionsOf<OptimizerSection> {
 };
 
 enum class ClipType { kNorm, kValue };
+/// train.clip.
 struct ClipSection : OptionsOf<ClipSection> {
   void options(OptionVisitor& v) override;
   ClipType type = ClipType::kNorm;
   double max = 1.0;
 };
 
+/// train.ema: exponential moving average of the weights.
 struct EmaSection : OptionsOf<EmaSection> {
   void options(OptionVisitor& v) override;
   double decay = 0.9999;
@@ -165,12 +176,14 @@ struct EmaSection : OptionsOf<EmaSection> {
   bool buffers = true;
 };
 
+/// train.validate.
 struct ValidateSection : OptionsOf<ValidateSection> {
   void options(OptionVisitor& v) override;
   Duration every{1, DurationUnit::kEpochs};
   std::optional<int64_t> samples;
 };
 
+/// train.early_stop.
 struct EarlyStopSection : OptionsOf<EarlyStopSection> {
   void options(OptionVisitor& v) override;
   std::string metric;
@@ -179,18 +192,21 @@ struct EarlyStopSection : OptionsOf<EarlyStopSection> {
 };
 
 enum class NanGuard { kStop, kIgnore };
+/// train.guard.
 struct GuardSection : OptionsOf<GuardSection> {
   void options(OptionVisitor& v) override;
   NanGuard nan = NanGuard::kStop;
 };
 
 enum class RecomputeMode { kFull, kSelective, kMatch };
+/// train.recompute.
 struct RecomputeSection : OptionsOf<RecomputeSection> {
   void options(OptionVisitor& v) override;
   RecomputeMode mode = RecomputeMode::kMatch;
-  std::vector<std::string> match;  ///< Modules, for kMatch.
+  std::vector<std::string> match;  ///< Selectors of modules, for kMatch.
 };
 
+/// train.
 struct TrainSection : OptionsOf<TrainSection> {
   void options(OptionVisitor& v) override;
   const ComponentRegistry* registry = nullptr;
@@ -207,12 +223,13 @@ struct TrainSection : OptionsOf<TrainSection> {
   std::optional<RecomputeSection> recompute;
 };
 
+/// evaluate.
 struct EvaluateSection : OptionsOf<EvaluateSection> {
   void options(OptionVisitor& v) override;
   std::string data = "val";
 };
 
-/// How a language model continues a prompt.
+/// predict.generate: how a language model continues a prompt.
 struct GenerateSection : OptionsOf<GenerateSection> {
   void options(OptionVisitor& v) override;
   int64_t max_new_tokens = 128;
@@ -223,6 +240,7 @@ struct GenerateSection : OptionsOf<GenerateSection> {
   std::vector<std::string> stop;
 };
 
+/// predict.
 struct PredictSection : OptionsOf<PredictSection> {
   void options(OptionVisitor& v) override;
   int64_t top = 5;
@@ -231,19 +249,20 @@ struct PredictSection : OptionsOf<PredictSection> {
   GenerateSection generate;
 };
 
-/// Values that galley-benchmark runs over, one cell for every combination. Each is a list; an item may be a range: 1..4, 1..8x2 (times
-/// two), 2..10+4.
+/// benchmark.sweep: values that galley-benchmark combines, one cell per combination. Each key is a list; an item may be a range: 1..4,
+/// 1..8x2 (steps times 2), 2..10+4 (steps of 4).
 struct SweepSection : OptionsOf<SweepSection> {
   void options(OptionVisitor& v) override;
   std::vector<std::string> batch, threads, precision, memory_format, weights;
 };
 
-/// Cells that agree with every key given here are left out.
+/// An item of benchmark.exclude: removes the cells that match all of its keys.
 struct ExcludeItem : OptionsOf<ExcludeItem> {
   void options(OptionVisitor& v) override;
   std::vector<std::string> what, batch, threads, precision, memory_format;
 };
 
+/// benchmark.stop.
 struct StopSection : OptionsOf<StopSection> {
   void options(OptionVisitor& v) override;
   Percentage ci{1};
@@ -253,6 +272,7 @@ struct StopSection : OptionsOf<StopSection> {
 
 enum class CacheState { kHot, kCold };
 
+/// benchmark.
 struct BenchmarkSection : OptionsOf<BenchmarkSection> {
   void options(OptionVisitor& v) override;
   std::vector<std::string> what{"forward"};
@@ -265,6 +285,7 @@ struct BenchmarkSection : OptionsOf<BenchmarkSection> {
   Percentage equal_within{1};
 };
 
+/// profile.schedule.
 struct ScheduleSection : OptionsOf<ScheduleSection> {
   void options(OptionVisitor& v) override;
   int64_t skip_first = 5, wait = 1, warmup = 2, active = 3, repeat = 1;
@@ -272,6 +293,7 @@ struct ScheduleSection : OptionsOf<ScheduleSection> {
 
 enum class ProfileKind { kAuto, kTrainStep, kForward };
 
+/// profile.
 struct ProfileSection : OptionsOf<ProfileSection> {
   void options(OptionVisitor& v) override;
   ProfileKind what = ProfileKind::kAuto;
@@ -280,39 +302,43 @@ struct ProfileSection : OptionsOf<ProfileSection> {
   ScheduleSection schedule;
 };
 
+/// checkpoint.keep.best.
 struct BestSection : OptionsOf<BestSection> {
   void options(OptionVisitor& v) override;
   std::string metric;
   int64_t count = 1;
 };
+/// checkpoint.keep.
 struct KeepSection : OptionsOf<KeepSection> {
   void options(OptionVisitor& v) override;
   int64_t last = 2;
   std::optional<BestSection> best;
 };
+/// checkpoint.
 struct CheckpointSection : OptionsOf<CheckpointSection> {
   void options(OptionVisitor& v) override;
   Duration every{1, DurationUnit::kEpochs};
   KeepSection keep;
 };
 
+/// log.
 struct LogSection : OptionsOf<LogSection> {
   void options(OptionVisitor& v) override;
   Duration every{50, DurationUnit::kSteps};
   bool tensorboard = true;
 };
 
-/// A recipe with all its values. `loss.type` is "auto" (params null) for the loss of the model's task.
+/// A complete recipe. `loss.type` "auto" (params null) is the loss of the model's task.
 struct Recipe : OptionsOf<Recipe> {
   explicit Recipe(const ComponentRegistry& components);
   void options(OptionVisitor& v) override;
 
   const ComponentRegistry* registry;
-  int64_t version = 1;  // key `recipe`
+  int64_t version = 1;  ///< Key `recipe`.
   std::string name;
   std::string about;
-  std::vector<std::string> include;                       ///< Followed by the loader: empty here.
-  std::vector<std::pair<std::string, std::string>> vars;  ///< Put in place by the loader: empty here.
+  std::vector<std::string> include;                       ///< Empty: the loader has merged them.
+  std::vector<std::pair<std::string, std::string>> vars;  ///< Empty: the loader has substituted them.
   int64_t seed = 0;
   Deterministic deterministic;
   DeviceName device;
@@ -322,7 +348,7 @@ struct Recipe : OptionsOf<Recipe> {
   Component model;
   WeightsSection weights;
   DataSection data;
-  Component task;  ///< Type "auto" (params null): the model's, else what the loss says; empty: none, results are tensors only.
+  Component task;  ///< Type "auto" (params null): the model's task, else that of the loss. Empty: no task, tensors only.
   Component loss;
   std::vector<std::string> metrics{"auto"};
   EvaluateSection evaluate;
@@ -335,14 +361,15 @@ struct Recipe : OptionsOf<Recipe> {
   LogSection log;
 };
 
-/// How a global batch is cut (recipe.md section 3): global = micro * accumulation * ranks.
+/// How a global batch is divided: global = micro * accumulation * ranks.
 struct BatchPlan {
   int64_t global = 0, micro = 0, accumulation = 1;
 };
-/// An Error that shows the sum where global is not a multiple of micro * ranks.
+/// Throws an Error (kRecipe) that shows the calculation if global is not a multiple of micro * ranks.
 BatchPlan plan_batch(const BatchSection& batch, int64_t ranks = 1);
 
-/// What the keys say together: split names exist, contradictory batch, things not available yet. Throws one Error with all.
+/// Checks keys that depend on each other: names of splits, contradictory batch sizes, features that are not available. Throws one Error
+/// that holds all errors.
 void check_recipe(const Recipe& recipe);
 
 }  // namespace galley

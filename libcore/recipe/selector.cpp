@@ -26,7 +26,7 @@ std::vector<std::string> names_near(std::string_view pattern, std::span<const Se
       add("type:" + item.type);
       continue;
     }
-    // The item and the modules that hold it.
+    // The path of the item and of each module around it.
     add(item.path);
     for (size_t dot = item.path.rfind('.'); dot != std::string::npos && dot > 0; dot = item.path.rfind('.', dot - 1))
       add(item.path.substr(0, dot));
@@ -47,7 +47,7 @@ bool pattern_matches(std::string_view pattern, const Selectable& item) {
     }
   }
   if (glob_matches(pattern, item.path)) return true;
-  // A module selects all below it.
+  // A pattern that matches a module selects everything in it.
   for (size_t dot = item.path.find('.'); dot != std::string::npos; dot = item.path.find('.', dot + 1)) {
     if (glob_matches(pattern, std::string_view(item.path).substr(0, dot))) return true;
   }
@@ -74,7 +74,7 @@ std::vector<int64_t> Selector::select(std::span<const Selectable> items, std::st
       const std::string at = is_list ? std::string(key) : cat(key, ".", name);
       throw Error(ErrorCode::kRecipe, cat("'", at, "': the pattern '", pattern, "' matches none of the ", items.size(), " names"))
           .key(at)
-          .suggest(near.empty() ? (items.empty() ? "" : cat("names look like '", items.front().path, "'"))
+          .suggest(near.empty() ? (items.empty() ? "" : cat("names have the form '", items.front().path, "'"))
                                 : cat("did you mean '", near, "'?"));
     }
   };

@@ -16,11 +16,11 @@ namespace {
 constexpr std::string_view kSuffix = ".yaml";
 constexpr int64_t kFileLimit = 1 << 20;
 
-/// One file: the sets of one model.
+/// A registry file: the sets of one model.
 struct RegistryFile : OptionsOf<RegistryFile> {
   void options(OptionVisitor& v) override {
     v.option({.name = "model", .doc = "name in the zoo", .required = true}, model);
-    v.option({.name = "default", .doc = "the set that is meant where none is named"}, default_name);
+    v.option({.name = "default", .doc = "the set to use if none is named"}, default_name);
     v.list({.name = "entries", .doc = "published sets", .required = true}, entries.items, make_options<PublishedWeights>);
   }
   std::string model, default_name;
@@ -37,19 +37,20 @@ bool is_hex(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-/// A name that becomes part of a path must not leave its folder.
+/// Whether a name can be part of a path without leaving its folder.
 bool is_plain_name(std::string_view name) { return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos; }
 
 void check(const PublishedWeights& entry, const std::string& file) {
   const auto wrong = [&](std::string_view why) { fail(ErrorCode::kRecipe, file, ": the entry '", entry.name, "' ", why); };
   if (!is_plain_name(entry.name)) wrong("has a name that is empty, hidden or a path");
-  if (entry.url.empty() == entry.path.empty()) wrong("wants a url or a path, and not both");
+  if (entry.url.empty() == entry.path.empty()) wrong("needs either a url or a path");
   if (!entry.url.empty() && !is_plain_name(entry.url.substr(entry.url.rfind('/') + 1)))
-    wrong("has a url that does not end with the name of a file");
+    wrong("has a url that does not end with a file name");
   if (!is_hex(entry.sha256) || (!entry.sha256.empty() && (entry.sha256.size() < 8 || entry.sha256.size() > 64)))
     wrong("has a sha256 that is not 8 to 64 lower-case hexadecimal digits");
-  if (!entry.categories.empty() && !is_plain_name(entry.categories)) wrong("has categories that are not the name of a file beside it");
-  if (entry.transforms.mean.size() != entry.transforms.std.size()) wrong("has means and deviations of different counts");
+  if (!entry.categories.empty() && !is_plain_name(entry.categories))
+    wrong("has categories that are not the name of a file in the same folder");
+  if (entry.transforms.mean.size() != entry.transforms.std.size()) wrong("has different numbers of means and standard deviations");
 }
 
 std::string list_text(const std::vector<double>& values) {
@@ -61,32 +62,32 @@ std::string list_text(const std::vector<double>& values) {
 }  // namespace
 
 void PublishedTransforms::options(OptionVisitor& v) {
-  v.option({.name = "resize", .doc = "smaller side", .unit = "pixels", .min = 0}, resize);
-  v.option({.name = "crop", .doc = "side of the square that is cut out of the middle", .unit = "pixels", .min = 0}, crop);
-  v.option({.name = "interpolation", .doc = "as the transform resize has it"}, interpolation);
-  v.option({.name = "antialias", .doc = "as the transform resize has it"}, antialias);
-  v.option({.name = "mean", .doc = "of each channel, values in 0..1"}, mean);
-  v.option({.name = "std", .doc = "of each channel"}, std);
+  v.option({.name = "resize", .doc = "length of the smaller side after the resize", .unit = "pixels", .min = 0}, resize);
+  v.option({.name = "crop", .doc = "side of the square of the center crop", .unit = "pixels", .min = 0}, crop);
+  v.option({.name = "interpolation", .doc = "as in the transform resize"}, interpolation);
+  v.option({.name = "antialias", .doc = "as in the transform resize"}, antialias);
+  v.option({.name = "mean", .doc = "mean of each channel, of values in 0..1"}, mean);
+  v.option({.name = "std", .doc = "standard deviation of each channel"}, std);
 }
 
 void PublishedWeights::options(OptionVisitor& v) {
-  v.option({.name = "name", .doc = "MODEL/NAME is what recipes say", .required = true}, name);
-  v.option({.name = "about", .doc = "one line"}, about);
-  v.option({.name = "url", .doc = "where galley-weights fetch finds the file"}, url);
-  v.option({.name = "path", .doc = "a file on this machine, instead of url"}, path);
-  v.option({.name = "sha256", .doc = "of the file: all digits, or the first ones"}, sha256);
+  v.option({.name = "name", .doc = "name of the set; recipes refer to MODEL/NAME", .required = true}, name);
+  v.option({.name = "about", .doc = "description in one line"}, about);
+  v.option({.name = "url", .doc = "download location for galley-weights fetch"}, url);
+  v.option({.name = "path", .doc = "a local file, instead of url"}, path);
+  v.option({.name = "sha256", .doc = "digest of the file: all digits, or a prefix"}, sha256);
   v.option({.name = "megabytes", .doc = "size of the file", .unit = "MiB", .min = 0}, megabytes);
-  v.option({.name = "categories", .doc = "file beside this one with the names of the classes, one a line"}, categories);
-  v.option({.name = "input_size", .doc = "side of the image as trained", .unit = "pixels", .min = 0}, input_size);
-  v.option({.name = "min_size", .doc = "smallest side of an image", .unit = "pixels", .min = 0}, min_size);
-  v.section({.name = "transforms", .doc = "what happens to an image"}, transforms);
+  v.option({.name = "categories", .doc = "file in the same folder with one class name per line"}, categories);
+  v.option({.name = "input_size", .doc = "side of the images in training", .unit = "pixels", .min = 0}, input_size);
+  v.option({.name = "min_size", .doc = "smallest allowed side of an image", .unit = "pixels", .min = 0}, min_size);
+  v.section({.name = "transforms", .doc = "preprocessing of an image"}, transforms);
   v.pairs({.name = "metrics", .doc = "published results: top1, top5 in percent"}, metrics);
   v.option({.name = "num_params", .doc = "parameters of the model", .min = 0}, num_params);
-  v.option({.name = "gmacs", .doc = "1e9 multiply-adds of one sample, as published", .min = 0}, gmacs);
-  v.option({.name = "recipe", .doc = "how they were trained"}, recipe);
-  v.option({.name = "license", .doc = "where it is not the model's own"}, license);
-  v.pairs({.name = "rename", .doc = "names in the file, and what they become"}, rename);
-  v.option({.name = "ignore", .doc = "tensors that are not loaded"}, ignore);
+  v.option({.name = "gmacs", .doc = "1e9 multiply-adds per sample, as published", .min = 0}, gmacs);
+  v.option({.name = "recipe", .doc = "how the weights were trained"}, recipe);
+  v.option({.name = "license", .doc = "license of the weights, if it is not the model's"}, license);
+  v.pairs({.name = "rename", .doc = "names in the file and the names to replace them with"}, rename);
+  v.option({.name = "ignore", .doc = "selectors of tensors that are not loaded"}, ignore);
 }
 
 std::string PublishedWeights::pipeline() const {
@@ -142,7 +143,7 @@ std::vector<PublishedWeights> WeightRegistry::of(const std::string& model) const
     if (!file_exists(file)) continue;
     RegistryFile content;
     read_options(parse_yaml(std::make_shared<TextSource>(TextSource{file, read_file(file, kFileLimit)})), content);
-    GALLEY_CHECK(content.model == model, file, " says that it is of the model '", content.model, "'; its name says '", model, "'");
+    GALLEY_CHECK(content.model == model, file, ": `model` is '", content.model, "', but the file name says '", model, "'");
     if (!content.default_name.empty()) default_name = content.default_name;
     for (size_t i = 0; i < content.entries.size(); ++i) {
       PublishedWeights entry = content.entries.at<PublishedWeights>(i);
@@ -161,7 +162,7 @@ std::vector<PublishedWeights> WeightRegistry::of(const std::string& model) const
   for (PublishedWeights& entry : found) entry.is_default = entry.name == default_name;
   const bool has_default = std::any_of(found.begin(), found.end(), [](const PublishedWeights& entry) { return entry.is_default; });
   GALLEY_CHECK(default_name.empty() || has_default, "the default of the model ", model, ", '", default_name,
-               "', is none of its published weights");
+               "', is not among its published weights");
   return found;
 }
 
@@ -191,8 +192,9 @@ void resolve_weights(Recipe& recipe, const WeightRegistry& registry) {
     if (source.published || !registry.is_reference(source.from)) continue;
     auto entry = std::make_shared<PublishedWeights>(registry.find(source.from == "default" ? recipe.model.type : source.from));
     if (!file_exists(entry->file)) {
-      const std::string cure = entry->url.empty() ? "correct the path in " + entry->registry_file
-                                                  : cat("galley-weights fetch ", entry->id(), " brings it; or put ", entry->url, " there");
+      const std::string cure = entry->url.empty()
+                                   ? "correct the path in " + entry->registry_file
+                                   : cat("galley-weights fetch ", entry->id(), " downloads them; or put ", entry->url, " there");
       throw Error(ErrorCode::kInput, cat("the weights ", entry->id(), " are not on this machine: there is no file ", entry->file))
           .key("weights")
           .suggest(cure);

@@ -1,7 +1,6 @@
 #pragma once
-// The registry of published weights: one YAML file a model, in recipes/weights/ and in the user's own folder, says which sets there
-// are, where they are to be had, what images they want, how good they are. Data alone: nothing here uses the network (that is
-// galley-weights fetch) or opens weights.
+// The registry of published weights. One YAML file per model, in recipes/weights/ or in the user's folder, lists sets of weights: location,
+// preprocessing, published metrics. Nothing here uses the network (galley-weights fetch does) or opens weights.
 
 #include <cstdint>
 #include <string>
@@ -13,14 +12,14 @@
 
 namespace galley {
 
-/// How an image becomes the model's input: resized by its smaller side, cut out of the middle, normalised.
+/// Preprocessing of an image: resize of the smaller side, center crop, normalization.
 struct PublishedTransforms : OptionsOf<PublishedTransforms> {
   void options(OptionVisitor& v) override;
-  int64_t resize = 0;  ///< Pixels; 0: not resized.
-  int64_t crop = 0;    ///< Pixels; 0: not cut.
+  int64_t resize = 0;  ///< Pixels; 0: no resize.
+  int64_t crop = 0;    ///< Pixels; 0: no crop.
   std::string interpolation = "bilinear";
   bool antialias = true;
-  std::vector<double> mean, std;  ///< Of values in 0..1; empty: not normalised.
+  std::vector<double> mean, std;  ///< Of values in 0..1; empty: no normalization.
 };
 
 /// One set of weights of a model.
@@ -29,48 +28,49 @@ struct PublishedWeights : OptionsOf<PublishedWeights> {
   std::string name;  ///< "IMAGENET1K_V2"
   std::string about;
   std::string url;
-  std::string path;    ///< A file that is here already, instead of a url; relative ones start at the registry file's folder.
-  std::string sha256;  ///< Of the file: all 64 digits, or the first ones.
+  std::string path;    ///< A local file, instead of a url. A relative path starts at the registry file's folder.
+  std::string sha256;  ///< Digest of the file: all 64 digits, or a prefix.
   double megabytes = 0;
-  std::string categories;                ///< A file of one name a line, beside the registry's file.
-  int64_t input_size = 0, min_size = 0;  ///< Pixels of a side: as trained, and at least.
+  std::string categories;                ///< A file with one class name per line, in the registry file's folder.
+  int64_t input_size = 0, min_size = 0;  ///< Pixels of a side: in training, and the smallest allowed.
   PublishedTransforms transforms;
-  std::vector<std::pair<std::string, std::string>> metrics;  ///< top1, top5: percent.
+  std::vector<std::pair<std::string, std::string>> metrics;  ///< Published results: top1, top5 in percent.
   int64_t num_params = 0;
-  double gmacs = 0;    ///< 1e9 multiply-adds of one sample, as published.
-  std::string recipe;  ///< How they were trained.
+  double gmacs = 0;    ///< 1e9 multiply-adds per sample, as published.
+  std::string recipe;  ///< How the weights were trained.
   std::string license;
-  std::vector<std::pair<std::string, std::string>> rename;  ///< As weights.load.N.rename: from the file's names to the model's.
+  std::vector<std::pair<std::string, std::string>> rename;  ///< As weights.load.N.rename: from names in the file to names in the model.
   std::vector<std::string> ignore;                          ///< As weights.load.N.ignore.
 
-  // What the registry knows, no options.
+  // Set by the registry; not options.
   std::string model;
   bool is_default = false;
-  std::string registry_file;  ///< Where the entry stands.
-  std::string file;           ///< Where the weights are, or will be when fetched.
+  std::string registry_file;  ///< The file that holds this entry.
+  std::string file;           ///< Path of the weights, whether or not they have been fetched.
 
   std::string id() const { return model + "/" + name; }
-  /// The pipeline of `transforms` as a recipe writes it (what galley.pipeline holds); "" where there are none.
+  /// The pipeline of `transforms` as YAML, in the form of the metadata galley.pipeline; "" if there are no transforms.
   std::string pipeline() const;
-  /// Names of the classes in order; empty where none are given. Throws (kInput) where their file is missing.
+  /// Names of the classes in order; empty if the entry names no file. Throws (kInput) if the file is missing.
   std::vector<std::string> category_names() const;
 };
 
+/// Reads registry files on demand.
 class WeightRegistry {
  public:
-  /// Folders of registry files, of which later ones add to earlier ones (and win); where fetched files lie. Missing folders are
-  /// empty ones.
+  /// `folders` hold registry files; later folders add to earlier ones and take precedence. Missing folders count as empty. `cache_folder`
+  /// holds fetched files.
   WeightRegistry(std::vector<std::string> folders, std::string cache_folder);
 
   const std::string& cache_folder() const { return cache_folder_; }
   /// Names of all models with published weights, sorted.
   std::vector<std::string> models() const;
   bool has(std::string_view model) const;
-  /// All sets of a model, as the files list them. Throws (kRecipe) where a file is wrong or the model unknown, with near names.
+  /// All sets of a model, in the order of the files. Throws (kRecipe) if a file is invalid, or, with near names, if the model is unknown.
   std::vector<PublishedWeights> of(const std::string& model) const;
   /// "resnet50/IMAGENET1K_V2", "resnet50/default" or "resnet50" (the default). Throws (kRecipe) with near names.
   PublishedWeights find(const std::string& reference) const;
-  /// Whether a recipe's `from` names published weights: `default`, or MODEL/NAME of a known model where no such file exists.
+  /// Whether a recipe's `from` names published weights: `default`, or MODEL/NAME of a known model if no file of that name exists.
   bool is_reference(const std::string& from) const;
 
  private:
@@ -80,9 +80,9 @@ class WeightRegistry {
 
 struct Recipe;
 
-/// Finds what weights.load names in the registry: MODEL/NAME, or `default`, the model's default set (WeightSource::published), and
-/// what the registry says of the model itself (WeightsSection::model_default). Throws (kRecipe) for an unknown name, (kInput)
-/// where the file has not been fetched, saying which file to put where.
+/// Looks up published weights in the registry: MODEL/NAME or `default` of weights.load sets WeightSource::published, the model's default
+/// set sets WeightsSection::model_default. Throws (kRecipe) for an unknown name, and (kInput), with the path to put it, if the file has not
+/// been fetched.
 void resolve_weights(Recipe& recipe, const WeightRegistry& registry);
 
 }  // namespace galley

@@ -10,7 +10,7 @@ const YamlNode* map_or_null(const YamlNode* node) { return node && node->is_map(
 
 class Writer : public OptionVisitor {
  public:
-  // Without `defaults` all keys are written; with them, those that differ. `shape`: defaults of sections that are absent by default.
+  // Without `defaults`, writes all keys; with them, keys that differ. `shape`: defaults of sections that are absent by default.
   Writer(YamlNode& out, const YamlNode* defaults, const YamlNode* shape, bool make_absent = false)
       : out_(out), defaults_(defaults), shape_(shape), make_absent_(make_absent) {}
 
@@ -115,7 +115,7 @@ class Writer : public OptionVisitor {
   }
 
   void leaf(const OptionInfo& info, YamlNode node) {
-    if (absent_) node = YamlNode();  // an optional that was made only to be seen
+    if (absent_) node = YamlNode();  // an absent optional, created for its keys
     absent_ = false;
     if (!same_as_default(info, node)) out_.at(info.name) = std::move(node);
   }
@@ -162,7 +162,7 @@ YamlNode write_options(const Options& value, const Options& defaults, DumpForm f
 
 void copy_places(YamlNode& tree, const YamlNode& origin) {
   if (tree.kind != origin.kind) {
-    // A list of one that was written without brackets stands at the value.
+    // A one-item list written without brackets has the place of the value.
     if (tree.is_list() && tree.items.size() == 1) copy_places(tree.items[0], origin);
     if (tree.is_list() || tree.is_scalar()) tree.place = origin.place;
     return;

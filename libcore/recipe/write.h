@@ -1,5 +1,5 @@
 #pragma once
-// Structs as trees: the writer behind dumps and defaults. Internal to this room.
+// Writes structs as trees, for dumps and defaults. Internal to this room.
 
 #include <vector>
 
@@ -12,10 +12,10 @@ enum class WriteMode {
   kFull,   ///< Every key; an absent optional is null.
   kShape,  ///< As kFull, but absent optional sections are written with their defaults.
 };
-/// All values of a struct. kShape changes `value`: it makes what is absent.
+/// All values of a struct as a tree. kShape changes `value`: it creates absent optionals.
 YamlNode write_tree(Options& value, WriteMode mode);
 
-/// The parts of a command-line list "1,16", each with its place.
+/// Splits a command-line list such as "1,16" into scalars with their places.
 std::vector<YamlNode> split_commas(const YamlNode& scalar);
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-// The tree as text. Strings are quoted where YAML or the schema could read them as something else.
+// Writes a tree as text. Quotes strings that YAML or the schema could read as another type.
 
 #include <algorithm>
 #include <cstdio>
@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-constexpr size_t kFlowWidth = 110;  // longest map or list of maps that stands on one line
+constexpr size_t kFlowWidth = 110;  // longest map or list of maps written on one line
 
 bool is_plain(std::string_view text) {
   if (text.empty() || text == "null" || text == "Null" || text == "NULL") return false;
@@ -22,8 +22,8 @@ bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [&](char c) { return inner(c) || c == ' '; });
 }
 
-/// Would the reader, which counts brackets and the commas between them before it knows of quotes, take this string for deep or endless
-/// nesting?
+/// Whether check_text of the parser, which counts brackets and commas without regard to quotes, would reject this string as too deeply
+/// nested.
 bool looks_nested(std::string_view text) {
   int64_t depth = 0, deepest = 0;
   for (const char c : text) {
@@ -33,9 +33,9 @@ bool looks_nested(std::string_view text) {
   return depth > 0 || deepest > 32 || std::count(text.begin(), text.end(), ',') > 1000;
 }
 
-// The escape of a character that must not stand in quotes as it is; empty for the others. Not printable by YAML 1.2 (5.1): the control
-// characters of ASCII and Latin-1, U+FEFF within a document, U+FFFE and U+FFFF. U+0085, U+2028 and U+2029 are line breaks to readers of
-// YAML 1.1; U+00A0 cannot be told from a space.
+// The escape of a character that must be escaped in quotes; empty for others. Not printable in YAML 1.2 (section 5.1): the control
+// characters of ASCII and Latin-1, U+FEFF within a document, U+FFFE and U+FFFF. U+0085, U+2028 and U+2029 are line breaks in
+// YAML 1.1; U+00A0 looks like a space.
 std::string escape_of(uint32_t code) {
   switch (code) {
     case '"': return "\\\"";
@@ -114,7 +114,7 @@ class Emitter {
     return std::any_of(list.items.begin(), list.items.end(), [](const YamlNode& item) { return item.is_map() || item.is_list(); });
   }
 
-  // Components stand on one line, sections are blocks; with origins every key has a line of its own for its comment.
+  // Components are written on one line, sections as blocks. With origins, each key has its own line for the comment.
   bool on_one_line(const YamlNode& node, bool in_list) const {
     if (node.is_map()) {
       if (node.entries.empty()) return true;
@@ -157,7 +157,7 @@ class Emitter {
       if (on_one_line(item, true)) {
         line(margin + "- " + flow(item), item.place);
       } else if (item.is_map()) {
-        // The first key follows the dash.
+        // The first key is on the line of the dash.
         const size_t begin = out_.size();
         block(item, indent + 2);
         out_[begin + indent] = '-';

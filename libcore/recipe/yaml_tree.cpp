@@ -14,7 +14,7 @@
 namespace galley {
 namespace {
 
-// Lines longer than this are shown in part: their start, or nothing where the place lies beyond.
+// Error messages show at most this many characters of a line, and nothing if the place is after them.
 constexpr size_t kExcerptWidth = 160;
 
 std::string_view line_of(std::string_view text, int line) {
@@ -40,13 +40,13 @@ int characters(std::string_view utf8) {
   throw place.mark(error);
 }
 
-// What the parser must never see: tabs, control characters, bytes that are no UTF-8; and brackets nested without end or with very
-// many commas, because its scanner queues all of a bracket's tokens before the first event.
+// Rejects text that must not reach yaml-cpp: tabs, control characters, bytes that are not UTF-8; and deeply nested brackets or brackets
+// with very many commas, since its scanner queues all tokens of a bracket before the first event.
 void check_text(const std::shared_ptr<const TextSource>& source, const YamlLimits& limits) {
   const std::string& text = source->text;
   const auto place = [&](int line, int column) { return TextPlace{source, line, column, 1}; };
   if (static_cast<int64_t>(text.size()) > limits.bytes) {
-    Error error(ErrorCode::kRecipe, cat("the file has ", text.size(), " bytes, more than the ", limits.bytes, " that a recipe may have"));
+    Error error(ErrorCode::kRecipe, cat("the file has ", text.size(), " bytes; a recipe may have at most ", limits.bytes));
     error.at({source->name, 0, 0});
     throw error;
   }
@@ -54,7 +54,7 @@ void check_text(const std::shared_ptr<const TextSource>& source, const YamlLimit
   int64_t brackets = 0, commas = 0;
   for (size_t i = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; i < text.size();) {
     const char c = text[i];
-    if (c == '\t') fail_at(place(line, column), "a tab: YAML is indented with spaces", "use spaces (\\t within double quotes)");
+    if (c == '\t') fail_at(place(line, column), "a tab; YAML is indented with spaces", "use spaces (\\t within double quotes)");
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r') || c == 0x7F) {
       fail_at(place(line, column), cat("control character ", static_cast<int>(c), ": a recipe is plain text"));
     }
@@ -72,14 +72,14 @@ void check_text(const std::shared_ptr<const TextSource>& source, const YamlLimit
     if (c == '\n') {
       ++line;
       column = 1;
-      // Brackets within comments and quotes need not be paired; real nesting goes on over lines only little by little.
+      // Brackets in comments and quotes may be unpaired, so limit the count that carries over to the next line.
       brackets = std::min(brackets, 2 * limits.depth);
     }
   }
 }
 
-// yaml-cpp (0.6 to 0.8) makes a single byte, 85 or A0, of the escapes \N and \_. The source is valid UTF-8, so that a byte outside a
-// sequence can come from nothing else.
+// yaml-cpp (0.6 to 0.8) turns the escapes \N and \_ into a single byte, 85 or A0. The source is valid UTF-8, so a byte outside a
+// sequence has no other origin.
 std::string with_escapes_in_utf8(const std::string& value) {
   if (find_invalid_utf8(value) == std::string_view::npos) return value;
   std::string text;
@@ -92,7 +92,7 @@ std::string with_escapes_in_utf8(const std::string& value) {
   return text;
 }
 
-// How to write the escape that yaml-cpp refuses with this message; empty for other messages.
+// The suggestion for an escape that yaml-cpp rejects with this message; empty for other messages.
 std::string cure_of_escape(std::string_view message) {
   if (message.starts_with("unknown escape character")) return "write \\\\ for a backslash, or put the text in single quotes";
   if (message.starts_with("bad character found while scanning hex")) return "\\x takes 2 hexadecimal digits, \\u takes 4, \\U takes 8";
@@ -110,7 +110,7 @@ struct Anchored {
 class TreeBuilder : public YAML::EventHandler {
  public:
   TreeBuilder(std::shared_ptr<const TextSource> source, const YamlLimits& limits) : source_(std::move(source)), limits_(limits) {
-    // Looked up for every scalar: searching the text each time would be quadratic.
+    // Index of line starts: searching the text for every scalar would take quadratic time.
     const std::string& text = source_->text;
     for (size_t begin = 0; begin <= text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
@@ -122,13 +122,13 @@ class TreeBuilder : public YAML::EventHandler {
   YamlNode take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (++documents_ > 1) fail_at(place(mark), "a second document: a recipe is one document", "remove the line '---' and what follows");
+    if (++documents_ > 1) fail_at(place(mark), "a second document; a recipe is one document", "remove the line '---' and what follows");
   }
   void OnDocumentEnd() override {}
   void OnAnchor(const YAML::Mark&, const std::string&) override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    if (wants_key()) fail_at(place(mark), "a key is missing or null", "write the key in quotes if it is meant as text");
+    if (wants_key()) fail_at(place(mark), "a key is missing or null", "write the key in quotes if it is a text");
     YamlNode node;
     node.place = place(mark);
     add(std::move(node), anchor, 1, 0);
@@ -137,7 +137,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
     check_tag(mark, tag, true);
     if (value.find('\0') != std::string::npos) {
-      fail_at(place(mark), "a zero byte (\\0): names and paths cannot contain one", "remove the escape");
+      fail_at(place(mark), "a zero byte (\\0); names and paths cannot contain one", "remove the escape");
     }
     YamlNode node = YamlNode::scalar_of(with_escapes_in_utf8(value), tag == "!");
     node.place = place(mark);
@@ -155,7 +155,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
-    if (found == anchors_.end() || !found->second.complete) fail_at(place(mark), "an alias within the value that it stands for (a cycle)");
+    if (found == anchors_.end() || !found->second.complete) fail_at(place(mark), "an alias within the value of its own anchor (a cycle)");
     const Anchored& target = found->second;
     if (wants_key() && target.node.is_scalar()) {
       YamlNode key = target.node;
@@ -165,7 +165,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (wants_key()) fail_at(place(mark), "a key must be text, not a list or a map");
     if (static_cast<int64_t>(stack_.size()) + target.height > limits_.depth) too_deep(place(mark));
     count(target.size, place(mark));
-    YamlNode node = target.node;  // within bounds: counted first
+    YamlNode node = target.node;  // copied after the count, which checks the limits
     attach(std::move(node), target.size, target.height);
   }
 
@@ -178,7 +178,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnSequenceEnd() override { close(); }
   void OnMapEnd() override {
     Frame& frame = stack_.back();
-    // Merge keys: keys of the map itself win, then the first of several merged maps.
+    // Merge keys: keys of the map itself take precedence, then the first of several merged maps.
     for (YamlNode& merged : frame.merges) {
       for (YamlNode::Entry& entry : merged.entries) {
         if (frame.keys.insert(entry.key).second) frame.node.entries.push_back(std::move(entry));
@@ -212,7 +212,7 @@ class TreeBuilder : public YAML::EventHandler {
     const size_t at = static_cast<size_t>(where.column - 1);
     const bool marked = at < line.size() && line[at] == '!';
     if (marked || !(tag.empty() || tag == "?" || (scalar && tag == "!"))) {
-      fail_at(where, cat("a tag", tag.size() > 1 ? cat(" (", tag, ")") : "", ": types come from the schema"), "remove the tag");
+      fail_at(where, cat("a tag", tag.size() > 1 ? cat(" (", tag, ")") : "", "; types come from the schema"), "remove the tag");
     }
   }
 
@@ -293,7 +293,7 @@ class TreeBuilder : public YAML::EventHandler {
       maps.push_back(std::move(node));
     }
     for (YamlNode& map : maps) {
-      if (!map.is_map()) fail_at(frame.key.place, "'<<' wants an alias of a map, or a list of such aliases");
+      if (!map.is_map()) fail_at(frame.key.place, "'<<' must be an alias of a map, or a list of such aliases");
       frame.merges.push_back(std::move(map));
     }
   }
@@ -317,7 +317,7 @@ Error& TextPlace::mark(Error& error) const {
   error.at({source->name, line, characters(text.substr(0, before)) + 1});
   if (!text.empty() && before < kExcerptWidth) {
     const std::string_view marked = text.substr(before, static_cast<size_t>(std::max(1, width)));
-    // Cut between characters, never within one.
+    // Cut between UTF-8 characters.
     size_t end = std::min(text.size(), kExcerptWidth);
     while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
     error.excerpt(std::string(text.substr(0, end)), std::max(1, std::min(characters(marked), static_cast<int>(kExcerptWidth - before))));

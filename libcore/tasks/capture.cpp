@@ -16,10 +16,10 @@ Value TaskCapture::field(const std::string& name) {
   if (type == fields_.end()) {
     std::string names;
     for (const auto& [known, unused] : fields_) names += (names.empty() ? "" : ", ") + known;
-    throw Error(ErrorCode::kRecipe, cat("the model or its task takes a field `", name, "`, which the data do not give; they give ",
+    throw Error(ErrorCode::kRecipe, cat("the model or its task needs a field `", name, "`, which the data do not have; they have ",
                                         names.empty() ? "none" : names))
         .key("data")
-        .suggest("a pipeline item {type: rename, from: NAME, to: " + name + "}");
+        .suggest("add a pipeline item {type: rename, from: NAME, to: " + name + "}");
   }
   return declared_.emplace(name, builder_.input(name, type->second)).first->second;
 }
@@ -61,7 +61,7 @@ void TaskCapture::result(const std::string& name, Value value) {
 CapturedResults TaskCapture::finish() {
   if (objective_) graph_.add_output("loss", objective_);
   for (const auto& [name, part] : parts_) {
-    if (parts_.size() == 1) break;  // it is the objective
+    if (parts_.size() == 1) break;  // a single part is the objective itself
     captured_.losses.push_back(name);
     graph_.add_output("loss." + name, part);
   }

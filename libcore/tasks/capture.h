@@ -1,5 +1,5 @@
 #pragma once
-// TaskCapture: what a task captures with: the batch's fields, the recipe's model, and what becomes of its results.
+// TaskCapture: the interface that a task uses to capture its graph: fields of the batch, the recipe's model, losses, metrics and results.
 
 #include <map>
 #include <string>
@@ -11,34 +11,36 @@
 
 namespace galley {
 
-/// Graph outputs by what they mean. The sum of a metric is an array of one value a sample or position; an evaluation adds the rows of
-/// valid samples.
+/// The outputs of a graph by meaning. The output of a metric has one value per sample or position; an evaluation adds the rows of valid
+/// samples.
 struct CapturedResults {
-  std::vector<std::string> losses;                        ///< Parts of the objective by name, where it has several: outputs "loss.NAME".
-  std::vector<std::pair<std::string, std::string>> sums;  ///< Metric and output.
-  std::vector<std::string> results;                       ///< Names of outputs.
+  std::vector<std::string> losses;                        ///< Names of the parts of the objective, if it has several. Output: "loss.NAME".
+  std::vector<std::pair<std::string, std::string>> sums;  ///< Metrics and their outputs.
+  std::vector<std::string> results;                       ///< Names of the other outputs.
 };
 
+/// Captures the graph of a task.
 class TaskCapture {
  public:
   /// Captures into `graph`; graph, model and info must outlive it. `fields`: the types of a batch's tensors by name.
   TaskCapture(Graph& graph, const Component& model, const ModelInfo& info, std::map<std::string, TensorType> fields,
               BuilderOptions options);
 
-  /// A tensor of the batch; declares the feed when first asked for. Throws Error (exit 3), naming the fields there are, where the data do
-  /// not give it.
+  /// A tensor of the batch. The first call for a field declares the graph input. Throws Error (exit 3) that lists the fields of the data if
+  /// they do not include this one.
   Value field(const std::string& name);
-  /// The recipe's model on the fields that its inputs name; a model of one input takes `input`. The main result is the first.
+  /// The results of the recipe's model, the main result first. Its inputs are the fields of the same names; a model with one input reads
+  /// the field `input`.
   const NamedValues& model();
   const ModelInfo& info() const { return info_; }
   Builder& builder() { return builder_; }
 
-  /// A part of the objective: a scalar, mean over the batch. The objective is the sum of the parts by their weights; a training logs each
-  /// part without its weight where there are several. Names are unique.
+  /// Adds a part of the objective: a scalar, the mean over the batch. The objective is the weighted sum of the parts. If there are several,
+  /// training logs each part without its weight. Names must be unique.
   void loss(const std::string& name, Value mean, double weight = 1);
-  /// A metric's values, [N,...]: their mean over all elements of all valid samples.
+  /// Adds a metric, the mean of `values` [N,...] over all elements of all valid samples.
   void sum(std::string_view metric, Value values);
-  /// A result for collectors, comparisons and predictions.
+  /// Adds a result for collectors, comparisons and predictions.
   void result(const std::string& name, Value value);
 
   /// Ends the capture: the objective becomes the output "loss".
@@ -54,11 +56,11 @@ class TaskCapture {
   std::map<std::string, Value> declared_;
   NamedValues results_;
   Value objective_;
-  NamedValues parts_;  // of it
+  NamedValues parts_;  // parts of the objective
   CapturedResults captured_;
 };
 
-/// What prediction gives: the model's results, the main one named "output" unless the model names its outputs.
+/// Captures the results for prediction: those of the model. The main one is called "output" unless the model names its outputs.
 void capture_results(TaskCapture& capture);
 
 }  // namespace galley

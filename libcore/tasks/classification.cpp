@@ -1,4 +1,4 @@
-// Classification: one class a sample.
+// Classification: one class per sample.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@ namespace galley {
 namespace {
 
 constexpr std::string_view kLabel = "label";
-constexpr int64_t kManyClasses = 5;  // top5 of fewer says nothing
+constexpr int64_t kManyClasses = 5;  // top5 of at most five classes is always 100 %
 constexpr MetricInfo kMetrics[] = {
     {.name = "loss"},
     {.name = "top1", .unit = "%", .larger_is_better = true, .ranks = true},
@@ -25,7 +25,7 @@ class Accuracy : public Collector {
   void add(const std::map<std::string, Tensor>& results, const Batch& batch) override {
     samples_ += batch.valid;
     const Tensor& labels = batch.at(std::string(kLabel));
-    if (labels.dtype() != DType::kI64) return;  // mixed: no class is true alone
+    if (labels.dtype() != DType::kI64) return;  // mixed labels have no single true class
     const Tensor& scores = results.at("scores");
     const int64_t classes = scores.shape()[1];
     for (int64_t n = 0; n < batch.valid; ++n) counts_.add(scores.data_as<float>() + n * classes, classes, labels.data_as<int64_t>()[n]);
@@ -44,7 +44,7 @@ class Accuracy : public Collector {
   int64_t samples_ = 0;
 };
 
-/// The best classes by softmax.
+/// Shows the classes with the highest softmax scores.
 class TopClasses : public Presenter {
  public:
   explicit TopClasses(PresentContext context) : context_(std::move(context)) {}
@@ -72,7 +72,7 @@ class TopClasses : public Presenter {
     int64_t index;
     double score;
   };
-  /// Best first; equal scores: lower index first.
+  /// Highest score first; equal scores by index.
   std::vector<Ranked> rank(const float* logits, int64_t classes) const {
     double total = 0;
     const double highest = *std::max_element(logits, logits + classes);
@@ -96,9 +96,9 @@ class TopClasses : public Presenter {
 class Classification : public Task {
  public:
   explicit Classification(const TaskModel& model) : loss_(task_loss("classification", model, "cross_entropy")) {
-    loss_target(loss_, model.output);  // throws where the output has no classes
-    GALLEY_CHECK(model.output.shape.rank() == 2, "the task classification takes outputs [N,classes], the model gives ", model.output,
-                 "; for a class a position: task: segmentation or language_modeling");
+    loss_target(loss_, model.output);  // throws if the output has no classes
+    GALLEY_CHECK(model.output.shape.rank() == 2, "the task classification needs outputs [N,classes], not ", model.output,
+                 "; for one class per position write task: segmentation or language_modeling");
     classes_ = model.output.shape[1];
     metrics_.assign(std::begin(kMetrics), std::end(kMetrics));
     metrics_.back().by_default = classes_ > kManyClasses;

@@ -1,5 +1,5 @@
 #pragma once
-// What tasks share whose field `target` has the shape of the model's output.
+// Base of the tasks whose field `target` has the shape of the model's output.
 
 #include "libcore/tasks/kinds.h"
 

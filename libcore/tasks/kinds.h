@@ -1,5 +1,5 @@
 #pragma once
-// The options of the tasks, for the table, and what their files share.
+// The options of the tasks, for the table of tasks, and functions that several tasks use.
 
 #include "libcore/nn/loss.h"
 #include "libcore/tasks/capture.h"
@@ -7,30 +7,35 @@
 
 namespace galley {
 
+/// One class per sample.
 struct ClassificationTask : TaskOptions {
   void options(OptionVisitor&) override {}
   std::unique_ptr<Options> clone() const override { return std::make_unique<ClassificationTask>(*this); }
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
+/// Numbers of the shape of the output.
 struct RegressionTask : TaskOptions {
   void options(OptionVisitor&) override {}
   std::unique_ptr<Options> clone() const override { return std::make_unique<RegressionTask>(*this); }
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
+/// Any number of classes per sample.
 struct MultiLabelTask : TaskOptions {
   void options(OptionVisitor&) override {}
   std::unique_ptr<Options> clone() const override { return std::make_unique<MultiLabelTask>(*this); }
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
+/// The next token at each position.
 struct LanguageModelingTask : TaskOptions {
   void options(OptionVisitor&) override {}
   std::unique_ptr<Options> clone() const override { return std::make_unique<LanguageModelingTask>(*this); }
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
+/// One class per pixel.
 struct SegmentationTask : TaskOptions {
   void options(OptionVisitor&) override {}
   std::unique_ptr<Options> clone() const override { return std::make_unique<SegmentationTask>(*this); }
@@ -38,11 +43,11 @@ struct SegmentationTask : TaskOptions {
   std::span<const MetricInfo> metrics() const override;
 };
 
-/// The recipe's loss, or `usual` where it has none. Throws (exit 3) where the recipe's is of another type.
+/// The recipe's loss, or one of type `usual` if the recipe has none. Throws (exit 3) if the recipe's loss has another type.
 Component task_loss(std::string_view task, const TaskModel& model, std::string_view usual);
-/// Throws Error (kNumeric), naming the sample and the element, where an output is not finite.
+/// Throws Error (kNumeric) with the sample and the element if a value of the output is not finite.
 void check_finite_output(const Tensor& output, const std::string& sample);
-/// The objective of all results: the main one's loss, and those of auxiliary heads by their weights.
+/// Captures the objective: the loss of the main result plus the weighted losses of auxiliary heads.
 void capture_losses(TaskCapture& capture, const Component& loss, const std::string& target);
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-// Language modelling: the next token at every position.
+// Language modelling: predicts the next token at every position.
 #include <cmath>
 #include <numbers>
 
@@ -9,7 +9,7 @@ namespace galley {
 namespace {
 
 constexpr std::string_view kLabel = "label";
-// Bits of a token: of a character by the tokenizer char, of a byte by byte.
+// Bits are per token: per character with the tokenizer char, per byte with the tokenizer byte.
 constexpr MetricInfo kMetrics[] = {
     {.name = "loss"},
     {.name = "perplexity", .ranks = true},
@@ -18,7 +18,7 @@ constexpr MetricInfo kMetrics[] = {
     {.name = "top5", .unit = "%", .larger_is_better = true, .by_default = false},
 };
 
-/// Sums over the tokens that count: those whose label is not negative.
+/// Sums over the tokens whose label is not negative. Others are ignored.
 class TokenMetrics : public Collector {
  public:
   explicit TokenMetrics(std::vector<std::string> names) : names_(std::move(names)) {
@@ -63,8 +63,7 @@ class TokenMetrics : public Collector {
 class LanguageModeling : public Task {
  public:
   explicit LanguageModeling(const TaskModel& model) : loss_(over_last_dimension(task_loss("language_modeling", model, "cross_entropy"))) {
-    GALLEY_CHECK(model.output.shape.rank() == 3, "the task language_modeling takes outputs [N,T,vocabulary], the model gives ",
-                 model.output);
+    GALLEY_CHECK(model.output.shape.rank() == 3, "the task language_modeling needs outputs [N,T,vocabulary], not ", model.output);
     positions_ = model.output.shape[1];
     vocabulary_ = model.output.shape[2];
   }

@@ -1,5 +1,5 @@
 #pragma once
-// MetricSums: the metrics of a task over the batches of one evaluation.
+// MetricSums: accumulates the metrics of a task over the batches of one evaluation.
 
 #include <functional>
 #include <memory>
@@ -11,14 +11,15 @@
 
 namespace galley {
 
+/// The metrics of one evaluation.
 class MetricSums {
  public:
-  /// `names`: of metric_names(task, ...). `results`: what the outputs of the evaluation's graph mean.
+  /// `names`: from metric_names(task, ...). `results`: the meanings of the outputs of the evaluation's graph.
   MetricSums(const Task& task, std::vector<std::string> names, const CapturedResults& results);
-  /// Adds the first `batch.valid` samples of a batch. `output` gives the graph's outputs for it by name.
+  /// Adds the first `batch.valid` samples of a batch. `output` returns an output of the graph for this batch by name.
   void add(const std::function<Tensor(const std::string&)>& output, const Batch& batch);
   int64_t samples() const { return samples_; }
-  /// In the order of the names. Throws Error (kNumeric) where no sample was added.
+  /// The metrics in the order of the names. Throws Error (kNumeric) if no sample was added.
   MetricValues values() const;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Metrics of an evaluation: sums over samples, never means of batch means, so that the result does not depend on the batch size.
+// Metrics of an evaluation. They are sums over samples, not means of batch means, so that results do not depend on the batch size.
 
 #include <string>
 #include <string_view>
@@ -11,7 +11,7 @@ namespace galley {
 /// Names and values in a fixed order: {"loss", 0.31}, {"top1", 91.2}.
 using MetricValues = std::vector<std::pair<std::string, double>>;
 
-/// The value of that name, or NaN.
+/// The value of a metric, or NaN if there is none of that name.
 double find_metric(const MetricValues& values, std::string_view name);
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-// Multi-label classification: for each class, whether the sample has it.
+// Multi-label classification: decides for each class whether the sample has it.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-/// The labels that a sample has, most probable first.
+/// Shows the labels of a sample, most probable first.
 class Labels : public Presenter {
  public:
   explicit Labels(PresentContext context) : context_(std::move(context)) {}

@@ -1,14 +1,14 @@
 #pragma once
-// How often the true class is among the highest scores.
+// Top-k accuracy: counts how often the true class is among the highest scores.
 
 #include <cmath>
 #include <cstdint>
 
 namespace galley {
 
-/// Counts of rows whose true class ranks first, and among the first five. Rank: the number of classes that score higher, plus those of
-/// equal score and lower index, as torch.topk breaks ties on the CPU in practice; a NaN score ranks below all, and so does a label that is
-/// no class.
+/// Counts of rows whose true class ranks first, and among the first five. The rank is the number of classes with a higher score, or an
+/// equal score and a lower index (torch.topk on the CPU breaks ties in the same way in practice). Rows whose true class has the score NaN,
+/// and labels that are not classes, are not counted.
 struct RankCounts {
   int64_t top1 = 0, top5 = 0;
 

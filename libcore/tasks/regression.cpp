@@ -1,4 +1,4 @@
-// Regression: numbers of the output's shape.
+// Regression: predicts numbers of the shape of the output.
 #include <nlohmann/json.hpp>
 
 #include "libcore/tasks/elementwise.h"
@@ -6,7 +6,7 @@
 namespace galley {
 namespace {
 
-/// The numbers of a sample.
+/// Shows the numbers of a sample.
 class Numbers : public Presenter {
  public:
   std::vector<std::string> columns() const override { return {"index", "value"}; }

@@ -1,4 +1,4 @@
-// Semantic segmentation: a class for each pixel, or for each position of any dense output.
+// Semantic segmentation: one class per pixel, or per position of any dense output.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -18,16 +18,16 @@ constexpr MetricInfo kMetrics[] = {
     {.name = "pixel_accuracy", .unit = "%", .larger_is_better = true},
 };
 
-/// How scores [N, a..., C, b...] are walked: `outer` positions before the dimension of the classes and `inner` after it.
+/// Strides of scores [N, a..., C, b...]: `outer` positions before the dimension of the classes, `inner` positions after it.
 struct ClassLines {
   ClassLines(const Shape& scores, int axis) : classes(scores[axis]) {
     for (int i = 1; i < axis; ++i) outer *= scores[i];
     for (int i = axis + 1; i < scores.rank(); ++i) inner *= scores[i];
   }
   int64_t positions() const { return outer * inner; }
-  /// The scores of position p of a sample that starts at `sample`; the next class is `inner` further on.
+  /// The scores of position p of the sample at `sample`; the distance between classes is `inner`.
   const float* line(const float* sample, int64_t p) const { return sample + p / inner * classes * inner + p % inner; }
-  /// The class of the highest score; equal ones: the lowest. -1 where a score is NaN.
+  /// The class with the highest score, the lowest index among equal ones; -1 if a score is NaN.
   int64_t best(const float* sample, int64_t p) const {
     const float* at = line(sample, p);
     int64_t winner = 0;
@@ -41,7 +41,7 @@ struct ClassLines {
   int64_t classes = 0, outer = 1, inner = 1;
 };
 
-/// Counts of (true class, predicted class) over all pixels that have a class.
+/// The confusion matrix: counts of (true class, predicted class) over all pixels that have a class.
 class Confusion : public Collector {
  public:
   Confusion(std::vector<std::string> names, int64_t classes, int axis, int64_t ignored)
@@ -64,7 +64,7 @@ class Confusion : public Collector {
     }
   }
 
-  /// miou: the mean of intersection over union of the classes that occur in labels or predictions.
+  /// miou is the mean intersection over union of the classes that occur in labels or predictions.
   void finish(MetricValues& values) const override {
     if (pixels_ == 0) fail(ErrorCode::kNumeric, "no pixel with a class was evaluated");
     const auto count = [&](int64_t label, int64_t predicted) { return counts_[static_cast<size_t>(label * classes_ + predicted)]; };
@@ -95,7 +95,7 @@ class Confusion : public Collector {
   int64_t pixels_ = 0;
 };
 
-/// The 256 colours of Pascal VOC's masks: the bits of the index, spread over red, green and blue from the highest on.
+/// The 256 colours of Pascal VOC masks: the bits of the index, distributed over red, green and blue from the highest bit down.
 std::vector<Color> voc_palette() {
   std::vector<Color> palette;
   for (int index = 0; index < 256; ++index) {
@@ -108,11 +108,12 @@ std::vector<Color> voc_palette() {
   return palette;
 }
 
-/// The mask on the canvas, a pixel by nearest neighbours for each of the image: Mask::kNoClass where the model saw nothing of the image.
-/// The mask covers the pixels that the model took, whatever its own size.
+/// Resamples a mask to the canvas by nearest neighbours. The mask, of any size, covers the pixels that the model received; others become
+/// Mask::kNoClass.
 Image place(const Image& mask, const Canvas& canvas) {
   if (!canvas.seen) {
-    throw Error(ErrorCode::kRecipe, "an item of the pipeline (auto_augment) moves pixels, so that the mask has no known place in the image")
+    throw Error(ErrorCode::kRecipe,
+                "an item of the pipeline (auto_augment) moves pixels, so the position of the mask in the image is unknown")
         .key("data.val.pipeline")
         .suggest("remove the item, or predict without --draw");
   }
@@ -132,7 +133,7 @@ Image place(const Image& mask, const Canvas& canvas) {
   return out;
 }
 
-/// Half the image, half the colours of the classes; the image alone where there is no class.
+/// Mixes the image and the colours of the classes in equal parts. Pixels without a class are unchanged.
 Image blend(const Image& image, const Image& classes, const std::vector<Color>& palette) {
   Image out(DType::kU8, image.height(), image.width(), 3);
   for (int64_t i = 0; i < out.area(); ++i) {
@@ -146,7 +147,7 @@ Image blend(const Image& image, const Image& classes, const std::vector<Color>& 
   return out;
 }
 
-/// A mask of the best classes, and the share of the pixels that each has.
+/// Shows a mask of the predicted classes and the share of pixels of each class.
 class MaskPresenter : public Presenter {
  public:
   MaskPresenter(PresentContext context, int axis) : context_(std::move(context)), axis_(axis) {}
@@ -163,7 +164,7 @@ class MaskPresenter : public Presenter {
       const int64_t best = lines.best(scores.data_as<float>(), p);
       if (best < 0)
         throw Error(ErrorCode::kNumeric, cat(sample, ": the model's output for pixel ", p, " is nan"))
-            .suggest("galley-weights verify looks for damage in the weights");
+            .suggest("check the weights with galley-weights verify");
       mask.as<uint8_t>()[p] = static_cast<uint8_t>(best);
       ++pixels[static_cast<size_t>(best)];
     }
@@ -177,7 +178,7 @@ class MaskPresenter : public Presenter {
   }
 
  private:
-  /// The classes by their share of the pixels, largest first.
+  /// The classes by their share of pixels, largest first.
   Presentation shares(const std::vector<int64_t>& pixels, int64_t area) const {
     std::vector<int64_t> order;
     for (size_t c = 0; c < pixels.size(); ++c)
@@ -205,10 +206,10 @@ class MaskPresenter : public Presenter {
 class Segmentation : public Task {
  public:
   explicit Segmentation(const TaskModel& model) : loss_(task_loss("segmentation", model, "cross_entropy")), output_(model.output) {
-    loss_target(loss_, output_);  // throws where the output has no classes
+    loss_target(loss_, output_);  // throws if the output has no classes
     axis_ = class_axis(loss_, output_);
-    GALLEY_CHECK(output_.shape.rank() > 2, "the task segmentation takes outputs [N,classes,H,W], the model gives ", output_,
-                 "; for a class a sample: task: classification");
+    GALLEY_CHECK(output_.shape.rank() > 2, "the task segmentation needs outputs [N,classes,H,W], not ", output_,
+                 "; for one class per sample write task: classification");
     classes_ = output_.shape[axis_];
   }
   std::string_view name() const override { return "segmentation"; }

@@ -1,4 +1,4 @@
-// The table of tasks, which task `auto` means, and the names of metrics.
+// The table of tasks, the choice of the task `auto`, and the names of metrics.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kNoTask = "";
 
-/// The task that a model and a loss belong to; kNoTask where they do not say.
+/// The task of a model and a loss; kNoTask if they do not determine one.
 std::string_view auto_task(const TaskModel& model) {
   if (model.loss.as<MseParams>() != nullptr) return "regression";
   if (model.loss.as<BceWithLogitsParams>() != nullptr) return "multi_label";
@@ -24,7 +24,7 @@ std::string_view auto_task(const TaskModel& model) {
   return rank > 2 ? "segmentation" : "classification";
 }
 
-/// "ema/top1" -> "top1"
+/// "ema/top1" -> "top1".
 std::string_view without_prefix(std::string_view metric) {
   const size_t slash = metric.rfind('/');
   return slash == std::string_view::npos ? metric : metric.substr(slash + 1);
@@ -34,12 +34,13 @@ std::string_view without_prefix(std::string_view metric) {
 
 ComponentKinds tasks() {
   static constexpr std::array<ComponentKind, 5> kKinds{{
-      {"classification", "one class a sample: outputs [N,classes], field label [N]", make_options<ClassificationTask>},
+      {"classification", "one class per sample: outputs [N,classes], field label [N]", make_options<ClassificationTask>},
       {"regression", "numbers: outputs and field target of the same shape", make_options<RegressionTask>},
-      {"multi_label", "any number of classes a sample: outputs and field target [N,classes] of 0 and 1", make_options<MultiLabelTask>},
+      {"multi_label", "any number of classes per sample: outputs [N,classes], field target [N,classes] of 0 and 1",
+       make_options<MultiLabelTask>},
       {"language_modeling", "the next token at every position: outputs [N,T,vocabulary], field label [N,T]",
        make_options<LanguageModelingTask>},
-      {"segmentation", "one class a pixel: outputs [N,classes,H,W], field label [N,H,W]", make_options<SegmentationTask>},
+      {"segmentation", "one class per pixel: outputs [N,classes,H,W], field label [N,H,W]", make_options<SegmentationTask>},
   }};
   return kKinds;
 }
@@ -71,9 +72,9 @@ int64_t Task::classes() const {
 Component task_loss(std::string_view task, const TaskModel& model, std::string_view usual) {
   if (!model.loss) return make_loss(usual);
   if (model.loss.type != usual) {
-    throw Error(ErrorCode::kRecipe, cat("the task ", task, " takes the loss ", usual, ", the recipe has ", model.loss.type))
+    throw Error(ErrorCode::kRecipe, cat("the task ", task, " needs the loss ", usual, ", but the recipe has ", model.loss.type))
         .key("loss")
-        .suggest(cat("loss=", usual, ", or another task"));
+        .suggest(cat("write loss=", usual, ", or another task"));
   }
   return model.loss;
 }
@@ -83,7 +84,7 @@ void check_finite_output(const Tensor& output, const std::string& sample) {
     const float value = output.data_as<float>()[i];
     if (std::isfinite(value)) continue;
     throw Error(ErrorCode::kNumeric, cat(sample, ": the model's output ", i, " is ", value))
-        .suggest("galley-weights verify looks for damage in the weights");
+        .suggest("check the weights with galley-weights verify");
   }
 }
 
@@ -93,7 +94,7 @@ void capture_losses(TaskCapture& capture, const Component& loss, const std::stri
   capture.loss(results.front().first, build_loss(capture.builder(), loss, results.front().second, wanted));
   for (const auto& [name, weight] : capture.info().loss_weights) {
     const auto found = std::find_if(results.begin(), results.end(), [&, &result = name](const auto& item) { return item.first == result; });
-    GALLEY_ASSERT(found != results.end(), "the model gives no '", name, "' in training");
+    GALLEY_ASSERT(found != results.end(), "the model has no result '", name, "' in training");
     capture.loss(name, build_loss(capture.builder(), loss, found->second, wanted), weight);
   }
 }
@@ -116,7 +117,7 @@ std::vector<std::string> metric_names(const Task& task, const std::vector<std::s
     std::string list;
     for (const std::string& item : all) list += (list.empty() ? "" : ", ") + item;
     if (find_metric_info(name) != nullptr)
-      throw Error(ErrorCode::kRecipe, cat("metric '", name, "' is not one of the task ", task.name(), ", which has: ", list))
+      throw Error(ErrorCode::kRecipe, cat("metric '", name, "' is not a metric of the task ", task.name(), ", which has: ", list))
           .key("metrics");
     throw Error(ErrorCode::kRecipe,
                 cat("unknown metric '", name, "' (known: ", list, ")", near.empty() ? "" : "; did you mean " + near + "?"))

@@ -13,18 +13,18 @@
 namespace galley {
 namespace {
 
-/// A recipe and what its runs use.
+/// A recipe and the objects that its runs use.
 struct Parts {
   explicit Parts(std::unique_ptr<LoadedRecipe> given) : loaded(std::move(given)), session(loaded->recipe) {}
   std::unique_ptr<LoadedRecipe> loaded;
   Session session;
-  std::unique_ptr<DataLoader> loader;  // what=data
-  std::unique_ptr<Workload> work;      // what=forward, train_step
-  std::unique_ptr<Engine> engine;      // what=load
+  std::unique_ptr<DataLoader> loader;  // for what=data
+  std::unique_ptr<Workload> work;      // for what=forward, train_step
+  std::unique_ptr<Engine> engine;      // for what=load
   std::vector<ParameterSpec> parameters;
 };
 
-/// Reads batches of data.train, again and again.
+/// Prepares the work `data`: each run loads a batch of data.train.
 void make_data(Parts& parts, int64_t batch, BenchmarkWork& work) {
   parts.loader = parts.session.loader("train", batch, 0, 0);
   for (const auto& [field, tensor] : parts.loader->layout()) work.row.bytes += static_cast<double>(tensor.bytes());
@@ -32,7 +32,8 @@ void make_data(Parts& parts, int64_t batch, BenchmarkWork& work) {
   work.run = [loader = parts.loader.get()] { loader->next(); };
 }
 
-/// Reads the recipe's weights again and again, to where a forward pass reads them: into the device's memory, in the formats of its kernels.
+/// Prepares the work `load`: each run reads the recipe's weights into device memory, in the formats that the kernels of a forward pass
+/// need.
 void make_load(Parts& parts, BenchmarkWork& work) {
   const Recipe& recipe = parts.loaded->recipe;
   if (recipe.weights.load.empty())
@@ -74,7 +75,7 @@ BenchmarkRow benchmark_row(const Recipe& recipe, const std::string& name, const 
 }
 
 BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::string& name, const BenchmarkCell& cell) {
-  static const int64_t base = resident_bytes();  // of the process before the first one
+  static const int64_t base = resident_bytes();  // of the process before the first cell
   BenchmarkWork work;
   BenchmarkRow& row = work.row;
   row = benchmark_row(loaded->recipe, name, cell);

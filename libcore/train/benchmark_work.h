@@ -1,5 +1,5 @@
 #pragma once
-// A recipe's work at one cell of a benchmark, ready to be timed: forward passes, updates, reading of data, loading of weights.
+// The work of one benchmark cell, ready to be timed: forward passes, updates, loading of data, loading of weights.
 
 #include <memory>
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace galley {
 
-/// The row of a cell before it is measured: what the recipe says of it. `name`: of the recipe.
+/// The row of a cell before the measurement, filled from the recipe. `name`: the name of the recipe.
 BenchmarkRow benchmark_row(const Recipe& recipe, const std::string& name, const BenchmarkCell& cell);
 
-/// Compiles, takes memory, runs twice, and notes the peak of resident memory on the way. Throws Error.
+/// Compiles, allocates memory, runs twice and records the peak of resident memory. Throws Error.
 BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::string& name, const BenchmarkCell& cell);
 
 }  // namespace galley

@@ -8,7 +8,7 @@
 namespace galley {
 namespace {
 
-/// What train.freeze selects: parameters that are not trained, and modules that keep their statistics, if they are batch norms.
+/// The selection of train.freeze: parameters that are not trained, and batch norms that keep their statistics.
 struct Frozen {
   std::set<std::string> parameters, statistics;
 };
@@ -28,7 +28,7 @@ Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
   return frozen;
 }
 
-/// Batch norms that train.freeze selects keep their statistics.
+/// Options with the batch norms that train.freeze selects frozen.
 BuilderOptions builder_options(const Session& session, const BatchTypes& types) {
   BuilderOptions options{.mode = Mode::kTraining};
   if (session.recipe().train.freeze.empty()) return options;
@@ -60,7 +60,7 @@ CapturedModel capture_training(const Session& session, const BatchTypes& types) 
     spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
   model.precision = precision_of(recipe, model.parameters);
   if (std::none_of(model.parameters.begin(), model.parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; })) {
-    throw Error(ErrorCode::kRecipe, "train.freeze leaves no parameter to be trained").key("train.freeze");
+    throw Error(ErrorCode::kRecipe, "train.freeze selects all parameters; at least one must remain trainable").key("train.freeze");
   }
   return model;
 }

@@ -1,12 +1,12 @@
 #pragma once
-// A recipe's model as it is trained.
+// Captures a recipe's model for training.
 
 #include "libcore/infer/session.h"
 
 namespace galley {
 
-/// Forward pass and scalar output "loss" for batches of those types; what train.freeze selects is not trainable. Throws (kRecipe) where
-/// nothing is left to be trained, and for selectors that match nothing.
+/// Captures the forward pass with the scalar output "loss" for batches of these types. Parameters that train.freeze selects are not
+/// trainable. Throws (kRecipe) if no trainable parameter remains, and for selectors that match nothing.
 CapturedModel capture_training(const Session& session, const BatchTypes& types);
 
 }  // namespace galley

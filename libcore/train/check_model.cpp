@@ -38,7 +38,7 @@ void check_durations(const Recipe& recipe, const RunLength& run) {
 
 namespace {
 
-/// The options of transforms, as the loader of the split checks them.
+/// Checks the options of transforms as the loader of the split does.
 void check_transforms(const Recipe& recipe) {
   for (const char* name : {"train", "val", "test"}) {
     const Split* split = recipe.data.find(name);
@@ -60,7 +60,7 @@ void check_model(const Recipe& recipe) {
   const std::unique_ptr<Session> opened = Session::without_data(recipe);
   const Session& session = *opened;
   if (recipe.train.duration) {
-    // Without the data: any number of steps an epoch.
+    // The data are unknown here, so assume any number of steps per epoch.
     const bool timed = recipe.train.duration->unit == DurationUnit::kSeconds;
     check_durations(recipe, {.total_steps = timed ? 0 : 1000,
                              .steps_per_epoch = 10,
@@ -68,7 +68,7 @@ void check_model(const Recipe& recipe) {
                              .tokens_per_step = session.tokens_of(session.usual_types(1, false)) > 0 ? 1.0 : 0.0});
   }
   const int64_t batch = session.info().fixed_batch > 0 ? session.info().fixed_batch : 2;
-  // A recipe that says nothing of training may leave the loss out: it predicts.
+  // A recipe without training keys is for prediction and needs no loss.
   if (session.task_or_null() == nullptr && !recipe.train.optimizer.algorithm && !recipe.train.duration) {
     session.capture_inference(session.usual_types(batch, false));
     return;

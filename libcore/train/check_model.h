@@ -1,5 +1,5 @@
 #pragma once
-// What is wrong with a recipe's model and its training, as far as that is known before data are read.
+// Checks of a recipe's model and training that need no data.
 
 #include "libcore/recipe/recipe.h"
 
@@ -7,11 +7,11 @@ namespace galley {
 
 struct RunLength;
 
-/// Builds the model of a recipe on a batch of two of its usual input, and checks loss, metrics and selectors against it, and the options of
-/// transforms: all that can be known without data. Throws as the tools would.
+/// Builds the model of a recipe for two samples of its default input and checks loss, metrics and selectors with it, and the options of
+/// transforms. Throws the errors that the tools would throw.
 void check_model(const Recipe& recipe);
 
-/// Throws (kRecipe), naming the key, where a duration of the recipe cannot be told in steps of such a run.
+/// Throws (kRecipe) with the key if a duration of the recipe cannot be converted to steps of this run.
 void check_durations(const Recipe& recipe, const RunLength& run);
 
 }  // namespace galley

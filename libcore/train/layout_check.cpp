@@ -15,7 +15,7 @@
 namespace galley {
 namespace {
 
-constexpr double kMarginOfConvolutions = 1.1;  // a convolution counts as better left contiguous where it is faster by that factor
+constexpr double kMarginOfConvolutions = 1.1;  // a convolution is reported if contiguous is faster by this factor
 
 struct Form {
   const char* name;
@@ -27,7 +27,7 @@ constexpr Form kForms[] = {{"contiguous", MemoryFormatChoice::kContiguous},
 
 bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
 
-/// The least time of each node of one program over several runs: what other programs on the machine add is not counted.
+/// The shortest time of each node of one program over several runs, which excludes most of the influence of other processes.
 class NodeClock : public NodeObserver {
  public:
   explicit NodeClock(const Program& program) : program_(&program) {}
@@ -37,7 +37,7 @@ class NodeClock : public NodeObserver {
     marked_.push_back(step.node);
   }
   void after_run(const Program& program) override {
-    for (size_t i = 0; i < marked_.size() && &program == program_; ++i) {  // else the part of an update that only adds gradients
+    for (size_t i = 0; i < marked_.size() && &program == program_; ++i) {  // other programs only accumulate gradients
       const auto [begin, end] = marks_.times(i);
       const double seconds = 1e-9 * static_cast<double>(end - begin);
       const auto [found, is_new] = seconds_.try_emplace(marked_[i], seconds);
@@ -54,11 +54,11 @@ class NodeClock : public NodeObserver {
  private:
   const Program* program_;
   std::map<int, double> seconds_;
-  NodeMarks marks_;          // of the run
-  std::vector<int> marked_;  // their nodes
+  NodeMarks marks_;          // marks of the current run
+  std::vector<int> marked_;  // nodes of the marks
 };
 
-/// A model in one format.
+/// A model in one memory format.
 struct Patient {
   Patient(const Recipe& given, const Form& form, WorkKind kind, const LayoutCheckOptions& options) : recipe(given), name(form.name) {
     recipe.memory_format = form.choice;
@@ -75,10 +75,10 @@ struct Patient {
   Recipe recipe;
   std::string name;
   std::unique_ptr<Session> session;
-  std::unique_ptr<Workload> work;  // none where only the program is looked at
+  std::unique_ptr<Workload> work;  // null without measurement
   std::shared_ptr<const Program> compiled;
   std::unique_ptr<NodeClock> clock;
-  Summary time;  // of the whole
+  Summary time;  // of a whole run
 };
 using Patients = std::vector<std::unique_ptr<Patient>>;
 
@@ -122,7 +122,7 @@ void add_images(const std::string& what, const Graph& graph, std::vector<LayoutI
   }
   for (const Node& node : graph.nodes()) {
     for (size_t o = 0; o < node.outputs.size(); ++o) {
-      if (node.op->outputs[o].kind == PortKind::kWeight) continue;  // a weight's gradient is no image
+      if (node.op->outputs[o].kind == PortKind::kWeight) continue;  // a gradient of a weight is not an image
       const ValueId id = node.outputs[o];
       const ValueInfo& info = graph.value(id);
       if (!fed[static_cast<size_t>(id)] || !is_image(info.type) || info.type.format.is_blocked()) continue;
@@ -131,7 +131,8 @@ void add_images(const std::string& what, const Graph& graph, std::vector<LayoutI
   }
 }
 
-/// Times each patient as a whole, in turns, then node by node apart from that: clocks cost time. False where it was stopped.
+/// Times whole runs of the patients in turns, and single nodes in separate runs, since reading the clock takes time. Returns false if it
+/// was stopped.
 bool measure(Patients& patients, const TimerOptions& timing) {
   const auto stopped = [&] { return timing.stop && timing.stop(); };
   std::vector<std::function<void()>> works;
@@ -146,7 +147,7 @@ bool measure(Patients& patients, const TimerOptions& timing) {
   return true;
 }
 
-/// "auto", unless another format is faster beyond both intervals.
+/// "auto", unless another format is faster and the confidence intervals do not overlap.
 std::string fastest_of(const Patients& patients) {
   const Patient* best = patients.back().get();
   for (const auto& patient : patients) {
@@ -165,7 +166,7 @@ LayoutCost layout_cost(const std::string& what, const Patient& patient, const st
   return cost;
 }
 
-/// Convolutions one by one: the same module and operator in both programs.
+/// Compares each convolution of the two programs, matched by module and operator.
 void compare_convolutions(const std::string& what, const Patient& contiguous, const Patient& channels_last,
                           std::vector<ContiguousConvolution>& faster) {
   struct Convolution {
@@ -176,13 +177,13 @@ void compare_convolutions(const std::string& what, const Patient& contiguous, co
     const Graph& graph = patient.program().graph();
     for (size_t n = 0; n < graph.nodes().size(); ++n) {
       const Node& node = graph.nodes()[n];
-      // One form of a convolution against another, whichever operator computes it.
+      // Compare forms of a convolution regardless of the operator that computes them.
       if (node.op->work != WorkClass::kProduct || !node.op->layout.prefers_channels_last) continue;
       const bool weight = node.op->outputs[0].kind == PortKind::kWeight;
       visit(std::tuple(node.path, node.phase, weight), Convolution{std::string(node.op->name), patient.clock->us(static_cast<int>(n))});
     }
   };
-  std::map<std::tuple<std::string, Phase, bool>, Convolution> plain;  // by module, phase, and whether it makes a weight's gradient
+  std::map<std::tuple<std::string, Phase, bool>, Convolution> plain;  // by module, phase, and whether it computes the gradient of a weight
   each(contiguous, [&](const auto& key, Convolution found) { plain[key] = std::move(found); });
   each(channels_last, [&](const auto& key, const Convolution& other) {
     const auto found = plain.find(key);

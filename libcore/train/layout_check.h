@@ -1,6 +1,5 @@
 #pragma once
-// The layout doctor: where a recipe's model loses channels_last, why, and what each memory format costs. Used by galley-convert-layout
-// --check.
+// Layout check: where a recipe's model leaves channels_last, why, and what each memory format costs. Used by galley-convert-layout --check.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -16,19 +15,19 @@
 
 namespace galley {
 
-/// One kind of work in one memory format.
+/// The cost of one kind of work in one memory format.
 struct LayoutCost {
-  std::string what, format;            // "forward", "train_step"; "contiguous", "channels_last", "auto"
-  int64_t reorders = 0, interior = 0;  // of activations; of them between images
+  std::string what, format;            ///< "forward", "train_step"; "contiguous", "channels_last", "auto".
+  int64_t reorders = 0, interior = 0;  ///< Reorders of activations; those between images.
   int64_t planned_bytes = 0;
-  Summary time;      // of one run
-  double speed = 0;  // contiguous time over this one
+  Summary time;      ///< Of one run.
+  double speed = 0;  ///< Time of contiguous divided by this time.
   double reorder_us = 0;
 };
 
 /// A reorder of an activation.
 struct LayoutLoss {
-  std::string what, memory_format;  // as above
+  std::string what, memory_format;  ///< As in LayoutCost.
   std::string module, op, from, to, reason;
   Shape shape, from_strides, to_strides;
   int64_t bytes = 0;
@@ -36,28 +35,29 @@ struct LayoutLoss {
   bool interior = false;
 };
 
-/// An image of the program in the format "auto": what a node makes, or what is fed.
+/// An image in the program with the format "auto": an output of a node, or an input of the program.
 struct LayoutImage {
   std::string what, module, op, phase;
   Shape shape;
   std::string format;
 };
 
-/// A convolution that is faster contiguous.
+/// A convolution that is faster in the contiguous format.
 struct ContiguousConvolution {
   std::string what, module, op;
   double contiguous_us = 0, channels_last_us = 0;
 };
 
+/// The result of check_layouts.
 struct LayoutCheck {
   bool measured = false;
   std::vector<LayoutCost> costs;
-  std::vector<LayoutLoss> losses;  // of channels_last and of auto
+  std::vector<LayoutLoss> losses;  ///< Of the formats channels_last and auto.
   std::vector<LayoutImage> images;
   std::vector<ContiguousConvolution> convolutions;
-  std::string best;  // the fastest format of the last kind of work: training, where the recipe trains; "" where nothing was measured
+  std::string best;  ///< The fastest format of training, or of inference if the recipe does not train; "" without measurement.
 
-  /// Of auto: reorders between images, and those at the edge, where features are flattened or their gradient comes back.
+  /// Reorders in the format auto: between images (interior), and where features are flattened or their gradient returns (edge).
   int64_t interior() const { return count(true); }
   int64_t edge() const { return count(false); }
 
@@ -65,24 +65,28 @@ struct LayoutCheck {
   int64_t count(bool interior) const;
 };
 
+/// Options of check_layouts.
 struct LayoutCheckOptions {
   int64_t batch = 1;
-  bool measure = true;  // else the programs are only compiled
-  TimerOptions timing;  // its `stop` ends the check
+  bool measure = true;  ///< False: only compile the programs.
+  TimerOptions timing;  ///< Its `stop` also ends the check.
 };
 
-/// Compiles forward pass and, where the recipe has an optimizer, update in each memory format, and times them in turns. Nothing where it
-/// was stopped.
+/// Compiles the forward pass and, if the recipe has an optimizer, the update in each memory format, and times them in turns. Returns
+/// nullopt if it was stopped.
 std::optional<LayoutCheck> check_layouts(const Recipe& recipe, const LayoutCheckOptions& options);
 
-/// {"formats","losses","values","convolutions","interior_reorders","edge_reorders"[,"best"]}
+/// The check as JSON: {"formats","losses","values","convolutions","interior_reorders","edge_reorders"[,"best"]}.
 nlohmann::ordered_json layout_json(const LayoutCheck& check);
+/// The costs of the formats, one row each.
 Table layout_cost_table(const LayoutCheck& check);
-/// Reorders in the format auto.
+/// Reorders in the format auto, one row each.
 Table layout_loss_table(const LayoutCheck& check);
+/// All images of the programs with their formats.
 Table layout_image_table(const LayoutCheck& check);
+/// Convolutions that are faster in the contiguous format.
 Table layout_convolution_table(const LayoutCheck& check);
-/// "channels_last is kept from input to output ...", in one or two lines.
+/// A summary in one or two lines: "channels_last is kept from input to output ...".
 std::string layout_verdict(const LayoutCheck& check);
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-// What check_layouts found, as JSON, tables and text.
+// Writes the result of check_layouts as JSON, tables and text.
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
@@ -79,7 +79,7 @@ Table layout_cost_table(const LayoutCheck& check) {
     std::vector<std::string> cells{cost.what, cost.format, cat(cost.reorders), cat(cost.interior),
                                    human_bytes(static_cast<double>(cost.planned_bytes))};
     if (check.measured) {
-      const std::string spread = cost.time.count < 2 ? "?" : fixed(100 * cost.time.relative_error(), 1);  // one run says nothing of it
+      const std::string spread = cost.time.count < 2 ? "?" : fixed(100 * cost.time.relative_error(), 1);  // one run has no spread
       cells.insert(cells.end(), {human_number(cost.time.median * 1e3), spread, fixed(cost.speed, 2) + "x", human_number(cost.reorder_us)});
     }
     table.rows.push_back(std::move(cells));
@@ -121,8 +121,8 @@ std::string layout_verdict(const LayoutCheck& check) {
   std::string text = cat("channels_last is kept from input to output (", check.images.size(),
                          check.images.size() == 1 ? " image" : " images", "): no activation is reordered inside\n");
   if (edge > 0)
-    text += cat(edge, edge == 1 ? " reorder stands" : " reorders stand",
-                " at the edge, where features are flattened or their gradient comes back\n");
+    text +=
+        cat(edge, edge == 1 ? " reorder is" : " reorders are", " at the edge, where features are flattened or their gradient returns\n");
   return text;
 }
 

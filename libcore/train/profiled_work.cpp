@@ -21,7 +21,7 @@ namespace {
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(steady_ns() - begin_ns) * 1e-9; }
 
-/// Memory that this process may use: the machine's, or the control group's where that is less.
+/// Memory that this process may use: the smaller one of the machine's memory and the limit of its control group.
 int64_t usable_memory() {
   int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE));
   std::ifstream limit("/sys/fs/cgroup/memory.max");
@@ -54,7 +54,7 @@ void ProfiledWork::choose_kind() {
   const bool trains = recipe_.train.batch && recipe_.train.optimizer.algorithm;
   if (section.what == ProfileKind::kTrainStep || (section.what == ProfileKind::kAuto && trains)) kind_ = WorkKind::kTrainStep;
   if (section.batch.count && *section.batch.count < 1)
-    throw Error(ErrorCode::kRecipe, "profile.batch is 0, allowed is auto or at least 1").key("profile.batch");
+    throw Error(ErrorCode::kRecipe, "profile.batch is 0; it must be auto or at least 1").key("profile.batch");
   if (kind_ == WorkKind::kTrainStep) {
     BatchSection batch;
     if (recipe_.train.batch) {
@@ -63,7 +63,7 @@ void ProfiledWork::choose_kind() {
     } else if (!section.batch.count) {
       throw Error(ErrorCode::kRecipe, "the key train.batch is missing")
           .key("train.batch")
-          .suggest("e.g. batch: 128, or profile.what=forward");
+          .suggest("write e.g. batch: 128, or profile.what=forward");
     }
     if (section.batch.count) batch.global = *section.batch.count;
     if (batch.micro.count && *batch.micro.count > batch.global) batch.micro = AutoCount();
@@ -80,7 +80,7 @@ void ProfiledWork::open_data() {
   const std::string split = kind_ == WorkKind::kForward && has_source(recipe_, "val") ? "val" : "train";
   length_ = {.total_steps = int64_t{1} << 30, .steps_per_epoch = 1 << 20, .samples_per_step = static_cast<double>(plan_.global)};
   if (recipe_.profile.synthetic || !has_source(recipe_, split)) {
-    if (!recipe_.profile.synthetic) log(LogLevel::kInfo, cat("the recipe has no data.", split, ": random batches"));
+    if (!recipe_.profile.synthetic) log(LogLevel::kInfo, cat("the recipe has no data.", split, "; random batches are used"));
     types_ = session_.usual_types(plan_.micro, kind_ == WorkKind::kTrainStep);
     length_.tokens_per_step = static_cast<double>(plan_.global * session_.tokens_of(types_));
     random_ = std::make_unique<Batch>(random_batch(session_, types_));
@@ -106,7 +106,7 @@ void ProfiledWork::restart_data() {
 const Batch& ProfiledWork::next() {
   if (random_) return *random_;
   const Batch* batch = loader_->next();
-  GALLEY_ASSERT(batch != nullptr, "an endless loader ended");
+  GALLEY_ASSERT(batch != nullptr, "the loader ended, although it should repeat the data");
   return *batch;
 }
 
@@ -125,7 +125,7 @@ void ProfiledWork::make_forward() {
       if (!layer.float_reason.empty()) float_reasons_[layer.name] = layer.float_reason;
     }
   }
-  const auto program = compile_inference(engine_, types_, model, "forward pass to be profiled");
+  const auto program = compile_inference(engine_, types_, model, "profiled forward pass");
   engine_.declare(*program);
   session_.initialize(model.parameters, engine_.store());
   forward_ = engine_.bind(program);
@@ -173,7 +173,7 @@ ProfileFacts ProfiledWork::facts() const {
 }
 
 std::vector<ProfiledProgram> ProfiledWork::compilations() const {
-  // In the order in which the engine compiled them.
+  // In the order of compilation.
   const auto made = [&](size_t index, const char* name, const Program& program, std::string reason, int64_t runs) {
     return ProfiledProgram{name, std::move(reason), engine_.compilations()[index].seconds, static_cast<int64_t>(program.steps().size()),
                            runs};
@@ -182,7 +182,7 @@ std::vector<ProfiledProgram> ProfiledWork::compilations() const {
   if (!update_) return {made(0, "forward", forward_->program(), batches, steps_)};
   std::vector<ProfiledProgram> list{made(0, "update", update_->program(), batches, steps_)};
   if (const Program* accumulate = update_->accumulate_program()) {
-    list.push_back(made(1, "accumulate", *accumulate, cat("an update is ", plan_.accumulation, " passes of ", plan_.micro),
+    list.push_back(made(1, "accumulate", *accumulate, cat("an update has ", plan_.accumulation, " passes of ", plan_.micro),
                         steps_ * (plan_.accumulation - 1)));
   }
   return list;
@@ -215,7 +215,7 @@ bool record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recor
 
 RoundComparison recording_overhead(ProfiledWork& work, double max_time_s, const std::function<bool()>& stop) {
   constexpr size_t kLeast = 6;
-  // One recorder throughout, as a profile has: its memory grows in the first steps and is kept.
+  // Use one recorder for all rounds, as a profile does: it allocates memory in the first steps and keeps it.
   Recorder recorder;
   int64_t step = 0;
   const auto time = [&](bool recorded) {
@@ -255,7 +255,8 @@ RoundComparison compare_work(const Recipe& base, const Recipe& changed, double m
     set_compute_threads(side.threads);
     side.work = std::make_unique<ProfiledWork>(side.recipe);
   }
-  // What a loader prepared while the other side ran would flatter it: both start with an empty queue and come into their stride untimed.
+  // Batches that a loader prefetched while the other side ran would make it look faster. So both start with an empty queue, and the first
+  // steps are not timed.
   const auto time = [](Side& side) {
     set_compute_threads(side.threads);
     side.work->restart_data();

@@ -1,5 +1,5 @@
 #pragma once
-// ProfiledWork: the steps that galley-profile watches: updates or forward passes of a recipe, on its own data or on random batches.
+// ProfiledWork: the steps that galley-profile records: updates or forward passes of a recipe, on its data or on random batches.
 
 #include <cstdint>
 #include <functional>
@@ -19,26 +19,27 @@ namespace galley {
 struct Batch;
 class TrainStep;
 
+/// Work that can be run step by step under a profiler.
 class ProfiledWork {
  public:
-  /// Opens the data, compiles and takes memory, as the recipe's section `profile` says. The recipe must outlive the work.
+  /// Opens the data, compiles and allocates memory according to the recipe's section `profile`. The recipe must outlive the work.
   explicit ProfiledWork(const Recipe& recipe);
   ~ProfiledWork();
   ProfiledWork(const ProfiledWork&) = delete;
   ProfiledWork& operator=(const ProfiledWork&) = delete;
 
-  /// One step.
+  /// Runs one step.
   void run(NodeObserver* observer = nullptr);
-  /// Starts the loader anew: what it had prepared ahead is lost.
+  /// Restarts the loader and discards its prefetched batches.
   void restart_data();
 
   WorkKind kind() const { return kind_; }
   int64_t batch() const { return plan_.global; }
   bool synthetic() const { return loader_split_.empty(); }
   int64_t threads() const { return session_.threads(); }
-  /// Batches that a loader holds ready: steps after which a new one is in its stride.
+  /// The number of batches that the loader prefetches: the number of warm-up steps after a restart.
   int64_t prefetch() const { return prefetch_; }
-  /// What the rules of advice must know.
+  /// Facts for the rules of advice.
   ProfileFacts facts() const;
   std::vector<ProfiledProgram> compilations() const;
 
@@ -54,7 +55,7 @@ class ProfiledWork {
   Engine engine_;
   WorkKind kind_ = WorkKind::kForward;
   BatchPlan plan_;
-  std::string loader_split_;  // "": random batches
+  std::string loader_split_;  // empty: random batches
   int64_t workers_ = 0, prefetch_ = 0, steps_ = 0;
   BatchTypes types_;
   RunLength length_;
@@ -63,21 +64,22 @@ class ProfiledWork {
   std::unique_ptr<TrainStep> update_;
   std::unique_ptr<Execution> forward_;
   std::vector<std::string> fusions_declined_;
-  std::map<std::string, std::string> float_reasons_;  // of layers that a quantized model has in float, by name
+  std::map<std::string, std::string> float_reasons_;  // why layers of a quantized model are in float, by name of the layer
 };
 
-/// Runs the work as the recipe's schedule says. `progress` is told steps done and in all, outside of what is timed; `stop` is asked between
-/// steps: true ends it early. Was all of it recorded?
+/// Runs the work with a schedule. Calls `progress` with finished and total steps, outside the timed parts. Ends early if `stop`, called
+/// between steps, returns true. Returns whether the whole schedule was recorded.
 bool record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recorder,
             const std::function<void(int64_t done, int64_t all)>& progress = {}, const std::function<bool()>& stop = {});
+/// The schedule in the section `profile` of a recipe.
 ProfileSchedule schedule_of(const Recipe& recipe);
 
-/// The changed recipe against the base, in turns (base, changed, base), on data loaded anew each time: for at least three rounds, until
-/// `max_time_s` is up or `stop` says so. Both hold their memory at the same time. Seconds a step and sample are compared.
+/// Compares a changed recipe with its base in turns (base, changed, base), in seconds per step and sample. Restarts the loaders for each
+/// turn. Runs at least three rounds, until `max_time_s` has passed or `stop` returns true. Both recipes hold their memory at the same time.
 RoundComparison compare_work(const Recipe& base, const Recipe& changed, double max_time_s, const std::function<bool()>& stop = {});
 
-/// Steps under a recorder against steps without one, in turns (without, with, without), for at least six rounds, until `max_time_s` is up
-/// or `stop` says so: what recording costs. Of a very early stop the comparison is empty.
+/// Measures the cost of recording: compares steps without and with a recorder in turns (without, with, without). Runs at least six rounds,
+/// until `max_time_s` has passed or `stop` returns true. After a very early stop the comparison is empty.
 RoundComparison recording_overhead(ProfiledWork& work, double max_time_s, const std::function<bool()>& stop = {});
 
 }  // namespace galley

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kKeysListed = 8;
 
-/// Items of lists of maps are told by name, or by type where that is unique, as overrides address them; else by number.
+/// The address of an item of a list of maps, as in overrides: its name, its type if that is unique, else its number.
 std::string item_name(const YamlNode& list, size_t index) {
   for (const char* key : {"name", "type"}) {
     const YamlNode* own = list.items[index].find(key);
@@ -26,7 +26,7 @@ std::string item_name(const YamlNode& list, size_t index) {
   return std::to_string(index);
 }
 
-/// Appends the keys whose values differ, the deepest that still name one value.
+/// Appends the keys whose values differ, as deep as both trees have the same structure.
 void differing_keys(const YamlNode& before, const YamlNode& after, const std::string& path, std::vector<std::string>& keys) {
   if (before == after) return;
   const auto below = [&](const std::string& part) { return path.empty() ? part : path + "." + part; };
@@ -53,7 +53,7 @@ void differing_keys(const YamlNode& before, const YamlNode& after, const std::st
 
 YamlNode tree_of(const Recipe& recipe) { return write_options(recipe, Recipe(*recipe.registry), DumpForm::kFull); }
 
-/// Takes over from `now` what does not change the numbers of a training.
+/// Copies the keys that do not affect the results of training from `now`.
 void ignore_what_may_differ(Recipe& old, const Recipe& now) {
   old.log = now.log;
   old.checkpoint = now.checkpoint;
@@ -61,15 +61,15 @@ void ignore_what_may_differ(Recipe& old, const Recipe& now) {
   old.device = now.device;
   old.about = now.about;
   old.name = now.name;
-  old.evaluate = now.evaluate;  // of other tools
+  old.evaluate = now.evaluate;  // sections of other tools
   old.predict = now.predict;
   old.benchmark = now.benchmark;
   old.profile = now.profile;
   old.data.test = now.data.test;
   old.data.calibration = now.data.calibration;
   old.train.duration = now.train.duration;
-  // How samples are loaded. on_error is about samples that cannot be read: none of the finished steps took one where it was `fail`, and
-  // where it was `skip` the steps stay as they are.
+  // Options of loading do not affect results. on_error concerns samples that cannot be read: with `fail` no finished step contained one,
+  // and with `skip` the finished steps remain valid.
   const auto ignore_loading = [](Split& split, const Split& other) {
     split.workers = other.workers;
     split.prefetch = other.prefetch;
@@ -77,7 +77,7 @@ void ignore_what_may_differ(Recipe& old, const Recipe& now) {
   };
   ignore_loading(old.data.train, now.data.train);
   if (old.data.val && now.data.val) ignore_loading(*old.data.val, *now.data.val);
-  // Training reads `quantize` only for qat; these two keys are galley-quantize's even then.
+  // Training reads `quantize` only for qat, and only galley-quantize reads these two keys.
   old.quantize.calibration = now.quantize.calibration;
   old.quantize.goal = now.quantize.goal;
   if (old.quantize.method != QuantMethod::kQat && now.quantize.method != QuantMethod::kQat) old.quantize = now.quantize;
@@ -94,10 +94,10 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
     std::string keys;
     for (size_t i = 0; i < std::min(differing.size(), kKeysListed); ++i) keys += (i > 0 ? ", " : "") + differing[i];
     if (differing.size() > kKeysListed) keys += cat(" and ", differing.size() - kKeysListed, " more");
-    throw Error(ErrorCode::kRecipe, cat(run, " holds a run of another recipe: ", keys, differing.size() == 1 ? " differs" : " differ"))
+    throw Error(ErrorCode::kRecipe, cat(run, " contains a run of another recipe: ", keys, differing.size() == 1 ? " differs" : " differ"))
         .key(differing.front())
         .suggest(
-            "another folder (-o), the same values, or --force to start again; train.duration may grow, and log, checkpoint, threads, "
+            "use another folder (-o), the same values, or --force to start again; train.duration may grow, and log, checkpoint, threads, "
             "device, "
             "data.test and the workers, prefetch and on_error of data.train and data.val may change");
   }
@@ -108,9 +108,9 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
   check.longer = was.unit == is.unit && is.value > was.value;
   if (!check.same && !check.longer) {
     throw Error(ErrorCode::kRecipe,
-                cat("train.duration of ", run, " is ", was.str(), ", now ", is.str(), ": a run can only be made longer, in the same unit"))
+                cat("train.duration of ", run, " is ", was.str(), ", now ", is.str(), "; a run can only be extended, in the same unit"))
         .key("train.duration")
-        .suggest("--force starts again");
+        .suggest("use --force to start again");
   }
   return check;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Whether a RUN may be continued by a recipe: the rules of the recipe language's "Resume".
+// Decides whether a recipe may continue a RUN.
 
 #include <string>
 
@@ -7,14 +7,15 @@
 
 namespace galley {
 
+/// How the recipe that would continue a RUN differs from the recipe of the RUN.
 struct ResumeCheck {
-  bool same = false;    // nothing differs that matters, the duration included
-  bool longer = false;  // only the duration grew
+  bool same = false;    ///< No relevant key differs, including the duration.
+  bool longer = false;  ///< Only the duration is longer.
 };
 
-/// Compares the recipe of a RUN with the one that would continue it. A longer duration and keys that do not change the numbers of a
-/// training (log, checkpoint, threads, device, sections of other tools, data.test, how data is loaded) may differ; else throws Error
-/// (kRecipe) that lists the keys and the cure.
+/// Compares the recipe of a RUN with the one that would continue it. The duration may grow, and keys may differ that do not affect the
+/// results of training (log, checkpoint, threads, device, sections of other tools, data.test, loading of data). For other differences
+/// throws Error (kRecipe) that lists the keys.
 ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, const std::string& run);
 
 }  // namespace galley

@@ -33,7 +33,7 @@ Json metrics_json(const MetricValues& metrics) {
   return json;
 }
 
-/// Six significant digits are enough for timings and keep lines short.
+/// Rounds timings to six significant digits to keep lines short.
 double rounded(double value) {
   if (value == 0 || !std::isfinite(value)) return value;
   const double scale = std::pow(10.0, 5 - std::floor(std::log10(std::fabs(value))));
@@ -129,7 +129,7 @@ TrainResult parse_result(const std::string& text, const std::string& path) {
     result.irregular = json.value("irregular", int64_t{0});
     result.provenance = json.at("provenance").dump();
   } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kInput, cat(path, " is damaged: ", error.what())).suggest("train with --force to start again");
+    throw Error(ErrorCode::kInput, cat(path, " is damaged: ", error.what())).suggest("use --force to start again");
   }
   return result;
 }
@@ -155,7 +155,7 @@ void RunFolder::truncate_after(int64_t step) {
   std::string kept;
   for (size_t begin = 0; begin < old.size();) {
     const size_t end = old.find('\n', begin);
-    if (end == std::string::npos) break;  // a line cut off by a crash
+    if (end == std::string::npos) break;  // incomplete line of a crashed process
     const std::string line = old.substr(begin, end - begin);
     const Json json = Json::parse(line, nullptr, false);
     if (json.is_object() && json.value("step", int64_t{0}) <= step) kept += line + "\n";

@@ -1,6 +1,6 @@
 #pragma once
-// RUN: what a training leaves on disk besides weights and checkpoints. recipe.yaml (resolved), metrics.jsonl (a line a logged step and a
-// line an evaluation), result.json (the end). The keys are the tools' contract.
+// The files of a RUN folder besides weights and checkpoints: recipe.yaml (resolved), metrics.jsonl (one line per logged step and per
+// evaluation), result.json (written at the end). Scripts rely on the keys.
 
 #include <cstdint>
 #include <string>
@@ -12,17 +12,18 @@
 
 namespace galley {
 
-/// One update. `samples` is cumulative; `loss` is the step's batch before its update, label smoothing included, weight decay not;
-/// `lr` as used in this update; `grad_norm` before clipping.
+/// One update. `samples` is cumulative. `loss` is that of the step's batch before its update, with label smoothing, without weight decay.
+/// `lr` is the learning rate of this update, `grad_norm` the norm before clipping.
 struct TrainRow {
   int64_t step = 0;
   double epoch = 0;
   int64_t samples = 0;
   double loss = 0, lr = 0, grad_norm = 0, step_ms = 0, data_ms = 0, samples_per_s = 0;
   int64_t peak_bytes = 0;
-  MetricValues losses;  // parts of `loss`, each without its weight; empty where there is one
+  MetricValues losses;  ///< Parts of `loss`, each without its weight; empty if there is only one.
 };
 
+/// One evaluation.
 struct EvalRow {
   int64_t step = 0;
   double epoch = 0;
@@ -32,50 +33,53 @@ struct EvalRow {
   MetricValues metrics;
 };
 
+/// The best value of a metric so far.
 struct BestValue {
   std::string metric;
   double value = 0;
   int64_t step = 0;
-  std::string weights;  // file name below RUN, "" where none is kept
+  std::string weights;  ///< File name in RUN; "" if no weights are kept.
 };
 
+/// The contents of result.json.
 struct TrainResult {
-  MetricValues metrics;  // of the final evaluation, empty where there is none
-  MetricValues losses;   // parts of the objective at the last step, as TrainRow has them
-  BestValue best;        // metric empty: none
+  MetricValues metrics;  ///< Of the final evaluation; empty without one.
+  MetricValues losses;   ///< Parts of the objective at the last step, as in TrainRow.
+  BestValue best;        ///< `metric` is empty without a best value.
   int64_t steps = 0;
   double epochs = 0;
   int64_t samples = 0;
   double wall_s = 0;
-  std::string stopped = "done";  // done | early_stop | signal | nan
-  std::string digest;            // of all parameters (weights/safetensors.h: digest_of_tensors); "": a result of before there was one
-  std::vector<Compilation> compilations;  // of this process, in order
+  std::string stopped = "done";           ///< done | early_stop | signal | nan.
+  std::string digest;                     ///< Of all parameters (digest_of_tensors); "" in results of old versions.
+  std::vector<Compilation> compilations;  ///< Of this process, in order.
   int64_t micro = 0, ranks = 1;
   int64_t planned_peak_bytes = 0, peak_bytes = 0;
-  int64_t skipped = 0;     // damaged samples that were replaced (on_error: skip), over the whole run
-  int64_t irregular = 0;   // samples of irregular files that were read in full (JPEGs without an end marker, ...), over the whole run
-  std::string provenance;  // a JSON object
+  int64_t skipped = 0;     ///< Damaged samples that were replaced (on_error: skip), over the whole run.
+  int64_t irregular = 0;   ///< Samples from files with format errors that were read in full (e.g. JPEGs without an end marker).
+  std::string provenance;  ///< A JSON object.
 };
 
-/// JSON text of each, one line without newline; non-finite numbers are the strings "nan", "inf", "-inf".
+/// JSON text in one line, without newline. Non-finite numbers are the strings "nan", "inf", "-inf".
 std::string to_json(const TrainRow& row);
 std::string to_json(const EvalRow& row);
 std::string to_json(const TrainResult& result);
-/// Reads result.json back; throws Error (kInput) where it is damaged.
+/// Parses result.json. Throws Error (kInput) if it is damaged.
 TrainResult parse_result(const std::string& text, const std::string& path);
 
+/// Writes the files of a RUN folder.
 class RunFolder {
  public:
-  /// Makes the folder where it is missing. Throws Error (kResource) where it cannot be written.
+  /// Creates the folder if it does not exist. Throws Error (kResource) if it cannot be written.
   explicit RunFolder(std::string path);
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
   /// Appends a line to metrics.jsonl.
   void append(const std::string& json_line);
-  /// Removes the lines of metrics.jsonl past that step (a resume writes them again).
+  /// Removes the lines of metrics.jsonl after this step. A resumed run writes them again.
   void truncate_after(int64_t step);
-  /// Replaces a small text file durably.
+  /// Replaces a small text file durably (fsync before the rename).
   void write_text(const std::string& name, const std::string& text);
 
  private:

@@ -18,8 +18,8 @@
 namespace galley {
 namespace {
 
-/// The optimizer's settings of each trained parameter: each key from the first group that matches and sets it. Scales of quantization do
-/// not decay.
+/// The optimizer settings of each trained parameter. Each key comes from the first matching group that sets it. Quantization scales have no
+/// weight decay.
 ParameterGroups groups_of(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
                           const std::vector<std::string>& scales) {
   std::vector<Selectable> items;
@@ -27,7 +27,7 @@ ParameterGroups groups_of(const OptimizerSection& section, const std::vector<Par
     if (spec.trainable) items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
   }
   std::map<std::string, ParameterOverride> overrides;
-  for (size_t i = section.groups.size(); i-- > 0;) {  // the first item that sets a key wins
+  for (size_t i = section.groups.size(); i-- > 0;) {  // reverse order, so that the first group takes precedence
     const auto& group = section.groups.at<OptimizerGroup>(i);
     for (int64_t index : Selector{group.match, group.except}.select(items, cat("train.optimizer.groups.", i))) {
       ParameterOverride& own = overrides[items[static_cast<size_t>(index)].path];
@@ -43,8 +43,8 @@ ParameterGroups groups_of(const OptimizerSection& section, const std::vector<Par
 std::string stage_text(const TrainStage& stage, size_t values) {
   if (!stage.quantized) return "in float";
   return cat("weights and ", values, " values are rounded, ",
-             stage.form.observe       ? "ranges follow the batches"
-             : stage.form.learn_scale ? "scales learn"
+             stage.form.observe       ? "ranges are observed"
+             : stage.form.learn_scale ? "scales are learned"
                                       : "ranges are frozen",
              stage.form.freeze_batch_norm ? ", batch norms are frozen" : "");
 }
@@ -57,7 +57,7 @@ RecomputeChoice recompute_choice(const Graph& graph, const RecomputeSection& sec
   };
 }
 
-/// As the operators are defined, and as they are executed.
+/// Floating-point operations by the definitions of the operators, and as executed.
 std::pair<double, Arithmetic> flops_of(const Program& program) {
   double flops = 0;
   Arithmetic executed;
@@ -116,14 +116,14 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   const bool first = stages_.size() == 1;
   const std::string variant = what.first > 1 ? cat("from step ", what.first) : "";
   const std::string reason = first ? "updates" : cat("another graph from step ", what.first);
-  bool captured = false;  // capture also learns parameters, groups and losses
+  bool captured = false;  // capture also determines parameters, groups and losses
   const auto capture_update = [&] {
     captured = true;
     return capture(stage, types, true);
   };
   stage.update_program = engine_.program({.mode = "train", .variant = variant, .fields = types.fields}, reason, capture_update,
                                          first ? ParameterFormats::kLead : ParameterFormats::kFollow);
-  GALLEY_ASSERT(captured, "the engine has the program already: a TrainStep needs an engine of its own");
+  GALLEY_ASSERT(captured, "the engine already has this program; each TrainStep needs its own engine");
   engine_.declare(*stage.update_program);
   add_states(stage.states);
   if (batch_.accumulation == 1) return;
@@ -260,15 +260,15 @@ void TrainStep::feed_update(const Stage& stage, int64_t step) const {
                                  : 1.0);
 }
 
-/// What is wrong with a batch itself: its first sample with a value that is not finite, or labels that are all ignored; "" where nothing
-/// is.
+/// Describes a fault in the data of a batch: the first sample with a value that is not finite, or labels that are all ignored; "" without
+/// fault.
 std::string TrainStep::fault_of_data(const Execution& execution, const Batch& batch) const {
   if (const auto bad = first_bad_row(batch, [&](const std::string& field) { return execution.takes(field); })) {
     const auto row = static_cast<size_t>(bad->row);
     const std::string sample = row >= batch.indices.size() ? cat("row ", row, " of the batch")
                                : sample_name_              ? sample_name_(batch.indices[row])
                                                            : cat("sample ", batch.indices[row]);
-    return cat("the field `", bad->field, "` of ", sample, " holds ", bad->value);
+    return cat("the field `", bad->field, "` of ", sample, " contains ", bad->value);
   }
   const int64_t ignored = session_.ignored_class();
   for (const FieldType& target : session_.task().targets()) {
@@ -276,15 +276,15 @@ std::string TrainStep::fault_of_data(const Execution& execution, const Batch& ba
     if (found == batch.fields.end() || target.classes == 0 || found->second.dtype() != DType::kI64) continue;
     const int64_t *labels = found->second.data_as<int64_t>(), count = found->second.elements();
     if (std::all_of(labels, labels + count, [&](int64_t label) { return label == ignored; }))
-      return cat("all labels of the batch are ", ignored, ", which loss.ignore_index leaves out: there is nothing to average");
+      return cat("all labels of the batch are ", ignored, ", the value of loss.ignore_index, so the loss has no terms");
   }
   return "";
 }
 
-/// The gate of the updates was closed: parameters and state are those of before the step, and a replay of the forward and backward pass
-/// meets the same numbers.
+/// The update was skipped: parameters and state are those before the step, so repeating the forward and backward pass gives the same
+/// numbers.
 void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const {
-  const bool last = micro_batch + 1 == batch_.accumulation;  // is still fed
+  const bool last = micro_batch + 1 == batch_.accumulation;  // its inputs are still set
   Execution& execution = last ? *stage.update : *stage.accumulate;
   const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
   if (!last && batch != nullptr) feed_batch(execution, *batch, step);
@@ -297,8 +297,8 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
                                    : "-inf",
                   " at step ", step, culprit ? "; first in " + culprit->text() : "", fault.empty() ? "" : "; " + fault))
       .key("train.guard.nan")
-      .suggest(cat(fault.empty() ? "a lower train.optimizer.lr, train.clip=1.0, or a look at the data" : "correct or remove such samples",
-                   "; nothing of this step was kept"));
+      .suggest(cat(fault.empty() ? "lower train.optimizer.lr, set train.clip=1.0, or check the data" : "correct or remove such samples",
+                   "; this step changed no parameters"));
 }
 
 void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_batch, Outcome& outcome) const {

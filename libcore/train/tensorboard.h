@@ -1,6 +1,6 @@
 #pragma once
-// TensorBoard event files: scalars that TensorBoard opens. Format: TFRecord framing (length, masked CRC-32C, payload, masked CRC-32C)
-// around Event protocol buffers (tensorflow/core/util/event.proto, summary.proto), written by hand: four messages with nine fields.
+// TensorBoard event files with scalars. Format: TFRecord framing (length, masked CRC-32C, payload, masked CRC-32C) of Event protocol
+// buffers (tensorflow/core/util/event.proto, summary.proto), which are encoded here: four messages with nine fields.
 
 #include <cstdint>
 #include <cstdio>
@@ -11,12 +11,13 @@
 
 namespace galley {
 
+/// Writes scalars to an event file.
 class TensorBoardWriter {
  public:
-  /// Creates `folder`/events.out.tfevents.<time>.<host>.<pid>. A run that continues says at which step (`first_step` > 1), so that
-  /// TensorBoard drops what an earlier file has from there on. Throws Error (kResource) where it cannot be written.
+  /// Creates `folder`/events.out.tfevents.<time>.<host>.<pid>. A resumed run passes its `first_step` (> 1), so that TensorBoard discards
+  /// later steps of earlier files. Throws Error (kResource) if the file cannot be written.
   explicit TensorBoardWriter(const std::string& folder, int64_t first_step = 1);
-  /// Scalars of one step. Non-finite values are written as they are. Flushed at once: a killed run keeps its curves.
+  /// Writes the scalars of one step, including non-finite values, and flushes them, so that a killed run keeps its curves.
   void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values);
 
  private:
@@ -28,7 +29,7 @@ class TensorBoardWriter {
   std::string path_;
 };
 
-/// CRC-32C (Castagnoli, RFC 3720) of some bytes.
+/// CRC-32C (Castagnoli, RFC 3720).
 uint32_t crc32c(const std::string& bytes);
 
 }  // namespace galley

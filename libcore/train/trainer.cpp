@@ -30,7 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// What TensorBoard shows of a step.
+/// The TensorBoard curves of a step.
 std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
   std::vector<std::pair<std::string, double>> curves{
       {"train/loss", row.loss}, {"train/lr", row.lr}, {"train/grad_norm", row.grad_norm}, {"train/samples_per_s", row.samples_per_s}};
@@ -40,7 +40,7 @@ std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
 
 }  // namespace
 
-/// Best value of a metric so far.
+/// The best value of a metric so far.
 struct Best {
   std::string metric;
   double value = 0;
@@ -60,7 +60,7 @@ class Trainer::State {
       const char* key = recipe.train.duration ? "train.batch" : "train.duration";
       throw Error(ErrorCode::kRecipe, cat("the key ", key, " is missing"))
           .key(key)
-          .suggest(recipe.train.duration ? "e.g. batch: 128" : "e.g. duration: 10 epochs");
+          .suggest(recipe.train.duration ? "write e.g. batch: 128" : "write e.g. duration: 10 epochs");
     }
     if (!recipe.train.optimizer.algorithm)
       throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing")
@@ -78,36 +78,36 @@ class Trainer::State {
   RunLength length;
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;
-  std::unique_ptr<DataLoader> reloader;  // of a batch whose loss was not finite
-  std::unique_ptr<Engine> engine;        // outlives what it compiled
+  std::unique_ptr<DataLoader> reloader;  // reloads batches whose loss is not finite
+  std::unique_ptr<Engine> engine;        // must outlive the programs below
   std::unique_ptr<Evaluator> evaluator;
-  std::unique_ptr<Evaluator> float_evaluator;  // before a quantization-aware training begins to round
+  std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
   std::unique_ptr<TrainStep> update;
   NodeTimer timer;
 
-  // What a checkpoint holds besides tensors.
+  // The state that a checkpoint holds besides tensors.
   int64_t step = 0;
   double wall_s = 0;
   Best best, stopping;
   int64_t stopping_since = 0;
   MetricValues latest;
   int64_t latest_step = -1;
-  int64_t skipped_before = 0, irregular_before = 0;  // damaged and irregular samples of the run before this process continued it
-  std::vector<int64_t> sample_shape;                 // as validation feeds it, or without one the training: galley.input
-  std::string parents;                               // JSON: the files that the initial weights came from
+  int64_t skipped_before = 0, irregular_before = 0;  // damaged and irregular samples before this process continued the run
+  std::vector<int64_t> sample_shape;                 // galley.input: the shape in validation, or in training without validation
+  std::string parents;                               // JSON: the files of the initial weights
 
-  /// What one call of train() uses.
+  /// The state of one call of run().
   struct Run {
     explicit Run(State& state);
     RunFolder folder;
     std::unique_ptr<TensorBoardWriter> board;  // null: none
-    double wall_before;                        // of the processes before this one
+    double wall_before;                        // time of the previous processes of this run
     Clock::time_point began = Clock::now();
-    int64_t first;  // step of this process
+    int64_t first;  // first step of this process
     double log_every, validate_every, checkpoint_every;
     int64_t saved_at;  // step of the last checkpoint, -1: none
     TrainResult result;
-    std::optional<TrainRow> unlogged;  // the last finished step, where it is not in metrics.jsonl
+    std::optional<TrainRow> unlogged;  // the last finished step, if it is not in metrics.jsonl
   };
 
   void make_plan();
@@ -154,12 +154,12 @@ void Trainer::State::make_plan() {
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
     throw Error(ErrorCode::kRecipe,
-                cat("train.batch is ", batch.micro, ", data.train has fewer samples, and last_batch is drop: no batch is left"))
+                cat("train.batch is ", batch.micro, ", data.train has fewer samples, and last_batch is drop, so there are no batches"))
         .key("train.batch")
-        .suggest("a smaller batch, or data.train.last_batch: wrap");
+        .suggest("use a smaller batch, or data.train.last_batch: wrap");
   }
   const BatchTypes types = session.batch_types(*loader);
-  // Steps an epoch: wrapped batches run on, so epochs need not be whole steps; dropped and kept ones are.
+  // Steps per epoch: a whole number with drop and keep; wrapped batches extend into the next epoch, so there it may be fractional.
   const double per_epoch = static_cast<double>(samples) / static_cast<double>(batch.global);
   length.samples_per_step = static_cast<double>(batch.global);
   length.tokens_per_step = static_cast<double>(batch.global * session.tokens_of(types));
@@ -238,7 +238,7 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
   stopping_since = state.at("stopping_since");
   latest_step = state.at("latest_step");
   skipped_before = state.at("skipped");
-  irregular_before = state.value("irregular", int64_t{0});  // checkpoints of before did not count them
+  irregular_before = state.value("irregular", int64_t{0});  // absent in checkpoints of old versions
   parents = state.at("parents");
   for (const auto& item : state.at("latest")) latest.emplace_back(item.at(0), item.at(1));
 }
@@ -255,7 +255,7 @@ Metadata Trainer::State::metadata() {
   return metadata;
 }
 
-/// Of the parameters as they are now; buffers (running statistics) are left out, since they depend on how a batch is divided.
+/// The digest of the current parameters. It excludes buffers (running statistics), which depend on the division of the batch.
 std::string Trainer::State::digest() const {
   const ParameterStore& store = update->store();
   std::vector<TensorSource> tensors;
@@ -335,9 +335,9 @@ void Trainer::State::start(TrainEvents& events) {
     checkpoints.remove_stale();
     found = checkpoints.newest();
   }
-  if (!found) update->initialize();  // weights that do not fit are found before RUN is touched
+  if (!found) update->initialize();  // so that unsuitable weights are reported before RUN changes
   RunFolder folder(options.run);
-  remove_stale_temporaries(folder.path());  // of a process that was killed
+  remove_stale_temporaries(folder.path());  // left by killed processes
   if (options.force) {
     remove_tree(folder.file("checkpoints"));
     for (const char* name : {"metrics.jsonl", "result.json", "weights.safetensors", "weights_ema.safetensors", "weights_best.safetensors",
@@ -370,7 +370,7 @@ TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   ++step;
   const auto next = [this]() -> const Batch& {
     const Batch* data = loader->next();
-    GALLEY_ASSERT(data != nullptr, "an endless loader ended");
+    GALLEY_ASSERT(data != nullptr, "the loader ended, although it should repeat the data");
     return *data;
   };
   if (time_limit_s > 0) update->set_time_passed(wall_s / time_limit_s);
@@ -403,7 +403,7 @@ void Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
   row.metrics = evaluates.run();
   row.samples = evaluates.samples();
   row.wall_s = seconds_since(began);
-  // What comes out of the run is rounded: values of before do not compete with it.
+  // The result of the run is a rounded model, so earlier values in float must not count as best.
   if (float_evaluator && !in_float && !update->quantized_at(std::max<int64_t>(1, latest_step))) {
     best.known = false;
     stopping.known = false;
@@ -467,13 +467,13 @@ void Trainer::State::log_step(Run& run, const TrainRow& row) {
   run.unlogged.reset();
 }
 
-/// An error ends the run: the last finished step is the last of its metrics.
+/// Called if an error ends the run: logs the last finished step.
 void Trainer::State::end_early(Run& run) {
   wall_s = run.wall_before + seconds_since(run.began);
   if (run.unlogged) log_step(run, TrainRow(*run.unlogged));
 }
 
-/// Saves the finished steps where an error ends the run, so that the same command goes on from there.
+/// Called if an error ends the run: saves the finished steps, so that the same command continues after them.
 void Trainer::State::keep_steps(Run& run, TrainEvents& events) {
   end_early(run);
   if (!recipe.checkpoint || step < run.first || run.saved_at == step) return;
@@ -481,8 +481,7 @@ void Trainer::State::keep_steps(Run& run, TrainEvents& events) {
   run.saved_at = step;
 }
 
-/// The next step. Where its data cannot be read, a checkpoint of the steps before is written first; where its loss is not finite, their
-/// result.
+/// Runs the next step. If its data cannot be read, writes a checkpoint of the finished steps; if its loss is not finite, their result.
 TrainRow Trainer::State::checked_step(Run& run, TrainEvents& events) {
   TrainRow row;
   try {
@@ -558,7 +557,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     if (signal != 0 || stop_early || out_of_time) break;
   }
   wall_s = run.wall_before + seconds_since(run.began);
-  if (result.stopped == "done") validate(run.folder, events, run.board.get());  // of a run that ended between its last step and that
+  if (result.stopped == "done") validate(run.folder, events, run.board.get());  // the final evaluation of a run that ended before it
   if (result.stopped != "signal") {
     save_weights(run.folder, "weights.safetensors", false);
     if (recipe.train.ema) save_weights(run.folder, "weights_ema.safetensors", true);

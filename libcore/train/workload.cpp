@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-/// How an update of that many samples is cut.
+/// How an update of `batch` samples is divided into micro-batches.
 BatchPlan batch_plan(const Recipe& recipe, int64_t batch) {
   BatchPlan plan{.global = batch, .micro = batch, .accumulation = 1};
   if (recipe.train.batch && recipe.train.batch->micro.count && *recipe.train.batch->micro.count > 0 &&
@@ -22,7 +22,7 @@ BatchPlan batch_plan(const Recipe& recipe, int64_t batch) {
 
 std::unique_ptr<TrainStep> make_step(const Session& session, Engine& engine, const BatchPlan& plan) {
   const BatchTypes types = session.usual_types(plan.micro, true);
-  // Long enough for any schedule; what is timed does not depend on it.
+  // Long enough for any schedule; the time of a step does not depend on it.
   const RunLength length{.total_steps = int64_t{1} << 30,
                          .steps_per_epoch = 1 << 20,
                          .samples_per_step = static_cast<double>(plan.global),

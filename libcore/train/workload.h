@@ -1,6 +1,6 @@
 #pragma once
-// Workload: a recipe's work on random batches, ready to be repeated: a forward pass as inference runs it, or an update. What
-// galley-benchmark, galley-profile and the layout doctor time. No data is read.
+// Workload: repeatable work of a recipe on random batches: a forward pass of inference, or an update. galley-benchmark, galley-profile and
+// the layout check time it. It reads no data.
 
 #include <cstdint>
 #include <functional>
@@ -17,28 +17,31 @@ namespace galley {
 struct Batch;
 struct QuantizationPlan;
 
+/// A kind of work.
 enum class WorkKind { kForward, kTrainStep };
 
+/// Compiled work that can be repeated.
 class Workload {
  public:
-  /// Compiles and takes memory. `batch`: samples a run; for updates the recipe's train.batch.micro cuts it where it divides it. The
-  /// session must outlive it. Throws as training and prediction would.
+  /// Compiles and allocates memory. `batch`: samples per run. Updates use micro-batches of the recipe's train.batch.micro if that divides
+  /// `batch`. The session must outlive the workload. Throws the errors that training and prediction would throw.
   Workload(const Session& session, WorkKind kind, int64_t batch);
   ~Workload();
-  /// The program that a workload of these would run (of an update: the last one), without taking memory for it.
+  /// The program that such a workload would run (for an update: the last one), without allocating its memory.
   static std::shared_ptr<const Program> compiled(const Session& session, WorkKind kind, int64_t batch);
 
-  /// One run.
+  /// Runs the work once.
   void run(NodeObserver* observer = nullptr) { run_(observer); }
-  /// The program that runs (of an update: the last one).
+  /// The program (for an update: the last one).
   const Program& program() const { return *program_; }
   int64_t samples() const { return samples_; }
-  /// Of one run: two flops a multiply-add; every operand of every operator read or written once.
+  /// Floating-point operations of one run, two per multiply-add.
   double flops() const { return flops_; }
-  /// Less what Winograd's way saves.
+  /// Floating-point operations as executed: fewer for Winograd convolutions.
   const Arithmetic& executed() const { return executed_; }
+  /// Bytes moved in one run, if each operator reads or writes each operand once.
   double bytes() const { return bytes_; }
-  /// Parameters, state, scratch, packed weights and the batch.
+  /// Bytes of parameters, state, scratch, packed weights and the batch.
   int64_t planned_bytes() const { return planned_bytes(*program_); }
   static int64_t planned_bytes(const Program& program);
 
@@ -50,7 +53,7 @@ class Workload {
   void add_cost(const Program& program, double times);
 
   std::shared_ptr<const Program> program_;
-  std::shared_ptr<void> parts_;  // what run_ uses
+  std::shared_ptr<void> parts_;  // objects that run_ uses
   std::function<void(NodeObserver*)> run_;
   int64_t samples_ = 0;
   double flops_ = 0, bytes_ = 0;

@@ -247,7 +247,7 @@ TEST_F(Benchmark, NamesMistakes) {
     EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
   };
   expect(3, "did you mean 'forward'", {recipe, "what=foward"});
-  expect(3, "does not lead", {recipe, "batch=4..1"});
+  expect(3, "never reaches its end", {recipe, "batch=4..1"});
   expect(3, "'benchmark.batch': '' is not a whole number", {recipe, "batch=1.."});
   expect(3, "'benchmark.threads': it is 0", {recipe, "threads=0,1"});
   expect(2, "did you mean 'conv2d'", {"op", "conv2:mb1"});

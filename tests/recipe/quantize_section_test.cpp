@@ -97,7 +97,7 @@ TEST(QuantizeSection, WhatCannotBe) {
   EXPECT_EQ(mistake("metod: static"), "quantize.metod | did you mean 'method'?");
   EXPECT_EQ(mistake("method: statik"), "quantize.method | did you mean 'static'?");
   EXPECT_EQ(mistake("activations: {observer: minmax}"), "quantize.activations.observer.type | did you mean 'min_max'?");
-  EXPECT_EQ(mistake("weights: {observer: entropy}"), "quantize.weights.observer | weights take min_max, percentile or mse");
+  EXPECT_EQ(mistake("weights: {observer: entropy}"), "quantize.weights.observer | write min_max, percentile or mse for weights");
   EXPECT_EQ(mistake("weights: {dtype: uint8}"), "quantize.weights.dtype | write int8");
   EXPECT_EQ(mistake("weights: {dtype: int4}"), "quantize.weights.dtype | write int8, or method: weight_only");
   EXPECT_EQ(mistake("weights: {group_size: 32}"), "quantize.weights.group_size | remove it");
@@ -108,10 +108,10 @@ TEST(QuantizeSection, WhatCannotBe) {
   EXPECT_EQ(mistake("activations: {observer: {type: mse, value: 99%}}"),
             "quantize.activations.observer.value | write type: percentile, or remove it");
   EXPECT_EQ(mistake("activations: {observer: {type: percentile, value: 40%}}"), "quantize.activations.observer.value | write 99.99%");
-  EXPECT_EQ(mistake("overrides: [{match: fc}]"), "quantize.overrides.0 | give keep: float, weights or activations");
+  EXPECT_EQ(mistake("overrides: [{match: fc}]"), "quantize.overrides.0 | write keep, weights or activations");
   EXPECT_EQ(mistake("overrides: [{match: fc, weights: {dtype: int4}}]"),
             "quantize.overrides.0.weights.dtype | write int8, or method: weight_only");
-  EXPECT_EQ(mistake("goal: {metric: top1}"), "quantize.goal | give max_drop: 0.5 or min: 73.0");
+  EXPECT_EQ(mistake("goal: {metric: top1}"), "quantize.goal | write e.g. max_drop: 0.5 or min: 73.0");
   EXPECT_EQ(mistake("goal: {metric: top1, max_drop: -1}").substr(0, 22), "quantize.goal.max_drop");
   EXPECT_EQ(mistake("goal: {metric: top1, max_drop: 1, time_budget: 3 epochs}"), "quantize.goal.time_budget | write e.g. 10min");
   EXPECT_EQ(error_of([] { load(kSmall, {"data.calibration.from=trian"}); }).suggestion(), "did you mean 'train'?");

@@ -45,7 +45,7 @@ TEST(Schema, AllErrorsOfAFileAtOnce) {
                                 "12:14 train.optimizer.lr | add it: learning rate",
                                 "12:26 train.optimizer.learning_rate | did you mean 'lr'?",
                                 "13:15 train.clip.max",
-                                "14:15 train.early_stop.metric | add it: metric of the validation that must improve",
+                                "14:15 train.early_stop.metric | add it: validation metric that must improve",
                                 "15:16 memory_format",
                                 "16:20 log.tensorboard",
                                 "17:7 name",
@@ -55,7 +55,7 @@ TEST(Schema, AllErrorsOfAFileAtOnce) {
 TEST(Schema, TextOfAnErrorIsExact) {
   const Error error = error_of([] { load(kSmall + "seed: -3\ncheckpoint: {evry: 1 epoch}\n"); });
   EXPECT_EQ(error.text(),
-            "standard input:11:7: error: 'seed' is -3, allowed is at least 0\n 11 | seed: -3\n    |       ^~\n"
+            "standard input:11:7: error: 'seed' is -3; it must be at least 0\n 11 | seed: -3\n    |       ^~\n"
             "standard input:12:14: error: unknown key 'checkpoint.evry'\n 12 | checkpoint: {evry: 1 epoch}\n    |              ^~~~  did "
             "you mean 'every'?");
   EXPECT_EQ(error.code(), ErrorCode::kRecipe);
@@ -63,25 +63,25 @@ TEST(Schema, TextOfAnErrorIsExact) {
 
 TEST(Schema, MissingAndNull) {
   EXPECT_EQ(mistakes("recipe: 1\n"),
-            std::vector<std::string>{"1:1 model | add it: a model by name with its parameters, or `layers`: written out layer by layer"});
-  EXPECT_EQ(mistakes("model: resnet18\n"), std::vector<std::string>{"1:1 recipe | add it: version of the language: 1"});
+            std::vector<std::string>{"1:1 model | add it: a model and its parameters, or type `layers` with a list of layers"});
+  EXPECT_EQ(mistakes("model: resnet18\n"), std::vector<std::string>{"1:1 recipe | add it: version of the recipe language"});
   EXPECT_EQ(mistakes("recipe: 2\nmodel: resnet18\n"), std::vector<std::string>{"1:9 recipe"});
   EXPECT_EQ(mistakes("recipe: 1\nmodel: {num_classes: 3}\n"),
-            std::vector<std::string>{"2:8 model.type | give one of: resnet18, resnet50, layers"});
+            std::vector<std::string>{"2:8 model.type | write one of: resnet18, resnet50, layers"});
   EXPECT_EQ(mistakes("recipe: 1\nmodel: resnet18\nseed: null\nlog: null\n"),
-            (std::vector<std::string>{"3:7 seed", "4:6 log | give its keys, or leave it out"}));
+            (std::vector<std::string>{"3:7 seed", "4:6 log | write its keys, or remove it"}));
   EXPECT_TRUE(
       mistakes("recipe: 1\nmodel: resnet18\ntrain: {clip: null, validate: null}\ncheckpoint: null\ndata: {train: {pipeline: null}}\n")
           .empty());
 }
 
 TEST(Schema, MeaningsOfSeveralKeys) {
-  EXPECT_EQ(
-      mistakes(kSmall + "deterministic: true\n"),
-      std::vector<std::string>{"11:16 deterministic | leave it out: the same machine and thread count repeat bit for bit without it"});
+  EXPECT_EQ(mistakes(kSmall + "deterministic: true\n"),
+            std::vector<std::string>{
+                "11:16 deterministic | remove it: results are bit-identical on the same machine with the same number of threads"});
   const Error batch = error_of([] { load(kSmall, {"batch.micro=48"}); });
   EXPECT_EQ(batch.message(), "train.batch: global 256 is not a multiple of micro 48 (256 = 5 * 48 + 16)");
-  EXPECT_EQ(batch.suggestion(), "global 240 or 288 would do");
+  EXPECT_EQ(batch.suggestion(), "global 240 or 288 would be valid");
   EXPECT_EQ(batch.place().line, 9);
   BatchSection section;
   section.global = 256;

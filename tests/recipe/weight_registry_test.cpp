@@ -100,13 +100,14 @@ TEST(WeightRegistry, TheUsersOwn) {
     write_file(folder / "own.yaml", text);
     return error_of([&] { registry.of("own"); }, ErrorCode::kRecipe);
   };
-  EXPECT_NE(broken("model: other\nentries: []\n").find("its name says 'own'"), std::string::npos);
+  EXPECT_NE(broken("model: other\nentries: []\n").find("the file name says 'own'"), std::string::npos);
   EXPECT_NE(broken("model: own\ndefault: B\nentries: [{name: A, path: x}]\n").find("'B', is none"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A}]\n").find("a url or a path"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, sha256: xyz}]\n").find("hexadecimal"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: ../A, path: x}]\n").find("a path"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, url: \"https://example.org/..\"}]\n").find("name of a file"), std::string::npos);
-  EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, categories: ../../etc/passwd}]\n").find("beside it"), std::string::npos);
+  EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, categories: ../../etc/passwd}]\n").find("in the same folder"),
+            std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, ulr: y}]\n").find("own.yaml:2"), std::string::npos)
       << "the place of an unknown key";
 }

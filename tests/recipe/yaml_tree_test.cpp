@@ -80,7 +80,7 @@ TEST(YamlTree, ExcerptPointsAtCharacters) {
   EXPECT_EQ(parse_error("äö: 1\n\"äö\": 2\n").text(),
             "r.yaml:2:1: error: duplicate key 'äö' (first on line 1)\n 2 | \"äö\": 2\n   | ^~~~  remove one of the two");
   EXPECT_EQ(parse_error("ä: !x 1\n").text(),
-            "r.yaml:1:4: error: a tag (!x): types come from the schema\n 1 | ä: !x 1\n   |    ^  remove the tag");
+            "r.yaml:1:4: error: a tag (!x); types come from the schema\n 1 | ä: !x 1\n   |    ^  remove the tag");
 }
 
 TEST(YamlTree, BombsAreRefusedWithLittleWork) {

@@ -68,7 +68,7 @@ TEST(Tasks, WhatDoesNotFitIsRefused) {
       return error.text();
     }
   };
-  EXPECT_NE(error_of("classification", model_of("mse", {1, 10})).find("takes the loss cross_entropy, the recipe has mse"),
+  EXPECT_NE(error_of("classification", model_of("mse", {1, 10})).find("needs the loss cross_entropy, but the recipe has mse"),
             std::string::npos);
   EXPECT_NE(error_of("classification", model_of("", {1, 10, 4, 4})).find("outputs [N,classes]"), std::string::npos);
   EXPECT_NE(error_of("segmentation", model_of("", {1, 10})).find("outputs [N,classes,H,W]"), std::string::npos);
