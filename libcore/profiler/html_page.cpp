@@ -27,7 +27,7 @@ svg text.on { fill: #14181f; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; vertical-align: top; padding: 3px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th.left, td.left { text-align: left; }
-td.left { white-space: normal; word-break: normal; overflow-wrap: normal; } td.long { min-width: 15em; } td .part { white-space: nowrap; }
+td.left { white-space: normal; word-break: normal; overflow-wrap: normal; } td.long { min-width: 12em; } td .part { white-space: nowrap; }
 th { cursor: pointer; color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--back); }
 .advice th, .advice td { background: var(--panel); } .advice .scroll { margin-top: 6px; }
 .advice { border-left: 4px solid #d97706; background: var(--panel); padding: 8px 12px; margin: 6px 0; border-radius: 4px; }
@@ -52,8 +52,9 @@ function element(parent, name, attributes, text) {
   return made;
 }
 function clear(node) { while (node.firstChild) node.removeChild(node.firstChild); }
-// A cell of text. It wraps at spaces, and in names after "." and "/", except before a digit; never inside a word.
+// A cell of text. Up to 24 characters stay on one line; more wrap at spaces, and in names after "." and "/", except before a digit; never inside a word.
 function fillText(cell, text) {
+  if (String(text).length <= 24) { element(cell, "span", { class: "part" }, text); return; }
   for (const part of String(text).match(/(?:[^./ ]|[./](?=[\d./ ]|$))+[./]?|[./]| +/g) || []) {
     if (part.trim() === "") { cell.appendChild(document.createTextNode(part)); continue; }
     element(cell, "span", { class: "part" }, part);

@@ -95,7 +95,7 @@ double fixed_s(const Group& group) {
 std::optional<Cure> larger_batch(const Profile& profile, const ProfileFacts& facts, const Group& group, std::string text) {
   if (facts.memory_bytes > 0 && 2 * profile.memory.planned_bytes > facts.memory_bytes) return std::nullopt;
   if (fixed_s(group) < kFixedShare * group.spent_s) return std::nullopt;
-  if (facts.training) text += " (this changes training: adapt the learning rate)";
+  if (facts.training) text += " (adapt the learning rate)";
   return Cure{facts.batch_key, std::to_string(2 * facts.batch), std::move(text), fixed_s(group) / 2};
 }
 

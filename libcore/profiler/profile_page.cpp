@@ -24,8 +24,8 @@ for (const item of data.advice) {
   if (item.gain_ms !== 0) gain.appendChild(document.createTextNode(" gains " + number(item.gain_ms) + " ms a step (" + item.gain + ", " + share(100 * item.gain_ms * data.steps / data.wall_ms) + ")" + (item.gain_bytes ? ", " + bytes(Math.abs(item.gain_bytes)) + (item.gain_bytes > 0 ? " less memory" : " more memory") : "")));
   if (item.operators.length === 0) continue;
   table(element(element(box, "div", { class: "scroll all" }), "table", {}),
-        [["operator", r => r.type], ["phase", r => r.phase], ["most at", r => r.module], ["of the step", r => r.share_percent, share], ["ms beyond", r => r.beyond_ms, amount],
-         ["of its limit", r => r.limit_percent, share], ["bound by", r => r.bound], ["set", r => r.value === null ? r.key : r.key + ": " + r.value], ["because", r => r.cure]], item.operators);
+        [["operator", r => r.type], ["phase", r => r.phase], ["most at", r => r.module], ["share", r => r.share_percent, share], ["ms beyond", r => r.beyond_ms, amount],
+         ["reached", r => r.limit_percent, share], ["bound by", r => r.bound], ["what to change", r => (r.value === null ? r.key : r.key + ": " + r.value) + " - " + r.cure]], item.operators);
 }
 
 const width = 1130;
