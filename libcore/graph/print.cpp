@@ -11,7 +11,7 @@ std::string number(double value) {
   return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -33,12 +33,12 @@ class FieldPrinter : public OptionVisitor {
   void option(const OptionInfo& info, bool& value) override { add(info, value ? "true" : "false"); }
   void option(const OptionInfo& info, int64_t& value) override { add(info, cat(value)); }
   void option(const OptionInfo& info, double& value) override { add(info, number(value)); }
-  void option(const OptionInfo& info, std::string& value) override { add(info, quoted(value)); }
+  void option(const OptionInfo& info, std::string& value) override { add(info, quote(value)); }
   void option(const OptionInfo& info, std::vector<int64_t>& value) override {
     items(info, value, [](int64_t item) { return cat(item); });
   }
   void option(const OptionInfo& info, std::vector<double>& value) override { items(info, value, number); }
-  void option(const OptionInfo& info, std::vector<std::string>& value) override { items(info, value, quoted); }
+  void option(const OptionInfo& info, std::vector<std::string>& value) override { items(info, value, quote); }
   void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) override {
     add(info, std::string(names[static_cast<size_t>(value)]));
   }
@@ -85,7 +85,7 @@ std::string print(const Graph& graph) {
   std::string text = "galley graph 1\n";
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
-    text += cat(name(id), " = ", role_name(info.role), " ", quoted(info.name), " : ", info.type.str(), "\n");
+    text += cat(name(id), " = ", role_name(info.role), " ", quote(info.name), " : ", info.type.str(), "\n");
   }
   for (const Node& node : graph.nodes()) {
     std::string inputs, outputs, types;
@@ -96,11 +96,11 @@ std::string print(const Graph& graph) {
     }
     const std::string attributes = print_attributes(*node.op, node.attributes.get());
     text += cat(outputs, " = ", node.op->name, "(", inputs, ")", attributes.empty() ? "" : " ", attributes, " : ", types);
-    if (!node.path.empty()) text += " @" + quoted(node.path);
+    if (!node.path.empty()) text += " @" + quote(node.path);
     if (node.phase != Phase::kForward) text += cat(" #", phase_name(node.phase));
     text += "\n";
   }
-  for (const auto& [output, id] : graph.outputs()) text += cat("output ", quoted(output), " = ", name(id), "\n");
+  for (const auto& [output, id] : graph.outputs()) text += cat("output ", quote(output), " = ", name(id), "\n");
   return text;
 }
 

@@ -54,7 +54,7 @@ std::string escape_of(uint32_t code) {
   return buffer;
 }
 
-std::string quoted(std::string_view text) {
+std::string yaml_text(std::string_view text) {
   const bool hide = looks_nested(text);
   std::string out = "\"";
   for (size_t i = 0; i < text.size();) {
@@ -87,12 +87,12 @@ class Emitter {
   }
 
  private:
-  std::string key(const std::string& text) const { return is_plain(text) ? text : quoted(text); }
+  std::string key(const std::string& text) const { return is_plain(text) ? text : yaml_text(text); }
 
   std::string scalar(const YamlNode& node) const {
     std::string text;
     for (const char c : node.scalar) text += c == '$' && options_.escape_dollars ? "$$" : std::string(1, c);
-    return is_plain(text) ? text : quoted(text);
+    return is_plain(text) ? text : yaml_text(text);
   }
 
   std::string flow(const YamlNode& node) const {

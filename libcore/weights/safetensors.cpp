@@ -18,7 +18,7 @@ constexpr int64_t kChunk = 1 << 20;  // process a megabyte while it is in the ca
 
 std::string tensor_digest_key(std::string_view name) { return cat(kDigestKey, ".", name); }
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string json_text(const std::string& text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
 
 std::string file_dtype(DType dtype) {
   std::string text(dtype_name(dtype));
@@ -145,7 +145,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
   std::string header = cat(std::string(8, '\0'), kHeaderStart, zeros, "\"");
   for (const auto& [key, value] : metadata) {
     GALLEY_ASSERT(!key.starts_with(kDigestKey) && key != kMemoryFormatKey, "metadata '" + key + "' is reserved for the writer");
-    header += cat(",", quoted(key), ":", quoted(value));
+    header += cat(",", json_text(key), ":", json_text(value));
   }
   if (metadata.count("galley.version") == 0) header += ",\"galley.version\":\"1\"";
   std::vector<size_t> digest_places;
@@ -154,9 +154,9 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
     GALLEY_ASSERT(!tensor->format.is_blocked(), tensor->name);
     if (!tensor->format.is_contiguous()) formats[tensor->name] = tensor->format.str();
   }
-  if (!formats.empty()) header += cat(",", quoted(std::string(kMemoryFormatKey)), ":", quoted(formats.dump()));
+  if (!formats.empty()) header += cat(",", json_text(std::string(kMemoryFormatKey)), ":", json_text(formats.dump()));
   for (const TensorSource* tensor : order) {
-    header += cat(",", quoted(tensor_digest_key(tensor->name)), ":\"");
+    header += cat(",", json_text(tensor_digest_key(tensor->name)), ":\"");
     digest_places.push_back(header.size());
     header += zeros + "\"";
   }
@@ -166,7 +166,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
     std::string shape;
     for (const int64_t size : physical_shape(tensor->shape, tensor->format)) shape += (shape.empty() ? "" : ",") + std::to_string(size);
     const int64_t end = offset + tensor->shape.elements() * dtype_size(tensor->dtype);
-    header += cat(",", quoted(tensor->name), ":{\"dtype\":\"", file_dtype(tensor->dtype), "\",\"shape\":[", shape, "],\"data_offsets\":[",
+    header += cat(",", json_text(tensor->name), ":{\"dtype\":\"", file_dtype(tensor->dtype), "\",\"shape\":[", shape, "],\"data_offsets\":[",
                   offset, ",", end, "]}");
     offset = end;
   }
