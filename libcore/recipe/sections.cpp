@@ -273,7 +273,8 @@ void GenerateSection::options(OptionVisitor& v) {
   v.option({.name = "top_k", .doc = "draw from the k most probable tokens; 0: all", .min = 0}, top_k);
   v.option({.name = "top_p", .doc = "draw from the fewest tokens whose probabilities add up to this", .min = 0, .max = 1}, top_p);
   v.option({.name = "min_p", .doc = "draw from tokens of at least this share of the largest probability", .min = 0, .max = 1}, min_p);
-  v.option({.name = "repetition_penalty", .doc = "above 1: tokens of the text so far become less probable", .min = 0.01}, repetition_penalty);
+  v.option({.name = "repetition_penalty", .doc = "above 1: tokens of the text so far become less probable", .min = 0.01},
+           repetition_penalty);
   v.option({.name = "beams", .doc = "sequences that beam search keeps; 1: no beam search", .min = 1, .max = 64}, beams);
   v.option({.name = "stop", .doc = "texts before which generation ends"}, stop);
 }
