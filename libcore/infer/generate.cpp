@@ -71,7 +71,9 @@ struct Beam {
   std::vector<int64_t> tokens;
   double log_probability = 0;
   bool done = false;
-  double score(size_t prompt_tokens) const { return log_probability / static_cast<double>(std::max<size_t>(1, tokens.size() - prompt_tokens)); }
+  double score(size_t prompt_tokens) const {
+    return log_probability / static_cast<double>(std::max<size_t>(1, tokens.size() - prompt_tokens));
+  }
 };
 
 /// Does the text of the new tokens hold a stop string?
@@ -171,8 +173,8 @@ Execution& LanguageModel::execution(int64_t rows, int64_t length) {
   output_ = name;
   vocabulary_ = model.graph.type(id).shape[-1];
   const auto program = engine_->program(
-      {.mode = "generate", .variant = "", .fields = types.fields}, cat(rows, " sequences of ", length, " tokens"), [&] { return std::move(model.graph); },
-      first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+      {.mode = "generate", .variant = "", .fields = types.fields}, cat(rows, " sequences of ", length, " tokens"),
+      [&] { return std::move(model.graph); }, first ? ParameterFormats::kLead : ParameterFormats::kFollow);
   engine_->declare(*program);
   if (first) session_.initialize(model.parameters, engine_->store());
   slot = engine_->bind(program);
@@ -218,7 +220,9 @@ GenerateOptions generate_options(const Recipe& recipe) {
   options.stop = section.stop;
   options.seed = static_cast<uint64_t>(recipe.seed);
   if (options.beams > 1 && (!options.sampling.greedy() || options.sampling.repetition_penalty != 1))
-    throw Error(ErrorCode::kRecipe, "beam search does not sample").key("predict.generate.beams").suggest("beams=1, or leave out temperature, top_k, top_p, min_p and repetition_penalty");
+    throw Error(ErrorCode::kRecipe, "beam search does not sample")
+        .key("predict.generate.beams")
+        .suggest("beams=1, or leave out temperature, top_k, top_p, min_p and repetition_penalty");
   for (const std::string& stop : options.stop)
     if (stop.empty()) throw Error(ErrorCode::kRecipe, "a stop string is empty").key("predict.generate.stop");
   return options;

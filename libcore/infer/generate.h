@@ -64,8 +64,8 @@ struct Generation {
   std::string text;             ///< Without the prompt and the stop string.
   std::vector<int64_t> tokens;  ///< The new ones.
   StopReason stopped = StopReason::kLength;
-  double prefill_ms = 0;      ///< Until the first new token, compilation included; of the whole batch.
-  double tokens_per_s = 0;    ///< New tokens of this sequence after the first one; 0 if there are none.
+  double prefill_ms = 0;    ///< Until the first new token, compilation included; of the whole batch.
+  double tokens_per_s = 0;  ///< New tokens of this sequence after the first one; 0 if there are none.
 };
 
 struct GenerateCallbacks {

@@ -125,7 +125,8 @@ std::unique_ptr<Options> make() {
 }  // namespace
 
 ModelTable gpt_models() {
-  return {{{"gpt", "GPT-2's transformer (Radford et al. 2019) with minGPT's names; default: GPT-2 124M", make<12, 12, 768>}, gpt, gpt_info}};
+  return {
+      {{"gpt", "GPT-2's transformer (Radford et al. 2019) with minGPT's names; default: GPT-2 124M", make<12, 12, 768>}, gpt, gpt_info}};
 }
 
 }  // namespace galley

@@ -42,12 +42,17 @@ TEST(Conventions, VerboseTellsWhatEachPassDid) {
        {"pass training: fuse: ", "pass training: differentiate: ", "pass training: updates: ", "pass compile: assign_layout: "}) {
     EXPECT_NE(outcome.err.find(line), std::string::npos) << line << " is not in\n" << outcome.err;
   }
-  // What was asked for by name is shown beside -q, and nothing else is.
+  // --verbose=compile prints its lines with -q too. A warning depends on the machine: with AVX2, products of this model run on slow
+  // kernels.
   const Outcome quiet = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "--dry-run", "--verbose=compile", "-q"});
   EXPECT_EQ(quiet.code, 0);
   std::istringstream quiet_lines(quiet.err);
   int compiled = 0;
-  for (std::string line; std::getline(quiet_lines, line); ++compiled) EXPECT_TRUE(line.starts_with("compiled ")) << line;
+  for (std::string line; std::getline(quiet_lines, line);) {
+    if (line.starts_with("warning: ")) continue;
+    EXPECT_TRUE(line.starts_with("compiled ")) << line;
+    ++compiled;
+  }
   EXPECT_EQ(compiled, 2) << quiet.err;
   const Outcome unknown = run("galley-train", {tiny_recipe(folder), "--dry-run", "--verbose=weather"});
   EXPECT_EQ(unknown.code, 2);

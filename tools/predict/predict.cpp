@@ -132,7 +132,8 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
 
 int PredictTool::run_text(LoadedRecipe& loaded) {
   if (!inputs_.empty() || !tensors_.empty())
-    throw Error(ErrorCode::kUsage, cat("both text and a file were given: ", inputs_.empty() ? tensors_ : inputs_[0])).suggest("give one of them");
+    throw Error(ErrorCode::kUsage, cat("both text and a file were given: ", inputs_.empty() ? tensors_ : inputs_[0]))
+        .suggest("give one of them");
   if (!output_.empty() || !capture_.empty() || !draw_.empty())
     throw Error(ErrorCode::kUsage, "-o, --capture and --draw do not apply to text").suggest("--format json prints all results");
   Session session(loaded.recipe);
@@ -141,8 +142,7 @@ int PredictTool::run_text(LoadedRecipe& loaded) {
                           .provenance = provenance_json(provenance(loaded.recipe, recipe_text)).dump(),
                           .print = [this](const std::string& text) { print(text); }};
   if (text_.shows_tokens()) {
-    if (session.tokenizer() == nullptr)
-      throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer").key("data.tokenizer");
+    if (session.tokenizer() == nullptr) throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer").key("data.tokenizer");
     show_tokens(*session.tokenizer(), text_, output);
   }
   if (!text_.continues()) return kExitDone;

@@ -11,7 +11,9 @@ namespace galley::tools {
 class PredictTool : public RecipeTool {
  public:
   std::string name() const override { return "galley-predict"; }
-  std::string about() const override { return "Predicts: images to classes, masks or numbers; text that continues a prompt; tensors to tensors."; }
+  std::string about() const override {
+    return "Predicts: images to classes, masks or numbers; text that continues a prompt; tensors to tensors.";
+  }
   std::string examples() const override {
     return "  galley-predict runs/first photo.jpg holiday/ more.tar\n  galley-predict runs/first photo.jpg top=1 --format json\n"
            "  galley-predict runs/gpt --prompt 'To be' generate.max_new_tokens=200 generate.temperature=0.8\n"

@@ -51,7 +51,8 @@ std::vector<int64_t> parse_ids(const std::string& text, int64_t size) {
     if (error != std::errc() || end != word.data() + word.size())
       throw Error(ErrorCode::kUsage, cat("--detokenize: '", word, "' is not an id")).suggest("--detokenize 1,2,3");
     if (id < 0 || id >= size)
-      throw Error(ErrorCode::kUsage, cat("--detokenize: there is no token ", id, ", the vocabulary has ", size)).suggest(cat("ids from 0 to ", size - 1));
+      throw Error(ErrorCode::kUsage, cat("--detokenize: there is no token ", id, ", the vocabulary has ", size))
+          .suggest(cat("ids from 0 to ", size - 1));
     ids.push_back(id);
   }
   return ids;
@@ -65,7 +66,8 @@ struct Prompt {
 void show(const Prompt& prompt, const Tokenizer& tokenizer, const TextOutput& output) {
   if (output.json) return output.print(line_of({{"text", prompt.text}, {"ids", prompt.ids}}, output));
   std::string text;
-  for (const int64_t id : prompt.ids) text += cat(id, "\t", Json(tokenizer.decode(std::span(&id, 1))).dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+  for (const int64_t id : prompt.ids)
+    text += cat(id, "\t", Json(tokenizer.decode(std::span(&id, 1))).dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
   output.print(text);
 }
 
@@ -102,12 +104,9 @@ class Continuation {
 
  private:
   static Json json_of(const Prompt& prompt, const Generation& result) {
-    return {{"prompt", prompt.text},
-            {"text", result.text},
-            {"tokens", result.tokens},
-            {"stopped", kStopReasonNames[static_cast<size_t>(result.stopped)]},
-            {"prefill_ms", result.prefill_ms},
-            {"tokens_per_s", result.tokens_per_s}};
+    return {{"prompt", prompt.text},           {"text", result.text},
+            {"tokens", result.tokens},         {"stopped", kStopReasonNames[static_cast<size_t>(result.stopped)]},
+            {"prefill_ms", result.prefill_ms}, {"tokens_per_s", result.tokens_per_s}};
   }
 
   LanguageModel model_;

@@ -26,8 +26,8 @@ struct TextOptions {
 /// Where a text tool writes: one line of JSON, or text.
 struct TextOutput {
   bool json = false;
-  std::string provenance;                          ///< JSON, for each line
-  std::function<void(const std::string&)> print;   ///< To standard output, at once
+  std::string provenance;                         ///< JSON, for each line
+  std::function<void(const std::string&)> print;  ///< To standard output, at once
 };
 
 /// --tokenize and --detokenize: needs no weights. Throws Error (kUsage) for an id that the vocabulary does not have.

@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import platform
+import sys
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from torch import nn
 from torch.nn import functional as F
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "nn"))
+from gpt_model import Gpt
 torch.set_num_threads(2)
 
 
@@ -273,6 +276,8 @@ class RnnLm(nn.Module):
 def make(name):
     if name == "rnn_lm":
         return RnnLm()
+    if name == "gpt":
+        return Gpt(layers=12, heads=12, width=768, vocabulary=256, block=1024, bias=True, tied=True)
     if name in REDUCED:
         return REDUCED[name][0]()
     if name in ("googlenet", "inception_v3"):
@@ -307,7 +312,7 @@ def write_zoo():
     """Every model: `model NAME PARAMETERS`, then `p|b SHARED NAME SIZES` in the order of state_dict; SHARED counts the leading
     characters that the name has in common with the one before and that are left out."""
     lines = []
-    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm"]:
+    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt"]:
         with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
         parameters = dict(model.named_parameters())
