@@ -111,7 +111,7 @@ TEST_F(Calibrate, RangesAreThoseOfTheValues) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json result = Json::parse(outcome.out);
   EXPECT_EQ(result["samples"], kSamples) << "512 are wanted, 30 are there";
-  EXPECT_NE(outcome.err.find("data.train has 30: all are used"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("data.train has only 30 samples; all are used"), std::string::npos) << outcome.err;
   EXPECT_EQ(result["batches"], 4);
   EXPECT_EQ(result["provenance"]["tool"], "galley-calibrate");
 
