@@ -26,20 +26,20 @@ int64_t program_length(int64_t tokens, int64_t context) {
 
 void check_prompts(const LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts) {
   for (const std::vector<int64_t>& prompt : prompts) {
-    if (prompt.empty()) throw Error(ErrorCode::kUsage, "the prompt is empty").suggest("give a text of at least one token");
+    if (prompt.empty()) throw Error(ErrorCode::kUsage, "the prompt is empty").suggest("write a text of at least one token");
     if (static_cast<int64_t>(prompt.size()) > model.context())
-      throw Error(ErrorCode::kUsage, cat("the prompt has ", prompt.size(), " tokens, the model reads at most ", model.context()))
+      throw Error(ErrorCode::kUsage, cat("the prompt has ", prompt.size(), " tokens, but the model reads at most ", model.context()))
           .suggest("shorten the prompt");
   }
 }
 
 std::string text_of(const LanguageModel& model, int64_t token) { return model.tokenizer().decode(std::span(&token, 1)); }
 
-/// One sequence while it grows.
+/// A sequence during generation.
 struct Sequence {
   Sequence(std::vector<int64_t> prompt, const std::vector<std::string>& stops)
       : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(stops) {}
-  std::vector<int64_t> tokens;  // prompt and new ones
+  std::vector<int64_t> tokens;  // of the prompt and generated
   size_t prompt_tokens;
   TextStream stream;
   Generation result;
@@ -71,10 +71,12 @@ struct Beam {
   std::vector<int64_t> tokens;
   double log_probability = 0;
   bool done = false;
-  double score(size_t prompt_tokens) const { return log_probability / static_cast<double>(std::max<size_t>(1, tokens.size() - prompt_tokens)); }
+  double score(size_t prompt_tokens) const {
+    return log_probability / static_cast<double>(std::max<size_t>(1, tokens.size() - prompt_tokens));
+  }
 };
 
-/// Does the text of the new tokens hold a stop string?
+/// Whether the text of the generated tokens contains a stop string.
 bool holds_stop(const LanguageModel& model, const Beam& beam, size_t prompt_tokens, const std::vector<std::string>& stops) {
   if (stops.empty()) return false;
   TextStream stream(stops);
@@ -171,8 +173,8 @@ Execution& LanguageModel::execution(int64_t rows, int64_t length) {
   output_ = name;
   vocabulary_ = model.graph.type(id).shape[-1];
   const auto program = engine_->program(
-      {.mode = "generate", .variant = "", .fields = types.fields}, cat(rows, " sequences of ", length, " tokens"), [&] { return std::move(model.graph); },
-      first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+      {.mode = "generate", .variant = "", .fields = types.fields}, cat(rows, " sequences of ", length, " tokens"),
+      [&] { return std::move(model.graph); }, first ? ParameterFormats::kLead : ParameterFormats::kFollow);
   engine_->declare(*program);
   if (first) session_.initialize(model.parameters, engine_->store());
   slot = engine_->bind(program);
@@ -218,7 +220,9 @@ GenerateOptions generate_options(const Recipe& recipe) {
   options.stop = section.stop;
   options.seed = static_cast<uint64_t>(recipe.seed);
   if (options.beams > 1 && (!options.sampling.greedy() || options.sampling.repetition_penalty != 1))
-    throw Error(ErrorCode::kRecipe, "beam search does not sample").key("predict.generate.beams").suggest("beams=1, or leave out temperature, top_k, top_p, min_p and repetition_penalty");
+    throw Error(ErrorCode::kRecipe, "beam search does not sample")
+        .key("predict.generate.beams")
+        .suggest("beams=1, or leave out temperature, top_k, top_p, min_p and repetition_penalty");
   for (const std::string& stop : options.stop)
     if (stop.empty()) throw Error(ErrorCode::kRecipe, "a stop string is empty").key("predict.generate.stop");
   return options;

@@ -316,7 +316,7 @@ TEST(Loss, OfASampleThatIsNotFiniteNamesTheSampleAndLogsTheLastStep) {
   const Outcome outcome = run("galley-train", command);
   EXPECT_EQ(outcome.code, 5) << outcome.err;
   expect_all(outcome.err,
-             {"the loss is nan at step 5", "the field `input` of", "data.safetensors[34] holds nan", "correct or remove such samples"});
+             {"the loss is nan at step 5", "the field `input` of", "data.safetensors[34] contains nan", "correct or remove such samples"});
   // Steps 1 and 3 by the recipe, and 4, the last.
   std::istringstream rows(read_text(folder + "/run/metrics.jsonl"));
   std::vector<int> steps;

@@ -98,9 +98,9 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
 TEST(Language, ContinuesPrompts) {
   const std::string folder = scratch_folder();
   write_text(folder + "/text.txt", one_bit_text(4000));
-  const Outcome trained = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt", "model.n_layer=1", "model.n_head=2",
-                                               "model.n_embd=16", "model.block_size=16", "batch=16", "duration=300 steps", "optimizer.lr=0.01",
-                                               "validate=null", "-o", folder + "/run", "--threads", "1", "-q"});
+  const Outcome trained = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt", "model.n_layer=1",
+                                               "model.n_head=2", "model.n_embd=16", "model.block_size=16", "batch=16", "duration=300 steps",
+                                               "optimizer.lr=0.01", "validate=null", "-o", folder + "/run", "--threads", "1", "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   const auto predict = [&](std::vector<std::string> more) {
     std::vector<std::string> arguments{folder + "/run", "--format", "json", "-q", "--threads", "1"};
@@ -123,8 +123,10 @@ TEST(Language, ContinuesPrompts) {
   int wrong = 0;
   for (size_t i = 0; i < text.size(); i += 2) wrong += text[i + 1] != text[i] - 'a' + 'A';
   EXPECT_LE(wrong, 1) << text;
-  EXPECT_EQ(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "3"})[0]["text"], drawn[0]["text"]);
-  EXPECT_NE(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "4"})[0]["text"], drawn[0]["text"]);
+  EXPECT_EQ(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "3"})[0]["text"],
+            drawn[0]["text"]);
+  EXPECT_NE(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "4"})[0]["text"],
+            drawn[0]["text"]);
 
   // A batch of prompts of different length gives what each gives alone.
   write_text(folder + "/prompts.txt", "aAb\n\nd\naAbBcCdDaAbBc\r\n");
@@ -156,7 +158,7 @@ TEST(Language, ContinuesPrompts) {
     EXPECT_EQ(outcome.code, code) << outcome.err;
     EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
   };
-  fails({"--prompt", "aAbBaAbBaAbBaAbBa"}, 2, "the prompt has 17 tokens, the model reads at most 16");
+  fails({"--prompt", "aAbBaAbBaAbBaAbBa"}, 2, "the prompt has 17 tokens, but the model reads at most 16");
   fails({"--prompt", ""}, 2, "the prompt is empty");
   fails({"--prompt", "aX"}, 4, "U+0058");
   fails({"--detokenize", "1,99"}, 2, "there is no token 99");
@@ -177,7 +179,7 @@ TEST(Language, WhatIsWrongHasOneClearError) {
   };
   fails("", {"duration=1 steps"}, 4, "the text is empty");
   fails("ab\nc\xFF", {"duration=1 steps"}, 4, "text.txt:2:2: byte 0xFF at 4 is no UTF-8");
-  fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, the tokenizer char has 8 tokens");
+  fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, but the tokenizer char has 8 tokens");
   fails(one_bit_text(200), {"duration=1 steps", "metrics=perplexty"}, 3, "perplexity");
   fails(one_bit_text(200), {"duration=1 steps", "model.tie_weights=true"}, 3, "tie_weights wants hidden_size = embedding_dim");
   const Outcome missing = run("galley-train", {"tinyshakespeare_lstm", "data.train.source.path=" + folder + "/nothing.txt",

@@ -54,10 +54,10 @@ TEST(Precision, WhatItCannotDoIsRefused) {
     EXPECT_EQ(outcome.code, 3) << part;
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
   };
-  refused({"precision=f16"}, "this version computes in f32 and bf16");
+  refused({"precision=f16"}, "this version computes only in f32 and bf16");
   refused({"precision=bf17"}, "bf17");
   refused({"precision={compute: bf16, master: bf16}"}, "precision.master must be f32");
-  refused({"precision=bf16", "quantize.method=qat"}, "quantization-aware training rounds values of f32");
+  refused({"precision=bf16", "quantize.method=qat"}, "quantization-aware training needs f32");
   refused({"precision={compute: bf16, keep_f32: [nothing]}"}, "'precision.keep_f32': the pattern 'nothing'");
   EXPECT_EQ(run("galley-train", {recipe, "--dry-run", "precision={compute: bf16, keep_f32: ['type:linear']}"}).code, 0);
 }
