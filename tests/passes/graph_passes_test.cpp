@@ -1,4 +1,4 @@
-// Every pass: verify holds afterwards and the interpreter, in double, gives the same results before and after.
+// Every pass: afterwards the graph is well formed, and the interpreter, in double, has the same results before and after.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// Laws: every built-in registry file reads, names a default, a hash that its url carries, and 1000 categories where it has any; a
-// user's files add to them and win; references resolve or say what is near; a file that is not here is an input error that says what
-// to put where.
+// Laws: every built-in registry file is valid and has a default, a hash that agrees with its url, and 1000 categories if it has any; files
+// of the user add to them and take precedence; unknown references are errors with near names; a missing file is an input error with the
+// path where it belongs.
 #include "libcore/recipe/weight_registry.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(WeightRegistry, BuiltInFiles) {
     for (const PublishedWeights& entry : registry.of(model)) {
       ++sets;
       defaults += entry.is_default;
-      // The digits in the file's name are the first ones of its hash.
+      // The digits in the file name are the first digits of its hash.
       const size_t digits = entry.url.rfind('-') + 1;
       EXPECT_TRUE(entry.sha256.starts_with(entry.url.substr(digits, entry.url.rfind('.') - digits))) << entry.url;
       EXPECT_EQ(entry.file, "/cache/" + entry.url.substr(entry.url.rfind('/') + 1));
