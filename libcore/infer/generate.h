@@ -17,7 +17,7 @@
 
 namespace galley {
 
-/// A language model compiled for generation. It pads sequences on the right to one of a few lengths, each with a program of its own, which
+/// A language model compiled for generation. It pads sequences on the right to one of a few lengths, each with its own program, which
 /// is compiled when it is first needed.
 class LanguageModel {
  public:

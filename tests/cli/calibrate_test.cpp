@@ -110,7 +110,7 @@ TEST_F(Calibrate, RangesAreThoseOfTheValues) {
   const Outcome outcome = calibrate("stats.calib", {"data.calibration.batch=8"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json result = Json::parse(outcome.out);
-  EXPECT_EQ(result["samples"], kSamples) << "512 are wanted, 30 are there";
+  EXPECT_EQ(result["samples"], kSamples) << "512 are requested, 30 exist";
   EXPECT_NE(outcome.err.find("data.train has only 30 samples; all are used"), std::string::npos) << outcome.err;
   EXPECT_EQ(result["batches"], 4);
   EXPECT_EQ(result["provenance"]["tool"], "galley-calibrate");
@@ -233,7 +233,7 @@ TEST_F(Calibrate, WhatDoesNotBelongTogether) {
 
   write_text(folder + "/no.calib", "no calibration");
   EXPECT_EQ(run("galley-calibrate", {"--show", folder + "/no.calib"}).code, 4);
-  EXPECT_EQ(run("galley-calibrate", {"--show", weights.at("a")}).code, 4) << "weights are no calibration";
+  EXPECT_EQ(run("galley-calibrate", {"--show", weights.at("a")}).code, 4) << "weights are not a calibration";
   std::string damaged = read_text(folder + "/a.calib");
   damaged[damaged.size() - 100] = static_cast<char>(damaged[damaged.size() - 100] ^ 4);
   write_text(folder + "/damaged.calib", damaged);

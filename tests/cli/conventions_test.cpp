@@ -194,7 +194,7 @@ TEST(Conventions, QuietSaysNothingButTheResult) {
   const Outcome loud = run("galley-train", {tiny_recipe(folder), "-o", folder + "/loud"});
   EXPECT_EQ(loud.code, 0);
   EXPECT_NE(loud.err.find("step 1/6"), std::string::npos) << loud.err;
-  EXPECT_EQ(loud.err.find('\r'), std::string::npos) << "a bar where there is no terminal";
+  EXPECT_EQ(loud.err.find('\r'), std::string::npos) << "a progress bar without a terminal";
   const Outcome quiet = run("galley-train", {tiny_recipe(folder), "-o", folder + "/quiet", "-q"});
   EXPECT_EQ(quiet.code, 0);
   EXPECT_EQ(quiet.err.find("step 1"), std::string::npos) << quiet.err;

@@ -146,7 +146,7 @@ TEST(Weights, ListsTheZooAndItsWeights) {
   EXPECT_EQ(row["model"], "resnet18");
   EXPECT_EQ(row["weights"], "IMAGENET1K_V1");
   EXPECT_EQ(row["parameters"], 11'689'512);
-  // torchvision publishes 1.814 GMACs of convolutions and the linear layer; the graph counts the other layers too.
+  // torchvision publishes 1.814 GMACs of convolutions and the linear layer; the graph also counts the other layers.
   EXPECT_NEAR(row["gflops"].get<double>(), 2 * 1.814, 0.05);
   // fvcore counts 2.48 M activations of convolutions; 1000 of the linear layer come on top.
   EXPECT_NEAR(row["activations"].get<double>(), 2.484e6, 0.01e6);
@@ -263,7 +263,7 @@ TEST(Fetch, WholeResumedAndVerified) {
     EXPECT_EQ(read_text(file), body);
     EXPECT_FALSE(std::filesystem::exists(file + ".part"));
     EXPECT_EQ(json_of({"fetch", "tiny/V1"})["files"][0]["result"], "here already");
-    EXPECT_EQ(server.requests, 1) << "what is here is not asked for";
+    EXPECT_EQ(server.requests, 1) << "an existing file is not requested";
     EXPECT_EQ(json_of({"show", "tiny/V1"})["tensors"].size(), 12u);
     EXPECT_EQ(json_of({"verify", "tiny/V1"})["files"][0]["complete"], true);
     write_text(file, body + "x");

@@ -557,7 +557,7 @@ TEST(BatchTransforms, MixNeighboursWithTheirLabels) {
         for (int64_t i = 0; i < 96; ++i) mean += static_cast<double>(x.data_as<float>()[n * 96 + i]) / 96;
         EXPECT_NEAR(mean, share * values[n] + (1 - share) * values[other], 1e-4);
       }
-      EXPECT_EQ(x.at({3, 1, 1, 1}), 0) << "a row behind the valid ones was touched";
+      EXPECT_EQ(x.at({3, 1, 1, 1}), 0) << "a row after the valid ones was changed";
       EXPECT_EQ(y.at({3, 3}), 0);
     }
     EXPECT_GT(mixed, 30);

@@ -151,7 +151,7 @@ std::vector<std::vector<int64_t>> batches_of(const std::shared_ptr<const Source>
       const int64_t *input = batch->input().data_as<int64_t>() + n * 3, *label = batch->label().data_as<int64_t>() + n * 3;
       if (n >= batch->valid) {
         EXPECT_EQ(std::vector<int64_t>(label, label + 3), (std::vector<int64_t>{-100, -100, -100}))
-            << "rows behind the valid ones do not count";
+            << "rows after the valid ones do not count";
       } else {
         rows.emplace_back(input, input + 3);
       }

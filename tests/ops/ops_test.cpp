@@ -167,7 +167,7 @@ TEST(Registry, EveryProductIsOne) {
   for (const std::string_view name : heavy) {
     const OpDef& op = find_op(name);
     EXPECT_TRUE(op.work == WorkClass::kProduct || has_port(op.outputs, PortKind::kWeight))
-        << name << " does many operations an element, but is no product";
+        << name << " has many operations per element, but is not a product";
   }
 }
 

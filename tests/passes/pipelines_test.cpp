@@ -107,7 +107,7 @@ TEST(PassRunner, LogsWhatEachPassDid) {
   TinyNet net;
   build_tiny_net(net, false);
   inference_passes(net.graph);
-  EXPECT_TRUE(lines.empty()) << "only where it is asked for";
+  EXPECT_TRUE(lines.empty()) << "only on request";
   TinyNet again;
   build_tiny_net(again, false);
   set_pass_log(true);

@@ -179,7 +179,7 @@ TEST(Schema, HelpDocsAndCompletion) {
   tree.at("train").at("optimizer").at("type") = YamlNode::scalar_of("sgd");
   EXPECT_EQ(complete_key(schema, "optimizer.mo", "train", tree), std::vector<std::string>{"optimizer.momentum="});
   EXPECT_TRUE(complete_key(schema, "optimizer.mo", "train").empty());
-  EXPECT_NE(describe_key(schema, "batch.micro", "train").find("train.batch.micro: samples a pass of one rank"), std::string::npos);
+  EXPECT_NE(describe_key(schema, "batch.micro", "train").find("train.batch.micro: samples per pass of one rank"), std::string::npos);
   EXPECT_NE(schema_json(schema).find("\"label_smoothing\""), std::string::npos);
   // JSON is YAML, so it must parse and contain the keys at their places.
   const YamlNode json =

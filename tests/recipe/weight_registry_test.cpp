@@ -54,7 +54,7 @@ TEST(WeightRegistry, BuiltInFiles) {
   }
   EXPECT_EQ(sets, 116);
   for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes"))
-    EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is no recipe";
+    EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is not a recipe";
 }
 
 TEST(WeightRegistry, References) {
@@ -101,7 +101,7 @@ TEST(WeightRegistry, TheUsersOwn) {
     return error_of([&] { registry.of("own"); }, ErrorCode::kRecipe);
   };
   EXPECT_NE(broken("model: other\nentries: []\n").find("the file name says 'own'"), std::string::npos);
-  EXPECT_NE(broken("model: own\ndefault: B\nentries: [{name: A, path: x}]\n").find("'B', is none"), std::string::npos);
+  EXPECT_NE(broken("model: own\ndefault: B\nentries: [{name: A, path: x}]\n").find("'B', is not among"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A}]\n").find("a url or a path"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, sha256: xyz}]\n").find("hexadecimal"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: ../A, path: x}]\n").find("a path"), std::string::npos);

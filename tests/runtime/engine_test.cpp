@@ -148,7 +148,7 @@ TEST(Engine, FindsCallsThatOverlap) {
   };
   engine.program(key_of(2), "", meanwhile);
   EXPECT_NO_THROW(bind(std::make_shared<Arena>()).get());
-  EXPECT_NO_THROW(bind(nullptr).get()) << "nobody else uses it now";
+  EXPECT_NO_THROW(bind(nullptr).get()) << "no other thread uses it now";
   // Two runs on one arena.
   const auto arena = std::make_shared<Arena>();
   const auto execution = engine.bind(program, {.arena = arena});

@@ -121,7 +121,7 @@ TEST(TaskCapture, FieldsBindToInputsByName) {
     missing.model();
     ADD_FAILURE();
   } catch (const Error& error) {
-    for (const char* word : {"field `right`", "they give left", "rename"})
+    for (const char* word : {"field `right`", "they have left", "rename"})
       EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
   }
   Graph third;
