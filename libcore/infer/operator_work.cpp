@@ -178,19 +178,19 @@ void from_letters(const OpDef& op, OperatorCase& result, const LetterSizes& size
 }
 
 /// Checks that all required inputs are given, and not more than the operator accepts.
-void check_inputs(const std::string& whole, const OperatorCase& wanted) {
-  const OpDef& op = find_op(wanted.op);
+void check_inputs(const std::string& whole, const OperatorCase& parsed) {
+  const OpDef& op = find_op(parsed.op);
   std::string all;
   for (const Port& port : op.inputs) all += cat(all.empty() ? "" : " + ", port.name, port.optional ? "?" : port.variadic ? "*" : "");
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Port& port = op.inputs[i];
     if (port.optional || port.variadic) continue;
-    if (i >= wanted.inputs.size() || !wanted.inputs[i])
+    if (i >= parsed.inputs.size() || !parsed.inputs[i])
       bad_case(whole, cat("the shape of '", port.name, "' is missing: ", op.name, " takes ", all));
   }
   const bool any_number = !op.inputs.empty() && op.inputs.back().variadic;
-  if (!any_number && wanted.inputs.size() > op.inputs.size())
-    bad_case(whole, cat("there are ", wanted.inputs.size(), " shapes, but ", op.name, " takes ", all.empty() ? "none" : all));
+  if (!any_number && parsed.inputs.size() > op.inputs.size())
+    bad_case(whole, cat("there are ", parsed.inputs.size(), " shapes, but ", op.name, " takes ", all.empty() ? "none" : all));
 }
 
 OperatorCase parse_case(const std::string& text) {
@@ -225,12 +225,12 @@ OperatorCase parse_case(const std::string& text) {
 }
 
 /// The options of the case; null if the operator has none.
-std::shared_ptr<Options> attributes_of(const OperatorCase& wanted, const std::string& text) {
-  const OpDef& op = find_op(wanted.op);
+std::shared_ptr<Options> attributes_of(const OperatorCase& parsed, const std::string& text) {
+  const OpDef& op = find_op(parsed.op);
   std::shared_ptr<Options> attributes = op.make_attrs != nullptr ? op.make_attrs() : nullptr;
-  if (!wanted.attributes.empty()) {
-    if (attributes == nullptr) bad_case(text, cat(wanted.op, " has no attributes"));
-    read_options(parse_yaml(std::make_shared<TextSource>(TextSource{"the case " + text, "{" + wanted.attributes + "}"})), *attributes);
+  if (!parsed.attributes.empty()) {
+    if (attributes == nullptr) bad_case(text, cat(parsed.op, " has no attributes"));
+    read_options(parse_yaml(std::make_shared<TextSource>(TextSource{"the case " + text, "{" + parsed.attributes + "}"})), *attributes);
   }
   if (auto* lookup = dynamic_cast<LookupAttrs*>(attributes.get()); lookup != nullptr && lookup->table.empty()) {
     for (int64_t q = 0; q < 256; ++q) lookup->table.push_back(q);  // the time does not depend on the table
@@ -239,13 +239,13 @@ std::shared_ptr<Options> attributes_of(const OperatorCase& wanted, const std::st
 }
 
 /// A graph with one node.
-Graph graph_of(const OperatorCase& wanted, const std::string& text) {
-  const OpDef& op = find_op(wanted.op);
-  const std::shared_ptr<Options> attributes = attributes_of(wanted, text);
+Graph graph_of(const OperatorCase& parsed, const std::string& text) {
+  const OpDef& op = find_op(parsed.op);
+  const std::shared_ptr<Options> attributes = attributes_of(parsed, text);
   Graph graph;
   std::vector<ValueId> inputs;
-  for (size_t i = 0; i < wanted.inputs.size(); ++i) {
-    if (!wanted.inputs[i]) {
+  for (size_t i = 0; i < parsed.inputs.size(); ++i) {
+    if (!parsed.inputs[i]) {
       inputs.push_back(kNoValue);
       continue;
     }
@@ -254,7 +254,7 @@ Graph graph_of(const OperatorCase& wanted, const std::string& text) {
         std::any_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.input == static_cast<int>(i); });
     const bool weight = op.work == WorkClass::kProduct && op.has_weight_format(i);
     inputs.push_back(
-        graph.add_input(cat("in", i), *wanted.inputs[i],
+        graph.add_input(cat("in", i), *parsed.inputs[i],
                         updated  ? ValueRole::kState
                         : weight ? ValueRole::kParameter
                                  : ValueRole::kInput)
@@ -275,9 +275,9 @@ struct OperatorParts {
   std::unique_ptr<Execution> execution;
 };
 
-std::shared_ptr<const Program> compile_case(Engine& engine, const OperatorCase& wanted, const std::string& text) {
+std::shared_ptr<const Program> compile_case(Engine& engine, const OperatorCase& parsed, const std::string& text) {
   return engine.program(
-      {.mode = "operator", .variant = text}, "a single operator", [&] { return graph_of(wanted, text); }, ParameterFormats::kLead);
+      {.mode = "operator", .variant = text}, "a single operator", [&] { return graph_of(parsed, text); }, ParameterFormats::kLead);
 }
 
 /// Indices are smaller than the number of rows or classes of all default cases, 8-bit ones (positions in a pooling window) below two;
@@ -337,16 +337,16 @@ std::vector<std::string> operator_cases(const std::string& name) {
 }
 
 BenchmarkWork operator_work(const std::string& text, bool winograd, std::string_view device) {
-  const OperatorCase wanted = parse_case(text);
-  const OpDef& op = find_op(wanted.op);
+  const OperatorCase parsed = parse_case(text);
+  const OpDef& op = find_op(parsed.op);
   const auto parts = std::make_shared<OperatorParts>(device, winograd);
-  const std::shared_ptr<const Program> program = compile_case(parts->engine, wanted, text);
+  const std::shared_ptr<const Program> program = compile_case(parts->engine, parsed, text);
   parts->execution = parts->engine.bind(program);
   ParameterStore& store = parts->engine.store();
-  for (size_t i = 0; i < wanted.inputs.size(); ++i) {
-    if (!wanted.inputs[i]) continue;
+  for (size_t i = 0; i < parsed.inputs.size(); ++i) {
+    if (!parsed.inputs[i]) continue;
     const std::string name = cat("in", i);
-    const Tensor values = random_input(*wanted.inputs[i], op.input_port(i).kind);
+    const Tensor values = random_input(*parsed.inputs[i], op.input_port(i).kind);
     if (store.has(name)) {
       store.set(name, values);
     } else {

@@ -60,15 +60,15 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
 Predictor::~Predictor() = default;
 
 std::unique_ptr<DataLoader> Predictor::loader() const {
-  LoaderOptions how;
-  how.order.shuffle = false;
-  how.order.last_batch = LastBatchRule::kKeep;
-  how.order.batch = options_.batch;
-  how.workers = std::min<int64_t>(session_.threads(), 4);
-  how.on_error = options_.keep_going ? OnErrorRule::kReport : OnErrorRule::kFail;
-  how.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
-  how.passes = 1;
-  return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), how);
+  LoaderOptions loader_options;
+  loader_options.order.shuffle = false;
+  loader_options.order.last_batch = LastBatchRule::kKeep;
+  loader_options.order.batch = options_.batch;
+  loader_options.workers = std::min<int64_t>(session_.threads(), 4);
+  loader_options.on_error = options_.keep_going ? OnErrorRule::kReport : OnErrorRule::kFail;
+  loader_options.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
+  loader_options.passes = 1;
+  return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), loader_options);
 }
 
 int64_t Predictor::planned_bytes() const {

@@ -101,18 +101,18 @@ class Calibrator::Watch : public NodeObserver {
 
 Calibrator::Calibrator(Session& session) : session_(session), engine_(session.backend_without_chains()) {
   const Recipe& recipe = session.recipe();
-  const CalibrationSection& wanted = recipe.data.calibration;
+  const CalibrationSection& section = recipe.data.calibration;
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
   const int64_t usual = recipe.data.val ? recipe.data.val->batch.value_or(micro) : micro;
-  batch_ = std::min(wanted.batch.value_or(usual), wanted.samples);
-  check_samples(session, wanted.from);
+  batch_ = std::min(section.batch.value_or(usual), section.samples);
+  check_samples(session, section.from);
   const std::unique_ptr<DataLoader> loader = session.calibration_loader(batch_, 0, 1);  // only for its shapes; prefetches one sample
-  samples_ = std::min(wanted.samples, loader->epoch_samples());
-  if (samples_ < wanted.samples)
-    log(LogLevel::kWarning,
-        cat("data.calibration.samples is ", wanted.samples, ", but data.", wanted.from, " has only ", samples_, " samples; all are used"));
+  samples_ = std::min(section.samples, loader->epoch_samples());
+  if (samples_ < section.samples)
+    log(LogLevel::kWarning, cat("data.calibration.samples is ", section.samples, ", but data.", section.from, " has only ", samples_,
+                                " samples; all are used"));
   data_bytes_ = loader->buffer_bytes();
-  const Split& split = *recipe.data.find(wanted.from);
+  const Split& split = *recipe.data.find(section.from);
   source_ = digest_of(cat(loader->source().describe(), "\n", split.slice ? split.slice->str() : "", "\n", split.slice_seed.value_or(-1),
                           "\n", recipe.seed, "\n", pipeline_text(session.calibration_pipeline(), *recipe.registry)));
   const BatchTypes types = session.batch_types(*loader);
@@ -123,7 +123,7 @@ Calibrator::Calibrator(Session& session) : session_(session), engine_(session.ba
   model_ = model_digest(model.graph);
   order_ = watched_names(model.graph);
   program_ = engine_.program(
-      {.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", wanted.from), [&] { return std::move(model.graph); },
+      {.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", section.from), [&] { return std::move(model.graph); },
       ParameterFormats::kLead);
   engine_.declare(*program_);
 }
