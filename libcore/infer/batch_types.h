@@ -1,5 +1,5 @@
 #pragma once
-// BatchTypes: what a model is captured and compiled for.
+// BatchTypes: the tensor types of a batch, for which a model is captured and compiled.
 
 #include <map>
 #include <string>
@@ -13,19 +13,19 @@ namespace galley {
 class Execution;
 struct Batch;
 
-/// Types of the tensors of one batch by name, as its loader makes them.
+/// Types of the tensors of one batch by name, as the loader makes them.
 struct BatchTypes {
   std::map<std::string, TensorType> fields;
-  std::vector<std::string> inputs;  // names of those that the model takes, in its order
+  std::vector<std::string> inputs;  ///< Names of the model's inputs, in its order.
 
-  /// Of the model's first input.
+  /// Type of the model's first input.
   const TensorType& input() const { return fields.at(inputs.front()); }
   TensorType& input() { return fields.at(inputs.front()); }
 };
 
-/// Feeds the tensors of a batch that the program takes.
+/// Feeds the tensors of a batch that are inputs of the program.
 void feed_fields(Execution& execution, const Batch& batch);
-/// The type of a batch of a model's input, in the size that the model says.
+/// The type of an input for `batch` samples of the model's default shape.
 TensorType input_type(const ModelInput& input, int64_t batch);
 
 }  // namespace galley

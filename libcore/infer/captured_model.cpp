@@ -18,7 +18,7 @@ PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSp
   if (recipe.precision.compute == PrecisionName::kF32) return policy;
   policy.compute = DType::kBF16;
   Selector selector{recipe.precision.keep_f32, {}};
-  Selector given = selector;  // without the default, which models without norms lack too
+  Selector given = selector;  // without the default type:norm, which need not match anything
   std::erase(given.match, "type:norm");
   if (!given.match.empty()) given.select(selectables(parameters), "precision.keep_f32", true);
   policy.keep_f32 = [selector](const Node& node) { return selector.selects({node.path, std::string(node.op->name), 0}); };
@@ -50,7 +50,8 @@ void add_captured_outputs(Graph& graph, const std::vector<std::string>& capture)
     for (const auto& [path, value] : results) paths.push_back(path);
     const std::string near = nearest(pattern, paths);
     throw Error(ErrorCode::kUsage, cat("--capture '", pattern, "' matches none of the ", paths.size(), " modules"))
-        .suggest(near.empty() ? (paths.empty() ? "" : cat("paths look like '", paths.front(), "'")) : cat("did you mean '", near, "'?"));
+        .suggest(near.empty() ? (paths.empty() ? "" : cat("paths have the form '", paths.front(), "'"))
+                              : cat("did you mean '", near, "'?"));
   }
 }
 

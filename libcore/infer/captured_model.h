@@ -1,5 +1,5 @@
 #pragma once
-// A model as a graph, before any pass: what a Session and capture_training (train/) give.
+// A model as a graph before any pass, as Session and capture_training (train/) return it.
 
 #include <map>
 #include <string>
@@ -14,25 +14,26 @@
 
 namespace galley {
 
-/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: what the task sums and collects; for prediction:
-/// the model's results and what was asked for.
+/// A captured model. Outputs for training: the scalar "loss" and its parts; for evaluation: metrics and results of the task; for
+/// prediction: the model's results and the captured modules.
 struct CapturedModel {
   Graph graph;
-  std::vector<ParameterSpec> parameters;  // in the model's order; trainable is false for buffers and for what the recipe freezes
-  ValueId loss = kNoValue;                // training only
-  CapturedResults results;                // what the task sums, collects and logs
-  PrecisionPolicy precision;              // of the recipe; the graph is still in f32
+  std::vector<ParameterSpec> parameters;  ///< In the model's order. Buffers and frozen parameters are not trainable.
+  ValueId loss = kNoValue;                ///< For training only.
+  CapturedResults results;                ///< Outputs that the task sums, collects and logs.
+  PrecisionPolicy precision;              ///< Of the recipe; the graph itself is in f32.
 };
 
-/// What selectors (`match:`) choose from.
+/// The items that selectors (`match:`) select from.
 std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters);
 
-/// What precision.compute and precision.keep_f32 say, by module. Throws (kRecipe) for a pattern that matches nothing.
+/// The precision of each module by precision.compute and precision.keep_f32. Throws (kRecipe) for a pattern that matches nothing.
 PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSpec>& parameters);
 
-/// What each module of a captured graph gives: the first output of the last node that it, or a module below it, made.
+/// The result of each module of a captured graph: the first output of the last node of the module or a module in it.
 std::map<std::string, ValueId> module_results(const Graph& graph);
-/// Declares, under their paths, the results of the modules that a glob matches (`*` crosses dots). Throws (kUsage) where one matches none.
+/// Adds the results of modules whose paths match a glob (`*` matches dots) as outputs named by these paths. Throws (kUsage) for a glob that
+/// matches none.
 void add_captured_outputs(Graph& graph, const std::vector<std::string>& capture);
 
 }  // namespace galley

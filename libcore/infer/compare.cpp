@@ -13,7 +13,7 @@
 namespace galley {
 namespace {
 
-/// One recipe's model ready to run.
+/// The model of one recipe, ready to run.
 struct Side {
   Side(const Session& session, const BatchTypes& types, InferenceModel model, std::shared_ptr<Arena> arena) : engine(session.backend()) {
     const auto program = compile_inference(engine, types, model, "comparison of layers");
@@ -25,7 +25,7 @@ struct Side {
   std::unique_ptr<Execution> execution;
 };
 
-/// Layers' results on the split's first samples, both models in step.
+/// Compares the outputs of layers for the first samples of the split.
 void compare_layers(Session& first, Session& second, const CompareOptions& options, Comparison& comparison) {
   const std::shared_ptr<const QuantizationPlan> plans[] = {loaded_plan(first.recipe()), loaded_plan(second.recipe())};
   const int64_t batch = std::min<int64_t>(options.batch, 8);
@@ -33,12 +33,12 @@ void compare_layers(Session& first, Session& second, const CompareOptions& optio
   const BatchTypes input = first.batch_types(*loader);
   const CapturedModel plain = first.capture_inference(input);
   const bool fused = plans[0] != nullptr || plans[1] != nullptr;
-  // Fusion drops what no result depends on, and its modules.
+  // Fusion may have removed modules that no result depends on.
   std::map<std::string, ValueId> there =
       module_results(fused ? make_inference(first.capture_inference(input), nullptr).graph : plain.graph);
   std::vector<std::string> modules;
   for (const ParameterSpec& spec : plain.parameters) {
-    const OpDef* op = find_op_or_null(spec.module_type);  // a layer with an operator has its name
+    const OpDef* op = find_op_or_null(spec.module_type);  // the module type of such a layer is the name of its operator
     const bool product = op != nullptr && op->quantize == QuantizeRule::kProduct;
     if (!product || (!modules.empty() && modules.back() == spec.module) || !there.contains(spec.module)) continue;
     modules.push_back(spec.module);
@@ -73,7 +73,7 @@ void Distance::add(const Tensor& a, const Tensor& b, int64_t rows) {
     const double difference = static_cast<double>(x[i]) - static_cast<double>(y[i]);
     signal_ += static_cast<double>(x[i]) * static_cast<double>(x[i]);
     noise_ += difference * difference;
-    // NaN stays once it is there.
+    // Written so that a NaN is kept.
     if (!(std::abs(difference) <= max_abs_)) max_abs_ = std::isnan(max_abs_) ? max_abs_ : std::abs(difference);
   }
 }

@@ -22,7 +22,7 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   program_ = engine.program(
       {.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split),
       [&] { return std::move(model.graph); }, engine.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
-  // Copies of the results on the host: all of a batch, and the one that is being brought into the contiguous format.
+  // Host copies: all results of a batch, and one result during its conversion to the contiguous format.
   int64_t most = 0;
   for (const std::string& name : results_.results) {
     const TensorType& type = program_->graph().type(program_->graph().find_output(name));
@@ -38,7 +38,7 @@ void Evaluator::bind(const std::string& average) {
   execution_ = engine_.bind(program_);
   if (average.empty()) return;
   std::map<std::string, std::string> binding;
-  // Of scales that learn too, which are none of the model's own parameters.
+  // Includes the averages of learned scales, which are not parameters of the model.
   for (const ValueId id : program_->graph().inputs()) {
     const std::string& name = program_->graph().value(id).name;
     if (engine_.store().has(name + average)) binding[name] = name + average;

@@ -1,5 +1,5 @@
 #pragma once
-// Evaluator: one pass of a model over a split, metrics as sums over samples. Used while training and by galley-evaluate.
+// Evaluator: computes the metrics of a model over a split as sums over samples. Used during training and by galley-evaluate.
 
 #include <functional>
 #include <map>
@@ -14,34 +14,35 @@ namespace galley {
 
 struct QuantizationPlan;
 
+/// A compiled evaluation that can be repeated.
 class Evaluator {
  public:
-  /// Compiles the evaluation program for batches of that size: on integers by a plan (loaded_plan(recipe): as the weights are), in float
-  /// without. `samples`: at most so many; 0: all. `round` rewrites the fused graph (QuantizationAware::rounding). The engine must outlive
-  /// the evaluator.
+  /// Compiles the evaluation program for batches of `batch` samples: on integers if there is a plan (loaded_plan(recipe): that of the
+  /// weights), else in float. `samples`: the largest number of samples; 0: all. `round` rewrites the fused graph
+  /// (QuantizationAware::rounding). The engine must outlive the evaluator.
   Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
             int64_t samples = 0, std::function<void(Graph&)> round = nullptr);
   ~Evaluator();
 
   const Program& program() const { return *program_; }
   std::shared_ptr<const Program> shared_program() const { return program_; }
-  /// What the program's outputs mean.
+  /// The meanings of the program's outputs.
   const CapturedResults& results() const { return results_; }
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  /// nullptr: it computes in float.
+  /// Null if the program computes in float.
   const std::shared_ptr<const QuantizationPlan>& plan() const { return plan_; }
-  /// Bytes of a pass on the host: buffers of the data, and copies of the results that a collector reads.
+  /// Host memory of a pass in bytes: data buffers, and copies of the results for collectors.
   int64_t data_bytes() const { return data_bytes_; }
-  /// Binds the engine's parameters and scratch. With an `average` suffix (".ema") a second pass is made on the averages, its metrics
-  /// prefixed "ema/".
+  /// Binds the engine's parameters and scratch space. If `average` is a suffix of averaged parameters (".ema"), run() makes a second pass
+  /// with these, whose metrics have the prefix "ema/".
   void bind(const std::string& average = "");
-  /// Metrics over the split. Throws (kNumeric) where it has no samples.
+  /// Computes the metrics of the split. Throws (kNumeric) if it has no samples.
   MetricValues run();
-  /// Samples of the last run.
+  /// Number of samples of the last run.
   int64_t samples() const { return seen_; }
-  /// Damaged samples of the last run that others stood in for (on_error: skip).
+  /// Damaged samples of the last run that were replaced by others (on_error: skip).
   int64_t skipped() const { return skipped_; }
-  /// Samples of the last run whose files are irregular but were read in full.
+  /// Samples of the last run whose files have format errors but were read in full.
   int64_t irregular() const { return irregular_; }
 
  private:

@@ -13,7 +13,7 @@
 namespace galley {
 namespace {
 
-/// What the nodes are written from: one captured batch, or two where the file leaves the batch open.
+/// The graphs to write nodes from: one captured batch size, or two if the file allows any batch size.
 struct Captured {
   Graph graph, other;
 };
@@ -47,8 +47,8 @@ ExportReport export_onnx(const Session& session, const std::string& path, const 
   const std::shared_ptr<const QuantizationPlan> plan = loaded_plan(session.recipe());
   if (plan != nullptr && plan->method == QuantMethod::kDynamic) {
     throw Error(ErrorCode::kRecipe,
-                "weights of dynamic quantization have no form in ONNX that computes the same: their activations are quantized by ranges "
-                "found at run time")
+                "ONNX cannot express dynamic quantization with the same results: activations are quantized by ranges that are determined "
+                "at run time")
         .key("weights")
         .suggest("quantize with quantize.method=static or weight_only, or export the float weights");
   }
@@ -69,7 +69,7 @@ ExportReport export_onnx(const Session& session, const std::string& path, const 
   } else {
     load(session, session.capture_inference(session.usual_types(1, false), {}).parameters, store);
   }
-  // A batch norm that has no product before it keeps its own parameters; as a layer on integers it would have others under their names.
+  // A batch norm without a preceding product keeps its own parameters. A layer on integers would have other parameters under these names.
   std::set<std::string> norms;
   if (folded != nullptr) {
     for (const QuantizableLayer& layer : quantizable_layers(folded->graph())) {

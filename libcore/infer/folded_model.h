@@ -1,5 +1,5 @@
 #pragma once
-// FoldedModel: a float model as inference runs it, its weights loaded, and the constants of its layers with their batch norms folded in.
+// FoldedModel: the inference graph of a float model with loaded weights, and the layers' constants with folded batch norms.
 
 #include <map>
 #include <string>
@@ -10,18 +10,19 @@
 
 namespace galley {
 
+/// A float model with its loaded weights.
 class FoldedModel {
  public:
-  /// Captures the model on a batch of its usual input and loads the recipe's float weights. Throws as Session::initialize would.
+  /// Captures the model for its default input and loads the recipe's float weights. Throws as Session::initialize.
   explicit FoldedModel(const Session& session);
 
-  /// Folded and fused.
+  /// The folded and fused graph.
   const Graph& graph() const { return graph_; }
-  /// Of the float model, loaded.
+  /// Parameters and buffers of the float model; `store` has their values.
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   ParameterStore& store() { return engine_.store(); }
   const ParameterStore& store() const { return engine_.store(); }
-  /// Weights and biases of the layers ("L.weight"), batch norms folded in.
+  /// Weights and biases of the layers ("L.weight") after folding of batch norms.
   const std::map<std::string, Tensor>& constants() const { return constants_; }
 
  private:

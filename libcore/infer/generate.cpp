@@ -26,20 +26,20 @@ int64_t program_length(int64_t tokens, int64_t context) {
 
 void check_prompts(const LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts) {
   for (const std::vector<int64_t>& prompt : prompts) {
-    if (prompt.empty()) throw Error(ErrorCode::kUsage, "the prompt is empty").suggest("give a text of at least one token");
+    if (prompt.empty()) throw Error(ErrorCode::kUsage, "the prompt is empty").suggest("write a text of at least one token");
     if (static_cast<int64_t>(prompt.size()) > model.context())
-      throw Error(ErrorCode::kUsage, cat("the prompt has ", prompt.size(), " tokens, the model reads at most ", model.context()))
+      throw Error(ErrorCode::kUsage, cat("the prompt has ", prompt.size(), " tokens, but the model reads at most ", model.context()))
           .suggest("shorten the prompt");
   }
 }
 
 std::string text_of(const LanguageModel& model, int64_t token) { return model.tokenizer().decode(std::span(&token, 1)); }
 
-/// One sequence while it grows.
+/// A sequence during generation.
 struct Sequence {
   Sequence(std::vector<int64_t> prompt, const std::vector<std::string>& stops)
       : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(stops) {}
-  std::vector<int64_t> tokens;  // prompt and new ones
+  std::vector<int64_t> tokens;  // of the prompt and generated
   size_t prompt_tokens;
   TextStream stream;
   Generation result;
@@ -76,7 +76,7 @@ struct Beam {
   }
 };
 
-/// Does the text of the new tokens hold a stop string?
+/// Whether the text of the generated tokens contains a stop string.
 bool holds_stop(const LanguageModel& model, const Beam& beam, size_t prompt_tokens, const std::vector<std::string>& stops) {
   if (stops.empty()) return false;
   TextStream stream(stops);

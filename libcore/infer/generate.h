@@ -17,7 +17,7 @@
 
 namespace galley {
 
-/// A language model compiled for generation. It pads sequences on the right to one of a few lengths, each with a program of its own, which
+/// A language model compiled for generation. It pads sequences on the right to one of a few lengths, each with its own program, which
 /// is compiled when it is first needed.
 class LanguageModel {
  public:
@@ -41,11 +41,12 @@ class LanguageModel {
   Session& session_;
   int64_t context_ = 0, vocabulary_ = 0;
   std::shared_ptr<const QuantizationPlan> plan_;
-  std::string input_, output_;  // names
+  std::string input_, output_;  // names in the graph
   std::unique_ptr<Engine> engine_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;  // by rows and length
 };
 
+/// Options of generate.
 struct GenerateOptions {
   SamplingOptions sampling;
   int64_t max_new_tokens = 128;
@@ -57,21 +58,24 @@ struct GenerateOptions {
 /// The recipe's predict.generate and seed.
 GenerateOptions generate_options(const Recipe& recipe);
 
+/// Why a generation ended.
 enum class StopReason : uint8_t { kLength, kStop, kInterrupted };
 inline constexpr std::array<std::string_view, 3> kStopReasonNames{"length", "stop", "interrupted"};
 
+/// The continuation of one prompt.
 struct Generation {
   std::string text;             ///< Without the prompt and the stop string.
-  std::vector<int64_t> tokens;  ///< The new ones.
+  std::vector<int64_t> tokens;  ///< The generated tokens.
   StopReason stopped = StopReason::kLength;
-  double prefill_ms = 0;    ///< Until the first new token, compilation included; of the whole batch.
+  double prefill_ms = 0;    ///< Time of the whole batch until the first new token, including compilation.
   double tokens_per_s = 0;  ///< New tokens of this sequence after the first one; 0 if there are none.
 };
 
+/// Callbacks of a running generation.
 struct GenerateCallbacks {
-  /// Takes text that is final, as it comes: (index of the prompt, text). May be null. With beam search all text comes at the end.
+  /// Called with text as soon as it is final: (index of the prompt, text). May be null. Beam search delivers all text at the end.
   std::function<void(size_t prompt, std::string_view text)> text;
-  /// Is asked after each token; true ends the generation. May be null.
+  /// Called after each token; returns true to end the generation. May be null.
   std::function<bool()> stop;
 };
 

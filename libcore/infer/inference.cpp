@@ -10,7 +10,8 @@
 namespace galley {
 namespace {
 
-/// A converted graph's arrays. What the graph does not read repeats the plan: its initial value says what the file must hold.
+/// The parameters of a converted graph. Those that the graph does not read repeat the plan; their initial value is the one that the file
+/// must hold.
 std::vector<ParameterSpec> specs_of(const ConvertReport& report, const std::map<std::string, double>& repeated) {
   std::vector<ParameterSpec> specs;
   for (const QuantizedTensor& tensor : report.tensors) {
@@ -40,8 +41,8 @@ std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) {
     const auto found = metadata.find(std::string(kQuantizationKey));
     if (found == metadata.end()) continue;
     if (sources.size() > 1)
-      throw Error(ErrorCode::kRecipe,
-                  cat(source.from, " holds quantized weights, which are loaded alone: weights.load names ", sources.size(), " sources"))
+      throw Error(ErrorCode::kRecipe, cat(source.from, " contains quantized weights, which must be the only source; weights.load names ",
+                                          sources.size(), " sources"))
           .key("weights.load");
     return std::make_shared<const QuantizationPlan>(parse_plan(found->second, source.from));
   }
@@ -54,7 +55,7 @@ InferenceModel make_inference(CapturedModel model, std::shared_ptr<const Quantiz
   made.graph = std::move(model.graph);
   made.plan = std::move(plan);
   InferencePasses passes;
-  if (made.plan == nullptr) passes.precision = model.precision;  // integers decide by themselves
+  if (made.plan == nullptr) passes.precision = model.precision;  // a converted graph has its own types
   if (!capture.empty()) passes.capture = [&](Graph& graph) { add_captured_outputs(graph, capture); };
   passes.round = std::move(round);
   made.fusion = inference_passes(made.graph, passes);

@@ -27,7 +27,7 @@ std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size
   try {
     build_model(builder, component, builder.input("input", input));
   } catch (const Error&) {
-    return std::nullopt;  // a size that this model does not take
+    return std::nullopt;  // the model does not accept this size
   }
   ModelCost cost;
   cost.parameters = parameter_count(builder.parameters());

@@ -50,19 +50,20 @@ TensorType parse_shape(const std::string& whole, std::string text) {
     const std::array<std::pair<std::string_view, DType>, 5> dtypes{
         {{"f32", DType::kF32}, {"i64", DType::kI64}, {"u8", DType::kU8}, {"i8", DType::kI8}, {"bool", DType::kBool}}};
     const auto found = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& item) { return item.first == dtype; });
-    if (found == dtypes.end()) bad_case(whole, cat("'", dtype, "' is no dtype here: f32, i64, u8, i8 or bool"));
+    if (found == dtypes.end()) bad_case(whole, cat("'", dtype, "' is not a dtype of operator cases; write f32, i64, u8, i8 or bool"));
     type.dtype = found->second;
     text.resize(at);
   }
   if (text == "scalar") return type;
   for (const std::string& size : split(text, 'x')) {
-    if (size.empty() || size.find_first_not_of("0123456789") != std::string::npos) bad_case(whole, cat("'", text, "' is no shape"));
+    if (size.empty() || size.find_first_not_of("0123456789") != std::string::npos)
+      bad_case(whole, cat("'", text, "' is not a shape such as 16x64"));
     type.shape.push_back(parse_count(size));
   }
   return type;
 }
 
-/// mb16ic64ih56 -> {mb: 16, ic: 64, ih: 56}; empty where the text is not of that kind.
+/// mb16ic64ih56 -> {mb: 16, ic: 64, ih: 56}; empty if the text does not have this form.
 std::map<std::string, int64_t> parse_letters(const std::string& text) {
   std::map<std::string, int64_t> sizes;
   size_t at = 0;
@@ -78,7 +79,7 @@ std::map<std::string, int64_t> parse_letters(const std::string& text) {
   return sizes;
 }
 
-/// Sizes by their letters, each read with its default.
+/// Reads named sizes with their defaults.
 class LetterSizes {
  public:
   LetterSizes(std::string whole, std::map<std::string, int64_t> sizes) : whole_(std::move(whole)), sizes_(std::move(sizes)) {}
@@ -88,7 +89,7 @@ class LetterSizes {
         convolution{"mb", "ic", "ih", "iw", "oc", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw", "g"};
     for (const auto& [name, value] : sizes_) {
       if ((op.letters == CaseLetters::kMatrix ? matrix : convolution).count(name) == 0)
-        bad_case(whole_, cat("'", name, "' is no size of ", op.name));
+        bad_case(whole_, cat("'", name, "' is not a size of ", op.name));
     }
   }
   int64_t need(const char* name) const {
@@ -106,7 +107,7 @@ class LetterSizes {
   std::map<std::string, int64_t> sizes_;
 };
 
-/// Shapes of a layer and of its gradient's operands, and the attributes that they imply.
+/// Shapes of a layer and of the operands of its gradients, and the attributes that follow from the sizes.
 struct LayerShapes {
   Shape x, weight, y;
   std::map<std::string, std::string> attributes;
@@ -131,7 +132,7 @@ LayerShapes matrix_of(const LetterSizes& sizes) {
   return {.x = {rows, in}, .weight = {out, in}, .y = {rows, out}};
 }
 
-/// Names of an operator's options.
+/// Collects the names of an operator's options.
 class OptionNames final : public OptionVisitor {
  public:
   std::vector<std::string> names;
@@ -145,8 +146,8 @@ class OptionNames final : public OptionVisitor {
   void choice(const OptionInfo& info, int&, std::span<const std::string_view>) override { names.emplace_back(info.name); }
 };
 
-/// The required inputs of those sizes: x, a weight, the gradient of the result, or a vector of an element for each output channel.
-/// Operators on integers take u8 and i8, and make u8.
+/// Fills in the required inputs for these sizes: x, a weight, the gradient of the result, or a vector with one element per output channel.
+/// Integer operators read u8 and i8 and write u8.
 void from_letters(const OpDef& op, OperatorCase& result, const LetterSizes& sizes) {
   sizes.check(op);
   const LayerShapes layer = op.letters == CaseLetters::kMatrix ? matrix_of(sizes) : convolution_of(sizes);
@@ -176,24 +177,24 @@ void from_letters(const OpDef& op, OperatorCase& result, const LetterSizes& size
   }
 }
 
-/// Are all inputs there that the operator cannot do without, and no more than it takes?
-void check_inputs(const std::string& whole, const OperatorCase& wanted) {
-  const OpDef& op = find_op(wanted.op);
+/// Checks that all required inputs are given, and not more than the operator accepts.
+void check_inputs(const std::string& whole, const OperatorCase& parsed) {
+  const OpDef& op = find_op(parsed.op);
   std::string all;
   for (const Port& port : op.inputs) all += cat(all.empty() ? "" : " + ", port.name, port.optional ? "?" : port.variadic ? "*" : "");
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Port& port = op.inputs[i];
     if (port.optional || port.variadic) continue;
-    if (i >= wanted.inputs.size() || !wanted.inputs[i])
+    if (i >= parsed.inputs.size() || !parsed.inputs[i])
       bad_case(whole, cat("the shape of '", port.name, "' is missing: ", op.name, " takes ", all));
   }
   const bool any_number = !op.inputs.empty() && op.inputs.back().variadic;
-  if (!any_number && wanted.inputs.size() > op.inputs.size())
-    bad_case(whole, cat("there are ", wanted.inputs.size(), " shapes, but ", op.name, " takes ", all.empty() ? "none" : all));
+  if (!any_number && parsed.inputs.size() > op.inputs.size())
+    bad_case(whole, cat("there are ", parsed.inputs.size(), " shapes, but ", op.name, " takes ", all.empty() ? "none" : all));
 }
 
 OperatorCase parse_case(const std::string& text) {
-  open_backend();  // registers its own operators too
+  open_backend();  // also registers operators of the back end
   const std::vector<std::string> parts = split(text, ':');
   OperatorCase result{.op = parts[0], .inputs = {}, .attributes = ""};
   if (find_op_or_null(result.op) == nullptr) {
@@ -201,9 +202,9 @@ OperatorCase parse_case(const std::string& text) {
     for (const OpDef* op : all_ops()) names.emplace_back(op->name);
     const std::string near = nearest(result.op, names);
     throw Error(ErrorCode::kUsage, cat("there is no operator '", result.op, "'"))
-        .suggest(near.empty() ? "galley-benchmark op --dry-run lists all" : cat("did you mean '", near, "'?"));
+        .suggest(near.empty() ? "galley-benchmark op --dry-run lists all operators" : cat("did you mean '", near, "'?"));
   }
-  if (parts.size() < 2 || parts.size() > 3) bad_case(text, "it should be NAME:SHAPES or NAME:SHAPES:ATTRIBUTES");
+  if (parts.size() < 2 || parts.size() > 3) bad_case(text, "it must have the form NAME:SHAPES or NAME:SHAPES:ATTRIBUTES");
   const OpDef& op = find_op(result.op);
   if (const auto sizes = parse_letters(parts[1]); op.letters != CaseLetters::kNone && !sizes.empty()) {
     from_letters(op, result, {text, sizes});
@@ -215,7 +216,7 @@ OperatorCase parse_case(const std::string& text) {
   if (parts.size() == 3) {
     for (const std::string& item : split(parts[2], ',')) {
       const size_t equals = item.find('=');
-      if (equals == std::string::npos) bad_case(text, cat("'", item, "' is no NAME=VALUE"));
+      if (equals == std::string::npos) bad_case(text, cat("'", item, "' must have the form NAME=VALUE"));
       result.attributes += cat(result.attributes.empty() ? "" : ", ", item.substr(0, equals), ": ", item.substr(equals + 1));
     }
   }
@@ -223,37 +224,37 @@ OperatorCase parse_case(const std::string& text) {
   return result;
 }
 
-/// Options of the case, read from its text; null where the operator has none.
-std::shared_ptr<Options> attributes_of(const OperatorCase& wanted, const std::string& text) {
-  const OpDef& op = find_op(wanted.op);
+/// The options of the case; null if the operator has none.
+std::shared_ptr<Options> attributes_of(const OperatorCase& parsed, const std::string& text) {
+  const OpDef& op = find_op(parsed.op);
   std::shared_ptr<Options> attributes = op.make_attrs != nullptr ? op.make_attrs() : nullptr;
-  if (!wanted.attributes.empty()) {
-    if (attributes == nullptr) bad_case(text, cat(wanted.op, " has no attributes"));
-    read_options(parse_yaml(std::make_shared<TextSource>(TextSource{"the case " + text, "{" + wanted.attributes + "}"})), *attributes);
+  if (!parsed.attributes.empty()) {
+    if (attributes == nullptr) bad_case(text, cat(parsed.op, " has no attributes"));
+    read_options(parse_yaml(std::make_shared<TextSource>(TextSource{"the case " + text, "{" + parsed.attributes + "}"})), *attributes);
   }
   if (auto* lookup = dynamic_cast<LookupAttrs*>(attributes.get()); lookup != nullptr && lookup->table.empty()) {
-    for (int64_t q = 0; q < 256; ++q) lookup->table.push_back(q);  // any table costs the same
+    for (int64_t q = 0; q < 256; ++q) lookup->table.push_back(q);  // the time does not depend on the table
   }
   return attributes;
 }
 
-/// One node as a graph of its own.
-Graph graph_of(const OperatorCase& wanted, const std::string& text) {
-  const OpDef& op = find_op(wanted.op);
-  const std::shared_ptr<Options> attributes = attributes_of(wanted, text);
+/// A graph with one node.
+Graph graph_of(const OperatorCase& parsed, const std::string& text) {
+  const OpDef& op = find_op(parsed.op);
+  const std::shared_ptr<Options> attributes = attributes_of(parsed, text);
   Graph graph;
   std::vector<ValueId> inputs;
-  for (size_t i = 0; i < wanted.inputs.size(); ++i) {
-    if (!wanted.inputs[i]) {
+  for (size_t i = 0; i < parsed.inputs.size(); ++i) {
+    if (!parsed.inputs[i]) {
       inputs.push_back(kNoValue);
       continue;
     }
-    // Weights are parameters where the kernel chooses their format; updated state must be.
+    // Weights are parameters if the kernel chooses their format; state that is updated must be a parameter.
     const bool updated =
         std::any_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.input == static_cast<int>(i); });
     const bool weight = op.work == WorkClass::kProduct && op.has_weight_format(i);
     inputs.push_back(
-        graph.add_input(cat("in", i), *wanted.inputs[i],
+        graph.add_input(cat("in", i), *parsed.inputs[i],
                         updated  ? ValueRole::kState
                         : weight ? ValueRole::kParameter
                                  : ValueRole::kInput)
@@ -274,13 +275,13 @@ struct OperatorParts {
   std::unique_ptr<Execution> execution;
 };
 
-std::shared_ptr<const Program> compile_case(Engine& engine, const OperatorCase& wanted, const std::string& text) {
+std::shared_ptr<const Program> compile_case(Engine& engine, const OperatorCase& parsed, const std::string& text) {
   return engine.program(
-      {.mode = "operator", .variant = text}, "a single operator", [&] { return graph_of(wanted, text); }, ParameterFormats::kLead);
+      {.mode = "operator", .variant = text}, "a single operator", [&] { return graph_of(parsed, text); }, ParameterFormats::kLead);
 }
 
-/// Indices stay below every usual table and class count, those of 8 bits (taps of a pooling window) below two; counts and random keys are
-/// 0; quantized values fill their range.
+/// Indices are smaller than the number of rows or classes of all default cases, 8-bit ones (positions in a pooling window) below two;
+/// counts and random keys are 0; quantized values cover their range.
 Tensor random_input(const TensorType& type, PortKind kind) {
   const int64_t below = kind == PortKind::kScalar ? 1 : 1000, levels = kind == PortKind::kIndex ? 2 : 256;
   Tensor tensor(type.dtype, type.shape);
@@ -289,7 +290,7 @@ Tensor random_input(const TensorType& type, PortKind kind) {
     switch (type.dtype) {
       case DType::kF32:
         tensor.data_as<float>()[i] = static_cast<float>(0.1 + 0.9 * stream.uniform());
-        break;  // logarithms and roots are at home here
+        break;  // positive, so that logarithms and roots are defined
       case DType::kI64: tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(below))); break;
       case DType::kI8: tensor.data_as<int8_t>()[i] = static_cast<int8_t>(static_cast<int64_t>(stream.below(255)) - 127); break;
       case DType::kU8: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(static_cast<uint64_t>(levels))); break;
@@ -299,7 +300,7 @@ Tensor random_input(const TensorType& type, PortKind kind) {
   return tensor;
 }
 
-/// A case of equal shapes where infer takes that, else "".
+/// A case of equal shapes if `infer` of the operator accepts it, else "".
 std::string plain_case(const OpDef& op) {
   size_t inputs = 0;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
@@ -311,7 +312,7 @@ std::string plain_case(const OpDef& op) {
     OperatorParts parts(backend_rows().front().name, /*winograd=*/true);
     compile_case(parts.engine, parse_case(text), text);
   } catch (const Error&) {
-    return "";  // it takes other shapes: such operators name their cases, which a test holds
+    return "";  // the operator needs other shapes; a test ensures that such operators list their cases
   }
   return text;
 }
@@ -319,33 +320,33 @@ std::string plain_case(const OpDef& op) {
 }  // namespace
 
 std::vector<std::string> operator_cases(const std::string& name) {
-  open_backend();  // registers its own operators too
+  open_backend();  // also registers operators of the back end
   std::vector<std::string> cases;
   for (const OpDef* op : all_ops()) {
     if (!name.empty() && op->name != name) continue;
-    if (op->view() || op->inputs.empty()) continue;  // nothing runs
+    if (op->view() || op->inputs.empty()) continue;  // no computation
     if (!op->cases.empty()) {
       cases.insert(cases.end(), op->cases.begin(), op->cases.end());
     } else if (std::string text = plain_case(*op); !text.empty()) {
       cases.push_back(std::move(text));
     }
   }
-  if (cases.empty()) parse_case(name);  // says that there is no such operator
-  if (cases.empty()) bad_case(name, "this operator has no usual case: give its shapes");
+  if (cases.empty()) parse_case(name);  // throws the error for an unknown operator
+  if (cases.empty()) bad_case(name, "this operator has no default case; write its shapes");
   return cases;
 }
 
 BenchmarkWork operator_work(const std::string& text, bool winograd, std::string_view device) {
-  const OperatorCase wanted = parse_case(text);
-  const OpDef& op = find_op(wanted.op);
+  const OperatorCase parsed = parse_case(text);
+  const OpDef& op = find_op(parsed.op);
   const auto parts = std::make_shared<OperatorParts>(device, winograd);
-  const std::shared_ptr<const Program> program = compile_case(parts->engine, wanted, text);
+  const std::shared_ptr<const Program> program = compile_case(parts->engine, parsed, text);
   parts->execution = parts->engine.bind(program);
   ParameterStore& store = parts->engine.store();
-  for (size_t i = 0; i < wanted.inputs.size(); ++i) {
-    if (!wanted.inputs[i]) continue;
+  for (size_t i = 0; i < parsed.inputs.size(); ++i) {
+    if (!parsed.inputs[i]) continue;
     const std::string name = cat("in", i);
-    const Tensor values = random_input(*wanted.inputs[i], op.input_port(i).kind);
+    const Tensor values = random_input(*parsed.inputs[i], op.input_port(i).kind);
     if (store.has(name)) {
       store.set(name, values);
     } else {
@@ -354,7 +355,7 @@ BenchmarkWork operator_work(const std::string& text, bool winograd, std::string_
   }
   BenchmarkWork work;
   for (const Node& node : program->graph().nodes()) {
-    // The back end may have replaced the operator by one of its own.
+    // The back end may have replaced the operator by one of its operators.
     if (node.op != &op && !(node.op->target && node.op->work == WorkClass::kProduct)) continue;
     const Cost cost = cost_of(*node.op, context_of(program->graph(), node));
     work.row.flops = cost.flops;

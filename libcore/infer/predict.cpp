@@ -37,7 +37,7 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
   options_.batch = fixed > 0 ? fixed : std::clamp<int64_t>(options_.batch, 1, source_->size());
   const int64_t batches = (source_->size() + options_.batch - 1) / options_.batch;
   options_.replicas = std::clamp<int64_t>(options_.replicas, 1, std::min(batches, session.threads()));
-  // A stream takes work from one host thread; the host's own runs in whatever thread asks.
+  // A device stream accepts work from one host thread only. The host's stream runs work in the calling thread.
   if (&session.backend()->device() != &host_device()) options_.replicas = 1;
   threads_ = session.threads() / options_.replicas;
 
@@ -60,15 +60,15 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
 Predictor::~Predictor() = default;
 
 std::unique_ptr<DataLoader> Predictor::loader() const {
-  LoaderOptions how;
-  how.order.shuffle = false;
-  how.order.last_batch = LastBatchRule::kKeep;
-  how.order.batch = options_.batch;
-  how.workers = std::min<int64_t>(session_.threads(), 4);
-  how.on_error = options_.keep_going ? OnErrorRule::kReport : OnErrorRule::kFail;
-  how.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
-  how.passes = 1;
-  return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), how);
+  LoaderOptions loader_options;
+  loader_options.order.shuffle = false;
+  loader_options.order.last_batch = LastBatchRule::kKeep;
+  loader_options.order.batch = options_.batch;
+  loader_options.workers = std::min<int64_t>(session_.threads(), 4);
+  loader_options.on_error = options_.keep_going ? OnErrorRule::kReport : OnErrorRule::kFail;
+  loader_options.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
+  loader_options.passes = 1;
+  return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), loader_options);
 }
 
 int64_t Predictor::planned_bytes() const {
@@ -76,7 +76,7 @@ int64_t Predictor::planned_bytes() const {
   return program_->persistent_bytes() + options_.replicas * replica + data_bytes_;
 }
 
-/// Replicas that take batches from one loader and leave results in order. Everything below is under the mutex but the runs.
+/// Replicas that take batches from one loader and deliver results in order. The mutex protects all members; runs are outside of it.
 struct Predictor::Crew {
   explicit Crew(const Predictor& owner) : predictor(owner), data(owner.loader()) {}
 
@@ -92,7 +92,7 @@ struct Predictor::Crew {
     for (std::thread& thread : threads) thread.join();
   }
 
-  /// The next batch in order; false at the end. Throws what its replica threw.
+  /// Takes the next batch in order; returns false at the end. Rethrows the error of its replica.
   bool next(PredictedBatch& batch) {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return finished.contains(delivered) || (ended && delivered == begun); });
@@ -121,7 +121,7 @@ struct Predictor::Crew {
       int64_t number = 0;
       {
         std::unique_lock lock(mutex);
-        // Results wait for their turn: no replica runs further ahead than that.
+        // Results are delivered in order, so limit how far replicas run ahead.
         changed.wait(lock, [&] { return stop || ended || begun < delivered + 2 * predictor.options_.replicas; });
         if (stop || ended) return;
         number = begun;
@@ -134,7 +134,7 @@ struct Predictor::Crew {
             return;
           }
           inputs.fields = batch->fields;
-          for (auto& [name, tensor] : inputs.fields) tensor = tensor.clone();  // the loader fills its own again
+          for (auto& [name, tensor] : inputs.fields) tensor = tensor.clone();  // the loader reuses its tensors
           result.batch.indices = batch->indices;
           result.batch.unreadable = batch->unreadable;
           result.batch.irregular = batch->irregular;
@@ -146,7 +146,7 @@ struct Predictor::Crew {
       }
       if (!result.error) {
         try {
-          // Replicas share the parameters, each has scratch memory of its own.
+          // Replicas share the parameters; each has its own scratch memory.
           if (!execution)
             execution = predictor.engine_->bind(predictor.program_, {.arena = std::make_shared<Arena>(predictor.program_->device())});
           feed_fields(*execution, inputs);

@@ -1,5 +1,5 @@
 #pragma once
-// Predictor: one pass of a model over samples without labels, results in order. Used by galley-predict.
+// Predictor: runs a model on samples without labels and returns the results in order. Used by galley-predict.
 
 #include <cstdint>
 #include <functional>
@@ -13,43 +13,45 @@
 
 namespace galley {
 
+/// Options of Predictor.
 struct PredictOptions {
-  int64_t batch = 16;                // at most the source's samples; a model of a fixed batch takes that
-  int64_t replicas = 1;              // executions side by side, each on its share of the threads; on another device than the host: one
-  std::vector<std::string> capture;  // globs of modules whose results are wanted too; of quantized weights the fused results
-  bool keep_going = false;           // go on after a sample that cannot be read, and say why; else it is an error
+  int64_t batch = 16;                ///< Reduced to the number of samples, or to the model's fixed batch size.
+  int64_t replicas = 1;              ///< Parallel executions, which share the threads. Always 1 on devices other than the host.
+  std::vector<std::string> capture;  ///< Globs of modules whose results become outputs; of quantized weights the fused results.
+  bool keep_going = false;           ///< Report samples that cannot be read and continue; false: throw an Error.
 };
 
-/// Results of the first `indices.size()` rows of each tensor; the rows behind are padding.
+/// The results of one batch: the first `indices.size()` rows of each tensor. Later rows are padding.
 struct PredictedBatch {
-  std::vector<int64_t> indices;               // in the source
-  std::map<int64_t, std::string> unreadable;  // by row: why its sample could not be read; the row means nothing
-  std::map<int64_t, std::string> irregular;   // by row: what is wrong with a file that was read all the same
-  std::vector<Tensor> outputs;                // contiguous [N,...], in the order of Predictor::outputs()
+  std::vector<int64_t> indices;               ///< Of the samples in the source.
+  std::map<int64_t, std::string> unreadable;  ///< By row: why its sample could not be read. Its values are invalid.
+  std::map<int64_t, std::string> irregular;   ///< By row: the format error of a file that was read in full.
+  std::vector<Tensor> outputs;                ///< Contiguous [N,...], in the order of Predictor::outputs().
 };
 
-/// Why the samples before the first one that can be read, its pipeline applied, cannot be; of all samples where there is no such one.
+/// Reads samples, with the pipeline, until one succeeds. Returns the errors of those before it.
 std::vector<std::string> unreadable_start(const Source& source, const std::vector<Component>& pipeline);
 
+/// A compiled model and the samples to predict.
 class Predictor {
  public:
-  /// Compiles the model for the source's samples after those items of `pipeline` that apply to its fields. Throws (kInput) where the source
-  /// is empty, (kRecipe) where its samples do not fit the model.
+  /// Compiles the model for the samples of the source after the items of `pipeline` that apply to its fields. Throws (kInput) if the source
+  /// is empty, (kRecipe) if its samples do not fit the model.
   Predictor(Session& session, std::shared_ptr<const Source> source, const std::vector<Component>& pipeline, PredictOptions options);
   ~Predictor();
 
-  /// Names: "output", the model's other results, the captured modules.
+  /// Names of the outputs: "output", the model's other results, the captured modules.
   const std::vector<std::string>& outputs() const { return outputs_; }
-  /// Type of one batch of that output.
+  /// Type of an output for one batch.
   const TensorType& type(size_t output) const { return types_[output]; }
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const Program& program() const { return *program_; }
-  /// Bytes of parameters, packed weights, scratch and batches, all replicas together.
+  /// Bytes of parameters, packed weights, scratch and batches of all replicas.
   int64_t planned_bytes() const;
 
-  /// Parameters and buffers, declared: to be filled before `run`.
+  /// Declared parameters and buffers. Fill them before `run`.
   ParameterStore& store() { return engine_->store(); }
-  /// Predicts all samples on these parameters and hands the batches over in the source's order.
+  /// Predicts all samples and passes the batches to `take` in the order of the source.
   void run(const std::function<void(const PredictedBatch&)>& take);
 
  private:

@@ -12,7 +12,7 @@ void fill_random(Tensor& tensor, RandomStream stream, int64_t below) {
     for (int64_t i = 0; i < tensor.elements(); ++i) tensor.data_as<float>()[i] = static_cast<float>(2 * stream.uniform() - 1);
     return;
   }
-  // Integers and truth values.
+  // Integers and booleans.
   const int64_t values = tensor.dtype() == DType::kBool ? 2 : std::max<int64_t>(1, below);
   std::vector<double> drawn(static_cast<size_t>(tensor.elements()));
   for (double& value : drawn) value = static_cast<double>(stream.below(static_cast<uint64_t>(values)));

@@ -23,7 +23,7 @@ void check_logits(std::span<const float> logits, const TokenKey& key) {
   if (!any) fail(ErrorCode::kNumeric, "token ", key.position, " of sequence ", key.sequence, ": no token has a finite logit");
 }
 
-/// Logits of tokens in the text move towards less probable: positive ones are divided by the penalty, negative ones multiplied.
+/// Makes tokens of the text less probable: divides positive logits by the penalty and multiplies negative ones.
 void penalise(std::vector<float>& logits, std::span<const int64_t> text, double penalty) {
   std::vector<bool> seen(logits.size());
   for (const int64_t token : text) {

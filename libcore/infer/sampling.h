@@ -25,9 +25,9 @@ struct TokenKey {
   int64_t position = 0;  ///< Index of the token in its sequence.
 };
 
-/// The next token. Filters apply in the order of SamplingOptions, each to what the earlier ones left, as in transformers. Of equal logits
-/// the smallest index is the most probable. `text`: the tokens so far. Throws Error (kNumeric) if a logit is NaN or +infinity, or all are
-/// -infinity.
+/// The next token. Filters apply in the order of SamplingOptions, each to the tokens that the earlier ones kept, as in transformers. Of
+/// equal logits the smallest index is the most probable. `text`: the tokens so far. Throws Error (kNumeric) if a logit is NaN or +infinity,
+/// or all are -infinity.
 int64_t sample_token(std::span<const float> logits, std::span<const int64_t> text, const SamplingOptions& options, const TokenKey& key);
 
 }  // namespace galley

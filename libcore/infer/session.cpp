@@ -15,27 +15,29 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kLargestSide = 1 << 20;  // of a sample that a file of weights may name
+constexpr int64_t kLargestSide = 1 << 20;  // largest side of a sample that galley.input may give
 
-/// Keys whose values this version does not compute with are refused, never ignored.
+/// Throws for values of keys that this version does not support, so that none is ignored.
 void refuse_unavailable(const Recipe& recipe) {
   const PrecisionSection& precision = recipe.precision;
   if (precision.compute != PrecisionName::kF32 && precision.compute != PrecisionName::kBf16) {
-    throw Error(ErrorCode::kRecipe, "this version computes in f32 and bf16").key("precision.compute").suggest("precision: bf16");
+    throw Error(ErrorCode::kRecipe, "this version computes only in f32 and bf16").key("precision.compute").suggest("precision: bf16");
   }
   if (precision.master != PrecisionName::kF32)
-    throw Error(ErrorCode::kRecipe, "this version keeps parameters and state in f32").key("precision.master").suggest("leave it out");
+    throw Error(ErrorCode::kRecipe, "this version keeps parameters and state only in f32")
+        .key("precision.master")
+        .suggest("remove the key");
   if (precision.reduce != PrecisionName::kF32)
-    throw Error(ErrorCode::kRecipe, "this version sums in f32").key("precision.reduce").suggest("leave it out");
+    throw Error(ErrorCode::kRecipe, "this version sums only in f32").key("precision.reduce").suggest("remove the key");
   if (precision.compute == PrecisionName::kBf16 && recipe.quantize.method == QuantMethod::kQat) {
-    throw Error(ErrorCode::kRecipe, "quantization-aware training rounds values of f32").key("precision.compute").suggest("precision: f32");
+    throw Error(ErrorCode::kRecipe, "quantization-aware training needs f32").key("precision.compute").suggest("precision: f32");
   }
 }
 
-/// A metric that the run waits for must be one that its evaluations give.
+/// Checks that the evaluations compute a metric that the run depends on.
 void check_watched(const Recipe& recipe, const std::vector<std::string>& given, const std::string& metric, const std::string& key) {
   if (!recipe.data.val || !recipe.train.validate) {
-    throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, and the recipe has no ", recipe.data.val ? "train.validate" : "data.val"))
+    throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, but the recipe has no ", recipe.data.val ? "train.validate" : "data.val"))
         .key(key);
   }
   if (std::find(given.begin(), given.end(), metric) != given.end()) return;
@@ -43,7 +45,7 @@ void check_watched(const Recipe& recipe, const std::vector<std::string>& given, 
   std::string list;
   for (const std::string& name : given) list += (list.empty() ? "" : ", ") + name;
   throw Error(ErrorCode::kRecipe, find_metric_info(metric) == nullptr ? cat("unknown metric '", metric, "'")
-                                                                      : cat("the evaluations do not give the metric '", metric, "'"))
+                                                                      : cat("the evaluations do not compute the metric '", metric, "'"))
       .key(key)
       .suggest(near.empty() ? "known: " + list : "did you mean '" + near + "'?");
 }
@@ -76,15 +78,15 @@ Session::Session(const Recipe& recipe, bool without_data)
 const Task& Session::task() const {
   if (task_ != nullptr) return *task_;
   if (recipe_.task.type.empty())
-    throw Error(ErrorCode::kRecipe, "task is null: the model has no objective to train or to evaluate")
+    throw Error(ErrorCode::kRecipe, "`task` is null, so there is no objective to train or evaluate")
         .key("task")
-        .suggest("task: auto, or the name of a task");
+        .suggest("write task: auto, or the name of a task");
   throw Error(ErrorCode::kRecipe,
-              cat("a model of the family '", info_.family, "' has no loss of its own: set the key loss, e.g. cross_entropy"))
+              cat("a model of the family '", info_.family, "' has no default loss; set the key `loss`, e.g. cross_entropy"))
       .key("loss");
 }
 
-/// The model's main result on such inputs, and what else decides the task.
+/// The type of the model's main result for these inputs, and the other facts that determine the task.
 TaskModel Session::task_model(const BatchTypes& types) const {
   Graph graph;
   TaskCapture capture(graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});
@@ -95,7 +97,7 @@ TaskModel Session::task_model(const BatchTypes& types) const {
 
 Session::~Session() = default;
 
-/// Quantized weights say for which images they are: some models' graphs, and so their names, depend on that.
+/// Reads the shape of samples from quantized weights, since the graphs of some models, and so the names of their tensors, depend on it.
 void Session::find_input_shape() {
   if (recipe_.weights.load.size() != 1) return;
   const auto& source = recipe_.weights.load.at<WeightSource>(0);
@@ -106,7 +108,7 @@ void Session::find_input_shape() {
   const bool sizes = shape.is_array() && (info_.input_shape.empty() || shape.size() == info_.input_shape.size()) &&
                      std::all_of(shape.begin(), shape.end(),
                                  [](const auto& size) { return size.is_number_unsigned() && size > 0 && size <= kLargestSide; });
-  GALLEY_CHECK_INPUT(sizes, source.from, ": galley.input is ", found->second, ", not the shape of a sample");
+  GALLEY_CHECK_INPUT(sizes, source.from, ": galley.input is ", found->second, "; it must be the shape of a sample");
   set_input_shape(shape.get<std::vector<int64_t>>());
 }
 
@@ -114,7 +116,7 @@ void Session::find_vocabulary(bool without_data) {
   if (!recipe_.data.tokenizer) return;
   const auto* options = dynamic_cast<const TokenizerOptions*>(recipe_.data.tokenizer.params.get());
   GALLEY_ASSERT(options != nullptr, "not a tokenizer: ", recipe_.data.tokenizer.type);
-  // What trained weights were trained with comes first: their ids mean nothing else.
+  // The tokenizer of trained weights takes precedence, since the weights depend on its ids.
   for (size_t i = recipe_.weights.load.size(); i-- > 0 && tokenizer_ == nullptr;) {
     const auto& source = recipe_.weights.load.at<WeightSource>(i);
     const Metadata metadata = read_weights_metadata(source.path());
@@ -124,7 +126,7 @@ void Session::find_vocabulary(bool without_data) {
     const std::string type = found->second.substr(0, found->second.find(' '));
     if (type != recipe_.data.tokenizer.type) {
       throw Error(ErrorCode::kRecipe,
-                  cat("the weights ", source.from, " read text by the tokenizer ", type, ", the recipe says ", recipe_.data.tokenizer.type))
+                  cat("the weights ", source.from, " need the tokenizer ", type, ", but the recipe has ", recipe_.data.tokenizer.type))
           .key("data.tokenizer")
           .suggest("data.tokenizer.type=" + type);
     }
@@ -143,9 +145,9 @@ void Session::find_vocabulary(bool without_data) {
   const std::optional<int64_t> given = vocabulary_of(model_);
   if (given && *given < tokenizer_->size()) {
     throw Error(ErrorCode::kRecipe,
-                cat("model.vocab is ", *given, ", the tokenizer ", recipe_.data.tokenizer.type, " has ", tokenizer_->size(), " tokens"))
+                cat("model.vocab is ", *given, ", but the tokenizer ", recipe_.data.tokenizer.type, " has ", tokenizer_->size(), " tokens"))
         .key("model.vocab")
-        .suggest("leave it out: the tokenizer says it");
+        .suggest("remove model.vocab; the tokenizer determines it");
   }
   model_ = with_vocabulary(std::move(model_), tokenizer_->size());
 }
@@ -186,9 +188,9 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
   BatchTypes types = input_types(batch);
   for (const auto& [name, type] : types.fields)
     if (type.shape.rank() <= 1)
-      throw Error(ErrorCode::kRecipe, "the model does not say its input shape").key("model").suggest("give model.input.shape");
+      throw Error(ErrorCode::kRecipe, "the model has no input shape").key("model").suggest("write model.input.shape");
   if (!targets) return types;
-  task();  // throws where there is none
+  task();  // throws if there is none
   for (const FieldType& target : make_task(recipe_.task, task_model(types))->targets()) {
     for (const FieldTensor& tensor : tensors_of(target, batch))
       types.fields.emplace(tensor.name, TensorType{.dtype = tensor.dtype, .shape = tensor.shape});

@@ -1,6 +1,6 @@
 #pragma once
-// Session: what a recipe's model and data become before anything runs. Opens the data, captures the model for evaluation and prediction
-// (for training: train/capture_training.h), fills its parameters. Every tool that takes a recipe starts with one.
+// Session: a recipe's model and data before anything runs. Opens data, captures the model for evaluation and prediction (for training:
+// train/capture_training.h) and initializes its parameters. Every tool that reads a recipe starts with a session.
 
 #include <map>
 #include <memory>
@@ -23,11 +23,12 @@ struct LoaderOptions;
 class ParameterStore;
 class Source;
 
+/// The model, task and data of one recipe.
 class Session {
  public:
-  /// Opens nothing yet but the text that a language model's vocabulary comes from. The recipe must outlive the session.
+  /// Opens no data, except the text that determines the vocabulary of a language model. The recipe must outlive the session.
   explicit Session(const Recipe& recipe);
-  /// For checks without data: where the vocabulary's text is missing, that of bytes stands for it.
+  /// For checks without data: if the text of the vocabulary is missing, uses the byte vocabulary instead.
   static std::unique_ptr<Session> without_data(const Recipe& recipe);
   ~Session();
   Session(const Session&) = delete;
@@ -37,57 +38,60 @@ class Session {
   const ModelInfo& info() const { return info_; }
   /// The recipe's model, with the vocabulary of its data.
   const Component& model() const { return model_; }
-  /// Samples have that shape, not the model's usual one: for tools that work without data on a model whose data is known.
+  /// Replaces the model's default shape of a sample, for tools that know the shape but do not open the data.
   void set_input_shape(std::vector<int64_t> shape) { info_.input_shape = std::move(shape); }
-  /// The recipe's task. Throws (kRecipe) where neither the recipe nor the model says one: there is nothing to train or to evaluate.
+  /// The recipe's task. Throws (kRecipe) if neither the recipe nor the model determines one; training and evaluation need a task.
   const Task& task() const;
   /// The task, or null: results are tensors only.
   const Task* task_or_null() const { return task_.get(); }
-  /// The class index that the loss leaves out.
+  /// The class index that the loss ignores.
   int64_t ignored_class() const;
-  /// Classes of the task's targets, 0 where it has none.
+  /// Number of classes of the task's targets; 0 if they have none.
   int64_t target_classes() const { return task_ == nullptr ? 0 : task_->classes(); }
-  /// Tokens of a sample in batches of these types, 0 where it is no text.
+  /// Tokens per sample in batches of these types; 0 if samples are not text.
   int64_t tokens_of(const BatchTypes& types) const { return task_ == nullptr ? 0 : task_->tokens(types.input()); }
-  /// How text is read; null where the recipe names no tokenizer.
+  /// The tokenizer; null if the recipe has none.
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   int64_t threads() const;
   LayoutMode layout() const;
-  /// The back end of the recipe's device, threads and memory format. `threads`: instead of the recipe's; 0: those. Throws Error (kResource)
-  /// where there is no such device.
+  /// The back end for the recipe's device, threads and memory format. `threads` overrides the recipe's unless it is 0. Throws Error
+  /// (kResource) if the device is not available.
   std::shared_ptr<const Backend> backend(int threads = 0) const;
-  /// For programs whose values are watched by name: each element-wise function runs as a node of its own, whatever precision.chains says.
+  /// A back end without chains of element-wise functions, regardless of precision.chains, for programs whose values are observed by name.
   std::shared_ptr<const Backend> backend_without_chains() const;
 
-  /// The source of a split ("train", "val", "test"), opened once; follows `from`.
+  /// The source of a split ("train", "val", "test"), opened on first use. Follows `from`.
   std::shared_ptr<const Source> source(const std::string& split);
-  /// A loader over a split from a position in samples; `passes` 0: endless. `samples` 0: all.
+  /// A loader over a split that starts at a position in samples. `passes` 0: repeat without end. `samples` 0: all.
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
   /// A loader over the samples that data.calibration draws, from position `start` up to `samples`.
   std::unique_ptr<DataLoader> calibration_loader(int64_t batch, int64_t start, int64_t samples);
-  /// What happens to them.
+  /// The pipeline of calibration samples.
   std::vector<Component> calibration_pipeline() const;
-  /// Types of a loader's batches. Throws (kRecipe) where the model's inputs are missing, or a target holds more classes than the model has.
+  /// Types of a loader's batches. Throws (kRecipe) if an input of the model is missing, or a target has more classes than the model.
   BatchTypes batch_types(const DataLoader& loader) const;
-  /// Types of a batch of the model's usual inputs; with `targets`, and of the task's targets that belong to them.
+  /// Types of a batch of the model's default inputs and, with `targets`, of the task's targets for them.
   BatchTypes usual_types(int64_t batch, bool targets) const;
-  /// Names of the classes, empty where the data do not know them.
+  /// Names of the classes; empty if the data do not name them.
   std::vector<std::string> categories();
-  /// The items of a split's pipeline; `from_weights` is what the weights carry as galley.pipeline. Throws (kRecipe) where they carry none.
+  /// The items of a split's pipeline. `from_weights` stands for galley.pipeline in the metadata of the weights. Throws (kRecipe) if they
+  /// have none.
   std::vector<Component> pipeline_of(const std::string& split) const;
-  /// What prediction does to an image: data.val's pipeline, as for evaluation; without data.val, the one that the weights carry.
+  /// The pipeline for prediction: that of data.val, or without data.val that in the metadata of the weights.
   std::vector<Component> prediction_pipeline() const;
-  /// Names of the classes as the weights carry them (galley.categories), else empty.
+  /// Names of the classes in the metadata of the weights (galley.categories); empty if there are none.
   std::vector<std::string> prediction_categories() const;
 
+  /// The forward pass with the metrics and results of the task.
   CapturedModel capture_evaluation(const BatchTypes& types) const;
-  /// For prediction: the model's results, the main one named "output" unless the model names it, the others as the model names them; then,
-  /// under their paths, the results of the modules that a glob of `capture` matches ("layer1.*"; `*` crosses dots). Throws (kUsage) where
-  /// one matches none.
+  /// The forward pass for prediction. Outputs are the model's results under their names ("output" if the main one has no name), then, under
+  /// their paths, the results of modules that a glob of `capture` matches ("layer1.*"; `*` matches dots). Throws (kUsage) for a glob that
+  /// matches none.
   CapturedModel capture_inference(const BatchTypes& types, const std::vector<std::string>& capture = {}) const;
 
-  /// Puts initial values into the store: the initialisers' by the recipe's seed, then what `weights` names. The store must hold the names.
-  /// Throws (kRecipe) where the weights are quantized and the parameters are those of the float model (infer/inference.h).
+  /// Fills the store with initial values: those of the initializers, by the recipe's seed, then the weights that the recipe names. The
+  /// parameters must be declared in the store. Throws (kRecipe) if the weights are quantized but the parameters are those of the float
+  /// model (infer/inference.h).
   void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
 
  private:
@@ -102,14 +106,14 @@ class Session {
   TaskModel task_model(const BatchTypes& types) const;
 
   const Recipe& recipe_;
-  Component model_;  // with its vocabulary
+  Component model_;  // with the vocabulary of the data
   ModelInfo info_;
-  std::unique_ptr<Task> task_;  // null: none
+  std::unique_ptr<Task> task_;  // null without a task
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::map<std::string, std::shared_ptr<const Source>> sources_;
 };
 
-/// The split that `from` leads to: the one with a source. Throws (kRecipe) where the recipe has no such split.
+/// Follows `from` to the split that has a source. Throws (kRecipe) if the recipe has no such split.
 const Split& split_of(const Recipe& recipe, const std::string& name);
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-// Session: data, from the recipe's sections to loaders.
+// Session: makes loaders from the recipe's section `data`.
 #include <algorithm>
 
 #include "libcore/base/under_key.h"
@@ -11,7 +11,7 @@
 namespace galley {
 namespace {
 
-/// Opens a loader; where an item of a pipeline or a batch transform does not fit, the error's key is that of the item in `split`.
+/// Opens a loader. If an item of a pipeline or a batch transform does not fit, the error has the key of that item in `split`.
 std::unique_ptr<DataLoader> open_loader(const std::string& split, std::shared_ptr<const Source> source,
                                         const std::vector<Component>& pipeline, const std::vector<Component>& batch_transforms,
                                         const LoaderOptions& options) {
@@ -32,7 +32,7 @@ const Split& split_of(const Recipe& recipe, const std::string& name) {
   for (int hops = 0; hops < 4; ++hops) {
     const Split* split = recipe.data.find(at);
     if (split == nullptr) {
-      throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", at)).key("data." + at).suggest("add it, or name another split");
+      throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", at)).key("data." + at).suggest("add it, or write another split");
     }
     if (split->source) return *split;
     if (split->from.empty())
@@ -41,7 +41,7 @@ const Split& split_of(const Recipe& recipe, const std::string& name) {
           .suggest("set data." + at + ".source");
     at = split->from;
   }
-  throw Error(ErrorCode::kRecipe, cat("data.", name, ".from leads in a circle")).key(cat("data.", name, ".from"));
+  throw Error(ErrorCode::kRecipe, cat("data.", name, ".from forms a cycle")).key(cat("data.", name, ".from"));
 }
 
 std::shared_ptr<const Source> Session::source(const std::string& split) {
@@ -82,9 +82,9 @@ LoaderOptions Session::loader_options(const std::string& name, int64_t batch) co
   if (split->slice_seed) options.order.slice_seed = static_cast<uint64_t>(*split->slice_seed);
   if (split->shuffle.buffer)
     throw Error(ErrorCode::kRecipe,
-                cat("data.", name, ".shuffle.buffer is for streams, and the sources of this version can be read in any order"))
+                cat("data.", name, ".shuffle.buffer is for streams, but all sources of this version have random access"))
         .key(cat("data.", name, ".shuffle"))
-        .suggest("shuffle: true");
+        .suggest("write shuffle: true");
   options.order.shuffle = split->shuffle.enabled;
   options.order.last_batch = static_cast<LastBatchRule>(split->last_batch);
   options.order.batch = batch;
@@ -124,21 +124,21 @@ std::vector<Component> Session::calibration_pipeline() const {
   if (name == "val") return prediction_pipeline();
   if (name == "from_weights") {
     if (auto carried = weights_pipeline()) return *carried;
-    throw Error(ErrorCode::kRecipe, "data.calibration.pipeline: from_weights, but the weights carry no pipeline")
+    throw Error(ErrorCode::kRecipe, "data.calibration.pipeline is from_weights, but the weights contain no pipeline")
         .key("data.calibration.pipeline")
-        .suggest("name a split");
+        .suggest("write the name of a split");
   }
   if (recipe_.data.find(name) == nullptr)
-    throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", name)).key("data.calibration.pipeline").suggest("name another split");
+    throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", name)).key("data.calibration.pipeline").suggest("write another split");
   return pipeline_of(name);
 }
 
 std::vector<Component> Session::prediction_pipeline() const {
   if (recipe_.data.val) return pipeline_of("val");
   if (auto carried = weights_pipeline()) return *carried;
-  throw Error(ErrorCode::kRecipe, "the recipe has no data.val, and its weights carry no pipeline that says how images are prepared")
+  throw Error(ErrorCode::kRecipe, "the recipe has no data.val and its weights contain no pipeline, so the preprocessing is unknown")
       .key("data.val.pipeline")
-      .suggest("write data.val.pipeline out");
+      .suggest("write data.val.pipeline");
 }
 
 std::vector<Component> Session::pipeline_of(const std::string& name) const {
@@ -148,10 +148,11 @@ std::vector<Component> Session::pipeline_of(const std::string& name) const {
   if (auto carried = weights_pipeline()) return *carried;
   const std::string key = cat("data.", name, ".pipeline");
   const bool weights = !recipe_.weights.load.empty();
-  throw Error(ErrorCode::kRecipe, cat(key, ": from_weights, but ",
-                                      weights ? "the weights carry no pipeline: Galley did not write them" : "the recipe names no weights"))
+  throw Error(ErrorCode::kRecipe,
+              cat(key, " is from_weights, but ",
+                  weights ? "the weights contain no pipeline, since Galley did not write them" : "the recipe has no weights"))
       .key(key)
-      .suggest(weights ? "write the pipeline out" : "weights=FILE, or write the pipeline out");
+      .suggest(weights ? "write the pipeline in the recipe" : "set weights=FILE, or write the pipeline in the recipe");
 }
 
 std::vector<std::string> Session::categories() {
@@ -169,10 +170,10 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
     types.inputs.push_back(input.name);
     const auto found = types.fields.find(input.name);
     if (found == types.fields.end()) {
-      throw Error(ErrorCode::kRecipe, cat("the model takes the input `", input.name, "`, which this source does not give: it gives ",
+      throw Error(ErrorCode::kRecipe, cat("the model needs the input `", input.name, "`, which this source does not have; it has ",
                                           field_names(loader.types()), " (", loader.source().describe(), ")"))
           .key("model")
-          .suggest("a pipeline item {type: rename, from: NAME, to: " + input.name + "}");
+          .suggest("add a pipeline item {type: rename, from: NAME, to: " + input.name + "}");
     }
     TensorType& type = found->second;
     if (!input.names.empty() && type.shape.rank() == static_cast<int>(input.names.size()) + 1) type.names = input_type(input, 1).names;
@@ -180,12 +181,12 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
   if (task_ == nullptr) return types;
   for (const FieldType& target : task_->targets()) {
     const FieldType* given = find_field(std::span<const FieldType>(loader.types()), target.name);
-    // One label a sample is checked when the loader opens (check_labels).
+    // A single label per sample is checked when the loader opens (check_labels).
     if (given == nullptr || given->sample.empty() || given->classes <= target.classes || target.classes == 0) continue;
-    throw Error(ErrorCode::kRecipe, cat("the field `", target.name, "` of the data has ", given->classes, " classes, the model ",
+    throw Error(ErrorCode::kRecipe, cat("the field `", target.name, "` of the data has ", given->classes, " classes, but the model has ",
                                         target.classes, " (", loader.source().describe(), ")"))
         .key("model")
-        .suggest("give the model as many classes");
+        .suggest("set the number of classes of the model accordingly");
   }
   return types;
 }

@@ -1,4 +1,4 @@
-// Session: what the recipe's weights give: values of parameters, and what they carry about images and classes.
+// Session: reads values of parameters, pipeline and class names from the recipe's weights.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -30,7 +30,7 @@ std::optional<std::vector<Component>> Session::weights_pipeline() const {
   }
   const PublishedWeights* model_default = recipe_.weights.model_default.get();
   if (recipe_.weights.load.empty() || model_default == nullptr || model_default->pipeline().empty()) return std::nullopt;
-  log(LogLevel::kWarning, cat("the weights carry no pipeline; images are prepared as for ", model_default->id()));
+  log(LogLevel::kWarning, cat("the weights contain no pipeline; images are preprocessed as for ", model_default->id()));
   return parse_pipeline(model_default->pipeline(), cat("the pipeline of ", model_default->id()), *recipe_.registry);
 }
 
@@ -83,15 +83,15 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
   }
   const bool quantized = std::none_of(parameters.begin(), parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; });
   if (const auto plan = quantized ? nullptr : loaded_plan(recipe_)) {
-    throw Error(ErrorCode::kRecipe,
-                cat("the weights ", rules[0].from, " are quantized (", plan->str(), "): they can be evaluated, not trained or quantized"))
+    throw Error(ErrorCode::kRecipe, cat("the weights ", rules[0].from, " are quantized (", plan->str(),
+                                        "); they can be evaluated, but not trained or quantized"))
         .key("weights")
         .suggest(
-            "name the float weights that they were made from (galley-weights show lists them as galley.parents), or train with "
+            "use the float weights that they were made from (galley-weights show lists them as galley.parents), or train with "
             "quantize.method=qat");
   }
   const LoadedWeights loaded = load_weights(expected, rules);
-  // Random numbers take longer than the file: only what it leaves out gets them.
+  // Drawing random numbers takes longer than reading the file, so initialize only parameters that it does not contain.
   for (const ParameterSpec& spec : parameters) {
     if (loaded.tensors.count(spec.name) == 0) set_initial(spec);
   }
@@ -103,8 +103,8 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
     const auto found = loaded.tensors.find(spec.name);
     if (store.has(spec.name) || found == loaded.tensors.end()) continue;
     for (const double value : found->second.to_doubles()) {
-      GALLEY_CHECK_INPUT(value == spec.init.spread, rules[0].from, ": tensor '", spec.name, "' holds ", value,
-                         ", the file's galley.quantization says ", spec.init.spread);
+      GALLEY_CHECK_INPUT(value == spec.init.spread, rules[0].from, ": tensor '", spec.name, "' is ", value,
+                         ", but galley.quantization of the file says ", spec.init.spread);
     }
   }
 }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-/// Length of the character at the start of `bytes`: 1 to 4; 0 if more bytes are needed to tell; -n if the first n bytes are no character
+/// Length of the character at the start of `bytes`: 1 to 4; 0 if more bytes are needed; -n if the first n bytes are not a character
 /// (the longest prefix of one, as Unicode 15, section 3.9, recommends).
 int character_length(std::string_view bytes) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
@@ -30,7 +30,7 @@ int character_length(std::string_view bytes) {
   return length;
 }
 
-/// Length of the longest end of `text` that is a beginning of `stop`, shorter than `stop`.
+/// Length of the longest suffix of `text` that is a proper prefix of `stop`.
 size_t overlap(std::string_view text, std::string_view stop) {
   for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
     if (text.substr(text.size() - n) == stop.substr(0, n)) return n;

@@ -7,18 +7,18 @@
 
 namespace galley {
 
-/// Holds back what may still change: the bytes of an unfinished UTF-8 character, and a tail that may begin a stop string. Bytes that can
-/// never become a character are replaced by U+FFFD.
+/// Holds back text that may still change: the bytes of an incomplete UTF-8 character, and an end that may begin a stop string. Bytes that
+/// cannot become a character are replaced by U+FFFD.
 class TextStream {
  public:
-  /// Stop strings are not empty.
+  /// Stop strings must not be empty.
   explicit TextStream(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
 
-  /// Appends a token's bytes. Returns the text that became final. Nothing follows a stop string, and the stop string itself is left out.
+  /// Appends the bytes of a token. Returns the text that became final. It excludes the stop string and everything after it.
   std::string push(std::string_view bytes);
-  /// The text held back, at the end of the tokens.
+  /// Ends the stream. Returns the text held back.
   std::string finish();
-  /// Has a stop string been found?
+  /// Whether a stop string was found.
   bool stopped() const { return stopped_; }
 
  private:

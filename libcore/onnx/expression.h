@@ -11,6 +11,7 @@
 
 namespace galley {
 
+/// A node of the expression tree.
 struct OnnxExpression {
   enum class Kind : uint8_t { kInput, kNumber, kOption, kOperator };
   Kind kind = Kind::kInput;

@@ -28,8 +28,10 @@ struct OnnxTensor {
   std::string external;        ///< Path, relative to the file's folder, of the file with the values; "": this file.
 };
 
+/// The kind of value of an attribute.
 enum class OnnxAttributeKind { kNone, kFloat, kInt, kString, kTensor, kFloats, kInts, kStrings, kGraph, kOther };
 
+/// An attribute of a node; `kind` determines which member holds its value.
 struct OnnxAttribute {
   std::string name;
   OnnxAttributeKind kind = OnnxAttributeKind::kNone;
@@ -42,6 +44,7 @@ struct OnnxAttribute {
   std::vector<std::string> strings;
 };
 
+/// A node of a graph.
 struct OnnxNode {
   std::string name, op_type, domain;
   std::vector<std::string> inputs, outputs;  ///< "" for an absent optional one.
@@ -57,6 +60,7 @@ struct OnnxDimension {
   std::optional<int64_t> size;
   std::string name;
 };
+/// A declared input or output.
 struct OnnxValue {
   std::string name;
   int32_t data_type = 0;
@@ -64,6 +68,7 @@ struct OnnxValue {
   std::vector<OnnxDimension> shape;
 };
 
+/// The contents of a file.
 struct OnnxModel {
   int64_t ir_version = 0;
   std::string producer;                   ///< Name and version of the program that wrote the file.
@@ -82,6 +87,7 @@ struct OnnxModel {
 
 /// Limit of the nodes, initializers, attributes, names and sizes of a file, counted together.
 constexpr int64_t kOnnxItemLimit = 1'000'000;
+/// Key of the digest of the file itself.
 inline constexpr std::string_view kOnnxDigestKey = "galley.digest";
 /// Key of the digest of the external data file.
 inline constexpr std::string_view kOnnxDataDigestKey = "galley.data_digest";

@@ -18,6 +18,7 @@ struct OnnxSource {
   std::function<Tensor()> values;  ///< Returns the values with that dtype and shape, in any memory format.
 };
 
+/// The contents of a file to write.
 struct OnnxDocument {
   std::string graph_name = "model", doc;
   int64_t ir_version = 8, opset = 17;
@@ -27,6 +28,7 @@ struct OnnxDocument {
   std::map<std::string, std::string> metadata;  ///< The writer adds the digests.
 };
 
+/// Facts about a written file.
 struct OnnxWritten {
   int64_t bytes = 0;      ///< Total size of the model and the data file.
   std::string data_file;  ///< Name, in the same folder, of the file with the large values; "": none.

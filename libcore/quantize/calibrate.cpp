@@ -14,7 +14,7 @@
 namespace galley {
 namespace {
 
-/// Names of the values that are watched, by value: all but views, which are another value's memory.
+/// Names of the observed values: all except views, which share the memory of another value.
 std::map<ValueId, std::string> watched_values(const Graph& graph) {
   std::map<ValueId, std::string> values = quant_values(graph);
   for (const Node& node : graph.nodes()) {
@@ -36,7 +36,7 @@ std::vector<std::string> watched_names(const Graph& graph) {
   return names;
 }
 
-/// A share of the source that holds no sample is a lack of data (kNumeric), not a mistake of the text.
+/// Throws kNumeric, not kRecipe, for a slice without samples: the data are insufficient, but the recipe is valid.
 void check_samples(Session& session, const std::string& name) {
   const int64_t size = session.source(name)->size();
   const std::optional<Slice>& slice = session.recipe().data.find(name)->slice;
@@ -46,15 +46,15 @@ void check_samples(Session& session, const std::string& name) {
   } catch (const Error& error) {
     throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples: ", error.message()))
         .key("data.calibration")
-        .suggest("name another split, or widen the slice");
+        .suggest("write another split, or a larger slice");
   }
   if (size == 0)
     throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples"))
         .key("data.calibration")
-        .suggest("name another split");
+        .suggest("write another split");
 }
 
-/// Rows of a value that belong to the valid samples of a batch: those in front, where its dimension 0 holds the samples.
+/// The rows of a value that belong to the valid samples of a batch: the first ones, if dimension 0 is that of the samples.
 struct Rows {
   int64_t count = 1, each = 1;  // rows of the whole value
   int64_t of(int64_t valid, int64_t batch) const { return count % batch == 0 ? count / batch * valid : count; }
@@ -67,7 +67,7 @@ Rows rows_of(const TensorType& type, int64_t batch) {
 
 }  // namespace
 
-/// Adds what each node made to the statistics of its value.
+/// Adds the outputs of each node to the statistics of their values.
 class Calibrator::Watch : public NodeObserver {
  public:
   Watch(const Program& program, Calibration& calibration, int64_t batch) : batch_(batch), slots_(program.graph().nodes().size()) {
@@ -78,7 +78,7 @@ class Calibrator::Watch : public NodeObserver {
       const auto found = node.outputs.empty() ? values.end() : values.find(node.outputs[0]);
       if (found == values.end()) continue;
       const auto statistics = calibration.values.find(found->second);
-      GALLEY_ASSERT(statistics != calibration.values.end(), "the program makes ", found->second, ", which the graph did not have");
+      GALLEY_ASSERT(statistics != calibration.values.end(), "the program computes ", found->second, ", which the graph did not contain");
       slots_[n] = {&statistics->second, &statistics->first, rows_of(graph.type(node.outputs[0]), batch)};
     }
   }
@@ -101,18 +101,18 @@ class Calibrator::Watch : public NodeObserver {
 
 Calibrator::Calibrator(Session& session) : session_(session), engine_(session.backend_without_chains()) {
   const Recipe& recipe = session.recipe();
-  const CalibrationSection& wanted = recipe.data.calibration;
+  const CalibrationSection& section = recipe.data.calibration;
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
   const int64_t usual = recipe.data.val ? recipe.data.val->batch.value_or(micro) : micro;
-  batch_ = std::min(wanted.batch.value_or(usual), wanted.samples);
-  check_samples(session, wanted.from);
-  const std::unique_ptr<DataLoader> loader = session.calibration_loader(batch_, 0, 1);  // for its shapes alone: one sample is read ahead
-  samples_ = std::min(wanted.samples, loader->epoch_samples());
-  if (samples_ < wanted.samples)
-    log(LogLevel::kWarning,
-        cat("data.calibration.samples is ", wanted.samples, ", and data.", wanted.from, " has ", samples_, ": all are used"));
+  batch_ = std::min(section.batch.value_or(usual), section.samples);
+  check_samples(session, section.from);
+  const std::unique_ptr<DataLoader> loader = session.calibration_loader(batch_, 0, 1);  // only for its shapes; prefetches one sample
+  samples_ = std::min(section.samples, loader->epoch_samples());
+  if (samples_ < section.samples)
+    log(LogLevel::kWarning, cat("data.calibration.samples is ", section.samples, ", but data.", section.from, " has only ", samples_,
+                                " samples; all are used"));
   data_bytes_ = loader->buffer_bytes();
-  const Split& split = *recipe.data.find(wanted.from);
+  const Split& split = *recipe.data.find(section.from);
   source_ = digest_of(cat(loader->source().describe(), "\n", split.slice ? split.slice->str() : "", "\n", split.slice_seed.value_or(-1),
                           "\n", recipe.seed, "\n", pipeline_text(session.calibration_pipeline(), *recipe.registry)));
   const BatchTypes types = session.batch_types(*loader);
@@ -123,7 +123,7 @@ Calibrator::Calibrator(Session& session) : session_(session), engine_(session.ba
   model_ = model_digest(model.graph);
   order_ = watched_names(model.graph);
   program_ = engine_.program(
-      {.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", wanted.from), [&] { return std::move(model.graph); },
+      {.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", section.from), [&] { return std::move(model.graph); },
       ParameterFormats::kLead);
   engine_.declare(*program_);
 }
@@ -142,11 +142,11 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
     calibration = {.order = order_, .model = model_, .input = input_, .weights = weights, .recipe = recipe};
     for (const std::string& name : order_) calibration.values.emplace(name, RangeStatistics());
   } else {
-    calibration.check(model_, weights, "the calibration to be continued");
+    calibration.check(model_, weights, "the calibration to continue");
     for (const CalibrationPart& part : calibration.parts) {
       if (part.source == source_) continue;
-      throw Error(ErrorCode::kInput, "the calibration to be continued is of other data (another source, slice, seed or pipeline)")
-          .suggest("give the recipe that it was made with; --merge puts files of different data together");
+      throw Error(ErrorCode::kInput, "the calibration to continue is of other data (another source, slice, seed or pipeline)")
+          .suggest("use the recipe that it was made with; --merge combines files of different data");
     }
   }
   const int64_t done = calibration.samples();
@@ -176,8 +176,8 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
   calibration.parts.push_back(std::move(part));
   for (const auto& [name, statistics] : calibration.values) {
     if (statistics.empty())
-      throw Error(ErrorCode::kNumeric, cat(name, " saw no data in ", calibration.samples(), " samples"))
-          .suggest("the model does not use it for these samples: calibrate on others");
+      throw Error(ErrorCode::kNumeric, cat(name, " received no data in ", calibration.samples(), " samples"))
+          .suggest("the model does not compute it for these samples; calibrate with others");
   }
 }
 

@@ -13,9 +13,10 @@
 
 namespace galley {
 
+/// A compiled model whose values are observed.
 class Calibrator {
  public:
-  /// Compiles the model for batches of data.calibration. Throws (kNumeric) where there are no samples.
+  /// Compiles the model for batches of data.calibration. Throws (kNumeric) if there are no samples.
   explicit Calibrator(Session& session);
   ~Calibrator();
 

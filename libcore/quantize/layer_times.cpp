@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kWarmup = 2;
 
-/// Is it a layer with weights in float, or what stands for one on integers?
+/// Whether the operator is a float layer with weights, or its integer form.
 bool is_layer(const OpDef& op) {
   if (op.quantize == QuantizeRule::kScale || family_of(op).quantize == QuantizeRule::kProduct) return true;
   return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr);

@@ -19,7 +19,7 @@ Tensor scalar_tensor(const TensorType& type, double value) {
 
 std::span<const float> floats(const Tensor& tensor) { return {tensor.data_as<float>(), static_cast<size_t>(tensor.elements())}; }
 
-/// The scheme of the integers that the plan promised; how they are found is the config's.
+/// A scheme with the integer format of the plan and the observer of the config.
 WeightScheme scheme_of(const LayerPlan& layer, const WeightScheme& wanted) {
   WeightScheme scheme = wanted;
   if (layer_rule(layer.type) == QuantizeRule::kScale) scheme = {.per_channel = true, .symmetric = true};

@@ -33,6 +33,7 @@ struct QuantizedModel {
   int64_t bytes() const;
 };
 
+/// A float model that can be quantized repeatedly.
 class ModelQuantizer {
  public:
   /// Captures the model on a batch of its usual input and loads the recipe's float weights. Throws as Session::initialize would.

@@ -24,7 +24,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 float number(const ParameterStore& store, const std::string& name) { return *store.get(name).data_as<float>(); }
 
-/// Sets a scale that learns and, where the training keeps one, its moving average.
+/// Sets a learned scale and, if there is one, its moving average.
 void set_scale(ParameterStore& store, const std::string& name, const Tensor& value) {
   for (const std::string& each : {name, name + ".ema"}) {
     if (store.has(each)) store.set(each, value);
@@ -41,16 +41,16 @@ std::vector<TrainStage> train_stages(const Recipe& recipe, const RunLength& leng
   const auto steps = [&](const Duration& duration) { return std::llround(steps_of(duration, length)); };
   const int64_t start = steps(qat.start), observed = steps(qat.observers_until), statistics = steps(qat.batch_norm_until);
   if (length.total_steps > 0 && start >= length.total_steps) {
-    throw Error(ErrorCode::kRecipe, cat("quantize.qat.start is ", qat.start.str(), ", and the run ends after ", length.total_steps,
-                                        " steps: nothing would be quantized"))
+    throw Error(ErrorCode::kRecipe, cat("quantize.qat.start is ", qat.start.str(), ", but the run ends after ", length.total_steps,
+                                        " steps, so nothing would be quantized"))
         .key("quantize.qat.start")
         .suggest("start earlier, or train in float (quantize.method=static)");
   }
   if (observed <= start) {
     throw Error(ErrorCode::kRecipe, cat("quantize.qat.observers_until is ", qat.observers_until.str(), ", not after quantize.qat.start (",
-                                        qat.start.str(), "): no range would be observed"))
+                                        qat.start.str(), "), so no range would be observed"))
         .key("quantize.qat.observers_until")
-        .suggest("a later one");
+        .suggest("write a later one");
   }
   std::set<int64_t> ends{0, start, observed, std::max(statistics, start)};
   std::vector<TrainStage> stages;
@@ -85,9 +85,9 @@ QuantizationAware::QuantizationAware(const Session& session, const BatchTypes& t
   rounded_ = fake_quantize_inference(graph, config_, learn_scale_);
   if (learn_scale_) weight_scales_ = present_weight_scales(model.graph, rounded_.weights);
   if (rounded_.values.empty())
-    throw Error(ErrorCode::kRecipe, "quantize.method is qat, and no layer of the model is quantized")
+    throw Error(ErrorCode::kRecipe, "quantize.method is qat, but no layer of the model is quantized")
         .key("quantize")
-        .suggest("fewer quantize.overrides with keep: float");
+        .suggest("remove items of quantize.overrides with keep: float");
 }
 
 RoundingPasses QuantizationAware::passes(const BatchTypes& types, const FakeQuantizeForm& form) const {
@@ -125,8 +125,8 @@ std::vector<StateSpec> QuantizationAware::states() const {
 QuantParams QuantizationAware::params_of(const ObservedValue& value, const ParameterStore& store) const {
   const double min = static_cast<double>(number(store, value.min())), max = static_cast<double>(number(store, value.max()));
   if (!std::isfinite(min) || !std::isfinite(max)) {
-    throw Error(ErrorCode::kNumeric, cat("the training saw no range of ", value.name, " (", min, "..", max, ")"))
-        .suggest("the model does not use it for these samples");
+    throw Error(ErrorCode::kNumeric, cat("training observed no range of ", value.name, " (", min, "..", max, ")"))
+        .suggest("the model does not compute it for these samples");
   }
   const QuantRange integers = value.scheme.range();
   return value.scheme.symmetric ? symmetric_params(std::max({-min, max, 0.0}), integers) : affine_params(min, max, integers);

@@ -19,16 +19,16 @@ struct StateSpec;
 class Engine;
 class ParameterStore;
 
-/// Steps that run one graph: from `first` to the begin of the next stage.
+/// A range of steps that run the same graph: from `first` to the start of the next stage.
 struct TrainStage {
   int64_t first = 1;
   bool quantized = false;  // false: in float, `form` is unused
   FakeQuantizeForm form;
 };
 
-/// Does the recipe ask for quantization-aware training?
+/// Whether the recipe uses quantization-aware training.
 bool trains_quantized(const Recipe& recipe);
-/// The stages of a run, in order; a training in float has one. Converts `start`, `observers_until` and `batch_norm_until` to steps of the
+/// The stages of a run, in order; training in float has one. Converts `start`, `observers_until` and `batch_norm_until` to steps of the
 /// whole run. Throws (kRecipe) if ranges would be frozen before they are observed, or if nothing would be quantized.
 std::vector<TrainStage> train_stages(const Recipe& recipe, const RunLength& length);
 
@@ -36,6 +36,7 @@ std::vector<TrainStage> train_stages(const Recipe& recipe, const RunLength& leng
 /// weights_best.
 std::string trained_statistics(const std::string& weights);
 
+/// Quantization-aware training of one model.
 class QuantizationAware {
  public:
   /// Throws (kRecipe) as plan_quantization does, and for selectors that match nothing.

@@ -17,8 +17,8 @@ std::string decibels(double value) { return std::isnan(value) ? "-" : std::isinf
 std::string kibibytes(int64_t bytes) { return fixed(static_cast<double>(bytes) / 1024, 1); }
 std::string milliseconds(double seconds) { return fixed(1e3 * seconds, 3); }
 
-/// Integer multiply-adds for each f32 multiply-add: with instructions for them (VNNI, AMX) as measured; else vpmaddubsw, vpmaddwd and
-/// vpaddd together do 64 where three f32 instructions do 48, and vpmaddwd and vpaddd on widened values as many as two f32 instructions.
+/// Integer multiply-adds per f32 multiply-add. With VNNI or AMX: as measured. Else vpmaddubsw, vpmaddwd and vpaddd together compute 64
+/// multiply-adds, three f32 instructions 48; vpmaddwd and vpaddd on widened values compute as many as two f32 instructions.
 double integer_rate(const MachineLimits& limits, bool reduced) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -27,7 +27,7 @@ double integer_rate(const MachineLimits& limits, bool reduced) {
   return reduced ? 4.0 / 3 : 1;
 }
 
-/// Time at the machine's limits: of arithmetic or of memory, whichever is longer.
+/// The time at the machine's limits: that of arithmetic or of memory, whichever is longer.
 double predicted_s(const LayerTime& layer, const MachineLimits& limits, double rate) {
   return std::max(layer.flops / (limits.flops_per_s * rate), layer.bytes / limits.bytes_per_s);
 }
@@ -38,7 +38,7 @@ const LayerTime& time_of(const ProgramTimes& times, const std::string& layer) {
   return found == times.layers.end() ? kNone : found->second;
 }
 
-/// A layer's measured times on the first batch, and those that the machine's limits allow.
+/// Measured times of a layer for the first batch size, and the times at the machine's limits.
 struct MeasuredLayer {
   const LayerTime &before, &after;
   double float_s = 0, integer_s = 0;
@@ -165,7 +165,7 @@ Table layer_table(const QuantizationResult& result, const MachineLimits& limits)
         row.insert(row.end(), {milliseconds(before.seconds), milliseconds(float_s), milliseconds(after.seconds), milliseconds(integer_s),
                                fixed(before.seconds / after.seconds, 2)});
       } else {
-        row.insert(row.end(), 5, "-");  // one of several operators that a layer became
+        row.insert(row.end(), 5, "-");  // one of several operators of a layer
       }
     }
     row.push_back(plan.float_reason);

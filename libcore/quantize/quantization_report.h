@@ -16,6 +16,7 @@
 
 namespace galley {
 
+/// Everything that the report of galley-quantize contains.
 struct QuantizationResult {
   QuantizedModel model;
   MetricValues real, quantized;                              // empty: not measured

@@ -18,7 +18,7 @@ std::vector<std::string> all_but(const std::vector<std::string>& layers, const s
   return others;
 }
 
-/// Smaller is more; NaN is the most.
+/// Orders by SQNR: smaller is more sensitive, NaN is the most sensitive.
 bool more_sensitive(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; }
 
 class Search {
@@ -63,7 +63,7 @@ class Search {
     return result_.trials.back();
   }
 
-  /// Of the trials so far.
+  /// The best of the trials so far.
   size_t best() const {
     const auto price = [&](const SearchTrial& t) {
       return goal_.objective == GoalObjective::kLatency ? t.trial.latency_s : static_cast<double>(t.trial.bytes);
@@ -79,7 +79,7 @@ class Search {
     return best;
   }
 
-  /// The observers that lose least.
+  /// The observers with the smallest loss.
   TrialSetting best_observers(const SearchTrial& first) {
     TrialSetting base;
     double least = first.drop;
@@ -103,9 +103,9 @@ class Search {
 
   bool quantizes_activations() const { return !trials_.quantize({}).plan->values.empty(); }
 
-  /// Layers in float until the goal is met; then as few as it takes.
+  /// Leaves layers in float until the goal is met, then tries to quantize as many of them as possible.
   void leave_in_float(TrialSetting base) {
-    std::vector<std::pair<double, std::string>> order;  // SQNR with this layer alone quantized
+    std::vector<std::pair<double, std::string>> order;  // SQNR with only this layer quantized
     for (const std::string& layer : trials_.layers()) {
       if (over()) break;
       TrialSetting setting = base;
@@ -132,7 +132,7 @@ class Search {
       const size_t middle = (enough + failed) / 2;
       (attempt(with(middle)).met ? enough : failed) = middle;
     }
-    // The order is of layers alone; together some of them may be spared, the least sensitive first.
+    // The order is that of single layers. Together, some of them may not be necessary; try the least sensitive first.
     TrialSetting kept = with(enough);
     for (size_t i = enough; i-- > 0 && kept.float_layers.size() > 1 && !over();) {
       TrialSetting fewer = kept;
@@ -211,7 +211,7 @@ std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, co
 SearchTrial judge(const GoalSection& goal, const MetricValues& before, Trial trial) {
   const double then = find_metric(before, goal.metric), now = find_metric(trial.metrics, goal.metric);
   if (std::isnan(then))
-    throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", goal.metric, ", which the evaluation does not give"))
+    throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", goal.metric, ", which the evaluation does not compute"))
         .key("quantize.goal.metric")
         .suggest("add it to metrics");
   const double sign = larger_is_better(goal.metric) ? 1 : -1;

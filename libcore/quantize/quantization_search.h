@@ -10,6 +10,7 @@
 
 namespace galley {
 
+/// Callbacks of trials.
 struct TrialHooks {
   std::function<std::optional<Trial>(const TrialSetting& setting, const TrialQuestions& questions)> find =
       [](const TrialSetting&, const TrialQuestions&) { return std::nullopt; };  // looks it up in a journal
@@ -20,6 +21,7 @@ struct TrialHooks {
 /// The trial from the journal, or a new one, which is added to it.
 Trial known_or_made(QuantizationTrials& trials, const TrialHooks& hooks, const TrialSetting& setting, const TrialQuestions& questions);
 
+/// The effect of quantizing one layer.
 struct LayerSensitivity {
   std::string layer;
   Trial only;     // this layer quantized, all others in float
@@ -32,6 +34,7 @@ struct LayerSensitivity {
 std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, const std::string& metric, const TrialHooks& hooks,
                                                   const std::function<void(int64_t done, int64_t of)>& progress);
 
+/// A trial compared with the goal.
 struct SearchTrial {
   Trial trial;
   double drop = 0;  // of the goal's metric, in its unit; positive: worse
@@ -39,9 +42,10 @@ struct SearchTrial {
   bool pareto = false;  // no other trial is at least as good in drop, time and bytes and better in one of them
 };
 
+/// The trials of a search.
 struct SearchResult {
   std::vector<SearchTrial> trials;  // in the order made; never empty
-  size_t best = 0;  // the best by the goal's objective of those that meet the goal; if none does, the one with the least drop
+  size_t best = 0;  // index of the trial that meets the goal with the best objective; if none does, the one with the smallest drop
   bool out_of_time = false, stopped = false;
 };
 
@@ -51,7 +55,7 @@ struct SearchResult {
 SearchResult search_quantization(const Session& session, ModelQuantizer& quantizer, QuantizationTrials& trials, const GoalSection& goal,
                                  const TrialHooks& hooks, const std::function<void(const SearchTrial& trial)>& progress);
 
-/// Does the trial meet the goal, and how much of the metric does it lose?
+/// Computes the drop of the metric and whether the trial meets the goal.
 SearchTrial judge(const GoalSection& goal, const MetricValues& before, Trial trial);
 
 }  // namespace galley

@@ -22,7 +22,7 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-/// A model on inputs of those types, ready to be filled and bound.
+/// A compiled model whose parameters can be filled and bound.
 struct Trialled {
   Trialled(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan) : engine(session.backend()) {
     program = engine.program(
@@ -52,7 +52,7 @@ std::string TrialSetting::text() const {
   return parts.empty() ? "as configured" : joined(parts);
 }
 
-/// Inputs of some samples, and what the float model makes of them.
+/// Inputs of some samples, and the outputs of the float model for them.
 struct QuantizationTrials::Samples {
   struct Part {
     Batch batch;
@@ -117,7 +117,7 @@ double QuantizationTrials::float_latency_s() {
   return float_latency_s_;
 }
 
-/// A converted model's tensors, or the float model's parameters.
+/// Fills the store with the tensors of a converted model, or with the parameters of the float model.
 void QuantizationTrials::fill(ParameterStore& store, const std::map<std::string, Tensor>* tensors) {
   for (const std::string& name : store.names()) store.set(name, tensors != nullptr ? tensors->at(name) : quantizer_.store().get(name));
 }
@@ -137,7 +137,7 @@ double QuantizationTrials::sqnr_db(const QuantizedModel& model) {
     const std::unique_ptr<Execution> execution = real.engine.bind(real.program);
     while (const Batch* batch = loader->next()) {
       Samples::Part part{.batch = *batch};
-      for (auto& [name, tensor] : part.batch.fields) tensor = tensor.clone();  // the loader fills its own again
+      for (auto& [name, tensor] : part.batch.fields) tensor = tensor.clone();  // the loader reuses its tensors
       part.output = run(*execution, part.batch);
       samples_->parts.push_back(std::move(part));
     }

@@ -29,6 +29,7 @@ struct TrialQuestions {
   bool sqnr = true, metrics = false, latency = false;
 };
 
+/// The measurements of one setting.
 struct Trial {
   TrialSetting setting;
   TrialQuestions asked;
@@ -39,6 +40,7 @@ struct Trial {
   int64_t quantized_layers = 0;
 };
 
+/// Makes trials of one model.
 class QuantizationTrials {
  public:
   /// `calibration`: as for plan_quantization. sqnr_db uses at most `samples` samples of data.calibration, which are kept in memory with the
@@ -49,8 +51,10 @@ class QuantizationTrials {
 
   /// Layers that the config quantizes, in the model's order.
   const std::vector<std::string>& layers() const { return layers_; }
+  /// Quantizes the model with the setting.
   QuantizedModel quantize(const TrialSetting& setting) const;
 
+  /// Quantizes the model and measures it.
   Trial run(const TrialSetting& setting, const TrialQuestions& questions);
   /// Metrics and latency of the float model, measured once.
   const MetricValues& float_metrics();

@@ -23,10 +23,10 @@ LayerScheme scheme_of(const QuantizeWeightsSection& weights, const QuantizeActiv
                         .symmetric = activations.scheme == ActivationSchemeName::kPerTensorSymmetric,
                         .observer = activations.observer.spec(),
                         .reduce_range = activations.reduce_range.value.value_or(false)};
-  // A training keeps one range, a moving average, for itself and for the conversion.
+  // Training keeps one range, a moving average, for training and conversion.
   if (method == QuantMethod::kQat && scheme.activations.observer.type == ObserverType::kAuto)
     scheme.activations.observer = {.type = ObserverType::kMovingAverage};
-  // Weights that are only stored are never multiplied as integers.
+  // Integer products are not computed with weights that are only stored.
   scheme.weights.reduce_range =
       saturation == SaturationRule::kReduce && !scheme.activations.reduce_range && method != QuantMethod::kWeightOnly;
   return scheme;
@@ -55,7 +55,7 @@ QuantizeConfig resolve_quantize(const QuantizeSection& section, const Graph& fus
     const std::string type = node == nullptr ? "input" : std::string(family_of(*node->op).name);
     items.push_back({name, type, fused.type(id).shape.rank()});
   }
-  // What is written first wins: items are laid over the defaults from the last to the first.
+  // The first item takes precedence, so apply them to the defaults from the last to the first.
   std::vector<std::set<int64_t>> selected;
   for (size_t i = 0; i < section.overrides.size(); ++i) {
     const auto& item = section.overrides.at<QuantizeOverride>(i);

@@ -228,8 +228,8 @@ class Reader : public OptionVisitor {
     if (!cure.empty()) error.suggest(cure);
     errors_.push_back(place.mark(error));
   }
-  void wrong(const OptionInfo& info, const YamlNode& node, const std::string& wanted) {
-    complain(node.place, path(info), cat("'", path(info), "' must be ", wanted, ", not ", kind_text(node)), "");
+  void wrong(const OptionInfo& info, const YamlNode& node, const std::string& expected) {
+    complain(node.place, path(info), cat("'", path(info), "' must be ", expected, ", not ", kind_text(node)), "");
   }
 
   const YamlNode* take(const OptionInfo& info) {
@@ -238,10 +238,10 @@ class Reader : public OptionVisitor {
     if (!node && info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_cure(info));
     return node;
   }
-  const YamlNode* scalar(const OptionInfo& info, const std::string& wanted) {
+  const YamlNode* scalar(const OptionInfo& info, const std::string& expected) {
     const YamlNode* node = take(info);
     if (!node || node->is_scalar()) return node;
-    wrong(info, *node, wanted);
+    wrong(info, *node, expected);
     return nullptr;
   }
 
@@ -278,12 +278,12 @@ class Reader : public OptionVisitor {
   }
 
   template <class T, class ReadItem>
-  void read_list(const OptionInfo& info, std::vector<T>& value, const std::string& wanted, ReadItem read_item) {
+  void read_list(const OptionInfo& info, std::vector<T>& value, const std::string& expected, ReadItem read_item) {
     const YamlNode* node = take(info);
     if (!node) return;
     value.clear();
     if (node->is_null()) return;
-    if (node->is_map()) return wrong(info, *node, wanted);
+    if (node->is_map()) return wrong(info, *node, expected);
     std::vector<YamlNode> parts;
     if (node->is_list()) {
       parts = node->items;
@@ -297,7 +297,7 @@ class Reader : public OptionVisitor {
       if (item.is_scalar()) {
         read_item(item, out);
       } else {
-        wrong(info, item, wanted);
+        wrong(info, item, expected);
       }
       value.push_back(std::move(out));
     }

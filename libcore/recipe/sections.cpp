@@ -155,9 +155,9 @@ void DataSection::options(OptionVisitor& v) {
   optional_split({.name = "val", .doc = "samples for validation and galley-evaluate"}, val);
   optional_split({.name = "test", .doc = "samples for a final test"}, test);
   v.section({.name = "calibration", .doc = "samples for galley-calibrate"}, calibration);
-  const OptionInfo how{.name = "tokenizer", .doc = "converts text to the token ids that a language model reads; default: bytes"};
-  if (v.present(how, static_cast<bool>(tokenizer))) {
-    v.component(how, tokenizer, registry ? registry->tokenizers : ComponentKinds());
+  const OptionInfo info{.name = "tokenizer", .doc = "converts text to the token ids that a language model reads; default: bytes"};
+  if (v.present(info, static_cast<bool>(tokenizer))) {
+    v.component(info, tokenizer, registry ? registry->tokenizers : ComponentKinds());
   } else {
     tokenizer = Component();
   }

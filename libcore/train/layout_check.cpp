@@ -59,8 +59,8 @@ class NodeClock : public NodeObserver {
 };
 
 /// A model in one memory format.
-struct Patient {
-  Patient(const Recipe& given, const Form& form, WorkKind kind, const LayoutCheckOptions& options) : recipe(given), name(form.name) {
+struct Variant {
+  Variant(const Recipe& given, const Form& form, WorkKind kind, const LayoutCheckOptions& options) : recipe(given), name(form.name) {
     recipe.memory_format = form.choice;
     session = std::make_unique<Session>(recipe);
     if (options.measure) {
@@ -80,17 +80,17 @@ struct Patient {
   std::unique_ptr<NodeClock> clock;
   Summary time;  // of a whole run
 };
-using Patients = std::vector<std::unique_ptr<Patient>>;
+using Variants = std::vector<std::unique_ptr<Variant>>;
 
-std::vector<LayoutLoss> losses_of(const std::string& what, const Patient& patient) {
-  const Graph& graph = patient.program().graph();
+std::vector<LayoutLoss> losses_of(const std::string& what, const Variant& variant) {
+  const Graph& graph = variant.program().graph();
   std::vector<LayoutLoss> losses;
   for (const FormatLoss& found : format_losses(graph)) {
     const Node& node = graph.nodes()[static_cast<size_t>(found.node)];
     const Node* reader = found.reader < 0 ? nullptr : &graph.nodes()[static_cast<size_t>(found.reader)];
     const TensorType &from = graph.type(node.inputs[0]), &to = graph.type(node.outputs[0]);
     losses.push_back({.what = what,
-                      .memory_format = patient.name,
+                      .memory_format = variant.name,
                       .module = reader != nullptr ? reader->path : node.path,
                       .op = reader != nullptr ? std::string(reader->op->name) : "output",
                       .from = from.format.str(),
@@ -100,7 +100,7 @@ std::vector<LayoutLoss> losses_of(const std::string& what, const Patient& patien
                       .from_strides = from.format.strides(from.shape),
                       .to_strides = to.format.strides(to.shape),
                       .bytes = from.bytes(),
-                      .us = patient.clock->us(found.node),
+                      .us = variant.clock->us(found.node),
                       .interior = found.interior});
   }
   return losses;
@@ -131,56 +131,56 @@ void add_images(const std::string& what, const Graph& graph, std::vector<LayoutI
   }
 }
 
-/// Times whole runs of the patients in turns, and single nodes in separate runs, since reading the clock takes time. Returns false if it
+/// Times whole runs of the variants in turns, and single nodes in separate runs, since reading the clock takes time. Returns false if it
 /// was stopped.
-bool measure(Patients& patients, const TimerOptions& timing) {
+bool measure(Variants& variants, const TimerOptions& timing) {
   const auto stopped = [&] { return timing.stop && timing.stop(); };
   std::vector<std::function<void()>> works;
-  for (const auto& patient : patients) works.push_back([work = patient->work.get()] { work->run(); });
+  for (const auto& variant : variants) works.push_back([work = variant->work.get()] { work->run(); });
   const std::vector<Series> series = time_interleaved(works, timing);
   constexpr int kRuns = 5;
   for (int run = 0; run < kRuns && !stopped(); ++run) {
-    for (const auto& patient : patients) patient->work->run(patient->clock.get());
+    for (const auto& variant : variants) variant->work->run(variant->clock.get());
   }
   if (stopped()) return false;
-  for (size_t i = 0; i < patients.size(); ++i) patients[i]->time = summarize(series[i].seconds);
+  for (size_t i = 0; i < variants.size(); ++i) variants[i]->time = summarize(series[i].seconds);
   return true;
 }
 
 /// "auto", unless another format is faster and the confidence intervals do not overlap.
-std::string fastest_of(const Patients& patients) {
-  const Patient* best = patients.back().get();
-  for (const auto& patient : patients) {
-    if (patient->time.interval.high < best->time.interval.low) best = patient.get();
+std::string fastest_of(const Variants& variants) {
+  const Variant* best = variants.back().get();
+  for (const auto& variant : variants) {
+    if (variant->time.interval.high < best->time.interval.low) best = variant.get();
   }
   return best->name;
 }
 
-LayoutCost layout_cost(const std::string& what, const Patient& patient, const std::vector<LayoutLoss>& losses, double contiguous_s) {
-  LayoutCost cost{.what = what, .format = patient.name, .reorders = static_cast<int64_t>(losses.size())};
+LayoutCost layout_cost(const std::string& what, const Variant& variant, const std::vector<LayoutLoss>& losses, double contiguous_s) {
+  LayoutCost cost{.what = what, .format = variant.name, .reorders = static_cast<int64_t>(losses.size())};
   cost.interior = std::count_if(losses.begin(), losses.end(), [](const LayoutLoss& loss) { return loss.interior; });
-  cost.planned_bytes = Workload::planned_bytes(patient.program());
-  cost.time = patient.time;
-  cost.speed = patient.time.median > 0 ? contiguous_s / patient.time.median : 0;
+  cost.planned_bytes = Workload::planned_bytes(variant.program());
+  cost.time = variant.time;
+  cost.speed = variant.time.median > 0 ? contiguous_s / variant.time.median : 0;
   for (const LayoutLoss& loss : losses) cost.reorder_us += loss.us;
   return cost;
 }
 
 /// Compares each convolution of the two programs, matched by module and operator.
-void compare_convolutions(const std::string& what, const Patient& contiguous, const Patient& channels_last,
+void compare_convolutions(const std::string& what, const Variant& contiguous, const Variant& channels_last,
                           std::vector<ContiguousConvolution>& faster) {
   struct Convolution {
     std::string op;
     double us = 0;
   };
-  const auto each = [](const Patient& patient, const auto& visit) {
-    const Graph& graph = patient.program().graph();
+  const auto each = [](const Variant& variant, const auto& visit) {
+    const Graph& graph = variant.program().graph();
     for (size_t n = 0; n < graph.nodes().size(); ++n) {
       const Node& node = graph.nodes()[n];
       // Compare forms of a convolution regardless of the operator that computes them.
       if (node.op->work != WorkClass::kProduct || !node.op->layout.prefers_channels_last) continue;
       const bool weight = node.op->outputs[0].kind == PortKind::kWeight;
-      visit(std::tuple(node.path, node.phase, weight), Convolution{std::string(node.op->name), patient.clock->us(static_cast<int>(n))});
+      visit(std::tuple(node.path, node.phase, weight), Convolution{std::string(node.op->name), variant.clock->us(static_cast<int>(n))});
     }
   };
   std::map<std::tuple<std::string, Phase, bool>, Convolution> plain;  // by module, phase, and whether it computes the gradient of a weight
@@ -205,23 +205,23 @@ std::optional<LayoutCheck> check_layouts(const Recipe& recipe, const LayoutCheck
   LayoutCheck check;
   check.measured = options.measure;
   for (const auto& [what, kind] : kinds) {
-    Patients patients;
+    Variants variants;
     for (const Form& form : kForms) {
-      patients.push_back(std::make_unique<Patient>(recipe, form, kind, options));
+      variants.push_back(std::make_unique<Variant>(recipe, form, kind, options));
       if (options.timing.stop && options.timing.stop()) return std::nullopt;
     }
     if (options.measure) {
-      if (!measure(patients, options.timing)) return std::nullopt;
-      check.best = fastest_of(patients);
+      if (!measure(variants, options.timing)) return std::nullopt;
+      check.best = fastest_of(variants);
     }
-    for (size_t i = 0; i < patients.size(); ++i) {
-      const std::vector<LayoutLoss> losses = losses_of(what, *patients[i]);
-      check.costs.push_back(layout_cost(what, *patients[i], losses, patients[0]->time.median));
+    for (size_t i = 0; i < variants.size(); ++i) {
+      const std::vector<LayoutLoss> losses = losses_of(what, *variants[i]);
+      check.costs.push_back(layout_cost(what, *variants[i], losses, variants[0]->time.median));
       if (kForms[i].choice == MemoryFormatChoice::kContiguous) continue;
       check.losses.insert(check.losses.end(), losses.begin(), losses.end());
-      if (kForms[i].choice == MemoryFormatChoice::kAuto) add_images(what, patients[i]->program().graph(), check.images);
+      if (kForms[i].choice == MemoryFormatChoice::kAuto) add_images(what, variants[i]->program().graph(), check.images);
     }
-    if (options.measure) compare_convolutions(what, *patients[0], *patients[1], check.convolutions);
+    if (options.measure) compare_convolutions(what, *variants[0], *variants[1], check.convolutions);
   }
   return check;
 }

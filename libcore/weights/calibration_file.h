@@ -1,7 +1,7 @@
 #pragma once
-// File format of a Calibration (suffix .calib): a safetensors file, so that it is durable and every part has a digest. A value V has the
-// tensors V.batches f32 [batches, 2] (minimum, maximum), V.histogram i64 [bins] and V.info i64 [5] (exponent of the bins' width, first bin,
-// zeros, elements, stride). The metadata (galley.calibration, JSON; galley.recipe) holds what the statistics belong to.
+// File format of a Calibration (suffix .calib): a safetensors file, in which every tensor has a digest. A value V has the tensors V.batches
+// f32 [batches, 2] (minimum, maximum), V.histogram i64 [bins] and V.info i64 [5] (exponent of the bin width, first bin, zeros, elements,
+// stride). The metadata (galley.calibration, JSON; galley.recipe) identifies the model, weights and data of the statistics.
 
 #include <string>
 

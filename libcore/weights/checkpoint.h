@@ -78,6 +78,7 @@ bool is_checkpoint(const std::string& folder);
 /// The checkpoint folders in RUN/checkpoints, newest step first.
 std::vector<std::string> checkpoint_folders(const std::string& parent);
 
+/// Which checkpoints to keep.
 struct KeepPolicy {
   int64_t last = 2;  ///< At least 1.
   int64_t best = 0;  ///< Number of best checkpoints by score; for equal scores the earlier one.

@@ -22,6 +22,7 @@ struct TensorDifference {
   double sqnr_db = 0;
 };
 
+/// The differences of two files.
 struct WeightsDifference {
   std::vector<TensorDifference> both;  ///< In the first file's order.
   std::vector<OfferedTensor> only_first, only_second;

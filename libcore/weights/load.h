@@ -13,6 +13,7 @@
 
 namespace galley {
 
+/// The result of load_weights.
 struct LoadedWeights {
   /// By the model's names; contiguous, with the model's dtype and shape. Values may be in a mapped file and must not be modified.
   std::map<std::string, Tensor, std::less<>> tensors;

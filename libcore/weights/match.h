@@ -51,6 +51,7 @@ struct LoadRule {
   bool check_finite = true;
 };
 
+/// The result of applying a rule; indices into the lists of the model (expected) and the file (offered).
 struct Match {
   struct Pair {
     size_t expected = 0;

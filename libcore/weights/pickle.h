@@ -51,16 +51,18 @@ struct PickleValue {
   int64_t number = 0;
 };
 
+/// A storage that tensors of the pickle refer to.
 struct PickleStorage {
   std::string key;  ///< Name of the storage in the file.
   int64_t bytes = 0;
   int64_t element_bytes = 1;
 };
 
+/// A tensor: a strided view of a storage.
 struct PickleTensor {
   const TorchType* type = nullptr;
   size_t storage = 0;  ///< Index into Pickle::storages.
-  int64_t offset = 0;  ///< Offset in elements from the begin of the storage.
+  int64_t offset = 0;  ///< Offset in elements from the start of the storage.
   Shape shape;
   Shape strides;  ///< In elements, not negative. The tensor lies within its storage and has no more elements than the storage.
 };

@@ -11,6 +11,7 @@
 
 namespace galley {
 
+/// A supported global.
 enum class PickleGlobal : uint8_t {
   kOrderedDict,
   kCounter,
@@ -29,6 +30,7 @@ enum class PickleGlobal : uint8_t {
   kUntypedStorage,
 };
 
+/// A global, with its element type if it has one.
 struct KnownGlobal {
   PickleGlobal global;
   const TorchType* type = nullptr;
@@ -36,6 +38,7 @@ struct KnownGlobal {
 
 /// The meaning of module.name; nullopt if it is not supported. Dtype objects (torch.float32) are found by type_of_name.
 std::optional<KnownGlobal> known_global(std::string_view module, std::string_view name);
+/// All element types of PyTorch.
 std::span<const TorchType> torch_types();
 /// The type torch.NAME, or nullptr.
 const TorchType* type_of_name(std::string_view name);

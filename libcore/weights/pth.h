@@ -17,23 +17,27 @@
 
 namespace galley {
 
+/// A tensor: a strided view of a storage.
 struct PthTensor {
   std::string name;
   const TorchType* type = nullptr;
   Shape shape;
   Shape strides;       ///< Strides in elements.
   size_t storage = 0;  ///< Index into PthTable::storages.
-  int64_t offset = 0;  ///< Offset in elements from the begin of the storage.
+  int64_t offset = 0;  ///< Offset in elements from the start of the storage.
 };
 
+/// The values of one or more tensors.
 struct PthStorage {
   std::string key;
   int64_t begin = 0;  ///< Byte offset in the file.
   int64_t end = 0;
 };
 
+/// The form of a file: a zip archive, or concatenated pickles (before PyTorch 1.6).
 enum class PthForm { kZip, kLegacy };
 
+/// The contents of a file.
 struct PthTable {
   PthForm form = PthForm::kZip;
   std::string chosen;              ///< The key whose dictionary contains the weights; "" for the top level.

@@ -21,6 +21,7 @@ namespace galley {
 /// The `__metadata__` of a file. Galley's keys begin with "galley."; the writer adds "galley.digest" and "galley.digest.<tensor>".
 using Metadata = std::map<std::string, std::string>;
 
+/// A tensor in a file.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype_text;      ///< The type in the file: "F32", "F8_E4M3", ...
@@ -31,6 +32,7 @@ struct SafetensorsEntry {
   int64_t end = 0;
 };
 
+/// The contents of a header.
 struct SafetensorsTable {
   std::vector<SafetensorsEntry> entries;  ///< Sorted by offset.
   Metadata metadata;
@@ -97,12 +99,14 @@ struct TensorSource {
   MemoryFormat format;             ///< Format in the file: contiguous or channels_last (not blocked).
 };
 
+/// A written tensor and the digest of its values.
 struct WrittenTensor {
   std::string name;
   DType dtype;
   Shape shape;
   std::string digest;
 };
+/// Facts about a written file.
 struct WrittenFile {
   int64_t bytes = 0;
   std::string header_digest;  ///< See SafetensorsFile::header_digest.

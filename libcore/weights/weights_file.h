@@ -22,6 +22,7 @@ struct FileCheck {
   bool complete() const { return checked_bytes == value_bytes; }
 };
 
+/// An open file of weights.
 class WeightsFile {
  public:
   /// Opens the file and checks its structure. Throws Error (exit code 4).
@@ -31,13 +32,13 @@ class WeightsFile {
   WeightsFile& operator=(WeightsFile&&) noexcept;
 
   const std::string& path() const { return path_; }
-  /// "safetensors", "PyTorch zip", "PyTorch before 1.6", "ONNX"
+  /// The name of the format: "safetensors", "PyTorch zip", "PyTorch before 1.6", "ONNX".
   std::string format() const;
   /// The weights, in the file's order.
   const std::vector<OfferedTensor>& tensors() const { return tensors_; }
   /// Tensors that are not weights (e.g. an optimizer's state), with full names.
   const std::vector<OfferedTensor>& others() const { return others_; }
-  /// The key whose dictionary contains tensors(); "": the whole file.
+  /// The key of the dictionary with the weights; "" for the whole file.
   const std::string& chosen() const { return chosen_; }
   /// Empty for files of other programs.
   const Metadata& metadata() const;

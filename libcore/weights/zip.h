@@ -10,6 +10,7 @@
 
 namespace galley {
 
+/// An entry of an archive.
 struct ZipEntry {
   std::string name;
   int64_t begin = 0;  ///< Byte range of the values in the file.
@@ -17,6 +18,7 @@ struct ZipEntry {
   uint32_t crc32 = 0;  ///< 0 may also mean that the writer omitted it.
 };
 
+/// Largest number of entries of an archive.
 constexpr int64_t kZipEntryLimit = 100'000;
 
 /// Whether a file begins like a zip archive.

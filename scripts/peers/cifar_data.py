@@ -1,4 +1,4 @@
-"""CIFAR-10's JPEGs as PyTorch tensors, with the meanings of a Galley recipe."""
+"""Reads CIFAR-10's JPEGs as PyTorch tensors, by the rules of a Galley recipe."""
 import os
 import pathlib
 import tarfile
@@ -9,7 +9,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 
 def members(path):
-    """(class, bytes) of every image of a tar or folder whose files lie in folders named by class."""
+    """(class, bytes) of every image in a tar or folder with one folder per class."""
     if os.path.isdir(path):
         for file in sorted(pathlib.Path(path).glob("*/*.jp*g")):
             yield file.parent.name, file.read_bytes()
@@ -21,7 +21,7 @@ def members(path):
 
 
 def load(path, number_of_classes):
-    """(u8 images [N, 3, H, W], labels [N]); classes are numbered by name."""
+    """(u8 images [N, 3, H, W], labels [N]); classes are numbered in the order of their names."""
     names, images = [], []
     for name, data in members(path):
         names.append(name)

@@ -1,4 +1,4 @@
-"""The CIFAR ResNets of He et al. 2015, section 4.2, in PyTorch: option-A shortcuts, the tensor names of Galley's zoo."""
+"""The CIFAR ResNets of He et al. 2015, section 4.2, in PyTorch, with option-A shortcuts and the tensor names of Galley's zoo."""
 import torch
 from torch.nn import functional as F
 

@@ -1,4 +1,4 @@
-"""Draws training curves as an SVG file: two panels, test accuracy and training loss over epochs; a line for the mean, a band from least to most."""
+"""Draws training curves as an SVG file: two panels, test accuracy and training loss over epochs; a line for the mean, a band from the smallest to the largest value."""
 import math
 import statistics
 

@@ -1,4 +1,4 @@
-"""The Python environment that comparisons run in: a virtual environment outside the repository, made on first use."""
+"""The Python environment of comparisons: a virtual environment outside the repository, created on first use."""
 import functools
 import os
 import pathlib

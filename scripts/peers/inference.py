@@ -1,5 +1,5 @@
 """Inference in f32 against ONNX Runtime, OpenVINO and PyTorch (the better of eager and compile, channels_last), on the same weights; and in
-bf16 against those that have it (OpenVINO, PyTorch), where the processor has instructions for it."""
+bf16 against OpenVINO and PyTorch, on processors with bf16 instructions."""
 import statistics
 
 from measure import PEERS, Series, galley_benchmark, json_of, processor_has, record, say

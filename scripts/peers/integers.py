@@ -1,4 +1,4 @@
-"""Inference in int8 against ONNX Runtime (static QDQ, the faster of S8S8 and U8S8) and OpenVINO (NNCF), each beside its own f32."""
+"""Inference in int8 against ONNX Runtime (static QDQ, the faster of S8S8 and U8S8) and OpenVINO (NNCF), each relative to its own f32."""
 import statistics
 
 from measure import PEERS, Series, galley_benchmark, json_of, processor_has, record, say
@@ -6,7 +6,7 @@ from models import Models, bytes_of, python, work_folder
 
 
 def galley_kinds():
-    """Without VNNI there is a choice: exact sums, or one bit less, which two of the peers' paths there come near to."""
+    """Without VNNI, Galley has two modes: exact sums, or one bit less, which is similar to two of the peers' modes there."""
     return {"Galley int8": []} if processor_has("avx512_vnni") else {"Galley int8": [], "Galley reduced": ["quantize.saturation=reduce"]}
 
 

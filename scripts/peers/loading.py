@@ -1,4 +1,4 @@
-"""A folder of JPEGs to batches (random_resized_crop 224, flip, normalize) against torchvision's DataLoader, in its two ways to decode."""
+"""Loads batches from a folder of JPEGs (random_resized_crop 224, flip, normalize), against torchvision's DataLoader with its two decoders."""
 import statistics
 
 from environment import environment
@@ -42,7 +42,7 @@ def compare(args):
                         result = json_of([python, PEERS / "torch_loader.py", folder, BATCH, workers, BATCHES, side])
                         milliseconds = result["times_ms"]
                         versions.add(result["version"])
-                    # Batches come in bursts: what counts is how many come in the time, hence the mean.
+                    # Batches arrive in bursts, so use the mean: the number of batches per time matters.
                     times[side].add([statistics.fmean(milliseconds)])
                     say(f"data, {workers} workers, {side}: {BATCH * 1e3 / statistics.fmean(milliseconds):.0f} images/s")
             rate = lambda side: times[side].summary(images_per_s=round(BATCH * 1e3 / times[side].median, 1))

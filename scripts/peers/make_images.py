@@ -1,4 +1,4 @@
-"""A folder of JPEGs of 500 x 375 pixels in classes: smooth random images with a little noise, about as large as photographs.
+"""Makes a folder of JPEGs of 500 x 375 pixels in classes: smooth random images with some noise, about as large as photographs.
 
 usage: make_images.py FOLDER COUNT
 """

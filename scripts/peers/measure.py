@@ -1,4 +1,4 @@
-"""What the comparisons share: processes that print what they measured, medians with spread, and the record of the results."""
+"""Shared by comparisons: runs processes that print measurements, computes medians with spread, records results."""
 import argparse
 import json
 import os
@@ -17,7 +17,7 @@ PEERS = ROOT / "scripts/peers"
 
 
 def output_of(command, threads=None):
-    """What a process prints on stdout; its failure ends the script with its messages."""
+    """The stdout of a process. If it fails, the script ends with the messages of the process."""
     words = [str(word) for word in command]
     environment = dict(os.environ) if threads is None else {**os.environ, "OMP_NUM_THREADS": str(threads)}
     result = subprocess.run(words, capture_output=True, text=True, env=environment)
@@ -27,7 +27,7 @@ def output_of(command, threads=None):
 
 
 def json_of(command, threads=None):
-    """The object in the last line that a process prints."""
+    """The JSON object in the last line of a process's output."""
     return json.loads(output_of(command, threads).splitlines()[-1])
 
 
@@ -37,7 +37,7 @@ def galley_benchmark(args, *words):
 
 
 class Series:
-    """Milliseconds of one side of a comparison, round after round."""
+    """Milliseconds of one side of a comparison, by round."""
 
     def __init__(self):
         self.rounds = []
@@ -50,7 +50,7 @@ class Series:
         return statistics.median(statistics.median(times) for times in self.rounds)
 
     def summary(self, **more):
-        """A side of a row of data: the median, and the least and the largest median of a round."""
+        """A side of a row of data: the median, and the smallest and the largest median of a round."""
         medians = [statistics.median(times) for times in self.rounds]
         return {"ms": [round(value, 4) for value in (self.median, min(medians), max(medians))], **more}
 
@@ -64,7 +64,7 @@ def processor_has(flag):
 
 
 def machine_class():
-    """Its instructions for products, and who made it: at the same names their rates differ by factors (vdpbf16ps by four, products of 512 bits by two)."""
+    """The processor's instructions for products and its vendor: rates of the same instructions differ (vdpbf16ps by four, 512-bit products by two)."""
     facts = dict(re.findall(r"^(\w[^:]*?)\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE))
     maker = {"GenuineIntel": "Intel", "AuthenticAMD": f"AMD family {facts.get('cpu family')}"}.get(facts.get("vendor_id"), "")
     for name, flag in (("AMX", "amx_tile"), ("AVX-512 with VNNI and bf16", "avx512_bf16"), ("AVX-512 with VNNI", "avx512_vnni"), ("AVX-512", "avx512f"), ("AVX2", "avx2")):
@@ -74,7 +74,7 @@ def machine_class():
 
 
 def record(args, part, rows, versions):
-    """Stores the rows [(work, sides)] of a part with when, where and how they were measured, and renders the pages."""
+    """Stores the rows [(work, sides)] of a part with date, machine and command, and renders the pages."""
     results.store(part, [results.row_of(args, work, machine_class(), sorted(versions), sides) for work, sides in rows])
     print(f"{part}: stored in {results.file_of(part).relative_to(ROOT)}; the table is in {results.PAGE.relative_to(ROOT)}")
 
@@ -83,17 +83,17 @@ def parse_arguments(doc, parts, models):
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--part", default=",".join(parts), help="which comparisons: " + ", ".join(parts))
     options.add_argument("--only", default=",".join(models), help="which models: " + ", ".join(models))
-    options.add_argument("--batch", default="1,16", help="of inference and int8")
-    options.add_argument("--rounds", type=int, default=3, help="how often the sides take turns")
+    options.add_argument("--batch", default="1,16", help="batch sizes of inference and int8")
+    options.add_argument("--rounds", type=int, default=3, help="number of rounds in which the sides take turns")
     options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--seconds", type=float, default=3, help="for a cell of inference and int8 in each round")
-    options.add_argument("--bf16", action="store_true", help="training and inference in bf16 too, where the processor has no instructions for it")
-    options.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    options.add_argument("--work", type=pathlib.Path, help="keep the peers' exported and quantized models and the images here, and use those that are there")
+    options.add_argument("--seconds", type=float, default=3, help="seconds per cell of inference and int8 in each round")
+    options.add_argument("--bf16", action="store_true", help="also run training and inference in bf16 on processors without bf16 instructions")
+    options.add_argument("--no-compile", action="store_true", help="skip torch.compile")
+    options.add_argument("--work", type=pathlib.Path, help="folder to keep the peers' exported and quantized models and the images in, for later calls")
     options.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin", help="Galley's programs")
     options.add_argument("--render", action="store_true", help="measure nothing: render the pages from docs/performance/data")
     args = options.parse_args()
-    # What repeats it elsewhere: without the places of this machine.
+    # The command to repeat the measurement elsewhere, without paths of this machine.
     shown = [word for i, word in enumerate(sys.argv) if i > 0 and not word.startswith(("--work", "--bin")) and sys.argv[i - 1] not in ("--work", "--bin")]
     args.command = " ".join(["scripts/bench-peers", *shown])
     for name, known in (("part", parts), ("only", models)):

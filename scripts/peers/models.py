@@ -1,5 +1,5 @@
-"""The models of the inference comparisons, in the peers' formats: exported from torchvision with random weights, and quantized by each peer's own
-tools on the same random images."""
+"""The models of the inference comparisons, in the peers' formats: exported from torchvision with random weights, and quantized by the tools of
+each peer on the same random images."""
 import contextlib
 import pathlib
 import tempfile
@@ -15,7 +15,7 @@ def python():
 
 
 class Models:
-    """Files of one model, made on first use in `folder`."""
+    """The files of one model in `folder`, created on first use."""
 
     def __init__(self, folder, name):
         self.folder, self.name = folder, name
@@ -49,7 +49,7 @@ class Models:
         return self.made(path, PEERS / "quantize_openvino.py", self.onnx, path, SAMPLES)
 
     def galley_int8(self, args, *overrides):
-        """Made anew each time: Galley is what changes."""
+        """Created in each call, since Galley changes."""
         recipe, statistics = f"benchmark/{self.name}_synthetic", self.path("calib")
         path = self.path(f"galley{''.join(overrides).replace('=', '-')}.safetensors")
         output_of([args.bin / "galley-calibrate", recipe, f"weights={self.weights}", f"data.calibration.samples={SAMPLES}", "data.calibration.batch=16",
@@ -59,14 +59,14 @@ class Models:
 
 
 def bytes_of(path):
-    """Of a model's file, with the one beside it that holds its weights."""
+    """The size of a model's file together with the file of its weights."""
     beside = [path.with_suffix(".bin"), path.with_name(path.name + ".data")]
     return sum(file.stat().st_size for file in [path, *beside] if file.exists() and (file == path or path.suffix in (".xml", ".onnx")))
 
 
 @contextlib.contextmanager
 def work_folder(args):
-    """The folder for models: the one that --work names, or one that goes away."""
+    """The folder for models: that of --work, or a temporary one."""
     if args.work:
         args.work.mkdir(parents=True, exist_ok=True)
         yield args.work.resolve()

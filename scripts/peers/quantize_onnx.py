@@ -1,4 +1,4 @@
-"""Static quantization by ONNX Runtime: QDQ, weights per channel, ranges by their extremes on random images.
+"""Static quantization by ONNX Runtime: QDQ, weights per channel, min-max ranges on random images.
 
 usage: quantize_onnx.py F32.onnx INT8.onnx {s8s8|u8s8} SAMPLES
 """

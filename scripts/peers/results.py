@@ -1,6 +1,6 @@
-"""Stores what was measured as JSON in docs/performance/data/, and renders docs/performance/results.md and the table of README.md from it.
+"""Stores measurements as JSON in docs/performance/data/, and renders docs/performance/results.md and the table of README.md from it.
 
-A file of data is {"rows": [...]}. Each row has `work` (what was timed), `machine` (machine_class()), `measured` (date), `threads`, `rounds`, `versions`,
+A file of data is {"rows": [...]}. Each row has `work` (the timed work), `machine` (machine_class()), `measured` (date), `threads`, `rounds`, `versions`,
 `command`, and `sides`: name -> {"ms": [median, least, largest round], ...}. A new row replaces the old one of the same work and machine.
 """
 import datetime
@@ -32,7 +32,7 @@ def number(value):
 
 
 def time(side):
-    """'48.9 (48.1 .. 49.0)', or the median alone where there was one round."""
+    """'48.9 (48.1 .. 49.0)', or only the median after a single round."""
     median, least, largest = side["ms"]
     return number(median) if least == largest else f"{number(median)} ({number(least)} .. {number(largest)})"
 
@@ -71,7 +71,7 @@ def table(headings, rows, left=1):
 
 
 def by_machine(part, headings, cells_of, left=1):
-    """One table for each class of machine, each row with the number of its run; then the runs."""
+    """One table per class of machine, each row with the number of its run, followed by the list of runs."""
     rows = load(part)
     if not rows:
         return ["Not measured yet."]
@@ -253,7 +253,7 @@ def replaced(text, name, lines):
 
 
 def rendered():
-    """{path: text} of all pages that come from the data."""
+    """{path: text} of all pages that are rendered from the data."""
     return {PAGE: page(), README: replaced(README.read_text(), "bench-peers", readme_table())}
 
 

@@ -1,9 +1,9 @@
-"""Where the time of a training step goes, by kind of operator, from galley-profile."""
+"""Measures the time of a training step by kind of operator, with galley-profile."""
 from measure import json_of, machine_class, say
 import results
 
 MODELS = {"resnet50": 16, "mobilenet_v3_large": 32}  # model: batch
-LEAST_PERCENT = 0.7  # of the step; rows of less are left out
+LEAST_PERCENT = 0.7  # of the step; smaller rows are omitted
 
 
 def compare(args):
@@ -31,7 +31,7 @@ def summary(report):
 
 
 def kind_of(kind, ops, steps):
-    """All operators of one type and phase together, a step."""
+    """The sum over all operators of one type and phase, per step."""
     ms = sum(op["self_ms"] for op in ops)
     limit_ms = {bound: sum(op["self_ms"] * op.get("limit_percent", 0) / 100 for op in ops if op.get("bound") == bound) for bound in ("compute", "memory")}
     rate = lambda key: sum(op[key] for op in ops) / ms * 1e-6 if ms > 0 else 0.0

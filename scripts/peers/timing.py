@@ -1,4 +1,4 @@
-"""Times one piece of work in a peer's process."""
+"""Times work in the process of a peer."""
 import json
 import resource
 import time

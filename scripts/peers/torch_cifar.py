@@ -1,11 +1,12 @@
-"""Trains a CIFAR ResNet in PyTorch with the settings and the meanings of a Galley recipe; called by scripts/accuracy.
+"""Trains a CIFAR ResNet in PyTorch with the settings and rules of a Galley recipe; called by scripts/accuracy.
 
 usage: torch_cifar.py SETTINGS_JSON: {train, test (tar or folder), depth, classes, epochs, batch, lr, momentum, weight_decay, nesterov,
-padding, mean, std, seed, threads, state, weights}. One JSON line an epoch on stdout. `state` is saved after each epoch and continued from;
-`weights` gets the final tensors.
+padding, mean, std, seed, threads, state, weights}. One JSON line per epoch on stdout. `state` is saved after each epoch, and a later call
+continues from it; `weights` receives the final tensors.
 
-As in Galley: batches run on into the next epoch; the rate of update k of T is lr (1 + cos(pi (k-1)/T)) / 2; crop and flip act on u8 pixels,
-padded with 0, before 1/255 and normalisation; weight decay meets every parameter; a validation after the first step at or past an epoch's end.
+As in Galley: batches extend into the next epoch; the rate of update k of T is lr (1 + cos(pi (k-1)/T)) / 2; crop and flip are applied to u8
+pixels, padded with 0, before 1/255 and normalization; all parameters have weight decay; validation follows the first step at or after the end
+of an epoch.
 """
 import json
 import math
@@ -32,7 +33,7 @@ permutations = {}
 
 
 def sample(position):
-    """Which image comes at this position since the start of training."""
+    """The index of the image at this position since the start of training."""
     epoch = position // count
     if epoch not in permutations:
         permutations[epoch] = torch.randperm(count, generator=torch.Generator().manual_seed(how["seed"] * 1_000_003 + epoch)).tolist()

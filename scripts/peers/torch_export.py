@@ -1,7 +1,7 @@
 """Writes a torchvision model with random weights: its tensors (.pth) and an ONNX file for any batch size.
 
 usage: torch_export.py MODEL WEIGHTS.pth MODEL.onnx
-Running statistics are those of random images, so that activations are as large as a trained model's.
+Running statistics are those of random images, so that activations are as large as in a trained model.
 """
 import sys
 
@@ -13,7 +13,7 @@ torch.manual_seed(0)
 model = getattr(torchvision.models, name)()
 for module in model.modules():
     if isinstance(module, torch.nn.BatchNorm2d):
-        module.momentum = None  # a plain average
+        module.momentum = None  # cumulative average
 with torch.no_grad():
     model.train()(torch.randn(16, 3, 224, 224))
 model.eval()

@@ -23,7 +23,7 @@ else:
     work = v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
     decode = lambda path: torchvision.io.decode_jpeg(torchvision.io.read_file(path), torchvision.io.ImageReadMode.RGB)
     images = torchvision.datasets.ImageFolder(folder, work, loader=decode)
-first = 4  # batches that start-up and prefetching make early or late
+first = 4  # batches whose times start-up and prefetching distort
 sampler = torch.utils.data.RandomSampler(images, replacement=True, num_samples=(first + batches) * batch)
 loader = torch.utils.data.DataLoader(images, batch, sampler=sampler, num_workers=workers)
 times, begin = [], time.perf_counter()

@@ -1,8 +1,8 @@
-"""What PyTorch's own static quantization loses on weights that Galley trained; called by scripts/quantized-accuracy.
+"""Measures the accuracy of PyTorch's static quantization of weights that Galley trained; called by scripts/quantized-accuracy.
 
 usage: torch_quantize.py SETTINGS_JSON: {model, strides (of mobilenet_v2), classes, train, test, mean, std, weights, samples, threads}.
-torch.ao.quantization in graph mode with the default configuration for x86: weights a scale a channel, activations by histograms in 7 bits (its
-kernels without VNNI saturate at 8). One JSON line on stdout.
+torch.ao.quantization in graph mode with the default configuration for x86: weights with one scale per channel, activations by histograms in
+7 bits (without VNNI, its kernels saturate with 8). One JSON line on stdout.
 """
 import json
 import sys

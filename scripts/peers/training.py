@@ -11,7 +11,7 @@ WORK = {"resnet50": (16, 8), "mobilenet_v3_large": (32, 10), "cifar_resnet20": (
 
 
 def run_galley(args, model, precision):
-    """Steps on one batch, as PyTorch's script takes them; memory as a training has it, with its loader."""
+    """Times steps on one batch, as PyTorch's script does, and measures the memory of training with its loader."""
     batch, steps = WORK[model]
     recipe = f"benchmark/{model}_synthetic"
     row = galley_benchmark(args, recipe, "what=train_step", f"batch={batch}", f"precision={precision}", f"stop.min_runs={steps}", "stop.ci=100%")

@@ -1,4 +1,4 @@
-// Back ends by name, their tables of kernels, and their answers to passes.
+// Back ends by name, their tables of kernels, and what they report to passes.
 
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ TEST(Backends, ListTheReferenceLast) {
       EXPECT_EQ(kernels[i]->op, op->name);
       EXPECT_EQ(kernels[i]->reference, i + 1 == kernels.size()) << op->name << ", " << kernels[i]->algorithm;
     }
-    if (op->target) continue;  // another back end does not have it
+    if (op->target) continue;  // operators of another back end
     ASSERT_EQ(ref().kernels(*op).size(), 1u) << op->name;
     EXPECT_TRUE(ref().kernels(*op)[0]->reference);
   }
@@ -71,7 +71,7 @@ TEST(Backends, TablesKeepTheOrderOfTheirLists) {
   EXPECT_TRUE(table.of(conv2d_backward_data_op()).empty());
 }
 
-/// The CPU has this operator for channels_last images alone.
+/// The CPU supports this operator only for channels_last images.
 TEST(Backends, TakeImagesAsLayoutWillGiveThem) {
   Graph graph;
   BatchNormDepthwiseAttrs attrs;

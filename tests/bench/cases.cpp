@@ -13,9 +13,9 @@
 namespace galley::bench {
 namespace {
 
-constexpr int kHeight = 375, kWidth = 500;  // of an ordinary photograph of ImageNet
+constexpr int kHeight = 375, kWidth = 500;  // size of a typical ImageNet photograph
 
-/// Waves of different lengths in each channel: detail enough that decoding takes as long as a photograph's.
+/// Waves of different lengths in each channel, with enough detail that decoding takes as long as for a photograph.
 Image waves() {
   Image image(DType::kU8, kHeight, kWidth, 3);
   for (int64_t y = 0; y < kHeight; ++y) {
@@ -38,7 +38,7 @@ Case decode_case() {
           }};
 }
 
-/// What random_resized_crop does with a decoded image.
+/// Applies random_resized_crop to a decoded image.
 Case resize_case(const Region& region) {
   return {cat("resize:", region.width, "x", region.height, "to224x224"), [region] {
             const auto image = std::make_shared<Image>(waves());

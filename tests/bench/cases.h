@@ -1,6 +1,5 @@
 #pragma once
-// Which kernels are timed and counted. An operator is written as for `galley-benchmark op`: its name and its shapes are the benchmark's
-// name.
+// The kernels to time and to count. An operator is written as for `galley-benchmark op`; this text is the name of the benchmark.
 
 #include <functional>
 #include <string>
@@ -8,7 +7,7 @@
 
 namespace galley::bench {
 
-/// Ready to run: `run` computes once, on what `make` of its case has set up.
+/// A prepared case; `run` computes once.
 struct Work {
   std::function<void()> run;
   double flops = 0, bytes = 0;
@@ -19,11 +18,11 @@ struct Case {
   std::function<Work()> make;
 };
 
-/// An operator by its text.
+/// Makes the case of an operator from its text.
 Case operator_case(const std::string& text);
-/// The hot kernels, in the sizes of ResNet-50, MobileNetV3-Large and a language model: seconds of time each at most.
+/// The hot kernels in the sizes of ResNet-50, MobileNetV3-Large and a language model. Each takes at most seconds.
 std::vector<Case> timed_cases();
-/// Small sizes of kernels of our own, for counting instructions: their code depends on no library.
+/// Small cases of Galley's kernels for counting instructions. Their code does not depend on libraries.
 std::vector<Case> counted_cases();
 
 }  // namespace galley::bench

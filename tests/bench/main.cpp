@@ -1,7 +1,7 @@
-// bench_kernels: times the hot kernels by Google Benchmark (--help lists its options; --threads=N, --case=NAME:SHAPES for any operator,
-// as `galley-benchmark op` takes it), or runs one of the counted cases for scripts/count-instructions:
-//   bench_kernels --counted                lists them
-//   bench_kernels --count=CASE --runs=N    runs one of them, or any operator, N times inside galley_counted_run, after one run outside
+// bench_kernels: times the hot kernels with Google Benchmark (--help lists its options; --threads=N; --case=NAME:SHAPES for any operator,
+// as in `galley-benchmark op`), or runs one of the counted cases for scripts/count-instructions:
+//   bench_kernels --counted                lists the counted cases
+//   bench_kernels --count=CASE --runs=N    runs a counted case, or any operator, N times inside galley_counted_run, after one run outside
 
 #include <benchmark/benchmark.h>
 #include <hwy/highway.h>
@@ -15,10 +15,10 @@
 #include "libcore/base/units.h"
 #include "tests/bench/cases.h"
 
-// A name of its own that callgrind is told to count in.
+// A function whose name is given to callgrind, so that only its instructions are counted.
 extern "C" [[gnu::noinline]] void galley_counted_run(const std::function<void()>& run) {
   run();
-  asm volatile("" ::: "memory");  // no tail call: the function is left behind the work
+  asm volatile("" ::: "memory");  // prevents a tail call, so that the function returns after the work
 }
 
 namespace galley::bench {
@@ -34,7 +34,7 @@ void time(benchmark::State& state, const Case& what) {
   if (work.bytes > 0) state.counters["B/s"] = rate(work.bytes);
 }
 
-/// The instruction set that kernels are dispatched to, and the compiler.
+/// The instruction set of the kernels, and the compiler.
 void print_class() {
   const int64_t targets = hwy::SupportedTargets();
   std::cout << "{\"target\": \"" << hwy::TargetName(targets & -targets) << "\", \"compiler\": \"GCC " << __GNUC__ << "." << __GNUC_MINOR__

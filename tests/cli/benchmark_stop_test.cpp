@@ -1,4 +1,4 @@
-// Ctrl-C in a sweep, a comparison and a profile: what is finished is kept, and the exit code says whether the work can go on.
+// Ctrl-C during a sweep, a comparison and a profile: finished results are kept, and the exit code says whether the work can continue.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Cells that go on until they are stopped: no interval gets that narrow.
+/// Cells that run until they are stopped, since no interval becomes that narrow.
 const char kEndless[] =
     "recipe: 1\n"
     "name: net\n"
@@ -39,7 +39,7 @@ TEST(StoppedBenchmark, ASweepGoesOnFromItsJournal) {
   size_t cells = 0;
   for (std::string line; std::getline(lines, line); ++cells) EXPECT_FALSE(Json::parse(line)["value"]["median_ms"].is_null()) << line;
   ASSERT_GE(cells, 2u);
-  // Again: those that are there are not measured again, and are in the result.
+  // The second call does not repeat finished cells, and its result contains them.
   Child again("galley-benchmark", command);
   ASSERT_TRUE(wait_for_lines(journal, static_cast<int>(cells) + 1));
   again.signal(SIGTERM);
@@ -56,7 +56,7 @@ TEST(StoppedBenchmark, WithoutAJournalNothingIsLeft) {
   write_text(recipe, kEndless);
   const auto stopped = [&](const std::string& tool, const std::vector<std::string>& arguments, int signal) {
     Child child(tool, arguments);
-    usleep(700000);  // in the midst of its work, or at its start: both are right
+    usleep(700000);  // during its work or at its start; both are valid
     child.signal(signal);
     return child.wait();
   };

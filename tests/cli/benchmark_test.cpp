@@ -1,4 +1,4 @@
-// galley-benchmark and galley-convert-layout as a user runs them. Times are never asserted: only what is told of them.
+// galley-benchmark and galley-convert-layout as a user runs them. The tests check reports, not times.
 
 #include <gtest/gtest.h>
 #include <sqlite3.h>
@@ -52,9 +52,9 @@ TEST_F(Benchmark, SweepsEveryCombinationAndLeavesOutWhatIsExcluded) {
   }
   EXPECT_EQ(cells, (std::vector<std::pair<std::string, int>>{
                        {"forward", 1}, {"forward", 2}, {"forward", 4}, {"train_step", 1}, {"train_step", 2}, {"train_step", 4}}));
-  // Work grows with the batch: twice the samples, twice the flops.
+  // Flops are proportional to the batch.
   EXPECT_NEAR(json["rows"][1]["flops"].get<double>() / json["rows"][0]["flops"].get<double>(), 2,
-              0.05);  // folding batch norms does not grow
+              0.05);  // except for the folding of batch norms
 }
 
 TEST_F(Benchmark, RunsOnTheTestDevice) {
@@ -116,7 +116,7 @@ TEST_F(Benchmark, ContinuesItsJournal) {
   std::istringstream lines(read_text(journal));
   std::string first, second;
   ASSERT_TRUE(std::getline(lines, first) && std::getline(lines, second));
-  // As if it had been interrupted in the second cell, whose line is cut off.
+  // As after an interruption in the second cell, whose line is incomplete.
   write_text(journal, first + "\n" + second.substr(0, second.size() / 2));
   const Outcome outcome = run("galley-benchmark", {recipe, "batch=1,2", "-o", journal, "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -139,7 +139,7 @@ TEST_F(Benchmark, RecordsACellThatCannotRun) {
   EXPECT_EQ(json["rows"][1]["set"]["precision"], "bf16");
 }
 
-// What a cell would have run on is said of cells that cannot run, too.
+// The rows of cells that cannot run also name their device and format.
 TEST_F(Benchmark, RowsSayTheirPrecisionAndDeviceAlsoWhereTheyFail) {
   const Outcome outcome =
       run("galley-benchmark", {recipe, "device=cuda:7", "precision=bf16", "memory_format=contiguous", "--format", "json", "-q"});
@@ -165,7 +165,7 @@ TEST_F(Benchmark, ComparesInTurnsAndSaysSo) {
   ASSERT_EQ(json["compare"].size(), 1u);
   const Json& item = json["compare"][0];
   const std::string verdict = item["verdict"];
-  // 64 times the work is slower on any machine; a machine too noisy for that may say so.
+  // 64 times the work is slower on any machine, unless the machine is too noisy to tell.
   EXPECT_TRUE((verdict == "slower" && outcome.code == 6) || (verdict == "cannot tell" && outcome.code == 9)) << outcome.out << outcome.code;
   EXPECT_LE(item["low"].get<double>(), item["change"].get<double>());
   EXPECT_LE(item["change"].get<double>(), item["high"].get<double>());
@@ -251,7 +251,7 @@ TEST_F(Benchmark, NamesMistakes) {
   expect(3, "'benchmark.batch': '' is not a whole number", {recipe, "batch=1.."});
   expect(3, "'benchmark.threads': it is 0", {recipe, "threads=0,1"});
   expect(2, "did you mean 'conv2d'", {"op", "conv2:mb1"});
-  expect(2, "'zz' is no size", {"op", "conv2d:mb1ic3ih8oc4kh3zz2"});
+  expect(2, "'zz' is not a size", {"op", "conv2d:mb1ic3ih8oc4kh3zz2"});
   expect(2, "the shape of 'x' is missing: batch_norm_backward takes grad + x", {"op", "batch_norm_backward:2x8x4x4:activation=relu"});
   expect(2, "there are 3 shapes, but relu takes x", {"op", "relu:8x8+8x8+8x8"});
   expect(2, "no recipe was given", {});
@@ -261,7 +261,7 @@ TEST_F(Benchmark, NamesMistakes) {
   expect(7, "device=ref", {"op", "relu:8x8", "--device", "rex"});
   expect(2, "-o is only for sweeps", {"op", "relu:8x8", "-o", folder + "/journal"});
   expect(2, "--html is only for sweeps", {recipe, "--compare", "batch=1", "batch=2", "--html", folder + "/page.html"});
-  // What cannot be written is told before anything is measured: nothing could be measured here.
+  // Output that cannot be written is an error before the measurement. Nothing could be measured here.
   expect(7, "cannot write", {recipe, "model.type=resnet152", "--unset", "model.channels", "--html", folder + "/none/page.html"});
   expect(7, "cannot write", {recipe, "-o", folder + "/none/journal"});
   expect(7, "cannot write", {recipe, "--save", "json:" + folder + "/none/result.json"});
@@ -271,7 +271,7 @@ TEST_F(Benchmark, NamesMistakes) {
 TEST_F(Benchmark, EveryOperatorHasACase) {
   const Outcome outcome = run("galley-benchmark", {"op", "--dry-run", "--format", "csv"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  // Nothing runs for views, and nothing is measured of operators without inputs.
+  // Views run nothing, and operators without inputs are not measured.
   for (const char* op : {"conv2d", "relu", "batch_norm_backward", "sgd_update", "embedding", "layer_norm", "max_pool2d", "softmax", "where",
                          "quantized_conv2d", "dynamic_quantized_linear", "lookup", "fake_quantize"}) {
     EXPECT_NE(outcome.out.find(std::string(op) + ":"), std::string::npos) << op;
@@ -279,7 +279,7 @@ TEST_F(Benchmark, EveryOperatorHasACase) {
   const Outcome one = run("galley-benchmark", {"op", "conv2d:mb1ic8ih9oc8kh3sh2", "--format", "json", "-q"});
   ASSERT_EQ(one.code, 0) << one.err;
   const Json row = Json::parse(one.out)["rows"][0];
-  EXPECT_EQ(row["flops"], 2.0 * 8 * 8 * 9 * 5 * 5);  // two a multiply-add, 5 x 5 results
+  EXPECT_EQ(row["flops"], 2.0 * 8 * 8 * 9 * 5 * 5);  // two flops per multiply-add, 5 x 5 results
   EXPECT_EQ(row["what"], "conv2d:mb1ic8ih9oc8kh3sh2");
   EXPECT_EQ(row["device"], "cpu");
   const Outcome other = run("galley-benchmark", {"op", "relu:8x8", "--device", "ref", "--format", "json", "-q"});

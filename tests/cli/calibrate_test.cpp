@@ -1,5 +1,5 @@
-// galley-calibrate as a user runs it. The model is two matrices with a relu between, so that every range is known from the weights file and
-// the inputs alone, which these tests compute by themselves.
+// galley-calibrate as a user runs it. The model is two matrices with a relu between them, so that the tests can compute every range from
+// the weights file and the inputs.
 
 #include <gtest/gtest.h>
 
@@ -110,8 +110,8 @@ TEST_F(Calibrate, RangesAreThoseOfTheValues) {
   const Outcome outcome = calibrate("stats.calib", {"data.calibration.batch=8"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json result = Json::parse(outcome.out);
-  EXPECT_EQ(result["samples"], kSamples) << "512 are wanted, 30 are there";
-  EXPECT_NE(outcome.err.find("data.train has 30: all are used"), std::string::npos) << outcome.err;
+  EXPECT_EQ(result["samples"], kSamples) << "512 are requested, 30 exist";
+  EXPECT_NE(outcome.err.find("data.train has only 30 samples; all are used"), std::string::npos) << outcome.err;
   EXPECT_EQ(result["batches"], 4);
   EXPECT_EQ(result["provenance"]["tool"], "galley-calibrate");
 
@@ -152,7 +152,7 @@ TEST_F(Calibrate, RangesAreThoseOfTheValues) {
   }
   EXPECT_EQ(shown["values"][0]["name"], "input");
   EXPECT_EQ(shown["values"][1]["elements"], kSamples * kHidden) << "the padding of the last batch does not count";
-  // The recipe says for which scheme.
+  // The scheme comes from the recipe.
   const Outcome signed_ones =
       run("galley-calibrate", {folder + "/model.yaml", "--show", folder + "/stats.calib",
                                "quantize.activations={dtype: int8, scheme: per_tensor_symmetric}", "--format", "json"});
@@ -176,9 +176,9 @@ TEST_F(Calibrate, ContinuedIsOneRun) {
   EXPECT_EQ(result["parts"].size(), 2u);
   EXPECT_EQ(result["parts"][1]["first"], 8);
   EXPECT_EQ(tensor_bytes(folder + "/part.calib"), tensor_bytes(folder + "/whole.calib"));
-  // Nothing is left to do.
+  // All samples are already in the file.
   EXPECT_EQ(Json::parse(calibrate("part.calib", {four[0], "--samples", "24", "--continue"}).out)["samples"], 24);
-  // Without --continue the file is made anew; another seed draws other samples.
+  // Without --continue the file is replaced; another seed draws other samples.
   ASSERT_EQ(calibrate("other.calib", {four[0], "--samples", "8", "--seed", "3"}).code, 0);
   ASSERT_EQ(calibrate("first.calib", {four[0], "--samples", "8"}).code, 0);
   EXPECT_NE(tensor_bytes(folder + "/other.calib"), tensor_bytes(folder + "/first.calib"));
@@ -197,12 +197,12 @@ TEST_F(Calibrate, MergedIsOneRun) {
   EXPECT_EQ(Json::parse(merged.out)["samples"], kSamples);
   const Json both = show("both.calib"), whole = show("whole.calib");
   for (size_t i = 0; i < whole["values"].size(); ++i) {
-    // The batches hold other samples, so that moving averages differ; all else is of the same values.
+    // The batches contain other samples, so moving averages differ; all other statistics are of the same values.
     for (const char* key : {"name", "min", "max", "elements", "stride"}) EXPECT_EQ(both["values"][i][key], whole["values"][i][key]);
     for (const char* observer : {"min_max", "histogram", "percentile", "entropy", "mse"})
       EXPECT_EQ(both["values"][i]["observers"][observer], whole["values"][i]["observers"][observer]) << observer;
   }
-  // The same file twice is taken, and said.
+  // The same file twice is accepted with a warning.
   const Outcome twice = run("galley-calibrate", {"--merge", folder + "/a.calib", folder + "/a.calib", "-o", folder + "/twice.calib"});
   EXPECT_EQ(twice.code, 0);
   EXPECT_NE(twice.err.find("count twice"), std::string::npos) << twice.err;
@@ -233,7 +233,7 @@ TEST_F(Calibrate, WhatDoesNotBelongTogether) {
 
   write_text(folder + "/no.calib", "no calibration");
   EXPECT_EQ(run("galley-calibrate", {"--show", folder + "/no.calib"}).code, 4);
-  EXPECT_EQ(run("galley-calibrate", {"--show", weights.at("a")}).code, 4) << "weights are no calibration";
+  EXPECT_EQ(run("galley-calibrate", {"--show", weights.at("a")}).code, 4) << "weights are not a calibration";
   std::string damaged = read_text(folder + "/a.calib");
   damaged[damaged.size() - 100] = static_cast<char>(damaged[damaged.size() - 100] ^ 4);
   write_text(folder + "/damaged.calib", damaged);
@@ -249,7 +249,7 @@ TEST_F(Calibrate, NumbersThatAreNone) {
   EXPECT_EQ(input.code, 5) << input.err;
   EXPECT_NE(input.err.find("input has 1 values"), std::string::npos) << input.err;
   EXPECT_FALSE(std::filesystem::exists(folder + "/stats.calib"));
-  // Weights that overflow in the second layer: its name is said.
+  // Weights that overflow in the second layer: the error names it.
   write_inputs(inputs);
   std::string file = read_text(weights.at("a"));
   uint64_t length = 0;
@@ -292,7 +292,7 @@ TEST_F(Calibrate, CommandLines) {
   ASSERT_EQ(dry.code, 0) << dry.err;
   EXPECT_EQ(Json::parse(dry.out)["samples"], kSamples);
   EXPECT_FALSE(std::filesystem::exists(folder + "/x.calib"));
-  // A RUN folder is its recipe and its weights.
+  // A RUN folder as the recipe uses its recipe and its weights.
   const Outcome folder_run = run("galley-calibrate", {folder + "/run_a", "-o", folder + "/run.calib", "-q"});
   ASSERT_EQ(folder_run.code, 0) << folder_run.err;
   ASSERT_EQ(calibrate("stats.calib").code, 0);

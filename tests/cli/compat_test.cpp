@@ -1,5 +1,5 @@
-// Files of a past version (tests/golden/compat, made by its make.sh): later versions read them, compute the same numbers from them and go
-// on from them.
+// Files of a past version (tests/golden/compat, made by its make.sh): later versions read them, compute the same numbers from them and
+// continue from them.
 
 #include <gtest/gtest.h>
 
@@ -17,18 +17,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What processors of other classes (AVX2, AVX-512, AMX) compute differs by the order of float32 sums. A forward pass of these networks adds
-// at most 144 products, 1e-5 of the result; training steps of batches of 8 amplify that, by less than ten in 20 steps (AVX2 against
-// AVX-512: 6e-7 in all).
+// Results of processors of other classes (AVX2, AVX-512, AMX) differ by the order of float32 sums. A forward pass of these networks adds at
+// most 144 products: 1e-5 of the result. Training with batches of 8 amplifies this by less than ten in 20 steps (AVX2 against AVX-512:
+// 6e-7).
 constexpr double kForward = 1e-5, kTrained = 1e-4;
-// An activation that another order of sums moves across a boundary of rounding changes by one of 255 steps of its range.
+// If another order of sums moves an activation across a rounding boundary, it changes by one of the 255 steps of its range.
 constexpr double kQuantized = 1.0 / 255;
 
 class Compat : public ::testing::Test {
  protected:
   void SetUp() override {
     folder = scratch_folder();
-    // The recipes name files by paths that begin where the tools run; a run has the absolute path of its data.
+    // The recipes contain paths relative to the working folder; a run stores the absolute path of its data.
     std::filesystem::copy(GALLEY_SOURCE_DIR "/tests/golden/compat", folder,
                           std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
     ASSERT_EQ(shell("cd " + folder + " && sed -i 's|root: ./|root: " + folder + "/|' */recipe.yaml && gunzip *.calib.gz && " +
@@ -62,8 +62,8 @@ class Compat : public ::testing::Test {
   Json expected;
 };
 
-/// Everything in `now` is as in `before`: texts and whole numbers exactly, other numbers within a share of their value. Keys that were
-/// added since are left out.
+/// Compares `now` with `before`: texts and whole numbers exactly, other numbers within a relative tolerance. Ignores keys that `before`
+/// does not have.
 void expect_near(const Json& now, const Json& before, double share, const std::string& place) {
   if (before.is_object()) {
     for (const auto& [key, value] : before.items()) {
@@ -80,7 +80,7 @@ void expect_near(const Json& now, const Json& before, double share, const std::s
   }
 }
 
-/// A sample whose two best classes are that close may count for another: one in 40 for top1. The loss tells whether the outputs are right.
+/// A sample whose two best classes are close may be classified differently: one in 40 for top1. The loss shows whether outputs are correct.
 void expect_metrics(const Json& now, const Json& before, double share, const std::string& name) {
   EXPECT_EQ(now["samples"], before["samples"]) << name;
   for (const auto& [metric, value] : before["metrics"].items()) {
@@ -118,8 +118,8 @@ TEST_F(Compat, PredictionsAreTheSame) {
   predicted("net.int8.safetensors", "net.int8.output.safetensors", kQuantized);
 }
 
-/// The digest of the graph in a calibration file is still that of the model, or galley-quantize would refuse it; and what it makes of the
-/// file has the same bits, since weights and scales are computed one by one, in an order that no processor changes.
+/// The digest of the graph in a calibration file is still that of the model, else galley-quantize would reject it. The quantized file is
+/// bit-identical, since weights and scales are computed one by one, in an order that does not depend on the processor.
 TEST_F(Compat, CalibrationsConvertToTheSameFile) {
   expect_near(report("galley-calibrate --show net.calib"), expected["net.calib"], 1e-9, "net.calib");
   const auto converted = [&](const std::string& words, const std::string& before) {
@@ -151,7 +151,7 @@ TEST_F(Compat, CheckpointsContinue) {
   }
 }
 
-/// Weights written by a past version pass their digests, and what they hold is handed on bit for bit.
+/// Weights written by a past version match their digests, and their values are copied bit for bit.
 TEST_F(Compat, WeightsAreReadBitForBit) {
   for (const std::string file : {"net/weights.safetensors", "net/weights_ema.safetensors", "net.int8.safetensors",
                                  "text/weights.safetensors", "net/checkpoints/step-000012/optimizer.safetensors"}) {

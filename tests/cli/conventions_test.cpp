@@ -1,4 +1,4 @@
-// What scripts rely on in every tool: dry runs that write nothing, dumps that load back, help, completion, JSON on stdout alone, pipes.
+// Conventions of all tools that scripts rely on: dry runs write nothing, dumps load back, help, completion, only JSON on stdout, pipes.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ TEST(Conventions, ADryRunWritesNothing) {
   EXPECT_GT(plan["planned_peak_bytes"], 0);
   EXPECT_EQ(plan["provenance"]["recipe_sha256"].get<std::string>().size(), 64u);
   EXPECT_EQ(shell("ls " + folder).out, "tiny.yaml\n");
-  // A dry run of mistakes finds them.
+  // A dry run reports mistakes.
   EXPECT_EQ(run("galley-train", {recipe, "--dry-run", "weights=nowhere.safetensors"}).code, 4);
   ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/run", "--format", "json", "-q"}).code, 0);
   const Outcome fits = run("galley-evaluate", {folder + "/run", "--dry-run", "--format", "json"});
@@ -105,7 +105,7 @@ TEST(Conventions, ADumpAsJsonHasTypesAndLoadsBack) {
   EXPECT_TRUE(json["recipe"]["train"]["optimizer"]["lr"].is_number()) << dump.out;
   EXPECT_EQ(json["recipe"]["data"]["root"], "/some$where");
   EXPECT_EQ(json["provenance"]["tool"], "galley-train");
-  // JSON is YAML; only the dollar is doubled in a recipe's text.
+  // JSON is YAML, except that a recipe's text doubles the dollar sign.
   nlohmann::json back = json["recipe"];
   back["data"]["root"] = "/some$$where";
   write_text(folder + "/back.yaml", back.dump());
@@ -140,7 +140,7 @@ TEST(Conventions, CompletionIsAScriptThatTheShellTakes) {
     EXPECT_NE(run(tool, {"--completion", "fish"}).out.find("complete -c " + tool), std::string::npos);
     EXPECT_EQ(run(tool, {"--completion", "tcsh"}).code, 2);
   }
-  // What the script asks for.
+  // The call that the completion script makes.
   EXPECT_EQ(run("galley-train", {"--complete-words", "fashion_mn"}).out, "fashion_mnist_cnn\n");
   EXPECT_NE(run("galley-train", {"--complete-words", "fashion_mnist_cnn", "optimizer.l"}).out.find("optimizer.lr="), std::string::npos);
   EXPECT_EQ(shell("source <(galley-train --completion bash); COMP_WORDS=(galley-train fashion_mn); COMP_CWORD=1; _galley 2>/dev/null; echo "
@@ -199,12 +199,12 @@ TEST(Conventions, QuietSaysNothingButTheResult) {
   const Outcome loud = run("galley-train", {tiny_recipe(folder), "-o", folder + "/loud"});
   EXPECT_EQ(loud.code, 0);
   EXPECT_NE(loud.err.find("step 1/6"), std::string::npos) << loud.err;
-  EXPECT_EQ(loud.err.find('\r'), std::string::npos) << "a bar where there is no terminal";
+  EXPECT_EQ(loud.err.find('\r'), std::string::npos) << "a progress bar without a terminal";
   const Outcome quiet = run("galley-train", {tiny_recipe(folder), "-o", folder + "/quiet", "-q"});
   EXPECT_EQ(quiet.code, 0);
   EXPECT_EQ(quiet.err.find("step 1"), std::string::npos) << quiet.err;
   EXPECT_NE(quiet.out.find("weights"), std::string::npos);
-  EXPECT_LT(quiet.err.size(), 400u) << quiet.err;  // a warning at most
+  EXPECT_LT(quiet.err.size(), 400u) << quiet.err;  // at most a warning
 }
 
 TEST(Conventions, CopiesOfTheResultGoToFiles) {
@@ -218,13 +218,13 @@ TEST(Conventions, CopiesOfTheResultGoToFiles) {
 }
 
 TEST(Conventions, AClosedPipeIsNoCrash) {
-  // The reader has read enough: the writer ends by SIGPIPE, as every filter does, and says nothing.
+  // After the reader closes the pipe, the tool ends by SIGPIPE without a message, as filters do.
   const Outcome outcome =
       shell("galley-recipes schema | head -1; echo ${PIPESTATUS[0]}; for i in 1 2 3; do galley-recipes ls | true; done");
   EXPECT_EQ(outcome.err, "");
   const std::string status = outcome.out.substr(outcome.out.find('\n') + 1);
   EXPECT_TRUE(status == "0\n" || status == "141\n") << status;
-  // Messages that nobody reads must not end a training.
+  // A closed stderr must not end training.
   const std::string folder = scratch_folder();
   const Outcome train = shell("galley-train " + tiny_recipe(folder) + " -o " + folder +
                               "/run --format json --progress json 2> >(exec true) | cat > " + folder + "/out; echo ${PIPESTATUS[0]}");
@@ -268,7 +268,7 @@ TEST(Galley, SaysOneLineAboutEachTool) {
   }
 }
 
-/// Recipes that the toolkit brings, with what makes their tiny form quicker here: small images where the model takes any size.
+/// Built-in recipes with overrides that make their tiny form faster: small images if the model accepts any size.
 class BuiltInTiny : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(BuiltInTiny, Trains) {

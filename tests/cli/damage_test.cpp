@@ -1,4 +1,4 @@
-// Damaged, foreign and hostile files, a full disk, folders that cannot be written, numbers that go wrong: each as a user meets it.
+// Damaged, foreign and hostile files, a full disk, read-only folders, values that are not finite: as a user encounters them.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ void truncate(const std::string& path) {
 }
 void flip_bit(const std::string& path) {
   std::string bytes = read_text(path);
-  bytes[bytes.size() - bytes.size() / 4] ^= 4;  // in the values, which are three quarters of the file and more
+  bytes[bytes.size() - bytes.size() / 4] ^= 4;  // in the values, which are at least three quarters of the file
   write_text(path, bytes);
 }
 
@@ -37,7 +37,7 @@ TEST_P(DamagedCheckpoint, IsSaidAndTheOneBeforeItIsUsed) {
   const std::vector<std::string> command{tiny_recipe(folder), "-o", run_folder, "--format", "json"};
   ASSERT_EQ(run("galley-train", command).code, 0);
   const std::string weights = tensor_bytes(run_folder + "/weights.safetensors");
-  // As if the run had been cut off after its last save, which the disk then damaged.
+  // As after an interruption after the last save, whose files were then damaged.
   std::filesystem::remove(run_folder + "/result.json");
   GetParam().second(newest + "/parameters.safetensors");
   const Outcome outcome = run("galley-train", command);
@@ -45,7 +45,7 @@ TEST_P(DamagedCheckpoint, IsSaidAndTheOneBeforeItIsUsed) {
   expect_all(outcome.err, {"step-000006 is damaged and not used", "parameters.safetensors",
                            "continuing from " + run_folder + "/checkpoints/step-000004 instead"});
   EXPECT_EQ(tensor_bytes(run_folder + "/weights.safetensors"), weights);
-  // All of them: an error with a cure, and nothing is trained.
+  // All are damaged: an error with a suggestion, and no training.
   std::filesystem::remove(run_folder + "/result.json");
   for (const char* step : {"2", "4", "6"}) GetParam().second(run_folder + "/checkpoints/step-00000" + step + "/parameters.safetensors");
   const Outcome hopeless = run("galley-train", {command[0], "-o", run_folder});
@@ -94,7 +94,7 @@ TEST(Output, ThatCannotBeWrittenIsExit7BeforeAnythingIsTrained) {
     expect_all(outcome.err, {"cannot create the folder", place.substr(0, place.rfind('/')), "choose another path"});
     EXPECT_FALSE(std::filesystem::exists(place));
   }
-  // A folder without the right to write: root has every right, so the tool runs as another user.
+  // A read-only folder. Root may write anywhere, so the tool runs as another user.
   std::filesystem::create_directories(folder + "/locked");
   chmod((folder + "/locked").c_str(), 0555);
   chmod(folder.c_str(), 0755);
@@ -189,7 +189,7 @@ TEST(Weights, CarryRecipePipelineAndParents) {
   expect_all(parent["galley.pipeline"], {"normalize", "0.25", "0.5"});
   EXPECT_EQ(parent["galley.recipe"], read_text(folder + "/parent/recipe.yaml"));
   EXPECT_FALSE(parent.contains("galley.parents"));
-  // from_weights is that pipeline: the same metrics as with it written out, others without it.
+  // from_weights stands for that pipeline: equal metrics as with the explicit pipeline, other metrics without it.
   const std::string weights = "weights=" + folder + "/parent";
   const auto metrics = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{recipe, weights};
@@ -202,7 +202,7 @@ TEST(Weights, CarryRecipePipelineAndParents) {
   const Json with_it = metrics({"data.val.pipeline=from_weights"});
   EXPECT_EQ(with_it, Json::parse(read_text(folder + "/parent/result.json"))["metrics"]);
   EXPECT_NE(with_it["loss"], metrics({"data.val.pipeline=[]"})["loss"]);
-  // What is trained on from there says so, and carries the pipeline on; also after an interruption.
+  // Training from these weights reports it and keeps the pipeline, also after an interruption.
   ASSERT_EQ(train({recipe, "-o", folder + "/child", weights, "data.val.pipeline=from_weights"}).code, 0);
   const Json child = metadata(folder + "/child/weights.safetensors");
   EXPECT_EQ(child["galley.pipeline"], parent["galley.pipeline"]);
@@ -219,7 +219,7 @@ TEST(Loss, ThatBecomesNaNNamesStepLayerAndTensorAndIsExit5) {
   const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "optimizer.lr=1e30", "--format", "json", "-q"});
   EXPECT_EQ(outcome.code, 5) << outcome.err;
   EXPECT_EQ(outcome.out, "");
-  // The last line: a warning may come before it.
+  // The last line, since a warning may precede it.
   const size_t begin = outcome.err.rfind("{\"error\"");
   ASSERT_NE(begin, std::string::npos) << outcome.err;
   const Json error = Json::parse(outcome.err.substr(begin))["error"];
@@ -280,7 +280,7 @@ TEST_P(LossAtStep, LeavesTheRunAsBeforeItAlsoAfterAResume) {
     words.insert(words.end(), more.begin(), more.end());
     return run("galley-train", words);
   };
-  std::string digest;  // of a run that ends just before
+  std::string digest;  // of a run that ends before this step
   if (bad.step > 1) {
     ASSERT_EQ(train("/before", {"duration=" + std::to_string(bad.step - 1) + " steps"}).code, 0);
     digest = Json::parse(read_text(folder + "/before/result.json"))["digest"];
@@ -316,8 +316,8 @@ TEST(Loss, OfASampleThatIsNotFiniteNamesTheSampleAndLogsTheLastStep) {
   const Outcome outcome = run("galley-train", command);
   EXPECT_EQ(outcome.code, 5) << outcome.err;
   expect_all(outcome.err,
-             {"the loss is nan at step 5", "the field `input` of", "data.safetensors[34] holds nan", "correct or remove such samples"});
-  // Steps 1 and 3 by the recipe, and 4, the last.
+             {"the loss is nan at step 5", "the field `input` of", "data.safetensors[34] contains nan", "correct or remove such samples"});
+  // Steps 1 and 3 by the recipe, and step 4 as the last one.
   std::istringstream rows(read_text(folder + "/run/metrics.jsonl"));
   std::vector<int> steps;
   for (std::string row; std::getline(rows, row);) steps.push_back(Json::parse(row)["step"]);
@@ -326,7 +326,7 @@ TEST(Loss, OfASampleThatIsNotFiniteNamesTheSampleAndLogsTheLastStep) {
 
 TEST(Loss, OfLabelsThatAreAllIgnoredNamesIgnoreIndex) {
   const std::string folder = scratch_folder();
-  // A label a position: all of them are the ignored one.
+  // One label per position, all of them ignored.
   std::string values(2 * 4 * 4, '\0');
   for (int i = 0; i < 2 * 4; ++i) {
     const int64_t ignored = -100;
@@ -440,7 +440,7 @@ TEST(Images, ThatAreTruncatedAreSkippedAndCountedExactly) {
   EXPECT_EQ(Json::parse(evaluated.out)["skipped"], 1);
   EXPECT_EQ(Json::parse(evaluated.out)["samples"], 12);
   expect_all(evaluated.err, {"1 damaged sample"});
-  // Without an interruption and with one: the same count.
+  // The count is the same with and without an interruption.
   std::vector<std::string> first = train, second = train;
   first[2] = second[2] = folder + "/halves";
   first.push_back("duration=1 epoch");

@@ -1,5 +1,5 @@
-// A language model as a user trains it: the built-in recipe in a tiny form reaches the perplexity that its text has, later tools read text
-// by the tokenizer of the weights, durations may be tokens, and what is wrong with a text is said with its place.
+// A language model as a user trains it: the built-in recipe in a tiny form reaches the perplexity of its text, later tools use the
+// tokenizer of the weights, durations may be in tokens, and errors in a text have their place.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Pairs of a random letter of abcd and its capital: one bit a character, perplexity 2.
+/// Pairs of a random letter of abcd and its capital: one bit per character, perplexity 2.
 std::string one_bit_text(int pairs) {
   std::string text;
   uint32_t state = 12345;
@@ -71,7 +71,7 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   ASSERT_EQ(trained.code, 0) << trained.err;
   const Json result = Json::parse(trained.out);
   EXPECT_EQ(result["steps"], 13) << "3200 tokens, 256 a step, rounded up";
-  // The training text is gone, and with it what its vocabulary came from.
+  // The training text is removed, so the vocabulary can only come from the weights.
   write_text(folder + "/other.txt", "aAbB");
   const std::vector<std::string> other{"data.train.source.path=" + folder + "/other.txt", "data.val.slice=0%..100%", "--format", "json",
                                        "-q"};
@@ -80,11 +80,11 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   const Outcome evaluated = run("galley-evaluate", arguments);
   ASSERT_EQ(evaluated.code, 0) << evaluated.err;
   EXPECT_EQ(Json::parse(evaluated.out)["samples"], 1) << "one window of four tokens";
-  // Three predictions count, whatever the window's length.
+  // Three predictions count for any length of the window.
   const double perplexity = Json::parse(evaluated.out)["metrics"]["perplexity"];
   EXPECT_GT(perplexity, 1);
   EXPECT_LT(perplexity, 16);
-  // The whole run again, on its own data: the same numbers.
+  // A repeated run on the same data gives the same numbers.
   const Outcome again = run("galley-evaluate", {folder + "/run", "--format", "json", "-q"});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(Json::parse(again.out)["metrics"], result["metrics"]);
@@ -94,7 +94,7 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   EXPECT_NE(unknown.err.find("other.txt:1:5: character U+000A is not among the vocabulary's 8"), std::string::npos) << unknown.err;
 }
 
-/// Each letter of abcd is followed by its capital. What is generated obeys that if the model has learned it.
+/// Each letter of abcd is followed by its capital, also in generated text if the model has learned it.
 TEST(Language, ContinuesPrompts) {
   const std::string folder = scratch_folder();
   write_text(folder + "/text.txt", one_bit_text(4000));
@@ -129,7 +129,7 @@ TEST(Language, ContinuesPrompts) {
   EXPECT_NE(predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "4"})[0]["text"],
             drawn[0]["text"]);
 
-  // A batch of prompts of different length gives what each gives alone.
+  // A batch of prompts of different lengths gives the same results as single prompts.
   write_text(folder + "/prompts.txt", "aAb\n\nd\naAbBcCdDaAbBc\r\n");
   const std::vector<Json> batch = predict({"--prompts", folder + "/prompts.txt", "generate.max_new_tokens=9"});
   ASSERT_EQ(batch.size(), 3u);
@@ -138,14 +138,14 @@ TEST(Language, ContinuesPrompts) {
     EXPECT_EQ(predict({"--prompt", prompt, "generate.max_new_tokens=9"})[0]["text"], line["text"]) << prompt;
     EXPECT_EQ(line["text"].get<std::string>()[0], prompt.back() - 'a' + 'A');
   }
-  // The stop string is left out; beam search finds the same certain letter.
+  // The output excludes the stop string; beam search finds the same certain letter.
   const std::string stop = batch[0]["text"].get<std::string>().substr(3, 2);
   const Json stopped = predict({"--prompt", "aAb", "generate.stop=[" + stop + "]"})[0];
   EXPECT_EQ(stopped["stopped"], "stop");
   EXPECT_EQ(stopped["text"].get<std::string>().find(stop), std::string::npos);
   EXPECT_EQ(predict({"--prompt", "aAc", "generate.beams=3", "generate.max_new_tokens=1"})[0]["text"], "C");
 
-  // What is printed for people is the prompt and its continuation.
+  // The output for people is the prompt and its continuation.
   const Outcome shown = run("galley-predict", {folder + "/run", "--prompt", "aAb", "generate.max_new_tokens=1", "-q"});
   EXPECT_EQ(shown.out, "aAbB\n") << shown.err;
   EXPECT_EQ(predict({"--tokenize", "abA"})[0]["pieces"], (Json{"a", "b", "A"}));
@@ -159,7 +159,7 @@ TEST(Language, ContinuesPrompts) {
     EXPECT_EQ(outcome.code, code) << outcome.err;
     EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
   };
-  fails({"--prompt", "aAbBaAbBaAbBaAbBa"}, 2, "the prompt has 17 tokens, the model reads at most 16");
+  fails({"--prompt", "aAbBaAbBaAbBaAbBa"}, 2, "the prompt has 17 tokens, but the model reads at most 16");
   fails({"--prompt", ""}, 2, "the prompt is empty");
   fails({"--prompt", "aX"}, 4, "U+0058");
   fails({"--detokenize", "1,99"}, 2, "there is no token 99");

@@ -1,4 +1,4 @@
-// The layout doctor, galley-convert-layout --check, as a user runs it.
+// The layout check, galley-convert-layout --check, as a user runs it.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST_F(LayoutDoctor, FindsNoReorderInAResidualNetwork) {
   EXPECT_EQ(json["edge_reorders"], 0);
   ASSERT_GT(json["values"].size(), 100u);
   for (const Json& value : json["values"]) {
-    // Pooled features are of one pixel, which is both.
+    // Pooled features have one pixel, for which both formats are the same.
     if (value["shape"][2] != 1) {
       EXPECT_EQ(value["memory_format"], "channels_last") << value.dump();
     }

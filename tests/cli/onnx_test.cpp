@@ -1,5 +1,5 @@
-// ONNX as a user meets it: a MobileNetV3 that PyTorch trained (tests/golden/train) is exported, read back as a model and as weights by
-// every tool, exported quantized; and files that are damaged or no model end with the right exit code.
+// ONNX as a user encounters it: a MobileNetV3 that PyTorch trained (tests/golden/train) is exported, read back as a model and as weights by
+// every tool, and exported quantized; damaged files and files that are not models give the right exit code.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ class Onnx : public ::testing::Test {
            "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n";
   }
   std::string path(const std::string& name) const { return folder + "/" + name; }
-  /// Runs in the folder, so that the recipe's model.onnx is there.
+  /// Runs in the folder that contains the recipe's model.onnx.
   Outcome in_folder(const std::string& command) const { return shell("cd " + folder + " && " + command); }
   std::string done(const std::string& command) const {
     const Outcome outcome = in_folder(command);
@@ -75,7 +75,7 @@ TEST_F(Onnx, IsModelAndWeights) {
   EXPECT_EQ(report["provenance"]["tool"], "galley-weights");
   const std::vector<float> own = predicted("zoo.yaml", kWeights);
   EXPECT_EQ(largest(own, predicted("zoo.yaml", "weights=model.onnx")), 0);  // the same parameters
-  EXPECT_LE(largest(own, predicted("onnx.yaml", "")), 1e-5);                // float32 rounding: silu and such are found again
+  EXPECT_LE(largest(own, predicted("onnx.yaml", "")), 1e-5);  // float32 rounding; import recognizes silu and similar functions
   done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o folded.onnx --fold --batch 10");
   EXPECT_LE(largest(own, predicted("onnx.yaml", "model.path=folded.onnx")), 1e-4);  // folded numbers are rounded once more
   refused("galley-predict zoo.yaml weights=folded.onnx --tensors " + kGolden + "/val.safetensors -o out.safetensors", 4,
@@ -103,7 +103,7 @@ TEST_F(Onnx, EveryToolTakesAFileAsTheModel) {
   done("galley-calibrate onnx.yaml -o stats.calib -q");
   const Json quantized =
       Json::parse(done("galley-quantize onnx.yaml --calibration stats.calib -o q.safetensors --evaluate --format json -q"));
-  EXPECT_EQ(quantized["layers"].size(), 52u);  // as of the zoo's own model
+  EXPECT_EQ(quantized["layers"].size(), 52u);  // as for the zoo's model
   EXPECT_NEAR(quantized["metrics"]["float"]["top1"].get<double>(), onnx["metrics"]["top1"].get<double>(), 1e-9);
   done("galley-evaluate onnx.yaml weights=q.safetensors -q");
   done("galley-benchmark onnx.yaml what=forward benchmark.stop.max_time=0.2s -q");
@@ -124,17 +124,17 @@ TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
                              real = predicted("zoo.yaml", kWeights);
     const double rounding = largest(real, integers), difference = largest(integers, read);
     EXPECT_GT(rounding, 0) << method;
-    // Static: a value near the middle between two levels may fall to either side where float32 sums have another order; far less than the
-    // rounding itself.
+    // Static: a value near the middle between two levels may round the other way if float32 sums have another order. This effect is much
+    // smaller than that of quantization.
     EXPECT_LE(difference, method == "static" ? rounding / 2 : 1e-4) << method << ", rounding " << rounding;
-    // Rounding has no gradient; weights that were stored as integers are floats again.
+    // Rounding has no gradient; weights stored as integers become floats.
     if (method == "static") refused("galley-train onnx.yaml model.path=q.onnx -o run -q", 4, {"no gradient", "QuantizeLinear"});
   }
   done("galley-quantize zoo.yaml " + kWeights + " method=dynamic quantize.fallback=float -o d.safetensors -q");
   refused("galley-weights export zoo.yaml weights=d.safetensors -o d.onnx", 3, {"dynamic", "quantize.method=static"});
 }
 
-/// left, right [N,3] -> their sum and their difference.
+/// A model from left, right [N,3] to their sum and their difference.
 std::string two_inputs() {
   using namespace onnx_records;
   const std::string values =

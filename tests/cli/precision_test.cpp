@@ -1,5 +1,5 @@
-// precision: bf16 as a user runs it: it trains, resumes and evaluates, says what it costs where the processor has no fast instructions for
-// it, and what it cannot do is refused.
+// precision: bf16 as a user runs it: it trains, resumes and evaluates, warns on processors without fast bf16 instructions, and rejects
+// combinations that are not supported.
 
 #include <gtest/gtest.h>
 
@@ -33,15 +33,15 @@ TEST(Precision, Bf16TrainsResumesAndEvaluates) {
   const auto has = [&](const char* word) { return processor.find(word) != std::string::npos; };
   const bool fast = has("amx_bf16") || (has("avx512_bf16") && !(has("GenuineIntel") && has("avx512_fp16")));
   EXPECT_EQ(trained.err.find("no fast bf16 instructions") == std::string::npos, fast) << trained.err;
-  // Its RUN computes in bf16 in every tool, and in f32 where that is asked for.
+  // Every tool computes the RUN in bf16, and in f32 on request.
   EXPECT_EQ(loss_of(run("galley-evaluate", {folder + "/narrow", "--format", "json", "-q"}).out), narrow);
   EXPECT_NE(loss_of(run("galley-evaluate", {folder + "/narrow", "precision=f32", "--format", "json", "-q"}).out), narrow);
-  // Parameters, state and files stay in f32; stopping and going on changes no bit.
+  // Parameters, state and files remain in f32; an interruption and a resume change no bit.
   EXPECT_EQ(run("galley-weights", {"show", folder + "/narrow/weights.safetensors"}).out.find("bf16"), std::string::npos);
   train("parts", {"precision=bf16", "train.duration=3 steps"});
   train("parts", {"precision=bf16"});
   EXPECT_EQ(tensor_bytes(folder + "/parts/weights.safetensors"), tensor_bytes(folder + "/narrow/weights.safetensors"));
-  // Integers are made from f32.
+  // Quantization starts from f32.
   EXPECT_EQ(run("galley-calibrate", {folder + "/narrow", "--samples", "8", "-o", folder + "/stats.calib", "-q"}).code, 0);
 }
 
@@ -54,10 +54,10 @@ TEST(Precision, WhatItCannotDoIsRefused) {
     EXPECT_EQ(outcome.code, 3) << part;
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
   };
-  refused({"precision=f16"}, "this version computes in f32 and bf16");
+  refused({"precision=f16"}, "this version computes only in f32 and bf16");
   refused({"precision=bf17"}, "bf17");
   refused({"precision={compute: bf16, master: bf16}"}, "precision.master must be f32");
-  refused({"precision=bf16", "quantize.method=qat"}, "quantization-aware training rounds values of f32");
+  refused({"precision=bf16", "quantize.method=qat"}, "quantization-aware training needs f32");
   refused({"precision={compute: bf16, keep_f32: [nothing]}"}, "'precision.keep_f32': the pattern 'nothing'");
   EXPECT_EQ(run("galley-train", {recipe, "--dry-run", "precision={compute: bf16, keep_f32: ['type:linear']}"}).code, 0);
 }

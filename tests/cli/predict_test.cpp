@@ -1,5 +1,5 @@
-// galley-predict and galley-evaluate --against as a user runs them. The model is one matrix, so that its results are known from the
-// weights file alone, which these tests read by themselves.
+// galley-predict and galley-evaluate --against as a user runs them. The model is one matrix, so that the tests can compute its results from
+// the weights file.
 
 #include <gtest/gtest.h>
 
@@ -198,7 +198,7 @@ TEST_F(Predict, AnUnreadableFileIsReportedInItsLineAndTheOthersArePredicted) {
     }
     EXPECT_NE(outcome.err.find("4 of 6 files could not be read"), std::string::npos) << outcome.err;
   }
-  // The table and CSV have a column for it; rows of the output file are those of the files that were read.
+  // The table and CSV have a column for errors; the output file has rows only for files that were read.
   const Outcome csv =
       run("galley-predict", {folder + "/run", folder + "/images", "top=1", "--format", "csv", "-o", folder + "/out.safetensors"});
   EXPECT_EQ(csv.code, 4) << csv.err;
@@ -208,7 +208,7 @@ TEST_F(Predict, AnUnreadableFileIsReportedInItsLineAndTheOthersArePredicted) {
   const Outcome text = run("galley-predict", {folder + "/run", folder + "/images"});
   EXPECT_EQ(text.code, 4);
   EXPECT_NE(text.out.find("2.bmp: "), std::string::npos) << text.out;
-  // None can be read: the same.
+  // The same if no file can be read.
   const Outcome none = run("galley-predict", {folder + "/run", folder + "/images/0.bmp", folder + "/images/5.bmp", "--format", "json"});
   EXPECT_EQ(none.code, 4) << none.err;
   ASSERT_EQ(lines_of(none).size(), 2u) << none.out;
@@ -311,7 +311,7 @@ TEST_F(Predict, EvaluateAgainstOtherWeightsAgreesWithEachAlone) {
   EXPECT_EQ(different["metrics"], alone("/run"));
   EXPECT_EQ(different["against"], alone("/other"));
   EXPECT_GT(different["outputs"]["max_abs"].get<double>(), 0);
-  // Who agrees is not among the changed, and the other way round.
+  // Samples with equal predictions are not listed as changed, and all others are.
   EXPECT_TRUE(std::abs(different["outputs"]["top1_agree"].get<double>() / 10 + static_cast<double>(different["changed"].size()) - 10) <=
               1e-9)
       << different.dump();

@@ -81,7 +81,7 @@ class Cleaner : public testing::EmptyTestEventListener {
 void remove_at_end(const std::string& folder) {
   static Cleaner* const cleaner = [] {
     auto* made = new Cleaner;
-    testing::UnitTest::GetInstance()->listeners().Append(made);  // takes it
+    testing::UnitTest::GetInstance()->listeners().Append(made);  // takes ownership
     return made;
   }();
   cleaner->folders.push_back(folder);
@@ -114,7 +114,7 @@ int Child::wait() {
 }
 
 std::string scratch_folder() {
-  const auto flat = [](std::string name) {  // of a test with a parameter: "Cases/BadInput"
+  const auto flat = [](std::string name) {  // names of tests with parameters contain a slash: "Cases/BadInput"
     std::replace(name.begin(), name.end(), '/', '-');
     return name;
   };

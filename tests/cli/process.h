@@ -1,5 +1,5 @@
 #pragma once
-// Runs Galley's executables as a user would: a process with arguments, what it printed, and how it ended.
+// Runs Galley's executables as a user would, and records their output and exit code.
 
 #include <cstdint>
 #include <string>
@@ -17,11 +17,11 @@ struct Outcome {
 Outcome run(const std::string& program, const std::vector<std::string>& arguments, const std::string& input = "");
 /// The same with a limit on the size of every file it writes (RLIMIT_FSIZE): what a full disk looks like to a process.
 Outcome run_limited(const std::string& program, const std::vector<std::string>& arguments, int64_t file_bytes);
-/// Runs it without the rights of root, if this process has them: as the user nobody.
+/// Runs it as the user nobody if this process runs as root.
 Outcome run_unprivileged(const std::string& program, const std::vector<std::string>& arguments);
-/// Runs a script of bash; the tools are on its PATH.
+/// Runs a bash script with the tools on its PATH.
 Outcome shell(const std::string& script);
-/// Starts it and returns at once; `finish` waits.
+/// Starts a program without waiting for it; `finish` waits.
 class Child {
  public:
   Child(const std::string& program, const std::vector<std::string>& arguments);
@@ -38,18 +38,18 @@ class Child {
   bool done_ = false;
 };
 
-/// A folder of its own for each test, removed at its end where the test passes.
+/// A separate folder for each test, removed at the end if the test passes.
 std::string scratch_folder();
 void write_text(const std::string& path, const std::string& text);
 std::string read_text(const std::string& path);
 
-/// A recipe that trains in milliseconds: 24 samples, 6 steps of 8, one thread, a checkpoint every 2 steps, a row every step.
+/// A recipe that trains in milliseconds: 24 samples, 6 steps of 8, one thread, a checkpoint every 2 steps, a log row every step.
 std::string tiny_recipe(const std::string& folder, const std::string& extra = "");
-/// The values of a safetensors file: what follows its header, in which only the metadata of two runs may differ.
+/// The bytes after the header of a safetensors file. The metadata in the headers of two runs may differ.
 std::string tensor_bytes(const std::string& path);
-/// The same of one tensor.
+/// The bytes of one tensor.
 std::string tensor_bytes(const std::string& path, const std::string& tensor);
-/// A safetensors file from the text of its header and its values.
+/// A safetensors file with this header text and these values.
 std::string safetensors_of(const std::string& header, const std::string& values);
 /// Waits until a file has that many lines; false after 20 s.
 bool wait_for_lines(const std::string& path, int lines);

@@ -1,4 +1,4 @@
-// The profiler as a user runs it: JSON of the contract, trace, page, advice with its fragment, and SIGUSR2 to a training.
+// The profiler as a user runs it: JSON, trace, page, advice with its fragment, and SIGUSR2 during training.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -72,7 +72,7 @@ TEST(Profile, GivesTheObjectOfTheContract) {
     convolution = true;
     EXPECT_EQ(row["module"], "conv1");
     EXPECT_EQ(row["calls"], 3);
-    EXPECT_DOUBLE_EQ(row["flops"].get<double>(), 3 * 2.0 * 16 * 16 * 16 * 16 * 27);  // steps, two a multiply-add, N H W O, C kh kw
+    EXPECT_DOUBLE_EQ(row["flops"].get<double>(), 3 * 2.0 * 16 * 16 * 16 * 16 * 27);  // 3 steps, 2 flops per multiply-add, N H W O, C kh kw
     EXPECT_NE(row["shape"].get<std::string>().find("[16,3,16,16]"), std::string::npos) << row["shape"];
   }
   EXPECT_TRUE(convolution);
@@ -118,7 +118,7 @@ TEST(Profile, PrintsTablesForPeople) {
 
 TEST(Profile, FindsAPlantedBottleneckAndWritesTheFragment) {
   const std::string folder = scratch_folder();
-  // Contiguous format is forced: the fragment takes it back, and the tools take the fragment.
+  // The recipe forces the contiguous format; the fragment undoes that, and the tools accept the fragment.
   const std::string recipe = tiny_recipe(folder, "memory_format: contiguous\n");
   const std::string fragment = folder + "/faster.yaml";
   const Outcome outcome = run("galley-profile", {recipe, "--apply", fragment, "--format", "json", "-q"});

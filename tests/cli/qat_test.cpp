@@ -1,5 +1,5 @@
-// quantize.method: qat as a user runs it: the training's evaluation is that of the converted file, a repeat and a resume give the same
-// bits, and what is refused.
+// quantize.method: qat as a user runs it: evaluation during training equals that of the converted file, repeats and resumes are
+// bit-identical, and unsupported combinations are rejected.
 
 #include <gtest/gtest.h>
 
@@ -54,20 +54,20 @@ class Qat : public ::testing::Test {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return Json::parse(outcome.out, nullptr, false);
   }
-  /// The converted file computes what the training evaluated.
+  /// The converted file has the metrics that training evaluated.
   void expect_conversion_agrees(const std::string& of) const {
     const Json trained = Json::parse(read_text(path(of) + "/result.json"))["metrics"], result = converted(of),
                quantized = result["metrics"]["quantized"];
     for (const Json& layer : result["layers"]) EXPECT_TRUE(layer["float_reason"].is_null()) << layer;
     EXPECT_EQ(result["layers"].size(), 3u);
     const double loss = trained["loss"];
-    // Sums in integers against sums of floats: a few values of thousands round to the other side, one step of 255.
+    // Integer sums against float sums: a few of thousands of values round the other way, by one step of 255.
     EXPECT_TRUE(std::abs(quantized["loss"].get<double>() - loss) <= 1e-3 * loss) << quantized << " against " << trained;
     EXPECT_EQ(quantized["top1"], trained["top1"]);
     EXPECT_GT(std::abs(result["metrics"]["float"]["loss"].get<double>() - loss), 1e-6 * loss) << "rounding is seen";
   }
 
-  /// Conversion takes the scales of weights that the training learned: no longer those of the weights' largest values.
+  /// Conversion uses the weight scales that were learned in training, not those of the largest weights.
   void expect_learned_scales(const std::string& of, bool learned) const {
     const Outcome plain = run("galley-quantize", {path(of), "-o", path("plain.safetensors"), "quantize.method=weight_only", "-q"});
     ASSERT_EQ(plain.code, 0) << plain.err;
@@ -95,11 +95,11 @@ TEST_F(Qat, TheConvertedFileComputesWhatTheTrainingEvaluated) {
   const Outcome weights = run("galley-weights", {"show", path("run/weights.safetensors"), "--format", "json"});
   EXPECT_NE(weights.out.find("\"bn1.running_mean\""), std::string::npos);
   EXPECT_EQ(weights.out.find("range_min"), std::string::npos) << "usual names alone";
-  // As the README does it: from the weights of a run without rounding.
+  // As in the README: starts from the weights of a run without rounding.
   ASSERT_EQ(train("float", {"quantize.method=static"}).code, 0);
   ASSERT_EQ(run("galley-train", {path("float"), "-o", path("tuned"), "quantize.method=qat", "-q"}).code, 0);
   expect_conversion_agrees("tuned");
-  // Other weights than those of the ranges are refused.
+  // Ranges that belong to other weights are rejected.
   ASSERT_EQ(train("other", {"seed=1"}).code, 0);
   const Outcome mixed = run("galley-quantize", {path("other"), "--calibration", path("run/stats.calib"), "-o", path("mixed.safetensors")});
   EXPECT_EQ(mixed.code, 4);
@@ -117,7 +117,7 @@ TEST_F(Qat, EveryStageAndSchemeConverts) {
   expect_learned_scales("learned", true);
   expect_learned_scales("observing", false);
   for (const char* scheme : {"per_channel_symmetric", "per_tensor_symmetric"}) {
-    // Scales learn while the batch's statistics are still in use; averages of weights have averages of scales.
+    // Scales are learned while batch statistics are still in use; averaged weights have averaged scales.
     const std::string to = std::string("early_") + scheme;
     ASSERT_EQ(train(to, {"quantize.qat.learn_scale=true", "quantize.qat.observers_until=4 steps", "quantize.qat.batch_norm_until=12 steps",
                          "train.ema=0.8", "optimizer.lr=0.2", std::string("quantize.weights.scheme=") + scheme})
@@ -155,11 +155,11 @@ TEST_F(Qat, RepeatAndResumeGiveTheSameBits) {
   const std::string learn = "quantize.qat.learn_scale=true";
   for (const char* to : {"whole", "again"}) ASSERT_EQ(train(to, {learn}).code, 0);
   expect_same("whole", "again");
-  // Cut while ranges are observed, at the freeze of ranges, and behind it.
+  // Interrupted while ranges are observed, when ranges are frozen, and after that.
   for (const char* steps : {"5", "8", "10", "12"})
     ASSERT_EQ(train("cut", {learn, std::string("train.duration=") + steps + " steps"}).code, 0) << steps;
   expect_same("whole", "cut");
-  // At the freeze of batch norms, without scales that learn.
+  // Interrupted when batch norms are frozen, without learned scales.
   ASSERT_EQ(train("plain", {}).code, 0);
   for (const char* steps : {"6", "12"}) ASSERT_EQ(train("plain_cut", {std::string("train.duration=") + steps + " steps"}).code, 0) << steps;
   expect_same("plain", "plain_cut");
@@ -214,8 +214,8 @@ TEST_F(Qat, LossesAreThoseOfPyTorch) {
   ASSERT_EQ(rounded.size(), expected.size());
   for (size_t i = 0; i < rounded.size(); ++i) {
     const double loss = expected[i];
-    // The first losses differ by float rounding. PyTorch's gradient of gamma has a term more (of the rounding errors of weights that are
-    // scaled and scaled back), which later ones show; training in float is an order further away.
+    // The first losses differ by float rounding. PyTorch's gradient of gamma has an additional term (from the rounding errors of weights
+    // that are scaled and scaled back), which affects later losses. Training in float differs ten times as much.
     EXPECT_TRUE(std::abs(rounded[i] - loss) <= (i < 2 ? 5e-6 : 2e-4) * loss)
         << "step " << i + 1 << ": " << rounded[i] << " against " << loss;
     EXPECT_GT(std::abs(real[i] - loss), 3e-4 * loss);
@@ -237,7 +237,7 @@ TEST_F(Qat, RefusesWhatCannotBe) {
   refused({"quantize.overrides=[{match: [conv1, conv2, fc], keep: float}]"}, {"no layer of the model is quantized"});
   const Outcome checked = run("galley-recipes", {"validate", recipe, "--format", "json"});
   EXPECT_EQ(checked.code, 0) << checked.out << checked.err;
-  // Keys of qat beside another method are fine.
+  // Keys of qat are allowed with other methods.
   EXPECT_EQ(train("static", {"quantize.method=static", "quantize.qat.start=90 epochs"}).code, 0);
 }
 

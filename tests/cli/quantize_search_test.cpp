@@ -1,4 +1,4 @@
-// galley-quantize --sensitivity and quantize.goal as a user runs them: journals, fragments, exit codes, and the file that is always
+// galley-quantize --sensitivity and quantize.goal as a user runs them: journals, fragments, exit codes, and the file, which is always
 // written.
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST_F(QuantizeSearch, SensitivityNamesEveryLayerAndItsFragmentKeepsTheWorst) {
     names.insert(layer["name"]);
     EXPECT_LE(layer["only_drop"].get<double>(), last);
     last = layer["only_drop"];
-    // One layer's rounding disturbs less than all layers' together.
+    // Rounding one layer has a smaller effect than rounding all layers.
     EXPECT_GT(layer["only_sqnr_db"].get<double>(), json["sqnr_db"].get<double>() - 3) << layer;
   }
   EXPECT_EQ(names.size(), json["sensitivity"].size());
@@ -74,7 +74,7 @@ TEST_F(QuantizeSearch, SensitivityContinuesItsJournal) {
   const Outcome first = quantize("keep.yaml", {"--sensitivity"});
   ASSERT_EQ(first.code, 0) << first.err;
   const std::string whole = read_text(journal);
-  // As if it had been killed while it wrote the last line: the numbers of the others are changed, to see that they are taken.
+  // As after a kill during the last line. The numbers of the other lines are changed to verify that they are used.
   std::string cut = whole.substr(0, whole.size() - 20);
   const size_t at = cut.find("\"bytes\":");
   cut.replace(at, 9, "\"bytes\":7");

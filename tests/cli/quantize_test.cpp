@@ -1,5 +1,5 @@
-// galley-quantize as a user runs it, on a MobileNetV3 that PyTorch trained (tests/golden/train): the contract's JSON and tensors, every
-// tool on the file, and what is refused.
+// galley-quantize as a user runs it, on a MobileNetV3 that PyTorch trained (tests/golden/train): JSON and tensors, the file in every tool,
+// and rejected input.
 
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ class Quantize : public ::testing::Test {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return Json::parse(outcome.out, nullptr, false);
   }
-  /// Refused with that exit code and these words on stderr; nothing on stdout, no file left.
+  /// Expects this exit code and these words on stderr, nothing on stdout, and no file.
   void refused(const Outcome& outcome, int code, const std::vector<std::string>& words, const std::string& output) const {
     EXPECT_EQ(outcome.code, code) << outcome.err;
     EXPECT_EQ(outcome.out, "");
@@ -88,12 +88,12 @@ TEST_F(Quantize, GivesTheObjectAndTheTensorsOfTheContract) {
   ASSERT_EQ(result["layers"].size(), 52u);
   for (const Json& layer : result["layers"]) {
     EXPECT_TRUE(layer["float_reason"].is_null());
-    // 8 bits over the largest weight of a channel of 9 and more: 40 dB and more; a wrong axis or scale halves that.
+    // 8 bits relative to the largest of at least 9 weights of a channel: at least 40 dB. A wrong axis or scale halves that.
     EXPECT_TRUE(layer["sqnr_weight_db"].get<double>() > 38) << layer;
     EXPECT_TRUE(layer["type"] == "conv2d" || layer["type"] == "linear");
     EXPECT_TRUE(layer["scheme"].get<std::string>().starts_with("int8 per channel symmetric")) << layer;
     if (layer["name"] == "classifier.3") {
-      EXPECT_TRUE(layer["sqnr_activation_db"].is_null());  // its result is real
+      EXPECT_TRUE(layer["sqnr_activation_db"].is_null());  // its output is float
     } else {
       EXPECT_TRUE(layer["sqnr_activation_db"].get<double>() > 30) << layer;
     }
@@ -103,7 +103,7 @@ TEST_F(Quantize, GivesTheObjectAndTheTensorsOfTheContract) {
   EXPECT_TRUE(result["goal"].is_null());
   EXPECT_EQ(result["bytes"], std::filesystem::file_size(path("model.int8.safetensors")));
   EXPECT_EQ(result["provenance"]["tool"], "galley-quantize");
-  // Two of 24 samples: what 52 layers of 8 bits leave of a network this thin.
+  // Two of 24 samples: the effect of 52 layers with 8 bits on such a narrow network.
   EXPECT_TRUE(std::fabs(result["metrics"]["quantized"]["top1"].get<double>() - result["metrics"]["float"]["top1"].get<double>()) <=
               100.0 * 2 / 24 + 1e-9)
       << result["metrics"];
@@ -128,7 +128,7 @@ TEST_F(Quantize, GivesTheObjectAndTheTensorsOfTheContract) {
   EXPECT_NE(text.out.find("stats.calib"), std::string::npos);
   EXPECT_NE(text.out.find(" quantized"), std::string::npos);
 
-  // The file decides by itself, in every tool.
+  // In every tool, the file determines that it is quantized.
   EXPECT_EQ(evaluated(path("model.int8.safetensors"))["metrics"], result["metrics"]["quantized"]);
   EXPECT_EQ(evaluated(path("model.int8.safetensors"), {"quantize.method=dynamic"})["metrics"], result["metrics"]["quantized"]);
   const Json against = evaluated(kGolden + "/weights.safetensors", {"--against", path("model.int8.safetensors")});
@@ -160,8 +160,8 @@ TEST_F(Quantize, LayersOfTheOverridesStayInFloat) {
     const bool kept = layer["name"] == "features.0.0" || layer["name"] == "classifier.3";
     EXPECT_EQ(layer["float_reason"], kept ? Json("override") : Json()) << layer;
   }
-  EXPECT_EQ(result["nodes"]["quantize"], 1);          // behind the first convolution
-  EXPECT_EQ(result["nodes"]["inner_dequantize"], 0);  // classifier.0 gives real values itself
+  EXPECT_EQ(result["nodes"]["quantize"], 1);          // after the first convolution
+  EXPECT_EQ(result["nodes"]["inner_dequantize"], 0);  // classifier.0 outputs float values itself
   EXPECT_EQ(evaluated(path("model.safetensors"))["samples"], 24);
 
   write_text(path("wrong.yaml"), "quantize: {overrides: [{match: features.0.1.block, keep: float}]}\n");
@@ -183,7 +183,7 @@ TEST_F(Quantize, DynamicAndWeightOnly) {
   const Json four = quantized("four.safetensors", {"method=weight_only", "quantize.weights.dtype=int4", "quantize.weights.group_size=32"});
   EXPECT_TRUE(four["layers"][0]["scheme"].get<std::string>().starts_with("int4")) << four["layers"][0];
   const double loss = evaluated(kGolden + "/weights.safetensors")["metrics"]["loss"];
-  // Weights of 8 bits move a loss by a percent or two; a scale of the wrong channel gives chance, a loss of 2.3 and more.
+  // 8-bit weights change the loss by 1 or 2 %; a scale of the wrong channel gives the loss of guessing, at least 2.3.
   for (const std::string name : {"dynamic", "eight"}) {
     const double after = evaluated(path(name + ".safetensors"))["metrics"]["loss"];
     EXPECT_TRUE(std::fabs(after - loss) < 0.1) << name << ": " << after << " after " << loss;
@@ -219,7 +219,7 @@ TEST_F(Quantize, DamagedAndForeignFilesAreRefused) {
   Outcome outcome = run("galley-evaluate", {recipe, "weights=" + path("flipped.safetensors")});
   EXPECT_EQ(outcome.code, 4) << outcome.err;
   EXPECT_EQ(outcome.out, "");
-  // A plan with a layer's name misspelt: a foreign writer left no digests, so the contents decide.
+  // A plan with a misspelt layer name. Without digests, as in files of other programs, only the contents can show the error.
   uint64_t length = 0;
   std::memcpy(&length, good.data(), sizeof length);
   Json header = Json::parse(good.substr(8, length));
@@ -277,7 +277,7 @@ TEST_F(Quantize, MeasuresLayers) {
   EXPECT_EQ(result["times"][1]["batch"], 4);
 }
 
-// Swin's windows and shifts depend on the image: the file is for the data's size, not for the model's usual one, and says so to all tools.
+// Swin's windows and shifts depend on the image: the file is for the size of the data, not the model's default, and stores that size.
 TEST_F(Quantize, AGraphThatDependsOnTheSizeOfItsImages) {
   write_text(recipe,
              "recipe: 1\nname: model\nthreads: 2\nmodel: {type: swin_t, embed_dim: 8, depths: [2, 2], num_heads: [1, 2], num_classes: 4}\n"

@@ -1,4 +1,4 @@
-// Mistakes in recipes and command lines, as a user meets them: the exit code, the place, and what to do about it.
+// Mistakes in recipes and command lines: exit code, place and suggestion.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Everything that a message must hold.
+/// The parts that a message must contain.
 void expect_all(const std::string& text, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in:\n" << text;
 }
@@ -34,7 +34,7 @@ TEST_P(RecipeMistake, IsOneErrorWithPlaceAndCure) {
   EXPECT_EQ(outcome.out, "");
   expect_all(outcome.err, GetParam().parts);
   EXPECT_EQ(shell("ls -d " + folder + "/run").code, 2) << "a refused recipe left a RUN folder";
-  // galley-recipes says the same.
+  // galley-recipes reports the same.
   const Outcome checked = run("galley-recipes", {"validate", recipe, "--format", "json"});
   EXPECT_EQ(checked.code, 3);
   const Json report = Json::parse(checked.out);
@@ -53,7 +53,7 @@ std::string alias_bomb() {
   return text;
 }
 
-// The tiny recipe has 14 lines: what is appended begins on line 15.
+// The tiny recipe has 14 lines, so appended text starts on line 15.
 INSTANTIATE_TEST_SUITE_P(
     All, RecipeMistake,
     testing::Values(
@@ -85,9 +85,9 @@ INSTANTIATE_TEST_SUITE_P(
 struct LateMistake {
   std::string name;
   std::string model, data;         // the recipe's sections, from line 2 on
-  std::string loss, train;         // of the recipe, in one line each
+  std::string loss, train;         // sections of the recipe, in one line each
   std::vector<std::string> parts;  // of the message
-  bool without_data = true;        // galley-recipes validate finds it too
+  bool without_data = true;        // galley-recipes validate reports it too
 };
 class Late : public testing::TestWithParam<LateMistake> {};
 
@@ -251,7 +251,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"optimizer.momentun=0.5"},
                 3,
                 {"command line:1:1", "train.optimizer.momentun", "did you mean 'momentum'?"}},
-        // The key stays behind when an override changes the type above it.
+        // The key remains when an override changes only the type.
         BadLine{"TypeWithoutItsKeys",
                 {"optimizer.type=adamw"},
                 3,
@@ -273,7 +273,10 @@ INSTANTIATE_TEST_SUITE_P(
                 3,
                 {"train.schedule", "'2 steps'", "ends by time", "percent"}},
         BadLine{"PercentOfARunThatEndsByTime", {"duration=2s", "log.every=10%"}, 3, {"log.every", "'10%'", "train.duration in steps"}},
-        BadLine{"PipelineFromNoWeights", {"data.val.pipeline=from_weights"}, 3, {"data.val.pipeline", "names no weights", "weights=FILE"}},
+        BadLine{"PipelineFromNoWeights",
+                {"data.val.pipeline=from_weights"},
+                3,
+                {"data.val.pipeline", "the recipe has no weights", "weights=FILE"}},
         BadLine{"NoSuchField",
                 {"data.train.pipeline=[{type: resize, size: 3, field: mask}]"},
                 3,
@@ -312,7 +315,7 @@ TEST(Train, EndsByTimeWithAScheduleInPercent) {
   const Json result = Json::parse(outcome.out);
   EXPECT_EQ(result["stopped"], "done");
   EXPECT_GE(result["wall_s"].get<double>(), 1.0);
-  // The rate follows the share of the time that had passed: up, then down; never above the optimizer's.
+  // The learning rate depends on the elapsed share of the time: up, then down, never above that of the optimizer.
   std::istringstream lines(read_text(folder + "/run/metrics.jsonl"));
   std::vector<double> rates;
   for (std::string line; std::getline(lines, line);) {

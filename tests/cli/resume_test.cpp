@@ -1,4 +1,4 @@
-// What a run that was cut off goes on to: the same bits as one that never was. Signals, kill -9, changed recipes, threads and workers.
+// An interrupted and resumed run is bit-identical to one without interruption. Signals, kill -9, changed recipes, threads and workers.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ std::vector<double> losses_of(const std::string& run_folder) {
   return losses;
 }
 
-// All that a checkpoint must carry or the step must give: momentum, an average, dropout's random numbers, a decaying rate.
+// State that the checkpoint must contain or the step number must determine: momentum, average, random numbers of dropout, learning rate.
 const std::vector<std::string> kStateful{"duration=900 steps",
                                          "model.dropout=0.1",
                                          "optimizer.lr=0.001",
@@ -55,10 +55,10 @@ TEST(Resume, After20KillsTheWeightsAreThoseOfAnUninterruptedRun) {
   for (int kill = 0; kill < 20; ++kill) {
     Child child("galley-train", cut);
     if (kill % 2 == 0) {
-      // Somewhere in the start: opening, compiling, restoring, the first steps.
+      // Kills during the start: opening, compiling, restoring, the first steps.
       usleep(static_cast<useconds_t>(random() % 30000));
     } else {
-      // Somewhere in the steps and the saves between them.
+      // Kills during the steps and the saves between them.
       target += static_cast<int>(1 + random() % 40);
       ASSERT_TRUE(wait_for_lines(folder + "/cut/metrics.jsonl", target)) << "seed " << kSeed << ", kill " << kill;
       usleep(static_cast<useconds_t>(random() % 3000));
@@ -72,7 +72,7 @@ TEST(Resume, After20KillsTheWeightsAreThoseOfAnUninterruptedRun) {
     EXPECT_EQ(tensor_bytes(folder + "/whole/" + file), tensor_bytes(folder + "/cut/" + file)) << file << ", seed " << kSeed;
     EXPECT_FALSE(tensor_bytes(folder + "/whole/" + file).empty());
   }
-  // Every step once, with the same loss, and nothing left of unfinished saves.
+  // Every step is logged once, with the same loss, and no temporary files remain.
   EXPECT_EQ(losses_of(folder + "/whole"), losses_of(folder + "/cut"));
   EXPECT_EQ(Json::parse(read_text(folder + "/whole/result.json"))["metrics"],
             Json::parse(read_text(folder + "/cut/result.json"))["metrics"]);
@@ -102,19 +102,19 @@ TEST_P(StopSignal, WritesACheckpointSaysHowToGoOnAndGoesOn) {
   EXPECT_EQ(tensor_bytes(folder + "/whole/weights.safetensors"), tensor_bytes(folder + "/cut/weights.safetensors"));
 }
 
-// A second signal leaves at once, and says what it may leave behind; the next start removes it.
+// A second signal ends the tool immediately, with a message about temporary files; the next start removes them.
 TEST(Resume, ASecondSignalSaysWhatItLeavesAndTheNextStartRemovesIt) {
   const std::string folder = scratch_folder(), run_folder = folder + "/run";
   const std::vector<std::string> command{tiny_recipe(folder),      "-o", run_folder, "duration=1000000 steps", "validate=null",
                                          "checkpoint.every=1 step"};
   {
-    // The message goes to a file: the shell's own signals are not of interest.
+    // The message goes to a file, apart from the shell's messages about signals.
     std::string line = "exec galley-train";
     for (const std::string& word : command) line += " '" + word + "'";
     write_text(folder + "/train.sh", line + " 2> '" + folder + "/messages'\n");
     int code = 0;
     std::string messages;
-    // The first signal must not have ended the run before the second arrives: a few tries.
+    // The second signal must arrive before the first one has ended the run, so try several times.
     for (int tries = 0; tries < 20 && messages.find("stopped at once") == std::string::npos; ++tries) {
       const Outcome outcome =
           shell("rm -rf '" + run_folder + "'; bash '" + folder + "/train.sh' & child=$!; for i in $(seq 400); do [ -s '" + run_folder +
@@ -191,12 +191,12 @@ TEST(Resume, NamesTheVeryKeysThatChanged) {
     EXPECT_NE(outcome.err.find(message), std::string::npos) << "no '" << message << "' in " << outcome.err;
     EXPECT_NE(outcome.err.find("--force to start again"), std::string::npos) << outcome.err;
   }
-  // What may change: where and how it is recorded, saved and computed, and a longer duration.
+  // These keys may change: logging, checkpoints, device, threads, and a longer duration.
   EXPECT_EQ(
       changed({"log.every=2 steps", "checkpoint.keep.last=1", "threads=2", "duration=8 steps", "predict.top=1", "profile.schedule.wait=3"})
           .code,
       0);
-  // How data is loaded, and what is done with samples that cannot be read, changes no finished step.
+  // Loading options and the handling of unreadable samples do not affect finished steps.
   for (const char* harmless :
        {"data.val.on_error=skip", "data.train.on_error=skip", "data.train.workers=2", "data.val.prefetch=2", "data.test={from: val}"})
     EXPECT_EQ(changed({"duration=9 steps", harmless}).code, 0) << harmless;
@@ -209,12 +209,12 @@ TEST(Resume, AFinishedRunPrintsItsResultAndAsARecipeItGivesItsWeights) {
   const Outcome again = run("galley-train", {folder + "/first", "--format", "json", "-q"});
   EXPECT_EQ(again.code, 0);
   EXPECT_EQ(Json::parse(again.out), Json::parse(read_text(folder + "/first/result.json")));
-  // Another folder: its recipe, from its weights.
+  // Another output folder: the recipe of the RUN, starting from its weights.
   const Outcome second = run("galley-train", {folder + "/first", "-o", folder + "/second", "train.optimizer.lr=0", "--format", "json"});
   ASSERT_EQ(second.code, 0) << second.err;
   EXPECT_NE(second.err.find("starting from"), std::string::npos) << second.err;
   EXPECT_EQ(tensor_bytes(folder + "/first/weights.safetensors"),
-            tensor_bytes(folder + "/second/weights.safetensors"));  // at rate 0 they stay
+            tensor_bytes(folder + "/second/weights.safetensors"));  // unchanged with a learning rate of 0
   ASSERT_EQ(
       run("galley-train", {folder + "/first", "-o", folder + "/third", "train.optimizer.lr=0", "weights=null", "--format", "json", "-q"})
           .code,
@@ -237,7 +237,7 @@ TEST(Resume, ARunThatStartedFromWeightsIsReadWithItsOwn) {
   write_text(folder + "/start.yaml", "weights: " + folder + "/first/weights.safetensors\n");
   EXPECT_EQ(loss(run("galley-evaluate", {second, "--with", folder + "/start.yaml", "--format", "json", "-q"})), start)
       << "a fragment names others";
-  // Weights that are not there yet are an error, never those that the run started from.
+  // Missing weights are an error; the initial weights of the run are never used instead.
   std::filesystem::remove(second + "/weights.safetensors");
   const Outcome unfinished = run("galley-evaluate", {second, "-q"});
   EXPECT_EQ(unfinished.code, 4);
@@ -261,7 +261,7 @@ TEST(Repeat, AnyNumberOfDataWorkersGivesTheSameBits) {
 TEST(Repeat, ThreadsGiveTheSameBitsAtTheSameCountAndCloseLossesAtAnother) {
   const std::string folder = scratch_folder();
   const std::string recipe = tiny_recipe(folder);
-  // Convolutions and batch norms: their sums are split over threads.
+  // Convolutions and batch norms, whose sums are divided among threads.
   const auto train = [&](const std::string& name, const std::string& threads) {
     return run("galley-train", {recipe, "-o", folder + "/" + name, "model={type: cnn, num_classes: 4}", "threads=" + threads,
                                 "duration=4 steps", "optimizer.lr=0.001", "checkpoint=null", "validate=null", "--format", "json", "-q"})

@@ -1,4 +1,4 @@
-// Tools that measure say that other programs ran meanwhile, on stderr and in what they write.
+// Tools that measure report that other programs ran at the same time, on stderr and in their output.
 
 #include <gtest/gtest.h>
 
@@ -18,8 +18,8 @@ class SharedMachine : public ::testing::Test {
     folder = scratch_folder();
     write_text(folder + "/net.yaml", kSmallNet);
   }
-  /// Runs a tool beside a process that computes all the time. Whatever else runs only adds to what the tool must see; it measures for 0.4 s
-  /// and more, since the kernel counts in ticks.
+  /// Runs a tool together with a process that computes all the time. Other programs only add to the load that the tool must detect. It
+  /// measures for at least 0.4 s, since the kernel counts in ticks.
   Outcome beside_busy(const std::string& command) const {
     return shell("cd " + folder + "\n(while :; do :; done) & busy=$!\n" + command +
                  "\ncode=$?\nkill $busy\nwait $busy 2>/dev/null\nexit $code");

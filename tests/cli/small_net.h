@@ -1,5 +1,5 @@
 #pragma once
-// A recipe whose network is timed in a moment.
+// A recipe with a network that is fast to time.
 
 #include <string>
 

@@ -1,4 +1,4 @@
-// The tools on tasks: segmentation from files to masks, models without a loss, fields that do not fit, models of several inputs.
+// The tools with different tasks: segmentation from files to masks, models without a loss, fields that do not fit, several inputs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ const char* kByBrightness =
     "model: {type: layers, input: {shape: [3, 6, 8]}, layers: [{name: classifier, type: conv2d, out_channels: 2, kernel_size: 1}]}\n"
     "task: segmentation\n";
 
-/// Weights by which it says 0 for dark pixels and 1 for bright ones.
+/// Weights that predict 0 for dark pixels and 1 for bright ones.
 std::string weights_of(const std::string& path) {
   // Class 0: 1 - 2 (r + g + b); class 1: 2 (r + g + b) - 1.
   const float weight[] = {-2, -2, -2, 2, 2, 2}, bias[] = {1, -1};
@@ -53,7 +53,7 @@ TEST(Segmentation, FromFilesToMasks) {
     std::filesystem::create_directories(folder + "/images");
     write_text(folder + "/images/s" + std::to_string(i) + ".bmp", scene(2 + i % 5));
   }
-  // Predictions of a model that is known give the masks of a data set, which are read back exactly.
+  // The predictions of a known model are masks, which are read back exactly as a data set.
   write_text(folder + "/known.yaml", std::string("recipe: 1\n") + kByBrightness +
                                          "data: {val: {source: {type: mask_folder, images: images, masks: out, num_classes: 2}}}\n");
   const std::string known = weights_of(folder + "/known.safetensors");
@@ -102,7 +102,7 @@ TEST(Segmentation, FromFilesToMasks) {
   const Outcome more =
       run("galley-train", {recipe, "-o", folder + "/wrong", "data.train.source.num_classes=3", "data.train.source.classes=a,b,c", "-q"});
   EXPECT_EQ(more.code, 3);
-  EXPECT_NE(more.err.find("has 3 classes, the model 2"), std::string::npos) << more.err;
+  EXPECT_NE(more.err.find("has 3 classes, but the model has 2"), std::string::npos) << more.err;
 }
 
 /// The network over colours, for images of `height` x `width` pixels.
@@ -111,8 +111,7 @@ std::string by_brightness(int height, int width) {
          std::to_string(width) + "]}, layers: [{name: classifier, type: conv2d, out_channels: 2, kernel_size: 1}]}\n";
 }
 
-// A mask that is cut out of the middle, and mirrored, lies in the image where the network looked. The masks are read as labels of whole
-// images.
+// With a center crop and a flip, the mask is placed where the network read the image. The masks are read as labels of whole images.
 TEST(Segmentation, MasksAreDrawnWhereTheNetworkLooked) {
   const std::string folder = scratch_folder();
   std::filesystem::create_directories(folder + "/images");
@@ -146,7 +145,7 @@ TEST(Segmentation, MasksAreDrawnWhereTheNetworkLooked) {
   EXPECT_NE(distorted.err.find("the position of the mask in the image is unknown"), std::string::npos) << distorted.err;
 }
 
-// Numbers and labels of images: the model sums the pixels' colours.
+// Regression and multi-label classification of images: the model sums the colours of the pixels.
 TEST(Tasks, NumbersAndLabelsOfImagesArePredicted) {
   const std::string folder = scratch_folder();
   write_text(folder + "/a.bmp", scene(8));  // all pixels are 20 / 255
@@ -209,7 +208,7 @@ TEST(Tasks, ModelsWithoutALossPredictAndAreTimed) {
   const Outcome trained = run("galley-train", {recipe, "train.duration=1 step", "train.batch=2", "train.optimizer.type=sgd",
                                                "train.optimizer.lr=1", "data.train.source.type=synthetic", "-o", folder + "/run", "-q"});
   EXPECT_EQ(trained.code, 3);
-  EXPECT_NE(trained.err.find("has no loss of its own"), std::string::npos) << trained.err;
+  EXPECT_NE(trained.err.find("has no default loss"), std::string::npos) << trained.err;
 }
 
 TEST(Tasks, ModelsOfSeveralInputsBindFieldsByName) {

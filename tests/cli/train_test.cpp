@@ -1,5 +1,4 @@
-// The training tool as a user runs it: the files and JSON of the tools' contract; mistakes have their exit codes; built-in recipes are
-// valid.
+// The training tool as a user runs it: files, JSON, exit codes; built-in recipes are valid.
 
 #include <gtest/gtest.h>
 #include <xxhash.h>
@@ -80,7 +79,8 @@ TEST(Train, LeavesTheRunFolderOfTheContract) {
   EXPECT_EQ(Json::parse(evaluated.out)["samples"], 10);
 }
 
-/// Every operator computed by its definition in double: the same model within f32's rounding. On the test device, to the bit.
+/// With every operator computed by its definition in double, the model is the same within f32 rounding, and bit-identical on the test
+/// device.
 TEST(Train, OnTheReferenceBackEndGivesTheSameModel) {
   const std::string folder = scratch_folder();
   std::vector<double> losses;
@@ -97,7 +97,7 @@ TEST(Train, OnTheReferenceBackEndGivesTheSameModel) {
   EXPECT_NEAR(losses[0], losses[1], 1e-4 * losses[0]);
 }
 
-/// A network with batch norm, so that there are buffers, which the digest leaves out.
+/// A network with batch norm, whose buffers the digest excludes.
 TEST(Train, DigestIsThatOfTheParameters) {
   const std::string folder = scratch_folder();
   const std::string tiny = std::string(GALLEY_SOURCE_DIR) + "/recipes/data/tiny_synthetic.yaml";
@@ -114,7 +114,7 @@ TEST(Train, DigestIsThatOfTheParameters) {
   EXPECT_NE(digest, train("third", "2")) << "another seed differs";
 }
 
-/// Weights say for which images they are: those of validation, not the model's usual ones.
+/// Weights store the size of their images: that of validation, not the model's default.
 TEST(Train, WeightsSayWhatValidationFeeds) {
   const std::string folder = scratch_folder();
   const std::string tiny = std::string(GALLEY_SOURCE_DIR) + "/recipes/data/tiny_synthetic.yaml";
@@ -142,7 +142,7 @@ TEST_P(BadInput, HasItsExitCodeAndOneClearError) {
   EXPECT_EQ(outcome.code, GetParam().code) << outcome.err;
   EXPECT_TRUE(outcome.out.empty()) << outcome.out;
   EXPECT_NE(outcome.err.find(GetParam().message), std::string::npos) << outcome.err;
-  // The same as JSON: one object a line on stderr.
+  // With --format json, stderr has one JSON object per line.
   arguments.insert(arguments.end(), {"--format", "json"});
   const Outcome json = run("galley-train", arguments);
   EXPECT_EQ(json.code, GetParam().code);
@@ -213,7 +213,7 @@ TEST(Train, SaysWhyItCompiled) {
   EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["compilations"], compilations);
 }
 
-/// GoogLeNet's two auxiliary classifiers join its objective.
+/// GoogLeNet's objective includes its two auxiliary classifiers.
 TEST(Train, LogsThePartsOfALossOfSeveral) {
   const std::string folder = scratch_folder(), recipe = folder + "/aux.yaml";
   write_text(recipe,

@@ -1,4 +1,4 @@
-// A model that PyTorch trained: galley-evaluate finds PyTorch's numbers in its file, and galley-train goes on from it as PyTorch does.
+// A model that PyTorch trained: galley-evaluate reproduces PyTorch's metrics, and galley-train continues training as PyTorch does.
 // The files and the scale of float32 rounding come from tests/golden/train/make.py.
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ using Json = nlohmann::json;
 
 const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/train";
 
-/// The golden numbers are float64's. PyTorch's own float32 run misses them by `rounding` (1e-7 to 3e-7 of a loss), these tools by 0.4
-/// to 3.1 times that with AVX2; the factor leaves room for other instruction sets. A wrong step shows as 1e-4 and more.
+/// The golden numbers are float64. PyTorch's float32 run deviates by `rounding` (1e-7 to 3e-7 of a loss), these tools by 0.4 to 3.1 times
+/// that with AVX2; the factor leaves room for other instruction sets. A wrong step gives an error of at least 1e-4.
 constexpr double kRoundings = 16;
 
 const Json& expected() {
@@ -131,7 +131,7 @@ TEST_P(TrainedElsewhere, TrainsOnWithTheSameLosses) {
     }
     EXPECT_EQ(step, golden["losses"].size());
 
-    // Where the steps led: distance from the golden end, as a share of the way from the start; parameters and running statistics.
+    // The end of training: distance to the golden end relative to the distance from the start, for parameters and running statistics.
     const auto want = floats_of(read_tensors(kGolden + "/" + name + ".safetensors")),
                got = floats_of(read_tensors(made + "/weights.safetensors"));
     ASSERT_EQ(want.size(), got.size());
@@ -147,7 +147,7 @@ TEST_P(TrainedElsewhere, TrainsOnWithTheSameLosses) {
   }
 }
 
-/// Files need not hold every tensor: what they leave out starts where a training without them starts.
+/// Files may lack tensors; these get the initial values of training without the file.
 TEST(TrainedElsewhere, WhatAFileLeavesOutHasItsInitialValues) {
   const std::string folder = scratch_folder(), recipe = recipe_file(folder), left_out = "classifier.3.";
   const auto trained = [&](const std::string& name, const std::vector<std::string>& more) {
@@ -162,7 +162,7 @@ TEST(TrainedElsewhere, WhatAFileLeavesOutHasItsInitialValues) {
   const auto file = floats_of(read_tensors(kGolden + "/weights.safetensors"));
   int left = 0;
   for (const auto& [name, values] : loaded) {
-    if (name.find("running_") != std::string::npos) continue;  // a step moves them, whatever the learning rate
+    if (name.find("running_") != std::string::npos) continue;  // a step changes them with any learning rate
     left += name.starts_with(left_out);
     EXPECT_EQ(values, (name.starts_with(left_out) ? initial : file).at(name)) << name;
   }
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, TrainedElsewhere,
                                          std::vector<std::string>{"memory_format=channels_last", "data.train.workers=3"}),
                          [](const auto& info) { return info.index == 0 ? "Contiguous" : "ChannelsLast"; });
 
-/// The file's tensors under other names, or as other dtypes, with `data` for theirs.
+/// The tensors of the file with other names or dtypes, and with the values `data`.
 void write_tensors(const std::string& path, const Json& header, const std::string& data) {
   const std::string text = header.dump();
   const uint64_t size = text.size();
@@ -184,7 +184,7 @@ void write_tensors(const std::string& path, const Json& header, const std::strin
 
 TEST(ForeignWeights, GiveEachSampleItsLogits) {
   const std::string folder = scratch_folder();
-  // galley-predict --tensors runs no pipeline: pixels are made what the model was trained on here.
+  // galley-predict --tensors runs no pipeline, so the test preprocesses the pixels.
   const Tensors val = read_tensors(kGolden + "/val.safetensors");
   const std::vector<size_t> shape = val.header["input"]["shape"];
   const size_t begin = val.header["input"]["data_offsets"][0], plane = shape[2] * shape[3], count = shape[0] * 3 * plane;
@@ -218,7 +218,7 @@ TEST(ForeignWeights, OfDataParallelFitByTheRuleOfTheError) {
   write_tensors(file, prefixed, plain.data);
   const Outcome refused = run("galley-evaluate", {recipe, "weights=" + file});
   EXPECT_EQ(refused.code, 4);
-  // What the error shows is a piece of a recipe: it is taken as it stands.
+  // The error shows a fragment of a recipe, which is used unchanged.
   const size_t rule = refused.err.find("  weights:\n");
   ASSERT_NE(rule, std::string::npos) << refused.err;
   write_text(folder + "/rename.yaml", refused.err.substr(rule));

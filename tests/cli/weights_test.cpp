@@ -1,5 +1,5 @@
-// galley-weights as a user runs it: what it lists, shows, writes and compares; fetching from a server that is slow, dies, lies or does
-// not know ranges: a file has its name only when it is whole and right.
+// galley-weights as a user runs it: ls, show, convert, diff; fetch from a server that is slow, fails, sends wrong data or does not support
+// ranges. A file gets its name only when it is complete and correct.
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ Json json_of(const std::vector<std::string>& arguments) {
 
 Outcome weights(const std::vector<std::string>& arguments) { return run("galley-weights", arguments); }
 
-/// A folder of its own, and the user's configuration and cache in it.
+/// A separate folder that contains the user's configuration and cache.
 std::string home() {
   const std::string folder = scratch_folder();
   setenv("XDG_CONFIG_HOME", (folder + "/config").c_str(), 1);
@@ -146,7 +146,7 @@ TEST(Weights, ListsTheZooAndItsWeights) {
   EXPECT_EQ(row["model"], "resnet18");
   EXPECT_EQ(row["weights"], "IMAGENET1K_V1");
   EXPECT_EQ(row["parameters"], 11'689'512);
-  // torchvision publishes 1.814 GMACs of convolutions and the linear layer; the graph counts the other layers too.
+  // torchvision publishes 1.814 GMACs of convolutions and the linear layer; the graph also counts the other layers.
   EXPECT_NEAR(row["gflops"].get<double>(), 2 * 1.814, 0.05);
   // fvcore counts 2.48 M activations of convolutions; 1000 of the linear layer come on top.
   EXPECT_NEAR(row["activations"].get<double>(), 2.484e6, 0.01e6);
@@ -194,7 +194,7 @@ TEST(Weights, ConvertsAndComparesToTheSameValues) {
   EXPECT_EQ(Json::parse(shown["metadata"]["galley.parents"].get<std::string>())[0]["file"], kGolden + "training.pth");
   EXPECT_EQ(json_of({"verify", out})["files"][0]["complete"], true);
 
-  // Names that differ by a prefix: the rules that align them are proposed, and work.
+  // For names that differ by a prefix, the tool proposes rules that match them.
   const Json apart = json_of({"diff", out, kGolden + "nested.pth"});
   EXPECT_EQ(apart["equal"], false);
   EXPECT_EQ(apart["rename"], (Json{{"module.", ""}}));
@@ -244,7 +244,7 @@ TEST(Weights, AveragesInFloat64) {
   EXPECT_EQ(weights({"average", kGolden + "protocol2.pth", "-o", out}).code, 2);
 }
 
-/// A user's registry entry for a file that the server has.
+/// A registry entry of the user for a file on the server.
 std::string publish(const std::string& folder, const std::string& url, const std::string& hash) {
   write_text(folder + "/config/galley/weights/tiny.yaml",
              "model: tiny\ndefault: V1\nentries: [{name: V1, url: \"" + url + "\", sha256: \"" + hash + "\"}]\n");
@@ -263,7 +263,7 @@ TEST(Fetch, WholeResumedAndVerified) {
     EXPECT_EQ(read_text(file), body);
     EXPECT_FALSE(std::filesystem::exists(file + ".part"));
     EXPECT_EQ(json_of({"fetch", "tiny/V1"})["files"][0]["result"], "here already");
-    EXPECT_EQ(server.requests, 1) << "what is here is not asked for";
+    EXPECT_EQ(server.requests, 1) << "an existing file is not requested";
     EXPECT_EQ(json_of({"show", "tiny/V1"})["tensors"].size(), 12u);
     EXPECT_EQ(json_of({"verify", "tiny/V1"})["files"][0]["complete"], true);
     write_text(file, body + "x");
@@ -297,7 +297,7 @@ TEST(Fetch, WholeResumedAndVerified) {
     EXPECT_EQ(weights({"fetch", "tiny"}).code, 0);
     EXPECT_EQ(read_text(file), body);
     EXPECT_EQ(server.sent, 0u);
-    // A part that is longer than the file is of something else.
+    // A partial file that is longer than the file belongs to something else.
     std::filesystem::remove(file);
     write_text(file + ".part", body + body);
     EXPECT_EQ(weights({"fetch", "tiny"}).code, 0);
@@ -321,7 +321,7 @@ TEST(Fetch, RefusesAndExplains) {
     EXPECT_EQ(weights({"fetch", "tiny"}).code, 7);
     EXPECT_FALSE(std::filesystem::exists(file));
   }
-  // Offline: nobody listens there any more.
+  // Offline: the server no longer listens.
   const Outcome offline = weights({"fetch", "tiny", "--format", "json"});
   EXPECT_EQ(offline.code, 7);
   EXPECT_EQ(offline.out, "");
@@ -335,7 +335,7 @@ TEST(Fetch, RefusesAndExplains) {
   // A redirection to a local file is not followed.
   publish(folder, "gopher://127.0.0.1/x", hash);
   EXPECT_EQ(weights({"fetch", "tiny"}).code, 7);
-  // Put there by hand, it is used.
+  // A file that the user puts there is used.
   publish(folder, "http://127.0.0.1:9/tiny.pth", hash);
   write_text(file, body);
   EXPECT_EQ(weights({"fetch", "tiny"}).code, 0);
@@ -366,7 +366,7 @@ TEST(Fetch, KilledWhileFetchingLeavesNoFile) {
 
 TEST(Weights, RecipesNamePublishedWeights) {
   const std::string folder = home();
-  // A model and its weights, as a user publishes them to himself.
+  // A model and its weights in a registry of the user.
   write_text(folder + "/mlp.yaml",
              "recipe: 1\nname: a\nmodel: {type: mlp, num_classes: 4}\ndata:\n  train: {source: {type: synthetic, samples: 8}, workers: 1}\n"
              "  val: {source: {type: synthetic, samples: 8}, batch: 4}\ntrain: {duration: 2 steps, batch: 4, optimizer: {type: sgd, lr: "

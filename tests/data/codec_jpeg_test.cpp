@@ -1,5 +1,5 @@
-// JPEGs as writers leave them: what changes no pixel is read and noted; where data is missing the file is refused. The reference for the
-// pixels is the intact file.
+// JPEGs that deviate from the format: deviations that change no pixel are accepted and reported; files with missing data are rejected. The
+// intact file is the reference for the pixels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr int kHeight = 37, kWidth = 45;  // no multiples of a block
+constexpr int kHeight = 37, kWidth = 45;  // not multiples of the block size
 
 struct Form {
   const char* name;
@@ -42,7 +42,7 @@ Bytes encoded(const test::JpegForm& form) {
 }
 
 struct Result {
-  std::string refused;  // the cause, "" where it was decoded
+  std::string refused;  // the cause; "" if the file was decoded
   Irregularity irregularity;
   Image image;
 };
@@ -63,7 +63,7 @@ bool same_pixels(const Image& a, const Image& b) {
          std::equal(a.as<uint8_t>(), a.as<uint8_t>() + a.area() * a.channels(), b.as<uint8_t>());
 }
 
-/// Offsets of all markers after the first, restart markers too. Within a scan FF 00 is data.
+/// Offsets of all markers after the first, including restart markers. In a scan, FF 00 is data.
 std::vector<size_t> markers(const Bytes& file) {
   std::vector<size_t> result;
   const auto at = [&](size_t i) { return std::to_integer<unsigned>(file[i]); };
@@ -95,7 +95,7 @@ size_t first_scan_of(const Bytes& file) {
 
 Bytes with_inserted(Bytes file, size_t at, size_t count) {
   Bytes extra(count);
-  for (size_t i = 0; i < count; ++i) extra[i] = static_cast<std::byte>(i * 37 % 0xFF);  // never FF, with which a marker begins
+  for (size_t i = 0; i < count; ++i) extra[i] = static_cast<std::byte>(i * 37 % 0xFF);  // never FF, the first byte of a marker
   file.insert(file.begin() + static_cast<std::ptrdiff_t>(at), extra.begin(), extra.end());
   return file;
 }
@@ -137,7 +137,7 @@ TEST(Jpeg, ExtraneousBytesBeforeAnyMarkerAreSkipped) {
     const Bytes file = encoded(form.form);
     const Image intact = decode(file).image;
     std::vector<size_t> places = markers(file);
-    places.erase(places.begin());  // a file that does not begin with FF D8 FF is not a JPEG, to Pillow neither
+    places.erase(places.begin());  // a file that does not begin with FF D8 FF is not a JPEG, for Pillow as well
     ASSERT_GE(places.size(), 4u);
     const size_t first_scan = first_scan_of(file);
     for (const size_t place : places) {
@@ -145,13 +145,13 @@ TEST(Jpeg, ExtraneousBytesBeforeAnyMarkerAreSkipped) {
         const Result result = decode(with_inserted(file, place, count));
         ASSERT_EQ(result.refused, "") << count << " bytes at " << place;
         EXPECT_TRUE(same_pixels(result.image, intact)) << count << " bytes at " << place;
-        // The bit reader fills 64 bits: fewer bytes than that, after a scan's data, go unnoticed.
+        // The bit reader reads 64 bits ahead, so fewer additional bytes after the data of a scan are not detected.
         if (count < 8 && place > first_scan && result.irregularity.kind.empty()) continue;
         EXPECT_EQ(result.irregularity.kind, "extraneous bytes");
         EXPECT_EQ(result.irregularity.message, "x.jpg: JPEG deviates from the format but was read in full: extraneous bytes");
       }
     }
-    // Several places, and no end marker either; bytes after the end marker are another file's.
+    // Several faults together with a missing end marker. Bytes after the end marker do not belong to the file.
     Bytes several = with_inserted(with_inserted(file, places.back(), 15), places.front(), 6);
     several.erase(several.end() - 2, several.end());
     const Result result = decode(several);

@@ -1,4 +1,4 @@
-// Image files: pixels as Pillow decodes them; damage is refused.
+// Image files: pixels equal Pillow's; damaged files are rejected.
 #include "libcore/data/codec.h"
 
 #include <zlib.h>
@@ -12,7 +12,7 @@ namespace {
 
 Image decode(std::span<const std::byte> file, ColorMode mode = ColorMode::kRgb) { return decode_image(file, mode, "test file"); }
 
-/// The cause under which a file is refused; "" where it is accepted.
+/// The cause of the rejection; "" if the file is accepted.
 std::string refusal(std::span<const std::byte> file) {
   try {
     decode(file);
@@ -58,7 +58,7 @@ TEST(Decode, EveryTruncationIsRefused) {
       const std::string cause = refusal(std::span(file).first(file.size() * percent / 100));
       EXPECT_NE(cause, "") << name << " cut at " << percent << " %";
     }
-    // Of a JPEG that is half of the end marker: no data (codec_jpeg_test).
+    // The last byte of a JPEG is half of the end marker, not data (codec_jpeg_test).
     const size_t lost = std::string_view(name).starts_with("jpeg") ? 3 : 1;
     EXPECT_NE(refusal(std::span(file).first(file.size() - lost)), "") << name << " without its last bytes";
   }
@@ -77,7 +77,7 @@ TEST(Decode, EveryPngBitFlipIsRefused) {
 }
 
 TEST(Decode, DamagedBytesNeverCrash) {
-  // What JPEG and BMP cannot notice is accepted; under a sanitizer this test is about memory.
+  // JPEG and BMP cannot detect all damage; then the file is accepted. With a sanitizer, this test checks memory accesses.
   for (const char* name : {"jpeg 420", "jpeg progressive", "jpeg cmyk", "bmp 24", "bmp 8"}) {
     const std::vector<std::byte>& original = golden(cat("file ", name)).data;
     int refused = 0;
@@ -102,7 +102,7 @@ void put_chunk(std::vector<std::byte>& file, const std::string& type, const std:
   put(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&file[start]), static_cast<uInt>(data.size() + 4))));
 }
 
-/// A PNG with correct checksums that claims a size and holds `raw` bytes of zeros, compressed.
+/// A PNG with correct checksums that claims a size and contains `raw` bytes of zeros, compressed.
 std::vector<std::byte> forged_png(uint32_t width, uint32_t height, size_t raw) {
   std::vector<std::byte> file;
   for (const char c : {'\x89', 'P', 'N', 'G', '\r', '\n', '\x1a', '\n'}) file.push_back(static_cast<std::byte>(c));

@@ -1,5 +1,5 @@
 #pragma once
-// Files that the tests of this room write: images, tar archives, IDX files.
+// Writes files for the tests of this room: images, tar archives, IDX files.
 
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ struct TarEntry {
   std::string link = "";
 };
 
-/// A tar archive written from the format's definition (POSIX ustar), not by the library that reads it.
+/// A tar archive, written by the definition of the format (POSIX ustar) without the library that reads it.
 inline std::string tar_of(const std::vector<TarEntry>& entries, int end_blocks = 2) {
   std::string archive;
   for (const TarEntry& entry : entries) {

@@ -63,7 +63,7 @@ inline const Golden& golden(const std::string& name) {
   return found->second;
 }
 
-/// How far two images are apart.
+/// The difference of two images.
 struct Difference {
   double largest = 0;
   double share = 0;  ///< Of the values, those that differ at all.

@@ -1,4 +1,4 @@
-// The loader's laws: the same bits for any number of workers and from any start, each sample once, exact counts of damaged ones.
+// Laws of the loader: bit-identical batches for any number of workers and any start, each sample once, exact counts of damaged samples.
 #include "libcore/data/loader.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ Component component(std::string type, T params) {
   return result;
 }
 
-/// Images whose every pixel is their index; some are damaged.
+/// Images whose pixels equal their index; some are damaged.
 class NumberedSource : public Source {
  public:
   explicit NumberedSource(int64_t size, std::set<int64_t> bad = {}, int64_t classes = 10, std::set<int64_t> irregular = {})
@@ -152,7 +152,7 @@ TEST(DataLoader, OnePassDeliversEachSampleExactlyOnce) {
     Delivered all = run(loader, 100);
     EXPECT_EQ(all.inputs.size(), 7u);
     EXPECT_EQ(all.valid.back(), 5);
-    // Padding: the shape stays, inputs are zeros, labels are ignored by the loss.
+    // Padding keeps the shape; inputs are zeros, and the loss ignores the labels.
     EXPECT_EQ(all.inputs.back().shape()[0], 8);
     EXPECT_EQ(all.labels.back().data_as<int64_t>()[5], -100);
     EXPECT_EQ(all.inputs.back().data_as<float>()[5 * 90 + 7], 0.0f);
@@ -284,7 +284,7 @@ TEST(DataLoader, ReportsUnreadableAndIrregularSamplesByTheirRow) {
       const int64_t row_values = batch->input().elements() / 8;
       for (int64_t row = 0; row < batch->valid; ++row, ++rows) {
         const int64_t index = batch->indices[static_cast<size_t>(row)];
-        EXPECT_EQ(index, rows % 53);  // nothing takes another's place
+        EXPECT_EQ(index, rows % 53);  // no sample is replaced
         const auto missing = batch->unreadable.find(row), note = batch->irregular.find(row);
         ASSERT_EQ(missing != batch->unreadable.end(), bad.contains(index)) << index;
         ASSERT_EQ(note != batch->irregular.end(), irregular.contains(index)) << index;
@@ -302,7 +302,7 @@ TEST(DataLoader, ReportsUnreadableAndIrregularSamplesByTheirRow) {
     }
     EXPECT_EQ(rows, 106);
     EXPECT_EQ(loader.skips().skipped, 0);
-    EXPECT_EQ(loader.irregular().samples, 6);  // three an epoch; the sample that the buffers are made after is not counted twice
+    EXPECT_EQ(loader.irregular().samples, 6);  // three per epoch; the sample that determines the buffers is not counted twice
     EXPECT_EQ(loader.irregular().kinds.at("even").count, 2);
     EXPECT_EQ(loader.irregular().kinds.at("odd").count, 4);
     EXPECT_EQ(loader.irregular().kinds.at("odd").first, "numbered[5]: irregular");
@@ -328,7 +328,7 @@ TEST(DataLoader, FailsAtTheFirstDamagedSampleAndNamesIt) {
       EXPECT_NE(error.message().find("numbered[18]"), std::string::npos) << error.message();
       EXPECT_EQ(error.code(), ErrorCode::kInput);
     }
-    EXPECT_NE(loader.next(), nullptr);  // a caller that goes on sees the next batch
+    EXPECT_NE(loader.next(), nullptr);  // a caller that continues gets the next batch
   }
   LoaderOptions options = options_of(8, LastBatchRule::kKeep, 0);
   options.on_error = OnErrorRule::kSkip;
@@ -370,7 +370,7 @@ TEST(DataLoader, ReadsAheadNoFurtherThanPrefetch) {
   options.prefetch = 3;
   DataLoader loader(source, Pipeline({}), {}, options);
   for (int i = 0; i < 5; ++i) loader.next();
-  // Five delivered (one still held) and three ahead, and the first sample once more to learn the shape.
+  // Five delivered (one still held), three prefetched, and the first sample again to determine the shape.
   EXPECT_LE(source->reads, (5 + 3) * 10 + 1);
   EXPECT_EQ(loader.buffer_bytes(), 4 * (10 * 90 * 4 + 10 * 8));
 }
@@ -552,12 +552,12 @@ TEST(BatchTransforms, MixNeighboursWithTheirLabels) {
         const int64_t other = (n + 2) % 3;
         EXPECT_NEAR(y.at({n, n}), share, 1e-6);
         EXPECT_NEAR(y.at({n, other}), 1 - share, 1e-6);
-        // The image's mean is mixed by the same share; float sums of 96 values up to 100.
+        // The mean of the image is mixed with the same share; float sums of 96 values up to 100.
         double mean = 0;
         for (int64_t i = 0; i < 96; ++i) mean += static_cast<double>(x.data_as<float>()[n * 96 + i]) / 96;
         EXPECT_NEAR(mean, share * values[n] + (1 - share) * values[other], 1e-4);
       }
-      EXPECT_EQ(x.at({3, 1, 1, 1}), 0) << "a row behind the valid ones was touched";
+      EXPECT_EQ(x.at({3, 1, 1, 1}), 0) << "a row after the valid ones was changed";
       EXPECT_EQ(y.at({3, 3}), 0);
     }
     EXPECT_GT(mixed, 30);

@@ -1,4 +1,4 @@
-// Sources: the samples, labels and names that files hold, and the errors of files that are wrong.
+// Sources: samples, labels and names in files, and errors of invalid files.
 #include <zlib.h>
 
 #include <set>
@@ -194,7 +194,7 @@ TEST(TarSource, HostileArchivesAreErrors) {
   expect_mentions(error(tar_of({{"cat/1.bmp", image}}) + tar_of({{"cat/2.bmp", image}})), {"concatenated"});
   expect_mentions(error(std::string(2000, 'x')), {"a.tar"});
 
-  // A header that claims more than the archive holds, with a correct checksum.
+  // A header that claims more bytes than the archive has, with a correct checksum.
   const std::string whole = tar_of({{"cat/1.bmp", image}, {"dog/2.bmp", image}});
   for (size_t size = 1; size < whole.size() - 512; size += 101)
     EXPECT_NE(error(whole.substr(0, size)), "") << size << " of " << whole.size() << " bytes";
@@ -390,7 +390,7 @@ TEST(SyntheticSource, IsAFunctionOfSeedAndIndex) {
   EXPECT_EQ(std::get<Tensor>(*sample.find("input")).str(), "i64 [7] contiguous");
 }
 
-/// A PNG of one value a pixel, rows packed into `bits`, unfiltered: from the format's definition (PNG, third edition, sections 5 and 7).
+/// An unfiltered PNG with one value of `bits` bits per pixel, by the definition of the format (PNG, third edition, sections 5 and 7).
 std::string png_of(int bits, bool palette, int width, const std::vector<int>& values) {
   const auto number = [](uint32_t value) {
     std::string text;

@@ -1,5 +1,5 @@
-// Laws of text: tokens are characters or bytes and come back as the same text; a tokenizer's line of text makes the same tokenizer; every
-// token but the first is a label exactly once, and follows its input; what is wrong with a text is said with its place.
+// Laws of text: tokens are characters or bytes and decode to the same text; a tokenizer survives a round trip through text; every token
+// except the first is a label exactly once, after its input; errors in a text have their place.
 
 #include "libcore/data/loader.h"
 #include "libcore/data/sources.h"
@@ -77,7 +77,7 @@ TEST(Tokenizer, WhatIsWrongIsSaidWithItsPlace) {
   };
   says("ab\nabba€", {"text:2:5:", "'€' (U+20AC)", "vocabulary's 3"});
   says("a\x07", {"text:1:2:", "U+0007"});
-  // Not UTF-8: a lone continuation, a cut character, an overlong form, a surrogate, a number too large, a byte that begins nothing.
+  // Not UTF-8: a lone continuation, an incomplete character, an overlong form, a surrogate, a number too large, an invalid first byte.
   for (const char* bad : {"\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF", "\xE2\x28\xA1"}) {
     says(std::string("a\nb") + bad, {"text:2:2:", "at 3 is not UTF-8"});
   }
@@ -151,7 +151,7 @@ std::vector<std::vector<int64_t>> batches_of(const std::shared_ptr<const Source>
       const int64_t *input = batch->input().data_as<int64_t>() + n * 3, *label = batch->label().data_as<int64_t>() + n * 3;
       if (n >= batch->valid) {
         EXPECT_EQ(std::vector<int64_t>(label, label + 3), (std::vector<int64_t>{-100, -100, -100}))
-            << "rows behind the valid ones do not count";
+            << "rows after the valid ones do not count";
       } else {
         rows.emplace_back(input, input + 3);
       }

@@ -1,4 +1,4 @@
-// Transforms against torchvision's tensor path (golden files), and the laws of the random ones.
+// Transforms against torchvision's tensor path (golden files), and laws of random transforms.
 #include "libcore/data/transform.h"
 
 #include <sstream>
@@ -19,7 +19,7 @@ const Image& float_photo() {
   return image;
 }
 
-/// Words of a golden's name.
+/// The words in the name of a golden image.
 std::vector<std::string> words(const std::string& name) {
   std::istringstream in(name);
   std::vector<std::string> result;
@@ -69,7 +69,7 @@ TEST(Resize, EqualsBothOnFullContrast) {
   const int count = for_goldens("edges b", [&](const auto& word, const Golden& want, const std::string& name) {
     const Interpolation mode = word[1] == "bicubic" ? Interpolation::kBicubic : Interpolation::kBilinear;
     const ResizeBackend backend = word[4] == "pillow" ? ResizeBackend::kPillow : ResizeBackend::kTensor;
-    // Pillow rounds between its passes; of two levels alone, many means are exact halves, which either may round the other way.
+    // Pillow rounds between its passes. Many means of two levels are exact halves, which may round either way.
     expect_near(resize(edges, {std::stoll(word[2]), std::stoll(word[3]), mode, true, backend}), want,
                 {1, backend == ResizeBackend::kPillow ? 0.25 : 0.03}, name);
   });
@@ -144,7 +144,7 @@ TEST(Flip, EqualsTorchvision) {
 
 TEST(Color, EqualsTorchvision) {
   // Same arithmetic in float; where a product lands within rounding of an integer, truncation to u8 may differ by one level.
-  // Hue takes some twenty roundings, so a hundredth of the values may.
+  // Hue needs about twenty roundings, so 1 % of the values may differ.
   const std::map<std::string, void (*)(Image&, double)> adjust{{"brightness", adjust_brightness},
                                                                {"contrast", adjust_contrast},
                                                                {"saturation", adjust_saturation},
@@ -185,9 +185,9 @@ TEST(ToDtype, EqualsTorchvision) {
 }
 
 TEST(AutoAugment, OperationsEqualTorchvision) {
-  // Moves: the grid is computed in float there and in double here, so a sample that falls on the border between two pixels may take
-  // the other one: at most 0.5 % of the pixels. Bilinear: one level where a sum is near a half, which a shear by a quarter makes
-  // frequent. Colours: as in Color.
+  // Geometric items: torchvision computes the grid in float, Galley in double, so a sample on the border between two pixels may use
+  // the other one: at most 0.5 % of the pixels. Bilinear: one level if a sum is near a half, which is frequent for a shear by a
+  // quarter. Colours: as in Color.
   const int count = for_goldens("augment ", [&](const auto& word, const Golden& want, const std::string& name) {
     Image image = photo();
     const bool moves = word[1].starts_with("Shear") || word[1].starts_with("Translate") || word[1] == "Rotate";
@@ -308,7 +308,7 @@ TEST(RandomErasing, ErasesOneRectangleOfTheDrawnArea) {
       }
     ASSERT_GT(erased, 0) << i;
     EXPECT_EQ(erased, (bottom - top + 1) * (right - left + 1)) << i;
-    // 0.02 .. 0.33 of 1073 pixels, the edges rounded to whole pixels.
+    // 0.02..0.33 of 1073 pixels, with edges rounded to whole pixels.
     EXPECT_GE(erased, 8) << i;
     EXPECT_LE(erased, 400) << i;
   }
@@ -381,7 +381,7 @@ TEST(Field, NamesTheImageThatAnItemChanges) {
   EXPECT_EQ(sample.image()->as<uint8_t>()[0], 1);
   EXPECT_EQ(std::get<Image>(*sample.find("mask")).as<uint8_t>()[0], 4);
   EXPECT_EQ(std::get<Image>(*sample.find("mask")).as<uint8_t>()[1], 3);
-  // Samples without the field, or with something else there.
+  // Samples without the field, or with another kind of field.
   EXPECT_THROW(pipeline.fields({image_field(1), label_field()}), Error);
   EXPECT_THROW(pipeline.fields({image_field(1), {.name = "mask", .kind = FieldKind::kClass, .dtype = DType::kI64}}), Error);
 }
@@ -398,7 +398,7 @@ constexpr int64_t kSide = 24;
 
 FieldType mask_field() { return {.name = "label", .kind = FieldKind::kMask, .dtype = DType::kI64, .sample = {kSide, kSide}, .classes = 4}; }
 
-/// An image whose pixels are 10, 60, 110 or 160, in blobs, and the mask of their classes 0 .. 3.
+/// An image with areas of the values 10, 60, 110 and 160, and the mask of their classes 0..3.
 Sample colored_classes() {
   Image image(DType::kU8, kSide, kSide, 1), mask(DType::kU8, kSide, kSide, 1);
   for (int64_t i = 0; i < kSide * kSide; ++i) {
@@ -430,7 +430,7 @@ TEST(Masks, FollowTheirImageWithTheSameNumbers) {
   for (const Component& component :
        {item("resize", resize), item("center_crop", center), item("pad", pad), item("random_crop", crop), item("random_resized_crop", part),
         item("random_horizontal_flip", flip), item("random_vertical_flip", turn)}) {
-    // The image by its nearest pixels shows the mask's classes exactly.
+    // With nearest-neighbour interpolation, the pixels of the image correspond exactly to the classes of the mask.
     Component nearest = component;
     if (auto* params = dynamic_cast<Resize*>(nearest.params.get())) params->interpolation = Interpolation::kNearest;
     if (auto* params = dynamic_cast<RandomResizedCrop*>(nearest.params.get())) params->interpolation = Interpolation::kNearest;
@@ -445,7 +445,7 @@ TEST(Masks, FollowTheirImageWithTheSameNumbers) {
       EXPECT_EQ(types[1].sample, (std::vector<int64_t>{mask.height(), mask.width()})) << component.type;
       ASSERT_EQ(image.area(), mask.area()) << component.type;
       for (int64_t i = 0; i < mask.area(); ++i) {
-        const int pixel = image.as<uint8_t>()[i];  // 0: new
+        const int pixel = image.as<uint8_t>()[i];  // 0: filled in
         ASSERT_EQ(mask.as<uint8_t>()[i], pixel == 0 ? Mask::kNoClass : (pixel - 10) / 50) << component.type << " pixel " << i;
       }
       EXPECT_TRUE(bit_equal(std::get<Mask>(*smoothed.find("label")).classes.to_tensor(), mask.to_tensor()))
@@ -454,7 +454,7 @@ TEST(Masks, FollowTheirImageWithTheSameNumbers) {
   }
 }
 
-/// A mask whose pixel (y, x) is 16 y + x, as an image of 12 x 16 pixels beside it.
+/// A mask whose pixel (y, x) is 16 y + x, with an image of 12 x 16 pixels.
 Sample numbered_pixels() {
   Image image(DType::kU8, 12, 16, 1);
   for (int64_t i = 0; i < image.area(); ++i) image.as<uint8_t>()[i] = static_cast<uint8_t>(i);
@@ -464,8 +464,8 @@ Sample numbered_pixels() {
   return sample;
 }
 
-/// Where the pipeline's grid puts a pixel of the original, the transformed mask shows that pixel, or one at most `off` rows and columns
-/// away; and where the grid puts none, no pixel of the mask shows it.
+/// At the position that the pipeline's grid gives a pixel of the original, the transformed mask shows that pixel, or one at most `off` rows
+/// and columns away. A pixel without a position is not in the mask.
 void expect_grid_follows(const std::vector<Component>& items, double off = 0) {
   const Pipeline pipeline(items);
   for (int64_t index = 0; index < 20; ++index) {
@@ -526,7 +526,7 @@ TEST(PixelGrid, LiesWhereMasksAreMovedTo) {
                                                                                  {resize_item, center_item, flip_item},
                                                                                  {flip_item, crop_item, turn_item, pad_item, resize_item}})
     expect_grid_follows(items);
-  // A mask that is made smaller shows one of the pixels that share a place.
+  // A reduced mask shows one of the pixels with the same position.
   Resize half;
   half.size = {6, 8};
   expect_grid_follows({item("resize", half)}, 1);
@@ -534,7 +534,7 @@ TEST(PixelGrid, LiesWhereMasksAreMovedTo) {
   part.size = {6};
   part.scale = {0.3, 0.9};
   expect_grid_follows({item("random_resized_crop", part)}, 3);
-  // Edges that are repeated are not the image: only its own place counts.
+  // Repeated edges are not part of the image; only the original position counts.
   const std::optional<PixelGrid> grid = Pipeline({item("random_crop", whole)}).grid(12, 16, {});
   ASSERT_TRUE(grid);
   EXPECT_EQ(grid->row_at(11) - grid->row_at(0), 11);
@@ -619,7 +619,7 @@ TEST(Rename, MovesAFieldAndRefusesNamesThatDoNotFit) {
   EXPECT_THROW(pipeline.fields({image_field(1)}), Error);
   rename.to = "input";
   EXPECT_THROW(Pipeline({item("rename", rename)}).fields({image_field(1), mask_field()}), Error);
-  // Prediction has the image alone: items of other fields are left out.
+  // Prediction has only the image; items of other fields are skipped.
   Resize resize;
   resize.size = {8};
   Resize mask_alone = resize;

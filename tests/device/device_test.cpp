@@ -1,4 +1,4 @@
-// What every device promises, on the host's and on the sim device; and what the sim device is for: it finds host reads of device memory and
+// Laws of every device, on the host and the sim device; and the checks of the sim device, which detects host reads of device memory and
 // missing events.
 
 #include "libcore/device/device.h"
@@ -20,7 +20,7 @@
 namespace galley {
 namespace {
 
-/// Memory for the life of a test.
+/// Memory during a test.
 class Block {
  public:
   Block(Memory& memory, int64_t bytes, int64_t alignment = 64)
@@ -100,7 +100,7 @@ TEST_P(Devices, EventsOrderStreamsAndTellTime) {
   const std::unique_ptr<Event> begin = device().make_event(), end = device().make_event();
   EXPECT_TRUE(begin->done()) << "never recorded";
   EXPECT_EQ(begin->time_ns(), 0);
-  second->wait(*begin);  // of an event that was never recorded: at once
+  second->wait(*begin);  // an event that was never recorded does not block
   const Block block(device().memory(), 64);
   first->record(*begin);
   first->fill(block.address(), 1, 64);
@@ -150,7 +150,7 @@ TEST(SimDevice, ErrorsSurfaceAtTheNextSynchronize) {
     throw std::runtime_error("second");
   });
   stream->record(*event);
-  event->synchronize();  // reached, and without the error
+  event->synchronize();  // the event was reached, and does not report the error
   other->synchronize();
   try {
     stream->synchronize();
@@ -159,14 +159,14 @@ TEST(SimDevice, ErrorsSurfaceAtTheNextSynchronize) {
     EXPECT_STREQ(error.what(), "first");
   }
   EXPECT_TRUE(dropped);
-  stream->synchronize();  // told once
+  stream->synchronize();  // the error is reported once
   bool runs = false;
   sim_enqueue(*stream, [&] { runs = true; });
   stream->synchronize();
   EXPECT_TRUE(runs);
 }
 
-/// What a second stream reads of memory that the first writes after a while; with the event that orders them, or without.
+/// The value that a second stream reads from memory that the first writes after a delay; with or without an event that orders them.
 unsigned char read_across_streams(bool with_event) {
   const std::unique_ptr<Stream> writer = sim_device().make_stream(), reader = sim_device().make_stream();
   const std::unique_ptr<Event> written = sim_device().make_event();

@@ -1,4 +1,4 @@
-// An image file, on any bytes: an Error (BadSample) or an image within the limits.
+// Decoder of image files: any bytes give an Error (BadSample) or an image within the limits.
 
 #include <cstdint>
 #include <cstdlib>

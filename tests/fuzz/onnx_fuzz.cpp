@@ -1,4 +1,4 @@
-// The records of an ONNX file, on any bytes: an Error or a model in which every tensor lies inside the file.
+// Parser of ONNX files: any bytes give an Error or a model in which every tensor lies inside the file.
 
 #include <cstdlib>
 

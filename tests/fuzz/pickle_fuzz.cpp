@@ -1,6 +1,6 @@
-// Files of torch.save, on any bytes: an Error, or a table in which every tensor lies inside its storage and every storage inside
-// the file. One input is tried three times: as a file, as the data.pkl of a true archive (so that the fuzzer need not learn
-// checksums), and as the object of the older form.
+// Parser of torch.save files: any bytes give an Error, or a table in which every tensor lies inside its storage and every storage inside
+// the file. Each input is parsed three times: as a file, as the data.pkl of a valid archive (so that the fuzzer need not learn
+// checksums), and as the object of the older format.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// The header of a safetensors file, on any bytes: an Error or a table in which every tensor lies inside the file, without
-// overlap. The mutator keeps the length field true, so that most inputs reach the JSON.
+// Parser of safetensors headers: any bytes give an Error or a table in which every tensor lies inside the file, without overlap. The
+// mutator keeps the length field correct, so that most inputs reach the JSON parser.
 
 #include <cstdlib>
 #include <cstring>

@@ -1,4 +1,4 @@
-// The members of a tar archive, on any bytes: an Error or members whose data lies inside the archive.
+// Parser of tar archives: any bytes give an Error or members whose data lies inside the archive.
 
 #include <cstdint>
 #include <cstdlib>

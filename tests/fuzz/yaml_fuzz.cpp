@@ -1,4 +1,4 @@
-// Recipe text, on any bytes: an Error or a tree, and what is accepted is written as YAML that reads back to the same tree.
+// Parser of recipes: any bytes give an Error or a tree, and each tree is written as YAML that reads back to the same tree.
 
 #include <cstdint>
 #include <cstdlib>
@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const std::string text = galley::emit_yaml(tree, {.escape_dollars = false});
-  // Aliases written out may pass the bound on the length of a text; all else must read back.
+  // Expanded aliases may exceed the limit of the text length; all other trees must read back.
   if (text.size() > (1u << 19)) return 0;
   if (!(galley::parse_yaml(source_of(text)) == tree)) std::abort();
   return 0;

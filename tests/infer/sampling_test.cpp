@@ -1,5 +1,5 @@
-// Laws: filters keep the tokens that their definitions name; drawn tokens have the softmax's frequencies; a draw depends on its key only;
-// text is shown once no later byte can change it.
+// Laws: filters keep the tokens of their definitions; sampled tokens have the frequencies of the softmax; a sample depends only on its key;
+// text is output as soon as no later byte can change it.
 
 #include "libcore/infer/sampling.h"
 
@@ -60,7 +60,7 @@ TEST(Sampling, FiltersKeepWhatTheyName) {
   EXPECT_EQ(tokens({.top_p = 0.8}), (std::set<int64_t>{0, 3, 4}));
   EXPECT_EQ(tokens({.min_p = 0.2}), (std::set<int64_t>{0, 3, 4}));
   EXPECT_EQ(tokens({.min_p = 0.6}), (std::set<int64_t>{3}));
-  // top_p applies to what top_k left: of 2/3 and 1/3 the first is enough.
+  // top_p applies to the tokens that top_k keeps: of 2/3 and 1/3 the first is enough.
   EXPECT_EQ(tokens({.top_k = 2, .top_p = 0.6}), (std::set<int64_t>{3}));
 }
 

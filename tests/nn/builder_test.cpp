@@ -1,5 +1,5 @@
-// Laws: a layer's parameters are named by its path; training and evaluation differ where PyTorch's do; random nodes have streams of
-// their own; wrong use is an error that names the layer.
+// Laws: the path of a layer names its parameters; training and evaluation differ as in PyTorch; each random node has its own stream; wrong
+// use is an error that names the layer.
 #include "libcore/nn/builder.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Law: every family of torchvision trains: its compiled step in f32 starts at the golden loss, and updates by SGD change the loss of the
-// same batch.
+// Law: every family of torchvision trains: its compiled step in f32 starts at the golden loss, and SGD updates change the loss of the same
+// batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -61,7 +61,7 @@ class RandomTraining : public testing::TestWithParam<GoldenModel> {};
 
 TEST_P(CompiledTraining, StartsAtTheGoldenLoss) {
   const std::vector<double> losses = two_steps(GetParam());
-  // Batch norms over two to eight values multiply the rounding of f32 (6e-8) by up to 1e4 on the way.
+  // Batch norms over two to eight values amplify the rounding of f32 (6e-8) by up to 1e4.
   const double want = read_golden(GetParam().file).at("loss").values[0];
   EXPECT_TRUE(std::fabs(losses[0] - want) <= 1e-3 * want) << losses[0] << ", golden " << want;
   EXPECT_TRUE(std::isfinite(losses[1]));
@@ -70,7 +70,7 @@ TEST_P(CompiledTraining, StartsAtTheGoldenLoss) {
 
 TEST_P(CompiledTraining, InBf16StartsNearTheGoldenLoss) {
   const std::vector<double> narrow = two_steps(GetParam(), DType::kBF16), wide = two_steps(GetParam());
-  // Batch norms over two to eight values multiply the rounding of bf16 (4e-3) too: most are within 1 %, shufflenet is at 9 %.
+  // Batch norms over two to eight values also amplify the rounding of bf16 (4e-3): most models are within 1 %, shufflenet is at 9 %.
   EXPECT_TRUE(std::fabs(narrow[0] - wide[0]) <= 0.15 * wide[0]) << narrow[0] << ", in f32 " << wide[0];
   EXPECT_NE(narrow[0], wide[0]);
   EXPECT_TRUE(std::isfinite(narrow[1]));
@@ -89,9 +89,9 @@ std::vector<GoldenModel> only(const std::function<bool(const std::string&)>& wan
   std::erase_if(list, [&](const GoldenModel& golden) { return !wanted(golden.file); });
   return list;
 }
-/// One small member a family; the families that other tests train are left out. So is Inception-v3: its last batch norms are over two
-/// values here, and the rounding of float32 moves the loss by up to 1 % (PyTorch's by 0.1 %); published_test.cpp has its training pass at
-/// full size.
+/// One small member per family, except families that other tests train. Also without Inception-v3: its last batch norms are over two values
+/// here, and the rounding of float32 changes the loss by up to 1 % (PyTorch's by 0.1 %); published_test.cpp has its training pass at full
+/// size.
 std::vector<GoldenModel> families() {
   return only([](const std::string& file) { return file.ends_with("_reduced") && !file.starts_with("inception"); });
 }

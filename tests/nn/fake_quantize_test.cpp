@@ -1,5 +1,5 @@
-// Quantization-aware training as a rewrite of graphs, on the reference: it rounds what conversion makes integers, trains by the
-// straight-through rule, and with batch norms frozen computes the very numbers of the evaluated model.
+// Quantization-aware training as a graph rewrite, on the reference: it rounds the values that conversion makes integers, uses
+// straight-through gradients, and with frozen batch norms computes exactly the numbers of the evaluated model.
 
 #include "libcore/passes/fake_quantize.h"
 
@@ -27,8 +27,8 @@ using Results = std::map<ValueId, RefArray>;
 
 constexpr int64_t kBatch = 4;
 
-/// Depthwise, residual, squeeze-excite, a table, both pools, a concat, two linear layers; dropout in training alone. `smooth`: no maxima,
-/// where rounding makes ties, which have no derivative.
+/// Depthwise, residual, squeeze-excite, a table, both pools, a concat, two linear layers; dropout only in training. `smooth`: no maxima,
+/// since rounding makes ties, which have no derivative.
 struct Captured {
   Graph graph;
   ValueId output = kNoValue;
@@ -73,7 +73,7 @@ Graph fused(Graph graph) {
   return graph;
 }
 
-/// Dropout and stochastic depth out of a graph in training, so that both forms have one result.
+/// Removes dropout and stochastic depth from a training graph, so that both forms have the same result.
 void remove_dropping(Graph& graph) {
   for (Node& node : graph.nodes()) {
     if (!node.is("dropout") && !node.is("stochastic_depth")) continue;
@@ -85,7 +85,7 @@ void remove_dropping(Graph& graph) {
   }
 }
 
-/// Of weights, statistics and the batch; ranges as they begin.
+/// Values of weights, statistics and the batch; initial ranges.
 Feeds feeds_of(const Graph& graph, uint64_t seed = 3) {
   Feeds feeds;
   for (ValueId id : graph.inputs()) {
@@ -104,7 +104,7 @@ Feeds feeds_of(const Graph& graph, uint64_t seed = 3) {
   return feeds;
 }
 
-/// What the update nodes leave in the state.
+/// The state after the update nodes.
 void keep_state(const Graph& graph, const Results& results, Feeds& feeds) {
   for (const Node& node : graph.nodes()) {
     for (const InPlace& update : node.op->updates) {
@@ -143,7 +143,7 @@ TEST(FakeQuantize, RoundsTheValuesThatThePlanMakesIntegers) {
   int weights = 0, activations = 0;
   const std::vector<int> producers = training.producers();
   for (const Node& node : training.nodes()) {
-    // Both operands of every product are rounded, by way of what moves integers.
+    // Both operands of every product are rounded, also through operators that only move elements.
     for (size_t side = 0; (node.is("conv2d") || node.is("linear")) && side < 2; ++side) {
       std::string_view maker = "max_pool2d";
       for (ValueId id = node.inputs[side]; maker == "max_pool2d" || maker == "reshape" || maker == "dropout";) {
@@ -175,14 +175,14 @@ TEST(FakeQuantize, LayersLeftInFloatAreNotTouched) {
   }
 }
 
-/// With frozen statistics and fixed ranges training computes what is evaluated, and what is evaluated what conversion gives in integers.
+/// With frozen statistics and fixed ranges, training computes the values of the evaluation, and evaluation those of the converted model.
 class Agreement : public ::testing::TestWithParam<bool> {};
 
 TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
   QuantizeConfig scheme = config();
   scheme.defaults.weights.per_channel = GetParam();
   const Graph evaluation = capture(Mode::kEvaluation).graph;
-  // Ranges from two batches of the observing form.
+  // Ranges observed over two batches.
   Graph observing = capture(Mode::kTraining).graph;
   remove_dropping(observing);
   rounding_passes(observing, {evaluation, scheme, {}});
@@ -203,7 +203,7 @@ TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
   fake_quantize_inference(evaluated, scheme, false);
   const RefArray trained = interpret(frozen.graph, feeds, /*round=*/true).at(frozen.graph.find_output("output"));
   const RefArray result = interpret(evaluated, feeds, /*round=*/true).at(evaluated.find_output("output"));
-  // One graph has conv + add + relu as one operator: float roundings, and where they meet a tie, one step of a value among many.
+  // One graph has conv + add + relu as one operator, so float roundings differ; at a tie, one of many values differs by a step.
   double largest = 0, worst = 0;
   for (size_t i = 0; i < result.v.size(); ++i) {
     largest = std::max(largest, std::abs(result.v[i]));
@@ -215,8 +215,8 @@ TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
 
 INSTANTIATE_TEST_SUITE_P(Weights, Agreement, ::testing::Values(true, false));
 
-/// For symmetric integers a channel each, and for one scale or scales that learn by way of the batch norm's factor, the weight before the
-/// norm is rounded to the integers that conversion finds behind it. Scales begin to learn where those of the ranges are.
+/// With symmetric scales per channel, and, by the factor of the batch norm, with one scale or learned scales, the weight before the norm is
+/// rounded to the integers that conversion computes after folding. Learned scales start at those of the ranges.
 TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
   std::map<bool, RefArray> unlearned;  // by per_channel
   for (const auto& [per_channel, scale_of_present] :
@@ -267,8 +267,8 @@ TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
   }
 }
 
-/// The gradient is that of the same graph with each rounding replaced by adding its present error: the straight-through rule, as finite
-/// differences of a smooth function see it.
+/// The gradient equals that of the same graph in which each rounding is replaced by the addition of its current rounding error: the
+/// straight-through rule as finite differences of a smooth function.
 TEST(FakeQuantize, GradientsPassStraightThrough) {
   for (const bool freeze : {false, true}) {
     Captured made = capture(Mode::kTraining, true);
@@ -285,13 +285,13 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
     }
     const std::map<ValueId, ValueId> gradients = differentiate(graph, loss.id(), wanted);
     Feeds feeds = feeds_of(graph);
-    for (const ObservedValue& value : values) {  // narrow: many values lie outside
+    for (const ObservedValue& value : values) {  // narrow, so that many values are outside
       feeds[value.min()] = {{}, {-0.3}};
       feeds[value.max()] = {{}, {0.6}};
     }
     const Results results = interpret(graph, feeds);
 
-    // y = x + (its error), or a constant where the integers ended: more than half a step away.
+    // y = x + (its error), or a constant outside of the integers' range: more than half a step away.
     Graph surrogate = forward;
     const std::deque<Node> rounding = surrogate.nodes();
     surrogate.set_nodes({});
@@ -338,14 +338,14 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
         return interpret(surrogate, moved).at(loss.id())[0];
       };
       const double slope = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
-      // Differences in double: 1e-16 / 1e-6 of the loss, and the square of the step; a gradient scaled by 1.01 is far outside.
+      // Error of differences in double: 1e-16 / 1e-6 of the loss, and the square of the step. A gradient scaled by 1.01 is far outside.
       EXPECT_TRUE(std::abs(slope - expected) <= 2e-4 * size + 1e-7)
           << name << (freeze ? ", frozen" : "") << ": " << slope << " against " << expected;
     }
   }
 }
 
-/// Every value that is rounded is found in training too, whatever a model does there besides: dropout, stochastic depth, auxiliary heads.
+/// Every rounded value also exists in training graphs, which contain additional nodes: dropout, stochastic depth, auxiliary heads.
 TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
   for (const char* name : {"resnet18", "mobilenet_v2", "mobilenet_v3_small", "densenet121", "googlenet", "inception_v3",
                            "shufflenet_v2_x0_5", "efficientnet_b0", "regnet_y_400mf", "vgg11_bn", "cifar_resnet20"}) {

@@ -18,7 +18,7 @@ struct GoldenEntry {
   bool full = false;
   int64_t count = 0;
   std::vector<double> values;
-  /// Root mean square of what was stored: the scale that errors are measured by.
+  /// Root mean square of the stored values: the scale of errors.
   double rms() const {
     if (!full) return values[0] / std::sqrt(static_cast<double>(count));
     double sum = 0;
@@ -48,7 +48,7 @@ inline GoldenFile read_golden(const std::string& name) {
   return golden;
 }
 
-/// Every stored number of `entry` against `got`: |error| <= relative * max(|want|, rms) + absolute.
+/// Compares every stored number of `entry` with `got`: |error| <= relative * max(|want|, rms) + absolute.
 inline void expect_golden(const std::string& what, const GoldenEntry& entry, std::span<const double> got, double relative,
                           double absolute = 0) {
   ASSERT_EQ(static_cast<int64_t>(got.size()), entry.count) << what;

@@ -15,7 +15,7 @@
 
 namespace galley {
 
-/// A model of the zoo with some of its options set.
+/// A zoo model with some options.
 struct GoldenModel {
   std::string file;  // of tests/golden/models
   std::string type;
@@ -33,7 +33,7 @@ struct GoldenModel {
   }
 };
 
-/// Models at a size that the interpreter runs in seconds, with the options that make_golden.py gives them there.
+/// Models of a size that the interpreter runs in seconds, with the options in make_golden.py.
 inline const std::vector<GoldenModel>& golden_models() {
   const std::vector<double> none{0};
   static const std::vector<GoldenModel> all{
@@ -103,14 +103,14 @@ inline Component with_ten_classes(const GoldenModel& golden) {
   return model;
 }
 
-/// Golden values of a parameter or buffer; a table that a model computes once has its own, rounded to float32 as in a file.
+/// Golden values of a parameter or buffer. A table that a model computes once has its computed values, rounded to float32 as in a file.
 inline std::vector<double> golden_values_of(const ParameterSpec& spec) {
   if (spec.init.kind != Init::Kind::kValues) return golden_state(spec.name, spec.type.shape);
   std::vector<double> values = *spec.init.values;
   for (double& value : values) value = static_cast<float>(value);
   return values;
 }
-/// Of every parameter and buffer.
+/// Golden values of every parameter and buffer.
 inline std::map<std::string, RefArray> golden_feeds(const std::vector<ParameterSpec>& specs) {
   std::map<std::string, RefArray> feeds;
   for (const ParameterSpec& spec : specs) feeds[spec.name] = {spec.type.shape, golden_values_of(spec)};

@@ -1,6 +1,6 @@
-// Law: every family computes what torchvision computes at the same weights: logits in evaluation and training, loss, gradients of the
-// input and of every parameter, running statistics. tests/golden/models/make_golden.py made the numbers, in double; the reference
-// interpreter computes in double too.
+// Law: with equal weights, every family has torchvision's results: logits in evaluation and training, loss, gradients of the input and of
+// every parameter, running statistics. The numbers are from tests/golden/models/make_golden.py, in double; the reference interpreter also
+// computes in double.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 class GoldenFamily : public testing::TestWithParam<GoldenModel> {};
 
-/// For each input that a node updates in place, the value that holds what it becomes.
+/// For each input that a node updates in place, the updated value.
 std::map<std::string, ValueId> updated_values(const Graph& graph) {
   std::map<std::string, ValueId> after;
   for (const Node& node : graph.nodes()) {
@@ -57,9 +57,9 @@ TEST_P(GoldenFamily, Training) {
   const std::map<ValueId, ValueId> gradients = differentiate(model.graph, model.loss, wanted);
   const auto values = interpret(model.graph, feeds);
 
-  // Batch statistics over few values divide by small deviations, which multiplies the rounding of 1e-16; 1e-8 leaves room for that
-  // and is far below what a wrong rule would show. Gradients that vanish (a bias before a batch norm) are noise: they are measured
-  // against the largest gradient.
+  // Batch statistics over few values divide by small deviations, which amplifies the rounding of 1e-16; 1e-8 leaves room for that
+  // and is far below the error of a wrong rule. Vanishing gradients (a bias before a batch norm) are noise, so their error is relative to
+  // the largest gradient.
   double largest = 0;
   for (const auto& [key, entry] : want) {
     if (key.starts_with("grad:")) largest = std::max(largest, entry.rms());
@@ -87,7 +87,7 @@ TEST_P(GoldenFamily, Training) {
             model.specs.size() - static_cast<size_t>(tables) + 1);  // each parameter, each buffer that changes, and the input's gradient
 }
 
-/// Five steps on batches of their own; parameters, buffers and optimizer states flow from step to step.
+/// Five steps on different batches; parameters, buffers and optimizer states are carried from step to step.
 void expect_five_steps(const GoldenModel& golden, const Optimizer& optimizer) {
   const GoldenFile want = read_golden(golden.file);
   TrainingModel model(golden, 0);
@@ -113,7 +113,7 @@ void expect_five_steps(const GoldenModel& golden, const Optimizer& optimizer) {
     feeds["input"] = {golden.input, golden_input("input" + std::to_string(step), golden.input)};
     feeds["step"] = {{}, {static_cast<double>(step + 1)}};
     auto values = interpret(model.graph, feeds);
-    // Rounding grows from step to step through batch norms over few values; a wrong update shows in the first digits.
+    // Batch norms over few values amplify rounding in each step; a wrong update gives an error in the first digits.
     expect_golden("loss" + std::to_string(step), want.at("loss" + std::to_string(step)), values.at(model.loss).v, 1e-7);
     for (const auto& [name, id] : after) feeds[name] = std::move(values.at(id));
   }

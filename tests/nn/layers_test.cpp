@@ -147,11 +147,11 @@ TEST(Layers, AreTheSameGraphAsCode) {
 }
 
 TEST(Layers, EveryKindBuildsWithItsDefaults) {
-  // Kinds with required options get them here; a kind that this test does not know with its defaults alone must build too.
+  // Kinds with required options get them here; all other kinds must build with their defaults.
   const std::map<std::string, Settings> required{
       {"permute", {{"dims", {0, 2, 3, 1}}}}, {"reshape", {{"shape", {2, -1}}}}, {"mean", {{"dim", {1}}}}};
   for (const ComponentKind& kind : layer_kinds()) {
-    if (kind.type == "rename") continue;  // wants words: below
+    if (kind.type == "rename") continue;  // needs text options; tested below
     const std::string type(kind.type);
     const bool several = type == "add" || type == "sub" || type == "mul" || type == "maximum" || type == "concat";
     const bool index = type == "embedding", sequence = type == "lstm" || type == "gru" || type == "rnn";
@@ -175,7 +175,7 @@ TEST(Layers, UnnamedLayersAreCalledByTheirType) {
 }
 
 TEST(Layers, GroupsSeeTheLayersAroundThem) {
-  // A skip connection into a group, as an encoder and decoder need.
+  // A skip connection into a group, as in an encoder-decoder model.
   const std::string text =
       capture(list_of(layer("stem", "relu"), group("up", list_of(layer("act", "tanh"), layer("join", "concat", {}, {"act", "stem"})))),
               {.shape = {1, 2, 4, 4}});

@@ -1,4 +1,4 @@
-// Laws: the training loss is the mean of the samples' losses, with values worked out by hand; targets have the type the loss says.
+// Laws: the training loss is the mean of the samples' losses, with hand-computed values; targets have the type that the loss requires.
 #include "libcore/nn/loss.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Law: initial values are a pure function of (seed, name), and have the distribution that torchvision's have.
+// Law: initial values are a pure function of (seed, name) and have the distributions of torchvision's.
 #include "libcore/nn/parameter.h"
 
 #include <gtest/gtest.h>
@@ -36,8 +36,8 @@ Moments moments(const Tensor& tensor) {
 }
 
 TEST(Initialize, HasTheMomentsOfItsDistribution) {
-  // 99 999 elements: a mean's deviation is sigma / 316, a deviation's about 0.3 % (normal), a kurtosis' 0.016; six of each. An
-  // odd count, since elements are made four at a time.
+  // 99 999 elements: the standard error of the mean is sigma / 316, that of the deviation about 0.3 % (normal), that of the kurtosis
+  // 0.016; the tolerance is six of each. The count is odd, since elements are generated four at a time.
   const Shape shape{3, 33333};
   const struct {
     Init init;
@@ -48,7 +48,7 @@ TEST(Initialize, HasTheMomentsOfItsDistribution) {
       {Init::kaiming_normal(Init::Fan::kIn), std::sqrt(2.0 / 33333), 3, 10},
       {Init::kaiming_normal(Init::Fan::kOut), std::sqrt(2.0 / 3), 3, 10},
       {Init::kaiming_uniform(std::sqrt(5.0)), std::sqrt(1.0 / 3 / 33333), 1.8, std::sqrt(1.0 / 33333)},
-      // Cut at one deviation: variance 1 - 2 phi(1) / (2 Phi(1) - 1) = 0.2912, kurtosis by numeric integration 1.9409.
+      // Truncated at one deviation: variance 1 - 2 phi(1) / (2 Phi(1) - 1) = 0.2912, kurtosis by numeric integration 1.9409.
       {Init::truncated_normal(2, 2), 2 * std::sqrt(0.29112509), 1.9409, 2},
   };
   for (const auto& c : cases) {
@@ -75,7 +75,7 @@ TEST(Initialize, DependsOnSeedAndNameAlone) {
 }
 
 TEST(Initialize, SpreadsAsTorchvision) {
-  // tests/golden/models/init.txt: "model NAME", then "PARAMETER MEAN STD MAX" of one draw there.
+  // tests/golden/models/init.txt: "model NAME", then "PARAMETER MEAN STD MAX" of one draw in PyTorch.
   std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/models/init.txt");
   ASSERT_TRUE(file);
   std::map<std::string, ParameterSpec> specs;
@@ -86,7 +86,7 @@ TEST(Initialize, SpreadsAsTorchvision) {
       file >> model;
       Graph graph;
       Builder b(graph);
-      // At its real size, or as golden_models() reduces it.
+      // At its real size, or at the reduced size of golden_models().
       const auto reduced = std::find_if(golden_models().begin(), golden_models().end(),
                                         [&](const GoldenModel& m) { return m.file == model && m.file != m.type; });
       const Component component = reduced == golden_models().end() ? default_model(model) : with_ten_classes(*reduced);
@@ -102,15 +102,15 @@ TEST(Initialize, SpreadsAsTorchvision) {
     file >> mean >> stddev >> largest;
     ASSERT_TRUE(specs.contains(word)) << model << " " << word;
     const ParameterSpec& spec = specs.at(word);
-    if (spec.type.elements() > 700'000) continue;  // as the smaller ones of its kind, and slow to draw
+    if (spec.type.elements() > 700'000) continue;  // covered by smaller parameters of the same kind, and slow to draw
     const Moments ours = moments(initialize(spec, 0));
     // Two independent draws of n elements: their deviations differ by sigma * sqrt((kurtosis - 1) / 4 * 2 / n) <= sigma / sqrt(n), their
-    // means by sigma * sqrt(2 / n). Six times that, and the six digits that are stored; biases of a few elements still tell a constant from
-    // a draw.
+    // means by sigma * sqrt(2 / n). The tolerance is six times that plus the rounding to six stored digits; even biases with few elements
+    // distinguish a constant from a draw.
     const double n = static_cast<double>(spec.type.elements());
     EXPECT_LE(std::fabs(ours.stddev - stddev), 6 * stddev / std::sqrt(n) + 1e-12) << model << " " << word << " " << spec.init.str();
     EXPECT_LE(std::fabs(ours.mean - mean), 6 * stddev * std::sqrt(2 / n) + 1e-5 * std::fabs(mean) + 1e-12) << model << " " << word;
-    // A uniform draw ends at its bound, 1.73 deviations; a normal one of 1000 elements goes beyond 2.5.
+    // A uniform draw ends at its bound, 1.73 deviations; a normal one of 1000 elements exceeds 2.5.
     if (n >= 1000 && stddev > 0) {
       EXPECT_EQ(largest > 2.2 * stddev, ours.largest > 2.2 * ours.stddev) << model << " " << word;
     }

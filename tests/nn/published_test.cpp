@@ -1,4 +1,4 @@
-// Laws: parameters and multiply-adds of every model are those that torchvision publishes with its weights; whole models give its logits.
+// Laws: every model has the numbers of parameters and multiply-adds that torchvision publishes, and whole models have its logits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace galley {
 namespace {
 
-/// Sets options of a model's parameters; those that it has not are passed over.
+/// Sets options of a model; ignores options that it does not have.
 Component with_options(const std::string& type, const std::vector<std::pair<std::string, double>>& options) {
   Component model = default_model(type);
   for (const auto& [name, value] : options) {
@@ -23,7 +23,7 @@ Component with_options(const std::string& type, const std::vector<std::pair<std:
   return model;
 }
 
-/// What torchvision counts: one for each multiplication and addition of convolutions and matrix products, in units of 1e9.
+/// Counts as torchvision does: one per multiply-add of convolutions and matrix products, in units of 1e9.
 double giga_multiply_adds(Graph& graph) {
   graph.remove_dead_nodes();
   double flops = 0;
@@ -34,7 +34,7 @@ double giga_multiply_adds(Graph& graph) {
 }
 
 TEST(Published, ParametersAndMultiplyAdds) {
-  // "MODEL WEIGHTS PARAMETERS GMACS IMAGE_SIZE", a line for each of torchvision's weights.
+  // "MODEL WEIGHTS PARAMETERS GMACS IMAGE_SIZE", one line per set of torchvision's weights.
   std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/models/published.txt");
   ASSERT_TRUE(file);
   std::string type, weights;
@@ -43,13 +43,13 @@ TEST(Published, ParametersAndMultiplyAdds) {
   std::set<std::string> seen;
   while (file >> type >> weights >> parameters >> gmacs >> size) {
     seen.insert(type);
-    // The file of GoogLeNet's weights has no auxiliary classifiers; those of Inception-v3 has.
+    // GoogLeNet's weights have no auxiliary classifiers; those of Inception-v3 do.
     const Component model = with_options(type, {{"image_size", static_cast<double>(size)}, {"aux_logits", type == "googlenet" ? 0 : 1}});
     Graph graph;
     Builder b(graph, {.mode = Mode::kEvaluation});
     graph.add_output("logits", build_model(b, model, b.input("input", {.shape = {1, 3, size, size}})).front().second);
     EXPECT_EQ(parameter_count(b.parameters()), parameters) << type << " " << weights;
-    // Three digits after the point are published.
+    // The published numbers have three decimals.
     const double ours = giga_multiply_adds(graph);
     EXPECT_TRUE(std::fabs(ours - gmacs) <= 0.0006) << type << " " << weights << ": " << ours << " GMAC, published " << gmacs;
   }
@@ -68,7 +68,7 @@ std::map<std::string, Tensor> run_golden(const Component& model, Mode mode, int6
   ParameterStore store;
   store.declare(*program);
   for (const ParameterSpec& spec : b.parameters()) {
-    if (!store.has(spec.name)) continue;  // of an auxiliary classifier, in evaluation
+    if (!store.has(spec.name)) continue;  // auxiliary classifiers are unused in evaluation
     Tensor values(spec.type.dtype, spec.type.shape);
     values.from_doubles(golden_values_of(spec));
     store.set(spec.name, values);
@@ -101,7 +101,7 @@ TEST(Published, WholeModelsGiveTheirLogits) {
     if (key.find(':') != std::string::npos) continue;
     near(key, want, run_golden(default_model(key), Mode::kEvaluation, 1).at("logits"));
   }
-  // With the auxiliary classifier, which wants images of full size. Its last batch norm is over two values, whose difference it scales up.
+  // With the auxiliary classifier, which needs images of full size. Its last batch norm is over two values and amplifies their difference.
   const auto training = run_golden(with_options("inception_v3", {{"dropout", 0}}), Mode::kTraining, 2);
   near("inception_v3:train", golden.at("inception_v3:train"), training.at("logits"));
   near("inception_v3:aux", golden.at("inception_v3:aux"), training.at("aux"), 1e-3);

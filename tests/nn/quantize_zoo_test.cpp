@@ -1,4 +1,4 @@
-// The zoo's convolutional networks convert to integers from end to end: one quantize node at the input, none inside.
+// The zoo's convolutional networks convert completely to integers: one quantize node at the input, none inside.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ Graph fused_model(const Component& model) {
 }
 Graph fused_model(std::string_view name) { return fused_model(default_model(name)); }
 
-/// As if every value had been seen in -1..1.
+/// A calibration in which every value has the range -1..1.
 Calibration flat_calibration(const Graph& graph) {
   const std::vector<float> values{-1, 0, 1, 0.5f};
   Calibration calibration;
@@ -73,7 +73,7 @@ TEST(QuantizeZoo, ConvolutionalNetworksStayIntegerInside) {
     EXPECT_EQ(report.quantize_nodes, 1);
     EXPECT_EQ(report.dequantize_nodes, 0);
     EXPECT_EQ(report.inner_quantize + report.inner_dequantize, 0) << (report.nodes.empty() ? "" : report.nodes.back());
-    // Whatever stays in float stands behind the last layer.
+    // Operators in float are only after the last layer.
     for (const auto& [op, count] : report.float_operators)
       EXPECT_TRUE(op == "adaptive_avg_pool2d" || op == "reshape") << op << " " << count;
     size_t products = 0;
@@ -96,8 +96,8 @@ TEST(QuantizeZoo, TransformersConvertTheirProducts) {
     const ConvertReport report = convert_quantized(graph, plan);
     verify(graph);
     EXPECT_EQ(plan.quantized_layers(), static_cast<int64_t>(plan.layers.size()));
-    // Products whose readers are in float give real values themselves. What ConvNeXt's three downsampling convolutions give goes both to a
-    // depthwise convolution, as integers, and into a sum in float.
+    // Products whose readers are in float output float values. The outputs of ConvNeXt's three downsampling convolutions are read both by a
+    // depthwise convolution, as integers, and by a sum in float.
     EXPECT_EQ(report.dequantize_nodes, name == "convnext_tiny" ? 3 : 0);
     EXPECT_GT(report.float_operators.at("layer_norm"), 0);
   }
@@ -117,8 +117,9 @@ std::string conversion_line(const std::string& name, const Graph& fused, QuantMe
   return cat(name, " ", method_name(method), " ", graph.nodes().size(), " ", digest.hex());
 }
 
-// A file of quantized weights holds a plan, and loads into what the conversion makes of plan and model: the conversion must not change.
-// Where it does so for a good reason (a model, or how graphs print), the lines that this test gives are the new golden file.
+// A file of quantized weights contains a plan and loads into the graph that conversion makes from plan and model, so the conversion must
+// not change. If it changes for a good reason (a model, or the text form of graphs), the lines that this test prints are the new golden
+// file.
 TEST(QuantizeZoo, ConvertedGraphsAreThoseOfTheGoldenFile) {
   std::vector<std::pair<std::string, Graph>> models;
   for (const char* name : {"resnet18", "mobilenet_v3_small", "densenet121", "googlenet", "shufflenet_v2_x0_5", "efficientnet_b0",
@@ -140,7 +141,7 @@ TEST(QuantizeZoo, ConvertedGraphsAreThoseOfTheGoldenFile) {
   EXPECT_EQ(found, golden);
 }
 
-/// Names of all f32 values that depend on what is fed, sorted.
+/// Names of all f32 values that depend on the inputs, sorted.
 std::vector<std::string> names_in(const Graph& graph) {
   std::vector<std::string> names;
   for (const auto& [id, name] : quant_values(graph)) names.push_back(name);
@@ -149,7 +150,7 @@ std::vector<std::string> names_in(const Graph& graph) {
 }
 
 TEST(QuantizeZoo, CompiledProgramsKeepTheNames) {
-  // Calibration watches the compiled program, without chains; folded weights, reorders and Winograd's operators come between and before.
+  // Calibration observes the compiled program without chains, which also has folded weights, reorders and Winograd operators.
   const std::shared_ptr<const Backend> backend = open_backend("cpu", {.chains = false});
   for (const std::string_view name : {"swin_t", "swin_v2_t", "vit_b_16", "convnext_tiny", "resnet18", "mobilenet_v3_small", "googlenet"}) {
     SCOPED_TRACE(name);

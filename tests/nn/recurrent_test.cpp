@@ -228,7 +228,7 @@ TEST(Recurrent, MistakesAreNamed) {
   const Value x = b.input("x", {.shape = {2, 3}});
   try {
     recurrent(b, "layer", x, {.hidden_size = 4});
-    FAIL() << "a matrix is no sequence";
+    FAIL() << "a matrix is not a sequence";
   } catch (const Error& error) {
     EXPECT_NE(error.message().find("[lstm] needs an input with 3 dimensions [N,T,C]"), std::string::npos) << error.message();
   }
@@ -240,7 +240,7 @@ TEST(Recurrent, MistakesAreNamed) {
   Component model = with_vocabulary(default_model("rnn_lm"), 10);
   Graph other;
   Builder c(other);
-  EXPECT_THROW(build_model(c, model, c.input("input", {.shape = {2, 4}})), Error) << "floats are no tokens";
+  EXPECT_THROW(build_model(c, model, c.input("input", {.shape = {2, 4}})), Error) << "floats are not tokens";
 }
 
 }  // namespace

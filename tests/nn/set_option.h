@@ -1,5 +1,5 @@
 #pragma once
-// Setting an option of a parameter struct by its name, for tests that stand in for the recipe's reader.
+// Sets an option of a parameter struct by name, for tests without the reader of recipes.
 
 #include <span>
 #include <string>

@@ -7,7 +7,7 @@
 
 namespace galley {
 
-/// The objective of all results of a training pass: the main one's loss, and those of auxiliary classifiers by their weights.
+/// The objective of a training pass: the loss of the main result plus the weighted losses of auxiliary classifiers.
 inline Value training_loss(Builder& b, const Component& loss, const ModelInfo& model, const NamedValues& results, Value target) {
   Value total = build_loss(b, loss, results.front().second, target);
   for (size_t i = 1; i < results.size(); ++i) {
@@ -18,7 +18,7 @@ inline Value training_loss(Builder& b, const Component& loss, const ModelInfo& m
   return total;
 }
 
-/// A training graph up to its loss.
+/// A training graph up to the loss.
 struct TrainingModel {
   TrainingModel(const GoldenModel& golden, double label_smoothing) {
     Builder b(graph);

@@ -1,5 +1,5 @@
-// Law: in inference and in training, every model that published measurements of channels_last name keeps the format from its first layer to
-// its last features: no activation is reordered inside; what is flattened before a classifier is reordered once a pass and direction.
+// Law: in inference and training, every model for which channels_last measurements are published keeps the format from the first layer to
+// the last features: no activation is reordered inside. Flattened features before a classifier are reordered once per pass and direction.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -82,7 +82,7 @@ Graph training_graph(const Component& model, const Shape& shape) {
   return graph;
 }
 
-/// Flattened features of more than one pixel: of the classifier, or of GoogLeNet's two auxiliary ones in training.
+/// Flattened features of more than one pixel: before the classifier, or, in training, GoogLeNet's two auxiliary ones.
 int64_t flattened(const std::string& name, bool training) {
   if (name == "alexnet" || name.starts_with("vgg")) return 1;
   return name == "googlenet" && training ? 2 : 0;
@@ -97,7 +97,7 @@ TEST(ZooFormats, ChannelsLastIsKeptInside) {
       SCOPED_TRACE(cat(name, training ? ", training" : ", inference"));
       Graph graph = training ? training_graph(model, shape) : inference_graph(model, shape);
       const LayoutReport report = assign_layout(graph, {});
-      // Convolutions alone have an image on each side; in training its gradient too.
+      // Only convolutions have an image on both sides; in training also its gradient.
       int64_t convolutions = 0, edges = 0;
       for (const Node& node : graph.nodes()) convolutions += node.is("conv2d");
       EXPECT_GE(report.channels_last_values, (training ? 2 : 1) * convolutions);

@@ -1,5 +1,5 @@
-// Inference of every model of the zoo runs on fast kernels: what fusion makes of a layer must not be left to the reference, which computes
-// in double, an element at a time.
+// Inference of every zoo model runs on fast kernels: no fused layer may fall back to the reference, which computes element by element in
+// double.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST(ZooKernels, NoLayerOfInferenceIsLeftToTheReference) {
     if (!is_zoo_model(kind.type)) continue;
     Component model = default_model(kind.type);
     if (model_info(model).output == ModelOutput::kTokens) model = with_vocabulary(std::move(model), 65);
-    for (const int64_t batch : {1, 48}) {  // more and fewer rows than a classifier's own kernel takes
+    for (const int64_t batch : {1, 48}) {  // fewer and more rows than the limit of the kernel for few rows
       const Graph graph = fused_model(model, batch);
       for (const Node& node : graph.nodes()) {
         if (is_view(graph, node) || graph.type(node.outputs[0]).dtype != DType::kF32 || graph.type(node.outputs[0]).elements() <= 1)

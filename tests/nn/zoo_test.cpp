@@ -1,4 +1,4 @@
-// Law: every model of the zoo has the parameters and buffers of its torchvision counterpart: names, shapes, order and count.
+// Law: every zoo model has the parameters and buffers of its torchvision counterpart: names, shapes, order and count.
 #include "libcore/nn/zoo.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,8 @@ std::string sizes(const Shape& shape) {
 }
 
 TEST(Zoo, ParametersAreTorchvisions) {
-  // "model NAME COUNT", then "p|b SHARED NAME SIZES" in the order of state_dict; SHARED leading characters are those of the name before.
+  // "model NAME COUNT", then "p|b SHARED NAME SIZES" in the order of state_dict; the first SHARED characters are those of the previous
+  // name.
   std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/models/zoo.txt");
   ASSERT_TRUE(file);
   std::set<std::string> seen;
@@ -70,7 +71,7 @@ TEST(Zoo, ParametersAreTorchvisions) {
 }
 
 TEST(Zoo, PublishedCounts) {
-  // Parameter counts as torchvision's documentation states them.
+  // Parameter counts from torchvision's documentation.
   const std::pair<const char*, int64_t> published[] = {
       {"resnet18", 11'689'512},    {"resnet50", 25'557'032},          {"resnext101_32x8d", 88'791'336},  {"wide_resnet50_2", 68'883'240},
       {"mobilenet_v2", 3'504'872}, {"mobilenet_v3_large", 5'483'032}, {"mobilenet_v3_small", 2'542'856}, {"vgg16", 138'357'544}};

@@ -1,4 +1,4 @@
-// Cases of batch norm with the depthwise convolution behind it.
+// Cases of batch norm followed by a depthwise convolution.
 
 #include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "tests/ops/harness.h"
@@ -35,8 +35,8 @@ std::vector<OpCase> batch_norm_depthwise_cases() {
   };
   std::vector<OpCase> cases;
   for (const Geometry& g : geometries) {
-    // No cell near a kink of the activation, where differences find neither slope: normalised values are within 1.8, gamma is small, and
-    // beta is far enough from the kinks on either side.
+    // No element is near a kink of the activation, where finite differences give neither slope: normalized values are within 1.8, gamma is
+    // small, and beta is far enough from the kinks.
     const std::vector<double> kinks = g.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
     const bool bent = g.activation != Activation::kNone;
     const Fill gamma = bent ? Fill{.low = 0.1, .high = 0.3} : Fill{.low = 0.5, .high = 1.5};

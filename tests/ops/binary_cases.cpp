@@ -62,7 +62,7 @@ void add_pairs(std::vector<OpCase>& cases) {
                        .build = [s, p](CaseInputs& in) { s.apply(in.real(p.a, s.a), in.real(p.b, s.b)); },
                        .low_precision = s.name == "add" || s.name == "mul"});
     }
-    // One value on both sides: its gradients add up.
+    // The same value on both sides: its gradients are added.
     if (s.name == "mul" || s.name == "add") {
       cases.push_back({.name = s.name + "_itself", .build = [s](CaseInputs& in) {
                          const Value x = in.real({3, 4});
@@ -130,7 +130,7 @@ void add_sums_and_broadcasts(std::vector<OpCase>& cases) {
                    .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{2, 1}); },
                    .expected = {6, 15}});
   cases.push_back({.name = "sum_to_channel", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{1, 5, 1, 1}); }});
-  // Dropped and repeated dimensions together, as a layer's scale [C,1,1] has them.
+  // Missing and repeated dimensions together, as for the scale [C,1,1] of a layer.
   cases.push_back({.name = "sum_to_layer_scale", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{5, 1, 1}); }});
   cases.push_back({.name = "sum_to_middle", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{1, 3, 1}); }});
   cases.push_back({.name = "sum_to_scalar", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{}); }});
@@ -143,7 +143,7 @@ void add_sums_and_broadcasts(std::vector<OpCase>& cases) {
                        },
                    .expected = {321, 654},
                    .forward_only = true});
-  // By 64 channels, and whole rows of many images; runs of 64 pixels and what is left of them.
+  // Blocks of 64 channels, whole rows of many images, runs of 64 pixels, and remainders.
   for (const Shape& shape : {Shape{2, 5, 3, 7}, Shape{3, 131, 9, 11}, Shape{17, 7, 2, 3}, Shape{16, 1030, 1, 3}, Shape{2, 4, 13, 17}}) {
     cases.push_back({.name = cat("sum_products_", shape[0], "_", shape[1], "_", shape[2]),
                      .build =

@@ -70,7 +70,7 @@ std::vector<Geometry> geometries() {
       {"one_pixel", {5, 21, 1, 1}, {10, 21, 1, 1}, attrs_of({1}, {0}, {1}, 1), true},
       {"one_pixel_strided", {1, 40, 1, 1}, {33, 40, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
       {"one_pixel_many_images", {18, 7, 1, 1}, {5, 7, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
-      {"one_pixel_padded", {2, 6, 1, 1}, {5, 6, 1, 1}, attrs_of({3}, {1}, {1}, 1), true},  // reads its padding alone
+      {"one_pixel_padded", {2, 6, 1, 1}, {5, 6, 1, 1}, attrs_of({3}, {1}, {1}, 1), true},  // reads only padding
       {"one_pixel_groups", {2, 6, 1, 1}, {4, 3, 1, 1}, attrs_of({1}, {0}, {1}, 2)},
       {"rows_left_over", {1, 3, 8, 10}, {4, 3, 3, 3}, attrs_of({3}, {0}, {1}, 1)},
       {"empty_batch", {0, 3, 7, 5}, {4, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
@@ -89,7 +89,7 @@ void add_geometries(std::vector<OpCase>& cases) {
   }
 }
 
-/// Gradients of the input that are added to a residual, and a gradient of the weights of a large image.
+/// Input gradients that are added to a residual, and a weight gradient of a large image.
 void add_backward_cases(std::vector<OpCase>& cases) {
   struct Onto {
     std::string name;

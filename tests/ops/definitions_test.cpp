@@ -1,5 +1,5 @@
-// Every operator is a primitive that ops/README.md lists or has a definition; definitions end in primitives, give what the operator gives,
-// and have its gradient. The definition of a back end's operator is the sub-graph that it replaces.
+// Every operator is a primitive listed in ops/README.md or has a definition; definitions expand to primitives and have the results and the
+// gradient of the operator. The definition of a back end's operator is the subgraph that it replaces.
 
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ const std::set<std::string>& listed_primitives() {
 
 bool keep_none(const Node&) { return false; }
 
-/// Largest difference, relative to the largest value; infinity where one is NaN or infinite and the other is not the same.
+/// Largest difference, relative to the largest value; infinity if a value is NaN or infinite and the other one is not the same.
 double difference(const RefArray& a, const RefArray& b) {
   double largest = 0, worst = 0;
   for (double value : b.v) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0);
@@ -94,7 +94,7 @@ TEST_P(EveryDefinition, EndsInPrimitivesWithTheSameResults) {
       TensorType type = made->graph.type(node.outputs[o]);
       if (node.op->composite()) type.format = {};  // definitions know no formats
       EXPECT_EQ(expanded.type(id), type) << node.op->name << " output " << o;
-      // Both are in double; sums may be taken in another order.
+      // Both are in double; sums may have another order.
       EXPECT_LE(difference(got.at(id), want.at(node.outputs[o])), 1e-12) << node.op->name << " output " << o;
     }
   }
@@ -102,7 +102,7 @@ TEST_P(EveryDefinition, EndsInPrimitivesWithTheSameResults) {
 
 TEST_P(EveryDefinition, HasTheGradientOfTheOperator) {
   const OpCase& c = GetParam();
-  if (c.straight_through) return;  // the rule is not the slope of the definition, by design
+  if (c.straight_through) return;  // by design, the rule is not the slope of the definition
   const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, true);
   if (made->gradients.empty() || made->cotangents.empty()) return;
   const std::unique_ptr<CaseGraph> forward = make_graph(c, DType::kF64, false);
@@ -133,7 +133,7 @@ TEST_P(EveryDefinition, HasTheGradientOfTheOperator) {
   }
 }
 
-/// A node alone, its definition in its place, fed with the values that it reads in its graph.
+/// The definition of a node in a separate graph, with the inputs that the node has in its graph.
 std::map<ValueId, RefArray> expanded_alone(const Graph& graph, const Node& node, const std::map<ValueId, RefArray>& values,
                                            std::vector<ValueId>& outputs) {
   Graph alone;
@@ -154,9 +154,9 @@ std::map<ValueId, RefArray> expanded_alone(const Graph& graph, const Node& node,
   return interpret(alone, feeds, /*round=*/true);
 }
 
-/// Low precision is an agreement on memory: an operator computes in f32 and rounds its outputs once, and so does what stands for it. Where
-/// a result in f32 is near the middle of two numbers of bf16, its last bits decide, so a few elements may be one number apart; a definition
-/// that rounds between its steps is so in a third of them.
+/// Low precision concerns only memory: an operator computes in f32 and rounds its outputs once, and so does its definition. If a result in
+/// f32 is near the middle of two bf16 numbers, its last bits decide, so a few elements may differ by one bf16 step. If a definition rounded
+/// between its steps, a third of the elements would.
 TEST_P(EveryDefinition, RoundsItsResultsOnce) {
   const OpCase& c = GetParam();
   if (!c.low_precision || c.large) return;

@@ -1,4 +1,4 @@
-// Cases of the element-wise functions of one value: a row a function. Hand values come from the formulas, worked out beside the code.
+// Cases of element-wise functions of one value, one row per function. Hand values are computed from the formulas, see the comments.
 
 #include <cmath>
 
@@ -13,7 +13,7 @@ namespace {
 
 using Apply = std::function<Value(Value)>;
 
-/// A function by its operator's name, with real options by theirs.
+/// A function by the name of its operator, with options by their names.
 Apply by_name(std::string op, std::vector<std::pair<std::string, double>> options = {}) {
   return [op, options](Value x) {
     ensure_ops_registered();
@@ -29,7 +29,7 @@ struct Simple {
   std::string name;
   Apply apply;
   std::vector<double> x, y;  // hand values
-  Fill fill;                 // for gradients and kernels: off the kinks, inside the domain
+  Fill fill;                 // for gradients and kernels: away from kinks, inside the domain
 };
 
 /// Steps over these inputs (elementwise_chain.h).
@@ -48,7 +48,7 @@ std::vector<OpCase> chain_cases() {
   };
   // (3 x + 1)^2 as a product of a value with itself: 4^2, 7^2, (-2)^2.
   add("hand", [](CaseInputs& in) { chain({"affine scale=3 shift=1", "mul"}, {0, 1, 1}, {in.values({3}, {1, 2, -1})}); }, {16, 49, 4});
-  // (silu(x) gate + y) scale: one value for each channel of an image, and for each channel. Short rows, whole tiles, more than a tile.
+  // (silu(x) gate + y) scale: one value per channel and image, and one per channel. Short rows, whole tiles, more than a tile.
   for (const Shape& shape : {Shape{2, 19, 3, 7}, Shape{3, 5, 29, 31}, Shape{2, 1030, 2, 3}, Shape{1, 3, 40, 60}}) {
     add(cat("gate_", shape[1], "_", shape[2]), [shape](CaseInputs& in) {
       chain({"silu", "mul", "add", "mul"}, {0, 4, 1, 5, 2, 6, 3},
@@ -59,17 +59,17 @@ std::vector<OpCase> chain_cases() {
     chain({"add", "silu_backward", "clamp min=-0.5 max=0.5"}, {0, 1, 3, 2, 4},
           {in.real({3, 700}), in.real({3, 1}), in.real({3, 700}, {.low = -6, .high = 6})});
   });
-  // The exact gelu as exporters write it, of tokens: scalars are inputs.
+  // The exact gelu as written by exporters, for tokens; scalars are inputs.
   add("gelu", [](CaseInputs& in) {
     chain({"div", "erf", "add", "mul", "mul"}, {0, 1, 4, 5, 2, 0, 6, 7, 3},
           {in.real({3, 7, 10}, {.low = -4, .high = 4}), in.values({}, {1.4142135623730951}), in.values({1}, {1}), in.values({}, {0.5})});
   });
-  // The end of a layer norm: one mean and one root for each token, and a scale and a shift for each channel.
+  // The end of a layer norm: one mean and one root per token, one scale and one shift per channel.
   add("norm_tail", [](CaseInputs& in) {
     chain({"sub", "div", "mul", "add"}, {0, 1, 5, 2, 6, 3, 7, 4},
           {in.real({2, 9, 70}), in.real({2, 9, 1}), in.real({2, 9, 1}, {.low = 0.5, .high = 2}), in.real({70}), in.real({70})});
   });
-  // The result comes from two broadcast inputs; and eight steps over a number.
+  // A result of two broadcast inputs; and eight steps on a single number.
   add("outer", [](CaseInputs& in) { chain({"sub", "square"}, {0, 1, 2}, {in.real({5, 1, 9}), in.real({7, 1})}); });
   add("number",
       [](CaseInputs& in) {
@@ -147,7 +147,7 @@ void add_simple_functions(std::vector<OpCase>& cases) {
   for (const Simple& s : simple_functions()) {
     const Shape hand{static_cast<int64_t>(s.x.size())};
     cases.push_back({.name = s.name + "_hand", .build = [s, hand](CaseInputs& in) { s.apply(in.values(hand, s.x)); }, .expected = s.y});
-    // Hand values stand on kinks, where no finite difference holds; the root's slope at 0 is infinite.
+    // Hand values at kinks, where finite differences do not apply; the slope of the root at 0 is infinite.
     if (!s.fill.kinks.empty() || s.name == "sqrt" || s.name == "elu")
       cases.back().build = [s, hand](CaseInputs& in) { s.apply(in.fixed(in.values(hand, s.x))); };
     cases.push_back(
@@ -172,7 +172,7 @@ void add_gelu(std::vector<OpCase>& cases) {
                    .build = [by_tanh](CaseInputs& in) { gelu(in.real({3, 7, 10}, {.low = -4, .high = 4}), by_tanh); },
                    .low_precision = true});
 
-  // Far out on both sides, and enough for several threads.
+  // Large values of both signs, and enough for several threads.
   for (const bool tanh_form : {false, true}) {
     const GeluAttrs form = tanh_form ? by_tanh : GeluAttrs();
     cases.push_back({.name = cat("gelu_far_", tanh_form),

@@ -1,4 +1,4 @@
-// Law: results and gradients of element-wise functions are PyTorch's, at special values too: the reference in double, the vector kernels in
+// Law: element-wise functions have PyTorch's results and gradients, also at special values: the reference in double, the vector kernels in
 // float.
 
 #include <gtest/gtest.h>
@@ -50,14 +50,14 @@ std::unique_ptr<Made> make(const std::string& name, const GoldenArrays& arrays, 
   return made;
 }
 
-/// Is `got` `want` to a relative error, or to an absolute one? NaN is NaN, and infinities are infinities.
+/// Whether `got` equals `want` within a relative or an absolute error. NaN equals NaN, and infinities must be equal.
 bool same(double got, double want, double relative, double absolute) {
   if (std::isnan(want) || std::isinf(want)) return std::isnan(want) ? std::isnan(got) : got == want;
   return std::abs(got - want) <= std::max(relative * std::abs(want), absolute);
 }
 
-/// Gradients that are PyTorch's by other rules: it multiplies infinity by 0 where the limit of the slope is 1 (softsign: 0), and relu
-/// passes the gradient of NaN.
+/// Gradients for which PyTorch has other rules: it multiplies infinity by 0 where the limit of the slope is 1 (softsign: 0), and relu
+/// passes the gradient at NaN.
 bool has_another_rule(const std::string& name, double x) {
   if (name.starts_with("softsign")) return std::isinf(x);
   const bool product = name.starts_with("mish") || name.starts_with("silu") || name.starts_with("gelu");
@@ -88,7 +88,7 @@ TEST(ElementwiseGolden, TheReferenceComputesWhatPyTorchDoes) {
   }
 }
 
-/// What the vector kernel of a node makes of float arrays.
+/// Runs the vector kernel of a node on float arrays.
 std::vector<float> run_kernel(const Graph& graph, const Node& node, const std::vector<std::vector<float>>& inputs) {
   const KernelQuery query = cpu().query(graph, node);
   for (const Kernel* kernel : cpu().kernels(*node.op)) {
@@ -109,15 +109,15 @@ std::vector<float> floats(const RefArray& array) { return {array.v.begin(), arra
 
 TEST(ElementwiseGolden, TheVectorKernelsComputeWhatPyTorchDoes) {
   if (cpu().reference()) GTEST_SKIP() << "this build has no CPU back end";
-  // The functions are good to a few units in the last place (6e-8), but for gelu (the normal distribution to 2e-7) and for differences of
-  // numbers near each other (mish's slope near its zero), whose error is that of the numbers that were subtracted.
+  // The functions have errors of a few units in the last place (6e-8), except gelu (2e-7 of the normal distribution) and differences of
+  // nearly equal numbers (the slope of mish near its zero), whose error is relative to the subtracted numbers.
   constexpr double kRelative = 2e-6, kAbsolute = 4e-7;
   for (const auto& [name, arrays] : read_golden("ops/elementwise.txt")) {
     SCOPED_TRACE(name);
     const std::unique_ptr<Made> made = make(name, arrays, DType::kF32);
     const std::vector<float> x = floats(arrays.at("x")), y = run_kernel(made->graph, made->graph.nodes()[made->forward], {x});
     const auto close = [&](double got, double want) { return same(got, want, kRelative, kAbsolute); };
-    // The largest numbers of float64 have results that float32 has not.
+    // float32 cannot represent the results of the largest float64 numbers.
     const auto representable = [](double want) { return std::isnan(want) || std::isinf(want) || std::abs(want) < 3.4e38; };
     for (size_t i = 0; i < x.size(); ++i) {
       const double want = arrays.at("y")[static_cast<int64_t>(i)];

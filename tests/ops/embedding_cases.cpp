@@ -12,7 +12,7 @@ std::vector<OpCase> embedding_cases() {
        .build = [](CaseInputs& in) { embedding(in.values({3, 2}, {1, 2, 3, 4, 5, 6}), in.values({3}, {2, 0, 2}, DType::kI64)); },
        .expected = {5, 6, 1, 2, 5, 6}});
   cases.push_back({.name = "embedding_tokens", .build = [](CaseInputs& in) { embedding(in.weight({11, 7}), in.integers({2, 9}, 0, 11)); }});
-  // A row picked twice gets both gradients.
+  // A row that is read twice gets both gradients.
   cases.push_back({.name = "embedding_backward_hand",
                    .build =
                        [](CaseInputs& in) {
@@ -21,7 +21,7 @@ std::vector<OpCase> embedding_cases() {
                          embedding_backward(in.values({3, 2}, {1, 2, 3, 4, 5, 6}), in.values({3}, {2, 0, 2}, DType::kI64), attrs);
                        },
                    .expected = {3, 4, 0, 0, 6, 8}});
-  // For kernels: widths that are no multiple of a vector, indices that repeat, other dtypes, and enough for several threads.
+  // For kernels: widths that are not multiples of a vector, repeated indices, other dtypes, and enough for several threads.
   for (int64_t width : {1, 19, 130}) {
     cases.push_back({.name = cat("embedding_width_", width),
                      .build = [width](CaseInputs& in) { embedding(in.weight({23, width}), in.integers({5, 67}, 0, 23)); }});

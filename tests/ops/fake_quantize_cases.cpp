@@ -1,4 +1,4 @@
-// Cases of fake quantization. Its gradients are no slopes of what it computes: fake_quantize_test.cpp has their laws.
+// Cases of fake quantization. Its gradients are not the slopes of its results; fake_quantize_test.cpp tests them.
 
 #include <cmath>
 #include <limits>
@@ -84,10 +84,10 @@ void add_gradients(std::vector<OpCase>& cases) {
                    .expected = {1, 2, 0, 4, 0}});
 }
 
-/// Scales below the least one, which is 2^-23.
+/// Scales below the smallest allowed one, 2^-23.
 void add_least_scales(std::vector<OpCase>& cases) {
   const FakeQuantizeAttrs whole = whole_tensor(), channels = each_channel();
-  // They count as the least one, and their gradient says how to grow: 5 * 7 + 3 * -8.
+  // They are replaced by the smallest one, and their gradient is that of the smallest one: 5 * 7 + 3 * -8.
   const double least = std::exp2(-23);
   cases.push_back({.name = "fake_quantize_below_least_hand",
                    .build =

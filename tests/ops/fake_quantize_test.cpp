@@ -1,6 +1,6 @@
-// The gradients of fake quantization. Its forward is a staircase, so the law is about the function that the gradient is of: with each
-// value's rounding error e = round(x / scale) - x / scale held fixed, y = scale * (clamp(x / scale + e + zero_point, qmin, qmax) -
-// zero_point) (LSQ, Esser et al. 2020, section 2.1). Central differences of that function, made here, are what the operators must give.
+// The gradients of fake quantization. Its forward pass is a step function. The gradients are those of another function: with constant
+// rounding errors e = round(x / scale) - x / scale, y = scale * (clamp(x / scale + e + zero_point, qmin, qmax) - zero_point) (LSQ, Esser
+// et al. 2020, section 2.1). The operators must agree with central differences of that function, computed here.
 
 #include "libcore/ops/fake_quantize.h"
 
@@ -43,7 +43,8 @@ Problem make_problem(int64_t axis) {
     p.zero_point.v.push_back(static_cast<double>(random.below(3)) - 1);
   }
   for (int64_t i = 0; i < p.x.shape.elements(); ++i) {
-    // Away from the middles between two steps, where rounding jumps; and not at the ends of the range, where the function has kinks.
+    // Away from the middles between two steps, where rounding is discontinuous, and from the limits of the range, where the function has
+    // kinks.
     const size_t c = p.channel(static_cast<size_t>(i));
     double step = 0;
     do {
@@ -57,7 +58,7 @@ Problem make_problem(int64_t axis) {
   return p;
 }
 
-/// Objective of the function whose gradient is meant, with rounding errors of the unmoved point.
+/// The objective of that function, with the rounding errors of the original point.
 double surrogate(const Problem& at, const Problem& fixed) {
   double sum = 0;
   for (size_t i = 0; i < at.x.v.size(); ++i) {
@@ -70,7 +71,7 @@ double surrogate(const Problem& at, const Problem& fixed) {
   return sum;
 }
 
-/// Gradients of x and scale by the operator's rule.
+/// Gradients of x and scale by the rule of the operator.
 std::vector<RefArray> by_rule(const Problem& p) {
   ensure_ops_registered();
   Graph graph;
@@ -126,7 +127,7 @@ TEST(FakeQuantize, TheFactorScalesTheScalesGradientOnly) {
   for (size_t i = 0; i < plain[1].v.size(); ++i) EXPECT_EQ(quarter[1].v[i], plain[1].v[i] / 4);
 }
 
-/// What training rounds to is what inference computes: dequantize(quantize(x)) bit for bit in f32.
+/// Training rounds to the values of inference: dequantize(quantize(x)), bit-identical in f32.
 TEST(FakeQuantize, IsDequantizeOfQuantize) {
   ensure_ops_registered();
   RandomStream random(3, "roundtrip");
@@ -152,7 +153,7 @@ TEST(FakeQuantize, IsDequantizeOfQuantize) {
   }
 }
 
-/// Any moving average over batches is the recursion that it is named after, and NaN is not hidden.
+/// A moving average over batches follows its recursion, and NaN is kept.
 TEST(ObserveRange, FollowsTheMovingAverage) {
   ensure_ops_registered();
   Graph graph;

@@ -1,5 +1,5 @@
 #pragma once
-// Golden files of text: "case NAME", then arrays "NAME shape | values", made by the script beside each.
+// Reads golden text files: "case NAME", then arrays "NAME shape | values". The script that made a file is in its folder.
 
 #include <map>
 #include <string>

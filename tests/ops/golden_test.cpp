@@ -1,5 +1,5 @@
-// The operators mean what PyTorch's do: results and gradients of the reference against tests/golden/ops/operators.txt (float64, made by
-// make.py beside it).
+// The operators agree with PyTorch's: results and gradients of the reference against tests/golden/ops/operators.txt (float64, made by
+// make.py in the same folder).
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ const std::map<std::string, Arrays>& golden() {
   return cases;
 }
 
-/// How to capture a golden case: the operator on the arrays of the file, whose inputs are asked for by name.
+/// How to capture a golden case: the operator with arrays of the file as inputs, by their names.
 class GoldenInputs {
  public:
   GoldenInputs(Graph& graph, const Arrays& arrays) : graph_(graph), arrays_(arrays) {}
@@ -166,7 +166,7 @@ std::vector<GoldenCase> golden_cases() {
   return cases;
 }
 
-/// Both sides compute in double: what differs is the order of sums. torch 2 multiplies the smoothing of float64 in double too.
+/// Both sides compute in double and differ in the order of sums. torch 2 also applies label smoothing of float64 in double.
 void expect_same(const std::string& what, const RefArray& got, const RefArray& want) {
   ASSERT_EQ(got.shape, want.shape) << what;
   for (int64_t i = 0; i < want.shape.elements(); ++i) {

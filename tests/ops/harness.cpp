@@ -17,7 +17,7 @@ bool near_a_kink(double value, const Fill& fill) {
   return std::any_of(fill.kinks.begin(), fill.kinks.end(), [&](double kink) { return std::abs(value - kink) < fill.margin; });
 }
 
-/// Applies the gradient rule of the node under test to random cotangents; adds up what it gives for a value that is read twice.
+/// Applies the gradient rule of the node under test to random cotangents; adds the gradients of a value that is read twice.
 void add_gradient(const OpCase& c, const CaseInputs& inputs, CaseGraph& made) {
   Graph& graph = made.graph;
   const Node node = graph.nodes()[made.node];
@@ -34,7 +34,7 @@ void add_gradient(const OpCase& c, const CaseInputs& inputs, CaseGraph& made) {
     made.feeds[cat("cotangent", i)] = std::move(cotangent);
     made.cotangents.emplace_back(node.outputs[i], output_gradients.back().id());
   }
-  if (made.cotangents.empty()) return;  // integers
+  if (made.cotangents.empty()) return;  // all outputs are integers
   std::vector<bool> wanted;
   for (ValueId id : node.inputs) wanted.push_back(id != kNoValue && is_floating(graph.type(id).dtype) && !inputs.is_fixed(id));
   graph.set_phase(Phase::kBackward);
@@ -51,7 +51,7 @@ void add_gradient(const OpCase& c, const CaseInputs& inputs, CaseGraph& made) {
   made.gradients.assign(total.begin(), total.end());
 }
 
-/// The objective: sum of outputs times cotangents, by the reference in double.
+/// The objective: the sum of outputs times cotangents, by the reference in double.
 double objective(const CaseGraph& made, const Interpreter& forward, const std::map<std::string, RefArray>& feeds) {
   const std::map<ValueId, RefArray> values = forward.run(feeds);
   double sum = 0;
@@ -85,7 +85,7 @@ Value CaseInputs::add(DType dtype, const Shape& shape, ValueRole role, const Fil
     } while (near_a_kink(value, fill));
     values.push_back(value);
   }
-  if (fill.distinct) {  // the ranks of random numbers, spread evenly, each moved a little
+  if (fill.distinct) {  // evenly spaced numbers in random order, each with a small random offset
     std::vector<size_t> order(values.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
@@ -172,14 +172,14 @@ double gradient_error(const OpCase& c, double scale) {
   double worst = 0;
   for (const auto& [input, gradient] : made->gradients) {
     const ValueInfo& info = made->graph.value(input);
-    if (made->graph.producers()[static_cast<size_t>(input)] >= 0) continue;  // made by an earlier node of the case
+    if (made->graph.producers()[static_cast<size_t>(input)] >= 0) continue;  // the output of an earlier node of the case
     const int64_t count = info.type.elements();
     std::vector<int64_t> picked;
     for (int64_t i = 0; i < std::min<int64_t>(count, 48); ++i) {
       picked.push_back(count <= 48 ? i : static_cast<int64_t>(random.below(static_cast<uint64_t>(count))));
     }
     double largest = 0;
-    if (gradient && count > 0) {  // its largest element is always looked at: the control needs one that is not zero
+    if (gradient && count > 0) {  // always includes the largest element, since the negative control needs one that is not zero
       const std::vector<double>& v = values.at(gradient.id()).v;
       const auto top = std::max_element(v.begin(), v.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
       largest = std::abs(*top);
@@ -189,7 +189,7 @@ double gradient_error(const OpCase& c, double scale) {
     for (int64_t i : picked) {
       double& x = feeds.at(info.name)[i];
       const double saved = x;
-      // Fourth order: the error is h^4 of the fifth derivative plus 1e-16 / h of rounding, both near 1e-12.
+      // Fourth order: the error is h^4 times the fifth derivative plus 1e-16 / h of rounding, both near 1e-12.
       const double h = 1e-3 * std::max(1.0, std::abs(saved));
       const auto at = [&](double step) {
         x = saved + step;

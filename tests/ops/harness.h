@@ -1,7 +1,7 @@
 #pragma once
-// How operators are tested. A family's table of cases (tests/ops/<family>_cases.cpp) says how to capture an operator on which inputs;
-// the harness then checks hand values, the gradient rule by finite differences, and every kernel that supports a node of the case's
-// graph (backward operators included) against the reference.
+// The test harness of operators. The cases of each family (tests/ops/<family>_cases.cpp) capture an operator with its inputs; the harness
+// checks hand values, the gradient rule by finite differences, and every kernel that supports a node of the case's graph (including
+// backward operators) against the reference.
 
 #include <functional>
 #include <map>
@@ -17,8 +17,8 @@
 
 namespace galley::test {
 
-/// What an input is filled with: uniform numbers, kept `margin` away from each of `kinks`; `distinct`: no two nearer than
-/// (high - low) / elements / 2 (for maxima).
+/// The values of an input: uniform numbers at least `margin` away from each of `kinks`; `distinct`: any two are at least
+/// (high - low) / elements / 2 apart (for maxima).
 struct Fill {
   double low = -1, high = 1;
   std::vector<double> kinks = {};
@@ -26,28 +26,28 @@ struct Fill {
   double margin = 0.02;
 };
 
-/// Declares inputs of the graph under test and makes their values, the same for the same case name.
+/// Declares inputs of the graph under test and generates their values, which depend only on the name of the case.
 class CaseInputs {
  public:
   CaseInputs(Graph& graph, DType real, std::string_view seed_name) : graph_(graph), real_(real), random_(20240229, seed_name) {}
   /// Activations of the case's dtype (f64 for gradients, f32 or bf16 for kernels).
   Value real(const Shape& shape, const Fill& fill = {}) { return add(real_, shape, ValueRole::kInput, fill); }
-  /// A parameter of that dtype: kernels may ask for a blocked format.
+  /// A parameter of that dtype, for which kernels may prefer a blocked format.
   Value weight(const Shape& shape, const Fill& fill = {}) { return add(real_, shape, ValueRole::kParameter, fill); }
-  /// A parameter that stays f32 in low precision: bias, gamma.
+  /// A parameter that is f32 also in low precision: bias, gamma.
   Value vector(int64_t size, const Fill& fill = {}) {
     return add(real_ == DType::kBF16 ? DType::kF32 : real_, Shape{size}, ValueRole::kParameter, fill);
   }
-  /// i64 in low..high-1; not differentiated.
+  /// Integers of type i64 in low..high-1; not differentiated.
   Value integers(const Shape& shape, int64_t low, int64_t high);
-  /// Given values, in the case's dtype, or in another.
+  /// The given values, in the dtype of the case or another one.
   Value values(const Shape& shape, const std::vector<double>& values) { return put(real_, shape, ValueRole::kInput, values); }
   Value values(const Shape& shape, const std::vector<double>& values, DType dtype) { return put(dtype, shape, ValueRole::kInput, values); }
   /// Integers of that dtype in low..high: activations (inputs) and weights (parameters) of operators on quantized values.
   Value quantized(DType dtype, const Shape& shape, int64_t low, int64_t high, ValueRole role = ValueRole::kInput);
-  /// f32 in every run: scales and biases of quantized operators, and values to quantize.
+  /// An input that is f32 in every run: scales and biases of quantized operators, and values to quantize.
   Value f32(const Shape& shape, const Fill& fill = {}) { return add(DType::kF32, shape, ValueRole::kInput, fill); }
-  /// f32 [], not differentiated: learning rate and the like.
+  /// A scalar f32 [], not differentiated, such as a learning rate.
   Value scalar(double value) { return fixed(put(DType::kF32, Shape{}, ValueRole::kInput, {value})); }
   /// Marks an input that has no gradient (class weights, running statistics).
   Value fixed(Value value);
@@ -72,18 +72,18 @@ struct OpCase {
   std::string name;                        // "conv2d_strided_groups": unique, letters, digits, _
   std::function<void(CaseInputs&)> build;  // captures; the operator under test is the last node
   std::vector<double> expected = {};       // hand values of the first output, or none
-  int differentiable_outputs = -1;         // the first so many take part in the gradient check; -1: all floating ones
+  int differentiable_outputs = -1;         // number of leading outputs in the gradient check; -1: all floating-point ones
   double kernel_tolerance = 2e-5;  // f32 kernels against double, relative to the largest value of the output: sums of a few hundred terms
-  bool forward_only = false;       // a fused form that has no gradient, or hand values at a kink
-  bool straight_through = false;   // the gradient rule is not the slope of what the forward computes, by design: no finite differences
-  bool large = false;              // for the blocking of kernels: no finite differences, which smaller cases of the operator have
+  bool forward_only = false;       // for fused forms without a gradient, and for hand values at a kink
+  bool straight_through = false;   // by design, the gradient rule is not the slope of the forward pass: no finite differences
+  bool large = false;              // for the blocking of kernels: no finite differences; smaller cases of the operator have them
   bool exact_ties = false;         // scales are powers of two: float32 kernels must round middles between two integers as the reference
-  bool low_precision = false;      // also kernels in bf16 (tolerance 2 * 2^-8 and that of inputs' rounding: none, inputs are rounded first)
+  bool low_precision = false;      // also tests bf16 kernels (tolerance 2 * 2^-8; the inputs are rounded first)
 };
 
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
 
-// The families' tables.
+// The tables of the families.
 std::vector<OpCase> conv_cases();
 std::vector<OpCase> matmul_cases();
 std::vector<OpCase> norm_cases();
@@ -109,8 +109,8 @@ std::vector<OpCase> fake_quantize_cases();
 std::vector<OpCase> winograd_cases();
 const std::vector<OpCase>& all_cases();
 
-/// The case's graph with values for its inputs. With `gradient`: the rule of the last node is applied to random cotangents of its outputs,
-/// and `gradients` has, for each wanted input value, its gradient (absent: the rule gave none).
+/// The graph of a case with values for its inputs. With `gradient`: applies the rule of the last node to random cotangents of its outputs;
+/// `gradients` has the gradient of each requested input value (absent: the rule has none).
 struct CaseGraph {
   Graph graph;
   std::map<std::string, RefArray> feeds;
@@ -118,15 +118,15 @@ struct CaseGraph {
   std::vector<std::pair<ValueId, Value>> gradients;
   std::vector<std::pair<ValueId, ValueId>> cotangents;  // output, its cotangent's input
 };
-/// `graph` holds the address of Values: not moved, so the result is on the heap.
+/// The result is on the heap, since `Value`s refer to the address of `graph`.
 std::unique_ptr<CaseGraph> make_graph(const OpCase& c, DType real, bool gradient);
 
 /// Largest difference between the rule's gradient (times `scale`) and central differences of the reference in double, relative to the
-/// largest gradient of that input; at most 49 elements an input are perturbed. NaN where something is not finite.
+/// largest gradient of that input. Perturbs at most 49 elements per input. NaN if a value is not finite.
 double gradient_error(const OpCase& c, double scale = 1);
 
-/// Runs every supporting kernel on every node of the case's graph in every format; each failure is one line. With `tried`,
-/// runs nothing and collects "kernel of op" of what would run.
+/// Runs every supporting kernel on every node of the case's graph in every format; each failure is one line. With `tried`, runs nothing
+/// and only collects "kernel of op" of the kernels that would run.
 std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<std::string>* tried = nullptr);
 
 }  // namespace galley::test

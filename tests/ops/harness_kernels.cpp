@@ -1,4 +1,4 @@
-// Every kernel against the reference: on each node of a case's graph, in each format, between guard bytes.
+// Tests every kernel against the reference: on each node of a case's graph, in each format, with guard bytes around arrays.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kGuard = 64;
 constexpr auto kGuardByte = std::byte{0xA5};
 
-/// An array between guards; 64-byte aligned. It begins as NaN (0xFF), so that what a kernel leaves unwritten or reads beside shows.
+/// An array between guard bytes, 64-byte aligned. Filled with NaN (0xFF), so that unwritten elements and reads outside are detected.
 class Guarded {
  public:
   explicit Guarded(int64_t bytes) : bytes_(static_cast<size_t>(bytes)), memory_(bytes_ + 3 * kGuard, std::byte{0xFF}) {
@@ -42,7 +42,7 @@ class Guarded {
   std::vector<std::byte> memory_;
 };
 
-/// A node with types of its own, so that formats can be tried.
+/// A node with separate types, to try formats.
 struct Trial {
   Node node;
   std::vector<TensorType> inputs, outputs;  // inputs by position; absent ones are not read
@@ -62,7 +62,7 @@ Trial trial_of(const Graph& graph, const Node& node) {
   return trial;
 }
 
-/// Activations of rank 4 and 5 channels_last; false where the op's rule has no such form.
+/// Makes activations of rank 4 and 5 channels_last; false if the operator's rule has no such form.
 bool make_channels_last(const Graph& graph, Trial& trial) {
   const bool weight_gradient = trial.node.op->name.ends_with("conv2d_backward_weights");
   if (trial.node.op->layout.formats != FormatRule::kKeeps && !weight_gradient) return false;
@@ -82,7 +82,7 @@ bool make_channels_last(const Graph& graph, Trial& trial) {
   return any;
 }
 
-/// May the planner give this output that input's memory, as it does where the input dies here?
+/// Whether the planner may give this output the memory of that input, as it does if the input has no later reader.
 bool can_reuse(const Trial& trial, const InPlace& reuse) {
   const auto input = static_cast<size_t>(reuse.input), output = static_cast<size_t>(reuse.output);
   if (input >= trial.inputs.size() || output >= trial.outputs.size() || trial.node.inputs[input] == kNoValue) return false;
@@ -90,7 +90,7 @@ bool can_reuse(const Trial& trial, const InPlace& reuse) {
   return trial.inputs[input].bytes() == trial.outputs[output].bytes() && !trial.inputs[input].format.is_blocked();
 }
 
-/// Results of an operator on quantized values before they are rounded, in steps of the output's scale; empty for other operators.
+/// Results of an operator on quantized values before rounding, in steps of the output's scale; empty for other operators.
 std::vector<double> unrounded(const Trial& trial, const std::vector<const RefArray*>& inputs) {
   if (trial.node.attributes == nullptr) return {};
   const std::shared_ptr<Options> attributes = trial.node.attributes->clone();
@@ -111,10 +111,10 @@ std::vector<double> unrounded(const Trial& trial, const std::vector<const RefArr
   return std::move(results[0].v);
 }
 
-/// Does a kernel that computes in float32 round this either way? 256 levels, six roundings of relative size 2^-24: 1e-4 of a level.
+/// Whether a kernel that computes in float32 may round this value either way: 256 levels, six roundings of 2^-24, so 1e-4 of a level.
 bool near_a_tie(double level) { return std::abs(level - std::floor(level) - 0.5) <= 1e-4; }
 
-/// Runs the kernel, with `reuse` in place; "" or what is wrong.
+/// Runs the kernel, in place with `reuse`. Returns "" or a description of the error.
 std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, const OpCase& c,
                       double tolerance, const InPlace* reuse = nullptr) {
   const KernelQuery query = trial.query();
@@ -197,7 +197,7 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<s
   const std::unique_ptr<CaseGraph> made = make_graph(c, real, true);
   std::map<ValueId, RefArray> values;
   if (tried == nullptr) values = interpret(made->graph, made->feeds, /*round=*/true);
-  // bf16 results carry half a unit of 2^-8; kernels that round an intermediate value once more carry twice that.
+  // The error of bf16 results is half a unit of 2^-8; twice that for kernels that also round an intermediate value.
   const double tolerance = real == DType::kBF16 ? 0x1p-7 : c.kernel_tolerance;
   for (const Node& node : made->graph.nodes()) {
     Trial contiguous = trial_of(made->graph, node), last = contiguous;

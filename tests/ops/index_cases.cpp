@@ -18,7 +18,7 @@ std::vector<OpCase> index_cases() {
       {.name = "gather_hand_axis_0",
        .build = [](CaseInputs& in) { gather(in.values({3, 2}, {1, 2, 3, 4, 5, 6}), in.values({1, 2}, {2, 0}, DType::kI32), 0); },
        .expected = {5, 2}});
-  // Equal indices add up; a place that no index names is 0.
+  // Equal indices are added; positions without an index are 0.
   cases.push_back({.name = "scatter_add_hand",
                    .build =
                        [](CaseInputs& in) {

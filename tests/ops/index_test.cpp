@@ -1,4 +1,4 @@
-// Mistakes of operators that take indices: wrong shapes are refused at capture, wrong indices when they are met.
+// Errors of operators with indices: wrong shapes are rejected at capture, wrong indices at run time.
 
 #include "libcore/ops/index.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 class IndexTest : public MistakeTest {
  protected:
-  /// Runs the graph on the reference; its inputs hold `values`, each filled with one number.
+  /// Runs the graph on the reference; each input is filled with one number of `values`.
   void expect_bad_index(std::initializer_list<double> values, const std::vector<std::string>& parts) {
     std::map<std::string, RefArray> feeds;
     auto value = values.begin();

@@ -1,4 +1,4 @@
-// Mistakes in the arguments of convolution to losses are errors that show both sides; names and formats go on to results.
+// Wrong arguments of layers and losses are errors that show both sides; results keep names of dimensions and formats.
 
 #include <gtest/gtest.h>
 

@@ -16,7 +16,8 @@ void add_losses(std::vector<OpCase>& cases) {
     for (double smoothing : {0.0, 0.1}) {
       for (bool weighted : {false, true}) {
         for (bool probabilities : {false, true}) {
-          // The last two: several threads' worth, of odd sizes; their gradient is a node of the case, not checked by differences.
+          // The last two have odd sizes and enough elements for several threads; their gradient is a node of the case, without finite
+          // differences.
           for (const Shape& logits : {Shape{5, 7}, Shape{2, 4, 3, 2}, Shape{3, 1}, Shape{71, 301}, Shape{2, 19, 13, 37}}) {
             const auto build = [=](CaseInputs& in) {
               CrossEntropyAttrs a;
@@ -83,8 +84,7 @@ void add_cross_entropies_by_hand(std::vector<OpCase>& cases) {
 }
 
 void add_strange_cross_entropies(std::vector<OpCase>& cases) {
-  // Rows: -inf without and with a share, NaN, logits far from 0, NaN in an ignored one; then nothing but ignored ones; as samples and as
-  // pixels.
+  // Rows: -inf without and with a share, NaN, logits far from 0, NaN in an ignored row; then only ignored rows; as samples and as pixels.
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   for (const bool pixels : {false, true}) {
     for (const bool none : {false, true}) {
@@ -149,7 +149,7 @@ void add_strange_cross_entropies(std::vector<OpCase>& cases) {
 
 void add_strange_and_simple_losses(std::vector<OpCase>& cases) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  // Losses of right answers far from 0 are small, not 0: log1p. NaN stays.
+  // Losses of confident correct predictions are small, but not 0 (log1p). NaN is kept.
   cases.push_back({.name = "bce_with_logits_strange",
                    .build =
                        [=](CaseInputs& in) {

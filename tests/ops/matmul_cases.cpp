@@ -45,15 +45,15 @@ void add_linear(std::vector<OpCase>& cases) {
 }
 
 void add_linear_for_kernels(std::vector<OpCase>& cases) {
-  // Depths and widths that fill vectors and tiles and that do not, more rows than a tile, and more than the kernel for few
-  // rows takes.
+  // Depths and widths that are and are not multiples of vectors and tiles, more rows than a tile, and more than the limit of the kernel for
+  // few rows.
   struct Sizes {
     int64_t rows, depth, outputs;
   };
   for (const Sizes& s :
        std::vector<Sizes>{{1, 31, 1}, {1, 200, 35}, {2, 8, 3}, {5, 67, 10}, {16, 129, 40}, {21, 64, 7}, {64, 33, 19}, {70, 40, 17}}) {
     for (size_t a = 0; a < kActivationNames.size(); ++a) {
-      // Each activation on some sizes, each size with some activations.
+      // Each activation with some sizes, each size with some activations.
       if (a > 0 && (a + static_cast<size_t>(s.rows)) % 3 != 0) continue;
       cases.push_back({.name = cat("linear_", s.rows, "x", s.depth, "_to_", s.outputs, "_", kActivationNames[a]),
                        .build =

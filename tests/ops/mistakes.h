@@ -1,5 +1,5 @@
 #pragma once
-// What tests of mistakes share: inputs of a graph, and the error that a capture must end with.
+// Shared by tests of errors: inputs of a graph, and the error that a capture must throw.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ class MistakeTest : public testing::Test {
   Value input(const Shape& shape, DType dtype = DType::kF32, MemoryFormat format = {}, std::vector<std::string> names = {}) {
     return graph_.add_input(cat("in", graph_.inputs().size()), {dtype, shape, format, std::move(names)}, ValueRole::kInput);
   }
-  /// Runs `capture`, which must throw an Error of exit code 3 whose message holds all `parts`.
+  /// Runs `capture`, which must throw an Error of exit code 3 whose message contains all `parts`.
   template <class Capture>
   void expect_error(Capture capture, const std::vector<std::string>& parts) {
     try {

@@ -1,4 +1,4 @@
-// Mistakes of a model are errors that show what meets what: shapes, dimension names, dtypes. And names go on to results.
+// Mistakes in a model are errors that show both operands: shapes, names of dimensions, dtypes. Results keep names of dimensions.
 
 #include "tests/ops/mistakes.h"
 

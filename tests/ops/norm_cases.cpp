@@ -1,4 +1,4 @@
-// Cases of normalisation.
+// Cases of normalization.
 
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/ops/norm.h"
@@ -33,7 +33,7 @@ void add_batch_norms(std::vector<OpCase>& cases) {
                                            {"relu6_vectors_and_a_half", {2, 72, 3, 5}, true, true, false, Activation::kRelu6},
                                            {"hardswish_no_affine", {5, 5, 3, 3}, false, false, false, Activation::kHardswish},
                                            {"empty_batch", {0, 5, 4, 3}}}) {
-    // With relu, a cell near the kink would spoil the differences: gamma is small and beta far, so every cell is clearly on one side.
+    // An element near the kink of relu would invalidate finite differences: gamma is small and beta far from 0, so no element is near.
     const Fill gamma = b.relu ? Fill{.low = 0.05, .high = 0.1} : Fill{.low = 0.5, .high = 1.5};
     const Fill beta =
         b.relu ? Fill{.low = -2, .high = b.activation == Activation::kRelu6 ? 8.0 : 2.0, .kinks = {0, 6}, .margin = 0.6} : Fill{};
@@ -54,7 +54,7 @@ void add_batch_norms(std::vector<OpCase>& cases) {
 
 void add_gated_batch_norms(std::vector<OpCase>& cases) {
   const Fill off_centre{.low = -1, .high = 3};
-  // A gate of each channel of each image. Values as far from the kinks as in pointwise_cases.cpp.
+  // A gate per channel and image. Values are as far from the kinks as in pointwise_cases.cpp.
   struct Gated {
     std::string name;
     Shape x;
@@ -167,7 +167,7 @@ void add_layer_norms(std::vector<OpCase>& cases) {
       }
     }
   }
-  // For kernels: rows of one value, of no whole vector, longer than a run of lanes, and enough of them for several threads and blocks.
+  // For kernels: rows of one value, shorter than a vector, longer than a run of lanes, and enough rows for several threads and blocks.
   for (const Shape& shape : {Shape{3, 1}, Shape{5, 33}, Shape{1, 2500}, Shape{7, 13, 197}, Shape{190, 257}, Shape{4, 3, 5, 29}}) {
     for (const int affine : {0, 1, 2}) {
       cases.push_back({.name = cat("layer_norm_kernel_", shape.rank(), "_", shape.elements(), "_", affine),
@@ -207,10 +207,10 @@ void add_group_norms(std::vector<OpCase>& cases) {
                        .differentiable_outputs = 1});
     }
   }
-  // For kernels: several blocks of pixels and runs of lanes, other ranks, a mean far off, one channel a group.
+  // For kernels: several blocks of pixels and runs of lanes, other ranks, a large mean, one channel per group.
   for (const Shape& shape : {Shape{1, 38, 31, 29}, Shape{2, 6, 2300}, Shape{5, 40}, Shape{2, 4, 3, 5, 7}}) {
     for (int64_t groups : {int64_t{1}, int64_t{2}, shape[1]}) {
-      if (shape.rank() == 2 && groups > 1) continue;  // so few values bend too much for differences
+      if (shape.rank() == 2 && groups > 1) continue;  // with so few values, finite differences are inaccurate
       cases.push_back({.name = cat("group_norm_kernel_", shape.rank(), "_", shape.elements(), "_", groups),
                        .build =
                            [=](CaseInputs& in) {

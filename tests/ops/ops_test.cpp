@@ -1,4 +1,4 @@
-// The laws that every operator keeps, over the families' tables of cases: hand values, gradient rules, kernels, completeness.
+// Laws of every operator, over the tables of cases: hand values, gradient rules, kernels, completeness.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace galley::test {
 namespace {
 
-// Central differences of fourth order with h = 1e-3 are good to about 1e-10; a wrong rule errs in the first digits.
+// Central differences of fourth order with h = 1e-3 have errors of about 1e-10; a wrong rule differs in the first digits.
 constexpr double kGradientTolerance = 1e-7;
 
 class EveryCase : public testing::TestWithParam<OpCase> {};
@@ -41,10 +41,10 @@ TEST_P(EveryCase, GivesHandValues) {
 TEST_P(EveryCase, GradientAgreesWithFiniteDifferences) {
   const OpCase& c = GetParam();
   const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, true);
-  if (made->gradients.empty() || c.straight_through || c.large) return;  // the registry test asks for a reason
+  if (made->gradients.empty() || c.straight_through || c.large) return;  // the registry test requires a reason
   const double error = gradient_error(c);
   if (!(error <= kGradientTolerance)) ADD_FAILURE() << "relative error " << error;
-  // The negative control: a gradient that is one per cent too large must be seen, unless it is zero or of nothing.
+  // Negative control: a gradient that is one per cent too large must fail, unless it is zero or empty.
   const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds);
   bool any = false;
   for (const auto& [input, gradient] : made->gradients) {
@@ -63,7 +63,7 @@ TEST_P(EveryCase, KernelsAgreeWithTheReference) {
   });
 }
 
-// Convolutions and matrix products are also compiled for vectors of 128 bits and as scalar code, which this machine would not choose.
+// Convolutions and matrix products are also compiled for 128-bit vectors and as scalar code, which this machine would not use by default.
 TEST_P(EveryCase, ProductsAgreeWithTheReferenceOnNarrowVectors) {
   const OpCase& c = GetParam();
   const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF32, false);
@@ -143,7 +143,7 @@ TEST(Registry, RulesOfQuantizationHaveTheirForms) {
       EXPECT_NE(op->integer_form, nullptr);
     }
     EXPECT_EQ(op->channel_scale != nullptr, rule == QuantizeRule::kScale);
-    // Operators on integers are made by the conversion; they have no rule of their own.
+    // Operators on integers are created by the conversion and have no quantization rule.
     EXPECT_TRUE(op->integer != IntegerRole::kComputes || rule == QuantizeRule::kFloat);
   }
   EXPECT_GE(forms, 10);
@@ -151,8 +151,7 @@ TEST(Registry, RulesOfQuantizationHaveTheirForms) {
 
 TEST(Registry, EveryProductIsOne) {
   ensure_ops_registered();
-  // The operators that multiply more than they read: two flops for each of many pairs. Counted on the cases, whose sizes are small, some
-  // fall short.
+  // Operators with more products than inputs: two flops per pair. Some cases are too small to show this.
   std::set<std::string_view> heavy;
   for (const OpCase& c : all_cases()) {
     const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF32, false);
@@ -169,7 +168,7 @@ TEST(Registry, EveryProductIsOne) {
   for (const std::string_view name : heavy) {
     const OpDef& op = find_op(name);
     EXPECT_TRUE(op.work == WorkClass::kProduct || has_port(op.outputs, PortKind::kWeight))
-        << name << " does many operations an element, but is no product";
+        << name << " has many operations per element, but is not a product";
   }
 }
 
@@ -191,7 +190,7 @@ TEST(Registry, GatedUpdatesHaveFastKernels) {
 
 TEST(Registry, EveryKernelIsTried) {
   std::set<std::string> tried;
-  // Some are made for one width of vectors alone.
+  // Some support only one vector width.
   with_each_width([&] {
     for (const OpCase& c : all_cases()) {
       kernel_failures(c, DType::kF32, &tried);
@@ -201,7 +200,7 @@ TEST(Registry, EveryKernelIsTried) {
   for (const OpDef* op : all_ops()) {
     for (const Kernel* kernel : cpu().kernels(*op)) {
       if (kernel->algorithm == "implicit_gemm_amx" && !tile_unit().bf16)
-        continue;  // elsewhere its emulated form is tried, in tests/backends/cpu
+        continue;  // on other machines tests/backends/cpu tests its emulated form
       EXPECT_EQ(tried.count(cat(kernel->algorithm, " of ", op->name)), 1u)
           << kernel->algorithm << " of " << op->name << " supports no node of any case";
     }

@@ -1,5 +1,5 @@
-// Cases of the gradients of a 1x1 convolution and the norm behind it: kernels against the reference. That they are those gradients is
-// tested with the pass that puts the operators in (tests/passes/graph_passes_test.cpp).
+// Cases of the gradients of a 1x1 convolution followed by a batch norm: kernels against the reference. The test of the pass that inserts
+// the operators (tests/passes/graph_passes_test.cpp) compares them with the separate gradients.
 
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "tests/ops/harness.h"
@@ -15,12 +15,12 @@ struct Geometry {
   bool affine = true, residual = false;
 };
 
-/// What both operators read besides the gradient: values that no activation's kink is near, where float32 and double may fall on either
-/// side. Normalised values are within 2.4, gamma is small, and beta is far enough from the kinks.
+/// The inputs of both operators besides the gradient, away from kinks of activations, where float32 and double may be on different sides:
+/// normalized values are within 2.4, gamma is small, and beta is far enough from the kinks.
 struct Operands {
   Value between, mean, var, gamma, beta, x, weight;
 };
-/// `stored`: what lies between is read; else it is what the convolution gives, with a weight small enough.
+/// `stored`: the value between convolution and norm is an input; else it is the output of the convolution, with a small weight.
 Operands operands(CaseInputs& in, const Geometry& g, bool stored = true) {
   const std::vector<double> kinks = g.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
   const bool bent = g.activation != Activation::kNone;

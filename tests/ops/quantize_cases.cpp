@@ -1,4 +1,4 @@
-// Cases of quantize, dequantize, lookup and weights stored as integers; and of the operators that move elements, on integers of 8 bits.
+// Cases of quantize, dequantize, lookup and weights stored as integers; and of operators that move elements, with 8-bit integers.
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
@@ -24,7 +24,7 @@ LookupAttrs squares() {
 
 using Build = std::function<void(CaseInputs&)>;
 
-/// Adds a case of that name, with the values that are expected of it, if any.
+/// Adds a case, with its expected values if there are any.
 auto adder(std::vector<OpCase>& cases) {
   return [&cases](std::string name, Build build, std::vector<double> expected = {}) {
     cases.push_back({.name = std::move(name), .build = std::move(build), .expected = std::move(expected)});
@@ -105,7 +105,7 @@ void add_weights(std::vector<OpCase>& cases) {
 
 void add_moves(std::vector<OpCase>& cases) {
   const auto add = adder(cases);
-  // What moves elements takes integers as they are.
+  // Operators that move elements accept integers unchanged.
   const Shape image{2, 19, 6, 7};
   for (DType dtype : {DType::kU8, DType::kI8}) {
     const int64_t low = dtype == DType::kU8 ? 0 : -128, high = low + 255;

@@ -1,4 +1,4 @@
-// Cases of the operators on quantized values.
+// Cases of operators on quantized values.
 
 #include <cmath>
 
@@ -30,7 +30,7 @@ Conv2dWindow window(std::vector<int64_t> stride, std::vector<int64_t> padding, s
   return a;
 }
 
-/// What varies apart from the sizes. Full ranges of integers, so that any 16-bit sum of two products shows.
+/// Parameters besides the sizes. Integers have their full ranges, so that saturating 16-bit sums of two products are detected.
 struct Variant {
   std::string name;
   DType x = DType::kU8, y = DType::kU8, residual = DType::kF32;  // f32: none
@@ -41,7 +41,7 @@ struct Variant {
   bool winograd = false;
 };
 
-/// Captures the case: scales by which the results fill their range.
+/// Captures the case with scales for which the results cover their range.
 void capture_conv(CaseInputs& in, const Geometry& g, const Variant& v) {
   const Value x = in.quantized(v.x, g.x, lowest(v.x), lowest(v.x) + v.x_high),
               weight = in.quantized(DType::kI8, g.weight, v.w_high == 127 ? -128 : -v.w_high, v.w_high, ValueRole::kParameter);
@@ -170,7 +170,7 @@ void add_conv_cases(std::vector<OpCase>& cases) {
 }
 
 void add_conv_hand_cases(std::vector<OpCase>& cases) {
-  // Everything at the ends of its range: 2 * 255 * -128 does not fit 16 bits.
+  // All values at the limits of their range: 2 * 255 * -128 does not fit in 16 bits.
   cases.push_back({.name = "quantized_conv2d_saturating", .build = [](CaseInputs& in) {
                      QuantizedConv2dAttrs a;
                      a.padding = {1};
@@ -267,7 +267,7 @@ void add_linear_cases(std::vector<OpCase>& cases) {
                                                   in.values({1}, {1}, DType::kF32), {});
                        },
                    .expected = {5.1}});
-  // All values alike: the range still holds 0.
+  // All values are equal; the range includes 0 nevertheless.
   cases.push_back({.name = "dynamic_quantized_linear_constant_hand",
                    .build =
                        [](CaseInputs& in) {

@@ -1,5 +1,5 @@
-// Quantization means what PyTorch's does: parameters, integers, gradients and operators of the reference against
-// tests/golden/quantize/quantized.txt, made by make.py beside it.
+// Quantization agrees with PyTorch's: parameters, integers, gradients and operators of the reference against
+// tests/golden/quantize/quantized.txt, made by make.py in the same folder.
 //
 // Where integers may differ: PyTorch multiplies by the reciprocal of the scale (1 / scale rounded to float32) where Galley divides, and its
 // kernels compute in float32 where the reference computes in double; a value within that error of the middle between two integers may go
@@ -38,7 +38,7 @@ const std::map<std::string, GoldenArrays>& golden() {
   return cases;
 }
 
-/// One case: its arrays as inputs of a graph, the graph's results.
+/// One case: its arrays as inputs of a graph, and the results of the graph.
 class Golden {
  public:
   explicit Golden(const std::string& name) : name_(name), arrays_(golden().at(name)) { ensure_ops_registered(); }
@@ -66,7 +66,7 @@ class Golden {
     for (ValueId id : graph_.inputs()) feeds[graph_.value(id).name] = array(graph_.value(id).name);
     return interpret(graph_, feeds, /*round=*/true).at(value.id());
   }
-  /// Integers: `few` of them may be one off.
+  /// Compares integers; the share `few` of them may differ by one.
   void expect_integers(Value value, const std::string& name, double few = kFew) {
     SCOPED_TRACE(name_);
     const RefArray got = result(value), &want = array(name);
@@ -79,7 +79,7 @@ class Golden {
     if (!(static_cast<double>(off) <= few * static_cast<double>(want.shape.elements())))
       ADD_FAILURE() << off << " of " << want.shape.elements() << " are one level off";
   }
-  /// Real values: `tolerance` relative to the largest.
+  /// Compares floats; `tolerance` is relative to the largest.
   void expect_values(Value value, const std::string& name, double tolerance) {
     SCOPED_TRACE(name_);
     const RefArray got = result(value), &want = array(name);
@@ -99,7 +99,7 @@ class Golden {
   Graph graph_;
 };
 
-/// Names of the file's cases that begin so; none is forgotten (EveryCaseIsRead counts).
+/// Names of the file's cases with this prefix. EveryCaseIsRead verifies that all cases are used.
 std::vector<std::string> names_with(const std::string& prefix) {
   std::vector<std::string> names;
   for (const auto& [name, arrays] : golden()) {
@@ -195,7 +195,7 @@ TEST(QuantizedGolden, FakeQuantizeAndItsGradients) {
     const Node node = g.graph().nodes().back();
     GradientBuilder builder(g.graph(), node, {g.input("grad")}, {true, g.has("dscale"), false});
     node.op->gradient(builder);
-    // No value of these cases lies at a middle between two steps, or the difference would be a whole step.
+    // No value of these cases is a tie, else the difference would be a whole step.
     g.expect_values(y, "y", 1e-6);
     g.expect_values(builder.result()[0], "dx", 1e-6);
     // A sum of 8 to 40 float32 terms.
@@ -241,7 +241,7 @@ TEST(QuantizedGolden, DynamicLinearLayers) {
     DynamicQuantizedLinearAttrs a;
     a.saturation = g.integer("reduced") == 1 ? Saturation::kReduced : Saturation::kExact;
     const Value x = g.input("x"), weight = g.input("weight", DType::kI8), scale = g.input("weight_scale");
-    // Both choose the same integers, or a result would move by 1e-3 of the largest: what is left are roundings of float32.
+    // Both choose the same integers, else a result would differ by 1e-3 of the largest. The remaining differences are roundings of float32.
     g.expect_values(dynamic_quantized_linear(x, weight, scale, bias_of(g), a), "y", 1e-6);
   }
 }

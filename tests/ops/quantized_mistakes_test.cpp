@@ -1,5 +1,5 @@
-// Mistakes in the arguments of operators on quantized values show both sides; formats and names go on to results; tables are the
-// operators they stand for.
+// Wrong arguments of operators on quantized values are errors that show both sides; results keep formats and names; tables equal the
+// operators that they replace.
 
 #include <gtest/gtest.h>
 
@@ -110,7 +110,7 @@ TEST_F(QuantizedMistakes, FormatsAndNamesGoOn) {
   EXPECT_EQ(resize(q, resize_attrs).dtype(), DType::kU8);
 }
 
-/// The table of an operator gives, for each integer, what quantizing the operator's own result gives.
+/// For each integer, the table of an operator has the quantized result of the operator.
 TEST_F(QuantizedMistakes, TablesAreTheirOperators) {
   const QuantParams from{0.0625, 100, DType::kU8, 0, 255}, to{0.03125, -20, DType::kI8, -128, 127};
   ClampAttrs clip;

@@ -50,8 +50,8 @@ Value state_of(CaseInputs& in, const Layer& l, std::string_view seed) {
 
 std::vector<OpCase> quantized_recurrent_cases() {
   std::vector<OpCase> cases;
-  // One step from a given state has exact integers, and so float32's tolerance. From the second step on the state that is quantized differs
-  // in float32's last places, so that now and then one of its integers is the next one: a scale of the state (1/127) times a weight (0.5).
+  // One step from a given state has exact integers and thus the tolerance of float32. From the second step on, the quantized state differs
+  // in the last digits of float32, so that its integers sometimes differ by one: a scale of the state (1/127) times a weight (0.5).
   constexpr double kOneLevel = 5e-3;
   for (const Layer& l : std::vector<Layer>{{"one_step", 3, 1, 5, true, true},
                                            {"one_step_wide", 9, 1, 70, true, true},

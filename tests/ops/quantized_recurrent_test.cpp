@@ -1,5 +1,5 @@
-// Dynamic quantization of recurrent layers is PyTorch's: tests/golden/quantize/recurrent.txt (torch.ao.nn.quantized.dynamic, made by
-// make_recurrent.py beside it), on the reference.
+// Dynamic quantization of recurrent layers agrees with PyTorch's: the reference against tests/golden/quantize/recurrent.txt
+// (torch.ao.nn.quantized.dynamic, made by make_recurrent.py in the same folder).
 
 #include "libcore/ops/quantized_recurrent.h"
 
@@ -14,8 +14,8 @@
 namespace galley::test {
 namespace {
 
-/// Captures and feeds the two operators of one direction, with weights as PyTorch's default observer quantizes them: one symmetric map a
-/// weight.
+/// Captures and feeds the two operators of one direction, with weights quantized as by PyTorch's default observer: one symmetric scale per
+/// weight tensor.
 class Direction {
  public:
   Direction(Graph& graph, std::map<std::string, RefArray>& feeds, const GoldenArrays& arrays, Value x, const std::string& suffix)
@@ -82,8 +82,8 @@ TEST(QuantizedRecurrent, ResultsAreThoseOfPyTorch) {
   ensure_ops_registered();
   const std::map<std::string, GoldenArrays> golden = read_golden("quantize/recurrent.txt");
   ASSERT_EQ(golden.size(), 4u);
-  // Both sides have the same integers and sums; results differ by float32's rounding, tanh and sigmoid included. The difference that
-  // quantization itself makes is a hundred times that: a wrong range, zero point or rounding shows.
+  // Both sides have the same integers and sums; results differ by float32 rounding, also of tanh and sigmoid. The effect of quantization is
+  // a hundred times larger, so a wrong range, zero point or rounding is detected.
   constexpr double kTolerance = 2e-6;
   for (const auto& [name, arrays] : golden) {
     SCOPED_TRACE(name);

@@ -39,7 +39,7 @@ void add_small_cases(std::vector<OpCase>& cases) {
                    .expected = {0, 0, 0, 0}});
   cases.push_back({.name = "dropout_features", .build = [=](CaseInputs& in) { dropout(in.real({6, 13}), rng(in), dropout_attrs(0.3)); }});
   cases.push_back({.name = "dropout_image", .build = [=](CaseInputs& in) { dropout(in.real({2, 5, 3, 7}), rng(in), dropout_attrs(0.5)); }});
-  // What is dropped is 0, whatever it was.
+  // Dropped elements are 0, also if they were NaN or infinite.
   cases.push_back({.name = "dropout_not_a_number",
                    .build =
                        [=](CaseInputs& in) {
@@ -61,7 +61,7 @@ void add_small_cases(std::vector<OpCase>& cases) {
 }
 
 void add_shapes(std::vector<OpCase>& cases) {
-  // Several threads' worth; samples whose words begin anywhere in a block of four; more channels than a tile and fewer.
+  // Enough elements for several threads; samples whose random words start anywhere in a block of four; more and fewer channels than a tile.
   for (const Shape& shape : {Shape{9, 1283}, Shape{3, 67, 13, 9}, Shape{2, 131, 5, 5}, Shape{2, 3, 31, 47}, Shape{2, 6, 3, 5, 7}, Shape{17},
                              Shape{2, 5, 1, 1}, Shape{2, 1, 9, 5}, Shape{0, 3, 4, 4}}) {
     for (const double p : {0.0, 0.1, 0.75, 1.0}) {
@@ -81,7 +81,7 @@ void add_shapes(std::vector<OpCase>& cases) {
 }
 
 void add_bounds(std::vector<OpCase>& cases) {
-  // p is the very number drawn for element 5 of sample 100, which stays; and one between the draws of sample 100 and of the whole batch.
+  // p equals the number drawn for element 5 of sample 100, which is kept; and p between the draws of sample 100 and of the whole batch.
   const auto drawn = [](int64_t stream, uint64_t sample, int64_t element) {
     return static_cast<double>(uniform_from_bits(mask_bits(kSeed, stream, kStep, static_cast<int64_t>(sample), element)));
   };
@@ -96,7 +96,7 @@ void add_bounds(std::vector<OpCase>& cases) {
        .forward_only = true});
 }
 
-/// The words that the masks above are made of.
+/// The random words of the masks above.
 void add_random_bits(std::vector<OpCase>& cases) {
   const auto bits = [=](CaseInputs& in, std::vector<int64_t> shape, bool whole_batch) {
     RandomBitsAttrs attrs;

@@ -1,4 +1,4 @@
-// Laws of the random masks: the share that is dropped, independence of how a batch is cut, and a change with each part of the key.
+// Laws of random masks: the share of dropped elements, independence of the division of a batch, dependence on each part of the key.
 
 #include "libcore/ops/random.h"
 
@@ -13,7 +13,7 @@
 namespace galley {
 namespace {
 
-/// Dropout or stochastic depth of ones: [samples, elements], the first sample having the global index `first`.
+/// Dropout or stochastic depth of ones [samples, elements]; the first sample has the global index `first`.
 RefArray masked_ones(int64_t samples, int64_t elements, int64_t step, int64_t first, double p, int64_t stream = 11, bool rows = false) {
   Graph graph;
   TensorType type;

@@ -13,7 +13,7 @@ struct Layer {
 };
 
 RecurrentWeights weights_of(CaseInputs& in, const Layer& l, int64_t gates) {
-  // As large as usual starting values: gates are neither all open nor all shut.
+  // As large as typical initial values, so that gates are neither all open nor all closed.
   const Fill fill{.low = -0.4, .high = 0.4};
   RecurrentWeights w;
   w.ih = in.weight({gates * l.hidden, l.in}, fill);
@@ -24,21 +24,22 @@ RecurrentWeights weights_of(CaseInputs& in, const Layer& l, int64_t gates) {
 }
 
 void add_layers(std::vector<OpCase>& cases) {
-  for (const Layer& l : std::vector<Layer>{{"plain", 2, 3, 5, 4},
-                                           {"no_bias", 2, 3, 5, 4, false},
-                                           {"states", 3, 4, 2, 5, true, true},
-                                           {"reverse", 2, 4, 3, 4, true, true, true},
-                                           {"one_step", 3, 1, 4, 3, true, true},
-                                           {"one_step_from_zero", 3, 1, 4, 3},
-                                           {"no_batch", 0, 3, 4, 2},
-                                           {"no_steps", 2, 0, 4, 2, true, true},
-                                           // For kernels: columns that fill panels and that do not, few rows (threads share out columns),
-                                           // many rows (threads share out the batch), more of them than a block, long sums.
-                                           {"one_row", 1, 5, 3, 16, true, true},
-                                           {"few_rows", 5, 3, 37, 24, true, true, true},
-                                           {"many_rows", 13, 2, 6, 19, true, true},
-                                           {"blocks", 101, 2, 3, 8},
-                                           {"long_sums", 1, 2, 200, 70}}) {
+  for (const Layer& l :
+       std::vector<Layer>{{"plain", 2, 3, 5, 4},
+                          {"no_bias", 2, 3, 5, 4, false},
+                          {"states", 3, 4, 2, 5, true, true},
+                          {"reverse", 2, 4, 3, 4, true, true, true},
+                          {"one_step", 3, 1, 4, 3, true, true},
+                          {"one_step_from_zero", 3, 1, 4, 3},
+                          {"no_batch", 0, 3, 4, 2},
+                          {"no_steps", 2, 0, 4, 2, true, true},
+                          // For kernels: columns that are and are not multiples of panels, few rows (columns are divided among threads),
+                          // many rows (the batch is divided among threads), more rows than a block, long sums.
+                          {"one_row", 1, 5, 3, 16, true, true},
+                          {"few_rows", 5, 3, 37, 24, true, true, true},
+                          {"many_rows", 13, 2, 6, 19, true, true},
+                          {"blocks", 101, 2, 3, 8},
+                          {"long_sums", 1, 2, 200, 70}}) {
     const auto attrs = [l](bool save) {
       RecurrentAttrs a;
       a.reverse = l.reverse;
@@ -68,7 +69,7 @@ void add_layers(std::vector<OpCase>& cases) {
                        .forward_only = !save});
     }
     for (const Nonlinearity nonlinearity : {Nonlinearity::kTanh, Nonlinearity::kRelu}) {
-      // Among thousands of arguments some lie at relu's kink.
+      // Among thousands of arguments, some are at the kink of relu.
       if (nonlinearity == Nonlinearity::kRelu && l.batch * l.steps * l.hidden > 100) continue;
       cases.push_back(
           {.name = cat("rnn_", kNonlinearityNames[static_cast<size_t>(nonlinearity)], "_", l.name), .build = [=](CaseInputs& in) {

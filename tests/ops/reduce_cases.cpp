@@ -37,7 +37,7 @@ void add_reductions(std::vector<OpCase>& cases) {
     cases.push_back({.name = s.name + "_all_hand",
                      .build = [s, matrix, attrs_of](CaseInputs& in) { s.apply(in.values({2, 3}, matrix), attrs_of({}, false)); },
                      .expected = s.all});
-    // At most 48 elements, which the gradient check tries one by one: an extreme value's gradient is almost everywhere zero.
+    // At most 48 elements, so that the gradient check perturbs all: the gradient of an extreme value is zero almost everywhere.
     add("space", attrs_of({2, 3}, false), {2, 3, 2, 4});
     add("space_kept", attrs_of({-1, -2}, true), {2, 3, 2, 4});
     add("channels", attrs_of({0, 2, 3}, false), {2, 3, 2, 4});
@@ -45,7 +45,7 @@ void add_reductions(std::vector<OpCase>& cases) {
     add("everything", attrs_of({}, true), {3, 4, 4});
     add("alternating", attrs_of({0, 2}, false), {2, 3, 2, 4});
     add("nothing", attrs_of({1}, false), {3, 1, 5});
-    // Several threads' worth and several stages; lines and columns beside multiples of the vectors'.
+    // Enough elements for several threads and stages; lines and columns that are not multiples of vectors.
     const auto large = [&](const std::string& name, const ReduceAttrs& attrs, const Shape& shape) {
       cases.push_back({.name = s.name + "_" + name,
                        .build = [s, attrs, shape](CaseInputs& in) { s.apply(in.real(shape), attrs); },
@@ -56,7 +56,7 @@ void add_reductions(std::vector<OpCase>& cases) {
     large("large_everything", attrs_of({}, false), {3, 67, 31, 23});
     large("large_bias", attrs_of({0}, false), {40009, 3});
     large("large_alternating", attrs_of({0, 2, 4}, true), {7, 5, 19, 6, 23});
-    // -inf, inf; NaN spreads over its line only.
+    // -inf, inf; NaN affects only its line.
     const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
     for (const int64_t axis : {int64_t{0}, int64_t{1}}) {
       cases.push_back({.name = cat(s.name, "_strange_", axis),
@@ -84,7 +84,7 @@ void add_argmax_and_topk(std::vector<OpCase>& cases) {
     attrs.keepdim = keepdim;
     return attrs;
   };
-  // The first of equal ones.
+  // Among equal values the first one.
   cases.push_back({.name = "argmax_hand",
                    .build = [=](CaseInputs& in) { argmax(in.values({2, 4}, scores), argmax_attrs(-1, false)); },
                    .expected = {1, 0}});
@@ -93,7 +93,7 @@ void add_argmax_and_topk(std::vector<OpCase>& cases) {
                    .expected = {0, 0, 0, 0}});
   cases.push_back({.name = "argmax_channels",
                    .build = [=](CaseInputs& in) { argmax(in.real({2, 5, 3, 7}, {.distinct = true}), argmax_attrs(1, false)); }});
-  // Ties, NaN (the first one), -inf alone; lines beside multiples of the vectors', along and across memory.
+  // Ties, NaN (the first one), only -inf; lines that are not multiples of vectors, along and across memory.
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   std::vector<double> strange(6 * 37);
   for (size_t i = 0; i < strange.size(); ++i) strange[i] = static_cast<double>(i * i % 11);

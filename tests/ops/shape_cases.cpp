@@ -12,14 +12,14 @@ namespace {
 
 using Build = std::function<void(CaseInputs&)>;
 
-/// Adds a case of that name, with the values that are expected of it, if any.
+/// Adds a case, with its expected values if there are any.
 auto adder(std::vector<OpCase>& cases) {
   return [&cases](std::string name, Build build, std::vector<double> expected = {}) {
     cases.push_back({.name = std::move(name), .build = std::move(build), .expected = std::move(expected)});
   };
 }
 
-/// Adds a case that no gradient is checked of.
+/// Adds a case without a gradient check.
 auto kernel_adder(std::vector<OpCase>& cases) {
   return [&cases](std::string name, Build build) {
     cases.push_back({.name = std::move(name), .build = std::move(build), .forward_only = true});
@@ -102,12 +102,12 @@ void add_small_cases(std::vector<OpCase>& cases) {
 
 void add_kernel_cases_of_ranks(std::vector<OpCase>& cases) {
   const auto kernel_case = kernel_adder(cases);
-  // For kernels: every rank, channel counts that are no multiple of a vector, steps, several dtypes, and arrays for several threads.
+  // For kernels: every rank, channel counts that are not multiples of a vector, steps, several dtypes, and arrays for several threads.
   const std::vector<Shape> ranks{{37}, {5, 9}, {3, 7, 5}, {2, 19, 5, 7}, {2, 5, 3, 4, 6}, {4, 24, 21, 19}, {2, 3, 131, 67}};
   for (const Shape& shape : ranks) {
     const std::string shape_name = cat("rank", shape.rank(), "_", shape.elements());
     for (int axis = 0; axis < shape.rank(); ++axis) {
-      if (shape.elements() > 10000 && axis % 2 == 0) continue;  // the large ones cost the reference time
+      if (shape.elements() > 10000 && axis % 2 == 0) continue;  // large arrays are slow on the reference
       const int64_t size = shape[axis];
       kernel_case(cat("slice_kernel_", shape_name, "_", axis),
                   [=](CaseInputs& in) { slice(in.real(shape), slice_attrs(axis, size / 3, size, 1)); });
@@ -196,7 +196,7 @@ void add_resize_and_full_cases(std::vector<OpCase>& cases) {
     attrs.align_corners = align;
     return attrs;
   };
-  // Half-pixel centres: output x looks at (x + 0.5) / 2 - 0.5 = -0.25, 0.25, 0.75, 1.25, clipped to 0..1.
+  // Half-pixel centres: output x is at (x + 0.5) / 2 - 0.5 = -0.25, 0.25, 0.75, 1.25, clipped to 0..1.
   add("resize_hand", [=](CaseInputs& in) { resize(in.values({1, 1, 1, 2}, {1, 5}), resize_attrs(1, 4, ResizeMode::kBilinear, false)); },
       {1, 2, 4, 5});
   add("resize_corners_hand",

@@ -21,8 +21,8 @@ std::vector<OpCase> shuffle_cases() {
   add("channel_shuffle_nothing", [](CaseInputs& in) { channel_shuffle(in.real({0, 4, 2, 2}), 2); });
   add("channel_shuffle_volume", [](CaseInputs& in) { channel_shuffle(in.real({1, 6, 2, 3, 2}), 3); });
 
-  // For kernels: each number of streams both ways, parts shorter and longer than a vector and no multiple of one, arrays for several
-  // threads.
+  // For kernels: each number of streams in both directions, parts shorter and longer than a vector and not multiples of it, arrays for
+  // several threads.
   for (const int64_t groups : {2, 3, 4, 5, 8}) {
     for (const int64_t part : {1, 7, 29, 116}) {
       const Shape shape{2, groups * part, part > 100 ? 17 : 3, 5};

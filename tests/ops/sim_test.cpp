@@ -1,5 +1,5 @@
-// Every operator of the case tables on the sim device: its kernels, which run on a protected heap while the host goes on, give the
-// reference's bits.
+// Every operator of the case tables on the sim device, whose kernels run asynchronously on a protected heap: results are bit-identical to
+// the reference.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ const Backend& sim() {
   return *backend;
 }
 
-/// The outputs' bytes of one node on a back end, its inputs copied to the back end's device and the outputs copied back.
+/// The bytes of the outputs of one node on a back end. Copies inputs to its device and outputs back.
 std::vector<std::vector<std::byte>> run_on(const Backend& backend, const Graph& graph, const Node& node,
                                            const std::map<ValueId, RefArray>& values) {
   Device& device = backend.device();
@@ -54,7 +54,7 @@ std::vector<std::vector<std::byte>> run_on(const Backend& backend, const Graph& 
 TEST(SimKernels, GiveTheReferencesBitsForEveryCase) {
   std::set<std::string_view> tried;
   for (const OpCase& c : all_cases()) {
-    for (const DType real : {DType::kF32, DType::kBF16}) {  // in which the table's cases run on kernels
+    for (const DType real : {DType::kF32, DType::kBF16}) {  // the dtypes in which kernels run the cases
       if (real == DType::kBF16 && !c.low_precision) continue;
       const std::unique_ptr<CaseGraph> made = make_graph(c, real, true);
       const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds, /*round=*/true);

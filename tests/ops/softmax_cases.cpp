@@ -29,7 +29,7 @@ std::vector<OpCase> softmax_cases() {
                          apply(in.real(l.x, {.low = -3, .high = 3}), a);
                        }});
     }
-    // Several threads' worth, and line and bundle lengths beside multiples of the vectors'.
+    // Enough elements for several threads; lengths of lines and bundles that are not multiples of vectors.
     for (const Line& l : std::vector<Line>{
              {"classes", {41, 1003}, -1}, {"pixels", {2, 21, 13, 37}, 1}, {"middle", {3, 65, 131}, 1}, {"heads", {2, 3, 19, 77}, 3}}) {
       cases.push_back({.name = name + l.name, .build = [=](CaseInputs& in) {
@@ -39,7 +39,7 @@ std::vector<OpCase> softmax_cases() {
                          (logarithm ? log_softmax_backward : softmax_backward)(in.real(l.x), y, a);
                        }});
     }
-    // NaN fills its line, as does inf; -inf has probability 0; lines of nothing but -inf are NaN.
+    // NaN or inf make their line NaN; -inf has probability 0; lines of only -inf are NaN.
     const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
     const std::vector<double> strange{1, nan, 2, 3, inf, 1, 1, -inf, 2, -inf, -inf, -inf};
     for (const bool rows : {true, false}) {
@@ -52,7 +52,7 @@ std::vector<OpCase> softmax_cases() {
                            },
                        .forward_only = true});
     }
-    // exp(1000) overflows where the maximum is not taken off first; log 3 apart: 1/4 and 3/4.
+    // exp(1000) overflows unless the maximum is subtracted first; a difference of log 3 gives 1/4 and 3/4.
     cases.push_back({.name = name + "hand",
                      .build = [=](CaseInputs& in) { apply(in.fixed(in.values({2}, {1000, 1000 + 1.0986122886681098})), {}); },
                      .expected = logarithm ? std::vector<double>{-1.3862943611, -0.2876820724} : std::vector<double>{0.25, 0.75},

@@ -107,7 +107,7 @@ void add_adam_and_rmsprop(std::vector<OpCase>& cases) {
              attrs.weight_decay = 1e-2;
              attrs.momentum = momentum_factor;
              attrs.centered = centered;
-             // The mean's square stays below the mean square, or the root would be of a negative number.
+             // The square of the mean is below the mean square, so that the root is defined.
              rmsprop_update(in.weight(shape), in.real(shape, {.low = -0.2, .high = 0.2}), in.scalar(0.01), step(in, 3),
                             in.real(shape, square), centered ? in.real(shape, {.low = -0.2, .high = 0.2}) : Value(),
                             momentum_factor > 0 ? in.real(shape) : Value(), in.scalar(0.5), attrs);
@@ -180,7 +180,7 @@ void add_gated(std::vector<OpCase>& cases) {
 }
 
 void add_gates_and_clipping(std::vector<OpCase>& cases) {
-  // The state is the first output: 1 from the first value on that is not finite.
+  // The state is the first output: 1 after the first value that is not finite.
   for (const auto& [name, stopped, value, expected] :
        {std::tuple{"finite", 0.0, 3.0, 0.0}, {"nan", 0.0, NAN, 1.0}, {"inf", 0.0, -INFINITY, 1.0}, {"stays", 1.0, 3.0, 1.0}}) {
     cases.push_back({.name = cat("finite_gate_", name),
@@ -189,7 +189,7 @@ void add_gates_and_clipping(std::vector<OpCase>& cases) {
   }
   ClipCoefficientAttrs clip;
   clip.max_norm = 1;
-  // 1 / (sqrt(16) + 1e-6), and 1 where the norm is smaller.
+  // 1 / (sqrt(16) + 1e-6), or 1 if the norm is smaller.
   cases.push_back({.name = "clip_coefficient_above",
                    .build = [=](CaseInputs& in) { clip_coefficient(in.scalar(16), clip); },
                    .expected = {1 / 4.000001}});

@@ -1,5 +1,5 @@
-// Cases of Winograd's convolutions: kernels against the reference of the same operator. That they are convolutions is tested with the pass
-// that puts them in (tests/backends/cpu/use_winograd_test.cpp).
+// Cases of Winograd convolutions: kernels against the reference of the same operator. The test of the pass that inserts them
+// (tests/backends/cpu/use_winograd_test.cpp) compares them with plain convolutions.
 
 #include <limits>
 
@@ -25,7 +25,7 @@ Value convolve(CaseInputs& in, const Shape& x, int64_t outputs, std::vector<int6
 
 std::vector<OpCase> winograd_cases() {
   std::vector<OpCase> cases;
-  // Terms of 36 products cancel: a float32 kernel's error is twice that of plain sums.
+  // Terms of 36 products cancel, so the error of a float32 kernel is twice that of plain sums.
   const auto add = [&](std::string name, std::function<void(CaseInputs&)> build) {
     cases.push_back({.name = "winograd_" + name, .build = std::move(build), .kernel_tolerance = 4e-5, .forward_only = true});
   };
@@ -79,7 +79,7 @@ std::vector<OpCase> winograd_cases() {
           [=](CaseInputs& in) { convolve(in, {2, 18, 6, 9}, 21, {1}, static_cast<Activation>(a), true, residual); });
     }
   }
-  // A NaN is not hidden by the activation: it fills its tile.
+  // The activation keeps NaN, which affects the whole tile.
   add("nan_relu", [](CaseInputs& in) {
     WinogradConv2dAttrs attrs;
     attrs.padding = {1};

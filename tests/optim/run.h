@@ -1,5 +1,5 @@
 #pragma once
-// Runs a graph with in-place updates on the reference, step after step: a training loop without anything else.
+// Runs a graph with in-place updates on the reference for several steps: a minimal training loop.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ inline TensorType type_of(DType dtype, Shape shape) {
   return type;
 }
 
-/// The closed forms that make.py uses too.
+/// The closed forms of make.py.
 inline RefArray start_array() {
   RefArray array{{2, 3}, {}};
   for (int i = 0; i < 6; ++i) array.v.push_back(std::sin(i + 1.0));
@@ -37,7 +37,7 @@ class Runner {
   explicit Runner(const Graph& graph) : graph_(graph) {}
   RefArray& operator[](const std::string& name) { return memory_[name]; }
   void set(const std::string& name, double value) { memory_[name] = RefArray{{}, {value}}; }
-  /// States at their start.
+  /// Initial states.
   void start(const UpdateTable& table) {
     for (const StateSpec& state : table.states) {
       memory_[state.name] = state.starts_as_copy
@@ -45,7 +45,7 @@ class Runner {
                                 : RefArray{state.type.shape, std::vector<double>(static_cast<size_t>(state.type.elements()))};
     }
   }
-  /// One run; then what nodes updated in place is in memory.
+  /// Runs once and stores the values that nodes update in place.
   void run() {
     values_ = interpret(graph_, memory_);
     for (const Node& node : graph_.nodes()) {
@@ -64,7 +64,7 @@ class Runner {
   std::map<ValueId, RefArray> values_;
 };
 
-/// Each element within `tolerance` of what is wanted; NaN fails.
+/// Expects each element within `tolerance`; NaN fails.
 inline void expect_near(const RefArray& got, const std::vector<double>& want, double tolerance, const std::string& what) {
   ASSERT_EQ(got.v.size(), want.size()) << what;
   for (size_t i = 0; i < want.size(); ++i) {

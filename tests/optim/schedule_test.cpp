@@ -13,7 +13,7 @@
 namespace galley {
 namespace {
 
-// torch computes most rates by recurrences; each of the at most 20 steps adds an ulp.
+// torch computes most rates recursively; each of at most 20 steps adds an error of one ulp.
 constexpr double kTolerance = 1e-14;
 
 const RunLength kRun{.total_steps = 20, .steps_per_epoch = 3, .samples_per_step = 8};
@@ -94,7 +94,7 @@ TEST(Schedule, PhasesInSequenceStartWhereTheOneBeforeEnded) {
   }
 }
 
-// An absolute value is that learning rate in every group; constant keeps what came before.
+// An absolute value is the learning rate of every group; constant keeps the previous rate.
 TEST(Schedule, AbsoluteValuesAndConstant) {
   const Schedule s = schedule(
       {phase<LinearPhase>([](LinearPhase& p) { p.from = Multiple(0.5, false), p.to = Multiple(0.25, false), p.duration = steps(2); }),
@@ -105,7 +105,7 @@ TEST(Schedule, AbsoluteValuesAndConstant) {
   EXPECT_DOUBLE_EQ(s.value(19, 7), 0.25);
 }
 
-// 10 samples, 4 a batch: epochs begin at samples 10, 20, ..; the first update that begins there or later is the 4th, 6th, 9th.
+// 10 samples in batches of 4: epochs begin at samples 10, 20, ...; the first updates that begin there or later are the 4th, 6th, 9th.
 TEST(Schedule, EpochsNeedNotBeWholeSteps) {
   const RunLength run{.total_steps = 10, .steps_per_epoch = 2.5, .samples_per_step = 4};
   const Schedule s = schedule({phase<StepPhase>([](StepPhase& p) { p.step_size = epochs(1), p.gamma = 0.5; })}, run);
@@ -116,7 +116,7 @@ TEST(Schedule, EpochsNeedNotBeWholeSteps) {
   EXPECT_EQ(steps_of({20, DurationUnit::kSamples}, run), 5);
 }
 
-// A run that ends by time: percent is of the time, so the rate is a function of the share that has passed.
+// In a run that ends by time, percent is of the time, so the rate is a function of the share that has passed.
 TEST(Schedule, FollowsTheTimeWhereTimeEndsTheRun) {
   const RunLength timed{.steps_per_epoch = 3, .samples_per_step = 8};
   const std::vector<Component> phases{
@@ -126,7 +126,7 @@ TEST(Schedule, FollowsTheTimeWhereTimeEndsTheRun) {
   EXPECT_TRUE(run.by_time);
   const Schedule s(phases, run);
   const auto at = [&](double share) { return s.value(schedule_position(run, 12345, share), 2); };
-  // One tick in a million is the resolution, of a rate that goes from 0 to 2 in a fifth of them.
+  // The resolution is one millionth of the time; the rate goes from 0 to 2 in a fifth of the time.
   constexpr double kTick = 2.0 * 5 / kTimeTicks;
   EXPECT_EQ(at(0), 0);
   EXPECT_NEAR(at(0.1), 1, kTick);
@@ -134,12 +134,12 @@ TEST(Schedule, FollowsTheTimeWhereTimeEndsTheRun) {
   EXPECT_NEAR(at(0.6), 1, kTick);  // half of the cosine's time
   EXPECT_NEAR(at(1), 0, kTick);
   EXPECT_NEAR(at(7), 0, kTick) << "the last step may end after the time";
-  // Steps, epochs and what counts them have no meaning there.
+  // Steps and epochs are not defined for such a run.
   const auto rest = phase<CosinePhase>([](CosinePhase&) {});
   EXPECT_THROW(schedule({phase<ConstantPhase>([](ConstantPhase& p) { p.duration = steps(3); }), rest}, run), Error);
   EXPECT_THROW(schedule({phase<ExponentialPhase>([](ExponentialPhase&) {})}, run), Error);
   EXPECT_THROW(schedule({phase<StepPhase>([](StepPhase& p) { p.step_size = epochs(1); })}, run), Error);
-  // A schedule that needs no end goes by steps, and so does a run of known length.
+  // A schedule without an end depends on steps, as does a run of known length.
   EXPECT_FALSE(schedule_length({phase<StepPhase>([](StepPhase& p) { p.step_size = epochs(1); })}, timed).by_time);
   EXPECT_FALSE(schedule_length(phases, kRun).by_time);
   EXPECT_EQ(schedule_position(kRun, 12, 0.5), 12);

@@ -16,7 +16,7 @@
 namespace galley {
 namespace {
 
-// The same sums in another order, in double: a few ulp of numbers near 1, after five steps; RMSprop divides by small roots.
+// The same sums in another order, in double: a few ulp of numbers near 1 after five steps; RMSprop divides by small roots.
 constexpr double kTolerance = 1e-12;
 
 /// A graph whose gradients are fed: parameters `names` of shape [2,3], gradients "<name>.gradient".
@@ -110,7 +110,7 @@ TEST(Updates, RmsPropWithEpsInsideTheRoot) {
   expect_near(runner["w"], want, kTolerance, "w");
 }
 
-/// Runs one step of plain SGD with lr 1 from zero parameters: what is left is minus the gradient that came through.
+/// Runs one step of plain SGD with lr 1 from zero parameters, so that parameters become the negated gradient after clipping.
 Runner run_plain(const Trainer& trainer, const UpdateTable& table) {
   Runner runner(trainer.graph);
   for (ValueId id : trainer.graph.inputs()) {
@@ -233,7 +233,7 @@ TEST(Updates, MovingAverageOfParametersAndBuffers) {
     runner["w.gradient"] = gradient_array(1);
     runner.run();
     std::vector<double> want;
-    // The average takes the parameter after its update.
+    // The average uses the parameter after its update.
     for (int i = 0; i < 6; ++i) want.push_back(0.75 * start_array()[i] + 0.25 * (start_array()[i] - 0.1 * gradient_array(1)[i]));
     expect_near(runner["w.ema"], want, kTolerance, "w.ema");
     expect_near(runner["mean.ema"], {buffers ? 7.0 : 4.0}, kTolerance, "mean.ema");
@@ -276,7 +276,7 @@ TEST(Updates, MomentumOfAnOptimizerWithoutOneIsAnError) {
   EXPECT_EQ(resolve_groups(sgd, {{"w", own}}).of("w").optimizer->states().size(), 1u);
 }
 
-// Law of order_updates on what add_updates makes: forward first; a parameter's update after its last reader; other nodes keep their order.
+// Law of order_updates after add_updates: forward first; the update of a parameter after its last reader; other nodes keep their order.
 TEST(Updates, OrderedAsEarlyAsTheLawsAllow) {
   Graph graph;
   const Value a = graph.add_input("a", type_of(DType::kF32, {2}), ValueRole::kParameter);

@@ -1,5 +1,5 @@
-// passes/assign_precision: types by the operators' rules, values within the rounding of bf16, and the f32 form of what has no narrow
-// kernel.
+// passes/assign_precision: types by the rules of the operators, values within the rounding of bf16, and the f32 form of operators without a
+// bf16 kernel.
 
 #include "libcore/passes/assign_precision.h"
 
@@ -74,7 +74,7 @@ TEST(AssignPrecision, ModulesCanStayInF32AndF32ChangesNothing) {
   EXPECT_EQ(type_of(net.graph, node_at(net.graph, "conv2d", "conv3").outputs[0]), DType::kBF16);
 }
 
-/// The reference computes in double whatever the types are, and rounds nothing: what is left is that the same is computed.
+/// The reference computes in double for all types and rounds nothing, so results must be equal.
 void expect_same(const RefArray& a, const RefArray& b, const std::string& what) {
   ASSERT_EQ(a.shape, b.shape) << what;
   for (size_t i = 0; i < a.v.size(); ++i) ASSERT_NEAR(a.v[i], b.v[i], 1e-12 * (1 + std::abs(a.v[i]))) << what << "[" << i << "]";

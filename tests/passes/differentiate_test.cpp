@@ -1,4 +1,4 @@
-// Gradients of whole graphs: requirement A1's example, sums over uses, what is not built, finite differences through a network.
+// Gradients of whole graphs: the example of requirement A1, sums over uses, unneeded gradients, finite differences through a network.
 
 #include <gtest/gtest.h>
 
@@ -98,7 +98,7 @@ TEST(Differentiate, EqualsFiniteDifferencesThroughANetwork) {
     for (size_t i = 0; i < direction.v.size(); ++i) predicted += direction.v[i] * values.at(gradient).v[i];
     const double h = 1e-6;
     const double measured = (loss_at(name, direction, h) - loss_at(name, direction, -h)) / (2 * h);
-    // The central difference errs by h^2 (1e-12) and by rounding, 1e-16/h = 1e-10; relus make kinks rare but not impossible.
+    // The error of the central difference is h^2 (1e-12) plus rounding, 1e-16/h = 1e-10; kinks of relu are unlikely but possible.
     EXPECT_TRUE(std::abs(predicted - measured) <= 1e-6 * (1 + std::abs(measured))) << name << ": " << predicted << " != " << measured;
   }
 }

@@ -1,5 +1,5 @@
-// expand: what it replaces, what it leaves, and where the new nodes belong; for which nodes the compile pipeline asks for it. That each
-// definition gives what its operator gives, and has its gradient, is tested over all operators in tests/ops/definitions_test.cpp.
+// expand: which nodes it replaces and keeps, the modules of the new nodes, and for which nodes the compile pipeline calls it.
+// tests/ops/definitions_test.cpp compares the results and gradients of all definitions with their operators.
 
 #include "libcore/passes/expand.h"
 
@@ -90,8 +90,7 @@ TEST(Expand, KeepsPathsPhasesAndNames) {
   EXPECT_EQ(graph.phase(), Phase::kForward);
 }
 
-/// Low precision is an agreement on memory: a definition computes in f32, or in the type that is asked for, and gives the node's types
-/// back.
+/// Low precision concerns only memory: a definition computes in f32, or in the requested type, and outputs the types of the node.
 TEST(Expand, ComputesInOneType) {
   for (const bool wide : {false, true}) {
     Graph graph;
@@ -138,7 +137,7 @@ TEST(Expand, UpdatesStatesInPlace) {
   }
 }
 
-/// Refuses batch norms whose input does not have that format; before layout, which may give them any format, all of them.
+/// Rejects batch norms whose input does not have this format; before the layout pass, which may choose any format, rejects all.
 test::FakeTarget norms_only_in(MemoryFormat format) {
   test::FakeTarget target;
   target.refuse = [format](const Graph& graph, const Node& node, Stage stage) {
@@ -148,13 +147,13 @@ test::FakeTarget norms_only_in(MemoryFormat format) {
   return target;
 }
 
-/// Graph after the compile pipeline, with its report.
+/// The graph after the compile pipeline, with its report.
 std::pair<Graph, CompileReport> compiled(Graph graph, const Target& target, LayoutMode mode) {
   CompileReport report = compile_passes(graph, target, {.mode = mode});
   return {std::move(graph), std::move(report)};
 }
 
-/// A target is asked in the formats that layout gives, not in those of the captured graph.
+/// Targets are queried with the formats of the layout pass, not those of the captured graph.
 TEST(ExpandUnsupported, AsksInTheFormatsOfLayout) {
   Graph graph;
   const Value x = graph.add_input("x", typed(DType::kF32, {2, 3, 4, 4}), ValueRole::kInput);
@@ -173,7 +172,7 @@ TEST(ExpandUnsupported, AsksInTheFormatsOfLayout) {
   }
 }
 
-/// What a definition emits is expanded likewise, and no more than that; a form that is a primitive stays for compilation to refuse.
+/// The nodes of a definition are also expanded, and no others; primitive forms are kept, and compilation rejects them.
 TEST(ExpandUnsupported, GoesOnUntilTheTargetTakesWhatIsThere) {
   Graph graph;
   const Value x = graph.add_input("x", typed(DType::kF32, {2, 3, 5, 5}), ValueRole::kInput);

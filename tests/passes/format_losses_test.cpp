@@ -1,5 +1,5 @@
-// Law: a reorder between images is inside, however many operators stand between; one at the flatten before a classifier, or where its
-// gradient comes back, is at the edge.
+// Law: a reorder between images is interior for any number of operators between them; a reorder at the flatten before a classifier, or
+// where its gradient returns, is at the edge.
 
 #include "libcore/passes/format_losses.h"
 
@@ -74,12 +74,12 @@ TEST(FormatLosses, AShuffleThroughRankFiveIsInside) {
     Net net = two_convolutions([](Value x) { return reshape(transpose(reshape(x, {2, 2, 3, 5, 5}), 1, 2), {2, 6, 5, 5}); });
     int inside = 0;
     for (const FormatLoss& loss : losses_of(net, training)) inside += loss.interior;
-    EXPECT_EQ(inside, training ? 4 : 2);  // away and back, and the same of the gradient
+    EXPECT_EQ(inside, training ? 4 : 2);  // to contiguous and back, and the same for the gradient
   }
 }
 
 TEST(FormatLosses, ALongWayRoundIsInsideToo) {
-  // Through rank 2 and a few operators, and back to an image.
+  // Through rank 2 and a few operators, then back to an image.
   Net net = two_convolutions([](Value x) { return reshape(exp(relu(flatten(x))), {2, 6, 5, 5}); });
   int inside = 0;
   for (const FormatLoss& loss : losses_of(net, false)) inside += loss.interior;

@@ -1,4 +1,4 @@
-// fuse_chains: the graph computes the same, and values that others read stay. The bits of kernels: tests/runtime/chains_test.cpp.
+// fuse_chains: results are equal, and values with other readers are kept. tests/runtime/chains_test.cpp compares kernels bit for bit.
 
 #include "libcore/passes/fuse_chains.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 Value image(Graph& graph, const std::string& name, const Shape& shape) { return graph.add_input(name, f32(shape), ValueRole::kInput); }
 
-/// The operators left after the pass, in order. A chain applies the same functions to the same numbers: outputs keep their bits.
+/// The operators after the pass, in order. A chain applies the same functions to the same numbers, so outputs are bit-identical.
 std::vector<std::string> fused(Graph& graph, const Target& target = kAnyKernel) {
   const auto feeds = feeds_for(graph);
   const auto before = results(graph, feeds);
@@ -76,7 +76,7 @@ TEST(FuseChains, SharesNoStepBetweenTwoChains) {
   EXPECT_EQ(fused(graph), (Names{"square", "elementwise_chain", "elementwise_chain"}));
 }
 
-/// Time and memory of a chain are booked under the nearest module that contains all of its functions.
+/// The module of a chain is the nearest module that contains all of its functions.
 TEST(FuseChains, StandsInTheModuleThatContainsItsFunctions) {
   const auto path_of = [](const Names& paths) {
     Graph graph;
@@ -137,7 +137,7 @@ TEST(FuseChains, KeepsNoTwoArraysForOneResult) {
   Graph near, far;
   build(near, false);
   build(far, true);
-  // tanh moves over the product: it reads one array and makes one. The sum of two arrays stays where they end.
+  // tanh is moved past the product: it reads one array and writes one. The sum of two arrays remains after their last readers.
   EXPECT_EQ(fused(near), (Names{"matmul", "neg", "matmul", "matmul", "elementwise_chain"}));
   EXPECT_EQ(fused(far), (Names{"matmul", "neg", "matmul", "matmul", "elementwise_chain", "matmul", "add"}));
 }

@@ -1,4 +1,4 @@
-// Every pass: verify holds afterwards and the interpreter, in double, gives the same results before and after.
+// Every pass: afterwards the graph is well formed, and the interpreter, in double, has the same results before and after.
 
 #include <gtest/gtest.h>
 
@@ -237,7 +237,7 @@ TEST(AssignLayout, IsChannelsLastFromEndToEnd) {
       EXPECT_TRUE(net.graph.type(node.outputs[0]).format.is_channels_last());
     }
     if (node.is("conv2d_backward_data")) {
-      EXPECT_TRUE(net.graph.type(node.inputs[1]).format.is_contiguous()) << "asked for, and reordered";
+      EXPECT_TRUE(net.graph.type(node.inputs[1]).format.is_contiguous()) << "requested, and reordered";
     }
     if (!node.is("sgd_update")) continue;
     const MemoryFormat format = net.graph.type(node.inputs[0]).format;

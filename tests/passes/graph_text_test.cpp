@@ -79,7 +79,7 @@ TEST(GraphText, SaysWhereItIsWrong) {
   EXPECT_NE(message(replaced("relu(%0) : f32 [2]", "relu(%0) : f32 [3]")).find("not a valid graph"), std::string::npos);
   EXPECT_NE(message(replaced("f32 [2]", "f32 [2,-1]")), "");
   EXPECT_NE(message(replaced("f32 [2]", "f33 [2]")), "");
-  // Every cut of the text is an error or the whole.
+  // Every prefix of the text is an error, except the whole text.
   for (size_t end = 0; end + 1 < good.size(); ++end) {
     if (good[end] == '\n' && end > 15) continue;  // whole lines are a graph without outputs
     if (end > 0 && good[end - 1] == '\n') continue;

@@ -1,4 +1,4 @@
-// The order of passes: when a back end may rewrite, and what is checked and logged after each pass.
+// The order of passes: when a back end may rewrite, and the checks and logs after each pass.
 
 #include "libcore/passes/pipelines.h"
 
@@ -15,7 +15,7 @@
 namespace galley::test {
 namespace {
 
-/// Notes what the graph is at each stage.
+/// Records the graph at each stage.
 struct WatchingTarget : FakeTarget {
   mutable std::vector<Stage> stages;
   mutable std::vector<bool> differentiated, formats;
@@ -84,7 +84,7 @@ TEST(Pipelines, InferenceIsTheSameForEveryBackEnd) {
   expect_same(results(net.graph, feeds), want);
 }
 
-/// Leaves a node that reads a value made after it.
+/// Makes an invalid graph: a node reads a value that is computed after it.
 void break_order(Graph& graph) { std::swap(graph.nodes().front(), graph.nodes().back()); }
 
 TEST(PassRunner, NamesThePassThatBreaksTheGraph) {
@@ -107,7 +107,7 @@ TEST(PassRunner, LogsWhatEachPassDid) {
   TinyNet net;
   build_tiny_net(net, false);
   inference_passes(net.graph);
-  EXPECT_TRUE(lines.empty()) << "only where it is asked for";
+  EXPECT_TRUE(lines.empty()) << "only on request";
   TinyNet again;
   build_tiny_net(again, false);
   set_pass_log(true);

@@ -1,4 +1,4 @@
-// The memory plan, checked by an owner map of our own: no two values that live together share a byte.
+// The memory plan, checked with an independent owner map: values that are live at the same time share no byte.
 
 #include "libcore/passes/plan_memory.h"
 
@@ -52,7 +52,7 @@ std::string overlap_by_pairs(const Graph& graph, const MemoryPlan& plan, const s
     for (size_t b = a + 1; b < spans.size(); ++b) {
       const Span &x = spans[a].first <= spans[b].first ? spans[a] : spans[b], &y = &x == &spans[a] ? spans[b] : spans[a];
       if (y.first > x.last || y.begin >= x.end || x.begin >= y.end) continue;
-      // In place: y is made by the node that reads x last, and its operator allows it.
+      // In place: the last reader of x computes y, and its operator allows it.
       bool allowed = false;
       const Node& node = nodes[static_cast<size_t>(y.first)];
       if (y.first == x.last && x.first < y.first && x.begin == y.begin && x.end == y.end) allowed = !node.op->may_reuse.empty();

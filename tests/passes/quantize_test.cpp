@@ -1,5 +1,5 @@
-// Quantization of small graphs: which operators become integers, what is quantized and dequantized where, and that the converted graph, run
-// on the reference, stays near the float graph. Weights and ranges come from the float graph itself, as galley-quantize gets them.
+// Quantization of small graphs: which operators become integers, the positions of quantize and dequantize nodes, and results of the
+// converted graph on the reference, close to those of the float graph. Weights and ranges come from the float graph, as in galley-quantize.
 
 #include "libcore/passes/quantize.h"
 
@@ -26,7 +26,7 @@ namespace {
 
 using Feeds = std::map<std::string, RefArray>;
 
-/// Scopes and parameters for graphs written out in tests. Weights are drawn so that values keep their size from layer to layer.
+/// Scopes and parameters for graphs in tests. Weights are drawn so that values have similar sizes in all layers.
 struct Net {
   Graph graph;
   Value input(Shape shape) { return graph.add_input("input", f32(std::move(shape)), ValueRole::kInput); }
@@ -47,7 +47,7 @@ struct Net {
                                 graph.add_input(name + ".running_mean", f32(c), ValueRole::kBuffer),
                                 graph.add_input(name + ".running_var", f32(c), ValueRole::kBuffer));
   }
-  /// Fused, as galley-quantize has it.
+  /// The fused graph, as in galley-quantize.
   void finish(Value y) {
     graph.add_output("output", y);
     fold_batch_norm(graph);
@@ -56,7 +56,7 @@ struct Net {
   }
 };
 
-/// `ramp`: the weights of an output channel shrink from first to last, 16 times in all.
+/// `ramp`: the weights of an output channel decrease from first to last by a factor of 16.
 Feeds feeds_of(const Graph& graph, bool ramp = false) {
   Feeds feeds;
   uint64_t seed = 7;
@@ -88,7 +88,7 @@ Calibration calibrate(const Graph& graph, const Feeds& feeds) {
   return calibration;
 }
 
-/// What the converted graph is fed: integers made from the float graph's folded weights.
+/// The inputs of the converted graph: integers computed from the folded weights of the float graph.
 Feeds quantized_feeds(const Graph& fused, const QuantizationPlan& plan, const QuantizeConfig& config, const ConvertReport& report,
                       const Feeds& feeds) {
   LayerConstants constants = layer_constants(fused);
@@ -121,7 +121,7 @@ Feeds quantized_feeds(const Graph& fused, const QuantizationPlan& plan, const Qu
   return wanted;
 }
 
-/// What operators of reduced saturation promise: weights within 64, or activations in 0..127.
+/// Operators with reduced saturation must have weights within -64..64, or activations in 0..127.
 void expect_promises(const Graph& graph, const std::map<ValueId, RefArray>& values) {
   const auto within = [&](ValueId id, double low, double high) {
     const std::vector<double>& v = values.at(id).v;
@@ -164,8 +164,8 @@ int count(const Graph& graph, std::string_view op) {
   return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.is(op); }));
 }
 
-/// Rounding to 256 levels over about the range of the values loses 45 to 50 dB a layer; a wrong scale, zero point, channel or residual
-/// leaves less than 15 dB. Five layers in a row add up.
+/// Rounding to 256 levels over about the range of the values gives 45 to 50 dB per layer; a wrong scale, zero point, channel or residual
+/// less than 15 dB. The noise of five layers in a row adds up.
 constexpr double kLeastDb = 28;
 
 QuantizeConfig min_max() {
@@ -198,7 +198,7 @@ TEST(Quantize, StaysIntegerFromInputToLastLayer) {
   EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
   for (const Node& node : made.graph.nodes()) {
     if (!node.is("quantized_conv2d")) continue;
-    // Results of relu: the whole of u8 from 0 on.
+    // Results of relu: all of u8, from 0.
     EXPECT_EQ(node.attrs<QuantizedConv2dAttrs>().output_dtype, DType::kU8);
     EXPECT_EQ(node.attrs<QuantizedConv2dAttrs>().output_zero_point, 0);
     EXPECT_EQ(node.input(4) != kNoValue, node.path == "conv3");
@@ -214,7 +214,7 @@ TEST(Quantize, ListsTheTensorsOfTheContract) {
   EXPECT_EQ(tensors.at("conv2.weight_scale").shape, Shape({8}));
   for (const char* leaf : {"weight_zero_point", "bias", "input_scale", "input_zero_point", "output_scale", "output_zero_point"})
     EXPECT_EQ(tensors.count(cat("conv2.", leaf)), 1u) << leaf;
-  EXPECT_EQ(tensors.count("fc.output_scale"), 0u);  // its result is real
+  EXPECT_EQ(tensors.count("fc.output_scale"), 0u);  // its output is float
   EXPECT_EQ(tensors.count("norm2.weight"), 0u);     // folded
   EXPECT_EQ(tensors.size(), 4u * 8 - 2);
 }
@@ -232,7 +232,7 @@ TEST(Quantize, ALayerKeptInFloatIsBetweenDequantizeAndQuantize) {
   ASSERT_EQ(made.report.nodes.size(), 3u);
   EXPECT_EQ(made.report.nodes[1], "conv1: dequantize for conv2d at conv2");
   EXPECT_EQ(made.report.nodes[2], "conv2: quantize for conv2d at conv3");
-  // Its batch norm is folded all the same.
+  // Its batch norm is folded nevertheless.
   for (const QuantizedTensor& tensor : made.report.tensors) {
     if (tensor.name == "conv2.weight") {
       EXPECT_EQ(tensor.type.dtype, DType::kF32);
@@ -247,12 +247,12 @@ TEST(Quantize, SqueezeExciteAndHardswishAreInteger) {
   const Value x = hardswish(net.norm("norm1", net.conv("conv1", net.input({2, 3, 8, 8}), 8, 3, conv_attrs(1, 1))));
   Value s = net.conv("squeeze", adaptive_avg_pool2d(x, {}), 4, 1);
   s = hardsigmoid(net.conv("excite", relu(s), 8, 1));
-  Value y = net.conv("depthwise", mul(s, x), 8, 3, [] {  // the factor first: quantized_mul wants it second
+  Value y = net.conv("depthwise", mul(s, x), 8, 3, [] {  // the factor is first; quantized_mul needs it second
     Conv2dAttrs attrs = conv_attrs(1, 1);
     attrs.groups = 8;
     return attrs;
   }());
-  y = tanh(add(hardswish(y), x));  // an activation of its own behind a sum that no convolution takes in
+  y = tanh(add(hardswish(y), x));  // a separate activation after a sum that is not fused into a convolution
   net.finish(net.dense("fc", mean(y, {2, 3}), 5));
   const Converted made = convert(net, min_max());
   EXPECT_EQ(made.report.inner_quantize + made.report.inner_dequantize, 0);
@@ -264,7 +264,7 @@ TEST(Quantize, SqueezeExciteAndHardswishAreInteger) {
   EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
 }
 
-/// A batch norm behind a concat cannot be folded; concats share one map.
+/// A batch norm after a concat cannot be folded; the inputs of a concat share quantization parameters.
 Net dense_net() {
   Net net;
   Value x = relu(net.conv("conv1", net.input({2, 3, 8, 8}), 8, 3, conv_attrs(1, 1)));
@@ -273,7 +273,7 @@ Net dense_net() {
     x = concat({x, net.conv(cat("conv_", layer), y, 8, 3, conv_attrs(1, 1))}, 1);
   }
   AvgPool2dAttrs half;
-  x = avg_pool2d(net.conv("conv2", hardswish(net.norm("norm_c", x)), 8, 1), half);  // not relu, which the clamp at 0 would do as well
+  x = avg_pool2d(net.conv("conv2", hardswish(net.norm("norm_c", x)), 8, 1), half);  // not relu, which would be a clamp at 0
   net.finish(net.dense("fc", flatten(x), 5));
   return net;
 }
@@ -284,17 +284,17 @@ TEST(Quantize, UnfoldedBatchNormsBecomeDepthwiseProducts) {
   EXPECT_EQ(count(made.graph, "batch_norm_inference"), 0);
   ASSERT_NE(made.plan.find("norm_a"), nullptr);
   EXPECT_EQ(made.plan.find("norm_a")->type, "batch_norm");
-  EXPECT_TRUE(made.sqnr_db >= kLeastDb - 3) << made.sqnr_db;  // ten layers in a row, twice as many
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb - 3) << made.sqnr_db;  // ten layers in a row: twice as many as above
 }
 
 TEST(Quantize, ConcatInputsShareItsMapWhereLittleIsLost) {
   const Converted made = convert(dense_net(), min_max());
-  // Both concats copy: the first convolution, the two layers and both sums of them have one map.
+  // Both concats copy, so the first convolution, the two layers and both sums have the same quantization parameters.
   EXPECT_EQ(count(made.graph, "concat"), 2);
   EXPECT_EQ(made.plan.values.at("conv1"), made.plan.values.at("concat.2"));
   EXPECT_EQ(made.plan.values.at("conv_a"), made.plan.values.at("concat.2"));
 
-  // An input 100 times finer keeps its own map and is rounded once more.
+  // An input with a scale 100 times smaller keeps its parameters and is requantized.
   Net net = dense_net();
   const Feeds feeds = feeds_of(net.graph);
   Calibration calibration = calibrate(net.graph, feeds);
@@ -313,7 +313,7 @@ TEST(Quantize, PassesIntegersThroughMovesAndPools) {
   Value x = net.conv("conv1", pad(net.input({2, 4, 8, 8}), {0, 0, 0, 0, 0, 1, 0, 1}), 8, 3, conv_attrs(1, 1));
   MaxPool2dAttrs pool;
   x = max_pool2d(x, pool).y;
-  // Channels shuffled, as ShuffleNet does it and by views of rank 5, and half of them.
+  // Channels are shuffled, by the operator of ShuffleNet and by views of rank 5, and split.
   x = channel_shuffle(x, 2);
   x = reshape(permute(reshape(x, {2, 2, 4, 4, 4}), {0, 2, 1, 3, 4}), {2, 8, 4, 4});
   x = slice(x, 1, 2, 6);
@@ -325,7 +325,7 @@ TEST(Quantize, PassesIntegersThroughMovesAndPools) {
   const Converted made = convert(net, min_max());
   EXPECT_EQ(made.report.quantize_nodes, 1);
   EXPECT_EQ(made.report.inner_quantize + made.report.inner_dequantize, 0);
-  EXPECT_EQ(made.plan.values.count("max_pool2d"), 0u);  // it has conv1's map
+  EXPECT_EQ(made.plan.values.count("max_pool2d"), 0u);  // it has the parameters of conv1
   for (const Node& node : made.graph.nodes()) {
     if (node.is("pad")) {
       EXPECT_EQ(node.attrs<PadAttrs>().value, static_cast<double>(made.plan.values.at("input").zero_point));
@@ -360,8 +360,7 @@ TEST(Quantize, NothingIsQuantizedForFloatReaders) {
 TEST(Quantize, OperatorsThatNobodyAsksForIntegersStayReal) {
   Net net;
   const Value x = relu(net.conv("conv1", net.input({2, 3, 6, 6}), 4, 3));
-  const Value mean_softmax =
-      softmax(flatten(adaptive_avg_pool2d(x, {})));  // reads what conv2 has as integers, and gives to an operator without
+  const Value mean_softmax = softmax(flatten(adaptive_avg_pool2d(x, {})));  // reads the integers of conv2; its reader has no integer form
   net.graph.add_output("weights", mean_softmax);
   net.finish(net.dense("fc", flatten(relu(net.conv("conv2", x, 4, 3))), 3));
   const Converted made = convert(net, min_max());
@@ -398,7 +397,7 @@ TEST(Quantize, ReducedWeightsPromiseIt) {
         EXPECT_EQ(node.attrs<QuantizedLinearAttrs>().saturation, Saturation::kReduced);
       }
     }
-    EXPECT_TRUE(made->sqnr_db >= kLeastDb - 6) << made->sqnr_db;  // a bit less of one operand: 6 dB
+    EXPECT_TRUE(made->sqnr_db >= kLeastDb - 6) << made->sqnr_db;  // one bit less in one operand: 6 dB
   }
   const Converted exact = convert(residual_net(), min_max());
   EXPECT_TRUE(weights.sqnr_db < exact.sqnr_db);
@@ -414,7 +413,7 @@ TEST(Quantize, SignedActivations) {
       EXPECT_EQ(made.graph.type(node.outputs[0]).dtype, DType::kI8);
     }
   }
-  EXPECT_TRUE(made.sqnr_db >= kLeastDb - 6) << made.sqnr_db;  // half of the integers stand for values below 0, which relu has none of
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb - 6) << made.sqnr_db;  // half of the integers represent negative values, which relu does not output
 }
 
 TEST(Quantize, DynamicQuantizesLinearLayersAndSaysWhyNotTheRest) {
@@ -451,15 +450,15 @@ TEST(Quantize, WeightOnlyInEightAndFourBits) {
   Net one;
   one.finish(one.conv("conv1", one.input({2, 3, 8, 8}), 16, 3, conv_attrs(1, 1)));
   const Converted four = convert(one, config, /*ramp=*/true);
-  config.defaults.weights.group_size = 5;  // divides nothing: the last group of a channel is short
+  config.defaults.weights.group_size = 5;  // not a divisor: the last group of a channel is shorter
   const Converted groups = convert(one, config, /*ramp=*/true);
   std::map<std::string, TensorType> tensors;
   for (const QuantizedTensor& tensor : groups.report.tensors) tensors[tensor.name] = tensor.type;
   EXPECT_EQ(tensors.at("conv1.weight").dtype, DType::kU8);
   EXPECT_EQ(tensors.at("conv1.weight").shape, Shape({16, 3, 3, 2}));  // 3 columns in 2 bytes
   EXPECT_EQ(tensors.at("conv1.weight_scale").shape, Shape({16, 6}));  // 27 values in groups of 5
-  // 16 levels: 4 bits fewer are 24 dB less. Steps that follow weights which shrink 16 times leave the mean of 2^-8u, u in 0..1, of the
-  // noise: 7 dB less at best. Scales of the wrong groups would be off by 16 times.
+  // 16 levels: 4 bits fewer are 24 dB less. If the weights decrease by a factor of 16, scales per group reduce the noise to the mean of
+  // 2^-8u, u in 0..1: at best 7 dB. Scales of wrong groups would differ by a factor of 16.
   EXPECT_TRUE(four.sqnr_db >= 12 && four.sqnr_db < eight.sqnr_db - 12) << four.sqnr_db;
   EXPECT_TRUE(groups.sqnr_db > four.sqnr_db + 3) << groups.sqnr_db << " against " << four.sqnr_db;
 }

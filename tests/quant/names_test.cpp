@@ -36,7 +36,7 @@ TEST(QuantNames, AreTheUsersNames) {
   for (const auto& [id, name] : quant_values(graph)) values.push_back(name);
   std::sort(values.begin(), values.end());
   EXPECT_EQ(values, (std::vector<std::string>{"fc", "input", "layer1.add", "layer1.add.2", "layer1.conv1", "mean"}))
-      << "folded weights are no values";
+      << "folded weights are not values";
   EXPECT_EQ(quant_name(graph, graph.nodes()[3]), "layer1.add.2");
 }
 

@@ -1,5 +1,5 @@
-// The report of a quantization from a result made by hand: numbers that are not finite have names, trials read back, totals are of what was
-// measured.
+// The report of a quantization, from a hand-made result: names of numbers that are not finite, trials that read back, totals of the
+// measured values.
 
 #include "libcore/quantize/quantization_report.h"
 

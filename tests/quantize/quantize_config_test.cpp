@@ -1,5 +1,5 @@
-// Laws: each key of a layer comes from the first override that matches and sets it, else from the section; a pattern that matches nothing
-// is an error with near names; the bit that `saturation: reduce` takes comes from the weights unless the activations give it.
+// Laws: each key of a layer comes from the first matching override that sets it, else from the section; a pattern that matches nothing is
+// an error with near names; `saturation: reduce` removes one bit of the weights unless the activations are reduced.
 
 #include "libcore/quantize/quantize_config.h"
 
@@ -28,7 +28,7 @@ TEST(QuantizeConfig, TheFirstItemThatSetsAKeyWins) {
   QuantizeOverride first, second, third;
   first.match = {"type:conv2d"};
   first.activations.emplace().observer = ObserverSection(ObserverType::kMse);
-  second.match = {"features.10"};  // the module selects all below it
+  second.match = {"features.10"};  // a module selects everything in it
   second.activations.emplace().observer = ObserverSection(ObserverType::kEntropy);
   second.activations->dtype = QuantDType::kInt8;
   second.weights.emplace().scheme = WeightSchemeName::kPerTensorSymmetric;

@@ -8,9 +8,9 @@ namespace {
 std::atomic<int64_t> count{0};
 }
 
-// AddressSanitizer has its own, and pairs every form of the one with the other: there nothing is counted.
+// AddressSanitizer replaces new and delete itself and checks that they match, so nothing is counted there.
 #if !defined(__SANITIZE_ADDRESS__)
-// In a file of their own: GCC 12 inlines the one without the other elsewhere, and takes malloc and free for a mismatch.
+// In a separate file: elsewhere GCC 12 inlines only one of the two and warns of a mismatch with malloc and free.
 void* operator new(size_t bytes) {
   ++count;
   if (void* made = std::malloc(bytes > 0 ? bytes : 1)) return made;

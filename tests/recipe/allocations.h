@@ -1,11 +1,11 @@
 #pragma once
-// Allocations of this test program, counted: work that does not depend on the machine.
+// Counts allocations of this test program: a measure of work that does not depend on the machine.
 
 #include <cstdint>
 
 namespace galley::recipe_test {
 
-/// Calls of operator new since the program began; always 0 under AddressSanitizer.
+/// Calls of operator new since the start of the program; always 0 with AddressSanitizer.
 int64_t allocations();
 
 }  // namespace galley::recipe_test

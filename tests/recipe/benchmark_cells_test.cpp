@@ -1,4 +1,4 @@
-// Laws of a benchmark's cells, against lists written out by hand.
+// Cells of a benchmark, against hand-written lists.
 
 #include "libcore/recipe/benchmark_cells.h"
 

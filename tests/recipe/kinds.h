@@ -1,5 +1,5 @@
 #pragma once
-// Small component kinds for the tests: the real ones come from other rooms.
+// Small component kinds for tests; the real ones are in other rooms.
 
 #include <map>
 #include <string>
@@ -48,7 +48,7 @@ struct Empty : OptionsOf<Empty> {
 inline constexpr ComponentKind kLayers[] = {
     {"conv2d", "convolution", make_options<Conv>}, {"relu", "max(x, 0)", make_options<Empty>}, {"add", "sum", make_options<Empty>}};
 
-// As libcore/nn/layer_spec.h has it: groups within groups, a layer's own keys beside those of its kind.
+// As in libcore/nn/layer_spec.h: nested groups, and common keys of layers together with those of the kind.
 struct Layer : OptionsOf<Layer> {
   void options(OptionVisitor& v) override {
     v.option({.name = "name", .doc = ""}, name);
@@ -135,7 +135,7 @@ inline LoadedRecipe load(const std::string& text, std::vector<std::string> overr
   return load_with(text, options);
 }
 
-/// The error of loading, or an empty one with code 0 where it loads.
+/// The error of loading, or an empty one with code 0 if loading succeeds.
 template <class Action>
 Error error_of(const Action& action) {
   try {

@@ -1,4 +1,4 @@
-// Laws of recipe.md section 2: includes, merging, overrides, references, precedence.
+// Laws of the recipe language: includes, merging, overrides, references, precedence.
 
 #include "libcore/recipe/loader.h"
 
@@ -87,7 +87,7 @@ TEST(Loader, TypesComeFromTheSchema) {
 }
 
 TEST(Loader, TypeRules) {
-  // A map or word that names another type replaces the whole component; `.type=` changes that key alone.
+  // A map or word with another type replaces the whole component; `.type=` changes only that key.
   const LoadedRecipe adam = load(kSmall, {"optimizer=adam"});
   ASSERT_EQ(adam.recipe.train.optimizer.algorithm.type, "adam");
   EXPECT_EQ(adam.recipe.train.optimizer.algorithm.as<Adam>()->lr, 1e-3);
@@ -206,7 +206,7 @@ TEST(Loader, IncludesInOrderAndCycles) {
   write_file(folder / "c.yaml", "include: [data/on]\n");
   EXPECT_EQ(error_of([&] { load_recipe(folder / "c.yaml", kRegistry, {.recipes_folder = folder / "built"}); }).suggestion(),
             "did you mean 'data/one'?");
-  // A RUN folder is its recipe.yaml.
+  // A RUN folder stands for its recipe.yaml.
   make_folders(folder / "run");
   write_file(folder / "run/recipe.yaml", kSmall);
   EXPECT_EQ(load_recipe(folder / "run", kRegistry, {}).source.run_folder, folder / "run");

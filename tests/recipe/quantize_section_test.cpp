@@ -1,5 +1,4 @@
-// Laws: the keys of recipe.md section 1 mean what they say, their shorthand too; what cannot be is refused with key and cure; dumps load
-// back.
+// Laws: keys and shorthand of `quantize` are read as documented; invalid combinations are errors with key and suggestion; dumps load back.
 
 #include "libcore/recipe/quantize_section.h"
 
@@ -53,7 +52,7 @@ TEST(QuantizeSection, DefaultsAreThoseOfThePage) {
   EXPECT_EQ(bare.recipe.data.calibration.from, "train");
   EXPECT_EQ(bare.recipe.data.calibration.samples, 512);
   EXPECT_EQ(bare.recipe.data.calibration.pipeline, "val");
-  // The page's values are the defaults, but for goal and overrides.
+  // The documented values are the defaults, except goal and overrides.
   const std::string said = dump_recipe(load(kSmall + kPage), DumpKind::kMin);
   for (const char* key : {"method:", "scheme:", "dtype:", "reduce_range", "qat:", "fallback:"})
     EXPECT_EQ(said.find(key), std::string::npos) << key << " in\n" << said;
@@ -86,7 +85,7 @@ TEST(QuantizeSection, Shorthand) {
   EXPECT_EQ(load(kSmall + "quantize: dynamic\n").recipe.quantize.method, QuantMethod::kDynamic);
 }
 
-/// Key and cure of the error of a `quantize` section.
+/// Key and suggestion of the error of a `quantize` section.
 std::string mistake(const std::string& section) {
   const Error error = error_of([&] { load(kSmall + "quantize: {" + section + "}\n"); });
   EXPECT_EQ(error.code(), ErrorCode::kRecipe) << section;

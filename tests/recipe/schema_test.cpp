@@ -1,5 +1,5 @@
-// Laws: every mistake of a file is reported at once with key, place and cure; what is dumped loads back to the same recipe; help
-// and editors see every key.
+// Laws: all mistakes of a file are reported together with key, place and suggestion; dumps load back to the same recipe; help and JSON
+// Schema contain every key.
 
 #include "libcore/recipe/schema.h"
 
@@ -11,7 +11,7 @@
 namespace galley::recipe_test {
 namespace {
 
-// All errors of a text, as "line:col key cure".
+// All errors of a text, as "line:col key | suggestion".
 std::vector<std::string> mistakes(const std::string& text) {
   const Error error = error_of([&] { load(text); });
   std::vector<std::string> out;
@@ -121,7 +121,7 @@ TEST(Schema, LayersWrittenOut) {
           "2:99 model.layers.1.type | did you mean 'relu'?"}));
 }
 
-// Every value that a dump may hold, in odd forms.
+// Every kind of value in a dump, in unusual forms.
 const std::string kOdd =
     "name: \"a $$x {b}\"\nabout: 'no: #1'\nseed: 9007199254740993\nthreads: 3\nmemory_format: channels_last\nprecision: {compute: bf16, "
     "loss_scale: 0.1, keep_f32: []}\n"
@@ -174,14 +174,14 @@ TEST(Schema, HelpDocsAndCompletion) {
   EXPECT_EQ(complete_key(schema, "optimizer=", "train"), (std::vector<std::string>{"optimizer=sgd", "optimizer=adam"}));
   EXPECT_EQ(complete_key(schema, "model.t", "train"), std::vector<std::string>{"model.type="});
   EXPECT_EQ(complete_key(schema, "dur", "train"), std::vector<std::string>{"duration="});
-  // What an optimizer has is known where the recipe says which.
+  // The keys of an optimizer are known if the recipe gives its type.
   YamlNode tree = YamlNode::map_of();
   tree.at("train").at("optimizer").at("type") = YamlNode::scalar_of("sgd");
   EXPECT_EQ(complete_key(schema, "optimizer.mo", "train", tree), std::vector<std::string>{"optimizer.momentum="});
   EXPECT_TRUE(complete_key(schema, "optimizer.mo", "train").empty());
-  EXPECT_NE(describe_key(schema, "batch.micro", "train").find("train.batch.micro: samples a pass of one rank"), std::string::npos);
+  EXPECT_NE(describe_key(schema, "batch.micro", "train").find("train.batch.micro: samples per pass of one rank"), std::string::npos);
   EXPECT_NE(schema_json(schema).find("\"label_smoothing\""), std::string::npos);
-  // JSON is YAML: it must at least parse, and name the keys at their place.
+  // JSON is YAML, so it must parse and contain the keys at their places.
   const YamlNode json =
       parse_yaml(std::make_shared<TextSource>(TextSource{"schema.json", schema_json(schema)}), {.depth = 1000, .nodes = 1'000'000});
   EXPECT_TRUE(json.find("properties") && json.find("properties")->find("train"));

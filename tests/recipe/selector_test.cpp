@@ -1,4 +1,4 @@
-// Laws of selectors (recipe.md section 2), against lists written out by hand.
+// Selectors, against hand-written lists.
 
 #include "libcore/recipe/selector.h"
 

@@ -1,6 +1,6 @@
-// Laws: every built-in registry file reads, names a default, a hash that its url carries, and 1000 categories where it has any; a
-// user's files add to them and win; references resolve or say what is near; a file that is not here is an input error that says what
-// to put where.
+// Laws: every built-in registry file is valid and has a default, a hash that agrees with its url, and 1000 categories if it has any; files
+// of the user add to them and take precedence; unknown references are errors with near names; a missing file is an input error with the
+// path where it belongs.
 #include "libcore/recipe/weight_registry.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(WeightRegistry, BuiltInFiles) {
     for (const PublishedWeights& entry : registry.of(model)) {
       ++sets;
       defaults += entry.is_default;
-      // The digits in the file's name are the first ones of its hash.
+      // The digits in the file name are the first digits of its hash.
       const size_t digits = entry.url.rfind('-') + 1;
       EXPECT_TRUE(entry.sha256.starts_with(entry.url.substr(digits, entry.url.rfind('.') - digits))) << entry.url;
       EXPECT_EQ(entry.file, "/cache/" + entry.url.substr(entry.url.rfind('/') + 1));
@@ -54,7 +54,7 @@ TEST(WeightRegistry, BuiltInFiles) {
   }
   EXPECT_EQ(sets, 116);
   for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes"))
-    EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is no recipe";
+    EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is not a recipe";
 }
 
 TEST(WeightRegistry, References) {
@@ -101,7 +101,7 @@ TEST(WeightRegistry, TheUsersOwn) {
     return error_of([&] { registry.of("own"); }, ErrorCode::kRecipe);
   };
   EXPECT_NE(broken("model: other\nentries: []\n").find("the file name says 'own'"), std::string::npos);
-  EXPECT_NE(broken("model: own\ndefault: B\nentries: [{name: A, path: x}]\n").find("'B', is none"), std::string::npos);
+  EXPECT_NE(broken("model: own\ndefault: B\nentries: [{name: A, path: x}]\n").find("'B', is not among"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A}]\n").find("a url or a path"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, sha256: xyz}]\n").find("hexadecimal"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: ../A, path: x}]\n").find("a path"), std::string::npos);

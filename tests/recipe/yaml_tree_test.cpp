@@ -1,4 +1,4 @@
-// Laws: every key and value has its place; hostile text is refused fast, with a place; text and tree are one.
+// Laws: every key and value has its place; hostile text is rejected quickly, with a place; writing and reading a tree are inverse.
 
 #include "libcore/recipe/yaml_tree.h"
 
@@ -13,7 +13,8 @@
 namespace galley::recipe_test {
 namespace {
 
-/// Of parse_yaml on a text that it refuses: eight a node of YamlLimits. They stand for time, which depends on the machine.
+/// Limit of allocations of parse_yaml for a rejected text: eight per node of YamlLimits. Allocations replace time, which depends on the
+/// machine.
 constexpr int64_t kMostAllocations = 400'000;
 
 YamlNode parse(const std::string& text) { return parse_yaml(std::make_shared<TextSource>(TextSource{"r.yaml", text})); }
@@ -146,7 +147,7 @@ TEST(YamlTree, BoundsLetRealRecipesThrough) {
 }
 
 TEST(YamlTree, TheLongestKeysReadBackAndLongerOnesAreRefused) {
-  // Every byte becomes an escape of six characters when it is written; YAML allows a key 1024 (found by fuzzing).
+  // In the output, every byte becomes an escape of six characters, and YAML limits a key to 1024 characters (found by fuzzing).
   std::string escaped;
   for (int i = 0; i < 160; ++i) escaped += "\\x01";
   const YamlNode tree = parse("a:\n  \"" + escaped + "\": {b: 1}\n");
@@ -162,8 +163,8 @@ struct Escape {
   const char* dumped;     // how emit_yaml writes it between x and y; "": without quotes
 };
 
-// All escapes of YAML 1.2 (5.7) and one of JSON's habit, \'. The dumped form is an escape where YAML calls the character not printable or
-// where it could be taken for a line break or a space.
+// All escapes of YAML 1.2 (section 5.7), and \'. The output has an escape if YAML defines the character as not printable, or if it looks
+// like a line break or a space.
 constexpr Escape kEscapes[] = {{"\\a", "\x07", "\\x07"},
                                {"\\b", "\x08", "\\x08"},
                                {"\\t", "\t", "\\t"},
@@ -200,7 +201,7 @@ TEST(YamlTree, EveryEscapeIsReadAndWrittenSoThatItReadsBack) {
   for (const Escape& escape : kEscapes) {
     SCOPED_TRACE(escape.written);
     const std::string value = cat("x", escape.character, "y");
-    // As a value, as a key, twice in a row, within a list, and beside characters of two to four bytes.
+    // As a value, as a key, twice in a row, in a list, and next to characters of two to four bytes.
     const std::string more = cat("\xC3\xA9", escape.written, escape.written, "\xF0\x9F\x98\x80", escape.written);
     const std::string text = cat("n: \"x", escape.written, "y\"\n? \"x", escape.written, "y\"\n: [\"", more, "\"]\n");
     const YamlNode tree = parse(text);
@@ -260,18 +261,18 @@ TEST(YamlTree, EmittedTextReadsBack) {
   EXPECT_EQ(parse(text), tree) << text;
   EXPECT_EQ(emit_yaml(parse("a: {type: sgd, lr: 0.1}\np: {q: 1}\nl: [{type: a}, {type: b, c: d}]\n")),
             "a: {type: sgd, lr: 0.1}\np:\n  q: 1\nl:\n  - {type: a}\n  - {type: b, c: d}\n");
-  // With origins every value stands on a line of its own.
+  // With origins, every value has its own line.
   EXPECT_EQ(emit_yaml(parse("l: [{type: a, b: 1}]\n"), {.origins = true}),
             "l:\n  - type: a" + std::string(39, ' ') + "# r.yaml:1\n    b: 1" + std::string(42, ' ') + "# r.yaml:1\n");
   EXPECT_EQ(emit_yaml(parse("a: $x")), "a: \"$$x\"\n");
-  // Brackets and commas of strings are none to the reader's bounds on nesting, however a string was folded or how often it stands there.
+  // Brackets and commas in strings do not count for the parser's limits on nesting, for any folding and number of strings.
   const std::string line(107, '[');
   for (const std::string& given : {"a: \"x" + line + "\n  " + line + "\n  " + line + "\"\n", "a: &b \"{" + line + "\"\nc: [*b, *b, *b]\n",
                                    "a:\n  - \"" + std::string(60000, ',') + "\"\nb: \"[1, {c}]\"\n"}) {
     const YamlNode strings = parse(given);
     EXPECT_EQ(parse(emit_yaml(strings)), strings) << given.substr(0, 200);
   }
-  EXPECT_EQ(emit_yaml(parse("b: \"[1, {c}]\"\n")), "b: \"[1, {c}]\"\n");  // as it was where it can be
+  EXPECT_EQ(emit_yaml(parse("b: \"[1, {c}]\"\n")), "b: \"[1, {c}]\"\n");  // unchanged if possible
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a request carries from run to run: it accumulates, requests do not mix, programs of other shapes go on with it, and what does not
-// agree is refused.
+// State that a request carries from run to run: it accumulates, requests do not mix, programs of other shapes continue with it, and
+// mismatches are errors.
 
 #include "libcore/runtime/carried.h"
 
@@ -25,7 +25,7 @@ Graph running_sum(int64_t rows, const TensorType& carried = f32({3})) {
   Graph g;
   const Value x = g.add_input("x", f32({rows, 3}), ValueRole::kInput), w = g.add_input("w", f32({3}), ValueRole::kParameter);
   const Value total = g.add_input("total", carried, ValueRole::kCarried);
-  if (carried != f32({3})) {  // a program that carries the same name otherwise
+  if (carried != f32({3})) {  // a program that carries the same name with another type
     g.add_output("y", assign(total, total));
     return g;
   }
@@ -90,7 +90,7 @@ TEST_P(CarriedState, RequestsOfOneProgramDoNotMix) {
   run(*a, one_);
   EXPECT_EQ(run(*b, one_), (Numbers{1, 2, 4}));
   EXPECT_EQ(run(*a, one_), (Numbers{3, 6, 12}));
-  // One execution that serves them in turns.
+  // One execution that serves the requests in turns.
   const auto first = engine_.carried(), second = engine_.carried();
   a->carry(first);
   EXPECT_EQ(run(*a, one_), (Numbers{1, 2, 4}));

@@ -1,4 +1,4 @@
-// Chains of element-wise functions give the bits that their operators give one by one.
+// Chains of element-wise functions are bit-identical to their separate operators.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace galley::test {
 namespace {
 
-/// An image through functions, a gate of each of its channels and a scale of each channel, with all gradients.
+/// Functions of an image, with a gate per channel and image and a scale per channel, and all gradients.
 void build_chains(Graph& graph, DType dtype, const Shape& shape) {
   const auto input = [&](const std::string& name, const Shape& of) {
     TensorType type = f32(of);
@@ -33,7 +33,7 @@ void build_chains(Graph& graph, DType dtype, const Shape& shape) {
   }
 }
 
-/// Outputs by name; how many chains there are.
+/// Outputs by name, and the number of chains.
 std::pair<std::map<std::string, std::vector<double>>, int> run(const Graph& graph, const BackendOptions& options) {
   const auto program = compile(graph, {.backend = open_backend("cpu", options), .guard_bytes = 64});
   ParameterStore store;
@@ -49,7 +49,7 @@ std::pair<std::map<std::string, std::vector<double>>, int> run(const Graph& grap
 TEST(Chains, GiveTheBitsOfTheirOperators) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const LayoutMode layout : {LayoutMode::kChannelsLast, LayoutMode::kContiguous}) {
-      // Channels of a pixel that share a tile, that fill vectors, and that take more than one tile; one image, whose gate is a vector.
+      // Pixels whose channels share a tile, fill vectors, or need more than one tile; one image, whose gate is a vector.
       for (const Shape& shape : {Shape{2, 19, 7, 5}, Shape{3, 48, 9, 8}, Shape{2, 1100, 3, 2}, Shape{1, 33, 6, 5}}) {
         Graph graph;
         build_chains(graph, dtype, shape);

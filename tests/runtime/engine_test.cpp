@@ -52,7 +52,7 @@ TEST(Engine, TheKeyTellsModesVariantsAndTypesApart) {
   EXPECT_NE(engine.program(other, "", [] { return dense(2); }), program);
 }
 
-/// A weight whose kernel prefers a format of its own keeps the format of the program that leads.
+/// A weight keeps the format of the leading program, even if another kernel prefers a different format.
 TEST(Engine, ProgramsFollowTheFormatsOfTheFirst) {
   const auto network = [](int64_t batch) {
     Graph g;
@@ -97,7 +97,7 @@ TEST(Engine, BindsProgramsToOneSetOfParameters) {
   EXPECT_EQ(average->output("y").to_doubles(), (std::vector<double>{30, 60}));
 }
 
-/// Formats never come from the order of calls unnoticed: the first program says that it leads.
+/// Formats must not depend implicitly on the order of calls: the first program declares that it leads.
 TEST(Engine, TheFirstProgramLeadsOrFollowsTheStore) {
   Engine engine(open_backend("ref"));
   EXPECT_FALSE(engine.has_formats());
@@ -132,7 +132,7 @@ TEST(Engine, ReplicasBindAndRunInThreads) {
     EXPECT_EQ(replicas[static_cast<size_t>(replica)].get(), std::vector<double>(20, 4.0 * replica + 5));
 }
 
-/// What two threads must not do at once is found, not raced for.
+/// Concurrent calls that are not allowed are detected.
 TEST(Engine, FindsCallsThatOverlap) {
   Engine engine(open_backend("ref"));
   const auto program = engine.program(key_of(1), "", [] { return dense(1); }, ParameterFormats::kLead);
@@ -148,7 +148,7 @@ TEST(Engine, FindsCallsThatOverlap) {
   };
   engine.program(key_of(2), "", meanwhile);
   EXPECT_NO_THROW(bind(std::make_shared<Arena>()).get());
-  EXPECT_NO_THROW(bind(nullptr).get()) << "nobody else uses it now";
+  EXPECT_NO_THROW(bind(nullptr).get()) << "no other thread uses it now";
   // Two runs on one arena.
   const auto arena = std::make_shared<Arena>();
   const auto execution = engine.bind(program, {.arena = arena});

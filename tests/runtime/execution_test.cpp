@@ -1,4 +1,4 @@
-// Programs against the reference interpreter (an implementation of its own in double): outputs, updates in place, repeats, guards.
+// Programs against the reference interpreter (an independent implementation in double): outputs, in-place updates, repeats, guards.
 
 #include "libcore/runtime/execution.h"
 
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, Step,
                          testing::Values(std::pair{"ref", LayoutMode::kAuto}, std::pair{"ref", LayoutMode::kContiguous},
                                          std::pair{"cpu", LayoutMode::kAuto}, std::pair{"cpu", LayoutMode::kContiguous}));
 
-/// Parameters are updated in place between the operators that compilation makes one.
+/// Parameters are updated in place between operators that compilation fuses.
 TEST(Execution, FusedTrainingStepEqualsTheInterpreter) {
   Trained t;
   make_trained(t, true);
@@ -169,7 +169,7 @@ TEST_P(Gate, ClosesAtALossThatIsNotFiniteAndStaysClosed) {
 }
 INSTANTIATE_TEST_SUITE_P(Kernels, Gate, testing::Values("cpu", "ref"), [](const auto& info) { return std::string(info.param); });
 
-// The same numbers with a gate and without one, and updates stand where they stood.
+// Equal numbers with and without a gate, and equal positions of updates.
 TEST(Execution, AnOpenGateChangesNoBits) {
   std::vector<std::map<std::string, Tensor>> results(2);
   std::vector<int64_t> arena;
@@ -200,7 +200,7 @@ TEST(Execution, NamesTheFirstBadTensor) {
   Execution execution(compile(t.net.graph), store);
   give(t.net.graph, t.feeds, store, execution);
   EXPECT_FALSE(find_non_finite(execution).has_value());
-  // A bad parameter is named itself.
+  // A parameter that is not finite is named.
   Tensor weight = store.get("conv2.weight");
   weight.set({1, 2, 0, 0}, INFINITY);
   store.set("conv2.weight", weight);
@@ -217,7 +217,7 @@ TEST(Execution, NamesTheFirstBadTensor) {
   EXPECT_EQ(overflow->path, "conv2") << overflow->text();
 }
 
-/// The reference with a runner of its own.
+/// The reference with a separate runner.
 class RunningBackend : public Backend {
  public:
   RunningBackend() : Backend({}), reference_(open_backend("ref")) {}
@@ -245,8 +245,8 @@ class RunningBackend : public Backend {
   std::shared_ptr<const Backend> reference_;
 };
 
-// A back end enqueues bound programs as it likes: it is given them when they are bound, again when their memory moves, and runs them unless
-// they are observed.
+// A back end may enqueue bound programs in its own way: it receives them when they are bound and when their memory moves, and runs them
+// unless they are observed.
 TEST(Execution, RunsByTheRunnerOfTheBackEnd) {
   Trained t;
   make_trained(t);

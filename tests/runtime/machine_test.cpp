@@ -1,4 +1,4 @@
-// Laws of the machine's limits: what a rate is when the machine is disturbed, and operations counted by their type.
+// Laws of the machine's limits: rates on a disturbed machine, and operations counted by type.
 
 #include "libcore/runtime/machine.h"
 
@@ -17,7 +17,7 @@
 namespace galley::test {
 namespace {
 
-// Calls take what they take; what they claim to have done differs by a factor of a million.
+// The time of a call is not controlled; the claimed amount of work differs by a factor of a million.
 TEST(ReachedRate, IsThatOfTheBestTenth) {
   int64_t calls = 0;
   const auto rate = [&](int64_t every) {
@@ -29,7 +29,7 @@ TEST(ReachedRate, IsThatOfTheBestTenth) {
   };
   EXPECT_GT(rate(4), 1e7) << "a quarter of the calls was fast";
   EXPECT_GE(calls, 6) << "one to warm up and five that count";
-  // The first call, which is fast, only warms up.
+  // The first call, which is fast, is a warm-up.
   EXPECT_LT(rate(int64_t{1} << 40), 1e6);
 }
 
@@ -75,7 +75,7 @@ TEST(Arithmetic, NeedsTheTimeOfEachType) {
   const Arithmetic work{3e9, 8e9, 8e9};
   EXPECT_EQ(work.seconds_at(limits), 0);
   limits.set_peak(DType::kF32, 1e9, "any");
-  EXPECT_DOUBLE_EQ(work.seconds_at(limits), 19);  // what has no rate of its own is done as f32
+  EXPECT_DOUBLE_EQ(work.seconds_at(limits), 19);  // types without a rate use that of f32
   limits.set_peak(DType::kBF16, 4e9, "any");
   limits.set_peak(DType::kI8, 8e9, "any");
   EXPECT_DOUBLE_EQ(work.seconds_at(limits), 3 + 2 + 1);

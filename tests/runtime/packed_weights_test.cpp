@@ -1,5 +1,5 @@
-// Weights of recurrent layers lie as their kernel wants them where only inference reads them; other programs' choices are packed once, not
-// at each run.
+// Weights of recurrent layers are stored in the format that their kernel needs if only inference reads them; for other programs they are
+// packed once, not in each run.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ Graph make_layer(bool gru_layer, bool save) {
     type.shape = shape;
     return graph.add_input(name, type, role);
   };
-  constexpr int64_t kHidden = 24;  // panels of 16 are filled up, and a GRU's n begins one
+  constexpr int64_t kHidden = 24;  // panels of 16 are padded, and the gate n of a GRU starts a panel
   const int64_t rows = (gru_layer ? 3 : 4) * kHidden;
   const Value x = input("x", {3, 5, 7}, ValueRole::kInput);
   RecurrentWeights weights{input("ih", {rows, 7}, ValueRole::kParameter), input("hh", {rows, kHidden}, ValueRole::kParameter), {}, {}};
@@ -38,7 +38,7 @@ Tensor waves(const Shape& shape, double step) {
   return tensor;
 }
 
-/// The layer's result, twice, with other weights for the second run.
+/// The results of two runs of the layer, with other weights in the second.
 std::vector<Tensor> results(const std::shared_ptr<const Program>& program, ParameterStore& store) {
   Execution execution(program, store);
   execution.feed("x", waves({3, 5, 7}, 0.7));
@@ -62,7 +62,7 @@ TEST(PackedWeights, RecurrentLayersWithAndWithoutAnotherProgramsChoice) {
     own.declare(*packed);
     const std::vector<Tensor> first = results(packed, own);
 
-    // A training keeps its weights plain: the backward reads them.
+    // Training does not pack its weights, since the backward pass reads them.
     const auto training = compile(make_layer(gru_layer, true));
     EXPECT_EQ(training->report().layout.blocked_parameters, 0) << what;
     ParameterStore shared;

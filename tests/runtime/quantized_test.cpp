@@ -119,7 +119,7 @@ TEST(QuantizedProgram, EqualsTheReference) {
         ASSERT_TRUE(std::abs(a[i] - b[i]) <= 1) << i << ": " << a[i] << " != " << b[i];
         off += a[i] != b[i];
       }
-      // Ties of float32 against double are rare, and each spreads to a few values behind it.
+      // Ties of float32 against double are rare, and each affects a few later values.
       EXPECT_LE(off, static_cast<int64_t>(a.size()) / 100);
       const auto c = got.at("scores").to_doubles(), d = want.at("scores").to_doubles();
       for (size_t i = 0; i < c.size(); ++i)

@@ -1,7 +1,7 @@
 #pragma once
-// Faults of the disk, for tests of durable writing: the system calls that change files are replaced in this test program, count
-// themselves, and on request fail, get interrupted, write a part only, or kill the process (as RocksDB's and SQLite's crash
-// tests do). Include in exactly one source file of a test program.
+// Disk faults for tests of durable writing: replaces the system calls that change files in this test program. They count calls and on
+// request fail, are interrupted, write only a part, or kill the process (as in the crash tests of RocksDB and SQLite). Include in exactly
+// one source file of a test program.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -20,9 +20,9 @@ struct Plan {
   int64_t at = -1;           ///< Which call (from 0) is hit; -1: none.
   int error = 0;             ///< The errno it returns; 0 with kill == false: nothing happens.
   bool kill = false;         ///< SIGKILL before the call.
-  std::string only;          ///< Counts calls of this name alone; "": all.
-  int64_t short_writes = 0;  ///< Writes transfer at most so many bytes; 0: all.
-  int interruptions = 0;     ///< So many calls of open, write and pwrite return EINTR first.
+  std::string only;          ///< Counts only calls of this name; "": all.
+  int64_t short_writes = 0;  ///< Largest number of bytes per write; 0: no limit.
+  int interruptions = 0;     ///< Number of initial calls of open, write and pwrite that return EINTR.
 };
 
 inline Plan& plan() {
@@ -38,7 +38,7 @@ inline void set(Plan next) {
   calls() = 0;
 }
 
-/// The errno to return, 0 to go on.
+/// The errno to return; 0: continue with the call.
 inline int hit(const char* name) {
   const Plan& current = plan();
   if (!current.only.empty() && current.only != name) return 0;

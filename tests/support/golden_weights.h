@@ -1,6 +1,6 @@
 #pragma once
-// Weights and inputs as a function of (name, index), the same that tests/golden/models/make_golden.py computes: golden files
-// then hold results only.
+// Weights and inputs as a function of (name, index), the same as in tests/golden/models/make_golden.py, so that golden files contain only
+// results.
 
 #include <cmath>
 #include <cstdint>

@@ -33,7 +33,7 @@ inline TensorType i64(Shape shape) {
   return type;
 }
 
-/// Values by name: floats in [-1, 1) (variances and the like positive), integers as given.
+/// Values by name: floats in [-1, 1) (variances are positive), integers as given.
 inline RefArray random_array(const TensorType& type, uint64_t seed, double low = -1, double high = 1) {
   RefArray array{type.shape, {}};
   uint64_t state = seed * 0x9E3779B97F4A7C15ull + 0x1234567ull;
@@ -53,7 +53,7 @@ inline Tensor to_tensor(const TensorType& type, const RefArray& array) {
   return tensor;
 }
 
-/// A residual network in little: conv, bn, relu, conv, bn, add, relu, pool, linear, cross entropy; batch statistics updated.
+/// A small residual network: conv, bn, relu, conv, bn, add, relu, pool, linear, cross entropy; batch statistics are updated.
 struct TinyNet {
   Graph graph;
   Value loss;
@@ -67,8 +67,8 @@ inline Conv2dAttrs conv_attrs(int64_t stride, int64_t padding) {
   return attrs;
 }
 
-/// Built where it stays: Values point into its graph. `depthwise`: with an inverted residual's convolutions (1x1, depthwise, 1x1) before
-/// the pool, and a residual added to a 1x1 convolution's norm.
+/// Must not be moved, since `Value`s refer to its graph. `depthwise`: with the convolutions of an inverted residual (1x1, depthwise, 1x1)
+/// before the pool, and a residual added to the norm of a 1x1 convolution.
 inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3, bool depthwise = false) {
   Graph& g = net.graph;
   const auto parameter = [&](const std::string& name, Shape shape) {
@@ -138,7 +138,7 @@ inline void add_training(TinyNet& net) {
   g.set_phase(Phase::kForward);
 }
 
-/// Values for every named input of a graph built by the above, the same for the same name.
+/// Values for every named input of such a graph, which depend only on the name.
 inline std::map<std::string, RefArray> feeds_for(const Graph& graph, uint64_t seed = 1) {
   std::map<std::string, RefArray> feeds;
   for (ValueId id : graph.inputs()) {

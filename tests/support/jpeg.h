@@ -1,5 +1,5 @@
 #pragma once
-// JPEG files in memory, of every form that readers must know.
+// Writes JPEG files in memory, in every form that readers must support.
 
 #include <jpeglib.h>
 
@@ -16,11 +16,11 @@ struct JpegForm {
   int sampling = 2;   ///< 2: chroma at half the size in both directions; 1: at full size.
   bool gray = false;  ///< One channel instead of three.
   bool progressive = false;
-  bool scan_a_channel = false;  ///< Sequential, each component in a scan of its own.
+  bool scan_a_channel = false;  ///< Sequential, with a separate scan per component.
   int restart_every = 0;        ///< MCUs between restart markers; 0: none.
 };
 
-/// Encodes interleaved 8-bit pixels. libjpeg-turbo ends the process where it cannot.
+/// Encodes interleaved 8-bit pixels. libjpeg-turbo ends the process on errors.
 inline std::vector<std::byte> encode_jpeg(const uint8_t* pixels, int64_t height, int64_t width, const JpegForm& form = {}) {
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};

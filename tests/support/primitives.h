@@ -1,6 +1,5 @@
 #pragma once
-// A back end that has kernels of primitives only, so that every composite must be expanded: what a back end without reference kernels
-// needs.
+// A back end with kernels only for primitives, so that every composite must be expanded, as for a back end without reference kernels.
 
 #include <deque>
 #include <map>
@@ -14,7 +13,7 @@
 
 namespace galley::test {
 
-/// Is the node a primitive, or in a form that its definition keeps: a convolution without bias, residual and activation?
+/// Whether the node is a primitive, or in a form that its definition keeps: a convolution without bias, residual and activation.
 inline bool is_primitive(const KernelQuery& query) {
   const OpDef& op = *query.node.op;
   if (!op.composite()) return true;
@@ -29,7 +28,7 @@ inline bool is_primitive(const KernelQuery& query) {
   return expansion.kept();
 }
 
-/// The last kernels of `whole` (the references) for primitives that are not in `without`, on its device.
+/// A back end with the last kernels of `whole` (the references) for primitives that are not in `without`, on the same device.
 class Primitives : public Backend {
  public:
   explicit Primitives(std::shared_ptr<const Backend> whole, std::set<std::string_view> without = {})
@@ -57,7 +56,7 @@ class Primitives : public Backend {
   std::map<const OpDef*, std::vector<const Kernel*>> by_op_;
 };
 
-/// The kernels of `whole`, but none for the operators in `without`; no rewrites.
+/// A back end with the kernels of `whole` except for the operators in `without`, and without rewrites.
 class Without : public Backend {
  public:
   Without(std::shared_ptr<const Backend> whole, std::set<std::string_view> without)

@@ -9,7 +9,7 @@
 
 namespace galley::test {
 
-/// All outputs and, under "new NAME", what every update left: what a run of the graph leaves behind.
+/// All outputs, and under "new NAME" the results of all updates.
 inline std::map<std::string, RefArray> results(const Graph& graph, const std::map<std::string, RefArray>& feeds) {
   const std::map<ValueId, RefArray> values = interpret(graph, feeds);
   std::map<std::string, RefArray> found;
@@ -23,7 +23,7 @@ inline std::map<std::string, RefArray> results(const Graph& graph, const std::ma
   return found;
 }
 
-/// Both in double: only the order of additions may differ, 1e-9 leaves three digits of room for graphs of this size.
+/// Both are in double, so only the order of additions may differ; 1e-9 leaves three digits of room for graphs of this size.
 inline void expect_same(const std::map<std::string, RefArray>& got, const std::map<std::string, RefArray>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (const auto& [name, array] : want) {
@@ -35,7 +35,7 @@ inline void expect_same(const std::map<std::string, RefArray>& got, const std::m
   }
 }
 
-/// Nodes of that operator.
+/// The number of nodes with this operator.
 inline int count(const Graph& graph, std::string_view op) {
   int found = 0;
   for (const Node& node : graph.nodes()) found += node.is(op);

@@ -1,5 +1,5 @@
 #pragma once
-// A target of tests: answers by functions.
+// A target for tests, which answers queries by functions.
 
 #include <functional>
 
@@ -16,7 +16,7 @@ struct FakeTarget : Target {
 
   /// Registers the operators of all back ends.
   FakeTarget() { open_backend(); }
-  /// Has kernels for what `has` agrees to.
+  /// A target with kernels for nodes for which `has` returns true.
   explicit FakeTarget(std::function<bool(const Graph&, const Node&)> has) : FakeTarget() { kernel = std::move(has); }
 
   bool has_kernel(const Graph& graph, const Node& node, Stage) const override { return kernel(graph, node); }
@@ -25,10 +25,10 @@ struct FakeTarget : Target {
   MemoryFormat output_format(const Graph& graph, const Node& node, int) const override { return output(graph, node); }
 };
 
-/// Has a kernel for everything, and for nothing.
+/// Targets with kernels for all nodes, and for none.
 inline const FakeTarget kAnyKernel{}, kNoKernel{[](const Graph&, const Node&) { return false; }};
 
-/// The CPU back end with its usual options; in a build without it, the reference.
+/// The CPU back end with default options; in a build without it, the reference.
 inline const Backend& cpu() {
   static const std::shared_ptr<const Backend> backend = open_backend(backend_rows().front().name);
   return *backend;

@@ -1,5 +1,5 @@
 #pragma once
-// Kernels compiled for several vector instruction sets (Google Highway), tried by each.
+// Runs kernels with each of the vector instruction sets for which they are compiled (Google Highway).
 
 #include <hwy/targets.h>
 
@@ -7,7 +7,7 @@
 
 namespace galley::test {
 
-/// Is this the build of preset `sanitize`?
+/// True in a build of the preset `sanitize`.
 inline constexpr bool kSanitized =
 #if defined(__SANITIZE_ADDRESS__)
     true;
@@ -21,8 +21,8 @@ inline constexpr bool kSanitized =
     false;
 #endif
 
-/// While it lives, kernels believe the machine to have these instruction sets (HWY_AVX2, ... or several), not all of its own. oneDNN and
-/// code of the compiler are not affected.
+/// During its lifetime, kernels use only these instruction sets (HWY_AVX2, ... or several). oneDNN and code that the compiler vectorizes
+/// are not affected.
 class Targets {
  public:
   explicit Targets(int64_t targets) { set(targets); }
@@ -37,7 +37,7 @@ class Targets {
   }
 };
 
-/// Runs `body` with the machine's widest vectors, and, where these are wider than AVX2's, with AVX2.
+/// Runs `body` with the machine's widest vectors and, if these are wider than AVX2's, with AVX2.
 template <class Body>
 void with_each_width(const Body& body) {
   body();

@@ -1,4 +1,4 @@
-// Laws: metrics are sums over samples whatever the batches, ranks count strictly higher scores, unknown names are refused with a near one.
+// Laws: metrics are sums over samples for any batches, ranks count strictly higher scores, unknown names are errors with a near name.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Tensor labels_of(const Shape& shape, const std::vector<int64_t>& values) {
   return labels;
 }
 
-/// The metrics of a task over batches that are given.
+/// The metrics of a task over the given batches.
 class Sums {
  public:
   Sums(const std::vector<std::string>& names, std::unique_ptr<Task> task, bool tokens = false)
@@ -88,7 +88,7 @@ TEST(Metrics, MixedLabelsCountForTheLossAlone) {
 TEST(Metrics, TokensCountNotSamples) {
   const auto model = [] { return task_of("", {1, 3, 2}, ModelOutput::kTokens); };
   Sums metrics({}, model(), true);
-  // Three tokens in a batch of two samples, the last of which is padding; then one token. The padding's losses are not read.
+  // Three tokens in a batch of two samples, the last of which is padding; then one token. Losses of the padding are ignored.
   metrics.add(Tensor::of({2, 3}, {1, 2, 4, 99, 99, 99}), Tensor::of({2, 3, 2}, {1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0}),
               labels_of({2, 3}, {0, 0, 0, -100, -100, -100}), 1);
   metrics.add(Tensor::of({1, 3}, {5, 99, 99}), Tensor::of({1, 3, 2}, {0, 1, 0, 0, 0, 0}), labels_of({1, 3}, {1, -100, -100}), 1);

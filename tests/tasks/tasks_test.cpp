@@ -1,4 +1,4 @@
-// Laws: which task a model and a loss belong to; objectives and metrics equal PyTorch's; fields bind by name, and what is missing is named.
+// Laws: the task of a model and a loss; objectives and metrics equal PyTorch's; fields bind by name, and errors name missing fields.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -121,7 +121,7 @@ TEST(TaskCapture, FieldsBindToInputsByName) {
     missing.model();
     ADD_FAILURE();
   } catch (const Error& error) {
-    for (const char* word : {"field `right`", "they give left", "rename"})
+    for (const char* word : {"field `right`", "they have left", "rename"})
       EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
   }
   Graph third;
@@ -189,7 +189,7 @@ TEST(Segmentation, ObjectiveGradientAndMetricsEqualPyTorch) {
   const std::vector<double> slopes = want["gradient"];
   for (size_t i = 0; i < slopes.size(); ++i) ASSERT_NEAR(values.at(gradient).v[i], slopes[i], 1e-14) << i;
 
-  // Batches of two: the second has one valid sample, and rubbish after it.
+  // Batches of two; the second has one valid sample followed by arbitrary values.
   Graph evaluation;
   TaskCapture evaluate(evaluation, model, info, fields, {.mode = Mode::kEvaluation});
   task->capture(TaskMode::kEvaluate, evaluate);
@@ -246,7 +246,7 @@ TEST(Segmentation, PresentsSharesMaskAndOverlay) {
             (std::vector<int>{128, 0, 0}));
   EXPECT_EQ((std::vector<int>{drawn.overlay->row<uint8_t>(3)[9], drawn.overlay->row<uint8_t>(3)[10], drawn.overlay->row<uint8_t>(0)[0]}),
             (std::vector<int>{114, 50, 50}));
-  // The model saw the middle of an image: nothing is said of the rest.
+  // The model received the middle of an image; the rest has no class.
   Image wide(DType::kU8, 4, 8, 1);
   std::fill_n(wide.as<uint8_t>(), wide.values(), uint8_t{100});
   PixelGrid seen(4, 8);

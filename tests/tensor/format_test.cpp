@@ -1,4 +1,4 @@
-// Conversions between memory formats, element by element against the definition of an element's place.
+// Conversions between memory formats, element by element, against the definition of the position of an element.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ TEST(Formats, EveryElementKeepsItsIndex) {
       {{2, 3, 5, 7}, MemoryFormat::channels_last()},       {{1, 4, 1, 9}, MemoryFormat::channels_last()},
       {{2, 3, 2, 4, 5}, MemoryFormat::channels_last_3d()}, {{19, 5, 3, 3}, MemoryFormat::blocked("Acdb8a")},  // 19 is padded to 24
       {{70, 33, 3, 3}, MemoryFormat::blocked("Acdb64a")},  {{19, 13, 1, 1}, MemoryFormat::blocked("ABcd8b8a")},
-      {{130, 70}, MemoryFormat::blocked("Ab16a")},         {{300, 260, 1, 1}, MemoryFormat::channels_last()}};  // cut among threads
+      {{130, 70}, MemoryFormat::blocked("Ab16a")},         {{300, 260, 1, 1}, MemoryFormat::channels_last()}};  // divided among threads
   for (const Case& item : cases) {
     for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kF64}) {
       const Tensor plain = counted(dtype, item.shape);

@@ -1,4 +1,4 @@
-// The affine map: zero meets zero, rounding to even, ranges by the observers' formulas, errors that name what is wrong.
+// The affine map: exact zero, rounding to even, ranges by the formulas of the observers, errors that name the wrong value.
 
 #include "libcore/tensor/quant_params.h"
 
@@ -29,7 +29,7 @@ TEST(QuantParams, WorkedExamples) {
   const QuantParams a = affine_params(-1, 4.1, quant_range(QuantDType::kUint8));
   EXPECT_EQ(a.scale, static_cast<double>((4.1f + 1.0f) / 255.0f));
   EXPECT_EQ(a.zero_point, 50);
-  // A range above 0 is widened to it; then 0 is the smallest integer.
+  // A range above 0 is extended to 0; then the smallest integer represents 0.
   const QuantParams b = affine_params(2, 5.1, quant_range(QuantDType::kUint8));
   EXPECT_EQ(b.scale, static_cast<double>(5.1f / 255.0f));
   EXPECT_EQ(b.zero_point, 0);
@@ -41,13 +41,13 @@ TEST(QuantParams, WorkedExamples) {
   EXPECT_EQ(symmetric_params(255, quant_range(QuantDType::kInt8)).scale, 2);  // divided by 127.5
   EXPECT_EQ(symmetric_params(255, quant_range(QuantDType::kUint8)).zero_point, 128);
   EXPECT_EQ(symmetric_params(15, quant_range(QuantDType::kInt4)).scale, 2);
-  // Nothing but zeros: the least scale of PyTorch's observers.
+  // Only zeros: the smallest scale of PyTorch's observers.
   EXPECT_EQ(affine_params(0, 0, quant_range(QuantDType::kUint8)).scale, 0x1p-23);
   EXPECT_EQ(symmetric_params(0, quant_range(QuantDType::kInt8)).scale, 0x1p-23);
 }
 
-/// For random ranges: 0 is met exactly, the scale is a float32 value, and every value of the range comes back within half a step,
-/// but for the half step by which rounding the zero point may shift the range's ends.
+/// For random ranges: 0 is exact, the scale is a float32 value, and every value of the range is restored within half a step, except for
+/// the half step by which rounding of the zero point may shift the limits of the range.
 TEST(QuantParams, RangesAreCoveredAndZeroIsExact) {
   RandomStream random(7, "ranges");
   for (int trial = 0; trial < 400; ++trial) {

@@ -1,5 +1,4 @@
-// A step allocates nothing: neither a training step from the third on nor a call of inference from the second on takes memory from the
-// heap, on any thread.
+// Steps allocate no heap memory on any thread: neither training steps from the third on nor inference from the second call on.
 
 #include <gtest/gtest.h>
 
@@ -62,7 +61,7 @@ TEST_P(Allocations, OfATrainingStepAreNone) {
   const LoadedRecipe loaded = load();
   const Session session(loaded.recipe);
   test::Stepping at(session, GetParam().micro, GetParam().accumulation);
-  // Batches in both formats of images, as different sources make them.
+  // Batches in both image formats, since sources differ in their format.
   std::vector<Batch> batches{at.batch, at.batch};
   for (auto& [name, tensor] : batches[1].fields) tensor = tensor.to(MemoryFormat::contiguous());
   size_t given = 0;

@@ -30,8 +30,8 @@ struct Stack {
 std::atomic<bool> counting{false};
 std::atomic<int64_t> count{0};
 std::array<Stack, kStacks> stacks;
-std::atomic<int> in_library{0};     // threads that run a primitive of the vendor's
-thread_local bool looking = false;  // taking a stack, which may allocate
+std::atomic<int> in_library{0};     // threads that run a vendor primitive
+thread_local bool looking = false;  // true while recording a stack, which may allocate
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void allocated() {
 
 extern "C" {
 
-// What glibc's functions of these names do, free among them, goes on as it was.
+// The replaced functions call those of glibc, including free.
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);
 void* __libc_realloc(void* old, size_t bytes);
@@ -69,9 +69,9 @@ int posix_memalign(void** made, size_t alignment, size_t bytes) {
   return *made == nullptr ? ENOMEM : 0;
 }
 
-/// What oneDNN allocates in a primitive is not counted, whichever of its threads does it: it copies the arguments into a map of its own,
-/// and some of its convolutions make vectors and objects at each call. Galley has no means to give them memory. The library is a shared
-/// object: calls come here first.
+/// Allocations of oneDNN in a primitive are not counted, on any thread: it copies the arguments into a map, and some of its convolutions
+/// create vectors and objects in each call, for which Galley cannot supply memory. oneDNN is a shared library, so its calls can be
+/// intercepted here.
 int dnnl_primitive_execute(const void* primitive, void* stream, int arguments, const void* list) {
   using Execute = int (*)(const void*, void*, int, const void*);
   static const auto execute = reinterpret_cast<Execute>(dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
@@ -90,7 +90,7 @@ bool counts_allocations() { return GALLEY_COUNTS != 0; }
 
 AllocationCount::AllocationCount() {
   void* frame = nullptr;
-  backtrace(&frame, 1);  // its first call loads a library
+  backtrace(&frame, 1);  // the first call loads a library, which allocates
   count = 0;
   counting = true;
 }

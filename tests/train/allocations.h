@@ -1,15 +1,15 @@
 #pragma once
-// Allocations of this test program on all its threads: calls of malloc and its kin, which operator new calls too.
+// Counts allocations of this test program on all threads: calls of malloc and related functions, which operator new also uses.
 
 #include <cstdint>
 #include <string>
 
 namespace galley::test {
 
-/// Can this build count? Not where a sanitizer has an allocator of its own, nor without glibc.
+/// Whether this build can count: not with a sanitizer that replaces the allocator, and not without glibc.
 bool counts_allocations();
 
-/// Counts from its construction until `stop`. One at a time.
+/// Counts from its construction until `stop`. Only one may exist at a time.
 class AllocationCount {
  public:
   AllocationCount();
@@ -18,7 +18,7 @@ class AllocationCount {
   AllocationCount& operator=(const AllocationCount&) = delete;
   /// Ends the count and returns it.
   int64_t stop();
-  /// The stacks of the first few, for addr2line.
+  /// The stacks of the first few allocations, for addr2line.
   std::string text() const;
 };
 

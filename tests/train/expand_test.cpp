@@ -1,4 +1,4 @@
-// A back end without kernels of composite operators trains and runs models by their definitions.
+// A back end without kernels of composite operators trains and runs models with the definitions of operators.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@
 namespace galley {
 namespace {
 
-// The reference computes a composite in double and rounds its results to f32; a definition's nodes round each intermediate value: relative
-// errors of 2^-24, times the few hundred terms of the largest sum, relative to the largest value.
+// The reference computes a composite in double and rounds its results to f32; the nodes of a definition round each intermediate value. The
+// error is 2^-24 times the few hundred terms of the largest sum, relative to the largest value.
 constexpr double kRounding = 2e-5;
 
 void expect_close(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Expanded, testing::ValuesIn(test::kModels), [](
 TEST_P(Expanded, TrainsAsTheReference) {
   const LoadedRecipe loaded = load();
   const Session session(loaded.recipe);
-  // On the sim device, so that the expanded programs are known to work in device memory, too.
+  // On the sim device, to verify that the expanded programs work in device memory.
   const auto primitives = std::make_shared<test::Primitives>(open_backend("sim"));
   test::Stepping want(session, 4, 2), got(session, 4, 2, primitives);
   EXPECT_TRUE(has_composite(want.training.program()));
@@ -82,12 +82,12 @@ TEST_P(Expanded, PredictsAsTheReference) {
       execution.run();
       outputs[std::string(backend->name())] = execution.output("output");
     }
-    // In bf16 a value near the middle of two bf16 numbers may round the other way, and three layers follow: some units of 2^-8.
+    // A value near the middle of two bf16 numbers may round the other way, and three layers follow: a few units of 2^-8.
     expect_close(outputs.at("primitives"), outputs.at("ref"), precision == "bf16" ? 0x1p-6 : kRounding, precision);
   }
 }
 
-// What a CUDA back end will be at first: fast kernels of most operators, no references.
+// Like a first version of a CUDA back end: fast kernels for most operators, no references.
 TEST(ExpandedPartly, TrainsOnTheKernelsThatAreThere) {
   const LoadedRecipe loaded = test::load_text(test::kConvolutions, {"device=cpu"});
   const Session session(loaded.recipe);

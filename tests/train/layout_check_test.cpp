@@ -1,5 +1,5 @@
-// The layout doctor: a model that flattens features loses channels_last at its edge alone, one that reshapes images inside loses it there,
-// and says so.
+// The layout check: a model that flattens features leaves channels_last only at its edge; a model that reshapes images inside leaves it
+// there, and the check reports the place.
 
 #include "libcore/train/layout_check.h"
 

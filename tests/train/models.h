@@ -1,5 +1,5 @@
 #pragma once
-// Small models of different kinds, to train and run on several back ends.
+// Small models of different kinds, which tests train and run on several back ends.
 
 #include <ostream>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace galley::test {
 
-/// A recipe written out, for load_text.
+/// The text of a recipe, for load_text.
 struct Model {
   std::string name;
   std::string_view recipe;

@@ -1,4 +1,4 @@
-// Laws: the lines of a run are the contract's JSON; what is past a checkpoint is removed; a result reads back.
+// Laws: the lines of a run are JSON with the documented keys; lines after a checkpoint are removed; a result reads back.
 
 #include "libcore/train/run_folder.h"
 

@@ -1,5 +1,5 @@
-// device: sim computes what device: ref computes, bit for bit, although the host cannot touch its memory and its kernels run later:
-// trainings and forward passes of three models, and what the host reads of them.
+// device: sim is bit-identical to device: ref, although the host cannot access its memory and its kernels run asynchronously: training and
+// forward passes of three models, and the values that the host reads.
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ TEST_P(Sim, PredictsAsTheReference) {
   EXPECT_TRUE(bit_equal(outputs.at("ref"), outputs.at("sim")));
 }
 
-// What the device is for: code that takes an array for the host's memory is found.
+// The purpose of the device: it detects host code that accesses device memory.
 TEST(SimProgram, TheHostCannotReadAParameter) {
   const LoadedRecipe loaded = test::load_text(test::kPerceptron, {"device=sim"});
   const Session session(loaded.recipe);
@@ -66,7 +66,7 @@ TEST(SimProgram, TheHostCannotReadAParameter) {
   EXPECT_THROW(at.training.store().tensor("fc1.weight").data(), InternalError);
 }
 
-// A loss that is not finite is found, named and undone on the device too.
+// A loss that is not finite is also detected, named and undone on the device.
 TEST(SimProgram, NamesTheFirstBadTensor) {
   const LoadedRecipe loaded = test::load_text(test::kPerceptron, {"device=sim"});
   const Session session(loaded.recipe);

@@ -1,4 +1,4 @@
-// A loss that is not finite changes nothing, whichever micro-batch it belongs to.
+// A loss that is not finite changes no parameters, in any micro-batch.
 
 #include "libcore/train/step.h"
 
@@ -19,7 +19,7 @@
 namespace galley {
 namespace {
 
-/// A linear model on the pixels of two classes: cheap, and its loss overflows where a pixel does.
+/// A linear model on the pixels of two classes: fast, and its loss overflows if a pixel does.
 constexpr std::string_view kRecipe = R"(
 recipe: 1
 name: guarded
@@ -47,13 +47,13 @@ struct Guarded : test::Stepping {
       return batch_at(first);
     });
   }
-  /// A pixel of the batch at `bad` is infinite, -1: of none.
+  /// A pixel of the batch at position `bad` is infinite; -1: none.
   const Batch& batch_at(int64_t first) {
     batch.first = first;
     batch.fields.at("input").data_as<float>()[5] = first == bad ? INFINITY : 0.5f;
     return batch;
   }
-  /// Returns what the error says, "" without one.
+  /// Returns the message of the error, or "".
   std::string step(int64_t number, NodeObserver* observer = nullptr) {
     given = 0;
     std::string message;
@@ -70,7 +70,7 @@ struct Guarded : test::Stepping {
   std::vector<int64_t> reloaded;
 };
 
-// Whichever micro-batch is bad: the host takes all of the step before it reads, and then loads that batch alone again.
+// For any bad micro-batch: the host enqueues the whole step before it reads, and then reloads only that batch.
 TEST(Guard, StopsWithNothingOfTheStepKept) {
   for (const char* device : {"cpu", "sim"}) {
     const LoadedRecipe loaded = test::load_text(kRecipe, {std::string("device=") + device});
@@ -112,7 +112,7 @@ class Busy : public NodeObserver {
   std::promise<void> released_;
 };
 
-// The host goes on to the second micro-batch while the device computes the first.
+// The host continues with the second micro-batch while the device computes the first.
 TEST(Guard, TheHostReadsNoLossInsideAStep) {
   const LoadedRecipe loaded = test::load_text(kRecipe, {"device=sim"});
   const Session session(loaded.recipe);
@@ -131,7 +131,7 @@ TEST(Guard, TheHostReadsNoLossInsideAStep) {
   EXPECT_TRUE(std::isfinite(outcome.loss));
 }
 
-// The losses of all micro-batches are there when they are read together.
+// The losses of all micro-batches are complete when the host reads them together.
 TEST(Guard, TheLossIsTheMeanOfTheMicroBatches) {
   const LoadedRecipe loaded = test::load_text(kRecipe, {"train.optimizer.lr=1e-30"});
   const Session session(loaded.recipe);

@@ -24,14 +24,14 @@ inline LoadedRecipe load_named(const std::string& recipe, std::vector<std::strin
   options.overrides = std::move(overrides);
   return load_recipe(recipe, recipe_components(), options);
 }
-/// A recipe written out.
+/// The text of a recipe.
 inline LoadedRecipe load_text(std::string_view text, std::vector<std::string> overrides) {
   const TemporaryFolder folder;
   std::ofstream(folder / "recipe.yaml") << text;
   return load_named(folder / "recipe.yaml", std::move(overrides));
 }
 
-/// A training of that many samples a micro-batch, initialized and bound. `backend`: instead of the recipe's.
+/// A TrainStep with micro-batches of `micro` samples, initialized and bound. `backend` replaces that of the recipe.
 struct Stepping {
   Stepping(const Session& session, int64_t micro, int64_t accumulation, std::shared_ptr<const Backend> backend = nullptr)
       : engine(backend != nullptr ? std::move(backend) : session.backend()),
@@ -42,7 +42,7 @@ struct Stepping {
     training.initialize();
     training.bind();
   }
-  /// Everything that lives from step to step but the sums of micro-batches.
+  /// All state that persists between steps, except the sums of micro-batches.
   std::map<std::string, Tensor> values() {
     std::map<std::string, Tensor> values;
     for (const std::string& name : training.store().names()) {

@@ -16,7 +16,7 @@ inline std::string little(uint64_t value, int bytes) {
   return text;
 }
 
-/// One stored entry, every field of both headers open to lies.
+/// One stored entry, whose header fields can all be set to wrong values.
 struct Entry {
   std::string name, data;
   std::string local_name = name;
@@ -42,7 +42,7 @@ inline std::string local_header(const Entry& e) {
 
 struct End {
   int64_t count_shift = 0, size_shift = 0, offset_shift = 0;
-  std::string before, between, comment;  ///< Bytes in front of the first entry, before the directory, behind the end.
+  std::string before, between, comment;  ///< Bytes before the first entry, before the directory, after the end.
 };
 
 inline std::string make_zip(const std::vector<Entry>& entries, const End& end = {}) {

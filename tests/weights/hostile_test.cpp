@@ -353,7 +353,7 @@ TEST(Hostile, PicklesDoNothing) {
     const std::string in_archive = refusal(make_zip(archive(attack.data_pkl)));
     EXPECT_NE(in_archive, "") << attack.name;
     EXPECT_NE(in_archive, "unprintable") << attack.name;
-    // The same in the older format: in place of each of its pickles.
+    // The same in the older format, in place of each of its pickles.
     const std::string magic = pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)), version = pickle("M\xe9\x03"),
                       machine = pickle("}");
     const std::string rest = pickle("](" + text("0") + "e") + little(6, 8) + std::string(24, '\0');

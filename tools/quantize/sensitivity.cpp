@@ -50,7 +50,7 @@ int QuantizeTool::sensitivity(Session& session, ModelQuantizer& quantizer, const
     metric = recipe.quantize.goal ? recipe.quantize.goal->metric : values.front().first;
     if (!recipe.quantize.goal && find_metric(values, "top1") == find_metric(values, "top1")) metric = "top1";
     if (!(find_metric(values, metric) == find_metric(values, metric)))
-      throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", metric, ", which the evaluation does not give"))
+      throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", metric, ", which the evaluation does not compute"))
           .key("quantize.goal.metric");
   }
   Journal journal(journal_path(), trials_command(recipe, quantizer, "sensitivity " + metric));

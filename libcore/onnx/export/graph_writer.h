@@ -18,6 +18,7 @@ struct Dim {
   friend bool operator==(const Dim&, const Dim&) = default;
 };
 
+/// Makes an attribute.
 OnnxAttribute attribute(std::string name, int64_t value);
 OnnxAttribute attribute(std::string name, double value);
 OnnxAttribute attribute(std::string name, std::string_view value);
@@ -26,6 +27,7 @@ OnnxAttribute attribute(std::string name, Tensor value);
 using Attributes = std::vector<OnnxAttribute>;
 using Names = std::vector<std::string>;
 
+/// Collects the nodes and initializers of a file.
 class GraphWriter {
  public:
   GraphWriter(const OnnxExport& request, OnnxDocument& document);
@@ -33,6 +35,7 @@ class GraphWriter {
   const Graph& graph() const { return *request_.graph; }
   /// Sets the node being exported, used for names and error messages.
   void set_node(const Node& node) { node_ = &node; }
+  /// Throws Error (exit code 3) that the current node cannot be exported.
   [[noreturn]] void refuse(std::string_view reason) const;
 
   /// Appends a node and returns the names of its outputs.

@@ -10,6 +10,7 @@
 
 namespace galley::onnx_import {
 
+/// An input of the file that needs values.
 struct FileInput {
   std::string name;
   DType dtype = DType::kF32;
@@ -25,6 +26,7 @@ enum class SampleUse : uint8_t {
   kWhole,  ///< A run computes one sample: there is no batch dimension, or the model mixes samples.
 };
 
+/// Inputs and outputs of a file, and how they hold samples.
 struct FileLayout {
   std::vector<FileInput> inputs;     // inputs that need values, in the file's order
   std::vector<std::string> outputs;  // the main one first

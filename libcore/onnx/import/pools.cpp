@@ -90,13 +90,13 @@ ReduceAttrs all_pixels(Value x) {
 /// Global pooling for inputs of any rank from 3.
 void global_average(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "its input is ", x.type(), ", but must have dimensions [N,C,...]");
   if (x.shape().rank() == 4) return c.set(adaptive_avg_pool2d(x));
   c.set(mean(x, all_pixels(x)));
 }
 void global_max(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "its input is ", x.type(), ", but must have dimensions [N,C,...]");
   if (x.shape().rank() == 4 && is_floating(x.dtype())) return c.set(adaptive_max_pool2d(x).y);
   c.set(amax(x, all_pixels(x)));
 }

@@ -1,5 +1,5 @@
-// batch_norm_depthwise_backward takes so many channels at a time as a cache holds: each channel's gradients are those that it has among a
-// few, to the bit.
+// batch_norm_depthwise_backward processes as many channels at a time as fit in a cache: the gradients of a channel do not depend on the
+// number of channels, bit for bit.
 
 #include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 
@@ -30,7 +30,7 @@ float value_of(int64_t array, int64_t channel, int64_t i) {
   return static_cast<float>(1.5 + std::sin(0.7 * static_cast<double>(array + 1) + 1.618 * static_cast<double>(k * k % 10007)));
 }
 
-/// Of channels [first, behind) alone, as the network's first `behind - first`.
+/// The gradients of only the channels [first, behind), in a network with just these channels.
 Gradients gradients_of(int64_t first, int64_t behind) {
   const int64_t channels = behind - first;
   Graph g;

@@ -1,5 +1,5 @@
-// The weight gradient by tiles with tiles that are emulated, on any machine, against the reference; where there is a tile unit, its bits
-// against the emulation's.
+// The weight gradient by AMX tiles: with emulated tiles, on any machine, against the reference; with a tile unit, bit for bit against the
+// emulation.
 
 #include "libcore/backends/cpu/conv_weights_amx.h"
 
@@ -26,7 +26,7 @@ namespace {
 
 using test::cpu;
 
-/// Memory whose last byte is the last that may be touched: a page behind it ends the program. Begins as NaN.
+/// Memory that ends at a protected page, so that an access past its end stops the program. Filled with NaN.
 class Bounded {
  public:
   explicit Bounded(int64_t bytes, int64_t alignment = 1) {
@@ -64,7 +64,7 @@ void PrintTo(const Window& w, std::ostream* to) {
 
 enum class Form { kEmulated, kHardware };
 
-/// A window's gradient of fixed inputs, by the kernel and by the reference.
+/// The gradient for fixed inputs, by the kernel and by the reference.
 class Trial {
  public:
   Trial(const Window& w, DType dtype, MemoryFormat format = {}) {
@@ -81,8 +81,8 @@ class Trial {
     TensorType& type = graph_.value(dw.id()).type;
     type.dtype = dtype;
     type.format = format;
-    // A product passes 16 sums of a tile's pixels, one of both, one for each tile of pixels (of lines that are longer by the kernel, at
-    // most), and those of the parts.
+    // The number of roundings that a product passes: 16 sums over the pixels of a tile, one that joins the two halves, one per tile of
+    // pixels (lines are longer by at most the kernel), and the sums over the parts.
     const int64_t pixels = w.batch * (grad[2] + kernel[0]) * (grad[3] + kernel[1]);
     roundings_ = static_cast<double>(16 + 1 + pixels / 16 + 4);
     fill(x, 0.3, arrays_[0]);
@@ -119,7 +119,7 @@ class Trial {
     return results[0];
   }
 
-  /// "" or which element is wrong.
+  /// "", or a description of the wrong element.
   std::string compare(const RefArray& got) const {
     const RefArray want = reference(), size = reference(true);
     const bool narrow = query(1).out(0).dtype == DType::kBF16;
@@ -152,7 +152,7 @@ const std::vector<Window>& windows() {
       {2, 33, 14, 14, 48, {1}, {2}},
       {2, 16, 13, 13, 16, {1}, {3}},
       {1, 20, 2, 3, 20, {1}, {1}, {1}},
-      {2, 6, 1, 1, 5, {1}, {3}, {1}},  // reads its padding alone
+      {2, 6, 1, 1, 5, {1}, {3}, {1}},  // reads only padding
       {1, 300, 6, 6, 280, {1}},        // several blocks of channels on both sides
       {1, 64, 56, 56, 33, {1}},        // several blocks of pixels
       // Several.
@@ -175,16 +175,16 @@ const std::vector<Window>& windows() {
       {2, 24, 8, 11, 31, {4, 2}, {1, 3}, {3, 1}},
       {1, 130, 6, 5, 20, {3}, {1}, {1}},
       {1, 18, 200, 9, 16, {3}, {1}, {1}},
-      {1, 18, 3, 900, 16, {3}, {1}, {1}},  // a line longer than a block
+      {1, 18, 3, 900, 16, {3}, {1}, {1}},  // lines longer than a block
       {1, 70, 5, 6, 272, {3}, {1}, {1}},
-      // Few channels: a row's taps as channels.
+      // Few channels: the taps of a row become channels.
       {2, 3, 56, 56, 64, {7}, {2}, {3}},
       {1, 3, 33, 31, 17, {3}, {2}, {1}},
       {2, 1, 13, 14, 6, {5}, {1}, {2}},
       {1, 2, 7, 1, 16, {3}, {1}, {1}},
       {2, 5, 14, 13, 16, {3}, {3}, {3}},
       {4, 3, 13, 13, 16, {3}, {1}, {1}},
-      // Few channels that are left as they are.
+      // Few channels that are not merged with taps.
       {2, 8, 13, 7, 9, {3}, {1}, {1}},
       {40, 2, 1, 1, 3, {1}},
   };
@@ -196,10 +196,10 @@ TEST(EmulatedTiles, SumInTheUnitsOrder) {
   float sums[16][16] = {};
   const auto half = [](float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); };
   for (auto& pair : right) std::fill_n(&pair[0][0], 32, half(1));
-  // First values and second ones by themselves: one after the other, 2^30 would take the first 1 along.
+  // First and second values of pairs are summed separately: in a single sum, 2^30 would absorb the first 1.
   const float row[] = {0x1p30f, 1, -0x1p30f, 1};
   for (int i = 0; i < 4; ++i) left[0][i] = half(row[i]);
-  left[1][0] = half(0x1p-130f);  // not a normal number
+  left[1][0] = half(0x1p-130f);  // a subnormal number
   left[2][0] = half(0x1p-100f);
   left[3][5] = half(3), right[2][7][1] = half(5);
   sums[3][7] = 0.5f;
@@ -269,7 +269,7 @@ TEST(AmxConvWeights, BitsDependOnLogicalThreadsOnly) {
   }
 }
 
-// What is not finite reaches the sums that it does in the reference, and no other pair of channels.
+// Values that are not finite reach the same sums as in the reference, and no other pair of channels.
 TEST(AmxConvWeights, WhatIsNotFiniteStaysWithItsChannels) {
   set_compute_threads(2);
   for (const Window& w : {Window{2, 20, 7, 7, 18, {3}, {1}, {1}}, Window{2, 33, 8, 6, 16, {1}}, Window{1, 3, 9, 9, 17, {3}, {2}, {1}},
@@ -306,7 +306,7 @@ TEST(AmxConvWeights, CountsWhatFillsTiles) {
   EXPECT_EQ(share({4, 8, 4, 4, 16, {1}}), 0.5);                    // 8 channels of 16
   EXPECT_EQ(share({2, 64, 7, 7, 64, {3}, {1}, {1}}), 98.0 / 128);  // lines and images with a line of zeros between them
   EXPECT_EQ(share({32, 3, 8, 8, 16, {7}, {2}, {3}}),
-            21.0 / 32 * 4 / 6);  // a row's taps as channels; 4 rows of the gradient lie among 6 of x
+            21.0 / 32 * 4 / 6);  // taps of a row as channels; 4 rows of the gradient for 6 rows of x
 }
 
 TEST(AmxConvWeights, TheUnitsBitsAreTheEmulations) {

@@ -1,4 +1,4 @@
-// Conversions between all dtypes give the reference's bits: halves, ends of the ranges and beyond, not a number.
+// Conversions between all dtypes equal the reference bit for bit: ties, limits of the ranges and values beyond, NaN.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// What the operators' harness does not cover: repeatability of bits, large means, odd channel counts, and the library's known defect.
+// Properties that the harness of operators does not cover: bit-identical repeats, large means, odd channel counts, and a known defect of
+// oneDNN.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +37,8 @@ std::vector<Tensor> run_last(const Graph& graph, const std::vector<Tensor>& inpu
   for (const Tensor& tensor : inputs) in.push_back(tensor.defined() ? tensor.data() : nullptr);
   for (const ValueId id : node.outputs) outputs.emplace_back(graph.type(id).dtype, graph.type(id).shape, graph.type(id).format);
   for (Tensor& tensor : outputs) {
-    std::memset(tensor.data(), 0xFF, static_cast<size_t>(tensor.bytes()));  // NaN: what a kernel leaves unwritten shows, padding included
+    std::memset(tensor.data(), 0xFF,
+                static_cast<size_t>(tensor.bytes()));  // NaN, so that unwritten elements are detected, also in the padding
     out.push_back(tensor.data());
   }
   const auto scratch = Storage::allocate(std::max<int64_t>(64, kernel->scratch_bytes()));
@@ -56,7 +58,7 @@ Tensor spread(const Shape& shape, double mean, double seed) {
 
 TensorType images(const Shape& shape) { return {DType::kF32, shape, MemoryFormat::channels_last()}; }
 
-// A weight whose format has no name is reordered at each run: as long as the products themselves at batch 1.
+// A weight in a format without a name would be reordered in each run, which takes as long as the products at batch 1.
 TEST(Weights, TheLibrarysFormatHasANameInEachType) {
   ensure_ops_registered();
   int tried = 0;
@@ -70,7 +72,7 @@ TEST(Weights, TheLibrarysFormatHasANameInEachType) {
       const Node& node = graph.nodes().back();
       const KernelQuery query{node, context_of(graph, node), 1};
       for (const Kernel* kernel : test::cpu().kernels(find_op("conv2d"))) {
-        if (kernel->preferred_format == nullptr || !kernel->supports(query)) continue;  // bf16: not on every processor
+        if (kernel->preferred_format == nullptr || !kernel->supports(query)) continue;  // not every processor supports bf16
         EXPECT_TRUE(kernel->preferred_format(query, 1).is_blocked()) << kernel->algorithm << ", " << dtype << ", a window of " << side;
         ++tried;
       }
@@ -130,7 +132,7 @@ TEST(CpuBatchNorm, RepeatsItsBits) {
   }
 }
 
-// The layer on which oneDNN overruns its workspace: the weight gradient must be right all the same.
+// oneDNN overruns its workspace for this layer; the weight gradient must be correct nevertheless.
 TEST(OnednnConvolution, StridedPointwiseWeightGradientWithFewChannels) {
   for (const int64_t channels : {1, 3, 8, 15}) {
     Graph graph;
@@ -156,7 +158,7 @@ TEST(OnednnConvolution, StridedPointwiseWeightGradientWithFewChannels) {
   }
 }
 
-// Gradients in blocked formats, of 65 channels in blocks of 16 and of 24 depthwise ones: their padding adds nothing to the norm.
+// Gradients in blocked formats, with 65 channels in blocks of 16 and with 24 depthwise channels: padding must not add to the norm.
 TEST(CpuSumSquares, BlockedPaddingCountsNothing) {
   for (const bool depthwise : {false, true}) {
     const Shape in{2, depthwise ? 24 : 19, 9, 9}, out{2, depthwise ? 24 : 65, 9, 9};

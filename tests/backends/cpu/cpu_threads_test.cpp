@@ -1,4 +1,4 @@
-// Kernels that add up in parallel give the same bits for any thread count: embedding gradients, layer and group norm, batch norm of
+// Kernels with parallel sums give bit-identical results for any number of threads: embedding gradients, layer and group norm, batch norm of
 // contiguous arrays, resampling gradients, recurrent layers, linear layers.
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ Value input(Graph& graph, const Shape& shape, DType dtype = DType::kF32) {
   return graph.add_input(cat("in", graph.inputs().size()), type, ValueRole::kInput);
 }
 
-/// The outputs of the graph's last node by its cpu kernel, inputs of a fixed sequence (positive; integers 0 to 12).
+/// The outputs of the graph's last node by its CPU kernel. Inputs are a fixed sequence (positive; integers 0 to 12).
 std::vector<Tensor> run_last(const Graph& graph, int threads) {
   set_compute_threads(threads);
   const Node& node = graph.nodes().back();
@@ -118,7 +118,7 @@ TEST(CpuThreads, BitsOfNormsDoNotDependOnThem) {
 TEST(CpuThreads, BitsOfProductsAndRecurrentLayersDoNotDependOnThem) {
   expect_equal_bits({
       {"linear", [](Graph& g) { linear(input(g, {21, 203}), input(g, {101, 203}), input(g, {101})); }},
-      // A batch that threads share out by rows, and one that they share out by columns.
+      // A batch that is divided among threads by rows, and one divided by columns.
       {"rnn",
        [](Graph& g) {
          RnnAttrs a;

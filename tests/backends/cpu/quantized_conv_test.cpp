@@ -1,5 +1,5 @@
-// Quantized convolutions and linear layers against the reference, by each way to multiply: sums bit for bit (results in f32 with unit
-// scales are the sums themselves), results in u8 and i8 but for ties.
+// Quantized convolutions and linear layers against the reference, with each multiplication kernel: sums are bit-identical (with unit
+// scales, f32 results are the sums); results in u8 and i8 are equal except for ties.
 
 #include <hwy/highway.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using quantized::Path;
 
-/// Forces a way to multiply while it lives.
+/// Forces a multiplication kernel during its lifetime.
 class Forced {
  public:
   explicit Forced(Path path) { quantized::force_path(&path); }
@@ -47,7 +47,7 @@ const std::vector<Conv> kConvs{
     {"groups of 20", {1, 60, 5, 5}, {60, 20, 1, 1}, 1, 0, 1, 3},
     {"many pixels", {1, 8, 50, 40}, {24, 8, 1, 1}},
     {"deep", {1, 261, 3, 3}, {38, 261, 3, 3}, 1, 1},
-    // Depthwise, and channels multiplied.
+    // Depthwise, with one and with several outputs per channel.
     {"dw3", {1, 32, 14, 14}, {32, 1, 3, 3}, 1, 1, 1, 32},
     {"dw3 odd", {2, 23, 9, 7}, {23, 1, 3, 3}, 1, 1, 1, 23},
     {"dw3 strided", {1, 40, 15, 14}, {40, 1, 3, 3}, 2, 1, 1, 40},
@@ -60,7 +60,7 @@ const std::vector<Conv> kConvs{
     {"dw one pixel", {1, 16, 1, 1}, {16, 1, 3, 3}, 1, 1, 1, 16},
     {"dw tall", {1, 8, 90, 5}, {8, 1, 3, 3}, 1, 1, 1, 8},
     {"dw doubled", {1, 12, 6, 6}, {24, 1, 3, 3}, 1, 1, 1, 12},
-    // What is left of a line behind whole vectors of pixels: with the widths above every number.
+    // The remainders of lines after whole vectors of pixels: together with the widths above, every number.
     {"dw 2 wide", {1, 24, 4, 2}, {24, 1, 3, 3}, 1, 1, 1, 24},
     {"dw 11 wide", {1, 24, 4, 11}, {24, 1, 3, 3}, 1, 1, 1, 24},
     {"dw 4 wide", {1, 24, 4, 4}, {24, 1, 5, 5}, 1, 2, 1, 24},
@@ -76,7 +76,7 @@ QuantizedConv2dAttrs attrs_of(const Conv& c) {
   return a;
 }
 
-/// By every way to multiply and several thread counts, the weight contiguous or as the kernel wants it.
+/// With every multiplication kernel and several numbers of threads, the weight contiguous or in the format that the kernel prefers.
 void expect_conv(const Conv& c, QuantizedConv2dAttrs a, DType x_dtype, DType residual, bool bias, double ties, uint32_t seed) {
   for (const Path path : {Path::kExact, Path::kReduced, Path::kVnni, Path::kAmx}) {
     if (!quantized::offers(path)) continue;
@@ -90,7 +90,7 @@ void expect_conv(const Conv& c, QuantizedConv2dAttrs a, DType x_dtype, DType res
     quantized_conv2d(x, w, scale, b, a, r);
     const bool sums = a.output_dtype == DType::kF32 && ties == 0;
     const Range scales = sums ? Range{1, 1} : Range{0.001, 0.01};
-    // -128 never comes as a weight of PyTorch's, but it is an i8.
+    // PyTorch's weights never contain -128, but it is a valid i8.
     const auto inputs = random_inputs(graph, seed, {{}, path == Path::kReduced ? Range{-64, 64} : Range{-128, 127}, scales, {-3, 3}});
     const Tensor want = run_node(graph, inputs, true);
     const Forced forced(path);
@@ -122,7 +122,7 @@ TEST(QuantizedConv, SumsAreExact) {
   }
 }
 
-// The largest products that there are: 255 x -128 everywhere would saturate 16 bits.
+// The largest possible products: 255 x -128 everywhere would saturate 16 bits.
 TEST(QuantizedConv, NothingSaturates) {
   ensure_ops_registered();
   for (const int64_t groups : {1, 40}) {
@@ -146,7 +146,7 @@ TEST(QuantizedConv, NothingSaturates) {
 }
 
 // Real arithmetic in float32 against double: results up to 255 levels, each step within 2^-24, so that about 1e-4 of them lie near enough
-// to a tie; activations by polynomials are good to 1e-6 of a value.
+// to a tie; activations by polynomials have a relative error of 1e-6.
 constexpr double kTies = 1e-3;
 
 TEST(QuantizedConv, Activations) {
@@ -171,7 +171,7 @@ TEST(QuantizedConv, Activations) {
   }
 }
 
-// The code for older processors: vectors of 128 bits.
+// The kernels for older processors, with vectors of 128 bits.
 TEST(QuantizedConv, ShortVectors) {
   ensure_ops_registered();
   const Targets only(HWY_SSSE3);

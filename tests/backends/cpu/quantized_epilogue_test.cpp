@@ -1,5 +1,5 @@
-// Requantization of arrays (quantized_epilogue.h): every instruction set that it is compiled for against formulas in double, on whole
-// vectors and what is left after them.
+// Requantization of arrays (quantized_epilogue.h): every compiled instruction set against formulas in double, for whole vectors and
+// remainders.
 
 #include "libcore/backends/cpu/quantized_epilogue.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// body(name) with each instruction set of this machine as the only one; returns how many there were.
+/// Calls body(name) with each instruction set of this machine as the only one; returns the number of calls.
 template <class Body>
 int with_each_target(const Body& body) {
   int tried = 0;
@@ -43,7 +43,7 @@ TEST(QuantizedEpilogue, QuantizesLikeTheDefinition) {
   for (const QuantParams& params : {QuantParams{0.0625, 37, DType::kU8, 0, 255}, QuantParams{0.0625, -5, DType::kI8, -127, 127},
                                     QuantParams{0.0173f, 120, DType::kU8, 0, 127}}) {
     std::vector<float> x = random_values(301, -4, 12);
-    for (int i = -600; i < 600; ++i) x.push_back(static_cast<float>(i) / 32);  // of 0.0625 every other one is a tie
+    for (int i = -600; i < 600; ++i) x.push_back(static_cast<float>(i) / 32);  // with a scale of 0.0625 every other one is a tie
     for (const float special : {kInfinity, -kInfinity, kNan, 1e30f, -1e30f, -0.0f}) x.push_back(special);
     const int tried = with_each_target([&](const char* target) {
       for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{16}, size_t{33}, x.size()}) {
@@ -98,7 +98,7 @@ TEST(QuantizedEpilogue, FinishesValuesLikeTheDefinition) {
           for (size_t i = 0; i < count; ++i) {
             const double want = activated(activation, static_cast<double>(values[i]));
             if (dtype == DType::kF32) {
-              // A product of two rounded factors below 10, or a polynomial good to 2 units in the last place.
+              // A product of two rounded factors below 10, or a polynomial with an error of 2 units in the last place.
               EXPECT_TRUE(std::fabs(static_cast<double>(reals[i]) - want) <= 4e-6)
                   << target << ", " << static_cast<int>(activation) << ", " << values[i];
               continue;
@@ -108,7 +108,7 @@ TEST(QuantizedEpilogue, FinishesValuesLikeTheDefinition) {
             EXPECT_LE(std::abs(static_cast<int>(bytes[i] ^ e.flip) - static_cast<int>(level ^ e.flip)), 1)
                 << target << ", " << static_cast<int>(activation) << ", " << values[i];
           }
-          // Values are rounded to 2^-24 of 300 levels, so about one in 30,000 may lie on the other side of a tie.
+          // Values are rounded to 2^-24 of 300 levels, so about one in 30,000 may round the other way.
           EXPECT_LE(ties, 1) << target << ", " << static_cast<int>(activation);
           EXPECT_TRUE(bytes[count] == 0xA5 && reals[count] == 77) << target << ", after " << count << " values";
         }

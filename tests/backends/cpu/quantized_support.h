@@ -1,6 +1,6 @@
 #pragma once
-// Runs one quantized node by the own kernel and by the reference: arrays end where a forbidden page begins, so that a read or write behind
-// them ends the test, and bytes before results must stay as they were.
+// Runs one quantized node by the CPU kernel and by the reference. Arrays end at a protected page, so that an access past their end stops
+// the test, and bytes before results must be unchanged.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -20,7 +20,7 @@
 
 namespace galley::test {
 
-/// `bytes` of memory, a page that nobody may touch right behind them.
+/// `bytes` of memory followed by a protected page.
 class Fenced {
  public:
   explicit Fenced(int64_t bytes, int64_t alignment = 1) {
@@ -39,7 +39,7 @@ class Fenced {
   Fenced& operator=(const Fenced&) = delete;
   ~Fenced() { munmap(base_, static_cast<size_t>(total_)); }
   std::byte* data() { return data_; }
-  /// Are the bytes before the array as they were?
+  /// Whether the bytes before the array are unchanged.
   bool intact() const {
     for (const std::byte* p = base_; p < data_; ++p) {
       if (*p != std::byte{0xA5}) return false;
@@ -62,7 +62,7 @@ inline Value quantized_input(Graph& graph, DType dtype, const Shape& shape, cons
   return graph.add_input(cat("in", graph.inputs().size()), type, role);
 }
 
-/// Arrays of one graph's inputs in order: integers over [low, high] (absent: the dtype's range), floats in scale_low..scale_high.
+/// Arrays for the inputs of a graph, in order: integers in [low, high] (default: the range of the dtype), floats in scale_low..scale_high.
 struct Range {
   double low = 0, high = 0;
 };
@@ -86,7 +86,7 @@ inline std::vector<Tensor> random_inputs(const Graph& graph, uint32_t seed, cons
   return inputs;
 }
 
-/// The outputs of the graph's last node, whose inputs are the graph's in order; by the reference or by the first kernel that supports it.
+/// The outputs of the last node, whose inputs are those of the graph in order, by the reference or by the first kernel that supports it.
 inline std::vector<Tensor> run_outputs(const Graph& graph, const std::vector<Tensor>& inputs, bool reference, int threads = 1,
                                        std::string* implementation = nullptr) {
   set_compute_threads(threads);
@@ -135,8 +135,8 @@ inline Tensor run_node(const Graph& graph, const std::vector<Tensor>& inputs, bo
   return run_outputs(graph, inputs, reference, threads, implementation).front();
 }
 
-/// Equal; or, where `ties` is given, at most one level apart in at most that share of places: those where the double result lies within
-/// float32's error of the middle between two levels.
+/// Expects equal arrays. With `ties`, this share of the elements may differ by one level: those whose result in double is within the error
+/// of float32 from the middle between two levels.
 inline void expect_same(const Tensor& got, const Tensor& want, const std::string& what, double ties = 0) {
   const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
   ASSERT_EQ(a.size(), b.size()) << what;

@@ -1,4 +1,4 @@
-// Winograd's way of quantized convolutions against the plain reference: the same integers, whatever the values.
+// Quantized Winograd convolutions against the plain reference: equal integers for all values.
 
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 
@@ -16,7 +16,7 @@ struct Convolution {
   std::vector<int64_t> padding{1};
 };
 
-/// The own kernels' results, by each width of vectors and number of threads, against quantized_conv2d's reference.
+/// Compares the CPU kernels, with each vector width and number of threads, with the reference of quantized_conv2d.
 void expect_plain(const Convolution& c, DType dtype, int64_t zero_point, const Range& values, const Range& weights) {
   QuantizedConv2dAttrs a;
   a.padding = c.padding;
@@ -47,7 +47,7 @@ class QuantizedWinograd : public testing::Test {
     ensure_ops_registered();
     if (!winograd::has_wide_vectors()) GTEST_SKIP() << "no vectors of 256 bits";
     static const quantized::Path kExact = quantized::Path::kExact;
-    quantized::force_path(&kExact);  // other machines leave it to plain products
+    quantized::force_path(&kExact);  // other machines use plain products
   }
   void TearDown() override { quantized::force_path(nullptr); }
 };
@@ -67,7 +67,7 @@ TEST_F(QuantizedWinograd, GivesTheSameIntegers) {
   }
 }
 
-// Sums at the ends of the 26 bits that the division leaves, on both sides, and of more channels than these hold.
+// Sums at both limits of the 26 bits that remain after the division, and with more channels than fit in them.
 TEST_F(QuantizedWinograd, HoldsTheLargestSums) {
   for (const int64_t channels :
        {winograd::kMostChannels - 1, winograd::kMostChannels, winograd::kMostChannels + 1, 2 * winograd::kMostChannels, int64_t{700}}) {

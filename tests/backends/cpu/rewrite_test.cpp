@@ -1,4 +1,4 @@
-// Rewrites of the CPU back end: verify holds afterwards and the reference, in double, gives the same results before and after.
+// Rewrites of the CPU back end: afterwards the graph is well formed, and the reference, in double, computes the same results.
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ TEST(CpuRewrites, NormsAndPointwiseConvolutionsGiveTheSameStep) {
     fuse_training(fused.graph);
     if (with_depthwise) fuse_batch_norm_depthwise(fused.graph, kAnyKernel);
     add_training(fused);
-    order_updates(fused.graph);  // as compilation has it: parameters are updated between the operators that become one
+    order_updates(fused.graph);  // as in compilation: parameters are updated between the operators that are merged
     const size_t nodes = fused.graph.nodes().size();
     const PassReport refused = fuse_pointwise(fused.graph, kNoKernel);
     EXPECT_EQ(refused.declined.size(), 3u);
@@ -92,7 +92,7 @@ TEST(CpuRewrites, LeavesGradientsThatOthersRead) {
   EXPECT_EQ(count(g, "conv2d_backward_weights"), 1);
 }
 
-/// Gradients of what leads to a sum of squares, as outputs.
+/// Adds the gradients of a sum of squares as outputs.
 void add_gradients(Graph& g, Value result, const std::vector<ValueId>& of) {
   for (const auto& [value, gradient] : differentiate(g, sum(mul(result, result), std::vector<int64_t>{}).id(), of))
     g.add_output("d" + g.value(value).name, g.at(gradient));
@@ -123,7 +123,7 @@ TEST(CpuRewrites, GatesGiveTheSameGradients) {
     expect_same(results(fused, feeds), results(plain, feeds));
     EXPECT_TRUE(fuse_pointwise(fused, kAnyKernel).done.empty());
   }
-  Graph read;  // the array goes past its gate too: its gradient is a sum of three
+  Graph read;  // the array is also read without the gate, so its gradient is a sum of three
   build(read, Activation::kNone, true);
   EXPECT_EQ(fuse_gates(read, kAnyKernel).done.size(), 1u);
 }
@@ -190,7 +190,7 @@ TEST(CpuRewrites, LeavesBatchNormsThatAConvolutionCannotTake) {
     const char* what;
     int64_t groups, outputs, dilation;
     bool bias, second_reader, residual, kernel;
-    size_t declined;  // with a reason; others are no candidates
+    size_t declined;  // rejected candidates, each with a reason
   };
   for (const Case& c :
        {Case{"one group", 1, 4, 1, false, false, false, true, 0}, Case{"two groups", 2, 4, 1, false, false, false, true, 0},

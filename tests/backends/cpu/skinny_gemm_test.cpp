@@ -1,4 +1,4 @@
-// linear on few rows: every instruction set that this machine has against sums in double, and what its bits may depend on.
+// linear with few rows: every instruction set of this machine against sums in double, and on what its bits may depend.
 
 #include <gtest/gtest.h>
 #include <hwy/highway.h>

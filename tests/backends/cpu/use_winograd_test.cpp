@@ -1,4 +1,4 @@
-// use_winograd: what it puts in computes the same convolutions, their input gradients included.
+// use_winograd: the new operators compute the same convolutions and input gradients.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ struct Convolution {
   bool fused = false;
 };
 
-/// The convolution with its input gradient, or a fused one of an inference.
+/// A convolution with its input gradient, or a fused convolution for inference.
 Graph graph_of(const Convolution& c) {
   Graph graph;
   const Value x = graph.add_input("x", f32(c.x), ValueRole::kInput),
@@ -125,7 +125,7 @@ TEST(Winograd, LeavesOtherConvolutionsAlone) {
   EXPECT_TRUE(unchanged({4, 64, 14, 14}, {64, 32, 3, 3}, grouped));
   EXPECT_TRUE(unchanged({4, 64, 14, 14}, {64, 64, 1, 3}, padded));
   EXPECT_TRUE(unchanged({4, 64, 14, 14}, {64, 64, 5, 5}, padded));
-  EXPECT_TRUE(unchanged({4, 3, 14, 14}, {64, 3, 3, 3}, padded));  // too few channels to be worth it
+  EXPECT_TRUE(unchanged({4, 3, 14, 14}, {64, 3, 3, 3}, padded));  // too few channels to be faster
 }
 
 TEST(Winograd, TakesWeightGradients) {

@@ -1,4 +1,4 @@
-// The vector functions against the library's in double, in vector loops as the kernels use them: error in units of the result's last place.
+// Vector functions, in loops as in kernels, against the standard library in double: error in units in the last place.
 
 #include "libcore/backends/cpu/vector_math.h"
 
@@ -38,14 +38,14 @@ GALLEY_CLONES void round_all(const uint32_t* x, BFloat16* y, int64_t count) {
 
 using Loop = void (*)(const float*, float*, int64_t);
 
-/// The distance of neighbouring floats at a value; that of subnormal ones near 0.
+/// The distance of adjacent floats at a value; near 0 that of subnormal numbers.
 double last_place(double value) {
   const auto rounded = static_cast<float>(std::fabs(value));
   return static_cast<double>(std::nextafterf(rounded, std::numeric_limits<float>::infinity()) - rounded);
 }
 
-/// Largest error in units of `unit(exact)` over all floats from `low` to `high` in steps of `step` representations; infinite where one of
-/// result and exact value is not finite.
+/// Largest error in units of `unit(exact)` over the floats from `low` to `high`, of which every `step`-th is tested; infinite if only one
+/// of result and exact value is finite.
 template <class Exact, class Unit>
 double worst_error(Loop loop, float low, float high, int64_t step, Exact exact, Unit unit) {
   std::vector<float> x, y;
@@ -110,7 +110,7 @@ TEST(VectorMath, ErfIsGoodToThreeUnits) {
 
 TEST(VectorMath, SpecialValues) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  // 16 and one more: both the vector loop and its rest see each.
+  // 16 and one more, so that both the vector loop and its remainder process each value.
   for (const float x : {nan, kInfinity, -kInfinity, 0.0f, -0.0f, 1.0f, -1.0f, 1e-45f, -1e-45f, 89.0f, 3e38f, -3e38f, -103.0f, -150.0f}) {
     const std::vector<float> in(17, x);
     std::vector<float> e(17), l(17);
@@ -134,8 +134,8 @@ TEST(VectorMath, SpecialValues) {
   }
 }
 
-// Every sign and exponent, with the ends of the upper half and of the lower one: halves to even, the largest numbers to infinity, and no
-// NaN becomes a number, whatever its payload.
+// Every sign and exponent, with the limits of both halves of the mantissa: ties round to even, the largest numbers become infinity, and NaN
+// with any payload remains NaN.
 TEST(BFloat16, RoundsAsTheReferenceAndKeepsNaN) {
   std::vector<uint32_t> bits;
   for (uint32_t exponent = 0; exponent < 512; ++exponent) {

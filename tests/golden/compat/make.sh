@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the files of this folder with the programs of a build: what that version writes, and the numbers that it computes from them. They are files of a
-# past version, which later versions must read (tests/cli/compat_test.cpp). Make them again only where a format is extended, by a build of before the change:
+# Makes the files of this folder with the programs of a build: files that this version writes, and the numbers that it computes from them. Later versions
+# must read them (tests/cli/compat_test.cpp). Make them again only if a format is extended, with a build from before the change:
 #
 #   tests/golden/compat/make.sh BIN        BIN: a folder of programs, such as build/bin
 #
@@ -13,9 +13,9 @@ quiet=(-q --format json)
 rm -rf net text qat resumed ./*.safetensors ./*.calib.gz expected.json
 seq 100 999 >text.txt
 
-# What a command reports, without its provenance, which tells of the machine.
+# The report of a command without its provenance, which describes the machine.
 report() { "$@" "${quiet[@]}" | sed 's/,"provenance":{.*}}$/}/; s/,"wall_s":[^,}]*//'; }
-# The losses of the steps of a run, as a list.
+# The losses of the steps of a run as a list.
 losses() { echo "[$(sed -n 's/^{"kind":"train",.*"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl" | paste -sd,)]"; }
 
 "$bin/galley-train" net.yaml -o net "${quiet[@]}" >/dev/null
@@ -52,5 +52,5 @@ END
 mv qat/stats.calib qat.calib
 gzip -9n net.calib qat.calib
 
-# Paths begin where the tools run, so that the files do not depend on this folder.
+# Paths are relative to the working folder, so that the files do not depend on its location.
 sed -i "s|$PWD/||; s|root: \$|root: ./|" */recipe.yaml

@@ -1,4 +1,4 @@
-"""Makes images.bin.gz: what torchvision (tensor path) and Pillow compute, for tests/data.
+"""Makes images.bin.gz: results of torchvision (tensor path) and Pillow, for tests/data.
 
 Made with torch 2.15.0, torchvision 0.29.2, Pillow 13.0.0, numpy as installed. Usage: python make_goldens.py
 A record: u32 length of the name, name, u8 type (0 u8, 1 f32), u32 rank, u32 sizes, data; little-endian. Images are [H,W,C].
@@ -49,7 +49,7 @@ for mode, interpolation in modes.items():
 put("resize shorter 16", hwc(F.resize(image, 16)))
 put("resize shorter 16 max 18", hwc(F.resize(image, 16, max_size=18)))
 put("resize pillow 12 15", np.asarray(Image.fromarray(pixels).resize((15, 12), Image.BILINEAR)))
-# Full contrast: a cubic filter overshoots here.
+# Full contrast, for which a cubic filter overshoots.
 edges = np.kron(np.random.default_rng(8).integers(0, 2, (6, 8, 3)), np.ones((5, 5, 1))).astype(np.uint8) * 255
 put("edges", edges)
 for name, mode in (("bilinear", Image.BILINEAR), ("bicubic", Image.BICUBIC)):

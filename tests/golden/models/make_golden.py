@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the golden files beside it: what PyTorch and torchvision compute for the models of the zoo.
+"""Makes the golden files in this folder: results of PyTorch and torchvision for the models of the zoo.
 
     python3 tests/golden/models/make_golden.py
 
-Wants torch, torchvision and, for EfficientNet-Lite, the package efficientnet-lite-pytorch. Weights and inputs are a function of (name, index) that tests/support/golden_weights.h computes too, so the files hold
-results only. All arithmetic is float64 on weights rounded to float32. Versions are written to VERSIONS.
+Needs torch, torchvision and, for EfficientNet-Lite, the package efficientnet-lite-pytorch. Weights and inputs are a function of (name, index), which
+tests/support/golden_weights.h also computes, so the files contain only results. All arithmetic is float64 on weights rounded to float32. Versions are
+written to VERSIONS.
 """
 import contextlib
 import functools
@@ -153,7 +154,7 @@ TORCHVISION = (
 ).split()
 
 
-# ---- families at reduced size: the fields that tests/nn/golden_model.h sets
+# ---- families at reduced size, with the options that tests/nn/golden_model.h sets
 
 
 def alexnet_reduced():
@@ -228,21 +229,21 @@ REDUCED = {
     "swin_reduced": (lambda: swin_reduced(False), 60),
     "swin_v2_reduced": (lambda: swin_reduced(True), 60),
 }
-# One model a family at its real size, and what multiplies the auxiliary losses of two of them.
+# One model per family at its real size, and the weights of the auxiliary losses of two of them.
 FULL_SIZE = {"alexnet": 224, "squeezenet1_0": 224, "densenet121": 224, "googlenet": 224, "inception_v3": 299, "mnasnet1_0": 224, "shufflenet_v2_x1_0": 224,
              "efficientnet_b0": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224, "swin_t": 224, "swin_v2_t": 256, "efficientnet_lite0": 224}
 AUXILIARY_WEIGHT = 0.3
 
 
 class EfficientNetLite0(nn.Module):
-    """The package's network under the names that torchvision's EfficientNets have."""
+    """The network of the package with the names of torchvision's EfficientNets."""
 
     def __init__(self):
         super().__init__()
         from efficientnet_lite_pytorch import EfficientNet
 
         net = EfficientNet.from_name("efficientnet-lite0")
-        self.__dict__["net"] = net   # not a child: its modules stand below
+        self.__dict__["net"] = net   # not a child; its modules are registered below
         blocks = iter(net._blocks)
         stages = [nn.ModuleList([net._conv_stem, net._bn0])]
         for count in (1, 2, 2, 3, 3, 4, 1):
@@ -295,7 +296,7 @@ def make(name):
 
 @contextlib.contextmanager
 def regnet_widths_on_cpu():
-    """RegNet computes its widths with tensors, which a device without data cannot do."""
+    """RegNet computes its widths with tensors, which is not possible on a device without data."""
     params = torchvision.models.regnet.BlockParams
     original = params.from_init_params
 
@@ -310,7 +311,7 @@ def regnet_widths_on_cpu():
 
 def write_zoo():
     """Every model: `model NAME PARAMETERS`, then `p|b SHARED NAME SIZES` in the order of state_dict; SHARED counts the leading
-    characters that the name has in common with the one before and that are left out."""
+    characters that the name shares with the previous one and that are omitted."""
     lines = []
     for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt"]:
         with torch.device("meta"), regnet_widths_on_cpu():
@@ -326,7 +327,7 @@ def write_zoo():
 
 
 def write_published():
-    """All weights of torchvision: `MODEL WEIGHTS PARAMETERS GMACS IMAGE_SIZE`, as their documentation has it."""
+    """All weights of torchvision: `MODEL WEIGHTS PARAMETERS GMACS IMAGE_SIZE`, as in their documentation."""
     lines = []
     for name in TORCHVISION:
         for weights in torchvision.models.get_model_weights(name):
@@ -388,7 +389,7 @@ def prepare(model):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Hardsigmoid):
                 setattr(module, name, ExactHardsigmoid())
-    # Tables that a model computes once stay; those of Swin's second version are rounded to float32 after the arithmetic, not before.
+    # Tables that a model computes once are not replaced; those of Swin's second version are rounded to float32 after the arithmetic, not before.
     for module in model.modules():
         if isinstance(module, torchvision.models.swin_transformer.ShiftedWindowAttentionV2):
             d = torch.linspace(-8, 8, 2 * module.window_size[0] - 1, dtype=torch.float64)
@@ -430,7 +431,7 @@ def write_case(name, model, shape, classes):
 
 
 def write_full_size():
-    """Logits of whole models at batch 1 in evaluation mode; training mode, batch 2, where the auxiliary classifier wants large images."""
+    """Logits of whole models at batch 1 in evaluation mode; in training mode, at batch 2, if the auxiliary classifier needs large images."""
     w = Writer(7)
     for name, size in FULL_SIZE.items():
         model = prepare(make(name)).eval()

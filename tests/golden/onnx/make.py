@@ -1,7 +1,7 @@
-"""Makes the ONNX files here, and what PyTorch computes of them (expected.safetensors: NAME.input, NAME.output).
+"""Makes the ONNX files of this folder and PyTorch's results for them (expected.safetensors: NAME.input, NAME.output).
 
-Run with PyTorch, onnx, onnxruntime and safetensors installed (VERSIONS): python make.py. The weights are random, none are of anybody.
-Exported by torch.onnx.export in its form that walks a trace (dynamo=False), folded and not, and quantized by ONNX Runtime's own tool.
+Run with PyTorch, onnx, onnxruntime and safetensors installed (VERSIONS): python make.py. The weights are random.
+Exported by torch.onnx.export from a trace (dynamo=False), folded and not folded, and quantized by ONNX Runtime's tool.
 """
 import pathlib
 import sys
@@ -15,7 +15,7 @@ here = pathlib.Path(__file__).resolve().parent
 
 
 class Cnn(nn.Module):
-    """What convolutional networks are made of: strides, groups, ceil mode, padding that counts, a gate."""
+    """Parts of convolutional networks: strides, groups, ceil mode, padding that counts, a gate."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class Cnn(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens of patches, one block of attention, gelu in both forms."""
+    """Patch tokens, one attention block, gelu in both forms."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ def main():
     export("transformer", random_weights(Transformer(), 2), torch.randn(3, 3, 16, 16), True)
     export("recurrent", random_weights(Recurrent(), 3), torch.randint(0, 11, (3, 6)), True)
 
-    # Weights of int8 one scale a channel, activations of uint8; the outputs are ONNX Runtime's.
+    # int8 weights with one scale per channel, uint8 activations; the outputs are ONNX Runtime's.
     import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
@@ -117,7 +117,7 @@ def main():
             return next(self.batches, None)
 
     quantize_static(here / "cnn_folded.onnx", here / "cnn_qdq.onnx", Reader(), per_channel=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)
-    # As the file says: on processors without VNNI the optimized kernels saturate sums of products of uint8 and int8 at 16 bits.
+    # Computed without optimizations: on processors without VNNI the optimized kernels saturate sums of uint8 and int8 products at 16 bits.
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(here / "cnn_qdq.onnx", options)

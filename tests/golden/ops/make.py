@@ -1,4 +1,4 @@
-"""Makes operators.txt: results and gradients of torch.nn.functional in float64 that the tests compare the reference with.
+"""Makes operators.txt: results and gradients of torch.nn.functional in float64, with which the tests compare the reference.
 
 Run: python make.py > operators.txt   (PyTorch; the version is in the file's first line)
 Each case: "case NAME", then arrays "NAME shape | values".
@@ -71,7 +71,7 @@ for reduction in ("mean", "sum", "none"):
             weight = dict(class_weight=rand(4).abs() + 0.1) if weighted else {}
 
             def loss(x, target, class_weight=None):
-                if target.shape == x.shape:  # probabilities: nothing can be ignored
+                if target.shape == x.shape:  # probabilities have no ignored class
                     return F.cross_entropy(x, target, class_weight, reduction=reduction, label_smoothing=smoothing)
                 return F.cross_entropy(x, target.long(), class_weight, ignore_index=1, reduction=reduction, label_smoothing=smoothing)
 
@@ -80,6 +80,6 @@ for reduction in ("mean", "sum", "none"):
     case("mse_loss_" + reduction, dict(x=rand(3, 4), target=rand(3, 4)), lambda x, target: F.mse_loss(x, target, reduction=reduction), ["x", "target"])
     case("bce_with_logits_" + reduction, dict(x=rand(3, 4), target=rand(3, 4).sigmoid(), weight=rand(3, 4).abs()),
          lambda x, target, weight: F.binary_cross_entropy_with_logits(x, target, weight, reduction=reduction), ["x", "target"])
-# The slopes in the shape that they broadcast from.
+# The slopes in their shape before broadcasting.
 case("prelu_channels", dict(x=rand(2, 3, 2, 4), weight=rand(3, 1, 1)), lambda x, weight: F.prelu(x, weight.reshape(-1)), ["x", "weight"])
 case("prelu_one", dict(x=rand(2, 3, 4), weight=rand(1)), lambda x, weight: F.prelu(x, weight), ["x", "weight"])

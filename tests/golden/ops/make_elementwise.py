@@ -1,4 +1,4 @@
-"""Makes elementwise.txt: results and gradients of torch's element-wise functions in float64, special values included.
+"""Makes elementwise.txt: results and gradients of torch's element-wise functions in float64, including special values.
 
 Run: python make_elementwise.py > elementwise.txt   (PyTorch; the version is in the file's first line)
 Each case: "case OPERATOR.VARIANT", then arrays "NAME shape | values": the operator's real options, x (numbers of float32), y, a random cotangent, d_x.

@@ -1,9 +1,9 @@
-"""Golden tables for tests/optim, made with PyTorch in float64:  python make.py  (writes beside itself).
+"""Makes golden tables for tests/optim with PyTorch in float64:  python make.py  (writes to its folder).
 
 updates.txt: for each case a line "case NAME", then five lines of the two-by-three parameter after each step, then its states.
 schedules.txt: for each case a line "case NAME", then a line of learning rates of updates 1, 2, ...
 clip.txt: norms and clipped gradients of torch.nn.utils.clip_grad_norm_.
-Start and gradients are closed forms, so that the test makes them too:
+Initial values and gradients are closed forms, which the test also computes:
     p[i] = sin(i + 1),  g[k][i] = cos(1.7 * i + 0.9 * k)   (i = 0..5, step k = 1..5)
 """
 import math
@@ -84,7 +84,7 @@ with open(os.path.join(HERE, "schedules.txt"), "w") as out:
         "multi_step": rates(lambda o: S.MultiStepLR(o, [3, 7, 8], 0.3), 12),
         "exponential": rates(lambda o: S.ExponentialLR(o, 0.9), 12),
         "polynomial": rates(lambda o: S.PolynomialLR(o, 10, 2.0), 12),
-        # Stepped once an epoch of three updates, as torchvision's scripts do.
+        # One step per epoch of three updates, as in torchvision's scripts.
         "step_by_epoch": rates(lambda o: S.StepLR(o, 2, 0.5), 18, every=3),
         "exponential_by_epoch": rates(lambda o: S.ExponentialLR(o, 0.9), 18, every=3),
         "cosine_by_epoch": rates(lambda o: S.CosineAnnealingLR(o, 6), 18, every=3),

@@ -1,6 +1,6 @@
-"""Golden losses of quantization-aware training: torch.ao's ConvBnReLU2d and Linear for a few steps of SGD.
+"""Makes golden losses of quantization-aware training: torch.ao's ConvBnReLU2d and Linear for a few steps of SGD.
 
-python tests/golden/qat/make.py   (torch 2.15, safetensors); writes data.safetensors, weights.safetensors and losses.json beside itself.
+python tests/golden/qat/make.py   (torch 2.15, safetensors); writes data.safetensors, weights.safetensors and losses.json to its folder.
 """
 import json
 import os
@@ -16,7 +16,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class PresentRange(PerChannelMinMaxObserver):
-    """The range of the present weight alone, without memory."""
+    """Observes only the range of the current weight, without a history."""
 
     def forward(self, x):
         self.min_val.resize_(0)

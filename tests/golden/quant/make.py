@@ -1,7 +1,7 @@
-"""Golden tables for tests/quant, made with PyTorch's observers:  python make.py  (writes observers.txt beside itself).
+"""Makes golden tables for tests/quant with PyTorch's observers:  python make.py  (writes observers.txt to its folder).
 
-A line: CASE OBSERVER SCHEME scale zero_point (hexadecimal floats; per channel: all scales, then all zero points).
-Values are closed forms of float32 that the test makes too, from the generator s = 6364136223846793005 s + 1442695040888963407
+Each line: CASE OBSERVER SCHEME scale zero_point (hexadecimal floats; per channel: all scales, then all zero points).
+Values are closed forms in float32, which the test also computes, from the generator s = 6364136223846793005 s + 1442695040888963407
 (mod 2^64), u = (s >> 40) / 2^24, started at the case's number:
     bell(4 uniforms) = ((u + u) + (u + u)) - 2
     relu = max(bell, 0); bell; tail = bell / (u + 0.02); positive = (u * u) * 3; negative = -(u * u); shifted = bell * 0.125 + 5
@@ -86,7 +86,7 @@ with open(os.path.join(HERE, "observers.txt"), "w") as out:
                 for batch in data:
                     o(batch)
                 line(out, case, observer, scheme, params=o.calculate_qparams())
-        # One batch alone: PyTorch's histogram is then of the values themselves, not of bins put into other bins.
+        # A single batch: then PyTorch's histogram counts the values themselves and does not redistribute bins.
         o = HistogramObserver(**SCHEMES["uint8_affine"])
         o(data[0])
         line(out, case, "histogram_of_one", "uint8_affine", params=o.calculate_qparams())

@@ -1,4 +1,4 @@
-"""Makes quantized.txt: what PyTorch's quantization computes, for tests/ops/quantized_golden_test.cpp.
+"""Makes quantized.txt: results of PyTorch's quantization, for tests/ops/quantized_golden_test.cpp.
 
 Run: python make.py > quantized.txt   (PyTorch with the x86 engine; the version is in the file's first line)
 Each case: "case NAME", then arrays "NAME shape | values"; a number is an array without sizes. Integers are the stored ones.
@@ -17,7 +17,7 @@ rand = torch.randn
 
 def show(name, array):
     array = torch.as_tensor(array)
-    values = " ".join(f"{v:.9g}" for v in array.detach().float().reshape(-1).tolist())  # nine digits: float32 exactly
+    values = " ".join(f"{v:.9g}" for v in array.detach().float().reshape(-1).tolist())  # nine digits represent float32 exactly
     print(name, *array.shape, "|", values)
 
 
@@ -38,7 +38,7 @@ def params(prefix, x):
 
 print("# torch", torch.__version__)
 
-# Parameters of ranges, by the observers; two batches, so that the moving average moves.
+# Quantization parameters from observers, with two batches, so that the moving average changes.
 batches = [rand(4, 6, 5) * s + m for s, m in ((1, 0.3), (2, -0.5), (0.5, 1))]
 for name, dtype, scheme, extra in (
         ("affine_u8", torch.quint8, torch.per_tensor_affine, {}),
@@ -98,7 +98,7 @@ for name, low, high in (("u8", 0, 255), ("i8", -127, 127), ("int4", -8, 7)):
         case(f"fake_learnable_channels_{name}_{factor}", x=x4, scale=scales, zero_point=zeros, qmin=low, qmax=high, grad=g, y=y, dx=x4.grad,
              dscale=s4.grad, factor=factor, axis=1)
 
-# Convolutions and linear layers. Activations of 0..127, as the x86 engine's own observers choose them: its products of pairs saturate.
+# Convolutions and linear layers. Activations of 0..127, as the observers of the x86 engine choose them, since its sums of pairs saturate.
 ops = torch.ops.quantized
 
 
@@ -137,7 +137,7 @@ for name, shape, outputs in (("plain", (5, 24), 10), ("rank3", (2, 3, 17), 8)):
     case(f"linear_{name}_relu", **common, **params("y", ops.linear_relu(x, packed, 0.021, 0)), relu=1)
     real = rand(*shape) * 2 + 0.5
     for reduced in (True, False):
-        # Weights small enough that the engine's 16-bit sums cannot saturate with 0..255 either.
+        # Weights so small that the 16-bit sums of the engine cannot saturate with 0..255.
         small = torch.quantize_per_channel(w.dequantize(), w.q_per_channel_scales() * 2.1, torch.zeros(outputs, dtype=torch.long), 0, torch.qint8)
         y = ops.linear_dynamic(real, ops.linear_prepack(small, bias), reduced)
         case(f"linear_dynamic_{name}" + ("_reduced" if reduced else ""), x=real, weight=small.int_repr(), weight_scale=small.q_per_channel_scales().float(),

@@ -17,7 +17,7 @@ def show(name, array):
 
 @torch.no_grad()
 def largest_positive(module):
-    """The largest weight w of a tensor gives the scale |w| / 127.5: a negative one lies at a tie, which is rounded to -127 or -128 by chance."""
+    """The largest weight w of a tensor gives the scale |w| / 127.5. A negative one is a tie, which may round to -127 or -128."""
     for p in module.parameters():
         if -p.min() > p.max():
             p.neg_()

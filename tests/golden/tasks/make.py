@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes segmentation.json beside it: what PyTorch says about a few logits and masks.
+"""Makes segmentation.json in this folder: PyTorch's results for a few logits and masks.
 
     python3 tests/golden/tasks/make.py        (needs torch)
 
-  logits [3,5,4,6], labels [3,4,6] with ignored pixels (-100); class 3 occurs in neither labels nor predictions, class 4 in predictions alone
+  logits [3,5,4,6], labels [3,4,6] with ignored pixels (-100); class 3 occurs in neither labels nor predictions, class 4 only in predictions
   losses    torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100), reduction none and mean, in float64
   gradient  of the mean
   confusion torch.bincount over (label, prediction) of the pixels that count, as torchvision's reference script for segmentation
@@ -24,7 +24,7 @@ logits[:, 3] -= 20
 labels = torch.randint(0, 3, (N, H, W))
 for n, y, x in [(0, 0, 0), (0, 3, 5), (1, 2, 2), (2, 1, 4), (2, 3, 0)]:
     labels[n, y, x] = -100
-# Most pixels are right, as after training.
+# Most pixels are correct, as after training.
 right = torch.rand(N, H, W) < 0.6
 logits.scatter_add_(1, labels.clamp(min=0).unsqueeze(1), (right * 4.0).double().unsqueeze(1))
 logits.requires_grad_()

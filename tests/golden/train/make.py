@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Makes the files beside it: a model that PyTorch trained, what PyTorch says about it, and five more steps of its training.
+"""Makes the files of this folder: a model that PyTorch trained, PyTorch's results for it, and five further training steps.
 
     python3 tests/golden/train/make.py        (needs torch, torchvision, safetensors)
 
-  weights.safetensors          torchvision's mobilenet_v3_small, width 0.1, after 600 steps on drawn patterns; saved as users save it
+  weights.safetensors          torchvision's mobilenet_v3_small, width 0.1, after 600 steps on random patterns; saved as users save it
   train.safetensors            `input` u8 [40,3,48,48] and `label` [40]: five batches of eight
   val.safetensors              24 samples
   sgd, adamw .safetensors      parameters and buffers after five steps from the weights on those batches
-  expected.json                loss, top-1 and logits on val, the losses of the steps, and how far float32 is off
+  expected.json                loss, top-1 and logits on val, the losses of the steps, and the deviation of float32
 
-All results are computed in float64 from the float32 weights; `rounding` is how far the same computation in float32 ends from them: the
-scale by which another float32 program may differ.
+All results are computed in float64 from the float32 weights; `rounding` is the deviation of the same computation in float32: the scale
+by which another float32 program may differ.
 """
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Small files of torch.save in every form that is read, and what is in them (expected.json); files that are refused, and why.
+"""Makes small torch.save files in every supported form with their contents (expected.json), and files that must be rejected with reasons.
 
 Run with PyTorch and torchvision installed: python make.py. Versions used: see VERSIONS.
 """

@@ -71,7 +71,7 @@ TEST(OnnxInputs, OutputsAreChosenByName) {
   const auto results = outputs_of(two_and_two(), {Tensor::of({1, 3}, {5, 7, 9}), Tensor::of({1, 3}, {1, 2, 4})}, 17, choice);
   EXPECT_EQ(results.size(), 1u);
   const File named(two_and_two());
-  EXPECT_TRUE(model_info(onnx_component(named.path(), choice)).named_outputs) << "one, and its name was asked for";
+  EXPECT_TRUE(model_info(onnx_component(named.path(), choice)).named_outputs) << "one, and its name was requested";
   EXPECT_EQ(results.at("difference").to_doubles(), (std::vector<double>{4, 5, 5}));
   const File file(two_and_two());
   expect_words(error_of([&] { model_info(onnx_component(file.path(), {.outputs = {"quotient"}})); }), {"quotient", "sum, difference"});
