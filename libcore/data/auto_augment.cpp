@@ -1,5 +1,5 @@
-// AutoAugment: sub-policies learnt on ImageNet, CIFAR-10 and SVHN (Cubuk et al., "AutoAugment: Learning augmentation policies from
-// data", 2018, tables 7 to 9 of the appendix).
+// AutoAugment: sub-policies learned on ImageNet, CIFAR-10 and SVHN (Cubuk et al., "AutoAugment: Learning augmentation policies from data",
+// 2018, tables 7 to 9 of the appendix).
 #include <array>
 #include <cmath>
 #include <span>
@@ -147,8 +147,8 @@ double augmentation_magnitude(std::string_view name, int index, int64_t height, 
   const Operation& operation = operation_of(name);
   is_signed = operation.is_signed;
   if (index < 0) return 0;
-  const double part = index / 9.0;              // of ten steps
-  constexpr double kTranslate = 150.0 / 331.0;  // the paper's 150 pixels of its images of 331
+  const double part = index / 9.0;              // indices 0 .. 9
+  constexpr double kTranslate = 150.0 / 331.0;  // the paper translates images of 331 pixels by up to 150
   switch (operation.kind) {
     case Kind::kShearX:
     case Kind::kShearY: return 0.3 * part;
@@ -174,7 +174,7 @@ void apply_augmentation(Image& image, std::string_view name, double magnitude, I
   const double half_width = 0.5 * static_cast<double>(image.width()), half_height = 0.5 * static_cast<double>(image.height());
   const double radians = magnitude * 3.14159265358979323846 / 180.0;
   switch (operation_of(name).kind) {
-    // Sheared about the top left corner, in coordinates from the centre.
+    // Matrices are relative to the centre of the image, but shearing keeps the top left corner fixed.
     case Kind::kShearX: return move({1, magnitude, magnitude * half_height, 0, 1, 0});
     case Kind::kShearY: return move({1, 0, 0, magnitude, 1, magnitude * half_width});
     case Kind::kTranslateX: return move({1, 0, -std::trunc(magnitude), 0, 1, 0});
@@ -193,13 +193,13 @@ void apply_augmentation(Image& image, std::string_view name, double magnitude, I
 }
 
 void AutoAugment::apply(Image& image, RandomStream& random) const {
-  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[auto_augment] wants 1 or 3 channels, the image is ", image.str());
+  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[auto_augment] needs an image of 1 or 3 channels, not  ", image.str());
   GALLEY_CHECK(fill.size() <= 1 || static_cast<int64_t>(fill.size()) == image.channels(), "[auto_augment] `fill` has ", fill.size(),
-               " values, the image is ", image.str());
+               " values; it needs one, or one per channel of the image ", image.str());
   const auto policies = auto_augment_policy(policy);
   const auto& steps = policies[random.below(policies.size())];
   const int64_t height = image.height(), width = image.width();
-  // Drawn whether or not they are used, so that the second step does not depend on the first.
+  // Always draw all numbers, so that those of the second step do not depend on whether the first step is applied.
   const std::array<double, 2> draws{random.uniform(), random.uniform()};
   const std::array<bool, 2> negative{random.below(2) == 0, random.below(2) == 0};
   for (size_t i = 0; i < 2; ++i) {

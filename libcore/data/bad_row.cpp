@@ -6,7 +6,7 @@
 namespace galley {
 namespace {
 
-/// The position in memory of the first value that is not finite; -1: all are.
+/// Offset of the first value that is not finite; -1 if all are finite.
 template <class T>
 int64_t first_bad(const Tensor& tensor, int64_t count) {
   const auto* values = static_cast<const T*>(tensor.data());
@@ -24,7 +24,7 @@ std::optional<BadRow> first_bad_row(const Batch& batch, const std::function<bool
     });
     const bool single = tensor.dtype() == DType::kF32;
     if (jagged || !wanted(name) || tensor.elements() == 0 || !(single || tensor.dtype() == DType::kF64)) continue;
-    // Rows stand one after the other, contiguous or channels-last.
+    // Rows are contiguous in both memory formats of images.
     const int64_t row_elements = tensor.elements() / tensor.shape()[0], count = batch.valid * row_elements;
     const int64_t at = single ? first_bad<float>(tensor, count) : first_bad<double>(tensor, count);
     if (at < 0 || (bad && bad->row <= at / row_elements)) continue;

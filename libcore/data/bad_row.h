@@ -1,5 +1,5 @@
 #pragma once
-// BadRow: the first sample of a batch with a value that is not finite, for messages.
+// BadRow: the first sample of a batch with a value that is not finite. Used in error messages.
 
 #include <functional>
 #include <optional>
@@ -9,13 +9,15 @@
 
 namespace galley {
 
+/// A NaN or infinity in a batch.
 struct BadRow {
-  int64_t row = 0;
-  std::string field;
+  int64_t row = 0;    ///< Index of the sample in the batch.
+  std::string field;  ///< Name of the tensor that holds the value.
   double value = 0;
 };
 
-/// Looks at the valid rows of the f32 and f64 fields whose names `wanted` accepts. Values of jagged fields have no rows and are left out.
+/// Searches the valid rows of the f32 and f64 tensors whose names `wanted` accepts, and returns the lowest row with a value that is not
+/// finite; nullopt if all values are finite. Jagged fields are skipped: their values are not stored by rows.
 std::optional<BadRow> first_bad_row(const Batch& batch, const std::function<bool(const std::string& field)>& wanted);
 
 }  // namespace galley

@@ -9,13 +9,13 @@ namespace galley {
 namespace {
 
 constexpr OptionInfo kAlpha{.name = "alpha",
-                            .doc = "The share is drawn from Beta(alpha, alpha); small: seldom far from 0 or 1",
+                            .doc = "The mixing share is drawn from Beta(alpha, alpha); with a small alpha it is close to 0 or 1",
                             .min = 0,
                             .max = 1000,
                             .main = true};
 constexpr OptionInfo kProbability{.name = "p", .doc = "Share of the batches that are mixed", .min = 0, .max = 1};
 
-/// Gamma(shape, 1) by Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
+/// Draws from Gamma(shape, 1) (Marsaglia and Tsang, "A simple method for generating gamma variables", 2000).
 double draw_gamma(double shape, RandomStream& random) {
   if (shape < 1) return draw_gamma(shape + 1, random) * std::pow(1 - random.uniform(), 1 / shape);
   const double d = shape - 1.0 / 3.0, c = 1 / std::sqrt(9 * d);
@@ -26,7 +26,7 @@ double draw_gamma(double shape, RandomStream& random) {
   }
 }
 
-/// rows[i] = share * rows[i] + (1 - share) * rows[i - 1], the first with the last, all from the old values.
+/// rows[i] = share * rows[i] + (1 - share) * rows[i - 1]; row 0 is mixed with the last row. All old values are read before they change.
 void mix_rows(float* rows, int64_t count, int64_t width, float share) {
   const std::vector<float> last(rows + (count - 1) * width, rows + count * width);
   for (int64_t i = count - 1; i >= 0; --i) {
@@ -37,23 +37,23 @@ void mix_rows(float* rows, int64_t count, int64_t width, float share) {
 }
 
 void check_mix(std::string_view type, double alpha) {
-  GALLEY_CHECK(alpha > 0, "[", type, "] `alpha` is ", alpha, "; wanted more than 0 (leave the item out to turn it off)");
+  GALLEY_CHECK(alpha > 0, "[", type, "] `alpha` is ", alpha, "; it must be above 0 (remove the item to turn it off)");
 }
 
-/// What mixing makes of `input` and `label`.
+/// The fields of a batch after mixing `input` and `label`.
 std::vector<FieldType> mixed_fields(std::string_view type, std::vector<FieldType> in, int64_t classes) {
   GALLEY_CHECK(classes > 0, "batch transform ", type, " needs a model with classes");
   const FieldType* input = find_field(std::span<const FieldType>(in), "input");
   FieldType* label = find_field(in, "label");
-  GALLEY_CHECK(label != nullptr, "batch transforms mix labels, but the source has none; the samples have ", field_names(in));
+  GALLEY_CHECK(label != nullptr, "batch transforms mix labels, but the samples have no field `label`; they have ", field_names(in));
   GALLEY_CHECK(label->kind == FieldKind::kClass && label->sample.empty(), "batch transform ", type,
-               " mixes one label a sample; the samples have ", *label);
+               " needs one class label per sample, not ", *label);
   GALLEY_CHECK(input != nullptr && input->dtype == DType::kF32 && input->layout == FieldLayout::kDense,
                "batch transforms need float inputs, not ", input == nullptr ? "fields " + field_names(in) : input->str());
   for (const FieldType& other : in) {
     const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints;
-    GALLEY_CHECK(!places, "batch transform ", type, " mixes `input` and `label`, and the ", field_kind_name(other.kind), " of the field '",
-                 other.name, "' cannot follow; leave the item out");
+    GALLEY_CHECK(!places, "batch transform ", type, " cannot mix the ", field_kind_name(other.kind), " of the field '", other.name,
+                 "'; remove the transform");
   }
   label->dtype = DType::kF32;
   label->sample = {classes};
@@ -72,7 +72,7 @@ ComponentKinds data_batch_transforms() {
 
 double draw_beta(double alpha, RandomStream& random) {
   const double a = draw_gamma(alpha, random), b = draw_gamma(alpha, random);
-  // Both can underflow for a tiny alpha, whose distribution is a coin.
+  // Both can underflow for a tiny alpha. The limit of the distribution is 0 or 1 with equal probability.
   return a + b > 0 ? a / (a + b) : random.uniform() < 0.5 ? 0.0 : 1.0;
 }
 
@@ -102,13 +102,13 @@ void Cutmix::check() const { check_mix("cutmix", alpha); }
 
 std::vector<FieldType> Cutmix::fields(std::vector<FieldType> in, int64_t classes) const {
   const FieldType* input = find_field(std::span<const FieldType>(in), "input");
-  GALLEY_CHECK(input == nullptr || input->kind == FieldKind::kImage, "[cutmix] wants images [N,C,H,W]; the samples have ", *input);
+  GALLEY_CHECK(input == nullptr || input->kind == FieldKind::kImage, "[cutmix] needs images [N,C,H,W], not ", *input);
   return mixed_fields("cutmix", std::move(in), classes);
 }
 
 void Cutmix::apply(MixedBatch& batch, RandomStream& random) const {
   const Shape& shape = batch.input.shape();
-  GALLEY_CHECK(shape.rank() == 4, "[cutmix] wants images [N,C,H,W]; the batch is ", batch.input.str());
+  GALLEY_CHECK(shape.rank() == 4, "[cutmix] needs images [N,C,H,W]; the batch is ", batch.input.str());
   if (random.uniform() >= p || batch.rows < 2) return;
   const int64_t channels = shape[1], height = shape[2], width = shape[3];
   const double share = draw_beta(alpha, random);
@@ -126,7 +126,7 @@ void Cutmix::apply(MixedBatch& batch, RandomStream& random) const {
   const int64_t row_values = channels * height * width;
   const int64_t patch_values = channels * (bottom - top) * (right - left);
   float* input = batch.input.data_as<float>();
-  // Calls line(values, count) for each line of the rectangle in sample i.
+  // Calls line(values, count) for each row of pixels of the rectangle in sample i.
   const auto each_line = [&](int64_t i, auto line) {
     for (int64_t plane = 0; plane < planes; ++plane)
       for (int64_t y = top; y < bottom; ++y)

@@ -1,6 +1,6 @@
 #pragma once
-// Batch transforms: mixup and cutmix, applied where a batch is put together. Labels become class probabilities. Where a recipe lists
-// several, one of them is drawn for each batch (torchvision's RandomChoice).
+// Batch transforms: mixup and cutmix. They run when a batch is complete and turn labels into class probabilities. If a recipe lists
+// several, one is drawn at random for each batch (as torchvision's RandomChoice).
 
 #include <cstdint>
 #include <memory>
@@ -12,24 +12,27 @@
 
 namespace galley {
 
-/// What a batch transform changes: f32 input [N,...] and f32 class probabilities [N,classes], of which the first `rows` are valid.
+/// The tensors that a batch transform changes: f32 input [N,...] and f32 class probabilities [N,classes]. The first `rows` rows are valid.
 struct MixedBatch {
   Tensor& input;
   Tensor& probabilities;
   int64_t rows = 0;
 };
 
+/// Base of the option structs of all batch transforms.
 class BatchTransform : public Options {
  public:
+  /// Throws Error (exit 3) if an option is out of range.
   virtual void check() const = 0;
-  /// The fields of a batch after it, of samples of `in`: `label` becomes f32 [classes]. Throws Error (exit 3), naming the field, where it
-  /// cannot mix them, or where the model has no classes (0).
+  /// The fields of a batch after the transform, given the fields `in` of the samples: `label` becomes f32 [classes]. Throws Error (exit 3),
+  /// naming the field, if the fields cannot be mixed or the model has no classes (`classes` is 0).
   virtual std::vector<FieldType> fields(std::vector<FieldType> in, int64_t classes) const = 0;
-  /// `random` belongs to this batch alone.
+  /// Mixes the valid rows. `random` is the stream of this batch.
   virtual void apply(MixedBatch& batch, RandomStream& random) const = 0;
 };
 
-/// x = lambda x + (1 - lambda) x', labels likewise, with x' the row before (Zhang et al., "mixup", 2018).
+/// x = lambda x + (1 - lambda) x', and the same for labels; x' is the previous row (Zhang et al., "mixup: Beyond empirical risk
+/// minimization", 2018).
 struct Mixup : BatchTransform {
   double alpha = 1.0;
   double p = 1.0;
@@ -40,7 +43,7 @@ struct Mixup : BatchTransform {
   void apply(MixedBatch& batch, RandomStream& random) const override;
 };
 
-/// A rectangle of the row before is pasted; labels are mixed by its area (Yun et al., "CutMix", 2019). Images only.
+/// Pastes a rectangle of the previous row and mixes labels by its area (Yun et al., "CutMix", 2019). Images only.
 struct Cutmix : BatchTransform {
   double alpha = 1.0;
   double p = 1.0;
@@ -51,9 +54,10 @@ struct Cutmix : BatchTransform {
   void apply(MixedBatch& batch, RandomStream& random) const override;
 };
 
+/// The batch transforms that a recipe may name.
 ComponentKinds data_batch_transforms();
 
-/// A number of the distribution Beta(alpha, alpha), alpha > 0.
+/// Draws a number from the distribution Beta(alpha, alpha), alpha > 0.
 double draw_beta(double alpha, RandomStream& random);
 
 }  // namespace galley

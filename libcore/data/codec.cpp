@@ -7,7 +7,7 @@
 namespace galley {
 namespace {
 
-/// Formats by their first bytes; `offset` is where the magic stands.
+/// Formats and their magic bytes at `offset`.
 struct Magic {
   std::string_view format;
   size_t offset;
@@ -66,7 +66,7 @@ Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_
     throw BadSample("empty", cat(name, ": the file is empty"));
   } else {
     throw BadSample("format", cat(name, ": ", format.empty() ? "not an image" : cat("a ", format, " image"),
-                                  "; JPEG, PNG and BMP can be read: convert it, or leave it out"));
+                                  "; supported formats are JPEG, PNG and BMP: convert the file or remove it"));
   }
   const int64_t channels = mode == ColorMode::kRgb ? 3 : 1;
   return image.channels() == channels ? std::move(image) : image.with_channels(channels);

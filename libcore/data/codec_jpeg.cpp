@@ -1,5 +1,5 @@
-// JPEG by libjpeg-turbo, through the interface of libjpeg: it reports each warning by its code. A warning that changes no pixel is
-// noted; any other means that the decoder invents pixels, and the file is refused.
+// JPEG decoding with libjpeg-turbo, through the libjpeg interface because that reports each warning by its code. Warnings that change no
+// pixel are recorded. For any other warning the decoder would invent pixels, so the file is rejected.
 #include <algorithm>
 #include <array>
 #include <csetjmp>
@@ -17,19 +17,19 @@
 namespace galley {
 namespace {
 
-/// A progressive file may have any number of scans, each of which costs a pass over the image. 500 is the limit of libjpeg-turbo's tools.
+/// Limit on the scans of a progressive file, because each scan costs a pass over the image. 500 is the limit of libjpeg-turbo's tools.
 constexpr int kMaxScans = 500;
 
-/// A decoder of one thread, used again for every file.
+/// The decoder of a thread, reused for every file.
 struct Decoder {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   jpeg_progress_mgr progress{};
   std::jmp_buf refused{};
-  char reason[JMSG_LENGTH_MAX] = "";  // why, after a jump
+  char reason[JMSG_LENGTH_MAX] = "";  // the error message, set before a jump
   bool out_of_memory = false;
   bool ended = false;       // the file ended before its end marker
-  bool extraneous = false;  // bytes that belong to nothing; of up to 7 after a scan the bit reader says nothing
+  bool extraneous = false;  // bytes outside the image data; up to 7 bytes after a scan go unreported
   char odd_header[JMSG_LENGTH_MAX] = "";
   bool created = false;
 
@@ -51,11 +51,11 @@ Decoder& decoder_of(j_common_ptr info) { return *static_cast<Decoder*>(info->cli
 }
 
 void on_message(j_common_ptr info, int level) {
-  if (level >= 0) return;  // a trace
+  if (level >= 0) return;  // a trace message
   Decoder& decoder = decoder_of(info);
   switch (info->err->msg_code) {
     case JWRN_EXTRANEOUS_DATA: decoder.extraneous = true; return;
-    case JWRN_JPEG_EOF: decoder.ended = true; return;  // what was missing shows later: an entropy decoder warns when it runs out of bits
+    case JWRN_JPEG_EOF: decoder.ended = true; return;  // if data is missing, the entropy decoder reports it later, when it runs out of bits
     case JWRN_JFIF_MAJOR:
     case JWRN_NOT_SEQUENTIAL: info->err->format_message(info, decoder.odd_header); return;
     default: refuse_by_jump(info);
@@ -69,7 +69,7 @@ void count_scans(j_common_ptr info) {
   std::longjmp(decoder.refused, 1);
 }
 
-// The functions below call setjmp: no object with a destructor may live in them.
+// The functions below call setjmp, so they must not hold objects with destructors.
 
 bool create(Decoder& decoder) {
   decoder.info.err = jpeg_std_error(&decoder.errors);
@@ -93,22 +93,22 @@ bool read_header(Decoder& decoder, const unsigned char* data, size_t size) {
   return true;
 }
 
-/// Whether the file sent all components; where it ended early, also whether every coefficient has all of its bits. Within a scan the
-/// entropy decoder sees that data is missing, but not that whole scans are.
+/// Whether the file has all components and, if it ended early, all bits of every coefficient. The entropy decoder detects missing data
+/// within a scan, but not missing scans.
 bool has_all_scans(const jpeg_decompress_struct& info, bool ended) {
   for (int c = 0; c < info.num_components; ++c) {
     if (info.coef_bits == nullptr) {  // sequential: the quantization table is set when the component's first scan begins
       if (info.comp_info[c].quant_table == nullptr && info.comps_in_scan < info.num_components) return false;
       continue;
     }
-    const int* bits = info.coef_bits[c];  // of each coefficient: -1 nothing known, else how many low bits are missing
+    const int* bits = info.coef_bits[c];  // per coefficient: -1 if unknown, else the number of missing low bits
     if (bits[0] < 0) return false;
     if (ended && std::any_of(bits, bits + DCTSIZE2, [](int missing) { return missing != 0; })) return false;
   }
   return true;
 }
 
-/// Decodes to rows of `stride` bytes in the color space that info.out_color_space names.
+/// Decodes into rows of `stride` bytes, in the color space info.out_color_space.
 bool read_pixels(Decoder& decoder, unsigned char* pixels, size_t stride) {
   if (setjmp(decoder.refused) != 0) return false;
   jpeg_decompress_struct& info = decoder.info;
@@ -119,20 +119,20 @@ bool read_pixels(Decoder& decoder, unsigned char* pixels, size_t stride) {
     for (JDIMENSION i = 0; i < count; ++i) rows[i] = pixels + (info.output_scanline + i) * stride;
     jpeg_read_scanlines(&info, rows.data(), count);
   }
-  // Files of several scans were read to their end before the first row; a single scan has all components.
+  // For files with several scans, libjpeg reads all of them before the first row. A single scan holds all components.
   const bool complete = has_all_scans(info, decoder.ended);
   jpeg_finish_decompress(&info);
   if (!complete) std::snprintf(decoder.reason, sizeof decoder.reason, "scans are missing");
   return complete;
 }
 
-/// Gives the memory of an image back, also where it was refused halfway.
+/// Releases the image's memory at the end of its scope, also after an error.
 struct Finish {
   Decoder& decoder;
   ~Finish() { jpeg_abort_decompress(&decoder.info); }
 };
 
-/// Ink on paper to light: Adobe writes CMYK inverted, and no other common program writes CMYK JPEGs.
+/// Converts CMYK to RGB. Adobe programs store CMYK inverted, and practically all CMYK JPEGs come from them.
 Image rgb_from_inverted_cmyk(const std::vector<unsigned char>& cmyk, int64_t height, int64_t width) {
   Image image(DType::kU8, height, width, 3);
   uint8_t* rgb = image.as<uint8_t>();
@@ -148,9 +148,9 @@ Image rgb_from_inverted_cmyk(const std::vector<unsigned char>& cmyk, int64_t hei
 }
 
 [[noreturn]] void refuse(const Decoder& decoder, std::string_view name, const char* what) {
-  if (decoder.out_of_memory) fail(ErrorCode::kResource, name, ": no memory to decode this JPEG");
+  if (decoder.out_of_memory) fail(ErrorCode::kResource, name, ": not enough memory to decode this JPEG");
   const std::string reason = decoder.reason;
-  // "premature end of data segment": an end marker where data should be.
+  // libjpeg reports "premature end of data segment" for an end marker inside the data.
   const bool cut = decoder.ended || reason.find("remature end") != std::string::npos || reason == "scans are missing";
   const char* end = decoder.ended ? "Premature end of JPEG file: " : "";
   throw BadSample(cut ? "truncated" : "corrupt", cat(name, ": damaged JPEG (", what, "): ", end, reason));
@@ -165,21 +165,21 @@ Irregularity irregularity_of(const Decoder& decoder, std::string_view name) {
   if (decoder.ended) add("no end marker", "no end marker");
   if (decoder.extraneous) add("extraneous bytes", "extraneous bytes");
   if (decoder.odd_header[0] != '\0') add("header", decoder.odd_header);
-  return {kind, kind.empty() ? "" : cat(name, ": irregular JPEG, read in full: ", details)};
+  return {kind, kind.empty() ? "" : cat(name, ": JPEG deviates from the format but was read in full: ", details)};
 }
 
 }  // namespace
 
 Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits, Irregularity* irregularity) {
   thread_local Decoder decoder;
-  if (!decoder.created && !create(decoder)) fail(ErrorCode::kResource, "libjpeg-turbo could not make a decoder: ", decoder.reason);
+  if (!decoder.created && !create(decoder)) fail(ErrorCode::kResource, "libjpeg-turbo cannot create a decoder: ", decoder.reason);
   const Finish finish{decoder};
   if (!read_header(decoder, reinterpret_cast<const unsigned char*>(file.data()), file.size())) refuse(decoder, name, "header");
   jpeg_decompress_struct& info = decoder.info;
   const int64_t width = info.image_width, height = info.image_height;
   if (width > limits.max_dimension || height > limits.max_dimension || width * height > limits.max_pixels)
     throw BadSample("too large", cat(name, ": JPEG of ", width, " x ", height, " pixels; the limit is ", limits.max_dimension,
-                                     " a side and ", limits.max_pixels, " in all"));
+                                     " per side and ", limits.max_pixels, " in total"));
   Image image;
   switch (info.jpeg_color_space) {
     case JCS_CMYK:

@@ -1,4 +1,4 @@
-// PNG and BMP by stb_image, which accepts damaged files: so every size and checksum is verified here first.
+// PNG and BMP decoding with stb_image. stb_image accepts damaged files, so sizes and checksums are verified here first.
 #include <zlib.h>
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace {
 
-/// Bytes that the decoder may still allocate for the image at hand: a stream that inflates to more than its header promised ends
-/// with an error and not with the machine's memory.
+/// Bytes that the decoder may still allocate for the current image. A stream that inflates to more than its header declares fails with an
+/// error instead of exhausting the machine's memory.
 thread_local int64_t stb_budget = 0;
 
 void* budget_malloc(size_t bytes) {
@@ -80,18 +80,18 @@ void check_size(int64_t width, int64_t height, std::string_view format, std::str
   if (width < 1 || height < 1) throw BadSample("corrupt", cat(name, ": ", format, " of ", width, " x ", height, " pixels"));
   if (width > limits.max_dimension || height > limits.max_dimension || width * height > limits.max_pixels)
     throw BadSample("too large", cat(name, ": ", format, " of ", width, " x ", height, " pixels; the limit is ", limits.max_dimension,
-                                     " a side and ", limits.max_pixels, " in all"));
+                                     " per side and ", limits.max_pixels, " in total"));
 }
 
-/// Decodes what has been checked; drops transparency.
+/// Decodes a file whose structure has been checked. Drops transparency.
 Image decode_by_stb(std::span<const std::byte> file, int64_t width, int64_t height, std::string_view format, std::string_view name) {
-  // Compressed copy, inflated rows of 16-bit RGBA, image and its 8-bit conversion, each with room for doubling.
+  // The compressed copy, the inflated rows of 16-bit RGBA, the image, and its 8-bit conversion; each may double while it grows.
   stb_budget = 4 * static_cast<int64_t>(file.size()) + 64 * width * height + 16 * height + (int64_t{1} << 20);
   int x = 0, y = 0, components = 0;
   const std::unique_ptr<stbi_uc, FreeStb> pixels(
       stbi_load_from_memory(reinterpret_cast<const stbi_uc*>(file.data()), static_cast<int>(file.size()), &x, &y, &components, 0));
   if (pixels == nullptr) throw BadSample("corrupt", cat(name, ": damaged ", format, ": ", stbi_failure_reason()));
-  if (x != width || y != height) throw BadSample("corrupt", cat(name, ": ", format, " with two sizes"));
+  if (x != width || y != height) throw BadSample("corrupt", cat(name, ": ", format, " whose header and data differ in size"));
   GALLEY_ASSERT(components >= 1 && components <= 4);
   const int64_t channels = components >= 3 ? 3 : 1;
   Image image(DType::kU8, height, width, channels);
@@ -104,7 +104,7 @@ Image decode_by_stb(std::span<const std::byte> file, int64_t width, int64_t heig
 }  // namespace
 
 Image decode_png(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
-  const auto cut = [&] { throw BadSample("truncated", cat(name, ": PNG without its end, ", file.size(), " bytes")); };
+  const auto cut = [&] { throw BadSample("truncated", cat(name, ": PNG without end chunk, ", file.size(), " bytes")); };
   constexpr size_t kSignature = 8, kChunkFrame = 12;
   int64_t width = 0, height = 0;
   size_t at = kSignature;
@@ -117,7 +117,7 @@ Image decode_png(std::span<const std::byte> file, std::string_view name, const D
     const auto computed = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&file[at + 4]), length + 4));
     if (stored != computed) throw BadSample("checksum", cat(name, ": PNG chunk at byte ", at, " does not match its checksum"));
     if (first) {
-      if (type != "IHDR" || length != 13) throw BadSample("corrupt", cat(name, ": PNG does not start with its header"));
+      if (type != "IHDR" || length != 13) throw BadSample("corrupt", cat(name, ": PNG does not start with a valid IHDR chunk"));
       width = big_endian(&file[at + 8]);
       height = big_endian(&file[at + 12]);
       check_size(width, height, "PNG", name, limits);
@@ -136,13 +136,14 @@ Image decode_png_values(std::span<const std::byte> file, std::string_view name, 
     throw BadSample("format", cat(name, ": not a PNG"));
   const int bits = std::to_integer<int>(file[kBitDepth]);
   if ((file[kColorType] != kGrey && file[kColorType] != kPalette) || bits > 8)
-    throw BadSample("format", cat(name, ": a PNG of colours or of 16 bits; class indices are a palette or grey values of at most 8 bits"));
-  // Without its palette, a PNG of indices is one of grey values.
+    throw BadSample("format",
+                    cat(name, ": class indices must be a PNG with a palette or grey values of at most 8 bits, not colours or 16 bits"));
+  // Removing the palette and setting the colour type to grey makes stb_image return the indices.
   std::vector<std::byte> grey(file.begin(), file.begin() + kHeaderEnd);
   grey[kColorType] = kGrey;
   const auto crc = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&grey[12]), 17));
   for (size_t i = 0; i < 4; ++i) grey[kHeaderEnd - 4 + i] = static_cast<std::byte>(crc >> (24 - 8 * i));
-  const Image checked = decode_png(file, name, limits);  // sizes and checksums, and that all pixels are there
+  const Image checked = decode_png(file, name, limits);  // checks sizes, checksums and that all pixels are present
   for (size_t at = kHeaderEnd; at + 12 <= file.size();) {
     const size_t length = 12 + big_endian(&file[at]);
     const std::string_view type(reinterpret_cast<const char*>(&file[at + 4]), 4);
@@ -153,7 +154,7 @@ Image decode_png_values(std::span<const std::byte> file, std::string_view name, 
   }
   Image values = decode_by_stb(grey, checked.width(), checked.height(), "PNG", name);
   GALLEY_ASSERT(values.channels() == 1);
-  const int scale = 255 / ((1 << bits) - 1);  // by which the decoder stretches fewer than 8 bits
+  const int scale = 255 / ((1 << bits) - 1);  // stb_image stretches values of fewer than 8 bits to 0..255
   for (int64_t i = 0; i < values.area(); ++i) values.as<uint8_t>()[i] = static_cast<uint8_t>(values.as<uint8_t>()[i] / scale);
   return values;
 }
@@ -176,7 +177,7 @@ std::string encode_palette_png(const Image& indices, std::span<const Color> pale
   std::string colors, rows;
   for (const Color& color : palette) colors.append(color.begin(), color.end());
   for (int64_t y = 0; y < indices.height(); ++y) {
-    rows += '\0';  // no filter
+    rows += '\0';  // filter type: none
     rows.append(reinterpret_cast<const char*>(indices.row<uint8_t>(y)), static_cast<size_t>(indices.width()));
   }
   uLongf size = compressBound(static_cast<uLong>(rows.size()));
@@ -191,22 +192,23 @@ std::string encode_palette_png(const Image& indices, std::span<const Color> pale
 }
 
 Image decode_bmp(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
-  const auto cut = [&] { throw BadSample("truncated", cat(name, ": BMP without its end, ", file.size(), " bytes")); };
+  const auto cut = [&] { throw BadSample("truncated", cat(name, ": BMP is incomplete: ", file.size(), " bytes")); };
   if (file.size() < 26) cut();
   const auto pixels_at = little_endian<uint32_t>(file, 10);
   const auto header = little_endian<uint32_t>(file, 14);
   const bool old = header == 12;
-  if (!old && (header < 40 || header > 124)) throw BadSample("corrupt", cat(name, ": BMP with a header of ", header, " bytes"));
+  if (!old && (header < 40 || header > 124)) throw BadSample("corrupt", cat(name, ": BMP with an unknown header of ", header, " bytes"));
   if (file.size() < 14 + header) cut();
   const int64_t width = old ? little_endian<uint16_t>(file, 18) : little_endian<int32_t>(file, 18);
   const int64_t signed_height = old ? little_endian<uint16_t>(file, 20) : little_endian<int32_t>(file, 22);
-  const int64_t height = signed_height < 0 ? -signed_height : signed_height;  // negative: rows from the top
+  const int64_t height = signed_height < 0 ? -signed_height : signed_height;  // a negative height means that rows start at the top
   const int64_t bits = little_endian<uint16_t>(file, old ? 24 : 28);
   const auto compression = old ? 0u : little_endian<uint32_t>(file, 30);
   check_size(width, height, "BMP", name, limits);
-  if (compression != 0 && compression != 3) throw BadSample("format", cat(name, ": compressed BMP; write it uncompressed, or as PNG"));
+  if (compression != 0 && compression != 3)
+    throw BadSample("format", cat(name, ": compressed BMP is not supported; save it uncompressed or as PNG"));
   if (bits != 1 && bits != 4 && bits != 8 && bits != 16 && bits != 24 && bits != 32)
-    throw BadSample("corrupt", cat(name, ": BMP with ", bits, " bits a pixel"));
+    throw BadSample("corrupt", cat(name, ": BMP with ", bits, " bits per pixel; expected 1, 4, 8, 16, 24 or 32"));
   const int64_t row_bytes = (width * bits + 31) / 32 * 4;
   const auto size = static_cast<int64_t>(file.size());
   if (pixels_at < 14 + header || int64_t{pixels_at} > size || row_bytes * height > size - int64_t{pixels_at}) cut();

@@ -1,4 +1,4 @@
-// Transforms that change values. The arithmetic, truncations included, is that of torchvision's tensor path.
+// Transforms that change pixel values. The arithmetic, including truncation, is that of torchvision's tensor path.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,13 +13,13 @@ constexpr float kMax = 1.0f;
 template <>
 constexpr float kMax<uint8_t> = 255.0f;
 
-/// Clamped to the range of the pixels; u8 truncates.
+/// Clamps to the range of the pixel type; u8 truncates.
 template <class T>
 T clamp_pixel(float value) {
   return static_cast<T>(std::clamp(value, 0.0f, kMax<T>));
 }
 
-/// Weights of Rec. 601 as torchvision rounds them; u8 truncates.
+/// Luma with the Rec. 601 weights as torchvision rounds them; u8 truncates.
 template <class T>
 T luma(const T* rgb) {
   return static_cast<T>(0.2989f * static_cast<float>(rgb[0]) + 0.587f * static_cast<float>(rgb[1]) + 0.114f * static_cast<float>(rgb[2]));
@@ -31,10 +31,10 @@ T blend(T a, float b, double factor) {
 }
 
 void want_colors(const Image& image, std::string_view item) {
-  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[", item, "] wants 1 or 3 channels, the image is ", image.str());
+  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[", item, "] needs an image of 1 or 3 channels, not  ", image.str());
 }
 
-/// u8 through a table per channel.
+/// Maps the values of one channel of a u8 image through a table.
 void map_pixels(Image& image, int64_t channel, const std::array<uint8_t, 256>& table) {
   uint8_t* pixels = image.as<uint8_t>();
   for (int64_t i = channel; i < image.values(); i += image.channels()) pixels[i] = table[pixels[i]];
@@ -48,7 +48,7 @@ void map_all(Image& image, Function function) {
   for (int64_t i = 0; i < image.values(); ++i) pixels[i] = table[pixels[i]];
 }
 
-/// Turns the hue of one colour in 0..1 (Smith's hexcone model, 1978).
+/// Rotates the hue of a colour in 0..1 by `turn` (hexcone model; Smith, "Color gamut transform pairs", 1978).
 void turn_hue(float* rgb, float turn) {
   const float r = rgb[0], g = rgb[1], b = rgb[2];
   const float high = std::max({r, g, b}), low = std::min({r, g, b}), range = high - low;
@@ -70,7 +70,7 @@ void turn_hue(float* rgb, float turn) {
   std::copy(color.begin(), color.end(), rgb);
 }
 
-/// The range of a color_jitter option, or false where it changes nothing.
+/// The range of a color_jitter option. Returns false if the range contains only the neutral value.
 bool jitter_range(const std::vector<double>& value, double center, double& low, double& high) {
   low = value.size() == 2 ? value[0] : center - value[0];
   high = value.size() == 2 ? value[1] : center + value[0];
@@ -141,8 +141,8 @@ void adjust_sharpness(Image& image, double factor) {
   const Image original = image;
   const int64_t channels = image.channels(), line = image.width() * channels;
   with_pixel_type(image, [&]<class T>(T) {
-    // Smoothed by ones with a 5 in the middle, over 13. The border is not smoothed, but blended with itself all the same: truncation
-    // can take a level off.
+    // The blurred image is a 3x3 filter of ones with 5 in the centre, divided by 13. Border pixels are not blurred, but still blended with
+    // themselves: the truncation of u8 can lower them by one level, as in torchvision.
     const auto mixed = [&](T own, float smooth) { return blend(own, smooth, factor); };
     for (int64_t y = 0; y < image.height(); ++y) {
       const T* middle = original.row<T>(y);
@@ -204,7 +204,7 @@ void equalize(Image& image) {
     const int64_t step = (image.area() - *last) / 255;
     if (step == 0) continue;
     std::array<uint8_t, 256> table{};
-    int64_t below = 0;  // pixels darker than v
+    int64_t below = 0;  // number of pixels darker than v
     for (size_t v = 0; v < 256; ++v) {
       table[v] = v == 0 ? uint8_t{0} : static_cast<uint8_t>(std::min<int64_t>(255, (below + step / 2) / step));
       below += histogram[v];
@@ -252,7 +252,7 @@ std::vector<float> Normalize::table(int64_t channels, bool scale) const {
 void Normalize::apply(Image& image, RandomStream&) const {
   const int64_t channels = image.channels();
   GALLEY_CHECK(mean.size() == 1 || static_cast<int64_t>(mean.size()) == channels, "[normalize] `mean` has ", mean.size(),
-               " values, the image is ", image.str());
+               " values; it needs one, or one per channel of the image ", image.str());
   std::vector<float> shift, divisor;
   for (int64_t c = 0; c < channels; ++c) {
     const size_t at = mean.size() == 1 ? 0 : static_cast<size_t>(c);

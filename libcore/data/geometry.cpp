@@ -10,7 +10,7 @@ namespace {
 /// [height, width] of a `size` option.
 std::pair<int64_t, int64_t> height_width(const std::vector<int64_t>& size) { return {size[0], size.size() == 1 ? size[0] : size[1]}; }
 
-/// Where a coordinate outside of 0 .. size-1 reads, or -1 for the fill value.
+/// The coordinate to read for a coordinate that may be outside 0 .. size-1; -1 for the fill value.
 int64_t mirrored(int64_t at, int64_t size, PaddingMode mode) {
   if (at >= 0 && at < size) return at;
   switch (mode) {
@@ -22,7 +22,7 @@ int64_t mirrored(int64_t at, int64_t size, PaddingMode mode) {
   GALLEY_ASSERT(false);
 }
 
-/// Uniform in [log low, log high], as a factor.
+/// Draws a factor whose logarithm is uniform in the range.
 double log_uniform(const std::vector<double>& range, RandomStream& random) {
   return std::exp(random.uniform(std::log(range[0]), std::log(range[1])));
 }
@@ -32,14 +32,14 @@ void set_size(FieldType& image, int64_t height, int64_t width) {
   image.sample[2] = width;
 }
 
-/// Pixels that a `padding` option adds: all sides; [left and right, top and bottom]; or [left, top, right, bottom].
+/// The pixels that a `padding` option adds: one number for all sides; [left and right, top and bottom]; or [left, top, right, bottom].
 struct Sides {
   explicit Sides(const std::vector<int64_t>& padding)
       : left(padding[0]),
         top(padding.size() == 1 ? padding[0] : padding[1]),
         right(padding.size() == 4 ? padding[2] : left),
         bottom(padding.size() == 4 ? padding[3] : top) {}
-  /// An image of that size with these sides, in the image's coordinates.
+  /// A padded image of height x width pixels, in the coordinates of the image without padding.
   Region around(int64_t height, int64_t width) const { return {-top, -left, height + top + bottom, width + left + right}; }
 
   int64_t left, top, right, bottom;
@@ -56,11 +56,11 @@ Image pad_image(const Image& image, const Pad& options) {
   const int64_t limit_y = options.padding_mode == PaddingMode::kReflect ? image.height() - 1 : image.height();
   const bool mirrors = options.padding_mode == PaddingMode::kReflect || options.padding_mode == PaddingMode::kSymmetric;
   GALLEY_CHECK(!mirrors || (std::max(left, right) <= limit_x && std::max(top, bottom) <= limit_y), "[pad] padding ", left, ",", top, ",",
-               right, ",", bottom, " is larger than the image ", image.str(), " that it should mirror");
+               right, ",", bottom, " is too large to mirror the image ", image.str(), "; use a smaller padding or another padding_mode");
   Image result(image.dtype(), image.height() + top + bottom, image.width() + left + right, image.channels());
   const int64_t channels = image.channels();
   GALLEY_CHECK(options.fill.size() == 1 || static_cast<int64_t>(options.fill.size()) == channels, "[pad] `fill` has ", options.fill.size(),
-               " values, the image is ", image.str());
+               " values; it needs one, or one per channel of the image ", image.str());
   with_pixel_type(image, [&]<class T>(T) {
     std::vector<T> fill;
     for (int64_t c = 0; c < channels; ++c)
@@ -70,7 +70,7 @@ Image pad_image(const Image& image, const Pad& options) {
       const int64_t from_y = mirrored(y - top, image.height(), options.padding_mode);
       for (int64_t x = 0; x < result.width(); ++x) {
         const int64_t from_x = mirrored(x - left, image.width(), options.padding_mode);
-        if (from_y >= 0 && from_x == x - left && from_x == 0) {  // the image's own row, in one piece
+        if (from_y >= 0 && from_x == x - left && from_x == 0) {  // start of the unpadded row: copy it at once
           std::copy_n(image.row<T>(from_y), image.width() * channels, out + x * channels);
           x += image.width() - 1;
           continue;
@@ -105,7 +105,7 @@ std::pair<int64_t, int64_t> Resize::target(int64_t image_height, int64_t image_w
   if (size.size() == 1) {
     const int64_t shorter = std::min(image_height, image_width), longer = std::max(image_height, image_width);
     int64_t new_short = size[0];
-    // Truncated, as torchvision.
+    // Truncated, as in torchvision.
     auto new_long = static_cast<int64_t>(static_cast<double>(new_short * longer) / static_cast<double>(shorter));
     if (max_size > 0 && new_long > max_size) {
       new_short = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(max_size * new_short) / static_cast<double>(new_long)));
@@ -149,7 +149,7 @@ void Resize::map_grid(PixelGrid& grid, RandomStream&) const {
 
 namespace {
 
-/// The middle of an image. It reaches beyond a smaller one evenly, with the odd pixel right and below.
+/// The centre region of an image. If it is larger than the image, it extends evenly beyond it; an odd pixel goes to the right and bottom.
 Region center_of(int64_t height, int64_t width, const std::vector<int64_t>& size) {
   const auto [new_height, new_width] = height_width(size);
   const auto offset = [](int64_t in, int64_t out) {
@@ -202,8 +202,8 @@ Region RandomCrop::padded(int64_t image_height, int64_t image_width) const {
 Region RandomCrop::draw(int64_t image_height, int64_t image_width, RandomStream& random) const {
   const auto [height, width] = height_width(size);
   const Region region = padded(image_height, image_width);
-  GALLEY_CHECK_INPUT(region.height >= height && region.width >= width, "[random_crop] wants ", height, " x ", width,
-                     " pixels of an image of ", region.height, " x ", region.width,
+  GALLEY_CHECK_INPUT(region.height >= height && region.width >= width, "[random_crop] cannot crop ", height, " x ", width,
+                     " pixels from an image of ", region.height, " x ", region.width,
                      " (padding included); resize before, or set pad_if_needed: true");
   const int64_t top = region.top + draw_below(random, region.height - height + 1);
   return {top, region.left + draw_below(random, region.width - width + 1), height, width};
@@ -212,7 +212,7 @@ Region RandomCrop::draw(int64_t image_height, int64_t image_width, RandomStream&
 void RandomCrop::apply(Image& image, RandomStream& random) const {
   Region part = draw(image.height(), image.width(), random);
   const bool black = padding_mode == PaddingMode::kConstant && fill.size() == 1 && fill[0] == 0;
-  if (!black) {  // crop() gives zeros beyond the image
+  if (!black) {  // crop() fills with zeros
     const Region region = padded(image.height(), image.width());
     const auto pad = [&](std::vector<int64_t> amount) {
       Pad options;
@@ -243,7 +243,7 @@ Region RandomResizedCrop::draw(int64_t height, int64_t width, RandomStream& rand
     const int64_t top = draw_below(random, height - h + 1);
     return {top, draw_below(random, width - w + 1), h, w};
   }
-  // The middle, as near to the image's own shape as `ratio` allows.
+  // The largest centre region whose aspect ratio is in `ratio`.
   const double own = static_cast<double>(width) / static_cast<double>(height);
   int64_t w = width, h = height;
   if (own < ratio[0]) h = std::clamp<int64_t>(round_half_even(static_cast<double>(w) / ratio[0]), 1, height);
@@ -286,7 +286,7 @@ void RandomErasing::apply(Image& image, RandomStream& random) const {
   const int64_t height = image.height(), width = image.width(), channels = image.channels();
   const bool noise = value[0] == "random";
   GALLEY_CHECK(value.size() == 1 || static_cast<int64_t>(value.size()) == channels, "[random_erasing] `value` has ", value.size(),
-               " values, the image is ", image.str());
+               " values; it needs one, or one per channel of the image ", image.str());
   std::vector<float> fill(static_cast<size_t>(channels), 0.0f);
   for (size_t c = 0; c < fill.size() && !noise; ++c)
     fill[c] = static_cast<float>(std::strtod(value[value.size() == 1 ? 0 : c].c_str(), nullptr));

@@ -41,7 +41,7 @@ Image Image::to(DType dtype, bool scale) const {
     const float* from = as<float>();
     uint8_t* to = result.as<uint8_t>();
     const float factor = scale ? 255.999f : 1.0f;
-    // The comparison form sends NaN to 0.
+    // The order of the comparisons maps NaN to 0.
     for (int64_t i = 0; i < count; ++i) {
       const float value = from[i] * factor;
       to[i] = value >= 255.0f ? uint8_t{255} : value > 0.0f ? static_cast<uint8_t>(value) : uint8_t{0};
@@ -60,7 +60,7 @@ Image Image::with_channels(int64_t channels) const {
   if (channels == 3) {
     for (int64_t i = 0; i < count; ++i) to[3 * i] = to[3 * i + 1] = to[3 * i + 2] = from[i];
   } else {
-    // 0.299, 0.587, 0.114 in 16 bits, rounded.
+    // The weights 0.299, 0.587 and 0.114 in 16-bit fixed point, rounded.
     for (int64_t i = 0; i < count; ++i) {
       to[i] = static_cast<uint8_t>((from[3 * i] * 19595u + from[3 * i + 1] * 38470u + from[3 * i + 2] * 7471u + 0x8000u) >> 16);
     }

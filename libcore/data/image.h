@@ -1,6 +1,6 @@
 #pragma once
-// Image: pixels of one sample on their way from the codec to the batch: u8 or f32, logical [C,H,W], in memory rows of pixels
-// (H,W,C), so that channels_last batches are plain copies.
+// Image: the pixels of one sample between the codec and the batch. u8 or f32, logical shape [C,H,W], stored as [H,W,C], so that a
+// channels_last batch is a plain copy.
 
 #include <cstdint>
 #include <cstring>
@@ -13,12 +13,13 @@
 
 namespace galley {
 
+/// The dtype of pixels of type T: uint8_t or float.
 template <class T>
 constexpr DType kPixelType = DType::kF32;
 template <>
 inline constexpr DType kPixelType<uint8_t> = DType::kU8;
 
-/// A value: copies copy the pixels. New pixels are not initialised.
+/// A value type: copying copies the pixels. The pixels of a new image are not initialised.
 class Image {
  public:
   Image() = default;
@@ -28,21 +29,21 @@ class Image {
   Image(Image&&) = default;
   Image& operator=(const Image& other) { return *this = Image(other); }
   Image& operator=(Image&&) = default;
-  /// From a tensor [C,H,W] of u8 or f32, contiguous.
+  /// Copies a contiguous tensor [C,H,W] of u8 or f32.
   static Image from_tensor(const Tensor& tensor);
 
   DType dtype() const { return dtype_; }
   int64_t height() const { return height_; }
   int64_t width() const { return width_; }
   int64_t channels() const { return channels_; }
-  /// Pixels, and values: pixels times channels.
+  /// Number of pixels (area), and of values (pixels times channels).
   int64_t area() const { return height_ * width_; }
   int64_t values() const { return area() * channels_; }
   int64_t bytes() const { return values() * dtype_size(dtype_); }
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
 
-  /// All values, in memory order; T is the pixel type.
+  /// All values in memory order. T is the pixel type.
   template <class T>
   T* as() {
     GALLEY_ASSERT(kPixelType<T> == dtype_);
@@ -52,6 +53,7 @@ class Image {
   const T* as() const {
     return const_cast<Image*>(this)->as<T>();
   }
+  /// The values of row y.
   template <class T>
   T* row(int64_t y) {
     return as<T>() + y * width_ * channels_;
@@ -61,14 +63,14 @@ class Image {
     return as<T>() + y * width_ * channels_;
   }
 
-  /// u8 to f32: v / 255 where `scale`, else v. f32 to u8: floor(v * 255.999) where `scale` (as torchvision), else truncated;
-  /// values out of range saturate.
+  /// Converts the pixels. u8 to f32: v / 255 if `scale`, else v. f32 to u8: floor(v * 255.999) if `scale` (as torchvision), else
+  /// truncation; values out of range saturate.
   Image to(DType dtype, bool scale) const;
-  /// 1 or 3 channels; 3 to 1 by ITU-R 601-2 luma as Pillow's convert("L"). Takes u8 of 1 or 3 channels.
+  /// Converts a u8 image of 1 or 3 channels to 1 or 3 channels; 3 to 1 by the luma of ITU-R 601-2, as Pillow's convert("L").
   Image with_channels(int64_t channels) const;
   /// A contiguous copy [C,H,W] of the same dtype.
   Tensor to_tensor() const;
-  /// "u8 [3,32,32]"
+  /// Dtype and shape for messages: "u8 [3,32,32]".
   std::string str() const;
 
  private:

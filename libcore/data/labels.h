@@ -1,13 +1,13 @@
 #pragma once
-// Labels of samples that are named by folders.
+// Class indices of samples whose classes are folders.
 
 #include <string>
 #include <vector>
 
 namespace galley {
 
-/// From folder names to class indices: `explicit_names` in their order, else the sorted distinct names. Throws where a folder is
-/// not among the explicit names; `place` is for the message.
+/// Maps folder names to class indices: positions in `explicit_names`, or, if that is empty, in the sorted distinct names. Throws Error
+/// (exit 4) if a folder is not among the explicit names; `place` starts the message.
 class ClassNames {
  public:
   ClassNames(std::vector<std::string> explicit_names, const std::vector<std::string>& folders, const std::string& place);

@@ -14,19 +14,19 @@
 namespace galley {
 namespace {
 
-/// After so many damaged samples in a row, the data is not what the recipe thinks.
+/// After this many damaged samples in a row, the data as a whole is taken to be unusable.
 constexpr int64_t kMaxBadInARow = 100;
 
-/// Something about a sample that is counted by its cause.
+/// An event of a sample, counted by its cause.
 struct Finding {
   int64_t row = 0;
   std::string cause, message;
 };
 
-/// Of rows of one batch.
+/// Findings of the rows of one batch.
 struct Findings {
   std::vector<Finding> skipped;    // damaged samples that were replaced
-  std::vector<Finding> irregular;  // files that were read all the same
+  std::vector<Finding> irregular;  // files that deviate from their format but were read
   std::map<int64_t, std::string> unreadable;
 
   void add(const Findings& others) {
@@ -36,7 +36,7 @@ struct Findings {
   }
 };
 
-/// Counts findings in the order of rows; `first_of_kind` hears of each cause once.
+/// Counts findings in the order of rows. Calls first_of_kind(message) for the first finding of each cause.
 template <class FirstOfKind>
 int64_t count_findings(std::vector<Finding>& findings, std::map<std::string, SkipReport::Cause>& causes, const FirstOfKind& first_of_kind) {
   std::sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) { return a.row < b.row; });
@@ -49,14 +49,14 @@ int64_t count_findings(std::vector<Finding>& findings, std::map<std::string, Ski
   return static_cast<int64_t>(findings.size());
 }
 
-/// A batch in the making. Rows are handed out in chunks; `missing` counts rows that are not written yet.
+/// A batch in preparation. Workers take rows in chunks; `missing` counts the rows that are not written yet.
 struct Slot {
   Batch batch;
   int64_t handed_out = 0;
   int64_t missing = 0;
   bool ready = false;
   Findings findings;
-  std::map<std::string, std::vector<Tensor>> jagged;  // of each jagged field: its rows, until all are there
+  std::map<std::string, std::vector<Tensor>> jagged;  // per jagged field: its rows, until all of them are read
   std::exception_ptr error;
   int64_t error_row = 0;
 };
@@ -100,20 +100,20 @@ class DataLoader::State {
   std::shared_ptr<const Source> source_;
   Pipeline pipeline_;
   std::vector<std::unique_ptr<Options>> batch_transforms_;
-  std::vector<FieldType> types_;  // of a batch
+  std::vector<FieldType> types_;  // fields of a batch
   LoaderOptions options_;
   SampleOrder order_;
-  std::optional<int64_t> end_;  // position
+  std::optional<int64_t> end_;  // position after the last sample
   std::vector<Slot> slots_;
   SkipReport skips_;
   IrregularReport irregular_;
   int64_t delivered_ = 0;    // position of the next batch to deliver
-  Slot* current_ = nullptr;  // with the caller
+  Slot* current_ = nullptr;  // the batch that the caller holds
 
-  // Shared with the workers, under mutex_.
+  // Shared with the workers; guarded by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable work_arrived_, batch_ready_;
-  std::deque<Slot*> free_, pending_;  // pending: in order of delivery
+  std::deque<Slot*> free_, pending_;  // pending_ is in the order of delivery
   int64_t begun_ = 0;                 // position of the next batch to begin
   bool stop_ = false;
   std::vector<std::thread> threads_;
@@ -122,7 +122,7 @@ class DataLoader::State {
 DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
                          LoaderOptions options)
     : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(std::move(options)), order_(source_->size(), options_.order) {
-  GALLEY_CHECK(!options_.format.is_blocked(), "a batch cannot have the format ", options_.format);
+  GALLEY_CHECK(!options_.format.is_blocked(), "batches cannot have the blocked format ", options_.format);
   for (const Component& component : batch_transforms) {
     batch_transforms_.push_back(component.params->clone());
     const auto* transform = dynamic_cast<const BatchTransform*>(batch_transforms_.back().get());
@@ -148,7 +148,7 @@ DataLoader::State::~State() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-/// The sample at a position with its pipeline applied; where it is damaged and may be skipped, the next good one of the slice.
+/// Reads the sample at a position and applies the pipeline. If it is damaged and may be skipped, tries the next samples of the slice.
 Sample DataLoader::State::read_prepared(int64_t position, Findings& findings, int64_t row, int64_t& index) const {
   for (int64_t tries = 0;; ++tries) {
     const SampleOrder::Place place = order_.instead_of(position, tries);
@@ -164,12 +164,12 @@ Sample DataLoader::State::read_prepared(int64_t position, Findings& findings, in
       if (options_.on_error != OnErrorRule::kSkip || error.code() != ErrorCode::kInput) throw;
       if (tries == 0) findings.skipped.push_back({row, bad == nullptr ? "other" : bad->cause(), error.message()});
       if (tries + 1 >= std::min(kMaxBadInARow, order_.size()))
-        fail(ErrorCode::kInput, "no good sample among ", tries + 1, " in a row; the last: ", error.message());
+        fail(ErrorCode::kInput, "all of ", tries + 1, " samples in a row are damaged; the last one: ", error.message());
     }
   }
 }
 
-/// The sample whose sizes the buffers get, and its index. It is read again for its batch, so nothing is counted here.
+/// A sample that determines the sizes of the buffers, and its index. It is read again for its batch, so its findings are not counted.
 Sample DataLoader::State::first_sample(int64_t& index) const {
   Findings findings;
   for (int64_t position = end_ && options_.start >= *end_ ? 0 : options_.start, tries = 1;; ++position, ++tries) {
@@ -181,7 +181,7 @@ Sample DataLoader::State::first_sample(int64_t& index) const {
   }
 }
 
-/// What the source declares, mapped through the pipeline and the batch transforms. Several of those do the same to the fields.
+/// Maps the declared fields through the pipeline and the batch transforms. All batch transforms change the fields in the same way.
 void DataLoader::State::find_types() {
   types_ = pipeline_.fields(source_->fields());
   const std::vector<FieldType> samples = types_;
@@ -196,11 +196,11 @@ void DataLoader::State::make_buffers() {
   const Sample sample = first_sample(index);
   for (FieldType& type : types_) {
     const FieldValue* value = sample.find(type.name);
-    GALLEY_ASSERT(value != nullptr, source_->describe(), " declares ", type, " and does not give it");
+    GALLEY_ASSERT(value != nullptr, source_->describe(), " declares ", type, " but does not set it");
     const Shape shape = Pipeline::shape_of(*value);
     GALLEY_ASSERT(type.layout == FieldLayout::kJagged || shape.rank() == static_cast<int>(type.sample.size()) ||
                       std::holds_alternative<int64_t>(*value),
-                  source_->describe(), " declares ", type, " and gives ", shape);
+                  source_->describe(), " declares ", type, " but returns ", shape);
     for (int axis = 0; axis < shape.rank() && type.open(); ++axis) {
       int64_t& size = type.sample[static_cast<size_t>(axis)];
       if (size == kOpenSize) size = shape[axis];
@@ -246,7 +246,7 @@ bool DataLoader::State::begin_batch(Slot& slot) {
   return true;
 }
 
-/// Throws (kInput) where a sample's value is not of the type that the batch has.
+/// Throws Error (kInput) if a sample's value does not match the field type of the batch.
 void DataLoader::State::check_value(const FieldType& type, const FieldValue& value, int64_t index) const {
   const auto* number = std::get_if<int64_t>(&value);
   if (number != nullptr && type.dtype == DType::kF32) {
@@ -263,17 +263,17 @@ void DataLoader::State::check_value(const FieldType& type, const FieldValue& val
   const auto what = [&] { return type.name == "input" ? std::string() : cat(" `", type.name, "`"); };
   GALLEY_CHECK_INPUT(fits && (dense || shape.rank() > 0), source_->sample_name(index), ":", what(), " ", dtype, " ", shape,
                      " after the pipeline, but the batch has ", type,
-                     "; add resize or a crop to the pipeline, so that all samples have one size");
+                     "; add resize or a crop to the pipeline, so that all samples have the same size");
   if (dense) return;
   const int64_t most = jagged ? type.capacity : type.sample[0];
   GALLEY_CHECK_INPUT(shape[0] <= most, source_->sample_name(index), ":", what(), " has ", shape[0],
                      " elements; the source declares at most ", most);
 }
 
-/// One field of one sample into its row.
+/// Writes one field of a sample into its row.
 void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Sample& sample, int64_t row, int64_t index) const {
   const FieldValue* value = sample.find(type.name);
-  GALLEY_CHECK_INPUT(value != nullptr, source_->sample_name(index), ": no `", type.name, "`, which the first sample has");
+  GALLEY_CHECK_INPUT(value != nullptr, source_->sample_name(index), ": field `", type.name, "` is missing, but the first sample has it");
   check_value(type, *value, index);
   if (type.layout == FieldLayout::kJagged) {
     slot.jagged.at(type.name)[static_cast<size_t>(row)] = std::get<Tensor>(*value).to(type.dtype);
@@ -304,7 +304,7 @@ void DataLoader::State::fill_row(Slot& slot, int64_t row, Findings& findings) co
   for (const FieldType& type : types_) fill_field(slot, type, sample, row, index);
 }
 
-/// Zeros in a row, or no elements in one of a jagged field.
+/// Sets a row to zeros, or to no elements for a jagged field.
 void DataLoader::State::clear_row(Slot& slot, const FieldType& type, int64_t row) const {
   if (type.layout == FieldLayout::kJagged) {
     slot.jagged.at(type.name)[static_cast<size_t>(row)] = Tensor(type.dtype, Shape{0});
@@ -317,7 +317,7 @@ void DataLoader::State::clear_row(Slot& slot, const FieldType& type, int64_t row
   }
 }
 
-/// With OnErrorRule::kReport a sample that cannot be read leaves zeros in its row, and its message.
+/// With OnErrorRule::kReport, a sample that cannot be read leaves zeros in its row, and its message in `findings`.
 void DataLoader::State::fill_or_report(Slot& slot, int64_t row, Findings& findings) const {
   try {
     fill_row(slot, row, findings);
@@ -329,7 +329,7 @@ void DataLoader::State::fill_or_report(Slot& slot, int64_t row, Findings& findin
   }
 }
 
-/// Rows begin .. end-1; the error of the lowest bad row is kept for the caller of next().
+/// Reads rows begin .. end-1. Keeps the error of the lowest bad row for the caller of next().
 void DataLoader::State::fill_rows(Slot& slot, int64_t begin, int64_t end) {
   Findings findings;
   std::exception_ptr error;
@@ -347,7 +347,7 @@ void DataLoader::State::fill_rows(Slot& slot, int64_t begin, int64_t end) {
   }
 }
 
-/// The rows of a jagged field, one after the other; those past the valid ones are empty.
+/// Concatenates the rows of a jagged field. Rows after the valid ones are empty.
 void DataLoader::State::join_jagged(Slot& slot, const FieldType& type) const {
   Tensor& values = slot.batch.fields.at(type.name + ".values");
   int64_t* offsets = slot.batch.fields.at(type.name + ".offsets").data_as<int64_t>();
@@ -362,7 +362,7 @@ void DataLoader::State::join_jagged(Slot& slot, const FieldType& type) const {
   std::fill(to, static_cast<std::byte*>(values.data()) + values.bytes(), std::byte{0});
 }
 
-/// The rows past the valid ones.
+/// Clears the rows after the valid ones.
 void DataLoader::State::clear_padding(Batch& batch, const FieldType& type) const {
   const int64_t empty = options_.order.batch - batch.valid;
   for (const FieldTensor& part : tensors_of(type, options_.order.batch)) {
@@ -377,7 +377,7 @@ void DataLoader::State::clear_padding(Batch& batch, const FieldType& type) const
   std::fill_n(tensor.data_as<int64_t>() + batch.valid * row, empty * row, options_.pad_label);
 }
 
-/// Joins jagged rows, clears the rows past the valid ones, and mixes.
+/// Joins jagged rows, clears the rows after the valid ones, and applies a batch transform.
 void DataLoader::State::finish_batch(Slot& slot) const {
   Batch& batch = slot.batch;
   if (slot.error != nullptr) return;
@@ -399,7 +399,7 @@ void DataLoader::State::finish_batch(Slot& slot) const {
   }
 }
 
-/// A worker's life: take a chunk of rows of the oldest batch that has some left, or begin a batch where a slot is free.
+/// The loop of a worker: takes a chunk of rows of the oldest incomplete batch, or begins a new batch if a slot is free.
 void DataLoader::State::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -421,7 +421,7 @@ void DataLoader::State::work() {
       work_arrived_.wait(lock);
       continue;
     }
-    // Small enough to share the batch evenly, large enough not to meet at the mutex.
+    // Small enough to spread a batch over the workers, large enough to avoid contention on the mutex.
     const int64_t chunk = std::clamp<int64_t>(slot->batch.valid / (4 * options_.workers), 1, 64);
     const int64_t begin = slot->handed_out, end = std::min(begin + chunk, slot->batch.valid);
     slot->handed_out = end;
@@ -463,7 +463,7 @@ const Batch* DataLoader::State::next() {
   return &current_->batch;
 }
 
-/// Accounts for a batch that goes to the caller; throws its error.
+/// Counts the findings of a batch that goes to the caller. Throws the batch's error.
 void DataLoader::State::deliver(Slot& slot) {
   delivered_ = slot.batch.first + slot.batch.valid;
   if (slot.error != nullptr) std::rethrow_exception(slot.error);
@@ -471,10 +471,10 @@ void DataLoader::State::deliver(Slot& slot) {
   slot.batch.irregular.clear();
   for (const Finding& finding : slot.findings.irregular) slot.batch.irregular[finding.row] = finding.message;
   skips_.skipped += count_findings(slot.findings.skipped, skips_.causes, [](const std::string& message) {
-    log(LogLevel::kWarning, cat("skipped: ", message, " (others of this kind are counted)"));
+    log(LogLevel::kWarning, cat("skipped: ", message, " (further cases of this kind are only counted)"));
   });
   irregular_.samples += count_findings(slot.findings.irregular, irregular_.kinds, [](const std::string& message) {
-    log(LogLevel::kInfo, cat(message, " (others of this kind are counted)"));
+    log(LogLevel::kInfo, cat(message, " (further cases of this kind are only counted)"));
   });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// DataLoader: batches of a source, in order, prepared ahead by threads of its own. The bits of every batch are the same for any number
-// of workers, and for a loader that starts in the middle.
+// DataLoader: batches of a source, in order, prefetched by worker threads. The bits of every batch are the same for any number of workers,
+// and for a loader that starts at a later position.
 
 #include <cstdint>
 #include <map>
@@ -16,65 +16,70 @@
 
 namespace galley {
 
-/// What a damaged sample does: end the pass, give its place to the next good one, or leave its row empty and say why (Batch::unreadable).
+/// What happens at a damaged sample: the pass ends with its error; the next good sample replaces it; or its row is zeros and
+/// Batch::unreadable holds the message.
 enum class OnErrorRule { kFail, kSkip, kReport };
 
+/// Options of a DataLoader.
 struct LoaderOptions {
   OrderOptions order;    ///< Batch size, shuffling, slice, last batch, seed.
-  int64_t workers = 0;   ///< Threads that prepare batches; 0: next() does it.
-  int64_t prefetch = 4;  ///< Whole batches prepared ahead (at least 1 where there are workers).
+  int64_t workers = 0;   ///< Threads that prepare batches; 0: next() prepares them.
+  int64_t prefetch = 4;  ///< Batches prepared ahead (at least 1 with workers).
   OnErrorRule on_error = OnErrorRule::kFail;
-  MemoryFormat format;       ///< Of an image batch: contiguous or channels_last.
-  int64_t classes = 0;       ///< All labels are checked against it before the first batch; needed by batch transforms; 0: unknown.
-  int64_t pad_label = -100;  ///< Class of the rows past `valid` and of masks' pixels without one (cross_entropy's ignore_index); other
-                             ///< fields are zeros there.
-  int64_t start = 0;         ///< Position of the first batch: samples consumed before.
-  int64_t passes = 0;        ///< Ends after so many epochs; 0: never.
-  int64_t max_samples = 0;   ///< Ends after so many samples, counted from position 0; 0: no bound.
+  MemoryFormat format;       ///< Format of image batches: contiguous or channels_last.
+  int64_t classes = 0;       ///< Number of classes, 0: unknown. Labels are checked against it; batch transforms need it.
+  int64_t pad_label = -100;  ///< Class of rows after the valid ones and of mask pixels without a class (cross_entropy's
+                             ///< ignore_index). Other fields are zero in rows after the valid ones.
+  int64_t start = 0;         ///< Position of the first batch: number of samples consumed earlier.
+  int64_t passes = 0;        ///< Number of epochs after which the loader ends; 0: never.
+  int64_t max_samples = 0;   ///< Position at which the loader ends; 0: never.
 };
 
-/// Damaged samples that were replaced (by the next sample of the slice, the same on every run), counted over delivered batches only.
+/// Damaged samples that were replaced by the next good sample of the slice, which is the same in every run. Counts delivered batches only.
 struct SkipReport {
   struct Cause {
     int64_t count = 0;
-    std::string first;  ///< Message of the first one in order.
+    std::string first;  ///< Message of the first such sample.
   };
   int64_t skipped = 0;
   std::map<std::string, Cause> causes;
 };
 
-/// Samples of files that are irregular but were read in full (Irregularity), counted over delivered batches only.
+/// Samples of files that deviate from their format but were read in full (Irregularity). Counts delivered batches only.
 struct IrregularReport {
   int64_t samples = 0;
   std::map<std::string, SkipReport::Cause> kinds;
 };
 
+/// Reads, transforms and batches the samples of a source.
 class DataLoader {
  public:
-  /// Keeps the source (shared with other splits). Maps the source's fields through the pipeline and the batch transforms and allocates
-  /// batches of the result; one sample is read, for sizes that are still open, and so that data that do not fit are found early. Throws
-  /// where options contradict each other, and what Pipeline::fields throws.
+  /// The source may be shared with other splits. Maps its fields through the pipeline and the batch transforms and allocates the batch
+  /// buffers. Reads one sample to find sizes that the source does not declare, and to report unsuitable data early. Throws Error if options
+  /// contradict each other, and the errors of Pipeline::fields.
   DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
              LoaderOptions options);
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  /// The next batch, valid until the next call; null at the end. Throws the error of its first bad row.
+  /// The next batch, valid until the next call; null at the end. If a row could not be read, throws the error of the first such row.
   const Batch* next();
-  /// Position of the batch that next() will give: all samples before were delivered. What a checkpoint saves, where the last batch
-  /// delivered was also consumed.
+  /// Position of the batch that next() returns next: the number of samples delivered so far. A checkpoint saves it after it has consumed
+  /// the last delivered batch.
   int64_t position() const;
-  /// Samples of one epoch, and of all passes (0: endless).
+  /// Samples of one epoch, and of all epochs together (0: endless).
   int64_t epoch_samples() const;
   int64_t total_samples() const;
+  /// The source of the samples.
   const Source& source() const;
   /// The fields of every batch.
   const std::vector<FieldType>& types() const;
   /// Names, dtypes and shapes (N first) of the tensors of every batch.
   const std::map<std::string, Tensor>& layout() const;
-  /// Bytes of all batch buffers.
+  /// Size of all batch buffers together.
   int64_t buffer_bytes() const;
+  /// Counts of damaged and irregular samples in the batches delivered so far.
   const SkipReport& skips() const;
   const IrregularReport& irregular() const;
 

@@ -11,7 +11,8 @@ namespace galley {
 Permutation::Permutation(int64_t size, uint64_t seed, std::string_view purpose, uint64_t index)
     : size_(static_cast<uint64_t>(size)), key_(stream_key(seed, purpose)), index_(index) {
   GALLEY_ASSERT(size >= 1);
-  // Halves of a few bits make a network that prefers some orders; a small set walks through a larger one instead.
+  // With halves of only a few bits, a Feistel network favours some permutations. Small sets therefore use a larger domain and cycle
+  // walking.
   constexpr int kLeastBits = 8;
   const int bits = std::max(kLeastBits, static_cast<int>(std::bit_width(size_ - 1)));
   low_bits_ = bits / 2;
@@ -22,7 +23,7 @@ int64_t Permutation::operator()(int64_t position) const {
   auto value = static_cast<uint64_t>(position);
   GALLEY_ASSERT(value < size_);
   const uint64_t low_mask = (uint64_t{1} << low_bits_) - 1, high_mask = (uint64_t{1} << high_bits_) - 1;
-  // Two rounds more than the six that make a network of random functions look random on small domains.
+  // Six rounds make a network of random functions look random on small domains; two more for margin.
   constexpr uint64_t kRounds = 8;
   do {
     uint64_t low = value & low_mask, high = value >> low_bits_;
@@ -36,7 +37,7 @@ int64_t Permutation::operator()(int64_t position) const {
 }
 
 SampleOrder::SampleOrder(int64_t source_size, const OrderOptions& options) : options_(options), source_size_(source_size) {
-  GALLEY_CHECK(options.batch >= 1, "a batch of ", options.batch, " samples");
+  GALLEY_CHECK(options.batch >= 1, "the batch size is ", options.batch, "; it must be at least 1");
   const auto [begin, end] = options.slice.of(source_size);
   if (begin >= end) fail(ErrorCode::kNumeric, "no samples: the slice ", options.slice.str(), " of ", source_size, " is empty");
   begin_ = begin;
@@ -45,7 +46,7 @@ SampleOrder::SampleOrder(int64_t source_size, const OrderOptions& options) : opt
   if (options.last_batch == LastBatchRule::kDrop) {
     epoch_samples_ = count_ / options.batch * options.batch;
     GALLEY_CHECK(epoch_samples_ > 0, "a batch of ", options.batch, " samples is larger than the data set of ", count_,
-                 ", and last_batch: drop leaves nothing; use a smaller batch, or last_batch: wrap or keep");
+                 ", so last_batch: drop leaves no samples; use a smaller batch, or last_batch: wrap or keep");
   }
 }
 

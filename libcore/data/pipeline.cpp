@@ -10,15 +10,15 @@ struct Pipeline::Item {
   std::unique_ptr<Options> options;
   const Transform* transform = nullptr;
   std::string type;
-  std::string stream;  // name of its random stream
+  std::string stream;  // name of the item's random stream
   RandomStream random(const DrawKey& key) const;
 };
 
-/// What turns a field's pixels into a batch's floats.
+/// The conversion from a field's pixels to the floats of a batch.
 struct Pipeline::Finish {
-  bool scale = true;                         // of the last conversion
-  std::unique_ptr<Normalize> normalize;      // fused with it, or null
-  std::vector<float> gray_table, rgb_table;  // [channels][256]: the fused conversion for 1 and 3 channels
+  bool scale = true;                         // option of the last to_dtype
+  std::unique_ptr<Normalize> normalize;      // fused with the conversion, or null
+  std::vector<float> gray_table, rgb_table;  // [channels][256]: results for all u8 values, for 1 and 3 channels
 
   void make_tables();
   void write_image(const Image& image, bool channels_last, float* row) const;
@@ -27,7 +27,7 @@ struct Pipeline::Finish {
 
 namespace {
 
-/// Adds to what a transform says which item it is.
+/// Prefixes a transform's error message with its item.
 Error at_item(Error error, size_t number, const std::string& type) {
   Error placed(error.code(), cat("pipeline item ", number, ": ", type, " ", error.message()));
   return placed.key(cat("pipeline.", number)).suggest(error.suggestion());
@@ -48,11 +48,11 @@ Pipeline::Pipeline(const std::vector<Component>& items) : plain_(std::make_uniqu
       item.transform->check();
       const auto* image = dynamic_cast<const ImageTransform*>(item.transform);
       GALLEY_CHECK(image == nullptr || !image->field.empty(), "pipeline item ", i, ": ", item.type,
-                   " has an empty `field`; leave it out for the input");
+                   " has an empty `field`; remove the option to change the input");
     });
     items_.push_back(std::move(item));
   }
-  // The last conversion, with or without normalize, is done while the batch is written.
+  // A trailing to_dtype and normalize run while the batch is written.
   if (!items_.empty()) {
     if (const auto* last = dynamic_cast<const Normalize*>(items_.back().transform)) {
       finishes_[last->field].normalize = std::make_unique<Normalize>(*last);
@@ -99,7 +99,7 @@ std::vector<FieldType> Pipeline::fields(const std::vector<FieldType>& in) const 
   }
   for (const auto& [field, finish] : finishes_) {
     const FieldType* type = find_field(fields, field);
-    // Arrays take a last to_dtype too.
+    // to_dtype is also valid for arrays, which have no image to check.
     if (type != nullptr && finish.normalize == nullptr && type->kind == FieldKind::kValues) continue;
     ToDtype converts;
     converts.field = field;
@@ -118,7 +118,7 @@ std::vector<FieldType> Pipeline::fields(const std::vector<FieldType>& in) const 
 }
 
 RandomStream Pipeline::Item::random(const DrawKey& key) const {
-  constexpr int kIndexBits = 44;  // 17 million million samples, a million epochs
+  constexpr int kIndexBits = 44;  // 2^44 samples and 2^20 epochs
   return RandomStream(key.seed, stream, (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index));
 }
 
@@ -164,7 +164,8 @@ void Pipeline::Finish::write_image(const Image& image, bool channels_last, float
   const int64_t channels = image.channels(), area = image.area();
   if (image.dtype() == DType::kU8 && (channels == 3 || channels == 1)) {
     const std::vector<float>& table = channels == 3 ? rgb_table : gray_table;
-    GALLEY_CHECK(!table.empty(), "[normalize] `mean` has ", normalize->mean.size(), " values, the image is ", image.str());
+    GALLEY_CHECK(!table.empty(), "[normalize] `mean` has ", normalize->mean.size(),
+                 " values; it needs one, or one per channel of the image ", image.str());
     const uint8_t* from = image.as<uint8_t>();
     const float *red = table.data(), *green = red + 256, *blue = red + 512;
     if (channels == 1) {
@@ -199,7 +200,7 @@ void Pipeline::Finish::write_image(const Image& image, bool channels_last, float
 }
 
 void Pipeline::Finish::write_array(const Tensor& array, const std::string& field, void* row) const {
-  GALLEY_CHECK(normalize == nullptr, "pipeline item normalize wants an image [C,H,W]; the samples' field '", field, "' is ", array.str());
+  GALLEY_CHECK(normalize == nullptr, "pipeline item normalize needs an image [C,H,W]; the field '", field, "' is ", array.str());
   if (array.dtype() == DType::kU8) {
     const uint8_t* from = array.data_as<uint8_t>();
     float* to = static_cast<float*>(row);

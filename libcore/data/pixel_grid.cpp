@@ -11,7 +11,7 @@ int64_t index_at(int64_t original, double start, double step, int64_t size) {
   return at >= 0 && at < static_cast<double>(size) ? static_cast<int64_t>(at) : -1;
 }
 
-/// Restricts `kept` to what the grid covers from `start` on.
+/// Restricts `kept` to the area of the grid along one axis.
 void intersect(PixelGrid::Range& kept, double start, double step, int64_t size) {
   const double stop = start + step * static_cast<double>(size);
   kept = {std::max(kept.begin, std::min(start, stop)), std::min(kept.end, std::max(start, stop))};

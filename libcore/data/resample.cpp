@@ -7,16 +7,16 @@
 namespace galley {
 namespace {
 
-/// Of one output line: which input lines it reads and their weights.
+/// The input lines that each output line reads, and their weights.
 struct Taps {
   std::vector<int64_t> first, count;
-  std::vector<float> weights;  // `stride` for each output line
+  std::vector<float> weights;  // `stride` weights per output line
   int64_t stride = 0;
 };
 
 double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
 
-/// Keys' cubic convolution kernel (1981).
+/// Cubic convolution kernel (Keys, "Cubic convolution interpolation for digital image processing", 1981).
 double cubic(double x, double a) {
   x = std::abs(x);
   if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
@@ -66,7 +66,7 @@ Float4 load4(const float* from) {
   return value;
 }
 
-/// mix[x] = sum over k < count of weights[k] * source(k)[x], for `length` values of lines of T.
+/// mix[x] = sum over k < count of weights[k] * source(k)[x], for lines of `length` values of type T.
 template <class T, class Source>
 void mix_lines(const Source& source, const float* weights, int64_t count, int64_t length, float* mix) {
   int64_t k = 0;
@@ -90,8 +90,8 @@ void mix_lines(const Source& source, const float* weights, int64_t count, int64_
   }
 }
 
-/// One line of the result from one of the source. Reads and writes four floats where it uses three: both lines have room for one more pixel
-/// at the end.
+/// Filters one line horizontally. For 3 channels it reads and writes four floats per pixel, so both lines need room for one more value at
+/// the end.
 void filter_line(const float* line, const Taps& columns, int64_t channels, float* out) {
   const auto width = static_cast<int64_t>(columns.first.size());
   for (int64_t x = 0; x < width; ++x) {
@@ -119,8 +119,8 @@ void to_pixels(const std::vector<float>& values, T* row, int64_t length) {
   for (int64_t x = 0; x < length; ++x) row[x] = to_pixel<T>(from[x]);
 }
 
-/// One output row from rows of the image, then one output line along it. Vertical first: it is the pass that vectorises whatever the
-/// number of channels, so it takes the larger array.
+/// Resizes with separable filters: each output row is mixed from rows of the image, then filtered horizontally. The vertical pass comes
+/// first because it vectorises for any number of channels, so it should process the larger array.
 template <class T>
 void resize_filtered(const Image& image, const Region& region, const ResizeTo& to, Image& result) {
   const int64_t channels = image.channels();
@@ -166,7 +166,7 @@ int64_t round_half_even(double value) { return static_cast<int64_t>(std::nearbyi
 Image crop(const Image& image, const Region& region, uint8_t fill) {
   Image result(image.dtype(), region.height, region.width, image.channels());
   const int64_t pixel = image.channels() * dtype_size(image.dtype());
-  const int64_t left = std::clamp<int64_t>(-region.left, 0, region.width);  // columns of the result left of the image
+  const int64_t left = std::clamp<int64_t>(-region.left, 0, region.width);  // columns of the result to the left of the image
   const int64_t right = std::clamp<int64_t>(image.width() - region.left, left, region.width);
   for (int64_t y = 0; y < region.height; ++y) {
     std::byte* to = result.data() + y * region.width * pixel;

@@ -1,5 +1,5 @@
 #pragma once
-// Resizing and affine sampling of images, with the numbers of torchvision's tensor path.
+// Resizing and affine sampling of images. Results agree with torchvision's tensor path.
 
 #include <array>
 #include <cstdint>
@@ -10,42 +10,47 @@
 
 namespace galley {
 
+/// How pixel values are interpolated. kNearestExact samples at pixel centres.
 enum class Interpolation { kNearest, kNearestExact, kBilinear, kBicubic };
 inline constexpr std::string_view kInterpolationNames[] = {"nearest", "nearest_exact", "bilinear", "bicubic"};
-/// Whose arithmetic an antialiased bicubic filter of u8 follows where it overshoots, at edges: Pillow (and torchvision's transforms.v2)
-/// keeps 8 bits between the two passes, columns first, and cuts off there what passes 0 and 255; torchvision's first transforms of tensors
-/// keep floats. They differ by up to 30 levels; all else is within one level.
+/// Which library's arithmetic antialiased bicubic resizing of u8 images follows. kPillow (and torchvision.transforms.v2): horizontal pass
+/// first, rounded and clamped to 8 bits between the two passes. kTensor (torchvision's first tensor transforms): floats between the passes.
+/// The two differ by up to 30 levels where the filter overshoots at edges; otherwise by at most one level.
 enum class ResizeBackend { kPillow, kTensor };
 inline constexpr std::string_view kResizeBackendNames[] = {"pillow", "tensor"};
 
-/// A part of an image, in pixels; within its borders.
+/// A rectangle of an image, in pixels, within its borders.
 struct Region {
   int64_t top = 0, left = 0, height = 0, width = 0;
 };
 
+/// Size and method of a resize.
 struct ResizeTo {
   int64_t height = 0, width = 0;
   Interpolation interpolation = Interpolation::kBilinear;
-  bool antialias = true;  ///< For bilinear and bicubic: the filter grows with the factor of reduction (as Pillow).
+  bool antialias = true;  ///< Bilinear and bicubic: the filter widens with the reduction factor (as Pillow).
   ResizeBackend backend = ResizeBackend::kPillow;
 };
 
-/// Resizes a region (pixels outside of it are not looked at). u8 results are rounded to nearest even. bilinear and bicubic: separable
-/// filters with half-pixel centres, normalised at the borders; bicubic has a = -0.5 with antialias, else -0.75 and repeated borders.
+/// Resizes a region of an image; pixels outside the region are not read. u8 results are rounded half to even. bilinear and bicubic are
+/// separable filters with half-pixel centres, normalised at the borders. bicubic uses a = -0.5 with antialias, else a = -0.75 and repeated
+/// border pixels.
 Image resize_region(const Image& image, const Region& region, const ResizeTo& to);
+/// Resizes the whole image.
 Image resize(const Image& image, const ResizeTo& to);
 
-/// Pixels of `region`, which may reach over the borders: bytes of `fill` there.
+/// Copies `region`, which may extend beyond the image; bytes outside the image are `fill`.
 Image crop(const Image& image, const Region& region, uint8_t fill = 0);
 
-/// From output to input pixel, both measured from the image's centre: x' = m0 x + m1 y + m2, y' = m3 x + m4 y + m5.
+/// Maps output to input pixels, both measured from the image's centre: x' = m0 x + m1 y + m2, y' = m3 x + m4 y + m5.
 using AffineMatrix = std::array<double, 6>;
-/// Samples the image through the matrix, at the same size; nearest or bilinear. Outside is `fill` per channel (zeros where empty).
+/// Samples the image through the matrix; the size stays. `interpolation` is nearest or bilinear. Pixels outside the image are `fill`, one
+/// value per channel (zero if empty).
 Image affine(const Image& image, const AffineMatrix& matrix, Interpolation interpolation, const std::vector<double>& fill);
 
-/// Python's round(): halves go to the even neighbour.
+/// Rounds half to even, as Python's round().
 int64_t round_half_even(double value);
-/// A value to a pixel: u8 rounds half to even and saturates, f32 stays.
+/// Converts a value to a pixel: u8 rounds half to even and saturates, f32 keeps the value.
 template <class T>
 T to_pixel(float value);
 template <>

@@ -1,6 +1,6 @@
 #pragma once
-// Sample: what a source gives for one index: a map of named fields, of the types that Source::fields() declares. `input` is an Image or a
-// Tensor, `label` a class index or the classes of positions or pixels, `target` a Tensor of regression values.
+// Sample: the named fields that a source reads for one index. Source::fields() declares their types. `input` is an Image or a Tensor;
+// `label` is a class index, or the classes of positions or pixels; `target` is a Tensor of regression values.
 
 #include <cstdint>
 #include <string>
@@ -14,32 +14,34 @@
 
 namespace galley {
 
-/// The class of each pixel, u8 [1,H,W]; kNoClass where a pixel has none. In a batch: i64 [N,H,W], kNoClass as the loader's pad_label.
+/// The class of each pixel, u8 [1,H,W]; kNoClass marks pixels without a class. Batches hold it as i64 [N,H,W], with the loader's pad_label
+/// for kNoClass.
 struct Mask {
   static constexpr uint8_t kNoClass = 255;
   Image classes;
 };
 
+/// A class index, an image, a mask, or an array.
 using FieldValue = std::variant<int64_t, Image, Mask, Tensor>;
 
-/// What is wrong with a file that was read all the same, its values as in a correct file. `kind` is one of few words ("no end marker",
-/// "extraneous bytes", ...) under which a loader counts; empty for a correct file.
+/// A deviation from a file's format that does not change its values. `kind` is a short phrase ("no end marker", "extraneous bytes", ...) by
+/// which loaders count; it is empty for a correct file. `message` is for the log.
 struct Irregularity {
   std::string kind, message;
 };
 
-/// Few fields, so a list.
+/// Named values. A list, because there are few.
 class Sample {
  public:
   void set(std::string name, FieldValue value) { fields_.emplace_back(std::move(name), std::move(value)); }
-  /// The field of that name, or null.
+  /// The field with that name, or null.
   FieldValue* find(std::string_view name) {
     for (auto& [key, value] : fields_)
       if (key == name) return &value;
     return nullptr;
   }
   const FieldValue* find(std::string_view name) const { return const_cast<Sample*>(this)->find(name); }
-  /// `input` where it is an image, else null.
+  /// `input` if it is an image, else null.
   Image* image() {
     FieldValue* input = find("input");
     return input == nullptr ? nullptr : std::get_if<Image>(input);
@@ -48,14 +50,13 @@ class Sample {
   const std::vector<std::pair<std::string, FieldValue>>& fields() const { return fields_; }
   std::vector<std::pair<std::string, FieldValue>>& fields() { return fields_; }
 
-  Irregularity irregularity;  ///< Of the file that it was read from.
+  Irregularity irregularity;  ///< Of the file that the sample was read from.
 
  private:
   std::vector<std::pair<std::string, FieldValue>> fields_;
 };
 
-/// A damaged or unusable sample. `cause` is one of few words ("truncated", "checksum", "format", ...) under which
-/// `on_error: skip` counts.
+/// A damaged or unusable sample. `cause` is a short phrase ("truncated", "checksum", "format", ...) by which `on_error: skip` counts.
 class BadSample : public Error {
  public:
   BadSample(std::string cause, std::string message) : Error(ErrorCode::kInput, std::move(message)), cause_(std::move(cause)) {}

@@ -1,6 +1,6 @@
 #pragma once
-// Source: a list of samples that can be read in any order, by any thread. The kinds of sources (image_folder, tar, idx, ...)
-// are option structs, in the table data_sources(); each opens itself.
+// Source: a list of samples that any thread can read in any order. The kinds of sources (image_folder, tar, idx, ...) are option structs,
+// listed in data_sources(); each opens its own source.
 
 #include <cstdint>
 #include <functional>
@@ -18,50 +18,53 @@ namespace galley {
 
 class Tokenizer;
 
-/// Samples 0 .. size()-1. All labels are in memory once it is open. Thread-safe.
+/// Samples 0 .. size()-1. All labels are in memory after opening. Thread-safe.
 class Source {
  public:
   virtual ~Source() = default;
+  /// Number of samples.
   virtual int64_t size() const = 0;
-  /// What every sample holds. Sizes that differ between samples, or that only decoding tells, are kOpenSize.
+  /// The fields of every sample. Sizes that differ between samples, or that only decoding reveals, are kOpenSize.
   virtual std::vector<FieldType> fields() const = 0;
-  /// Decodes one sample; throws BadSample where its data is damaged.
+  /// Decodes one sample. Throws BadSample if its data is damaged.
   virtual Sample read(int64_t index) const = 0;
-  /// The class of a sample before it is read, for check_labels; -1 where samples have none.
+  /// The class of a sample, without reading it, for check_labels; -1 if samples have no class.
   virtual int64_t label(int64_t index) const = 0;
-  /// Where a sample comes from, for messages: "train/cat/0001.jpg", "images.gz[17]", "clicks.csv:18".
+  /// Location of a sample for messages: "train/cat/0001.jpg", "images.gz[17]", "clicks.csv:18".
   virtual std::string sample_name(int64_t index) const = 0;
-  /// Names of the classes, in the order of labels; empty where the source does not know them.
+  /// Names of the classes, in the order of labels; empty if the source does not know them.
   virtual const std::vector<std::string>& categories() const;
-  /// One line: kind, place, samples, classes.
+  /// One line for logs: kind, path, number of samples, number of classes.
   virtual std::string describe() const = 0;
 };
 
-/// Declarations that several sources share: an image `input` of open size, and a class index `label`.
+/// Field types that several sources share: an image `input` of open size, and a class index `label`.
 FieldType image_field(int64_t channels, int64_t height = kOpenSize, int64_t width = kOpenSize);
 FieldType label_field(int64_t classes = 0);
 
-/// Throws, naming the first offender, where a label is not in 0 .. classes-1 (call it before the first step).
+/// Throws Error (exit 4), naming the first bad sample, if a label is outside 0 .. classes-1. Call it before the first step.
 void check_labels(const Source& source, int64_t classes);
 
-/// What a source may need from outside of its own options.
+/// Facts from outside a source's own options.
 struct SourceContext {
-  std::string root;                     ///< Relative paths start here; "" is the working folder.
-  Shape input_shape;                    ///< The model's input without the batch: what `synthetic` makes.
-  int64_t classes = 0;                  ///< The model's classes; 0 where it has none.
-  std::vector<FieldType> targets = {};  ///< What the task compares with: what `synthetic` makes besides the input.
+  std::string root;                     ///< Folder of relative paths; "" is the working folder.
+  Shape input_shape;                    ///< Shape of the model's input without N; `synthetic` uses it.
+  int64_t classes = 0;                  ///< Number of the model's classes; 0 if it has none.
+  std::vector<FieldType> targets = {};  ///< The targets of the task; `synthetic` generates them.
   uint64_t seed = 0;
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< Of text; null: bytes.
-  /// Reads a safetensors file into named tensors (room weights comes later in the order of rooms).
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< For text; null: one token per byte.
+  /// Reads a safetensors file into named tensors. A callback, because this room may not include the room weights.
   std::function<std::map<std::string, Tensor>(const std::string& path)> load_tensors;
 };
 
 /// Base of the option structs of all sources.
 class SourceOptions : public Options {
  public:
+  /// Opens the source. Throws Error if files are missing or damaged.
   virtual std::unique_ptr<Source> open(const SourceContext& context) const = 0;
 };
 
+/// Implements clone() for the option struct Self.
 template <class Self>
 class SourceOptionsOf : public SourceOptions {
  public:
@@ -70,18 +73,18 @@ class SourceOptionsOf : public SourceOptions {
 
 /// The kinds of sources that a recipe may name.
 ComponentKinds data_sources();
-/// Opens a source of that table. Throws where files are missing or damaged, or a source has no samples.
+/// Opens a source of that table. Throws Error if files are missing or damaged, or the source has no samples.
 std::unique_ptr<Source> open_source(const Component& component, const SourceContext& context);
 
-/// Images without labels, in the order of `paths`: files, folders (all images below, by name) and tar archives. Throws where one of them
-/// cannot be opened or a folder holds no image; with `keep_going` such a path counts as one sample, and reading it throws.
+/// Images without labels, in the order of `paths`: files, folders (all images inside, sorted by name) and tar archives. Throws Error if a
+/// path cannot be opened or a folder holds no image. With `keep_going` such a path counts as one sample, and reading that sample throws.
 std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray = false, bool keep_going = false);
-/// Arrays without labels: each [N,...] is a field of its name, samples in order. `name` is for messages.
+/// Arrays without labels: each tensor [N,...] is a field of the same name with N samples. `name` is for messages.
 std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const std::string& name);
 
-/// `path` below `root` unless it is absolute.
+/// Prepends `root` to a relative path.
 std::string below_root(const std::string& root, const std::string& path);
-/// The paths below `root`, globs expanded (sorted); an error for one that matches nothing.
+/// The paths below `root`, with globs expanded and sorted. Throws Error if a path matches nothing.
 std::vector<std::string> expand_paths(const std::string& root, const std::vector<std::string>& paths);
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-// idx and cifar_binary: small u8 images, all of them in memory.
+// idx and cifar_binary: small u8 images, held in memory.
 #include "libcore/base/file.h"
 #include "libcore/data/sources.h"
 #include "libcore/data/unpack.h"
@@ -6,10 +6,10 @@
 namespace galley {
 namespace {
 
-/// Most that one file may unpack to: 60 times MNIST's images.
+/// Limit for the unpacked size of a file: about 60 times MNIST's images.
 constexpr int64_t kIdxBudget = int64_t{3} << 30;
 
-/// Images of one size, stored as [N,H,W,C] u8.
+/// Images of one size, stored as u8 [N,H,W,C].
 class MemoryImages : public Source {
  public:
   MemoryImages(std::string kind, int64_t height, int64_t width, int64_t channels)
@@ -39,7 +39,7 @@ class MemoryImages : public Source {
     return sample;
   }
 
-  /// Room for more pixels.
+  /// Appends room for more pixels and returns its start.
   std::byte* add_pixels(int64_t bytes) {
     const size_t old = pixels.size();
     pixels.resize(old + static_cast<size_t>(bytes));
@@ -49,7 +49,7 @@ class MemoryImages : public Source {
   std::vector<std::byte> pixels;
   std::vector<int64_t> labels;
   std::vector<std::string> classes;
-  std::vector<std::pair<std::string, int64_t>> files;  // with the index of their first image
+  std::vector<std::pair<std::string, int64_t>> files;  // path, and index of the file's first image
   int64_t to_channels = 0;
 
  private:
@@ -63,12 +63,12 @@ int64_t big_endian(const std::vector<std::byte>& bytes, size_t at) {
   return value;
 }
 
-/// An IDX file of u8 with `rank` dimensions: its sizes; `bytes` keeps the header.
+/// Checks the header of an IDX file of u8 values with `rank` dimensions, and returns the sizes. `bytes` is the whole file, header included.
 std::vector<int64_t> parse_idx(const std::vector<std::byte>& bytes, size_t rank, const std::string& path) {
   GALLEY_CHECK_INPUT(bytes.size() >= 4, path, ": too short for an IDX file");
   const int64_t magic = big_endian(bytes, 0);
   GALLEY_CHECK_INPUT(magic == static_cast<int64_t>(0x800 + rank), path, ": not an IDX file of bytes with ", rank,
-                     " dimensions (magic number ", magic, ", expected ", 0x800 + rank, "); are images and labels exchanged?");
+                     " dimensions (magic number ", magic, ", expected ", 0x800 + rank, "); are images and labels swapped?");
   GALLEY_CHECK_INPUT(bytes.size() >= 4 + 4 * rank, path, ": too short for an IDX file of ", rank, " dimensions (truncated)");
   std::vector<int64_t> sizes;
   const auto payload = static_cast<int64_t>(bytes.size() - 4 - 4 * rank);
@@ -83,7 +83,7 @@ std::vector<int64_t> parse_idx(const std::vector<std::byte>& bytes, size_t rank,
   return sizes;
 }
 
-/// The file, or the same name with .gz.
+/// The path, or the path with .gz appended if only that file exists.
 std::string existing(const std::string& path) { return !file_exists(path) && file_exists(path + ".gz") ? path + ".gz" : path; }
 
 std::vector<std::byte> read_idx(const std::string& path) {
@@ -95,7 +95,8 @@ std::vector<std::byte> read_idx(const std::string& path) {
 }  // namespace
 
 std::unique_ptr<Source> Idx::open(const SourceContext& context) const {
-  GALLEY_CHECK(images.empty() == labels.empty(), "[idx] give both `images` and `labels`, or neither (then `path` and `split` name them)");
+  GALLEY_CHECK(images.empty() == labels.empty(),
+               "[idx] set both `images` and `labels`, or neither (then `path` and `split` select the files)");
   const std::string folder = below_root(context.root, path);
   const std::string stem = split == IdxSplit::kTrain ? "train" : "t10k";
   const std::string image_path = existing(below_root(folder, images.empty() ? stem + "-images-idx3-ubyte" : images));
@@ -121,7 +122,7 @@ std::unique_ptr<Source> Idx::open(const SourceContext& context) const {
 std::unique_ptr<Source> CifarBinary::open(const SourceContext& context) const {
   constexpr int64_t kSide = 32, kPixels = kSide * kSide;
   const int64_t label_bytes = variant == CifarVariant::kCifar10 ? 1 : 2;
-  const int64_t label_at = variant == CifarVariant::kCifar100 ? 1 : 0;  // coarse, then fine
+  const int64_t label_at = variant == CifarVariant::kCifar100 ? 1 : 0;  // CIFAR-100 records start with the coarse label, then the fine one
   const int64_t record = label_bytes + 3 * kPixels;
   auto source = std::make_unique<MemoryImages>("cifar_binary", kSide, kSide, 3);
   source->to_channels = 3;
@@ -130,8 +131,8 @@ std::unique_ptr<Source> CifarBinary::open(const SourceContext& context) const {
   for (const std::string& file : expand_paths(context.root, path)) {
     const std::string bytes = read_file(file);
     const auto size = static_cast<int64_t>(bytes.size());
-    GALLEY_CHECK_INPUT(size % record == 0, file, ": ", size, " bytes are not a whole number of records of ", record,
-                       " bytes; is `variant` right, or the file truncated?");
+    GALLEY_CHECK_INPUT(size % record == 0, file, ": ", size, " bytes is not a multiple of the record size, ", record,
+                       " bytes; check `variant`, or whether the file is truncated");
     source->files.emplace_back(file, source->size());
     std::byte* pixel = source->add_pixels(size / record * 3 * kPixels);
     for (int64_t at = 0; at < size; at += record) {

@@ -1,4 +1,4 @@
-// csv: a table of numbers, read once into memory.
+// csv: a table of numbers, read into memory once.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -9,13 +9,12 @@
 namespace galley {
 namespace {
 
-/// Splits the text of a file into records of fields (RFC 4180: fields may stand in double quotes, which then hold delimiters,
-/// line ends and doubled quotes).
+/// Splits the text of a file into records of fields (RFC 4180: quoted fields may contain delimiters, line ends and doubled quotes).
 class CsvReader {
  public:
   CsvReader(std::string_view text, char delimiter, const std::string& path) : text_(text), delimiter_(delimiter), path_(path) {}
 
-  /// The next record; false at the end. Empty lines are passed over.
+  /// Reads the next record; false at the end. Skips empty lines.
   bool next(std::vector<std::string>& fields) {
     while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) line_ += text_[at_++] == '\n';
     if (at_ >= text_.size()) return false;
@@ -36,7 +35,7 @@ class CsvReader {
       return true;
     }
   }
-  /// Of the last record, from 1.
+  /// Line of the last record, counted from 1.
   int64_t line() const { return record_line_; }
   [[noreturn]] void bad(const std::string& what) const {
     throw Error(ErrorCode::kInput, what).at({.file = path_, .line = static_cast<int>(record_line_)});
@@ -82,7 +81,7 @@ bool parse_number(std::string_view text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// "3", "1..13" or a header's name, to column numbers.
+/// Column numbers for "3", "1..13" or a name in the header.
 std::vector<size_t> columns_of(const std::vector<std::string>& texts, const std::vector<std::string>& names, const char* key) {
   constexpr int64_t kMaxColumn = 1'000'000;
   std::vector<size_t> columns;
@@ -97,7 +96,7 @@ std::vector<size_t> columns_of(const std::vector<std::string>& texts, const std:
                                                         parse_number(std::string_view(text).substr(dots + 2), last);
       GALLEY_CHECK(good && first >= 0 && first <= last && last < kMaxColumn, "[csv] columns.", key, ": '", text,
                    names.empty() ? "' is neither a column number nor a range such as 1..13"
-                                 : "' is neither a column of the header, a number nor a range such as 1..13");
+                                 : "' is not a column name of the header, a column number or a range such as 1..13");
     }
     for (int64_t column = first; column <= last; ++column) columns.push_back(static_cast<size_t>(column));
   }
@@ -109,9 +108,9 @@ class CsvSource : public Source {
   CsvSource(const Csv& options, const SourceContext& context) {
     const char delimiter = options.delimiter == "\\t" ? '\t' : options.delimiter.empty() ? '\0' : options.delimiter[0];
     GALLEY_CHECK(options.delimiter == "\\t" || (options.delimiter.size() == 1 && delimiter != '"' && delimiter != '\n'),
-                 "[csv] delimiter: '", options.delimiter, "' is not one character");
+                 "[csv] delimiter: '", options.delimiter, "' must be one character");
     GALLEY_CHECK(!options.columns.dense.empty() || !options.columns.sparse.empty(),
-                 "[csv] columns: neither `dense` nor `sparse` names a column");
+                 "[csv] columns: `dense` or `sparse` must name a column");
     paths_ = expand_paths(context.root, options.path);
     for (size_t file = 0; file < paths_.size(); ++file) read_table(options, delimiter, file);
   }
@@ -163,14 +162,14 @@ class CsvSource : public Source {
     if (options.header) reader.next(names);
     const auto label = columns_of(options.columns.label, names, "label"), dense = columns_of(options.columns.dense, names, "dense");
     const auto sparse = columns_of(options.columns.sparse, names, "sparse"), target = columns_of(options.columns.target, names, "target");
-    GALLEY_CHECK(label.size() <= 1, "[csv] columns.label: one column, not ", label.size());
+    GALLEY_CHECK(label.size() <= 1, "[csv] columns.label must be one column, not ", label.size());
     dense_width_ = static_cast<int64_t>(dense.size());
     sparse_width_ = static_cast<int64_t>(sparse.size());
     target_width_ = static_cast<int64_t>(target.size());
     size_t width = names.size();
     while (reader.next(fields)) {
       if (width == 0) width = fields.size();
-      if (fields.size() != width) reader.bad(cat(fields.size(), " fields, the lines before have ", width));
+      if (fields.size() != width) reader.bad(cat(fields.size(), " fields, but the previous lines have ", width));
       const auto integer = [&](size_t column) {
         int64_t value = 0;
         const std::string_view field = take(reader, fields, column);
@@ -184,7 +183,7 @@ class CsvSource : public Source {
         if (field.empty() && options.empty) return static_cast<float>(*options.empty);
         if (!parse_number(field, value) || !std::isfinite(static_cast<float>(value)))
           reader.bad(cat("column ", column, ": '", field, "' is not a finite number",
-                         field.empty() ? "; set `empty` to the value it stands for" : ""));
+                         field.empty() ? "; set `empty` to the value of empty fields" : ""));
         return static_cast<float>(value);
       };
       for (const size_t column : label) labels_.push_back(integer(column));
@@ -204,7 +203,7 @@ class CsvSource : public Source {
   int64_t dense_width_ = 0, sparse_width_ = 0, target_width_ = 0;
   std::vector<float> dense_, target_;
   std::vector<int64_t> sparse_, labels_;
-  std::vector<std::pair<size_t, int64_t>> places_;  // file and line
+  std::vector<std::pair<size_t, int64_t>> places_;  // file index and line of each row
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// image_folder: one folder a class.
+// image_folder: one folder of images per class.
 #include <algorithm>
 #include <set>
 
@@ -18,7 +18,7 @@ ClassNames::ClassNames(std::vector<std::string> explicit_names, const std::vecto
   for (size_t i = 0; i < names_.size(); ++i) by_name_.emplace_back(names_[i], static_cast<int64_t>(i));
   std::sort(by_name_.begin(), by_name_.end());
   for (size_t i = 1; i < by_name_.size(); ++i)
-    GALLEY_CHECK(by_name_[i].first != by_name_[i - 1].first, "the class '", by_name_[i].first, "' stands twice in `classes`");
+    GALLEY_CHECK(by_name_[i].first != by_name_[i - 1].first, "the class '", by_name_[i].first, "' occurs twice in `classes`");
   if (!given) return;
   for (const std::string& folder : folders) {
     if (std::find(names_.begin(), names_.end(), folder) != names_.end()) continue;
@@ -37,11 +37,11 @@ int64_t ClassNames::label(const std::string& folder) const {
 
 namespace {
 
-/// A link that leads back up is the only way to get this deep.
+/// Only a symbolic link to a parent folder leads deeper than this.
 constexpr int kMaxDepth = 32;
 
 void find_images(const std::string& folder, int depth, std::vector<std::string>& found) {
-  GALLEY_CHECK_INPUT(depth < kMaxDepth, folder, ": folders nested deeper than ", kMaxDepth, "; is there a link to a folder above?");
+  GALLEY_CHECK_INPUT(depth < kMaxDepth, folder, ": folders nested deeper than ", kMaxDepth, "; is there a link to a parent folder?");
   for (const FolderEntry& entry : list_folder(folder)) {
     if (entry.name.starts_with('.')) continue;
     const std::string path = folder + "/" + entry.name;
@@ -66,10 +66,10 @@ namespace {
 class FolderSource : public Source {
  public:
   FolderSource(const ImageFolder& options, const SourceContext& context) : mode_(options.mode) {
-    std::vector<std::string> folders;  // class of each file, parallel to files_
+    std::vector<std::string> folders;  // class folder of each file, parallel to files_
     std::vector<std::string> classes;
     for (const std::string& root : expand_paths(context.root, options.path)) {
-      GALLEY_CHECK_INPUT(is_folder(root), root, ": not a folder; image_folder wants a folder that holds one folder a class");
+      GALLEY_CHECK_INPUT(is_folder(root), root, ": not a folder; image_folder needs a folder with one subfolder per class");
       roots_ += roots_.empty() ? root : ", " + root;
       for (const FolderEntry& entry : list_folder(root)) {
         if (!entry.is_folder || entry.name.starts_with('.')) continue;
@@ -78,7 +78,7 @@ class FolderSource : public Source {
         folders.resize(files_.size(), entry.name);
       }
     }
-    GALLEY_CHECK_INPUT(!classes.empty(), roots_, ": no class folders; image_folder wants one folder a class, with the images inside");
+    GALLEY_CHECK_INPUT(!classes.empty(), roots_, ": no class folders; image_folder needs one subfolder per class, with the images inside");
     const ClassNames names(options.classes, classes, roots_);
     for (const std::string& folder : folders) labels_.push_back(names.label(folder));
     categories_ = names.names();

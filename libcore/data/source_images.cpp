@@ -1,4 +1,4 @@
-// Images that a command line names, without labels: files, folders and archives, for prediction.
+// Images without labels that a command line names: files, folders and archives. For prediction.
 #include <algorithm>
 #include <array>
 
@@ -8,7 +8,7 @@
 namespace galley {
 namespace {
 
-/// Image files and members of archives, in one row.
+/// A list of image files and members of archives.
 class ImageList : public Source {
  public:
   ImageList(const std::vector<std::string>& paths, bool gray, bool keep_going) : mode_(gray ? ColorMode::kGray : ColorMode::kRgb) {
@@ -46,9 +46,9 @@ class ImageList : public Source {
     std::string file;
     const Source* archive = nullptr;
     int64_t member = 0;
-    std::string error = {};  // why the path could not be opened
+    std::string error = {};  // why the path cannot be opened
   };
-  /// Adds what a path of the command line stands for. Throws before it adds anything.
+  /// Adds the images of a path from the command line. If it throws, nothing was added.
   void add(const std::string& path) {
     if (is_archive(path)) {
       TarArchive archive;
@@ -61,8 +61,8 @@ class ImageList : public Source {
     }
     const bool folder = is_folder(path);
     const std::vector<std::string> files = folder ? image_files(path) : std::vector<std::string>{path};
-    GALLEY_CHECK_INPUT(!files.empty(), path, ": no image below this folder");
-    if (!folder) InputFile{path};  // throws where it cannot be opened
+    GALLEY_CHECK_INPUT(!files.empty(), path, ": no image in this folder");
+    if (!folder) InputFile{path};  // throws if it cannot be opened
     for (const std::string& file : files) images_.push_back({.file = file});
   }
   const Place& at(int64_t index) const { return images_[static_cast<size_t>(index)]; }

@@ -1,4 +1,4 @@
-// mask_folder: images, and masks of class indices with the images' names in another folder.
+// mask_folder: images, and masks of class indices with the same names in another folder.
 #include <algorithm>
 #include <map>
 
@@ -8,7 +8,7 @@
 namespace galley {
 namespace {
 
-/// "root/a/b.jpg" -> "a/b": what an image and its mask share.
+/// The part of a path that an image and its mask share: "root/a/b.jpg" -> "a/b".
 std::string stem_below(const std::string& root, const std::string& path) {
   const size_t begin = root.size() + 1, dot = path.rfind('.');
   return path.substr(begin, dot - begin);
@@ -21,7 +21,7 @@ class MaskSource : public Source {
     images_folder_ = below_root(context.root, options.images);
     const std::string masks_folder = below_root(context.root, options.masks);
     GALLEY_CHECK(categories_.empty() || static_cast<int64_t>(categories_.size()) == num_classes_, "[mask_folder] `classes` has ",
-                 categories_.size(), " names, `num_classes` is ", num_classes_);
+                 categories_.size(), " names, but `num_classes` is ", num_classes_);
     std::map<std::string, std::string> masks;
     for (const std::string& folder : {images_folder_, masks_folder})
       GALLEY_CHECK_INPUT(is_folder(folder), folder, ": no such folder; set data.root, or the source's `images` and `masks`");
@@ -30,7 +30,8 @@ class MaskSource : public Source {
       const std::string stem = stem_below(images_folder_, path);
       const auto mask = masks.find(stem);
       if (mask == masks.end() && options.unpaired == Unpaired::kSkip) continue;
-      GALLEY_CHECK_INPUT(mask != masks.end(), path, ": no mask ", masks_folder, "/", stem, ".png; unpaired: skip leaves such images out");
+      GALLEY_CHECK_INPUT(mask != masks.end(), path, ": no mask ", masks_folder, "/", stem,
+                         ".png; set unpaired: skip to ignore such images");
       pairs_.push_back({path, mask->second});
     }
   }
@@ -77,7 +78,7 @@ class MaskSource : public Source {
         throw BadSample("class",
                         cat(path, ": the pixel in column ", i % mask.classes.width(), ", row ", i / mask.classes.width(), " has the class ",
                             static_cast<int>(values[i]), "; num_classes is ", num_classes_, " (0 .. ", num_classes_ - 1, ")",
-                            ignored_ ? cat(", ignore_index ", *ignored_) : "; set ignore_index where the value stands for no class"));
+                            ignored_ ? cat(", ignore_index ", *ignored_) : "; set ignore_index if the value marks pixels without a class"));
       }
     }
     return mask;

@@ -7,7 +7,7 @@
 namespace galley {
 namespace {
 
-/// Row `index` of [N,...] as an array of its own.
+/// Copies row `index` of a table [N,...].
 Tensor row_of(const Tensor& table, int64_t index) {
   Shape shape;
   for (int axis = 1; axis < table.shape().rank(); ++axis) shape.push_back(table.shape()[axis]);
@@ -17,7 +17,7 @@ Tensor row_of(const Tensor& table, int64_t index) {
   return row;
 }
 
-/// Samples [C,H,W] of u8 or f32 are images, integers are tokens, all else is numbers.
+/// The type of `input`: u8 or f32 samples [C,H,W] are images, integers are tokens, all others are values.
 FieldType input_field(DType dtype, const Shape& sample) {
   FieldType type{.name = "input", .dtype = dtype, .sample = {sample.begin(), sample.end()}};
   const bool pixels = dtype == DType::kU8 || dtype == DType::kF32;
@@ -31,13 +31,13 @@ FieldType input_field(DType dtype, const Shape& sample) {
 
 Shape sample_shape(const Tensor& table) { return Shape(table.shape().sizes().subspan(1)); }
 
-/// Classes of pixels [H,W] as a mask. `place` is for the message.
+/// Converts pixel classes [H,W] to a mask. `place` starts the error message.
 Mask mask_of(const Tensor& classes, const std::string& place) {
   Mask mask{Image(DType::kU8, classes.shape()[0], classes.shape()[1], 1)};
   const std::vector<double> values = classes.to_doubles();
   for (size_t i = 0; i < values.size(); ++i) {
-    GALLEY_CHECK_INPUT(values[i] < Mask::kNoClass, place, ": `label` holds the class ", values[i], "; masks take 0 to ", Mask::kNoClass - 1,
-                       ", and -100 for pixels without a class");
+    GALLEY_CHECK_INPUT(values[i] < Mask::kNoClass, place, ": `label` holds the class ", values[i], "; masks accept 0 to ",
+                       Mask::kNoClass - 1, ", and -100 for pixels without a class");
     mask.classes.as<uint8_t>()[i] = values[i] < 0 ? Mask::kNoClass : static_cast<uint8_t>(values[i]);
   }
   return mask;
@@ -45,9 +45,9 @@ Mask mask_of(const Tensor& classes, const std::string& place) {
 
 class TensorSource : public Source {
  public:
-  /// `labelled`: a file without labels or targets is an error.
+  /// If `labelled`, a file without label and target is an error.
   TensorSource(std::map<std::string, Tensor> tensors, std::string name, bool labelled = true) : name_(std::move(name)) {
-    // Beside `input`, tensors of another number of samples are no fields.
+    // Tensors whose number of samples differs from that of `input` are not fields.
     const auto main = tensors.find("input");
     const int64_t samples = main == tensors.end() || main->second.shape().rank() == 0 ? -1 : main->second.shape()[0];
     for (auto& [key, tensor] : tensors) {
@@ -55,7 +55,7 @@ class TensorSource : public Source {
       const bool rows = samples < 0 || (tensor.shape().rank() > 0 && tensor.shape()[0] == samples);
       if (target ? !labelled : key != "input" && !rows) continue;
       if (!target) inputs_.push_back(key);
-      GALLEY_CHECK_INPUT(tensor.shape().rank() >= 1, name_, ": '", key, "' is a scalar; its first dimension should be the samples");
+      GALLEY_CHECK_INPUT(tensor.shape().rank() >= 1, name_, ": '", key, "' is a scalar; its first dimension must be the number of samples");
       tensors_.emplace(key, tensor.to(MemoryFormat::contiguous()));
     }
     GALLEY_CHECK_INPUT(!inputs_.empty(), name_, ": no tensor `input` [N,...]");
@@ -71,14 +71,14 @@ class TensorSource : public Source {
       const int rank = table.shape().rank();
       const bool integers = table.dtype() == DType::kI64 || table.dtype() == DType::kI32 || (rank == 3 && table.dtype() == DType::kU8);
       GALLEY_CHECK_INPUT(rank <= 3 && integers, name_, ": `label` is ", table.str(),
-                         "; wanted i64 or i32 [N], [N,T] (positions) or [N,H,W] (pixels, also u8)");
+                         "; expected i64 or i32 [N], [N,T] (positions) or [N,H,W] (pixels, also u8)");
       for (int64_t i = 0; rank == 1 && i < size_; ++i)
         labels_.push_back(table.dtype() == DType::kI64 ? table.data_as<int64_t>()[i] : table.data_as<int32_t>()[i]);
       for (const double value : rank > 1 ? table.to_doubles() : std::vector<double>())
         classes_ = std::max(classes_, static_cast<int64_t>(value) + 1);
     }
     if (const auto target = tensors_.find("target"); target != tensors_.end())
-      GALLEY_CHECK_INPUT(target->second.dtype() == DType::kF32, name_, ": `target` is ", target->second.str(), "; wanted f32");
+      GALLEY_CHECK_INPUT(target->second.dtype() == DType::kF32, name_, ": `target` is ", target->second.str(), "; expected f32");
   }
 
   int64_t size() const override { return size_; }
@@ -136,7 +136,7 @@ class TensorSource : public Source {
   std::map<std::string, Tensor> tensors_;
   std::vector<std::string> inputs_;  // names
   std::vector<int64_t> labels_;
-  int64_t classes_ = 0;  // one above the largest label of a position or pixel
+  int64_t classes_ = 0;  // one more than the largest label of a position or pixel
   int64_t size_ = 0;
 };
 
@@ -152,9 +152,9 @@ class SyntheticSource : public Source {
       if (type.kind == FieldKind::kMask && shape_.rank() == 3) type.sample = {shape_[1], shape_[2]};
     }
     has_label_ = classes_ > 0 && find_field(std::span<const FieldType>(targets_), "label") == nullptr;
-    GALLEY_CHECK(shape_.rank() > 0, "[synthetic] the model does not say its input shape: give `shape`, e.g. [3, 224, 224]");
-    GALLEY_CHECK(values_ != SyntheticKind::kInteger || high_ > 0, "[synthetic] values: integer wants `high`, one above the largest");
-    GALLEY_CHECK(values_ != SyntheticKind::kImage || shape_.rank() == 3, "[synthetic] values: image wants a shape [C,H,W], not ", shape_);
+    GALLEY_CHECK(shape_.rank() > 0, "[synthetic] the input shape of the model is unknown: set `shape`, e.g. [3, 224, 224]");
+    GALLEY_CHECK(values_ != SyntheticKind::kInteger || high_ > 0, "[synthetic] values: integer needs `high`, one above the largest value");
+    GALLEY_CHECK(values_ != SyntheticKind::kImage || shape_.rank() == 3, "[synthetic] values: image needs a shape [C,H,W], not ", shape_);
   }
 
   int64_t size() const override { return size_; }
@@ -205,7 +205,7 @@ class SyntheticSource : public Source {
   }
 
  private:
-  /// Uniform in [-sqrt 3, sqrt 3): variance 1, as normalised images have, at a third of a normal number's cost.
+  /// Uniform in [-sqrt 3, sqrt 3): variance 1, as normalised images have. Costs a third of normally distributed numbers.
   template <class Words>
   static void fill_uniform(float* to, int64_t count, Words words) {
     constexpr float kHalfWidth = 1.7320508f;
@@ -216,7 +216,7 @@ class SyntheticSource : public Source {
     }
   }
 
-  /// A target other than one label a sample: classes of positions or pixels, or numbers in 0..1.
+  /// A target other than one label per sample: classes of positions or pixels, or numbers in 0..1.
   FieldValue target(const FieldType& type, int64_t index) const {
     RandomStream stream(seed_, "synthetic " + type.name, static_cast<uint64_t>(index));
     const auto draw = [&] { return stream.below(static_cast<uint64_t>(std::max<int64_t>(1, type.classes))); };
@@ -238,7 +238,7 @@ class SyntheticSource : public Source {
   }
 
   int64_t size_;
-  std::vector<FieldType> targets_;  // besides one label a sample
+  std::vector<FieldType> targets_;  // targets other than one label per sample
   bool has_label_ = false;
   SyntheticKind values_;
   int64_t high_;
@@ -258,7 +258,7 @@ std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const 
 }
 
 std::unique_ptr<Source> TensorFile::open(const SourceContext& context) const {
-  GALLEY_ASSERT(context.load_tensors != nullptr, "the caller of open_source gave no reader of safetensors");
+  GALLEY_ASSERT(context.load_tensors != nullptr, "SourceContext::load_tensors is not set");
   const std::string full = below_root(context.root, path);
   return source_of_tensors(context.load_tensors(full), full);
 }

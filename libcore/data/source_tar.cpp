@@ -1,5 +1,5 @@
-// tar: archives of images, never extracted. A plain archive is indexed once and its members are read by offset; a compressed one is
-// unpacked into memory, once.
+// tar: images in archives, without extracting them. Plain archives are indexed once, and members are read at their offsets. Compressed
+// archives are unpacked into memory once.
 #include <algorithm>
 #include <charconv>
 #include <unordered_map>
@@ -13,7 +13,7 @@
 namespace galley {
 namespace {
 
-/// An archive's bytes: a file, or memory.
+/// The bytes of an archive, in a file or in memory.
 class Archive {
  public:
   Archive(std::string path, int64_t memory) : path_(std::move(path)) {
@@ -28,7 +28,7 @@ class Archive {
   }
   const std::string& path() const { return path_; }
   const std::vector<TarMember>& members() const { return members_; }
-  /// The bytes of a member: of memory where it is there, else read into `buffer`.
+  /// The bytes of a member. Archives in files are read into `buffer`.
   std::span<const std::byte> read(const TarMember& member, std::vector<std::byte>& buffer) const {
     if (file_ == nullptr) return std::span(unpacked_).subspan(static_cast<size_t>(member.offset), static_cast<size_t>(member.size));
     buffer.resize(static_cast<size_t>(member.size));
@@ -38,7 +38,7 @@ class Archive {
   int64_t memory() const { return static_cast<int64_t>(unpacked_.size()); }
 
  private:
-  /// By the magic of ustar, pax and GNU archives.
+  /// Checks the magic of ustar, pax and GNU archives.
   bool is_plain_tar() const {
     const InputFile file(path_);
     std::array<std::byte, 5> magic{};
@@ -58,13 +58,13 @@ std::string_view base_name(std::string_view name) {
   return slash == std::string_view::npos ? name : name.substr(slash + 1);
 }
 
-/// The folder that holds a member, without those above it; "" at the top.
+/// The name of the folder that directly holds a member; "" at the top level.
 std::string parent_name(std::string_view name) {
   const size_t slash = name.rfind('/');
   return slash == std::string_view::npos ? "" : std::string(base_name(name.substr(0, slash)));
 }
 
-/// What pairs members: the name up to the first dot of its last part (as webdataset).
+/// The key that pairs members: the name up to the first dot of its last part (as in webdataset).
 std::string pair_key(std::string_view name) {
   const size_t start = name.size() - base_name(name).size();
   return std::string(name.substr(0, std::min(name.find('.', start), name.size())));
@@ -122,7 +122,8 @@ class TarSource : public Source {
     std::vector<std::string> folders;
     for (const Entry& entry : images_) {
       folders.push_back(parent_name(entry.member->name));
-      GALLEY_CHECK_INPUT(!folders.back().empty(), name_of(entry), ": no folder to take the label from; for paired members use labels: cls");
+      GALLEY_CHECK_INPUT(!folders.back().empty(), name_of(entry),
+                         ": not in a folder that names its class; set labels: cls if .cls members hold the labels");
     }
     const ClassNames names(categories_, folders, archives_.front()->path());
     for (const std::string& folder : folders) labels_.push_back(names.label(folder));
@@ -137,19 +138,19 @@ class TarSource : public Source {
       for (const TarMember& member : archive->members()) {
         if (!member.name.ends_with(".cls")) continue;
         const std::string name = archive->path() + ":" + member.name;
-        GALLEY_CHECK_INPUT(member.size <= 64, name, ": a .cls member of ", member.size, " bytes; it should hold one number");
+        GALLEY_CHECK_INPUT(member.size <= 64, name, ": a .cls member of ", member.size, " bytes; it must hold one number");
         const auto bytes = archive->read(member, buffer);
         std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
         while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
         int64_t label = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
         GALLEY_CHECK_INPUT(error == std::errc() && end == text.data() + text.size(), name, ": '", text, "' is not a class number");
-        GALLEY_CHECK_INPUT(cls.emplace(key_of(*archive, member), label).second, name, ": a second .cls member of the same name");
+        GALLEY_CHECK_INPUT(cls.emplace(key_of(*archive, member), label).second, name, ": two .cls members have this name");
       }
     }
     for (const Entry& entry : images_) {
       const auto found = cls.find(key_of(*entry.archive, *entry.member));
-      GALLEY_CHECK_INPUT(found != cls.end(), name_of(entry), ": no .cls member of the same name (or two images of that name)");
+      GALLEY_CHECK_INPUT(found != cls.end(), name_of(entry), ": no .cls member of the same name (or two images with this name)");
       labels_.push_back(found->second);
       cls.erase(found);
     }

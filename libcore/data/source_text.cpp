@@ -1,4 +1,4 @@
-// Text as samples for language models: windows of tokens, one after the other, and as labels the token that follows each.
+// Text for language models: samples are consecutive windows of tokens, and the label of each token is the next token.
 
 #include <algorithm>
 
@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kNoLabel = -100;  // cross_entropy's ignore_index
 
-/// Window i is tokens[i T .. i T + T-1] with labels one further on. Every token but the first is a label exactly once; after the last one
-/// the input is token 0 and the label counts for nothing.
+/// Window i has tokens i T .. i T + T-1; labels are the tokens one position later. Every token except the first is a label exactly once.
+/// After the last token, inputs are token 0 and labels are ignored.
 class TextSource : public Source {
  public:
   TextSource(std::vector<std::string> files, int64_t length, const Tokenizer& tokenizer) : files_(std::move(files)), length_(length) {
@@ -22,7 +22,7 @@ class TextSource : public Source {
     }
     vocabulary_ = tokenizer.size();
     GALLEY_CHECK_INPUT(!tokens_.empty(), files_.front(), ": the text is empty");
-    GALLEY_CHECK_INPUT(tokens_.size() > 1, files_.front(), ": a text of one token: nothing follows it that could be predicted");
+    GALLEY_CHECK_INPUT(tokens_.size() > 1, files_.front(), ": the text has only one token; prediction needs at least two");
   }
   int64_t size() const override { return (static_cast<int64_t>(tokens_.size()) - 1 + length_ - 1) / length_; }
   std::vector<FieldType> fields() const override {
@@ -55,7 +55,7 @@ class TextSource : public Source {
 
  private:
   std::vector<std::string> files_;
-  std::vector<int64_t> ends_;  // tokens up to the end of each file
+  std::vector<int64_t> ends_;  // number of tokens up to the end of each file
   int64_t length_, vocabulary_ = 0;
   std::vector<int32_t> tokens_;
 };
@@ -70,8 +70,8 @@ void TextFiles::options(OptionVisitor& visitor) {
 std::unique_ptr<Source> TextFiles::open(const SourceContext& context) const {
   int64_t length = sequence_length.value_or(0);
   if (length == 0) {
-    GALLEY_CHECK(context.input_shape.rank() == 1, "text: the model takes samples of shape ", context.input_shape,
-                 ", not [tokens]: set the source's sequence_length, or another model");
+    GALLEY_CHECK(context.input_shape.rank() == 1, "text: the model needs samples of shape ", context.input_shape,
+                 ", not [tokens]; set the source's sequence_length, or use another model");
     length = context.input_shape[0];
   }
   return std::make_unique<TextSource>(expand_paths(context.root, path), length, context.tokenizer ? *context.tokenizer : *byte_tokenizer());

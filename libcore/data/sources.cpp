@@ -1,4 +1,4 @@
-// The table of sources, their options, and what they share.
+// The table of sources, their options, and code that they share.
 #include "libcore/data/sources.h"
 
 #include <glob.h>
@@ -136,7 +136,7 @@ void check_labels(const Source& source, int64_t classes) {
   for (int64_t i = 0; i < source.size(); ++i) {
     const int64_t label = source.label(i);
     GALLEY_CHECK_INPUT(label >= 0 && label < classes, source.sample_name(i), ": label ", label, ", but the model has ", classes,
-                       " classes (0 .. ", classes - 1, "); set the model's num_classes, or mend the label");
+                       " classes (0 .. ", classes - 1, "); set the model's num_classes, or correct the label");
   }
 }
 
@@ -150,7 +150,7 @@ std::vector<std::string> expand_paths(const std::string& root, const std::vector
   std::vector<std::string> result;
   for (const std::string& path : paths) {
     const std::string full = below_root(root, path);
-    if (file_exists(full)) {  // also where the name itself holds a wildcard character
+    if (file_exists(full)) {  // checked first, because a file name may contain wildcard characters
       result.push_back(full);
       continue;
     }

@@ -1,5 +1,5 @@
 #pragma once
-// The option structs of the sources; see source.h. Every option is documented where it is listed (sources.cpp).
+// The option structs of the sources (see source.h). sources.cpp documents every option.
 
 #include <optional>
 
@@ -8,7 +8,7 @@
 
 namespace galley {
 
-/// A folder of class folders of images.
+/// A folder with one subfolder of images per class.
 struct ImageFolder : SourceOptionsOf<ImageFolder> {
   std::vector<std::string> path;
   std::vector<std::string> classes;
@@ -17,9 +17,10 @@ struct ImageFolder : SourceOptionsOf<ImageFolder> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// Where labels of a tar archive come from: the folder's name, a .cls member, or nowhere.
 enum class TarLabels { kFolder, kCls, kNone };
 
-/// Images in tar archives, read in place (.tar) or from memory (compressed ones); nothing is ever extracted.
+/// Images in tar archives. Plain archives are read in place, compressed ones from memory; nothing is extracted to disk.
 struct TarArchive : SourceOptionsOf<TarArchive> {
   std::vector<std::string> path;
   TarLabels labels = TarLabels::kFolder;
@@ -32,7 +33,7 @@ struct TarArchive : SourceOptionsOf<TarArchive> {
 
 enum class IdxSplit { kTrain, kTest };
 
-/// The MNIST family's files, gzipped or not.
+/// The four files of MNIST or Fashion-MNIST, gzipped or not.
 struct Idx : SourceOptionsOf<Idx> {
   std::string path;
   IdxSplit split = IdxSplit::kTrain;
@@ -44,6 +45,7 @@ struct Idx : SourceOptionsOf<Idx> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// Record format of the files, and for kCifar100Coarse the 20 superclasses as labels.
 enum class CifarVariant { kCifar10, kCifar100, kCifar100Coarse };
 
 /// The binary version of CIFAR-10 and CIFAR-100.
@@ -54,7 +56,7 @@ struct CifarBinary : SourceOptionsOf<CifarBinary> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
-/// Which columns of a csv file make which field: numbers from 0, ranges "1..13" (both ends included), or header names.
+/// Columns of each field of a csv file: numbers from 0, ranges "1..13" (both ends included), or header names.
 struct CsvColumns : OptionsOf<CsvColumns> {
   std::vector<std::string> label, dense, sparse, target;
   void options(OptionVisitor& visitor) override;
@@ -78,7 +80,7 @@ struct TensorFile : SourceOptionsOf<TensorFile> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
-/// Text files as windows of tokens; labels are the tokens that follow.
+/// Text files as windows of tokens; the label of each token is the next token.
 struct TextFiles : SourceOptionsOf<TextFiles> {
   std::vector<std::string> path;
   std::optional<int64_t> sequence_length;
@@ -86,9 +88,10 @@ struct TextFiles : SourceOptionsOf<TextFiles> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// Values of synthetic inputs: uniform floats, u8 pixels, or integers.
 enum class SyntheticKind { kFloat, kImage, kInteger };
 
-/// Random numbers of the model's input shape: a pure function of seed and index.
+/// Random numbers of the model's input shape, a pure function of seed and index.
 struct Synthetic : SourceOptionsOf<Synthetic> {
   int64_t samples = 1024;
   std::vector<int64_t> shape;
@@ -99,9 +102,10 @@ struct Synthetic : SourceOptionsOf<Synthetic> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// What happens to an image without a mask.
 enum class Unpaired { kFail, kSkip };
 
-/// Images with a mask of classes for each, in another folder under the same name.
+/// Images, and in another folder a class mask of the same name for each.
 struct MaskFolder : SourceOptionsOf<MaskFolder> {
   std::string images, masks;
   int64_t num_classes = 0;
@@ -113,9 +117,9 @@ struct MaskFolder : SourceOptionsOf<MaskFolder> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
-/// All image files below a folder, in order of their names. Hidden ones are left out.
+/// All image files below a folder, sorted by name. Hidden files are left out.
 std::vector<std::string> image_files(const std::string& folder);
-/// Whether a path is taken for an archive: .tar, .tar.gz, .tgz, .tar.xz, .tar.bz2, .tar.zst.
+/// Whether a path has the suffix of an archive: .tar, .tar.gz, .tgz, .tar.xz, .tar.bz2, .tar.zst.
 bool is_archive(std::string_view path);
 
 /// A source of tensors in memory: `input` [N,...] with `label` [N] and/or `target` [N,...]. `name` is for messages.

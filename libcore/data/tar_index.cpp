@@ -19,11 +19,11 @@ struct CloseReader {
   void operator()(archive* reader) const { archive_read_free(reader); }
 };
 
-/// The name without "./" in front, checked. Names are only keys, yet one that climbs out of its folder is a sign of an attack.
+/// Checks a member's name and strips leading "./". Names are only used as keys, but a name that leaves its folder suggests an attack.
 std::string safe_name(archive_entry* entry, const std::string& path) {
   const char* raw = archive_entry_pathname_utf8(entry);
   if (raw == nullptr) raw = archive_entry_pathname(entry);
-  GALLEY_CHECK_INPUT(raw != nullptr && *raw != '\0', path, ": a member without a readable name");
+  GALLEY_CHECK_INPUT(raw != nullptr && *raw != '\0', path, ": a member has no readable name");
   std::string name = raw;
   while (name.starts_with("./")) name.erase(0, 2);
   bool safe = !name.starts_with('/') && name.size() <= kMaxName;
@@ -31,7 +31,7 @@ std::string safe_name(archive_entry* entry, const std::string& path) {
   GALLEY_CHECK_INPUT(safe, path, ": unsafe member name '", name.substr(0, 80), "' (absolute, too long, or with control characters)");
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('/', begin), name.size());
-    GALLEY_CHECK_INPUT(name.compare(begin, end - begin, "..") != 0, path, ": unsafe member name '", name, "' (it holds '..')");
+    GALLEY_CHECK_INPUT(name.compare(begin, end - begin, "..") != 0, path, ": unsafe member name '", name, "' (it contains '..')");
     begin = end + 1;
   }
   return name;
@@ -52,12 +52,12 @@ std::vector<TarMember> index_tar(std::span<const std::byte> bytes, const std::st
   std::vector<TarMember> members;
   std::unordered_set<std::string> seen;
   const auto size = static_cast<int64_t>(bytes.size());
-  int64_t end = 0;  // of the last member
+  int64_t end = 0;  // end of the last member
   for (;;) {
     archive_entry* entry = nullptr;
     const int status = archive_read_next_header(reader.get(), &entry);
     if (status == ARCHIVE_EOF) break;
-    // A warning is about names in foreign character sets only; safe_name finds out whether the name can be read.
+    // libarchive warns only about names in unknown character sets. safe_name checks whether the name is readable.
     GALLEY_CHECK_INPUT(status == ARCHIVE_OK || status == ARCHIVE_WARN, path, ": damaged tar archive after ", members.size(),
                        " files: ", reason());
     std::string name = safe_name(entry, path);
@@ -66,13 +66,14 @@ std::vector<TarMember> index_tar(std::span<const std::byte> bytes, const std::st
     if (type == AE_IFDIR) continue;
     GALLEY_CHECK_INPUT(type == AE_IFREG && archive_entry_hardlink(entry) == nullptr, path, ": '", name,
                        "' is a link or a device; only regular files are read");
-    GALLEY_CHECK_INPUT(archive_entry_sparse_count(entry) == 0, path, ": '", name, "' is stored sparse; write the archive without --sparse");
-    GALLEY_CHECK_INPUT(seen.insert(name).second, path, ": the member '", name, "' stands twice");
+    GALLEY_CHECK_INPUT(archive_entry_sparse_count(entry) == 0, path, ": '", name,
+                       "' is stored as a sparse file; create the archive without --sparse");
+    GALLEY_CHECK_INPUT(seen.insert(name).second, path, ": the member '", name, "' occurs twice");
     TarMember member{.name = std::move(name), .size = archive_entry_size(entry)};
-    GALLEY_CHECK_INPUT(member.size >= 0 && member.size <= size, path, ": '", member.name, "' claims ", member.size,
-                       " bytes, the archive has ", size);
+    GALLEY_CHECK_INPUT(member.size >= 0 && member.size <= size, path, ": '", member.name, "' has ", member.size,
+                       " bytes according to its header, but the archive has only ", size);
     if (member.size > 0) {
-      // Reading from memory, libarchive hands out pointers into that memory: their distance is the offset.
+      // When libarchive reads from memory, it returns pointers into that memory, so the distance gives the offset.
       const void* data = nullptr;
       size_t available = 0;
       la_int64_t offset = 0;
@@ -80,10 +81,10 @@ std::vector<TarMember> index_tar(std::span<const std::byte> bytes, const std::st
                          "': ", reason());
       const auto* begin = static_cast<const std::byte*>(data);
       GALLEY_CHECK_INPUT(begin >= bytes.data() && begin < bytes.data() + size && offset == 0, path, ": '", member.name,
-                         "' is not stored in one piece");
+                         "' is not stored contiguously");
       member.offset = begin - bytes.data();
       GALLEY_CHECK_INPUT(static_cast<int64_t>(available) >= member.size && member.size <= size - member.offset, path, ": '", member.name,
-                         "' is truncated: ", member.size, " bytes at ", member.offset, ", the archive has ", size);
+                         "' is truncated: ", member.size, " bytes at ", member.offset, ", but the archive has ", size);
       end = (member.offset + member.size + kBlock - 1) / kBlock * kBlock;
     }
     members.push_back(std::move(member));

@@ -12,7 +12,7 @@
 namespace galley {
 namespace {
 
-/// A place in a text, counted in characters from 1, for messages.
+/// A position in a text for messages; line and column count characters from 1.
 struct TextPlace {
   int64_t line = 1, column = 1;
   void pass(uint32_t character) {
@@ -27,8 +27,8 @@ struct TextPlace {
 
 constexpr uint32_t kInvalid = 0xFFFFFFFF;
 
-/// The character that begins at `at`, which moves past it; kInvalid where the bytes are not UTF-8 (RFC 3629: no overlong forms, no
-/// surrogates, nothing above U+10FFFF).
+/// Decodes the character at `at` and moves `at` past it; kInvalid if the bytes are not UTF-8 (RFC 3629: no overlong forms, no surrogates,
+/// nothing above U+10FFFF).
 uint32_t next_character(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint32_t>(static_cast<unsigned char>(text[i])) : 0u; };
   const uint32_t first = byte(at);
@@ -72,7 +72,7 @@ std::string hex(uint32_t value, int digits) {
   return text;
 }
 
-/// "'a' (U+0061)"; control characters by their number alone.
+/// A character for messages: "'a' (U+0061)"; control characters only by number.
 std::string shown(uint32_t c) {
   const std::string code = "U+" + hex(c, c > 0xFFFF ? 6 : 4);
   return c < 0x20 || c == 0x7F ? code : cat("'", utf8(c), "' (", code, ")");
@@ -87,7 +87,7 @@ void each_character(std::string_view text, const std::string& name, const Take& 
     const uint32_t c = next_character(text, at);
     GALLEY_CHECK_INPUT(c != kInvalid, name, ":", place.line, ":", place.column, ": byte 0x",
                        hex(static_cast<unsigned char>(text[begin]), 2), " at ", begin,
-                       " is no UTF-8; convert the text, or read it by data.tokenizer: byte");
+                       " is not UTF-8; convert the text, or set data.tokenizer: byte");
     take(c, place);
     place.pass(c);
   }
@@ -110,8 +110,8 @@ class Characters : public Tokenizer {
     ids.reserve(ids.size() + text.size());
     each_character(text, name, [&](uint32_t c, const TextPlace& place) {
       const int32_t id = find(c);
-      GALLEY_CHECK_INPUT(id >= 0, name, ":", place.line, ":", place.column, ": character ", shown(c), " is none of the vocabulary's ",
-                         characters_.size(), "; name a text that has it in data.tokenizer.path, or take it out of this one");
+      GALLEY_CHECK_INPUT(id >= 0, name, ":", place.line, ":", place.column, ": character ", shown(c), " is not among the vocabulary's ",
+                         characters_.size(), " characters; add a text with it to data.tokenizer.path, or remove it from this text");
       ids.push_back(id);
     });
   }
@@ -150,7 +150,7 @@ class Bytes : public Tokenizer {
   std::string decode(std::span<const int64_t> ids) const override {
     std::string text;
     for (const int64_t id : ids) {
-      GALLEY_CHECK_INPUT(id >= 0 && id < size(), "token ", id, " is no byte");
+      GALLEY_CHECK_INPUT(id >= 0 && id < size(), "token ", id, " is not a byte (0 .. 255)");
       text += static_cast<char>(id);
     }
     return text;
@@ -174,10 +174,10 @@ void ByteTokenizer::options(OptionVisitor&) {}
 std::shared_ptr<const Tokenizer> CharTokenizer::make(const TokenizerContext& context) const {
   const std::vector<std::string> files = path.empty() ? context.training_files : expand_paths(context.root, path);
   GALLEY_CHECK(!files.empty(),
-               "the tokenizer char takes its vocabulary from the training text, but data.train is no text: set data.tokenizer.path");
+               "the tokenizer char takes its vocabulary from the training text, but data.train is not text; set data.tokenizer.path");
   std::set<uint32_t> characters;
   for (const std::string& file : files) each_character(read_file(file), file, [&](uint32_t c, const TextPlace&) { characters.insert(c); });
-  GALLEY_CHECK_INPUT(!characters.empty(), files.front(), ": the text is empty: it has no characters for a vocabulary");
+  GALLEY_CHECK_INPUT(!characters.empty(), files.front(), ": the text is empty, so the vocabulary has no characters");
   return std::make_shared<Characters>(characters);
 }
 std::shared_ptr<const Tokenizer> ByteTokenizer::make(const TokenizerContext&) const { return byte_tokenizer(); }
@@ -189,7 +189,7 @@ std::shared_ptr<const Tokenizer> byte_tokenizer() { return std::make_shared<Byte
 std::shared_ptr<const Tokenizer> char_tokenizer(std::string_view characters) {
   std::set<uint32_t> all;
   each_character(characters, "the vocabulary", [&](uint32_t c, const TextPlace& place) {
-    GALLEY_CHECK_INPUT(all.insert(c).second, "the vocabulary names ", shown(c), " twice, at character ", place.column);
+    GALLEY_CHECK_INPUT(all.insert(c).second, "the vocabulary contains ", shown(c), " twice, at character ", place.column);
   });
   GALLEY_CHECK_INPUT(!all.empty(), "the vocabulary is empty");
   return std::make_shared<Characters>(all);
@@ -198,7 +198,7 @@ std::shared_ptr<const Tokenizer> char_tokenizer(std::string_view characters) {
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view line) {
   if (line == "byte") return byte_tokenizer();
   GALLEY_CHECK_INPUT(line.starts_with("char "), "'", line.substr(0, 20),
-                     "' describes no tokenizer that this version knows: byte, or char and its characters");
+                     "' is not a known tokenizer; expected byte, or char and its characters");
   return char_tokenizer(line.substr(5));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// Transform: one item of a pipeline. Option structs that say what they do to the fields of a sample, and do it. Names, parameters and
-// defaults of image items are those of torchvision.transforms, numbers those of its tensor path. The table is data_transforms().
+// Transform: one item of a pipeline. Option structs that declare how they change the fields of a sample, and apply the change. Names,
+// parameters and defaults of image items are those of torchvision.transforms; numeric results are those of its tensor path.
+// data_transforms() lists the items.
 
 #include <memory>
 #include <string>
@@ -15,55 +16,59 @@
 
 namespace galley {
 
+/// Base of the option structs of all items.
 class Transform : public Options {
  public:
-  /// Throws Error (exit 3) where options contradict each other; called once, before the first sample.
+  /// Throws Error (exit 3) if options contradict each other. Called once, before the first sample.
   virtual void check() const {}
-  /// The fields of samples after this item. Throws Error (exit 3), naming the field, where the item cannot work on samples of `in`.
+  /// The fields of samples after this item. Throws Error (exit 3), naming the field, if the item cannot handle samples with fields `in`.
   virtual std::vector<FieldType> fields(std::vector<FieldType> in) const = 0;
-  /// Changes a sample of such fields. `random` belongs to this sample, epoch and item alone. Thread-safe.
+  /// Changes one sample. `random` is the stream of this sample, epoch and item. Thread-safe.
   virtual void apply_to_sample(Sample& sample, RandomStream& random) const = 0;
 };
 
-/// Pixels that an item takes; u8 becomes f32 (0..1) before an item that computes on floats.
+/// The dtype of pixels that an item needs. u8 is converted to f32 (0..1) before an item that computes on floats.
 enum class PixelsWanted { kAny, kU8, kFloat };
-/// What an item does to the places of pixels. Masks follow kMoves with the same random numbers; nothing can follow kDistorts.
+/// How an item moves pixels. Masks follow kMoves with the same random numbers; they cannot follow kDistorts.
 enum class Motion { kNone, kMoves, kDistorts };
 
-/// An item that changes one image of the sample. An item that moves the pixels of the sample's first image moves those of its masks too.
+/// An item that changes one image of the sample. If it moves the pixels of the sample's first image, it moves those of its masks too.
 class ImageTransform : public Transform {
  public:
+  /// The dtype of pixels that apply() needs.
   virtual PixelsWanted wants() const { return PixelsWanted::kAny; }
+  /// How apply() moves pixels.
   virtual Motion motion() const { return Motion::kNone; }
-  /// Changes the image. `random` belongs to this sample, epoch and item alone. Thread-safe.
+  /// Changes the image. `random` is the stream of this sample, epoch and item. Thread-safe.
   virtual void apply(Image& image, RandomStream& random) const = 0;
-  /// The same motion for a mask of the same size: no value is made up, and new pixels have Mask::kNoClass.
+  /// Moves a mask of the same size in the same way, without interpolation. New pixels are Mask::kNoClass.
   virtual void apply_to_mask(Image& mask, RandomStream& random) const { apply(mask, random); }
-  /// Sizes and dtype of the image after the item; kOpenSize where they are not known.
+  /// Sets shape and dtype of the image after the item; kOpenSize for unknown sizes.
   virtual void map_image(FieldType& image) const { static_cast<void>(image); }
-  /// Where the pixels lie after the item; `random` as apply() gets it. Every item that moves pixels (Motion::kMoves) overrides it.
+  /// Updates the grid as apply() moves pixels; `random` has the same state as in apply(). Items with Motion::kMoves must override it.
   virtual void map_grid(PixelGrid& grid, RandomStream& random) const;
 
   std::vector<FieldType> fields(std::vector<FieldType> in) const override;
   void apply_to_sample(Sample& sample, RandomStream& random) const override;
 
-  std::string field = "input";  ///< The sample's field that the item changes: an image, or a mask for items that move pixels.
+  std::string field = "input";  ///< Field that the item changes: an image, or a mask if the item moves pixels.
 
  protected:
-  /// What every item has; called at the end of options().
+  /// Declares the options that all items have. Called at the end of options().
   void item_options(OptionVisitor& visitor);
 
  private:
   void map_size(FieldType& mask) const;
 };
 
+/// Implements clone() for the option struct Self.
 template <class Self>
 class TransformOf : public ImageTransform {
  public:
   std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
 };
 
-/// Gives a field another name, so that it binds to the model's input or the task's target of that name.
+/// Renames a field, so that it binds to the model's input or the task's target of that name.
 struct Rename : Transform {
   std::string from, to;
   void options(OptionVisitor& visitor) override;
@@ -76,11 +81,13 @@ struct Rename : Transform {
 /// The items that a recipe's pipeline may name.
 ComponentKinds data_transforms();
 
+/// Value of pixels outside the image: `fill`, the edge pixel, or the image mirrored without (reflect) or with (symmetric) its edge.
 enum class PaddingMode { kConstant, kEdge, kReflect, kSymmetric };
 
+/// Resizes the image.
 struct Resize : TransformOf<Resize> {
-  std::vector<int64_t> size;  ///< [height, width], or one number: the smaller edge, aspect kept.
-  int64_t max_size = 0;       ///< With one number: the longer edge is at most this; 0 is no bound.
+  std::vector<int64_t> size;  ///< [height, width], or one number: the smaller edge, with the aspect ratio kept.
+  int64_t max_size = 0;       ///< Limit of the longer edge if `size` is one number; 0: no limit.
   Interpolation interpolation = Interpolation::kBilinear;
   bool antialias = true;
   ResizeBackend backend = ResizeBackend::kPillow;
@@ -91,10 +98,11 @@ struct Resize : TransformOf<Resize> {
   void apply_to_mask(Image& mask, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
-  /// [height, width] that an image of this size gets.
+  /// [height, width] after resizing an image of height x width pixels.
   std::pair<int64_t, int64_t> target(int64_t height, int64_t width) const;
 };
 
+/// Crops the middle of the image.
 struct CenterCrop : TransformOf<CenterCrop> {
   std::vector<int64_t> size;
   void options(OptionVisitor& visitor) override;
@@ -106,6 +114,7 @@ struct CenterCrop : TransformOf<CenterCrop> {
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
+/// Adds pixels at the borders.
 struct Pad : TransformOf<Pad> {
   std::vector<int64_t> padding;  ///< All sides; [left and right, top and bottom]; or [left, top, right, bottom].
   std::vector<double> fill{0};
@@ -119,6 +128,7 @@ struct Pad : TransformOf<Pad> {
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
+/// Crops a random part of fixed size, after optional padding.
 struct RandomCrop : TransformOf<RandomCrop> {
   std::vector<int64_t> size;
   std::vector<int64_t> padding;
@@ -134,12 +144,13 @@ struct RandomCrop : TransformOf<RandomCrop> {
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
 
  private:
-  /// An image of that size with its padding, in the image's coordinates.
+  /// An image of height x width pixels with its padding, in the image's coordinates.
   Region padded(int64_t height, int64_t width) const;
-  /// The part of the padded image that is taken, in the image's coordinates.
+  /// Draws the part of the padded image to keep, in the image's coordinates.
   Region draw(int64_t height, int64_t width, RandomStream& random) const;
 };
 
+/// Crops a random part of random area and aspect ratio, and resizes it.
 struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
   std::vector<int64_t> size;
   std::vector<double> scale{0.08, 1.0};
@@ -154,10 +165,11 @@ struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
   void apply_to_mask(Image& mask, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
-  /// The part of an image of that size that is taken.
+  /// Draws the part of an image of height x width pixels to keep.
   Region draw(int64_t height, int64_t width, RandomStream& random) const;
 };
 
+/// Mirrors the image left to right with probability p.
 struct RandomHorizontalFlip : TransformOf<RandomHorizontalFlip> {
   double p = 0.5;
   void options(OptionVisitor& visitor) override;
@@ -166,6 +178,7 @@ struct RandomHorizontalFlip : TransformOf<RandomHorizontalFlip> {
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
+/// Mirrors the image top to bottom with probability p.
 struct RandomVerticalFlip : TransformOf<RandomVerticalFlip> {
   double p = 0.5;
   void options(OptionVisitor& visitor) override;
@@ -174,19 +187,21 @@ struct RandomVerticalFlip : TransformOf<RandomVerticalFlip> {
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
+/// (x - mean) / std for pixels in 0..1.
 struct Normalize : TransformOf<Normalize> {
-  std::vector<double> mean, std;  ///< One for each channel, or one for all; of pixels in 0..1.
+  std::vector<double> mean, std;  ///< One value per channel, or one for all.
   void options(OptionVisitor& visitor) override;
   void check() const override;
   PixelsWanted wants() const override { return PixelsWanted::kFloat; }
   void apply(Image& image, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
-  /// The same for every value that a u8 pixel may have: [channels][256]. `scale`: pixels are divided by 255 first.
+  /// The results for all 256 values of a u8 pixel, [channels][256]. If `scale`, pixels are divided by 255 first.
   std::vector<float> table(int64_t channels, bool scale) const;
 };
 
 enum class PixelType { kF32, kU8 };
 
+/// Converts the dtype of pixels; `scale` also converts between 0..255 and 0..1.
 struct ToDtype : TransformOf<ToDtype> {
   PixelType dtype = PixelType::kF32;
   bool scale = true;
@@ -195,13 +210,15 @@ struct ToDtype : TransformOf<ToDtype> {
   void map_image(FieldType& image) const override;
 };
 
+/// Changes brightness, contrast, saturation and hue by random factors, in random order.
 struct ColorJitter : TransformOf<ColorJitter> {
-  std::vector<double> brightness{0}, contrast{0}, saturation{0}, hue{0};  ///< x: 1 - x .. 1 + x (hue -x .. x), or [low, high].
+  std::vector<double> brightness{0}, contrast{0}, saturation{0}, hue{0};  ///< x: range 1 - x .. 1 + x (hue: -x .. x); or [low, high].
   void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
 };
 
+/// Replaces the colours by their luma, in 1 or 3 equal channels.
 struct Grayscale : TransformOf<Grayscale> {
   int64_t num_output_channels = 1;
   void options(OptionVisitor& visitor) override;
@@ -210,11 +227,12 @@ struct Grayscale : TransformOf<Grayscale> {
   void map_image(FieldType& image) const override;
 };
 
+/// Overwrites a random rectangle with probability p.
 struct RandomErasing : TransformOf<RandomErasing> {
   double p = 0.5;
   std::vector<double> scale{0.02, 0.33};
   std::vector<double> ratio{0.3, 3.3};
-  std::vector<std::string> value{"0"};  ///< A number, one for each channel, or "random" (normal).
+  std::vector<std::string> value{"0"};  ///< A number, one number per channel, or "random" (normal distribution).
   void options(OptionVisitor& visitor) override;
   void check() const override;
   PixelsWanted wants() const override { return PixelsWanted::kFloat; }
@@ -223,6 +241,7 @@ struct RandomErasing : TransformOf<RandomErasing> {
 
 enum class AutoAugmentPolicy { kImagenet, kCifar10, kSvhn };
 
+/// Applies a random sub-policy of AutoAugment (Cubuk et al., 2018).
 struct AutoAugment : TransformOf<AutoAugment> {
   AutoAugmentPolicy policy = AutoAugmentPolicy::kImagenet;
   Interpolation interpolation = Interpolation::kNearest;
@@ -234,7 +253,7 @@ struct AutoAugment : TransformOf<AutoAugment> {
   void apply(Image& image, RandomStream& random) const override;
 };
 
-/// The steps that random items are made of, with the chosen values given. u8 or f32 unless said otherwise.
+/// The operations that random items apply, with explicit parameters. They take u8 and f32 images unless stated otherwise.
 Image pad_image(const Image& image, const Pad& options);
 void flip_horizontal(Image& image);
 void flip_vertical(Image& image);
@@ -249,17 +268,18 @@ void solarize(Image& image, double threshold);  ///< u8
 void autocontrast(Image& image);                ///< u8
 void equalize(Image& image);                    ///< u8
 void invert(Image& image);                      ///< u8
-/// One named operation of AutoAugment: "ShearX", "Rotate", ... with its magnitude, sign included.
+/// Applies one operation of AutoAugment ("ShearX", "Rotate", ...). `magnitude` includes the sign.
 void apply_augmentation(Image& image, std::string_view operation, double magnitude, Interpolation interpolation,
                         const std::vector<double>& fill);
-/// The sub-policies of a policy, as (operation, probability, magnitude index or -1), two a sub-policy.
+/// One operation of a sub-policy. `magnitude` is an index 0 .. 9, or -1 for operations without magnitude.
 struct AugmentationStep {
   std::string_view operation;
   double probability;
   int magnitude;
 };
+/// The 25 sub-policies of a policy, two operations each.
 std::span<const std::array<AugmentationStep, 2>> auto_augment_policy(AutoAugmentPolicy policy);
-/// The magnitude that an index of 0..9 stands for, without sign, and whether a random sign applies.
+/// The magnitude of an index 0 .. 9 for an image of height x width pixels, without sign. Sets `is_signed` if a random sign applies.
 double augmentation_magnitude(std::string_view operation, int index, int64_t height, int64_t width, bool& is_signed);
 
 }  // namespace galley

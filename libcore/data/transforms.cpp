@@ -21,10 +21,11 @@ constexpr OptionInfo kSize{.name = "size",
                            .required = true,
                            .main = true};
 constexpr OptionInfo kInterpolation{.name = "interpolation", .doc = "How pixels are found between pixels"};
-constexpr OptionInfo kBackend{.name = "backend",
-                              .doc =
-                                  "Whose bicubic filter at sharp edges: pillow (8 bits between its passes, as transforms.v2), or tensor "
-                                  "(floats, as torchvision's first transforms of tensors)"};
+constexpr OptionInfo kBackend{
+    .name = "backend",
+    .doc =
+        "Arithmetic of bicubic filters at sharp edges: pillow (8 bits between the passes, as transforms.v2), or tensor "
+        "(floats, as torchvision's first tensor transforms)"};
 constexpr OptionInfo kAntialias{.name = "antialias", .doc = "Widen the filter when reducing (bilinear and bicubic), as Pillow"};
 constexpr OptionInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
 constexpr OptionInfo kFill{.name = "fill", .doc = "Value of new pixels, one for all or one a channel, in the image's own units"};
@@ -43,27 +44,27 @@ void check_list(std::string_view item, std::string_view key, size_t size, std::i
     if (size == count) return;
     text += (text.empty() ? "" : " or ") + std::to_string(count);
   }
-  fail(ErrorCode::kRecipe, "[", item, "] `", key, "` has ", size, " values; wanted ", text);
+  fail(ErrorCode::kRecipe, "[", item, "] `", key, "` has ", size, " values; expected ", text);
 }
 
 void check_range(std::string_view item, std::string_view key, const std::vector<double>& range, double low) {
   check_list(item, key, range.size(), {2});
   GALLEY_CHECK(range[0] >= low && range[0] <= range[1] && std::isfinite(range[1]), "[", item, "] `", key, "` is [", range[0], ", ",
-               range[1], "]; wanted two rising numbers of at least ", low);
+               range[1], "]; expected two increasing numbers of at least ", low);
 }
 
 void check_jitter(std::string_view key, const std::vector<double>& value, double low, double high) {
   check_list("color_jitter", key, value.size(), {1, 2});
   if (value.size() == 1) {
-    GALLEY_CHECK(value[0] >= 0 && value[0] <= high, "[color_jitter] `", key, "` is ", value[0], "; a single number is at least 0",
+    GALLEY_CHECK(value[0] >= 0 && value[0] <= high, "[color_jitter] `", key, "` is ", value[0], "; a single number must be at least 0",
                  key == "hue" ? " and at most 0.5" : "");
   } else {
     GALLEY_CHECK(low <= value[0] && value[0] <= value[1] && value[1] <= high, "[color_jitter] `", key, "` is [", value[0], ", ", value[1],
-                 "]; wanted two rising numbers in ", low, " .. ", high);
+                 "]; expected two increasing numbers in ", low, " .. ", high);
   }
 }
 
-/// The image that masks, boxes and keypoints belong to.
+/// The image that masks, boxes and keypoints refer to.
 const FieldType* first_image(std::span<const FieldType> fields) {
   const auto found = std::find_if(fields.begin(), fields.end(), [](const FieldType& type) { return type.kind == FieldKind::kImage; });
   return found == fields.end() ? nullptr : &*found;
@@ -99,33 +100,33 @@ std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
   FieldType* changed = find_field(in, field);
   GALLEY_CHECK(changed != nullptr, "the samples have no field '", field, "'; they have ", field_names(in));
   if (changed->kind == FieldKind::kMask) {
-    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", field, "' is a mask of classes, and the item changes colours");
+    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", field, "' is a mask of classes, but the item changes colours");
     map_size(*changed);
     return in;
   }
-  GALLEY_CHECK(changed->kind == FieldKind::kImage, "wants an image; the field '", field, "' holds ", field_kind_name(changed->kind), ": ",
-               *changed, field == "input" ? ". Samples that are arrays take an empty pipeline" : "");
-  GALLEY_CHECK(wants() != PixelsWanted::kU8 || changed->dtype == DType::kU8, "works on u8 pixels, and those of '", field, "' are ",
-               changed->dtype, "; put it before the items that make floats (normalize, to_dtype)");
+  GALLEY_CHECK(changed->kind == FieldKind::kImage, "needs an image; the field '", field, "' holds ", field_kind_name(changed->kind), ": ",
+               *changed, field == "input" ? "; samples that are arrays need an empty pipeline" : "");
+  GALLEY_CHECK(wants() != PixelsWanted::kU8 || changed->dtype == DType::kU8, "needs u8 pixels, but '", field, "' has ", changed->dtype,
+               "; put it before the items that convert to floats (normalize, to_dtype)");
   if (wants() == PixelsWanted::kFloat) changed->dtype = DType::kF32;
   map_image(*changed);
   if (motion() == Motion::kNone || changed != first_image(in)) return in;
   for (FieldType& other : in) {
     const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints;
     if (!places) continue;
-    GALLEY_CHECK(other.kind == FieldKind::kMask && motion() == Motion::kMoves, "moves the pixels of '", field, "', and the ",
-                 field_kind_name(other.kind), " of the field '", other.name, "' cannot follow",
-                 other.kind == FieldKind::kMask ? "" : " yet", "; leave the item out");
+    GALLEY_CHECK(other.kind == FieldKind::kMask && motion() == Motion::kMoves, "moves the pixels of '", field, "', but cannot move the ",
+                 field_kind_name(other.kind), " of the field '", other.name, "'", other.kind == FieldKind::kMask ? "" : " yet",
+                 "; remove the item");
     map_size(other);
   }
   return in;
 }
 
 void ImageTransform::map_grid(PixelGrid&, RandomStream&) const {
-  GALLEY_ASSERT(motion() == Motion::kNone, "an item that moves pixels says where to");
+  GALLEY_ASSERT(motion() == Motion::kNone, "items that move pixels must override map_grid");
 }
 
-/// The sizes of a mask, changed as an image's.
+/// Changes the size of a mask as that of the image.
 void ImageTransform::map_size(FieldType& mask) const {
   FieldType image{.name = mask.name, .kind = FieldKind::kImage, .dtype = DType::kU8, .sample = {1, mask.sample[0], mask.sample[1]}};
   map_image(image);
@@ -141,21 +142,21 @@ void ImageTransform::apply_to_sample(Sample& sample, RandomStream& random) const
   }
   Image& image = std::get<Image>(*value);
   if (motion() == Motion::kMoves) {
-    // The first image is the one that masks belong to.
+    // Masks belong to the first image of a sample.
     const auto first = std::find_if(sample.fields().begin(), sample.fields().end(),
                                     [](const auto& item) { return std::holds_alternative<Image>(item.second); });
     for (auto& [name, other] : sample.fields()) {
       Mask* mask = &first->second == value ? std::get_if<Mask>(&other) : nullptr;
       if (mask == nullptr) continue;
       GALLEY_CHECK_INPUT(mask->classes.height() == image.height() && mask->classes.width() == image.width(), "the mask '", name, "' has ",
-                         mask->classes.height(), " x ", mask->classes.width(), " pixels, its image '", field, "' ", image.height(), " x ",
-                         image.width());
+                         mask->classes.height(), " x ", mask->classes.width(), " pixels, but its image '", field, "' ", image.height(),
+                         " x ", image.width());
       RandomStream same = random;
       apply_to_mask(mask->classes, same);
     }
   }
   if (wants() == PixelsWanted::kFloat && image.dtype() == DType::kU8) image = image.to(DType::kF32, true);
-  GALLEY_CHECK(wants() != PixelsWanted::kU8 || image.dtype() == DType::kU8, "works on u8 pixels; the image is ", image.str());
+  GALLEY_CHECK(wants() != PixelsWanted::kU8 || image.dtype() == DType::kU8, "needs u8 pixels; the image is ", image.str());
   apply(image, random);
 }
 
@@ -205,7 +206,7 @@ void Resize::options(OptionVisitor& visitor) {
 void Resize::check() const {
   check_list("resize", "size", size.size(), {1, 2});
   GALLEY_CHECK(max_size == 0 || (size.size() == 1 && max_size > size[0]), "[resize] `max_size` ", max_size,
-               " wants `size` to be one smaller number");
+               " needs `size` to be one number below it");
 }
 
 void CenterCrop::options(OptionVisitor& visitor) {
@@ -275,8 +276,10 @@ void Normalize::options(OptionVisitor& visitor) {
 }
 
 void Normalize::check() const {
-  GALLEY_CHECK(!mean.empty() && mean.size() == std.size(), "[normalize] `mean` has ", mean.size(), " values, `std` has ", std.size());
-  for (const double value : std) GALLEY_CHECK(static_cast<float>(value) != 0.0f && std::isfinite(value), "[normalize] `std` holds ", value);
+  GALLEY_CHECK(!mean.empty() && mean.size() == std.size(), "[normalize] `mean` has ", mean.size(), " values, but `std` has ", std.size());
+  for (const double value : std)
+    GALLEY_CHECK(static_cast<float>(value) != 0.0f && std::isfinite(value), "[normalize] `std` must be finite and not 0, but contains ",
+                 value);
 }
 
 void Normalize::map_image(FieldType& image) const {
@@ -318,7 +321,7 @@ void Grayscale::options(OptionVisitor& visitor) {
 void Grayscale::map_image(FieldType& image) const { image.sample[0] = num_output_channels; }
 void Grayscale::check() const {
   GALLEY_CHECK(num_output_channels == 1 || num_output_channels == 3, "[grayscale] `num_output_channels` is ", num_output_channels,
-               "; wanted 1 or 3");
+               "; it must be 1 or 3");
 }
 
 void RandomErasing::options(OptionVisitor& visitor) {
@@ -337,12 +340,13 @@ void RandomErasing::check() const {
     char* end = nullptr;
     const double number = std::strtod(text.c_str(), &end);
     const bool good = !text.empty() && *end == '\0' && std::isfinite(number);
-    GALLEY_CHECK(good || (text == "random" && value.size() == 1), "[random_erasing] `value` holds '", text, "'; wanted numbers, or random");
+    GALLEY_CHECK(good || (text == "random" && value.size() == 1), "[random_erasing] `value` contains '", text,
+                 "'; expected numbers, or random");
   }
 }
 
 void AutoAugment::options(OptionVisitor& visitor) {
-  visitor.choice({.name = "policy", .doc = "The data set it was learnt on", .main = true}, policy, kPolicyNames);
+  visitor.choice({.name = "policy", .doc = "The data set that the policy was learned on", .main = true}, policy, kPolicyNames);
   visitor.choice({.name = "interpolation", .doc = "nearest or bilinear"}, interpolation, kInterpolationNames);
   visitor.option({.name = "fill", .doc = "Value of new pixels (0..255), one for all or one a channel; default black"}, fill);
   item_options(visitor);
@@ -350,7 +354,7 @@ void AutoAugment::options(OptionVisitor& visitor) {
 
 void AutoAugment::check() const {
   GALLEY_CHECK(interpolation == Interpolation::kNearest || interpolation == Interpolation::kBilinear,
-               "[auto_augment] `interpolation` is nearest or bilinear");
+               "[auto_augment] `interpolation` must be nearest or bilinear");
   check_list("auto_augment", "fill", fill.size(), {0, 1, 3});
 }
 

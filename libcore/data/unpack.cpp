@@ -18,7 +18,7 @@ namespace {
 void check_budget(size_t bytes, int64_t budget, const std::string& path) {
   if (static_cast<int64_t>(bytes) > budget)
     fail(ErrorCode::kInput, path, ": more than ", budget, " bytes when unpacked, which is the limit; unpack it on disk first",
-         " (a plain .tar is read in place), or raise the limit where the source has one (`memory`)");
+         " (a plain .tar is read in place), or raise the source's limit (`memory`) if it has one");
 }
 
 struct CloseArchive {
@@ -49,13 +49,14 @@ std::vector<std::byte> read_gzip(const std::string& path, int64_t budget) {
   size_t fed = 0;
   std::vector<std::byte> result;
   constexpr size_t kStep = size_t{1} << 20;
-  // The last four bytes tell the length (of a single member below 4 GiB). It is only a hint: deflate cannot grow more than 1032 times.
+  // The last four bytes hold the length (of a file with a single member below 4 GiB). It is only a hint for the buffer size. Deflate
+  // expands data at most 1032 times.
   uint32_t hint = 0;
   if (packed.size() >= 4) std::memcpy(&hint, packed.data() + packed.size() - 4, 4);
   result.reserve(static_cast<size_t>(std::min({static_cast<int64_t>(hint), static_cast<int64_t>(packed.size()) * 1032, budget})) + kStep);
   for (;;) {
     if (stream.avail_in == 0) {
-      // zlib counts its input in 32 bits.
+      // avail_in has 32 bits.
       const size_t part = std::min(packed.size() - fed, size_t{1} << 30);
       stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data())) + fed;
       stream.avail_in = static_cast<uInt>(part);

@@ -391,7 +391,7 @@ std::string image_recipe(const std::string& folder, const std::vector<std::strin
 
 TEST(Images, ThatAreTruncatedEndTheRunWithExit4) {
   for (const auto& [name, message] :
-       {std::pair<std::string, std::string>{"train/cat/1.jpg", "Premature end of JPEG file"}, {"train/dog/2.png", "without its end"}}) {
+       {std::pair<std::string, std::string>{"train/cat/1.jpg", "Premature end of JPEG file"}, {"train/dog/2.png", "without end chunk"}}) {
     const std::string folder = scratch_folder();
     const Outcome outcome = run("galley-train", {image_recipe(folder, {name}), "-o", folder + "/run", "-q"});
     EXPECT_EQ(outcome.code, 4) << outcome.err;
@@ -469,8 +469,8 @@ TEST(Images, ThatAreIrregularAreReadAsIfTheyWereCorrectAndCounted) {
   EXPECT_EQ(Json::parse(trained.out)["irregular"], 4);  // two in each of two epochs
   EXPECT_EQ(Json::parse(trained.out)["skipped"], 0);
   EXPECT_EQ(tensor_bytes(folder + "/run/weights.safetensors"), tensor_bytes(folder + "/intact/weights.safetensors"));
-  expect_all(trained.err, {"train/cat/1.jpg: irregular JPEG, read in full: no end marker",
-                           "train/dog/2.jpg: irregular JPEG, read in full: extraneous bytes"});
+  expect_all(trained.err, {"train/cat/1.jpg: JPEG deviates from the format but was read in full: no end marker",
+                           "train/dog/2.jpg: JPEG deviates from the format but was read in full: extraneous bytes"});
   // Continued in the middle: the same count.
   std::vector<std::string> half = command("halves");
   half.push_back("duration=1 epoch");
@@ -489,7 +489,7 @@ TEST(Images, ThatAreIrregularAreReadAsIfTheyWereCorrectAndCounted) {
     if (!json.contains("note")) continue;
     ++notes;
     EXPECT_EQ(json["file"], folder + "/val/dog/0.jpg");
-    EXPECT_EQ(json["note"], folder + "/val/dog/0.jpg: irregular JPEG, read in full: no end marker");
+    EXPECT_EQ(json["note"], folder + "/val/dog/0.jpg: JPEG deviates from the format but was read in full: no end marker");
   }
   EXPECT_EQ(notes, 1);
 }

@@ -90,7 +90,7 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   write_text(folder + "/other.txt", "aAbB\naAxX");
   const Outcome unknown = run("galley-evaluate", {folder + "/run", "data.train.source.path=" + folder + "/other.txt", "-q"});
   EXPECT_EQ(unknown.code, 4) << unknown.err;
-  EXPECT_NE(unknown.err.find("other.txt:1:5: character U+000A is none of the vocabulary's 8"), std::string::npos) << unknown.err;
+  EXPECT_NE(unknown.err.find("other.txt:1:5: character U+000A is not among the vocabulary's 8"), std::string::npos) << unknown.err;
 }
 
 TEST(Language, WhatIsWrongHasOneClearError) {

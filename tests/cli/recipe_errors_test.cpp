@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "data:\n  train:\n    source: {type: synthetic, samples: 24, shape: [1, 28, 28], values: integer}\n",
                     "",
                     kSgd,
-                    {"late.yaml:5:13: error: ", "[synthetic] values: integer wants `high`"},
+                    {"late.yaml:5:13: error: ", "[synthetic] values: integer needs `high`"},
                     false}),
     [](const auto& info) { return info.param.name; });
 

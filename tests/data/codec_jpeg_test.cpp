@@ -126,7 +126,7 @@ TEST(Jpeg, OnlyTheEndMarkerMayBeMissing) {
       ASSERT_EQ(cut.refused, "") << "the first " << size << " of " << file.size() << " bytes";
       EXPECT_TRUE(same_pixels(cut.image, intact));
       EXPECT_EQ(cut.irregularity.kind, "no end marker");
-      EXPECT_EQ(cut.irregularity.message, "x.jpg: irregular JPEG, read in full: no end marker");
+      EXPECT_EQ(cut.irregularity.message, "x.jpg: JPEG deviates from the format but was read in full: no end marker");
     }
   }
 }
@@ -148,7 +148,7 @@ TEST(Jpeg, ExtraneousBytesBeforeAnyMarkerAreSkipped) {
         // The bit reader fills 64 bits: fewer bytes than that, after a scan's data, go unnoticed.
         if (count < 8 && place > first_scan && result.irregularity.kind.empty()) continue;
         EXPECT_EQ(result.irregularity.kind, "extraneous bytes");
-        EXPECT_EQ(result.irregularity.message, "x.jpg: irregular JPEG, read in full: extraneous bytes");
+        EXPECT_EQ(result.irregularity.message, "x.jpg: JPEG deviates from the format but was read in full: extraneous bytes");
       }
     }
     // Several places, and no end marker either; bytes after the end marker are another file's.

@@ -234,7 +234,7 @@ TEST(Pipeline, WrongPlacesAreErrors) {
               {"pipeline.1: ", "item 1: auto_augment", "u8 pixels", "f32"});
   expect_says(error_of({component("random_horizontal_flip", RandomHorizontalFlip())}, table),
               {"pipeline.0: ", "random_horizontal_flip wants an image", "values `input` f32 [4]", "empty pipeline"});
-  expect_says(error_of({component("normalize", normalize)}, table), {"normalize wants an image"});
+  expect_says(error_of({component("normalize", normalize)}, table), {"normalize needs an image"});
   normalize.mean = normalize.std = {0.5, 0.5};
   expect_says(error_of({component("normalize", normalize)}, image), {"2 values of `mean`", "3 channels"});
   RandomHorizontalFlip other;
@@ -522,7 +522,7 @@ TEST(BatchTransforms, RefuseFieldsThatCannotFollow) {
         Cutmix().fields({input, label, boxes}, 10);
       ADD_FAILURE() << type << " takes boxes";
     } catch (const Error& error) {
-      for (const char* word : {type, "boxes of the field 'boxes' cannot follow"})
+      for (const char* word : {type, "cannot mix the boxes of the field 'boxes'"})
         EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
     }
   }

@@ -591,11 +591,11 @@ TEST(Masks, ItemsThatCannotMoveAFieldRefuseIt) {
   Resize resize;
   resize.size = {8};
   expect_says(error_of(item("resize", resize), {image_field(3), boxes}),
-              {"item 0: resize", "boxes of the field 'boxes' cannot follow yet"});
+              {"item 0: resize", "cannot move the boxes of the field 'boxes' yet"});
   expect_says(error_of(item("random_horizontal_flip", RandomHorizontalFlip()), {image_field(3), points}),
               {"keypoints of the field 'points'"});
   expect_says(error_of(item("auto_augment", AutoAugment()), {image_field(3), mask_field()}),
-              {"auto_augment", "mask of the field 'label' cannot follow"});
+              {"auto_augment", "cannot move the mask of the field 'label'"});
   EXPECT_EQ(error_of(item("color_jitter", ColorJitter()), {image_field(3), boxes, mask_field()}), "");
   ColorJitter on_mask;
   on_mask.field = "label";
