@@ -15,7 +15,7 @@
 namespace galley {
 namespace {
 
-/// Restores the phase of a graph.
+/// Sets the phase of a graph and restores it at the end of the scope.
 class PhaseScope {
  public:
   PhaseScope(Graph& graph, Phase phase) : graph_(graph), saved_(graph.phase()) { graph.set_phase(phase); }
@@ -28,7 +28,7 @@ class PhaseScope {
   Phase saved_;
 };
 
-/// PyTorch's default for biases.
+/// The rule, or PyTorch's default for biases.
 Init bias_init(const std::optional<Init>& rule, const Shape& weight) {
   return rule ? *rule : Init::uniform(1.0 / std::sqrt(static_cast<double>(fan_of(weight, Init::Fan::kIn))));
 }
@@ -74,10 +74,10 @@ Value Builder::buffer(std::string_view leaf, TensorType type, const Init& init, 
 
 Value Builder::conv2d(std::string_view name, Value x, const Conv2dOptions& options) {
   const PathScope module = scope(name);
-  GALLEY_CHECK(x.shape().rank() == 4, "[conv2d] input wants 4 dimensions [N,C,H,W], has ", x.type(), ", at ", graph_.path());
+  GALLEY_CHECK(x.shape().rank() == 4, "[conv2d] needs an input with 4 dimensions [N,C,H,W], not ", x.type(), ", at ", graph_.path());
   const int64_t groups = options.groups;
   GALLEY_CHECK(options.out_channels >= 1 && groups >= 1 && x.channels() % groups == 0 && options.out_channels % groups == 0,
-               "[conv2d] groups=", groups, " must divide the channels of input and output: input ", x.type(), ", out_channels ",
+               "[conv2d] groups=", groups, " must divide the channels of input and output; the input is ", x.type(), ", out_channels ",
                options.out_channels, ", at ", graph_.path());
   const Shape shape{options.out_channels, x.channels() / groups, options.kernel_size.h, options.kernel_size.w};
   const Value weight = parameter("weight", shape, init_.conv_weight, "conv2d");
@@ -92,7 +92,7 @@ Value Builder::conv2d(std::string_view name, Value x, const Conv2dOptions& optio
 
 Value Builder::linear(std::string_view name, Value x, const LinearOptions& options) {
   const PathScope module = scope(name);
-  GALLEY_CHECK(x.shape().rank() >= 1, "[linear] input wants 1 dimension at least, has ", x.type(), ", at ", graph_.path());
+  GALLEY_CHECK(x.shape().rank() >= 1, "[linear] needs an input with at least 1 dimension, not ", x.type(), ", at ", graph_.path());
   const Shape shape{options.out_features, x.shape()[-1]};
   const Value weight = parameter("weight", shape, init_.linear_weight, "linear");
   const Value bias = options.bias ? parameter("bias", {options.out_features}, bias_init(init_.linear_bias, shape), "linear") : Value();
@@ -101,7 +101,7 @@ Value Builder::linear(std::string_view name, Value x, const LinearOptions& optio
 
 Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions& options) {
   const PathScope module = scope(name);
-  GALLEY_CHECK(x.shape().rank() >= 2, "[batch_norm] input wants dimensions [N,C,...], has ", x.type(), ", at ", graph_.path());
+  GALLEY_CHECK(x.shape().rank() >= 2, "[batch_norm] needs an input [N,C,...], not ", x.type(), ", at ", graph_.path());
   const int64_t channels = x.channels();
   const TensorType statistics{.dtype = options_.dtype, .shape = {channels}};
   const Value weight = options.affine ? parameter("weight", {channels}, options.weight_init, "batch_norm") : Value();
@@ -116,10 +116,10 @@ Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions
     attrs.eps = options.eps;
     return emit("batch_norm_inference", {x, weight, bias, running_mean, running_var}, attrs);
   }
-  // As PyTorch: the variance of one value is no statistic.
+  // As PyTorch: a single value per channel has no variance.
   const int64_t count = channels == 0 ? 0 : x.shape().elements() / channels;
-  GALLEY_CHECK(count > 1, "[batch_norm] training wants more than one value a channel, input is ", x.type(), ", at ", graph_.path(),
-               "; take a larger batch or image");
+  GALLEY_CHECK(count > 1, "[batch_norm] training needs more than one value per channel, but the input is ", x.type(), ", at ",
+               graph_.path(), "; use a larger batch or image");
   BatchNormAttrs attrs;
   attrs.eps = options.eps;
   const std::array<Value, 3> inputs{x, weight, bias};
@@ -135,7 +135,7 @@ Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions
 Value Builder::layer_norm(std::string_view name, Value x, const LayerNormOptions& options) {
   const PathScope module = scope(name);
   const int rank = x.shape().rank();
-  GALLEY_CHECK(options.dims >= 1 && options.dims <= rank, "[layer_norm] dims=", options.dims, ", input is ", x.type(), ", at ",
+  GALLEY_CHECK(options.dims >= 1 && options.dims <= rank, "[layer_norm] dims=", options.dims, ", but the input is ", x.type(), ", at ",
                graph_.path());
   Shape shape;
   for (int axis = rank - static_cast<int>(options.dims); axis < rank; ++axis) shape.push_back(x.shape()[axis]);
@@ -149,7 +149,7 @@ Value Builder::layer_norm(std::string_view name, Value x, const LayerNormOptions
 
 Value Builder::group_norm(std::string_view name, Value x, const GroupNormOptions& options) {
   const PathScope module = scope(name);
-  GALLEY_CHECK(x.shape().rank() >= 2, "[group_norm] input wants dimensions [N,C,...], has ", x.type(), ", at ", graph_.path());
+  GALLEY_CHECK(x.shape().rank() >= 2, "[group_norm] needs an input [N,C,...], not ", x.type(), ", at ", graph_.path());
   const Value weight = options.affine ? parameter("weight", {x.channels()}, Init::ones(), "group_norm") : Value();
   const Value bias = options.affine ? parameter("bias", {x.channels()}, Init::zeros(), "group_norm") : Value();
   GroupNormAttrs attrs;
@@ -196,8 +196,8 @@ Value Builder::stochastic_depth(std::string_view name, Value x, double p) {
   return galley::stochastic_depth(x, rng(), attrs);
 }
 
-/// A number for each random node, from its path and its turn among the random nodes of that path: adding a layer elsewhere
-/// leaves the masks of the others as they were.
+/// The index of a random node's stream, derived from its path and its position among the random nodes of that path. Adding a layer
+/// elsewhere therefore does not change the masks of existing layers.
 int64_t Builder::random_stream() {
   const int turn = random_uses_[graph_.path()]++;
   return static_cast<int64_t>(stream_key(static_cast<uint64_t>(turn), graph_.path()) >> 1);

@@ -1,6 +1,6 @@
 #pragma once
-// Builder: how model code captures layers that own parameters. Written once, a model serves training, inference, every back
-// end and any precision. Functions without parameters (relu, add, max_pool2d) are the free capture functions of ops/.
+// Builder: captures layers that own parameters. Model code is written once and serves training, inference, every back end and any
+// precision. Functions without parameters (relu, add, max_pool2d) are the free capture functions of ops/.
 
 #include <cstdint>
 #include <functional>
@@ -16,17 +16,19 @@
 
 namespace galley {
 
+/// Whether dropout, batch statistics and auxiliary classifiers are active.
 enum class Mode { kTraining, kEvaluation };
 
-/// Rows and columns: one number for both, or two.
+/// Rows and columns: two numbers, or one number for both.
 struct Size2 {
   int64_t h = 1;
   int64_t w = 1;
-  Size2(int64_t both) : h(both), w(both) {}  // NOLINT: `.stride = 2` is how models are written
+  Size2(int64_t both) : h(both), w(both) {}  // NOLINT: implicit, so that models can write `.stride = 2`
   Size2(int64_t rows, int64_t columns) : h(rows), w(columns) {}
   std::vector<int64_t> list() const { return h == w ? std::vector<int64_t>{h} : std::vector<int64_t>{h, w}; }
 };
 
+/// Options of the layers below, named as in PyTorch.
 struct Conv2dOptions {
   int64_t out_channels;
   Size2 kernel_size = 1;
@@ -42,13 +44,13 @@ struct LinearOptions {
 };
 struct BatchNormOptions {
   double eps = 1e-5;
-  double momentum = 0.1;  // weight of the batch's statistics in the running ones
+  double momentum = 0.1;  // weight of the batch's statistics in the running statistics
   bool affine = true;
   Init weight_init = Init::ones();
   Init bias_init = Init::zeros(), mean_init = Init::zeros(), var_init = Init::ones();
 };
 struct LayerNormOptions {
-  int64_t dims = 1;  // trailing dimensions that are normalised
+  int64_t dims = 1;  // number of trailing dimensions to normalise
   double eps = 1e-5;
   bool affine = true;
 };
@@ -58,9 +60,9 @@ struct GroupNormOptions {
   bool affine = true;
 };
 struct EmbeddingOptions {
-  int64_t rows;
-  int64_t width;
-  double stddev = 1;
+  int64_t rows;       // of the table
+  int64_t width;      // elements of a row
+  double stddev = 1;  // of the initial values
 };
 
 struct PReluOptions {
@@ -68,24 +70,25 @@ struct PReluOptions {
   double init = 0.25;
 };
 
-/// Initialisers of the layers built in a scope. Defaults are PyTorch's.
+/// Initialisers of the layers in a scope. The defaults are PyTorch's.
 struct InitRules {
   Init conv_weight = Init::kaiming_uniform(2.2360679774997896964);
   std::optional<Init> conv_bias;  // default: uniform, bound 1 / sqrt(fan in of the weight)
   Init linear_weight = Init::kaiming_uniform(2.2360679774997896964);
-  std::optional<Init> linear_bias;  // likewise
+  std::optional<Init> linear_bias;  // default: as conv_bias
 };
 
+/// Options of a Builder.
 struct BuilderOptions {
   Mode mode = Mode::kTraining;
-  /// Element type of parameters and running statistics: f32, or f64 for tests.
+  /// Dtype of parameters and running statistics: f32, or f64 for tests.
   DType dtype = DType::kF32;
-  /// Batch norms, by module path, that use their running statistics in training too and do not update them. Empty: none.
+  /// Selects, by module path, batch norms that use their running statistics in training and do not update them. Empty: none.
   std::function<bool(std::string_view path)> frozen_batch_norm;
 };
 
-/// Captures into a graph, which must outlive it. Layers are called with their name in the present scope; the module path
-/// ("layer1.0.conv2") names their parameters and nodes. A name used twice in one scope is an error.
+/// Captures layers into a graph, which must outlive the builder. Each layer has a name in the current scope. The module path
+/// ("layer1.0.conv2") names its parameters and nodes. Using a name twice in a scope is an error.
 class Builder {
  public:
   explicit Builder(Graph& graph, BuilderOptions options = {});
@@ -102,7 +105,7 @@ class Builder {
   /// Enters a module until the returned guard is destroyed: `const auto block = b.scope("layer1.0");`.
   [[nodiscard]] PathScope scope(std::string_view name) { return PathScope(graph_, name); }
 
-  /// Layers built until the returned guard is destroyed start by these rules.
+  /// Initialises the layers that are captured until the returned guard is destroyed by `rules`.
   class InitScope {
    public:
     InitScope(Builder& builder, InitRules rules) : builder_(builder), saved_(std::exchange(builder.init_, std::move(rules))) {}
@@ -116,31 +119,33 @@ class Builder {
   };
   [[nodiscard]] InitScope use_init(InitRules rules) { return InitScope(*this, std::move(rules)); }
 
-  /// A value fed each run, e.g. the batch.
+  /// Declares a graph input, e.g. the batch, whose value is set for each run.
   Value input(std::string name, TensorType type) { return graph_.add_input(std::move(name), std::move(type), ValueRole::kInput); }
-  /// The random key "rng", i64 [3] = (seed, step, global index of sample 0): declared when first asked for.
+  /// The random key "rng", i64 [3] = (seed, step, global index of sample 0). The first call declares it as a graph input.
   Value rng();
-  /// A parameter of the present module: `leaf` is the last part of its name ("weight").
+  /// Declares a parameter of the current module. `leaf` is the last part of its name ("weight").
   Value parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type);
-  /// A buffer of the present module: saved with the model, not trained.
+  /// Declares a buffer of the current module: saved with the model, but not trained.
   Value buffer(std::string_view leaf, TensorType type, const Init& init, std::string_view module_type);
 
   /// x [N,C,H,W] -> [N,out_channels,H',W']; weight [out_channels, C/groups, kh, kw].
   Value conv2d(std::string_view name, Value x, const Conv2dOptions& options);
   /// x [...,I] -> [...,out_features]; weight [out_features, I].
   Value linear(std::string_view name, Value x, const LinearOptions& options);
-  /// Normalises over all dimensions but 1. In training by the batch's statistics, and the running ones are updated by a node of
-  /// Phase::kUpdate (once a run of the graph, as PyTorch); in evaluation, and where frozen, by the running ones.
+  /// Normalises over all dimensions except 1. Training uses the statistics of the batch and updates the running statistics in a node of
+  /// Phase::kUpdate (once per run of the graph, as PyTorch). Evaluation and frozen layers use the running statistics.
   Value batch_norm(std::string_view name, Value x, const BatchNormOptions& options = {});
+  /// Normalises over the last `dims` dimensions; weight and bias have their shape.
   Value layer_norm(std::string_view name, Value x, const LayerNormOptions& options = {});
+  /// x [N,C,...]: normalises over each group of channels and all other dimensions of a sample; weight and bias [C].
   Value group_norm(std::string_view name, Value x, const GroupNormOptions& options);
   /// index i64 [...] -> [...,width].
   Value embedding(std::string_view name, Value index, const EmbeddingOptions& options);
-  /// x above 0, else weight x; weight [num_parameters], one for all channels (dimension 1) or one for each.
+  /// max(x, 0) + weight * min(x, 0); weight [num_parameters] has one value for all channels (dimension 1), or one per channel.
   Value prelu(std::string_view name, Value x, const PReluOptions& options = {});
-  /// Drops elements with probability p while training; x itself in evaluation.
+  /// Sets elements to zero with probability p in training and scales the others by 1 / (1 - p). Returns x in evaluation.
   Value dropout(std::string_view name, Value x, double p);
-  /// Drops whole samples of a residual branch with probability p while training; x itself in evaluation.
+  /// Sets whole samples of a residual branch to zero with probability p in training. Returns x in evaluation.
   Value stochastic_depth(std::string_view name, Value x, double p);
 
  private:
@@ -151,7 +156,7 @@ class Builder {
   BuilderOptions options_;
   InitRules init_;
   std::vector<ParameterSpec> parameters_;
-  std::map<std::string, int, std::less<>> random_uses_;  // random nodes made so far, by module path
+  std::map<std::string, int, std::less<>> random_uses_;  // number of random nodes so far, by module path
 };
 
 }  // namespace galley

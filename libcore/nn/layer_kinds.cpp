@@ -21,17 +21,17 @@ using BuildLayer = std::function<Value(Builder& b, std::string_view name, const 
 struct LayerEntry {
   ComponentKind kind;
   BuildLayer build;
-  bool several = false;  // takes two inputs or more; others take one
+  bool several = false;  // takes two or more inputs; others take one
 };
 
 Size2 size2(std::string_view key, const std::vector<int64_t>& v) {
-  GALLEY_CHECK(v.size() == 1 || v.size() == 2, key, " wants one number or two (rows, columns), got ", v.size());
+  GALLEY_CHECK(v.size() == 1 || v.size() == 2, key, " needs one number or two (rows, columns), not ", v.size());
   return {v.front(), v.back()};
 }
 
-/// An axis counted from the end where it is negative.
+/// Converts a negative axis, counted from the end, to a non-negative one.
 int64_t checked_axis(std::string_view key, int64_t axis, int rank) {
-  GALLEY_CHECK(axis >= -rank && axis < rank, key, "=", axis, " is no dimension of an input with ", rank);
+  GALLEY_CHECK(axis >= -rank && axis < rank, key, "=", axis, " is outside the dimensions of an input of rank ", rank);
   return axis < 0 ? axis + rank : axis;
 }
 
@@ -197,8 +197,8 @@ Value build_stochastic_depth(Builder& b, std::string_view name, const Options& o
 
 // ---- functions of one value
 
-/// A row of the table of element-wise functions: the layer has the operator's name and attributes. A function of two values takes any
-/// number of inputs from the first to the last.
+/// The layer of a row of the table of element-wise functions. It has the operator's name and attributes. A function of two values accepts
+/// any number of inputs and applies it from the first to the last.
 LayerEntry function_layer(const ElementwiseRow& row) {
   const auto build = [&row](Builder& b, std::string_view name, const Options& options, Inputs in) {
     const auto module = b.scope(name);
@@ -357,7 +357,7 @@ Value build_rename(Builder& b, std::string_view name, const Options& options, In
   ReshapeAttrs attrs;
   attrs.shape.assign(in[0].shape().begin(), in[0].shape().end());
   attrs.names = params_of<RenameLayer>(options).names;
-  GALLEY_CHECK(attrs.names.size() == attrs.shape.size(), "names has ", attrs.names.size(), " entries, the input is ", in[0].type());
+  GALLEY_CHECK(attrs.names.size() == attrs.shape.size(), "names has ", attrs.names.size(), " entries, but the input is ", in[0].type());
   return reshape(in[0], attrs);
 }
 
@@ -400,7 +400,7 @@ Value build_pad(Builder& b, std::string_view name, const Options& options, Input
   const auto module = b.scope(name);
   const auto& p = params_of<PadLayer>(options);
   const size_t rank = static_cast<size_t>(in[0].shape().rank());
-  GALLEY_CHECK(p.pad.size() % 2 == 0 && p.pad.size() <= 2 * rank, "pad wants a pair of numbers a dimension, has ", p.pad.size(),
+  GALLEY_CHECK(p.pad.size() % 2 == 0 && p.pad.size() <= 2 * rank, "pad needs two numbers per dimension, but has ", p.pad.size(),
                " numbers for ", rank, " dimensions");
   std::vector<int64_t> padding(2 * rank, 0);
   for (size_t i = 0; i < p.pad.size(); i += 2) {
@@ -434,7 +434,7 @@ Value build_concat(Builder& b, std::string_view name, const Options& options, In
 }
 Value build_identity(Builder&, std::string_view, const Options&, Inputs in) { return in[0]; }
 
-/// In the order that docs/recipe.md lists them in.
+/// In the order of docs/recipe.md.
 const std::vector<LayerEntry>& table() {
   static const std::vector<LayerEntry> entries = [] {
     std::vector<LayerEntry> all{
@@ -506,9 +506,9 @@ ComponentKinds layer_kinds() {
 Value build_layer(Builder& b, const Component& layer, std::string_view name, const std::vector<Value>& inputs) {
   for (const LayerEntry& entry : table()) {
     if (entry.kind.type != layer.type) continue;
-    GALLEY_CHECK(entry.several || inputs.size() == 1, layer.type, " takes one input, ", inputs.size(), " are given");
-    GALLEY_CHECK(!entry.several || inputs.size() >= 2, layer.type, " takes two inputs or more, ", inputs.size(),
-                 " is given: list them, e.g. inputs: [conv1, in]");
+    GALLEY_CHECK(entry.several || inputs.size() == 1, layer.type, " takes one input, but ", inputs.size(), " are given");
+    GALLEY_CHECK(!entry.several || inputs.size() >= 2, layer.type, " takes two or more inputs, but has ", inputs.size(),
+                 "; list them, e.g. inputs: [conv1, in]");
     return entry.build(b, name, *layer.params, inputs);
   }
   fail(ErrorCode::kRecipe, "there is no layer '", layer.type, "'");

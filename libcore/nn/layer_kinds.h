@@ -1,5 +1,5 @@
 #pragma once
-// The layers that a recipe may name; layer_spec.h declares their list, layer_kinds().
+// The layers that a recipe may name. layer_spec.h declares their list, layer_kinds().
 
 #include <string_view>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace galley {
 
-/// Captures one layer called `name` in the builder's present scope. Throws where the number of inputs is not the layer's.
+/// Captures the layer `name` in the builder's current scope. Throws Error if the layer takes another number of inputs.
 Value build_layer(Builder& b, const Component& layer, std::string_view name, const std::vector<Value>& inputs);
 
 }  // namespace galley

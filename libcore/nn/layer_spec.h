@@ -1,6 +1,6 @@
 #pragma once
-// A model written out layer by layer: what `model: {type: layers, input: ..., layers: [...]}` holds. Reading is the recipe's
-// work; building the graph from it is this room's (the kind "layers" of the models).
+// The contents of `model: {type: layers, input: ..., layers: [...]}`: a model listed layer by layer. The recipe reads it; this room builds
+// the graph (the model kind "layers").
 
 #include <array>
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace galley {
 
-/// The layers that may be written in a recipe (conv2d, batch_norm, add, ...) with their parameters. Defined by this room.
+/// The layers that a recipe may name (conv2d, batch_norm, add, ...), with their options.
 ComponentKinds layer_kinds();
 
-/// One layer, or a group of layers (then `layer` is empty and `layers` is not).
+/// One layer, or a group of layers (`layer` is empty and `layers` is not).
 struct LayerSpec : OptionsOf<LayerSpec> {
   void options(OptionVisitor& v) override {
     v.option({.name = "name", .doc = "name in parameter paths and for `inputs`; default: the type, numbered where it repeats"}, name);
@@ -39,7 +39,7 @@ struct LayerSpec : OptionsOf<LayerSpec> {
 enum class InputDType { kF32, kI64 };
 inline constexpr std::array<std::string_view, 2> kInputDTypeNames{"f32", "i64"};
 
-/// The model's input: the shape of one sample and, if wanted, names of its dimensions.
+/// The model's input: the shape of one sample and optional names of its dimensions.
 struct InputSpec : OptionsOf<InputSpec> {
   void options(OptionVisitor& v) override {
     v.option({.name = "shape", .doc = "of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true},
@@ -52,7 +52,7 @@ struct InputSpec : OptionsOf<InputSpec> {
   InputDType dtype = InputDType::kF32;
 };
 
-/// Parameters of the model kind "layers".
+/// Options of the model kind "layers".
 struct LayersModel : OptionsOf<LayersModel> {
   void options(OptionVisitor& v) override {
     v.option({.name = "input", .doc = "what one sample looks like, where the model takes one input: the field `input`"}, input);

@@ -8,7 +8,7 @@
 namespace galley {
 namespace {
 
-/// Names that a group's layers may refer to; its own first, then those of the groups around it.
+/// Names that the layers of a group may refer to: those of the group first, then those of the enclosing groups.
 struct Names {
   const Names* outer = nullptr;
   std::map<std::string, Value, std::less<>> known;
@@ -23,30 +23,30 @@ struct Names {
       for (const auto& [candidate, value] : names->known) candidates.push_back(candidate);
     }
     const std::string near = nearest(name, candidates);
-    throw Error(ErrorCode::kRecipe, cat("inputs names '", name, "', but no layer before has that name"))
+    throw Error(ErrorCode::kRecipe, cat("inputs names '", name, "', but no earlier layer has that name"))
         .suggest(near.empty() ? std::string() : cat("did you mean '", near, "'?"));
   }
 };
 
 Value build_group(Builder& b, const OptionList& layers, Value input, const Names* outer);
-/// Layers in sequence, which may refer to `names`; adds their own. `last`: what the first one takes by default; none: it names its inputs.
-/// The key of an error is that of the layer, below the model or group that holds `layers`: "layers.2.layers.0".
+/// Captures layers in sequence. They may refer to `names` and add their own. `last` is the default input of the first layer; if it is
+/// empty, that layer must name its inputs. The key of an error is relative to the model or group that holds `layers`: "layers.2.layers.0".
 Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value last);
 
 Value build_one(Builder& b, const LayerSpec& spec, const std::string& name, const std::vector<Value>& inputs, const Names& names) {
   if (spec.layer) {
-    GALLEY_CHECK(spec.layers.items.empty(), "a layer of a type has no `layers` of its own");
+    GALLEY_CHECK(spec.layers.items.empty(), "a layer with a `type` cannot have `layers`");
     return build_layer(b, spec.layer, name, inputs);
   }
-  GALLEY_CHECK(!spec.layers.items.empty(), "a layer wants a `type`, or `layers` that make it a group");
-  GALLEY_CHECK(inputs.size() == 1, "a group takes one input, ", inputs.size(), " are given");
+  GALLEY_CHECK(!spec.layers.items.empty(), "a layer needs a `type`, or `layers` for a group");
+  GALLEY_CHECK(inputs.size() == 1, "a group takes one input, but ", inputs.size(), " are given");
   const auto module = b.scope(name);
   return build_group(b, spec.layers, inputs.front(), &names);
 }
 
 Value build_repeated(Builder& b, const LayerSpec& spec, const std::string& name, std::vector<Value> inputs, const Names& names) {
   if (spec.repeat == 1) return build_one(b, spec, name, inputs, names);
-  GALLEY_CHECK(inputs.size() == 1, "a repeated layer takes one input, ", inputs.size(), " are given");
+  GALLEY_CHECK(inputs.size() == 1, "a repeated layer takes one input, but ", inputs.size(), " are given");
   const auto module = b.scope(name);
   for (int64_t copy = 0; copy < spec.repeat; ++copy) inputs = {build_one(b, spec, std::to_string(copy), inputs, names)};
   return inputs.front();
@@ -69,17 +69,16 @@ Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value l
     }
     const std::string path = b.graph().path().empty() ? name : cat(b.graph().path(), ".", name);
     try {
-      GALLEY_CHECK(!names.known.contains(name),
-                   name == "in" ? "'in' means the group's input: no layer can have this name" : "two layers have this name");
+      GALLEY_CHECK(!names.known.contains(name), name == "in" ? "'in' is reserved for the group's input" : "two layers have this name");
       std::vector<Value> inputs;
       for (const std::string& wanted : spec.inputs) inputs.push_back(names.find(wanted));
-      GALLEY_CHECK(!inputs.empty() || last, "the model has several inputs: the first layer names those that it takes in `inputs`");
+      GALLEY_CHECK(!inputs.empty() || last, "the model has several inputs, so the first layer must list its own in `inputs`");
       if (inputs.empty()) inputs.push_back(last);
       last = build_repeated(b, spec, name, std::move(inputs), names);
     } catch (Error& error) {
-      // Checks of operators have named the path already.
+      // Checks of operators already name the path.
       if (error.message().find(cat("at ", path)) == std::string::npos) error.context(cat(", at ", path));
-      const std::string key = cat("layers.", i);  // below the group's own
+      const std::string key = cat("layers.", i);  // relative to the enclosing group
       error.key(error.key().empty() ? key : cat(key, ".", error.key()));
       throw;
     }
@@ -91,7 +90,7 @@ Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value l
 void check_sample(const InputSpec& spec, const std::string& key, const Value& value) {
   const std::span<const int64_t> sample = value.shape().sizes().subspan(1);
   GALLEY_CHECK(std::equal(spec.shape.begin(), spec.shape.end(), sample.begin(), sample.end()), "the model's ", key, ".shape is ",
-               Shape(spec.shape), ", the data gives samples of shape ", Shape(sample));
+               Shape(spec.shape), ", but the samples of the data have shape ", Shape(sample));
 }
 
 NamedValues build_layers_model(Builder& b, const Options& options, const NamedValues& inputs) {
@@ -115,7 +114,7 @@ NamedValues build_layers_model(Builder& b, const Options& options, const NamedVa
       std::vector<std::string> known;
       for (const auto& [layer, value] : names.known) known.push_back(layer);
       const std::string near = nearest(name, known);
-      throw Error(ErrorCode::kRecipe, cat("model.outputs names '", name, "', and the model has no layer of that name"))
+      throw Error(ErrorCode::kRecipe, cat("model.outputs names '", name, "', but the model has no layer with this name"))
           .key("model.outputs")
           .suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
     }
@@ -125,16 +124,16 @@ NamedValues build_layers_model(Builder& b, const Options& options, const NamedVa
 }
 
 ModelInput model_input(const std::string& name, const std::string& key, const InputSpec& spec) {
-  GALLEY_CHECK(spec.names.empty() || spec.names.size() == spec.shape.size(), key, ".names has ", spec.names.size(), " names, ", key,
-               ".shape ", spec.shape.size(), " sizes");
+  GALLEY_CHECK(spec.names.empty() || spec.names.size() == spec.shape.size(), key, ".names has ", spec.names.size(), " names, but ", key,
+               ".shape has ", spec.shape.size(), " sizes");
   return {.name = name, .shape = spec.shape, .names = spec.names, .dtype = spec.dtype == InputDType::kI64 ? DType::kI64 : DType::kF32};
 }
 
 ModelInfo layers_info(const Options& options) {
   const auto& params = params_of<LayersModel>(options);
   if (!params.input && params.inputs.items.empty())
-    throw Error(ErrorCode::kRecipe, "'model.input' is missing").key("model.input").suggest("give it, e.g. input: {shape: [3, 32, 32]}");
-  GALLEY_CHECK(!params.input || params.inputs.items.empty(), "the model has both `input` and `inputs`: remove one of them");
+    throw Error(ErrorCode::kRecipe, "'model.input' is missing").key("model.input").suggest("set it, e.g. input: {shape: [3, 32, 32]}");
+  GALLEY_CHECK(!params.input || params.inputs.items.empty(), "the model has both `input` and `inputs`; remove one of them");
   ModelInfo info{.family = "layers", .named_outputs = !params.outputs.empty()};
   if (params.input) {
     info.inputs.push_back(model_input("input", "input", *params.input));
@@ -145,7 +144,7 @@ ModelInfo layers_info(const Options& options) {
   info.input_shape = first.shape;
   info.input_names = first.names;
   info.input_dtype = first.dtype;
-  if (params.input) info.inputs.clear();  // the one input, whose shape tools may change
+  if (params.input) info.inputs.clear();  // only one input: tools may change its shape
   return info;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Layers by name, as torch.nn.functional calls them, and models written out layer by layer.
+// Builds models that a recipe lists layer by layer.
 
 #include "libcore/nn/builder.h"
 #include "libcore/nn/layer_spec.h"
@@ -7,9 +7,9 @@
 
 namespace galley {
 
-/// Captures layers in sequence: each takes the output of the one before, the first the `input` of the list, unless `inputs` names
-/// others: siblings before it, layers of enclosing groups, or `in`, the input of its own group. Returns the last one's output.
-/// Errors name the layer's path. Layers without a name are called by their type, from the second on with a number: relu, relu2.
+/// Captures layers in sequence and returns the output of the last one. Each layer takes the output of the previous one, and the first takes
+/// `input`, unless `inputs` names others: earlier layers of the group, layers of enclosing groups, or `in`, the input of the group. Errors
+/// name the layer's path. Unnamed layers are named after their type, with a number from the second on: relu, relu2.
 Value build_layers(Builder& b, const OptionList& layers, Value input);
 
 }  // namespace galley

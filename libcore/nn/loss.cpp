@@ -18,7 +18,7 @@ constexpr ComponentKind kKinds[] = {
     {"bce_with_logits", "sigmoid and binary cross entropy, element by element", make_options<BceWithLogitsParams>},
 };
 
-/// A constant vector: runs of equal values are one node each.
+/// A constant vector, built from one node per run of equal values.
 Value constant(Graph& graph, const std::vector<double>& values) {
   std::vector<Value> runs;
   for (size_t begin = 0; begin < values.size();) {
@@ -39,8 +39,8 @@ Component with_dim(Component loss, int64_t dim) {
 
 int checked_class_axis(const Component& loss, const TensorType& output) {
   const int axis = class_axis(loss, output);
-  GALLEY_CHECK(axis > 0, "[cross_entropy] the model's output wants dimensions ",
-               loss.as<CrossEntropyParams>()->dim == 1 ? "[N,C,...]" : "[N,...,C]", ", it is ", output);
+  GALLEY_CHECK(axis > 0, "[cross_entropy] needs a model output ", loss.as<CrossEntropyParams>()->dim == 1 ? "[N,C,...]" : "[N,...,C]",
+               ", not ", output);
   return axis;
 }
 
@@ -49,9 +49,9 @@ Value emit_loss(const Component& loss, Value output, Value target, Reduction red
     const int axis = checked_class_axis(loss, output.type());
     const int64_t classes = output.shape()[axis];
     GALLEY_CHECK(params->weight.empty() || static_cast<int64_t>(params->weight.size()) == classes, "[cross_entropy] weight has ",
-                 params->weight.size(), " values, the model has ", classes, " classes");
+                 params->weight.size(), " values, but the model has ", classes, " classes");
     if (axis != 1) {
-      // Every position is a row of its own: a view.
+      // A view in which every position is a row.
       const Shape positions(output.shape().sizes().first(static_cast<size_t>(axis)));
       const Shape rows{positions.elements(), classes};
       const Component by_rows = with_dim(loss, 1);
@@ -109,7 +109,7 @@ Component over_last_dimension(Component loss) { return with_dim(std::move(loss),
 int class_axis(const Component& loss, const TensorType& output) {
   const auto* params = loss.as<CrossEntropyParams>();
   if (params == nullptr || output.shape.rank() < 2) return -1;
-  GALLEY_CHECK(params->dim != 0, "[cross_entropy] dim is 1, or -1 for the last dimension");
+  GALLEY_CHECK(params->dim != 0, "[cross_entropy] dim must be 1, or -1 for the last dimension");
   return params->dim == 1 ? 1 : output.shape.rank() - 1;
 }
 

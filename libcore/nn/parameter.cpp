@@ -10,7 +10,8 @@ namespace {
 
 constexpr float kTwoPi = 6.2831853071795864769f;
 
-/// Two standard normal numbers (Box-Muller). The radius takes all 32 bits, so that the tails reach 6.6 deviations.
+/// Two standard normal numbers from two random words (Box-Muller). The radius uses all 32 bits, so that values reach 6.6 standard
+/// deviations.
 inline void normal_pair(uint32_t a, uint32_t b, float* out) {
   const float radius = std::sqrt(-2.0f * std::log((static_cast<float>(a) + 0.5f) * 0x1p-32f));
   const float angle = kTwoPi * uniform_from_bits(b);
@@ -44,7 +45,7 @@ void fill_normal(float* out, int64_t count, uint64_t key, float stddev) {
 void fill_truncated_normal(float* out, int64_t count, uint64_t key, float stddev, float cut) {
   parallel_for(count, 4096, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      // Each element draws from a sequence of its own; the counter's upper half is the attempt.
+      // Each element draws from its own sequence. The upper half of the counter is the attempt.
       for (uint64_t attempt = 0;; ++attempt) {
         const PhiloxBlock words = philox(key, static_cast<uint64_t>(i), attempt);
         float z[2];
@@ -97,7 +98,7 @@ std::string Init::str() const {
 }
 
 int64_t fan_of(const Shape& shape, Init::Fan fan) {
-  GALLEY_ASSERT(shape.rank() >= 2, "a Kaiming initialiser wants a weight of rank 2 or more, got ", shape);
+  GALLEY_ASSERT(shape.rank() >= 2, "a Kaiming initialiser needs a weight of rank 2 or more, not ", shape);
   int64_t area = 1;
   for (int axis = 2; axis < shape.rank(); ++axis) area *= shape[axis];
   return area * shape[fan == Init::Fan::kIn ? 1 : 0];
@@ -122,7 +123,7 @@ Tensor initialize(const ParameterSpec& spec, uint64_t seed) {
     tensor.from_doubles(*init.values);
     return tensor.to(spec.type.dtype);
   }
-  GALLEY_ASSERT(made == DType::kF32, spec.name, " is not of a floating type");
+  GALLEY_ASSERT(made == DType::kF32, spec.name, " does not have a floating-point dtype");
   const uint64_t key = stream_key(seed, spec.name);
   const int64_t count = tensor.elements();
   float* out = tensor.data_as<float>();

@@ -11,7 +11,7 @@ struct Pass {
   Value y, h, c;
 };
 
-/// One layer and direction.
+/// Captures one layer in one direction.
 Pass one_pass(Value x, const RecurrentOptions& options, const RecurrentWeights& weights, Value h0, Value c0, bool reverse, bool training) {
   if (options.cell == Cell::kRnn) {
     RnnAttrs attrs;
@@ -37,13 +37,13 @@ Recurrent recurrent(Builder& b, std::string_view name, Value x, const RecurrentO
   const PathScope module = b.scope(name);
   const std::string_view type = kCellNames[static_cast<size_t>(options.cell)];
   const int64_t hidden = options.hidden_size, directions = options.bidirectional ? 2 : 1, states = options.num_layers * directions;
-  GALLEY_CHECK(x.shape().rank() == 3, "[", type, "] input wants 3 dimensions [N,T,C] (batch, steps, features), has ", x.type(), ", at ",
-               b.graph().path());
+  GALLEY_CHECK(x.shape().rank() == 3, "[", type, "] needs an input with 3 dimensions [N,T,C] (batch, steps, features), not ", x.type(),
+               ", at ", b.graph().path());
   GALLEY_CHECK(hidden >= 1 && options.num_layers >= 1, "[", type, "] hidden_size=", hidden, " and num_layers=", options.num_layers,
-               " must be 1 at least, at ", b.graph().path());
+               " must be at least 1, at ", b.graph().path());
   for (const std::vector<Value>* given : {&options.h0, &options.c0}) {
-    GALLEY_CHECK(given->empty() || static_cast<int64_t>(given->size()) == states, "[", type, "] wants ", states,
-                 " initial states (layers x directions), ", given->size(), " are given, at ", b.graph().path());
+    GALLEY_CHECK(given->empty() || static_cast<int64_t>(given->size()) == states, "[", type, "] needs ", states,
+                 " initial states (layers x directions), but has ", given->size(), ", at ", b.graph().path());
   }
   const int64_t gates = options.cell == Cell::kLstm ? 4 : options.cell == Cell::kGru ? 3 : 1;
   const Init init = Init::uniform(1.0 / std::sqrt(static_cast<double>(hidden)));

@@ -1,5 +1,6 @@
 #pragma once
-// Recurrent layers of a model: several layers, both directions, dropout between layers; parameters as torch.nn.LSTM, GRU and RNN name them.
+// Recurrent layers: stacked, optionally bidirectional, with dropout between layers. Parameters have the names of torch.nn.LSTM, GRU and
+// RNN.
 
 #include <array>
 #include <string_view>
@@ -10,28 +11,32 @@
 
 namespace galley {
 
+/// The kind of recurrent cell; kRnn is the plain (Elman) cell.
 enum class Cell { kLstm, kGru, kRnn };
 inline constexpr std::array<std::string_view, 3> kCellNames{"lstm", "gru", "rnn"};
 
+/// Options of `recurrent`.
 struct RecurrentOptions {
   Cell cell = Cell::kLstm;
   int64_t hidden_size;
   int64_t num_layers = 1;
   bool bias = true;
-  double dropout = 0;  // of each layer's output but the last one's, while training
+  double dropout = 0;  // of the outputs of all layers except the last, in training
   bool bidirectional = false;
-  Nonlinearity nonlinearity = Nonlinearity::kTanh;  // of the plain cell
-  /// Initial states [N,H], in the order layer 0, layer 0 reverse, layer 1, ...; empty: zeros. c0 for an LSTM alone.
+  Nonlinearity nonlinearity = Nonlinearity::kTanh;  // of kRnn
+  /// Initial states [N,H], in the order layer 0, layer 0 reverse, layer 1, ...; empty: zeros. Only an LSTM has c0.
   std::vector<Value> h0 = {}, c0 = {};
 };
 
+/// Outputs of `recurrent`.
 struct Recurrent {
-  Value y;                  // [N,T,H], both directions [N,T,2H]
+  Value y;                  // [N,T,H], bidirectional [N,T,2H]
   std::vector<Value> h, c;  // final states [N,H], in the order of h0
 };
 
-/// x [N,T,C]. Parameters weight_ih_l0 [G H,C], weight_hh_l0 [G H,H], bias_ih_l0, bias_hh_l0 [G H], with `_reverse` for the other direction;
-/// G and the order of gates: ops/recurrent.h. All start uniform within 1 / sqrt(H).
+/// Captures the layers on x [N,T,C]. Parameters: weight_ih_l0 [G H,C], weight_hh_l0 [G H,H], bias_ih_l0 and bias_hh_l0 [G H], with the
+/// suffix `_reverse` for the second direction; ops/recurrent.h defines G and the order of gates. All are initialised uniformly within 1 /
+/// sqrt(H).
 Recurrent recurrent(Builder& b, std::string_view name, Value x, const RecurrentOptions& options);
 
 }  // namespace galley

@@ -47,8 +47,8 @@ ComponentKinds models() {
 void add_model_family(ModelTable (*family)()) {
   static std::set<ModelTable (*)()> added;
   if (!added.insert(family).second) return;
-  GALLEY_ASSERT(!listed, "a family of models is added after the list was made");
-  // Before "layers", which stays the last.
+  GALLEY_ASSERT(!listed, "add_model_family was called after models()");
+  // "layers" stays the last entry.
   for (ModelEntry& entry : family()) table().insert(table().end() - 1, std::move(entry));
 }
 
@@ -71,14 +71,14 @@ Component default_model(std::string_view type) {
 }
 
 ModelInfo model_info(const Component& model) {
-  GALLEY_ASSERT(model, "a model without parameters");
+  GALLEY_ASSERT(model, "the model has no option struct");
   return find(model.type).info(*model.params);
 }
 
 NamedValues build_model(Builder& b, const Component& model, Value input) { return build_model(b, model, NamedValues{{"input", input}}); }
 
 NamedValues build_model(Builder& b, const Component& model, const NamedValues& inputs) {
-  GALLEY_ASSERT(model, "a model without parameters");
+  GALLEY_ASSERT(model, "the model has no option struct");
   const ModelEntry& entry = find(model.type);
   if (entry.build_named != nullptr) return entry.build_named(b, *model.params, inputs);
   GALLEY_ASSERT(inputs.size() == 1, model.type, " takes one input");

@@ -1,5 +1,5 @@
 #pragma once
-// The model zoo: models by name with their parameters, as torchvision's constructors have them, and how to build them.
+// The model zoo: models by name, with the parameters of torchvision's constructors, and functions to build them.
 
 #include <optional>
 #include <span>
@@ -13,9 +13,9 @@
 
 namespace galley {
 
-/// What a model's main result is, where the model says it: a task then fits without the recipe's help.
+/// The meaning of a model's main output, if the model defines it. Tools then choose the task without help from the recipe.
 enum class ModelOutput : uint8_t {
-  kOther,    ///< The recipe's task or loss decides.
+  kOther,    ///< Given by the recipe's task or loss.
   kClasses,  ///< Logits [N,classes].
   kTokens,   ///< Logits of the next token at every position, [N,T,vocabulary].
 };
@@ -23,74 +23,74 @@ enum class ModelOutput : uint8_t {
 /// One of several named inputs of a model.
 struct ModelInput {
   std::string name;
-  std::vector<int64_t> shape;      // of one sample
-  std::vector<std::string> names;  // of these dimensions, or empty
+  std::vector<int64_t> shape;      // shape of one sample
+  std::vector<std::string> names;  // names of these dimensions, or empty
   DType dtype = DType::kF32;
 };
 
-/// What is known of a model before it is built.
+/// Properties of a model that are known before it is built.
 struct ModelInfo {
-  std::string family;  // "resnet"; "layers" for models written out in a recipe
+  std::string family;  // "resnet"; "layers" for models listed in a recipe
   ModelOutput output = ModelOutput::kOther;
-  std::vector<int64_t> input_shape;      // of one sample, [C,H,W]; of several inputs: the first's
-  std::vector<std::string> input_names;  // of these dimensions, or empty
-  std::vector<std::pair<std::string, double>>
-      loss_weights;  // results of the training pass that join the objective besides the main one, and the weights of their losses
-  DType input_dtype = DType::kF32;  // i64 for tokens
-  std::vector<ModelInput> inputs;   // of a model with named inputs; empty: the one input is the field `input`
-  bool named_outputs = false;       // results have names of their own, the first one too
-  int64_t fixed_batch = 0;          // samples that every batch must have; 0: any number
+  std::vector<int64_t> input_shape;                          // shape of one sample, [C,H,W]; of the first input if there are several
+  std::vector<std::string> input_names;                      // names of these dimensions, or empty
+  std::vector<std::pair<std::string, double>> loss_weights;  // auxiliary outputs of the training pass, and the weights of their losses
+  DType input_dtype = DType::kF32;                           // i64 for tokens
+  std::vector<ModelInput> inputs;                            // of a model with named inputs; empty: one input, the field `input`
+  bool named_outputs = false;                                // all outputs have names, including the first
+  int64_t fixed_batch = 0;                                   // required batch size; 0: any
 
-  /// All inputs: the named ones, or the one called "input".
+  /// The named inputs, or one input called "input".
   std::vector<ModelInput> all_inputs() const;
 };
 
+/// Values with their names, in order.
 using NamedValues = std::vector<std::pair<std::string, Value>>;
 
-/// All models, with one line of doc each; the last is "layers".
+/// The models that a recipe may name; the last is "layers".
 ComponentKinds models();
 
-/// Usual input of that model (for "layers": what the recipe says). Throws where there is no such model.
+/// Properties of the model (for "layers": as the recipe defines them). Throws Error if there is no such model.
 ModelInfo model_info(const Component& model);
 
-/// Captures the model's forward pass on `input` [N, sample...]. Returns its named results, the main one first: "logits"
-/// [N,num_classes] for classification, [N,T,vocab] for language modelling, "output" for "layers". Parameter paths start at the builder's
-/// present scope.
+/// Captures the model's forward pass on `input` [N, sample...]. Returns its named outputs, the main one first: "logits" [N,num_classes] for
+/// classification, [N,T,vocab] for language models, "output" for "layers". Parameter paths start at the builder's current scope.
 NamedValues build_model(Builder& b, const Component& model, Value input);
-/// The same for a model with named inputs (ModelInfo::inputs), in their order.
+/// The same for a model with named inputs, in the order of ModelInfo::inputs.
 NamedValues build_model(Builder& b, const Component& model, const NamedValues& inputs);
 
-/// A model of that name with its default parameters. Throws, with the nearest name, where there is none.
+/// The model of that name with default parameters. Throws Error, suggesting the nearest name, if there is none.
 Component default_model(std::string_view type);
 
-/// Whether a kind is a model by itself; "onnx" and "layers" are what a file or the recipe says.
+/// Whether the kind is an architecture of the zoo. "onnx" and "layers" are not: a file or the recipe defines them.
 bool is_zoo_model(std::string_view type);
-/// Whether the model comes with values of its own (the kind "onnx"): they are its initial ones.
+/// Whether the model includes its initial values (the kind "onnx").
 bool carries_weights(const Component& model);
-/// The file that the model is made from; "" for models that are made from none.
+/// The file that defines the model; "" if there is none.
 std::string model_file(const Component& model);
 
-/// Tokens of a language model's vocabulary, as the recipe gives it; none where the tokenizer decides, or for other models.
+/// The vocabulary size of a language model if the recipe sets it; none if the tokenizer determines it, and for other models.
 std::optional<int64_t> vocabulary_of(const Component& model);
-/// The language model with that vocabulary, unless it has one of its own; other models as they are.
+/// Sets the vocabulary size of a language model that does not set its own. Returns other models unchanged.
 Component with_vocabulary(Component model, int64_t tokens);
 
-// ---- for the families' files
+// ---- for the files of the families
 
+/// A row of the table of models.
 using BuildModel = NamedValues (*)(Builder& b, const Options& params, Value input);
 struct ModelEntry {
   ComponentKind kind;
-  BuildModel build;  // for models of one input
+  BuildModel build;  // for models with one input
   ModelInfo (*info)(const Options& params);
-  NamedValues (*build_named)(Builder& b, const Options& params, const NamedValues& inputs) = nullptr;  // for models that may have several
-  std::string (*file)(const Options& params) = nullptr;  // the file that the model is made from, initial values included; null: none
+  NamedValues (*build_named)(Builder& b, const Options& params, const NamedValues& inputs) = nullptr;  // for models with named inputs
+  std::string (*file)(const Options& params) = nullptr;  // the file that defines the model and its initial values; null: none
 };
 using ModelTable = std::vector<ModelEntry>;
 
-/// Adds the models of another room, before `models()` is first called; a second time does nothing.
+/// Adds the models of another room. Must be called before `models()`; repeated calls have no effect.
 void add_model_family(ModelTable (*family)());
 
-// Each family's table, in its file.
+// The table of each family, defined in the family's file.
 ModelTable simple_models();
 ModelTable cifar_resnet_models();
 ModelTable resnet_models();
@@ -110,16 +110,17 @@ ModelTable swin_models();
 ModelTable language_models();
 ModelTable layers_models();
 
-/// Channels of a scaled layer: a multiple of `divisor`, at least that, never below 90 % of `channels` (Sandler et al. 2018).
+/// Rounds the channels of a scaled layer to a multiple of `divisor`: at least `divisor`, and at least 90 % of `channels` (Sandler et al.
+/// 2018).
 int64_t make_divisible(double channels, int64_t divisor);
 
-/// Names of the dimensions of an image sample.
+/// Dimension names of an image sample.
 inline const std::vector<std::string>& image_names() {
   static const std::vector<std::string> names{"C", "H", "W"};
   return names;
 }
 
-/// The parameters of a model, whose type the table guarantees.
+/// Casts the parameters of a model to the type that its table row declares.
 template <class T>
 const T& params_of(const Options& params) {
   const auto* typed = dynamic_cast<const T*>(&params);

@@ -1,4 +1,4 @@
-// AlexNet (Krizhevsky 2014, "One weird trick"), as torchvision builds it.
+// AlexNet (Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks"), as in torchvision.
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"

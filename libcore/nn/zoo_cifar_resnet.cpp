@@ -1,5 +1,5 @@
-// ResNets for 32x32 images (He et al. 2015, section 4.2): three stages of n blocks with 16, 32, 64 channels, 6n+2 layers,
-// shortcuts without parameters (option A). Parameter names as the widely used PyTorch port by Y. Idelbayev.
+// ResNets for 32x32 images (He et al. 2015, section 4.2): three stages of n blocks with 16, 32 and 64 channels, 6n+2 layers, shortcuts
+// without parameters (option A). Parameter names are those of Y. Idelbayev's widely used PyTorch port.
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
@@ -12,7 +12,7 @@ struct CifarResNetParams : OptionsOf<CifarResNetParams> {
   void options(OptionVisitor& v) override { v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes); }
 };
 
-/// Option A: every second row and column, and zeros for the new channels, half of them on each side.
+/// Option A: takes every second row and column, and adds zeros for the new channels, half of them on each side.
 Value shortcut(Value x, int64_t channels, int64_t stride) {
   if (stride != 1) {
     for (const int64_t axis : {2, 3}) {

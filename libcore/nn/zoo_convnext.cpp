@@ -1,4 +1,4 @@
-// ConvNeXt (Liu et al. 2022), as torchvision builds it.
+// ConvNeXt (Liu et al. 2022), as in torchvision.
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
@@ -50,7 +50,7 @@ Value block(Builder& b, std::string_view name, Value x, double layer_scale, doub
 NamedValues convnext(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<ConvNextParams>(options);
   GALLEY_CHECK(!params.channels.empty() && params.channels.size() == params.num_layers.size(),
-               "[convnext] channels and num_layers want one value a stage, they have ", params.channels.size(), " and ",
+               "[convnext] channels and num_layers need one value per stage, but have ", params.channels.size(), " and ",
                params.num_layers.size());
   const Init weight = Init::truncated_normal(0.02);
   const auto init = b.use_init({.conv_weight = weight, .conv_bias = Init::zeros(), .linear_weight = weight, .linear_bias = Init::zeros()});
@@ -80,7 +80,7 @@ NamedValues convnext(Builder& b, const Options& options, Value x) {
   return {{"logits", b.linear("2", x, {.out_features = params.num_classes})}};
 }
 
-/// The first stage's channels, which double from stage to stage, blocks of the third stage, and the drop probability in hundredths.
+/// Channels of the first stage (they double per stage), blocks of the third stage, and drop probability in hundredths.
 template <int64_t kChannels, int64_t kLayers, int64_t kDrop>
 std::unique_ptr<Options> make() {
   auto params = std::make_unique<ConvNextParams>();

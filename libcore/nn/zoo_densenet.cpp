@@ -1,4 +1,4 @@
-// DenseNet-BC (Huang et al. 2016), as torchvision builds it.
+// DenseNet-BC (Huang et al. 2016), as in torchvision.
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
@@ -23,7 +23,7 @@ struct DenseNetParams : OptionsOf<DenseNetParams> {
   }
 };
 
-/// What a layer adds to the features x before it.
+/// The channels that a layer adds to its input features x.
 Value dense_layer(Builder& b, std::string_view name, Value x, const DenseNetParams& params) {
   const auto module = b.scope(name);
   Value y = relu(b.batch_norm("norm1", x));
@@ -33,7 +33,7 @@ Value dense_layer(Builder& b, std::string_view name, Value x, const DenseNetPara
   return b.dropout("dropout", y, params.drop_rate);
 }
 
-/// Halves channels and size.
+/// Halves the channels, rows and columns.
 Value transition(Builder& b, std::string_view name, Value x) {
   const auto module = b.scope(name);
   x = relu(b.batch_norm("norm", x));

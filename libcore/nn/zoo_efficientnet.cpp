@@ -1,4 +1,4 @@
-// EfficientNet (Tan, Le 2019) and EfficientNetV2 (Tan, Le 2021), as torchvision builds them; EfficientNet-Lite as TensorFlow does.
+// EfficientNet (Tan, Le 2019) and EfficientNetV2 (Tan, Le 2021), as in torchvision; EfficientNet-Lite as in TensorFlow.
 
 #include <algorithm>
 #include <array>
@@ -33,7 +33,8 @@ struct EfficientNetParams : OptionsOf<EfficientNetParams> {
   }
 };
 
-/// A row of table 1 of the first paper, table 4 of the second. Fused: one full convolution instead of a pointwise and a depthwise one.
+/// A row of table 1 of the first paper, or of table 4 of the second. A fused block has one full convolution instead of a pointwise and a
+/// depthwise one.
 struct Stage {
   bool fused;
   int64_t expand, kernel, stride, channels, repeats;
@@ -41,9 +42,9 @@ struct Stage {
 struct Architecture {
   std::span<const Stage> stages;
   int64_t stem_channels;
-  int64_t last_channels;  // 0: four times the last stage's
+  int64_t last_channels;  // 0: four times the channels of the last stage
   BatchNormOptions norm;
-  bool lite = false;  // no squeeze-excite, relu6, TensorFlow's padding
+  bool lite = false;  // without squeeze-excite, with relu6 and TensorFlow's padding
 };
 
 constexpr std::array kV1{Stage{false, 1, 3, 1, 16, 1}, Stage{false, 6, 3, 2, 24, 2},  Stage{false, 6, 5, 2, 40, 2},
@@ -59,7 +60,7 @@ constexpr std::array kV2Large{Stage{true, 1, 3, 1, 32, 4},    Stage{true, 4, 3, 
                               Stage{false, 6, 3, 1, 640, 7}};
 
 struct Block {
-  Stage stage;  // its stride and channels are the block's
+  Stage stage;  // with the stride and channels of this block
   double drop;  // probability that the block is skipped
   BatchNormOptions norm;
   bool lite;
@@ -143,7 +144,7 @@ NamedValues efficientnet(Builder& b, const EfficientNetParams& params, const Arc
   return {{"logits", b.linear("1", x, {.out_features = params.num_classes})}};
 }
 
-// The batch norms of torchvision's B5 to B7 differ from those of B0 to B4.
+// B5 to B7 use other batch norm options than B0 to B4 in torchvision.
 NamedValues v1(Builder& b, const Options& params, Value input) {
   return efficientnet(b, params_of<EfficientNetParams>(params), {kV1, 32, 0, {}}, input);
 }

@@ -1,4 +1,4 @@
-// GoogLeNet (Szegedy et al. 2014) and Inception-v3 (Szegedy et al. 2015) with their auxiliary classifiers, as torchvision builds them.
+// GoogLeNet (Szegedy et al. 2014) and Inception-v3 (Szegedy et al. 2015) with their auxiliary classifiers, as in torchvision.
 
 #include <array>
 #include <span>
@@ -51,9 +51,9 @@ Value basic_conv(Builder& b, std::string_view name, Value x, const BasicConv& op
   return relu(b.batch_norm("bn", x, {.eps = 0.001}));
 }
 
-/// (x * std + mean - 0.5) / 0.5 of each channel.
+/// (x * std + mean - 0.5) / 0.5 per channel.
 Value transform(Builder& b, Value x) {
-  GALLEY_CHECK(x.channels() == 3, "transform_input wants images of 3 channels, the input is ", x.type());
+  GALLEY_CHECK(x.channels() == 3, "transform_input needs images of 3 channels, but the input is ", x.type());
   constexpr std::array kMean{0.485, 0.456, 0.406}, kStd{0.229, 0.224, 0.225};
   const auto module = b.scope("transform_input");
   std::vector<Value> channels = split(x, {1, 1, 1});
@@ -76,7 +76,7 @@ Value mixed(Builder& b, const Mixed& m, Value x) {
     return basic_conv(b, "1", basic_conv(b, "0", x, {first}), {channels, 3, 1, 1});
   };
   const Value three = reduced("branch2", m.c3_reduced, m.c3);
-  const Value five = reduced("branch3", m.c5_reduced, m.c5);  // 3x3 too in torchvision, though the paper has 5x5
+  const Value five = reduced("branch3", m.c5_reduced, m.c5);  // torchvision uses 3x3 here, the paper 5x5
   const auto branch = b.scope("branch4");
   return concat(
       {one, three, five, basic_conv(b, "1", max_pool(x, {.kernel_size = 3, .stride = 1, .padding = 1, .ceil_mode = true}), {m.pooled})});
@@ -110,7 +110,7 @@ NamedValues googlenet(Builder& b, const Options& options, Value x) {
   x = mixed(b, {"inception5b", 384, 192, 384, 48, 128, 128}, x);
   NamedValues results(1);
   if (params.aux_logits) {
-    // Captured in evaluation too, for their parameters; nothing uses the values then, and compilation drops them.
+    // Evaluation captures them for their parameters too. Their outputs are then unused, and compilation removes the nodes.
     const Value aux1 = googlenet_aux(b, "aux1", early, params), aux2 = googlenet_aux(b, "aux2", late, params);
     if (b.training()) results.insert(results.end(), {{"aux2", aux2}, {"aux1", aux1}});
   }
@@ -121,7 +121,7 @@ NamedValues googlenet(Builder& b, const Options& options, Value x) {
 
 // ---- Inception-v3
 
-/// Convolutions one after the other, called `name`_1, `name`_2, ...
+/// Convolutions in sequence, named `name`_1, `name`_2, ...
 Value chain(Builder& b, const std::string& name, Value x, std::span<const BasicConv> convolutions) {
   int index = 1;
   for (const BasicConv& options : convolutions) x = basic_conv(b, cat(name, "_", index++), x, options);
@@ -135,7 +135,7 @@ const Size2 kRow(1, 7), kRowPadding(0, 3), kColumn(7, 1), kColumnPadding(3, 0);
 const PoolOptions kSamePool{.kernel_size = 3, .stride = 1, .padding = 1};
 const PoolOptions kHalfPool{.kernel_size = 3, .stride = 2};
 
-// Figures 5, 6 and 7 of the paper, and the steps that halve the size between them.
+// Figures 5, 6 and 7 of the paper, and the blocks between them that halve the size.
 Value inception_a(Builder& b, std::string_view name, Value x, int64_t pooled) {
   const auto module = b.scope(name);
   const Value one = basic_conv(b, "branch1x1", x, {64});
@@ -182,10 +182,10 @@ Value inception_e(Builder& b, std::string_view name, Value x) {
 Value inception_aux(Builder& b, Value x, int64_t classes) {
   const auto module = b.scope("AuxLogits");
   GALLEY_CHECK(!b.training() || (x.shape()[2] >= 17 && x.shape()[3] >= 17),
-               "[inception_v3] the auxiliary classifier wants images of at least 299 pixels in "
-               "training, where its features have 17 rows and columns; here ",
-               x.type(), "; take larger images or aux_logits=false");
-  // In evaluation only its parameters are wanted, whatever the size of the image.
+               "[inception_v3] training with the auxiliary classifier needs images of at least 299 pixels, "
+               "which give features of 17 rows and columns, not ",
+               x.type(), "; use larger images or aux_logits=false");
+  // Evaluation needs only the parameters of the classifier, so any image size is valid.
   x = b.training() ? avg_pool(x, {.kernel_size = 5, .stride = 3}) : adaptive_avg_pool(x, 5);
   x = basic_conv(b, "conv1", basic_conv(b, "conv0", x, {128}), {768, 5});
   const auto init = b.use_init({.linear_weight = Init::truncated_normal(0.001)});

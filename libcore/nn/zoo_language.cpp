@@ -1,4 +1,4 @@
-// Language models: the next token at every position of a text.
+// Language models: they predict the next token at every position of a text.
 
 #include "libcore/nn/recurrent.h"
 #include "libcore/nn/zoo.h"
@@ -30,18 +30,18 @@ struct RnnLmParams : OptionsOf<RnnLmParams> {
   }
 };
 
-/// What a text is read as where no tokenizer is named: its bytes.
+/// The vocabulary size without a tokenizer: text is read as bytes.
 constexpr int64_t kByteVocabulary = 256;
 
-/// As PyTorch's example word_language_model: encoder (a table), rnn, decoder (a linear layer); the state is zero at the start of each
-/// sample.
+/// The model of PyTorch's example word_language_model: encoder (an embedding), rnn, decoder (a linear layer). The state is zero at the
+/// start of each sample.
 NamedValues rnn_lm(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<RnnLmParams>(options);
   const int64_t vocab = params.vocab.value_or(kByteVocabulary);
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32),
-               "[rnn_lm] the input wants integers [N,T] (batch, tokens), it is ", x.type());
+               "[rnn_lm] needs an integer input [N,T] (batch, tokens), not ", x.type());
   GALLEY_CHECK(!params.tie_weights || params.hidden_size == params.embedding_dim,
-               "[rnn_lm] tie_weights wants hidden_size = embedding_dim, they are ", params.hidden_size, " and ", params.embedding_dim);
+               "[rnn_lm] tie_weights needs hidden_size = embedding_dim, but they are ", params.hidden_size, " and ", params.embedding_dim);
   const Init start = Init::uniform(0.1);
   Value table;
   {

@@ -1,4 +1,4 @@
-// MNASNet-B1 (Tan et al. 2018), as torchvision builds it.
+// MNASNet-B1 (Tan et al. 2018), as in torchvision.
 
 #include <array>
 #include <cmath>
@@ -20,7 +20,7 @@ struct MnasNetParams : OptionsOf<MnasNetParams> {
   }
 };
 
-/// A stack of inverted residuals; the first one strides.
+/// A stack of inverted residuals; the first one has the stride.
 struct Stack {
   int64_t kernel, stride, expand, channels, repeats;
 };
@@ -51,7 +51,7 @@ Value inverted_residual(Builder& b, std::string_view name, Value x, const Stack&
 
 NamedValues mnasnet(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<MnasNetParams>(options);
-  // torchvision asks for kaiming_uniform with the fan out, which is the number of classes, and a gain of 1.
+  // torchvision uses kaiming_uniform with the fan out, which is the number of classes, and a gain of 1.
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut),
                                 .linear_weight = Init::uniform(std::sqrt(3.0 / static_cast<double>(params.num_classes))),
                                 .linear_bias = Init::zeros()});

@@ -1,4 +1,4 @@
-// MobileNetV2 (Sandler et al. 2018) and MobileNetV3 (Howard et al. 2019), as torchvision builds them.
+// MobileNetV2 (Sandler et al. 2018) and MobileNetV3 (Howard et al. 2019), as in torchvision.
 
 #include <algorithm>
 
@@ -55,8 +55,8 @@ Value inverted_residual_v2(Builder& b, std::string_view name, Value x, int64_t c
 NamedValues mobilenet_v2(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<MobileNetV2Params>(options);
   const auto init = b.use_init(mobilenet_init());
-  GALLEY_CHECK(params.strides.size() == 8, "[mobilenet_v2] strides wants 8 values, one for the first convolution and one a stage, it has ",
-               params.strides.size());
+  GALLEY_CHECK(params.strides.size() == 8,
+               "[mobilenet_v2] strides needs 8 values, one for the first convolution and one per stage, but has ", params.strides.size());
   struct Stage {
     int64_t expand, channels, repeats;
   };
@@ -104,14 +104,15 @@ struct MobileNetV3Params : OptionsOf<MobileNetV3Params> {
   }
 };
 
-/// One row of tables 1 and 2 of the paper.
+/// A row of table 1 or 2 of the paper.
 struct Bottleneck {
   int64_t kernel, expanded, channels;
   bool squeeze_excite;
   ActivationKind activation;
   int64_t stride;
-  bool tail = false;          // of the last blocks, which may be reduced and dilated
-  bool expanded_tail = true;  // of a tail's rows: is its expanded size reduced too (the first takes it from the block before)
+  bool tail = false;  // one of the last blocks, which may be reduced and dilated
+  bool expanded_tail =
+      true;  // for blocks of the tail: whether the expanded size is reduced too (the first keeps that of the previous block)
 };
 
 const BatchNormOptions kNormV3{.eps = 0.001, .momentum = 0.01};

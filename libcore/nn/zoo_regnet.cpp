@@ -1,4 +1,4 @@
-// RegNetX and RegNetY (Radosavovic et al. 2020), as torchvision builds them.
+// RegNetX and RegNetY (Radosavovic et al. 2020), as in torchvision.
 
 #include <algorithm>
 #include <cmath>
@@ -34,10 +34,10 @@ struct Stage {
   int64_t width, blocks;
 };
 
-/// Equations 2 to 4 of the paper: widths grow linearly, are rounded to w_0 times powers of w_m, then to multiples of 8; blocks of one
-/// width are a stage, whose width is then made to fit whole groups.
+/// Equations 2 to 4 of the paper: widths grow linearly, are rounded to w_0 times powers of w_m, then to multiples of 8. Blocks of equal
+/// width form a stage. The width of a stage is then adjusted to a multiple of the group width.
 std::vector<Stage> stages_of(const RegNetParams& params) {
-  GALLEY_CHECK(params.w_0 % 8 == 0, "[regnet] w_0 must be a multiple of 8, is ", params.w_0);
+  GALLEY_CHECK(params.w_0 % 8 == 0, "[regnet] w_0 must be a multiple of 8, not ", params.w_0);
   std::vector<Stage> stages;
   const double first = static_cast<double>(params.w_0);
   for (int64_t i = 0; i < params.depth; ++i) {

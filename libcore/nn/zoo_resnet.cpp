@@ -1,5 +1,5 @@
-// ResNet (He et al. 2015), ResNeXt (Xie et al. 2016) and Wide ResNet (Zagoruyko, Komodakis 2016). The stride of a bottleneck is
-// in its 3x3 convolution, as torchvision ("v1.5").
+// ResNet (He et al. 2015), ResNeXt (Xie et al. 2016) and Wide ResNet (Zagoruyko, Komodakis 2016). The 3x3 convolution of a bottleneck has
+// the stride, as in torchvision ("v1.5").
 
 #include <array>
 
@@ -75,9 +75,9 @@ Value downsample(Builder& b, Value x, const BlockSize& size) {
 Value resnet(Builder& b, const ResNetParams& params, const Architecture& architecture, Value x) {
   const bool basic = architecture.block == Block::kBasic;
   GALLEY_CHECK(!basic || (params.groups == 1 && params.width_per_group == 64),
-               "[resnet] only models with bottlenecks (resnet50 and up) take groups=", params.groups,
+               "[resnet] only models with bottlenecks (resnet50 and deeper) support groups=", params.groups,
                " and width_per_group=", params.width_per_group);
-  GALLEY_CHECK(params.replace_stride_with_dilation.size() == 3, "[resnet] replace_stride_with_dilation wants 3 values, has ",
+  GALLEY_CHECK(params.replace_stride_with_dilation.size() == 3, "[resnet] replace_stride_with_dilation needs 3 values, but has ",
                params.replace_stride_with_dilation.size());
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut)});
   const Init last_norm = params.zero_init_residual ? Init::zeros() : Init::ones();
@@ -89,12 +89,12 @@ Value resnet(Builder& b, const ResNetParams& params, const Architecture& archite
   for (int64_t stage = 0; stage < 4; ++stage) {
     const auto layer = b.scope(cat("layer", stage + 1));
     const bool dilate = stage > 0 && params.replace_stride_with_dilation[static_cast<size_t>(stage - 1)] != 0;
-    GALLEY_CHECK(!dilate || !basic, "[resnet] only models with bottlenecks (resnet50 and up) can dilate");
+    GALLEY_CHECK(!dilate || !basic, "[resnet] only models with bottlenecks (resnet50 and deeper) support dilation");
     const int64_t stride = stage == 0 || dilate ? 1 : 2;
     for (int64_t i = 0; i < architecture.layers[static_cast<size_t>(stage)]; ++i) {
       const auto block = b.scope(std::to_string(i));
       const int64_t planes = int64_t{64} << stage;
-      // The first block of a dilated stage keeps the dilation of the stage before.
+      // The first block of a dilated stage keeps the dilation of the previous stage.
       const BlockSize size{planes, basic ? planes : 4 * planes, i == 0 ? stride : 1, dilation};
       const Value y = basic ? basic_block(b, x, size, last_norm) : bottleneck(b, x, size, params, last_norm);
       if (size.stride != 1 || x.channels() != size.out_channels) x = downsample(b, x, size);

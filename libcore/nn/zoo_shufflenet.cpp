@@ -1,4 +1,4 @@
-// ShuffleNetV2 (Ma et al. 2018), as torchvision builds it.
+// ShuffleNetV2 (Ma et al. 2018), as in torchvision.
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
@@ -21,7 +21,7 @@ struct ShuffleNetParams : OptionsOf<ShuffleNetParams> {
   }
 };
 
-/// Depthwise 3x3 convolution and batch norm, called `name` and the number after it.
+/// Depthwise 3x3 convolution, named `name`, and batch norm, named by the next number.
 Value depthwise(Builder& b, int name, Value x, int64_t stride) {
   x = b.conv2d(std::to_string(name), x,
                {.out_channels = x.channels(), .kernel_size = 3, .stride = stride, .padding = 1, .groups = x.channels(), .bias = false});
@@ -55,8 +55,8 @@ NamedValues shufflenet(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<ShuffleNetParams>(options);
   const std::vector<int64_t>& channels = params.stages_out_channels;
   GALLEY_CHECK(params.stages_repeats.size() == 3 && channels.size() == 5,
-               "[shufflenet] stages_repeats wants 3 values and stages_out_channels 5, they have ", params.stages_repeats.size(), " and ",
-               channels.size());
+               "[shufflenet] stages_repeats needs 3 values and stages_out_channels 5, but they have ", params.stages_repeats.size(),
+               " and ", channels.size());
   {
     const auto module = b.scope("conv1");
     x = b.conv2d("0", x, {.out_channels = channels[0], .kernel_size = 3, .stride = 2, .padding = 1, .bias = false});
@@ -66,7 +66,7 @@ NamedValues shufflenet(Builder& b, const Options& options, Value x) {
   for (size_t stage = 0; stage < 3; ++stage) {
     const auto module = b.scope(cat("stage", stage + 2));
     const int64_t width = channels[stage + 1];
-    GALLEY_CHECK(width % 2 == 0, "[shufflenet] stages_out_channels of stages must be even, got ", width);
+    GALLEY_CHECK(width % 2 == 0, "[shufflenet] stages_out_channels of the stages must be even, not ", width);
     for (int64_t i = 0; i < params.stages_repeats[stage]; ++i) x = block(b, std::to_string(i), x, width, i == 0 ? 2 : 1);
   }
   {

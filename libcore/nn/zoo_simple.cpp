@@ -1,4 +1,4 @@
-// Small models to start with: a multilayer perceptron, and a convolutional network for images such as Fashion-MNIST's.
+// Small models: a multilayer perceptron, and a convolutional network for images such as Fashion-MNIST's.
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"

@@ -1,4 +1,4 @@
-// SqueezeNet (Iandola et al. 2016), versions 1.0 and 1.1, as torchvision builds it.
+// SqueezeNet (Iandola et al. 2016), versions 1.0 and 1.1, as in torchvision.
 
 #include <array>
 #include <span>
@@ -21,7 +21,7 @@ struct SqueezeNetParams : OptionsOf<SqueezeNetParams> {
 struct Stem {
   int64_t channels, kernel;
 };
-/// Channels of a fire module, or a max pooling.
+/// A fire module with its channels, or a max pooling.
 struct Step {
   int64_t squeeze, expand;
 };
@@ -41,7 +41,7 @@ Value squeezenet(Builder& b, const SqueezeNetParams& params, const Stem& stem, s
     const auto init = b.use_init(rules);
     const auto features = b.scope("features");
     x = relu(b.conv2d("0", x, {.out_channels = stem.channels, .kernel_size = stem.kernel, .stride = 2}));
-    int index = 2;  // after the activation, which counts too
+    int index = 2;  // after the first convolution (0) and its activation (1)
     for (const Step& step : steps) {
       const std::string name = std::to_string(index++);
       x = step.squeeze == 0 ? max_pool(x, {.kernel_size = 3, .stride = 2, .ceil_mode = true}) : fire(b, name, x, step);

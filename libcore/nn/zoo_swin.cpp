@@ -1,4 +1,4 @@
-// Swin transformer (Liu et al. 2021) and its second version (Liu et al. 2022), as torchvision builds them.
+// Swin transformer (Liu et al. 2021) and Swin transformer V2 (Liu et al. 2022), as in torchvision.
 
 #include <cmath>
 #include <limits>
@@ -47,15 +47,15 @@ enum class Version { kOne, kTwo };
 
 const Init kWeight = Init::truncated_normal(0.02);
 
-/// What blocks share.
+/// State that all blocks share.
 struct Swin {
   Builder& b;
   const SwinParams& params;
   Version version;
-  std::map<std::pair<int64_t, int64_t>, Value> masks = {};  // by the padded rows and columns
+  std::map<std::pair<int64_t, int64_t>, Value> masks = {};  // by padded rows and columns
 };
 
-/// What a linear layer owns, where the product comes later than its turn in the file.
+/// Parameters of a linear layer that are declared in the file's order, before the product is captured.
 struct LinearParameters {
   Value weight, bias;
 };
@@ -67,7 +67,7 @@ LinearParameters linear_parameters(Builder& b, std::string_view name, int64_t in
 
 // ---- windows of x [N,H,W,C]
 
-/// Moves rows or columns `by` towards the start; those at the start come back at the end.
+/// Rotates an axis by `by` positions towards the start; the first positions move to the end.
 Value roll(Value x, int64_t axis, int64_t by) { return by == 0 ? x : concat({slice(x, axis, by), slice(x, axis, 0, by)}, axis); }
 
 /// [N,H,W,C] -> [N * windows, size * size, C].
@@ -76,19 +76,19 @@ Value split_windows(Value x, int64_t size) {
   const Value grid = permute(reshape(x, {s[0], s[1] / size, size, s[2] / size, size, s[3]}), {0, 1, 3, 2, 4, 5});
   return reshape(grid, {s[0] * (s[1] / size) * (s[2] / size), size * size, s[3]});
 }
-/// Its inverse: `whole` is [N,H,W,C].
+/// Inverse of split_windows; `whole` is the shape [N,H,W,C].
 Value join_windows(Value x, const Shape& whole, int64_t size) {
   const Value grid = reshape(x, {whole[0], whole[1] / size, whole[2] / size, size, size, whole[3]});
   return reshape(permute(grid, {0, 1, 3, 2, 4, 5}), whole);
 }
 
-/// After a shift, a window on the edge holds tokens from both ends of the image: 0 where two tokens are neighbours, -100 where they are
-/// not, [1,windows,1,size * size,size * size].
+/// After a shift, windows at the edge hold tokens from both ends of the image. The mask, [1,windows,1,size * size,size * size], is 0 for
+/// tokens from the same region and -100 for others.
 Value shift_mask(Builder& b, int64_t rows, int64_t columns, int64_t size, const Size2& shift) {
   const auto constant = [&](int64_t r, int64_t c, double value) {
     return full(b.graph(), {.dtype = b.dtype(), .shape = {1, r, c, 1}}, value);
   };
-  // Numbers the three bands of an axis: whole windows, the rest that stays, the rest that came round.
+  // Numbers the three bands of an axis: whole windows, the unshifted part of the last window, and the part that was rotated into it.
   const auto bands = [&](bool is_row, int64_t length, int64_t by, double step) {
     const auto band = [&](int64_t count, double value) { return is_row ? constant(count, 1, value) : constant(1, count, value); };
     if (by == 0) return band(length, 0);
@@ -105,7 +105,7 @@ Value shift_mask(Builder& b, int64_t rows, int64_t columns, int64_t size, const 
 
 // ---- relative positions
 
-/// For each pair of tokens of a window, the row of the table of (2 size - 1)^2 relative positions.
+/// For each pair of tokens of a window, the row of their relative position in the table of (2 size - 1)^2 relative positions.
 Init position_index(int64_t size) {
   std::vector<double> index;
   for (int64_t i = 0; i < size * size; ++i) {
@@ -116,7 +116,7 @@ Init position_index(int64_t size) {
   return Init::table(std::move(index));
 }
 
-/// Equation 4 of the second paper: sign(d) log2(1 + |d|) / log2(8), d = relative distance scaled to -8..8; rows, then columns.
+/// Equation 4 of the second paper: sign(d) log2(1 + |d|) / log2(8), where d is the relative distance scaled to -8..8; rows, then columns.
 Init position_table(int64_t size) {
   const auto spaced = [size](int64_t i) {
     const double d = 8 * static_cast<double>(i - (size - 1)) / static_cast<double>(size - 1);
@@ -129,12 +129,13 @@ Init position_table(int64_t size) {
   return Init::table(std::move(table));
 }
 
-/// Rows of a table [(2 size - 1)^2, heads] as biases of attention [heads,size * size,size * size].
+/// Converts a table [(2 size - 1)^2, heads] to attention biases [heads,size * size,size * size].
 Value position_bias(Value table, Value index, int64_t size) {
   return permute(reshape(embedding(table, index), {size * size, size * size, table.shape()[1]}), {2, 0, 1});
 }
 
-/// x / max(|x|, 1e-12) along the last axis. The bound is below the root, whose derivative at 0 (tokens of padding) is infinite.
+/// x / max(|x|, 1e-12) along the last axis. The maximum is taken before the square root, whose derivative at 0 (padding tokens) is
+/// infinite.
 Value normalize(Value x) {
   const Value length_squared = clamp(sum(square(x), {-1}, true), 1e-24, std::numeric_limits<double>::infinity());
   return mul(x, rsqrt(length_squared));
@@ -142,7 +143,7 @@ Value normalize(Value x) {
 
 // ---- blocks
 
-/// Attention inside windows of x [N,H,W,C], which are shifted by half their size where asked.
+/// Attention within windows of x [N,H,W,C]. If `shifted`, windows are shifted by half their size.
 Value window_attention(Swin& swin, Value x, int64_t heads, bool shifted) {
   Builder& b = swin.b;
   const auto module = b.scope("attn");
@@ -168,7 +169,7 @@ Value window_attention(Swin& swin, Value x, int64_t heads, bool shifted) {
     bias = position_bias(table, index, size);
   }
 
-  // Padded to whole windows; an axis of one window is not shifted.
+  // Pads to whole windows. An axis with only one window is not shifted.
   const int64_t more_rows = (size - rows % size) % size, more_columns = (size - columns % size) % size;
   if (more_rows + more_columns > 0) x = pad(x, {0, 0, 0, more_rows, 0, more_columns, 0, 0});
   const Shape whole = x.shape();
@@ -212,7 +213,7 @@ Value mlp(Swin& swin, Value x) {
   return b.linear("3", gelu(b.linear("0", x, {.out_features = hidden})), {.out_features = channels});
 }
 
-/// The first version normalises what a branch reads, the second what it adds.
+/// Version 1 normalises the input of each branch, version 2 its output.
 Value block(Swin& swin, std::string_view name, Value x, int64_t heads, bool shifted, double drop) {
   Builder& b = swin.b;
   const auto module = b.scope(name);
@@ -221,7 +222,7 @@ Value block(Swin& swin, std::string_view name, Value x, int64_t heads, bool shif
     x = add(x, branch(window_attention(swin, b.layer_norm("norm1", x), heads, shifted)));
     return add(x, branch(mlp(swin, b.layer_norm("norm2", x))));
   }
-  // Norms come first in the file.
+  // Norms come first in torchvision's files.
   const auto norm = [&](std::string_view leaf) {
     const auto inner = b.scope(leaf);
     const Value weight = b.parameter("weight", {x.shape()[3]}, Init::ones(), "layer_norm");
@@ -234,7 +235,7 @@ Value block(Swin& swin, std::string_view name, Value x, int64_t heads, bool shif
   return add(x, branch(normed(mlp(swin, x), norm2)));
 }
 
-/// Joins each 2x2 tokens into one of twice the features.
+/// Joins 2x2 tokens into one token with twice the features.
 Value merge_patches(Swin& swin, std::string_view name, Value x) {
   Builder& b = swin.b;
   const auto module = b.scope(name);
@@ -260,7 +261,7 @@ Value merge_patches(Swin& swin, std::string_view name, Value x) {
 
 NamedValues swin_transformer(Builder& b, const SwinParams& params, Version version, Value x) {
   GALLEY_CHECK(!params.depths.empty() && params.depths.size() == params.num_heads.size(),
-               "[swin] depths and num_heads want one value a stage, they have ", params.depths.size(), " and ", params.num_heads.size());
+               "[swin] depths and num_heads need one value per stage, but have ", params.depths.size(), " and ", params.num_heads.size());
   Swin swin{b, params, version};
   int64_t blocks = 0, done = 0;
   for (const int64_t depth : params.depths) blocks += depth;
@@ -293,7 +294,8 @@ NamedValues build(Builder& b, const Options& params, Value input) {
   return swin_transformer(b, params_of<SwinParams>(params), kVersion, input);
 }
 
-/// Features and heads of the first stage (they double), blocks of the third stage, drop probability in hundredths, window and image size.
+/// Features and heads of the first stage (both double per stage), blocks of the third stage, drop probability in hundredths, window and
+/// image size.
 template <int64_t kWidth, int64_t kHeads, int64_t kDepth, int64_t kDrop, int64_t kWindow, int64_t kImage>
 std::unique_ptr<Options> make() {
   auto params = std::make_unique<SwinParams>();

@@ -1,4 +1,4 @@
-// VGG (Simonyan, Zisserman 2014), with and without batch norm, as torchvision builds it.
+// VGG (Simonyan, Zisserman 2014), with and without batch norm, as in torchvision.
 
 #include <array>
 
@@ -19,7 +19,7 @@ struct VggParams : OptionsOf<VggParams> {
   }
 };
 
-using Convolutions = std::array<int64_t, 5>;  // before each of the five poolings
+using Convolutions = std::array<int64_t, 5>;  // number of convolutions before each of the five poolings
 
 Value vgg(Builder& b, const VggParams& params, const Convolutions& convolutions, bool norm, Value x) {
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut),
@@ -28,7 +28,7 @@ Value vgg(Builder& b, const VggParams& params, const Convolutions& convolutions,
                                 .linear_bias = Init::zeros()});
   {
     const auto features = b.scope("features");
-    // Layers without parameters count too in torchvision's numbering.
+    // torchvision's numbering includes layers without parameters.
     int index = 0;
     int64_t channels = 64;
     for (const int64_t count : convolutions) {

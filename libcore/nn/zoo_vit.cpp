@@ -1,4 +1,4 @@
-// Vision transformer (Dosovitskiy et al. 2020), as torchvision builds it.
+// Vision transformer (Dosovitskiy et al. 2020), as in torchvision.
 
 #include <cmath>
 
@@ -35,7 +35,8 @@ struct VitParams : OptionsOf<VitParams> {
 
 const LayerNormOptions kNorm{.eps = 1e-6};
 
-/// x [N,L,E] -> [N,L,E]: softmax(q k^T / sqrt(E / heads)) v of each head (Vaswani et al. 2017), with torch.nn.MultiheadAttention's names.
+/// x [N,L,E] -> [N,L,E]: softmax(q k^T / sqrt(E / heads)) v for each head (Vaswani et al. 2017), with the names of
+/// torch.nn.MultiheadAttention.
 Value self_attention(Builder& b, std::string_view name, Value x, const VitParams& params) {
   const auto module = b.scope(name);
   const int64_t n = x.shape()[0], length = x.shape()[1], width = x.shape()[2], heads = params.num_heads;
@@ -64,11 +65,11 @@ Value encoder_block(Builder& b, std::string_view name, Value x, const VitParams&
 NamedValues vit(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<VitParams>(options);
   GALLEY_CHECK(params.image_size % params.patch_size == 0, "[vit] image_size=", params.image_size,
-               " is no multiple of patch_size=", params.patch_size);
+               " must be a multiple of patch_size=", params.patch_size);
   GALLEY_CHECK(params.hidden_dim % params.num_heads == 0, "[vit] hidden_dim=", params.hidden_dim,
-               " is no multiple of num_heads=", params.num_heads);
+               " must be a multiple of num_heads=", params.num_heads);
   GALLEY_CHECK(x.shape().rank() == 4 && x.shape()[2] == params.image_size && x.shape()[3] == params.image_size,
-               "[vit] image_size=", params.image_size, ", the input is ", x.type(), "; set model.image_size to the size of the images");
+               "[vit] image_size=", params.image_size, ", but the input is ", x.type(), "; set model.image_size to the size of the images");
   const int64_t n = x.shape()[0], side = params.image_size / params.patch_size, width = params.hidden_dim;
   const Value token = b.parameter("class_token", {1, 1, width}, Init::zeros(), "vit");
   {
@@ -83,7 +84,7 @@ NamedValues vit(Builder& b, const Options& options, Value x) {
     x = add(x, b.parameter("pos_embedding", {1, side * side + 1, width}, Init::normal(0.02), "vit"));
     x = b.dropout("dropout", x, params.dropout);
     for (int64_t i = 0; i < params.num_layers; ++i) x = encoder_block(b, cat("layers.encoder_layer_", i), x, params);
-    // Each token is normalised by itself, and the classifier reads the first one only.
+    // The classifier reads only the first token, and tokens are normalised independently.
     x = b.layer_norm("ln", squeeze(slice(x, 1, 0, 1), 1), kNorm);
   }
   const auto init = b.use_init({.linear_weight = Init::zeros(), .linear_bias = Init::zeros()});

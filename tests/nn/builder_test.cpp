@@ -121,7 +121,7 @@ TEST(Builder, MistakesNameTheLayer) {
   std::string text = message_of([&] { b.conv2d("conv1", x, {.out_channels = 8, .groups = 4}); });
   for (const char* part : {"groups=4", "[1,6,1,1]", "layer1.0.conv1"}) EXPECT_NE(text.find(part), std::string::npos) << text;
   text = message_of([&] { b.batch_norm("bn1", x); });
-  for (const char* part : {"one value a channel", "layer1.0.bn1"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+  for (const char* part : {"one value per channel", "layer1.0.bn1"}) EXPECT_NE(text.find(part), std::string::npos) << text;
   text = message_of([&] { b.conv2d("conv2", x, {.out_channels = 8, .kernel_size = 3}); });
   EXPECT_NE(text.find("layer1.0.conv2"), std::string::npos) << text;
   b.linear("fc", x, {.out_features = 2});
