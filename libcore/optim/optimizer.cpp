@@ -20,7 +20,7 @@ void adam_options(OptionVisitor& v, std::vector<double>& betas, double& eps) {
 
 Value add_adam(const UpdateInputs& in, std::span<const Value> states, const std::vector<double>& betas, double eps, double weight_decay,
                bool decoupled) {
-  GALLEY_CHECK(betas.size() == 2, "betas wants two numbers, has ", betas.size());
+  GALLEY_CHECK(betas.size() == 2, "betas needs two numbers, but has ", betas.size());
   AdamUpdateAttrs attrs;
   attrs.beta1 = betas[0];
   attrs.beta2 = betas[1];
@@ -43,7 +43,7 @@ void Sgd::options(OptionVisitor& v) {
   lr_option(v, lr);
   v.option({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
   v.option({.name = "dampening", .doc = "dampening of the momentum"}, dampening);
-  v.option({.name = "nesterov", .doc = "Nesterov momentum; wants a momentum and no dampening"}, nesterov);
+  v.option({.name = "nesterov", .doc = "Nesterov momentum; needs a momentum and no dampening"}, nesterov);
   weight_decay_option(v, "L2 penalty, added to the gradient", weight_decay);
 }
 std::vector<std::string_view> Sgd::states() const {
@@ -84,7 +84,7 @@ void RmsProp::options(OptionVisitor& v) {
   weight_decay_option(v, "L2 penalty, added to the gradient", weight_decay);
   v.option({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
   v.option({.name = "centered", .doc = "divide by the standard deviation instead of the root of the mean square"}, centered);
-  v.option({.name = "tf_eps", .doc = "eps stands inside the root, as in TensorFlow"}, tf_eps);
+  v.option({.name = "tf_eps", .doc = "adds eps inside the root, as TensorFlow does"}, tf_eps);
 }
 std::vector<std::string_view> RmsProp::states() const {
   std::vector<std::string_view> names{"square_avg"};
@@ -129,12 +129,12 @@ ParameterGroups resolve_groups(const Optimizer& optimizer, const std::map<std::s
     const auto apply = [&parameter = parameter](std::string_view what, const std::optional<Multiple>& multiple, double& value) {
       if (!multiple) return;
       value = multiple->of(value);
-      GALLEY_CHECK(value >= 0, what, " of ", parameter, " must not be negative, is ", value);
+      GALLEY_CHECK(value >= 0, what, " of ", parameter, " must not be negative: ", value);
     };
     apply("lr", own.lr, options->lr);
     apply("weight_decay", own.weight_decay, options->weight_decay);
     GALLEY_CHECK(!own.momentum || options->momentum_option() != nullptr, "a group sets a momentum for ", parameter,
-                 ", but this optimizer has no parameter of that name");
+                 ", but this optimizer has no momentum");
     if (own.momentum) apply("momentum", own.momentum, *options->momentum_option());
     const size_t index = group(options);
     if (index != 0) result.group_of[parameter] = index;

@@ -1,6 +1,6 @@
 #pragma once
-// Optimizers as option structs, with torch.optim's parameter names and defaults, and groups of parameters with settings of their
-// own. What an optimizer does is a node for each parameter (ops/update.h).
+// Optimizers as option structs with torch.optim's parameter names and defaults, and groups of parameters with their own settings. An
+// optimizer adds one update node per parameter (ops/update.h) to the graph.
 
 #include <map>
 #include <memory>
@@ -15,24 +15,25 @@
 
 namespace galley {
 
-/// What one update node reads: grad_scale may be absent.
+/// Inputs of an update node. grad_scale may be absent.
 struct UpdateInputs {
   Value param, grad, lr, step, grad_scale;
 };
 
-/// Base of all optimizers.
+/// Base of the option structs of all optimizers.
 struct Optimizer : Options {
-  double lr = 1e-3;
-  double weight_decay = 0;
+  double lr = 1e-3;         // learning rate
+  double weight_decay = 0;  // as each optimizer defines it
 
-  /// Suffixes of the states a parameter has: "momentum_buffer". Each has the parameter's type and starts at zero.
+  /// Name suffixes of a parameter's states, e.g. "momentum_buffer". Each state has the parameter's type and starts at zero.
   virtual std::vector<std::string_view> states() const = 0;
-  /// Appends the update; `states` in the order of states(). Returns the new parameter.
+  /// Appends the update node of a parameter; `states` are in the order of states(). Returns the new value of the parameter.
   virtual Value add_update(const UpdateInputs& inputs, std::span<const Value> states) const = 0;
-  /// The momentum that a group may set, nullptr where the algorithm has none of that name.
+  /// The momentum option, which a parameter group may override; nullptr if the optimizer has none.
   virtual double* momentum_option() { return nullptr; }
 };
 
+/// Implements clone() for the option struct Self.
 template <class Self>
 struct OptimizerOf : Optimizer {
   std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
@@ -57,7 +58,7 @@ struct Adam : OptimizerOf<Adam> {
   Value add_update(const UpdateInputs& inputs, std::span<const Value> states) const override;
 };
 
-/// torch.optim.AdamW: weight decay is decoupled, 0.01 by default.
+/// torch.optim.AdamW: weight decay is decoupled from the gradient, 0.01 by default.
 struct AdamW : OptimizerOf<AdamW> {
   AdamW() { weight_decay = 1e-2; }
   std::vector<double> betas{0.9, 0.999};
@@ -67,7 +68,7 @@ struct AdamW : OptimizerOf<AdamW> {
   Value add_update(const UpdateInputs& inputs, std::span<const Value> states) const override;
 };
 
-/// torch.optim.RMSprop: eps outside the root, or, with tf_eps, inside it as TensorFlow has it.
+/// torch.optim.RMSprop: eps is added to the square root or, with tf_eps, inside it as in TensorFlow.
 struct RmsProp : OptimizerOf<RmsProp> {
   RmsProp() { lr = 1e-2; }
   double alpha = 0.99, eps = 1e-8, momentum = 0;
@@ -78,29 +79,30 @@ struct RmsProp : OptimizerOf<RmsProp> {
   double* momentum_option() override { return &momentum; }
 };
 
-/// sgd, adam, adamw, rmsprop: structs derived from Optimizer.
+/// The optimizers that a recipe may name: sgd, adam, adamw, rmsprop.
 ComponentKinds optimizers();
 
-/// What a parameter has for itself; empty: the optimizer's. Filled by the caller, who matches selectors.
+/// Settings of a parameter that differ from the optimizer's. The caller matches selectors and fills it.
 struct ParameterOverride {
   std::optional<Multiple> lr, weight_decay, momentum;
 };
 
-/// Parameters that share all settings, and so a learning-rate input "lr.<name>".
+/// Parameters that share all settings, and the learning-rate input "lr.<name>".
 struct ParameterGroup {
   std::string name;
   std::shared_ptr<const Optimizer> optimizer;  // with the group's lr, weight decay and momentum
 };
 
-/// Groups, the first with the optimizer's own settings; parameters that `group_of` does not name belong to it.
+/// All groups. The first one has the optimizer's own settings and holds the parameters that are not in `group_of`.
 struct ParameterGroups {
   std::vector<ParameterGroup> groups;
   std::map<std::string, size_t> group_of;
+  /// The group of a parameter.
   const ParameterGroup& of(const std::string& parameter) const;
 };
 
-/// Makes one group for each distinct setting: "0" for the optimizer's own, then "1", "2", ... in order of parameter name.
-/// Throws where a parameter sets a momentum and the algorithm has none, or a value below zero.
+/// Makes one group per distinct setting: "0" for the optimizer's own, then "1", "2", ... in the order of parameter names. Throws Error if a
+/// parameter sets a momentum that the optimizer does not have, or a negative value.
 ParameterGroups resolve_groups(const Optimizer& optimizer, const std::map<std::string, ParameterOverride>& overrides = {});
 
 }  // namespace galley

@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kUpdateNames{"step", "epoch"};
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
-/// Steps that a product of epochs and steps per epoch may miss a whole number by.
+/// Tolerance, in steps, for products of epochs and steps per epoch that should be whole numbers.
 constexpr double kSlack = 1e-9;
 
 double whole_up(double steps) { return std::ceil(steps - kSlack * std::max(1.0, steps)); }
 double whole_down(double ratio) { return std::floor(ratio + kSlack * std::max(1.0, ratio)); }
 
-/// t/T, 1 at and after the end.
+/// t/T; 1 at the end and later.
 double share(const PhasePoint& at) { return at.length > 0 ? std::min(1.0, at.t / at.length) : 1; }
 
 Duration duration_of(const std::string& text) {
@@ -42,15 +42,16 @@ constexpr ComponentKind kSchedules[] = {
 
 double steps_of(const Duration& duration, const RunLength& run) {
   const auto per_step = [&](double amount, std::string_view unit) {
-    GALLEY_CHECK(amount > 0, "the duration '", duration.str(), "' cannot be told in steps: this run does not know its ", unit,
-                 " in a step; write it in steps");
+    GALLEY_CHECK(amount > 0, "the duration '", duration.str(), "' cannot be converted to steps: this run does not know the number of ",
+                 unit, " per step; use a duration in steps");
     return whole_up(duration.value / amount);
   };
   if (run.by_time && duration.unit != DurationUnit::kPercent) {
-    throw Error(ErrorCode::kRecipe,
-                cat("'", duration.str(), "' in the schedule of a run that ends by time: how many steps that will be is not known"))
+    throw Error(
+        ErrorCode::kRecipe,
+        cat("'", duration.str(), "' cannot be used in the schedule of a run that ends by time, because its number of steps is unknown"))
         .key("train.schedule")
-        .suggest("give all phases in percent, or train.duration in epochs or steps");
+        .suggest("set all phases in percent, or train.duration in epochs or steps");
   }
   switch (duration.unit) {
     case DurationUnit::kSteps: return whole_up(duration.value);
@@ -58,15 +59,15 @@ double steps_of(const Duration& duration, const RunLength& run) {
     case DurationUnit::kTokens: return per_step(run.tokens_per_step, "tokens");
     case DurationUnit::kEpochs:
       GALLEY_CHECK(run.steps_per_epoch > 0, "the duration '", duration.str(),
-                   "' cannot be told in steps: this run has no epochs; write it in steps");
+                   "' cannot be converted to steps: this run has no epochs; use a duration in steps");
       return whole_up(duration.value * run.steps_per_epoch);
     case DurationUnit::kPercent:
       GALLEY_CHECK(run.total_steps > 0, "'", duration.str(),
-                   "' of a run of unknown length; give train.duration in steps, samples or epochs");
+                   "' of a run of unknown length; set train.duration in steps, samples or epochs");
       return whole_up(duration.value / 100 * static_cast<double>(run.total_steps));
     case DurationUnit::kSeconds: break;
   }
-  fail(ErrorCode::kRecipe, "a time ('", duration.str(), "') can only end a run; give it in steps, epochs, samples or percent");
+  fail(ErrorCode::kRecipe, "a time ('", duration.str(), "') can only end a run; use a duration in steps, epochs, samples or percent");
 }
 
 void SchedulePhase::phase_options(OptionVisitor& v) {
@@ -78,8 +79,8 @@ void ConstantPhase::options(OptionVisitor& v) { phase_options(v); }
 double ConstantPhase::value(const PhasePoint&, double start, double) const { return start; }
 
 void LinearPhase::options(OptionVisitor& v) {
-  v.option({.name = "from", .doc = "first value; default: where the phase before ended, else 1x"}, from);
-  v.text({.name = "to", .doc = "the value it ends with"}, to);
+  v.option({.name = "from", .doc = "first value; default: the last value of the previous phase, else 1x"}, from);
+  v.text({.name = "to", .doc = "last value of the phase"}, to);
   phase_options(v);
 }
 double LinearPhase::value(const PhasePoint& at, double start, double lr) const {
@@ -88,7 +89,7 @@ double LinearPhase::value(const PhasePoint& at, double start, double lr) const {
 }
 
 void CosinePhase::options(OptionVisitor& v) {
-  v.text({.name = "to", .doc = "the value it ends with"}, to);
+  v.text({.name = "to", .doc = "last value of the phase"}, to);
   phase_options(v);
 }
 double CosinePhase::value(const PhasePoint& at, double start, double lr) const {
@@ -97,21 +98,22 @@ double CosinePhase::value(const PhasePoint& at, double start, double lr) const {
 }
 
 void StepPhase::options(OptionVisitor& v) {
-  v.text({.name = "step_size", .doc = "how long between two changes"}, step_size);
+  v.text({.name = "step_size", .doc = "duration between two changes"}, step_size);
   v.option({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
   phase_options(v);
 }
 void StepPhase::check(const RunLength& run) const {
-  GALLEY_CHECK(steps_of(step_size, run) >= 1, "step_size must be at least a step, is '", step_size.str(), "'");
+  GALLEY_CHECK(steps_of(step_size, run) >= 1, "step_size must be at least one step, not '", step_size.str(), "'");
 }
 double StepPhase::value(const PhasePoint& at, double start, double) const {
-  // Epochs need not be whole steps: the n-th change comes at the first step after n whole sizes, not n rounded ones.
+  // An epoch may not be a whole number of steps. The n-th change is at the first step after n times the size, without rounding the size
+  // first.
   const double size = step_size.unit == DurationUnit::kEpochs ? step_size.value * at.run->steps_per_epoch : steps_of(step_size, *at.run);
   return start * std::pow(gamma, whole_down(at.t / size));
 }
 
 void MultiStepPhase::options(OptionVisitor& v) {
-  v.option({.name = "milestones", .doc = "when to change, e.g. [30 epochs, 60 epochs], from the phase's begin", .required = true},
+  v.option({.name = "milestones", .doc = "times of the changes from the start of the phase, e.g. [30 epochs, 60 epochs]", .required = true},
            milestones);
   v.option({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
   phase_options(v);
@@ -131,14 +133,14 @@ void ExponentialPhase::options(OptionVisitor& v) {
 }
 void ExponentialPhase::check(const RunLength& run) const {
   GALLEY_CHECK(!run.by_time,
-               "the schedule's phase exponential counts steps, and a run that ends by time does not know how many it will have; use cosine "
+               "the schedule's phase exponential counts steps, but a run that ends by time has an unknown number of steps; use cosine "
                "or polynomial");
 }
 double ExponentialPhase::value(const PhasePoint& at, double start, double) const { return start * std::pow(gamma, at.count); }
 
 void PolynomialPhase::options(OptionVisitor& v) {
   v.option({.name = "power", .doc = "exponent of what remains", .min = 0}, power);
-  v.text({.name = "to", .doc = "the value it ends with"}, to);
+  v.text({.name = "to", .doc = "last value of the phase"}, to);
   phase_options(v);
 }
 double PolynomialPhase::value(const PhasePoint& at, double start, double lr) const {
@@ -173,7 +175,7 @@ Schedule::Schedule(std::vector<Component> phases, const RunLength& run) : phases
     const auto* phase = phases_[i].as<SchedulePhase>();
     GALLEY_ASSERT(phase != nullptr, "component ", phases_[i].type, " is not a phase of a schedule");
     GALLEY_CHECK(phase->duration || i + 1 == phases_.size(), "phase ", i, " (", phases_[i].type,
-                 ") of the schedule has no duration, but another phase follows; give it one");
+                 ") of the schedule has no duration, but another phase follows; set its duration");
     GALLEY_CHECK(phase->update == ScheduleUpdate::kStep || run.steps_per_epoch > 0, "phase ", i, " (", phases_[i].type,
                  ") of the schedule has update: epoch, but this run has no epochs; use update: step");
     phase->check(run);
@@ -184,7 +186,7 @@ Schedule::Schedule(std::vector<Component> phases, const RunLength& run) : phases
       end = std::max(position, static_cast<double>(run.total_steps));
     } else {
       GALLEY_CHECK(!phase->needs_length(), "phase ", i, " (", phases_[i].type,
-                   ") of the schedule lasts to the end of a run of unknown length; give it a duration in steps");
+                   ") of the schedule lasts to the end of a run of unknown length; set its duration in steps");
     }
     spans_.push_back({phase, position, end});
     position = end;

@@ -1,6 +1,6 @@
 #pragma once
-// Learning-rate schedules: phases in sequence. A schedule is a pure function of the step, computed on the host, so a resumed
-// run needs no state for it. Update k (from 1) of a phase of T steps uses t = k-1.
+// Learning-rate schedules: sequences of phases. A schedule is a pure function of the step, computed on the host, so resuming a run needs no
+// saved state. Update k (from 1) of a phase of T steps uses t = k-1.
 
 #include <memory>
 #include <optional>
@@ -12,61 +12,64 @@
 
 namespace galley {
 
-/// What turns durations into steps.
+/// Facts about a run that convert durations to steps.
 struct RunLength {
-  int64_t total_steps = 0;     // 0: not known (a run that is stopped by time)
-  double steps_per_epoch = 0;  // 0: not known (a stream)
+  int64_t total_steps = 0;     // 0: unknown (the run ends by time)
+  double steps_per_epoch = 0;  // 0: unknown (a stream)
   double samples_per_step = 0;
   double tokens_per_step = 0;  // 0: not text
-  /// The run ends by time and its schedule takes percent of that time: a schedule's position is then in ticks, kTimeTicks of them in all
-  /// (= total_steps), and no other duration has a meaning.
+  /// The run ends by time, and its schedule uses percent of that time. Positions of the schedule are then ticks, kTimeTicks of them in
+  /// total (= total_steps), and other durations are invalid.
   bool by_time = false;
 };
+/// Ticks of a run that ends by time.
 constexpr int64_t kTimeTicks = 1'000'000;
 
-/// The RunLength for the schedule of a run that ends by time: in ticks where a phase is told in percent or needs the run's end, else
-/// `run`, whose steps do without either.
+/// The RunLength for the schedule of a run that ends by time: in ticks if a phase uses percent or needs the end of the run, else `run`
+/// itself.
 RunLength schedule_length(const std::vector<Component>& phases, const RunLength& run);
-/// The position to ask a schedule for: the step, or the tick of the share (0..1) of the time that has passed.
+/// The position at which to evaluate a schedule: the step, or the tick for the share (0..1) of the time that has passed.
 int64_t schedule_position(const RunLength& run, int64_t step, double share);
 
-/// Steps of a duration: the first step that begins at or after its end. Percent is of total_steps. Throws where the run does
-/// not know the unit; a time is always an error: it only stops a run.
+/// Converts a duration to steps: the first step that begins at or after its end. Percent is of total_steps. Throws Error if the run does
+/// not know the unit, and for times, because a time can only end a run.
 double steps_of(const Duration& duration, const RunLength& run);
 
-/// Where in its phase a step is.
+/// A position within a phase.
 struct PhasePoint {
-  double t = 0;       // steps since the phase began; with `update: epoch` those at the epoch's begin
+  double t = 0;       // steps since the start of the phase; with `update: epoch`, at the start of the epoch
   double length = 0;  // T
-  double count = 0;   // values before this one in the phase: t, or epochs
+  double count = 0;   // number of earlier values in the phase: t, or epochs
   const RunLength* run = nullptr;
 };
 
-/// The value changes at each step, or at each epoch (held over it, as torchvision's scripts do).
+/// Whether the value changes at each step, or at each epoch and stays constant within it (as torchvision's scripts do).
 enum class ScheduleUpdate { kStep, kEpoch };
 
-/// Base of the phases.
+/// Base of the option structs of all phases.
 struct SchedulePhase : Options {
   std::optional<Duration> duration;  // empty: the rest of the run
   ScheduleUpdate update = ScheduleUpdate::kStep;
 
-  /// The learning rate. `from`: where the phase before ended, or the group's lr; `lr`: the group's lr.
+  /// The learning rate at a position. `from` is the last value of the previous phase, or for the first phase the group's rate `lr`.
   virtual double value(const PhasePoint& at, double from, double lr) const = 0;
-  /// Does the value depend on how long the phase is?
+  /// Whether the value depends on the length of the phase.
   virtual bool needs_length() const { return true; }
-  /// Throws where a parameter does not fit the run.
+  /// Throws Error if an option does not suit the run.
   virtual void check(const RunLength&) const {}
 
  protected:
+  /// Declares the options that all phases have.
   void phase_options(OptionVisitor& v);
 };
 
+/// Implements clone() for the option struct Self.
 template <class Self>
 struct SchedulePhaseOf : SchedulePhase {
   std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
 };
 
-/// Keeps what the phase before ended with.
+/// Keeps the last value of the previous phase.
 struct ConstantPhase : SchedulePhaseOf<ConstantPhase> {
   void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
@@ -74,7 +77,7 @@ struct ConstantPhase : SchedulePhaseOf<ConstantPhase> {
 };
 /// from + (to - from) t/T.
 struct LinearPhase : SchedulePhaseOf<LinearPhase> {
-  std::optional<Multiple> from;  // empty: where the phase before ended
+  std::optional<Multiple> from;  // empty: the last value of the previous phase
   Multiple to{1, true};
   void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
@@ -94,7 +97,7 @@ struct StepPhase : SchedulePhaseOf<StepPhase> {
   bool needs_length() const override { return false; }
   void check(const RunLength& run) const override;
 };
-/// from * gamma^(milestones reached). Milestones are durations from the phase's begin.
+/// from * gamma^(milestones reached). Milestones are durations from the start of the phase.
 struct MultiStepPhase : SchedulePhaseOf<MultiStepPhase> {
   std::vector<std::string> milestones;
   double gamma = 0.1;
@@ -103,7 +106,7 @@ struct MultiStepPhase : SchedulePhaseOf<MultiStepPhase> {
   bool needs_length() const override { return false; }
   void check(const RunLength& run) const override;
 };
-/// from * gamma^n, n = steps (with `update: epoch`: epochs) since the phase began.
+/// from * gamma^n, where n is the number of steps (with `update: epoch`: epochs) since the start of the phase.
 struct ExponentialPhase : SchedulePhaseOf<ExponentialPhase> {
   double gamma = 0.95;
   void options(OptionVisitor& v) override;
@@ -119,22 +122,23 @@ struct PolynomialPhase : SchedulePhaseOf<PolynomialPhase> {
   double value(const PhasePoint& at, double from, double lr) const override;
 };
 
-/// constant, linear, cosine, step, multi_step, exponential, polynomial: structs derived from SchedulePhase.
+/// The phases that a recipe may name: constant, linear, cosine, step, multi_step, exponential, polynomial.
 ComponentKinds schedules();
 
+/// A sequence of phases for one run.
 class Schedule {
  public:
-  /// Constant.
+  /// A constant schedule: value() returns `lr`.
   Schedule() = default;
-  /// Throws Error where a phase before the last has no duration, a unit is not known to the run, or a phase that needs its
-  /// length is the rest of a run of unknown length.
+  /// Throws Error if a phase before the last has no duration, the run does not know a unit, or a phase that needs its length extends to the
+  /// end of a run of unknown length.
   Schedule(std::vector<Component> phases, const RunLength& run);
   Schedule(const Schedule&) = delete;  // spans_ points into phases_
   Schedule& operator=(const Schedule&) = delete;
   Schedule(Schedule&&) = default;
   Schedule& operator=(Schedule&&) = default;
 
-  /// Learning rate of update `step` (from 1; what schedule_position gives) for a group whose own rate is `lr`. After the last phase its end
+  /// Learning rate of update `step` (from 1; see schedule_position) for a group whose own rate is `lr`. After the last phase its final
   /// value stays.
   double value(int64_t step, double lr) const;
 
@@ -150,8 +154,8 @@ class Schedule {
   RunLength run_;
 };
 
-/// Decay of the moving average at its update n (from 0): with warm-up min(decay, (1+n)/(10+n)), as TensorFlow's
-/// ExponentialMovingAverage with num_updates.
+/// Decay of the moving average at update n (from 0). With warm-up: min(decay, (1+n)/(10+n)), as TensorFlow's ExponentialMovingAverage with
+/// num_updates.
 double ema_decay(double decay, int64_t update, bool warmup);
 
 }  // namespace galley

@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-/// Sets the phase to kUpdate for a scope, and the path of the parameter at hand.
+/// Sets the phase to kUpdate, and the path to that of the current parameter, until the end of the scope.
 class UpdateScope {
  public:
   explicit UpdateScope(Graph& graph) : graph_(graph), path_(graph.path()), phase_(graph.phase()) { graph.set_phase(Phase::kUpdate); }
@@ -43,7 +43,7 @@ Value scalar_input(Graph& graph, const std::string& name, DType dtype) {
   return found != kNoValue ? graph.at(found) : graph.add_input(name, scalar(dtype), ValueRole::kInput);
 }
 
-/// A copy, since the graph's table of values grows while nodes are added.
+/// Returns a copy, because adding nodes may reallocate the graph's table of values.
 std::string name_of(const Graph& graph, ValueId id) { return graph.value(id).name; }
 
 Value add_state(Graph& graph, UpdateTable& table, ValueId of, std::string_view suffix, bool starts_as_copy) {
@@ -60,7 +60,7 @@ std::vector<ValueId> trained(const Graph& graph, const Gradients& gradients) {
   for (ValueId id : graph.inputs()) {
     if (gradients.count(id) != 0) parameters.push_back(id);
   }
-  GALLEY_ASSERT(parameters.size() == gradients.size(), "a gradient belongs to a value that is not an input of the graph");
+  GALLEY_ASSERT(parameters.size() == gradients.size(), "`gradients` names a value that is not an input of the graph");
   for (ValueId id : parameters) {
     GALLEY_ASSERT(graph.value(id).role == ValueRole::kParameter, name_of(graph, id), " has a gradient, but is not a parameter");
   }
@@ -77,7 +77,7 @@ void check_groups(const Graph& graph, const ParameterGroups& groups) {
   }
 }
 
-/// What buffers hold after this step: the output of the node that updates them, else themselves.
+/// The value of each buffer after this step: the output of the node that updates it, else the buffer itself.
 std::map<ValueId, ValueId> updated_values(const Graph& graph) {
   std::map<ValueId, ValueId> latest;
   for (const Node& node : graph.nodes()) {
@@ -91,8 +91,8 @@ std::map<ValueId, ValueId> updated_values(const Graph& graph) {
   return latest;
 }
 
-/// Sum of squares of all gradients. Clipping needs it before the first update, and one node reads them all; otherwise each
-/// gradient gives its part alone, so that it can die at its update.
+/// Sum of squares of all gradients. Clipping needs the sum before the first update, so one node reads all gradients (`one_node`). Otherwise
+/// each gradient has its own node, so that its memory can be reused after its update.
 Value total_of_squares(Graph& graph, const std::vector<Value>& gradients, bool one_node) {
   if (one_node) return sum_squares(gradients);
   Value total;
@@ -127,7 +127,7 @@ void add_averages(Graph& graph, const std::vector<ValueId>& parameters, const Up
 
 UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOptions& options) {
   GALLEY_ASSERT(options.accumulation >= 1);
-  GALLEY_CHECK(options.clip == ClipMode::kNone || options.clip_max > 0, "clip: the bound must be above 0, is ", options.clip_max);
+  GALLEY_CHECK(options.clip == ClipMode::kNone || options.clip_max > 0, "clip: the limit must be above 0, not ", options.clip_max);
   check_groups(graph, options.groups);
   UpdateTable table;
   const std::vector<ValueId> parameters = trained(graph, gradients);
@@ -150,7 +150,7 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   }
 
   scope.leave_modules();
-  Value scale;  // of the summed gradients; absent: 1
+  Value scale;  // scale of the summed gradients; absent: 1
   if (options.grad_norm || options.clip == ClipMode::kNorm) {
     Value squares = total_of_squares(graph, totals, options.clip == ClipMode::kNorm);
     if (options.accumulation > 1) squares = affine(squares, mean * mean);

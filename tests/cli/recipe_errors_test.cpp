@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
                     kSynthetic,
                     kCrossEntropy,
                     "train:\n  duration: 1 step\n  batch: 8\n  optimizer: {type: adam, lr: 0.1, betas: [0.9]}\n",
-                    {"late.yaml:8:14: error: ", "betas wants two numbers, has 1"},
+                    {"late.yaml:8:14: error: ", "betas needs two numbers, but has 1"},
                     false},
         LateMistake{"Transform",
                     kOneLayer,
