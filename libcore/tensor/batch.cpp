@@ -45,7 +45,7 @@ std::string field_names(std::span<const FieldType> fields) {
 }
 
 std::vector<FieldTensor> tensors_of(const FieldType& type, int64_t rows) {
-  GALLEY_CHECK(!type.open(), "the size of ", type, " is open: samples must have one size before they make a batch");
+  GALLEY_CHECK(!type.open(), "the size of ", type, " is not known; all samples of a batch must have the same size");
   const bool jagged = type.layout == FieldLayout::kJagged;
   Shape shape{jagged ? rows * type.capacity : rows};
   for (const int64_t size : type.sample) shape.push_back(size);
@@ -60,7 +60,7 @@ const Tensor& Batch::at(const std::string& name) const {
   if (found != fields.end()) return found->second;
   std::string names;
   for (const auto& [known, tensor] : fields) names += (names.empty() ? "" : ", ") + known;
-  throw Error(ErrorCode::kRecipe, cat("the batches have no field `", name, "`; they have ", names.empty() ? "none" : names));
+  throw Error(ErrorCode::kRecipe, cat("batches have no field `", name, "`; they have ", names.empty() ? "none" : names));
 }
 
 }  // namespace galley

@@ -33,7 +33,7 @@ uint16_t f16_from_float(float value) {
   const uint32_t sign = (bits >> 16) & 0x8000u;
   bits &= 0x7fffffffu;
   if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
-  if (bits >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536 or more
+  if (bits >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // would round to 65536 or more
   if (bits < 0x38800000u) {                                               // subnormal: units of 2^-24
     float magnitude;
     std::memcpy(&magnitude, &bits, 4);

@@ -12,8 +12,8 @@ namespace {
 
 using Dims = std::array<int, Shape::kMaxRank>;
 
-/// Dimensions from outermost to innermost, without allocation: kernels ask for offsets while they run. `blocked`: those of a blocked
-/// format.
+/// Dimensions from outermost to innermost, without allocation, because kernels compute offsets while they run. `blocked`: the order of a
+/// blocked format.
 Dims dims_of(const MemoryFormat& format, std::span<const int> blocked, int rank) {
   Dims dims{};
   std::iota(dims.begin(), dims.begin() + rank, 0);
@@ -117,7 +117,7 @@ int64_t MemoryFormat::offset(const Shape& shape, const Shape& index) const {
   Shape outer_size = shape;
   int64_t inner = 0;
   int64_t step = 1;
-  // Inner blocks from the innermost out: each takes its digit from what is left of the index.
+  // Process inner blocks from the innermost outwards: each takes the remainder of its dimension's index.
   for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
     const auto [dim, size] = *block;
     inner += outer[dim] % size * step;

@@ -1,6 +1,6 @@
 #pragma once
-// Memory formats: how an array's elements are arranged in memory. Always an explicit tag, never guessed from strides
-// (strides of N1HW and NC11 arrays are ambiguous).
+// Memory formats: the arrangement of an array's elements in memory. A format is always an explicit tag and never derived from strides,
+// because the strides of N1HW and NC11 arrays are ambiguous.
 
 #include <cstdint>
 #include <ostream>
@@ -13,9 +13,9 @@
 
 namespace galley {
 
-/// contiguous (row-major), channels_last (rank 4: N,H,W,C), channels_last_3d (rank 5: N,D,H,W,C), or blocked: an order of
-/// the dimensions plus inner blocks, for weights only. Blocked formats are written as oneDNN writes them: "Acdb64a" =
-/// dimensions in memory order a,c,d,b (upper case: split into blocks), then one inner block of 64 along a.
+/// contiguous (row-major), channels_last (rank 4: N,H,W,C), channels_last_3d (rank 5: N,D,H,W,C), or blocked: an order of the dimensions
+/// plus inner blocks, for weights only. Tags of blocked formats are those of oneDNN: "Acdb64a" means memory order a,c,d,b (upper case: a
+/// dimension that is split into blocks), followed by one inner block of 64 along a.
 class MemoryFormat {
  public:
   enum class Kind : uint8_t { kContiguous, kChannelsLast, kChannelsLast3d, kBlocked };
@@ -26,9 +26,9 @@ class MemoryFormat {
   static MemoryFormat channels_last_3d() { return MemoryFormat(Kind::kChannelsLast3d); }
   /// channels_last for rank 4, channels_last_3d for rank 5, else contiguous.
   static MemoryFormat channels_last_for_rank(int rank);
-  /// From a tag such as "Acdb64a" (throws on a malformed one).
+  /// Parses a tag such as "Acdb64a". Throws Error if it is malformed.
   static MemoryFormat blocked(std::string_view tag);
-  /// From "contiguous", "channels_last", "channels_last_3d" or "blocked(TAG)".
+  /// Parses "contiguous", "channels_last", "channels_last_3d" or "blocked(TAG)".
   static MemoryFormat parse(std::string_view text);
 
   Kind kind() const { return kind_; }
@@ -37,15 +37,15 @@ class MemoryFormat {
   bool is_blocked() const { return kind_ == Kind::kBlocked; }
   std::string str() const;
 
-  /// Dimensions from outermost to innermost in memory, for an array of that rank (the outer part of a blocked format).
+  /// Dimensions from outermost to innermost in memory for an array of that rank; for blocked formats, of the outer part.
   std::vector<int> order(int rank) const;
   /// Inner blocks, outermost first: (dimension, size). Empty unless blocked.
   const std::vector<std::pair<int, int64_t>>& blocks() const { return blocks_; }
-  /// Elements that memory holds for `shape`, padding of blocks included.
+  /// Number of elements in memory for `shape`, including the padding of blocks.
   int64_t padded_elements(const Shape& shape) const;
-  /// Strides in elements of each logical dimension; not for blocked formats.
+  /// Strides of each logical dimension in elements. Not for blocked formats.
   Shape strides(const Shape& shape) const;
-  /// Offset in elements of one logical index.
+  /// Offset of a logical index in elements.
   int64_t offset(const Shape& shape, const Shape& index) const;
 
   friend bool operator==(const MemoryFormat&, const MemoryFormat&) = default;

@@ -35,9 +35,9 @@ QuantRange quant_range(QuantDType dtype, bool reduced) {
 
 void check_quant_range(const QuantRange& range) {
   const int64_t low = range.dtype == DType::kU8 ? 0 : -128, high = range.dtype == DType::kU8 ? 255 : 127;
-  GALLEY_CHECK(range.dtype == DType::kU8 || range.dtype == DType::kI8, "quantized values are u8 or i8, not ", range.dtype);
+  GALLEY_CHECK(range.dtype == DType::kU8 || range.dtype == DType::kI8, "quantized values must be u8 or i8, not ", range.dtype);
   GALLEY_CHECK(range.min < range.max && range.min >= low && range.max <= high, "the range ", range.min, "..", range.max,
-               " does not lie in ", range.dtype, "'s ", low, "..", high);
+               " is not within the range of ", range.dtype, ", ", low, "..", high);
 }
 
 std::ostream& operator<<(std::ostream& out, const QuantParams& p) {
@@ -46,18 +46,17 @@ std::ostream& operator<<(std::ostream& out, const QuantParams& p) {
 
 void check_quant_params(const QuantParams& p) {
   check_quant_range({p.qmin, p.qmax, p.dtype});
-  GALLEY_CHECK(p.scale > 0 && p.scale <= static_cast<double>(std::numeric_limits<float>::max()), "a scale must be positive and finite, is ",
-               p.scale);
-  GALLEY_CHECK(static_cast<double>(static_cast<float>(p.scale)) == p.scale, "a scale must be a float32 value, is ", p.scale, ", nearest ",
-               static_cast<double>(static_cast<float>(p.scale)));
-  GALLEY_CHECK(p.zero_point >= p.qmin && p.zero_point <= p.qmax, "the zero point ", p.zero_point, " does not lie in ", p.qmin, "..",
-               p.qmax);
+  GALLEY_CHECK(p.scale > 0 && p.scale <= static_cast<double>(std::numeric_limits<float>::max()),
+               "a scale must be positive and finite, not ", p.scale);
+  GALLEY_CHECK(static_cast<double>(static_cast<float>(p.scale)) == p.scale, "a scale must be a float32 value, not ", p.scale,
+               "; the nearest is ", static_cast<double>(static_cast<float>(p.scale)));
+  GALLEY_CHECK(p.zero_point >= p.qmin && p.zero_point <= p.qmax, "the zero point ", p.zero_point, " is not within ", p.qmin, "..", p.qmax);
 }
 
 QuantParams affine_params(double min, double max, const QuantRange& range) {
   check_quant_range(range);
   if (!std::isfinite(min) || !std::isfinite(max)) fail(ErrorCode::kNumeric, "the range to quantize, ", min, "..", max, ", is not finite");
-  if (min > max) fail(ErrorCode::kNumeric, "the range to quantize is empty: ", min, "..", max, "; no value was seen");
+  if (min > max) fail(ErrorCode::kNumeric, "the range to quantize is empty: ", min, "..", max, "; no values were observed");
   const float low = std::min(static_cast<float>(min), 0.0f), high = std::max(static_cast<float>(max), 0.0f);
   const auto levels = static_cast<float>(range.max - range.min);
   float scale = (high - low) / levels;
@@ -72,7 +71,7 @@ QuantParams affine_params(double min, double max, const QuantRange& range) {
 QuantParams symmetric_params(double absmax, const QuantRange& range) {
   check_quant_range(range);
   if (!std::isfinite(absmax)) fail(ErrorCode::kNumeric, "the largest absolute value, ", absmax, ", is not finite");
-  if (absmax < 0) fail(ErrorCode::kNumeric, "the largest absolute value is negative: ", absmax, "; no value was seen");
+  if (absmax < 0) fail(ErrorCode::kNumeric, "the largest absolute value is negative: ", absmax, "; no values were observed");
   const float half = static_cast<float>(range.max - range.min) / 2;
   const int64_t middle = range.dtype == DType::kU8 ? (range.min + range.max + 1) / 2 : 0;
   return make_params(static_cast<float>(absmax) / half, std::clamp(middle, range.min, range.max), range);

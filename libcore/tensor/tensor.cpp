@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kAlignment = 64;  // a line of cache, and the widest vector
+constexpr int64_t kAlignment = 64;  // a cache line, and the widest vector register
 int64_t whole_lines(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment; }
 
 template <class T>
@@ -69,7 +69,8 @@ T saturate(double value) {
   return static_cast<T>(rounded);
 }
 
-/// What an index along each axis adds to an element's offset: every format is a sum over its axes, blocks included.
+/// The contribution of each index along each axis to an element's offset. In every format, including blocked ones, the offset is the sum
+/// over the axes.
 std::vector<std::vector<int64_t>> axis_offsets(const Shape& shape, const MemoryFormat& format) {
   std::vector<std::vector<int64_t>> offsets;
   Shape index = shape;
@@ -103,7 +104,7 @@ void for_each_offset(const Shape& shape, const MemoryFormat& format, Visit visit
   }
 }
 
-/// Copies every element of one format to its place in another, the first axis cut among the threads.
+/// Copies all elements from one format to another. Threads divide the first axis.
 template <class Word>
 void copy_formats(const Shape& shape, const MemoryFormat& from_format, const void* from, const MemoryFormat& to_format, void* to) {
   const std::vector<std::vector<int64_t>> read = axis_offsets(shape, from_format), write = axis_offsets(shape, to_format);
@@ -135,7 +136,7 @@ void copy_formats(const Shape& shape, const MemoryFormat& from_format, const voi
 std::shared_ptr<Storage> Storage::allocate(int64_t bytes, Memory& memory) {
   std::shared_ptr<Storage> storage(new Storage);
   storage->data_ = static_cast<std::byte*>(memory.allocate(whole_lines(bytes), kAlignment));
-  if (storage->data_ == nullptr) fail(ErrorCode::kResource, "no memory for an array of ", bytes, " bytes");
+  if (storage->data_ == nullptr) fail(ErrorCode::kResource, "not enough memory for an array of ", bytes, " bytes");
   storage->bytes_ = bytes;
   storage->host_access_ = memory.host_access();
   storage->memory_ = &memory;
@@ -187,7 +188,7 @@ Tensor Tensor::of(Shape shape, const std::vector<float>& values) {
 
 template <class T>
 T* Tensor::data_as() {
-  GALLEY_ASSERT(DTypeOf<T>::is(dtype_), "an array of ", dtype_, " was asked for another element type");
+  GALLEY_ASSERT(DTypeOf<T>::is(dtype_), "an array of ", dtype_, " was accessed as another element type");
   return reinterpret_cast<T*>(storage_->data() + offset_);
 }
 template float* Tensor::data_as<float>();
@@ -278,7 +279,7 @@ Tensor Tensor::to(DType dtype) const {
   for_each_offset(shape_, format_, [&](int64_t offset) {
     if (dtype_ == DType::kI64 && dtype == DType::kI32) {
       const int64_t value = read<int64_t>(from + offset * size);
-      GALLEY_CHECK_INPUT(value == static_cast<int32_t>(value), "the integer ", value, " does not fit 32 bits");
+      GALLEY_CHECK_INPUT(value == static_cast<int32_t>(value), "the integer ", value, " does not fit in 32 bits");
     }
     store_element(dtype, to + offset * new_size, load_element(dtype_, from + offset * size));
   });
@@ -292,8 +293,8 @@ Tensor Tensor::clone() const {
 }
 
 void copy(const Tensor& from, Tensor& to, Stream& stream) {
-  GALLEY_ASSERT(from.dtype() == to.dtype() && from.shape() == to.shape() && from.format() == to.format(), from.str(), " is copied to ",
-                to.str());
+  GALLEY_ASSERT(from.dtype() == to.dtype() && from.shape() == to.shape() && from.format() == to.format(), from.str(),
+                " cannot be copied to ", to.str());
   stream.copy(to.address(), from.address(), from.bytes());
 }
 

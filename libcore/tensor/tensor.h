@@ -1,6 +1,6 @@
 #pragma once
-// Tensor: a concrete array. Graph values are symbolic (graph/); a Tensor holds data: a parameter that was read, a batch, a golden value.
-// Arrays are in host memory unless they were allocated on another device; the host can access host memory only.
+// Tensor: an array with data, e.g. a parameter that was read, a batch, or a golden value. (Values of a graph are symbolic; see graph/.)
+// Arrays are in host memory unless they are allocated on another device. The host can access only host memory.
 
 #include <memory>
 #include <string>
@@ -13,25 +13,25 @@
 
 namespace galley {
 
-/// A block of memory. Tensors share it; the last one frees it.
+/// A block of memory that tensors share. It is freed with the last of them.
 class Storage {
  public:
-  /// Zeroed memory of the device, aligned to 64 bytes. Throws Error (kResource) if its memory is exhausted.
+  /// Allocates zeroed device memory, aligned to 64 bytes. Throws Error (kResource) if the device's memory is exhausted.
   static std::shared_ptr<Storage> allocate(int64_t bytes, Device& device = host_device());
-  /// Zeroed pinned host memory, aligned to 64 bytes: the device's streams copy to and from it directly.
+  /// Allocates zeroed pinned host memory, aligned to 64 bytes, which the device's streams access directly.
   static std::shared_ptr<Storage> allocate_host(int64_t bytes, Device& device);
-  /// Read-only host memory that `owner` keeps alive (a mapped file).
+  /// Wraps read-only host memory that `owner` keeps alive (a mapped file).
   static std::shared_ptr<Storage> borrow(const void* data, int64_t bytes, std::shared_ptr<const void> owner);
 
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
-  /// Host memory only.
+  /// Address of host memory.
   std::byte* data() const {
     GALLEY_ASSERT(host_access_, "the host reads or writes memory of another device");
     return data_;
   }
-  /// Of any device. For backends/ and runtime/, which pass it to kernels and copies.
+  /// Address in the memory of any device. For backends/ and runtime/, which pass it to kernels and copies.
   std::byte* address() const { return data_; }
   bool host_access() const { return host_access_; }
   int64_t bytes() const { return bytes_; }
@@ -51,30 +51,30 @@ class Storage {
 class Tensor {
  public:
   Tensor() = default;
-  /// A new array of zeros.
+  /// Allocates an array of zeros.
   Tensor(DType dtype, Shape shape, MemoryFormat format = {}, Device& device = host_device());
-  /// A view of existing storage, from `byte_offset`. Throws where the storage is too small.
+  /// A view of existing storage, starting at `byte_offset`. Throws InternalError if the storage is too small.
   Tensor(DType dtype, Shape shape, MemoryFormat format, std::shared_ptr<Storage> storage, int64_t byte_offset = 0);
-  /// A contiguous array of these values (f32).
+  /// A contiguous f32 array with these values.
   static Tensor of(Shape shape, const std::vector<float>& values);
 
   bool defined() const { return storage_ != nullptr; }
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   const MemoryFormat& format() const { return format_; }
-  /// Logical elements.
+  /// Number of logical elements.
   int64_t elements() const { return shape_.elements(); }
-  /// Bytes in memory, padding included.
+  /// Size in memory in bytes, including padding.
   int64_t bytes() const { return format_.padded_elements(shape_) * dtype_size(dtype_); }
-  /// Host memory only.
+  /// Address of the first element, in host memory only.
   void* data() { return storage_->data() + offset_; }
   const void* data() const { return storage_->data() + offset_; }
-  /// Of any device. For backends/ and runtime/, which pass it to kernels and copies.
+  /// Address in the memory of any device. For backends/ and runtime/, which pass it to kernels and copies.
   void* address() { return storage_->address() + offset_; }
   const void* address() const { return storage_->address() + offset_; }
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 
-  /// Typed pointer; the dtype must be T's (f32 float, f64 double, i64 int64_t, i32 int32_t, i8, u8/bool uint8_t).
+  /// Typed pointer. T must match the dtype (f32 float, f64 double, i64 int64_t, i32 int32_t, i8 int8_t, u8 and bool uint8_t).
   template <class T>
   T* data_as();
   template <class T>
@@ -82,21 +82,21 @@ class Tensor {
     return const_cast<Tensor*>(this)->data_as<T>();
   }
 
-  /// Element at a logical index, as double (integers up to 2^53 are exact).
+  /// Element at a logical index as double (integers up to 2^53 are exact).
   double at(const Shape& index) const;
   void set(const Shape& index, double value);
   /// All elements in logical (row-major) order, as double.
   std::vector<double> to_doubles() const;
-  /// Overwrites all elements from logical order, rounding to the dtype.
+  /// Overwrites all elements, given in logical order; rounds to the dtype.
   void from_doubles(const std::vector<double>& values);
 
-  /// The same values in another format (a copy; the same storage where nothing changes).
+  /// The same values in another format. A copy, or the same storage if the format does not change.
   Tensor to(MemoryFormat format) const;
-  /// The same values in another dtype, rounded to nearest even (a copy; the same storage where nothing changes).
+  /// The same values in another dtype, rounded to nearest even. A copy, or the same storage if the dtype does not change.
   Tensor to(DType dtype) const;
   /// A deep copy.
   Tensor clone() const;
-  /// "f32 [8,3,32,32] channels_last"
+  /// Text for messages: "f32 [8,3,32,32] channels_last".
   std::string str() const;
 
  private:
@@ -107,15 +107,15 @@ class Tensor {
   int64_t offset_ = 0;
 };
 
-/// Enqueues a copy between two arrays of one dtype, shape and format, each in host memory or on the stream's device.
+/// Enqueues a copy between two arrays of equal dtype, shape and format, each in host memory or on the stream's device.
 void copy(const Tensor& from, Tensor& to, Stream& stream);
-/// The array in host memory: itself if the host can read it, else a copy, for which it waits.
+/// The array in host memory: the array itself if the host can read it, else a copy. Waits for the copy.
 Tensor on_host(const Tensor& values, Stream& stream);
 
-/// One element of a dtype at an address, as double, and back (rounded; integers saturate).
+/// Loads an element as double, or stores a double as an element (rounded; integers saturate).
 double load_element(DType dtype, const void* address);
 void store_element(DType dtype, void* address, double value);
-/// Are all elements equal bit by bit, in logical order? A NaN equals the same NaN.
+/// Whether all elements are equal bit by bit, in logical order. NaNs are equal if their bits are.
 bool bit_equal(const Tensor& a, const Tensor& b);
 
 }  // namespace galley

@@ -100,9 +100,9 @@ TEST(QuantParams, Mistakes) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   expect_error(ErrorCode::kNumeric, "not finite", [&] { affine_params(nan, 1, range); });
   expect_error(ErrorCode::kNumeric, "not finite", [&] { affine_params(0, infinity, range); });
-  expect_error(ErrorCode::kNumeric, "no value was seen", [&] { affine_params(1, -1, range); });
-  expect_error(ErrorCode::kNumeric, "no value was seen", [&] { symmetric_params(-1, range); });
-  expect_error(ErrorCode::kRecipe, "does not lie in u8's 0..255", [&] { affine_params(0, 1, {-1, 255, DType::kU8}); });
+  expect_error(ErrorCode::kNumeric, "no values were observed", [&] { affine_params(1, -1, range); });
+  expect_error(ErrorCode::kNumeric, "no values were observed", [&] { symmetric_params(-1, range); });
+  expect_error(ErrorCode::kRecipe, "is not within the range of u8, 0..255", [&] { affine_params(0, 1, {-1, 255, DType::kU8}); });
   expect_error(ErrorCode::kRecipe, "u8 or i8", [&] { affine_params(0, 1, {0, 255, DType::kI32}); });
   expect_error(ErrorCode::kRecipe, "float32 value", [] { check_quant_params({0.1, 0, DType::kU8, 0, 255}); });
   expect_error(ErrorCode::kRecipe, "positive", [] { check_quant_params({0, 0, DType::kU8, 0, 255}); });
