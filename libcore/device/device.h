@@ -9,13 +9,13 @@
 
 namespace galley {
 
-/// Lives as long as the program. May be called from any thread.
+/// A device lives as long as the program. It may be used from any thread.
 class Device {
  public:
   virtual ~Device() = default;
-  /// As recipes name it: "cpu", "sim".
+  /// Name in recipes: "cpu", "sim".
   virtual std::string_view name() const = 0;
-  /// Where kernels read and write.
+  /// The memory that kernels read and write.
   virtual Memory& memory() = 0;
   /// Pinned host memory: streams of this device copy to and from it directly.
   virtual Memory& host_memory() = 0;
@@ -24,7 +24,7 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
 
-  /// Can the host read and write the device's memory by address?
+  /// Whether the host can read and write the device's memory by address.
   bool is_host() { return memory().host_access(); }
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-/// Blocks of whole huge pages are mapped and ask for them; smaller ones come from the C library.
+/// Maps memory and advises huge pages if the alignment is at least one huge page; otherwise uses the C library.
 class HostMemory : public Memory {
  public:
   void* allocate(int64_t bytes, int64_t alignment) override {
@@ -33,7 +33,7 @@ class HostMemory : public Memory {
  private:
   static int64_t rounded(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
-  /// The system places a mapping at any page: one alignment more is mapped, and what lies before and after the aligned block is returned.
+  /// The system aligns mappings to pages only. Maps `alignment` more bytes and unmaps the parts before and after the aligned block.
   static void* map(int64_t bytes, int64_t alignment) {
     const int64_t size = rounded(bytes, alignment), mapped = size + alignment;
     void* memory = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -43,7 +43,7 @@ class HostMemory : public Memory {
     std::byte* block = begin + (rounded(address, alignment) - address);
     if (block > begin) munmap(begin, static_cast<size_t>(block - begin));
     if (block + size < begin + mapped) munmap(block + size, static_cast<size_t>(begin + mapped - (block + size)));
-    madvise(block, static_cast<size_t>(size), MADV_HUGEPAGE);  // advice: a refusal costs speed only
+    madvise(block, static_cast<size_t>(size), MADV_HUGEPAGE);  // only advice: without huge pages, access is slower
     return block;
   }
 };
@@ -65,17 +65,19 @@ class HostStream : public Stream {
  public:
   Device& device() const override { return host_device(); }
   void copy(void* to, const void* from, int64_t bytes) override {
-    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));  // empty arrays have no address
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));  // the address of an empty array may be null
   }
   void fill(void* to, uint8_t value, int64_t bytes) override {
     if (bytes > 0) std::memset(to, value, static_cast<size_t>(bytes));
   }
   void record(Event& event) override {
     auto* mark = dynamic_cast<HostEvent*>(&event);
-    GALLEY_ASSERT(mark != nullptr, "an event of another device");
+    GALLEY_ASSERT(mark != nullptr, "the event belongs to another device");
     mark->mark();
   }
-  void wait(const Event& event) override { GALLEY_ASSERT(dynamic_cast<const HostEvent*>(&event) != nullptr, "an event of another device"); }
+  void wait(const Event& event) override {
+    GALLEY_ASSERT(dynamic_cast<const HostEvent*>(&event) != nullptr, "the event belongs to another device");
+  }
   void synchronize() override {}
 };
 

@@ -9,12 +9,12 @@ namespace galley {
 class Memory {
  public:
   virtual ~Memory() = default;
-  /// At least `bytes` bytes, uninitialized, at a multiple of `alignment` (a power of two); nullptr if memory is exhausted. At 2 MiB and
-  /// more, the host's memory asks for huge pages.
+  /// Allocates at least `bytes` bytes, uninitialized, at a multiple of `alignment` (a power of two); nullptr if memory is exhausted. Host
+  /// memory uses huge pages if `alignment` is at least 2 MiB.
   virtual void* allocate(int64_t bytes, int64_t alignment) = 0;
   /// Frees memory from `allocate`, with the same `bytes` and `alignment`. First waits for work of the device that may still use it.
   virtual void free(void* address, int64_t bytes, int64_t alignment) noexcept = 0;
-  /// Can the host read and write it by address?
+  /// Whether the host can read and write it by address.
   virtual bool host_access() const = 0;
 };
 

@@ -16,11 +16,11 @@ namespace {
 
 class SimDevice;
 
-/// Shared with the marks in streams, which may outlive the event.
+/// State of an event, shared with the marks in streams, which may outlive the event.
 struct EventState {
   std::mutex mutex;
   std::condition_variable changed;
-  uint64_t recorded = 0, reached = 0;  // numbers of records
+  uint64_t recorded = 0, reached = 0;  // sequence numbers of records
   int64_t time_ns = 0;
 
   void reach(uint64_t number) {
@@ -55,7 +55,7 @@ class SimEvent : public Event {
   std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 
-/// A thread that runs what is enqueued, in order.
+/// A thread that runs enqueued work in order.
 class SimStream : public Stream {
  public:
   explicit SimStream(SimDevice& device);
@@ -75,11 +75,11 @@ class SimStream : public Stream {
   void synchronize() override;
 
   void enqueue(std::function<void()> work) { push({std::move(work), Kind::kWork}); }
-  /// Waits until all work has run; its errors stay.
+  /// Waits until all work has run, without clearing its errors.
   void drain();
 
  private:
-  enum class Kind { kWork, kMark, kWait };  // marks are reached after an error too; waits keep the memory protected
+  enum class Kind { kWork, kMark, kWait };  // marks are reached even after an error; memory stays protected during waits
   struct Task {
     std::function<void()> run;
     Kind kind;
@@ -91,7 +91,7 @@ class SimStream : public Stream {
   SimDevice& device_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;  // the first is running
+  std::deque<Task> tasks_;  // the first one is running
   bool ends_ = false;
   std::exception_ptr error_;
   std::thread thread_;
@@ -177,12 +177,12 @@ void SimStream::loop() {
       changed_.wait(lock, [&] { return ends_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
     }
-    const Task& task = tasks_.front();  // a deque keeps its place while others are pushed
+    const Task& task = tasks_.front();  // stays valid: push_back of a deque does not move elements
     lock.unlock();
     if (task.kind != Kind::kMark) set_open(task.kind == Kind::kWork);
     run(task);
     lock.lock();
-    // The last task ends with the memory protected: who waited for it must not be able to read by accident.
+    // Protect the memory when the last task ends, so that a caller that waits for it cannot read it by accident.
     if (tasks_.size() == 1) {
       lock.unlock();
       set_open(false);
@@ -204,7 +204,7 @@ void SimStream::copy(void* to, const void* from, int64_t bytes) {
 
 void SimStream::record(Event& event) {
   auto* mark = dynamic_cast<SimEvent*>(&event);
-  GALLEY_ASSERT(mark != nullptr, "an event of another device");
+  GALLEY_ASSERT(mark != nullptr, "the event belongs to another device");
   uint64_t number = 0;
   {
     const std::lock_guard lock(mark->state->mutex);
@@ -215,7 +215,7 @@ void SimStream::record(Event& event) {
 
 void SimStream::wait(const Event& event) {
   const auto* mark = dynamic_cast<const SimEvent*>(&event);
-  GALLEY_ASSERT(mark != nullptr, "an event of another device");
+  GALLEY_ASSERT(mark != nullptr, "the event belongs to another device");
   push({[state = mark->state, number = mark->state->last_record()] { state->await(number); }, Kind::kWait});
 }
 
@@ -237,13 +237,13 @@ void SimStream::synchronize() {
 }  // namespace
 
 Device& sim_device() {
-  static SimDevice& device = *new SimDevice;  // never destroyed: arrays of other static objects may live on it
+  static SimDevice& device = *new SimDevice;  // never destroyed, because static objects may hold arrays on it
   return device;
 }
 
 void sim_enqueue(Stream& stream, std::function<void()> work) {
   auto* sim = dynamic_cast<SimStream*>(&stream);
-  GALLEY_ASSERT(sim != nullptr, "a stream of device ", stream.device().name(), ", not sim");
+  GALLEY_ASSERT(sim != nullptr, "the stream belongs to device ", stream.device().name(), ", not sim");
   sim->enqueue(std::move(work));
 }
 

@@ -18,7 +18,7 @@ int64_t up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * uni
 SimHeap::SimHeap(std::function<void()> drain) : drain_(std::move(drain)) {
   void* memory = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    fail(ErrorCode::kResource, "device sim: ", kReserved >> 30, " GiB of addresses cannot be reserved: ", std::strerror(errno));
+    fail(ErrorCode::kResource, "device sim: cannot reserve ", kReserved >> 30, " GiB of addresses: ", std::strerror(errno));
   begin_ = static_cast<std::byte*>(memory);
   free_[0] = kReserved;
 }
@@ -26,11 +26,12 @@ SimHeap::SimHeap(std::function<void()> drain) : drain_(std::move(drain)) {
 void SimHeap::protect(int64_t from, int64_t to, bool access) {
   if (to <= from) return;
   const int failed = mprotect(begin_ + from, static_cast<size_t>(to - from), access ? PROT_READ | PROT_WRITE : PROT_NONE);
-  if (failed != 0) fail(ErrorCode::kResource, "device sim: memory cannot be ", access ? "opened: " : "protected: ", std::strerror(errno));
+  if (failed != 0)
+    fail(ErrorCode::kResource, "device sim: memory cannot be ", access ? "unprotected: " : "protected: ", std::strerror(errno));
 }
 
 void* SimHeap::allocate(int64_t bytes, int64_t alignment) {
-  // The base lies on a page: larger alignments are those of the address.
+  // The heap starts at a page. Larger alignments apply to the absolute address.
   const auto base = reinterpret_cast<int64_t>(begin_);
   bytes = up(std::max<int64_t>(bytes, 1), 64);
   const std::lock_guard lock(mutex_);
@@ -54,7 +55,7 @@ void SimHeap::free(void* address, int64_t bytes, int64_t) noexcept {
   bytes = up(std::max<int64_t>(bytes, 1), 64);
   int64_t from = static_cast<std::byte*>(address) - begin_, end = from + bytes;
   const std::lock_guard lock(mutex_);
-  // Whole pages go back to the system.
+  // Returns whole pages to the system.
   if (up(from, kPage) < end / kPage * kPage)
     madvise(begin_ + up(from, kPage), static_cast<size_t>(end / kPage * kPage - up(from, kPage)), MADV_DONTNEED);
   const auto after = free_.lower_bound(from);

@@ -11,10 +11,10 @@
 
 namespace galley {
 
-/// A reserved range of addresses. Every access faults while no work of the device executes.
+/// A reserved range of addresses. Every access faults unless work of the device is executing.
 class SimHeap : public Memory {
  public:
-  /// `drain`: waits for the device's work; called before memory is freed.
+  /// `drain` waits for the device's work; it is called before memory is freed.
   explicit SimHeap(std::function<void()> drain);
 
   void* allocate(int64_t bytes, int64_t alignment) override;
@@ -22,7 +22,7 @@ class SimHeap : public Memory {
   bool host_access() const override { return false; }
 
   bool holds(const void* address) const { return address >= begin_ && address < begin_ + kReserved; }
-  /// Allow access, and end it. Calls nest, also across threads.
+  /// Enables and disables access. Calls may nest, also across threads.
   void open();
   void close();
 
@@ -33,12 +33,12 @@ class SimHeap : public Memory {
   std::function<void()> drain_;
   std::byte* begin_ = nullptr;
   std::mutex mutex_;
-  std::map<int64_t, int64_t> free_;  // offset -> bytes, none adjacent
+  std::map<int64_t, int64_t> free_;  // offset -> bytes; no two are adjacent
   int64_t used_ = 0;                 // the highest offset allocated so far: `open` allows access up to it
   int open_ = 0;
 };
 
-/// Host memory whose addresses the device knows, as a driver knows pinned memory. `drain` as above.
+/// Host memory whose addresses the device knows, as a driver knows pinned memory. `drain` as in SimHeap.
 class SimHostMemory : public Memory {
  public:
   explicit SimHostMemory(std::function<void()> drain) : drain_(std::move(drain)) {}
