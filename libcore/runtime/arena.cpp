@@ -14,11 +14,12 @@ constexpr int64_t kPage = 4096;
 Arena::~Arena() { release(); }
 
 Arena::Use::Use(Arena& arena) : arena_(arena) {
-  GALLEY_ASSERT(!arena.in_use_.exchange(true), "two executions run at once on one arena: one of them needs an arena of its own");
+  GALLEY_ASSERT(!arena.in_use_.exchange(true), "two executions use one arena at the same time; give one of them its own arena");
 }
 
 void Arena::use(Device& device) {
-  GALLEY_ASSERT(address_ == nullptr || device_ == &device, "the arena is on device ", device_->name(), ", the program on ", device.name());
+  GALLEY_ASSERT(address_ == nullptr || device_ == &device, "the arena is on device ", device_->name(), ", but the program is on ",
+                device.name());
   device_ = &device;
 }
 
@@ -36,7 +37,7 @@ void Arena::reserve(int64_t bytes) {
   ++generation_;
   address_ = static_cast<std::byte*>(device_->memory().allocate(bytes, alignment));
   if (address_ == nullptr)
-    fail(ErrorCode::kResource, "no memory for ", bytes / (1 << 20), " MiB of scratch; use a smaller batch or train.recompute");
+    fail(ErrorCode::kResource, "not enough memory for ", bytes / (1 << 20), " MiB of scratch; use a smaller batch or train.recompute");
   bytes_ = bytes;
   alignment_ = alignment;
   if (!device_->is_host()) return;

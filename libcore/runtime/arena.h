@@ -1,5 +1,5 @@
 #pragma once
-// Arena: scratch memory of a device. Executions that run one after the other (train step, evaluation) share it.
+// Arena: scratch memory of a device. Executions that run one after the other (training step, evaluation) share it.
 
 #include <atomic>
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace galley {
 
-/// Has the size that the largest execution needs. On the host: huge pages, touched in parallel before the first run.
+/// Memory of the size that the largest execution needs. On the host it uses huge pages, which threads touch in parallel before the first
+/// run.
 class Arena {
  public:
   Arena() = default;
@@ -18,18 +19,18 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Sets the device before memory is allocated; the default is the host's. All programs that share an arena run on one
-  /// device.
+  /// Sets the device before memory is allocated; the default is the host's device. All programs that share an arena run on one device.
   void use(Device& device);
-  /// Provides at least `bytes`; the contents are lost if it grows. Throws Error (kResource) if memory is exhausted.
+  /// Provides at least `bytes` bytes; the contents are lost if the arena grows. Throws Error (kResource) if memory is exhausted.
   void reserve(int64_t bytes);
   /// Address on the device.
   std::byte* address() const { return address_; }
   int64_t bytes() const { return bytes_; }
-  /// Changes whenever the address does.
+  /// Increases whenever the address changes.
   uint64_t generation() const { return generation_; }
 
-  /// An execution enqueues its run. InternalError where another one does so at the same time: their values would overlap.
+  /// Marks the arena as used while an execution enqueues its run. Throws InternalError if another execution uses it, because their values
+  /// would overlap.
   class Use {
    public:
     explicit Use(Arena& arena);

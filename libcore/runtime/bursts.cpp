@@ -11,7 +11,7 @@
 namespace galley {
 namespace {
 
-// Ten independent chains of multiply-adds hide their latency; the empty asm keeps them in registers.
+// Ten independent chains of multiply-adds hide the latency. The empty asm keeps the accumulators in registers.
 #define GALLEY_CHAINS(Vector, step)                                                                                          \
   Vector a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};                                                                   \
   for (int64_t n = 0; n < rounds; ++n) {                                                                                     \
@@ -41,7 +41,7 @@ GALLEY_FLOAT_BURST(f64_avx2, D4, "avx2,fma")
 GALLEY_FLOAT_BURST(f32_avx512, F16, "avx512f")
 GALLEY_FLOAT_BURST(f64_avx512, D8, "avx512f")
 
-// Products of bytes summed in pairs twice, as integer kernels without VNNI do it: three instructions a step.
+// Products of bytes, added in pairs twice, as integer kernels without VNNI do: three instructions per step.
 #define GALLEY_BYTES_AVX2(v) v = _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), ones));
 __attribute__((target("avx2"))) void int8_avx2(int64_t rounds) {
   __m256i x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(2), ones = _mm256_set1_epi16(1);
@@ -70,8 +70,8 @@ __attribute__((target("avx512f,avx512bf16"))) void bf16_avx512(int64_t rounds) {
   GALLEY_CHAINS(__m512, GALLEY_DOT_BF16)
 }
 
-// Six tiles of sums, products of 16 x 64 bytes by 64 x 16; by name, so that nothing else is compiled for AMX. What the tiles hold does not
-// matter to their speed.
+// Six tiles of sums, each the product of 16 x 64 and 64 x 16 bytes. The asm avoids compiling any other code for AMX. The contents of the
+// tiles do not affect the speed.
 #define GALLEY_TILES(name, product)                                                                                       \
   void name(int64_t rounds) {                                                                                             \
     struct alignas(64) {                                                                                                  \
@@ -98,7 +98,7 @@ void f32_generic(int64_t rounds) {
     c = c * y + x;
     d = d * y + x;
   }
-  volatile float keep = (a + b + c + d)[0];  // the result must be used, or the loop is removed
+  volatile float keep = (a + b + c + d)[0];  // using the result keeps the compiler from removing the loop
   (void)keep;
 }
 #endif

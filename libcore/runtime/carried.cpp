@@ -5,21 +5,21 @@
 namespace galley {
 
 void Carried::declare(const Program& program) {
-  GALLEY_ASSERT(&device() == &program.device(), "the program is on device ", program.device().name(), ", the carried values on ",
+  GALLEY_ASSERT(&device() == &program.device(), "the program is on device ", program.device().name(), ", but the carried values are on ",
                 device().name());
   const Graph& graph = program.graph();
   std::vector<const ValueInfo*> values;
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
     if (info.role != ValueRole::kCarried) continue;
-    GALLEY_ASSERT(info.type.format.is_contiguous(), "'", info.name, "' is carried as ", info.type);
+    GALLEY_ASSERT(info.type.format.is_contiguous(), "'", info.name, "' is carried, so it must be contiguous, not ", info.type);
     values.push_back(&info);
     if (!has(info.name)) continue;
     const Tensor& held = arrays_.tensor(info.name);
     if (held.dtype() == info.type.dtype && held.shape() == info.type.shape) continue;
     throw Error(ErrorCode::kRecipe,
                 cat("the program carries '", info.name, "' as ", info.type, ", but the request holds it as ", held.str()))
-        .suggest("programs that serve one request carry a value with one dtype and one shape; another shape needs a request of its own");
+        .suggest("all programs of a request must carry a value with the same dtype and shape; use a new request for another shape");
   }
   for (const ValueInfo* info : values) arrays_.declare(info->name, info->type, info->role);
 }

@@ -11,8 +11,8 @@
 namespace galley {
 
 /// The values of ValueRole::kCarried, by name, in device memory outside of any arena. All executions of a request (prefill, decode, other
-/// batch sizes) use one object, so that each continues where the last run stopped. Every request and every replica has its own object.
-/// Arrays are contiguous in every program. Not thread-safe.
+/// batch sizes) share one object, so that each continues where the previous run stopped. Every request and every replica has its own
+/// object. Arrays are contiguous in every program. Not thread-safe.
 class Carried {
  public:
   explicit Carried(Device& device = host_device()) : arrays_(device) {}
@@ -25,7 +25,7 @@ class Carried {
   void reset();
 
   bool has(std::string_view name) const { return arrays_.has(name); }
-  /// In alphabetical order.
+  /// Names in alphabetical order.
   std::vector<std::string> names() const { return arrays_.names(); }
   /// Overwrites an array with values of its dtype and shape. Later runs read them.
   void set(std::string_view name, const Tensor& values) { arrays_.set(name, values); }

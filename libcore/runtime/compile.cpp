@@ -13,9 +13,9 @@ bool computes_in_f32(const Graph& graph, const Node& node) {
   return false;
 }
 
-/// One error for all nodes without a kernel.
+/// Throws one error that lists the nodes without a kernel.
 [[noreturn]] void refuse(const Graph& graph, const std::vector<KernelChoice>& choices, const Backend& backend) {
-  constexpr int kMost = 8;  // lines
+  constexpr int kMost = 8;  // lines of the message
   std::string text = cat("device ", backend.name(), " has no kernel for");
   int missing = 0;
   auto choice = choices.begin();
@@ -29,7 +29,7 @@ bool computes_in_f32(const Graph& graph, const Node& node) {
   throw Error(ErrorCode::kRecipe, std::move(text)).key("device").suggest("device=cpu has a kernel for every operator");
 }
 
-/// The kernel of each node, by position; views need none. Throws Error where a node has none.
+/// Chooses the kernel of each node, by position; views need none. Throws Error if a node has none.
 std::vector<KernelChoice> choose_kernels(const Graph& graph, const Backend& backend) {
   std::vector<KernelChoice> choices;
   bool complete = true;
@@ -43,7 +43,7 @@ std::vector<KernelChoice> choose_kernels(const Graph& graph, const Backend& back
   return choices;
 }
 
-/// The node's kernel, prepared. Adds to the report.
+/// Prepares the node's kernel and adds it to the report.
 Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, KernelChoice choice, ProgramReport& report) {
   const KernelQuery query = backend.query(graph, node);
   Step step;
@@ -54,7 +54,7 @@ Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, 
   const bool slow_reference = step.reference && !backend.reference() && computes_in_f32(graph, node) &&
                               cost_of(*node.op, query.context).flops > 0 && graph.type(node.outputs[0]).elements() > 1;
   if (slow_reference) {
-    const std::string why = choice.declined.empty() ? "there is no other" : choice.reasons();
+    const std::string why = choice.declined.empty() ? "it has no other kernel" : choice.reasons();
     report.warnings.push_back(cat(node.path, ": ", node.op->name, " runs on the slow reference kernel (", why, ")"));
   }
   std::string implementation = step.kernel->implementation();
@@ -73,13 +73,13 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   program->backend_ = options.backend ? options.backend : open_backend();
   const Backend& backend = *program->backend_;
   program->threads_ = backend.limits().threads;
-  const ThreadShare share(program->threads_);  // the vendor library builds its primitives for the threads that it sees
+  const ThreadShare share(program->threads_);  // the vendor library builds its primitives for the current number of threads
   CompileReport passes = compile_passes(graph, backend, {.mode = backend.options().memory_format, .given = options.parameter_formats});
   ProgramReport& report = program->report_;
   report.layout = std::move(passes.layout);
   report.rewrites = std::move(passes.rewrites);
   for (const std::string& line : passes.expansion.done)
-    report.warnings.push_back(cat(line, ": device ", backend.name(), " has no kernel for it as a whole"));
+    report.warnings.push_back(cat(line, ": expanded, because device ", backend.name(), " has no kernel for the operator"));
   program->graph_ = std::move(graph);
 
   std::vector<KernelChoice> choices = choose_kernels(program->graph_, backend);

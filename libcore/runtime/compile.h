@@ -1,5 +1,5 @@
 #pragma once
-// Compilation: graph -> Program. Engine (engine.h) compiles each form of a graph once.
+// Compilation: graph -> Program. Engine (engine.h) compiles each variant of a graph once.
 
 #include <map>
 #include <memory>
@@ -10,15 +10,16 @@
 
 namespace galley {
 
+/// Options of compile.
 struct CompileOptions {
-  std::shared_ptr<const Backend> backend;  // nullptr: the CPU with its usual options
+  std::shared_ptr<const Backend> backend;  // null: the CPU with default options
   /// Formats of existing parameters (ParameterStore::formats()). The program chooses the formats of all others.
   std::map<std::string, MemoryFormat> parameter_formats;
-  int64_t guard_bytes = 0;  // unused bytes after every value, filled with a pattern (tests)
+  int64_t guard_bytes = 0;  // bytes after every value, filled with a pattern to detect writes past its end (tests)
 };
 
-/// Runs the last passes (compile_passes in passes/pipelines.h), chooses and prepares a kernel for each node, and plans memory. The graph is
-/// complete: forward, backward, updates. Throws Error (kRecipe), naming operator, module and device, if nodes have no kernel.
+/// Runs the last passes (compile_passes in passes/pipelines.h), chooses and prepares a kernel for each node, and plans memory. The graph
+/// must be complete: forward, backward, updates. Throws Error (kRecipe), naming operator, module and device, if nodes have no kernel.
 std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options = {});
 
 }  // namespace galley

@@ -16,13 +16,14 @@ bool is_stored(ValueRole role) { return role == ValueRole::kParameter || role ==
 
 }  // namespace
 
-/// Marks a call as long as it lives. Not a lock: calls that overlap are a bug of the caller.
+/// Marks a call for its lifetime. This is not a lock: overlapping calls are a bug of the caller.
 class Engine::Use {
  public:
   Use(std::atomic<int>& users, bool alone) : users_(users), alone_(alone) {
     int found = 0;
     const bool fits = alone ? users_.compare_exchange_strong(found, -1) : enter_beside_readers();
-    GALLEY_ASSERT(fits, "two threads use one engine at once; only `bind` may overlap, of a declared program with an arena of its own");
+    GALLEY_ASSERT(
+        fits, "two threads use one engine at the same time; only `bind` may overlap, with a declared program and an arena for each call");
   }
   ~Use() { alone_ ? users_.store(0) : static_cast<void>(users_.fetch_sub(1)); }
   Use(const Use&) = delete;
@@ -64,9 +65,9 @@ std::shared_ptr<const Program> Engine::program(const ProgramKey& key, std::strin
   std::shared_ptr<const Program>& program = programs_[text];
   if (program != nullptr) return program;
   if (formats == ParameterFormats::kLead) {
-    GALLEY_ASSERT(compilations_.empty(), text, " is to lead, but ", compilations_.front().program, " was compiled before");
+    GALLEY_ASSERT(compilations_.empty(), text, " must lead, but ", compilations_.front().program, " was compiled earlier");
   } else {
-    GALLEY_ASSERT(has_formats_, text, " is to follow the formats of others, but no program has led, and follow_store was not called");
+    GALLEY_ASSERT(has_formats_, text, " must follow existing formats, but no program has led and follow_store was not called");
   }
   const auto began = std::chrono::steady_clock::now();
   program = compile(capture(), {.backend = backend_, .parameter_formats = formats_});

@@ -14,13 +14,13 @@
 
 namespace galley {
 
-/// Identifies a program: its purpose and the types of its inputs. Equal keys mean the same program.
+/// Identifies a program by its purpose and the types of its inputs. Equal keys mean the same program.
 struct ProgramKey {
   std::string mode;     ///< "train", "accumulate", "evaluate", "predict", "calibrate" ...
-  std::string variant;  ///< Other things on which the graph depends: a stage of a training, captured modules; may be empty.
-  std::map<std::string, TensorType> fields;  ///< Types of the fed fields by name.
+  std::string variant;  ///< Other facts that determine the graph, e.g. a stage of training or captured modules; may be empty.
+  std::map<std::string, TensorType> fields;  ///< Types of the input fields by name.
 
-  /// "evaluate input f32 [32,1,28,28], target i64 [32]"
+  /// Text for logs: "evaluate input f32 [32,1,28,28], target i64 [32]".
   std::string str() const;
 };
 
@@ -28,18 +28,19 @@ struct ProgramKey {
 struct Compilation {
   std::string program;  ///< ProgramKey::str().
   std::string reason;   ///< Why it was needed.
-  double seconds = 0;   ///< Capture, passes and preparation of kernels.
+  double seconds = 0;   ///< Time for capture, passes and preparation of kernels.
 };
 
 /// Which program chooses the memory formats of parameters, buffers and state.
 enum class ParameterFormats : uint8_t {
-  kLead,    ///< This program, by the kernels that it runs. It must be the first of its engine.
-  kFollow,  ///< An earlier program, or the arrays in the store at `follow_store`. This program chooses only for names without a format.
+  kLead,    ///< This program, depending on its kernels. It must be the first program of its engine.
+  kFollow,  ///< An earlier program, or the store when `follow_store` was called. This program chooses formats only for other names.
 };
 
-/// Threads: one thread at a time may call an engine; calls that overlap throw InternalError. Exception: several threads may call `bind` at
-/// once (replicas) if the parameters of the program are declared and each call passes its own arena. An execution runs in one thread at a
-/// time, and executions that share an arena run one after the other. The store must not be written while an execution runs.
+/// Compiles, caches and binds programs.
+/// Threads: one thread at a time may call an engine; overlapping calls throw InternalError. Exception: several threads may call `bind` at
+/// the same time (replicas) if the parameters of the program are declared and each call passes its own arena. An execution runs in one
+/// thread at a time, and executions that share an arena run one after the other. The store must not be written while an execution runs.
 class Engine {
  public:
   explicit Engine(std::shared_ptr<const Backend> backend);
@@ -50,29 +51,30 @@ class Engine {
   /// Parameters, buffers and state of all programs.
   ParameterStore& store() { return store_; }
   const ParameterStore& store() const { return store_; }
-  /// Scratch memory of all executions that `bind` creates without an arena of their own.
+  /// Scratch memory of all executions that `bind` creates without their own arena.
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
-  /// The program of that key. If there is none yet, `capture` returns its graph, which is compiled; `reason` says why it is needed. Does
-  /// not declare the program's parameters. Throws what `capture` and `compile` throw, and InternalError if the program leads but is not the
-  /// first, or follows but there are no formats yet.
+  /// The program with this key. If it does not exist yet, compiles the graph that `capture` returns and records `reason`. Does not declare
+  /// the program's parameters. Throws the errors of `capture` and `compile`, and InternalError if the program leads but is not the first,
+  /// or follows but there are no formats yet.
   std::shared_ptr<const Program> program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
                                          ParameterFormats formats = ParameterFormats::kFollow);
-  /// Declares the program's parameters, buffers and state in the store, so that they can be filled before it is bound.
+  /// Declares the program's parameters, buffers and state in the store, so that they can be set before it is bound.
   void declare(const Program& program);
-  /// Later programs use the formats of the arrays that are in the store now.
+  /// Makes later programs use the formats of the arrays that are in the store now.
   void follow_store();
-  /// Has a program led, or was `follow_store` called? If not, the next program must lead.
+  /// Whether a program has led or `follow_store` was called. If not, the next program must lead.
   bool has_formats() const { return has_formats_; }
 
+  /// Options of bind.
   struct Binding {
-    std::shared_ptr<Arena> arena = nullptr;         ///< Its own scratch memory, for an execution that runs in parallel with others.
-    std::map<std::string, std::string> names = {};  ///< The program's names -> names in the store (evaluation on averaged weights).
+    std::shared_ptr<Arena> arena = nullptr;  ///< Scratch memory for an execution that runs in parallel with others; null: the engine's.
+    std::map<std::string, std::string> names = {};  ///< Maps the program's names to names in the store (evaluation on averaged weights).
     std::shared_ptr<Carried> carried = nullptr;     ///< The request of the execution; null: a new one.
   };
-  /// A new request on this engine's device: what its executions keep between runs.
+  /// Creates the carried values of a new request on this engine's device.
   std::shared_ptr<Carried> carried() const { return std::make_shared<Carried>(backend_->device()); }
-  /// The program on this engine's parameters, ready to run.
+  /// Binds the program to this engine's parameters, ready to run.
   std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program, Binding binding);
   std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program) { return bind(std::move(program), {}); }
 
@@ -92,7 +94,7 @@ class Engine {
   std::atomic<int> users_{0};  // calls in progress that only read; -1: one call that changes the engine
 };
 
-/// Logs a line for each compilation of any engine at LogLevel::kInfo (--verbose=compile). Call it once, at start.
+/// Logs a line for each compilation of any engine at LogLevel::kInfo (--verbose=compile). Call it once, at program start.
 void set_compile_log(bool on);
 
 }  // namespace galley

@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned char kGuardByte = 0xA5;
 
-/// Between planes [N,C,S] and pixels [N,S,C] of images; S is all their positions.
+/// Converts images between planes [N,C,S] and pixels [N,S,C]; S is the number of positions.
 template <class Word>
 void move_channels(const Shape& shape, bool to_pixels, const void* from, void* to) {
   const int64_t channels = shape[1], row = shape.rank() == 4 ? shape[3] : shape[3] * shape[4], area = shape[2] * row;
@@ -33,7 +33,7 @@ void move_channels(const Shape& shape, bool to_pixels, const void* from, void* t
   });
 }
 
-/// A fed array in the program's format. Of the formats of images without allocation: batches come as the data pipeline makes them.
+/// Converts a fed array to the program's format. Conversions between image formats allocate nothing, because every batch may need one.
 void convert(const Tensor& values, Tensor& result) {
   const bool to_pixels = values.format().is_contiguous() && result.format().is_channels_last();
   if (!to_pixels && !(values.format().is_channels_last() && result.format().is_contiguous())) {
@@ -63,7 +63,8 @@ Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& sto
   arena_->use(device_);
   declare_inputs();
   carry(carried ? std::move(carried) : std::make_shared<Carried>(device_));
-  GALLEY_ASSERT(&store_.device() == &device_, "a program of ", device_.name(), ", parameters on ", store_.device().name());
+  GALLEY_ASSERT(&store_.device() == &device_, "the program is on device ", device_.name(), ", but the parameters are on ",
+                store_.device().name());
   find_prepare_reads();
   find_results();
   const MemoryPlan& memory = program_->memory();
@@ -91,7 +92,7 @@ void Execution::declare_inputs() {
 void Execution::carry(std::shared_ptr<Carried> carried) {
   carried->declare(*program_);
   carried_ = std::move(carried);
-  bound_generation_.reset();  // other addresses
+  bound_generation_.reset();  // addresses change
 }
 
 void Execution::find_prepare_reads() {
@@ -108,7 +109,7 @@ void Execution::find_prepare_reads() {
     for (ValueId id : node.outputs) {
       const MemorySlot& place = memory.values[static_cast<size_t>(id)];
       const auto stored = place.region == MemorySlot::Region::kNamed ? store_names_.find(place.named) : store_names_.end();
-      if (stored != store_names_.end()) updated.insert(stored->second);  // else carried
+      if (stored != store_names_.end()) updated.insert(stored->second);  // otherwise it is carried
     }
   }
   prepare_reads_.assign(reads.begin(), reads.end());
@@ -125,7 +126,7 @@ void Execution::find_results() {
     if (type.elements() != 1) continue;
     if (place.region == MemorySlot::Region::kResult) {
       result_of_[id] = {type.dtype, place.offset};
-    } else {  // a view of an array, or state: fetched by itself
+    } else {  // a view of an array, or state: fetched on its own
       result_of_[id] = {type.dtype, bytes};
       bytes += dtype_size(type.dtype);
     }
@@ -154,7 +155,7 @@ const Tensor& Execution::in_program_format(Feed& feed, const TensorType& type, c
     feed.copied = device_.make_event();
   }
   feed.copied->synchronize();
-  const ThreadShare share(program_->threads());  // as in runs: a team of another size makes and ends threads
+  const ThreadShare share(program_->threads());  // as in runs, because another team size would create and end threads
   convert(values, feed.converted);
   return feed.converted;
 }
@@ -163,7 +164,7 @@ void Execution::feed(std::string_view name, const Tensor& values) {
   GALLEY_ASSERT(takes(name), "the program has no input '", name, "'");
   const ValueId id = program_->graph().find_input(name);
   const TensorType& type = program_->graph().type(id);
-  GALLEY_ASSERT(values.dtype() == type.dtype && values.shape() == type.shape, "input '", name, "' is ", type, ", fed with ", values.str());
+  GALLEY_ASSERT(values.dtype() == type.dtype && values.shape() == type.shape, "input '", name, "' must be ", type, ", not ", values.str());
   if (scalars_.has(id)) {
     scalars_.set(id, {static_cast<const std::byte*>(values.data()), static_cast<size_t>(values.bytes())});
     return;
@@ -187,7 +188,7 @@ void Execution::set(std::string_view name, double value) {
   GALLEY_ASSERT(takes(name), "the program has no input '", name, "'");
   const ValueId id = program_->graph().find_input(name);
   const TensorType& type = program_->graph().type(id);
-  GALLEY_ASSERT(scalars_.has(id) && type.elements() == 1, "input '", name, "' is ", type, ", not one element");
+  GALLEY_ASSERT(scalars_.has(id) && type.elements() == 1, "input '", name, "' is ", type, ", but set() needs one element");
   std::byte element[8];
   store_element(type.dtype, element, value);
   scalars_.set(id, {element, static_cast<size_t>(dtype_size(type.dtype))});
@@ -198,7 +199,7 @@ void Execution::set(std::string_view name, std::span<const int64_t> values) {
   const ValueId id = program_->graph().find_input(name);
   const TensorType& type = program_->graph().type(id);
   GALLEY_ASSERT(scalars_.has(id) && type.dtype == DType::kI64 && type.elements() == static_cast<int64_t>(values.size()), "input '", name,
-                "' is ", type, ", fed with ", values.size(), " integers");
+                "' is ", type, ", but got ", values.size(), " integers");
   scalars_.set(id, std::as_bytes(values));
 }
 
@@ -264,7 +265,7 @@ void Execution::execute(size_t s, NodeObserver* observer) {
 void Execution::execute_guarded(size_t s, NodeObserver* observer) {
   const Node& node = program_->graph().nodes()[static_cast<size_t>(program_->steps()[s].node)];
   const int64_t guard = program_->memory().guard;
-  // Guards stand after values of the arena: written with the value, checked after every step that touches it.
+  // Guards follow values in the arena. They are filled when the value is written, and checked after every step that uses it.
   const auto guard_of = [&](ValueId id) -> unsigned char* {
     if (id == kNoValue || program_->memory().values[static_cast<size_t>(id)].region != MemorySlot::Region::kArena) return nullptr;
     return static_cast<unsigned char*>(address(id)) + program_->memory().values[static_cast<size_t>(id)].bytes;
@@ -293,7 +294,7 @@ void Execution::check_fed() const {
   for (const auto& [id, feed] : feeds_) {
     if (!feed.values.defined()) missing = id;
   }
-  if (missing != kNoValue) GALLEY_ASSERT(false, "input '", program_->graph().value(missing).name, "' was never fed");
+  if (missing != kNoValue) GALLEY_ASSERT(false, "input '", program_->graph().value(missing).name, "' was not fed");
 }
 
 void Execution::fetch_results() {
@@ -347,8 +348,8 @@ double Execution::scalar(std::string_view name, int64_t before_last) const {
   const ValueId id = program_->graph().find_output(name);
   const auto result = result_of_.find(id);
   GALLEY_ASSERT(result != result_of_.end(), "the program has no output '", name, "' of one element");
-  GALLEY_ASSERT(before_last >= 0 && before_last < std::min(kept_runs_, fetched_runs_), "the result '", name, "' of ", before_last,
-                " runs before the last is not kept");
+  GALLEY_ASSERT(before_last >= 0 && before_last < std::min(kept_runs_, fetched_runs_), "the output '", name, "' of ", before_last,
+                " runs before the last is not kept; see keep_results");
   stream_.synchronize();
   const int64_t place = (fetched_runs_ - 1 - before_last) % kept_runs_ * result_bytes_;
   return load_element(result->second.dtype, host_results_->data() + place + result->second.offset);

@@ -18,9 +18,9 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 }  // namespace
 
-// Not the median: a limit must not sink because something else ran at the time, or shares of it come out above 1.
+// Uses the fastest tenth instead of the median: other processes must not lower the limit, or runs could exceed it.
 double reached_rate(double seconds, const std::function<double()>& work) {
-  work();  // warm: clocks, pages
+  work();  // warm up clocks and pages
   std::vector<double> rates;
   const auto start = Clock::now();
   do {
@@ -35,14 +35,14 @@ double reached_rate(double seconds, const std::function<double()>& work) {
 
 MachineLimits measure_machine(double seconds) {
   MachineLimits limits;
-  std::vector<Burst> best;  // of each dtype that work is done in
+  std::vector<Burst> best;  // the fastest burst of each dtype in use
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
     const auto last = std::find_if(bursts().rbegin(), bursts().rend(), [&](const Burst& burst) { return burst.dtype == dtype; });
     if (last != bursts().rend()) best.push_back(*last);
   }
   for (const Burst& burst : best)
     limits.set_peak(burst.dtype, measure_burst(burst, seconds / 2 / static_cast<double>(best.size())), burst.instruction_set);
-  constexpr int64_t kElements = 8 << 20;  // 32 MiB an array
+  constexpr int64_t kElements = 8 << 20;  // 32 MiB per array
   std::unique_ptr<float[]> a(new float[kElements]), b(new float[kElements]), c(new float[kElements]);
   parallel_for(kElements, 4096, [&](int64_t begin, int64_t end) {
     std::fill(a.get() + begin, a.get() + end, 0.0f);

@@ -1,5 +1,5 @@
 #pragma once
-// Measured limits of this machine, so that reports can state the share that a run reaches.
+// Measured limits of this machine. Reports relate the rate of a run to them.
 
 #include <functional>
 #include <string>
@@ -10,24 +10,25 @@
 
 namespace galley {
 
+/// Peak rates of the machine, per second.
 struct MachineLimits {
   double flops_per_s = 0;  // f32 multiply-adds from registers (two flops each) on all compute threads
-  double bf16_per_s = 0;   // the same for bf16, summed in f32; 0 if the processor has no instruction for it
-  double int8_per_s = 0;   // products of bytes, summed in 32 bits, two operations each
-  double bytes_per_s = 0;  // a[i] = b[i] + s*c[i] over arrays larger than the caches; bytes read and written, write-allocate not counted
-  std::string instruction_set;  // with which the flops were measured
+  double bf16_per_s = 0;   // the same for bf16, summed in f32; 0 without such an instruction
+  double int8_per_s = 0;   // products of bytes, summed in 32 bits; two operations each
+  double bytes_per_s = 0;  // a[i] = b[i] + s*c[i] over arrays larger than the caches; counts bytes read and written, without write-allocate
+  std::string instruction_set;  // that gave flops_per_s
 
-  /// Sets the peak of f32, bf16 or i8; ignores other dtypes.
+  /// Sets the peak rate of f32, bf16 or i8; ignores other dtypes.
   void set_peak(DType dtype, double per_s, std::string_view instruction_set);
 };
 
-/// Executed operations by dtype of the operands. Each dtype has its own limit.
+/// Number of operations by dtype of the operands. Each dtype has its own limit.
 struct Arithmetic {
   double f32 = 0, bf16 = 0, int8 = 0;
 
   void add(const Cost& cost, double times = 1);
   double total() const { return f32 + bf16 + int8; }
-  /// The least time that the machine needs; a dtype without a rate counts as f32. 0 without limits.
+  /// The minimum time on this machine. A dtype without a rate counts as f32. 0 without limits.
   double seconds_at(const MachineLimits& limits) const;
   Arithmetic operator*(double times) const;
   Arithmetic& operator+=(const Arithmetic& other);
@@ -36,7 +37,7 @@ struct Arithmetic {
 /// Calls `work`, which returns the amount of work done, for about `seconds`. Returns the rate that the fastest tenth of the calls reaches.
 double reached_rate(double seconds, const std::function<double()>& work);
 
-/// Measures all limits in about `seconds`, by reached_rate of bursts on compute_threads() threads. Allocates 96 MiB while it runs.
+/// Measures all limits in about `seconds`, with reached_rate of bursts on compute_threads() threads. Allocates 96 MiB temporarily.
 MachineLimits measure_machine(double seconds = 0.5);
 
 }  // namespace galley

@@ -16,7 +16,7 @@ const void* NodeOutputs::host(size_t i) const {
 
 void NodeMarks::begin(Stream& stream) {
   if (device_ != &stream.device()) {
-    GALLEY_ASSERT(marked_ == 0, "marks of nodes on two devices");
+    GALLEY_ASSERT(marked_ == 0, "one NodeMarks marks nodes on two devices");
     marks_.clear();
     device_ = &stream.device();
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Observers: called around each step of an execution for timing, statistics and checks.
+// Observers: called before and after each step of an execution, for timing, statistics and checks.
 
 #include <cstdint>
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace galley {
 
-/// The outputs of a node that has been enqueued. Valid during the call of the observer.
+/// The outputs of an enqueued node. Valid only during the observer's call.
 class NodeOutputs {
  public:
   NodeOutputs(const Program& program, const Step& step, std::span<void* const> addresses, Stream& stream);
   size_t size() const { return addresses_.size(); }
-  /// Output i in host memory, in the format of its type: on the host's device the memory itself, else a copy, for which it waits. nullptr
-  /// if the output has no memory.
+  /// Output i in host memory, in the format of its type: the memory itself on the host's device, else a copy, for which the call waits.
+  /// nullptr if the output has no memory.
   const void* host(size_t i) const;
   /// The stream in which the node runs.
   Stream& stream() const { return stream_; }
@@ -31,31 +31,31 @@ class NodeOutputs {
   mutable std::vector<std::shared_ptr<Storage>> copies_;
 };
 
-/// The host waits for an observed node only if the observer reads its outputs.
+/// Base of observers. The host waits for an observed node only if the observer reads its outputs.
 class NodeObserver {
  public:
   virtual ~NodeObserver() = default;
   /// Called before the node is enqueued on the stream.
   virtual void before(const Program&, const Step&, Stream&) {}
-  /// Called after the node was enqueued; on the host's stream it has run.
+  /// Called after the node was enqueued. On the host's stream it has already run.
   virtual void after(const Program& program, const Step& step, const NodeOutputs& outputs) = 0;
   /// Called after all nodes of a run were enqueued.
   virtual void after_run(const Program&) {}
-  /// Called by the code that loads the data of the next run: begin and end of its wait, in nanoseconds of the steady clock.
+  /// Called by the code that loads data for the next run, with begin and end of its waiting time, in nanoseconds of the steady clock.
   virtual void fetched(int64_t begin_ns, int64_t end_ns) { static_cast<void>(begin_ns), static_cast<void>(end_ns); }
 };
 
-/// Times of nodes, by two events of the stream for each. Events are created once and recorded again: marking a run allocates nothing if an
-/// earlier run had as many nodes.
+/// Measures nodes with two events of the stream each. Events are reused, so that marking a run allocates nothing if an earlier run had as
+/// many nodes.
 class NodeMarks {
  public:
-  /// Marks the begin of the next node. Call it before the node is enqueued.
+  /// Marks the beginning of the next node. Call it before the node is enqueued.
   void begin(Stream& stream);
-  /// Marks its end.
+  /// Marks the end of the node.
   void end(Stream& stream);
   /// The number of nodes marked since the last `clear`.
   size_t size() const { return marked_; }
-  /// Begin and end of node i in nanoseconds of the steady clock (Event::time_ns). Waits for the node.
+  /// Beginning and end of node i in nanoseconds of the steady clock (Event::time_ns). Waits for the node.
   std::pair<int64_t, int64_t> times(size_t i) const;
   void clear() { marked_ = 0; }
 

@@ -6,7 +6,7 @@
 namespace galley {
 namespace {
 
-/// The logical index of element `flat` in row-major order.
+/// The logical index of the element at position `flat` in row-major order.
 Shape index_of(const Shape& shape, int64_t flat) {
   Shape index = shape;
   for (int dim = shape.rank() - 1; dim >= 0; --dim) {
@@ -30,7 +30,7 @@ class FiniteCheck : public NodeObserver {
 
  private:
   void check(const Node& node, size_t output, const TensorType& type, const void* data) {
-    // Memory order first: it is quick, and most values are finite.
+    // A first scan in memory order is fast, and most values are finite.
     const auto* bytes = static_cast<const std::byte*>(data);
     const int64_t size = dtype_size(type.dtype), memory_elements = type.bytes() / size;
     bool finite = true;
@@ -52,7 +52,7 @@ class FiniteCheck : public NodeObserver {
   }
 };
 
-/// What is fed or stored may be bad itself: it is named before any node is.
+/// Checks fed inputs and stored arrays before any node, so that the message names the origin of the value.
 std::optional<NonFinite> check_array(const std::string& name, std::string_view kind, const Tensor& tensor) {
   if (!is_floating(tensor.dtype())) return std::nullopt;
   NonFinite bad{.path = name, .op = std::string(kind), .tensor = name, .elements = tensor.elements()};

@@ -6,7 +6,7 @@ namespace galley {
 
 ParameterStore::Entry& ParameterStore::entry(std::string_view name) {
   const auto found = entries_.find(name);
-  GALLEY_ASSERT(found != entries_.end(), "there is no parameter, buffer or state called '", name, "'");
+  GALLEY_ASSERT(found != entries_.end(), "there is no parameter, buffer or state named '", name, "'");
   return found->second;
 }
 
@@ -22,8 +22,9 @@ void ParameterStore::declare(const std::string& name, const TensorType& type, Va
 }
 
 void ParameterStore::declare(const Program& program) {
-  if (entries_.empty() && device_ != &program.device()) device_ = &program.device();  // no write if unchanged: replicas bind in parallel
-  GALLEY_ASSERT(device_ == &program.device(), "the program is on device ", program.device().name(), ", the parameters on ",
+  if (entries_.empty() && device_ != &program.device())
+    device_ = &program.device();  // writes only on a change, because replicas bind in parallel
+  GALLEY_ASSERT(device_ == &program.device(), "the program is on device ", program.device().name(), ", but the parameters are on ",
                 device_->name());
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
@@ -64,7 +65,7 @@ std::map<std::string, MemoryFormat> ParameterStore::formats() const {
 void ParameterStore::set(std::string_view name, const Tensor& values) {
   Entry& target = entry(name);
   GALLEY_CHECK_INPUT(values.dtype() == target.tensor.dtype() && values.shape() == target.tensor.shape(), "'", name, "' is ",
-                     target.tensor.dtype(), " ", target.tensor.shape(), ", the given values are ", values.dtype(), " ", values.shape());
+                     target.tensor.dtype(), " ", target.tensor.shape(), ", but the given values are ", values.dtype(), " ", values.shape());
   const Tensor converted = values.to(target.tensor.format());
   copy(converted, target.tensor, device_->stream());
   ++target.version;

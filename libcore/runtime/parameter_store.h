@@ -19,35 +19,35 @@ class ParameterStore {
  public:
   ParameterStore() = default;
   explicit ParameterStore(Device& device) : device_(&device) {}
-  /// The device of the arrays: as given, else that of the first program that declares them (the host's before). `set` and `get` copy.
+  /// The device of the arrays: that of the constructor, else that of the first program that declares arrays (the host's until then).
   Device& device() const { return *device_; }
 
-  /// Allocates an array of zeros; does nothing if there is one of that type. Throws InternalError if it has another type.
+  /// Allocates an array of zeros. Does nothing if it exists with this type; throws InternalError if it has another type.
   void declare(const std::string& name, const TensorType& type, ValueRole role);
   /// The same for all parameters, buffers and state of a program.
   void declare(const Program& program);
 
-  /// Are all parameters, buffers and state of the program declared? `names`: other names in the store for some of them.
+  /// Whether all parameters, buffers and state of the program are declared. `names` maps some of them to other names in the store.
   bool holds(const Program& program, const std::map<std::string, std::string>& names) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
-  /// Names in alphabetical order, of all roles or of one.
+  /// Names in alphabetical order, of all roles or of one role.
   std::vector<std::string> names() const;
   std::vector<std::string> names(ValueRole role) const;
   ValueRole role(std::string_view name) const { return entry(name).role; }
-  /// For CompileOptions::parameter_formats.
+  /// The format of each array, for CompileOptions::parameter_formats.
   std::map<std::string, MemoryFormat> formats() const;
 
-  /// Overwrites the values; dtype and shape must be the array's, the format may be any.
+  /// Overwrites the values. Dtype and shape must match; the format may differ.
   void set(std::string_view name, const Tensor& values);
   /// A contiguous copy in host memory.
   Tensor get(std::string_view name) const;
-  /// The array itself, in the program's format. The host can access it only on the host's device. After writing to it, call
-  /// `touch`.
+  /// The array itself, in the program's format. The host can access it only on the host's device. Call `touch` after writing to it.
   Tensor& tensor(std::string_view name) { return entry(name).tensor; }
   const Tensor& tensor(std::string_view name) const { return entry(name).tensor; }
-  /// Records that the values changed, so that executions run `prepare` again.
+  /// Records that the values have changed, so that executions run `prepare` again.
   void touch(std::string_view name) { ++entry(name).version; }
   uint64_t version(std::string_view name) const { return entry(name).version; }
+  /// Size of all arrays.
   int64_t bytes() const;
 
  private:

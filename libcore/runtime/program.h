@@ -1,6 +1,6 @@
 #pragma once
-// Program: a compiled graph, with prepared kernels and an offset in memory for every value. Immutable: several executions may run one
-// Program, each on its own memory.
+// Program: a compiled graph, with prepared kernels and a memory offset for every value. It is immutable; several executions may run it at
+// the same time, each with its own memory.
 
 #include <memory>
 #include <string>
@@ -14,47 +14,50 @@
 
 namespace galley {
 
-/// A node of the program with its kernel. Views have no step: nothing runs.
+/// A node of the program with its kernel. Views have no step, because they need no work.
 struct Step {
   int node = 0;  // index into Program::graph().nodes()
   std::shared_ptr<const PreparedKernel> kernel;
   std::string_view backend;  // the kernel's name in reports: "onednn", "winograd_4x4", "ref"
-  bool reference = false;    // the reference kernel runs it
-  bool updates = false;      // writes parameters or state, or is of Phase::kUpdate
+  bool reference = false;    // whether it is the reference kernel
+  bool updates = false;      // writes parameters or state, or belongs to Phase::kUpdate
 };
 
+/// The choice of kernel for one step.
 struct KernelReport {
   std::string path, op, backend, implementation;
-  std::vector<std::string> declined;  // "onednn: reason"
+  std::vector<std::string> declined;  // reasons of the kernels that declined: "onednn: reason"
 };
 
+/// What compilation decided, for tools and logs.
 struct ProgramReport {
   std::vector<KernelReport> kernels;  // one per step
   LayoutReport layout;
-  PassReport rewrites;                // of the back end, before and after layout
-  std::vector<std::string> warnings;  // f32 work on reference kernels, slow vendor implementations, operators that were expanded
+  PassReport rewrites;                // by the back end, before and after layout
+  std::vector<std::string> warnings;  // f32 work on reference kernels, slow vendor implementations, expanded operators
 };
 
+/// A compiled graph. compile() creates it.
 class Program {
  public:
   const Graph& graph() const { return graph_; }
   const std::vector<Step>& steps() const { return steps_; }
-  /// The number of first steps that are `prepare`: they depend only on constants, and on parameters and buffers that no step changes.
+  /// Number of leading steps that form `prepare`: they depend only on constants, and on parameters and buffers that no step changes.
   size_t prepare_steps() const { return prepare_steps_; }
   const MemoryPlan& memory() const { return memory_; }
-  /// The back end for which it was compiled.
+  /// The back end that compiled it.
   const Backend& backend() const { return *backend_; }
-  /// The device on which it runs.
+  /// The device that runs it.
   Device& device() const { return backend_->device(); }
-  /// The number of threads for which it was compiled; every run uses as many.
+  /// The number of threads that it was compiled for. Every run uses this number.
   int threads() const { return threads_; }
   const ProgramReport& report() const { return report_; }
 
-  /// Bytes of parameters, buffers and state in the program's formats.
+  /// Size of parameters, buffers and state in the program's formats.
   int64_t persistent_bytes() const;
-  /// Bytes of fed inputs.
+  /// Size of the fed inputs.
   int64_t feed_bytes() const;
-  /// Bytes of what a request keeps between runs.
+  /// Size of the arrays that a request keeps between runs.
   int64_t carried_bytes() const;
   int64_t scratch_bytes() const { return memory_.arena_bytes; }
   int64_t prepared_bytes() const { return memory_.prepared_bytes; }

@@ -4,7 +4,7 @@
 
 namespace galley {
 namespace {
-constexpr int64_t kAlignment = 64;  // what kernels may expect of an address
+constexpr int64_t kAlignment = 64;  // alignment that kernels may assume
 }
 
 ScalarBlock::ScalarBlock(const Graph& graph, Device& device) {
@@ -24,7 +24,7 @@ ScalarBlock::ScalarBlock(const Graph& graph, Device& device) {
 
 std::byte* ScalarBlock::writable() {
   if (!changed_) {
-    // The current copy may still be on its way to the device: the other one takes over its values.
+    // The device may still read the current copy, so the other copy is updated with its values.
     const size_t other = 1 - current_;
     copied_[other]->synchronize();
     std::memcpy(host_[other]->data(), host_[current_]->data(), static_cast<size_t>(bytes_));

@@ -1,6 +1,6 @@
 #pragma once
 // ScalarBlock: the small fed inputs of a program (learning rates, step, random keys) in one block of device memory, so that a run copies
-// them at once.
+// them together.
 
 #include <array>
 #include <cstdint>
@@ -14,25 +14,25 @@
 
 namespace galley {
 
-/// The host writes one of two pinned copies; the device may still read the other.
+/// Keeps two pinned copies. The host writes one while the device may still read the other.
 class ScalarBlock {
  public:
-  /// Inputs of at most this many bytes belong to the block.
+  /// Largest size of an input in the block, in bytes.
   static constexpr int64_t kLargest = 64;
 
-  /// Holds every fed input of rank 0 or 1 with at most kLargest bytes.
+  /// Contains every fed input of rank 0 or 1 with at most kLargest bytes.
   ScalarBlock(const Graph& graph, Device& device);
 
   bool has(ValueId id) const { return slots_.count(id) > 0; }
-  /// Sets the values for the following runs; `bytes` must have the size of the input.
+  /// Sets the values for the following runs. `bytes` must have the size of the input.
   void set(ValueId id, std::span<const std::byte> bytes);
-  /// The first input that has no values yet, or kNoValue.
+  /// The first input whose values were never set, or kNoValue.
   ValueId missing() const;
   /// The latest values, in host memory.
   Tensor values(ValueId id) const;
-  /// Enqueues the copy of all values if any changed since the last call.
+  /// Enqueues a copy of all values to the device if any has changed since the last call.
   void enqueue(Stream& stream);
-  /// Address on the device; it does not change.
+  /// Address on the device. It does not change.
   std::byte* address(ValueId id) const;
 
  private:
@@ -48,8 +48,8 @@ class ScalarBlock {
   std::shared_ptr<Storage> device_;
   std::array<std::shared_ptr<Storage>, 2> host_;
   std::array<std::unique_ptr<Event>, 2> copied_;
-  size_t current_ = 0;    // the copy that holds the latest values
-  bool changed_ = false;  // since it was enqueued
+  size_t current_ = 0;    // index of the copy with the latest values
+  bool changed_ = false;  // since the last enqueue
 };
 
 }  // namespace galley
