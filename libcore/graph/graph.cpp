@@ -5,19 +5,19 @@
 namespace galley {
 namespace {
 
-/// Fills in the outputs' formats by the op's rule and checks the inputs' ones.
+/// Sets the formats of the outputs by the operator's rule, and checks those of the inputs.
 void apply_format_rule(const OpDef& op, const OpContext& context, std::vector<TensorType>& outputs) {
   if (op.layout.formats == FormatRule::kExplicit || op.layout.formats == FormatRule::kReorder) return;
   const TensorType* first = nullptr;
   for (const TensorType* type : context.inputs) {
     if (type == nullptr || type->format.is_blocked() || type->shape.rank() < 4) continue;
-    // Weights are rank-4 too, but blocked or contiguous: only activations can be channels_last.
+    // Weights of rank 4 are blocked or contiguous, so a channels_last input is an activation.
     if (type->format.is_channels_last() && (first == nullptr || first->format.is_contiguous())) first = type;
     if (first == nullptr) first = type;
   }
   if (first == nullptr) return;
   if (op.layout.formats == FormatRule::kContiguous) {
-    GALLEY_ASSERT(!first->format.is_channels_last(), op.name, " takes contiguous inputs only, got ", first->str());
+    GALLEY_ASSERT(!first->format.is_channels_last(), op.name, " takes only contiguous inputs, not ", first->str());
     return;
   }
   for (size_t o = 0; o < outputs.size(); ++o) {
@@ -52,7 +52,7 @@ std::string TensorType::str() const {
 }
 
 const TensorType& Value::type() const {
-  GALLEY_ASSERT(*this, "an absent value was read");
+  GALLEY_ASSERT(*this, "the value is absent");
   return graph_->type(id_);
 }
 
@@ -78,7 +78,7 @@ ValueId Graph::new_value(TensorType type) {
 }
 
 Value Graph::add_input(std::string name, TensorType type, ValueRole role) {
-  GALLEY_CHECK(input_names_.find(name) == input_names_.end(), "two inputs are called '", name, "'");
+  GALLEY_CHECK(input_names_.find(name) == input_names_.end(), "two inputs have the name '", name, "'");
   const ValueId id = new_value(std::move(type));
   value(id).role = role;
   value(id).name = name;
@@ -100,10 +100,10 @@ std::vector<Value> Graph::add_node(const OpDef& op, std::shared_ptr<const Option
   bool variadic = false;
   for (const Port& port : op.inputs) {
     variadic |= port.variadic;
-    if (!port.optional && !port.variadic) GALLEY_ASSERT(context.has(static_cast<int>(required)), op.name, " needs its input ", port.name);
+    if (!port.optional && !port.variadic) GALLEY_ASSERT(context.has(static_cast<int>(required)), op.name, " needs the input ", port.name);
     ++required;
   }
-  GALLEY_ASSERT(variadic || node.inputs.size() <= op.inputs.size(), op.name, " takes ", op.inputs.size(), " inputs, got ",
+  GALLEY_ASSERT(variadic || node.inputs.size() <= op.inputs.size(), op.name, " takes ", op.inputs.size(), " inputs, but has ",
                 node.inputs.size());
   std::vector<TensorType> types;
   try {
@@ -134,7 +134,7 @@ std::vector<Value> Graph::add_node_like(const Node& node, std::vector<ValueId> i
 }
 
 void Graph::add_output(std::string name, Value value) {
-  GALLEY_ASSERT(find_output(name) == kNoValue, "two outputs are called ", name);
+  GALLEY_ASSERT(find_output(name) == kNoValue, "two outputs have the name ", name);
   outputs_.emplace_back(std::move(name), value.id());
 }
 

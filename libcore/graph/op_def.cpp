@@ -21,7 +21,7 @@ void register_ops(std::span<const OpDef* const> ops) {
   const std::unique_lock lock(store().mutex);
   for (const OpDef* op : ops) {
     GALLEY_ASSERT(op->infer != nullptr, op->name, " has no shape rule");
-    GALLEY_ASSERT(store().by_name.emplace(op->name, op).second, "two operators are called ", op->name);
+    GALLEY_ASSERT(store().by_name.emplace(op->name, op).second, "two operators have the name ", op->name);
     store().list.push_back(op);
   }
 }

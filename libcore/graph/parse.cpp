@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-/// Reads the text that `print` writes, one character at a time, with places for errors.
+/// Reads the text format of `print`, one character at a time, and keeps the position for error messages.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -23,7 +23,7 @@ class Parser {
         const std::string name = string();
         expect(" = ");
         const ValueId id = value();
-        if (graph_.find_output(name) != kNoValue) wrong(cat("two outputs are called '", name, "'"));
+        if (graph_.find_output(name) != kNoValue) wrong(cat("two outputs have the name '", name, "'"));
         graph_.add_output(name, id);
       } else {
         definition();
@@ -33,12 +33,12 @@ class Parser {
     try {
       verify(graph_);
     } catch (const InternalError& error) {
-      fail(ErrorCode::kInput, "the text is no valid graph: ", error.what());
+      fail(ErrorCode::kInput, "the text is not a valid graph: ", error.what());
     }
     return std::move(graph_);
   }
 
-  /// The whole text as the attributes of an operator.
+  /// Parses the whole text as the attributes of an operator.
   std::unique_ptr<Options> attributes_alone(const OpDef& op) {
     std::map<std::string, std::string> given;
     while (at_ < text_.size()) {
@@ -65,7 +65,7 @@ class Parser {
     if (!take("\n")) wrong("expected the end of the line");
     line_start_ = at_;
   }
-  /// Characters up to one of `stops`.
+  /// Takes characters up to, but not including, one of `stops`.
   std::string until(std::string_view stops) {
     const size_t end = std::min(text_.find_first_of(stops, at_), text_.size());
     std::string word(text_.substr(at_, end - at_));
@@ -76,10 +76,10 @@ class Parser {
     expect("\"");
     std::string word;
     while (at_ < text_.size() && text_[at_] != '"') {
-      if (text_[at_] == '\n') wrong("a string does not end");
+      if (text_[at_] == '\n') wrong("a string has no closing quote");
       char c = text_[at_++];
       if (c == '\\') {
-        if (at_ >= text_.size()) wrong("a string does not end");
+        if (at_ >= text_.size()) wrong("a string has no closing quote");
         c = text_[at_++];
         if (c == 'n') c = '\n';
       }
@@ -92,7 +92,7 @@ class Parser {
   T number(const std::string& word) {
     T value{};
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || end != word.data() + word.size()) wrong(cat("'", word, "' is no number"));
+    if (error != std::errc() || end != word.data() + word.size()) wrong(cat("'", word, "' is not a number"));
     return value;
   }
   size_t label() {
@@ -103,7 +103,7 @@ class Parser {
     if (take("-")) return kNoValue;
     const size_t name = label();
     const auto found = values_.find(name);
-    if (found == values_.end()) wrong(cat("%", name, " is read before it is made"));
+    if (found == values_.end()) wrong(cat("%", name, " is used before it is defined"));
     return found->second;
   }
 
@@ -142,13 +142,13 @@ class Parser {
         if (!take(",")) break;
       }
       expect(")");
-      if (static_cast<int>(type.names.size()) != type.shape.rank()) wrong("there must be one name a dimension");
+      if (static_cast<int>(type.names.size()) != type.shape.rank()) wrong("there must be one name per dimension");
     }
     return type;
   }
 
   void define(size_t name, ValueId id) {
-    if (!values_.emplace(name, id).second) wrong(cat("%", name, " is made twice"));
+    if (!values_.emplace(name, id).second) wrong(cat("%", name, " is defined twice"));
   }
 
   void definition() {
@@ -161,11 +161,11 @@ class Parser {
         if (word != role_name(role)) continue;
         const std::string name = string();
         expect(" : ");
-        if (graph_.find_input(name) != kNoValue) wrong(cat("two inputs are called '", name, "'"));
+        if (graph_.find_input(name) != kNoValue) wrong(cat("two inputs have the name '", name, "'"));
         define(labels.front(), graph_.add_input(name, type(), role).id());
         return;
       }
-      wrong(cat("'", word, "' is no kind of input"));
+      wrong(cat("'", word, "' is not a kind of input"));
     }
     node(word, labels);
   }
@@ -197,7 +197,7 @@ class Parser {
     graph_.nodes().push_back(std::move(node));
   }
 
-  /// NAME=TEXT.
+  /// Parses NAME=TEXT.
   void attribute(std::map<std::string, std::string>& given) {
     const std::string name = until("=\n");
     expect("=");
@@ -214,7 +214,7 @@ class Parser {
     return attributes;
   }
 
-  /// An attribute's text as it stands: strings may hold blanks.
+  /// The text of an attribute without changes; strings may contain spaces.
   std::string attribute_text() {
     const size_t start = at_;
     bool in_string = false;
@@ -238,7 +238,7 @@ class Parser {
   friend class FieldReader;
 };
 
-/// Fills the options of an attribute struct from their texts; what was read is taken out of the map.
+/// Sets the options of an attribute struct from their texts, and removes the texts that it used from the map.
 class FieldReader : public OptionVisitor {
  public:
   FieldReader(Parser& parser, std::map<std::string, std::string>& given) : parser_(parser), given_(given) {}
@@ -247,7 +247,7 @@ class FieldReader : public OptionVisitor {
 
   void option(const OptionInfo& info, bool& value) override {
     if (const auto text = take(info)) {
-      if (*text != "true" && *text != "false") parser_.wrong(cat(info.name, " must be true or false, is ", *text));
+      if (*text != "true" && *text != "false") parser_.wrong(cat(info.name, " must be true or false, not ", *text));
       value = *text == "true";
     }
   }
@@ -286,7 +286,7 @@ class FieldReader : public OptionVisitor {
     return text;
   }
   std::string unquoted(const std::string& text) {
-    if (text.size() < 2 || text.front() != '"' || text.back() != '"') parser_.wrong(cat(text, " is no string in quotes"));
+    if (text.size() < 2 || text.front() != '"' || text.back() != '"') parser_.wrong(cat(text, " is not a quoted string"));
     std::string out;
     for (size_t i = 1; i + 1 < text.size(); ++i) {
       if (text[i] == '\\' && i + 2 < text.size()) {
@@ -302,7 +302,7 @@ class FieldReader : public OptionVisitor {
   void items(const OptionInfo& info, std::vector<T>& value, Read read) {
     const auto text = take(info);
     if (!text) return;
-    if (text->size() < 2 || text->front() != '[' || text->back() != ']') parser_.wrong(cat(info.name, " must be a list, is ", *text));
+    if (text->size() < 2 || text->front() != '[' || text->back() != ']') parser_.wrong(cat(info.name, " must be a list, not ", *text));
     value.clear();
     std::string item;
     bool in_string = false;
@@ -318,7 +318,7 @@ class FieldReader : public OptionVisitor {
       item += c;
       if (c == '\\' && !last) item += (*text)[++i];
     }
-    if (in_string) parser_.wrong("a string does not end");
+    if (in_string) parser_.wrong("a string has no closing quote");
   }
 
   Parser& parser_;
@@ -329,7 +329,7 @@ void Parser::read_attributes(Options& attributes, std::map<std::string, std::str
   FieldReader reader(*this, given);
   try {
     attributes.options(reader);
-  } catch (const Error& error) {  // a value with a grammar of its own: steps of a chain
+  } catch (const Error& error) {  // a value with its own grammar, e.g. the steps of a chain
     if (error.code() == ErrorCode::kInput) throw;
     wrong(error.message());
   }

@@ -24,7 +24,7 @@ std::string quoted(std::string_view text) {
   return out + "\"";
 }
 
-/// Each option as text, in order.
+/// Converts each option to text, in order.
 class FieldPrinter : public OptionVisitor {
  public:
   using OptionVisitor::option;
@@ -77,7 +77,7 @@ std::string print_attributes(const OpDef& op, const Options* attributes) {
 }
 
 std::string print(const Graph& graph) {
-  // Values are numbered as they appear, so that the text does not depend on what passes have removed.
+  // Values are numbered in order of appearance, so that the text does not depend on values that passes removed.
   std::map<ValueId, size_t> numbers;
   const auto name = [&](ValueId id) {
     return id == kNoValue ? std::string("-") : cat("%", numbers.try_emplace(id, numbers.size()).first->second);

@@ -33,7 +33,7 @@ class Verifier {
     for (ValueId id : graph_.inputs()) {
       const ValueInfo& info = graph_.value(id);
       GALLEY_ASSERT(info.role != ValueRole::kActivation, "input %", id, " has no role");
-      GALLEY_ASSERT(names.insert(info.name).second, "two inputs are called '", info.name, "'");
+      GALLEY_ASSERT(names.insert(info.name).second, "two inputs have the name '", info.name, "'");
       made_[static_cast<size_t>(id)] = true;
       base_[static_cast<size_t>(id)] = id;
     }
@@ -43,9 +43,9 @@ class Verifier {
     for (ValueId id : node.inputs) {
       if (id == kNoValue) continue;
       GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size(), where(node, index), " reads the unknown value %", id);
-      GALLEY_ASSERT(made_[static_cast<size_t>(id)], where(node, index), " reads %", id, " before it is made");
+      GALLEY_ASSERT(made_[static_cast<size_t>(id)], where(node, index), " reads %", id, " before it is defined");
       const int writer = writer_[static_cast<size_t>(base_[static_cast<size_t>(id)])];
-      GALLEY_ASSERT(writer < 0, where(node, index), " reads the old value %", id, " that node ", writer, " has overwritten");
+      GALLEY_ASSERT(writer < 0, where(node, index), " reads the old value %", id, ", which node ", writer, " has overwritten");
     }
   }
 
@@ -58,19 +58,19 @@ class Verifier {
     } catch (const Error& error) {
       throw InternalError(cat(where(node, index), ": ", error.message()));
     }
-    GALLEY_ASSERT(inferred.size() == outputs.size(), where(node, index), " has ", outputs.size(), " outputs, its rule makes ",
+    GALLEY_ASSERT(inferred.size() == outputs.size(), where(node, index), " has ", outputs.size(), " outputs, but its rule gives ",
                   inferred.size());
     for (size_t o = 0; o < outputs.size(); ++o) {
       GALLEY_ASSERT(inferred[o].dtype == outputs[o]->dtype && inferred[o].shape == outputs[o]->shape, where(node, index), " output ", o,
-                    " is ", *outputs[o], ", its rule makes ", inferred[o]);
-      outputs[o]->format.order(outputs[o]->shape.rank());  // throws where the format is not one of that rank
+                    " is ", *outputs[o], ", but its rule gives ", inferred[o]);
+      outputs[o]->format.order(outputs[o]->shape.rank());  // throws if the rank does not suit the format
     }
   }
 
   void record(const Node& node, int index) {
     for (ValueId id : node.outputs) {
-      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size() && !made_[static_cast<size_t>(id)], where(node, index), " makes %",
-                    id, ", which exists");
+      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size() && !made_[static_cast<size_t>(id)], where(node, index), " defines %",
+                    id, ", which exists already");
       made_[static_cast<size_t>(id)] = true;
       base_[static_cast<size_t>(id)] = id;
     }
@@ -82,7 +82,7 @@ class Verifier {
       const ValueRole role = graph_.value(root).role;
       GALLEY_ASSERT(role == ValueRole::kParameter || role == ValueRole::kBuffer || role == ValueRole::kState ||
                         role == ValueRole::kCarried || updated_.count(root) > 0,
-                    where(node, index), " updates %", old, ", which is no parameter, buffer or state");
+                    where(node, index), " updates %", old, ", which is not a parameter, buffer or state");
       writer_[static_cast<size_t>(root)] = index;
       updated_.insert(node.outputs[static_cast<size_t>(update.output)]);
     }
@@ -91,17 +91,18 @@ class Verifier {
   void check_outputs() const {
     std::set<std::string_view> names;
     for (const auto& [name, id] : graph_.outputs()) {
-      GALLEY_ASSERT(names.insert(name).second, "two outputs are called '", name, "'");
-      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size() && made_[static_cast<size_t>(id)], "output ", name, " is not made");
+      GALLEY_ASSERT(names.insert(name).second, "two outputs have the name '", name, "'");
+      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size() && made_[static_cast<size_t>(id)], "output ", name,
+                    " is not defined");
       const int writer = writer_[static_cast<size_t>(base_[static_cast<size_t>(id)])];
-      GALLEY_ASSERT(writer < 0, "output ", name, " is an old value that node ", writer, " has overwritten");
+      GALLEY_ASSERT(writer < 0, "output ", name, " is an old value, which node ", writer, " has overwritten");
     }
   }
 
   const Graph& graph_;
   std::vector<bool> made_;
-  std::vector<ValueId> base_;  // the value whose memory it is: itself, or what it is a view of
-  std::vector<int> writer_;    // the node that overwrote that memory
+  std::vector<ValueId> base_;  // the value whose memory it uses: its own, or that of the viewed value
+  std::vector<int> writer_;    // the node that overwrote that memory, or -1
   std::set<ValueId> updated_;  // new values of state
 };
 
