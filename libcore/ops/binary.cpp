@@ -17,14 +17,14 @@ ShapeAttrs attrs_of(const Shape& shape) {
   return attrs;
 }
 
-/// Names of x's dimensions under another rank, right-aligned.
+/// The names of x's dimensions for another rank, aligned at the last dimension.
 std::vector<std::string> aligned_names(const TensorType& x, int rank) {
   std::vector<std::string> names;
   for (int axis = 0; axis < rank; ++axis) names.emplace_back(dim_name(x, axis - (rank - x.shape.rank())));
   return tidy_names(std::move(names));
 }
 
-/// Does `small` broadcast to `large`?
+/// Whether `small` broadcasts to `large`.
 bool broadcasts_to(const Shape& small, const Shape& large) {
   if (small.rank() > large.rank()) return false;
   for (int back = 1; back <= small.rank(); ++back) {

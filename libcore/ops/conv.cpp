@@ -14,7 +14,7 @@ namespace {
 int64_t output_size(const Conv2dWindow& a, size_t axis, int64_t in, int64_t kernel) {
   const int64_t span = pair(a.dilation)[axis] * (kernel - 1) + 1;
   const int64_t room = in + 2 * pair(a.padding)[axis] - span;
-  GALLEY_CHECK(room >= 0, "the kernel covers ", span, axis == 0 ? " rows" : " columns", ", the padded input has ",
+  GALLEY_CHECK(room >= 0, "the kernel covers ", span, axis == 0 ? " rows" : " columns", ", but the padded input has ",
                in + 2 * pair(a.padding)[axis]);
   return room / pair(a.stride)[axis] + 1;
 }
@@ -30,13 +30,13 @@ void check_window(const Conv2dWindow& a) {
 
 void check_operands(const Conv2dWindow& a, const Shape& x, const Shape& weight) {
   check_window(a);
-  GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], is ", x);
-  GALLEY_CHECK(weight.rank() == 4, "the weight must be [O,C/groups,kh,kw], is ", weight);
-  GALLEY_CHECK(weight[0] % a.groups == 0, "the weight's ", weight[0], " output channels are no multiple of ", a.groups, " groups: weight ",
-               weight);
+  GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], not ", x);
+  GALLEY_CHECK(weight.rank() == 4, "the weight must be [O,C/groups,kh,kw], not ", weight);
+  GALLEY_CHECK(weight[0] % a.groups == 0, "the weight's ", weight[0], " output channels are not a multiple of ", a.groups,
+               " groups: weight ", weight);
   GALLEY_CHECK(weight[2] >= 1 && weight[3] >= 1, "the weight has an empty window: ", weight);
   GALLEY_CHECK(x[1] == weight[1] * a.groups, "weight needs ", weight[1] * a.groups, " input channels (", weight[1], " x ", a.groups,
-               " groups), input has ", x[1], ": input ", x, ", weight ", weight);
+               " groups), but the input has ", x[1], ": input ", x, ", weight ", weight);
 }
 
 std::vector<TensorType> infer_conv(const OpContext& c) {
@@ -46,9 +46,9 @@ std::vector<TensorType> infer_conv(const OpContext& c) {
   TensorType y = x;
   y.shape = conv2d_shape(a, x.shape, w.shape);
   check_floating(x, "x");
-  GALLEY_CHECK(w.dtype == x.dtype, "weight is ", w.dtype, ", input ", x.dtype);
+  GALLEY_CHECK(w.dtype == x.dtype, "the weight is ", w.dtype, ", but the input is ", x.dtype);
   y.format = {};
-  if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[0]}), "bias must be [", w.shape[0], "], is ", c.in(2).shape);
+  if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[0]}), "bias must be [", w.shape[0], "], not ", c.in(2).shape);
   if (c.has(3)) check_like(c.in(3), "residual", y, "the output");
   return {y};
 }
@@ -63,7 +63,7 @@ std::vector<TensorType> infer_backward_data(const OpContext& c) {
   dx.format = {};
   check_operands(a, dx.shape, w);
   const Shape want{grad.shape[0], w[0], output_size(a, 0, size[0], w[2]), output_size(a, 1, size[1], w[3])};
-  GALLEY_CHECK(grad.shape == want, "the gradient must be ", want, ", is ", grad.shape);
+  GALLEY_CHECK(grad.shape == want, "the gradient must be ", want, ", not ", grad.shape);
   if (c.has(2)) check_like(c.in(2), "residual", dx, "the input");
   return {dx};
 }
@@ -79,7 +79,7 @@ std::vector<TensorType> infer_backward_weights(const OpContext& c) {
   dw.shape = Shape{grad[1], x.shape[1] / a.groups, size[0], size[1]};
   check_operands(a, x.shape, dw.shape);
   const Shape want{x.shape[0], grad[1], output_size(a, 0, x.shape[2], size[0]), output_size(a, 1, x.shape[3], size[1])};
-  GALLEY_CHECK(grad == want, "the gradient must be ", want, ", is ", grad);
+  GALLEY_CHECK(grad == want, "the gradient must be ", want, ", not ", grad);
   return {dw};
 }
 
@@ -92,7 +92,7 @@ Cost cost_backward_weights(const OpContext& c) { return operand_cost(c, 2 * macs
 
 void gradient(GradientBuilder& g) {
   const auto& a = g.attrs<Conv2dAttrs>();
-  GALLEY_ASSERT(a.activation == Activation::kNone && !g.in(3), "a fused convolution is for inference");
+  GALLEY_ASSERT(a.activation == Activation::kNone && !g.in(3), "a fused convolution has no gradient; fuse only for inference");
   if (g.wants(0)) {
     Conv2dBackwardDataAttrs b;
     static_cast<Conv2dWindow&>(b) = a;
@@ -114,7 +114,7 @@ void window_options(OptionVisitor& v, Conv2dWindow& a) {
   v.option({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, a.stride);
   v.option({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, a.padding);
   v.option({.name = "dilation", .doc = "distance of the kernel's taps, rows and columns", .min = 1}, a.dilation);
-  v.option({.name = "groups", .doc = "channels are split into so many independent groups", .min = 1}, a.groups);
+  v.option({.name = "groups", .doc = "number of independent groups of channels", .min = 1}, a.groups);
 }
 void Conv2dAttrs::options(OptionVisitor& v) {
   window_options(v, *this);
@@ -122,7 +122,7 @@ void Conv2dAttrs::options(OptionVisitor& v) {
 }
 void Conv2dBackwardDataAttrs::options(OptionVisitor& v) {
   window_options(v, *this);
-  v.option({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, input_size);
+  v.option({.name = "input_size", .doc = "rows and columns of the input of the forward operator", .min = 0}, input_size);
 }
 void Conv2dBackwardWeightsAttrs::options(OptionVisitor& v) {
   window_options(v, *this);
@@ -185,19 +185,20 @@ const OpDef& conv2d_backward_data_op() {
   return def;
 }
 const OpDef& conv2d_backward_weights_op() {
-  static const OpDef def{.name = "conv2d_backward_weights",
-                         .doc = "gradient of a convolution's weight",
-                         .inputs = {"x", "grad"},
-                         .outputs = {Port::weight("dw")},
-                         .make_attrs = make_options<Conv2dBackwardWeightsAttrs>,
-                         .infer = infer_backward_weights,
-                         .no_gradient = kNoSecondDerivative,
-                         .cost = cost_backward_weights,
-                         .work = WorkClass::kProduct,
-                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},  // a weight: never channels_last
-                         .precision = PrecisionRule::kLow,
-                         .cases = {"conv2d_backward_weights:mb16ic64ih56oc64kh3", "conv2d_backward_weights:mb16ic256ih14oc1024kh1"},
-                         .letters = CaseLetters::kConvolution};
+  static const OpDef def{
+      .name = "conv2d_backward_weights",
+      .doc = "gradient of a convolution's weight",
+      .inputs = {"x", "grad"},
+      .outputs = {Port::weight("dw")},
+      .make_attrs = make_options<Conv2dBackwardWeightsAttrs>,
+      .infer = infer_backward_weights,
+      .no_gradient = kNoSecondDerivative,
+      .cost = cost_backward_weights,
+      .work = WorkClass::kProduct,
+      .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},  // the output is a weight, so it is never channels_last
+      .precision = PrecisionRule::kLow,
+      .cases = {"conv2d_backward_weights:mb16ic64ih56oc64kh3", "conv2d_backward_weights:mb16ic256ih14oc1024kh1"},
+      .letters = CaseLetters::kConvolution};
   return def;
 }
 

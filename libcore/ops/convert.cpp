@@ -7,13 +7,13 @@ namespace galley {
 
 void CastAttrs::options(OptionVisitor& v) { v.choice({.name = "dtype", .doc = "new element type"}, dtype, kDTypeNames); }
 void ReducePrecisionAttrs::options(OptionVisitor& v) {
-  v.choice({.name = "dtype", .doc = "floating type to whose values numbers are rounded"}, dtype, kDTypeNames);
+  v.choice({.name = "dtype", .doc = "floating-point type to which values are rounded"}, dtype, kDTypeNames);
 }
 void ReorderAttrs::options(OptionVisitor& v) { v.option({.name = "format", .doc = "new memory format"}, format); }
 void FullAttrs::options(OptionVisitor& v) {
   v.choice({.name = "dtype", .doc = "element type"}, dtype, kDTypeNames);
   v.option({.name = "shape", .doc = "sizes", .min = 0}, shape);
-  v.option({.name = "value", .doc = "what every element holds"}, value);
+  v.option({.name = "value", .doc = "value of every element"}, value);
   v.option({.name = "format", .doc = "memory format"}, format);
   v.option({.name = "names", .doc = "dimension names, or none"}, names);
 }
@@ -46,13 +46,13 @@ const OpDef& cast_op() {
 }
 const OpDef& reduce_precision_op() {
   static const OpDef def{.name = "reduce_precision",
-                         .doc = "values rounded to those of a floating dtype, in their own dtype",
+                         .doc = "values rounded to a floating-point dtype, stored in their own dtype",
                          .inputs = {"x"},
                          .outputs = {"y"},
                          .make_attrs = make_options<ReducePrecisionAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            check_floating(c.in(0), "x");
-                           GALLEY_CHECK(is_floating(c.attrs<ReducePrecisionAttrs>().dtype), "dtype must be floating, is ",
+                           GALLEY_CHECK(is_floating(c.attrs<ReducePrecisionAttrs>().dtype), "dtype must be floating, not ",
                                         c.attrs<ReducePrecisionAttrs>().dtype);
                            return {c.in(0)};
                          },
@@ -71,7 +71,7 @@ const OpDef& reorder_op() {
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            TensorType y = c.in(0);
                            y.format = MemoryFormat::parse(c.attrs<ReorderAttrs>().format);
-                           (void)y.format.order(y.shape.rank());  // throws where the format is not one of this rank
+                           (void)y.format.order(y.shape.rank());  // throws if the rank does not suit the format
                            return {y};
                          },
                          .gradient =

@@ -21,10 +21,10 @@ ReduceAttrs along(int64_t axis) {
   return attrs;
 }
 
-/// x less its largest value along the axis, which changes no softmax and keeps exp from overflowing.
+/// x minus its largest value along the axis. This does not change softmax, and exp cannot overflow.
 Value shifted(Value x, int64_t axis) { return sub(x, amax(x, along(axis))); }
 
-/// x - log sum exp x; an empty axis has nothing to sum.
+/// x - log sum exp x. An empty axis has no elements to sum.
 Value log_softmax_of(Value x, int64_t axis) {
   if (x.type().elements() == 0) return x;
   const Value small = shifted(x, axis);
@@ -40,8 +40,8 @@ Value reduced(Value loss, Reduction reduction) {
   GALLEY_ASSERT(false);
 }
 
-/// Cross entropy by the share of each class in each position's loss: class weight times target with label smoothing, 0 for an ignored
-/// target.
+/// Cross entropy, expressed by the share of each class in the loss of each position: class weight times target, with label smoothing; 0 for
+/// an ignored target.
 class CrossEntropy {
  public:
   CrossEntropy(Expansion& e, size_t logits) : attrs_(e.attrs<CrossEntropyAttrs>()), log_p_(log_softmax_of(e.in(logits), 1)) {
@@ -67,7 +67,8 @@ class CrossEntropy {
   Value log_probabilities() const { return log_p_; }
   Value shares() const { return share_; }
   bool each() const { return attrs_.reduction == Reduction::kNone; }
-  /// `sum` over what the mean is taken of: the weights of the targets, or the positions where targets are probabilities.
+  /// `sum` divided by the denominator of the mean: the sum of the targets' weights, or the number of positions if targets are
+  /// probabilities.
   Value divided(Value sum) const {
     if (attrs_.reduction != Reduction::kMean) return sum;
     if (probabilities_) return affine(sum, 1 / static_cast<double>(positions_));
@@ -107,7 +108,7 @@ void log_softmax_backward(Expansion& e) {
 
 void cross_entropy(Expansion& e) {
   const CrossEntropy of(e, 0);
-  // A logit of -inf without a share does not count.
+  // A logit of -inf whose share is 0 contributes nothing.
   const Value terms = zero_where(equal(of.shares(), e.constant(0)), mul(of.shares(), of.log_probabilities()), e);
   const Value losses = neg(sum(terms, {1}));
   e.set(0, of.each() ? losses : of.divided(sum(losses)));
@@ -117,7 +118,7 @@ void cross_entropy_backward(Expansion& e) {
   const CrossEntropy of(e, 1);
   const Value grad = of.each() ? unsqueeze(e.in(0), 1) : e.in(0);
   const Value slope = sub(mul(exp(of.log_probabilities()), sum(of.shares(), along(1))), of.shares());
-  // Nothing counted in the mean: no gradient, rather than 0/0.
+  // If the mean has no elements, the gradient is 0 instead of 0/0.
   e.set(0, zero_where(equal(slope, e.constant(0)), of.divided(mul(grad, slope)), e));
 }
 
@@ -125,7 +126,7 @@ void mse_loss(Expansion& e) { e.set(0, reduced(square(sub(e.in(0), e.in(1))), e.
 
 void bce_with_logits(Expansion& e) {
   const Value x = e.in(0);
-  // max(x,0) - x target is exact where the answer is right and far from 0; log(1 + exp(-|x|)) is what is left of the loss there.
+  // max(x,0) - x target is exact where the prediction is correct and |x| is large. log(1 + exp(-|x|)) is the remaining loss there.
   const Value loss = add(sub(relu(x), mul(x, e.in(1))), emit("softplus", {neg(abs(x))}));
   e.set(0, reduced(e.has(2) ? mul(loss, e.in(2)) : loss, e.attrs<LossAttrs>().reduction));
 }

@@ -13,7 +13,7 @@
 namespace galley::definition {
 namespace {
 
-/// value scale + shift; an absent scale is 1, an absent shift 0.
+/// value * scale + shift. An absent scale is 1, an absent shift 0.
 Value scaled(Value value, Value scale, Value shift) {
   if (scale) value = mul(value, scale);
   return shift ? add(value, shift) : value;
@@ -22,7 +22,7 @@ Value channels_of(Value vector, int rank) { return vector ? per_channel(vector, 
 
 Value reciprocal_root(Value var, double eps) { return rsqrt(affine(var, 1, eps)); }
 
-/// grad times the slope of an activation that batch norm takes. relu's may be read from its result, a positive one stands for its argument.
+/// grad times the slope of an activation of batch norm. For relu, `argument` may be its output, because both have the same sign.
 Value through(Activation activation, Value grad, Value argument) {
   switch (activation) {
     case Activation::kRelu: return relu_backward(grad, argument);
@@ -34,7 +34,7 @@ Value through(Activation activation, Value grad, Value argument) {
 
 double share_of(int64_t count) { return 1 / static_cast<double>(count > 0 ? count : 1); }
 
-/// Gradient of the input of y = gamma normal + beta, normal = (x - mean) rstd, with statistics over `axes` of `count` elements; d = gamma
+/// Gradient of the input of y = gamma normal + beta, normal = (x - mean) rstd, for statistics over `axes` with `count` elements; d = gamma
 /// grad.
 Value input_gradient(Value d, Value normal, Value rstd, const std::vector<int64_t>& axes, int64_t count) {
   const Value mean_d = affine(sum_over(d, axes), share_of(count)), mean_dn = affine(sum_over(mul(d, normal), axes), share_of(count));
@@ -86,7 +86,7 @@ void batch_norm_inference(Expansion& e) {
 
 void batch_norm_update(Expansion& e) {
   const auto& a = e.attrs<BatchNormUpdateAttrs>();
-  // The unbiased variance of one value is undefined (PyTorch refuses such a batch); it is taken as the biased one, which is 0.
+  // The unbiased variance of a single value is undefined (PyTorch rejects such a batch). The biased variance, 0, is used instead.
   const double correction = a.count > 1 ? static_cast<double>(a.count) / static_cast<double>(a.count - 1) : 1;
   const Value mean = add(affine(e.in(0), 1 - a.momentum), affine(e.in(2), a.momentum));
   const Value var = add(affine(e.in(1), 1 - a.momentum), affine(e.in(3), a.momentum * correction));
@@ -120,7 +120,7 @@ void layer_norm_backward(Expansion& e) {
   e.set(2, sum_over(grad, leading, false));
 }
 
-/// The elements of a sample's group are adjacent: [N,C,..] as [N,groups,width].
+/// [N,C,..] as [N,groups,width]: the elements of a sample's group are adjacent.
 Shape grouped(const Shape& x, int64_t groups) {
   int64_t width = x[1] / groups;
   for (int d = 2; d < x.rank(); ++d) width *= x[d];

@@ -1,4 +1,4 @@
-// Definitions of convolutions and linear layers with bias, residual and activation, and what families share.
+// Definitions of convolutions and linear layers with bias, residual and activation, and functions that several definitions share.
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
@@ -66,7 +66,7 @@ void conv2d_backward_data(Expansion& e) {
 
 void linear(Expansion& e) {
   const Value x = e.in(0);
-  // A single vector of features is a row of its own.
+  // A single feature vector is treated as one row.
   Value y = matmul(x.shape().rank() == 1 ? unsqueeze(x, 0) : x, e.in(1), {false, true});
   if (e.has(2)) y = add(y, e.in(2));
   e.set(0, reshape(activated(e.attrs<LinearAttrs>().activation, y), e.output_type().shape));

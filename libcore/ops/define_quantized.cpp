@@ -1,6 +1,6 @@
-// Definitions of quantization: between real values and integers, operators on integers, rounding in training. All in double, in which sums
-// of products of integers are exact; where the operators agree on a division of float32 (tensor/quant_params.h), its steps are rounded to
-// float32.
+// Definitions of quantization: conversion between real values and integers, operators on integers, and rounding in training. They compute
+// in double, in which sums of products of integers are exact. Where operators are specified with a float32 division
+// (tensor/quant_params.h), its steps are rounded to float32.
 
 #include <algorithm>
 #include <limits>
@@ -25,18 +25,18 @@ Value wide(Expansion& e, size_t i) { return e.has(i) ? cast(e.in(i), DType::kF64
 Value single(Value x) { return reduce_precision(x, DType::kF32); }
 Value single_quotient(Value x, Value y) { return single(div(single(x), single(y))); }
 
-/// scale * (q - zero_point) in double.
+/// scale * (q - zero_point), in double.
 Value real_of(Expansion& e, size_t i, double scale, int64_t zero_point) {
   return affine(affine(wide(e, i), 1, -static_cast<double>(zero_point)), scale);
 }
 
-/// level + zero_point as an integer in low..high; NaN becomes `low`.
+/// level + zero_point as an integer, clamped to low..high. NaN becomes `low`.
 Value bounded(Value level, Value zero_point, int64_t low, int64_t high) {
   const Value q = add(level, zero_point), least = number(level.graph(), static_cast<double>(low));
   return minimum(where(greater(q, least), q, least), number(level.graph(), static_cast<double>(high)));
 }
 
-/// The result of a real number: itself, or its integer.
+/// The output for a real value: the value itself, or its integer.
 Value finished(Value real, const QuantizedOutput& output) {
   if (output.output_dtype == DType::kF32) return real;
   const Value level = round(div(real, number(real.graph(), output.output_scale)));
@@ -44,7 +44,8 @@ Value finished(Value real, const QuantizedOutput& output) {
               output.output_dtype);
 }
 
-/// Real numbers of sums of products: sum (scale weight_scale[o]) + bias[o]; the channels of the result are those of `shaped`.
+/// Real values of sums of products: sum * (scale * weight_scale[o]) + bias[o]. `shaped` gives vectors of channels the shape that broadcasts
+/// to the output.
 template <class Shaped>
 Value scaled_product(Value sum, Value scale, Value weight_scale, Value bias, Shaped shaped) {
   const Value real = mul(sum, shaped(mul(weight_scale, scale)));
@@ -58,20 +59,20 @@ Value rows_of(Value x) { return x.shape().rank() == 1 ? unsqueeze(x, 0) : x; }
 struct Params {
   Value scale, zero_point;
 };
-/// affine_params (tensor/quant_params.h) of a range.
+/// affine_params (tensor/quant_params.h) for a range.
 Params affine_map(Value min, Value max, const QuantRange& range) {
   Graph& graph = min.graph();
   const Value zero = number(graph, 0), levels = number(graph, static_cast<double>(range.max - range.min));
   const Value low = minimum(single(min), zero), high = maximum(single(max), zero);
   const Value spread = sub(high, low), narrow = single(spread);
-  // A range whose width passes float32 is divided before it is rounded.
+  // If the width of the range exceeds float32, it is divided before it is rounded.
   const Value quotient = where(less(narrow, number(graph, kInfinity)), div(narrow, levels), div(spread, levels));
   const Value scale = maximum(single(quotient), number(graph, kLeastFakeScale));
   const Value zero_point = affine(round(single_quotient(low, scale)), -1, static_cast<double>(range.min));
   return {scale, clamp(zero_point, static_cast<double>(range.min), static_cast<double>(range.max))};
 }
 
-/// scale and zero_point as they broadcast against x.
+/// Reshapes scale or zero_point so that it broadcasts to x.
 Value along_axis(Value vector, int rank, int64_t axis) {
   if (axis < 0) return vector;
   Shape shape;
@@ -87,13 +88,13 @@ std::vector<int64_t> all_but(int rank, int64_t axis) {
   return axes;
 }
 
-/// What fake_quantize and its gradients share; x is input `first`, scale and zero point follow.
+/// Values that fake_quantize and its gradients share. x is input `first`; scale and zero point follow it.
 struct Fake {
   Fake(Expansion& e, size_t first) : attrs(e.attrs<FakeQuantizeAttrs>()), x(e.in(first)) {
     const int rank = x.shape().rank();
     scale = maximum(along_axis(e.in(first + 1), rank, attrs.axis), e.constant(kLeastFakeScale));
     zero_point = along_axis(e.in(first + 2), rank, attrs.axis);
-    // float32 values divide in float32, as `quantize` and the kernels do, so that all round the same way.
+    // float32 values are divided in float32, as in `quantize` and the kernels, so that all round in the same way.
     ratio = e.type(first).dtype == DType::kF64 ? div(x, scale) : single_quotient(x, scale);
     q = add(round(ratio), zero_point);
     kept = clamp(q, static_cast<double>(attrs.qmin), static_cast<double>(attrs.qmax));
@@ -102,7 +103,7 @@ struct Fake {
   Value x, scale, zero_point, ratio, q, kept;
 };
 
-/// The two numbers of 4 bits in each byte, the low half first, along the last axis.
+/// Unpacks two 4-bit integers per byte along the last axis, the low half first.
 Value unpacked(Value bytes, int64_t columns) {
   const Value high = cast(cast(affine(bytes, 1.0 / 16), DType::kI64), DType::kF64), low = sub(bytes, affine(high, 16));
   const auto with_sign = [](Value half) { return unsqueeze(where(less(half, number(half.graph(), 8)), half, affine(half, 1, -16)), -1); };
@@ -125,7 +126,7 @@ Value dynamic_product(Value x, Value weight, Value weight_scale, Value bias, boo
   const Params map = affine_map(low, high, range);
   const Value q = bounded(round(single_quotient(x, map.scale)), map.zero_point, range.min, range.max);
   const Value real = scaled_product(matmul(sub(q, map.zero_point), weight, {false, true}), map.scale, weight_scale, bias, as_row);
-  return add(real, sub(spread, spread));  // NaN where a value of x is not finite, and has no scale; else 0
+  return add(real, sub(spread, spread));  // NaN if a value of x is not finite, because x then has no scale; else 0
 }
 
 void quantize(Expansion& e) {
@@ -159,7 +160,8 @@ void quantized_conv2d(Expansion& e) {
   const auto& a = e.attrs<QuantizedConv2dAttrs>();
   Conv2dAttrs window;
   static_cast<Conv2dWindow&>(window) = a;
-  const Value sum = galley::conv2d(real_of(e, 0, 1, a.input_zero_point), wide(e, 1), {}, window);  // padding: the zero point
+  const Value sum =
+      galley::conv2d(real_of(e, 0, 1, a.input_zero_point), wide(e, 1), {}, window);  // padding has the value of the zero point
   Value real = scaled_product(sum, number(e.graph(), a.input_scale), wide(e, 2), wide(e, 3), as_channels);
   if (e.has(4)) real = add(real, real_of(e, 4, a.residual_scale, a.residual_zero_point));
   e.set(0, finished(activated(a.activation, real), a));
@@ -235,7 +237,7 @@ void observe_range(Expansion& e) {
   const auto& a = e.attrs<ObserveRangeAttrs>();
   ReduceAttrs others;
   others.axes = all_but(e.in(0).shape().rank(), a.axis);
-  const bool whole = others.axes.empty();  // an axis of its own for each value
+  const bool whole = others.axes.empty();  // each value has its own range
   const Value low = whole ? e.in(0) : amin(e.in(0), others), high = whole ? e.in(0) : amax(e.in(0), others);
   const Value old_low = e.in(1), old_high = e.in(2), disabled = equal(e.in(3), e.constant(0));
   const auto moved = [&](Value old, Value batch) {
@@ -267,7 +269,7 @@ void qparams_from_range(Expansion& e) {
     map.zero_point = broadcast_to(of(middle), low.shape());
   }
   const Value finite = less(abs(spread), of(kInfinity));
-  e.set(0, where(unseen, of(1), add(map.scale, sub(spread, spread))));  // NaN where a bound is not finite
+  e.set(0, where(unseen, of(1), add(map.scale, sub(spread, spread))));  // NaN if a limit is not finite
   e.set(1, where(unseen, of(a.symmetric ? middle : nearest), where(finite, map.zero_point, of(middle))));
 }
 

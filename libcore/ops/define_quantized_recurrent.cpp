@@ -1,4 +1,4 @@
-// Definitions of recurrent layers whose state is quantized at each step: one step after the other, in double.
+// Definitions of recurrent layers whose state is quantized at each step. They compute one step after the other, in double.
 
 #include <functional>
 
@@ -13,7 +13,7 @@ namespace {
 
 Value wide(Expansion& e, size_t i) { return e.has(i) ? cast(e.in(i), DType::kF64) : Value(); }
 
-/// Inputs x (the input's part of all steps), weight, weight_scale, bias?, h0?, c0?.
+/// Inputs: x (the product of the input and its weights, for all steps), weight, weight_scale, bias?, h0?, c0?.
 class Layer {
  public:
   Layer(Expansion& e, bool reverse, Saturation saturation)
@@ -29,8 +29,8 @@ class Layer {
     return e_.has(input) ? wide(e_, input) : full(e_.graph(), {DType::kF64, {x_.shape()[0], hidden()}, {}, {}}, 0);
   }
 
-  /// cell(input's part of a step, the state's part, h) in turn; it says what h became. The state is kept in float32: its integers depend on
-  /// that.
+  /// Calls cell(x of the step, product of the state, h) for each step; it returns the new h. The state is rounded to float32, because its
+  /// integers depend on that.
   void run(const std::function<Value(Value, Value, Value)>& cell) {
     const int64_t steps = x_.shape()[1];
     std::vector<Value> states(static_cast<size_t>(steps));

@@ -1,4 +1,4 @@
-// Definitions of recurrent layers and their backward operators: one step after the other.
+// Definitions of recurrent layers and their backward operators. They compute one step after the other.
 
 #include <functional>
 
@@ -25,11 +25,11 @@ Value sequence_of(Graph& graph, DType dtype, const std::vector<Value>& steps, in
 
 namespace {
 
-/// Of a forward operator: x, weight_ih, weight_hh, bias_ih?, bias_hh?, h0?.
+/// Inputs of a forward operator: x, weight_ih, weight_hh, bias_ih?, bias_hh?, h0?.
 class Forward {
  public:
   explicit Forward(Expansion& e) : e_(e), batch_(e.in(0).shape()[0]), steps_(e.in(0).shape()[1]), hidden_(e.in(2).shape()[1]) {
-    input_ = matmul(e.in(0), e.in(1), {false, true});  // W_ih x + b_ih of all steps
+    input_ = matmul(e.in(0), e.in(1), {false, true});  // W_ih x + b_ih for all steps
     if (e.has(3)) input_ = add(input_, e.in(3));
   }
   int64_t hidden() const { return hidden_; }
@@ -39,7 +39,7 @@ class Forward {
     const Value product = matmul(h, e_.in(2), {false, true});
     return e_.has(4) ? add(product, e_.in(4)) : product;
   }
-  /// cell(W_ih x + b_ih of the step, step) in turn; it says what h became.
+  /// Calls cell(W_ih x + b_ih of the step, h, step) for each step; it returns the new h.
   Value run(bool reverse, Value h, const std::function<Value(Value input, Value h, int64_t t)>& cell) {
     std::vector<Value> states(static_cast<size_t>(steps_));
     for (int64_t turn = 0; turn < steps_; ++turn) {
@@ -50,7 +50,7 @@ class Forward {
     e_.set(1, h);
     return h;
   }
-  /// Sets output i to what the backward reads, rows [N,width H] of each step, or leaves it empty.
+  /// Sets output i to the values that the backward operator needs, rows [N,width H] per step, or to an empty array.
   void save(size_t i, bool saves, const std::vector<Value>& rows, int64_t width) const {
     e_.set(i, saves ? sequence_of(e_.graph(), e_.compute(), rows, batch_, width * hidden_) : e_.constant(0, {0}));
   }
@@ -62,7 +62,7 @@ class Forward {
   Value input_;
 };
 
-/// Of a backward operator: the gradient of h at a step, of y's and of what later steps say.
+/// Sum of the gradients of h at a step from y and from later steps; either may be absent.
 Value sum_of(Value a, Value b) { return a && b ? add(a, b) : a ? a : b; }
 
 struct Backward {
@@ -72,7 +72,7 @@ struct Backward {
   Backward(Expansion& expansion, Value saved, Value weight, bool backwards)
       : e(expansion), reverse(backwards), batch(saved.shape()[0]), steps(saved.shape()[1]), hidden(weight.shape()[1]) {}
   Value zeros() const { return e.constant(0, {batch, hidden}); }
-  /// The state before turn `turn`: that of the turn before, or the initial one.
+  /// The state before step number `turn` in the order of computation: that of the previous step, or the initial one.
   Value before(Value states, int64_t turn, size_t initial) const {
     if (turn > 0) return step_of(states, step_at(turn - 1, steps, reverse));
     return e.has(initial) ? e.in(initial) : zeros();
@@ -83,9 +83,9 @@ struct Backward {
 
 /// 1 - v.
 Value rest(Value v) { return affine(v, -1, 1); }
-/// d v (1 - v): through a sigmoid whose result is v.
+/// Gradient of sigmoid's input, d v (1 - v), for its output v.
 Value through_sigmoid(Value d, Value v) { return mul(d, mul(v, rest(v))); }
-/// d (1 - v^2): through a tanh.
+/// Gradient of tanh's input, d (1 - v^2), for its output v.
 Value through_tanh(Value d, Value v) { return mul(d, rest(square(v))); }
 
 Value joined(const std::vector<Value>& parts) { return concat(parts, ConcatAttrs()); }

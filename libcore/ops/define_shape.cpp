@@ -24,28 +24,28 @@ TensorType typed(DType dtype, const Shape& shape = {}) {
   return type;
 }
 
-/// x / (1-p) where the draw of that shape keeps an element, else 0. The shape broadcasts to x's.
+/// x / (1-p) where the random word of an element is large enough to keep it, else 0. The draw's shape broadcasts to x's.
 Value masked(Expansion& e, double p, RandomBitsAttrs draw, const Shape& broadcast) {
-  // A word's upper 24 bits are the uniform number (base/philox.h); compared as integers, so that the mask is the same in every floating
-  // type.
+  // The upper 24 bits of a word are the uniform number (base/philox.h). They are compared as integers, so that the mask is the same for
+  // every floating-point type.
   const double least = std::ceil(std::ldexp(p, 24)) * 256;
   const Value bits = reshape(random_bits(e.in(1), draw), broadcast);
   return where(less(bits, full(e.graph(), typed(DType::kI64), least)), e.constant(0), affine(e.in(0), mask_scale(p)));
 }
 
-/// [N,1,..] or, of a whole batch, [1,1,..].
+/// [N,1,..], or [1,1,..] for a whole batch.
 Shape one_per_sample(int64_t samples, int rank) {
   Shape shape{samples};
   for (int d = 1; d < rank; ++d) shape.push_back(1);
   return shape;
 }
 
-/// Indices of rows [..] as those of elements of a table with that many columns: [count,width].
+/// Converts indices of rows [..] to indices of elements of a table with `width` columns: [count,width].
 Value row_indices(Value index, int64_t width) {
   return broadcast_to(reshape(index, {index.type().elements(), 1}), Shape{index.type().elements(), width});
 }
 
-/// The gradients of pooled pixels [N,C,H',W'] added to the cells of the planes, whose flat indices are given.
+/// Adds the gradients of pooled pixels [N,C,H',W'] to the elements of the planes at the flat indices.
 Value to_planes(Value grad, Value index, const Shape& result) {
   const Shape pooled = grad.shape(), planes{pooled[0] * pooled[1], pooled[2] * pooled[3]};
   return reshape(scatter_add(reshape(grad, planes), reshape(index, planes), 1, result[2] * result[3]), result);
@@ -88,7 +88,7 @@ void max_pool2d_backward(Expansion& e) {
              dilation = pair(a.dilation);
   const Value grad = e.in(0), tap = cast(e.in(1), DType::kI64);
   const auto whole = [&](int64_t value) { return full(e.graph(), typed(DType::kI64), static_cast<double>(value)); };
-  // The tap's row and column, whole numbers below 256; then the window's first cell is added.
+  // Row and column of the tap, whole numbers below 256. The first element of the window is added later.
   const Value tap_row =
       cast(affine(cast(tap, DType::kF64), 1 / static_cast<double>(kernel[1]), 0.5 / static_cast<double>(kernel[1])), DType::kI64);
   const Value tap_column = sub(tap, mul(tap_row, whole(kernel[1])));
@@ -106,7 +106,7 @@ void max_pool2d_backward(Expansion& e) {
 void adaptive_max_pool2d_backward(Expansion& e) { e.set(0, to_planes(e.in(0), e.in(1), e.output_type().shape)); }
 
 void channel_shuffle(Expansion& e) {
-  // The dtype stays: integers are shuffled too.
+  // Keeps the dtype, because integers may be shuffled too.
   const Value x = e.in(0);
   const Shape shape = x.shape();
   const int64_t groups = e.attrs<ChannelShuffleAttrs>().groups, part = shape[1] / groups;
@@ -136,7 +136,7 @@ void sum_squares(Expansion& e) {
   e.set(0, total);
 }
 
-/// Sums x over the dimensions that `shape` was broadcast along.
+/// Sums x over the dimensions in which `shape` was broadcast.
 Value summed_to(Value x, const Shape& shape) {
   const int new_dims = x.shape().rank() - shape.rank();
   std::vector<int64_t> axes;

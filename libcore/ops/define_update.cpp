@@ -1,4 +1,4 @@
-// Definitions of the update phase: the new values first, then the states that they overwrite.
+// Definitions of the update phase: they compute the new values first and then assign them to the states.
 
 #include <limits>
 
@@ -11,7 +11,7 @@
 namespace galley::definition {
 namespace {
 
-/// What optimizer steps share: inputs 0..3 are param, grad, lr, step.
+/// Inputs 0..3 of all optimizer steps: param, grad, lr, step.
 struct Step {
   Step(Expansion& e, size_t scale_input, double weight_decay) : param(e.in(0)), grad(e.in(1)), lr(e.in(2)), step(e.in(3)) {
     if (e.has(scale_input)) grad = mul(grad, e.in(scale_input));
@@ -20,10 +20,10 @@ struct Step {
   Value param, grad, lr, step;
 };
 
-/// weight a + (1 - weight) b.
+/// weight * a + (1 - weight) * b.
 Value mixed(double weight, Value a, Value b) { return add(affine(a, weight), affine(b, 1 - weight)); }
 
-/// 1 - beta^step. In double: 1 - 0.999 would have four digits in float32.
+/// 1 - beta^step, in double, because 1 - 0.999 has only four significant digits in float32.
 Value correction(Expansion& e, double beta, Value step) {
   TensorType scalar;
   scalar.dtype = DType::kF64;
@@ -78,7 +78,7 @@ void rmsprop_update(Expansion& e) {
 }
 
 void ema_update(Expansion& e) {
-  if (!is_floating(e.type(0).dtype)) return e.assign(0, 0, e.in(1));  // a counter is copied
+  if (!is_floating(e.type(0).dtype)) return e.assign(0, 0, e.in(1));  // counters are copied
   const Value decay = e.in(2);
   e.assign(0, 0, add(mul(decay, e.in(0)), mul(affine(decay, -1, 1), e.in(1))));
 }

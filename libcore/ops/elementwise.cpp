@@ -1,4 +1,5 @@
-// The rows. A new element-wise function is a struct in elementwise_functions.h, a row here, and a row in tests/ops/elementwise_cases.cpp.
+// The table of element-wise functions. A new function is a struct in elementwise_functions.h, a row here, and a row in
+// tests/ops/elementwise_cases.cpp.
 
 #include "libcore/ops/elementwise.h"
 
@@ -27,7 +28,7 @@ concept HasSlope = requires { &F::template slope<double>; };
 template <class F>
 concept HasBackward = requires { &F::template backward<double>; };
 
-/// f(arguments..., numbers...) with as many numbers as the function takes.
+/// Calls f(arguments..., numbers...) with the number of attributes that the function has.
 template <class F, class Call, class... Arguments>
 double with_numbers(Call call, const FunctionNumbers& k, Arguments... arguments) {
   if constexpr (F::numbers == 0) return call(arguments...);
@@ -67,18 +68,18 @@ Formula formula(std::string_view onnx) {
 struct SoftplusAttrs : OptionsOf<SoftplusAttrs> {
   double beta = 1, threshold = 20;
   void options(OptionVisitor& v) override {
-    v.option({.name = "beta", .doc = "x is multiplied by it, and the result divided"}, beta);
-    v.option({.name = "threshold", .doc = "where beta * x is above it, the result is x"}, threshold);
+    v.option({.name = "beta", .doc = "factor of x, and divisor of the result"}, beta);
+    v.option({.name = "threshold", .doc = "the result is x where beta * x is above it"}, threshold);
   }
 };
 struct EluAttrs : OptionsOf<EluAttrs> {
   double alpha = 1;
-  void options(OptionVisitor& v) override { v.option({.name = "alpha", .doc = "the result goes to -alpha for small x"}, alpha); }
+  void options(OptionVisitor& v) override { v.option({.name = "alpha", .doc = "limit of the result for small x is -alpha"}, alpha); }
 };
 struct CeluAttrs : OptionsOf<CeluAttrs> {
   double alpha = 1;
   void options(OptionVisitor& v) override {
-    v.option({.name = "alpha", .doc = "above 0: the result goes to -alpha for small x, and the slope is 1 at 0"}, alpha);
+    v.option({.name = "alpha", .doc = "above 0; limit of the result for small x is -alpha, and the slope is 1 at 0"}, alpha);
   }
 };
 struct LeakyReluAttrs : OptionsOf<LeakyReluAttrs> {
@@ -88,7 +89,8 @@ struct LeakyReluAttrs : OptionsOf<LeakyReluAttrs> {
 
 size_t gelu_formula(const Options& attributes) { return static_cast<size_t>(dynamic_cast<const GeluAttrs&>(attributes).approximate); }
 
-/// From a threshold of 20 on, ln(1 + e^x) is x in f32: ONNX's operator, which has no threshold, is the same function.
+/// For thresholds of at least 20, ln(1 + e^x) equals x in f32 above the threshold, so ONNX's operator without threshold is the same
+/// function.
 size_t softplus_formula(const Options& attributes) { return dynamic_cast<const SoftplusAttrs&>(attributes).threshold >= 20 ? 0 : 1; }
 
 std::vector<TensorType> infer_celu(const OpContext& c) {
@@ -111,12 +113,12 @@ std::vector<TensorType> infer_softplus(const OpContext& c) {
   return {c.in(0)};
 }
 std::vector<TensorType> infer_where(const OpContext& c) {
-  GALLEY_CHECK(c.in(0).dtype == DType::kBool, "the condition must be bool, is ", c.in(0));
-  GALLEY_CHECK(c.in(1).dtype == c.in(2).dtype, "both choices must have one dtype: a ", c.in(1), ", b ", c.in(2), "; cast one");
+  GALLEY_CHECK(c.in(0).dtype == DType::kBool, "the condition must be bool, not ", c.in(0));
+  GALLEY_CHECK(c.in(1).dtype == c.in(2).dtype, "a and b must have the same dtype: a ", c.in(1), ", b ", c.in(2), "; cast one");
   return {broadcast_types(broadcast_types(c.in(1), c.in(2)), c.in(0))};
 }
 std::vector<TensorType> infer_comparison(const OpContext& c) {
-  GALLEY_CHECK(c.in(0).dtype == c.in(1).dtype, "both sides must have one dtype: a ", c.in(0), ", b ", c.in(1), "; cast one");
+  GALLEY_CHECK(c.in(0).dtype == c.in(1).dtype, "a and b must have the same dtype: a ", c.in(0), ", b ", c.in(1), "; cast one");
   std::vector<TensorType> types{broadcast_types(c.in(0), c.in(1))};
   types[0].dtype = DType::kBool;
   return types;
@@ -130,7 +132,7 @@ Value scalar_like(Value x, double value) {
   return full(x.graph(), scalar, value);
 }
 
-/// The slope is 0 wherever there is one.
+/// For functions whose slope is 0 wherever it is defined.
 void no_slope(GradientBuilder&) {}
 
 void abs_gradient(GradientBuilder& g) {
@@ -139,13 +141,13 @@ void abs_gradient(GradientBuilder& g) {
 }
 void pow_gradient(GradientBuilder& g) {
   const double exponent = g.attrs<PowAttrs>().exponent;
-  // Exponents 0 and 1 apart: 0 * x^-1 would be NaN at x = 0.
+  // Exponents 0 and 1 are special cases: 0 * x^-1 would be NaN at x = 0.
   if (exponent == 0) return g.set(0, full(g.grad().graph(), g.in(0).type(), 0));
   if (exponent == 1) return g.set(0, g.grad());
   g.set(0, mul(g.grad(), affine(pow(g.in(0), exponent - 1), exponent)));
 }
 
-/// Sets the gradient of input i, summed over the dimensions that it was broadcast along.
+/// Sets the gradient of input i, summed over the dimensions in which the input was broadcast.
 void set_summed(GradientBuilder& g, size_t i, Value gradient) { g.set(i, sum_to(gradient, g.in(i).shape())); }
 
 void add_gradient(GradientBuilder& g) {
@@ -166,7 +168,7 @@ void div_gradient(GradientBuilder& g) {
   if (g.wants(0)) set_summed(g, 0, div(g.grad(), g.in(1)));
   if (g.wants(1)) set_summed(g, 1, neg(div(mul(g.grad(), g.out()), g.in(1))));
 }
-/// Gradient of maximum and minimum: kWins is greater or less.
+/// Gradient of maximum and minimum. kWins is `greater` or `less`.
 template <Value (*kWins)(Value, Value)>
 void extremum_gradient(GradientBuilder& g) {
   for (size_t i : {0u, 1u}) {
@@ -178,7 +180,7 @@ void extremum_gradient(GradientBuilder& g) {
 void power_gradient(GradientBuilder& g) {
   const Value a = g.in(0), b = g.in(1);
   const Value zero = scalar_like(a, 0);
-  // The selections keep 0 * inf out: exponent 0 has slope 0, and 0^b does not change with b > 0.
+  // `where` avoids 0 * inf: for exponent 0 the slope is 0, and 0^b does not depend on b > 0.
   if (g.wants(0)) set_summed(g, 0, where(equal(b, zero), zero, mul(g.grad(), mul(b, power(a, affine(b, 1, -1))))));
   if (g.wants(1)) set_summed(g, 1, where(equal(a, zero), zero, mul(g.grad(), mul(g.out(), log(a)))));
 }
@@ -195,7 +197,7 @@ void where_gradient(GradientBuilder& g) {
 
 // ---- rows
 
-using namespace scalar;  // the structs of elementwise_functions.h; inside rows alone
+using namespace scalar;  // the structs of elementwise_functions.h; used only in rows
 constexpr ElementTypes kNumbers = ElementTypes::kNumbers;
 constexpr SlopeReads kInput = SlopeReads::kInput, kOutput = SlopeReads::kOutput;
 
@@ -244,7 +246,7 @@ std::vector<ElementwiseRow> activation_rows() {
        .slope = {kInput, 8, "grad * s * (1 + x * (1 - s)), s = sigmoid(x)"},
        .activation = Activation::kSilu,
        .layer = "x * sigmoid(x)"},
-      // x Phi(x), in the form that exporters write and run times know.
+      // x * Phi(x), in the form that exporters write and runtimes recognise.
       {.name = "gelu",
        .doc = "x * Phi(x), exact or by tanh (Hendrycks, Gimpel 2016)",
        .formulas = {formula<Gelu>("Mul(Mul(x, Add(Erf(Div(x, 1.4142135623730951)), 1)), 0.5)"),
@@ -329,7 +331,7 @@ std::vector<ElementwiseRow> further_activation_rows() {
 }
 
 std::vector<ElementwiseRow> unary_rows() {
-  constexpr PrecisionRule kWide = PrecisionRule::kKeepF32;  // the range or the slope is too wide for low precision
+  constexpr PrecisionRule kWide = PrecisionRule::kKeepF32;  // the range or the slope is too large for low precision
   return {
       {.name = "exp",
        .doc = "e to the x",

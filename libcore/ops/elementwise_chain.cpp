@@ -13,7 +13,7 @@ namespace {
 
 std::vector<TensorType> infer(const OpContext& c) {
   const auto& attrs = c.attrs<ElementwiseChainAttrs>();
-  GALLEY_CHECK(!attrs.steps.empty(), "a chain has no steps");
+  GALLEY_CHECK(!attrs.steps.empty(), "a chain needs at least one step");
   check_floating(c.in(0), "x");
   std::vector<TensorType> types;
   for (const TensorType* input : c.inputs) types.push_back(*input);
@@ -30,7 +30,7 @@ std::vector<TensorType> infer(const OpContext& c) {
   }
   for (size_t k = c.inputs.size(); k < types.size(); ++k) {
     GALLEY_CHECK(types[k].dtype == types.back().dtype && types[k].shape == types.back().shape, "step ", k - c.inputs.size(),
-                 " of a chain makes ", types[k], ", the chain ", types.back());
+                 " of a chain gives ", types[k], ", but the chain gives ", types.back());
   }
   return {types.back()};
 }
@@ -62,12 +62,12 @@ void define(Expansion& e) {
 
 const OpDef& elementwise_chain_op() {
   static const OpDef def{.name = "elementwise_chain",
-                         .doc = "element-wise functions, each of inputs and of results of earlier ones",
+                         .doc = "a sequence of element-wise functions of inputs and of results of earlier steps",
                          .inputs = {"x*"},
                          .outputs = {"y"},
                          .make_attrs = make_options<ElementwiseChainAttrs>,
                          .infer = infer,
-                         .no_gradient = "made after differentiation",
+                         .no_gradient = "fusion creates it after differentiation",
                          .cost = cost,
                          .may_reuse = any_input(),
                          .definition = define};
@@ -95,7 +95,7 @@ void ElementwiseChainAttrs::options(OptionVisitor& v) {
   const auto operands_before = operands;
   v.option({.name = "steps", .doc = "operators with their attributes, in order"}, texts);
   v.option({.name = "operands",
-            .doc = "of each step in turn: the number of an input, or, from the number of inputs on, of an earlier step",
+            .doc = "operands of each step in turn: index of an input, or number of inputs + index of an earlier step",
             .min = 0},
            operands);
   if (texts != texts_before || operands != operands_before) steps = parse_chain_steps(texts, operands);
@@ -104,7 +104,7 @@ void ElementwiseChainAttrs::options(OptionVisitor& v) {
 bool is_chain_step(const OpDef& op) {
   const ElementwiseRow* row = find_elementwise(op.name);
   if (row == nullptr) return find_elementwise(op.name, true) != nullptr;
-  return row->arity() == 1 || (row->arity() == 2 && row->infer == nullptr);  // comparisons have a type of their own
+  return row->arity() == 1 || (row->arity() == 2 && row->infer == nullptr);  // comparisons have another output type
 }
 
 std::vector<ChainStep> parse_chain_steps(const std::vector<std::string>& texts, const std::vector<int64_t>& operands) {
@@ -113,14 +113,15 @@ std::vector<ChainStep> parse_chain_steps(const std::vector<std::string>& texts, 
   for (const std::string& text : texts) {
     const size_t end = std::min(text.find(' '), text.size());
     const OpDef* op = find_op_or_null(text.substr(0, end));
-    GALLEY_CHECK(op != nullptr, "'", text.substr(0, end), "' cannot be a step of a chain: there is no such operator");
+    GALLEY_CHECK(op != nullptr, "'", text.substr(0, end), "' cannot be a step of a chain: no operator has this name");
     const auto count = static_cast<std::ptrdiff_t>(op->inputs.size());
-    GALLEY_CHECK(operands.end() - next >= count, "a chain of ", texts.size(), " steps has ", operands.size(), " operands, too few");
+    GALLEY_CHECK(operands.end() - next >= count, "a chain of ", texts.size(), " steps has ", operands.size(),
+                 " operands, which is too few");
     steps.emplace_back(*op, parse_attributes(*op, std::string_view(text).substr(std::min(end + 1, text.size()))),
                        std::vector<int64_t>(next, next + count));
     next += count;
   }
-  GALLEY_CHECK(next == operands.end(), "a chain of ", texts.size(), " steps has ", operands.size(), " operands, too many");
+  GALLEY_CHECK(next == operands.end(), "a chain of ", texts.size(), " steps has ", operands.size(), " operands, which is too many");
   return steps;
 }
 

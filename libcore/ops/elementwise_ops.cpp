@@ -1,4 +1,4 @@
-// The operators of the rows of elementwise.cpp, and what else is asked about a row.
+// The operators of the table in elementwise.cpp, and queries about its rows.
 
 #include <deque>
 
@@ -16,11 +16,11 @@ constexpr int kMaxFlops = 15;
 
 const ElementwiseRow& row_of(std::string_view op) {
   const ElementwiseRow* row = find_elementwise(op);
-  GALLEY_ASSERT(row != nullptr, op, " is no element-wise function");
+  GALLEY_ASSERT(row != nullptr, op, " is not an element-wise function");
   return *row;
 }
 
-/// Visits real options alone.
+/// Visits only options that are real numbers.
 class RealOptions : public OptionVisitor {
  public:
   void option(const OptionInfo&, bool&) override {}
@@ -32,7 +32,7 @@ class RealOptions : public OptionVisitor {
   void choice(const OptionInfo&, int&, std::span<const std::string_view>) override {}
 };
 
-/// Collects their values.
+/// Collects the values of real options.
 class Numbers : public RealOptions {
  public:
   using RealOptions::option;
@@ -44,7 +44,7 @@ class Numbers : public RealOptions {
   size_t count = 0;
 };
 
-/// Finds one by its name.
+/// Finds a real option by name.
 class Named : public RealOptions {
  public:
   using RealOptions::option;
@@ -62,11 +62,11 @@ class Named : public RealOptions {
 double& named_option(Options& attributes, std::string_view name) {
   Named named(name);
   attributes.options(named);
-  GALLEY_ASSERT(named.found != nullptr, "no real option ", name);
+  GALLEY_ASSERT(named.found != nullptr, "there is no real option ", name);
   return *named.found;
 }
 
-// ---- types, by the number of inputs and the types that a row takes
+// ---- types, by the number of inputs and the types that a row accepts
 
 std::vector<TensorType> infer_floating(const OpContext& c) {
   check_floating(c.in(0), "x");
@@ -77,7 +77,7 @@ std::vector<TensorType> infer_number(const OpContext& c) {
   return {c.in(0)};
 }
 std::vector<TensorType> infer_pair(const OpContext& c) {
-  GALLEY_CHECK(c.in(0).dtype == c.in(1).dtype, "both sides must have one dtype: a ", c.in(0), ", b ", c.in(1), "; cast one");
+  GALLEY_CHECK(c.in(0).dtype == c.in(1).dtype, "a and b must have the same dtype: a ", c.in(0), ", b ", c.in(1), "; cast one");
   return {broadcast_types(c.in(0), c.in(1))};
 }
 std::vector<TensorType> infer_floating_pair(const OpContext& c) {
@@ -99,7 +99,7 @@ Infer infer_of(const ElementwiseRow& row) {
   if (row.infer != nullptr) return row.infer;
   const bool floating = row.types == ElementTypes::kFloating;
   if (row.arity() == 1) return floating ? infer_floating : infer_number;
-  GALLEY_ASSERT(row.arity() == 2, row.name, " needs an infer of its own");
+  GALLEY_ASSERT(row.arity() == 2, row.name, " needs its own infer");
   return floating ? infer_floating_pair : infer_number_pair;
 }
 
@@ -107,12 +107,12 @@ using CostRule = Cost (*)(const OpContext&);
 template <int... kFlops>
 CostRule cost_rule(int flops, std::integer_sequence<int, kFlops...>) {
   static constexpr CostRule rules[] = {elementwise_cost<kFlops>...};
-  GALLEY_ASSERT(flops >= 0 && flops <= kMaxFlops, flops, " flops an element");
+  GALLEY_ASSERT(flops >= 0 && flops <= kMaxFlops, flops, " flops per element");
   return rules[flops];
 }
 CostRule cost_of_flops(int flops) { return cost_rule(flops, std::make_integer_sequence<int, kMaxFlops + 1>()); }
 
-/// The gradient by the backward operator of the node's row.
+/// Captures the gradient with the backward operator of the node's row.
 void slope_gradient(GradientBuilder& g) {
   const Node& node = g.node();
   const ElementwiseRow& row = row_of(node.op->name);
@@ -136,11 +136,11 @@ OpDef operator_of(const ElementwiseRow& row) {
     case 1: op.inputs = {"x"}; break;
     case 2: op.inputs = {"a", "b"}; break;
     case 3: op.inputs = {"condition", "a", "b"}; break;
-    default: GALLEY_ASSERT(false, row.name, " takes ", row.arity(), " inputs");
+    default: GALLEY_ASSERT(false, row.name, " takes ", row.arity(), " inputs; expected 1 to 3");
   }
   op.gradient = row.slope.reads != SlopeReads::kNothing ? slope_gradient : row.gradient;
   op.no_gradient = row.no_gradient;
-  // The result is of the inputs' type but for comparisons, which have no gradient, and for where's condition.
+  // Outputs have the type of the inputs, except for comparisons, which have no gradient, and except for where's condition.
   if (op.gradient != nullptr) {
     for (int i = row.arity() == 3 ? 1 : 0; i < row.arity(); ++i) op.may_reuse.push_back({0, i});
   }
@@ -159,7 +159,7 @@ OpDef backward_of(const ElementwiseRow& row, std::string_view name) {
           .may_reuse = {{0, 0}, {0, 1}}};
 }
 
-/// The operators and, in a deque that does not move them, their names.
+/// The operators and their names; a deque, because the operators refer to the names and a deque does not move them.
 struct Operators {
   std::deque<std::string> names;
   std::deque<OpDef> ops;

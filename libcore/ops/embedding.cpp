@@ -19,7 +19,7 @@ const OpDef& embedding_op() {
                            const TensorType& weight = c.in(0);
                            const TensorType& index = c.in(1);
                            check_integer(index, "index");
-                           GALLEY_CHECK(weight.shape.rank() == 2, "weight must be [rows,width], is ", weight);
+                           GALLEY_CHECK(weight.shape.rank() == 2, "weight must be [rows,width], not ", weight);
                            TensorType y;
                            y.dtype = weight.dtype;
                            y.shape = index.shape;
@@ -40,7 +40,7 @@ const OpDef& embedding_op() {
                          .cost =
                              [](const OpContext& c) {
                                Cost cost = operand_cost(c, 0);
-                               // Only the picked rows are read.
+                               // Reads only the selected rows.
                                cost.bytes_read = static_cast<double>(c.in(1).bytes() + c.out(0).bytes());
                                return cost;
                              },
@@ -65,7 +65,8 @@ const OpDef& embedding_backward_op() {
                            GALLEY_CHECK(grad.shape.rank() == wanted.rank() + 1, "grad must have one dimension more than index: grad ", grad,
                                         ", index ", index);
                            wanted.push_back(grad.shape[-1]);
-                           GALLEY_CHECK(grad.shape == wanted, "grad must be index's shape and the width: grad ", grad, ", index ", index);
+                           GALLEY_CHECK(grad.shape == wanted, "grad must have the shape of index plus the width: grad ", grad, ", index ",
+                                        index);
                            TensorType y;
                            y.dtype = grad.dtype;
                            y.shape = Shape{c.attrs<EmbeddingBackwardAttrs>().rows, grad.shape[-1]};

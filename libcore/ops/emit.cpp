@@ -11,7 +11,7 @@ std::vector<Value> emit_all(const OpDef& op, std::unique_ptr<Options> attributes
   for (const Value& input : inputs) {
     ids.push_back(input ? input.id() : kNoValue);
     if (!input) continue;
-    GALLEY_ASSERT(graph == nullptr || graph == &input.graph(), "values of two graphs meet in ", op.name);
+    GALLEY_ASSERT(graph == nullptr || graph == &input.graph(), "the inputs belong to different graphs: ", op.name);
     graph = &input.graph();
   }
   GALLEY_ASSERT(graph != nullptr, op.name, " needs an input");

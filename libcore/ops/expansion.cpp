@@ -16,7 +16,7 @@ Expansion::Expansion(Graph& graph, const OpDef& op, OpContext types, std::vector
       read_(inputs_.size()),
       compute_(compute),
       result_(types_.outputs.size()) {
-  GALLEY_ASSERT(is_floating(compute_), "a definition computes in a floating type, not in ", compute_);
+  GALLEY_ASSERT(is_floating(compute_), "a definition must compute in a floating-point type, not in ", compute_);
 }
 
 Value Expansion::in(size_t i) {
@@ -46,9 +46,9 @@ Value Expansion::constant(double value, const Shape& shape) const {
 void Expansion::set(size_t i, Value value) {
   const TensorType& type = output_type(i);
   GALLEY_ASSERT(value && value.shape() == type.shape, "a definition gives output ", i, " the shape ", value ? value.shape() : Shape(),
-                ", it is ", type.shape);
+                ", but it must be ", type.shape);
   GALLEY_ASSERT(is_floating(type.dtype) ? is_floating(value.dtype()) : value.dtype() == type.dtype, "a definition gives output ", i,
-                " the type ", value.dtype(), ", it is ", type.dtype);
+                " the type ", value.dtype(), ", but it must be ", type.dtype);
   result_[i] = value;
 }
 

@@ -9,16 +9,16 @@ namespace {
 
 void check_range(int64_t qmin, int64_t qmax) { GALLEY_CHECK(qmin < qmax, "qmin must be below qmax: ", qmin, ", ", qmax); }
 
-/// `value` holds one number, or one for each channel of x along the axis.
+/// Checks that `value` is one number, or one number per channel of x along the axis.
 void check_per_channel(const TensorType& x, int64_t axis, const TensorType& value, std::string_view name) {
   check_floating(value, name);
   if (axis < 0) {
-    GALLEY_CHECK(axis == -1, "axis must be a dimension counted from 0, or -1 for one ", name, ", is ", axis);
-    GALLEY_CHECK(value.shape == Shape(), name, " must be [] without an axis, is ", value);
+    GALLEY_CHECK(axis == -1, "axis must be a dimension counted from 0, or -1 for one ", name, ", not ", axis);
+    GALLEY_CHECK(value.shape == Shape(), name, " must be [] without an axis, not ", value);
     return;
   }
   const Shape wanted{x.shape[axis_of(axis, x)]};
-  GALLEY_CHECK(value.shape == wanted, name, " must be ", wanted, " for axis ", axis, " of ", x.shape, ", is ", value);
+  GALLEY_CHECK(value.shape == wanted, name, " must be ", wanted, " for axis ", axis, " of ", x.shape, ", not ", value);
 }
 
 template <int kX>
@@ -54,11 +54,11 @@ void fake_gradient(GradientBuilder& g) {
 std::vector<TensorType> infer_observe(const OpContext& c) {
   const auto& a = c.attrs<ObserveRangeAttrs>();
   check_floating(c.in(0), "x");
-  GALLEY_CHECK(c.in(0).elements() > 0, "an empty array has no range: ", c.in(0));
-  GALLEY_CHECK(a.averaging > 0 && a.averaging <= 1, "averaging must be above 0 and at most 1, is ", a.averaging);
+  GALLEY_CHECK(c.in(0).elements() > 0, "the range of an empty array is undefined: ", c.in(0));
+  GALLEY_CHECK(a.averaging > 0 && a.averaging <= 1, "averaging must be above 0 and at most 1, not ", a.averaging);
   check_per_channel(c.in(0), a.axis, c.in(1), "min_state");
   check_per_channel(c.in(0), a.axis, c.in(2), "max_state");
-  GALLEY_CHECK(is_floating(c.in(3).dtype) && c.in(3).shape == Shape(), "enabled must be f32 [], is ", c.in(3));
+  GALLEY_CHECK(is_floating(c.in(3).dtype) && c.in(3).shape == Shape(), "enabled must be f32 [], not ", c.in(3));
   return {c.in(1), c.in(2)};
 }
 
@@ -84,25 +84,25 @@ constexpr std::string_view kObserved = "ranges are observed, not learned";
 }  // namespace
 
 void FakeQuantizeAttrs::options(OptionVisitor& v) {
-  v.option({.name = "axis", .doc = "of the channels that have a scale each; -1: one scale", .min = -1}, axis);
+  v.option({.name = "axis", .doc = "dimension with one scale per channel; -1: one scale", .min = -1}, axis);
   v.option({.name = "qmin", .doc = "smallest integer"}, qmin);
   v.option({.name = "qmax", .doc = "largest integer"}, qmax);
   v.option({.name = "gradient_factor", .doc = "multiplies the scale's gradient"}, gradient_factor);
 }
 void ObserveRangeAttrs::options(OptionVisitor& v) {
-  v.option({.name = "axis", .doc = "of the channels that have a range each; -1: one range", .min = -1}, axis);
+  v.option({.name = "axis", .doc = "dimension with one range per channel; -1: one range", .min = -1}, axis);
   v.option({.name = "averaging", .doc = "weight of this batch; 1: no memory", .min = 0, .max = 1}, averaging);
 }
 void QparamsFromRangeAttrs::options(OptionVisitor& v) {
   v.option({.name = "qmin", .doc = "smallest integer"}, qmin);
   v.option({.name = "qmax", .doc = "largest integer"}, qmax);
-  v.option({.name = "symmetric", .doc = "of the larger bound's absolute value on both sides"}, symmetric);
+  v.option({.name = "symmetric", .doc = "uses the larger absolute value on both sides"}, symmetric);
 }
 
 const OpDef& fake_quantize_op() {
   static const OpDef def{
       .name = "fake_quantize",
-      .doc = "rounds to the values that quantization keeps; the gradient passes straight through",
+      .doc = "rounds to quantized values; the gradient is that of the identity (straight-through)",
       .inputs = {"x", Port::statistics("scale"), Port::statistics("zero_point")},
       .outputs = {"y"},
       .make_attrs = make_options<FakeQuantizeAttrs>,
@@ -161,7 +161,7 @@ const OpDef& observe_range_op() {
 }
 const OpDef& keep_range_op() {
   static const OpDef def{.name = "keep_range",
-                         .doc = "an observed range becomes the state, in place",
+                         .doc = "assigns an observed range to the state, in place",
                          .inputs = {Port::state("min_state"), Port::state("max_state"), Port::statistics("min"), Port::statistics("max"),
                                     Port::scalar("gate?")},
                          .outputs = {Port::state("min_state"), Port::state("max_state")},

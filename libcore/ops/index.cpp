@@ -7,12 +7,12 @@
 namespace galley {
 namespace {
 
-/// `index` has the shape of x but for the axis, whose size it may have any of.
+/// Checks that `index` has the shape of x, except for the size of the axis.
 void check_index(const TensorType& x, const TensorType& index, int axis) {
   check_integer(index, "index");
   bool fits = index.shape.rank() == x.shape.rank();
   for (int d = 0; fits && d < x.shape.rank(); ++d) fits = d == axis || index.shape[d] == x.shape[d];
-  GALLEY_CHECK(fits, "index must have the sizes of x in all dimensions but ", axis, ": x ", x.shape, ", index ", index.shape);
+  GALLEY_CHECK(fits, "index must have the sizes of x in all dimensions except ", axis, ": x ", x.shape, ", index ", index.shape);
 }
 
 std::vector<TensorType> infer_gather(const OpContext& c) {
@@ -32,7 +32,7 @@ std::vector<TensorType> infer_scatter_add(const OpContext& c) {
   const int axis = axis_of(a.axis, x);
   check_integer(index, "index");
   GALLEY_CHECK(index.shape == x.shape, "index must have the shape of x: x ", x.shape, ", index ", index.shape);
-  GALLEY_CHECK(a.size >= 0, "size must not be negative, is ", a.size);
+  GALLEY_CHECK(a.size >= 0, "size must not be negative, but is ", a.size);
   TensorType y = x;
   y.format = {};
   y.shape[axis] = a.size;
@@ -43,7 +43,7 @@ std::vector<TensorType> infer_one_hot(const OpContext& c) {
   const auto& a = c.attrs<OneHotAttrs>();
   const TensorType& index = c.in(0);
   check_integer(index, "index");
-  GALLEY_CHECK(a.classes >= 1, "classes must be at least 1, is ", a.classes);
+  GALLEY_CHECK(a.classes >= 1, "classes must be at least 1, not ", a.classes);
   TensorType y;
   y.dtype = a.dtype;
   y.shape = index.shape;
@@ -103,7 +103,7 @@ const OpDef& gather_op() {
                          .cost =
                              [](const OpContext& c) {
                                Cost cost = operand_cost(c, 0);
-                               cost.bytes_read = static_cast<double>(c.in(1).bytes() + c.out(0).bytes());  // the picked elements alone
+                               cost.bytes_read = static_cast<double>(c.in(1).bytes() + c.out(0).bytes());  // only the selected elements
                                return cost;
                              },
                          .layout = {FormatRule::kContiguous},

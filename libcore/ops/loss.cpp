@@ -16,7 +16,7 @@ TensorType scalar_of(DType dtype) {
   return type;
 }
 
-/// [N,C,...] without C.
+/// The shape [N,C,...] without C.
 Shape without_channels(const Shape& logits) {
   Shape shape;
   for (int axis = 0; axis < logits.rank(); ++axis) {
@@ -27,18 +27,18 @@ Shape without_channels(const Shape& logits) {
 
 void check_cross_entropy(const TensorType& logits, const TensorType& target, const TensorType* weight, const CrossEntropyAttrs& attrs) {
   check_floating(logits, "logits");
-  GALLEY_CHECK(logits.shape.rank() >= 2, "logits must be [N,C,...], are ", logits.shape);
-  GALLEY_CHECK(attrs.label_smoothing >= 0 && attrs.label_smoothing <= 1, "label_smoothing must be in 0..1, is ", attrs.label_smoothing);
+  GALLEY_CHECK(logits.shape.rank() >= 2, "logits must be [N,C,...], not ", logits.shape);
+  GALLEY_CHECK(attrs.label_smoothing >= 0 && attrs.label_smoothing <= 1, "label_smoothing must be in 0..1, not ", attrs.label_smoothing);
   if (is_floating(target.dtype)) {
-    GALLEY_CHECK(target.shape == logits.shape && target.dtype == logits.dtype, "class probabilities must be like the logits ", logits,
-                 ", are ", target);
+    GALLEY_CHECK(target.shape == logits.shape && target.dtype == logits.dtype, "class probabilities must have the type of the logits, ",
+                 logits, ", not ", target);
   } else {
     check_integer(target, "target");
     GALLEY_CHECK(target.shape == without_channels(logits.shape), "class indices must be ", without_channels(logits.shape), " for logits ",
-                 logits.shape, ", are ", target.shape);
+                 logits.shape, ", not ", target.shape);
   }
   if (weight != nullptr)
-    GALLEY_CHECK(weight->shape == Shape({logits.shape[1]}), "class_weight must be [", logits.shape[1], "], is ", weight->shape);
+    GALLEY_CHECK(weight->shape == Shape({logits.shape[1]}), "class_weight must be [", logits.shape[1], "], not ", weight->shape);
 }
 
 std::vector<TensorType> infer_cross_entropy(const OpContext& c) {
@@ -61,7 +61,7 @@ std::vector<TensorType> infer_elementwise_loss(const OpContext& c) {
   return {c.attrs<LossAttrs>().reduction == Reduction::kNone ? c.in(0) : scalar_of(c.in(0).dtype)};
 }
 
-/// The gradient of a reduction, for one element: a scalar that broadcasts, or the array itself.
+/// The gradient of a reduction for one element: a scalar that broadcasts, or the array itself.
 Value spread(Value grad, Value x, Reduction reduction) {
   if (reduction != Reduction::kMean) return grad;
   return affine(grad, x.type().elements() > 0 ? 1.0 / static_cast<double>(x.type().elements()) : 0.0);

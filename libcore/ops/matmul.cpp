@@ -16,12 +16,12 @@ std::vector<TensorType> infer_linear(const OpContext& c) {
   const TensorType& x = c.in(0);
   const TensorType& w = c.in(1);
   check_floating(x, "x");
-  GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, is ", x.shape);
-  GALLEY_CHECK(w.shape.rank() == 2, "weight must be [O,I], is ", w.shape);
-  GALLEY_CHECK(w.dtype == x.dtype, "weight is ", w.dtype, ", input ", x.dtype);
-  GALLEY_CHECK(x.shape[-1] == w.shape[1], "weight needs ", w.shape[1], " input features, input has ", x.shape[-1], ": input ", x.shape,
-               ", weight ", w.shape);
-  if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[0]}), "bias must be [", w.shape[0], "], is ", c.in(2).shape);
+  GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, not ", x.shape);
+  GALLEY_CHECK(w.shape.rank() == 2, "weight must be [O,I], not ", w.shape);
+  GALLEY_CHECK(w.dtype == x.dtype, "the weight is ", w.dtype, ", but the input is ", x.dtype);
+  GALLEY_CHECK(x.shape[-1] == w.shape[1], "weight needs ", w.shape[1], " input features, but the input has ", x.shape[-1], ": input ",
+               x.shape, ", weight ", w.shape);
+  if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[0]}), "bias must be [", w.shape[0], "], not ", c.in(2).shape);
   TensorType y = x;
   y.shape[-1] = w.shape[0];
   if (!y.names.empty()) y.names.back().clear();
@@ -40,8 +40,8 @@ std::vector<TensorType> infer_matmul(const OpContext& c) {
   const TensorType& a = c.in(0);
   const TensorType& b = c.in(1);
   check_floating(a, "a");
-  GALLEY_CHECK(a.dtype == b.dtype, "a is ", a.dtype, ", b ", b.dtype);
-  GALLEY_CHECK(a.shape.rank() >= 2 && b.shape.rank() >= 2, "both sides need two dimensions: a ", a.shape, ", b ", b.shape);
+  GALLEY_CHECK(a.dtype == b.dtype, "a is ", a.dtype, ", but b is ", b.dtype);
+  GALLEY_CHECK(a.shape.rank() >= 2 && b.shape.rank() >= 2, "a and b need at least two dimensions: a ", a.shape, ", b ", b.shape);
   const int64_t m = a.shape[attrs.transpose_a ? -1 : -2], k = a.shape[attrs.transpose_a ? -2 : -1];
   const int64_t n = b.shape[attrs.transpose_b ? -2 : -1], kb = b.shape[attrs.transpose_b ? -1 : -2];
   GALLEY_CHECK(k == kb, "inner sizes ", k, " and ", kb, " differ: a ", a.shape, attrs.transpose_a ? " transposed" : "", ", b ", b.shape,
@@ -64,19 +64,19 @@ Cost cost_matmul(const OpContext& c) {
   return operand_cost(c, 2.0 * static_cast<double>(c.out(0).elements()) * static_cast<double>(k));
 }
 
-/// All leading dimensions joined: [...,F] -> [M,F].
+/// Joins all leading dimensions: [...,F] -> [M,F].
 Value rows(Value x) {
   return x.shape().rank() == 2 ? x : reshape(x, {x.shape()[-1] == 0 ? 0 : x.type().elements() / x.shape()[-1], x.shape()[-1]});
 }
 
 void linear_gradient(GradientBuilder& g) {
-  GALLEY_ASSERT(g.attrs<LinearAttrs>().activation == Activation::kNone, "a fused linear layer is for inference");
+  GALLEY_ASSERT(g.attrs<LinearAttrs>().activation == Activation::kNone, "a fused linear layer has no gradient; fuse only for inference");
   if (g.wants(0)) g.set(0, reshape(matmul(rows(g.grad()), g.in(1)), g.in(0).shape()));
   if (g.wants(1)) g.set(1, matmul(rows(g.grad()), rows(g.in(0)), {true, false}));
   if (g.in(2) && g.wants(2)) g.set(2, cast(sum(rows(g.grad()), {0}), g.in(2).dtype()));
 }
 
-/// Sums the batch away where the operand had none.
+/// Sums over the batch dimensions that the operand does not have.
 Value unbatched(Value gradient, Value operand) {
   if (operand.shape().rank() == gradient.shape().rank()) return gradient;
   std::vector<int64_t> axes;

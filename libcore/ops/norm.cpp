@@ -14,7 +14,7 @@
 namespace galley {
 namespace {
 
-/// Statistics are f32 where x has fewer bits.
+/// Statistics are f32 if x has a smaller dtype.
 DType statistics_dtype(const TensorType& x) { return x.dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 TensorType vector_of(const TensorType& x, int64_t size) {
@@ -24,23 +24,24 @@ TensorType vector_of(const TensorType& x, int64_t size) {
   return v;
 }
 
-/// The gradient of gamma or beta: gamma's dtype where it is given.
+/// Dtype of the gradients of gamma and beta: gamma's dtype if there is a gamma.
 DType parameter_dtype(const OpContext& c, const TensorType& x) { return c.has(4) ? c.in(4).dtype : statistics_dtype(x); }
 
 void check_vector(const OpContext& c, int i, int64_t size, std::string_view name) {
-  if (c.has(i)) GALLEY_CHECK(c.in(i).shape == Shape({size}), name, " must be [", size, "] (one a channel), is ", c.in(i).shape);
+  if (c.has(i)) GALLEY_CHECK(c.in(i).shape == Shape({size}), name, " must be [", size, "] (one per channel), not ", c.in(i).shape);
 }
 
 void check_input(const TensorType& x) {
   check_floating(x, "x");
-  GALLEY_CHECK(x.shape.rank() >= 2 && x.shape.rank() <= 5, "the input must have 2 to 5 dimensions [N,C,...], is ", x.shape);
+  GALLEY_CHECK(x.shape.rank() >= 2 && x.shape.rank() <= 5, "the input must have 2 to 5 dimensions [N,C,...], not ", x.shape);
 }
 
 void check_activation(Activation activation, bool residual) {
-  GALLEY_CHECK(batch_norm_takes(activation), "batch norm takes the activations none, relu, relu6 and hardswish, not ",
+  GALLEY_CHECK(batch_norm_takes(activation), "batch norm supports the activations none, relu, relu6 and hardswish, not ",
                kActivationNames[static_cast<size_t>(activation)]);
   GALLEY_CHECK(!residual || activation == Activation::kNone || activation == Activation::kRelu,
-               "batch norm with a residual takes the activation none or relu, not ", kActivationNames[static_cast<size_t>(activation)]);
+               "batch norm with a residual supports the activations none and relu, not ",
+               kActivationNames[static_cast<size_t>(activation)]);
 }
 
 std::vector<TensorType> infer_batch_norm(const OpContext& c) {
@@ -65,7 +66,7 @@ std::vector<TensorType> infer_batch_norm_backward(const OpContext& c) {
   check_activation(a.activation, a.residual);
   if (c.has(6)) check_like(c.in(6), "y", x, "the input");
   GALLEY_CHECK(a.activation == Activation::kRelu ? c.has(6) || !a.residual : !c.has(6),
-               "the output y is given exactly where a residual went through relu");
+               "y must be given if and only if there is a residual and the activation is relu");
   TensorType parameter = vector_of(x, x.shape[1]);
   parameter.dtype = parameter_dtype(c, x);
   std::vector<TensorType> types{x, parameter, parameter};
@@ -82,7 +83,7 @@ std::vector<TensorType> infer_batch_norm_inference(const OpContext& c) {
 
 std::vector<TensorType> infer_batch_norm_update(const OpContext& c) {
   const TensorType& mean = c.in(0);
-  GALLEY_CHECK(mean.shape.rank() == 1, "running_mean must be [C], is ", mean.shape);
+  GALLEY_CHECK(mean.shape.rank() == 1, "running_mean must be [C], not ", mean.shape);
   for (int i = 1; i < 4; ++i) check_vector(c, i, mean.shape[0], "each statistic");
   std::vector<TensorType> types{mean, c.in(1)};
   if (c.has(4)) {
@@ -103,11 +104,11 @@ std::vector<TensorType> infer_layer_norm(const OpContext& c) {
   const TensorType& x = c.in(0);
   const int64_t dims = c.attrs<LayerNormAttrs>().dims;
   check_floating(x, "x");
-  GALLEY_CHECK(dims >= 1 && dims <= x.shape.rank(), "dims is ", dims, ", the input has rank ", x.shape.rank(), ": ", x.shape);
+  GALLEY_CHECK(dims >= 1 && dims <= x.shape.rank(), "dims is ", dims, ", but the input has rank ", x.shape.rank(), ": ", x.shape);
   const int lead = x.shape.rank() - static_cast<int>(dims);
   const Shape inner = split_shape(x.shape, lead, x.shape.rank());
   for (int i : {1, 2}) {
-    if (c.has(i)) GALLEY_CHECK(c.in(i).shape == inner, i == 1 ? "gamma" : "beta", " must be ", inner, ", is ", c.in(i).shape);
+    if (c.has(i)) GALLEY_CHECK(c.in(i).shape == inner, i == 1 ? "gamma" : "beta", " must be ", inner, ", not ", c.in(i).shape);
   }
   TensorType statistics;
   statistics.dtype = statistics_dtype(x);
@@ -129,7 +130,7 @@ std::vector<TensorType> infer_group_norm(const OpContext& c) {
   const TensorType& x = c.in(0);
   const int64_t groups = c.attrs<GroupNormAttrs>().groups;
   check_input(x);
-  GALLEY_CHECK(groups >= 1 && x.shape[1] % groups == 0, x.shape[1], " channels do not divide into ", groups, " groups: input ", x.shape);
+  GALLEY_CHECK(groups >= 1 && x.shape[1] % groups == 0, x.shape[1], " channels are not a multiple of ", groups, " groups: input ", x.shape);
   check_vector(c, 1, x.shape[1], "gamma");
   check_vector(c, 2, x.shape[1], "beta");
   TensorType statistics;
@@ -182,10 +183,10 @@ void group_norm_gradient(GradientBuilder& g) {
   if (g.in(2)) g.set(2, d[2]);
 }
 
-/// Constant statistics: an affine map a channel, y = x s + (beta - mean s), s = gamma / sqrt(var + eps).
+/// With constant statistics batch norm is an affine map per channel: y = x s + (beta - mean s), s = gamma / sqrt(var + eps).
 void frozen_batch_norm_gradient(GradientBuilder& g) {
   const auto& attrs = g.attrs<BatchNormInferenceAttrs>();
-  GALLEY_ASSERT(attrs.activation == Activation::kNone, "a fused batch norm is for inference");
+  GALLEY_ASSERT(attrs.activation == Activation::kNone, "a fused batch norm has no gradient; fuse only for inference");
   const Value x = g.in(0), grad = g.grad();
   Shape channel_shape;
   for (int axis = 0; axis < x.shape().rank(); ++axis) channel_shape.push_back(axis == 1 ? x.channels() : 1);
@@ -278,7 +279,7 @@ void batch_norm_scale(IntegerBuilder& b) {
   b.set(0, s);
   b.set(1, b.in(2) ? add(shift, b.in(2)) : shift);
 }
-/// A depthwise product of one weight a channel.
+/// A depthwise product with one weight per channel.
 void batch_norm_on_integers(IntegerBuilder& b) {
   QuantizedConv2dAttrs attrs;
   attrs.groups = b.in(0).channels();

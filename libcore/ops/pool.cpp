@@ -15,19 +15,19 @@ std::array<int64_t, 2> stride_of(const std::vector<int64_t>& stride, const std::
   return pair(stride.empty() ? kernel : stride);
 }
 
-/// Number of windows along an axis, as PyTorch: with ceil_mode the last must begin inside the input or its left padding.
+/// Number of windows along an axis, as in PyTorch: with ceil_mode the last window must start inside the input or its left padding.
 int64_t windows(int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, bool ceil_mode) {
   const int64_t span = dilation * (kernel - 1) + 1;
   GALLEY_CHECK(kernel >= 1 && stride >= 1 && dilation >= 1, "kernel, stride and dilation must be at least 1");
   GALLEY_CHECK(padding >= 0 && 2 * padding <= span, "padding must be at most half the kernel: padding ", padding, ", kernel ", kernel);
   const int64_t room = in + 2 * padding - span;
-  GALLEY_CHECK(room >= 0, "the window covers ", span, " cells, the padded input has ", in + 2 * padding);
+  GALLEY_CHECK(room >= 0, "the window covers ", span, " elements, but the padded input has ", in + 2 * padding);
   int64_t count = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
   if (ceil_mode && (count - 1) * stride >= in + padding) --count;
   return count;
 }
 
-void check_image(const Shape& x) { GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], is ", x); }
+void check_image(const Shape& x) { GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], not ", x); }
 void check_image(const TensorType& x) { check_image(x.shape); }
 
 Shape pooled(const PoolWindow& a, const Shape& x, const std::vector<int64_t>& dilation) {
@@ -55,7 +55,7 @@ std::vector<TensorType> infer_max(const OpContext& c) {
   const auto& a = c.attrs<MaxPool2dAttrs>();
   check_image(c.in(0));
   const auto kernel = pair(a.kernel_size);
-  GALLEY_CHECK(kernel[0] * kernel[1] <= 255, "a window of ", kernel[0], " x ", kernel[1], " has more than 255 taps");
+  GALLEY_CHECK(kernel[0] * kernel[1] <= 255, "a window of ", kernel[0], " x ", kernel[1], " has more than the supported 255 taps");
   TensorType y = with_shape(c.in(0), pooled(a, c.in(0).shape, a.dilation));
   TensorType index = y;
   index.dtype = DType::kU8;
@@ -67,7 +67,7 @@ std::vector<TensorType> infer_max_backward(const OpContext& c) {
   check_image(c.in(0));
   TensorType dx = with_shape(c.in(0), grown(c.in(0).shape, a.input_size));
   const Shape want = pooled(a, dx.shape, a.dilation);
-  GALLEY_CHECK(want == c.in(0).shape && want == c.in(1).shape, "gradient and index must be ", want, ", are ", c.in(0).shape, " and ",
+  GALLEY_CHECK(want == c.in(0).shape && want == c.in(1).shape, "gradient and index must be ", want, ", not ", c.in(0).shape, " and ",
                c.in(1).shape);
   return {dx};
 }
@@ -83,7 +83,7 @@ std::vector<TensorType> infer_avg_backward(const OpContext& c) {
   check_image(c.in(0));
   TensorType dx = with_shape(c.in(0), grown(c.in(0).shape, a.input_size));
   const Shape want = pooled(a, dx.shape, {1});
-  GALLEY_CHECK(want == c.in(0).shape, "the gradient must be ", want, ", is ", c.in(0).shape);
+  GALLEY_CHECK(want == c.in(0).shape, "the gradient must be ", want, ", not ", c.in(0).shape);
   return {dx};
 }
 
@@ -130,7 +130,7 @@ void pool_options(OptionVisitor& v, PoolWindow& a) {
   v.option({.name = "ceil_mode", .doc = "a last, partly filled window counts"}, a.ceil_mode);
 }
 void input_size_option(OptionVisitor& v, std::vector<int64_t>& size) {
-  v.option({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, size);
+  v.option({.name = "input_size", .doc = "rows and columns of the input of the forward operator", .min = 0}, size);
 }
 
 OpDef pool(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(),

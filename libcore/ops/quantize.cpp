@@ -7,11 +7,11 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kNoGradient = "integers have none: training uses fake_quantize";
+constexpr std::string_view kNoGradient = "integers have no gradient; use fake_quantize for training";
 
 std::vector<TensorType> infer_quantize(const OpContext& c) {
   const auto& a = c.attrs<QuantizeAttrs>();
-  GALLEY_CHECK(c.in(0).dtype == DType::kF32, "x must be f32, is ", c.in(0));
+  GALLEY_CHECK(c.in(0).dtype == DType::kF32, "x must be f32, not ", c.in(0));
   check_quant_params(a.params());
   TensorType y = c.in(0);
   y.dtype = a.dtype;
@@ -29,10 +29,11 @@ std::vector<TensorType> infer_dequantize(const OpContext& c) {
 std::vector<TensorType> infer_lookup(const OpContext& c) {
   const auto& a = c.attrs<LookupAttrs>();
   check_quantized(c.in(0), "q", 1, 0);
-  GALLEY_CHECK(a.dtype == DType::kU8 || a.dtype == DType::kI8, "the table's dtype must be u8 or i8, is ", a.dtype);
-  GALLEY_CHECK(a.table.size() == 256, "the table must have 256 entries, has ", a.table.size());
+  GALLEY_CHECK(a.dtype == DType::kU8 || a.dtype == DType::kI8, "the table's dtype must be u8 or i8, not ", a.dtype);
+  GALLEY_CHECK(a.table.size() == 256, "the table must have 256 entries, not ", a.table.size());
   const int64_t low = a.dtype == DType::kU8 ? 0 : -128, high = low + 255;
-  for (int64_t entry : a.table) GALLEY_CHECK(entry >= low && entry <= high, "the table's entry ", entry, " is no ", a.dtype);
+  for (int64_t entry : a.table)
+    GALLEY_CHECK(entry >= low && entry <= high, "the table's entry ", entry, " is outside the range of ", a.dtype);
   TensorType y = c.in(0);
   y.dtype = a.dtype;
   return {y};
@@ -41,9 +42,9 @@ std::vector<TensorType> infer_lookup(const OpContext& c) {
 std::vector<TensorType> infer_dequantize_weight(const OpContext& c) {
   const auto& a = c.attrs<DequantizeWeightAttrs>();
   const TensorType &w = c.in(0), &scale = c.in(1);
-  GALLEY_CHECK(a.bits == 8 || a.bits == 4, "bits must be 8 or 4, is ", a.bits);
+  GALLEY_CHECK(a.bits == 8 || a.bits == 4, "bits must be 8 or 4, not ", a.bits);
   const DType stored = a.bits == 8 ? DType::kI8 : DType::kU8;
-  GALLEY_CHECK(w.dtype == stored && w.shape.rank() >= 1, "a weight of ", a.bits, " bits is ", stored, " [O,...], this one ", w);
+  GALLEY_CHECK(w.dtype == stored && w.shape.rank() >= 1, "a weight of ", a.bits, " bits must be ", stored, " [O,...], not ", w);
   TensorType y;
   y.shape = w.shape;
   if (a.bits == 4) y.shape[-1] = 2 * w.shape[-1];
@@ -51,28 +52,28 @@ std::vector<TensorType> infer_dequantize_weight(const OpContext& c) {
     y.shape = Shape(std::span<const int64_t>(a.shape));
     Shape held = y.shape;
     if (a.bits == 4) held[-1] = (held[-1] + 1) / 2;
-    GALLEY_CHECK(held == w.shape, "a weight ", y.shape, " of ", a.bits, " bits is stored as ", held, ", not as ", w.shape);
+    GALLEY_CHECK(held == w.shape, "a weight ", y.shape, " of ", a.bits, " bits must be stored as ", held, ", not ", w.shape);
   }
   const int64_t outputs = y.shape[0];
   Shape wanted{outputs};
   if (a.group_size > 0) wanted.push_back((y.shape.elements() / std::max<int64_t>(1, outputs) + a.group_size - 1) / a.group_size);
-  GALLEY_CHECK(scale.dtype == DType::kF32 && scale.shape == wanted, "scale must be f32 ", wanted, ", is ", scale);
-  if (c.has(2)) GALLEY_CHECK(c.in(2).dtype == DType::kI8 && c.in(2).shape == wanted, "zero_point must be i8 ", wanted, ", is ", c.in(2));
+  GALLEY_CHECK(scale.dtype == DType::kF32 && scale.shape == wanted, "scale must be f32 ", wanted, ", not ", scale);
+  if (c.has(2)) GALLEY_CHECK(c.in(2).dtype == DType::kI8 && c.in(2).shape == wanted, "zero_point must be i8 ", wanted, ", not ", c.in(2));
   return {y};
 }
 
 }  // namespace
 
 void QuantizeAttrs::options(OptionVisitor& v) {
-  v.option({.name = "scale", .doc = "real distance of two neighbouring integers, a float32 value", .min = 0}, scale);
-  v.option({.name = "zero_point", .doc = "the integer that means 0"}, zero_point);
+  v.option({.name = "scale", .doc = "real difference of neighbouring integers, a float32 value", .min = 0}, scale);
+  v.option({.name = "zero_point", .doc = "the integer that represents 0"}, zero_point);
   v.choice({.name = "dtype", .doc = "u8 or i8"}, dtype, kDTypeNames);
   v.option({.name = "qmin", .doc = "smallest integer used"}, qmin);
   v.option({.name = "qmax", .doc = "largest integer used"}, qmax);
 }
 void DequantizeAttrs::options(OptionVisitor& v) {
-  v.option({.name = "scale", .doc = "real distance of two neighbouring integers, a float32 value", .min = 0}, scale);
-  v.option({.name = "zero_point", .doc = "the integer that means 0"}, zero_point);
+  v.option({.name = "scale", .doc = "real difference of neighbouring integers, a float32 value", .min = 0}, scale);
+  v.option({.name = "zero_point", .doc = "the integer that represents 0"}, zero_point);
 }
 void LookupAttrs::options(OptionVisitor& v) {
   v.option({.name = "table", .doc = "256 results, that of the input's smallest integer first", .min = -128, .max = 255}, table);
@@ -135,7 +136,7 @@ const OpDef& dequantize_weight_op() {
                          .infer = infer_dequantize_weight,
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<2>,
-                         .layout = {FormatRule::kExplicit},  // a weight: never channels_last
+                         .layout = {FormatRule::kExplicit},  // the output is a weight, so it is never channels_last
                          .precision = PrecisionRule::kKeepF32,
                          .definition = definition::dequantize_weight,
                          .cases = {"dequantize_weight:1000x2048@i8+1000", "dequantize_weight:1000x1024@u8+1000x32:bits=4,group_size=64"}};
@@ -145,7 +146,7 @@ const OpDef& dequantize_weight_op() {
 Value quantize(Value x, const QuantParams& params) { return emit("quantize", {x}, QuantizeAttrs(params)); }
 Value dequantize(Value q, const QuantParams& params) {
   check_quant_params(params);
-  GALLEY_CHECK(q.dtype() == params.dtype, "q is ", q.type(), ", its parameters ", params);
+  GALLEY_CHECK(q.dtype() == params.dtype, "q is ", q.type(), ", but its parameters are ", params);
   DequantizeAttrs attrs;
   attrs.scale = params.scale;
   attrs.zero_point = params.zero_point;

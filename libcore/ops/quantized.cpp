@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kNoGradient = "integers have none: training uses fake_quantize";
+constexpr std::string_view kNoGradient = "integers have no gradient; use fake_quantize for training";
 constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);  // |x - zero_point| <= 255, |w| <= 128
 
 void input_options(OptionVisitor& v, QuantizedInput& a) {
@@ -30,7 +30,7 @@ void product_options(OptionVisitor& v, Attrs& a) {
   v.choice({.name = "saturation", .doc = "reduced: two products always fit 16 bits"}, a.saturation, kSaturationNames);
 }
 
-/// `x` with the output's dtype and that shape; checks the output's map.
+/// The type of x with the output's dtype and the given shape. Checks the output's quantization parameters.
 std::vector<TensorType> output_type(const QuantizedOutput& a, TensorType x, const Shape& shape) {
   if (a.output_dtype != DType::kF32) check_quant_params(a.output());
   x.dtype = a.output_dtype;
@@ -39,31 +39,31 @@ std::vector<TensorType> output_type(const QuantizedOutput& a, TensorType x, cons
   return {x};
 }
 
-/// Inputs 2 and 3 of a product, weight_scale and bias, and whether its sums fit.
+/// Checks inputs 2 and 3 of a product, weight_scale and bias, and that its sums fit in 32 bits.
 void check_product(const OpContext& c, const Shape& weight) {
   const Shape outputs{weight[0]};
-  GALLEY_CHECK(c.in(2).dtype == DType::kF32 && c.in(2).shape == outputs, "weight_scale must be f32 ", outputs, ", is ", c.in(2));
-  if (c.has(3)) GALLEY_CHECK(c.in(3).dtype == DType::kF32 && c.in(3).shape == outputs, "bias must be f32 ", outputs, ", is ", c.in(3));
+  GALLEY_CHECK(c.in(2).dtype == DType::kF32 && c.in(2).shape == outputs, "weight_scale must be f32 ", outputs, ", not ", c.in(2));
+  if (c.has(3)) GALLEY_CHECK(c.in(3).dtype == DType::kF32 && c.in(3).shape == outputs, "bias must be f32 ", outputs, ", not ", c.in(3));
   const int64_t products = weight[0] == 0 ? 0 : weight.elements() / weight[0];
-  GALLEY_CHECK(products <= kMostProducts, "a sum of ", products, " products may pass 32 bits, ", kMostProducts, " may not: weight ", weight,
-               "; leave this layer in float");
+  GALLEY_CHECK(products <= kMostProducts, "a sum of ", products, " products may exceed 32 bits; at most ", kMostProducts,
+               " are supported: weight ", weight, "; keep this layer in float");
 }
 
 void check_weight(const OpContext& c, const Shape& weight) {
-  GALLEY_CHECK(c.in(1).dtype == DType::kI8, "weight must be i8, is ", c.in(1));
+  GALLEY_CHECK(c.in(1).dtype == DType::kI8, "weight must be i8, not ", c.in(1));
   check_product(c, weight);
 }
 
 std::vector<TensorType> infer_conv(const OpContext& c) {
-  GALLEY_CHECK(c.in(1).dtype == DType::kI8, "weight must be i8, is ", c.in(1));
+  GALLEY_CHECK(c.in(1).dtype == DType::kI8, "weight must be i8, not ", c.in(1));
   return infer_quantized_conv2d(c, c.in(1).shape);
 }
 
 Shape linear_shape(const TensorType& x, const TensorType& weight) {
-  GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, is ", x.shape);
-  GALLEY_CHECK(weight.shape.rank() == 2, "weight must be [O,I], is ", weight.shape);
-  GALLEY_CHECK(x.shape[-1] == weight.shape[1], "weight needs ", weight.shape[1], " input features, input has ", x.shape[-1], ": input ",
-               x.shape, ", weight ", weight.shape);
+  GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, not ", x.shape);
+  GALLEY_CHECK(weight.shape.rank() == 2, "weight must be [O,I], not ", weight.shape);
+  GALLEY_CHECK(x.shape[-1] == weight.shape[1], "weight needs ", weight.shape[1], " input features, but the input has ", x.shape[-1],
+               ": input ", x.shape, ", weight ", weight.shape);
   Shape y = x.shape;
   y[-1] = weight.shape[0];
   return y;
@@ -84,7 +84,7 @@ std::vector<TensorType> infer_linear(const OpContext& c) {
 }
 
 std::vector<TensorType> infer_dynamic_linear(const OpContext& c) {
-  GALLEY_CHECK(c.in(0).dtype == DType::kF32, "x must be f32, is ", c.in(0));
+  GALLEY_CHECK(c.in(0).dtype == DType::kF32, "x must be f32, not ", c.in(0));
   const Shape shape = linear_shape(c.in(0), c.in(1));
   check_weight(c, c.in(1).shape);
   return output_type({}, without_last_name(c.in(0)), shape);
@@ -108,7 +108,8 @@ std::vector<TensorType> infer_concat(const OpContext& c) {
   const auto& attrs = c.attrs<QuantizedConcatAttrs>();
   const size_t inputs = c.inputs.size();
   GALLEY_CHECK(attrs.input_scales.size() == inputs && attrs.input_zero_points.size() == inputs, inputs,
-               " inputs need as many scales and zero points, have ", attrs.input_scales.size(), " and ", attrs.input_zero_points.size());
+               " inputs need as many scales and zero points, but there are ", attrs.input_scales.size(), " and ",
+               attrs.input_zero_points.size());
   for (size_t i = 0; i < inputs; ++i)
     check_quantized(c.in(static_cast<int>(i)), cat("input ", i), attrs.input_scales[i], attrs.input_zero_points[i]);
   const TensorType y = joined(c, attrs.axis);
@@ -135,7 +136,7 @@ Cost cost_product(const OpContext& c) {
   return cost;
 }
 
-/// Unsigned activations times signed weights: the products of two signed operands are added in 32 bits.
+/// Unsigned activations times signed weights. For two signed operands, products are added in 32 bits.
 template <class Attrs>
 bool exact_pairs(const OpContext& c) {
   return c.in(0).dtype == DType::kU8 && c.attrs<Attrs>().saturation == Saturation::kExact;
@@ -165,7 +166,7 @@ std::vector<TensorType> infer_quantized_conv2d(const OpContext& c, const Shape& 
   check_product(c, weight);
   if (c.has(4)) {
     check_quantized(c.in(4), "residual", a.residual_scale, a.residual_zero_point);
-    GALLEY_CHECK(c.in(4).shape == shape, "residual must have the output's shape ", shape, ", is ", c.in(4));
+    GALLEY_CHECK(c.in(4).shape == shape, "residual must have the output's shape ", shape, ", not ", c.in(4));
   }
   return output_type(a, x, shape);
 }
@@ -216,7 +217,7 @@ bool quantized_pair(const OpContext& c) {
 }
 
 namespace {
-/// `op` is quantized_add or quantized_mul: the factor for each channel comes second.
+/// `op` is quantized_add or quantized_mul. A factor per channel must be the second operand.
 void pair_on_integers(IntegerBuilder& b, Value (*op)(Value, Value, const QuantizedBinaryAttrs&)) {
   const size_t first = b.in_type(0).shape == b.out_type().shape ? 0 : 1;
   QuantizedBinaryAttrs attrs;
@@ -262,13 +263,14 @@ const OpDef& quantized_linear_op() {
 }
 const OpDef& dynamic_quantized_linear_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("dynamic_quantized_linear", "x quantized by its own range to uint8, then linear of integers with a real result",
-                         {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")},
-                         make_options<DynamicQuantizedLinearAttrs>, infer_dynamic_linear, cost_product);
+    OpDef op =
+        quantized("dynamic_quantized_linear", "quantizes x to uint8 by its range, then applies linear on integers with a real result",
+                  {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")},
+                  make_options<DynamicQuantizedLinearAttrs>, infer_dynamic_linear, cost_product);
     op.layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads};
     op.work = WorkClass::kProduct;
     op.cases = {"dynamic_quantized_linear:16x2048+1000x2048@i8+1000"};
-    op.integer = IntegerRole::kNone;  // its operands are real
+    op.integer = IntegerRole::kNone;  // its operands are real values
     op.exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedLinearAttrs>().saturation == Saturation::kExact; };
     op.definition = definition::dynamic_quantized_linear;
     return op;
@@ -277,7 +279,7 @@ const OpDef& dynamic_quantized_linear_op() {
 }
 const OpDef& quantized_add_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_add", "a + b of integers with a map each, and activation", {"a", "b"},
+    OpDef op = quantized("quantized_add", "a + b of integers with separate quantization parameters, and activation", {"a", "b"},
                          make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
     op.cases = {"quantized_add:16x64x56x56@u8+16x64x56x56@u8:output_dtype=u8,output_scale=2"};
@@ -288,7 +290,7 @@ const OpDef& quantized_add_op() {
 }
 const OpDef& quantized_mul_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_mul", "a * b of integers with a map each, and activation", {"a", "b"},
+    OpDef op = quantized("quantized_mul", "a * b of integers with separate quantization parameters, and activation", {"a", "b"},
                          make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
     op.cases = {"quantized_mul:16x96x28x28@u8+16x96x1x1@u8:output_dtype=u8,output_scale=256"};
@@ -299,8 +301,8 @@ const OpDef& quantized_mul_op() {
 }
 const OpDef& quantized_concat_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_concat", "joins arrays of integers with a map each along an axis, under one map", {"x*"},
-                         make_options<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
+    OpDef op = quantized("quantized_concat", "joins integer arrays along an axis and converts them to the same quantization parameters",
+                         {"x*"}, make_options<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
     op.cases = {"quantized_concat:16x64x56x56@u8+16x64x56x56@u8:input_scales=[1,2],input_zero_points=[0,0],output_dtype=u8,output_scale=2"};
     op.definition = definition::quantized_concat;
     return op;
@@ -320,7 +322,7 @@ const OpDef& quantized_avg_pool2d_op() {
 }
 const OpDef& quantized_adaptive_avg_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_adaptive_avg_pool2d", "means of integers, as many cells as the result has pixels", {"x"},
+    OpDef op = quantized("quantized_adaptive_avg_pool2d", "means of integers over as many windows as the result has pixels", {"x"},
                          make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
     op.layout = {.prefers_channels_last = true};
     op.cases = {"quantized_adaptive_avg_pool2d:16x2048x7x7@u8:output_size=1,output_dtype=u8"};

@@ -6,25 +6,25 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kNoGradient = "integers have none: training uses fake_quantize";
+constexpr std::string_view kNoGradient = "integers have no gradient; use fake_quantize for training";
 constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);  // |h - zero_point| <= 255, |w| <= 128
 
-/// y, h and, for an LSTM, c. Inputs x, weight, weight_scale, bias?, h0?, c0?.
+/// Outputs y, h and, for an LSTM, c. Inputs x, weight, weight_scale, bias?, h0?, c0?.
 std::vector<TensorType> infer(const OpContext& c, int64_t gates, int states) {
   const TensorType &x = c.in(0), &weight = c.in(1);
   GALLEY_CHECK(weight.dtype == DType::kI8 && weight.shape.rank() == 2 && weight.shape[0] == gates * weight.shape[1], "weight must be i8 [",
-               gates, " H,H], is ", weight);
+               gates, " H,H], not ", weight);
   const int64_t hidden = weight.shape[1];
-  GALLEY_CHECK(hidden <= kMostProducts, "a sum of ", hidden, " products may pass 32 bits, ", kMostProducts, " may not: weight ", weight,
-               "; leave this layer in float");
+  GALLEY_CHECK(hidden <= kMostProducts, "a sum of ", hidden, " products may exceed 32 bits; at most ", kMostProducts,
+               " are supported: weight ", weight, "; keep this layer in float");
   GALLEY_CHECK(x.dtype == DType::kF32 && x.shape.rank() == 3 && x.shape[2] == gates * hidden, "x must be f32 [N,T,", gates * hidden,
-               "] (the input's part of ", gates, " gates), is ", x, ": weight ", weight);
+               "] (the input's products for ", gates, " gates), not ", x, ": weight ", weight);
   const Shape columns{gates * hidden}, state{x.shape[0], hidden};
-  GALLEY_CHECK(c.in(2).dtype == DType::kF32 && c.in(2).shape == columns, "weight_scale must be f32 ", columns, ", is ", c.in(2));
-  if (c.has(3)) GALLEY_CHECK(c.in(3).dtype == DType::kF32 && c.in(3).shape == columns, "bias must be f32 ", columns, ", is ", c.in(3));
+  GALLEY_CHECK(c.in(2).dtype == DType::kF32 && c.in(2).shape == columns, "weight_scale must be f32 ", columns, ", not ", c.in(2));
+  if (c.has(3)) GALLEY_CHECK(c.in(3).dtype == DType::kF32 && c.in(3).shape == columns, "bias must be f32 ", columns, ", not ", c.in(3));
   for (int i = 0; i < states; ++i) {
     if (c.has(4 + i))
-      GALLEY_CHECK(c.in(4 + i).dtype == DType::kF32 && c.in(4 + i).shape == state, i == 0 ? "h0" : "c0", " must be f32 ", state, ", is ",
+      GALLEY_CHECK(c.in(4 + i).dtype == DType::kF32 && c.in(4 + i).shape == state, i == 0 ? "h0" : "c0", " must be f32 ", state, ", not ",
                    c.in(4 + i));
   }
   TensorType y, last;
@@ -55,7 +55,7 @@ void DynamicQuantizedRnnAttrs::options(OptionVisitor& v) {
 const OpDef& dynamic_quantized_lstm_op() {
   static const OpDef def{
       .name = "dynamic_quantized_lstm",
-      .doc = "lstm after the product with its input, its state quantized by its own range at each step",
+      .doc = "lstm without the product with its input; its state is quantized by its range at each step",
       .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?", "c0?"},
       .outputs = {"y", "h", "c"},
       .make_attrs = make_options<DynamicQuantizedRecurrentAttrs>,
@@ -70,7 +70,7 @@ const OpDef& dynamic_quantized_lstm_op() {
 }
 const OpDef& dynamic_quantized_gru_op() {
   static const OpDef def{.name = "dynamic_quantized_gru",
-                         .doc = "gru after the product with its input, its state quantized by its own range at each step",
+                         .doc = "gru without the product with its input; its state is quantized by its range at each step",
                          .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?"},
                          .outputs = {"y", "h"},
                          .make_attrs = make_options<DynamicQuantizedRecurrentAttrs>,
@@ -85,7 +85,7 @@ const OpDef& dynamic_quantized_gru_op() {
 }
 const OpDef& dynamic_quantized_rnn_op() {
   static const OpDef def{.name = "dynamic_quantized_rnn",
-                         .doc = "rnn after the product with its input, its state quantized by its own range at each step",
+                         .doc = "rnn without the product with its input; its state is quantized by its range at each step",
                          .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?"},
                          .outputs = {"y", "h"},
                          .make_attrs = make_options<DynamicQuantizedRnnAttrs>,

@@ -8,13 +8,13 @@ namespace galley {
 namespace {
 
 void check_rng(const TensorType& rng) {
-  GALLEY_CHECK(rng.dtype == DType::kI64 && rng.shape == Shape({3}), "rng must be i64 [3] (seed, step, index of sample 0), is ", rng);
+  GALLEY_CHECK(rng.dtype == DType::kI64 && rng.shape == Shape({3}), "rng must be i64 [3] (seed, step, index of sample 0), not ", rng);
 }
 
 std::vector<TensorType> infer_masked(const OpContext& c) {
   const TensorType& x = c.in(0);
   check_floating(x, "x");
-  GALLEY_CHECK(x.shape.rank() >= 1, "x needs a dimension of samples, is ", x);
+  GALLEY_CHECK(x.shape.rank() >= 1, "x needs a dimension of samples, but is ", x);
   check_rng(c.in(1));
   return {x};
 }
@@ -24,11 +24,11 @@ std::vector<TensorType> infer_bits(const OpContext& c) {
   TensorType y;
   y.dtype = DType::kI64;
   y.shape = Shape(std::span<const int64_t>(c.attrs<RandomBitsAttrs>().shape));
-  GALLEY_CHECK(y.shape.rank() >= 1, "the shape needs a dimension of samples");
+  GALLEY_CHECK(y.shape.rank() >= 1, "the shape needs a dimension for samples");
   return {y};
 }
 
-void check_probability(double p) { GALLEY_CHECK(p >= 0 && p <= 1, "the probability p must be in 0..1, is ", p); }
+void check_probability(double p) { GALLEY_CHECK(p >= 0 && p <= 1, "the probability p must be in 0..1, not ", p); }
 
 OpDef random_op(std::string_view name, std::string_view doc) {
   return {
@@ -48,9 +48,9 @@ void StochasticDepthAttrs::options(OptionVisitor& v) {
 }
 
 void RandomBitsAttrs::options(OptionVisitor& v) {
-  v.option({.name = "shape", .doc = "sizes; the first is that of samples", .min = 0, .required = true}, shape);
+  v.option({.name = "shape", .doc = "sizes; the first is the number of samples", .min = 0, .required = true}, shape);
   v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
-  v.option({.name = "whole_batch", .doc = "elements belong to the batch as a whole, not to samples"}, whole_batch);
+  v.option({.name = "whole_batch", .doc = "draws for the whole batch instead of each sample"}, whole_batch);
 }
 
 const OpDef& random_bits_op() {

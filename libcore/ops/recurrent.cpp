@@ -29,28 +29,28 @@ TensorType typed(DType dtype, Shape shape) {
 void check_state(const OpContext& c, int input, std::string_view name, const Sizes& s) {
   if (!c.has(input)) return;
   GALLEY_CHECK(c.in(input).dtype == c.in(0).dtype && c.in(input).shape == Shape({s.batch, s.hidden}), name, " must be ", c.in(0).dtype,
-               " [", s.batch, ",", s.hidden, "] (batch, hidden size), is ", c.in(input));
+               " [", s.batch, ",", s.hidden, "] (batch, hidden size), not ", c.in(input));
 }
 
-/// Inputs x, weight_ih, weight_hh, bias_ih?, bias_hh?, then states.
+/// Checks the inputs x, weight_ih, weight_hh, bias_ih?, bias_hh?, which the states follow.
 Sizes check_recurrent(const OpContext& c, int64_t gates) {
   const TensorType &x = c.in(0), &ih = c.in(1), &hh = c.in(2);
   check_floating(x, "x");
-  GALLEY_CHECK(x.shape.rank() == 3, "x must be [N,T,C] (batch, steps, features), is ", x);
+  GALLEY_CHECK(x.shape.rank() == 3, "x must be [N,T,C] (batch, steps, features), not ", x);
   GALLEY_CHECK(hh.dtype == x.dtype && hh.shape.rank() == 2 && hh.shape[0] == gates * hh.shape[1], "weight_hh must be ", x.dtype, " [",
-               gates, " H,H], is ", hh);
+               gates, " H,H], not ", hh);
   const Sizes s{x.shape[0], x.shape[1], x.shape[2], hh.shape[1]};
   GALLEY_CHECK(ih.dtype == x.dtype && ih.shape == Shape({gates * s.hidden, s.in}), "weight_ih must be ", x.dtype, " [", gates * s.hidden,
-               ",", s.in, "] (", gates, " x hidden size, features of x), is ", ih, ": x ", x, ", weight_hh ", hh);
+               ",", s.in, "] (", gates, " x hidden size, features of x), not ", ih, ": x ", x, ", weight_hh ", hh);
   for (const int bias : {3, 4}) {
     if (!c.has(bias)) continue;
     GALLEY_CHECK(c.in(bias).dtype == x.dtype && c.in(bias).shape == Shape({gates * s.hidden}), bias == 3 ? "bias_ih" : "bias_hh",
-                 " must be ", x.dtype, " [", gates * s.hidden, "], is ", c.in(bias));
+                 " must be ", x.dtype, " [", gates * s.hidden, "], not ", c.in(bias));
   }
   return s;
 }
 
-/// y [N,T,H] with x's names of batch and steps, and the last step's state.
+/// The types of y [N,T,H], with x's names of batch and steps, and of the state after the last step.
 std::vector<TensorType> sequence_and_state(const OpContext& c, const Sizes& s) {
   TensorType y = typed(c.in(0).dtype, {s.batch, s.steps, s.hidden});
   y.names = tidy_names({std::string(dim_name(c.in(0), 0)), std::string(dim_name(c.in(0), 1)), ""});
@@ -61,7 +61,7 @@ std::vector<TensorType> infer_lstm(const OpContext& c) {
   const Sizes s = check_recurrent(c, 4);
   check_state(c, 5, "h0", s);
   check_state(c, 6, "c0", s);
-  GALLEY_CHECK(c.has(5) == c.has(6), "h0 and c0 are given together, or neither");
+  GALLEY_CHECK(c.has(5) == c.has(6), "h0 and c0 must be given together");
   std::vector<TensorType> types = sequence_and_state(c, s);
   types.push_back(types[1]);
   const bool save = c.attrs<RecurrentAttrs>().save;
@@ -84,18 +84,19 @@ std::vector<TensorType> infer_rnn(const OpContext& c) {
   return sequence_and_state(c, s);
 }
 
-/// The inputs of a backward operator: gradients of y and of the `states` final states, in this order, and one saved array [N,T,width H].
+/// Checks the inputs of a backward operator: gradients of y and of the `states` final states, in this order, and one saved array [N,T,width
+/// H].
 Sizes check_backward(const OpContext& c, int states, int saved, int64_t width, int weight, int64_t gates) {
   const TensorType &save = c.in(saved), &hh = c.in(weight);
-  check_floating(save, "what was saved");
+  check_floating(save, "the saved array");
   GALLEY_CHECK(hh.dtype == save.dtype && hh.shape.rank() == 2 && hh.shape[0] == gates * hh.shape[1], "weight_hh must be ", save.dtype, " [",
-               gates, " H,H], is ", hh);
-  GALLEY_CHECK(save.shape.rank() == 3 && save.shape[2] == width * hh.shape[1], "what was saved must be [N,T,", width * hh.shape[1],
-               "], is ", save);
+               gates, " H,H], not ", hh);
+  GALLEY_CHECK(save.shape.rank() == 3 && save.shape[2] == width * hh.shape[1], "the saved array must be [N,T,", width * hh.shape[1],
+               "], not ", save);
   const Sizes s{save.shape[0], save.shape[1], 0, hh.shape[1]};
   const auto check = [&](int input, const Shape& wanted, std::string_view name) {
     if (c.has(input))
-      GALLEY_CHECK(c.in(input).dtype == save.dtype && c.in(input).shape == wanted, name, " must be ", save.dtype, " ", wanted, ", is ",
+      GALLEY_CHECK(c.in(input).dtype == save.dtype && c.in(input).shape == wanted, name, " must be ", save.dtype, " ", wanted, ", not ",
                    c.in(input));
   };
   check(0, {s.batch, s.steps, s.hidden}, "grad_y");
@@ -105,14 +106,14 @@ Sizes check_backward(const OpContext& c, int states, int saved, int64_t width, i
 
 std::vector<TensorType> infer_lstm_backward(const OpContext& c) {
   const Sizes s = check_backward(c, 2, 3, 4, 5, 4);
-  GALLEY_CHECK(c.in(4).shape == Shape({s.batch, s.steps, s.hidden}), "cells must be [", s.batch, ",", s.steps, ",", s.hidden, "], are ",
+  GALLEY_CHECK(c.in(4).shape == Shape({s.batch, s.steps, s.hidden}), "cells must be [", s.batch, ",", s.steps, ",", s.hidden, "], not ",
                c.in(4));
   const TensorType state = typed(c.in(3).dtype, {s.batch, s.hidden});
   return {typed(c.in(3).dtype, c.in(3).shape), state, state};
 }
 std::vector<TensorType> infer_gru_backward(const OpContext& c) {
   const Sizes s = check_backward(c, 1, 2, 4, 4, 3);
-  GALLEY_CHECK(c.in(3).shape == Shape({s.batch, s.steps, s.hidden}), "y must be [", s.batch, ",", s.steps, ",", s.hidden, "], is ",
+  GALLEY_CHECK(c.in(3).shape == Shape({s.batch, s.steps, s.hidden}), "y must be [", s.batch, ",", s.steps, ",", s.hidden, "], not ",
                c.in(3));
   const TensorType gates = typed(c.in(2).dtype, {s.batch, s.steps, 3 * s.hidden});
   return {gates, gates, typed(c.in(2).dtype, {s.batch, s.hidden})};
@@ -127,7 +128,7 @@ std::vector<TensorType> infer_rnn_backward(const OpContext& c) {
 /// [N,T,F] -> [N T,F].
 Value rows(Value x) { return reshape(x, Shape{x.shape()[0] * x.shape()[1], x.shape()[2]}); }
 
-/// h before each step: y shifted by one, with h0 or zeros in front of the first.
+/// h before each step: y shifted by one step, with h0 or zeros before the first.
 Value states_before(Value y, Value h0, bool reverse) {
   const int64_t batch = y.shape()[0], steps = y.shape()[1], hidden = y.shape()[2];
   const Value first = h0 ? reshape(h0, Shape{batch, 1, hidden}) : full(y.graph(), typed(y.dtype(), {batch, 1, hidden}), 0);
@@ -136,9 +137,9 @@ Value states_before(Value y, Value h0, bool reverse) {
   return reverse ? concat({others, first}, 1) : concat({first, others}, 1);
 }
 
-/// Gradients of x, weights and biases (inputs 0 to 4), from those of W_ih x + b_ih and of W_hh h + b_hh.
+/// Sets the gradients of x, weights and biases (inputs 0 to 4), given those of W_ih x + b_ih and of W_hh h + b_hh.
 void set_products(GradientBuilder& g, Value d_input, Value d_hidden, Value h0, bool reverse) {
-  if (g.in(0).shape()[1] == 0) {  // no steps: nothing depends on them
+  if (g.in(0).shape()[1] == 0) {  // without steps, nothing depends on them
     for (size_t i = 0; i < 5; ++i) {
       if (g.in(i) && g.wants(i)) g.set(i, full(d_input.graph(), typed(g.in(i).dtype(), g.in(i).shape()), 0));
     }
@@ -155,7 +156,7 @@ void set_products(GradientBuilder& g, Value d_input, Value d_hidden, Value h0, b
 
 void lstm_gradient(GradientBuilder& g) {
   const auto& attrs = g.attrs<RecurrentAttrs>();
-  GALLEY_ASSERT(attrs.save, "an lstm that saves nothing is for inference");
+  GALLEY_ASSERT(attrs.save, "an lstm with save=false has no gradient");
   RecurrentBackwardAttrs back;
   back.reverse = attrs.reverse;
   const std::vector<Value> d = lstm_backward(g.grad(0), g.grad(1), g.grad(2), g.out(3), g.out(4), g.in(2), g.in(6), back);
@@ -166,7 +167,7 @@ void lstm_gradient(GradientBuilder& g) {
 
 void gru_gradient(GradientBuilder& g) {
   const auto& attrs = g.attrs<RecurrentAttrs>();
-  GALLEY_ASSERT(attrs.save, "a gru that saves nothing is for inference");
+  GALLEY_ASSERT(attrs.save, "a gru with save=false has no gradient");
   RecurrentBackwardAttrs back;
   back.reverse = attrs.reverse;
   const std::vector<Value> d = gru_backward(g.grad(0), g.grad(1), g.out(2), g.out(0), g.in(2), g.in(5), back);
@@ -181,12 +182,12 @@ void rnn_gradient(GradientBuilder& g) {
   if (g.in(5) && g.wants(5)) g.set(5, d[1]);
 }
 
-/// The products of both sides; gates and state are counted as 10 flops a gate.
+/// The products with x and h, and 10 flops per gate for gates and state.
 Cost cost_forward(const OpContext& c) {
   const double rows = static_cast<double>(c.in(0).shape[0] * c.in(0).shape[1]), width = static_cast<double>(c.in(2).shape[0]);
   return operand_cost(c, rows * width * (2.0 * static_cast<double>(c.in(0).shape[2] + c.in(2).shape[1]) + 10.0));
 }
-/// The product that carries the gradient a step back.
+/// The product that propagates the gradient to the previous step.
 template <int kWeight>
 Cost cost_backward(const OpContext& c) {
   const TensorType& d = c.out(0);
@@ -197,10 +198,10 @@ Cost cost_backward(const OpContext& c) {
 
 void RecurrentAttrs::options(OptionVisitor& v) {
   v.option({.name = "reverse", .doc = "from the last step to the first"}, reverse);
-  v.option({.name = "save", .doc = "keeps what the backward reads"}, save);
+  v.option({.name = "save", .doc = "saves the values that the backward operator needs"}, save);
 }
 void RecurrentBackwardAttrs::options(OptionVisitor& v) {
-  v.option({.name = "reverse", .doc = "the forward went from the last step to the first"}, reverse);
+  v.option({.name = "reverse", .doc = "the forward operator ran from the last step to the first"}, reverse);
 }
 void RnnAttrs::options(OptionVisitor& v) {
   v.choice({.name = "nonlinearity", .doc = "tanh or relu"}, nonlinearity, kNonlinearityNames);
@@ -208,7 +209,7 @@ void RnnAttrs::options(OptionVisitor& v) {
 }
 
 namespace {
-/// W_ih x + b_ih of all steps.
+/// W_ih x + b_ih for all steps.
 Value gates_by_batch(const IntegerBuilder& b) {
   DynamicQuantizedLinearAttrs attrs;
   attrs.saturation = saturation_of(b.weight(0));

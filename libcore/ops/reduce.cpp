@@ -43,12 +43,13 @@ std::vector<TensorType> infer_mean(const OpContext& c) {
 
 std::vector<TensorType> infer_extremum(const OpContext& c) {
   for (int axis : axes_of(c.attrs<ReduceAttrs>().axes, c.in(0))) {
-    GALLEY_CHECK(c.in(0).shape[axis] > 0, "there is no extreme value of no elements: axis ", axis, " of ", c.in(0).shape, " is empty");
+    GALLEY_CHECK(c.in(0).shape[axis] > 0, "the extreme value of an empty axis is undefined: axis ", axis, " of ", c.in(0).shape,
+                 " is empty");
   }
   return infer_reduce(c);
 }
 
-/// A value of the reduced shape with its dropped dimensions back, of size 1.
+/// Restores the dropped dimensions of a reduced value, with size 1.
 Value with_kept_dims(Value y, Value x, const ReduceAttrs& attrs) {
   return reshape(y, reduced(x.type(), axes_of(attrs.axes, x.type()), true).shape);
 }
@@ -91,7 +92,7 @@ void ArgmaxAttrs::options(OptionVisitor& v) {
   v.option({.name = "keepdim", .doc = "keep the dimension with size 1"}, keepdim);
 }
 void TopkAttrs::options(OptionVisitor& v) {
-  v.option({.name = "k", .doc = "how many", .min = 1}, k);
+  v.option({.name = "k", .doc = "number of values", .min = 1}, k);
   v.option({.name = "axis", .doc = "axis to search"}, axis);
 }
 
@@ -156,7 +157,7 @@ const OpDef& amin_op() {
 }
 const OpDef& argmax_op() {
   static const OpDef def{.name = "argmax",
-                         .doc = "index (i64) of the largest value along an axis, the first of equal ones; NaN counts as largest",
+                         .doc = "index (i64) of the largest value along an axis, the first one if several are equal; NaN counts as largest",
                          .inputs = {"x"},
                          .outputs = {Port::index("index")},
                          .make_attrs = make_options<ArgmaxAttrs>,
@@ -164,8 +165,8 @@ const OpDef& argmax_op() {
                            const auto& attrs = c.attrs<ArgmaxAttrs>();
                            check_not_bool(c.in(0), "x");
                            const int axis = axis_of(attrs.axis, c.in(0));
-                           GALLEY_CHECK(c.in(0).shape[axis] > 0, "there is no largest of no elements: axis ", axis, " of ", c.in(0).shape,
-                                        " is empty");
+                           GALLEY_CHECK(c.in(0).shape[axis] > 0, "the largest value of an empty axis is undefined: axis ", axis, " of ",
+                                        c.in(0).shape, " is empty");
                            TensorType y = reduced(c.in(0), {axis}, attrs.keepdim);
                            y.dtype = DType::kI64;
                            return {y};
@@ -177,27 +178,28 @@ const OpDef& argmax_op() {
   return def;
 }
 const OpDef& topk_op() {
-  static const OpDef def{.name = "topk",
-                         .doc = "the k largest along an axis in falling order, and their indices; of equal ones the lower index first",
-                         .inputs = {"x"},
-                         .outputs = {"values", Port::index("indices")},
-                         .make_attrs = make_options<TopkAttrs>,
-                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
-                           const auto& attrs = c.attrs<TopkAttrs>();
-                           check_not_bool(c.in(0), "x");
-                           const int axis = axis_of(attrs.axis, c.in(0));
-                           GALLEY_CHECK(attrs.k >= 1 && attrs.k <= c.in(0).shape[axis], "k = ", attrs.k, " of axis ", axis, ", which has ",
-                                        c.in(0).shape[axis], " elements: input ", c.in(0).shape);
-                           TensorType values = c.in(0);
-                           values.format = {};
-                           values.shape[axis] = attrs.k;
-                           TensorType indices = values;
-                           indices.dtype = DType::kI64;
-                           return {values, indices};
-                         },
-                         .no_gradient = "a selection for metrics and predictions; nothing trains through it",
-                         .cost = input_cost<1>,
-                         .cases = {"topk:64x1000:k=5,axis=1"}};
+  static const OpDef def{
+      .name = "topk",
+      .doc = "the k largest values along an axis in descending order, and their indices; equal values are in the order of their indices",
+      .inputs = {"x"},
+      .outputs = {"values", Port::index("indices")},
+      .make_attrs = make_options<TopkAttrs>,
+      .infer = [](const OpContext& c) -> std::vector<TensorType> {
+        const auto& attrs = c.attrs<TopkAttrs>();
+        check_not_bool(c.in(0), "x");
+        const int axis = axis_of(attrs.axis, c.in(0));
+        GALLEY_CHECK(attrs.k >= 1 && attrs.k <= c.in(0).shape[axis], "k = ", attrs.k, " is not possible for axis ", axis, ", which has ",
+                     c.in(0).shape[axis], " elements: input ", c.in(0).shape);
+        TensorType values = c.in(0);
+        values.format = {};
+        values.shape[axis] = attrs.k;
+        TensorType indices = values;
+        indices.dtype = DType::kI64;
+        return {values, indices};
+      },
+      .no_gradient = "it selects values for metrics and predictions, which are not trained",
+      .cost = input_cost<1>,
+      .cases = {"topk:64x1000:k=5,axis=1"}};
   return def;
 }
 const OpDef& sum_squares_op() {
@@ -222,7 +224,7 @@ const OpDef& sum_squares_op() {
                                for (const TensorType* x : c.inputs) elements += static_cast<double>(x->elements());
                                return operand_cost(c, 2 * elements);
                              },
-                         // A sum over memory is the same in any format (padding is zero), so inputs need not agree.
+                         // The sum does not depend on the memory format (padding is zero), so inputs may have different formats.
                          .layout = {FormatRule::kExplicit},
                          .definition = definition::sum_squares};
   return def;

@@ -10,11 +10,11 @@ namespace galley {
 namespace {
 
 void check_resize(const TensorType& x, const std::vector<int64_t>& size, std::string_view what, ResizeMode mode, bool align_corners) {
-  if (mode == ResizeMode::kBilinear) check_floating(x, "x");  // nearest moves elements of any dtype
-  GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x);
+  if (mode == ResizeMode::kBilinear) check_floating(x, "x");  // nearest copies elements of any dtype
+  GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], not ", x);
   GALLEY_CHECK(size.size() == 2 && size[0] >= 1 && size[1] >= 1, what, " must be two sizes of at least 1 (rows, columns)");
   GALLEY_CHECK(x.shape[2] >= 1 && x.shape[3] >= 1, "an empty image cannot be resized: ", x);
-  GALLEY_CHECK(mode == ResizeMode::kBilinear || !align_corners, "align_corners is for bilinear only");
+  GALLEY_CHECK(mode == ResizeMode::kBilinear || !align_corners, "align_corners needs mode bilinear");
 }
 
 std::vector<TensorType> with_image_size(const TensorType& x, const std::vector<int64_t>& size) {
@@ -33,7 +33,7 @@ void ResizeAttrs::options(OptionVisitor& v) {
   v.option({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
 }
 void ResizeBackwardAttrs::options(OptionVisitor& v) {
-  v.option({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 1, .required = true}, input_size);
+  v.option({.name = "input_size", .doc = "rows and columns of the input of the forward operator", .min = 1, .required = true}, input_size);
   v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
   v.option({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
 }
@@ -88,7 +88,7 @@ const OpDef& resize_op() {
 }
 const OpDef& resize_backward_op() {
   static const OpDef def{.name = "resize_backward",
-                         .doc = "spreads the gradient of each output pixel over the input pixels it came from",
+                         .doc = "adds the gradient of each output pixel to the input pixels that it depends on",
                          .inputs = {"grad"},
                          .outputs = {"dx"},
                          .make_attrs = make_options<ResizeBackwardAttrs>,

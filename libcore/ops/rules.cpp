@@ -29,7 +29,7 @@ TensorType joined(const OpContext& c, int64_t along) {
     const TensorType& x = c.in(static_cast<int>(i));
     bool fits = x.shape.rank() == first.shape.rank();
     for (int d = 0; fits && d < first.shape.rank(); ++d) fits = d == axis || x.shape[d] == first.shape[d];
-    GALLEY_CHECK(fits, "inputs must agree in all dimensions but ", axis, ": input 0 ", first.shape, ", input ", i, " ", x.shape);
+    GALLEY_CHECK(fits, "inputs must agree in all dimensions except ", axis, ": input 0 ", first.shape, ", input ", i, " ", x.shape);
     y.shape[axis] += x.shape[axis];
     std::vector<std::string> names;
     for (int d = 0; d < first.shape.rank(); ++d) names.push_back(merge_dim_name(dim_name(y, d), dim_name(x, d), d));
@@ -46,26 +46,26 @@ std::vector<int> axes_of(const std::vector<int64_t>& axes, const TensorType& x) 
   }
   std::sort(result.begin(), result.end());
   const auto twice = std::adjacent_find(result.begin(), result.end());
-  GALLEY_CHECK(twice == result.end(), "axis ", *twice, " is named twice: input ", x.shape);
+  GALLEY_CHECK(twice == result.end(), "axis ", *twice, " occurs twice: input ", x.shape);
   return result;
 }
 
 void check_floating(const TensorType& x, std::string_view name) {
-  GALLEY_CHECK(is_floating(x.dtype), name, " must be of a floating dtype, is ", x, "; cast it first");
+  GALLEY_CHECK(is_floating(x.dtype), name, " must have a floating-point dtype, not ", x, "; cast it first");
 }
 
 void check_integer(const TensorType& x, std::string_view name) {
-  GALLEY_CHECK(x.dtype == DType::kI64 || x.dtype == DType::kI32, name, " must be i64 or i32, is ", x);
+  GALLEY_CHECK(x.dtype == DType::kI64 || x.dtype == DType::kI32, name, " must be i64 or i32, not ", x);
 }
 
 void check_quantized(const TensorType& x, std::string_view name, double scale, int64_t zero_point) {
-  GALLEY_CHECK(x.dtype == DType::kU8 || x.dtype == DType::kI8, name, " must be u8 or i8, is ", x, "; quantize it first");
+  GALLEY_CHECK(x.dtype == DType::kU8 || x.dtype == DType::kI8, name, " must be u8 or i8, not ", x, "; quantize it first");
   const int64_t low = x.dtype == DType::kU8 ? 0 : -128;
   check_quant_params({scale, zero_point, x.dtype, low, low + 255});
 }
 
 void check_not_bool(const TensorType& x, std::string_view name) {
-  GALLEY_CHECK(x.dtype != DType::kBool, name, " is ", x, "; arithmetic on bool is not defined, cast it first");
+  GALLEY_CHECK(x.dtype != DType::kBool, name, " is ", x, "; arithmetic on bool is undefined, so cast it first");
 }
 
 void check_like(const TensorType& x, std::string_view x_name, const TensorType& like, std::string_view like_name) {
@@ -75,7 +75,7 @@ void check_like(const TensorType& x, std::string_view x_name, const TensorType& 
 }
 
 void check_scalar(const TensorType& x, std::string_view name, DType dtype) {
-  GALLEY_CHECK(x.dtype == dtype && x.shape.rank() == 0, name, " must be ", dtype, " [], is ", x);
+  GALLEY_CHECK(x.dtype == dtype && x.shape.rank() == 0, name, " must be ", dtype, " [], not ", x);
 }
 
 void check_gate(const OpContext& c, int input) {
@@ -87,7 +87,7 @@ std::string_view dim_name(const TensorType& x, int axis) {
 }
 
 std::string merge_dim_name(std::string_view a, std::string_view b, int axis) {
-  GALLEY_CHECK(a.empty() || b.empty() || a == b, "dimension names differ at dimension ", axis, ": '", a, "' meets '", b, "'");
+  GALLEY_CHECK(a.empty() || b.empty() || a == b, "dimension names differ at dimension ", axis, ": '", a, "' and '", b, "'");
   return std::string(a.empty() ? b : a);
 }
 

@@ -18,7 +18,7 @@ Shape shape_of(const std::vector<int64_t>& sizes) { return Shape(std::span<const
 std::vector<TensorType> infer_concat(const OpContext& c) {
   for (size_t i = 1; i < c.inputs.size(); ++i) {
     const TensorType &first = c.in(0), &x = c.in(static_cast<int>(i));
-    GALLEY_CHECK(x.dtype == first.dtype, "inputs must have one dtype: input 0 ", first, ", input ", i, " ", x, "; cast one");
+    GALLEY_CHECK(x.dtype == first.dtype, "inputs must have the same dtype: input 0 ", first, ", input ", i, " ", x, "; cast one");
   }
   return {joined(c, c.attrs<ConcatAttrs>().axis)};
 }
@@ -27,7 +27,7 @@ std::vector<TensorType> infer_slice(const OpContext& c) {
   const auto& attrs = c.attrs<SliceAttrs>();
   const TensorType& x = c.in(0);
   const int axis = axis_of(attrs.axis, x);
-  GALLEY_CHECK(attrs.step >= 1, "the step must be at least 1, is ", attrs.step);
+  GALLEY_CHECK(attrs.step >= 1, "the step must be at least 1, not ", attrs.step);
   TensorType y = x;
   y.format = {};
   y.shape[axis] = attrs.range(x.shape[axis])[1];
@@ -38,9 +38,9 @@ std::vector<TensorType> infer_slice_backward(const OpContext& c) {
   const auto& attrs = c.attrs<SliceBackwardAttrs>();
   const TensorType& grad = c.in(0);
   const int axis = axis_of(attrs.axis, grad);
-  GALLEY_CHECK(attrs.step >= 1, "the step must be at least 1, is ", attrs.step);
+  GALLEY_CHECK(attrs.step >= 1, "the step must be at least 1, not ", attrs.step);
   const int64_t count = attrs.slice().range(attrs.size)[1];
-  GALLEY_CHECK(grad.shape[axis] == count, "the slice has ", count, " elements along axis ", axis, ", the gradient has ", grad.shape);
+  GALLEY_CHECK(grad.shape[axis] == count, "the slice has ", count, " elements along axis ", axis, ", but the gradient has ", grad.shape);
   TensorType y = grad;
   y.format = {};
   y.shape[axis] = attrs.size;
@@ -51,11 +51,12 @@ std::vector<TensorType> infer_pad(const OpContext& c) {
   const auto& attrs = c.attrs<PadAttrs>();
   TensorType y = c.in(0);
   GALLEY_CHECK(static_cast<int>(attrs.padding.size()) == 2 * y.shape.rank(),
-               "padding must have two numbers per dimension (before, after), has ", attrs.padding.size(), " for the input ", y.shape);
+               "padding must have two numbers per dimension (before, after), not ", attrs.padding.size(), " for the input ", y.shape);
   y.format = {};
   for (int d = 0; d < y.shape.rank(); ++d) {
     const int64_t before = attrs.padding[static_cast<size_t>(2 * d)], after = attrs.padding[static_cast<size_t>(2 * d + 1)];
-    GALLEY_CHECK(before >= 0 && after >= 0, "padding cannot be negative: ", before, ",", after, " at dimension ", d, "; use slice");
+    GALLEY_CHECK(before >= 0 && after >= 0, "padding cannot be negative: ", before, ",", after, " at dimension ", d,
+                 "; use slice to remove elements");
     y.shape[d] += before + after;
   }
   return {y};
@@ -86,7 +87,7 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
   int64_t known = 1;
   int64_t* open = nullptr;
   for (int64_t& size : sizes) {
-    GALLEY_CHECK(size >= -1, "a size must not be negative (but one may be -1): ", size);
+    GALLEY_CHECK(size >= -1, "sizes must not be negative, except for one -1: ", size);
     GALLEY_CHECK(size != -1 || open == nullptr, "only one size may be -1");
     if (size == -1) {
       open = &size;
@@ -103,13 +104,13 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
   TensorType y;
   y.dtype = x.dtype;
   y.shape = shape_of(sizes);
-  GALLEY_CHECK(y.shape.elements() == elements, x.shape, " has ", elements, " elements, ", y.shape, " has ", y.shape.elements());
+  GALLEY_CHECK(y.shape.elements() == elements, x.shape, " has ", elements, " elements, but ", y.shape, " has ", y.shape.elements());
   if (const std::vector<std::string>& given = c.attrs<ReshapeAttrs>().names; !given.empty()) {
     GALLEY_CHECK(static_cast<int>(given.size()) == y.shape.rank(), given.size(), " names for ", y.shape.rank(), " dimensions");
     y.names = tidy_names(given);
     return {y};
   }
-  // Leading dimensions that stay keep their names.
+  // Unchanged leading dimensions keep their names.
   std::vector<std::string> names(static_cast<size_t>(y.shape.rank()));
   for (int d = 0; d < std::min(x.shape.rank(), y.shape.rank()) && x.shape[d] == y.shape[d]; ++d) {
     names[static_cast<size_t>(d)] = std::string(dim_name(x, d));
@@ -151,15 +152,15 @@ SliceAttrs SliceBackwardAttrs::slice() const {
 }
 void PadAttrs::options(OptionVisitor& v) {
   v.option({.name = "padding", .doc = "elements before and after, for each dimension from the first", .min = 0}, padding);
-  v.option({.name = "value", .doc = "what the new elements hold"}, value);
+  v.option({.name = "value", .doc = "value of the new elements"}, value);
 }
 void PermuteAttrs::options(OptionVisitor& v) { v.option({.name = "order", .doc = "input dimension of each output dimension"}, order); }
 void ReshapeAttrs::options(OptionVisitor& v) {
   v.option({.name = "shape", .doc = "new sizes; one may be -1", .min = -1}, shape);
-  v.option({.name = "names", .doc = "dimension names of the output; none: leading dimensions that stay keep theirs"}, names);
+  v.option({.name = "names", .doc = "dimension names of the output; none: unchanged leading dimensions keep theirs"}, names);
 }
 namespace {
-/// Integers under one map are copied as they are.
+/// If all inputs have the same quantization parameters, their integers are copied.
 void concat_on_integers(IntegerBuilder& b) {
   const auto& real = b.attrs<ConcatAttrs>();
   QuantizedConcatAttrs attrs;
@@ -174,7 +175,7 @@ void concat_on_integers(IntegerBuilder& b) {
   attrs.set_output(*b.result_map());
   b.set(alike ? concat(x, real) : quantized_concat(x, attrs));
 }
-/// Adds the integers that stand for its value.
+/// Pads with the integer that represents the padding value.
 void pad_on_integers(IntegerBuilder& b) {
   PadAttrs attrs = b.attrs<PadAttrs>();
   attrs.value = static_cast<double>(quantize_value(static_cast<float>(attrs.value), b.map(0)));
@@ -226,7 +227,7 @@ const OpDef& slice_op() {
                          .cost =
                              [](const OpContext& c) {
                                Cost cost = operand_cost(c, 0);
-                               cost.bytes_read = cost.bytes_written;  // only the cut is read
+                               cost.bytes_read = cost.bytes_written;  // reads only the slice
                                return cost;
                              },
                          .quantize = QuantizeRule::kPassThrough,
@@ -235,7 +236,7 @@ const OpDef& slice_op() {
 }
 const OpDef& slice_backward_op() {
   static const OpDef def{.name = "slice_backward",
-                         .doc = "the gradient of a slice put back into zeros",
+                         .doc = "writes the gradient of a slice into an array of zeros",
                          .inputs = {"grad"},
                          .outputs = {"dx"},
                          .make_attrs = make_options<SliceBackwardAttrs>,
@@ -363,7 +364,7 @@ Value transpose(Value x, int64_t axis_a, int64_t axis_b) {
 }
 Value flatten(Value x, int64_t start, int64_t end) {
   const int first = axis_of(start, x.type()), last = axis_of(end, x.type());
-  GALLEY_CHECK(first <= last, "flatten needs start <= end, got ", start, " and ", end, ": input ", x.shape());
+  GALLEY_CHECK(first <= last, "flatten needs start <= end, not ", start, " and ", end, ": input ", x.shape());
   Shape shape;
   for (int d = 0; d < x.shape().rank(); ++d) {
     if (d > first && d <= last) {
@@ -384,7 +385,7 @@ Value unsqueeze(Value x, int64_t axis) {
 }
 Value squeeze(Value x, int64_t axis) {
   const int dropped = axis_of(axis, x.type());
-  GALLEY_CHECK(x.shape()[dropped] == 1, "only a dimension of size 1 can be dropped: axis ", axis, " of ", x.shape());
+  GALLEY_CHECK(x.shape()[dropped] == 1, "only a dimension of size 1 can be removed: axis ", axis, " of ", x.shape());
   ReshapeAttrs attrs;
   attrs.shape.assign(x.shape().begin(), x.shape().end());
   attrs.shape.erase(attrs.shape.begin() + dropped);
@@ -393,7 +394,7 @@ Value squeeze(Value x, int64_t axis) {
 std::vector<Value> split(Value x, const std::vector<int64_t>& sizes, int64_t axis) {
   const int64_t size = x.shape()[axis_of(axis, x.type())];
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  GALLEY_CHECK(total == size, "split sizes add up to ", total, ", axis ", axis, " of ", x.shape(), " has ", size);
+  GALLEY_CHECK(total == size, "split sizes add up to ", total, ", but axis ", axis, " of ", x.shape(), " has ", size);
   std::vector<Value> pieces;
   int64_t start = 0;
   for (int64_t piece : sizes) {
@@ -404,7 +405,7 @@ std::vector<Value> split(Value x, const std::vector<int64_t>& sizes, int64_t axi
 }
 std::vector<Value> chunk(Value x, int64_t count, int64_t axis) {
   const int64_t size = x.shape()[axis_of(axis, x.type())];
-  GALLEY_CHECK(count >= 1, "chunk needs at least one piece, got ", count);
+  GALLEY_CHECK(count >= 1, "chunk needs at least one piece, not ", count);
   const int64_t piece = std::max<int64_t>(1, (size + count - 1) / count);
   std::vector<int64_t> sizes;
   for (int64_t start = 0; start < size; start += piece) sizes.push_back(std::min(piece, size - start));

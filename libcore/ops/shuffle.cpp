@@ -17,7 +17,7 @@ const OpDef& channel_shuffle_op() {
                          .make_attrs = make_options<ChannelShuffleAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const int64_t groups = c.attrs<ChannelShuffleAttrs>().groups;
-                           GALLEY_CHECK(c.in(0).shape.rank() >= 2, "the input must be [N,C,...], is ", c.in(0));
+                           GALLEY_CHECK(c.in(0).shape.rank() >= 2, "the input must be [N,C,...], not ", c.in(0));
                            GALLEY_CHECK(groups >= 1 && c.in(0).shape[1] % groups == 0, "groups=", groups, " does not divide the ",
                                         c.in(0).shape[1], " channels of ", c.in(0).shape);
                            TensorType y = c.in(0);

@@ -13,7 +13,7 @@ std::vector<TensorType> infer(const OpContext& c) {
   return {c.in(0)};
 }
 std::vector<TensorType> infer_backward(const OpContext& c) {
-  check_like(c.in(0), "grad", c.in(1), "the forward's output");
+  check_like(c.in(0), "grad", c.in(1), "the output of the forward operator");
   return infer(c);
 }
 

@@ -6,10 +6,10 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kNoUpdateGradient = "an update of state; nothing differentiates through a step";
+constexpr std::string_view kNoUpdateGradient = "it updates state, and optimizer steps are not differentiated";
 
-/// Checks what all optimizer steps share: inputs 0..3 are param, grad, lr, step; `scale` is the position of grad_scale, which the gate
-/// follows.
+/// Checks the inputs that all optimizer steps share: inputs 0..3 are param, grad, lr, step. `scale` is the position of grad_scale; the gate
+/// is the next input.
 void check_step(const OpContext& c, int scale) {
   check_floating(c.in(0), "param");
   check_like(c.in(1), "grad", c.in(0), "param");
@@ -24,9 +24,9 @@ void check_state(const OpContext& c, int i, std::string_view name, bool wanted, 
   if (wanted) check_like(c.in(i), name, c.in(0), "param");
 }
 
-void check_not_negative(double value, std::string_view name) { GALLEY_CHECK(value >= 0, name, " must not be negative, is ", value); }
+void check_not_negative(double value, std::string_view name) { GALLEY_CHECK(value >= 0, name, " must not be negative, but is ", value); }
 void check_below_one(double value, std::string_view name) {
-  GALLEY_CHECK(value >= 0 && value < 1, name, " must be at least 0 and below 1, is ", value);
+  GALLEY_CHECK(value >= 0 && value < 1, name, " must be at least 0 and below 1, not ", value);
 }
 
 std::vector<TensorType> infer_sgd(const OpContext& c) {
@@ -34,8 +34,8 @@ std::vector<TensorType> infer_sgd(const OpContext& c) {
   check_step(c, 5);
   check_not_negative(attrs.momentum, "momentum");
   check_not_negative(attrs.weight_decay, "weight_decay");
-  GALLEY_CHECK(!attrs.nesterov || (attrs.momentum > 0 && attrs.dampening == 0), "nesterov needs a momentum and no dampening, has momentum ",
-               attrs.momentum, ", dampening ", attrs.dampening);
+  GALLEY_CHECK(!attrs.nesterov || (attrs.momentum > 0 && attrs.dampening == 0),
+               "nesterov needs a momentum and no dampening, but has momentum ", attrs.momentum, ", dampening ", attrs.dampening);
   check_state(c, 4, "momentum_buffer", attrs.momentum != 0, cat("momentum is ", attrs.momentum));
   std::vector<TensorType> types{c.in(0)};
   if (c.has(4)) types.push_back(c.in(4));
@@ -67,7 +67,7 @@ std::vector<TensorType> infer_rmsprop(const OpContext& c) {
   std::vector<TensorType> types{c.in(0), c.in(4)};
   if (c.has(5)) types.push_back(c.in(5));
   if (c.has(6)) {
-    // Output 3 is always the momentum buffer, so that `updates` names it; an absent grad_avg is an empty output 2.
+    // Output 3 is always the momentum buffer, because `updates` refers to it. If grad_avg is absent, output 2 is empty.
     if (!c.has(5)) {
       TensorType empty;
       empty.dtype = c.in(0).dtype;
@@ -96,7 +96,7 @@ std::vector<TensorType> infer_accumulate(const OpContext& c) {
 std::vector<TensorType> infer_finite_gate(const OpContext& c) {
   check_scalar(c.in(0), "stopped", DType::kBool);
   check_floating(c.in(1), "value");
-  GALLEY_CHECK(c.in(1).shape.rank() == 0, "value must be a scalar, is ", c.in(1));
+  GALLEY_CHECK(c.in(1).shape.rank() == 0, "value must be a scalar, not ", c.in(1));
   return {c.in(0), c.in(0)};
 }
 
@@ -139,7 +139,7 @@ const OpDef& assign_op() {
                          .cost =
                              [](const OpContext& c) {
                                Cost cost = operand_cost(c, 0);
-                               cost.bytes_read = static_cast<double>(c.in(1).bytes());  // the old value is not read
+                               cost.bytes_read = static_cast<double>(c.in(1).bytes());  // does not read the old value
                                return cost;
                              },
                          .work = WorkClass::kState,
@@ -277,7 +277,7 @@ const OpDef& clip_coefficient_op() {
 }
 const OpDef& finite_gate_op() {
   static const OpDef def{.name = "finite_gate",
-                         .doc = "true as long as the value has always been finite; remembers that it was not, in place",
+                         .doc = "true while every value so far was finite; updates its memory of a non-finite value in place",
                          .inputs = {Port::state("stopped"), Port::scalar("value")},
                          .outputs = {Port::state("stopped"), Port::scalar("gate")},
                          .infer = infer_finite_gate,

@@ -21,7 +21,7 @@ TEST_F(LayerMistakes, ConvolutionShowsChannelsAndShapes) {
   graph_.set_path("layer1.0.conv2");
   expect_error(
       [&] { conv2d(input({8, 48, 56, 56}), input({128, 32, 3, 3}), {}, a); },
-      {"[conv2d]", "weight needs 64 input channels (32 x 2 groups), input has 48", "[8,48,56,56]", "[128,32,3,3]", "at layer1.0.conv2"});
+      {"[conv2d]", "weight needs 64 input channels (32 x 2 groups), but the input has 48", "[8,48,56,56]", "[128,32,3,3]", "at layer1.0.conv2"});
   expect_error([&] { conv2d(input({1, 2, 5, 5}), input({3, 1, 3, 3}), {}, a); }, {"3 output channels", "2 groups"});
   expect_error([&] { conv2d(input({1, 3, 2, 9}), input({4, 3, 3, 3}), {}, {}); }, {"covers 3 rows", "has 2"});
   expect_error([&] { conv2d(input({1, 3, 9, 9}), input({4, 3, 3, 3}), input({5}), {}); }, {"bias must be [4]", "[5]"});
@@ -33,13 +33,13 @@ TEST_F(LayerMistakes, ConvolutionShowsChannelsAndShapes) {
 }
 
 TEST_F(LayerMistakes, OthersShowWhatMeetsWhat) {
-  expect_error([&] { linear(input({4, 7}), input({5, 8})); }, {"weight needs 8 input features, input has 7", "[4,7]", "[5,8]"});
+  expect_error([&] { linear(input({4, 7}), input({5, 8})); }, {"weight needs 8 input features, but the input has 7", "[4,7]", "[5,8]"});
   expect_error([&] { matmul(input({2, 3}), input({4, 5})); }, {"inner sizes 3 and 4 differ"});
   expect_error([&] { matmul(input({2, 3, 4}), input({5, 4, 3})); }, {"leading dimensions differ"});
   expect_error([&] { batch_norm(input({2, 5, 3, 3}), input({4}), {}); }, {"gamma must be [5]", "[4]"});
   GroupNormAttrs groups;
   groups.groups = 4;
-  expect_error([&] { group_norm(input({2, 6, 3, 3}), {}, {}, groups); }, {"6 channels do not divide into 4 groups"});
+  expect_error([&] { group_norm(input({2, 6, 3, 3}), {}, {}, groups); }, {"6 channels are not a multiple of 4 groups"});
   LayerNormAttrs dims;
   dims.dims = 3;
   expect_error([&] { layer_norm(input({2, 5}), {}, {}, dims); }, {"dims is 3", "rank 2"});

@@ -57,7 +57,7 @@ TEST_F(QuantizedMistakes, Products) {
   expect_error([&] { quantized_linear(input({1, 65794}, DType::kU8), input({1, 65794}, DType::kI8), input({1}), {}, {}); },
                {"65794 products", "32 bits", "in float"});
   expect_error([&] { quantized_linear(input({4, 7}, DType::kU8), input({5, 8}, DType::kI8), input({5}), {}, {}); },
-               {"weight needs 8 input features, input has 7"});
+               {"weight needs 8 input features, but the input has 7"});
   expect_error([&] { dynamic_quantized_linear(input({4, 8}, DType::kU8), input({5, 8}, DType::kI8), input({5}), {}); },
                {"must be f32", "u8"});
 }
