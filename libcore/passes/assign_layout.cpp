@@ -14,13 +14,13 @@ bool is_named(const Graph& graph, ValueId id) {
   return role != ValueRole::kActivation && role != ValueRole::kInput;
 }
 
-/// Does the node read input i as it is?
+/// Whether the node accepts any format of input i.
 bool takes_any_format(const Node& node, size_t i) {
   const FormatRule formats = node.op->layout.formats;
   return (formats == FormatRule::kExplicit || formats == FormatRule::kReorder) && !node.op->has_weight_format(i);
 }
 
-/// Are the parameters among the node's weights kept in the format that its kernel prefers?
+/// Whether parameters that are weights of the node keep the format that its kernel prefers.
 bool leads(const Node& node, bool trains) {
   const WeightFormat weights = node.op->layout.weights;
   return weights == WeightFormat::kLeads || weights == WeightFormat::kLeadsParameters ||
@@ -40,7 +40,8 @@ class Groups {
   std::vector<ValueId> parent_;
 };
 
-/// For each value of rank 4 or 5: is it channels_last? Values that nodes of FormatRule::kKeeps connect have the same format.
+/// Decides for each value of rank 4 or 5 whether it is channels_last. Values that are connected by nodes of FormatRule::kKeeps have the
+/// same format.
 std::vector<bool> choose_channels_last(const Graph& graph, LayoutMode mode) {
   std::vector<bool> chosen(graph.value_count());
   if (mode == LayoutMode::kContiguous) return chosen;
@@ -78,7 +79,7 @@ std::vector<bool> choose_channels_last(const Graph& graph, LayoutMode mode) {
   return chosen;
 }
 
-/// Rebuilds the graph with formats, inserting reorders. `named` gives the formats of parameters, buffers and state.
+/// Rebuilds the graph with formats and inserts reorders. `named` holds the formats of parameters, buffers and state.
 class Rebuilder {
  public:
   Rebuilder(const Graph& old, const std::vector<bool>& channels_last, const std::map<std::string, MemoryFormat>& named,
@@ -111,7 +112,7 @@ class Rebuilder {
                                                        : MemoryFormat();
   }
 
-  /// The format of the node's rank-4/5 activations.
+  /// The format of the node's activations of rank 4 and 5.
   MemoryFormat node_format(const Node& node) const {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
@@ -123,7 +124,7 @@ class Rebuilder {
     return {};
   }
 
-  /// The format of input i that the node needs; `why` is for the report.
+  /// The format that the node needs for input i; `why` is set for the report.
   MemoryFormat wanted(const Node& node, const std::vector<ValueId>& inputs, size_t i, std::string& why) const {
     const TensorType& type = new_.type(inputs[i]);
     if (takes_any_format(node, i)) return type.format;
@@ -146,7 +147,7 @@ class Rebuilder {
     return format.is_channels_last() && rank == (format == MemoryFormat::channels_last() ? 4 : 5) ? format : MemoryFormat();
   }
 
-  /// A graph of that node alone, its inputs typed as here.
+  /// A graph with only that node, whose inputs have their types in the new graph.
   Graph probe_graph(const Node& node, const std::vector<ValueId>& inputs) const {
     Graph probe;
     std::vector<ValueId> ids;
@@ -199,7 +200,7 @@ class Rebuilder {
     if (makes_weight) set_gradient_format(node, outputs[0].id(), users);
   }
 
-  /// A weight gradient is made in the state's format where the kernel can and nothing but updates and norms read it.
+  /// Gives a weight gradient the format of its state if the kernel supports it and only updates and norms read the gradient.
   void set_gradient_format(const Node& node, ValueId gradient, const std::vector<std::vector<int>>& users) {
     if (weights_ == nullptr || weights_->target == nullptr) return;
     MemoryFormat wish;
@@ -222,14 +223,14 @@ class Rebuilder {
   const Graph& old_;
   const std::vector<bool>& channels_last_;
   const std::map<std::string, MemoryFormat>& named_;
-  const LayoutOptions* weights_;  // nullptr: weights stay contiguous
+  const LayoutOptions* weights_;  // null: weights stay contiguous
   LayoutReport& report_;
   Graph new_;
   std::vector<ValueId> map_;
   std::map<std::pair<ValueId, std::string>, ValueId> made_;
 };
 
-/// Parameters, buffers and state that share a format because an update reads them together: a name for each group.
+/// Groups of parameters, buffers and state that need the same format because one update reads them together, by the name of each member.
 std::map<std::string, std::vector<std::string>> update_groups(const Graph& graph) {
   Groups groups(graph.value_count());
   for (const Node& node : graph.nodes()) {
@@ -238,7 +239,7 @@ std::map<std::string, std::vector<std::string>> update_groups(const Graph& graph
       if (old == kNoValue) continue;
       if (static_cast<size_t>(update.output) < node.outputs.size()) groups.join(old, node.outputs[static_cast<size_t>(update.output)]);
       for (ValueId other : node.inputs) {
-        // An activation among them is a gradient, computed in each step and reordered, unless it is updated state.
+        // Among them, an activation that is not updated state is a gradient, which each step computes and reorders.
         if (other != kNoValue && graph.type(other).shape == graph.type(old).shape) groups.join(old, other);
       }
     }
@@ -260,7 +261,7 @@ LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
   const std::vector<bool> channels_last = choose_channels_last(graph, options.mode);
   std::map<std::string, MemoryFormat> named = options.given;
   if (options.target != nullptr) {
-    // First with contiguous weights: the kernels' wishes depend on the activations' formats only.
+    // Rebuild with contiguous weights first: the formats that kernels prefer depend only on the formats of activations.
     LayoutReport unused;
     const Graph plain = Rebuilder(graph, channels_last, {}, nullptr, unused).run();
     const bool trains =

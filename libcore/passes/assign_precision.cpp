@@ -10,7 +10,7 @@ namespace {
 
 bool is_narrow(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
-/// Adds a graph's nodes again, with values of other types.
+/// Copies the nodes of a graph with other types of values.
 class Recaster {
  public:
   Recaster(Graph& graph, const PrecisionPolicy& policy) : graph_(graph), policy_(policy) {}
@@ -31,7 +31,7 @@ class Recaster {
     return found == moved_.end() ? id : found->second;
   }
 
-  /// The value in that type; integers and f64 are never touched.
+  /// The value converted to that type. Integers and f64 are never converted.
   ValueId as(ValueId id, DType dtype) {
     const DType now = graph_.type(id).dtype;
     if (now == dtype || !(is_narrow(now) || now == DType::kF32)) return id;

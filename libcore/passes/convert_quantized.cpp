@@ -14,7 +14,7 @@ namespace {
 
 bool computes_integers(QuantMethod method) { return method == QuantMethod::kStatic || method == QuantMethod::kQat; }
 
-/// Whether a layer of the plan stays in float; one that the plan does not know is a batch norm between real values.
+/// Selects the layers that the plan keeps in float. A layer that the plan does not contain is a batch norm between real values.
 std::function<bool(const std::string&)> float_layers(const QuantizationPlan& plan) {
   return [&plan](const std::string& name) {
     const LayerPlan* layer = plan.find(name);
@@ -22,7 +22,7 @@ std::function<bool(const std::string&)> float_layers(const QuantizationPlan& pla
   };
 }
 
-/// Shapes of a layer's weights as its file has them before packing: a factor for each channel counts as the weight of a depthwise product.
+/// Shapes of a layer's weights in its file, before packing. A factor per channel counts as the weight of a depthwise product.
 std::vector<Shape> weight_shapes(const Graph& graph, const Node& node) {
   if (node.op->quantize == QuantizeRule::kScale) return {Shape{graph.type(node.inputs[0]).shape[1], 1, 1, 1}};
   std::vector<Shape> shapes;
@@ -30,7 +30,7 @@ std::vector<Shape> weight_shapes(const Graph& graph, const Node& node) {
   return shapes;
 }
 
-/// Weight and bias of a product: inputs, and the names of their tensors. Of other nodes none.
+/// Inputs that are weight and bias of a product, with the names of their tensors. Empty for other nodes.
 std::vector<std::pair<size_t, std::string>> layer_tensors(const Node& node, const std::string& layer) {
   std::vector<std::pair<size_t, std::string>> tensors;
   if (node.op->quantize != QuantizeRule::kProduct) return tensors;
@@ -39,7 +39,7 @@ std::vector<std::pair<size_t, std::string>> layer_tensors(const Node& node, cons
   return tensors;
 }
 
-/// Is the tensor a parameter of the model itself, under that very name?
+/// Whether the tensor is a parameter of the model with exactly this name.
 bool is_parameter(const Graph& graph, ValueId id, const std::string& tensor) {
   return graph.value(id).role == ValueRole::kParameter && graph.value(id).name == tensor;
 }
@@ -99,15 +99,15 @@ class Converter {
 
   const LayerPlan* layer_of(size_t n) const { return domain_.layer(n).empty() ? nullptr : plan_.find(domain_.layer(n)); }
 
-  /// Of a recurrent node, the weights that are quantized: both or none.
+  /// The quantized weights of a recurrent node: both or none.
   std::vector<const LayerPlan*> recurrent_layers(size_t n) const {
     std::vector<const LayerPlan*> layers;
     for (const std::string& name : domain_.recurrent_layers(n)) {
       const LayerPlan* layer = plan_.find(name);
       if (layer != nullptr && layer->float_reason.empty()) layers.push_back(layer);
     }
-    GALLEY_CHECK_INPUT(layers.empty() || layers.size() == 2, "the plan of quantization has one of the two weights of ",
-                       old_.nodes()[n].op->name, " at ", old_.nodes()[n].path, " in integers");
+    GALLEY_CHECK_INPUT(layers.empty() || layers.size() == 2, "the quantization plan has only one of the two weights of ",
+                       old_.nodes()[n].op->name, " at ", old_.nodes()[n].path, " in integers; quantize both or none");
     return layers;
   }
 
@@ -118,20 +118,20 @@ class Converter {
         here.insert(name);
         const LayerPlan* layer = plan_.find(name);
         if (layer == nullptr && domain_.rule(n) == QuantizeRule::kScale) continue;
-        GALLEY_CHECK_INPUT(layer != nullptr, "the plan of quantization has no layer '", name,
-                           "', which this model has: it is of another model");
+        GALLEY_CHECK_INPUT(layer != nullptr, "the quantization plan has no layer '", name,
+                           "', but this model has; the plan belongs to another model");
         const std::string type = layer_type(old_.nodes()[n]);
-        GALLEY_CHECK_INPUT(layer->type == type, "the plan of quantization calls layer '", name, "' ", layer->type, ", this model has ",
-                           type, " there");
+        GALLEY_CHECK_INPUT(layer->type == type, "in the quantization plan layer '", name, "' is ", layer->type,
+                           ", but in this model it is ", type, "; the plan belongs to another model");
       }
     }
     for (const LayerPlan& layer : plan_.layers) {
-      GALLEY_CHECK_INPUT(here.count(layer.name) > 0, "the plan of quantization has the layer '", layer.name,
-                         "', which this model has not: it is of another model");
+      GALLEY_CHECK_INPUT(here.count(layer.name) > 0, "the quantization plan has the layer '", layer.name,
+                         "', but this model does not; the plan belongs to another model");
     }
   }
 
-  /// Inputs of a node that the conversion keeps reading: not the weights that become tensors of the file.
+  /// Inputs of a node that the converted node still reads. Excludes weights that become tensors of the file.
   std::vector<ValueId> kept_inputs(size_t n) const {
     const Node& node = old_.nodes()[n];
     const LayerPlan* layer = layer_of(n);
@@ -148,7 +148,7 @@ class Converter {
     return kept;
   }
 
-  /// Fed inputs, and parameters that are still read; finds which constant nodes are.
+  /// Declares fed inputs and parameters that are still read. Finds the constant nodes among them.
   void declare_inputs() {
     std::vector<bool> read(old_.value_count());
     needed_.resize(old_.nodes().size());
@@ -173,8 +173,8 @@ class Converter {
   const QuantParams& map_of(ValueId old_id) const {
     const std::string& name = domain_.name(domain_.map_of(old_id));
     const auto found = plan_.values.find(name);
-    GALLEY_CHECK_INPUT(found != plan_.values.end(), "the plan of quantization has no scale for the value '", name,
-                       "': it is of another model, or of samples of another shape");
+    GALLEY_CHECK_INPUT(found != plan_.values.end(), "the quantization plan has no scale for the value '", name,
+                       "'; it belongs to another model or to another shape of samples");
     return found->second;
   }
 
@@ -182,12 +182,12 @@ class Converter {
     return reader == nullptr ? "an output of the graph" : cat(reader->op->name, reader->path.empty() ? "" : " at " + reader->path);
   }
 
-  /// The real value in the new graph; of integers, dequantized once.
+  /// The real value in the new graph. Integers are dequantized once.
   ValueId real(ValueId old_id, const Node* reader) {
     ValueId& id = real_[static_cast<size_t>(old_id)];
     if (id != kNoValue) return id;
     const ValueId q = integers_[static_cast<size_t>(old_id)];
-    GALLEY_ASSERT(q != kNoValue, "a value is read before it is made");
+    GALLEY_ASSERT(q != kNoValue, "a value is read before it is defined");
     id = dequantize(new_.at(q), map_of(old_id)).id();
     ++report_.dequantize_nodes;
     report_.inner_dequantize += outputs_.count(old_id) == 0;
@@ -195,7 +195,7 @@ class Converter {
     return id;
   }
 
-  /// The integers in the new graph; of real values, quantized once.
+  /// The integers in the new graph. Real values are quantized once.
   ValueId integers(ValueId old_id, const Node& reader) {
     ValueId& id = integers_[static_cast<size_t>(old_id)];
     if (id != kNoValue) return id;
@@ -221,7 +221,7 @@ class Converter {
 
   Value declare(const LayerPlan& layer, const std::string& name, TensorType type) {
     GALLEY_CHECK(new_.find_input(name) == kNoValue, "the tensor ", name,
-                 " is the model's own, which others read too: keep its readers in float");
+                 " is a parameter of the model that other nodes read too; keep its readers in float");
     report_.tensors.push_back({name, type, ValueRole::kParameter, layer.name, layer.type, true});
     return new_.add_input(name, std::move(type), ValueRole::kParameter);
   }
@@ -229,7 +229,7 @@ class Converter {
     report_.tensors.push_back({name, std::move(type), ValueRole::kParameter, layer.name, layer.type, false});
   }
 
-  /// Stored weights: `zero_points` are absent where the graph does not read them.
+  /// Stored weights. `zero_points` are absent if the graph does not read them.
   struct Weights {
     std::vector<IntegerWeight> weights;
     std::vector<Value> zero_points;
@@ -261,7 +261,7 @@ class Converter {
     return w;
   }
 
-  /// A layer that the plan leaves in float, with the model's own tensors or folded ones.
+  /// Adds a layer that the plan keeps in float, with the model's own or folded tensors.
   void add_float_layer(const Node& node, const LayerPlan& layer) {
     std::vector<ValueId> inputs = node.inputs;
     for (size_t i : inputs_of(node, PortKind::kActivation)) inputs[i] = real(node.inputs[i], &node);
@@ -273,11 +273,11 @@ class Converter {
     set_real(node, new_.add_node_like(node, std::move(inputs)));
   }
 
-  /// A layer that computes real values from stored integers: by the range of each batch, or in float.
+  /// Adds a layer that computes real values from stored integers: with dynamic quantization of each batch, or in float.
   void add_stored_layer(const Node& node, const std::vector<const LayerPlan*>& layers) {
     const bool dynamic = plan_.method == QuantMethod::kDynamic;
-    GALLEY_CHECK_INPUT(dynamic || plan_.method == QuantMethod::kWeightOnly, "the plan of quantization has the layer '", layers[0]->name,
-                       "' in integers, which ", method_name(plan_.method), " has none for");
+    GALLEY_CHECK_INPUT(dynamic || plan_.method == QuantMethod::kWeightOnly, "the quantization plan has the layer '", layers[0]->name,
+                       "' in integers, but ", method_name(plan_.method), " does not support this layer");
     IntegerBuilder::Operands operands;
     const bool product = node.op->quantize == QuantizeRule::kProduct;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -287,8 +287,8 @@ class Converter {
     }
     const Weights w = declare_weights(node, layers, !dynamic);
     if (!dynamic) return add_dequantized(node, layers, w, operands.inputs);
-    GALLEY_CHECK_INPUT(node.op->dynamic_form != nullptr, "the plan of quantization has the layer '", layers[0]->name,
-                       "' in integers, which dynamic has none for");
+    GALLEY_CHECK_INPUT(node.op->dynamic_form != nullptr, "the quantization plan has the layer '", layers[0]->name,
+                       "' in integers, but dynamic does not support this layer");
     operands.weights = w.weights;
     operands.bias = w.bias;
     IntegerBuilder builder(old_, node, std::move(operands));
@@ -296,7 +296,7 @@ class Converter {
     set_real(node, builder.results());
   }
 
-  /// The layer itself, its weights made real from their stored integers.
+  /// Adds the layer itself, with weights that are dequantized from their stored integers.
   void add_dequantized(const Node& node, const std::vector<const LayerPlan*>& layers, const Weights& w,
                        const std::vector<Value>& real_inputs) {
     std::vector<ValueId> inputs;
@@ -352,7 +352,7 @@ class Converter {
     }
   }
 
-  /// Parameters and buffers under the model's own names that the graph still reads.
+  /// Lists parameters and buffers that the graph still reads under the model's own names.
   void list_tensors() {
     std::map<std::string, const LayerPlan*> owners;
     for (const LayerPlan& layer : plan_.layers) owners[layer.name] = &layer;
@@ -373,8 +373,8 @@ class Converter {
   const IntegerDomain domain_;
   Graph new_;
   ConvertReport report_;
-  std::vector<ValueId> real_, integers_;  // by old value
-  std::vector<bool> needed_;              // constant nodes that are still read
+  std::vector<ValueId> real_, integers_;  // by value of the old graph
+  std::vector<bool> needed_;              // constant nodes whose outputs are still read
   std::set<ValueId> outputs_;
 };
 

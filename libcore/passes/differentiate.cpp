@@ -10,9 +10,9 @@ namespace galley {
 
 std::map<ValueId, ValueId> differentiate(Graph& graph, ValueId objective, std::span<const ValueId> wanted) {
   GALLEY_CHECK(graph.type(objective).elements() == 1 && is_floating(graph.type(objective).dtype),
-               "only a floating scalar can be differentiated, got ", graph.type(objective));
+               "only a floating-point scalar can be differentiated, not ", graph.type(objective));
   const size_t forward_nodes = graph.nodes().size();
-  std::vector<bool> leads(graph.value_count());  // on a path from a wanted value
+  std::vector<bool> leads(graph.value_count());  // on a path from one of the values to differentiate
   for (ValueId id : wanted) leads[static_cast<size_t>(id)] = true;
   for (size_t n = 0; n < forward_nodes; ++n) {
     const Node& node = graph.nodes()[n];
@@ -28,7 +28,7 @@ std::map<ValueId, ValueId> differentiate(Graph& graph, ValueId objective, std::s
   std::map<ValueId, Value> gradients;
   gradients[objective] = full(graph, graph.type(objective), 1.0);
   for (size_t n = forward_nodes; n-- > 0;) {
-    const Node node = graph.nodes()[n];  // a copy: the list grows below
+    const Node node = graph.nodes()[n];  // a copy, because the list of nodes grows below
     if (node.phase == Phase::kUpdate) continue;
     std::vector<Value> output_gradients;
     bool any = false;

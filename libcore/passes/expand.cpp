@@ -33,13 +33,13 @@ class Expander {
     return found == replaced_.end() ? id : found->second;
   }
 
-  /// Appends the node, or what stands for it.
+  /// Appends the node, or the nodes that replace it.
   void place(Node node) {
     for (ValueId& id : node.inputs) id = id == kNoValue ? id : current(id);
     if (!node.op->composite() || keep_(node) || !define(node)) graph_.nodes().push_back(std::move(node));
   }
 
-  /// False where this form of the operator is a primitive.
+  /// Emits the definition. Returns false if this form of the operator is a primitive.
   bool define(const Node& node) {
     for (ValueId id : node.inputs) check_format(node, id);
     graph_.set_path(node.path);
@@ -57,10 +57,10 @@ class Expander {
     std::vector<ValueId> results;
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const Value result = expansion.result()[o];
-      GALLEY_ASSERT(result, "the definition of ", node.op->name, " leaves output ", o, " out");
+      GALLEY_ASSERT(result, "the definition of ", node.op->name, " leaves output ", o, " unset");
       results.push_back(finished(result, graph_.type(node.outputs[o])).id());
     }
-    // What was emitted may be composite itself.
+    // The emitted nodes may be composites too.
     std::deque<Node> emitted(std::make_move_iterator(graph_.nodes().begin() + static_cast<std::ptrdiff_t>(before)),
                              std::make_move_iterator(graph_.nodes().end()));
     graph_.nodes().resize(before);
@@ -76,10 +76,10 @@ class Expander {
   void check_format(const Node& node, ValueId id) const {
     if (id == kNoValue) return;
     GALLEY_ASSERT(graph_.type(id).format.is_contiguous(), node.op->name, " at ", node.path,
-                  " has memory formats: expand runs before assign_layout");
+                  " has memory formats; expand must run before assign_layout");
   }
 
-  /// The value in the type of the one that it stands for, names included.
+  /// Converts a value to the type of the one that it replaces, dimension names included.
   static Value finished(Value value, const TensorType& type) {
     value = cast(value, type.dtype);
     if (value.type().names == type.names) return value;
@@ -93,12 +93,12 @@ class Expander {
   Graph& graph_;
   const std::function<bool(const Node&)>& keep_;
   std::optional<DType> compute_;
-  std::map<ValueId, ValueId> replaced_;  // a value of a node that is gone, and the one in its place
-  int depth_ = 0;                        // of a node among those that definitions emitted; 0: a node of the graph
+  std::map<ValueId, ValueId> replaced_;  // values of replaced nodes, and their replacements
+  int depth_ = 0;                        // nesting depth of a node in definitions; 0: a node of the graph
   PassReport report_;
 };
 
-/// The composites that the target refuses in the formats that layout gives them, by their first output, with the reason.
+/// The composites that the target does not support in the formats that layout chooses, by their first output, with the reason.
 std::map<ValueId, std::string> refused(const Graph& graph, const Target& target, const LayoutOptions& layout) {
   const auto reason = [&](const Graph& of, const Node& node, Stage stage) {
     return node.op->composite() && !is_view(of, node) ? target.refusal(of, node, stage) : std::string();
@@ -108,7 +108,7 @@ std::map<ValueId, std::string> refused(const Graph& graph, const Target& target,
     return {};
   Graph laid = graph;
   assign_layout(laid, layout);
-  // Layout adds primitives only (reorders) and keeps the order of nodes.
+  // Layout adds only primitives (reorders) and keeps the order of nodes.
   std::map<ValueId, std::string> found;
   auto node = graph.nodes().begin();
   for (const Node& there : laid.nodes()) {
@@ -130,7 +130,7 @@ PassReport expand(Graph& graph, const std::function<bool(const Node&)>& keep, st
 
 PassReport expand_unsupported(Graph& graph, const Target& target, const LayoutOptions& layout) {
   PassReport report;
-  std::set<ValueId> tried;  // a form that is a primitive stays, and would be tried again
+  std::set<ValueId> tried;  // avoids trying a form again that is a primitive
   for (;;) {
     std::set<ValueId> next;
     for (auto& [id, reason] : refused(graph, target, layout)) {

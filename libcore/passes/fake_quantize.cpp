@@ -18,7 +18,7 @@
 namespace galley {
 namespace {
 
-/// A smaller factor of a batch norm counts as this one where weights are divided by it.
+/// Lower limit of a batch norm's factor when weights are divided by it.
 constexpr double kSmallestGain = 1e-12;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -42,7 +42,7 @@ RangeParams params_of(const Scheme& scheme, const MovingRange& range) {
   return qparams_from_range(range.min, range.max, attrs);
 }
 
-/// Of the weight's values as they are, f32 [O] or [].
+/// Range parameters of the current values of the weight, f32 [O] or [].
 RangeParams present_params(Value weight, const RoundedWeight& rounded) {
   Graph& graph = weight.graph();
   const TensorType ranges = real_array(rounded.scales);
@@ -54,12 +54,12 @@ RangeParams present_params(Value weight, const RoundedWeight& rounded) {
                    observe_range(weight, full(graph, ranges, kInfinity), full(graph, ranges, -kInfinity), enabled, observe));
 }
 
-/// LSQ's factor of a scale's gradient (section 2.2): of how many values, of all channels, and how many integers there are above 0.
+/// LSQ's factor of a scale's gradient (section 2.2), from the number of values of all channels and the number of integers above 0.
 double gradient_factor(int64_t values, int64_t qmax) {
   return 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, values)) * static_cast<double>(qmax));
 }
 
-/// What conversion would do with a folded and fused graph.
+/// The result of conversion for a folded and fused graph.
 struct Analysis {
   Analysis(const Graph& live, const QuantizeConfig& config) {
     const std::map<std::string, std::string> in_float = layers_in_float(live, config);
@@ -76,7 +76,7 @@ struct Analysis {
       weights.push_back(nullptr);
       if (domain.integer(n) && domain.rule(n) == QuantizeRule::kProduct) {
         const WeightScheme& scheme = config.of(domain.name(node.outputs[0])).weights;
-        GALLEY_ASSERT(scheme.symmetric, "layers_in_float leaves affine weights in float");
+        GALLEY_ASSERT(scheme.symmetric, "layers_in_float must keep affine weights in float");
         weights.back() = &rounded.emplace_back(
             RoundedWeight{domain.layer(n) + ".weight",
                           scheme.per_channel ? Shape{live.type(node.inputs[weight_input(node)]).shape[0]} : Shape(), scheme});
@@ -91,7 +91,7 @@ struct Analysis {
   std::vector<RoundingSite> sites;
   std::vector<bool> integer;  // by node
   std::deque<RoundedWeight> rounded;
-  std::vector<const RoundedWeight*> weights;  // by node: of layers on integers
+  std::vector<const RoundedWeight*> weights;  // by node: of layers that compute on integers
   RoundedModel model() const {
     RoundedModel found{.weights = {rounded.begin(), rounded.end()}};
     for (const RoundingSite& site : sites) found.values.push_back(site.observed);
@@ -99,15 +99,15 @@ struct Analysis {
   }
 };
 
-/// Rebuilds the graph with rounding in it.
+/// Rebuilds the graph with rounding nodes.
 class Rounder {
  public:
   Rounder(Graph& graph, const FakeQuantizeForm& form) : graph_(graph), form_(form) {}
 
-  std::map<ValueId, RoundingSite> sites;            // by value of this graph
-  std::set<ValueId> integer_results;                // of nodes that read rounded values
-  std::map<ValueId, const RoundedWeight*> weights;  // by result of a product
-  /// What the product's result is multiplied by until conversion folds it in, [O]; absent: nothing.
+  std::map<ValueId, RoundingSite> sites;            // by value of the training graph
+  std::set<ValueId> integer_results;                // outputs of nodes that read rounded values
+  std::map<ValueId, const RoundedWeight*> weights;  // by output of a product
+  /// The factor of the product's output until conversion folds it in, [O]; absent: none.
   std::map<ValueId, Value> gains;
 
   void run() {
@@ -212,8 +212,8 @@ class Rounder {
 
 // ---- training
 
-/// Training's value for each value of the evaluated graph: made by the same module's same operator. Operators of training alone (dropout)
-/// and of evaluation alone stand between without a counterpart.
+/// Maps each value of the evaluation graph to the value of the training graph that the same operator of the same module computes. Operators
+/// of only one graph, e.g. dropout, have no counterpart.
 class Counterparts {
  public:
   Counterparts(const Graph& evaluation, const Graph& training) : evaluation_(evaluation), ids_(evaluation.value_count(), kNoValue) {
@@ -234,13 +234,13 @@ class Counterparts {
   ValueId find(ValueId evaluated) const { return ids_[static_cast<size_t>(evaluated)]; }
   ValueId at(ValueId evaluated, const std::string& name) const {
     const ValueId id = find(evaluated);
-    GALLEY_CHECK(id != kNoValue, "the model in training has no value ", name, " (", evaluation_.type(evaluated),
-                 ") as in evaluation: quantize.overrides may keep its layer in float");
+    GALLEY_CHECK(id != kNoValue, "the training graph has no value ", name, " (", evaluation_.type(evaluated),
+                 ") of the evaluation graph; keep its layer in float with quantize.overrides");
     return id;
   }
 
  private:
-  using Key = std::pair<std::string, int>;  // path and operator; which of several
+  using Key = std::pair<std::string, int>;  // path and operator; index among several
   template <class Body>
   static void walk(const Graph& graph, Body body) {
     std::map<std::string, int> seen;
@@ -255,7 +255,7 @@ class Counterparts {
   std::vector<ValueId> ids_;
 };
 
-/// Which nodes of the graph before folding and fusion became a node after it: those between its result and its inputs.
+/// The nodes of the graph before folding and fusion that were merged into a node: those between its output and its inputs.
 std::vector<const Node*> origins(const Graph& evaluation, const std::vector<int>& producers, const Node& fused) {
   const std::set<ValueId> ends(fused.inputs.begin(), fused.inputs.end());
   std::vector<const Node*> nodes;
@@ -275,8 +275,7 @@ std::vector<const Node*> origins(const Graph& evaluation, const std::vector<int>
   return nodes;
 }
 
-/// gamma / sqrt(running variance + eps) of the batch norms that read a product's result, by that result. The nodes stand in front of all
-/// others.
+/// gamma / sqrt(running variance + eps) of the batch norms that read a product's output, by that output. The new nodes precede all others.
 std::map<ValueId, Value> running_gains(Graph& graph, const std::set<ValueId>& products) {
   const BatchNorms norms(graph);
   const std::deque<Node> old = graph.nodes();
@@ -285,7 +284,7 @@ std::map<ValueId, Value> running_gains(Graph& graph, const std::set<ValueId>& pr
   for (const Node& node : old) {
     const std::optional<BatchNormPattern> norm = norms.match(node);
     if (!norm || products.count(norm->x) == 0) continue;
-    GALLEY_ASSERT(norm->var != kNoValue, "a batch norm of the captured model keeps running statistics");
+    GALLEY_ASSERT(norm->var != kNoValue, "batch norms of the captured model must have running statistics");
     graph.set_path(node.path);
     const Value rstd = rsqrt(affine(graph.at(norm->var), 1, norm->eps));
     gains[norm->x] = norm->gamma == kNoValue ? rstd : mul(graph.at(norm->gamma), rstd);
@@ -330,7 +329,7 @@ TrainingRounding::TrainingRounding(const Graph& training, const Graph& evaluatio
       const ValueId result = counterparts.find(origin->outputs[0]);
       if (result == kNoValue) continue;
       integer_results_.insert(result);
-      // A product whose batch norm is folded gives the batch norm's result.
+      // A product whose batch norm is folded computes the output of the batch norm.
       if (analysis.weights[n] != nullptr && (is_product(*origin) || norms.match(*origin))) weights_.emplace(result, *analysis.weights[n]);
       if (folds && is_product(*origin)) scaled_.insert(result);
     }

@@ -8,17 +8,18 @@
 namespace galley {
 namespace {
 
-/// Why the product after a batch norm cannot absorb it, or "".
+/// The reason why a batch norm cannot be folded into the preceding product, or "".
 std::string reason_against(const Graph& graph, const Node& norm, const Node* product, size_t readers) {
   const FusionPattern* target = product == nullptr ? nullptr : find_pattern(inference_patterns(), *product);
-  if (target == nullptr || !target->batch_norm) return "its input is not made by conv2d or linear";
+  if (target == nullptr || !target->batch_norm) return "its input is not an output of conv2d or linear";
   if (target->channel_axis != 1 && graph.type(norm.inputs[0]).shape.rank() != 2)
-    return cat("features of ", product->op->name, " are not dimension 1");
+    return cat("features of ", product->op->name, " are not in dimension 1");
   if (readers != 1) return cat("its input has ", readers, " readers");
   for (const auto& [name, id] : graph.outputs()) {
     if (id == norm.inputs[0]) return "its input is the output " + name;
   }
-  if (target->activation(*product) != Activation::kNone || product->input(3) != kNoValue) return "an activation or residual stands between";
+  if (target->activation(*product) != Activation::kNone || product->input(3) != kNoValue)
+    return "there is an activation or residual in between";
   return "";
 }
 
@@ -46,7 +47,7 @@ PassReport fold_batch_norm(Graph& graph) {
   const std::vector<std::vector<int>> users = graph.users();
   const std::deque<Node> old = graph.nodes();
   graph.set_nodes({});
-  // The product waits for its batch norm: both become one node where the batch norm stood.
+  // The merged node takes the position of the batch norm.
   std::vector<bool> taken(old.size());
   std::vector<bool> folds(old.size());
   for (size_t n = 0; n < old.size(); ++n) {

@@ -7,7 +7,7 @@ namespace {
 
 bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
 
-/// channels_last where that is another order of bytes than contiguous: not of single pixels or single channels.
+/// Whether the type is channels_last with a byte order that differs from contiguous. It does not for single pixels or single channels.
 bool is_channels_last_image(const TensorType& type) {
   return is_image(type) && type.format.is_channels_last() && !same_bytes(type.shape, type.format, MemoryFormat());
 }
@@ -42,7 +42,7 @@ class Finder {
   }
 
  private:
-  /// Does a node that `next` leads to from here, within the phase, make an image in channels_last?
+  /// Whether a node that is reachable through `next` within the phase has a channels_last image as output.
   template <class Next>
   bool reaches_images(int from, const Next& next) const {
     const Phase phase = graph_.nodes()[static_cast<size_t>(from)].phase;

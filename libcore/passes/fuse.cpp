@@ -28,7 +28,7 @@ class PatternFuser {
  private:
   const FusionPattern* pattern_of(const Node& node) const { return find_pattern(patterns_, node); }
 
-  /// The node that makes the value as its first output, and its pattern; nullptr where there is none.
+  /// The node whose first output is the value, and its pattern; null if there is none.
   const FusionPattern* producer_of(ValueId id, size_t& at) {
     const int n = fuser_.producer(id);
     if (n < 0) return nullptr;
@@ -36,7 +36,7 @@ class PatternFuser {
     return fuser_.node(at).outputs[0] == id ? pattern_of(fuser_.node(at)) : nullptr;
   }
 
-  /// The sum becomes part of the node that makes one of its sides; of the later one where both could.
+  /// Merges an addition into the node that computes one of its sides; the later one if both are possible.
   void take_residual(size_t n) {
     const Node sum = fuser_.node(n);
     std::string reason;
@@ -52,7 +52,7 @@ class PatternFuser {
       if (sum.inputs[0] == sum.inputs[1]) against = "both sides of the add are the same value";
       const bool taken =
           pattern->activation(producer) != Activation::kNone || producer.input(static_cast<size_t>(pattern->residual)) != kNoValue;
-      if (against.empty() && taken) against = "an activation or residual is there already";
+      if (against.empty() && taken) against = "it already has an activation or residual";
       if (!against.empty()) {
         reason = cat(pattern->op, " + add: ", against);
       } else if (best == nullptr || at > inner) {
@@ -80,9 +80,9 @@ class PatternFuser {
     const Node& made = fuser_.node(inner);
     const bool residual = pattern->residual >= 0 && made.input(static_cast<size_t>(pattern->residual)) != kNoValue;
     std::string against = fuser_.reason_against(node.inputs[0]);
-    if (against.empty() && pattern->activation(made) != Activation::kNone) against = "an activation is there already";
+    if (against.empty() && pattern->activation(made) != Activation::kNone) against = "it already has an activation";
     if (against.empty() && residual && pattern->residual_with_relu_only && activation != Activation::kRelu)
-      against = "with a residual, only relu is taken";
+      against = "with a residual, only relu can be merged";
     const std::string what = cat(pattern->op, " + ", node.op->name);
     if (against.empty()) {
       fuser_.merge(n, inner, pattern->with_activation(made, activation), what);

@@ -10,14 +10,14 @@
 namespace galley {
 namespace {
 
-/// A chain under construction. An operand is an input (by position) or, from kResult on, the result of a step.
+/// A chain under construction. An operand is the index of an input or, from kResult on, of a step.
 struct Draft {
   static constexpr int64_t kResult = 1 << 20;
   std::vector<ChainStep> steps;
   std::vector<ValueId> inputs;
   std::string path;  // the nearest module that contains the modules of all steps
 
-  /// The place of an input, which is added where it is new.
+  /// The index of an input, which is added if it is new.
   int64_t input(ValueId id) {
     const auto known = std::find(inputs.begin(), inputs.end(), id);
     const int64_t place = known - inputs.begin();
@@ -26,9 +26,9 @@ struct Draft {
   }
 };
 
-/// The nearest module that contains both: "layer1.0" of "layer1.0.bn1" and "layer1.0.relu"; "" is the model.
+/// The innermost module that contains both: "layer1.0" for "layer1.0.bn1" and "layer1.0.relu"; "" is the model.
 std::string common_module(const std::string& a, const std::string& b) {
-  size_t common = 0;  // the length of the dotted names that both begin with
+  size_t common = 0;  // length of the common leading components
   for (size_t i = 0; i <= std::min(a.size(), b.size()); ++i) {
     const bool a_ends = i == a.size() || a[i] == '.', b_ends = i == b.size() || b[i] == '.';
     if (a_ends && b_ends) common = i;
@@ -37,7 +37,7 @@ std::string common_module(const std::string& a, const std::string& b) {
   return a.substr(0, common);
 }
 
-/// A node that may be a step, as a chain of that step; nullopt: it may not.
+/// A chain that consists of this node; nullopt if it cannot be a step.
 std::optional<Draft> draft_of(const Graph& graph, const Node& node) {
   if (!is_chain_step(*node.op)) return std::nullopt;
   const TensorType& y = graph.type(node.outputs[0]);
@@ -52,12 +52,12 @@ std::optional<Draft> draft_of(const Graph& graph, const Node& node) {
   return draft;
 }
 
-/// `outer`, whose input `value` is the result of `inner`.
+/// Appends `outer`, whose input `value` is the output of `inner`, to `inner`.
 Draft joined(const Draft& inner, const Draft& outer, ValueId value) {
   Draft made = inner;
   made.path = common_module(inner.path, outer.path);
   const auto before = static_cast<int64_t>(inner.steps.size());
-  std::vector<int64_t> input_of;  // of each input of outer
+  std::vector<int64_t> input_of;  // by input of `outer`
   for (ValueId id : outer.inputs) input_of.push_back(id == value ? Draft::kResult + before - 1 : made.input(id));
   for (ChainStep step : outer.steps) {
     for (int64_t& operand : step.operands) operand = operand >= Draft::kResult ? operand + before : input_of[static_cast<size_t>(operand)];
@@ -110,7 +110,7 @@ class ChainFuser {
  private:
   static constexpr size_t kNone = ~size_t{0};
 
-  /// Takes one more node into the chain that ends in node n; false where there is none.
+  /// Adds one more node to the chain that ends in node n. Returns false if there is none.
   bool grow(size_t n) {
     for (ValueId id : drafts_[n]->inputs) {
       const int made = producers_[static_cast<size_t>(id)];
@@ -162,7 +162,7 @@ class ChainFuser {
     }
   }
 
-  /// May the chain that ends in node n compute what node `made` does?
+  /// Whether the chain that ends in node n may compute the value of node `made`.
   bool takes(size_t n, size_t made, ValueId value) const {
     if (!drafts_[made] || taken_by_[made] != kNone || nodes_[made].phase != nodes_[n].phase || outputs_.contains(value)) return false;
     if (constant_[static_cast<size_t>(value)]) return false;  // computed once, before the first run
@@ -173,7 +173,7 @@ class ChainFuser {
     return reads_the_same_later(n, made) && !keeps_more(n, made);
   }
 
-  /// Does no node between both overwrite what `made` reads?
+  /// Whether no node in between overwrites inputs of `made`.
   bool reads_the_same_later(size_t n, size_t made) const {
     for (ValueId id : drafts_[made]->inputs) {
       const auto writers = overwritten_.find(root_[static_cast<size_t>(id)]);
@@ -183,7 +183,8 @@ class ChainFuser {
     return true;
   }
 
-  /// Would inputs of `made` that end there live on, and take more memory than its result? With no node between both it does not matter.
+  /// Whether fusion would extend the lifetime of inputs of `made` that take more memory than its output. This cannot happen if no node is
+  /// in between.
   bool keeps_more(size_t n, size_t made) const {
     bool adjacent = true;
     for (size_t m = made + 1; m < n && adjacent; ++m) adjacent = chain_of(m) == n || is_view(graph_, nodes_[m]);
@@ -197,7 +198,7 @@ class ChainFuser {
     return kept > graph_.type(nodes_[made].outputs[0]).bytes();
   }
 
-  /// The last node of the chain that a node is part of; the node itself where it is in none.
+  /// The last node of the chain that contains a node; the node itself if it is not in a chain.
   size_t chain_of(size_t node) const {
     while (taken_by_[node] != kNone) node = taken_by_[node];
     return node;
@@ -211,9 +212,9 @@ class ChainFuser {
   std::set<ValueId> outputs_;
   std::vector<int> producers_;
   std::vector<std::set<size_t>> readers_;
-  std::vector<bool> constant_;                          // made of parameters and buffers alone
+  std::vector<bool> constant_;                          // depends only on parameters and buffers
   std::vector<ValueId> root_;                           // the array that a value is a view of
-  std::map<ValueId, std::vector<size_t>> overwritten_;  // where arrays are updated in place
+  std::map<ValueId, std::vector<size_t>> overwritten_;  // nodes that update an array in place
   PassReport report_;
 };
 

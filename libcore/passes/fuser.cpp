@@ -8,9 +8,9 @@ Fuser::Fuser(Graph& graph)
 }
 
 std::string Fuser::reason_against(ValueId id) const {
-  if (is_output(id)) return "the value between is an output of the graph";
+  if (is_output(id)) return "the value in between is an output of the graph";
   const size_t readers = users(id).size();
-  return readers == 1 ? "" : cat("the value between has ", readers, " readers");
+  return readers == 1 ? "" : cat("the value in between has ", readers, " readers");
 }
 
 ValueId Fuser::new_value(TensorType type) {
@@ -79,7 +79,7 @@ void Fuser::finish() {
       }
     }
   }
-  GALLEY_ASSERT(waiting.empty(), "fusion left a cycle");
+  GALLEY_ASSERT(waiting.empty(), "fusion created a cycle");
   graph_.set_nodes(std::move(kept));
 }
 

@@ -24,7 +24,7 @@ void gate_updates(Graph& graph, ValueId value, const std::string& state) {
       node.inputs.resize(static_cast<size_t>(node.op->gate) + 1, kNoValue);
       node.inputs.back() = gate;
     } else {
-      GALLEY_ASSERT(node.op->updates.empty(), node.op->name, " at ", node.path, " updates state and has no gate");
+      GALLEY_ASSERT(node.op->updates.empty(), node.op->name, " at ", node.path, " updates state but has no gate");
     }
     graph.nodes().push_back(std::move(node));
   }

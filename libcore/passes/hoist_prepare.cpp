@@ -5,7 +5,7 @@
 namespace galley {
 namespace {
 
-/// Constants larger than this are made again in each run rather than kept.
+/// Larger constants are computed in each run instead of being stored.
 constexpr int64_t kLargestKeptConstant = 1 << 20;
 
 }  // namespace

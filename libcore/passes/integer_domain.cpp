@@ -32,7 +32,7 @@ void IntegerDomain::classify(const Graph& graph) {
   std::set<std::string> taken;
   const auto real = [&](ValueId id) { return id != kNoValue && fed[static_cast<size_t>(id)] && graph.type(id).dtype == DType::kF32; };
   const auto constant = [&](ValueId id) { return id == kNoValue || !fed[static_cast<size_t>(id)]; };
-  // Activations are fed and real, everything else is constant.
+  // Whether activations are real and not constant, and all other operands are constant.
   const auto operands_fit = [&](const Node& node) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == kNoValue) continue;
@@ -52,9 +52,9 @@ void IntegerDomain::classify(const Graph& graph) {
     const QuantizeRule rule = node.op->quantize;
     if (rule == QuantizeRule::kFloat || node.outputs.empty() || !real(node.outputs[0]) || !real(node.inputs[0])) continue;
     if (node.op->quantizable != nullptr && !node.op->quantizable(context_of(graph, node))) continue;
-    // A recurrent layer's products alone are on integers: its states may be anything.
+    // Only the products of a recurrent layer are computed on integers, so its states may be any values.
     if (rule != QuantizeRule::kRecurrent && !operands_fit(node)) continue;
-    // Places of maxima are for backward passes and unpooling, which have no integer form.
+    // Indices of maxima are needed by backward passes and unpooling, which have no integer form.
     if (rule == QuantizeRule::kPassThrough && !std::all_of(node.outputs.begin() + 1, node.outputs.end(), unused)) continue;
     if (name_layers(graph, n, names, taken)) rules_[n] = rule;
   }
@@ -72,7 +72,7 @@ bool IntegerDomain::name_layers(const Graph& graph, size_t n, const std::vector<
       layers_[n] = taken.insert(node.path).second ? node.path : names[n];
       return true;
     case QuantizeRule::kRecurrent: {
-      // A weight that is computed, or read twice, has no name of its own to be stored under.
+      // A weight that is computed, or has several readers, cannot be stored under its own name.
       std::vector<std::string> weights;
       for (const size_t i : inputs_of(node, PortKind::kWeight)) {
         const ValueInfo& info = graph.value(node.inputs[i]);
@@ -104,13 +104,13 @@ void IntegerDomain::decide(const Graph& graph, const std::function<bool(const st
   for (size_t n = 0; n < nodes.size(); ++n) {
     may[n] = rules_[n] != QuantizeRule::kFloat && rules_[n] != QuantizeRule::kRecurrent && (layers_[n].empty() || !in_float(layers_[n]));
   }
-  // Who would read a value as integers, if its readers got what they want.
+  // Values that readers would read as integers if all their inputs were available.
   std::vector<bool> asked(graph.value_count());
   for (size_t n = nodes.size(); n-- > 0;) {
     if (!may[n] || (rules_[n] != QuantizeRule::kProduct && !asked[at(nodes[n].outputs[0])])) continue;
     for (size_t i : integer_inputs(nodes[n])) asked[at(nodes[n].inputs[i])] = true;
   }
-  // A fed value is quantized at once where it is asked for; others are integers where a node makes them so.
+  // A fed value is quantized if a reader needs integers. Other values are integers if the node that computes them can output integers.
   std::vector<bool> available(graph.value_count());
   for (ValueId id : graph.inputs()) available[at(id)] = asked[at(id)];
   for (size_t n = 0; n < nodes.size(); ++n) {

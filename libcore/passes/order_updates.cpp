@@ -5,7 +5,7 @@
 namespace galley {
 namespace {
 
-/// For every value, the value whose memory it shares as a view.
+/// For each value, the value whose memory it uses (itself, or the value that it is a view of).
 std::vector<ValueId> memory_of(const Graph& graph) {
   std::vector<ValueId> base(graph.value_count());
   for (size_t v = 0; v < base.size(); ++v) base[v] = static_cast<ValueId>(v);
@@ -24,10 +24,10 @@ int order_updates(Graph& graph) {
   for (size_t n = 0; n < nodes.size(); ++n) {
     if (nodes[n].phase == Phase::kForward) last_forward = static_cast<int>(n);
   }
-  // slot[n]: the node follows the slot-th node of the other phases. Updates keep their order within a slot, which respects their
-  // dependencies on each other because a later one's slot is never smaller.
+  // slot[n]: the node follows the slot-th node of the other phases. Updates keep their order within a slot. This respects dependencies
+  // between updates, because the slot of a later update is never smaller.
   std::vector<int> made_at(graph.value_count(), -1);
-  std::vector<int> last_read(graph.value_count(), -1);  // by memory, by nodes that are not moved
+  std::vector<int> last_read(graph.value_count(), -1);  // by memory; only reads by nodes that are not moved
   for (size_t n = 0; n < nodes.size(); ++n) {
     if (nodes[n].phase == Phase::kUpdate) continue;
     for (ValueId id : nodes[n].inputs) {
@@ -50,7 +50,7 @@ int order_updates(Graph& graph) {
         slot = std::max(slot, last_read[static_cast<size_t>(memory)]);
       }
       updates.emplace_back(slot, n);
-      // A later update that reads the same memory stays after this one.
+      // A later update of memory that this node reads must stay after it.
       for (ValueId id : node.inputs) {
         if (id != kNoValue) {
           int& read = last_read[static_cast<size_t>(base[static_cast<size_t>(id)])];

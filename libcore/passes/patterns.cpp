@@ -34,7 +34,7 @@ FusionPattern batch_norm_pattern() {
   FusionPattern pattern = pattern_of<BatchNormAttrs>("batch_norm");
   pattern.residual = 3;
   pattern.takes = batch_norm_takes;
-  pattern.residual_with_relu_only = true;  // its backward pass reads the mask of relu from the output, and of no other activation
+  pattern.residual_with_relu_only = true;  // the backward pass gets relu's mask from the output; other activations do not allow this
   return pattern;
 }
 
@@ -100,7 +100,7 @@ std::optional<BatchNormPattern> BatchNorms::match(const Node& node) const {
 Node BatchNorms::frozen(const Node& node) const {
   const std::optional<BatchNormPattern> norm = match(node);
   GALLEY_ASSERT(norm && norm->mean != kNoValue && norm->activation == Activation::kNone && node.input(3) == kNoValue,
-                "a batch norm of the captured model");
+                "not a batch norm of a captured model");
   auto attrs = std::make_shared<BatchNormInferenceAttrs>();
   attrs->eps = norm->eps;
   Node made = node;

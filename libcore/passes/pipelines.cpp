@@ -46,7 +46,7 @@ PassReport training_passes(Graph& graph, const Target& target, const TrainingPas
   passes.run("updates", [&](Graph& g) { how.updates(g, gradients); });
   if (how.recompute) {
     passes.run("recompute", [&](Graph& g) {
-      // Observed ranges are kept: they are a few numbers, and finding one again reads a whole array.
+      // Observed ranges are kept: they are small, and recomputing one reads a whole array.
       return recompute(g, [choice = how.recompute(g)](const Node& node) { return !node.op->stops_gradient && choice(node); });
     });
   }
@@ -76,7 +76,8 @@ CompileReport compile_passes(Graph& graph, const Target& target, LayoutOptions l
   layout.target = &target;
   passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
   report.rewrites = passes.run("target before layout", [&](Graph& g) { return rewrite(g, target, Stage::kBeforeLayout); });
-  // After the rewrites, which may make operators that the back end runs; before updates are ordered, as those become several nodes.
+  // Runs after the rewrites, which may create operators that the back end supports, and before updates are ordered, because they may expand
+  // to several nodes.
   report.expansion = passes.run("expand", [&](Graph& g) { return expand_unsupported(g, target, layout); });
   if (!report.expansion.done.empty()) passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
   passes.run("order_updates", order_updates);

@@ -6,8 +6,8 @@
 namespace galley {
 namespace {
 
-/// Whether element i of one array lies where element i of the other does, for results that are written while an operand is read. An operand
-/// of [C,H,W] for a result of [1,C,H,W] in channels_last has as many bytes, and another order.
+/// Whether element i has the same offset in both arrays, so that a result may be written while the operand is read. An operand [C,H,W] and
+/// a result [1,C,H,W] in channels_last have the same number of bytes but another order.
 bool same_order(const TensorType& a, const TensorType& b) {
   if (a.bytes() != b.bytes()) return false;
   if (a.shape == b.shape) return same_bytes(a.shape, a.format, b.format);
@@ -17,9 +17,9 @@ bool same_order(const TensorType& a, const TensorType& b) {
 constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// Memory that several values share one after the other (views, in-place results), or a node's scratch.
+/// Memory that several values use one after the other (views, in-place results), or the scratch memory of a node.
 struct Block {
-  int first = 0, last = 0;  // node indices between which it is in use, both included
+  int first = 0, last = 0;  // first and last node that use it
   int64_t bytes = 0;
   int64_t offset = 0;
 };
@@ -92,7 +92,7 @@ class Planner {
     for (const InPlace& update : node.op->updates) {
       if (update.output != static_cast<int>(o) || node.input(static_cast<size_t>(update.input)) == kNoValue) continue;
       named_of_[v] = named_of_[static_cast<size_t>(node.inputs[static_cast<size_t>(update.input)])];
-      GALLEY_ASSERT(named_of_[v] != kNoValue, node.op->name, " updates a value that is no named input, at ", node.path);
+      GALLEY_ASSERT(named_of_[v] != kNoValue, node.op->name, " updates a value that is not a named input, at ", node.path);
       return;
     }
     if (o == 0 && is_view(graph_, node)) {
@@ -114,7 +114,7 @@ class Planner {
       if (block_of_[source] < 0 || !same_order(graph_.type(in), graph_.type(id)) ||
           std::count(node.inputs.begin(), node.inputs.end(), in) > 1)
         continue;
-      // The memory must die here: no view or earlier owner of it is read later.
+      // The memory must not be used later: no view and no earlier owner may be read after this node.
       Block& block = blocks_[static_cast<size_t>(block_of_[source])];
       if (block.last > index || (block.first < prepare_nodes_ && index >= prepare_nodes_) || graph_.type(in).format.is_blocked()) continue;
       if (taken_at_[static_cast<size_t>(block_of_[source])] == index) continue;  // by another output of this node
@@ -136,7 +136,7 @@ class Planner {
     shared.bytes = std::max(shared.bytes, graph_.type(static_cast<ValueId>(v)).bytes());
   }
 
-  /// Made once by `prepare` and read by every run.
+  /// Written once by `prepare` and read by every run.
   bool is_prepared(const Block& block) const { return block.first < prepare_nodes_ && block.last >= prepare_nodes_; }
 
   void assign_offsets(MemoryPlan& plan) {
@@ -151,7 +151,7 @@ class Planner {
         plan.prepared_bytes += aligned(block.bytes + guard_);
         continue;
       }
-      std::vector<std::pair<int64_t, int64_t>> taken;  // [begin, end) of placed blocks alive at the same time
+      std::vector<std::pair<int64_t, int64_t>> taken;  // [begin, end) of placed blocks with an overlapping lifetime
       for (size_t p : placed) {
         const Block& other = blocks_[p];
         if (other.first <= block.last && block.first <= other.last)
@@ -175,7 +175,7 @@ class Planner {
   int prepare_nodes_;
   std::vector<int> block_of_;
   std::vector<ValueId> named_of_;
-  std::vector<int64_t> result_of_;  // offset in the results, -1: not there
+  std::vector<int64_t> result_of_;  // offset in the results; -1: not a result
   std::vector<bool> is_result_;
   std::vector<int> last_use_;
   std::vector<Block> blocks_;
@@ -190,8 +190,8 @@ MemoryPlan plan_memory(const Graph& graph, const std::vector<int64_t>& scratch_b
 }
 
 std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::vector<int64_t>& scratch_bytes) {
-  // Simulates the run: every byte of the arena remembers which value wrote it last; a reader must find its own value (or the one
-  // it is a view of, or took over in place) everywhere.
+  // Simulates the run: for each part of the arena, records the value that wrote it last. When a value is read, its memory must hold that
+  // value (or the one that it views or overwrites in place).
   std::vector<int64_t> owner(static_cast<size_t>((plan.arena_bytes + kAlignment - 1) / kAlignment), -1);
   std::vector<int64_t> stamp(graph.value_count(), -1);
   int64_t next = 0;

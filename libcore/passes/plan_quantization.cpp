@@ -12,31 +12,32 @@ namespace galley {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-/// A concat's inputs take over its map where their own is at most so many times finer: two bits.
+/// A concat's inputs use the quantization parameters of its output if their own scale is at most this many times smaller (two bits).
 constexpr double kLargestShare = 4;
-/// |x - zero point| <= 255, |w| <= 128: more products than this may pass 31 bits (ops/quantized.h refuses them).
+/// |x - zero point| <= 255, |w| <= 128: the sum of more products may exceed 31 bits (ops/quantized.h rejects it).
 constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);
 
 bool computes_integers(QuantMethod method) { return method == QuantMethod::kStatic || method == QuantMethod::kQat; }
 
-/// Why no kernel takes the layer with that scheme, or "".
+/// The reason why no kernel supports the layer with that scheme, or "".
 std::string without_kernel(const Graph& graph, const Node& node, const LayerScheme& scheme, QuantMethod method) {
   const QuantizeRule rule = node.op->quantize;
-  if (rule == QuantizeRule::kRecurrent && computes_integers(method)) return "recurrent layers are for dynamic and weight_only";
+  if (rule == QuantizeRule::kRecurrent && computes_integers(method)) return "recurrent layers need the method dynamic or weight_only";
   if (rule == QuantizeRule::kScale) return computes_integers(method) ? "" : "a batch norm has no weights to store";
   if (method == QuantMethod::kWeightOnly) return "";
   const WeightScheme& w = scheme.weights;
-  if (method == QuantMethod::kDynamic && node.op->dynamic_form == nullptr) return cat("dynamic quantization has none for ", node.op->name);
-  if (w.dtype != QuantDType::kInt8) return cat(kQuantDTypeNames[static_cast<size_t>(w.dtype)], " weights are for weight_only");
-  if (w.group_size > 0) return "weights in groups are for weight_only";
-  if (!w.symmetric) return "affine weights are for weight_only";
+  if (method == QuantMethod::kDynamic && node.op->dynamic_form == nullptr)
+    return cat("dynamic quantization does not support ", node.op->name);
+  if (w.dtype != QuantDType::kInt8) return cat(kQuantDTypeNames[static_cast<size_t>(w.dtype)], " weights need the method weight_only");
+  if (w.group_size > 0) return "weights in groups need the method weight_only";
+  if (!w.symmetric) return "affine weights need the method weight_only";
   const Shape& weight = graph.type(node.inputs[inputs_of(node, PortKind::kWeight).front()]).shape;
   const int64_t products = weight[0] == 0 ? 0 : weight.elements() / weight[0];
-  if (products > kMostProducts) return cat("sums of ", products, " products may pass 32 bits");
+  if (products > kMostProducts) return cat("sums of ", products, " products may exceed 32 bits");
   return "";
 }
 
-/// Chooses maps value by value and lets concats share theirs.
+/// Chooses quantization parameters for each value, and shares those of concats with their inputs.
 class MapChooser {
  public:
   MapChooser(const Graph& graph, const IntegerDomain& domain, const QuantizeConfig& config, const Calibration& calibration)
@@ -54,14 +55,14 @@ class MapChooser {
       if (domain_.made_integer(y) && domain_.rule(n) == QuantizeRule::kPassThrough) continue;
       chosen.emplace_back(y, &config_.of(domain_.name(y)).activations);
     }
-    // Observers that search take milliseconds a value.
+    // Observers that search take milliseconds per value.
     std::vector<QuantParams> params(chosen.size());
     parallel_for(static_cast<int64_t>(chosen.size()), 1, [&](int64_t begin, int64_t end) {
       for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
         params[i] = choose_params(statistics(chosen[i].first), *chosen[i].second);
     });
     for (size_t i = 0; i < chosen.size(); ++i) maps_[chosen[i].first] = params[i];
-    // Trained ranges are those that the training rounded to: each value keeps its own.
+    // Trained ranges are kept, because the training rounded to them.
     std::set<ValueId> shared;
     for (size_t n = nodes.size(); config_.method != QuantMethod::kQat && n-- > 0;) {
       if (domain_.rule(n) == QuantizeRule::kJoin && domain_.integer(n)) share(nodes[n], shared);
@@ -69,7 +70,7 @@ class MapChooser {
     for (const auto& [id, params] : maps_) plan.values[domain_.name(id)] = params;
   }
 
-  /// Of the value's own map over what calibration saw; NaN where it has none, or where training left a range alone.
+  /// Signal-to-noise ratio of the value's own parameters for the observed values; NaN if unknown, or if training left only a range.
   double sqnr_db(ValueId id) const {
     const auto found = maps_.find(id);
     return found == maps_.end() || config_.method == QuantMethod::kQat ? kUnknown
@@ -79,7 +80,7 @@ class MapChooser {
  private:
   const RangeStatistics& statistics(ValueId id) const { return calibration_.at(domain_.name(domain_.watched(graph_, id))); }
 
-  /// From the last join to the first: an input that is a join itself hands the map on.
+  /// Processes joins from last to first, so that an input that is a join passes the parameters on.
   void share(const Node& node, std::set<ValueId>& shared) {
     const QuantParams& target = maps_.at(node.outputs[0]);
     for (ValueId input : node.inputs) {
@@ -98,7 +99,7 @@ class MapChooser {
   std::map<ValueId, QuantParams> maps_;
 };
 
-/// A graph without dead nodes, which would have names and layers of their own.
+/// The graph without dead nodes, whose names and layers must not be in the plan.
 Graph live_part(const Graph& fused) {
   Graph graph = fused;
   graph.remove_dead_nodes();
@@ -108,7 +109,7 @@ Graph live_part(const Graph& fused) {
 std::string refusal(const std::vector<LayerPlan>& without) {
   constexpr size_t kShown = 8;
   std::string text =
-      cat(without.size(), without.size() == 1 ? " layer has" : " layers have", " no integer kernel for the scheme asked for");
+      cat(without.size(), without.size() == 1 ? " layer has" : " layers have", " no integer kernel for the requested scheme");
   for (size_t i = 0; i < std::min(kShown, without.size()); ++i)
     text += cat("\n  ", without[i].name, " (", without[i].type, "): ", without[i].float_reason);
   if (without.size() > kShown) text += cat("\n  and ", without.size() - kShown, " more");
@@ -179,7 +180,7 @@ std::map<std::string, std::string> layers_in_float(const Graph& graph, const Qua
   if (!without.empty() && config.fallback == QuantFallback::kError) {
     throw Error(ErrorCode::kRecipe, refusal(without))
         .key("quantize.fallback")
-        .suggest("quantize.fallback=float leaves them in float, or name them in quantize.overrides with keep: float");
+        .suggest("quantize.fallback=float keeps them in float; or list them in quantize.overrides with keep: float");
   }
   return float_reasons;
 }
@@ -187,7 +188,7 @@ std::map<std::string, std::string> layers_in_float(const Graph& graph, const Qua
 QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& config, const Calibration* calibration) {
   const Graph graph = live_part(fused);
   const bool integers = computes_integers(config.method);
-  GALLEY_ASSERT(!integers || calibration != nullptr, "a static plan needs statistics");
+  GALLEY_ASSERT(!integers || calibration != nullptr, "a static plan needs calibration statistics");
   QuantizationPlan plan;
   plan.method = config.method;
 
@@ -200,7 +201,7 @@ QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& con
   }
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    // A batch norm between real values is no layer of the plan.
+    // A batch norm between real values is not a layer of the plan.
     if (domain.rule(n) == QuantizeRule::kScale && !domain.integer(n)) continue;
     for (const std::string& name : domain.layers(n)) {
       LayerPlan layer{.name = name, .type = layer_type(node), .sqnr_activation_db = kUnknown};

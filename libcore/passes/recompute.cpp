@@ -7,7 +7,7 @@
 namespace galley {
 namespace {
 
-/// Rewrites readers of the second half of the graph, cloning what they need.
+/// Rewrites the nodes of the second half of the graph so that they read clones of recomputed values.
 class Recomputer {
  public:
   Recomputer(Graph& graph, const RecomputeChoice& choice)
@@ -20,7 +20,7 @@ class Recomputer {
     graph_.set_nodes({});
     for (const Node& node : old_) {
       Node copy = node;
-      // An update that reads the forward pass (running statistics, observed ranges) reads its first computation.
+      // Updates that read the forward pass (running statistics, observed ranges) read the first computation.
       if (node.phase != Phase::kForward && node.op->work != WorkClass::kState) {
         for (ValueId& id : copy.inputs) id = available(id);
       }
@@ -38,7 +38,8 @@ class Recomputer {
     return choice_(node);
   }
 
-  /// The value itself where it is kept, else its clone, made here if need be. Depth is bounded by a work list: chains are long.
+  /// The value itself if it is kept, else its clone, which is created on demand. Uses a work list instead of recursion, because chains may
+  /// be long.
   ValueId available(ValueId wanted) {
     if (!is_recomputed(wanted)) return wanted;
     std::vector<ValueId> open{wanted};
@@ -74,7 +75,7 @@ class Recomputer {
     again.phase = Phase::kBackward;
     const std::vector<Value> outputs = graph_.add_node_like(again, std::move(inputs));
     for (size_t o = 0; o < outputs.size(); ++o) clones_[static_cast<size_t>(node.outputs[o])] = outputs[o].id();
-    report_.done.push_back(cat(node.path, ": ", node.op->name, " is run again"));
+    report_.done.push_back(cat(node.path, ": ", node.op->name, " is recomputed"));
   }
 
   Graph& graph_;
@@ -93,7 +94,7 @@ RecomputeChoice recompute_selective() {
 }
 
 RecomputeChoice recompute_full(const Graph& graph) {
-  // Cuts: places between two forward nodes over which one value alone flows.
+  // Cuts: positions between two forward nodes where only one value is live.
   std::vector<int> last_use(graph.value_count(), -1);
   int index = 0;
   for (const Node& node : graph.nodes()) {
@@ -106,7 +107,7 @@ RecomputeChoice recompute_full(const Graph& graph) {
   }
   struct Cut {
     ValueId value;
-    double before;  // bytes made up to here
+    double before;  // bytes of outputs up to this position
   };
   std::vector<Cut> cuts;
   std::set<ValueId> live;

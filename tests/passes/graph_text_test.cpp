@@ -74,7 +74,7 @@ TEST(GraphText, SaysWhereItIsWrong) {
     return text.replace(text.find(from), from.size(), to);
   };
   EXPECT_NE(message(replaced("relu(%0)", "relux(%0)")).find("line 3"), std::string::npos);
-  EXPECT_NE(message(replaced("relu(%0)", "relu(%7)")).find("%7 is read before it is made"), std::string::npos);
+  EXPECT_NE(message(replaced("relu(%0)", "relu(%7)")).find("%7 is used before it is defined"), std::string::npos);
   EXPECT_NE(message(replaced("relu(%0)", "relu(%0) slope=2")).find("no attribute 'slope'"), std::string::npos);
   EXPECT_NE(message(replaced("relu(%0) : f32 [2]", "relu(%0) : f32 [3]")).find("not a valid graph"), std::string::npos);
   EXPECT_NE(message(replaced("f32 [2]", "f32 [2,-1]")), "");

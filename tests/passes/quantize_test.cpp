@@ -432,7 +432,7 @@ TEST(Quantize, DynamicQuantizesLinearLayersAndSaysWhyNotTheRest) {
   config.fallback = QuantFallback::kFloat;
   const Converted made = convert(residual_net(), config);
   EXPECT_EQ(made.plan.quantized_layers(), 1);
-  EXPECT_EQ(made.plan.find("conv1")->float_reason, "no kernel: dynamic quantization has none for conv2d");
+  EXPECT_EQ(made.plan.find("conv1")->float_reason, "no kernel: dynamic quantization does not support conv2d");
   EXPECT_EQ(count(made.graph, "dynamic_quantized_linear"), 1);
   EXPECT_EQ(made.report.quantize_nodes + made.report.dequantize_nodes, 0);
   EXPECT_TRUE(made.sqnr_db >= 40) << made.sqnr_db;  // one layer alone
@@ -499,7 +499,7 @@ TEST(Quantize, RecurrentLayersAreTwoProductsOfIntegers) {
     config.method = QuantMethod::kStatic;
     config.fallback = QuantFallback::kFloat;
     const Converted integers = convert(net, config);
-    EXPECT_EQ(integers.plan.find("rnn.weight_hh_l0")->float_reason, "no kernel: recurrent layers are for dynamic and weight_only");
+    EXPECT_EQ(integers.plan.find("rnn.weight_hh_l0")->float_reason, "no kernel: recurrent layers need the method dynamic or weight_only");
     EXPECT_EQ(integers.plan.quantized_layers(), 1);
     EXPECT_TRUE(integers.sqnr_db >= kLeastDb) << integers.sqnr_db;
   }
@@ -519,9 +519,9 @@ TEST(Quantize, SchemesWithoutAKernelAreRefused) {
     EXPECT_THROW(plan_quantization(net.graph, config, &calibration), Error);
     return plan.find("conv2")->float_reason;
   };
-  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.dtype = QuantDType::kInt4; }), "no kernel: int4 weights are for weight_only");
-  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.symmetric = false; }), "no kernel: affine weights are for weight_only");
-  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.group_size = 16; }), "no kernel: weights in groups are for weight_only");
+  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.dtype = QuantDType::kInt4; }), "no kernel: int4 weights need the method weight_only");
+  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.symmetric = false; }), "no kernel: affine weights need the method weight_only");
+  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.group_size = 16; }), "no kernel: weights in groups need the method weight_only");
 }
 
 TEST(Quantize, APlanOfAnotherModelIsRefused) {
@@ -542,10 +542,10 @@ TEST(Quantize, APlanOfAnotherModelIsRefused) {
   EXPECT_NE(message(plan).find("no layer 'fc'"), std::string::npos) << message(plan);
   plan = made.plan;
   plan.layers.push_back({.name = "head", .type = "linear"});
-  EXPECT_NE(message(plan).find("the layer 'head', which this model has not"), std::string::npos) << message(plan);
+  EXPECT_NE(message(plan).find("the layer 'head', but this model does not"), std::string::npos) << message(plan);
   plan = made.plan;
   plan.layers[1].type = "linear";
-  EXPECT_NE(message(plan).find("calls layer 'conv2' linear"), std::string::npos) << message(plan);
+  EXPECT_NE(message(plan).find("layer 'conv2' is linear"), std::string::npos) << message(plan);
   plan = made.plan;
   plan.values.erase("conv1");
   EXPECT_NE(message(plan).find("no scale for the value 'conv1'"), std::string::npos) << message(plan);

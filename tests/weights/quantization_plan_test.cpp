@@ -23,7 +23,7 @@ QuantizationPlan sample_plan() {
   plan.layers.push_back({.name = "layer1.0.\"odd\"",
                          .type = "linear",
                          .scheme = "float",
-                         .float_reason = "no kernel: int4 weights are for weight_only",
+                         .float_reason = "no kernel: int4 weights need the method weight_only",
                          .sqnr_activation_db = std::nan("")});
   plan.layers.push_back(
       {.name = "fc", .type = "linear", .bits = 4, .group_size = 32, .sqnr_activation_db = std::numeric_limits<double>::infinity()});
