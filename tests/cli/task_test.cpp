@@ -273,7 +273,7 @@ TEST(Fields, ItemsThatDoNotFitAreErrorsWithTheirPlace) {
       "train: {duration: 1 step, batch: 2, optimizer: {type: sgd, lr: 0.1}}\n");
   const Outcome outcome = run("galley-train", {recipe, "-o", folder + "/run", "-q"});
   EXPECT_EQ(outcome.code, 3);
-  for (const char* word : {"flip.yaml:7:", "item 0: random_horizontal_flip wants an image", "values `input` f32 [5]"})
+  for (const char* word : {"flip.yaml:7:", "item 0: random_horizontal_flip needs an image", "values `input` f32 [5]"})
     EXPECT_NE(outcome.err.find(word), std::string::npos) << outcome.err;
   const Outcome json = run("galley-train", {recipe, "-o", folder + "/run", "-q", "--format", "json"});
   EXPECT_EQ(Json::parse(json.err)["error"]["key"], "data.train.pipeline.0") << json.err;

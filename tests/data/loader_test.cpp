@@ -233,7 +233,7 @@ TEST(Pipeline, WrongPlacesAreErrors) {
   expect_says(error_of({component("normalize", normalize), component("auto_augment", AutoAugment())}, image),
               {"pipeline.1: ", "item 1: auto_augment", "u8 pixels", "f32"});
   expect_says(error_of({component("random_horizontal_flip", RandomHorizontalFlip())}, table),
-              {"pipeline.0: ", "random_horizontal_flip wants an image", "values `input` f32 [4]", "empty pipeline"});
+              {"pipeline.0: ", "random_horizontal_flip needs an image", "values `input` f32 [4]", "empty pipeline"});
   expect_says(error_of({component("normalize", normalize)}, table), {"normalize needs an image"});
   normalize.mean = normalize.std = {0.5, 0.5};
   expect_says(error_of({component("normalize", normalize)}, image), {"2 values of `mean`", "3 channels"});

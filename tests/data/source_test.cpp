@@ -252,7 +252,7 @@ TEST(IdxSource, WrongFilesAreErrors) {
     return error_of(options, context);
   };
   EXPECT_EQ(error(images, labels), "");
-  expect_mentions(error(labels, images), {"exchanged"});
+  expect_mentions(error(labels, images), {"swapped"});
   expect_mentions(error(images, idx({3}, "abc")), {"2 images", "3 labels"});
   expect_mentions(error(images.substr(0, images.size() - 1), labels), {"truncated"});
   expect_mentions(error(idx({0x7fffffff, 0x7fffffff, 4}, ""), labels), {"too large"});

@@ -79,7 +79,7 @@ TEST(Tokenizer, WhatIsWrongIsSaidWithItsPlace) {
   says("a\x07", {"text:1:2:", "U+0007"});
   // Not UTF-8: a lone continuation, a cut character, an overlong form, a surrogate, a number too large, a byte that begins nothing.
   for (const char* bad : {"\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF", "\xE2\x28\xA1"}) {
-    says(std::string("a\nb") + bad, {"text:2:2:", "at 3 is no UTF-8"});
+    says(std::string("a\nb") + bad, {"text:2:2:", "at 3 is not UTF-8"});
   }
   EXPECT_NE(error_of([] { parse_tokenizer("bpe 5"); }).find("not a known tokenizer"), std::string::npos);
   EXPECT_NE(error_of([] { char_tokenizer("aba"); }).find("twice"), std::string::npos);

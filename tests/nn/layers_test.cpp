@@ -190,7 +190,7 @@ TEST(Layers, MistakesNameTheLayersPath) {
   expect_parts(error_of(list_of(layer("a", "relu"), layer("a", "relu"))), {"two layers have this name", "at a"});
   expect_parts(error_of(list_of(layer("in", "relu"))), {"'in' is reserved for the group's input"});
   expect_parts(error_of(list_of(layer("conv", "conv2d", {{"kernel_size", {1, 2, 3}}}))),
-               {"kernel_size wants one number or two", "at conv"});
+               {"kernel_size needs one number or two", "at conv"});
   expect_parts(error_of(list_of(group("g", list_of(layer("conv", "conv2d", {{"kernel_size", {9}}}))))), {"g.conv"});
   expect_parts(error_of(list_of(layer("a", "flatten"), layer("cat", "concat", {}, {"a", "in"}))), {"at cat"});
 }

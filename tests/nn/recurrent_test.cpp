@@ -230,7 +230,7 @@ TEST(Recurrent, MistakesAreNamed) {
     recurrent(b, "layer", x, {.hidden_size = 4});
     FAIL() << "a matrix is no sequence";
   } catch (const Error& error) {
-    EXPECT_NE(error.message().find("[lstm] input wants 3 dimensions [N,T,C]"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("[lstm] needs an input with 3 dimensions [N,T,C]"), std::string::npos) << error.message();
   }
   const Value sequence = b.input("sequence", {.shape = {2, 3, 4}}), state = b.input("state", {.shape = {2, 5}});
   EXPECT_THROW(recurrent(b, "wrong_size", sequence, {.hidden_size = 4, .h0 = {state}, .c0 = {state}}), Error);
