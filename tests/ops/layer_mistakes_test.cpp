@@ -19,9 +19,9 @@ TEST_F(LayerMistakes, ConvolutionShowsChannelsAndShapes) {
   Conv2dAttrs a;
   a.groups = 2;
   graph_.set_path("layer1.0.conv2");
-  expect_error(
-      [&] { conv2d(input({8, 48, 56, 56}), input({128, 32, 3, 3}), {}, a); },
-      {"[conv2d]", "weight needs 64 input channels (32 x 2 groups), but the input has 48", "[8,48,56,56]", "[128,32,3,3]", "at layer1.0.conv2"});
+  expect_error([&] { conv2d(input({8, 48, 56, 56}), input({128, 32, 3, 3}), {}, a); },
+               {"[conv2d]", "weight needs 64 input channels (32 x 2 groups), but the input has 48", "[8,48,56,56]", "[128,32,3,3]",
+                "at layer1.0.conv2"});
   expect_error([&] { conv2d(input({1, 2, 5, 5}), input({3, 1, 3, 3}), {}, a); }, {"3 output channels", "2 groups"});
   expect_error([&] { conv2d(input({1, 3, 2, 9}), input({4, 3, 3, 3}), {}, {}); }, {"covers 3 rows", "has 2"});
   expect_error([&] { conv2d(input({1, 3, 9, 9}), input({4, 3, 3, 3}), input({5}), {}); }, {"bias must be [4]", "[5]"});
