@@ -16,14 +16,14 @@ int64_t first_bad(const Tensor& tensor, int64_t count) {
 
 }  // namespace
 
-std::optional<BadRow> first_bad_row(const Batch& batch, const std::function<bool(const std::string& field)>& wanted) {
+std::optional<BadRow> first_bad_row(const Batch& batch, const std::function<bool(const std::string& field)>& accepts) {
   std::optional<BadRow> bad;
   for (const auto& [name, tensor] : batch.fields) {
     const bool jagged = std::any_of(batch.types.begin(), batch.types.end(), [&, &field = name](const FieldType& type) {
       return type.layout == FieldLayout::kJagged && field.starts_with(type.name + ".");
     });
     const bool single = tensor.dtype() == DType::kF32;
-    if (jagged || !wanted(name) || tensor.elements() == 0 || !(single || tensor.dtype() == DType::kF64)) continue;
+    if (jagged || !accepts(name) || tensor.elements() == 0 || !(single || tensor.dtype() == DType::kF64)) continue;
     // Rows are contiguous in both memory formats of images.
     const int64_t row_elements = tensor.elements() / tensor.shape()[0], count = batch.valid * row_elements;
     const int64_t at = single ? first_bad<float>(tensor, count) : first_bad<double>(tensor, count);

@@ -16,8 +16,8 @@ struct BadRow {
   double value = 0;
 };
 
-/// Searches the valid rows of the f32 and f64 tensors whose names `wanted` accepts, and returns the lowest row with a value that is not
-/// finite; nullopt if all values are finite. Jagged fields are skipped: their values are not stored by rows.
-std::optional<BadRow> first_bad_row(const Batch& batch, const std::function<bool(const std::string& field)>& wanted);
+/// Searches the valid rows of the f32 and f64 tensors for whose names `accepts` returns true. Returns the lowest row with a value that is
+/// not finite; nullopt if all values are finite. Jagged fields are skipped: their values are not stored by rows.
+std::optional<BadRow> first_bad_row(const Batch& batch, const std::function<bool(const std::string& field)>& accepts);
 
 }  // namespace galley

@@ -147,19 +147,19 @@ Image rgb_from_inverted_cmyk(const std::vector<unsigned char>& cmyk, int64_t hei
   return image;
 }
 
-[[noreturn]] void refuse(const Decoder& decoder, std::string_view name, const char* what) {
+[[noreturn]] void refuse(const Decoder& decoder, std::string_view name, const char* part) {
   if (decoder.out_of_memory) fail(ErrorCode::kResource, name, ": not enough memory to decode this JPEG");
   const std::string reason = decoder.reason;
   // libjpeg reports "premature end of data segment" for an end marker inside the data.
   const bool cut = decoder.ended || reason.find("remature end") != std::string::npos || reason == "scans are missing";
   const char* end = decoder.ended ? "Premature end of JPEG file: " : "";
-  throw BadSample(cut ? "truncated" : "corrupt", cat(name, ": damaged JPEG (", what, "): ", end, reason));
+  throw BadSample(cut ? "truncated" : "corrupt", cat(name, ": damaged JPEG (", part, "): ", end, reason));
 }
 
 Irregularity irregularity_of(const Decoder& decoder, std::string_view name) {
   std::string kind, details;
-  const auto add = [&](const char* what, const std::string& detail) {
-    if (kind.empty()) kind = what;
+  const auto add = [&](const char* deviation, const std::string& detail) {
+    if (kind.empty()) kind = deviation;
     details += (details.empty() ? "" : ", ") + detail;
   };
   if (decoder.ended) add("no end marker", "no end marker");

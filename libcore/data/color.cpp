@@ -30,7 +30,7 @@ T blend(T a, float b, double factor) {
   return clamp_pixel<T>(static_cast<float>(factor) * static_cast<float>(a) + static_cast<float>(1.0 - factor) * b);
 }
 
-void want_colors(const Image& image, std::string_view item) {
+void check_colors(const Image& image, std::string_view item) {
   GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[", item, "] needs an image of 1 or 3 channels, not  ", image.str());
 }
 
@@ -81,7 +81,7 @@ bool jitter_range(const std::vector<double>& value, double center, double& low, 
 }  // namespace
 
 Image to_grayscale(const Image& image, int64_t num_output_channels) {
-  want_colors(image, "grayscale");
+  check_colors(image, "grayscale");
   Image result(image.dtype(), image.height(), image.width(), num_output_channels);
   with_pixel_type(image, [&]<class T>(T) {
     const T* from = image.as<T>();
@@ -95,7 +95,7 @@ Image to_grayscale(const Image& image, int64_t num_output_channels) {
 }
 
 void adjust_brightness(Image& image, double factor) {
-  want_colors(image, "brightness");
+  check_colors(image, "brightness");
   with_pixel_type(image, [&]<class T>(T) {
     T* pixels = image.as<T>();
     for (int64_t i = 0; i < image.values(); ++i) pixels[i] = blend(pixels[i], 0.0f, factor);
@@ -103,7 +103,7 @@ void adjust_brightness(Image& image, double factor) {
 }
 
 void adjust_contrast(Image& image, double factor) {
-  want_colors(image, "contrast");
+  check_colors(image, "contrast");
   with_pixel_type(image, [&]<class T>(T) {
     T* pixels = image.as<T>();
     double sum = 0;
@@ -114,7 +114,7 @@ void adjust_contrast(Image& image, double factor) {
 }
 
 void adjust_saturation(Image& image, double factor) {
-  want_colors(image, "saturation");
+  check_colors(image, "saturation");
   if (image.channels() == 1) return;
   with_pixel_type(image, [&]<class T>(T) {
     T* pixel = image.as<T>();
@@ -126,7 +126,7 @@ void adjust_saturation(Image& image, double factor) {
 }
 
 void adjust_hue(Image& image, double factor) {
-  want_colors(image, "hue");
+  check_colors(image, "hue");
   if (image.channels() == 1) return;
   const DType dtype = image.dtype();
   Image floats = image.to(DType::kF32, true);
@@ -136,7 +136,7 @@ void adjust_hue(Image& image, double factor) {
 }
 
 void adjust_sharpness(Image& image, double factor) {
-  want_colors(image, "sharpness");
+  check_colors(image, "sharpness");
   if (image.height() <= 2 || image.width() <= 2) return;
   const Image original = image;
   const int64_t channels = image.channels(), line = image.width() * channels;
@@ -178,7 +178,7 @@ void invert(Image& image) {
 }
 
 void autocontrast(Image& image) {
-  want_colors(image, "autocontrast");
+  check_colors(image, "autocontrast");
   const uint8_t* pixels = image.as<uint8_t>();
   for (int64_t c = 0; c < image.channels(); ++c) {
     uint8_t low = 255, high = 0;
@@ -195,7 +195,7 @@ void autocontrast(Image& image) {
 }
 
 void equalize(Image& image) {
-  want_colors(image, "equalize");
+  check_colors(image, "equalize");
   const uint8_t* pixels = image.as<uint8_t>();
   for (int64_t c = 0; c < image.channels(); ++c) {
     std::array<int64_t, 256> histogram{};

@@ -258,15 +258,15 @@ void DataLoader::State::check_value(const FieldType& type, const FieldValue& val
   const DType dtype = Pipeline::dtype_of(value);
   const bool dense = type.layout == FieldLayout::kDense, jagged = type.layout == FieldLayout::kJagged;
   const std::span<const int64_t> fixed = dense ? shape.sizes() : shape.sizes().subspan(std::min<size_t>(1, shape.sizes().size()));
-  const std::span<const int64_t> wanted = std::span(type.sample).subspan(dense || jagged ? 0 : 1);
-  const bool fits = dtype == type.dtype && std::equal(fixed.begin(), fixed.end(), wanted.begin(), wanted.end());
-  const auto what = [&] { return type.name == "input" ? std::string() : cat(" `", type.name, "`"); };
-  GALLEY_CHECK_INPUT(fits && (dense || shape.rank() > 0), source_->sample_name(index), ":", what(), " ", dtype, " ", shape,
+  const std::span<const int64_t> expected = std::span(type.sample).subspan(dense || jagged ? 0 : 1);
+  const bool fits = dtype == type.dtype && std::equal(fixed.begin(), fixed.end(), expected.begin(), expected.end());
+  const auto field = [&] { return type.name == "input" ? std::string() : cat(" `", type.name, "`"); };
+  GALLEY_CHECK_INPUT(fits && (dense || shape.rank() > 0), source_->sample_name(index), ":", field(), " ", dtype, " ", shape,
                      " after the pipeline, but the batch has ", type,
                      "; add resize or a crop to the pipeline, so that all samples have the same size");
   if (dense) return;
   const int64_t most = jagged ? type.capacity : type.sample[0];
-  GALLEY_CHECK_INPUT(shape[0] <= most, source_->sample_name(index), ":", what(), " has ", shape[0],
+  GALLEY_CHECK_INPUT(shape[0] <= most, source_->sample_name(index), ":", field(), " has ", shape[0],
                      " elements; the source declares at most ", most);
 }
 

@@ -37,8 +37,8 @@ class CsvReader {
   }
   /// Line of the last record, counted from 1.
   int64_t line() const { return record_line_; }
-  [[noreturn]] void bad(const std::string& what) const {
-    throw Error(ErrorCode::kInput, what).at({.file = path_, .line = static_cast<int>(record_line_)});
+  [[noreturn]] void bad(const std::string& message) const {
+    throw Error(ErrorCode::kInput, message).at({.file = path_, .line = static_cast<int>(record_line_)});
   }
 
  private:

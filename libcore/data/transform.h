@@ -28,7 +28,7 @@ class Transform : public Options {
 };
 
 /// The dtype of pixels that an item needs. u8 is converted to f32 (0..1) before an item that computes on floats.
-enum class PixelsWanted { kAny, kU8, kFloat };
+enum class PixelInput { kAny, kU8, kFloat };
 /// How an item moves pixels. Masks follow kMoves with the same random numbers; they cannot follow kDistorts.
 enum class Motion { kNone, kMoves, kDistorts };
 
@@ -36,7 +36,7 @@ enum class Motion { kNone, kMoves, kDistorts };
 class ImageTransform : public Transform {
  public:
   /// The dtype of pixels that apply() needs.
-  virtual PixelsWanted wants() const { return PixelsWanted::kAny; }
+  virtual PixelInput pixel_input() const { return PixelInput::kAny; }
   /// How apply() moves pixels.
   virtual Motion motion() const { return Motion::kNone; }
   /// Changes the image. `random` is the stream of this sample, epoch and item. Thread-safe.
@@ -192,7 +192,7 @@ struct Normalize : TransformOf<Normalize> {
   std::vector<double> mean, std;  ///< One value per channel, or one for all.
   void options(OptionVisitor& visitor) override;
   void check() const override;
-  PixelsWanted wants() const override { return PixelsWanted::kFloat; }
+  PixelInput pixel_input() const override { return PixelInput::kFloat; }
   void apply(Image& image, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
   /// The results for all 256 values of a u8 pixel, [channels][256]. If `scale`, pixels are divided by 255 first.
@@ -235,7 +235,7 @@ struct RandomErasing : TransformOf<RandomErasing> {
   std::vector<std::string> value{"0"};  ///< A number, one number per channel, or "random" (normal distribution).
   void options(OptionVisitor& visitor) override;
   void check() const override;
-  PixelsWanted wants() const override { return PixelsWanted::kFloat; }
+  PixelInput pixel_input() const override { return PixelInput::kFloat; }
   void apply(Image& image, RandomStream& random) const override;
 };
 
@@ -248,7 +248,7 @@ struct AutoAugment : TransformOf<AutoAugment> {
   std::vector<double> fill;
   void options(OptionVisitor& visitor) override;
   void check() const override;
-  PixelsWanted wants() const override { return PixelsWanted::kU8; }
+  PixelInput pixel_input() const override { return PixelInput::kU8; }
   Motion motion() const override { return Motion::kDistorts; }
   void apply(Image& image, RandomStream& random) const override;
 };

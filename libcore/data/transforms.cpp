@@ -106,9 +106,9 @@ std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
   }
   GALLEY_CHECK(changed->kind == FieldKind::kImage, "needs an image; the field '", field, "' holds ", field_kind_name(changed->kind), ": ",
                *changed, field == "input" ? "; samples that are arrays need an empty pipeline" : "");
-  GALLEY_CHECK(wants() != PixelsWanted::kU8 || changed->dtype == DType::kU8, "needs u8 pixels, but '", field, "' has ", changed->dtype,
+  GALLEY_CHECK(pixel_input() != PixelInput::kU8 || changed->dtype == DType::kU8, "needs u8 pixels, but '", field, "' has ", changed->dtype,
                "; put it before the items that convert to floats (normalize, to_dtype)");
-  if (wants() == PixelsWanted::kFloat) changed->dtype = DType::kF32;
+  if (pixel_input() == PixelInput::kFloat) changed->dtype = DType::kF32;
   map_image(*changed);
   if (motion() == Motion::kNone || changed != first_image(in)) return in;
   for (FieldType& other : in) {
@@ -155,8 +155,8 @@ void ImageTransform::apply_to_sample(Sample& sample, RandomStream& random) const
       apply_to_mask(mask->classes, same);
     }
   }
-  if (wants() == PixelsWanted::kFloat && image.dtype() == DType::kU8) image = image.to(DType::kF32, true);
-  GALLEY_CHECK(wants() != PixelsWanted::kU8 || image.dtype() == DType::kU8, "needs u8 pixels; the image is ", image.str());
+  if (pixel_input() == PixelInput::kFloat && image.dtype() == DType::kU8) image = image.to(DType::kF32, true);
+  GALLEY_CHECK(pixel_input() != PixelInput::kU8 || image.dtype() == DType::kU8, "needs u8 pixels; the image is ", image.str());
   apply(image, random);
 }
 

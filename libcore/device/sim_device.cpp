@@ -164,9 +164,9 @@ void SimStream::run(const Task& task) {
 
 void SimStream::loop() {
   bool open = false;
-  const auto set_open = [&](bool wanted) {
-    if (wanted != open) wanted ? device_.memory().open() : device_.memory().close();
-    open = wanted;
+  const auto set_open = [&](bool value) {
+    if (value != open) value ? device_.memory().open() : device_.memory().close();
+    open = value;
   };
   std::unique_lock lock(mutex_);
   while (true) {

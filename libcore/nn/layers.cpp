@@ -71,7 +71,7 @@ Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value l
     try {
       GALLEY_CHECK(!names.known.contains(name), name == "in" ? "'in' is reserved for the group's input" : "two layers have this name");
       std::vector<Value> inputs;
-      for (const std::string& wanted : spec.inputs) inputs.push_back(names.find(wanted));
+      for (const std::string& input : spec.inputs) inputs.push_back(names.find(input));
       GALLEY_CHECK(!inputs.empty() || last, "the model has several inputs, so the first layer must list its own in `inputs`");
       if (inputs.empty()) inputs.push_back(last);
       last = build_repeated(b, spec, name, std::move(inputs), names);

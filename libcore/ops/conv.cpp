@@ -62,8 +62,8 @@ std::vector<TensorType> infer_backward_data(const OpContext& c) {
   dx.shape = Shape{grad.shape[0], w[1] * a.groups, size[0], size[1]};
   dx.format = {};
   check_operands(a, dx.shape, w);
-  const Shape want{grad.shape[0], w[0], output_size(a, 0, size[0], w[2]), output_size(a, 1, size[1], w[3])};
-  GALLEY_CHECK(grad.shape == want, "the gradient must be ", want, ", not ", grad.shape);
+  const Shape expected{grad.shape[0], w[0], output_size(a, 0, size[0], w[2]), output_size(a, 1, size[1], w[3])};
+  GALLEY_CHECK(grad.shape == expected, "the gradient must be ", expected, ", not ", grad.shape);
   if (c.has(2)) check_like(c.in(2), "residual", dx, "the input");
   return {dx};
 }
@@ -78,8 +78,8 @@ std::vector<TensorType> infer_backward_weights(const OpContext& c) {
   dw.dtype = x.dtype;
   dw.shape = Shape{grad[1], x.shape[1] / a.groups, size[0], size[1]};
   check_operands(a, x.shape, dw.shape);
-  const Shape want{x.shape[0], grad[1], output_size(a, 0, x.shape[2], size[0]), output_size(a, 1, x.shape[3], size[1])};
-  GALLEY_CHECK(grad == want, "the gradient must be ", want, ", not ", grad);
+  const Shape expected{x.shape[0], grad[1], output_size(a, 0, x.shape[2], size[0]), output_size(a, 1, x.shape[3], size[1])};
+  GALLEY_CHECK(grad == expected, "the gradient must be ", expected, ", not ", grad);
   return {dw};
 }
 

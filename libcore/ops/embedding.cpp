@@ -61,11 +61,11 @@ const OpDef& embedding_backward_op() {
                            const TensorType& index = c.in(1);
                            check_integer(index, "index");
                            check_floating(grad, "grad");
-                           Shape wanted = index.shape;
-                           GALLEY_CHECK(grad.shape.rank() == wanted.rank() + 1, "grad must have one dimension more than index: grad ", grad,
-                                        ", index ", index);
-                           wanted.push_back(grad.shape[-1]);
-                           GALLEY_CHECK(grad.shape == wanted, "grad must have the shape of index plus the width: grad ", grad, ", index ",
+                           Shape expected = index.shape;
+                           GALLEY_CHECK(grad.shape.rank() == expected.rank() + 1, "grad must have one dimension more than index: grad ",
+                                        grad, ", index ", index);
+                           expected.push_back(grad.shape[-1]);
+                           GALLEY_CHECK(grad.shape == expected, "grad must have the shape of index plus the width: grad ", grad, ", index ",
                                         index);
                            TensorType y;
                            y.dtype = grad.dtype;

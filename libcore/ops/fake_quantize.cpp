@@ -17,8 +17,8 @@ void check_per_channel(const TensorType& x, int64_t axis, const TensorType& valu
     GALLEY_CHECK(value.shape == Shape(), name, " must be [] without an axis, not ", value);
     return;
   }
-  const Shape wanted{x.shape[axis_of(axis, x)]};
-  GALLEY_CHECK(value.shape == wanted, name, " must be ", wanted, " for axis ", axis, " of ", x.shape, ", not ", value);
+  const Shape expected{x.shape[axis_of(axis, x)]};
+  GALLEY_CHECK(value.shape == expected, name, " must be ", expected, " for axis ", axis, " of ", x.shape, ", not ", value);
 }
 
 template <int kX>

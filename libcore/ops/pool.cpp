@@ -66,9 +66,9 @@ std::vector<TensorType> infer_max_backward(const OpContext& c) {
   const auto& a = c.attrs<MaxPool2dBackwardAttrs>();
   check_image(c.in(0));
   TensorType dx = with_shape(c.in(0), grown(c.in(0).shape, a.input_size));
-  const Shape want = pooled(a, dx.shape, a.dilation);
-  GALLEY_CHECK(want == c.in(0).shape && want == c.in(1).shape, "gradient and index must be ", want, ", not ", c.in(0).shape, " and ",
-               c.in(1).shape);
+  const Shape expected = pooled(a, dx.shape, a.dilation);
+  GALLEY_CHECK(expected == c.in(0).shape && expected == c.in(1).shape, "gradient and index must be ", expected, ", not ", c.in(0).shape,
+               " and ", c.in(1).shape);
   return {dx};
 }
 
@@ -82,8 +82,8 @@ std::vector<TensorType> infer_avg_backward(const OpContext& c) {
   const auto& a = c.attrs<AvgPool2dBackwardAttrs>();
   check_image(c.in(0));
   TensorType dx = with_shape(c.in(0), grown(c.in(0).shape, a.input_size));
-  const Shape want = pooled(a, dx.shape, {1});
-  GALLEY_CHECK(want == c.in(0).shape, "the gradient must be ", want, ", not ", c.in(0).shape);
+  const Shape expected = pooled(a, dx.shape, {1});
+  GALLEY_CHECK(expected == c.in(0).shape, "the gradient must be ", expected, ", not ", c.in(0).shape);
   return {dx};
 }
 

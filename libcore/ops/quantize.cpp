@@ -55,10 +55,11 @@ std::vector<TensorType> infer_dequantize_weight(const OpContext& c) {
     GALLEY_CHECK(held == w.shape, "a weight ", y.shape, " of ", a.bits, " bits must be stored as ", held, ", not ", w.shape);
   }
   const int64_t outputs = y.shape[0];
-  Shape wanted{outputs};
-  if (a.group_size > 0) wanted.push_back((y.shape.elements() / std::max<int64_t>(1, outputs) + a.group_size - 1) / a.group_size);
-  GALLEY_CHECK(scale.dtype == DType::kF32 && scale.shape == wanted, "scale must be f32 ", wanted, ", not ", scale);
-  if (c.has(2)) GALLEY_CHECK(c.in(2).dtype == DType::kI8 && c.in(2).shape == wanted, "zero_point must be i8 ", wanted, ", not ", c.in(2));
+  Shape expected{outputs};
+  if (a.group_size > 0) expected.push_back((y.shape.elements() / std::max<int64_t>(1, outputs) + a.group_size - 1) / a.group_size);
+  GALLEY_CHECK(scale.dtype == DType::kF32 && scale.shape == expected, "scale must be f32 ", expected, ", not ", scale);
+  if (c.has(2))
+    GALLEY_CHECK(c.in(2).dtype == DType::kI8 && c.in(2).shape == expected, "zero_point must be i8 ", expected, ", not ", c.in(2));
   return {y};
 }
 

@@ -94,9 +94,9 @@ Sizes check_backward(const OpContext& c, int states, int saved, int64_t width, i
   GALLEY_CHECK(save.shape.rank() == 3 && save.shape[2] == width * hh.shape[1], "the saved array must be [N,T,", width * hh.shape[1],
                "], not ", save);
   const Sizes s{save.shape[0], save.shape[1], 0, hh.shape[1]};
-  const auto check = [&](int input, const Shape& wanted, std::string_view name) {
+  const auto check = [&](int input, const Shape& expected, std::string_view name) {
     if (c.has(input))
-      GALLEY_CHECK(c.in(input).dtype == save.dtype && c.in(input).shape == wanted, name, " must be ", save.dtype, " ", wanted, ", not ",
+      GALLEY_CHECK(c.in(input).dtype == save.dtype && c.in(input).shape == expected, name, " must be ", save.dtype, " ", expected, ", not ",
                    c.in(input));
   };
   check(0, {s.batch, s.steps, s.hidden}, "grad_y");

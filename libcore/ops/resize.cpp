@@ -9,10 +9,10 @@
 namespace galley {
 namespace {
 
-void check_resize(const TensorType& x, const std::vector<int64_t>& size, std::string_view what, ResizeMode mode, bool align_corners) {
+void check_resize(const TensorType& x, const std::vector<int64_t>& size, std::string_view name, ResizeMode mode, bool align_corners) {
   if (mode == ResizeMode::kBilinear) check_floating(x, "x");  // nearest copies elements of any dtype
   GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], not ", x);
-  GALLEY_CHECK(size.size() == 2 && size[0] >= 1 && size[1] >= 1, what, " must be two sizes of at least 1 (rows, columns)");
+  GALLEY_CHECK(size.size() == 2 && size[0] >= 1 && size[1] >= 1, name, " must be two sizes of at least 1 (rows, columns)");
   GALLEY_CHECK(x.shape[2] >= 1 && x.shape[3] >= 1, "an empty image cannot be resized: ", x);
   GALLEY_CHECK(mode == ResizeMode::kBilinear || !align_corners, "align_corners needs mode bilinear");
 }

@@ -19,9 +19,9 @@ void check_step(const OpContext& c, int scale) {
   check_gate(c, scale + 1);
 }
 
-void check_state(const OpContext& c, int i, std::string_view name, bool wanted, std::string_view why) {
-  GALLEY_CHECK(c.has(i) == wanted, name, wanted ? " is missing: " : " is not used: ", why);
-  if (wanted) check_like(c.in(i), name, c.in(0), "param");
+void check_state(const OpContext& c, int i, std::string_view name, bool expected, std::string_view why) {
+  GALLEY_CHECK(c.has(i) == expected, name, expected ? " is missing: " : " is not used: ", why);
+  if (expected) check_like(c.in(i), name, c.in(0), "param");
 }
 
 void check_not_negative(double value, std::string_view name) { GALLEY_CHECK(value >= 0, name, " must not be negative, but is ", value); }

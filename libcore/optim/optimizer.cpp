@@ -126,10 +126,10 @@ ParameterGroups resolve_groups(const Optimizer& optimizer, const std::map<std::s
   group(copy());
   for (const auto& [parameter, own] : overrides) {
     const std::shared_ptr<Optimizer> options = copy();
-    const auto apply = [&parameter = parameter](std::string_view what, const std::optional<Multiple>& multiple, double& value) {
+    const auto apply = [&parameter = parameter](std::string_view option, const std::optional<Multiple>& multiple, double& value) {
       if (!multiple) return;
       value = multiple->of(value);
-      GALLEY_CHECK(value >= 0, what, " of ", parameter, " must not be negative: ", value);
+      GALLEY_CHECK(value >= 0, option, " of ", parameter, " must not be negative: ", value);
     };
     apply("lr", own.lr, options->lr);
     apply("weight_decay", own.weight_decay, options->weight_decay);

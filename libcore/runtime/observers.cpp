@@ -70,8 +70,8 @@ std::optional<NonFinite> check_array(const std::string& name, std::string_view k
 }  // namespace
 
 std::string NonFinite::text() const {
-  const std::string what = path == tensor ? cat(op, " ", tensor) : cat(path.empty() ? "" : path + ": ", "output ", tensor, " of ", op);
-  return cat(what, " has ", nan_count, " NaN and ", inf_count, " infinite of ", elements, " values (first at ", first_at, ")");
+  const std::string subject = path == tensor ? cat(op, " ", tensor) : cat(path.empty() ? "" : path + ": ", "output ", tensor, " of ", op);
+  return cat(subject, " has ", nan_count, " NaN and ", inf_count, " infinite of ", elements, " values (first at ", first_at, ")");
 }
 
 std::optional<NonFinite> find_non_finite(Execution& execution) {

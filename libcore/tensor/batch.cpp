@@ -23,8 +23,8 @@ bool FieldType::open() const { return std::find(sample.begin(), sample.end(), kO
 std::string FieldType::str() const {
   std::string sizes;
   for (const int64_t size : sample) sizes += cat(sizes.empty() ? "" : ",", size == kOpenSize ? std::string("?") : std::to_string(size));
-  const char* how = layout == FieldLayout::kDense ? "" : layout == FieldLayout::kPadded ? " padded" : " jagged";
-  return cat(field_kind_name(kind), " `", name, "` ", dtype, " [", sizes, "]", how);
+  const char* suffix = layout == FieldLayout::kDense ? "" : layout == FieldLayout::kPadded ? " padded" : " jagged";
+  return cat(field_kind_name(kind), " `", name, "` ", dtype, " [", sizes, "]", suffix);
 }
 
 std::ostream& operator<<(std::ostream& out, const FieldType& type) { return out << type.str(); }
