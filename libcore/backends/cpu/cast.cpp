@@ -1,20 +1,66 @@
-// Conversion between all dtypes, over arrays as they lie in memory: rounded to nearest even; to integers toward zero, saturating, NaN as 0.
+// Conversion between all dtypes, over arrays in the order of their memory: rounded to nearest even; to integers toward zero, saturating,
+// NaN as 0. One pass, bound by memory. The pairs of mixed precision and of images are compiled for each instruction set, the others for the
+// baseline alone.
+
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/cast.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+#include "libcore/backends/cpu/bfloat16.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::cast_loops {
+namespace HWY_NAMESPACE {
+
+void float_to_bf16(const void* from, void* to, int64_t begin, int64_t end) {
+  const auto* in = static_cast<const float*>(from);
+  auto* out = static_cast<BFloat16*>(to);
+  for (int64_t i = begin; i < end; ++i) out[i] = in[i];
+}
+void bf16_to_float(const void* from, void* to, int64_t begin, int64_t end) {
+  const auto* in = static_cast<const BFloat16*>(from);
+  auto* out = static_cast<float*>(to);
+  for (int64_t i = begin; i < end; ++i) out[i] = in[i];
+}
+void bytes_to_float(const void* from, void* to, int64_t begin, int64_t end) {
+  const auto* in = static_cast<const uint8_t*>(from);
+  auto* out = static_cast<float*>(to);
+  for (int64_t i = begin; i < end; ++i) out[i] = static_cast<float>(in[i]);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::cast_loops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 
 #include <array>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
-#include "libcore/backends/cpu/bfloat16.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/shape.h"
 
 namespace galley {
+namespace cast_loops {
+
+HWY_EXPORT(float_to_bf16);
+HWY_EXPORT(bf16_to_float);
+HWY_EXPORT(bytes_to_float);
+
+}  // namespace cast_loops
+
 namespace {
 
-// A dtype as the compiler sees it: what lies in memory, and the number it stands for.
+// The C++ types of a dtype: of its values in memory, and of the numbers computed with.
 template <class T>
 struct Plain {
   using Stored = T;
@@ -72,21 +118,14 @@ void convert(const void* from, void* to, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) out[i] = store<To>(From::load(in[i]));
 }
 
-// The pairs of mixed precision, compiled for each instruction set.
-GALLEY_CLONES void float_to_bf16(const void* from, void* to, int64_t begin, int64_t end) {
-  const auto* in = static_cast<const float*>(from);
-  auto* out = static_cast<BFloat16*>(to);
-  for (int64_t i = begin; i < end; ++i) out[i] = in[i];
+void float_to_bf16(const void* from, void* to, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(cast_loops::float_to_bf16)(from, to, begin, end);
 }
-GALLEY_CLONES void bf16_to_float(const void* from, void* to, int64_t begin, int64_t end) {
-  const auto* in = static_cast<const BFloat16*>(from);
-  auto* out = static_cast<float*>(to);
-  for (int64_t i = begin; i < end; ++i) out[i] = in[i];
+void bf16_to_float(const void* from, void* to, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(cast_loops::bf16_to_float)(from, to, begin, end);
 }
-GALLEY_CLONES void bytes_to_float(const void* from, void* to, int64_t begin, int64_t end) {
-  const auto* in = static_cast<const uint8_t*>(from);
-  auto* out = static_cast<float*>(to);
-  for (int64_t i = begin; i < end; ++i) out[i] = static_cast<float>(in[i]);
+void bytes_to_float(const void* from, void* to, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(cast_loops::bytes_to_float)(from, to, begin, end);
 }
 
 using Loop = void (*)(const void* from, void* to, int64_t begin, int64_t end);
@@ -153,3 +192,5 @@ const std::array<Kernel, 1> kKernels{
 std::span<const Kernel> cpu_cast() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE

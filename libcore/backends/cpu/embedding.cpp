@@ -1,4 +1,5 @@
-// Rows of a table picked by indices, and their gradient: added in the order of the indices, whatever the threads.
+// Rows of a table picked by indices, and their gradient: added in the order of the indices, whatever the threads. Copies and sums of rows
+// at random places of a large table are bound by memory, so they are plain loops for the baseline of the processor.
 
 #include "libcore/ops/embedding.h"
 
@@ -8,7 +9,6 @@
 
 #include "libcore/backends/cpu/strided_copy.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -54,11 +54,11 @@ class Embedding : public PreparedKernel {
   int64_t count_, rows_, row_bytes_;
 };
 
-GALLEY_CLONES void add_to(const float* grad, float* sum, int64_t count) {
+void add_to(const float* grad, float* sum, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum[i] += grad[i];
 }
 
-/// Each thread takes columns of its own, so that no two add to one place and every sum keeps its order.
+/// Threads divide the columns, so that no two add to the same value and every sum keeps its order.
 class EmbeddingBackward : public PreparedKernel {
  public:
   explicit EmbeddingBackward(const KernelQuery& q)

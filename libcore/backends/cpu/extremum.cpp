@@ -1,20 +1,25 @@
-// Largest and smallest values and where they lie: amax, amin (in stages, as sums), argmax, topk. NaN counts as both the largest and the
-// smallest; of equal ones the first is found.
+// Largest and smallest values and their positions: amax, amin (in stages, as sums: reduce_stages.h), argmax, topk. NaN counts as both the
+// largest and the smallest; of equal ones the first is found. One pass over x with 64 columns in vectors, bound by memory; topk inserts
+// into the k best so far, O(n) where most elements fail the comparison with the last of these, O(n k) at worst.
 
-#include <algorithm>
-#include <array>
-#include <cmath>
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/extremum.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstdint>
 
 #include "libcore/backends/cpu/reduce_stages.h"
 #include "libcore/backends/cpu/softmax_lines.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
-#include "libcore/base/parallel.h"
-#include "libcore/ops/reduce.h"
-#include "libcore/ops/rules.h"
 
-namespace galley {
-namespace {
+#ifndef GALLEY_EXTREMUM_ONCE
+#define GALLEY_EXTREMUM_ONCE
+
+namespace galley::extremum_loops {
 
 /// The better of the two; NaN once seen stays.
 template <bool kLargest>
@@ -23,6 +28,14 @@ GALLEY_INLINE float better(float x, float best) {
   const float of_numbers = beats ? x : best;
   return x == x ? of_numbers : x;
 }
+
+}  // namespace galley::extremum_loops
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::extremum_loops {
+namespace HWY_NAMESPACE {
 
 template <bool kLargest>
 GALLEY_INLINE void best_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
@@ -33,11 +46,63 @@ GALLEY_INLINE void best_columns(const float* x, int64_t rows, int64_t step, int6
   }
   for (int64_t c = 0; c < columns; ++c) result[c] = static_cast<double>(best[c]);
 }
-GALLEY_CLONES void largest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
+void largest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
   best_columns<true>(x, rows, step, columns, result);
 }
-GALLEY_CLONES void smallest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
+void smallest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
   best_columns<false>(x, rows, step, columns, result);
+}
+
+/// Of lines side by side, elements of a line `step` apart.
+void first_largest_bundle(const float* x, int64_t length, int64_t step, int64_t count, int64_t* index) {
+  float best[kBundle];
+  int32_t at[kBundle];
+  for (int64_t l = 0; l < count; ++l) {
+    best[l] = x[l];
+    at[l] = 0;
+  }
+  for (int64_t i = 1; i < length; ++i) {
+    const float* row = x + i * step;
+    for (int64_t l = 0; l < count; ++l) {
+      const bool beats = (row[l] > best[l]) | ((row[l] != row[l]) & (best[l] == best[l]));
+      best[l] = beats ? row[l] : best[l];
+      at[l] = beats ? static_cast<int32_t>(i) : at[l];
+    }
+  }
+  for (int64_t l = 0; l < count; ++l) index[l] = at[l];
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::extremum_loops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace extremum_loops {
+
+HWY_EXPORT(largest_columns);
+HWY_EXPORT(smallest_columns);
+HWY_EXPORT(first_largest_bundle);
+
+}  // namespace extremum_loops
+
+namespace {
+
+void largest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
+  HWY_DYNAMIC_DISPATCH(extremum_loops::largest_columns)(x, rows, step, columns, result);
+}
+void smallest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
+  HWY_DYNAMIC_DISPATCH(extremum_loops::smallest_columns)(x, rows, step, columns, result);
 }
 
 /// A run of numbers as rows of kColumns, then those.
@@ -50,7 +115,7 @@ double best_of(const float* x, int64_t count) {
   const int64_t whole = rows > 0 ? kColumns : 0;
   if (rest > 0) columns(x + rows * kColumns, 1, kColumns, rest, result + whole);
   auto best = static_cast<float>(result[0]);
-  for (int64_t c = 1; c < whole + rest; ++c) best = better<kLargest>(static_cast<float>(result[c]), best);
+  for (int64_t c = 1; c < whole + rest; ++c) best = extremum_loops::better<kLargest>(static_cast<float>(result[c]), best);
   return static_cast<double>(best);
 }
 
@@ -67,25 +132,6 @@ int64_t first_largest(const float* x, int64_t length) {
   const auto largest = static_cast<float>(best_of<true>(x, length));
   if (std::isnan(largest)) return std::find_if(x, x + length, [](float v) { return std::isnan(v); }) - x;
   return std::find(x, x + length, largest) - x;
-}
-
-/// Of lines side by side, elements of a line `step` apart.
-GALLEY_CLONES void first_largest_bundle(const float* x, int64_t length, int64_t step, int64_t count, int64_t* index) {
-  float best[kBundle];
-  int32_t at[kBundle];
-  for (int64_t l = 0; l < count; ++l) {
-    best[l] = x[l];
-    at[l] = 0;
-  }
-  for (int64_t i = 1; i < length; ++i) {
-    const float* row = x + i * step;
-    for (int64_t l = 0; l < count; ++l) {
-      const bool beats = (row[l] > best[l]) | ((row[l] != row[l]) & (best[l] == best[l]));
-      best[l] = beats ? row[l] : best[l];
-      at[l] = beats ? static_cast<int32_t>(i) : at[l];
-    }
-  }
-  for (int64_t l = 0; l < count; ++l) index[l] = at[l];
 }
 
 class Argmax : public PreparedKernel {
@@ -105,8 +151,8 @@ class Argmax : public PreparedKernel {
     parallel_for(s.outer * bundles, std::max<int64_t>(1, 16384 / (s.length * std::min(kBundle, s.inner))), [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
         const int64_t o = b / bundles, first = b % bundles * kBundle;
-        first_largest_bundle(x + o * s.length * s.inner + first, s.length, s.inner, std::min(kBundle, s.inner - first),
-                             index + o * s.inner + first);
+        HWY_DYNAMIC_DISPATCH(extremum_loops::first_largest_bundle)(x + o * s.length * s.inner + first, s.length, s.inner,
+                                                                   std::min(kBundle, s.inner - first), index + o * s.inner + first);
       }
     });
   }
@@ -121,8 +167,8 @@ Support supports_argmax(const KernelQuery& q) {
   if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
   if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
   const int axis = axis_of(a.axis, x);
-  if (x.shape[axis] > (int64_t{1} << 30)) return Support::no("too long an axis");
-  if (!keeps_order(x, {axis}, q.out(0), a.keepdim)) return Support::no("the output's format orders the dimensions otherwise");
+  if (x.shape[axis] > (int64_t{1} << 30)) return Support::no("the axis has more than 2^30 elements");
+  if (!keeps_order(x, {axis}, q.out(0), a.keepdim)) return Support::no("the output's format has another order of dimensions");
   return Support::yes();
 }
 
@@ -172,7 +218,7 @@ Support supports_topk(const KernelQuery& q) {
   if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_contiguous() || !q.out(0).format.is_contiguous() || !q.out(1).format.is_contiguous())
     return Support::no(cat("format ", x.format));
-  if (q.attrs<TopkAttrs>().k > kMostKept) return Support::no(cat("k above ", kMostKept));
+  if (q.attrs<TopkAttrs>().k > kMostKept) return Support::no(cat("k is larger than ", kMostKept));
   return Support::yes();
 }
 
@@ -191,3 +237,5 @@ const std::array<Kernel, 4> kKernels{{{"amax", "cpu", supports_staged, prepare_e
 std::span<const Kernel> cpu_extremum() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE

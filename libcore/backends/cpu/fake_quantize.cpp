@@ -1,41 +1,53 @@
-// Fake quantization: passes over memory that the compiler vectorises. Integers are found as the operator says: x / scale in float, rounded
-// half to even, so that results equal the reference's bit for bit. Rounding comes after clamping, which changes nothing between integers.
+// Fake quantization (Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR
+// 2018) and the gradient by its scale (Esser et al., "Learned Step Size Quantization", ICLR 2020). One pass over the values, bound by
+// memory or the division. Integers are found as the operator says: x / scale in float, rounded half to even, so that results equal the
+// reference's bit for bit. Rounding comes after clamping, which changes nothing between integers.
 
-#include "libcore/ops/fake_quantize.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/fake_quantize.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <limits>
-#include <vector>
 
-#include "libcore/backends/cpu/gated.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
-#include "libcore/base/parallel.h"
 
-namespace galley {
-namespace {
+#ifndef GALLEY_FAKE_QUANTIZE_ONCE
+#define GALLEY_FAKE_QUANTIZE_ONCE
 
-constexpr int64_t kGrain = 16384;  // values for which a second thread is worth while
-constexpr int64_t kPiece =
-    65536;  // values whose results are one number of a sum: cut by sizes alone, for the same sum by any number of threads
-constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: added and taken away, it rounds |x| < 2^22 half to even
-
-GALLEY_INLINE float rounded(float x) { return (x + kRounder) - kRounder; }
+namespace galley::fake_quantize_loops {
 
 /// What the values of one scale share: the bounds are of integers less the zero point.
 struct Grid {
   float scale, low, high;
 };
 
-GALLEY_CLONES void round_values(const float* x, float* y, int64_t count, Grid g) {
+/// The bits of a float as an integer with the same order, NaN beyond the infinities; its own inverse.
+GALLEY_INLINE int32_t ordered(int32_t bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
+
+}  // namespace galley::fake_quantize_loops
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::fake_quantize_loops {
+namespace HWY_NAMESPACE {
+
+constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: added and taken away, it rounds |x| < 2^22 half to even
+
+GALLEY_INLINE float rounded(float x) { return (x + kRounder) - kRounder; }
+
+void round_values(const float* x, float* y, int64_t count, Grid g) {
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) y[i] = g.scale * rounded(at_most(at_least(x[i] / g.scale, g.low), g.high));
 }
-GALLEY_CLONES void pass_inside(const float* grad, const float* x, float* dx, int64_t count, Grid g) {
+void pass_inside(const float* grad, const float* x, float* dx, int64_t count, Grid g) {
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) {
     const float q = rounded(at_most(at_least(x[i] / g.scale, g.low - 1), g.high + 1));
@@ -44,7 +56,7 @@ GALLEY_CLONES void pass_inside(const float* grad, const float* x, float* dx, int
   }
 }
 /// Sum of grad times the derivative of the rounded value by its scale.
-GALLEY_CLONES double slope_sum(const float* grad, const float* x, int64_t count, Grid g) {
+double slope_sum(const float* grad, const float* x, int64_t count, Grid g) {
   constexpr int kLanes = 16;
   float sums[kLanes] = {};
   double total = 0;
@@ -73,20 +85,8 @@ GALLEY_CLONES double slope_sum(const float* grad, const float* x, int64_t count,
   return total;
 }
 
-struct SeenRange {
-  float min = std::numeric_limits<float>::infinity(), max = -std::numeric_limits<float>::infinity();
-  bool nan = false;
-  void join(const SeenRange& other) {
-    min = std::min(min, other.min);
-    max = std::max(max, other.max);
-    nan |= other.nan;
-  }
-};
-/// The bits of a float as an integer with the same order, NaN beyond the infinities; its own inverse.
-GALLEY_INLINE int32_t ordered(int32_t bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
-
-/// Of integers, which the compiler turns into vector minima and maxima; those of floats it may not, for the sake of NaN.
-GALLEY_CLONES void scan_ordered(const float* x, int64_t count, int32_t* low, int32_t* high) {
+/// Least and largest key. Of integers: for floats the compiler must keep NaN and so makes no vector minima and maxima.
+void scan_ordered(const float* x, int64_t count, int32_t* low, int32_t* high) {
   int32_t least = std::numeric_limits<int32_t>::max(), most = std::numeric_limits<int32_t>::min();
   for (int64_t i = 0; i < count; ++i) {
     const int32_t key = ordered(std::bit_cast<int32_t>(x[i]));
@@ -97,10 +97,56 @@ GALLEY_CLONES void scan_ordered(const float* x, int64_t count, int32_t* low, int
   *high = most;
 }
 
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::fake_quantize_loops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "libcore/backends/cpu/gated.h"
+#include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
+#include "libcore/ops/fake_quantize.h"
+
+namespace galley {
+namespace fake_quantize_loops {
+
+HWY_EXPORT(round_values);
+HWY_EXPORT(pass_inside);
+HWY_EXPORT(slope_sum);
+HWY_EXPORT(scan_ordered);
+
+}  // namespace fake_quantize_loops
+
+namespace {
+
+using fake_quantize_loops::Grid;
+using fake_quantize_loops::ordered;
+
+constexpr int64_t kGrain = 16384;  // the fewest values of a thread
+// Values whose sum is one number: cut by sizes alone, for the same sum by any number of threads.
+constexpr int64_t kPiece = 65536;
+
+struct SeenRange {
+  float min = std::numeric_limits<float>::infinity(), max = -std::numeric_limits<float>::infinity();
+  bool nan = false;
+  void join(const SeenRange& other) {
+    min = std::min(min, other.min);
+    max = std::max(max, other.max);
+    nan |= other.nan;
+  }
+};
 SeenRange range_of(const float* x, int64_t count) {
   if (count == 0) return {};
   int32_t low, high;
-  scan_ordered(x, count, &low, &high);
+  HWY_DYNAMIC_DISPATCH(fake_quantize_loops::scan_ordered)(x, count, &low, &high);
   const float min = std::bit_cast<float>(ordered(low)), max = std::bit_cast<float>(ordered(high));
   return {min, max, std::isnan(min) || std::isnan(max)};
 }
@@ -172,7 +218,8 @@ class FakeQuantize : public FakeQuantizeBase {
   void run(Stream&, const KernelArgs& args) const override {
     parallel_for(runs_.total(), kGrain, [&](int64_t begin, int64_t end) {
       runs_.each(begin, end, [&](int64_t channel, int64_t at, int64_t count) {
-        round_values(args.in<float>(0) + at, args.out<float>(0) + at, count, grid(args, 1, channel));
+        HWY_DYNAMIC_DISPATCH(fake_quantize_loops::round_values)(args.in<float>(0) + at, args.out<float>(0) + at, count,
+                                                                grid(args, 1, channel));
       });
     });
   }
@@ -184,7 +231,8 @@ class FakeQuantizeBackward : public FakeQuantizeBase {
   void run(Stream&, const KernelArgs& args) const override {
     parallel_for(runs_.total(), kGrain, [&](int64_t begin, int64_t end) {
       runs_.each(begin, end, [&](int64_t channel, int64_t at, int64_t count) {
-        pass_inside(args.in<float>(0) + at, args.in<float>(1) + at, args.out<float>(0) + at, count, grid(args, 2, channel));
+        HWY_DYNAMIC_DISPATCH(fake_quantize_loops::pass_inside)(args.in<float>(0) + at, args.in<float>(1) + at, args.out<float>(0) + at,
+                                                               count, grid(args, 2, channel));
       });
     });
   }
@@ -202,7 +250,8 @@ class FakeQuantizeScaleBackward : public FakeQuantizeBase {
                    for (int64_t task = begin; task < end; ++task) {
                      const int64_t run = task / pieces_, from = task % pieces_ * kPiece, count = std::min(kPiece, runs_.inner - from),
                                    at = run * runs_.inner + from;
-                     sums[task] = slope_sum(args.in<float>(0) + at, args.in<float>(1) + at, count, grid(args, 2, run % runs_.count));
+                     sums[task] = HWY_DYNAMIC_DISPATCH(fake_quantize_loops::slope_sum)(args.in<float>(0) + at, args.in<float>(1) + at,
+                                                                                       count, grid(args, 2, run % runs_.count));
                    }
                  });
     for (int64_t c = 0; c < runs_.count; ++c) {
@@ -320,3 +369,5 @@ const std::array<Kernel, 6> kKernels{
 std::span<const Kernel> cpu_fake_quantize() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE

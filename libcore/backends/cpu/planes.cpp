@@ -1,18 +1,32 @@
+// Loops over planes and over rows of channels (planes.h). Sums about the first value of a run of 2048 (about the first row, of channels) in
+// float, 32 of them side by side, joined in double as Chan, Golub and LeVeque do ("Updating Formulae and a Pairwise Algorithm for Computing
+// Sample Variances", 1979). Each is one pass, bound by memory.
+
 #include "libcore/backends/cpu/planes.h"
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/planes.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
 #include <algorithm>
+#include <cstdint>
 
 #include "libcore/backends/cpu/vector_math.h"
 
-namespace galley {
-namespace {
+HWY_BEFORE_NAMESPACE();
+namespace galley::planes_loops {
+namespace HWY_NAMESPACE {
 
 constexpr int64_t kLanes = 32;
 constexpr int64_t kRun = 64 * kLanes;  // values summed in float
 constexpr int64_t kColumns = 64;       // channels summed at once
 
 /// Sum and sum of squares of x - shift over at most kRun values.
-GALLEY_CLONES void shifted_sums(const float* x, int64_t count, float shift, double* sum, double* squares) {
+void shifted_sums(const float* x, int64_t count, float shift, double* sum, double* squares) {
   float s[kLanes] = {}, s2[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -38,7 +52,7 @@ Moments moments_from(double count, double shift, double sum, double squares) {
   return {count, shift + sum / count, std::max(0.0, squares - sum * sum / count)};
 }
 
-GALLEY_CLONES void shifted_column_sums(const float* x, int64_t rows, int64_t channels, int64_t columns, float* sum, float* squares) {
+void shifted_column_sums(const float* x, int64_t rows, int64_t channels, int64_t columns, float* sum, float* squares) {
   for (int64_t c = 0; c < columns; ++c) sum[c] = squares[c] = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
@@ -49,7 +63,7 @@ GALLEY_CLONES void shifted_column_sums(const float* x, int64_t rows, int64_t cha
   }
 }
 
-GALLEY_CLONES void run_gradient_sums(const float* grad, const float* x, int64_t count, float mean, double* sum, double* dot) {
+void run_gradient_sums(const float* grad, const float* x, int64_t count, float mean, double* sum, double* dot) {
   float s[kLanes] = {}, d[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -68,8 +82,8 @@ GALLEY_CLONES void run_gradient_sums(const float* grad, const float* x, int64_t 
   }
 }
 
-/// The gradient behind the activation, whose argument is x scale + shift.
-GALLEY_CLONES void gradient_through(const float* grad, const float* x, float* out, int64_t count, const Through& through) {
+/// The gradient of the activation's argument, x scale + shift.
+void gradient_through(const float* grad, const float* x, float* out, int64_t count, const Through& through) {
   const float scale = through.scale, shift = through.shift;
   switch (through.activation) {
     case Activation::kRelu:
@@ -89,26 +103,26 @@ GALLEY_CLONES void gradient_through(const float* grad, const float* x, float* ou
   }
 }
 
-/// Of at most kRun values from `begin` on: grad itself where there is no activation, else in `room`.
-const float* gradient_behind(const float* grad, const float* x, int64_t begin, int64_t count, const Through& through, float* room) {
+/// Of at most kRun values from `begin` on: grad itself where there is no activation, else computed to `buffer`.
+const float* argument_gradient(const float* grad, const float* x, int64_t begin, int64_t count, const Through& through, float* buffer) {
   if (through.activation == Activation::kNone) return grad + begin;
-  // A positive result of relu stands for its argument.
+  // The result of relu is positive where its argument is.
   const Through by_result{Activation::kRelu, nullptr, 1, 0};
   if (through.y != nullptr) {
-    gradient_through(grad + begin, through.y + begin, room, count, by_result);
+    gradient_through(grad + begin, through.y + begin, buffer, count, by_result);
   } else {
-    gradient_through(grad + begin, x + begin, room, count, through);
+    gradient_through(grad + begin, x + begin, buffer, count, through);
   }
-  return room;
+  return buffer;
 }
 
-GALLEY_CLONES void map_gradient(const float* grad, const float* x, float* dx, int64_t count, const GradientMap& map) {
+void map_gradient(const float* grad, const float* x, float* dx, int64_t count, const GradientMap& map) {
   const float mean = map.mean, a = map.a, b = map.b, offset = map.offset;
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) dx[i] = a * grad[i] + b * (x[i] - mean) + offset;
 }
 
-GALLEY_CLONES void activate(float* y, int64_t count, Activation activation) {
+void activate(float* y, int64_t count, Activation activation) {
   switch (activation) {
     case Activation::kNone: return;
     case Activation::kRelu:
@@ -122,7 +136,7 @@ GALLEY_CLONES void activate(float* y, int64_t count, Activation activation) {
   }
 }
 
-GALLEY_CLONES void affine(const float* x, const float* residual, float* y, int64_t count, float scale, float shift) {
+void affine(const float* x, const float* residual, float* y, int64_t count, float scale, float shift) {
   if (residual != nullptr) {
     GALLEY_ELEMENTWISE
     for (int64_t i = 0; i < count; ++i) y[i] = x[i] * scale + shift + residual[i];
@@ -132,8 +146,8 @@ GALLEY_CLONES void affine(const float* x, const float* residual, float* y, int64
   }
 }
 
-GALLEY_CLONES void column_gradient_sums(const float* grad, const float* x, int64_t rows, int64_t channels, int64_t columns,
-                                        const float* mean, float* sum, float* dot) {
+void column_gradient_sums(const float* grad, const float* x, int64_t rows, int64_t channels, int64_t columns, const float* mean, float* sum,
+                          float* dot) {
   for (int64_t c = 0; c < columns; ++c) sum[c] = dot[c] = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
@@ -143,8 +157,6 @@ GALLEY_CLONES void column_gradient_sums(const float* grad, const float* x, int64
     }
   }
 }
-
-}  // namespace
 
 Moments plane_moments(const float* x, int64_t count) {
   Moments total;
@@ -170,11 +182,11 @@ void row_moments(const float* x, int64_t rows, int64_t channels, Moments* out) {
 }
 
 GradientSums plane_gradient_sums(const float* grad, const float* x, int64_t count, float mean, const Through& through) {
-  float room[kRun];
+  float buffer[kRun];
   GradientSums sums;
   for (int64_t begin = 0; begin < count; begin += kRun) {
     const int64_t length = std::min(kRun, count - begin);
-    run_gradient_sums(gradient_behind(grad, x, begin, length, through, room), x + begin, length, mean, &sums.sum, &sums.dot);
+    run_gradient_sums(argument_gradient(grad, x, begin, length, through, buffer), x + begin, length, mean, &sums.sum, &sums.dot);
   }
   return sums;
 }
@@ -196,7 +208,7 @@ void plane_affine(const float* x, const float* residual, float* y, int64_t count
   }
 }
 
-GALLEY_CLONES void row_affine(const float* x, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift) {
+void row_affine(const float* x, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift) {
   for (int64_t r = 0; r < rows; ++r) {
     GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) y[r * channels + c] = x[r * channels + c] * scale[c] + shift[c];
@@ -205,17 +217,17 @@ GALLEY_CLONES void row_affine(const float* x, float* y, int64_t rows, int64_t ch
 
 void plane_gradient(const float* grad, const float* x, float* dx, float* dresidual, int64_t count, const GradientMap& map,
                     const Through& through) {
-  float room[kRun];
+  float buffer[kRun];
   for (int64_t begin = 0; begin < count; begin += kRun) {
     const int64_t length = std::min(kRun, count - begin);
-    const float* g = gradient_behind(grad, x, begin, length, through, room);
+    const float* g = argument_gradient(grad, x, begin, length, through, buffer);
     if (dresidual != nullptr) std::copy(g, g + length, dresidual + begin);
     map_gradient(g, x + begin, dx + begin, length, map);
   }
 }
 
-GALLEY_CLONES void row_gradient(const float* grad, const float* x, float* dx, int64_t rows, int64_t channels, const float* mean,
-                                const float* a, const float* b, const float* offset) {
+void row_gradient(const float* grad, const float* x, float* dx, int64_t rows, int64_t channels, const float* mean, const float* a,
+                  const float* b, const float* offset) {
   for (int64_t r = 0; r < rows; ++r) {
     GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c)
@@ -223,4 +235,51 @@ GALLEY_CLONES void row_gradient(const float* grad, const float* x, float* dx, in
   }
 }
 
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::planes_loops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley {
+namespace planes_loops {
+
+HWY_EXPORT(plane_moments);
+HWY_EXPORT(row_moments);
+HWY_EXPORT(plane_gradient_sums);
+HWY_EXPORT(row_gradient_sums);
+HWY_EXPORT(plane_affine);
+HWY_EXPORT(row_affine);
+HWY_EXPORT(plane_gradient);
+HWY_EXPORT(row_gradient);
+
+}  // namespace planes_loops
+
+Moments plane_moments(const float* x, int64_t count) { return HWY_DYNAMIC_DISPATCH(planes_loops::plane_moments)(x, count); }
+void row_moments(const float* x, int64_t rows, int64_t channels, Moments* out) {
+  HWY_DYNAMIC_DISPATCH(planes_loops::row_moments)(x, rows, channels, out);
+}
+GradientSums plane_gradient_sums(const float* grad, const float* x, int64_t count, float mean, const Through& through) {
+  return HWY_DYNAMIC_DISPATCH(planes_loops::plane_gradient_sums)(grad, x, count, mean, through);
+}
+void row_gradient_sums(const float* grad, const float* x, int64_t rows, int64_t channels, const float* mean, GradientSums* out) {
+  HWY_DYNAMIC_DISPATCH(planes_loops::row_gradient_sums)(grad, x, rows, channels, mean, out);
+}
+void plane_affine(const float* x, const float* residual, float* y, int64_t count, float scale, float shift, Activation activation) {
+  HWY_DYNAMIC_DISPATCH(planes_loops::plane_affine)(x, residual, y, count, scale, shift, activation);
+}
+void row_affine(const float* x, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift) {
+  HWY_DYNAMIC_DISPATCH(planes_loops::row_affine)(x, y, rows, channels, scale, shift);
+}
+void plane_gradient(const float* grad, const float* x, float* dx, float* dresidual, int64_t count, const GradientMap& map,
+                    const Through& through) {
+  HWY_DYNAMIC_DISPATCH(planes_loops::plane_gradient)(grad, x, dx, dresidual, count, map, through);
+}
+void row_gradient(const float* grad, const float* x, float* dx, int64_t rows, int64_t channels, const float* mean, const float* a,
+                  const float* b, const float* offset) {
+  HWY_DYNAMIC_DISPATCH(planes_loops::row_gradient)(grad, x, dx, rows, channels, mean, a, b, offset);
+}
+
 }  // namespace galley
+
+#endif  // HWY_ONCE

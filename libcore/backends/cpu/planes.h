@@ -1,6 +1,6 @@
 #pragma once
-// Statistics and affine maps of planes (the contiguous values of one sample's channel) and of rows of channels: what normalisation of
-// either memory format is made of. Plain loops in planes.cpp, compiled for each instruction set.
+// Statistics and affine maps of planes (the contiguous values of one sample's channel) and of rows of channels: the passes of normalisation
+// in either memory format.
 
 #include <cstdint>
 
@@ -26,14 +26,14 @@ Moments plane_moments(const float* x, int64_t count);
 /// Of each channel of rows [rows, channels].
 void row_moments(const float* x, int64_t rows, int64_t channels, Moments* out);
 
-/// How a gradient comes through the activation behind a plane: its argument is scale x + shift, or relu's result y where that is given.
+/// The activation after a plane: its argument is scale x + shift; y is relu's result where that is given.
 struct Through {
   Activation activation = Activation::kNone;  // none, relu, relu6 or hardswish
   const float* y = nullptr;
   float scale = 1, shift = 0;
 };
 
-/// Sums of g and of g (x - mean), g the gradient behind the activation.
+/// Sums of g and of g (x - mean), g the gradient of the activation's argument.
 struct GradientSums {
   double sum = 0, dot = 0;
 };
@@ -45,8 +45,8 @@ void row_gradient_sums(const float* grad, const float* x, int64_t rows, int64_t 
 void plane_affine(const float* x, const float* residual, float* y, int64_t count, float scale, float shift, Activation activation);
 void row_affine(const float* x, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift);
 
-/// dx = a g + b (x - mean) + offset, g the gradient behind the activation, which also goes to dresidual where that is given.
-/// dx may lie where grad does.
+/// dx = a g + b (x - mean) + offset, g the gradient of the activation's argument, which is also written to dresidual where that is given.
+/// dx may be grad.
 struct GradientMap {
   float mean = 0, a = 0, b = 0, offset = 0;
 };

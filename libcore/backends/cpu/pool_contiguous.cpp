@@ -1,4 +1,5 @@
-// Pooling on contiguous arrays, a plane at a time, and adaptive maxima in both formats (rare: element by element).
+// Pooling of contiguous arrays, a plane at a time, O(window) for each result, bound by the loads of each window; and adaptive maxima in
+// both formats (rare: element by element). channels_last: pool.cpp.
 
 #include <algorithm>
 #include <array>
@@ -62,7 +63,7 @@ class MaxPool2d : public PreparedKernel {
               const int64_t at = column * w.stride[1] - w.padding[1] + kw * w.dilation[1];
               if (at < 0 || at >= x[3]) continue;
               const float candidate = in[row * x[3] + at];
-              const bool larger = !any | exceeds(candidate, value);  // selects: a branch would be guessed wrong half the time
+              const bool larger = !any | exceeds(candidate, value);  // selections: branches would often be mispredicted
               value = larger ? candidate : value;
               tap = larger ? static_cast<uint8_t>(kh * w.kernel[1] + kw) : tap;
               any = true;

@@ -1,5 +1,43 @@
-// Element-wise operators on quantized arrays: sums, products, joins, tables, and the ways from and to real values. Pieces of a few hundred
-// values go through a small float array (plain loops that the compiler vectorises) to one rounding.
+// Element-wise operators on quantized arrays: sums, products, concatenation, tables, and the conversions from and to real values. Pieces of
+// 512 values go through a float array in the first-level cache to one rounding (quantized_epilogue.h). One
+// pass, bound by the conversions: about ten instructions a vector. Tables of 256 bytes are read a byte at a time.
+
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/quantized_elementwise.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::quantized_elementwise_loops {
+namespace HWY_NAMESPACE {
+
+void sum_values(const uint8_t* a, uint8_t flip_a, float scale_a, const uint8_t* b, uint8_t flip_b, float scale_b, float shift, float* out,
+                int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<float>(a[i] ^ flip_a) * scale_a + (static_cast<float>(b[i] ^ flip_b) * scale_b + shift);
+}
+void product_values(const uint8_t* a, uint8_t flip_a, int32_t zero_a, const uint8_t* b, uint8_t flip_b, int32_t zero_b, float scale,
+                    float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(((a[i] ^ flip_a) - zero_a) * ((b[i] ^ flip_b) - zero_b)) * scale;
+}
+/// A factor and a term for each channel.
+void channel_values(const uint8_t* a, uint8_t flip, int32_t zero, const float* factor, const float* term, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>((a[i] ^ flip) - zero) * factor[i] + term[i];
+}
+void dequantize_values(const uint8_t* q, uint8_t flip, int32_t zero, float scale, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>((q[i] ^ flip) - zero) * scale;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::quantized_elementwise_loops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 
 #include <algorithm>
 #include <array>
@@ -8,35 +46,26 @@
 
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
+namespace quantized_elementwise_loops {
+
+HWY_EXPORT(sum_values);
+HWY_EXPORT(product_values);
+HWY_EXPORT(channel_values);
+HWY_EXPORT(dequantize_values);
+
+}  // namespace quantized_elementwise_loops
+
 namespace {
 
 using namespace quantized;
 
 constexpr int64_t kPiece = 512;
-constexpr int64_t kGrain = 16384;  // values for which a second thread is worth while
+constexpr int64_t kGrain = 16384;  // the fewest values of a thread
 
-GALLEY_CLONES void sum_values(const uint8_t* a, uint8_t flip_a, float scale_a, const uint8_t* b, uint8_t flip_b, float scale_b, float shift,
-                              float* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    out[i] = static_cast<float>(a[i] ^ flip_a) * scale_a + (static_cast<float>(b[i] ^ flip_b) * scale_b + shift);
-}
-GALLEY_CLONES void product_values(const uint8_t* a, uint8_t flip_a, int32_t zero_a, const uint8_t* b, uint8_t flip_b, int32_t zero_b,
-                                  float scale, float* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(((a[i] ^ flip_a) - zero_a) * ((b[i] ^ flip_b) - zero_b)) * scale;
-}
-/// A factor and a term for each channel.
-GALLEY_CLONES void channel_values(const uint8_t* a, uint8_t flip, int32_t zero, const float* factor, const float* term, float* out,
-                                  int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>((a[i] ^ flip) - zero) * factor[i] + term[i];
-}
-GALLEY_CLONES void dequantize_values(const uint8_t* q, uint8_t flip, int32_t zero, float scale, float* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>((q[i] ^ flip) - zero) * scale;
-}
 void lookup_values(const uint8_t* table, const uint8_t* q, uint8_t* out, int64_t count) {
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
@@ -82,9 +111,11 @@ class QuantizedBinary : public PreparedKernel {
       for (int64_t i = begin; i < end; i += kPiece) {
         const int64_t count = std::min(kPiece, end - i);
         if (multiply_) {
-          product_values(a + i, flip_a_, zero_a_, b + i, flip_b_, zero_b_, scale, values, count);
+          HWY_DYNAMIC_DISPATCH(quantized_elementwise_loops::product_values)(a + i, flip_a_, zero_a_, b + i, flip_b_, zero_b_, scale, values,
+                                                                            count);
         } else {
-          sum_values(a + i, flip_a_, scale_a, b + i, flip_b_, scale_b, shift, values, count);
+          HWY_DYNAMIC_DISPATCH(quantized_elementwise_loops::sum_values)(a + i, flip_a_, scale_a, b + i, flip_b_, scale_b, shift, values,
+                                                                        count);
         }
         finish_values(epilogue_, values, count, out + i * out_bytes_);
       }
@@ -105,23 +136,25 @@ class QuantizedBinary : public PreparedKernel {
       // Several pixels of few channels, or pieces of one with many.
       const int64_t together = std::max<int64_t>(1, kPiece / channels_);
       for (int64_t pixel = begin; pixel < end;) {
-        const int64_t image = pixel / pixels_, at = image * channels_, behind = std::min(end, (image + 1) * pixels_);
+        const int64_t image = pixel / pixels_, at = image * channels_, image_end = std::min(end, (image + 1) * pixels_);
         if (channels_ > kPiece) {
           for (int64_t c = 0; c < channels_; c += kPiece) {
             const int64_t count = std::min(kPiece, channels_ - c);
-            channel_values(a + pixel * channels_ + c, flip_a_, zero_a_, factor + at + c, term + at + c, values, count);
+            HWY_DYNAMIC_DISPATCH(quantized_elementwise_loops::channel_values)(a + pixel * channels_ + c, flip_a_, zero_a_, factor + at + c,
+                                                                              term + at + c, values, count);
             finish_values(epilogue_, values, count, out + (pixel * channels_ + c) * out_bytes_);
           }
           ++pixel;
           continue;
         }
-        for (int64_t i = 0; i < std::min(together, behind - pixel); ++i) {
+        for (int64_t i = 0; i < std::min(together, image_end - pixel); ++i) {
           std::copy_n(factor + at, channels_, factors + i * channels_);
           std::copy_n(term + at, channels_, terms + i * channels_);
         }
-        for (; pixel < behind; pixel += std::min(together, behind - pixel)) {
-          const int64_t count = std::min(together, behind - pixel) * channels_;
-          channel_values(a + pixel * channels_, flip_a_, zero_a_, factors, terms, values, count);
+        for (; pixel < image_end; pixel += std::min(together, image_end - pixel)) {
+          const int64_t count = std::min(together, image_end - pixel) * channels_;
+          HWY_DYNAMIC_DISPATCH(quantized_elementwise_loops::channel_values)(a + pixel * channels_, flip_a_, zero_a_, factors, terms, values,
+                                                                            count);
           finish_values(epilogue_, values, count, out + pixel * channels_ * out_bytes_);
         }
       }
@@ -155,7 +188,7 @@ class Lookup : public PreparedKernel {
   Table table_{};
 };
 
-/// Each input through a table of its own, into its place.
+/// Each input is mapped by its table to its part of the output.
 class QuantizedConcat : public PreparedKernel {
  public:
   explicit QuantizedConcat(const KernelQuery& q) {
@@ -234,7 +267,8 @@ class Dequantize : public PreparedKernel {
   }
   void run(Stream&, const KernelArgs& args) const override {
     parallel_for(count_, kGrain / 4, [&](int64_t begin, int64_t end) {
-      dequantize_values(args.in<uint8_t>(0) + begin, flip_, zero_, scale_, args.out<float>(0) + begin, end - begin);
+      HWY_DYNAMIC_DISPATCH(quantized_elementwise_loops::dequantize_values)(args.in<uint8_t>(0) + begin, flip_, zero_, scale_,
+                                                                           args.out<float>(0) + begin, end - begin);
     });
   }
 
@@ -247,7 +281,7 @@ class Dequantize : public PreparedKernel {
 
 Support supports_all(const KernelQuery& q) {
   if (q.in(0).format.is_blocked()) return Support::no(cat("format ", q.in(0).format));
-  if (!(q.in(0).format == q.out(0).format)) return Support::no("formats differ");
+  if (!(q.in(0).format == q.out(0).format)) return Support::no(cat("formats ", q.in(0).format, " and ", q.out(0).format));
   if (q.in(0).elements() == 0 || q.out(0).elements() == 0) return Support::no("empty array");
   return Support::yes();
 }
@@ -257,16 +291,16 @@ Support supports_quantize(const KernelQuery& q) {
 }
 Support supports_binary(const KernelQuery& q) {
   if (q.in(0).shape == q.in(1).shape) {
-    if (!(q.in(0).format == q.in(1).format)) return Support::no("formats differ");
+    if (!(q.in(0).format == q.in(1).format)) return Support::no(cat("formats ", q.in(0).format, " and ", q.in(1).format));
   } else if (!q.in(0).format.is_channels_last()) {
-    return Support::no(cat("a value for each channel, format ", q.in(0).format));
+    return Support::no(cat("b has one value for each channel and a is ", q.in(0).format, ", not channels_last"));
   }
   return supports_all(q);
 }
 Support supports_concat(const KernelQuery& q) {
-  if (q.out(0).dtype == DType::kF32) return Support::no("real results");
+  if (q.out(0).dtype == DType::kF32) return Support::no("f32 output");
   for (const TensorType* x : q.context.inputs) {
-    if (!(x->format == q.out(0).format)) return Support::no("formats differ");
+    if (!(x->format == q.out(0).format)) return Support::no(cat("formats ", x->format, " and ", q.out(0).format));
   }
   return supports_all(q);
 }
@@ -292,3 +326,5 @@ const std::array<Kernel, 6> kKernels{{{"quantized_add", "cpu", supports_binary, 
 std::span<const Kernel> cpu_quantized_elementwise() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE

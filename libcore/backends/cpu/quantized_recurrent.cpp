@@ -1,5 +1,6 @@
-// Recurrent layers with weights of 8 bits: at each step the kernel of dynamic_quantized_linear makes the state's part for the whole batch,
-// then threads share out the batch for the cell's functions.
+// Recurrent layers with weights of 8 bits: at each step the kernel of dynamic_quantized_linear computes the state's part for the whole
+// batch, then each thread applies the cell's functions (recurrent_cells.h) to some of its rows. G H H multiplications of bytes for each
+// step of a sample; bound by reading the weights at each step where the batch is small.
 
 #include "libcore/ops/quantized_recurrent.h"
 
@@ -8,47 +9,12 @@
 #include <cstring>
 
 #include "libcore/backends/cpu/quantized_pack.h"
+#include "libcore/backends/cpu/recurrent_cells.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
 namespace {
-
-// One row of one step: x the input's part, q the state's part, `state` h in and out (and `cell` c).
-
-GALLEY_CLONES void lstm_row(const float* x, const float* q, float* cell, float* state, float* y, int64_t hidden) {
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) {
-    const float i = sigmoid_of(x[u] + q[u]), f = sigmoid_of(x[hidden + u] + q[hidden + u]),
-                g = tanh_of(x[2 * hidden + u] + q[2 * hidden + u]);
-    const float c = f * cell[u] + i * g, h = sigmoid_of(x[3 * hidden + u] + q[3 * hidden + u]) * tanh_of(c);
-    cell[u] = c;
-    state[u] = h;
-    y[u] = h;
-  }
-}
-GALLEY_CLONES void gru_row(const float* x, const float* q, float* state, float* y, int64_t hidden) {
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) {
-    const float r = sigmoid_of(x[u] + q[u]), z = sigmoid_of(x[hidden + u] + q[hidden + u]),
-                n = tanh_of(x[2 * hidden + u] + r * q[2 * hidden + u]);
-    const float h = (1.0f - z) * n + z * state[u];
-    state[u] = h;
-    y[u] = h;
-  }
-}
-GALLEY_CLONES void tanh_row(const float* x, const float* q, float* state, float* y, int64_t hidden) {
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) state[u] = y[u] = tanh_of(x[u] + q[u]);
-}
-GALLEY_CLONES void relu_row(const float* x, const float* q, float* state, float* y, int64_t hidden) {
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) {
-    const float a = x[u] + q[u];
-    state[u] = y[u] = a < 0.0f ? 0.0f : a;
-  }
-}
 
 enum class Step { kLstm, kGru, kTanh, kRelu };
 
@@ -113,7 +79,7 @@ class Recurrent : public PreparedKernel {
     start(args.in<float>(4), state);
     if (cell != nullptr) start(args.in<float>(5), cell);
     const std::array<const void*, 4> inputs{state, weight, args.inputs[2], args.in<float>(3)};
-    const std::array<void*, 3> outputs{part};  // the compiler thinks of kernels with three
+    const std::array<void*, 3> outputs{part};  // three: GCC warns that kernels of several outputs would read past one
     for (int64_t turn = 0; turn < steps_; ++turn) {
       const int64_t t = reverse_ ? steps_ - 1 - turn : turn;
       product_->run(stream, {inputs, outputs, scratch});
@@ -122,10 +88,10 @@ class Recurrent : public PreparedKernel {
           const float *x = args.in<float>(0) + (n * steps_ + t) * width_, *q = part + n * width_;
           float *h = state + n * hidden_, *y = args.out<float>(0) + (n * steps_ + t) * hidden_;
           switch (step_) {
-            case Step::kLstm: lstm_row(x, q, cell + n * hidden_, h, y, hidden_); break;
-            case Step::kGru: gru_row(x, q, h, y, hidden_); break;
-            case Step::kTanh: tanh_row(x, q, h, y, hidden_); break;
-            case Step::kRelu: relu_row(x, q, h, y, hidden_); break;
+            case Step::kLstm: recurrent::lstm_row_of_parts(x, q, cell + n * hidden_, h, y, hidden_); break;
+            case Step::kGru: recurrent::gru_row_of_parts(x, q, h, y, hidden_); break;
+            case Step::kTanh: recurrent::tanh_row_of_parts(x, q, h, y, hidden_); break;
+            case Step::kRelu: recurrent::relu_row_of_parts(x, q, h, y, hidden_); break;
           }
         }
       });

@@ -1,18 +1,69 @@
 // Dropout and stochastic depth by the law of ops/random_mask.h: a pure function of sample and logical element, so the bits depend neither
-// on threads nor on the memory format.
+// on threads nor on the memory format. Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011) in vector
+// code, 256 words at a time, so that they stay in the first-level cache; channels_last images in tiles of 64 channels by 64 pixels. Bound
+// by arithmetic: 10 rounds of two multiplications for 4 elements.
 
-#include "libcore/ops/random.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/random.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+#include "libcore/backends/cpu/vector_math.h"
+#include "libcore/ops/random_mask.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::random_loops {
+namespace HWY_NAMESPACE {
+
+/// The words of a sample's elements 4 * block .. 4 * (block + blocks) - 1.
+void draw(uint64_t key, uint64_t sample, uint64_t block, int64_t blocks, uint32_t* words) {
+  for (int64_t i = 0; i < blocks; ++i) {
+    const PhiloxBlock four = mask_block(key, sample, block + static_cast<uint64_t>(i));
+    for (size_t j = 0; j < 4; ++j) words[4 * static_cast<size_t>(i) + j] = four[j];
+  }
+}
+
+void drop(const float* x, const uint32_t* words, int32_t threshold, float scale, float* y, int64_t count) {
+  GALLEY_ELEMENTWISE
+  for (int64_t i = 0; i < count; ++i) {
+    const float kept = x[i] * scale;
+    y[i] = static_cast<int32_t>(words[i] >> 8) >= threshold ? kept : 0.0f;
+  }
+}
+
+void scale_by(const float* x, float factor, float* y, int64_t count) {
+  GALLEY_ELEMENTWISE
+  for (int64_t i = 0; i < count; ++i) y[i] = x[i] * factor;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::random_loops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/random_mask.h"
+#include "libcore/ops/random.h"
 
 namespace galley {
+namespace random_loops {
+
+HWY_EXPORT(draw);
+HWY_EXPORT(drop);
+HWY_EXPORT(scale_by);
+
+}  // namespace random_loops
+
 namespace {
 
 constexpr int64_t kWords = 256;  // drawn at a time
@@ -21,31 +72,11 @@ constexpr int64_t kTile = 64;    // channels, and pixels, of a tile of channels_
 /// mask_keeps in integers: a word is kept where its upper 24 bits are at least p 2^24.
 int32_t threshold_of(double p) { return static_cast<int32_t>(std::ceil(p * 0x1p24)); }
 
-/// The words of a sample's elements 4 * block .. 4 * (block + blocks) - 1.
-GALLEY_CLONES void draw(uint64_t key, uint64_t sample, uint64_t block, int64_t blocks, uint32_t* words) {
-  for (int64_t i = 0; i < blocks; ++i) {
-    const PhiloxBlock four = mask_block(key, sample, block + static_cast<uint64_t>(i));
-    for (size_t j = 0; j < 4; ++j) words[4 * static_cast<size_t>(i) + j] = four[j];
-  }
-}
 /// As many as cover elements [begin, begin + count), count <= kWords; returns where that of `begin` lies.
 const uint32_t* draw_range(uint64_t key, uint64_t sample, int64_t begin, int64_t count, uint32_t* words) {
   const int64_t first = begin / 4, last = (begin + count - 1) / 4;
-  draw(key, sample, static_cast<uint64_t>(first), last - first + 1, words);
+  HWY_DYNAMIC_DISPATCH(random_loops::draw)(key, sample, static_cast<uint64_t>(first), last - first + 1, words);
   return words + begin % 4;
-}
-
-GALLEY_CLONES void drop(const float* x, const uint32_t* words, int32_t threshold, float scale, float* y, int64_t count) {
-  GALLEY_ELEMENTWISE
-  for (int64_t i = 0; i < count; ++i) {
-    const float kept = x[i] * scale;
-    y[i] = static_cast<int32_t>(words[i] >> 8) >= threshold ? kept : 0.0f;
-  }
-}
-
-GALLEY_CLONES void scale_by(const float* x, float factor, float* y, int64_t count) {
-  GALLEY_ELEMENTWISE
-  for (int64_t i = 0; i < count; ++i) y[i] = x[i] * factor;
 }
 
 struct Draws {
@@ -79,7 +110,7 @@ class Dropout : public PreparedKernel {
         const int64_t sample = task / pieces, first = task % pieces * kWords, count = std::min(kWords, elements_ - first),
                       at = sample * elements_ + first;
         const uint32_t* drawn = draw_range(draws.key, draws.first + static_cast<uint64_t>(sample), first, count, words);
-        drop(x + at, drawn, threshold_, scale_, y + at, count);
+        HWY_DYNAMIC_DISPATCH(random_loops::drop)(x + at, drawn, threshold_, scale_, y + at, count);
       }
     });
   }
@@ -100,7 +131,7 @@ class Dropout : public PreparedKernel {
         }
         for (int64_t r = 0; r < rows; ++r) {
           const int64_t at = sample * elements_ + (pixel + r) * channels_ + channel;
-          drop(x + at, turned + r * kTile, threshold_, scale_, y + at, lanes);
+          HWY_DYNAMIC_DISPATCH(random_loops::drop)(x + at, turned + r * kTile, threshold_, scale_, y + at, lanes);
         }
       }
     });
@@ -126,7 +157,8 @@ class StochasticDepth : public PreparedKernel {
                       at = sample * elements_ + first;
         const uint64_t drawn_for = attrs_.mode == StochasticDepthMode::kBatch ? kWholeBatch : draws.first + static_cast<uint64_t>(sample);
         if (mask_keeps(mask_block(draws.key, drawn_for, 0)[0], attrs_.p)) {
-          scale_by(args.in<float>(0) + at, static_cast<float>(mask_scale(attrs_.p)), args.out<float>(0) + at, count);
+          HWY_DYNAMIC_DISPATCH(random_loops::scale_by)(args.in<float>(0) + at, static_cast<float>(mask_scale(attrs_.p)),
+                                                       args.out<float>(0) + at, count);
         } else {
           std::fill_n(args.out<float>(0) + at, count, 0.0f);
         }
@@ -160,3 +192,5 @@ const std::array<Kernel, 2> kKernels{
 std::span<const Kernel> cpu_random() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE

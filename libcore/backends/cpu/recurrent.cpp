@@ -1,7 +1,9 @@
-// Recurrent layers in float. The input's part is one product over all steps; then each step adds the state's part and applies the cell's
-// functions. Weights come packed where nothing but the inference reads them, else they are packed once a run. Rows of the batch do not
-// depend on each other: threads share them out for the whole sequence; a batch too small for that is shared out by columns, step after
-// step. Bits do not depend on which.
+// Recurrent layers (LSTM, GRU, RNN) in float. The input's part is one product over all steps (Appleyard, Kocisky, Blunsom, "Optimizing
+// Performance of Recurrent Neural Networks on GPUs", 2016); then each step adds the state's part and applies the cell's functions
+// (recurrent_cells.h): 2 G H (I + H) operations for each step of a sample, G gates. Weights are packed in panels of 16 columns
+// (packed_product.h): in advance where only inference reads them, else once a run. Rows of the batch do not depend on each other: each
+// thread computes some of them for the whole sequence; a small batch is divided by columns, step after step. The bits do not depend on
+// which. Large batches are bound by arithmetic, small ones by reading the state's weights from caches or memory at each step.
 
 #include "libcore/ops/recurrent.h"
 
@@ -10,97 +12,22 @@
 #include <cstring>
 
 #include "libcore/backends/cpu/packed_product.h"
+#include "libcore/backends/cpu/recurrent_cells.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
 namespace {
 
-constexpr int64_t kLeastRows = 6;  // of the batch, for a thread: a tile of the product
+using namespace recurrent;
 
-// ---- cells: one row of one step
-
-/// Arguments in, activated gates out.
-GALLEY_CLONES void lstm_row(float* gates, const float* before, float* cell, float* y, int64_t hidden) {
-  float *input = gates, *forget = gates + hidden, *candidate = gates + 2 * hidden, *out = gates + 3 * hidden;
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) {
-    const float i = sigmoid_of(input[u]), f = sigmoid_of(forget[u]), g = tanh_of(candidate[u]), o = sigmoid_of(out[u]);
-    const float c = f * before[u] + i * g;
-    input[u] = i;
-    forget[u] = f;
-    candidate[u] = g;
-    out[u] = o;
-    cell[u] = c;
-    y[u] = o * tanh_of(c);
-  }
-}
-/// `state`: the gradient of the cell behind the step, in; before it, out. `d` may be `gates`.
-GALLEY_CLONES void lstm_row_backward(const float* grad, const float* carried, const float* gates, const float* cell, const float* before,
-                                     float* state, float* d, int64_t hidden) {
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) {
-    const float i = gates[u], f = gates[hidden + u], g = gates[2 * hidden + u], o = gates[3 * hidden + u];
-    const float t = tanh_of(cell[u]), dh = grad[u] + carried[u], dc = state[u] + dh * o * (1.0f - t * t);
-    d[u] = dc * g * i * (1.0f - i);
-    d[hidden + u] = dc * before[u] * f * (1.0f - f);
-    d[2 * hidden + u] = dc * i * (1.0f - g * g);
-    d[3 * hidden + u] = dh * t * o * (1.0f - o);
-    state[u] = dc * f;
-  }
-}
-
-/// gates: arguments of r and z, the input's part of n, the state's part of n (kept); r, z, n out.
-GALLEY_CLONES void gru_row(float* gates, const float* before, float* y, int64_t hidden) {
-  float *reset = gates, *update = gates + hidden, *candidate = gates + 2 * hidden, *state = gates + 3 * hidden;
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) {
-    const float r = sigmoid_of(reset[u]), z = sigmoid_of(update[u]), n = tanh_of(candidate[u] + r * state[u]);
-    reset[u] = r;
-    update[u] = z;
-    candidate[u] = n;
-    y[u] = (1.0f - z) * n + z * before[u];
-  }
-}
-/// `carried`: the gradient of h behind the step, in; the part of it that passes by z, out.
-GALLEY_CLONES void gru_row_backward(const float* grad, float* carried, const float* gates, const float* before, float* input,
-                                    float* of_state, int64_t hidden) {
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) {
-    const float r = gates[u], z = gates[hidden + u], n = gates[2 * hidden + u], q = gates[3 * hidden + u];
-    const float dh = grad[u] + carried[u], dn = dh * (1.0f - z) * (1.0f - n * n), dz = dh * (before[u] - n) * z * (1.0f - z),
-                dr = dn * q * r * (1.0f - r);
-    input[u] = dr;
-    input[hidden + u] = dz;
-    input[2 * hidden + u] = dn;
-    of_state[u] = dr;
-    of_state[hidden + u] = dz;
-    of_state[2 * hidden + u] = dn * r;
-    carried[u] = dh * z;
-  }
-}
-
-GALLEY_CLONES void tanh_row(float* y, int64_t hidden) {
-  for (int64_t u = 0; u < hidden; ++u) y[u] = tanh_of(y[u]);
-}
-GALLEY_CLONES void relu_row(float* y, int64_t hidden) {
-  for (int64_t u = 0; u < hidden; ++u) y[u] = y[u] < 0.0f ? 0.0f : y[u];
-}
-GALLEY_CLONES void tanh_row_backward(const float* grad, const float* carried, const float* y, float* d, int64_t hidden) {
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) d[u] = (grad[u] + carried[u]) * (1.0f - y[u] * y[u]);
-}
-GALLEY_CLONES void relu_row_backward(const float* grad, const float* carried, const float* y, float* d, int64_t hidden) {
-  GALLEY_ELEMENTWISE
-  for (int64_t u = 0; u < hidden; ++u) d[u] = y[u] > 0.0f ? grad[u] + carried[u] : 0.0f;
-}
+constexpr int64_t kLeastRows = 6;  // of the batch for each thread: those that a tile of the product has
 
 // ---- what the layers share
 
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-/// Rows of an array: a base and the floats from one row to the next; step 0 repeats one row (zeros that stand for an absent array).
+/// Rows of an array: a base and the floats from one row to the next; step 0 repeats one row (zeros in place of an absent array).
 struct Rows {
   const float* base;
   int64_t step;
@@ -140,19 +67,19 @@ struct StepProduct {
 /// The format in which a weight [G H, I] needs no packing.
 MemoryFormat packed_format() { return MemoryFormat::blocked("Ab16a"); }
 
-/// Rows of a weight as the products want them: as they came, or packed anew into scratch memory.
+/// Rows of a weight in panels: the input itself where it is packed, else packed into scratch memory.
 class PackedRows {
  public:
   PackedRows() = default;
   PackedRows(const TensorType& type, int64_t first, int64_t rows)
       : first_(first), rows_(rows), depth_(type.shape[1]), ready_(type.format.is_blocked()) {}
   int64_t scratch_floats() const { return ready_ ? 0 : packed_floats(rows_, depth_); }
-  /// Takes its scratch off `room`.
-  const float* get(const float* weight, float*& room) const {
+  /// Moves `scratch` past what it uses.
+  const float* get(const float* weight, float*& scratch) const {
     if (ready_) return weight + first_ * depth_;
-    float* packed = room;
+    float* packed = scratch;
     pack_matrix({weight + first_ * depth_, rows_, depth_, depth_, 1}, packed);
-    room += scratch_floats();
+    scratch += scratch_floats();
     return packed;
   }
 
@@ -189,13 +116,13 @@ void walk(int64_t batch, int64_t steps, bool forward, const Products& products, 
   }
 }
 
-/// The part of a matrix's panels that falls to one thread.
+/// The panels of a matrix that one thread computes.
 std::pair<int64_t, int64_t> share(int64_t columns, int64_t part, int64_t parts) {
   const int64_t panels = panels_of(columns);
   return {panels * part / parts, panels * (part + 1) / parts};
 }
 
-/// Sizes of a forward layer, its order of steps, and its room in scratch memory. G gates in the weights; gates [N,T,width H] while it runs.
+/// Sizes of a forward layer, its order of steps, and its scratch memory. G gates in the weights; gates [N,T,width H] while it runs.
 struct Layer {
   Layer(const KernelQuery& q, int64_t gates, int64_t width, bool reverse)
       : batch(q.in(0).shape[0]),
@@ -231,7 +158,7 @@ void copy_rows(const Rows& from, const Target& to, int64_t rows, int64_t width) 
   for (int64_t row = 0; row < rows; ++row) std::memcpy(to.at(row), from.at(row), static_cast<size_t>(width) * sizeof(float));
 }
 
-/// initial[j] = bias_ih[j] + bias_hh[j] below `both`, bias_ih[j] from there on; zeros behind the last column.
+/// initial[j] = bias_ih[j] + bias_hh[j] below `both`, bias_ih[j] from there on; zeros after the last column.
 void add_biases(const float* bias_ih, const float* bias_hh, int64_t columns, int64_t both, float* initial) {
   std::memset(initial, 0, static_cast<size_t>(panels_of(columns) * kPanel) * sizeof(float));
   for (int64_t j = 0; j < columns; ++j)
@@ -255,7 +182,7 @@ class LstmKernel : public PreparedKernel {
   void run(Stream&, const KernelArgs& args) const override {
     const Layer& l = layer_;
     const int64_t hidden = l.hidden, columns = 4 * hidden;
-    auto* initial = static_cast<float*>(args.scratch);  // behind the packed weights
+    auto* initial = static_cast<float*>(args.scratch);  // after the packed weights
     const float* packed_input = input_.get(args.in<float>(1), initial);
     const float* packed_state = state_.get(args.in<float>(2), initial);
     float* zeros = initial + aligned(columns);
@@ -271,7 +198,7 @@ class LstmKernel : public PreparedKernel {
     };
     const Rows h0 = first(5), c0 = first(6);
     const StepProduct product{packed_state, columns, hidden};
-    // Without room for all cells the last one is updated in place.
+    // Where not all cells are saved, the last one is updated in place.
     const auto cell_at = [&](int64_t turn) {
       return save_ ? SequenceTarget{args.out<float>(4), l.steps, hidden}.step(l.at(turn)) : Target{last_cell, hidden};
     };
@@ -402,7 +329,7 @@ struct Backward {
   int64_t scratch_bytes() const { return 4 * (packed_floats(hidden, rows) + aligned(hidden)); }
   int64_t at(int64_t turn) const { return reverse ? steps - 1 - turn : turn; }
 
-  /// Packs W_hh and clears the row of zeros behind it.
+  /// Packs W_hh and clears the row of zeros after it.
   void begin(const KernelArgs& args, size_t weight) {
     packed = static_cast<float*>(args.scratch);
     zeros = packed + packed_floats(hidden, rows);
@@ -564,7 +491,8 @@ class PackWeight : public PreparedKernel {
 };
 
 Support supports_packing(const KernelQuery& q) {
-  if (!(q.out(0).format == packed_format()) || !q.in(0).format.is_contiguous()) return Support::no("not from contiguous to Ab16a");
+  if (!(q.out(0).format == packed_format()) || !q.in(0).format.is_contiguous())
+    return Support::no(cat("reorders contiguous to Ab16a, not ", q.in(0).format, " to ", q.out(0).format));
   if (q.in(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(0).dtype));
   if (q.in(0).shape.rank() != 2 || q.in(0).elements() == 0) return Support::no(cat("shape ", q.in(0).shape));
   return Support::yes();

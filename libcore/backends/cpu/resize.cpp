@@ -1,7 +1,98 @@
-// Resampling of images and its gradient, contiguous or channels_last. The gradient gathers: each input pixel adds up the output pixels that
-// it went into, in one order whatever the threads.
+// Resampling of images and its gradient (nearest, bilinear), contiguous or channels_last. Sources and weights of rows and columns are
+// computed once; a line of the output is then blended from two lines of the input. The gradient gathers: each input pixel adds up the
+// output pixels that it went into, in one order whatever the threads. channels_last: channels fill the vectors, bound by memory;
+// contiguous: bound by the gathers.
 
-#include "libcore/ops/resize.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/resize.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#ifndef GALLEY_RESIZE_ONCE
+#define GALLEY_RESIZE_ONCE
+
+namespace galley::resize_loops {
+
+/// One line of `count` output pixels: the lines of the input above and below it, which columns each pixel lies between, and how far from
+/// the first of two.
+struct Line {
+  const float *top, *bottom;
+  const int64_t *low, *high;
+  const float* fraction;
+  float down;
+  int64_t count, depth;
+};
+
+/// A line of the output's gradient and how it goes into a line of `width` input pixels: entries first[w] .. first[w + 1] of columns and
+/// weights.
+struct GradientLine {
+  const float* grad;
+  const size_t* first;
+  const int64_t* out;
+  const float* weight;
+  float row_weight;
+  int64_t width, depth;
+};
+
+}  // namespace galley::resize_loops
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::resize_loops {
+namespace HWY_NAMESPACE {
+
+/// Pixels of `depth` values from the four around each: one line of the output.
+void blend_pixels(Line line, float* out) {
+  const int64_t depth = line.depth;
+  for (int64_t w = 0; w < line.count; ++w, out += depth) {
+    const int64_t left = line.low[w] * depth, right = line.high[w] * depth;
+    const float down = line.down, along = line.fraction[w];
+    const float wa = (1 - down) * (1 - along), wb = (1 - down) * along, wc = down * (1 - along), wd = down * along;
+    const float *a = line.top + left, *b = line.top + right, *c = line.bottom + left, *d = line.bottom + right;
+    for (int64_t i = 0; i < depth; ++i) out[i] = (a[i] * wa + b[i] * wb) + (c[i] * wc + d[i] * wd);
+  }
+}
+
+/// The same for pixels of one value, which the compiler gathers.
+void blend_values(Line line, float* out) {
+  const float *top = line.top, *bottom = line.bottom, *fraction = line.fraction;
+  const int64_t *low = line.low, *high = line.high, count = line.count;
+  const float down = line.down;
+  for (int64_t w = 0; w < count; ++w) {
+    const float f = fraction[w];
+    const float above = top[low[w]] * (1 - f) + top[high[w]] * f, below = bottom[low[w]] * (1 - f) + bottom[high[w]] * f;
+    out[w] = above * (1 - down) + below * down;
+  }
+}
+
+/// Adds what a line of the gradient gives to the pixels of a line of the input.
+void add_line(GradientLine line, float* dx) {
+  const int64_t depth = line.depth;
+  for (size_t w = 0; w < static_cast<size_t>(line.width); ++w, dx += depth) {
+    for (size_t c = line.first[w]; c < line.first[w + 1]; ++c) {
+      const float* grad = line.grad + line.out[c] * depth;
+      const float weight = line.row_weight * line.weight[c];
+      if (depth == 1) {
+        *dx += *grad * weight;
+      } else {
+        for (int64_t i = 0; i < depth; ++i) dx[i] += grad[i] * weight;
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::resize_loops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 
 #include <array>
 #include <cstring>
@@ -9,10 +100,18 @@
 
 #include "libcore/backends/cpu/strided_copy.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
+#include "libcore/ops/resize.h"
 
 namespace galley {
+namespace resize_loops {
+
+HWY_EXPORT(blend_pixels);
+HWY_EXPORT(blend_values);
+HWY_EXPORT(add_line);
+
+}  // namespace resize_loops
+
 namespace {
 
 /// Where the outputs along one axis come from.
@@ -28,21 +127,6 @@ struct Sources {
     }
   }
 };
-
-GALLEY_CLONES void blend_rows(const float* a, const float* b, const float* c, const float* d, const std::array<float, 4>& weight,
-                              float* out, int64_t count) {
-  const float wa = weight[0], wb = weight[1], wc = weight[2], wd = weight[3];
-  for (int64_t i = 0; i < count; ++i) out[i] = (a[i] * wa + b[i] * wb) + (c[i] * wc + d[i] * wd);
-}
-
-GALLEY_CLONES void blend_line(const float* top, const float* bottom, const int64_t* low, const int64_t* high, const float* fraction,
-                              float down, float* out, int64_t count) {
-  for (int64_t w = 0; w < count; ++w) {
-    const float f = fraction[w];
-    const float above = top[low[w]] * (1 - f) + top[high[w]] * f, below = bottom[low[w]] * (1 - f) + bottom[high[w]] * f;
-    out[w] = above * (1 - down) + below * down;
-  }
-}
 
 /// [N,C,H,W] as planes of pixels that hold `depth` values: all channels of a sample, or one.
 struct Images {
@@ -92,15 +176,18 @@ class Resize : public PreparedKernel {
         const float* plane = args.in<float>(0) + line / out_height * images_.from[2] * width * depth;
         const float *top = plane + rows_.low[h] * width * depth, *bottom = plane + rows_.high[h] * width * depth;
         float* out = args.out<float>(0) + line * out_width * depth;
+        const resize_loops::Line blended{.top = top,
+                                         .bottom = bottom,
+                                         .low = columns_.low.data(),
+                                         .high = columns_.high.data(),
+                                         .fraction = columns_.fraction.data(),
+                                         .down = rows_.fraction[h],
+                                         .count = out_width,
+                                         .depth = depth};
         if (depth == 1) {
-          blend_line(top, bottom, columns_.low.data(), columns_.high.data(), columns_.fraction.data(), rows_.fraction[h], out, out_width);
-          continue;
-        }
-        for (size_t w = 0; w < static_cast<size_t>(out_width); ++w, out += depth) {
-          const int64_t left = columns_.low[w] * depth, right = columns_.high[w] * depth;
-          const float down = rows_.fraction[h], along = columns_.fraction[w];
-          blend_rows(top + left, top + right, bottom + left, bottom + right,
-                     {(1 - down) * (1 - along), (1 - down) * along, down * (1 - along), down * along}, out, depth);
+          HWY_DYNAMIC_DISPATCH(resize_loops::blend_values)(blended, out);
+        } else {
+          HWY_DYNAMIC_DISPATCH(resize_loops::blend_pixels)(blended, out);
         }
       }
     });
@@ -134,10 +221,6 @@ struct Targets {
   }
 };
 
-GALLEY_CLONES void add_scaled(const float* grad, float* sum, int64_t count, float scale) {
-  for (int64_t i = 0; i < count; ++i) sum[i] += grad[i] * scale;
-}
-
 class ResizeBackward : public PreparedKernel {
  public:
   explicit ResizeBackward(const KernelQuery& q)
@@ -153,17 +236,15 @@ class ResizeBackward : public PreparedKernel {
         float* dx = args.out<float>(0) + line * width * depth;
         std::memset(dx, 0, static_cast<size_t>(width * depth) * 4);
         for (size_t r = rows_.first[h]; r < rows_.first[h + 1]; ++r) {
-          const float* row = grad + rows_.out[r] * out_width * depth;
-          for (size_t w = 0; w < static_cast<size_t>(width); ++w) {
-            for (size_t c = columns_.first[w]; c < columns_.first[w + 1]; ++c) {
-              const float weight = rows_.weight[r] * columns_.weight[c];
-              if (depth == 1) {
-                dx[w] += row[columns_.out[c]] * weight;
-              } else {
-                add_scaled(row + columns_.out[c] * depth, dx + static_cast<int64_t>(w) * depth, depth, weight);
-              }
-            }
-          }
+          HWY_DYNAMIC_DISPATCH(resize_loops::add_line)
+          ({.grad = grad + rows_.out[r] * out_width * depth,
+            .first = columns_.first.data(),
+            .out = columns_.out.data(),
+            .weight = columns_.weight.data(),
+            .row_weight = rows_.weight[r],
+            .width = width,
+            .depth = depth},
+           dx);
         }
       }
     });
@@ -205,3 +286,5 @@ const std::array<Kernel, 2> kKernels{
 std::span<const Kernel> cpu_resize() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE

@@ -1,22 +1,28 @@
 // Comparisons and selection with broadcasting, of any dtype: the formulas of ops/elementwise_functions.h over the rows that broadcasting
-// leaves.
+// leaves. One pass, bound by memory. Floats and words of 32 bits are compiled for each instruction set, other dtypes for the baseline
+// alone.
+
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/select.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
 
 #include <array>
+#include <cstdint>
 
 #include "libcore/backends/cpu/bfloat16.h"
 #include "libcore/backends/cpu/broadcast_walk.h"
-#include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
-#include "libcore/ops/binary.h"
 #include "libcore/ops/scalar.h"
 
-namespace galley {
-namespace {
+#ifndef GALLEY_SELECT_ONCE
+#define GALLEY_SELECT_ONCE
+
+namespace galley::select_loops {
 
 using Steps = BroadcastWalk<3>::Steps;
-
-/// One row: operands where it begins, the steps between their elements, and the output.
-using Loop = void (*)(const std::array<const void*, 3>& operands, const Steps& steps, void* out, int64_t count);
 
 template <class T, class Compare>
 GALLEY_INLINE void compare(const std::array<const void*, 3>& operands, const Steps& steps, void* out, int64_t count, Compare holds) {
@@ -57,17 +63,67 @@ constexpr auto kEqual = [](auto a, auto b) { return scalar::Equal::holds(a, b); 
 constexpr auto kLess = [](auto a, auto b) { return scalar::Less::holds(a, b); };
 constexpr auto kGreater = [](auto a, auto b) { return scalar::Greater::holds(a, b); };
 
-GALLEY_CLONES void equal_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+}  // namespace galley::select_loops
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::select_loops {
+namespace HWY_NAMESPACE {
+
+void equal_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
   compare<float>(in, steps, out, n, kEqual);
 }
-GALLEY_CLONES void less_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+void less_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
   compare<float>(in, steps, out, n, kLess);
 }
-GALLEY_CLONES void greater_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+void greater_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
   compare<float>(in, steps, out, n, kGreater);
 }
-GALLEY_CLONES void select_words(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
-  select<uint32_t>(in, steps, out, n);
+void select_words(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { select<uint32_t>(in, steps, out, n); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::select_loops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "libcore/backends/cpu/table.h"
+#include "libcore/ops/binary.h"
+
+namespace galley {
+namespace select_loops {
+
+HWY_EXPORT(equal_floats);
+HWY_EXPORT(less_floats);
+HWY_EXPORT(greater_floats);
+HWY_EXPORT(select_words);
+
+}  // namespace select_loops
+
+namespace {
+
+using select_loops::compare;
+using select_loops::kEqual;
+using select_loops::kGreater;
+using select_loops::kLess;
+using select_loops::select;
+using select_loops::Steps;
+
+/// One row: operands where it begins, the steps between their elements, and the output.
+using Loop = void (*)(const std::array<const void*, 3>& operands, const Steps& steps, void* out, int64_t count);
+
+void equal_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(select_loops::equal_floats)(in, steps, out, n);
+}
+void less_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(select_loops::less_floats)(in, steps, out, n);
+}
+void greater_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(select_loops::greater_floats)(in, steps, out, n);
+}
+void select_words(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(select_loops::select_words)(in, steps, out, n);
 }
 
 template <class T, auto kHolds>
@@ -157,3 +213,5 @@ const std::array<Kernel, 4> kKernels{{{"equal", "cpu", supports_comparison<kEqua
 std::span<const Kernel> cpu_select() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE

@@ -120,7 +120,7 @@ GALLEY_INLINE V normal_of(V x) {
   return select(x < V(0.0f), tail, V(1.0f) - tail);
 }
 
-/// The error function to 3 units in the last place: a polynomial up to 1, else by its complement.
+/// The error function to 3 units in the last place, 4 without fused multiply-add: a polynomial up to 1, else by its complement.
 template <class V>
 GALLEY_INLINE V erf_of(V x) {
   const V size = abs_of(x), z = x * x;
