@@ -1,8 +1,20 @@
-// Sums and means over any axes, in stages (reduce_stages.h): the bias gradient (reduced x inner), global pooling of channels_last images
-// (all three) and row sums (outer x reduced) are one stage each. Sums run over fixed runs of 64 in float, which are added in double in one
-// order: the bits do not depend on the thread count. Sums of products of two images and sums of squares likewise.
+// Sums and means over any axes, sums of products of two images, and sums of squares.
+//
+// Reductions run in stages (reduce_stages.h), each over an array outer x reduced x inner: the bias gradient (reduced x inner), global
+// pooling of channels_last images (all three) and row sums (outer x reduced) are one stage. A task sums blocks of 64 columns row by row.
+// O(elements), bound by memory. Runs of 64 values are added in float, the runs in double in one order: bits depend on the instruction set,
+// not on the threads.
 
-#include "libcore/ops/reduce.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/reduce.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_REDUCE_ONCE
+#define GALLEY_REDUCE_ONCE
 
 #include <algorithm>
 #include <array>
@@ -14,15 +26,24 @@
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 
-namespace galley {
-namespace {
+namespace galley::reductions {
 
-constexpr int64_t kRun = 64;  // values added in float
+constexpr int64_t kRun = 64;       // values added in float
+constexpr int64_t kWidest = 1024;  // columns of products
+
+}  // namespace galley::reductions
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::reductions {
+namespace HWY_NAMESPACE {
 
 /// Adds `rows` rows of `columns` values, `step` apart, to `total`; at most 64 columns.
-GALLEY_CLONES void sum_rows(const float* x, int64_t rows, int64_t step, int64_t columns, double* total) {
+void sum_rows(const float* x, int64_t rows, int64_t step, int64_t columns, double* total) {
   float run[kColumns];
   for (int64_t begin = 0; begin < rows; begin += kRun) {
     const int64_t end = std::min(rows, begin + kRun);
@@ -32,6 +53,76 @@ GALLEY_CLONES void sum_rows(const float* x, int64_t rows, int64_t step, int64_t 
     }
     for (int64_t c = 0; c < columns; ++c) total[c] += static_cast<double>(run[c]);
   }
+}
+
+/// total = the sums of a b over rows of so many columns, at most kWidest.
+template <class T>
+GALLEY_INLINE void product_columns(const T* __restrict a, const T* __restrict b, int64_t rows, int64_t step, int64_t columns,
+                                   double* __restrict total) {
+  float run[kWidest];
+  for (int64_t c = 0; c < columns; ++c) total[c] = 0;
+  for (int64_t begin = 0; begin < rows; begin += kRun) {
+    const int64_t end = std::min(rows, begin + kRun);
+    for (int64_t c = 0; c < columns; ++c) run[c] = 0;
+    int64_t r = begin;
+    for (; r + 4 <= end; r += 4) {
+      const T *p = a + r * step, *q = b + r * step;
+      GALLEY_ELEMENTWISE
+      for (int64_t c = 0; c < columns; ++c) {
+        run[c] += static_cast<float>(p[c]) * static_cast<float>(q[c]) + static_cast<float>(p[step + c]) * static_cast<float>(q[step + c]) +
+                  (static_cast<float>(p[2 * step + c]) * static_cast<float>(q[2 * step + c]) +
+                   static_cast<float>(p[3 * step + c]) * static_cast<float>(q[3 * step + c]));
+      }
+    }
+    for (; r < end; ++r) {
+      for (int64_t c = 0; c < columns; ++c) run[c] += static_cast<float>(a[r * step + c]) * static_cast<float>(b[r * step + c]);
+    }
+    for (int64_t c = 0; c < columns; ++c) total[c] += static_cast<double>(run[c]);
+  }
+}
+void product_columns_f32(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  product_columns(a, b, rows, step, columns, total);
+}
+void product_columns_bf16(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  product_columns(a, b, rows, step, columns, total);
+}
+
+/// Squares summed in double, 32 columns beside each other: products of floats are exact there.
+double sum_of_squares(const float* x, int64_t count) {
+  constexpr int64_t kLanes = 32;
+  double lanes[kLanes] = {};
+  const int64_t whole = count - count % kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += static_cast<double>(x[i + c]) * static_cast<double>(x[i + c]);
+  }
+  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += static_cast<double>(x[whole + c]) * static_cast<double>(x[whole + c]);
+  double total = 0;
+  for (const double lane : lanes) total += lane;
+  return total;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::reductions
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace galley {
+namespace reductions {
+HWY_EXPORT(sum_rows);
+HWY_EXPORT(product_columns_f32);
+HWY_EXPORT(product_columns_bf16);
+HWY_EXPORT(sum_of_squares);
+
+namespace {
+
+void sum_rows(const float* x, int64_t rows, int64_t step, int64_t columns, double* total) {
+  HWY_DYNAMIC_DISPATCH(sum_rows)(x, rows, step, columns, total);
+}
+void product_columns(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  HWY_DYNAMIC_DISPATCH(product_columns_f32)(a, b, rows, step, columns, total);
+}
+void product_columns(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  HWY_DYNAMIC_DISPATCH(product_columns_bf16)(a, b, rows, step, columns, total);
 }
 
 /// Sum of a run of values: 64 columns of a matrix, then those.
@@ -86,40 +177,6 @@ std::unique_ptr<PreparedKernel> prepare_sum_to(const KernelQuery& q) {
   return std::make_unique<StagedReduction>(stages_of(q.in(0), repeated_axes(q.in(0), q.out(0))), kSum, 1.0);
 }
 
-constexpr int64_t kWidest = 1024;  // columns of products
-
-/// total = the sums of a b over rows of so many columns, at most kWidest.
-template <class T>
-GALLEY_INLINE void product_columns_as(const T* __restrict a, const T* __restrict b, int64_t rows, int64_t step, int64_t columns,
-                                      double* __restrict total) {
-  float run[kWidest];
-  for (int64_t c = 0; c < columns; ++c) total[c] = 0;
-  for (int64_t begin = 0; begin < rows; begin += kRun) {
-    const int64_t end = std::min(rows, begin + kRun);
-    for (int64_t c = 0; c < columns; ++c) run[c] = 0;
-    int64_t r = begin;
-    for (; r + 4 <= end; r += 4) {
-      const T *p = a + r * step, *q = b + r * step;
-      GALLEY_ELEMENTWISE
-      for (int64_t c = 0; c < columns; ++c) {
-        run[c] += static_cast<float>(p[c]) * static_cast<float>(q[c]) + static_cast<float>(p[step + c]) * static_cast<float>(q[step + c]) +
-                  (static_cast<float>(p[2 * step + c]) * static_cast<float>(q[2 * step + c]) +
-                   static_cast<float>(p[3 * step + c]) * static_cast<float>(q[3 * step + c]));
-      }
-    }
-    for (; r < end; ++r) {
-      for (int64_t c = 0; c < columns; ++c) run[c] += static_cast<float>(a[r * step + c]) * static_cast<float>(b[r * step + c]);
-    }
-    for (int64_t c = 0; c < columns; ++c) total[c] += static_cast<double>(run[c]);
-  }
-}
-GALLEY_CLONES void product_columns(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) {
-  product_columns_as(a, b, rows, step, columns, total);
-}
-GALLEY_CLONES void product_columns(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) {
-  product_columns_as(a, b, rows, step, columns, total);
-}
-
 /// Over the pixels of channels_last images.
 template <class T>
 class SumProducts : public PreparedKernel {
@@ -164,20 +221,6 @@ std::unique_ptr<PreparedKernel> prepare_products(const KernelQuery& q) {
   return std::make_unique<SumProducts<float>>(q);
 }
 
-/// Squares summed in double, 32 columns beside each other: products of floats are exact there.
-GALLEY_CLONES double sum_of_squares(const float* x, int64_t count) {
-  constexpr int64_t kLanes = 32;
-  double lanes[kLanes] = {};
-  const int64_t whole = count - count % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += static_cast<double>(x[i + c]) * static_cast<double>(x[i + c]);
-  }
-  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += static_cast<double>(x[whole + c]) * static_cast<double>(x[whole + c]);
-  double total = 0;
-  for (const double lane : lanes) total += lane;
-  return total;
-}
-
 /// Over memory as it lies, in any format: the padding of blocked ones is zero. Pieces of 64 KiB, added in order.
 class SumSquares : public PreparedKernel {
  public:
@@ -194,7 +237,7 @@ class SumSquares : public PreparedKernel {
     parallel_for(static_cast<int64_t>(pieces_.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         const Piece& piece = pieces_[static_cast<size_t>(p)];
-        parts[p] = sum_of_squares(args.in<float>(piece.input) + piece.begin, piece.count);
+        parts[p] = HWY_DYNAMIC_DISPATCH(sum_of_squares)(args.in<float>(piece.input) + piece.begin, piece.count);
       }
     });
     double total = 0;
@@ -226,6 +269,7 @@ const std::array<Kernel, 5> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare
                                        }}}};
 
 }  // namespace
+}  // namespace reductions
 
 Support supports_staged(const KernelQuery& q) {
   const auto& a = q.attrs<ReduceAttrs>();
@@ -237,7 +281,7 @@ Support supports_staged(const KernelQuery& q) {
   return Support::yes();
 }
 
-std::span<const Kernel> cpu_reduce() { return kKernels; }
+std::span<const Kernel> cpu_reduce() { return reductions::kKernels; }
 
 std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes) {
   struct Segment {
@@ -338,3 +382,4 @@ void StagedReduction::run_stage(const Stage& s, const float* x, float* y, double
 }
 
 }  // namespace galley
+#endif  // HWY_ONCE
