@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "libcore/backends/cpu/batch_norm.h"
 #include "libcore/backends/cpu/vector_math.h"
@@ -11,14 +10,6 @@
 namespace galley::batchnorm {
 
 constexpr int64_t kLanes = 32;  // channels whose partial sums are added up together
-
-/// Sums of rows: four rows at a time, so that the sums are loaded and stored once for four.
-template <class Add>
-GALLEY_INLINE void by_four_rows(int64_t rows, const Add& add) {
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) add(r, std::integral_constant<int, 4>());
-  for (; r < rows; ++r) add(r, std::integral_constant<int, 1>());
-}
 
 constexpr int64_t kAhead = 2048;
 /// Asks for what lies kAhead bytes behind [p, p + count): two or three arrays at once, read by whole rows, are more than the processor

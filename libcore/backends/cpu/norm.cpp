@@ -1,14 +1,31 @@
-// Batch normalisation on channels_last (and rank-2) arrays of f32 or bf16, fused with its activation and residual: forward one pass for
-// statistics and one to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a
-// residual went into it. Every loop states that its arrays do not overlap, or that each element is on its own: so many arrays are more than
-// the compiler's own check for overlap would take. Backwards, where a residual went into the activation, the first pass writes the gradient
-// behind it, which is the residual's, and the second reads that alone; results may lie where operands do (OpDef::may_reuse), which spares
-// reading the lines that are written.
+// Batch normalization (Ioffe, Szegedy 2015) on channels_last and rank-2 arrays of f32 or bf16, fused with its activation and residual:
+// training, its gradients (also with those of the 1x1 convolution before it, and through a gate after it) and inference.
+//
+// Arrays are rows of channels. Forward: one pass for the statistics (batch_norm.cpp), one that applies scale, shift, residual and
+// activation. Backward: one pass for the sums of the gradient, one for dx; the activation's argument is recomputed from x, which is read
+// anyway, unless a residual was added to it. With relu and a residual, the first pass writes the masked gradient, which is the residual's,
+// and the second reads only that. Outputs may be in the memory of inputs (OpDef::may_reuse), so that no line is read in order to be
+// written. O(elements), bound by memory; the second pass goes from the end, whose rows are still in the cache.
+//
+// Each loop declares that its arrays do not overlap, or that its elements are independent: with so many arrays the compiler would give up
+// its own check for overlap.
 
-#include "libcore/ops/norm.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/norm.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "libcore/backends/cpu/batch_norm_rows-inl.h"
+
+#ifndef GALLEY_NORM_ONCE
+#define GALLEY_NORM_ONCE
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "libcore/backends/cpu/batch_norm.h"
 #include "libcore/backends/cpu/batch_norm_rows.h"
@@ -16,43 +33,53 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
+#include "libcore/ops/norm.h"
 
-namespace galley {
-namespace {
+namespace galley::batchnorm {
 
-using batchnorm::ask_ahead;
-using batchnorm::Blocks;
-using batchnorm::by_four_rows;
-using batchnorm::kLanes;
-using batchnorm::repeat;
-using batchnorm::Rows;
-using batchnorm::rows_together;
-using batchnorm::sum_rows;
+/// What the backward loops read of each channel; the activation's argument is x scale + shift.
+struct Coefficients {
+  const float *mean, *scale, *shift, *a, *b, *offset;
+  const float* gates;  // of each image, where there are some: factors, what is added
+};
 
-bool is_rows(const TensorType& type) { return type.shape.rank() == 2 || type.format.is_channels_last(); }
-Rows rows_of(const TensorType& type) {
-  const int64_t channels = type.shape[1];
-  return {channels == 0 ? 0 : type.elements() / channels, channels};
-}
+/// What each channel of an image's gradient is multiplied by, and what is added then.
+struct Gate {
+  const float *factor = nullptr, *spread = nullptr;
+};
 
-/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
-Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
-  const DType dtype = q.in(*inputs.begin()).dtype;
-  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
-  for (int i : inputs) {
-    if (!q.has(i)) continue;
-    const TensorType& type = q.in(i);
-    if (!is_rows(type)) return Support::no(cat("format ", type.format));
-    if (type.elements() == 0) return Support::no("empty array");
+/// How the gradient behind the activation is found: from x, or from the forward's output y.
+template <class T>
+struct Mask {
+  Activation activation = Activation::kNone;
+  const T* y = nullptr;
+  T* behind = nullptr;  // where it is written, if y masks it and anyone wants it
+  Gate gate;            // before it, if there is one
+
+  /// `count` values on.
+  Mask from(int64_t count) const {
+    return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr, gate};
   }
-  for (size_t i = 0; i < q.node.inputs.size(); ++i) {
-    const int input = static_cast<int>(i);
-    if (std::find(others.begin(), others.end(), input) != others.end()) continue;
-    if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32)
-      return Support::no(cat("parameters in ", q.in(input).dtype));
-  }
-  return Support::yes();
-}
+};
+
+/// The loops over `rows` rows of `channels`, of one instruction set.
+template <class T>
+struct Loops {
+  void (*apply)(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
+                Activation activation);
+  void (*gradient_sums)(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum,
+                        float* dot);
+  void (*apply_gradient)(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
+                         const Coefficients& k);
+};
+
+}  // namespace galley::batchnorm
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::batchnorm {
+namespace HWY_NAMESPACE {
 
 template <Activation kActivation>
 GALLEY_INLINE float activated(float v) {
@@ -87,8 +114,8 @@ GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual,
 }
 
 template <class T>
-GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
-                             Activation activation) {
+void apply(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
+           Activation activation) {
   switch (activation) {
     case Activation::kRelu:
       return residual != nullptr ? apply_as<Activation::kRelu, true>(x, residual, y, rows, channels, scale, shift)
@@ -101,47 +128,13 @@ GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, 
   }
 }
 
-GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale,
-                         const float* shift, Activation activation) {
-  apply_any(x, residual, y, rows, channels, scale, shift, activation);
-}
-GALLEY_CLONES void apply(const BFloat16* x, const BFloat16* residual, BFloat16* y, int64_t rows, int64_t channels, const float* scale,
-                         const float* shift, Activation activation) {
-  apply_any(x, residual, y, rows, channels, scale, shift, activation);
-}
-
-/// What the backward loops read of each channel; the activation's argument is x scale + shift.
-struct Coefficients {
-  const float *mean, *scale, *shift, *a, *b, *offset;
-  const float* gates;  // of each image, where there are some: factors, what is added
-};
-
-/// What each channel of an image's gradient is multiplied by, and what is added then.
-struct Gate {
-  const float *factor = nullptr, *spread = nullptr;
-};
-
-/// How the gradient behind the activation is found: from x, or from the forward's output y.
-template <class T>
-struct Mask {
-  Activation activation = Activation::kNone;
-  const T* y = nullptr;
-  T* behind = nullptr;  // where it is written, if y masks it and anyone wants it
-  Gate gate;            // before it, if there is one
-
-  /// `count` values on.
-  Mask from(int64_t count) const {
-    return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr, gate};
-  }
-};
-
 template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
 GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels,
                                     const float* __restrict factor, const float* __restrict spread, const float* __restrict mean,
                                     const float* __restrict scale, const float* __restrict shift, float* __restrict sum,
                                     float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
-  by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
+  by_four_rows(rows, [&](int64_t r, auto count) GALLEY_LOOP {
     ask_ahead(x + r * channels, count() * channels);
     ask_ahead(grad + r * channels, count() * channels);
     if (kFromOutput) ask_ahead(y + r * channels, count() * channels);
@@ -185,14 +178,10 @@ GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& m
   }
 }
 
-/// sum(g) and sum(g (x - mean)), g the gradient behind the activation.
-GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask<float> mask, int64_t rows, int64_t channels, const Coefficients& k,
-                                 float* sum, float* dot) {
-  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot)
-                              : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
-}
-GALLEY_CLONES void gradient_sums(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, int64_t rows, int64_t channels,
-                                 const Coefficients& k, float* sum, float* dot) {
+/// sum(g) and sum(g (x - mean)), g the gradient of the activation's argument.
+template <class T>
+void gradient_sums(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum,
+                   float* dot) {
   mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot)
                               : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
 }
@@ -244,15 +233,64 @@ GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, const Mask<T>& 
 }
 
 /// dx = a g + b (x - mean) + offset for each channel.
-GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask<float> mask, float* dx, float* dresidual, int64_t rows,
-                                  int64_t channels, const Coefficients& k) {
+template <class T>
+void apply_gradient(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
+                    const Coefficients& k) {
   mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k)
                               : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
 }
-GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, BFloat16* dx, BFloat16* dresidual,
-                                  int64_t rows, int64_t channels, const Coefficients& k) {
-  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k)
-                              : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
+
+template <class T>
+constexpr Loops<T> loops() {
+  return {apply<T>, gradient_sums<T>, apply_gradient<T>};
+}
+Loops<float> loops_f32() { return loops<float>(); }
+Loops<BFloat16> loops_bf16() { return loops<BFloat16>(); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::batchnorm
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace galley {
+namespace batchnorm {
+HWY_EXPORT(loops_f32);
+HWY_EXPORT(loops_bf16);
+
+namespace {
+
+template <class T>
+Loops<T> loops() {
+  if constexpr (std::is_same_v<T, float>) {
+    return HWY_DYNAMIC_DISPATCH(loops_f32)();
+  } else {
+    return HWY_DYNAMIC_DISPATCH(loops_bf16)();
+  }
+}
+
+bool is_rows(const TensorType& type) { return type.shape.rank() == 2 || type.format.is_channels_last(); }
+Rows rows_of(const TensorType& type) {
+  const int64_t channels = type.shape[1];
+  return {channels == 0 ? 0 : type.elements() / channels, channels};
+}
+
+/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
+Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
+  const DType dtype = q.in(*inputs.begin()).dtype;
+  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
+  for (int i : inputs) {
+    if (!q.has(i)) continue;
+    const TensorType& type = q.in(i);
+    if (!is_rows(type)) return Support::no(cat("format ", type.format));
+    if (type.elements() == 0) return Support::no("empty array");
+  }
+  for (size_t i = 0; i < q.node.inputs.size(); ++i) {
+    const int input = static_cast<int>(i);
+    if (std::find(others.begin(), others.end(), input) != others.end()) continue;
+    if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32)
+      return Support::no(cat("parameters in ", q.in(input).dtype));
+  }
+  return Support::yes();
 }
 
 // Below, coefficients are repeated for rows_together.
@@ -261,6 +299,7 @@ template <class T>
 void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
                 Activation activation) {
   const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
+  const auto apply = loops<T>().apply;
   apply(x, residual, y, wide, together * channels, scale, shift, activation);
   apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows - wide * together, channels, scale, shift, activation);
 }
@@ -268,6 +307,7 @@ void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t chann
 template <class T>
 void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum,
                        float* dot) {
+  const auto gradient_sums = loops<T>().gradient_sums;
   if (rows_together<T>(channels) == 1) return gradient_sums(grad, x, mask, rows, channels, k, sum, dot);
   sum_rows<T>(rows, channels, sum, dot, [&](int64_t first, int64_t count, int64_t width, float* one, float* other) {
     const int64_t at = first * channels;
@@ -279,6 +319,7 @@ template <class T>
 void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
                          const Coefficients& k) {
   const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
+  const auto apply_gradient = loops<T>().apply_gradient;
   apply_gradient(grad, x, mask, dx, dresidual, wide, together * channels, k);
   apply_gradient(grad + at, x + at, mask.from(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together,
                  channels, k);
@@ -309,7 +350,7 @@ class BatchNormForward : public PreparedKernel {
     float* shift = scale + together_ * channels;
     statistics_.run(x, mean, var, shift + together_ * channels);
     for (int64_t c = 0; c < channels; ++c) {
-      const batchnorm::Affine affine = batchnorm::affine_of(c, mean, var, args.in<float>(1), args.in<float>(2), eps_);
+      const Affine affine = affine_of(c, mean, var, args.in<float>(1), args.in<float>(2), eps_);
       scale[c] = static_cast<float>(affine.scale);
       shift[c] = static_cast<float>(affine.shift);
     }
@@ -323,7 +364,7 @@ class BatchNormForward : public PreparedKernel {
 
  private:
   Rows rows_;
-  batchnorm::Statistics<T> statistics_;
+  Statistics<T> statistics_;
   int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
@@ -404,8 +445,7 @@ class Gradient {
         }
         for (int64_t c = 0; c < lanes; ++c) {
           const int64_t channel = first + c;
-          const auto g =
-              batchnorm::gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
+          const auto g = gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
           o.dgamma[channel] = static_cast<float>(g.dgamma);
           o.dbeta[channel] = static_cast<float>(g.dbeta);
           a[channel] = static_cast<float>(g.a);
@@ -531,8 +571,7 @@ class BatchNormInference : public PreparedKernel {
     auto* scale = static_cast<float*>(args.scratch);
     float* shift = scale + together_ * channels;
     for (int64_t c = 0; c < channels; ++c) {
-      const batchnorm::Affine affine =
-          batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(1), args.in<float>(2), eps_);
+      const Affine affine = affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(1), args.in<float>(2), eps_);
       scale[c] = static_cast<float>(affine.scale);
       shift[c] = static_cast<float>(affine.shift);
     }
@@ -582,7 +621,9 @@ const std::array<Kernel, 5> kKernels{
      {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
 
 }  // namespace
+}  // namespace batchnorm
 
-std::span<const Kernel> cpu_norm() { return kKernels; }
+std::span<const Kernel> cpu_norm() { return batchnorm::kKernels; }
 
 }  // namespace galley
+#endif  // HWY_ONCE
