@@ -35,7 +35,7 @@ GALLEY_INLINE void shifted_sums(const T* __restrict x, int64_t rows, int64_t cha
   for (int64_t c = 0; c < channels; ++c) sum[c] = squares[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) GALLEY_LOOP {
     const T* row = x + r * channels;
-    ask_ahead(row, count() * channels);
+    prefetch_ahead(row, count() * channels);
     for (int64_t c = 0; c < channels; ++c) {
       float s = 0, s2 = 0;
       for (int i = 0; i < count(); ++i) {

@@ -151,7 +151,7 @@ class CrossEntropy : public PreparedKernel {
   struct Targets {
     int64_t classes[kBundle];  // -1: ignored, or probabilities
     float kept[kBundle];
-    double weight = 0;  // what the mean is divided by
+    double weight = 0;  // the divisor of the mean
   };
   /// Throws on a class that the logits do not have.
   Targets targets(const KernelArgs& args, const Bundle& b) const {
@@ -196,7 +196,7 @@ class CrossEntropy : public PreparedKernel {
   const float* probabilities(const KernelArgs& args, int64_t at) const {
     return probabilities_ ? args.in<float>(logits_ + 1) + at : nullptr;
   }
-  /// Where class c of line l of a bundle lies, from its start.
+  /// Offset of class c of line l from the start of its bundle.
   int64_t place(int64_t l, int64_t c) const { return lines_.inner == 1 ? l * lines_.length + c : c * lines_.inner + l; }
 
   /// Calls visit(first class, how many, their shares) for runs of a line.
@@ -348,7 +348,7 @@ class CrossEntropyBackward : public CrossEntropy {
       bundle_maximum(x, length, lines_.inner, b.count, largest);
       bundle_exp_sum(x, largest, dx, length, lines_.inner, b.count, sum);
     }
-    double totals[kBundle] = {};  // of the very floats that are taken off below: one class alone has slope 0
+    double totals[kBundle] = {};  // of the same floats that are subtracted below, so that a single class has slope 0
     if (probabilities_) add_shares(s, probability, b.count, totals);
     for (int64_t l = 0; l < b.count; ++l) {
       if (lines_.inner == 1) {

@@ -37,28 +37,28 @@
 
 namespace galley::batchnorm {
 
-/// What the backward loops read of each channel; the activation's argument is x scale + shift.
+/// The coefficients of each channel for the backward loops; the activation's argument is x scale + shift.
 struct Coefficients {
   const float *mean, *scale, *shift, *a, *b, *offset;
-  const float* gates;  // of each image, where there are some: factors, what is added
+  const float* gates;  // with a gate, for each image: factors, then addends
 };
 
-/// What each channel of an image's gradient is multiplied by, and what is added then.
+/// The gradient of each channel of an image is multiplied by `factor`, then `spread` is added.
 struct Gate {
   const float *factor = nullptr, *spread = nullptr;
 };
 
-/// How the gradient behind the activation is found: from x, or from the forward's output y.
+/// How the gradient of the activation's argument (pre_grad) is computed: from x, or from the output y of the forward pass.
 template <class T>
 struct Mask {
   Activation activation = Activation::kNone;
   const T* y = nullptr;
-  T* behind = nullptr;  // where it is written, if y masks it and anyone wants it
-  Gate gate;            // before it, if there is one
+  T* pre_grad = nullptr;  // where it is written, if it is masked by y and used elsewhere
+  Gate gate;              // applied to the gradient first
 
-  /// `count` values on.
+  /// The same, `count` values further.
   Mask from(int64_t count) const {
-    return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr, gate};
+    return {activation, y != nullptr ? y + count : nullptr, pre_grad != nullptr ? pre_grad + count : nullptr, gate};
   }
 };
 
@@ -90,9 +90,9 @@ GALLEY_INLINE float activated(float v) {
   return v;
 }
 
-/// The gradient behind an activation whose argument (of relu: or result) is z.
+/// The gradient of the argument z of an activation whose output has gradient g; for relu z may be the output.
 template <Activation kActivation>
-GALLEY_INLINE float through(float g, float z) {
+GALLEY_INLINE float activation_gradient(float g, float z) {
   if constexpr (kActivation == Activation::kRelu) return z > 0 ? g : 0;
   if constexpr (kActivation == Activation::kRelu6) return (z > 0) & (z < 6) ? g : 0;
   if constexpr (kActivation == Activation::kHardswish) return g * (z <= -3.0f ? 0.0f : z >= 3.0f ? 1.0f : z * (1.0f / 3.0f) + 0.5f);
@@ -103,8 +103,8 @@ template <Activation kActivation, bool kResidual, class T>
 GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual, T* __restrict y, int64_t rows, int64_t channels,
                             const float* __restrict scale, const float* __restrict shift) {
   for (int64_t r = 0; r < rows; ++r) {
-    ask_ahead(x + r * channels, channels);
-    if (kResidual) ask_ahead(residual + r * channels, channels);
+    prefetch_ahead(x + r * channels, channels);
+    if (kResidual) prefetch_ahead(residual + r * channels, channels);
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
       const float v = x[i] * scale[c] + shift[c];
@@ -129,23 +129,23 @@ void apply(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, 
 }
 
 template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
-GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels,
+GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* pre_grad, int64_t rows, int64_t channels,
                                     const float* __restrict factor, const float* __restrict spread, const float* __restrict mean,
                                     const float* __restrict scale, const float* __restrict shift, float* __restrict sum,
                                     float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) GALLEY_LOOP {
-    ask_ahead(x + r * channels, count() * channels);
-    ask_ahead(grad + r * channels, count() * channels);
-    if (kFromOutput) ask_ahead(y + r * channels, count() * channels);
+    prefetch_ahead(x + r * channels, count() * channels);
+    prefetch_ahead(grad + r * channels, count() * channels);
+    if (kFromOutput) prefetch_ahead(y + r * channels, count() * channels);
     GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) {
       float s = 0, d = 0;
       for (int row = 0; row < count(); ++row) {
         const int64_t i = (r + row) * channels + c;
-        const float given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given,
+        const float given = grad[i], v = activation_gradient<kActivation>(kGated ? given * factor[c] + spread[c] : given,
                                                               kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
-        if (kWrite) behind[i] = v;
+        if (kWrite) pre_grad[i] = v;
         s += v;
         d += v * (x[i] - mean[c]);
       }
@@ -158,7 +158,7 @@ GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const 
 template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
 GALLEY_INLINE void gradient_sums_of(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k,
                                     float* sum, float* dot) {
-  gradient_sums_as<kActivation, kFromOutput, kWrite, kGated>(grad, x, mask.y, mask.behind, rows, channels, mask.gate.factor,
+  gradient_sums_as<kActivation, kFromOutput, kWrite, kGated>(grad, x, mask.y, mask.pre_grad, rows, channels, mask.gate.factor,
                                                              mask.gate.spread, k.mean, k.scale, k.shift, sum, dot);
 }
 
@@ -169,7 +169,7 @@ GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& m
     case Activation::kRelu:
       if (kGated || mask.y == nullptr)
         return gradient_sums_of<Activation::kRelu, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
-      return mask.behind != nullptr ? gradient_sums_of<Activation::kRelu, true, true, false>(grad, x, mask, rows, channels, k, sum, dot)
+      return mask.pre_grad != nullptr ? gradient_sums_of<Activation::kRelu, true, true, false>(grad, x, mask, rows, channels, k, sum, dot)
                                     : gradient_sums_of<Activation::kRelu, true, false, false>(grad, x, mask, rows, channels, k, sum, dot);
     case Activation::kRelu6: return gradient_sums_of<Activation::kRelu6, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
     case Activation::kHardswish:
@@ -192,14 +192,14 @@ GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restr
                                      const float* __restrict scale, const float* __restrict shift, const float* __restrict a,
                                      const float* __restrict b, const float* __restrict offset) {
   for (int64_t r = 0; r < rows; ++r) {
-    ask_ahead(x + r * channels, channels);
-    ask_ahead(grad + r * channels, channels);
-    if (kFromOutput) ask_ahead(y + r * channels, channels);
+    prefetch_ahead(x + r * channels, channels);
+    prefetch_ahead(grad + r * channels, channels);
+    if (kFromOutput) prefetch_ahead(y + r * channels, channels);
     GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
       const float at = x[i], given = grad[i],
-                  v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : at * scale[c] + shift[c]);
+                  v = activation_gradient<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : at * scale[c] + shift[c]);
       if (kResidual) dresidual[i] = v;
       dx[i] = a[c] * v + b[c] * (at - mean[c]) + offset[c];
     }
@@ -325,9 +325,9 @@ void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dres
                  channels, k);
 }
 
-/// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
+/// The second pass over the pixels: each thread walks its range from the end, whose rows are still in the cache after the first pass.
 template <class Body>
-void backwards(Rows rows, const Body& body) {
+void for_rows_from_end(Rows rows, const Body& body) {
   parallel_ranges(
       rows.pixels, std::max<int64_t>(1, 16384 / rows.channels),
       [&](int64_t begin, int64_t end) { body(begin * rows.channels, end - begin); }, true);
@@ -357,7 +357,7 @@ class BatchNormForward : public PreparedKernel {
     for (float* values : {scale, shift}) repeat(values, channels, together_);
     const T* residual = args.in<T>(3);
     T* y = args.out<T>(0);
-    backwards(rows_, [&](int64_t at, int64_t rows) {
+    for_rows_from_end(rows_, [&](int64_t at, int64_t rows) {
       apply_rows(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_);
     });
   }
@@ -374,7 +374,7 @@ class BatchNormForward : public PreparedKernel {
 template <class T>
 class Gradient {
  public:
-  /// With a gate, no block of pixels goes over the end of an image.
+  /// With a gate, a block of pixels is within one image.
   Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads, bool gated = false)
       : rows_(rows_of(x)),
         images_(gated ? x.shape[0] : 0),
@@ -389,7 +389,7 @@ class Gradient {
     const float *mean, *var, *gamma, *beta;
     const T* y = nullptr;  // nullptr: the activation's argument comes from x
     float *dgamma = nullptr, *dbeta = nullptr;
-    T* dresidual = nullptr;  // nullptr: it is not computed
+    T* dresidual = nullptr;  // nullptr: not computed
     const T *gate = nullptr, *spread = nullptr;
   };
   /// Inputs 0 to 5, outputs 1 and 2.
@@ -402,9 +402,9 @@ class Gradient {
   /// All gradients; output 0 is dx.
   void run(const Operands& o, const KernelArgs& args) const {
     const Coefficients k = sum(o, static_cast<float*>(args.scratch));
-    backwards(rows_, [&](int64_t at, int64_t rows) { apply(o, k, at, rows, args.out<T>(0) + at); });
+    for_rows_from_end(rows_, [&](int64_t at, int64_t rows) { apply(o, k, at, rows, args.out<T>(0) + at); });
   }
-  /// What apply reads beside x: the gradient behind the activation, if sum writes it.
+  /// The gradient that apply reads: that of the activation's argument, if sum writes it.
   const T* gradient(const Operands& o) const { return writes(o) ? o.dresidual : o.grad; }
 
   /// dgamma and dbeta, and what apply needs, in the scratch memory.
@@ -465,8 +465,8 @@ class Gradient {
     const int64_t first = at / rows_.channels;
     for (int64_t done = 0, count = rows; done < rows; done += count) {
       if (images_ > 0) count = std::min(rows - done, pixels() - (first + done) % pixels());
-      const int64_t behind = done * rows_.channels, here = at + behind;
-      apply_gradient_rows(o.grad + here, o.x + here, mask(o, k, first + done).from(here), dx + behind, dresidual, count, rows_.channels, k);
+      const int64_t offset = done * rows_.channels, here = at + offset;
+      apply_gradient_rows(o.grad + here, o.x + here, mask(o, k, first + done).from(here), dx + offset, dresidual, count, rows_.channels, k);
     }
   }
 
@@ -532,7 +532,7 @@ class GatedBatchNormBackward : public PreparedKernel {
   Gradient<T> gradient_;
 };
 
-/// With the gradients of the 1x1 convolution that gave the norm's input.
+/// Also computes the gradients of the 1x1 convolution whose output is the norm's input.
 class PointwiseBatchNormBackward : public PreparedKernel {
  public:
   explicit PointwiseBatchNormBackward(const KernelQuery& q)

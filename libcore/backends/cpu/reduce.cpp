@@ -87,7 +87,7 @@ void product_columns_bf16(const BFloat16* a, const BFloat16* b, int64_t rows, in
   product_columns(a, b, rows, step, columns, total);
 }
 
-/// Squares summed in double, 32 columns beside each other: products of floats are exact there.
+/// Squares summed in double, in which products of floats are exact: 32 partial sums.
 double sum_of_squares(const float* x, int64_t count) {
   constexpr int64_t kLanes = 32;
   double lanes[kLanes] = {};
@@ -125,7 +125,7 @@ void product_columns(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t
   HWY_DYNAMIC_DISPATCH(product_columns_bf16)(a, b, rows, step, columns, total);
 }
 
-/// Sum of a run of values: 64 columns of a matrix, then those.
+/// Sum of consecutive values: the columns of a matrix of 64 columns, then the sum of these.
 double sum_run(const float* x, int64_t count) {
   double columns[kColumns] = {};
   const int64_t rows = count / kColumns;
@@ -150,7 +150,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<StagedReduction>(stages_of(x, axes_of(q.attrs<ReduceAttrs>().axes, x)), kSum, kMean ? 1 / count : 1.0);
 }
 
-/// The axes along which broadcasting from y's shape to x's would repeat.
+/// The axes along which broadcasting from the shape of y to that of x repeats.
 std::vector<int> repeated_axes(const TensorType& x, const TensorType& y) {
   std::vector<int> axes;
   const int missing = x.shape.rank() - y.shape.rank();
@@ -184,7 +184,7 @@ class SumProducts : public PreparedKernel {
   explicit SumProducts(const KernelQuery& q)
       : images_(q.in(0).shape[0]), channels_(q.in(0).shape[1]), pixels_(q.in(0).elements() / (images_ * channels_)) {}
   void run(Stream&, const KernelArgs& args) const override {
-    // Whole rows, which memory gives faster, where there are images enough.
+    // With enough images for the threads, whole rows: memory streams them faster.
     const int64_t width = images_ >= 16 ? kWidest : kColumns, blocks = (channels_ + width - 1) / width;
     parallel_for(images_ * blocks, std::max<int64_t>(1, 16384 / (pixels_ * std::min(width, channels_))), [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
@@ -221,7 +221,7 @@ std::unique_ptr<PreparedKernel> prepare_products(const KernelQuery& q) {
   return std::make_unique<SumProducts<float>>(q);
 }
 
-/// Over memory as it lies, in any format: the padding of blocked ones is zero. Pieces of 64 KiB, added in order.
+/// In the order of memory, in any format: the padding of blocked formats is zero. Pieces of 64 KiB, added in order.
 class SumSquares : public PreparedKernel {
  public:
   explicit SumSquares(const KernelQuery& q) {

@@ -165,7 +165,7 @@ HWY_EXPORT(log_softmax_bundle_gradient);
 
 namespace {
 
-/// Calls line(begin) for each line, or bundle(begin, count) for each bundle; begin is where its first element lies.
+/// Calls line(begin) for each line, or bundle(begin, count) for each bundle; begin is the offset of its first element.
 template <class Line, class Bundle>
 void for_each_line(const Lines& lines, Line line, Bundle bundle) {
   if (lines.length == 0) return;

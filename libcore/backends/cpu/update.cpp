@@ -43,7 +43,7 @@ struct AdamNumbers {
 
 struct RmspropNumbers {
   float lr, scale, decay, alpha, momentum;
-  float inner_eps, outer_eps;  // in the root, or beside it
+  float inner_eps, outer_eps;  // added inside the root, or outside
   double exact_alpha;
 };
 struct RmspropArrays {
