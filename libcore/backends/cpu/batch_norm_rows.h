@@ -22,8 +22,8 @@ GALLEY_INLINE void prefetch_ahead(const T* p, int64_t count) {
 
 // Note [Wide rows]: 512 bits hold 32 values of bf16, and the values of a row after the last 16 are computed one by one: 8 of 72 channels,
 // which take longer than the other 64. So several rows are handled as one wide row that fills whole vectors. Coefficients are repeated as
-// often, and the sums of the rows in a wide row are added afterwards. (f32 gains nothing: its remainders are half as long, and memory bounds
-// it.)
+// often, and the sums of the rows in a wide row are added afterwards. (f32 gains nothing: its remainders are half as long, and memory
+// bounds it.)
 
 constexpr int64_t kWidestRow = 1024;
 /// Number of rows that are handled as one wide row.

@@ -217,9 +217,9 @@ class Backward : public PreparedKernel {
 Support supports(const KernelQuery& q) {
   for (const TensorType* type : q.context.inputs) {
     if (type == nullptr) continue;
-    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
-    if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format));
-    if (type->elements() == 0) return Support::no("empty array");
+    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype, " is not f32"));
+    if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format, " is not contiguous"));
+    if (type->elements() == 0) return Support::no("an input has no elements");
   }
   return Support::yes();
 }

@@ -383,13 +383,15 @@ class CrossEntropyBackward : public CrossEntropy {
 
 Support supports_cross_entropy(const KernelQuery& q, int logits) {
   const TensorType &x = q.in(logits), &target = q.in(logits + 1);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (target.dtype != DType::kF32 && target.dtype != DType::kI64) return Support::no(cat("targets of dtype ", target.dtype));
-  if (q.has(logits + 2) && q.in(logits + 2).dtype != DType::kF32) return Support::no(cat("weights of dtype ", q.in(logits + 2).dtype));
+  if (x.dtype != DType::kF32) return Support::no(cat("logits of dtype ", x.dtype, ", not f32"));
+  if (target.dtype != DType::kF32 && target.dtype != DType::kI64)
+    return Support::no(cat("targets of dtype ", target.dtype, ", neither f32 nor i64"));
+  if (q.has(logits + 2) && q.in(logits + 2).dtype != DType::kF32)
+    return Support::no(cat("weights of dtype ", q.in(logits + 2).dtype, ", not f32"));
   if (!x.format.is_contiguous() || !target.format.is_contiguous() || !q.out(0).format.is_contiguous())
-    return Support::no(cat("format ", x.format));
-  if (logits == 1 && q.in(0).dtype != DType::kF32) return Support::no(cat("gradient of dtype ", q.in(0).dtype));
-  if (x.shape[1] == 0 || x.shape[1] > (int64_t{1} << 30)) return Support::no("no or too many classes");
+    return Support::no("logits, targets and output are not all contiguous");
+  if (logits == 1 && q.in(0).dtype != DType::kF32) return Support::no(cat("gradient of dtype ", q.in(0).dtype, ", not f32"));
+  if (x.shape[1] == 0 || x.shape[1] > (int64_t{1} << 30)) return Support::no(cat(x.shape[1], " classes, not 1 to 2^30"));
   return Support::yes();
 }
 
@@ -432,11 +434,13 @@ Support supports_elementwise(const KernelQuery& q) {
   const TensorType& x = q.in(0);
   for (const int i : {0, 1, 2}) {
     if (!q.has(i)) continue;
-    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("input ", i, " has dtype ", q.in(i).dtype, ", not f32"));
     if (q.in(i).format.is_blocked() || !(q.in(i).format == x.format))
-      return Support::no(cat("formats ", x.format, " and ", q.in(i).format));
+      return Support::no(
+          cat("inputs 0 and ", i, " have formats ", x.format, " and ", q.in(i).format, "; they must be the same and not blocked"));
   }
-  if (q.attrs<LossAttrs>().reduction == Reduction::kNone && !(q.out(0).format == x.format)) return Support::no("output in another format");
+  if (q.attrs<LossAttrs>().reduction == Reduction::kNone && !(q.out(0).format == x.format))
+    return Support::no(cat("the output has format ", q.out(0).format, ", the input ", x.format));
   return Support::yes();
 }
 

@@ -129,10 +129,10 @@ void apply(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, 
 }
 
 template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
-GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* pre_grad, int64_t rows, int64_t channels,
-                                    const float* __restrict factor, const float* __restrict spread, const float* __restrict mean,
-                                    const float* __restrict scale, const float* __restrict shift, float* __restrict sum,
-                                    float* __restrict dot) {
+GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* pre_grad, int64_t rows,
+                                    int64_t channels, const float* __restrict factor, const float* __restrict spread,
+                                    const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
+                                    float* __restrict sum, float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) GALLEY_LOOP {
     prefetch_ahead(x + r * channels, count() * channels);
@@ -144,7 +144,7 @@ GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const 
       for (int row = 0; row < count(); ++row) {
         const int64_t i = (r + row) * channels + c;
         const float given = grad[i], v = activation_gradient<kActivation>(kGated ? given * factor[c] + spread[c] : given,
-                                                              kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+                                                                          kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
         if (kWrite) pre_grad[i] = v;
         s += v;
         d += v * (x[i] - mean[c]);
@@ -170,7 +170,7 @@ GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& m
       if (kGated || mask.y == nullptr)
         return gradient_sums_of<Activation::kRelu, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
       return mask.pre_grad != nullptr ? gradient_sums_of<Activation::kRelu, true, true, false>(grad, x, mask, rows, channels, k, sum, dot)
-                                    : gradient_sums_of<Activation::kRelu, true, false, false>(grad, x, mask, rows, channels, k, sum, dot);
+                                      : gradient_sums_of<Activation::kRelu, true, false, false>(grad, x, mask, rows, channels, k, sum, dot);
     case Activation::kRelu6: return gradient_sums_of<Activation::kRelu6, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
     case Activation::kHardswish:
       return gradient_sums_of<Activation::kHardswish, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
@@ -199,7 +199,8 @@ GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restr
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
       const float at = x[i], given = grad[i],
-                  v = activation_gradient<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : at * scale[c] + shift[c]);
+                  v = activation_gradient<kActivation>(kGated ? given * factor[c] + spread[c] : given,
+                                                       kFromOutput ? y[i] : at * scale[c] + shift[c]);
       if (kResidual) dresidual[i] = v;
       dx[i] = a[c] * v + b[c] * (at - mean[c]) + offset[c];
     }
@@ -277,18 +278,18 @@ Rows rows_of(const TensorType& type) {
 /// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
 Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
   const DType dtype = q.in(*inputs.begin()).dtype;
-  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
+  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype, " is neither f32 nor bf16"));
   for (int i : inputs) {
     if (!q.has(i)) continue;
     const TensorType& type = q.in(i);
-    if (!is_rows(type)) return Support::no(cat("format ", type.format));
-    if (type.elements() == 0) return Support::no("empty array");
+    if (!is_rows(type)) return Support::no(cat("format ", type.format, " is not channels_last"));
+    if (type.elements() == 0) return Support::no(cat("input ", i, " has no elements"));
   }
   for (size_t i = 0; i < q.node.inputs.size(); ++i) {
     const int input = static_cast<int>(i);
     if (std::find(others.begin(), others.end(), input) != others.end()) continue;
     if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32)
-      return Support::no(cat("parameters in ", q.in(input).dtype));
+      return Support::no(cat("input ", input, " is ", q.in(input).dtype, ", not f32"));
   }
   return Support::yes();
 }
@@ -593,7 +594,7 @@ Support supports_forward(const KernelQuery& q) { return supports_rows(q, {0, 3})
 Support supports_backward(const KernelQuery& q) { return supports_rows(q, {0, 1, 6}); }
 Support supports_gated(const KernelQuery& q) {
   for (int i : {6, 7}) {
-    if (q.in(i).format.is_blocked()) return Support::no(cat("format ", q.in(i).format));
+    if (q.in(i).format.is_blocked()) return Support::no(cat("input ", i, " has the blocked format ", q.in(i).format));
   }
   return supports_rows(q, {0, 1}, {6, 7});
 }
@@ -602,7 +603,8 @@ Support supports_pointwise(const KernelQuery& q) {
   return supports_pointwise_gradients(q, 7, 8);
 }
 Support supports_inference(const KernelQuery& q) {
-  if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation)) return Support::no("this activation is not fused");
+  if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation))
+    return Support::no("batch norm is not fused with this activation, only with relu, relu6 and hardswish");
   return supports_rows(q, {0});
 }
 

@@ -162,14 +162,16 @@ std::vector<int> repeated_axes(const TensorType& x, const TensorType& y) {
 
 Support supports_sum_to(const KernelQuery& q) {
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
-  if (x.elements() == 0) return Support::no("empty array");
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype, " is not f32"));
+  if (x.format.is_blocked() || q.out(0).format.is_blocked())
+    return Support::no(cat("format ", x.format, " of the input or ", q.out(0).format, " of the output is blocked"));
+  if (x.elements() == 0) return Support::no("the input has no elements");
   const std::vector<int> axes = repeated_axes(x, q.out(0));
   // The result's dimensions are those of x, aligned at the last.
   std::vector<int> kept = kept_in_memory(x, axes);
   for (int& d : kept) d -= x.shape.rank() - q.out(0).shape.rank();
-  if (kept != kept_in_memory(q.out(0), {})) return Support::no("the output's format orders the dimensions otherwise");
+  if (kept != kept_in_memory(q.out(0), {}))
+    return Support::no(cat("the output's format ", q.out(0).format, " has the dimensions in another order than the input's"));
   return Support::yes();
 }
 
@@ -204,15 +206,15 @@ class SumProducts : public PreparedKernel {
 
 Support supports_products(const KernelQuery& q) {
   const TensorType &a = q.in(0), &y = q.out(0);
-  if (a.dtype != DType::kF32 && a.dtype != DType::kBF16) return Support::no(cat("dtype ", a.dtype));
-  if (a.elements() == 0) return Support::no("empty array");
+  if (a.dtype != DType::kF32 && a.dtype != DType::kBF16) return Support::no(cat("dtype ", a.dtype, " is neither f32 nor bf16"));
+  if (a.elements() == 0) return Support::no("the input has no elements");
   for (int i : {0, 1}) {
-    if (!q.in(i).format.is_channels_last()) return Support::no(cat("format ", q.in(i).format));
+    if (!q.in(i).format.is_channels_last()) return Support::no(cat("input ", i, " has format ", q.in(i).format, ", not channels_last"));
   }
   Shape channels = a.shape;
   for (int d = 2; d < channels.rank(); ++d) channels[d] = 1;
-  if (y.shape != channels) return Support::no("not a sum over the pixels of each image");
-  if (y.format.is_blocked()) return Support::no(cat("format ", y.format));
+  if (y.shape != channels) return Support::no(cat("the output has shape ", y.shape, "; only sums over the pixels of each image"));
+  if (y.format.is_blocked()) return Support::no(cat("the output has the blocked format ", y.format));
   return Support::yes();
 }
 
@@ -255,7 +257,7 @@ class SumSquares : public PreparedKernel {
 
 Support supports_squares(const KernelQuery& q) {
   for (const TensorType* x : q.context.inputs) {
-    if (x->dtype != DType::kF32) return Support::no(cat("dtype ", x->dtype));
+    if (x->dtype != DType::kF32) return Support::no(cat("dtype ", x->dtype, " is not f32"));
   }
   return Support::yes();
 }
@@ -274,10 +276,12 @@ const std::array<Kernel, 5> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare
 Support supports_staged(const KernelQuery& q) {
   const auto& a = q.attrs<ReduceAttrs>();
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
-  if (x.elements() == 0) return Support::no("empty array");
-  if (!keeps_order(x, axes_of(a.axes, x), q.out(0), a.keepdim)) return Support::no("the output's format orders the dimensions otherwise");
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype, " is not f32"));
+  if (x.format.is_blocked() || q.out(0).format.is_blocked())
+    return Support::no(cat("format ", x.format, " of the input or ", q.out(0).format, " of the output is blocked"));
+  if (x.elements() == 0) return Support::no("the input has no elements");
+  if (!keeps_order(x, axes_of(a.axes, x), q.out(0), a.keepdim))
+    return Support::no(cat("the output's format ", q.out(0).format, " has the dimensions in another order than the input's"));
   return Support::yes();
 }
 

@@ -225,10 +225,10 @@ class SoftmaxBackward : public PreparedKernel {
 
 Support supports(const KernelQuery& q) {
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (x.format.is_blocked()) return Support::no(cat("format ", x.format));
-  if (!(q.out(0).format == x.format)) return Support::no("output in another format");
-  if (q.has(1) && !(q.in(1).format == x.format)) return Support::no("inputs of different formats");
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype, " is not f32"));
+  if (x.format.is_blocked()) return Support::no(cat("format ", x.format, " is blocked"));
+  if (!(q.out(0).format == x.format)) return Support::no(cat("the output has format ", q.out(0).format, ", the input ", x.format));
+  if (q.has(1) && !(q.in(1).format == x.format)) return Support::no(cat("the inputs have formats ", x.format, " and ", q.in(1).format));
   return Support::yes();
 }
 

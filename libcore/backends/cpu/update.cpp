@@ -158,8 +158,8 @@ Support supports(const KernelQuery& q, std::initializer_list<int> arrays) {
   const MemoryFormat& format = q.in(0).format;
   for (int i : arrays) {
     if (!q.has(i)) continue;
-    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
-    if (!(q.in(i).format == format)) return Support::no(cat("formats ", format, " and ", q.in(i).format));
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("input ", i, " has dtype ", q.in(i).dtype, ", not f32"));
+    if (!(q.in(i).format == format)) return Support::no(cat("inputs 0 and ", i, " have formats ", format, " and ", q.in(i).format));
   }
   return Support::yes();
 }
@@ -241,7 +241,8 @@ class EmaCopy : public PreparedKernel {
 
 Support supports_ema(const KernelQuery& q) {
   if (is_floating(q.in(0).dtype)) return supports(q, {0, 1});
-  return q.in(0).format == q.in(1).format ? Support::yes() : Support::no(cat("formats ", q.in(0).format, " and ", q.in(1).format));
+  return q.in(0).format == q.in(1).format ? Support::yes()
+                                          : Support::no(cat("inputs 0 and 1 have formats ", q.in(0).format, " and ", q.in(1).format));
 }
 
 class Accumulate : public PreparedKernel {
@@ -329,9 +330,9 @@ class BatchNormUpdate : public PreparedKernel {
 
 Support supports_batch_norm(const KernelQuery& q) {
   for (const int i : {0, 1, 2, 3}) {
-    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("input ", i, " has dtype ", q.in(i).dtype, ", not f32"));
   }
-  return q.has(4) && q.in(4).dtype != DType::kI64 ? Support::no(cat("counter of dtype ", q.in(4).dtype)) : Support::yes();
+  return q.has(4) && q.in(4).dtype != DType::kI64 ? Support::no(cat("counter of dtype ", q.in(4).dtype, ", not i64")) : Support::yes();
 }
 
 class ClipCoefficient : public PreparedKernel {
