@@ -1,22 +1,41 @@
-// The batch's statistics: sums over blocks of rows, each about its first row, combined in one order.
+// Statistics of a batch: mean and variance of each channel of rows of channels, in f32 or bf16.
+//
+// One pass over blocks of rows: sums and sums of squares of x minus the block's first row, so that large means cancel nothing. Blocks are
+// combined in double, in order (Chan, Golub, LeVeque 1979). O(elements), bound by memory.
 
-#include "libcore/backends/cpu/batch_norm.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/batch_norm.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "libcore/backends/cpu/batch_norm_rows-inl.h"
+
+#ifndef GALLEY_BATCH_NORM_ONCE
+#define GALLEY_BATCH_NORM_ONCE
 
 #include <algorithm>
 
+#include "libcore/backends/cpu/batch_norm.h"
 #include "libcore/backends/cpu/batch_norm_rows.h"
 #include "libcore/base/parallel.h"
 
-namespace galley::batchnorm {
-namespace {
+#endif
 
+HWY_BEFORE_NAMESPACE();
+namespace galley::batchnorm {
+namespace HWY_NAMESPACE {
+
+/// sum and sum of squares of x - shift; shift is the block's first row.
 template <class T>
-GALLEY_INLINE void shifted_sums_as(const T* __restrict x, int64_t rows, int64_t channels, const T* __restrict shift, float* __restrict sum,
-                                   float* __restrict squares) {
+GALLEY_INLINE void shifted_sums(const T* __restrict x, int64_t rows, int64_t channels, const T* __restrict shift, float* __restrict sum,
+                                float* __restrict squares) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = squares[c] = 0;
-  by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
+  by_four_rows(rows, [&](int64_t r, auto count) GALLEY_LOOP {
     const T* row = x + r * channels;
-    ask_ahead(row, count() * channels);
+    prefetch_ahead(row, count() * channels);
     for (int64_t c = 0; c < channels; ++c) {
       float s = 0, s2 = 0;
       for (int i = 0; i < count(); ++i) {
@@ -30,12 +49,29 @@ GALLEY_INLINE void shifted_sums_as(const T* __restrict x, int64_t rows, int64_t 
   });
 }
 
-/// sum and sum of squares of x - shift; shift is the block's first row.
-GALLEY_CLONES void shifted_sums(const float* x, int64_t rows, int64_t channels, const float* shift, float* sum, float* squares) {
-  shifted_sums_as(x, rows, channels, shift, sum, squares);
+void shifted_sums_f32(const float* x, int64_t rows, int64_t channels, const float* shift, float* sum, float* squares) {
+  shifted_sums(x, rows, channels, shift, sum, squares);
 }
-GALLEY_CLONES void shifted_sums(const BFloat16* x, int64_t rows, int64_t channels, const BFloat16* shift, float* sum, float* squares) {
-  shifted_sums_as(x, rows, channels, shift, sum, squares);
+void shifted_sums_bf16(const BFloat16* x, int64_t rows, int64_t channels, const BFloat16* shift, float* sum, float* squares) {
+  shifted_sums(x, rows, channels, shift, sum, squares);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::batchnorm
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace galley::batchnorm {
+HWY_EXPORT(shifted_sums_f32);
+HWY_EXPORT(shifted_sums_bf16);
+
+namespace {
+
+void shifted_sums(const float* x, int64_t rows, int64_t channels, const float* shift, float* sum, float* squares) {
+  HWY_DYNAMIC_DISPATCH(shifted_sums_f32)(x, rows, channels, shift, sum, squares);
+}
+void shifted_sums(const BFloat16* x, int64_t rows, int64_t channels, const BFloat16* shift, float* sum, float* squares) {
+  HWY_DYNAMIC_DISPATCH(shifted_sums_bf16)(x, rows, channels, shift, sum, squares);
 }
 
 /// Of a block of rows, about its first.
@@ -100,3 +136,4 @@ template class Statistics<float>;
 template class Statistics<BFloat16>;
 
 }  // namespace galley::batchnorm
+#endif  // HWY_ONCE

@@ -13,8 +13,8 @@ struct Rows {
   int64_t pixels = 0, channels = 0;
 };
 
-/// Blocks of pixels: a fixed cut, about 256 KiB of channels in f32 each, so that adding up what they give is little work; at most 256 of
-/// them, or `parts`.
+/// Blocks of pixels of about 256 KiB in f32, so that combining their sums is little work; at most 256 blocks, or `parts`. Their bounds
+/// depend on sizes and the logical thread count only.
 class Blocks {
  public:
   /// As many blocks in each of `parts` equal parts of the pixels.
@@ -52,7 +52,7 @@ inline Affine affine_of(int64_t channel, const float* mean, const float* var, co
   return {scale, (beta != nullptr ? static_cast<double>(beta[channel]) : 0.0) - static_cast<double>(mean[channel]) * scale};
 }
 
-/// One channel's gradients: dx = a g + b (x - mean) + offset, g the gradient behind the activation.
+/// One channel's gradients: dx = a g + b (x - mean) + offset, g the gradient of the activation's argument.
 struct ChannelGradient {
   double dgamma, dbeta, a, b, offset;
 };

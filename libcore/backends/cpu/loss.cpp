@@ -1,8 +1,23 @@
-// Losses. Cross entropy goes one position (sample, pixel) at a time, or by bundles of neighbouring pixels; its loss is -sum_c share[c] log
-// softmax(logits)[c], where share[c] = weight[c] ((1 - smoothing) hit[c] + smoothing / C), 0 for an ignored target. Sums run over fixed
-// pieces, added in double in one order: bits do not depend on the thread count.
+// Losses of f32 arrays: cross entropy of classes or probabilities with its gradient, mean squared error, binary cross entropy of logits.
+//
+// Cross entropy is -sum_c share[c] log softmax(logits)[c], where share[c] = weight[c] ((1 - smoothing) hit[c] + smoothing / C), 0 for an
+// ignored target. Positions (samples, pixels) are handled one by one where their classes are consecutive, else in bundles of 64
+// neighbouring pixels (softmax_lines.h). O(elements); the exponentials bound it in the cache, memory elsewhere. The others are one loop
+// over pieces of 1024 elements. Sums run over fixed pieces and are added in double in one order: bits depend on the instruction set, not on
+// the threads. Definitions are those of PyTorch's cross_entropy, mse_loss and binary_cross_entropy_with_logits.
 
-#include "libcore/ops/loss.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/loss.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "libcore/backends/cpu/vector_sums-inl.h"
+
+#ifndef GALLEY_LOSS_ONCE
+#define GALLEY_LOSS_ONCE
 
 #include <algorithm>
 #include <array>
@@ -13,70 +28,98 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
+#include "libcore/ops/loss.h"
 
-namespace galley {
-namespace {
+namespace galley::losses {
 
-constexpr int64_t kRun = 256;  // classes of a line handled at a time
-constexpr int64_t kLanes = 16;
-
-/// Shares of classes whose targets are probabilities.
-GALLEY_CLONES void shares_of(const float* hit, const float* probability, const float* smooth, float* share, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) share[i] = hit[i] * probability[i] + smooth[i];
-}
-GALLEY_CLONES void shares_of(float hit, const float* probability, float smooth, float* share, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) share[i] = hit * probability[i] + smooth;
-}
-
-GALLEY_CLONES double sum_of(const float* x, int64_t count) {
-  double lanes[kLanes] = {};
-  const int64_t whole = count - count % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += static_cast<double>(x[i + c]);
-  }
-  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += static_cast<double>(x[whole + c]);
-  double total = 0;
-  for (const double lane : lanes) total += lane;
-  return total;
-}
-
-/// Sum of share (log sum exp - x) over classes; one without a share does not count, whatever its logit.
-GALLEY_CLONES float loss_run(const float* x, const float* share, float largest, float log_sum, int64_t count) {
-  float lanes[kLanes] = {};
-  const int64_t whole = count - count % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t l = 0; l < kLanes; ++l) {
-      const float term = share[i + l] * ((largest - x[i + l]) + log_sum);
-      lanes[l] += share[i + l] != 0.0f ? term : 0.0f;
-    }
-  }
-  for (int64_t l = 0; l < count - whole; ++l) {
-    const float term = share[whole + l] * ((largest - x[whole + l]) + log_sum);
-    lanes[l] += share[whole + l] != 0.0f ? term : 0.0f;
-  }
-  float total = 0;
-  for (const float lane : lanes) total += lane;
-  return total;
-}
-
-/// dx, which holds exp(x - largest), becomes factor (dx scale - kept share); 0 stays 0 though the factor be 1/0, where no target counts.
+/// exp(x - largest) = e becomes factor (e scale - kept share). 0 stays 0 though the factor be 1/0, where no target counts.
 GALLEY_INLINE float slope_of(float e, float scale, float share, float kept, float factor) {
   const float slope = e * scale - kept * share, product = factor * slope;
   return slope == 0.0f ? 0.0f : product;
 }
-GALLEY_CLONES void slope_run(float* dx, const float* share, float scale, float kept, float factor, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) dx[i] = slope_of(dx[i], scale, share[i], kept, factor);
+
+}  // namespace galley::losses
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::losses {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using galley::HWY_NAMESPACE::Floats;
+
+/// Shares of classes whose targets are probabilities: of the classes of a line, and of one class of a bundle.
+void line_shares(const float* hit, const float* probability, const float* smooth, float* share, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) share[i] = hit[i] * probability[i] + smooth[i];
 }
-/// One class of a bundle of lines.
-GALLEY_CLONES void slope_bundle(float* dx, const float* share, const float* scale, const float* kept, const float* factor, int64_t count) {
-  for (int64_t l = 0; l < count; ++l) dx[l] = slope_of(dx[l], scale[l], share[l], kept[l], factor[l]);
+void bundle_shares(float hit, const float* probability, float smooth, float* share, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) share[i] = hit * probability[i] + smooth;
 }
-GALLEY_CLONES void loss_bundle(const float* x, const float* share, const float* largest, const float* log_sum, float* loss, int64_t count) {
+
+double sum_of(const float* x, int64_t count) {
+  constexpr int64_t kSums = 16;
+  double sums[kSums] = {};
+  const int64_t whole = count - count % kSums;
+  for (int64_t i = 0; i < whole; i += kSums) {
+    for (int64_t c = 0; c < kSums; ++c) sums[c] += static_cast<double>(x[i + c]);
+  }
+  for (int64_t c = 0; c < count - whole; ++c) sums[c] += static_cast<double>(x[whole + c]);
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+/// Sum of share (log sum exp - x) over classes; one without a share does not count, whatever its logit.
+float line_loss(const float* x, const float* share, float largest, float log_sum, int64_t count) {
+  return static_cast<float>(galley::HWY_NAMESPACE::sum_over(count, [=](auto part, int64_t i) GALLEY_LOOP {
+    const Floats s = part.load(share + i), term = s * ((Floats(largest) - part.load(x + i)) + Floats(log_sum));
+    return select(s == Floats(0), Floats(0), term);
+  }));
+}
+void bundle_loss(const float* x, const float* share, const float* largest, const float* log_sum, float* loss, int64_t count) {
   for (int64_t l = 0; l < count; ++l) {
     const float term = share[l] * ((largest[l] - x[l]) + log_sum[l]);
     loss[l] += share[l] != 0.0f ? term : 0.0f;
   }
 }
+
+/// slope_of for some classes of a line, and for one class of a bundle.
+void line_slopes(float* dx, const float* share, float scale, float kept, float factor, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) dx[i] = slope_of(dx[i], scale, share[i], kept, factor);
+}
+void bundle_slopes(float* dx, const float* share, const float* scale, const float* kept, const float* factor, int64_t count) {
+  for (int64_t l = 0; l < count; ++l) dx[l] = slope_of(dx[l], scale[l], share[l], kept[l], factor[l]);
+}
+
+void squared_errors(const float* x, const float* target, const float*, float* loss, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) loss[i] = (x[i] - target[i]) * (x[i] - target[i]);
+}
+void binary_entropies(const float* x, const float* target, const float* weight, float* loss, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) loss[i] = at_least(x[i], 0.0f) - x[i] * target[i] + log1p_of(exp_of(-__builtin_fabsf(x[i])));
+  if (weight == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) loss[i] *= weight[i];
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::losses
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace galley {
+namespace losses {
+HWY_EXPORT(line_shares);
+HWY_EXPORT(bundle_shares);
+HWY_EXPORT(sum_of);
+HWY_EXPORT(line_loss);
+HWY_EXPORT(bundle_loss);
+HWY_EXPORT(line_slopes);
+HWY_EXPORT(bundle_slopes);
+HWY_EXPORT(squared_errors);
+HWY_EXPORT(binary_entropies);
+
+namespace {
+
+constexpr int64_t kRun = 256;  // classes of a line handled at a time
 
 /// Positions in bundles: neighbouring pixels of a sample, or (without pixels) neighbouring samples. The shares of a class are
 /// hit[c] = weight[c] (1 - label_smoothing) times the target, and smooth[c] = weight[c] label_smoothing / C.
@@ -108,7 +151,7 @@ class CrossEntropy : public PreparedKernel {
   struct Targets {
     int64_t classes[kBundle];  // -1: ignored, or probabilities
     float kept[kBundle];
-    double weight = 0;  // what the mean is divided by
+    double weight = 0;  // the divisor of the mean
   };
   /// Throws on a class that the logits do not have.
   Targets targets(const KernelArgs& args, const Bundle& b) const {
@@ -153,7 +196,7 @@ class CrossEntropy : public PreparedKernel {
   const float* probabilities(const KernelArgs& args, int64_t at) const {
     return probabilities_ ? args.in<float>(logits_ + 1) + at : nullptr;
   }
-  /// Where class c of line l of a bundle lies, from its start.
+  /// Offset of class c of line l from the start of its bundle.
   int64_t place(int64_t l, int64_t c) const { return lines_.inner == 1 ? l * lines_.length + c : c * lines_.inner + l; }
 
   /// Calls visit(first class, how many, their shares) for runs of a line.
@@ -162,7 +205,7 @@ class CrossEntropy : public PreparedKernel {
     float share[kRun];
     for (int64_t c = 0; c < lines_.length; c += kRun) {
       const int64_t count = std::min(kRun, lines_.length - c);
-      if (probability != nullptr) shares_of(s.hit + c, probability + c, s.smooth + c, share, count);
+      if (probability != nullptr) HWY_DYNAMIC_DISPATCH(line_shares)(s.hit + c, probability + c, s.smooth + c, share, count);
       visit(c, count, probability != nullptr ? share : s.smooth + c);
     }
   }
@@ -172,7 +215,7 @@ class CrossEntropy : public PreparedKernel {
     float share[kBundle];
     for (int64_t c = 0; c < lines_.length; ++c) {
       if (probability != nullptr) {
-        shares_of(s.hit[c], probability + c * lines_.inner, s.smooth[c], share, count);
+        HWY_DYNAMIC_DISPATCH(bundle_shares)(s.hit[c], probability + c * lines_.inner, s.smooth[c], share, count);
       } else {
         std::fill_n(share, count, s.smooth[c]);
       }
@@ -233,7 +276,7 @@ class CrossEntropyForward : public CrossEntropy {
         log_sum[l] = std::log(line_exp_sum(row, largest[l], nullptr, length));
         if (!all_classes) continue;
         for_each_run(s, probability != nullptr ? probability + l * length : nullptr, [&](int64_t c, int64_t count, const float* share) {
-          loss[l] += loss_run(row + c, share, largest[l], log_sum[l], count);
+          loss[l] += HWY_DYNAMIC_DISPATCH(line_loss)(row + c, share, largest[l], log_sum[l], count);
         });
       }
     } else {
@@ -241,8 +284,9 @@ class CrossEntropyForward : public CrossEntropy {
       bundle_exp_sum(x, largest, nullptr, length, lines_.inner, b.count, log_sum);
       for (int64_t l = 0; l < b.count; ++l) log_sum[l] = std::log(log_sum[l]);
       if (all_classes) {
-        for_each_class(s, probability, b.count,
-                       [&](int64_t c, const float* share) { loss_bundle(x + c * lines_.inner, share, largest, log_sum, loss, b.count); });
+        for_each_class(s, probability, b.count, [&](int64_t c, const float* share) {
+          HWY_DYNAMIC_DISPATCH(bundle_loss)(x + c * lines_.inner, share, largest, log_sum, loss, b.count);
+        });
       }
     }
     if (probabilities_) return;
@@ -288,7 +332,7 @@ class CrossEntropyBackward : public CrossEntropy {
     }
     for (int64_t l = 0; l < count; ++l) {
       for_each_run(s, probability + l * lines_.length,
-                   [&](int64_t, int64_t classes, const float* share) { totals[l] += sum_of(share, classes); });
+                   [&](int64_t, int64_t classes, const float* share) { totals[l] += HWY_DYNAMIC_DISPATCH(sum_of)(share, classes); });
     }
   }
 
@@ -304,7 +348,7 @@ class CrossEntropyBackward : public CrossEntropy {
       bundle_maximum(x, length, lines_.inner, b.count, largest);
       bundle_exp_sum(x, largest, dx, length, lines_.inner, b.count, sum);
     }
-    double totals[kBundle] = {};  // of the very floats that are taken off below: one class alone has slope 0
+    double totals[kBundle] = {};  // of the same floats that are subtracted below, so that a single class has slope 0
     if (probabilities_) add_shares(s, probability, b.count, totals);
     for (int64_t l = 0; l < b.count; ++l) {
       if (lines_.inner == 1) {
@@ -320,12 +364,13 @@ class CrossEntropyBackward : public CrossEntropy {
       of_target[l] = c < 0 ? 0 : dx[place(l, c)];
     }
     if (lines_.inner > 1) {
-      for_each_class(s, probability, b.count,
-                     [&](int64_t c, const float* share) { slope_bundle(dx + c * lines_.inner, share, scale, t.kept, factor, b.count); });
+      for_each_class(s, probability, b.count, [&](int64_t c, const float* share) {
+        HWY_DYNAMIC_DISPATCH(bundle_slopes)(dx + c * lines_.inner, share, scale, t.kept, factor, b.count);
+      });
     } else {
       for (int64_t l = 0; l < b.count; ++l) {
         for_each_run(s, probability != nullptr ? probability + l * length : nullptr, [&](int64_t c, int64_t count, const float* share) {
-          slope_run(dx + l * length + c, share, scale[l], t.kept[l], factor[l], count);
+          HWY_DYNAMIC_DISPATCH(line_slopes)(dx + l * length + c, share, scale[l], t.kept[l], factor[l], count);
         });
       }
     }
@@ -338,27 +383,21 @@ class CrossEntropyBackward : public CrossEntropy {
 
 Support supports_cross_entropy(const KernelQuery& q, int logits) {
   const TensorType &x = q.in(logits), &target = q.in(logits + 1);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (target.dtype != DType::kF32 && target.dtype != DType::kI64) return Support::no(cat("targets of dtype ", target.dtype));
-  if (q.has(logits + 2) && q.in(logits + 2).dtype != DType::kF32) return Support::no(cat("weights of dtype ", q.in(logits + 2).dtype));
+  if (x.dtype != DType::kF32) return Support::no(cat("logits of dtype ", x.dtype, ", not f32"));
+  if (target.dtype != DType::kF32 && target.dtype != DType::kI64)
+    return Support::no(cat("targets of dtype ", target.dtype, ", neither f32 nor i64"));
+  if (q.has(logits + 2) && q.in(logits + 2).dtype != DType::kF32)
+    return Support::no(cat("weights of dtype ", q.in(logits + 2).dtype, ", not f32"));
   if (!x.format.is_contiguous() || !target.format.is_contiguous() || !q.out(0).format.is_contiguous())
-    return Support::no(cat("format ", x.format));
-  if (logits == 1 && q.in(0).dtype != DType::kF32) return Support::no(cat("gradient of dtype ", q.in(0).dtype));
-  if (x.shape[1] == 0 || x.shape[1] > (int64_t{1} << 30)) return Support::no("no or too many classes");
+    return Support::no("logits, targets and output are not all contiguous");
+  if (logits == 1 && q.in(0).dtype != DType::kF32) return Support::no(cat("gradient of dtype ", q.in(0).dtype, ", not f32"));
+  if (x.shape[1] == 0 || x.shape[1] > (int64_t{1} << 30)) return Support::no(cat(x.shape[1], " classes, not 1 to 2^30"));
   return Support::yes();
 }
 
-constexpr int64_t kPiece = 1024;  // elements whose losses are made before they are summed
+constexpr int64_t kPiece = 1024;  // elements whose losses are computed before they are summed
 
-GALLEY_CLONES void squared_errors(const float* x, const float* target, const float*, float* loss, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) loss[i] = (x[i] - target[i]) * (x[i] - target[i]);
-}
-GALLEY_CLONES void binary_entropies(const float* x, const float* target, const float* weight, float* loss, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) loss[i] = at_least(x[i], 0.0f) - x[i] * target[i] + log1p_of(exp_of(-__builtin_fabsf(x[i])));
-  if (weight == nullptr) return;
-  for (int64_t i = 0; i < count; ++i) loss[i] *= weight[i];
-}
-using ElementLoss = void (*)(const float*, const float*, const float*, float*, int64_t);
+enum class ElementLoss : uint8_t { kSquaredError, kBinaryEntropy };
 
 template <ElementLoss kLoss>
 class ElementwiseLoss : public PreparedKernel {
@@ -370,13 +409,14 @@ class ElementwiseLoss : public PreparedKernel {
     const float *x = args.in<float>(0), *target = args.in<float>(1), *weight = args.in<float>(2);
     auto* parts = static_cast<double*>(args.scratch);
     const bool each = reduction_ == Reduction::kNone;
+    const auto losses = kLoss == ElementLoss::kSquaredError ? HWY_DYNAMIC_DISPATCH(squared_errors) : HWY_DYNAMIC_DISPATCH(binary_entropies);
     parallel_for(pieces_, 16, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         const int64_t at = p * kPiece, count = std::min(kPiece, count_ - at);
-        float losses[kPiece];
-        float* loss = each ? args.out<float>(0) + at : losses;
-        kLoss(x + at, target + at, weight != nullptr ? weight + at : nullptr, loss, count);
-        if (!each) parts[p] = sum_of(loss, count);
+        float piece[kPiece];
+        float* loss = each ? args.out<float>(0) + at : piece;
+        losses(x + at, target + at, weight != nullptr ? weight + at : nullptr, loss, count);
+        if (!each) parts[p] = HWY_DYNAMIC_DISPATCH(sum_of)(loss, count);
       }
     });
     if (each) return;
@@ -394,11 +434,13 @@ Support supports_elementwise(const KernelQuery& q) {
   const TensorType& x = q.in(0);
   for (const int i : {0, 1, 2}) {
     if (!q.has(i)) continue;
-    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("input ", i, " has dtype ", q.in(i).dtype, ", not f32"));
     if (q.in(i).format.is_blocked() || !(q.in(i).format == x.format))
-      return Support::no(cat("formats ", x.format, " and ", q.in(i).format));
+      return Support::no(
+          cat("inputs 0 and ", i, " have formats ", x.format, " and ", q.in(i).format, "; they must be the same and not blocked"));
   }
-  if (q.attrs<LossAttrs>().reduction == Reduction::kNone && !(q.out(0).format == x.format)) return Support::no("output in another format");
+  if (q.attrs<LossAttrs>().reduction == Reduction::kNone && !(q.out(0).format == x.format))
+    return Support::no(cat("the output has format ", q.out(0).format, ", the input ", x.format));
   return Support::yes();
 }
 
@@ -410,11 +452,13 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 const std::array<Kernel, 4> kKernels{
     {{"cross_entropy", "cpu", [](const KernelQuery& q) { return supports_cross_entropy(q, 0); }, prepare<CrossEntropyForward>},
      {"cross_entropy_backward", "cpu", [](const KernelQuery& q) { return supports_cross_entropy(q, 1); }, prepare<CrossEntropyBackward>},
-     {"mse_loss", "cpu", supports_elementwise, prepare<ElementwiseLoss<squared_errors>>},
-     {"bce_with_logits", "cpu", supports_elementwise, prepare<ElementwiseLoss<binary_entropies>>}}};
+     {"mse_loss", "cpu", supports_elementwise, prepare<ElementwiseLoss<ElementLoss::kSquaredError>>},
+     {"bce_with_logits", "cpu", supports_elementwise, prepare<ElementwiseLoss<ElementLoss::kBinaryEntropy>>}}};
 
 }  // namespace
+}  // namespace losses
 
-std::span<const Kernel> cpu_loss() { return kKernels; }
+std::span<const Kernel> cpu_loss() { return losses::kKernels; }
 
 }  // namespace galley
+#endif  // HWY_ONCE

@@ -1,14 +1,31 @@
-// Batch normalisation on channels_last (and rank-2) arrays of f32 or bf16, fused with its activation and residual: forward one pass for
-// statistics and one to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a
-// residual went into it. Every loop states that its arrays do not overlap, or that each element is on its own: so many arrays are more than
-// the compiler's own check for overlap would take. Backwards, where a residual went into the activation, the first pass writes the gradient
-// behind it, which is the residual's, and the second reads that alone; results may lie where operands do (OpDef::may_reuse), which spares
-// reading the lines that are written.
+// Batch normalization (Ioffe, Szegedy 2015) on channels_last and rank-2 arrays of f32 or bf16, fused with its activation and residual:
+// training, its gradients (also with those of the 1x1 convolution before it, and through a gate after it) and inference.
+//
+// Arrays are rows of channels. Forward: one pass for the statistics (batch_norm.cpp), one that applies scale, shift, residual and
+// activation. Backward: one pass for the sums of the gradient, one for dx; the activation's argument is recomputed from x, which is read
+// anyway, unless a residual was added to it. With relu and a residual, the first pass writes the masked gradient, which is the residual's,
+// and the second reads only that. Outputs may be in the memory of inputs (OpDef::may_reuse), so that no line is read in order to be
+// written. O(elements), bound by memory; the second pass goes from the end, whose rows are still in the cache.
+//
+// Each loop declares that its arrays do not overlap, or that its elements are independent: with so many arrays the compiler would give up
+// its own check for overlap.
 
-#include "libcore/ops/norm.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/norm.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "libcore/backends/cpu/batch_norm_rows-inl.h"
+
+#ifndef GALLEY_NORM_ONCE
+#define GALLEY_NORM_ONCE
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "libcore/backends/cpu/batch_norm.h"
 #include "libcore/backends/cpu/batch_norm_rows.h"
@@ -16,43 +33,53 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
+#include "libcore/ops/norm.h"
 
-namespace galley {
-namespace {
+namespace galley::batchnorm {
 
-using batchnorm::ask_ahead;
-using batchnorm::Blocks;
-using batchnorm::by_four_rows;
-using batchnorm::kLanes;
-using batchnorm::repeat;
-using batchnorm::Rows;
-using batchnorm::rows_together;
-using batchnorm::sum_rows;
+/// The coefficients of each channel for the backward loops; the activation's argument is x scale + shift.
+struct Coefficients {
+  const float *mean, *scale, *shift, *a, *b, *offset;
+  const float* gates;  // with a gate, for each image: factors, then addends
+};
 
-bool is_rows(const TensorType& type) { return type.shape.rank() == 2 || type.format.is_channels_last(); }
-Rows rows_of(const TensorType& type) {
-  const int64_t channels = type.shape[1];
-  return {channels == 0 ? 0 : type.elements() / channels, channels};
-}
+/// The gradient of each channel of an image is multiplied by `factor`, then `spread` is added.
+struct Gate {
+  const float *factor = nullptr, *spread = nullptr;
+};
 
-/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
-Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
-  const DType dtype = q.in(*inputs.begin()).dtype;
-  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
-  for (int i : inputs) {
-    if (!q.has(i)) continue;
-    const TensorType& type = q.in(i);
-    if (!is_rows(type)) return Support::no(cat("format ", type.format));
-    if (type.elements() == 0) return Support::no("empty array");
+/// How the gradient of the activation's argument (pre_grad) is computed: from x, or from the output y of the forward pass.
+template <class T>
+struct Mask {
+  Activation activation = Activation::kNone;
+  const T* y = nullptr;
+  T* pre_grad = nullptr;  // where it is written, if it is masked by y and used elsewhere
+  Gate gate;              // applied to the gradient first
+
+  /// The same, `count` values further.
+  Mask from(int64_t count) const {
+    return {activation, y != nullptr ? y + count : nullptr, pre_grad != nullptr ? pre_grad + count : nullptr, gate};
   }
-  for (size_t i = 0; i < q.node.inputs.size(); ++i) {
-    const int input = static_cast<int>(i);
-    if (std::find(others.begin(), others.end(), input) != others.end()) continue;
-    if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32)
-      return Support::no(cat("parameters in ", q.in(input).dtype));
-  }
-  return Support::yes();
-}
+};
+
+/// The loops over `rows` rows of `channels`, of one instruction set.
+template <class T>
+struct Loops {
+  void (*apply)(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
+                Activation activation);
+  void (*gradient_sums)(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum,
+                        float* dot);
+  void (*apply_gradient)(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
+                         const Coefficients& k);
+};
+
+}  // namespace galley::batchnorm
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::batchnorm {
+namespace HWY_NAMESPACE {
 
 template <Activation kActivation>
 GALLEY_INLINE float activated(float v) {
@@ -63,9 +90,9 @@ GALLEY_INLINE float activated(float v) {
   return v;
 }
 
-/// The gradient behind an activation whose argument (of relu: or result) is z.
+/// The gradient of the argument z of an activation whose output has gradient g; for relu z may be the output.
 template <Activation kActivation>
-GALLEY_INLINE float through(float g, float z) {
+GALLEY_INLINE float activation_gradient(float g, float z) {
   if constexpr (kActivation == Activation::kRelu) return z > 0 ? g : 0;
   if constexpr (kActivation == Activation::kRelu6) return (z > 0) & (z < 6) ? g : 0;
   if constexpr (kActivation == Activation::kHardswish) return g * (z <= -3.0f ? 0.0f : z >= 3.0f ? 1.0f : z * (1.0f / 3.0f) + 0.5f);
@@ -76,8 +103,8 @@ template <Activation kActivation, bool kResidual, class T>
 GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual, T* __restrict y, int64_t rows, int64_t channels,
                             const float* __restrict scale, const float* __restrict shift) {
   for (int64_t r = 0; r < rows; ++r) {
-    ask_ahead(x + r * channels, channels);
-    if (kResidual) ask_ahead(residual + r * channels, channels);
+    prefetch_ahead(x + r * channels, channels);
+    if (kResidual) prefetch_ahead(residual + r * channels, channels);
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
       const float v = x[i] * scale[c] + shift[c];
@@ -87,8 +114,8 @@ GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual,
 }
 
 template <class T>
-GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
-                             Activation activation) {
+void apply(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
+           Activation activation) {
   switch (activation) {
     case Activation::kRelu:
       return residual != nullptr ? apply_as<Activation::kRelu, true>(x, residual, y, rows, channels, scale, shift)
@@ -101,58 +128,24 @@ GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, 
   }
 }
 
-GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale,
-                         const float* shift, Activation activation) {
-  apply_any(x, residual, y, rows, channels, scale, shift, activation);
-}
-GALLEY_CLONES void apply(const BFloat16* x, const BFloat16* residual, BFloat16* y, int64_t rows, int64_t channels, const float* scale,
-                         const float* shift, Activation activation) {
-  apply_any(x, residual, y, rows, channels, scale, shift, activation);
-}
-
-/// What the backward loops read of each channel; the activation's argument is x scale + shift.
-struct Coefficients {
-  const float *mean, *scale, *shift, *a, *b, *offset;
-  const float* gates;  // of each image, where there are some: factors, what is added
-};
-
-/// What each channel of an image's gradient is multiplied by, and what is added then.
-struct Gate {
-  const float *factor = nullptr, *spread = nullptr;
-};
-
-/// How the gradient behind the activation is found: from x, or from the forward's output y.
-template <class T>
-struct Mask {
-  Activation activation = Activation::kNone;
-  const T* y = nullptr;
-  T* behind = nullptr;  // where it is written, if y masks it and anyone wants it
-  Gate gate;            // before it, if there is one
-
-  /// `count` values on.
-  Mask from(int64_t count) const {
-    return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr, gate};
-  }
-};
-
 template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
-GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels,
-                                    const float* __restrict factor, const float* __restrict spread, const float* __restrict mean,
-                                    const float* __restrict scale, const float* __restrict shift, float* __restrict sum,
-                                    float* __restrict dot) {
+GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* pre_grad, int64_t rows,
+                                    int64_t channels, const float* __restrict factor, const float* __restrict spread,
+                                    const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
+                                    float* __restrict sum, float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
-  by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
-    ask_ahead(x + r * channels, count() * channels);
-    ask_ahead(grad + r * channels, count() * channels);
-    if (kFromOutput) ask_ahead(y + r * channels, count() * channels);
+  by_four_rows(rows, [&](int64_t r, auto count) GALLEY_LOOP {
+    prefetch_ahead(x + r * channels, count() * channels);
+    prefetch_ahead(grad + r * channels, count() * channels);
+    if (kFromOutput) prefetch_ahead(y + r * channels, count() * channels);
     GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) {
       float s = 0, d = 0;
       for (int row = 0; row < count(); ++row) {
         const int64_t i = (r + row) * channels + c;
-        const float given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given,
-                                                              kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
-        if (kWrite) behind[i] = v;
+        const float given = grad[i], v = activation_gradient<kActivation>(kGated ? given * factor[c] + spread[c] : given,
+                                                                          kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+        if (kWrite) pre_grad[i] = v;
         s += v;
         d += v * (x[i] - mean[c]);
       }
@@ -165,7 +158,7 @@ GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const 
 template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
 GALLEY_INLINE void gradient_sums_of(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k,
                                     float* sum, float* dot) {
-  gradient_sums_as<kActivation, kFromOutput, kWrite, kGated>(grad, x, mask.y, mask.behind, rows, channels, mask.gate.factor,
+  gradient_sums_as<kActivation, kFromOutput, kWrite, kGated>(grad, x, mask.y, mask.pre_grad, rows, channels, mask.gate.factor,
                                                              mask.gate.spread, k.mean, k.scale, k.shift, sum, dot);
 }
 
@@ -176,8 +169,8 @@ GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& m
     case Activation::kRelu:
       if (kGated || mask.y == nullptr)
         return gradient_sums_of<Activation::kRelu, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
-      return mask.behind != nullptr ? gradient_sums_of<Activation::kRelu, true, true, false>(grad, x, mask, rows, channels, k, sum, dot)
-                                    : gradient_sums_of<Activation::kRelu, true, false, false>(grad, x, mask, rows, channels, k, sum, dot);
+      return mask.pre_grad != nullptr ? gradient_sums_of<Activation::kRelu, true, true, false>(grad, x, mask, rows, channels, k, sum, dot)
+                                      : gradient_sums_of<Activation::kRelu, true, false, false>(grad, x, mask, rows, channels, k, sum, dot);
     case Activation::kRelu6: return gradient_sums_of<Activation::kRelu6, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
     case Activation::kHardswish:
       return gradient_sums_of<Activation::kHardswish, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
@@ -185,14 +178,10 @@ GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& m
   }
 }
 
-/// sum(g) and sum(g (x - mean)), g the gradient behind the activation.
-GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask<float> mask, int64_t rows, int64_t channels, const Coefficients& k,
-                                 float* sum, float* dot) {
-  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot)
-                              : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
-}
-GALLEY_CLONES void gradient_sums(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, int64_t rows, int64_t channels,
-                                 const Coefficients& k, float* sum, float* dot) {
+/// sum(g) and sum(g (x - mean)), g the gradient of the activation's argument.
+template <class T>
+void gradient_sums(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum,
+                   float* dot) {
   mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot)
                               : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
 }
@@ -203,14 +192,15 @@ GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restr
                                      const float* __restrict scale, const float* __restrict shift, const float* __restrict a,
                                      const float* __restrict b, const float* __restrict offset) {
   for (int64_t r = 0; r < rows; ++r) {
-    ask_ahead(x + r * channels, channels);
-    ask_ahead(grad + r * channels, channels);
-    if (kFromOutput) ask_ahead(y + r * channels, channels);
+    prefetch_ahead(x + r * channels, channels);
+    prefetch_ahead(grad + r * channels, channels);
+    if (kFromOutput) prefetch_ahead(y + r * channels, channels);
     GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
       const float at = x[i], given = grad[i],
-                  v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : at * scale[c] + shift[c]);
+                  v = activation_gradient<kActivation>(kGated ? given * factor[c] + spread[c] : given,
+                                                       kFromOutput ? y[i] : at * scale[c] + shift[c]);
       if (kResidual) dresidual[i] = v;
       dx[i] = a[c] * v + b[c] * (at - mean[c]) + offset[c];
     }
@@ -244,15 +234,64 @@ GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, const Mask<T>& 
 }
 
 /// dx = a g + b (x - mean) + offset for each channel.
-GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask<float> mask, float* dx, float* dresidual, int64_t rows,
-                                  int64_t channels, const Coefficients& k) {
+template <class T>
+void apply_gradient(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
+                    const Coefficients& k) {
   mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k)
                               : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
 }
-GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, BFloat16* dx, BFloat16* dresidual,
-                                  int64_t rows, int64_t channels, const Coefficients& k) {
-  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k)
-                              : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
+
+template <class T>
+constexpr Loops<T> loops() {
+  return {apply<T>, gradient_sums<T>, apply_gradient<T>};
+}
+Loops<float> loops_f32() { return loops<float>(); }
+Loops<BFloat16> loops_bf16() { return loops<BFloat16>(); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::batchnorm
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace galley {
+namespace batchnorm {
+HWY_EXPORT(loops_f32);
+HWY_EXPORT(loops_bf16);
+
+namespace {
+
+template <class T>
+Loops<T> loops() {
+  if constexpr (std::is_same_v<T, float>) {
+    return HWY_DYNAMIC_DISPATCH(loops_f32)();
+  } else {
+    return HWY_DYNAMIC_DISPATCH(loops_bf16)();
+  }
+}
+
+bool is_rows(const TensorType& type) { return type.shape.rank() == 2 || type.format.is_channels_last(); }
+Rows rows_of(const TensorType& type) {
+  const int64_t channels = type.shape[1];
+  return {channels == 0 ? 0 : type.elements() / channels, channels};
+}
+
+/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
+Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
+  const DType dtype = q.in(*inputs.begin()).dtype;
+  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype, " is neither f32 nor bf16"));
+  for (int i : inputs) {
+    if (!q.has(i)) continue;
+    const TensorType& type = q.in(i);
+    if (!is_rows(type)) return Support::no(cat("format ", type.format, " is not channels_last"));
+    if (type.elements() == 0) return Support::no(cat("input ", i, " has no elements"));
+  }
+  for (size_t i = 0; i < q.node.inputs.size(); ++i) {
+    const int input = static_cast<int>(i);
+    if (std::find(others.begin(), others.end(), input) != others.end()) continue;
+    if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32)
+      return Support::no(cat("input ", input, " is ", q.in(input).dtype, ", not f32"));
+  }
+  return Support::yes();
 }
 
 // Below, coefficients are repeated for rows_together.
@@ -261,6 +300,7 @@ template <class T>
 void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
                 Activation activation) {
   const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
+  const auto apply = loops<T>().apply;
   apply(x, residual, y, wide, together * channels, scale, shift, activation);
   apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows - wide * together, channels, scale, shift, activation);
 }
@@ -268,6 +308,7 @@ void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t chann
 template <class T>
 void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum,
                        float* dot) {
+  const auto gradient_sums = loops<T>().gradient_sums;
   if (rows_together<T>(channels) == 1) return gradient_sums(grad, x, mask, rows, channels, k, sum, dot);
   sum_rows<T>(rows, channels, sum, dot, [&](int64_t first, int64_t count, int64_t width, float* one, float* other) {
     const int64_t at = first * channels;
@@ -279,14 +320,15 @@ template <class T>
 void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
                          const Coefficients& k) {
   const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
+  const auto apply_gradient = loops<T>().apply_gradient;
   apply_gradient(grad, x, mask, dx, dresidual, wide, together * channels, k);
   apply_gradient(grad + at, x + at, mask.from(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together,
                  channels, k);
 }
 
-/// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
+/// The second pass over the pixels: each thread walks its range from the end, whose rows are still in the cache after the first pass.
 template <class Body>
-void backwards(Rows rows, const Body& body) {
+void for_rows_from_end(Rows rows, const Body& body) {
   parallel_ranges(
       rows.pixels, std::max<int64_t>(1, 16384 / rows.channels),
       [&](int64_t begin, int64_t end) { body(begin * rows.channels, end - begin); }, true);
@@ -309,21 +351,21 @@ class BatchNormForward : public PreparedKernel {
     float* shift = scale + together_ * channels;
     statistics_.run(x, mean, var, shift + together_ * channels);
     for (int64_t c = 0; c < channels; ++c) {
-      const batchnorm::Affine affine = batchnorm::affine_of(c, mean, var, args.in<float>(1), args.in<float>(2), eps_);
+      const Affine affine = affine_of(c, mean, var, args.in<float>(1), args.in<float>(2), eps_);
       scale[c] = static_cast<float>(affine.scale);
       shift[c] = static_cast<float>(affine.shift);
     }
     for (float* values : {scale, shift}) repeat(values, channels, together_);
     const T* residual = args.in<T>(3);
     T* y = args.out<T>(0);
-    backwards(rows_, [&](int64_t at, int64_t rows) {
+    for_rows_from_end(rows_, [&](int64_t at, int64_t rows) {
       apply_rows(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_);
     });
   }
 
  private:
   Rows rows_;
-  batchnorm::Statistics<T> statistics_;
+  Statistics<T> statistics_;
   int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
@@ -333,7 +375,7 @@ class BatchNormForward : public PreparedKernel {
 template <class T>
 class Gradient {
  public:
-  /// With a gate, no block of pixels goes over the end of an image.
+  /// With a gate, a block of pixels is within one image.
   Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads, bool gated = false)
       : rows_(rows_of(x)),
         images_(gated ? x.shape[0] : 0),
@@ -348,7 +390,7 @@ class Gradient {
     const float *mean, *var, *gamma, *beta;
     const T* y = nullptr;  // nullptr: the activation's argument comes from x
     float *dgamma = nullptr, *dbeta = nullptr;
-    T* dresidual = nullptr;  // nullptr: it is not computed
+    T* dresidual = nullptr;  // nullptr: not computed
     const T *gate = nullptr, *spread = nullptr;
   };
   /// Inputs 0 to 5, outputs 1 and 2.
@@ -361,9 +403,9 @@ class Gradient {
   /// All gradients; output 0 is dx.
   void run(const Operands& o, const KernelArgs& args) const {
     const Coefficients k = sum(o, static_cast<float*>(args.scratch));
-    backwards(rows_, [&](int64_t at, int64_t rows) { apply(o, k, at, rows, args.out<T>(0) + at); });
+    for_rows_from_end(rows_, [&](int64_t at, int64_t rows) { apply(o, k, at, rows, args.out<T>(0) + at); });
   }
-  /// What apply reads beside x: the gradient behind the activation, if sum writes it.
+  /// The gradient that apply reads: that of the activation's argument, if sum writes it.
   const T* gradient(const Operands& o) const { return writes(o) ? o.dresidual : o.grad; }
 
   /// dgamma and dbeta, and what apply needs, in the scratch memory.
@@ -404,8 +446,7 @@ class Gradient {
         }
         for (int64_t c = 0; c < lanes; ++c) {
           const int64_t channel = first + c;
-          const auto g =
-              batchnorm::gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
+          const auto g = gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
           o.dgamma[channel] = static_cast<float>(g.dgamma);
           o.dbeta[channel] = static_cast<float>(g.dbeta);
           a[channel] = static_cast<float>(g.a);
@@ -425,8 +466,8 @@ class Gradient {
     const int64_t first = at / rows_.channels;
     for (int64_t done = 0, count = rows; done < rows; done += count) {
       if (images_ > 0) count = std::min(rows - done, pixels() - (first + done) % pixels());
-      const int64_t behind = done * rows_.channels, here = at + behind;
-      apply_gradient_rows(o.grad + here, o.x + here, mask(o, k, first + done).from(here), dx + behind, dresidual, count, rows_.channels, k);
+      const int64_t offset = done * rows_.channels, here = at + offset;
+      apply_gradient_rows(o.grad + here, o.x + here, mask(o, k, first + done).from(here), dx + offset, dresidual, count, rows_.channels, k);
     }
   }
 
@@ -492,7 +533,7 @@ class GatedBatchNormBackward : public PreparedKernel {
   Gradient<T> gradient_;
 };
 
-/// With the gradients of the 1x1 convolution that gave the norm's input.
+/// Also computes the gradients of the 1x1 convolution whose output is the norm's input.
 class PointwiseBatchNormBackward : public PreparedKernel {
  public:
   explicit PointwiseBatchNormBackward(const KernelQuery& q)
@@ -531,8 +572,7 @@ class BatchNormInference : public PreparedKernel {
     auto* scale = static_cast<float*>(args.scratch);
     float* shift = scale + together_ * channels;
     for (int64_t c = 0; c < channels; ++c) {
-      const batchnorm::Affine affine =
-          batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(1), args.in<float>(2), eps_);
+      const Affine affine = affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(1), args.in<float>(2), eps_);
       scale[c] = static_cast<float>(affine.scale);
       shift[c] = static_cast<float>(affine.shift);
     }
@@ -554,7 +594,7 @@ Support supports_forward(const KernelQuery& q) { return supports_rows(q, {0, 3})
 Support supports_backward(const KernelQuery& q) { return supports_rows(q, {0, 1, 6}); }
 Support supports_gated(const KernelQuery& q) {
   for (int i : {6, 7}) {
-    if (q.in(i).format.is_blocked()) return Support::no(cat("format ", q.in(i).format));
+    if (q.in(i).format.is_blocked()) return Support::no(cat("input ", i, " has the blocked format ", q.in(i).format));
   }
   return supports_rows(q, {0, 1}, {6, 7});
 }
@@ -563,7 +603,8 @@ Support supports_pointwise(const KernelQuery& q) {
   return supports_pointwise_gradients(q, 7, 8);
 }
 Support supports_inference(const KernelQuery& q) {
-  if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation)) return Support::no("this activation is not fused");
+  if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation))
+    return Support::no("batch norm is not fused with this activation, only with relu, relu6 and hardswish");
   return supports_rows(q, {0});
 }
 
@@ -582,7 +623,9 @@ const std::array<Kernel, 5> kKernels{
      {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
 
 }  // namespace
+}  // namespace batchnorm
 
-std::span<const Kernel> cpu_norm() { return kKernels; }
+std::span<const Kernel> cpu_norm() { return batchnorm::kKernels; }
 
 }  // namespace galley
+#endif  // HWY_ONCE

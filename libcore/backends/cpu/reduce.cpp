@@ -1,8 +1,20 @@
-// Sums and means over any axes, in stages (reduce_stages.h): the bias gradient (reduced x inner), global pooling of channels_last images
-// (all three) and row sums (outer x reduced) are one stage each. Sums run over fixed runs of 64 in float, which are added in double in one
-// order: the bits do not depend on the thread count. Sums of products of two images and sums of squares likewise.
+// Sums and means over any axes, sums of products of two images, and sums of squares.
+//
+// Reductions run in stages (reduce_stages.h), each over an array outer x reduced x inner: the bias gradient (reduced x inner), global
+// pooling of channels_last images (all three) and row sums (outer x reduced) are one stage. A task sums blocks of 64 columns row by row.
+// O(elements), bound by memory. Runs of 64 values are added in float, the runs in double in one order: bits depend on the instruction set,
+// not on the threads.
 
-#include "libcore/ops/reduce.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/reduce.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_REDUCE_ONCE
+#define GALLEY_REDUCE_ONCE
 
 #include <algorithm>
 #include <array>
@@ -14,15 +26,24 @@
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 
-namespace galley {
-namespace {
+namespace galley::reductions {
 
-constexpr int64_t kRun = 64;  // values added in float
+constexpr int64_t kRun = 64;       // values added in float
+constexpr int64_t kWidest = 1024;  // columns of products
+
+}  // namespace galley::reductions
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::reductions {
+namespace HWY_NAMESPACE {
 
 /// Adds `rows` rows of `columns` values, `step` apart, to `total`; at most 64 columns.
-GALLEY_CLONES void sum_rows(const float* x, int64_t rows, int64_t step, int64_t columns, double* total) {
+void sum_rows(const float* x, int64_t rows, int64_t step, int64_t columns, double* total) {
   float run[kColumns];
   for (int64_t begin = 0; begin < rows; begin += kRun) {
     const int64_t end = std::min(rows, begin + kRun);
@@ -34,7 +55,77 @@ GALLEY_CLONES void sum_rows(const float* x, int64_t rows, int64_t step, int64_t 
   }
 }
 
-/// Sum of a run of values: 64 columns of a matrix, then those.
+/// total = the sums of a b over rows of so many columns, at most kWidest.
+template <class T>
+GALLEY_INLINE void product_columns(const T* __restrict a, const T* __restrict b, int64_t rows, int64_t step, int64_t columns,
+                                   double* __restrict total) {
+  float run[kWidest];
+  for (int64_t c = 0; c < columns; ++c) total[c] = 0;
+  for (int64_t begin = 0; begin < rows; begin += kRun) {
+    const int64_t end = std::min(rows, begin + kRun);
+    for (int64_t c = 0; c < columns; ++c) run[c] = 0;
+    int64_t r = begin;
+    for (; r + 4 <= end; r += 4) {
+      const T *p = a + r * step, *q = b + r * step;
+      GALLEY_ELEMENTWISE
+      for (int64_t c = 0; c < columns; ++c) {
+        run[c] += static_cast<float>(p[c]) * static_cast<float>(q[c]) + static_cast<float>(p[step + c]) * static_cast<float>(q[step + c]) +
+                  (static_cast<float>(p[2 * step + c]) * static_cast<float>(q[2 * step + c]) +
+                   static_cast<float>(p[3 * step + c]) * static_cast<float>(q[3 * step + c]));
+      }
+    }
+    for (; r < end; ++r) {
+      for (int64_t c = 0; c < columns; ++c) run[c] += static_cast<float>(a[r * step + c]) * static_cast<float>(b[r * step + c]);
+    }
+    for (int64_t c = 0; c < columns; ++c) total[c] += static_cast<double>(run[c]);
+  }
+}
+void product_columns_f32(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  product_columns(a, b, rows, step, columns, total);
+}
+void product_columns_bf16(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  product_columns(a, b, rows, step, columns, total);
+}
+
+/// Squares summed in double, in which products of floats are exact: 32 partial sums.
+double sum_of_squares(const float* x, int64_t count) {
+  constexpr int64_t kLanes = 32;
+  double lanes[kLanes] = {};
+  const int64_t whole = count - count % kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += static_cast<double>(x[i + c]) * static_cast<double>(x[i + c]);
+  }
+  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += static_cast<double>(x[whole + c]) * static_cast<double>(x[whole + c]);
+  double total = 0;
+  for (const double lane : lanes) total += lane;
+  return total;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::reductions
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace galley {
+namespace reductions {
+HWY_EXPORT(sum_rows);
+HWY_EXPORT(product_columns_f32);
+HWY_EXPORT(product_columns_bf16);
+HWY_EXPORT(sum_of_squares);
+
+namespace {
+
+void sum_rows(const float* x, int64_t rows, int64_t step, int64_t columns, double* total) {
+  HWY_DYNAMIC_DISPATCH(sum_rows)(x, rows, step, columns, total);
+}
+void product_columns(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  HWY_DYNAMIC_DISPATCH(product_columns_f32)(a, b, rows, step, columns, total);
+}
+void product_columns(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  HWY_DYNAMIC_DISPATCH(product_columns_bf16)(a, b, rows, step, columns, total);
+}
+
+/// Sum of consecutive values: the columns of a matrix of 64 columns, then the sum of these.
 double sum_run(const float* x, int64_t count) {
   double columns[kColumns] = {};
   const int64_t rows = count / kColumns;
@@ -59,7 +150,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<StagedReduction>(stages_of(x, axes_of(q.attrs<ReduceAttrs>().axes, x)), kSum, kMean ? 1 / count : 1.0);
 }
 
-/// The axes along which broadcasting from y's shape to x's would repeat.
+/// The axes along which broadcasting from the shape of y to that of x repeats.
 std::vector<int> repeated_axes(const TensorType& x, const TensorType& y) {
   std::vector<int> axes;
   const int missing = x.shape.rank() - y.shape.rank();
@@ -71,53 +162,21 @@ std::vector<int> repeated_axes(const TensorType& x, const TensorType& y) {
 
 Support supports_sum_to(const KernelQuery& q) {
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
-  if (x.elements() == 0) return Support::no("empty array");
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype, " is not f32"));
+  if (x.format.is_blocked() || q.out(0).format.is_blocked())
+    return Support::no(cat("format ", x.format, " of the input or ", q.out(0).format, " of the output is blocked"));
+  if (x.elements() == 0) return Support::no("the input has no elements");
   const std::vector<int> axes = repeated_axes(x, q.out(0));
   // The result's dimensions are those of x, aligned at the last.
   std::vector<int> kept = kept_in_memory(x, axes);
   for (int& d : kept) d -= x.shape.rank() - q.out(0).shape.rank();
-  if (kept != kept_in_memory(q.out(0), {})) return Support::no("the output's format orders the dimensions otherwise");
+  if (kept != kept_in_memory(q.out(0), {}))
+    return Support::no(cat("the output's format ", q.out(0).format, " has the dimensions in another order than the input's"));
   return Support::yes();
 }
 
 std::unique_ptr<PreparedKernel> prepare_sum_to(const KernelQuery& q) {
   return std::make_unique<StagedReduction>(stages_of(q.in(0), repeated_axes(q.in(0), q.out(0))), kSum, 1.0);
-}
-
-constexpr int64_t kWidest = 1024;  // columns of products
-
-/// total = the sums of a b over rows of so many columns, at most kWidest.
-template <class T>
-GALLEY_INLINE void product_columns_as(const T* __restrict a, const T* __restrict b, int64_t rows, int64_t step, int64_t columns,
-                                      double* __restrict total) {
-  float run[kWidest];
-  for (int64_t c = 0; c < columns; ++c) total[c] = 0;
-  for (int64_t begin = 0; begin < rows; begin += kRun) {
-    const int64_t end = std::min(rows, begin + kRun);
-    for (int64_t c = 0; c < columns; ++c) run[c] = 0;
-    int64_t r = begin;
-    for (; r + 4 <= end; r += 4) {
-      const T *p = a + r * step, *q = b + r * step;
-      GALLEY_ELEMENTWISE
-      for (int64_t c = 0; c < columns; ++c) {
-        run[c] += static_cast<float>(p[c]) * static_cast<float>(q[c]) + static_cast<float>(p[step + c]) * static_cast<float>(q[step + c]) +
-                  (static_cast<float>(p[2 * step + c]) * static_cast<float>(q[2 * step + c]) +
-                   static_cast<float>(p[3 * step + c]) * static_cast<float>(q[3 * step + c]));
-      }
-    }
-    for (; r < end; ++r) {
-      for (int64_t c = 0; c < columns; ++c) run[c] += static_cast<float>(a[r * step + c]) * static_cast<float>(b[r * step + c]);
-    }
-    for (int64_t c = 0; c < columns; ++c) total[c] += static_cast<double>(run[c]);
-  }
-}
-GALLEY_CLONES void product_columns(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) {
-  product_columns_as(a, b, rows, step, columns, total);
-}
-GALLEY_CLONES void product_columns(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) {
-  product_columns_as(a, b, rows, step, columns, total);
 }
 
 /// Over the pixels of channels_last images.
@@ -127,7 +186,7 @@ class SumProducts : public PreparedKernel {
   explicit SumProducts(const KernelQuery& q)
       : images_(q.in(0).shape[0]), channels_(q.in(0).shape[1]), pixels_(q.in(0).elements() / (images_ * channels_)) {}
   void run(Stream&, const KernelArgs& args) const override {
-    // Whole rows, which memory gives faster, where there are images enough.
+    // With enough images for the threads, whole rows: memory streams them faster.
     const int64_t width = images_ >= 16 ? kWidest : kColumns, blocks = (channels_ + width - 1) / width;
     parallel_for(images_ * blocks, std::max<int64_t>(1, 16384 / (pixels_ * std::min(width, channels_))), [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
@@ -147,15 +206,15 @@ class SumProducts : public PreparedKernel {
 
 Support supports_products(const KernelQuery& q) {
   const TensorType &a = q.in(0), &y = q.out(0);
-  if (a.dtype != DType::kF32 && a.dtype != DType::kBF16) return Support::no(cat("dtype ", a.dtype));
-  if (a.elements() == 0) return Support::no("empty array");
+  if (a.dtype != DType::kF32 && a.dtype != DType::kBF16) return Support::no(cat("dtype ", a.dtype, " is neither f32 nor bf16"));
+  if (a.elements() == 0) return Support::no("the input has no elements");
   for (int i : {0, 1}) {
-    if (!q.in(i).format.is_channels_last()) return Support::no(cat("format ", q.in(i).format));
+    if (!q.in(i).format.is_channels_last()) return Support::no(cat("input ", i, " has format ", q.in(i).format, ", not channels_last"));
   }
   Shape channels = a.shape;
   for (int d = 2; d < channels.rank(); ++d) channels[d] = 1;
-  if (y.shape != channels) return Support::no("not a sum over the pixels of each image");
-  if (y.format.is_blocked()) return Support::no(cat("format ", y.format));
+  if (y.shape != channels) return Support::no(cat("the output has shape ", y.shape, "; only sums over the pixels of each image"));
+  if (y.format.is_blocked()) return Support::no(cat("the output has the blocked format ", y.format));
   return Support::yes();
 }
 
@@ -164,21 +223,7 @@ std::unique_ptr<PreparedKernel> prepare_products(const KernelQuery& q) {
   return std::make_unique<SumProducts<float>>(q);
 }
 
-/// Squares summed in double, 32 columns beside each other: products of floats are exact there.
-GALLEY_CLONES double sum_of_squares(const float* x, int64_t count) {
-  constexpr int64_t kLanes = 32;
-  double lanes[kLanes] = {};
-  const int64_t whole = count - count % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += static_cast<double>(x[i + c]) * static_cast<double>(x[i + c]);
-  }
-  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += static_cast<double>(x[whole + c]) * static_cast<double>(x[whole + c]);
-  double total = 0;
-  for (const double lane : lanes) total += lane;
-  return total;
-}
-
-/// Over memory as it lies, in any format: the padding of blocked ones is zero. Pieces of 64 KiB, added in order.
+/// In the order of memory, in any format: the padding of blocked formats is zero. Pieces of 64 KiB, added in order.
 class SumSquares : public PreparedKernel {
  public:
   explicit SumSquares(const KernelQuery& q) {
@@ -194,7 +239,7 @@ class SumSquares : public PreparedKernel {
     parallel_for(static_cast<int64_t>(pieces_.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         const Piece& piece = pieces_[static_cast<size_t>(p)];
-        parts[p] = sum_of_squares(args.in<float>(piece.input) + piece.begin, piece.count);
+        parts[p] = HWY_DYNAMIC_DISPATCH(sum_of_squares)(args.in<float>(piece.input) + piece.begin, piece.count);
       }
     });
     double total = 0;
@@ -212,7 +257,7 @@ class SumSquares : public PreparedKernel {
 
 Support supports_squares(const KernelQuery& q) {
   for (const TensorType* x : q.context.inputs) {
-    if (x->dtype != DType::kF32) return Support::no(cat("dtype ", x->dtype));
+    if (x->dtype != DType::kF32) return Support::no(cat("dtype ", x->dtype, " is not f32"));
   }
   return Support::yes();
 }
@@ -226,18 +271,21 @@ const std::array<Kernel, 5> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare
                                        }}}};
 
 }  // namespace
+}  // namespace reductions
 
 Support supports_staged(const KernelQuery& q) {
   const auto& a = q.attrs<ReduceAttrs>();
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
-  if (x.elements() == 0) return Support::no("empty array");
-  if (!keeps_order(x, axes_of(a.axes, x), q.out(0), a.keepdim)) return Support::no("the output's format orders the dimensions otherwise");
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype, " is not f32"));
+  if (x.format.is_blocked() || q.out(0).format.is_blocked())
+    return Support::no(cat("format ", x.format, " of the input or ", q.out(0).format, " of the output is blocked"));
+  if (x.elements() == 0) return Support::no("the input has no elements");
+  if (!keeps_order(x, axes_of(a.axes, x), q.out(0), a.keepdim))
+    return Support::no(cat("the output's format ", q.out(0).format, " has the dimensions in another order than the input's"));
   return Support::yes();
 }
 
-std::span<const Kernel> cpu_reduce() { return kKernels; }
+std::span<const Kernel> cpu_reduce() { return reductions::kKernels; }
 
 std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes) {
   struct Segment {
@@ -338,3 +386,4 @@ void StagedReduction::run_stage(const Stage& s, const float* x, float* y, double
 }
 
 }  // namespace galley
+#endif  // HWY_ONCE

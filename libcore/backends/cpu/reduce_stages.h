@@ -8,8 +8,8 @@
 
 namespace galley {
 
-/// One pass: outer x reduced x inner becomes outer x pieces x inner. Pieces are cut by sizes alone, so that few outer and inner elements
-/// still keep several threads busy and the result does not depend on how many there are.
+/// One pass: outer x reduced x inner becomes outer x pieces x inner. The number of pieces depends on sizes only: few outer and
+/// inner elements still keep several threads busy, and the result does not depend on the threads.
 struct Stage {
   int64_t outer = 1, reduced = 1, inner = 1, pieces = 1;
 };
@@ -19,13 +19,13 @@ std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes);
 
 /// The dimensions longer than 1 that are not reduced, from outermost to innermost in memory.
 std::vector<int> kept_in_memory(const TensorType& x, const std::vector<int>& axes);
-/// Do the kept dimensions lie in y in the order in which they lie in x? `keepdim`: y still has the reduced dimensions, of size 1.
+/// Are the kept dimensions in the same order in the memory of y as in that of x? `keepdim`: y still has the reduced dimensions, of size 1.
 bool keeps_order(const TensorType& x, const std::vector<int>& axes, const TensorType& y, bool keepdim);
 
 /// Columns of one task.
 constexpr int64_t kColumns = 64;
 
-/// What a reduction does to `count` numbers side by side, and to `rows` rows, `step` apart, of at most kColumns: a result for each column.
+/// A reduction of `count` consecutive numbers, and of `rows` rows, `step` apart, of at most kColumns columns: a result for each column.
 struct Reducer {
   double (*run)(const float* x, int64_t count);
   void (*columns)(const float* x, int64_t rows, int64_t step, int64_t columns, double* result);

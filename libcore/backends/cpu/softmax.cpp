@@ -1,7 +1,23 @@
-// Softmax and its logarithm along any axis, in any format that is not blocked. Each line is summed by one thread in one order: bits do
-// not depend on the thread count.
+// Softmax, its logarithm and their gradients along any axis of f32 arrays, in any format that is not blocked.
+//
+// The array is outer x length x inner in memory (softmax_lines.h). Lines of consecutive elements are handled one by one: maximum, then
+// exponentials and their sum in one loop, then the scale. Lines with other lines between their elements go in bundles of up to 64
+// neighbours, an element of each at a time. Three passes over a line (the maximum first, so that no exponential overflows), O(elements);
+// exponentials bound the forward pass in the cache, memory bounds the rest. One thread sums a line in one order: bits depend on the
+// instruction set, not on the threads.
 
-#include "libcore/ops/softmax.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/softmax.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "libcore/backends/cpu/vector_sums-inl.h"
+
+#ifndef GALLEY_SOFTMAX_ONCE
+#define GALLEY_SOFTMAX_ONCE
 
 #include <algorithm>
 #include <array>
@@ -13,83 +29,100 @@
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/rules.h"
+#include "libcore/ops/softmax.h"
 
-namespace galley {
-namespace {
+#endif
 
-constexpr int64_t kLanes = 16;
-constexpr int64_t kRun = 256;  // exponentials made before they are summed
+HWY_BEFORE_NAMESPACE();
+namespace galley::softmax_lines {
+namespace HWY_NAMESPACE {
+using galley::HWY_NAMESPACE::Floats;
+using galley::HWY_NAMESPACE::sum_over;
 
-GALLEY_CLONES void exp_run(const float* x, float largest, float* e, int64_t count) {
-  GALLEY_ELEMENTWISE
-  for (int64_t i = 0; i < count; ++i) e[i] = exp_of(x[i] - largest);
-}
+// One line: consecutive elements.
 
-GALLEY_CLONES float sum_run(const float* x, int64_t count) {
-  float lanes[kLanes] = {};
-  const int64_t whole = count - count % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += x[i + c];
+float line_maximum(const float* x, int64_t length) { return galley::HWY_NAMESPACE::maximum_of(x, length); }
+
+float line_exp_sum(const float* x, float largest, float* e, int64_t length) {
+  if (e == nullptr) {
+    return static_cast<float>(sum_over(length, [=](auto part, int64_t i) GALLEY_LOOP { return exp(part.load(x + i) - Floats(largest)); }));
   }
-  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += x[whole + c];
-  float total = 0;
-  for (const float lane : lanes) total += lane;
-  return total;
+  return static_cast<float>(sum_over(length, [=](auto part, int64_t i) GALLEY_LOOP {
+    const Floats value = exp(part.load(x + i) - Floats(largest));
+    part.store(value, e + i);
+    return value;
+  }));
 }
 
-GALLEY_CLONES float dot_run(const float* x, const float* y, int64_t count) {
-  float lanes[kLanes] = {};
-  const int64_t whole = count - count % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += x[i + c] * y[i + c];
-  }
-  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += x[whole + c] * y[whole + c];
-  float total = 0;
-  for (const float lane : lanes) total += lane;
-  return total;
-}
-
-// One line: elements side by side.
-
-GALLEY_CLONES void scale_line(float* y, float factor, int64_t length) {
+void softmax_line(const float* x, float* y, int64_t length) {
+  const float factor = 1.0f / line_exp_sum(x, line_maximum(x, length), y, length);
   for (int64_t i = 0; i < length; ++i) y[i] *= factor;
 }
-/// The maximum is taken off first: x - (max + log sum) would round at the size of the maximum.
-GALLEY_CLONES void log_line(const float* x, float largest, float log_sum, float* y, int64_t length) {
+/// The maximum is subtracted first: x - (max + log sum) would round at the size of the maximum.
+void log_softmax_line(const float* x, float* y, int64_t length) {
+  const float largest = line_maximum(x, length), log_sum = std::log(line_exp_sum(x, largest, nullptr, length));
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < length; ++i) y[i] = (x[i] - largest) - log_sum;
 }
-GALLEY_CLONES void softmax_slope(const float* grad, const float* y, float dot, float* dx, int64_t length) {
+void softmax_line_gradient(const float* grad, const float* y, float* dx, int64_t length) {
+  const auto dot =
+      static_cast<float>(sum_over(length, [=](auto part, int64_t i) GALLEY_LOOP { return part.load(grad + i) * part.load(y + i); }));
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < length; ++i) dx[i] = y[i] * (grad[i] - dot);
 }
-GALLEY_CLONES void log_softmax_slope(const float* grad, const float* y, float sum, float* dx, int64_t length) {
+void log_softmax_line_gradient(const float* grad, const float* y, float* dx, int64_t length) {
+  const auto sum = static_cast<float>(sum_over(length, [=](auto part, int64_t i) GALLEY_LOOP { return part.load(grad + i); }));
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < length; ++i) dx[i] = grad[i] - exp_of(y[i]) * sum;
 }
 
-// A bundle of lines: elements of a line `step` apart.
+// A bundle of lines: elements of a line are `step` apart.
 
-GALLEY_CLONES void scale_bundle(float* y, const float* sum, int64_t length, int64_t step, int64_t count) {
-  float factor[kBundle];
-  for (int64_t l = 0; l < count; ++l) factor[l] = 1.0f / sum[l];
+void bundle_maximum(const float* x, int64_t length, int64_t step, int64_t count, float* largest) {
+  float best[kBundle];
+  for (int64_t l = 0; l < count; ++l) best[l] = -std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < length; ++i) {
+    const float* row = x + i * step;
+    for (int64_t l = 0; l < count; ++l) best[l] = row[l] > best[l] ? row[l] : best[l];
+  }
+  for (int64_t l = 0; l < count; ++l) largest[l] = best[l];
+}
+void bundle_exp_sum(const float* x, const float* largest, float* e, int64_t length, int64_t step, int64_t count, float* sum) {
+  float total[kBundle] = {};
+  float run[kBundle];
+  for (int64_t i = 0; i < length; ++i) {
+    const float* row = x + i * step;
+    float* to = e != nullptr ? e + i * step : run;
+    GALLEY_ELEMENTWISE
+    for (int64_t l = 0; l < count; ++l) to[l] = exp_of(row[l] - largest[l]);
+    for (int64_t l = 0; l < count; ++l) total[l] += to[l];
+  }
+  for (int64_t l = 0; l < count; ++l) sum[l] = total[l];
+}
+
+void softmax_bundle(const float* x, float* y, int64_t length, int64_t step, int64_t count) {
+  float largest[kBundle] = {}, sum[kBundle] = {};
+  bundle_maximum(x, length, step, count, largest);
+  bundle_exp_sum(x, largest, y, length, step, count, sum);
+  for (int64_t l = 0; l < count; ++l) sum[l] = 1.0f / sum[l];
   for (int64_t i = 0; i < length; ++i) {
     float* row = y + i * step;
-    for (int64_t l = 0; l < count; ++l) row[l] *= factor[l];
+    for (int64_t l = 0; l < count; ++l) row[l] *= sum[l];
   }
 }
-GALLEY_CLONES void log_bundle(const float* x, const float* largest, const float* sum, float* y, int64_t length, int64_t step,
-                              int64_t count) {
-  float log_sum[kBundle];
-  for (int64_t l = 0; l < count; ++l) log_sum[l] = log_of(sum[l]);
+void log_softmax_bundle(const float* x, float* y, int64_t length, int64_t step, int64_t count) {
+  float largest[kBundle] = {}, sum[kBundle] = {};
+  bundle_maximum(x, length, step, count, largest);
+  bundle_exp_sum(x, largest, nullptr, length, step, count, sum);
+  for (int64_t l = 0; l < count; ++l) sum[l] = log_of(sum[l]);
   for (int64_t i = 0; i < length; ++i) {
     const float* in = x + i * step;
     float* out = y + i * step;
     GALLEY_ELEMENTWISE
-    for (int64_t l = 0; l < count; ++l) out[l] = (in[l] - largest[l]) - log_sum[l];
+    for (int64_t l = 0; l < count; ++l) out[l] = (in[l] - largest[l]) - sum[l];
   }
 }
-GALLEY_CLONES void softmax_slope_bundle(const float* grad, const float* y, float* dx, int64_t length, int64_t step, int64_t count) {
+void softmax_bundle_gradient(const float* grad, const float* y, float* dx, int64_t length, int64_t step, int64_t count) {
   float dot[kBundle] = {};
   for (int64_t i = 0; i < length; ++i) {
     for (int64_t l = 0; l < count; ++l) dot[l] += grad[i * step + l] * y[i * step + l];
@@ -99,7 +132,7 @@ GALLEY_CLONES void softmax_slope_bundle(const float* grad, const float* y, float
     for (int64_t l = 0; l < count; ++l) dx[i * step + l] = y[i * step + l] * (grad[i * step + l] - dot[l]);
   }
 }
-GALLEY_CLONES void log_softmax_slope_bundle(const float* grad, const float* y, float* dx, int64_t length, int64_t step, int64_t count) {
+void log_softmax_bundle_gradient(const float* grad, const float* y, float* dx, int64_t length, int64_t step, int64_t count) {
   float sum[kBundle] = {};
   for (int64_t i = 0; i < length; ++i) {
     for (int64_t l = 0; l < count; ++l) sum[l] += grad[i * step + l];
@@ -110,7 +143,29 @@ GALLEY_CLONES void log_softmax_slope_bundle(const float* grad, const float* y, f
   }
 }
 
-/// Calls line(begin) for each line, or bundle(begin, count) for each bundle; begin is where its first element lies.
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::softmax_lines
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace galley {
+namespace softmax_lines {
+HWY_EXPORT(line_maximum);
+HWY_EXPORT(line_exp_sum);
+HWY_EXPORT(softmax_line);
+HWY_EXPORT(log_softmax_line);
+HWY_EXPORT(softmax_line_gradient);
+HWY_EXPORT(log_softmax_line_gradient);
+HWY_EXPORT(bundle_maximum);
+HWY_EXPORT(bundle_exp_sum);
+HWY_EXPORT(softmax_bundle);
+HWY_EXPORT(log_softmax_bundle);
+HWY_EXPORT(softmax_bundle_gradient);
+HWY_EXPORT(log_softmax_bundle_gradient);
+
+namespace {
+
+/// Calls line(begin) for each line, or bundle(begin, count) for each bundle; begin is the offset of its first element.
 template <class Line, class Bundle>
 void for_each_line(const Lines& lines, Line line, Bundle bundle) {
   if (lines.length == 0) return;
@@ -138,25 +193,11 @@ class Softmax : public PreparedKernel {
     const float* x = args.in<float>(0);
     float* y = args.out<float>(0);
     const int64_t length = lines_.length, step = lines_.inner;
-    const auto line = [=](int64_t at) {
-      const float largest = line_maximum(x + at, length), sum = line_exp_sum(x + at, largest, kLogarithm ? nullptr : y + at, length);
-      if (kLogarithm) {
-        log_line(x + at, largest, std::log(sum), y + at, length);
-      } else {
-        scale_line(y + at, 1.0f / sum, length);
-      }
-    };
-    const auto bundle = [=](int64_t at, int64_t count) {
-      float largest[kBundle], sum[kBundle];
-      bundle_maximum(x + at, length, step, count, largest);
-      bundle_exp_sum(x + at, largest, kLogarithm ? nullptr : y + at, length, step, count, sum);
-      if (kLogarithm) {
-        log_bundle(x + at, largest, sum, y + at, length, step, count);
-      } else {
-        scale_bundle(y + at, sum, length, step, count);
-      }
-    };
-    for_each_line(lines_, line, bundle);
+    const auto line = kLogarithm ? HWY_DYNAMIC_DISPATCH(log_softmax_line) : HWY_DYNAMIC_DISPATCH(softmax_line);
+    const auto bundle = kLogarithm ? HWY_DYNAMIC_DISPATCH(log_softmax_bundle) : HWY_DYNAMIC_DISPATCH(softmax_bundle);
+    for_each_line(
+        lines_, [=](int64_t at) { line(x + at, y + at, length); },
+        [=](int64_t at, int64_t count) { bundle(x + at, y + at, length, step, count); });
   }
 
  private:
@@ -171,17 +212,11 @@ class SoftmaxBackward : public PreparedKernel {
     const float *grad = args.in<float>(0), *y = args.in<float>(1);
     float* dx = args.out<float>(0);
     const int64_t length = lines_.length, step = lines_.inner;
-    const auto line = [=](int64_t at) {
-      if (kLogarithm) {
-        log_softmax_slope(grad + at, y + at, sum_run(grad + at, length), dx + at, length);
-      } else {
-        softmax_slope(grad + at, y + at, dot_run(grad + at, y + at, length), dx + at, length);
-      }
-    };
-    const auto bundle = [=](int64_t at, int64_t count) {
-      (kLogarithm ? log_softmax_slope_bundle : softmax_slope_bundle)(grad + at, y + at, dx + at, length, step, count);
-    };
-    for_each_line(lines_, line, bundle);
+    const auto line = kLogarithm ? HWY_DYNAMIC_DISPATCH(log_softmax_line_gradient) : HWY_DYNAMIC_DISPATCH(softmax_line_gradient);
+    const auto bundle = kLogarithm ? HWY_DYNAMIC_DISPATCH(log_softmax_bundle_gradient) : HWY_DYNAMIC_DISPATCH(softmax_bundle_gradient);
+    for_each_line(
+        lines_, [=](int64_t at) { line(grad + at, y + at, dx + at, length); },
+        [=](int64_t at, int64_t count) { bundle(grad + at, y + at, dx + at, length, step, count); });
   }
 
  private:
@@ -190,10 +225,10 @@ class SoftmaxBackward : public PreparedKernel {
 
 Support supports(const KernelQuery& q) {
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (x.format.is_blocked()) return Support::no(cat("format ", x.format));
-  if (!(q.out(0).format == x.format)) return Support::no("output in another format");
-  if (q.has(1) && !(q.in(1).format == x.format)) return Support::no("inputs of different formats");
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype, " is not f32"));
+  if (x.format.is_blocked()) return Support::no(cat("format ", x.format, " is blocked"));
+  if (!(q.out(0).format == x.format)) return Support::no(cat("the output has format ", q.out(0).format, ", the input ", x.format));
+  if (q.has(1) && !(q.in(1).format == x.format)) return Support::no(cat("the inputs have formats ", x.format, " and ", q.in(1).format));
   return Support::yes();
 }
 
@@ -208,8 +243,9 @@ const std::array<Kernel, 4> kKernels{{{"softmax", "cpu", supports, prepare<Softm
                                       {"log_softmax_backward", "cpu", supports, prepare<SoftmaxBackward<true>>}}};
 
 }  // namespace
+}  // namespace softmax_lines
 
-std::span<const Kernel> cpu_softmax() { return kKernels; }
+std::span<const Kernel> cpu_softmax() { return softmax_lines::kKernels; }
 
 Lines lines_of(const TensorType& x, int axis) {
   Lines lines;
@@ -225,50 +261,16 @@ Lines lines_of(const TensorType& x, int axis) {
   return lines;
 }
 
-GALLEY_CLONES float line_maximum(const float* x, int64_t length) {
-  float lanes[kLanes];
-  std::fill_n(lanes, kLanes, -std::numeric_limits<float>::infinity());
-  const int64_t whole = length - length % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t c = 0; c < kLanes; ++c) lanes[c] = x[i + c] > lanes[c] ? x[i + c] : lanes[c];
-  }
-  for (int64_t c = 0; c < length - whole; ++c) lanes[c] = x[whole + c] > lanes[c] ? x[whole + c] : lanes[c];
-  return *std::max_element(lanes, lanes + kLanes);
-}
-
+float line_maximum(const float* x, int64_t length) { return HWY_DYNAMIC_DISPATCH(softmax_lines::line_maximum)(x, length); }
 float line_exp_sum(const float* x, float largest, float* e, int64_t length) {
-  float run[kRun];
-  double total = 0;
-  for (int64_t begin = 0; begin < length; begin += kRun) {
-    const int64_t count = std::min(kRun, length - begin);
-    float* to = e != nullptr ? e + begin : run;
-    exp_run(x + begin, largest, to, count);
-    total += static_cast<double>(sum_run(to, count));
-  }
-  return static_cast<float>(total);
+  return HWY_DYNAMIC_DISPATCH(softmax_lines::line_exp_sum)(x, largest, e, length);
 }
-
-GALLEY_CLONES void bundle_maximum(const float* x, int64_t length, int64_t step, int64_t count, float* largest) {
-  float best[kBundle];
-  for (int64_t l = 0; l < count; ++l) best[l] = -std::numeric_limits<float>::infinity();
-  for (int64_t i = 0; i < length; ++i) {
-    const float* row = x + i * step;
-    for (int64_t l = 0; l < count; ++l) best[l] = row[l] > best[l] ? row[l] : best[l];
-  }
-  for (int64_t l = 0; l < count; ++l) largest[l] = best[l];
+void bundle_maximum(const float* x, int64_t length, int64_t step, int64_t count, float* largest) {
+  HWY_DYNAMIC_DISPATCH(softmax_lines::bundle_maximum)(x, length, step, count, largest);
 }
-
-GALLEY_CLONES void bundle_exp_sum(const float* x, const float* largest, float* e, int64_t length, int64_t step, int64_t count, float* sum) {
-  float total[kBundle] = {};
-  float run[kBundle];
-  for (int64_t i = 0; i < length; ++i) {
-    const float* row = x + i * step;
-    float* to = e != nullptr ? e + i * step : run;
-    GALLEY_ELEMENTWISE
-    for (int64_t l = 0; l < count; ++l) to[l] = exp_of(row[l] - largest[l]);
-    for (int64_t l = 0; l < count; ++l) total[l] += to[l];
-  }
-  for (int64_t l = 0; l < count; ++l) sum[l] = total[l];
+void bundle_exp_sum(const float* x, const float* largest, float* e, int64_t length, int64_t step, int64_t count, float* sum) {
+  HWY_DYNAMIC_DISPATCH(softmax_lines::bundle_exp_sum)(x, largest, e, length, step, count, sum);
 }
 
 }  // namespace galley
+#endif  // HWY_ONCE

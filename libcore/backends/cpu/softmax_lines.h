@@ -1,6 +1,6 @@
 #pragma once
-// What softmax and cross entropy share: an array as lines along one axis, and the maximum and the sum of exponentials of lines. Lines whose
-// elements lie side by side are handled one by one; others in bundles of neighbours, so that either way memory is read in order.
+// Shared by softmax and cross entropy: an array as lines along one axis, and the maximum and the sum of exponentials of lines. Lines of
+// consecutive elements are handled one by one, others in bundles of neighbouring lines, so that memory is read in order either way.
 
 #include <cstdint>
 
@@ -20,9 +20,9 @@ constexpr int64_t kBundle = 64;
 /// Bundles of an array with inner > 1: the last of each outer block may hold fewer lines.
 inline int64_t bundles_of(const Lines& lines) { return (lines.inner + kBundle - 1) / kBundle; }
 
-/// Largest element of a line, NaN passed over; -inf of nothing.
+/// Largest element of a line, NaN ignored; -inf of an empty line.
 float line_maximum(const float* x, int64_t length);
-/// Sum of exp(x - largest), which is also stored where `e` is given.
+/// Sum of exp(x - largest), which is also stored in e unless that is nullptr.
 float line_exp_sum(const float* x, float largest, float* e, int64_t length);
 
 /// Of each of `count` <= kBundle lines; elements of a line are `step` apart.

@@ -1,7 +1,20 @@
-// Optimizer steps, fused: one pass over parameter, gradient and state. They work on the arrays as they lie in memory: the padding of
-// blocked formats holds zeros and stays zero, since a zero gradient moves a zero parameter nowhere.
+// Optimizer steps, fused: one pass over parameter, gradient and state; also the moving averages of weights and of batch norm's statistics,
+// accumulation of gradients and the values that gate a step.
+//
+// They walk the arrays in the order of memory, in any format: the padding of blocked formats holds zeros and stays zero, since a zero
+// gradient does not change a zero parameter. O(parameters), bound by memory: SGD with momentum reads 12 and writes 8 bytes a parameter,
+// Adam 16 and 12. Formulas are those of torch.optim: SGD, Adam and AdamW (Kingma, Ba 2015; Loshchilov, Hutter 2019), RMSprop (Hinton 2012).
 
-#include "libcore/ops/update.h"
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/update.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_UPDATE_ONCE
+#define GALLEY_UPDATE_ONCE
 
 #include <algorithm>
 #include <array>
@@ -13,22 +26,10 @@
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/norm.h"
+#include "libcore/ops/update.h"
 #include "libcore/tensor/tensor.h"
 
-namespace galley {
-namespace {
-
-constexpr int64_t kGrain = 16384;
-
-Support supports(const KernelQuery& q, std::initializer_list<int> arrays) {
-  const MemoryFormat& format = q.in(0).format;
-  for (int i : arrays) {
-    if (!q.has(i)) continue;
-    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
-    if (!(q.in(i).format == format)) return Support::no(cat("formats ", format, " and ", q.in(i).format));
-  }
-  return Support::yes();
-}
+namespace galley::updates {
 
 struct SgdNumbers {
   float lr, scale, decay, momentum;
@@ -36,7 +37,30 @@ struct SgdNumbers {
   bool nesterov;
 };
 
-GALLEY_CLONES void sgd(const float* p, const float* g, const float* m, float* p_out, float* m_out, int64_t count, SgdNumbers s) {
+struct AdamNumbers {
+  float scale, decay, beta1, beta2, step_size, root_correction, eps, shrink;
+};
+
+struct RmspropNumbers {
+  float lr, scale, decay, alpha, momentum;
+  float inner_eps, outer_eps;  // added inside the root, or outside
+  double exact_alpha;
+};
+struct RmspropArrays {
+  const float *p, *g, *v, *mean, *buffer;
+  float *p_out, *v_out, *mean_out, *buffer_out;
+};
+
+}  // namespace galley::updates
+
+#endif
+
+// The compiler vectorizes these loops for each target: they are element-wise.
+HWY_BEFORE_NAMESPACE();
+namespace galley::updates {
+namespace HWY_NAMESPACE {
+
+void sgd(const float* p, const float* g, const float* m, float* p_out, float* m_out, int64_t count, SgdNumbers s) {
   if (m == nullptr) {
     GALLEY_ELEMENTWISE
     for (int64_t i = 0; i < count; ++i) p_out[i] = p[i] - s.lr * (g[i] * s.scale + s.decay * p[i]);
@@ -51,38 +75,8 @@ GALLEY_CLONES void sgd(const float* p, const float* g, const float* m, float* p_
   }
 }
 
-class Sgd : public PreparedKernel {
- public:
-  explicit Sgd(const KernelQuery& q) : attrs_(q.attrs<SgdUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
-  void run(Stream&, const KernelArgs& args) const override {
-    const bool first = *args.in<int64_t>(3) <= 1;
-    const float* momentum = args.in<float>(4);
-    const float* scale = args.in<float>(5);
-    SgdNumbers s;
-    s.lr = *args.in<float>(2);
-    s.scale = scale != nullptr ? *scale : 1.0f;
-    s.decay = static_cast<float>(attrs_.weight_decay);
-    s.momentum = static_cast<float>(attrs_.momentum);
-    s.keep = first ? 0.0f : s.momentum;
-    s.damp = first ? 1.0f : static_cast<float>(1 - attrs_.dampening);
-    s.nesterov = attrs_.nesterov;
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      sgd(args.in<float>(0) + begin, args.in<float>(1) + begin, momentum != nullptr ? momentum + begin : nullptr,
-          args.out<float>(0) + begin, momentum != nullptr ? args.out<float>(1) + begin : nullptr, end - begin, s);
-    });
-  }
-
- private:
-  SgdUpdateAttrs attrs_;
-  int64_t count_;
-};
-
-struct AdamNumbers {
-  float scale, decay, beta1, beta2, step_size, root_correction, eps, shrink;
-};
-
-GALLEY_CLONES void adam(const float* p, const float* g, const float* m, const float* v, float* p_out, float* m_out, float* v_out,
-                        int64_t count, AdamNumbers a) {
+void adam(const float* p, const float* g, const float* m, const float* v, float* p_out, float* m_out, float* v_out, int64_t count,
+          AdamNumbers a) {
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) {
     const float param = p[i] * a.shrink;
@@ -95,100 +89,15 @@ GALLEY_CLONES void adam(const float* p, const float* g, const float* m, const fl
   }
 }
 
-class Adam : public PreparedKernel {
- public:
-  explicit Adam(const KernelQuery& q) : attrs_(q.attrs<AdamUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
-  void run(Stream&, const KernelArgs& args) const override {
-    const double lr = static_cast<double>(*args.in<float>(2)), step = static_cast<double>(*args.in<int64_t>(3));
-    AdamNumbers a;
-    a.scale = args.in<float>(6) != nullptr ? *args.in<float>(6) : 1.0f;
-    a.decay = attrs_.decoupled ? 0.0f : static_cast<float>(attrs_.weight_decay);
-    a.beta1 = static_cast<float>(attrs_.beta1);
-    a.beta2 = static_cast<float>(attrs_.beta2);
-    a.step_size = static_cast<float>(lr / (1 - std::pow(attrs_.beta1, step)));
-    a.root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(attrs_.beta2, step)));
-    a.eps = static_cast<float>(attrs_.eps);
-    a.shrink = attrs_.decoupled ? static_cast<float>(1 - lr * attrs_.weight_decay) : 1.0f;
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      adam(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, args.in<float>(5) + begin,
-           args.out<float>(0) + begin, args.out<float>(1) + begin, args.out<float>(2) + begin, end - begin, a);
-    });
-  }
-
- private:
-  AdamUpdateAttrs attrs_;
-  int64_t count_;
-};
-
-GALLEY_CLONES void blend(const float* ema, const float* value, float* out, int64_t count, float decay) {
+void blend(const float* ema, const float* value, float* out, int64_t count, float decay) {
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) out[i] = decay * ema[i] + (1 - decay) * value[i];
 }
 
-class Ema : public PreparedKernel {
- public:
-  explicit Ema(const KernelQuery& q) : count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
-  void run(Stream&, const KernelArgs& args) const override {
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      blend(args.in<float>(0) + begin, args.in<float>(1) + begin, args.out<float>(0) + begin, end - begin, *args.in<float>(2));
-    });
-  }
-
- private:
-  int64_t count_;
-};
-
-/// The average of a counter is the counter.
-class EmaCopy : public PreparedKernel {
- public:
-  explicit EmaCopy(const KernelQuery& q) : bytes_(q.out(0).bytes()) {}
-  void run(Stream&, const KernelArgs& args) const override { std::memcpy(args.outputs[0], args.inputs[1], static_cast<size_t>(bytes_)); }
-
- private:
-  int64_t bytes_;
-};
-
-Support supports_ema(const KernelQuery& q) {
-  if (is_floating(q.in(0).dtype)) return supports(q, {0, 1});
-  return q.in(0).format == q.in(1).format ? Support::yes() : Support::no(cat("formats ", q.in(0).format, " and ", q.in(1).format));
-}
-
-GALLEY_CLONES void plus(const float* a, const float* b, float* out, int64_t count) {
+void plus(const float* a, const float* b, float* out, int64_t count) {
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
 }
-
-class Accumulate : public PreparedKernel {
- public:
-  explicit Accumulate(const KernelQuery& q) : count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
-  void run(Stream&, const KernelArgs& args) const override {
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      plus(args.in<float>(0) + begin, args.in<float>(1) + begin, args.out<float>(0) + begin, end - begin);
-    });
-  }
-
- private:
-  int64_t count_;
-};
-
-class Clear : public PreparedKernel {
- public:
-  explicit Clear(const KernelQuery& q) : bytes_(q.out(0).bytes()) {}
-  void run(Stream&, const KernelArgs& args) const override { std::memset(args.outputs[0], 0, static_cast<size_t>(bytes_)); }
-
- private:
-  int64_t bytes_;
-};
-
-struct RmspropNumbers {
-  float lr, scale, decay, alpha, momentum;
-  float inner_eps, outer_eps;  // in the root, or beside it
-  double exact_alpha;
-};
-struct RmspropArrays {
-  const float *p, *g, *v, *mean, *buffer;
-  float *p_out, *v_out, *mean_out, *buffer_out;
-};
 
 /// Centered: the variance is taken in double, since the difference of the two averages may be far smaller than either.
 template <bool kCentered, bool kBuffer>
@@ -218,18 +127,145 @@ GALLEY_INLINE void rmsprop_loop(RmspropArrays x, int64_t begin, int64_t end, Rms
   }
 }
 
-GALLEY_CLONES void rmsprop(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
-  rmsprop_loop<false, false>(x, begin, end, a);
-}
-GALLEY_CLONES void rmsprop_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
-  rmsprop_loop<false, true>(x, begin, end, a);
-}
-GALLEY_CLONES void rmsprop_centered(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
-  rmsprop_loop<true, false>(x, begin, end, a);
-}
-GALLEY_CLONES void rmsprop_centered_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
+void rmsprop(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<false, false>(x, begin, end, a); }
+void rmsprop_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<false, true>(x, begin, end, a); }
+void rmsprop_centered(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<true, false>(x, begin, end, a); }
+void rmsprop_centered_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
   rmsprop_loop<true, true>(x, begin, end, a);
 }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::updates
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace galley {
+namespace updates {
+HWY_EXPORT(sgd);
+HWY_EXPORT(adam);
+HWY_EXPORT(blend);
+HWY_EXPORT(plus);
+HWY_EXPORT(rmsprop);
+HWY_EXPORT(rmsprop_momentum);
+HWY_EXPORT(rmsprop_centered);
+HWY_EXPORT(rmsprop_centered_momentum);
+
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+Support supports(const KernelQuery& q, std::initializer_list<int> arrays) {
+  const MemoryFormat& format = q.in(0).format;
+  for (int i : arrays) {
+    if (!q.has(i)) continue;
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("input ", i, " has dtype ", q.in(i).dtype, ", not f32"));
+    if (!(q.in(i).format == format)) return Support::no(cat("inputs 0 and ", i, " have formats ", format, " and ", q.in(i).format));
+  }
+  return Support::yes();
+}
+
+class Sgd : public PreparedKernel {
+ public:
+  explicit Sgd(const KernelQuery& q) : attrs_(q.attrs<SgdUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const bool first = *args.in<int64_t>(3) <= 1;
+    const float* momentum = args.in<float>(4);
+    const float* scale = args.in<float>(5);
+    SgdNumbers s;
+    s.lr = *args.in<float>(2);
+    s.scale = scale != nullptr ? *scale : 1.0f;
+    s.decay = static_cast<float>(attrs_.weight_decay);
+    s.momentum = static_cast<float>(attrs_.momentum);
+    s.keep = first ? 0.0f : s.momentum;
+    s.damp = first ? 1.0f : static_cast<float>(1 - attrs_.dampening);
+    s.nesterov = attrs_.nesterov;
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(sgd)(args.in<float>(0) + begin, args.in<float>(1) + begin, momentum != nullptr ? momentum + begin : nullptr,
+                                args.out<float>(0) + begin, momentum != nullptr ? args.out<float>(1) + begin : nullptr, end - begin, s);
+    });
+  }
+
+ private:
+  SgdUpdateAttrs attrs_;
+  int64_t count_;
+};
+
+class Adam : public PreparedKernel {
+ public:
+  explicit Adam(const KernelQuery& q) : attrs_(q.attrs<AdamUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const double lr = static_cast<double>(*args.in<float>(2)), step = static_cast<double>(*args.in<int64_t>(3));
+    AdamNumbers a;
+    a.scale = args.in<float>(6) != nullptr ? *args.in<float>(6) : 1.0f;
+    a.decay = attrs_.decoupled ? 0.0f : static_cast<float>(attrs_.weight_decay);
+    a.beta1 = static_cast<float>(attrs_.beta1);
+    a.beta2 = static_cast<float>(attrs_.beta2);
+    a.step_size = static_cast<float>(lr / (1 - std::pow(attrs_.beta1, step)));
+    a.root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(attrs_.beta2, step)));
+    a.eps = static_cast<float>(attrs_.eps);
+    a.shrink = attrs_.decoupled ? static_cast<float>(1 - lr * attrs_.weight_decay) : 1.0f;
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(adam)(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, args.in<float>(5) + begin,
+                                 args.out<float>(0) + begin, args.out<float>(1) + begin, args.out<float>(2) + begin, end - begin, a);
+    });
+  }
+
+ private:
+  AdamUpdateAttrs attrs_;
+  int64_t count_;
+};
+
+class Ema : public PreparedKernel {
+ public:
+  explicit Ema(const KernelQuery& q) : count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(blend)(args.in<float>(0) + begin, args.in<float>(1) + begin, args.out<float>(0) + begin, end - begin,
+                                  *args.in<float>(2));
+    });
+  }
+
+ private:
+  int64_t count_;
+};
+
+/// The average of a counter is the counter.
+class EmaCopy : public PreparedKernel {
+ public:
+  explicit EmaCopy(const KernelQuery& q) : bytes_(q.out(0).bytes()) {}
+  void run(Stream&, const KernelArgs& args) const override { std::memcpy(args.outputs[0], args.inputs[1], static_cast<size_t>(bytes_)); }
+
+ private:
+  int64_t bytes_;
+};
+
+Support supports_ema(const KernelQuery& q) {
+  if (is_floating(q.in(0).dtype)) return supports(q, {0, 1});
+  return q.in(0).format == q.in(1).format ? Support::yes()
+                                          : Support::no(cat("inputs 0 and 1 have formats ", q.in(0).format, " and ", q.in(1).format));
+}
+
+class Accumulate : public PreparedKernel {
+ public:
+  explicit Accumulate(const KernelQuery& q) : count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(plus)(args.in<float>(0) + begin, args.in<float>(1) + begin, args.out<float>(0) + begin, end - begin);
+    });
+  }
+
+ private:
+  int64_t count_;
+};
+
+class Clear : public PreparedKernel {
+ public:
+  explicit Clear(const KernelQuery& q) : bytes_(q.out(0).bytes()) {}
+  void run(Stream&, const KernelArgs& args) const override { std::memset(args.outputs[0], 0, static_cast<size_t>(bytes_)); }
+
+ private:
+  int64_t bytes_;
+};
 
 class Rmsprop : public PreparedKernel {
  public:
@@ -255,7 +291,9 @@ class Rmsprop : public PreparedKernel {
                           args.out<float>(1),
                           attrs_.centered ? args.out<float>(2) : nullptr,
                           moves ? args.out<float>(3) : nullptr};
-    const auto step = attrs_.centered ? (moves ? rmsprop_centered_momentum : rmsprop_centered) : moves ? rmsprop_momentum : rmsprop;
+    const auto centered = moves ? HWY_DYNAMIC_DISPATCH(rmsprop_centered_momentum) : HWY_DYNAMIC_DISPATCH(rmsprop_centered);
+    const auto plain = moves ? HWY_DYNAMIC_DISPATCH(rmsprop_momentum) : HWY_DYNAMIC_DISPATCH(rmsprop);
+    const auto step = attrs_.centered ? centered : plain;
     parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) { step(x, begin, end, a); });
   }
 
@@ -292,9 +330,9 @@ class BatchNormUpdate : public PreparedKernel {
 
 Support supports_batch_norm(const KernelQuery& q) {
   for (const int i : {0, 1, 2, 3}) {
-    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("input ", i, " has dtype ", q.in(i).dtype, ", not f32"));
   }
-  return q.has(4) && q.in(4).dtype != DType::kI64 ? Support::no(cat("counter of dtype ", q.in(4).dtype)) : Support::yes();
+  return q.has(4) && q.in(4).dtype != DType::kI64 ? Support::no(cat("counter of dtype ", q.in(4).dtype, ", not i64")) : Support::yes();
 }
 
 class ClipCoefficient : public PreparedKernel {
@@ -340,7 +378,9 @@ const std::array<Kernel, 9> kKernels{
      {"finite_gate", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<FiniteGate>}}};
 
 }  // namespace
+}  // namespace updates
 
-std::span<const Kernel> cpu_update() { return kKernels; }
+std::span<const Kernel> cpu_update() { return updates::kKernels; }
 
 }  // namespace galley
+#endif  // HWY_ONCE
