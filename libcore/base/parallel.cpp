@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "libcore/base/cores.h"
+#include "libcore/base/denormals.h"
 #include "libcore/base/spinning.h"
 
 // ThreadSanitizer does not see the barriers of OpenMP's runtime and would report races that do not exist.
@@ -79,11 +80,13 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
     body(0, count);
     return;
   }
+  const bool flush = flushes_denormals();  // of each thread, as of the calling one
   std::mutex mutex;
   std::exception_ptr error;
   int64_t failed = parts;  // index of the first part that threw
   on_team(parts, threads, [&](int64_t part) {
     try {
+      if (flush) start_flushing_denormals();
       body(count * part / parts, count * (part + 1) / parts);
     } catch (const std::exception&) {
       const std::lock_guard lock(mutex);
