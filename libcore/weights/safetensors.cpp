@@ -18,7 +18,9 @@ constexpr int64_t kChunk = 1 << 20;  // process a megabyte while it is in the ca
 
 std::string tensor_digest_key(std::string_view name) { return cat(kDigestKey, ".", name); }
 
-std::string json_text(const std::string& text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string json_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 std::string file_dtype(DType dtype) {
   std::string text(dtype_name(dtype));
@@ -166,8 +168,8 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
     std::string shape;
     for (const int64_t size : physical_shape(tensor->shape, tensor->format)) shape += (shape.empty() ? "" : ",") + std::to_string(size);
     const int64_t end = offset + tensor->shape.elements() * dtype_size(tensor->dtype);
-    header += cat(",", json_text(tensor->name), ":{\"dtype\":\"", file_dtype(tensor->dtype), "\",\"shape\":[", shape, "],\"data_offsets\":[",
-                  offset, ",", end, "]}");
+    header += cat(",", json_text(tensor->name), ":{\"dtype\":\"", file_dtype(tensor->dtype), "\",\"shape\":[", shape,
+                  "],\"data_offsets\":[", offset, ",", end, "]}");
     offset = end;
   }
   header += "}";

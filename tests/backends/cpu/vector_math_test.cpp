@@ -1,5 +1,5 @@
-// Vector functions against the standard library in double, in vectorized loops as in kernels, for each instruction set of this machine and for the
-// baseline: error in units in the last place.
+// Vector functions against the standard library in double, in vectorized loops as in kernels, for each instruction set of this machine and
+// for the baseline: error in units in the last place.
 
 #include "libcore/backends/cpu/vector_math.h"
 
