@@ -20,50 +20,50 @@ PassReport rewrite(Graph& graph, const Target& target, Stage stage) {
 
 }  // namespace
 
-RoundedModel rounding_passes(Graph& graph, const RoundingPasses& how) {
-  Graph fused = how.evaluation;
+RoundedModel rounding_passes(Graph& graph, const RoundingPasses& options) {
+  Graph fused = options.evaluation;
   inference_passes(fused);
   PassRunner passes("rounding", graph);
-  const TrainingRounding rounding(graph, how.evaluation, fused, how.config);
-  if (how.form.freeze_batch_norm) {
+  const TrainingRounding rounding(graph, options.evaluation, fused, options.config);
+  if (options.form.freeze_batch_norm) {
     passes.run("freeze_batch_norm", freeze_batch_norm);
     passes.run("fold_batch_norm", fold_batch_norm);
   }
-  passes.run("fake_quantize", [&](Graph& g) { rounding.apply(g, how.form); });
+  passes.run("fake_quantize", [&](Graph& g) { rounding.apply(g, options.form); });
   return rounding.model();
 }
 
-PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& how) {
-  if (how.rounding) rounding_passes(graph, *how.rounding);
+PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& options) {
+  if (options.rounding) rounding_passes(graph, *options.rounding);
   PassRunner passes("training", graph);
-  passes.run("assign_precision", [&](Graph& g) { return assign_precision(g, how.precision); });
+  passes.run("assign_precision", [&](Graph& g) { return assign_precision(g, options.precision); });
   PassReport fusion = passes.run("fuse", fuse_training);
   fusion.add(passes.run("target forward", [&](Graph& g) { return rewrite(g, target, Stage::kForward); }));
   fusion.add(passes.run("choose_attention", [&](Graph& g) { return choose_attention(g, target, AttentionStage::kForward); }));
   const GradientMap gradients = passes.run("differentiate", [&](Graph& g) {
     std::vector<ValueId> wanted;
-    for (const std::string& name : how.trained) wanted.push_back(g.find_input(name));
+    for (const std::string& name : options.trained) wanted.push_back(g.find_input(name));
     return differentiate(g, g.find_output("loss"), wanted);
   });
-  passes.run("updates", [&](Graph& g) { how.updates(g, gradients); });
-  if (how.recompute) {
+  passes.run("updates", [&](Graph& g) { options.updates(g, gradients); });
+  if (options.recompute) {
     passes.run("recompute", [&](Graph& g) {
       // Observed ranges are kept: they are small, and recomputing one reads a whole array.
-      return recompute(g, [choice = how.recompute(g)](const Node& node) { return !node.op->stops_gradient && choice(node); });
+      return recompute(g, [choice = options.recompute(g)](const Node& node) { return !node.op->stops_gradient && choice(node); });
     });
   }
-  if (how.guard) passes.run("guard", how.guard);
+  if (options.guard) passes.run("guard", options.guard);
   return fusion;
 }
 
-PassReport inference_passes(Graph& graph, const InferencePasses& how) {
+PassReport inference_passes(Graph& graph, const InferencePasses& options) {
   PassRunner passes("inference", graph);
   passes.run("fold_batch_norm", [](Graph& g) { return fold_batch_norm(g); });
-  passes.run("assign_precision", [&](Graph& g) { return assign_precision(g, how.precision); });
+  passes.run("assign_precision", [&](Graph& g) { return assign_precision(g, options.precision); });
   PassReport fusion = passes.run("fuse", fuse_inference);
   passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
-  if (how.capture) passes.run("capture", how.capture);
-  if (how.round) passes.run("fake_quantize", how.round);
+  if (options.capture) passes.run("capture", options.capture);
+  if (options.round) passes.run("fake_quantize", options.round);
   return fusion;
 }
 

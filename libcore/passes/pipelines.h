@@ -26,7 +26,7 @@ struct RoundingPasses {
   FakeQuantizeForm form;
 };
 /// A captured training graph -> the same graph, which rounds weights and values. The first passes of training_passes.
-RoundedModel rounding_passes(Graph& graph, const RoundingPasses& how);
+RoundedModel rounding_passes(Graph& graph, const RoundingPasses& options);
 
 struct TrainingPasses {
   PrecisionPolicy precision;
@@ -37,7 +37,7 @@ struct TrainingPasses {
   std::function<void(Graph&)> guard;                                      ///< Gates updates by a finite loss; may be empty.
 };
 /// A captured training graph with the scalar output "loss" -> forward, backward and updates. Returns what was fused and what was declined.
-PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& how);
+PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& options);
 
 struct InferencePasses {
   PrecisionPolicy precision;
@@ -46,7 +46,7 @@ struct InferencePasses {
 };
 /// A captured evaluation graph -> the folded and fused graph that calibration names and conversion reads, the same on every machine.
 /// Returns what was fused and what was declined.
-PassReport inference_passes(Graph& graph, const InferencePasses& how = {});
+PassReport inference_passes(Graph& graph, const InferencePasses& options = {});
 
 /// The result of inference_passes -> the quantized graph.
 ConvertReport conversion_passes(Graph& fused, const QuantizationPlan& plan);

@@ -18,7 +18,7 @@
 
 namespace galley::text {
 
-/// Byte-level BPE behind a known pattern: the text is cut and merged in one pass over its bytes.
+/// Byte-level BPE after a known pattern: splits and merges the text in one pass over its bytes.
 struct ByteLevelParts {
   std::unique_ptr<ByteBpe> bpe;
   const KnownPattern* pattern = nullptr;  ///< Null: the text is one piece.

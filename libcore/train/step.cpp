@@ -184,16 +184,16 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
 }
 
 UpdateOptions TrainStep::update_options(const Stage& stage) const {
-  UpdateOptions how;
-  how.groups = stage.groups;
-  how.accumulation = batch_.accumulation;
+  UpdateOptions options;
+  options.groups = stage.groups;
+  options.accumulation = batch_.accumulation;
   if (recipe_.train.clip) {
-    how.clip = recipe_.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
-    how.clip_max = recipe_.train.clip->max;
+    options.clip = recipe_.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
+    options.clip_max = recipe_.train.clip->max;
   }
-  how.ema = recipe_.train.ema.has_value();
-  how.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
-  return how;
+  options.ema = recipe_.train.ema.has_value();
+  options.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
+  return options;
 }
 
 int64_t TrainStep::scratch_bytes() const {

@@ -107,10 +107,10 @@ TEST_F(Predict, TensorsBecomeWhatTheMatrixMakesOfThem) {
   std::vector<float> inputs(7 * kPixels);
   for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<float>(std::sin(static_cast<double>(i)));
   write_inputs(folder + "/in.safetensors", inputs);
-  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--batch", "2"}, {"--batch", "2", "--replicas", "2"}}) {
+  for (const std::vector<std::string>& options : {std::vector<std::string>{}, {"--batch", "2"}, {"--batch", "2", "--replicas", "2"}}) {
     std::vector<std::string> command{folder + "/run", "--tensors", folder + "/in.safetensors", "-o", folder + "/out.safetensors",
                                      "--capture",     "fc*"};
-    command.insert(command.end(), how.begin(), how.end());
+    command.insert(command.end(), options.begin(), options.end());
     const Outcome outcome = run("galley-predict", command);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const auto outputs = read_floats(folder + "/out.safetensors");

@@ -249,20 +249,20 @@ TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
       ADD_FAILURE() << path;
       return RefArray();
     };
-    const RefArray before = weight_of(training, "stem.0"), behind = weight_of(evaluated, "stem.0");
+    const RefArray before = weight_of(training, "stem.0"), after = weight_of(evaluated, "stem.0");
     double moved = 0;
-    for (size_t i = 0; learned && i < behind.v.size(); ++i) moved = std::max(moved, std::abs(behind.v[i] - unlearned.at(per_channel).v[i]));
-    if (!learned) unlearned[per_channel] = behind;
+    for (size_t i = 0; learned && i < after.v.size(); ++i) moved = std::max(moved, std::abs(after.v[i] - unlearned.at(per_channel).v[i]));
+    if (!learned) unlearned[per_channel] = after;
     if (scale_of_present < 1) {
       EXPECT_EQ(moved > 1e-3, learned) << moved;
     } else {
       EXPECT_LT(moved, 1e-7);
     }
-    const int64_t each = behind.shape.elements() / behind.shape[0];
-    for (int64_t i = 0; i < behind.shape.elements(); ++i) {
+    const int64_t each = after.shape.elements() / after.shape[0];
+    for (int64_t i = 0; i < after.shape.elements(); ++i) {
       const std::string channel = "stem.1";
       const double factor = feeds.at(channel + ".weight")[i / each] / std::sqrt(feeds.at(channel + ".running_var")[i / each] + 1e-5);
-      EXPECT_NEAR(before[i] * factor, behind[i], 1e-6 * std::abs(behind[i]) + 1e-9) << i;  // scales are rounded to float32 on both sides
+      EXPECT_NEAR(before[i] * factor, after[i], 1e-6 * std::abs(after[i]) + 1e-9) << i;  // scales are rounded to float32 on both sides
     }
   }
 }

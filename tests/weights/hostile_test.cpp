@@ -100,7 +100,7 @@ std::vector<Attack> attacks_by_call(const std::string& victim) {
     add("NEWOBJ_EX", by_line + arguments + "}\x92");
     add("BUILD", by_line + ")\x81" + dictionary(text("__setstate__")) + "b");
     add("attributes of a dictionary", global("collections", "OrderedDict") + ")R" + dictionary(by_line) + "b");
-    add("import alone, behind the tensor", dictionary(tensor()) + by_line + "0");
+    add("import alone, after the tensor", dictionary(tensor()) + by_line + "0");
     add("the tensor's hooks",
         dictionary(global("torch._utils", "_rebuild_tensor_v2") +
                    tuple(storage() + integer(0) + integers({2, 3}) + integers({3, 1}) + "\x89" + by_line + arguments + "R") + "R"));
@@ -139,7 +139,7 @@ void add_opcodes(std::vector<Attack>& attacks) {
   raw("empty", "");
   raw("one byte", "\x80");
   add("protocol in the middle", std::string("\x80\x02", 2) + good);
-  raw("code behind STOP", pickle(good) + global("os", "system") + tuple(text("id")) + "R.");
+  raw("code after STOP", pickle(good) + global("os", "system") + tuple(text("id")) + "R.");
   raw("two pickles", pickle(good) + pickle(good));
   raw("no STOP", std::string("\x80\x02", 2) + good);
   add("nothing on the stack", "");

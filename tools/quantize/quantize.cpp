@@ -56,7 +56,7 @@ std::vector<int64_t> batch_sizes(const std::string& text) {
     int64_t size = 0;
     const auto read = std::from_chars(text.data() + at, text.data() + end, size);
     if (read.ec != std::errc() || read.ptr != text.data() + end || size < 1)
-      fail(ErrorCode::kUsage, "--measure=", text, ": sizes of batches are wanted, e.g. --measure=1,64");
+      fail(ErrorCode::kUsage, "--measure=", text, ": expected batch sizes, e.g. --measure=1,64");
     sizes.push_back(size);
     at = end + 1;
   }

@@ -82,8 +82,8 @@ Normalization normalization(const Geometry& g, const float* mean, const float* v
   return {g.activation, padded_mean, scale, shift};
 }
 
-Normalization of_slice(const Normalization& how, const Slice& slice) {
-  return {how.activation, how.mean + slice.first, how.scale + slice.first, how.shift + slice.first};
+Normalization of_slice(const Normalization& norm, const Slice& slice) {
+  return {norm.activation, norm.mean + slice.first, norm.scale + slice.first, norm.shift + slice.first};
 }
 
 template <class T>

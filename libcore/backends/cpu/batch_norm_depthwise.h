@@ -141,7 +141,7 @@ struct LineSlice {
 };
 /// Lines of the batch: those of an image follow those of the image before.
 struct Lines {
-  int64_t first, behind;
+  int64_t first, end;
 };
 
 /// How many slices of a line a task computes.
@@ -171,15 +171,15 @@ class Convolution {
     g_.for_each_segment(g_.y[2], g_.slices() / together_, [&](const Segment& segment, int64_t group, int64_t slot) {
       int64_t next = 0;  // line of the image that is computed next
       for (int64_t h = segment.begin; h < segment.end; ++h) {
-        const int64_t top = h * g_.stride[0] - g_.padding[0], first = std::max<int64_t>(0, top), behind = std::min(top + g_.rows, g_.x[2]);
+        const int64_t top = h * g_.stride[0] - g_.padding[0], first = std::max<int64_t>(0, top), end = std::min(top + g_.rows, g_.x[2]);
         for (int64_t i = 0; i < together_; ++i) {
           const Slice slice = g_.slice(group * together_ + i);
           float* ring = memory + rings_at_ + (slot * together_ + i) * ring_.floats();
-          for (int64_t row = std::max(next, first); row < behind; ++row)
+          for (int64_t row = std::max(next, first); row < end; ++row)
             source.normalised({segment.image, row, slice, slot}, ring_.inner(ring, row), ring_.chunk());
           convolve(weights + slice.first * g_.taps, top, ring, g_.line(y, g_.y, segment.image, h, slice));
         }
-        next = std::max(next, behind);
+        next = std::max(next, end);
       }
     });
   }
@@ -287,9 +287,9 @@ class Gradient {
   int64_t chunk_totals() const { return (g_.taps + 2) * kLanes; }
   int64_t band_floats() const { return chunk_totals() * g_.slice_chunks; }
 
-  /// A line of the image and the output lines that read it: [first, behind).
+  /// A line of the image and the output lines that read it: [first, end).
   struct Readers {
-    int64_t row, first, behind;
+    int64_t row, first, end;
   };
   Readers readers(int64_t row) const {
     const int64_t below = row + g_.padding[0] - g_.rows + 1, stride = g_.stride[0];
@@ -313,13 +313,13 @@ class Gradient {
       std::fill_n(totals + slice.first / kLanes * chunk_totals(), slice.chunks() * chunk_totals(), 0.0);
       std::fill_n(sums, band_floats(), 0.0f);
     });
-    for (int64_t at = own.first, next = 0; at < own.behind; ++at) {
+    for (int64_t at = own.first, next = 0; at < own.end; ++at) {
       const int64_t image = at / g_.x[2], row = at % g_.x[2];
       if (row == 0) next = 0;
       const Readers by = readers(row);
       each_slice([&](int64_t i, const Slice& slice, float* sums) {
         float* gradients = ring(memory, slot * together_ + i);
-        for (int64_t h = std::max(next, by.first); h < by.behind; ++h)
+        for (int64_t h = std::max(next, by.first); h < by.end; ++h)
           depthwise_lines::pack(g_.line(grad, g_.y, image, h, slice), ring_.inner(gradients, h), ring_.chunk());
         const LineSlice here{image, row, slice, slot, (at - own.first) % block_lines()};
         float* line = line_.inner(packed, 0);
@@ -330,9 +330,9 @@ class Gradient {
         source.gradients(here, line, gathered(by, memory + weights_at_ + slice.first * g_.taps, gradients, taps), sum,
                          sum + slice.chunks() * kLanes);
       });
-      next = std::max(next, by.behind);
+      next = std::max(next, by.end);
       const int64_t done = at + 1 - own.first;
-      const bool last = at + 1 == own.behind;
+      const bool last = at + 1 == own.end;
       if (done % block_lines() == 0 || last)
         source.lines_done(part, slot, {own.first + (done - 1) / block_lines() * block_lines(), at + 1}, last);
       if (done % band == 0 || last) each_slice([&](int64_t, const Slice& slice, float* sums) { flush(slice, sums, totals); });
@@ -375,7 +375,7 @@ class Gradient {
       own.weight_chunk = g_.taps * kLanes;
       own.columns = from.columns;
       own.weight_step = -g_.stride[1] * kLanes;
-      for (int64_t h = by.first; h < by.behind && own.columns > 0; ++h) {
+      for (int64_t h = by.first; h < by.end && own.columns > 0; ++h) {
         const auto at = static_cast<size_t>(own.rows++);
         own.in[at] = ring_.inner(ring, h) + from.from;
         own.weight[at] = weights + ((by.row + g_.padding[0] - h * g_.stride[0]) * g_.columns + from.last) * kLanes;
@@ -395,7 +395,7 @@ class Gradient {
     w.in_chunk = line_.chunk();
     w.grad_chunk = ring_.chunk();
     w.sums_chunk = g_.taps * kLanes;
-    for (int64_t h = by.first; h < by.behind; ++h) {
+    for (int64_t h = by.first; h < by.end; ++h) {
       const auto at = static_cast<size_t>(w.rows++);
       w.grad[at] = ring_.inner(ring, h);
       w.sums[at] = sums + (by.row + g_.padding[0] - h * g_.stride[0]) * g_.columns * kLanes;

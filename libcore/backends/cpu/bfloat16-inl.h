@@ -1,5 +1,5 @@
-// Vectors of float from arrays of f32 and bf16 and to those of bf16, compiled anew for each instruction set (no include guard of the common
-// kind).
+// Vectors of float from arrays of f32 and bf16 and to those of bf16, compiled again for each instruction set (no include guard of the
+// common kind).
 
 #include "libcore/backends/cpu/bfloat16.h"
 

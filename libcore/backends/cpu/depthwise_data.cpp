@@ -167,10 +167,10 @@ class DepthwiseData : public PreparedKernel {
       inner = std::min(inner, count);
       outer = std::max(outer, inner);
       BFloat16* to = out + ((image * x_[2] + row) * x_[3] + remainder) * channels;
-      const auto pixels = [&](int64_t from, int64_t behind) {
-        if (from >= behind) return;
+      const auto pixels = [&](int64_t from, int64_t end) {
+        if (from >= end) return;
         depthwise_data::Line line{};
-        line.count = behind - from;
+        line.count = end - from;
         line.step = stride_[1] * channels;
         line.channels = channels;
         line.lanes = std::min(kChannels, channels);
@@ -179,7 +179,7 @@ class DepthwiseData : public PreparedKernel {
           const int64_t h = row / stride_[0] + r.shift;
           if (h < 0 || h >= y_[2]) continue;
           for (const Reach& c : columns) {
-            if (from + c.shift < 0 || behind - 1 + c.shift >= y_[3]) continue;  // of a single pixel at an edge
+            if (from + c.shift < 0 || end - 1 + c.shift >= y_[3]) continue;  // of a single pixel at an edge
             const auto k = static_cast<size_t>(line.taps++);
             grad_at[k] = ((image * y_[2] + h) * y_[3] + from + c.shift) * channels;
             weight_at[k] = (r.tap * w_.shape[3] + c.tap) * channels;

@@ -158,12 +158,12 @@ void pack_line(const Line<const T>& line, float* to, int64_t chunk) {
   pack_pixels<false, Activation::kNone>(line, nullptr, nullptr, to, chunk);
 }
 template <class T>
-void normalize_line(const Line<const T>& line, const Normalization& how, float* to, int64_t chunk) {
-  switch (how.activation) {
-    case Activation::kRelu: return pack_pixels<true, Activation::kRelu>(line, how.scale, how.shift, to, chunk);
-    case Activation::kRelu6: return pack_pixels<true, Activation::kRelu6>(line, how.scale, how.shift, to, chunk);
-    case Activation::kHardswish: return pack_pixels<true, Activation::kHardswish>(line, how.scale, how.shift, to, chunk);
-    default: return pack_pixels<true, Activation::kNone>(line, how.scale, how.shift, to, chunk);
+void normalize_line(const Line<const T>& line, const Normalization& norm, float* to, int64_t chunk) {
+  switch (norm.activation) {
+    case Activation::kRelu: return pack_pixels<true, Activation::kRelu>(line, norm.scale, norm.shift, to, chunk);
+    case Activation::kRelu6: return pack_pixels<true, Activation::kRelu6>(line, norm.scale, norm.shift, to, chunk);
+    case Activation::kHardswish: return pack_pixels<true, Activation::kHardswish>(line, norm.scale, norm.shift, to, chunk);
+    default: return pack_pixels<true, Activation::kNone>(line, norm.scale, norm.shift, to, chunk);
   }
 }
 
@@ -355,16 +355,16 @@ struct SumGradients {
 };
 
 template <Activation kActivation, class T>
-HWY_INLINE void sum_gradients_as(const Gathered& g, const Line<const T>& x, const Normalization& how, T* to, float* sums, float* dots) {
-  gather_line<kLanes>(g, x, SumGradients<kActivation, T>{x.at, to, x.ahead, how.mean, how.scale, how.shift, sums, dots});
+HWY_INLINE void sum_gradients_as(const Gathered& g, const Line<const T>& x, const Normalization& norm, T* to, float* sums, float* dots) {
+  gather_line<kLanes>(g, x, SumGradients<kActivation, T>{x.at, to, x.ahead, norm.mean, norm.scale, norm.shift, sums, dots});
 }
 template <class T>
-void sum_gradients(const Gathered& g, const Line<const T>& x, const Normalization& how, T* to, float* sums, float* dots) {
-  switch (how.activation) {
-    case Activation::kRelu: return sum_gradients_as<Activation::kRelu>(g, x, how, to, sums, dots);
-    case Activation::kRelu6: return sum_gradients_as<Activation::kRelu6>(g, x, how, to, sums, dots);
-    case Activation::kHardswish: return sum_gradients_as<Activation::kHardswish>(g, x, how, to, sums, dots);
-    default: return sum_gradients_as<Activation::kNone>(g, x, how, to, sums, dots);
+void sum_gradients(const Gathered& g, const Line<const T>& x, const Normalization& norm, T* to, float* sums, float* dots) {
+  switch (norm.activation) {
+    case Activation::kRelu: return sum_gradients_as<Activation::kRelu>(g, x, norm, to, sums, dots);
+    case Activation::kRelu6: return sum_gradients_as<Activation::kRelu6>(g, x, norm, to, sums, dots);
+    case Activation::kHardswish: return sum_gradients_as<Activation::kHardswish>(g, x, norm, to, sums, dots);
+    default: return sum_gradients_as<Activation::kNone>(g, x, norm, to, sums, dots);
   }
 }
 
@@ -508,19 +508,19 @@ void add_weights(const WeightSums& s) {
 
 void pack_f32(const Line<const float>& line, float* to, int64_t chunk) { pack_line(line, to, chunk); }
 void pack_bf16(const Line<const BFloat16>& line, float* to, int64_t chunk) { pack_line(line, to, chunk); }
-void normalize_f32(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk) {
-  normalize_line(line, how, to, chunk);
+void normalize_f32(const Line<const float>& line, const Normalization& norm, float* to, int64_t chunk) {
+  normalize_line(line, norm, to, chunk);
 }
-void normalize_bf16(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk) {
-  normalize_line(line, how, to, chunk);
+void normalize_bf16(const Line<const BFloat16>& line, const Normalization& norm, float* to, int64_t chunk) {
+  normalize_line(line, norm, to, chunk);
 }
 void convolve_f32(const Taps& taps, const Line<float>& out) { convolve_line(taps, out); }
 void convolve_bf16(const Taps& taps, const Line<BFloat16>& out) { convolve_line(taps, out); }
-void sums_f32(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) {
-  sum_gradients(g, x, how, to, sum, dot);
+void sums_f32(const Gathered& g, const Line<const float>& x, const Normalization& norm, float* to, float* sum, float* dot) {
+  sum_gradients(g, x, norm, to, sum, dot);
 }
-void sums_bf16(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) {
-  sum_gradients(g, x, how, to, sum, dot);
+void sums_bf16(const Gathered& g, const Line<const BFloat16>& x, const Normalization& norm, BFloat16* to, float* sum, float* dot) {
+  sum_gradients(g, x, norm, to, sum, dot);
 }
 void map_f32(const Line<const float>& x, float* g, const GradientMap& map) { map_pixels(x, g, map); }
 void map_bf16(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map) { map_pixels(x, g, map); }
@@ -549,19 +549,19 @@ HWY_EXPORT(add_weights);
 
 void pack(const Line<const float>& line, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_f32)(line, to, chunk); }
 void pack(const Line<const BFloat16>& line, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_bf16)(line, to, chunk); }
-void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk) {
-  HWY_DYNAMIC_DISPATCH(normalize_f32)(line, how, to, chunk);
+void pack(const Line<const float>& line, const Normalization& norm, float* to, int64_t chunk) {
+  HWY_DYNAMIC_DISPATCH(normalize_f32)(line, norm, to, chunk);
 }
-void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk) {
-  HWY_DYNAMIC_DISPATCH(normalize_bf16)(line, how, to, chunk);
+void pack(const Line<const BFloat16>& line, const Normalization& norm, float* to, int64_t chunk) {
+  HWY_DYNAMIC_DISPATCH(normalize_bf16)(line, norm, to, chunk);
 }
 void convolve(const Taps& taps, const Line<float>& out) { HWY_DYNAMIC_DISPATCH(convolve_f32)(taps, out); }
 void convolve(const Taps& taps, const Line<BFloat16>& out) { HWY_DYNAMIC_DISPATCH(convolve_bf16)(taps, out); }
-void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) {
-  HWY_DYNAMIC_DISPATCH(sums_f32)(g, x, how, to, sum, dot);
+void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& norm, float* to, float* sum, float* dot) {
+  HWY_DYNAMIC_DISPATCH(sums_f32)(g, x, norm, to, sum, dot);
 }
-void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) {
-  HWY_DYNAMIC_DISPATCH(sums_bf16)(g, x, how, to, sum, dot);
+void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& norm, BFloat16* to, float* sum, float* dot) {
+  HWY_DYNAMIC_DISPATCH(sums_bf16)(g, x, norm, to, sum, dot);
 }
 void map_gradient(const Line<const float>& x, float* g, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, map); }
 void map_gradient(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, map); }

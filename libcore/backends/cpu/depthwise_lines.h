@@ -34,8 +34,8 @@ struct Line {
 void pack(const Line<const float>& line, float* to, int64_t chunk);
 void pack(const Line<const BFloat16>& line, float* to, int64_t chunk);
 /// The same, normalised.
-void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk);
-void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk);
+void pack(const Line<const float>& line, const Normalization& norm, float* to, int64_t chunk);
+void pack(const Line<const BFloat16>& line, const Normalization& norm, float* to, int64_t chunk);
 
 /// to = activation(z) of packed pixels (whole chunks); may run in place.
 void activate(const float* z, Activation activation, float* to, int64_t floats);
@@ -62,8 +62,8 @@ struct Gathered {
   int64_t classes;
 };
 /// Writes g with the stride of x; may run in place. Adds g and g (x - mean) to the sums, which are padded to whole chunks.
-void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot);
-void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot);
+void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& norm, float* to, float* sum, float* dot);
+void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& norm, BFloat16* to, float* sum, float* dot);
 
 /// The argument of the activation as a packed line.
 struct PackedArgument {

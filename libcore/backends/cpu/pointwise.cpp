@@ -72,10 +72,10 @@ void PointwiseGradients::run(const Operands& operands, float* scratch, std::span
       std::fill_n(own, sums_.floats(), 0.0f);
       const int64_t last = pixels_ * (part + 1) / parts_;
       for (int64_t first = pixels_ * part / parts_; first < last; first += block_) {
-        const int64_t count = std::min(block_, last - first), behind = first + count;
+        const int64_t count = std::min(block_, last - first), next_first = first + count;
         make(first, count, block);
-        next[0] = {operands.x + behind * in_, count * in_};
-        for (size_t i = 0; i < from.size(); ++i) next[i + 1] = {from[i] + behind * out_, count * out_};
+        next[0] = {operands.x + next_first * in_, count * in_};
+        for (size_t i = 0; i < from.size(); ++i) next[i + 1] = {from[i] + next_first * out_, count * out_};
         sums_.add(block, out_, operands.x + first * in_, count, std::span(next.data(), from.size() + 1), own);
         input_.run(block, out_, count, scratch, operands.dx + first * in_);
       }

@@ -264,12 +264,12 @@ class Backward : public PreparedKernel {
     /// Both products of the gradients that are gathered.
     void lines_done(int64_t part, int64_t slot, const Lines& done, bool last) const {
       const Geometry& g = lines.g;
-      const int64_t first = done.first * g.x[3], count = (done.behind - done.first) * g.x[3], step = g.padded();
+      const int64_t first = done.first * g.x[3], count = (done.end - done.first) * g.x[3], step = g.padded();
       const float* gradients = self.rows(memory, slot);
       float* sums = memory + self.products_at_ + slot * self.products_.floats();
       self.products_.add(gradients, step, lines.x + first * self.in_, count, {}, sums);
       self.data_.run(gradients, step, count, memory + self.data_at_, dx + first * self.in_);
-      if (!last && (done.behind - self.gradient_.part(part).first) % (kBandBlocks * self.gradient_.block_lines()) != 0) return;
+      if (!last && (done.end - self.gradient_.part(part).first) % (kBandBlocks * self.gradient_.block_lines()) != 0) return;
       double* total = self.totals(memory, part);
       for (int64_t i = 0; i < self.products_.floats(); ++i) total[i] += static_cast<double>(sums[i]);
       std::fill_n(sums, self.products_.floats(), 0.0f);

@@ -328,11 +328,11 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
     std::fill_n(own, count, 0.0);
     const int64_t end = pixels_ * (part + 1) / parts_;
     for (int64_t first = pixels_ * part / parts_; first < end; first += block_) {
-      const int64_t pixels = std::min(block_, end - first), behind = (first + pixels) * channels_;
+      const int64_t pixels = std::min(block_, end - first), next_offset = (first + pixels) * channels_;
       std::fill_n(sums, channels_, 0.0f);
       std::fill_n(products, products_.floats(), 0.0f);
       HWY_DYNAMIC_DISPATCH(pointwise_sums::centre)(x + first * channels_, pixels, channels_, pivot.data(), centred, sums);
-      const PointwiseSums::Next next[] = {{x + behind, pixels * channels_}};
+      const PointwiseSums::Next next[] = {{x + next_offset, pixels * channels_}};
       products_.add(centred, channels_, centred, pixels, next, products);
       for (int64_t i = 0; i < channels_; ++i) own[i] += static_cast<double>(sums[i]);
       for (int64_t i = 0; i < products_.floats(); ++i) own[channels_ + i] += static_cast<double>(products[i]);

@@ -188,10 +188,11 @@ void multiply_all(const Product& p) {
       }
     }
     for (int64_t tile = 0; tile < tiles;) {
-      const int64_t pixel = p.pixels * tile / tiles, behind = std::min(tiles, tile + kTogether), count = p.pixels * behind / tiles - pixel;
+      const int64_t pixel = p.pixels * tile / tiles, block_end = std::min(tiles, tile + kTogether),
+                    count = p.pixels * block_end / tiles - pixel;
       // The processor does not predict rows that are read four bytes at a time: prefetch the next pixels.
-      if (p.far && from == begin && behind < tiles && p.runs == 1 && p.path != Path::kExact) {
-        const int64_t next = p.pixels * std::min(tiles, behind + kTogether) / tiles;
+      if (p.far && from == begin && block_end < tiles && p.runs == 1 && p.path != Path::kExact) {
+        const int64_t next = p.pixels * std::min(tiles, block_end + kTogether) / tiles;
         const auto* a = static_cast<const uint8_t*>(p.a);
         for (int64_t at = p.pixel_at[pixel + count]; at < p.pixel_at[next - 1] + p.run_quads * kQuad; at += 64) __builtin_prefetch(a + at);
       }
@@ -213,7 +214,7 @@ void multiply_all(const Product& p) {
           }
         }
         int64_t done = 0;
-        for (int64_t t = tile; t < behind; ++t) {
+        for (int64_t t = tile; t < block_end; ++t) {
           const int64_t rows = p.pixels * (t + 1) / tiles - p.pixels * t / tiles;
           const auto at = static_cast<size_t>(rows - 1);
           // The first tiles prefetch the weights of the next outputs, a block each: with few pixels, weights come from memory once.
@@ -233,7 +234,7 @@ void multiply_all(const Product& p) {
         }
         finish<kStep>(p.epilogue, sums, count, pixel, block, std::max(p.begin, block), std::min(to, block + kStep));
       }
-      tile = behind;
+      tile = block_end;
     }
   }
 }

@@ -136,10 +136,10 @@ class QuantizedWinograd : public PreparedKernel {
     std::vector<TileRun> runs;
     for (int64_t tile = begin; tile < end;) {
       const auto at = place_of(tiling_, tile);
-      const int64_t behind = std::min(end, tile + tiling_.across() - at.column / kOut);
+      const int64_t block_end = std::min(end, tile + tiling_.across() - at.column / kOut);
       runs.push_back({tile - begin, (at.image * tiling_.rows + at.row) * tiling_.columns + at.column, std::min(kOut, tiling_.rows - at.row),
-                      std::min((behind - tile) * kOut, tiling_.columns - at.column)});
-      tile = behind;
+                      std::min((block_end - tile) * kOut, tiling_.columns - at.column)});
+      tile = block_end;
     }
     return runs;
   }

@@ -78,12 +78,12 @@ class WinogradConv : public PreparedKernel {
     const int64_t tiles = tiling_.count(), even = (tiles + threads_ * rows_ - 1) / (threads_ * rows_) * threads_,
                   rows = std::min(rows_, ((tiles + even - 1) / even + 11) / 12 * 12);
     parallel_tasks((tiles + rows - 1) / rows, threads_, [&](int64_t round, int64_t slot) {
-      const int64_t tile = round * rows, behind = std::min(tiles, tile + rows);
+      const int64_t tile = round * rows, block_end = std::min(tiles, tile + rows);
       float* room = scratch + slot * shared_floats();
-      transform(args, tile, tile, behind, room, edges + slot * tiling_.edge_floats());
+      transform(args, tile, tile, block_end, room, edges + slot * tiling_.edge_floats());
       for (int64_t position = 0; position < kPositions; ++position)
-        multiply(weights, behind - tile, position, 0, panels_of(tiling_.outputs), room);
-      finish(args, tile, tile, behind, room);
+        multiply(weights, block_end - tile, position, 0, panels_of(tiling_.outputs), room);
+      finish(args, tile, tile, block_end, room);
     });
   }
 

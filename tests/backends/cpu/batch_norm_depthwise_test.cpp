@@ -30,9 +30,9 @@ float value_of(int64_t array, int64_t channel, int64_t i) {
   return static_cast<float>(1.5 + std::sin(0.7 * static_cast<double>(array + 1) + 1.618 * static_cast<double>(k * k % 10007)));
 }
 
-/// The gradients of only the channels [first, behind), in a network with just these channels.
-Gradients gradients_of(int64_t first, int64_t behind) {
-  const int64_t channels = behind - first;
+/// The gradients of only the channels [first, end), in a network with just these channels.
+Gradients gradients_of(int64_t first, int64_t end) {
+  const int64_t channels = end - first;
   Graph g;
   int64_t inputs = 0;
   const auto input = [&](const Shape& shape, const MemoryFormat& format) {
@@ -85,8 +85,8 @@ TEST(BatchNormDepthwise, GradientsOfAChannelDoNotDependOnTheOthers) {
   set_compute_threads(2);
   const Gradients all = gradients_of(0, kChannels);
   for (const int64_t first : {int64_t{0}, int64_t{304}, int64_t{336}, kChannels - 31}) {
-    const int64_t behind = std::min(first + 32, kChannels), channels = behind - first;
-    const Gradients few = gradients_of(first, behind);
+    const int64_t end = std::min(first + 32, kChannels), channels = end - first;
+    const Gradients few = gradients_of(first, end);
     for (int64_t c = 0; c < channels; ++c) {
       const auto at = static_cast<size_t>(c), from = static_cast<size_t>(first + c);
       EXPECT_EQ(few.dgamma[at], all.dgamma[from]) << "channel " << from;

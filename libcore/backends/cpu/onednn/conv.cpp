@@ -28,14 +28,14 @@ struct Window {
 };
 
 /// Padding after the last column that the window reads. oneDNN requires the padding of both sides and rejects more than is used.
-dnnl::memory::dims padding_behind(const Conv2dWindow& a, const Shape& x, const Shape& kernel, const Shape& y) {
+dnnl::memory::dims end_padding(const Conv2dWindow& a, const Shape& x, const Shape& kernel, const Shape& y) {
   const auto stride = pair(a.stride), dilation = pair(a.dilation), padding = pair(a.padding);
-  dnnl::memory::dims behind;
+  dnnl::memory::dims end;
   for (int axis = 0; axis < 2; ++axis) {
     const auto i = static_cast<size_t>(axis);
-    behind.push_back((y[2 + axis] - 1) * stride[i] + dilation[i] * (kernel[2 + axis] - 1) + 1 - x[2 + axis] - padding[i]);
+    end.push_back((y[2 + axis] - 1) * stride[i] + dilation[i] * (kernel[2 + axis] - 1) + 1 - x[2 + axis] - padding[i]);
   }
-  return behind;
+  return end;
 }
 
 Desc activation_desc(const TensorType& type) { return onednn::desc(type.dtype, type.shape, type.format); }
@@ -46,14 +46,13 @@ dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc
                                                      const Conv2dWindow& a, const Shape& x, const Shape& w, const Shape& y,
                                                      dnnl::prop_kind kind, const dnnl::primitive_attr& attr) {
   const Window window(a);
-  const auto behind = padding_behind(a, x, w, y);
+  const auto end = end_padding(a, x, w, y);
   if (bias) {
     return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights,
-                                                                   *bias, dst, window.stride, window.dilation, window.padding, behind,
-                                                                   attr));
+                                                                   *bias, dst, window.stride, window.dilation, window.padding, end, attr));
   }
   return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights, dst,
-                                                                 window.stride, window.dilation, window.padding, behind, attr));
+                                                                 window.stride, window.dilation, window.padding, end, attr));
 }
 
 /// How a residual is added: read in place, or copied to the result, to which the convolution is then added.
@@ -103,11 +102,11 @@ dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQu
   const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
   const auto hint = hint_of(a, q.out(0), q.in(1), q.in(0));
   const Window window(a);
-  const auto behind = padding_behind(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
+  const auto end = end_padding(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
   return GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(
       onednn::engine(), algorithm::convolution_direct, activation_desc(q.out(0)),
       onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, a.groups), activation_desc(q.in(0)), window.stride, window.dilation,
-      window.padding, behind, hint, onednn::user_scratchpad()));
+      window.padding, end, hint, onednn::user_scratchpad()));
 }
 
 /// The same as the forward pass of a transposed convolution, which can be added to the result. Without groups.
@@ -115,7 +114,7 @@ dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery
   const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
   const Shape& w = q.in(1).shape;
   const Window window(a);
-  const auto behind = padding_behind(a, q.out(0).shape, w, q.in(0).shape);
+  const auto end = end_padding(a, q.out(0).shape, w, q.in(0).shape);
   dnnl::primitive_attr attr = onednn::user_scratchpad();
   dnnl::post_ops ops;
   ops.append_sum();
@@ -123,7 +122,7 @@ dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery
   return GALLEY_ONEDNN(dnnl::deconvolution_forward::primitive_desc(
       onednn::engine(), dnnl::prop_kind::forward_training, algorithm::deconvolution_direct, activation_desc(q.in(0)),
       onednn::any_weight_desc(q.in(1).dtype, Shape{w[1], w[0], w[2], w[3]}, 1), activation_desc(q.out(0)), window.stride, window.dilation,
-      window.padding, behind, attr));
+      window.padding, end, attr));
 }
 
 dnnl::convolution_backward_weights::primitive_desc backward_weights_any(const KernelQuery& q, const TensorType& x, const TensorType& grad) {
@@ -131,10 +130,10 @@ dnnl::convolution_backward_weights::primitive_desc backward_weights_any(const Ke
   const TensorType& w = q.out(0);
   const auto hint = hint_of(a, x, w, grad);
   const Window window(a);
-  const auto behind = padding_behind(a, x.shape, w.shape, grad.shape);
+  const auto end = end_padding(a, x.shape, w.shape, grad.shape);
   return GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(
       onednn::engine(), algorithm::convolution_direct, activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups),
-      activation_desc(grad), window.stride, window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
+      activation_desc(grad), window.stride, window.dilation, window.padding, end, hint, onednn::user_scratchpad()));
 }
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
