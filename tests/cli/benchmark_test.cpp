@@ -249,7 +249,7 @@ TEST_F(Benchmark, NamesMistakes) {
   expect(3, "did you mean 'forward'", {recipe, "what=foward"});
   expect(3, "never reaches its end", {recipe, "batch=4..1"});
   expect(3, "'benchmark.batch': '' is not a whole number", {recipe, "batch=1.."});
-  expect(3, "'benchmark.threads': it is 0", {recipe, "threads=0,1"});
+  expect(3, "'benchmark.threads': the value is 0", {recipe, "threads=0,1"});
   expect(2, "did you mean 'conv2d'", {"op", "conv2:mb1"});
   expect(2, "'zz' is not a size", {"op", "conv2d:mb1ic3ih8oc4kh3zz2"});
   expect(2, "the shape of 'x' is missing: batch_norm_backward takes grad + x", {"op", "batch_norm_backward:2x8x4x4:activation=relu"});

@@ -180,7 +180,7 @@ TEST(Language, WhatIsWrongHasOneClearError) {
   };
   fails("", {"duration=1 steps"}, 4, "the text is empty");
   fails("ab\nc\xFF", {"duration=1 steps"}, 4, "text.txt:2:2: byte 0xFF at 4 is not UTF-8");
-  fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, the tokenizer char has 8 tokens");
+  fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, but the tokenizer char has 8 tokens");
   fails(one_bit_text(200), {"duration=1 steps", "metrics=perplexty"}, 3, "perplexity");
   fails(one_bit_text(200), {"duration=1 steps", "model.tie_weights=true"}, 3, "tie_weights needs hidden_size = embedding_dim");
   const Outcome missing = run("galley-train", {"tinyshakespeare_lstm", "data.train.source.path=" + folder + "/nothing.txt",

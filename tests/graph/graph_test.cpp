@@ -80,8 +80,8 @@ TEST(Graph, ErrorsNameTheOperatorAndTheModule) {
   const PathScope layer(g, "conv2");
   EXPECT_TRUE(says(message_of([&] { sum(g, a, b); }), {"test_sum", "[2,3]", "[3,2]", "at layer1.conv2"}));
   EXPECT_TRUE(says(message_of([&] { g.add_input("a", f32({}), ValueRole::kInput); }), {"'a'"}));
-  EXPECT_TRUE(says(message_of([&] { g.add_node(kSum, nullptr, {a.id()}); }), {"needs its input b"}));
-  EXPECT_TRUE(says(message_of([&] { g.add_node(kFlat, nullptr, {a.id(), b.id()}); }), {"takes 1 inputs, got 2"}));
+  EXPECT_TRUE(says(message_of([&] { g.add_node(kSum, nullptr, {a.id()}); }), {"needs the input b"}));
+  EXPECT_TRUE(says(message_of([&] { g.add_node(kFlat, nullptr, {a.id(), b.id()}); }), {"takes 1 inputs, but has 2"}));
   EXPECT_TRUE(g.nodes().empty());
 }
 
@@ -136,7 +136,7 @@ TEST(Verify, RefusesWhatIsReadBeforeItIsMade) {
   sum(g, sum(g, a, a), a);
   verify(g);
   std::swap(g.nodes()[0], g.nodes()[1]);
-  EXPECT_TRUE(says(message_of([&] { verify(g); }), {"node 0", "before it is made"}));
+  EXPECT_TRUE(says(message_of([&] { verify(g); }), {"node 0", "before it is defined"}));
 }
 
 TEST(Verify, RefusesAViewOfAnOverwrittenState) {
@@ -153,7 +153,7 @@ TEST(Verify, OnlyPersistentValuesAreUpdated) {
   Graph g;
   const Value a = g.add_input("a", f32({2}), ValueRole::kInput);
   g.add_node(kUpdate, nullptr, {a.id(), a.id()});
-  EXPECT_TRUE(says(message_of([&] { verify(g); }), {"test_update", "no parameter, buffer or state"}));
+  EXPECT_TRUE(says(message_of([&] { verify(g); }), {"test_update", "is not a parameter, buffer or state"}));
 }
 
 TEST(Registry, NamesAreUnique) {

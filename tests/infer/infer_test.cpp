@@ -54,8 +54,9 @@ TEST(ModelCost, IsThePublishedOne) {
     const std::optional<ModelCost> cost = model_cost(p.model, 224);
     ASSERT_TRUE(cost.has_value());
     EXPECT_EQ(cost->parameters, p.parameters);
-    // The published figures have three digits, and torchvision counts biases, pools and norms differently: one per cent.
-    EXPECT_NEAR(cost->flops, 2e9 * p.giga_macs, 2e7 * p.giga_macs);
+    // The published figures count products only and have three digits; ours also count norms, activations and pools: a few operations per value.
+    EXPECT_GE(cost->flops, 2e9 * p.giga_macs - 1e6);
+    EXPECT_LE(cost->flops, 2e9 * p.giga_macs + 1e6 + 6 * cost->activations);
     if (p.activations > 0) {
       EXPECT_NEAR(cost->activations, 1e6 * p.activations, 5e4 * p.activations / 11);
     }
@@ -99,11 +100,11 @@ TEST(OperatorWork, SaysWhatIsWrongWithACase) {
     return "";
   };
   EXPECT_NE(message("rely:3").find("no operator 'rely'"), std::string::npos);
-  EXPECT_NE(message("relu:3xb").find("'3xb' is no shape"), std::string::npos);
-  EXPECT_NE(message("relu:3@f31").find("'f31' is no dtype"), std::string::npos);
+  EXPECT_NE(message("relu:3xb").find("'3xb' is not a shape"), std::string::npos);
+  EXPECT_NE(message("relu:3@f31").find("'f31' is not a dtype"), std::string::npos);
   EXPECT_NE(message("add:3").find("the shape of 'b' is missing"), std::string::npos);
   EXPECT_NE(message("conv2d:mb1ic3oc4kh3").find("the size 'ih' is missing"), std::string::npos);
-  EXPECT_NE(message("linear:mb1ic3oc4kh3").find("'kh' is no size of linear"), std::string::npos);
+  EXPECT_NE(message("linear:mb1ic3oc4kh3").find("'kh' is not a size of linear"), std::string::npos);
 }
 
 TEST(OperatorWork, EveryUsualCaseOfAProductRuns) {

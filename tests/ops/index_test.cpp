@@ -32,7 +32,7 @@ class IndexTest : public MistakeTest {
 TEST_F(IndexTest, Shapes) {
   const Value x = input({2, 3}), index = input({2, 3}, DType::kI64);
   expect_error([&] { gather(x, input({2, 3}), 1); }, {"[gather]", "index must be i64 or i32"});
-  expect_error([&] { gather(x, input({3, 3}, DType::kI64), 1); }, {"[gather]", "in all dimensions but 1", "[2,3]", "[3,3]"});
+  expect_error([&] { gather(x, input({3, 3}, DType::kI64), 1); }, {"[gather]", "in all dimensions except 1", "[2,3]", "[3,3]"});
   expect_error([&] { gather(x, index, 2); }, {"[gather]", "axis 2"});
   expect_error([&] { scatter_add(x, input({2, 2}, DType::kI64), 1, 4); }, {"[scatter_add]", "the shape of x"});
   expect_error([&] { scatter_add(x, index, 1, -1); }, {"[scatter_add]", "size"});

@@ -28,7 +28,7 @@ TEST_F(QuantizedMistakes, QuantizeAndLookup) {
   expect_error([&] { dequantize(q, {1, 0, DType::kI8, -128, 127}); }, {"u8 [2,3]", "i8 -128..127"});
   LookupAttrs short_table;
   short_table.table = {1, 2, 3};
-  expect_error([&] { lookup(q, short_table); }, {"256 entries", "has 3"});
+  expect_error([&] { lookup(q, short_table); }, {"256 entries", "not 3"});
   LookupAttrs wrong;
   wrong.table.assign(256, 200);
   wrong.dtype = DType::kI8;
@@ -68,7 +68,7 @@ TEST_F(QuantizedMistakes, ElementWiseAndOthers) {
   expect_error([&] { quantized_mul(gate, a, {}); }, {"a's shape"});
   QuantizedConcatAttrs concat;
   concat.add_input({});
-  expect_error([&] { quantized_concat(std::vector<Value>{a, a}, concat); }, {"2 inputs", "have 1 and 1"});
+  expect_error([&] { quantized_concat(std::vector<Value>{a, a}, concat); }, {"2 inputs", "there are 1 and 1"});
   concat.add_input({});
   expect_error([&] { quantized_concat(std::vector<Value>{a, gate}, concat); }, {"[2,4,3,3]", "[2,4,1,1]"});
   expect_error([&] { quantized_adaptive_avg_pool2d(row, {}); }, {"[N,C,H,W]"});
@@ -76,7 +76,7 @@ TEST_F(QuantizedMistakes, ElementWiseAndOthers) {
   DequantizeWeightAttrs packed;
   packed.bits = 4;
   packed.group_size = 4;
-  expect_error([&] { dequantize_weight(input({4, 6}, DType::kI8), input({4, 3}), {}, packed); }, {"4 bits is u8"});
+  expect_error([&] { dequantize_weight(input({4, 6}, DType::kI8), input({4, 3}), {}, packed); }, {"4 bits must be u8"});
   expect_error([&] { dequantize_weight(input({4, 6}, DType::kU8), input({4, 2}), {}, packed); }, {"[4,3]", "[4,2]"});
   packed.shape = {4, 13};
   expect_error([&] { dequantize_weight(input({4, 6}, DType::kU8), input({4, 4}), {}, packed); }, {"[4,13]", "stored as [4,7]", "[4,6]"});

@@ -105,7 +105,7 @@ TEST(WeightRegistry, TheUsersOwn) {
   EXPECT_NE(broken("model: own\nentries: [{name: A}]\n").find("a url or a path"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, sha256: xyz}]\n").find("hexadecimal"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: ../A, path: x}]\n").find("a path"), std::string::npos);
-  EXPECT_NE(broken("model: own\nentries: [{name: A, url: \"https://example.org/..\"}]\n").find("name of a file"), std::string::npos);
+  EXPECT_NE(broken("model: own\nentries: [{name: A, url: \"https://example.org/..\"}]\n").find("file name"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, categories: ../../etc/passwd}]\n").find("in the same folder"),
             std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, ulr: y}]\n").find("own.yaml:2"), std::string::npos)

@@ -131,6 +131,17 @@ std::string completion_script(const std::string& tool, const std::string& shell)
   fail(ErrorCode::kUsage, "--completion ", shell, " is not supported; it must be bash, zsh or fish");
 }
 
+/// The long options that begin with `word`, for completion.
+std::vector<std::string> options_from(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> found;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      if (("--" + name).starts_with(word)) found.push_back("--" + name);
+    }
+  }
+  return found;
+}
+
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   std::string message = error.what();
   std::vector<std::string> names;
@@ -171,8 +182,9 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
   tool.add_options(app);
   add_common_options(app, flags, tool);
   if (argc > 1 && std::string_view(argv[1]) == "--complete-words") {
+    const std::string word = argc > 2 ? argv[argc - 1] : "";
     std::string out;
-    for (const std::string& word : tool.complete({argv + 2, argv + argc})) out += word + "\n";
+    for (const std::string& found : word.starts_with("-") ? options_from(app, word) : tool.complete({argv + 2, argv + argc})) out += found + "\n";
     std::fputs(out.c_str(), stdout);
     return kExitDone;
   }

@@ -57,8 +57,8 @@ GALLEY_INLINE Mask operator&(Mask a, Mask b) { return {hn::And(a.m, b.m)}; }
 GALLEY_INLINE Mask is_nan(Floats x) { return {hn::IsNaN(x.v)}; }
 GALLEY_INLINE Floats select(Mask mask, Floats a, Floats b) { return hn::IfThenElse(mask.m, a.v, b.v); }
 GALLEY_INLINE Floats keep(Mask mask, Floats x) { return hn::IfThenElseZero(mask.m, x.v); }
-// NaN passes through both: x86's instructions give their second operand where the operands are not ordered.
-#if HWY_ARCH_X86
+// NaN passes through both: x86's instructions return their second operand if one operand is NaN. Highway's scalar code does not.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
 GALLEY_INLINE Floats at_least(Floats x, Floats low) { return hn::Max(low.v, x.v); }
 GALLEY_INLINE Floats at_most(Floats x, Floats high) { return hn::Min(high.v, x.v); }
 #else
