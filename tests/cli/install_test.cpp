@@ -42,7 +42,8 @@ class Install : public testing::Test {
 TEST_F(Install, GalleyListsTheVerbs) {
   const Outcome listed = elsewhere("galley");
   EXPECT_EQ(listed.code, 0) << listed.err;
-  for (const char* verb : {"train", "evaluate", "predict", "calibrate", "quantize", "benchmark", "profile", "convert-layout", "recipes", "weights"})
+  for (const char* verb :
+       {"train", "evaluate", "predict", "calibrate", "quantize", "benchmark", "profile", "convert-layout", "recipes", "weights"})
     EXPECT_NE(listed.out.find(std::string("\n  ") + verb + " "), std::string::npos) << verb << " is missing in\n" << listed.out;
 }
 
@@ -71,7 +72,8 @@ TEST_F(Install, LibrariesAreNotThoseOfTheBuild) {
 
 TEST_F(Install, CompletionOffersVerbsAndOptions) {
   const std::string completions = prefix() + "/share/bash-completion/completions/";
-  const Outcome verbs = elsewhere("source " + completions + "galley; COMP_WORDS=(galley pr); COMP_CWORD=1; _galley_verbs; echo ${COMPREPLY[@]}");
+  const Outcome verbs =
+      elsewhere("source " + completions + "galley; COMP_WORDS=(galley pr); COMP_CWORD=1; _galley_verbs; echo ${COMPREPLY[@]}");
   EXPECT_EQ(verbs.out, "predict profile\n") << verbs.err;
   const std::string option = "COMP_WORDS=(galley-train --dry); COMP_CWORD=1; _galley; echo ${COMPREPLY[@]}";
   EXPECT_EQ(elsewhere("source " + completions + "galley-train; " + option).out, "--dry-run\n");

@@ -21,9 +21,7 @@ std::vector<TensorType> equal_shapes(const OpContext& c) {
   GALLEY_CHECK(c.in(0).shape == c.in(1).shape, "shapes ", c.in(0).shape, " and ", c.in(1).shape, " differ");
   return like_first(c);
 }
-std::vector<TensorType> flat(const OpContext& c) {
-  return {TensorType{.dtype = c.in(0).dtype, .shape = Shape{c.in(0).shape.elements()}}};
-}
+std::vector<TensorType> flat(const OpContext& c) { return {TensorType{.dtype = c.in(0).dtype, .shape = Shape{c.in(0).shape.elements()}}}; }
 
 const OpDef kSum{.name = "test_sum", .doc = "a + b", .inputs = {"a", "b"}, .outputs = {"y"}, .infer = equal_shapes};
 const OpDef kFlat{.name = "test_flat", .doc = "a vector", .inputs = {"x"}, .outputs = {"y"}, .infer = flat, .work = WorkClass::kView};
@@ -34,8 +32,7 @@ const OpDef kUpdate{.name = "test_update",
                     .infer = equal_shapes,
                     .work = WorkClass::kState,
                     .updates = {{0, 0}}};
-const OpDef kReport{
-    .name = "test_report", .doc = "tells", .inputs = {"x"}, .outputs = {"y"}, .infer = like_first, .has_effect = true};
+const OpDef kReport{.name = "test_report", .doc = "tells", .inputs = {"x"}, .outputs = {"y"}, .infer = like_first, .has_effect = true};
 
 void register_once() {
   static const bool done = [] {

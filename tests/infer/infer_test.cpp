@@ -42,9 +42,9 @@ TEST(Distance, KeepsNaN) {
 
 struct Published {
   const char* model;
-  int64_t parameters;   // torchvision's documentation of its weights
-  double giga_macs;     // the same, "GFLOPS" there, at 224 x 224
-  double activations;   // millions; Radosavovic et al. 2020, table of ResNets; 0: not given
+  int64_t parameters;  // torchvision's documentation of its weights
+  double giga_macs;    // the same, "GFLOPS" there, at 224 x 224
+  double activations;  // millions; Radosavovic et al. 2020, table of ResNets; 0: not given
 };
 
 TEST(ModelCost, IsThePublishedOne) {
@@ -61,7 +61,8 @@ TEST(ModelCost, IsThePublishedOne) {
 }
 
 TEST(ModelCost, GrowsWithTheImage) {
-  const std::optional<ModelCost> usual = model_cost("resnet18", 0), small = model_cost("resnet18", 224), large = model_cost("resnet18", 448);
+  const std::optional<ModelCost> usual = model_cost("resnet18", 0), small = model_cost("resnet18", 224),
+                                 large = model_cost("resnet18", 448);
   ASSERT_TRUE(usual && small && large);
   EXPECT_EQ(usual->flops, small->flops);  // 224 is its size
   EXPECT_EQ(large->parameters, small->parameters);

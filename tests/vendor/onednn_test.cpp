@@ -37,14 +37,16 @@ TEST(Reorder, ChannelsLastPutsChannelsInnermost) {
     for (int64_t ic = 0; ic < c; ++ic)
       for (int64_t y = 0; y < h; ++y)
         for (int64_t x = 0; x < w; ++x)
-          EXPECT_EQ(got[static_cast<size_t>(((in * h + y) * w + x) * c + ic)], values[static_cast<size_t>(((in * c + ic) * h + y) * w + x)]);
+          EXPECT_EQ(got[static_cast<size_t>(((in * h + y) * w + x) * c + ic)],
+                    values[static_cast<size_t>(((in * c + ic) * h + y) * w + x)]);
 }
 
 TEST(Reorder, BlocksAreFilledWithZeros) {
   // Acdb8a: output channels in blocks of 8, then kernel rows and columns, input channels, and the channel in its block.
   const int64_t o = 12, i = 3, k = 2, block = 8;
   const Shape shape{o, i, k, k};
-  const Floats values = counted(shape.elements()), got = reordered(shape, desc(DType::kF32, shape, MemoryFormat::blocked("Acdb8a")), values);
+  const Floats values = counted(shape.elements()),
+               got = reordered(shape, desc(DType::kF32, shape, MemoryFormat::blocked("Acdb8a")), values);
   ASSERT_EQ(got.size(), static_cast<size_t>(16 * i * k * k));
   for (int64_t out = 0; out < 16; ++out)
     for (int64_t in = 0; in < i; ++in)
