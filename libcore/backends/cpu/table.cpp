@@ -7,7 +7,8 @@ namespace galley {
 std::span<const Kernel> cpu_kernels() {
   static const std::vector<Kernel> all = [] {
     std::vector<Kernel> list;
-    for (const auto& family : {cpu_cast(),
+    for (const auto& family : {cpu_attention(),
+                               cpu_cast(),
                                cpu_conv(),
                                cpu_elementwise(),
                                cpu_elementwise_chain(),
@@ -32,6 +33,8 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_quantized_recurrent(),
                                cpu_reduce(),
                                cpu_resize(),
+                               cpu_rms_norm(),
+                               cpu_rotary(),
                                cpu_select(),
                                cpu_shape(),
                                cpu_shuffle(),

@@ -10,6 +10,7 @@ namespace galley {
 /// All of them.
 std::span<const Kernel> cpu_kernels();
 
+std::span<const Kernel> cpu_attention();
 std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_conv();
 std::span<const Kernel> cpu_elementwise();
@@ -35,6 +36,8 @@ std::span<const Kernel> cpu_recurrent();
 std::span<const Kernel> cpu_quantized_recurrent();
 std::span<const Kernel> cpu_reduce();
 std::span<const Kernel> cpu_resize();
+std::span<const Kernel> cpu_rms_norm();
+std::span<const Kernel> cpu_rotary();
 std::span<const Kernel> cpu_select();
 std::span<const Kernel> cpu_shape();
 std::span<const Kernel> cpu_shuffle();
