@@ -13,6 +13,7 @@
 #include "libcore/device/device.h"
 #include "libcore/ops/random_mask.h"
 #include "tests/ops/harness.h"
+#include "tests/ops/mistakes.h"
 #include "tests/support/target.h"
 #include "tests/support/targets.h"
 
@@ -379,6 +380,26 @@ TEST(AttentionKernels, NotANumberStays) {
   oracle.q.values[5 * 8] = std::nanf("");
   const Results r = run_kernels(oracle, 1);
   for (int64_t i = 0; i < 20; ++i) EXPECT_EQ(std::isnan(r.o[static_cast<size_t>(i * 8)]), i == 5) << "row " << i;
+}
+
+class AttentionMistakes : public MistakeTest {};
+
+TEST_F(AttentionMistakes, AreShown) {
+  const auto heads = [&](int64_t rows, int64_t count, int64_t width = 4) { return input({2, rows, count, width}); };
+  AttentionAttrs attrs;
+  expect_error([&] { attention({.q = input({2, 5, 12})}); }, {"[attention]", "[batch,queries,heads,width]", "[2,5,12]"});
+  expect_error([&] { attention({.q = heads(5, 4)}); }, {"4 heads", "three parts", "kv_heads"});
+  expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 3), .v = heads(5, 3)}); }, {"3 key heads do not divide 4 query heads"});
+  expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 3)}); }, {"keys and values", "3 heads", "odd"});
+  expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 4, 8), .v = heads(5, 4)}); }, {"k must be [2,keys,heads,4]", "[2,5,4,8]"});
+  expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 4), .v = heads(6, 4)}); }, {"v must be [2,5,4,width]", "[2,6,4,4]"});
+  expect_error([&] { attention({.q = heads(5, 6), .bias = input({2, 2, 5, 4})}); }, {"bias must be [2 or 1,2 or 1,5 or 1,5]", "[2,2,5,4]"});
+  expect_error([&] { attention({.q = heads(5, 6), .lengths = input({3}, DType::kI64)}); }, {"lengths must be i64 [2]", "[3]"});
+  attrs.dropout = 0.5;
+  expect_error([&] { attention({.q = heads(5, 6)}, attrs); }, {"dropout=0.5", "rng"});
+  attrs.dropout = 0;
+  attrs.pad_queries = true;
+  expect_error([&] { attention({.q = heads(5, 6)}, attrs); }, {"pad_queries", "lengths"});
 }
 
 }  // namespace
