@@ -12,6 +12,9 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_reader.hpp REQUIRED)  # headers alone
 add_library(protozero::protozero INTERFACE IMPORTED)
 target_include_directories(protozero::protozero SYSTEM INTERFACE ${PROTOZERO_INCLUDE_DIR})
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(PCRE2 IMPORTED_TARGET libpcre2-8)  # without it, unknown patterns of tokenizers are errors
+pkg_check_modules(SENTENCEPIECE IMPORTED_TARGET sentencepiece)  # without it, its models are errors
 pkg_check_modules(NETTLE REQUIRED IMPORTED_TARGET nettle)
 if(GALLEY_TOOLS)
   pkg_check_modules(CURL REQUIRED IMPORTED_TARGET libcurl>=7.85)

@@ -1,0 +1,394 @@
+#include "libcore/text/bpe.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "libcore/base/error.h"
+#include "libcore/text/unicode.h"
+
+namespace galley::text {
+namespace {
+
+constexpr size_t kShortWord = 64;  // Symbols. Above it the heap is faster; the anchors measured 0.4 us a short word.
+constexpr uint64_t kMixA = 0x9E3779B97F4A7C15u, kMixB = 0xFF51AFD7ED558CCDu;
+
+}  // namespace
+
+MergeTable::MergeTable(size_t merges) {
+  size_t capacity = 16;
+  while (capacity < 2 * merges) capacity *= 2;
+  entries_.resize(capacity);
+  mask_ = capacity - 1;
+}
+
+void MergeTable::set(uint32_t left, uint32_t right, uint32_t rank, uint32_t merged) {
+  if (2 * (used_ + 1) > entries_.size()) grow();
+  const uint64_t key = uint64_t{left} << 32 | right;
+  uint64_t i = slot(key);
+  while (entries_[i].key != kNone && entries_[i].key != key) i = (i + 1) & mask_;
+  used_ += entries_[i].key == kNone;
+  entries_[i] = {key, uint64_t{rank} << 32 | merged};
+}
+
+void MergeTable::grow() {
+  std::vector<Entry> old(2 * entries_.size());
+  old.swap(entries_);
+  mask_ = entries_.size() - 1;
+  used_ = 0;
+  for (const Entry& entry : old) {
+    if (entry.key == kNone) continue;
+    set(static_cast<uint32_t>(entry.key >> 32), static_cast<uint32_t>(entry.key), static_cast<uint32_t>(entry.value >> 32),
+        static_cast<uint32_t>(entry.value));
+  }
+}
+
+void Merger::merge(const MergeTable& table, std::vector<Symbol>& symbols) {
+  if (symbols.size() < 2) return;
+  if (symbols.size() <= kShortWord) {
+    merge_short(table, symbols);
+  } else {
+    merge_long(table, symbols);
+  }
+}
+
+void Merger::merge_short(const MergeTable& table, std::vector<Symbol>& symbols) {
+  std::array<uint64_t, kShortWord> found;
+  Symbol* s = symbols.data();
+  size_t pairs = symbols.size() - 1;
+  for (size_t i = 0; i < pairs; ++i) found[i] = table.find(s[i].id, s[i + 1].id);
+  while (pairs > 0) {
+    size_t best = 0;
+    for (size_t i = 1; i < pairs; ++i) best = found[i] < found[best] ? i : best;
+    if (found[best] == MergeTable::kNone) break;
+    s[best] = {static_cast<uint32_t>(found[best]), s[best].length + s[best + 1].length};
+    std::memmove(s + best + 1, s + best + 2, (pairs - best - 1) * sizeof(Symbol));
+    std::memmove(found.data() + best, found.data() + best + 1, (pairs - best - 1) * sizeof(uint64_t));
+    --pairs;
+    if (best < pairs) found[best] = table.find(s[best].id, s[best + 1].id);
+    if (best > 0) found[best - 1] = table.find(s[best - 1].id, s[best].id);
+  }
+  symbols.resize(pairs + 1);
+}
+
+void Merger::merge_long(const MergeTable& table, std::vector<Symbol>& symbols) {
+  constexpr uint32_t kEnd = ~uint32_t{0};
+  const auto n = static_cast<uint32_t>(symbols.size());
+  next_.resize(n);
+  previous_.resize(n);
+  found_.resize(n);
+  heap_.clear();
+  for (uint32_t i = 0; i < n; ++i) {
+    next_[i] = i + 1 < n ? i + 1 : kEnd;
+    previous_[i] = i > 0 ? i - 1 : kEnd;
+    found_[i] = i + 1 < n ? table.find(symbols[i].id, symbols[i + 1].id) : MergeTable::kNone;
+    if (found_[i] != MergeTable::kNone) heap_.push_back((found_[i] >> 32 << 32) | i);
+  }
+  const std::greater<> lowest;
+  std::make_heap(heap_.begin(), heap_.end(), lowest);
+  const auto look_up = [&](uint32_t at) {
+    found_[at] = next_[at] == kEnd ? MergeTable::kNone : table.find(symbols[at].id, symbols[next_[at]].id);
+    if (found_[at] == MergeTable::kNone) return;
+    heap_.push_back((found_[at] >> 32 << 32) | at);
+    std::push_heap(heap_.begin(), heap_.end(), lowest);
+  };
+  while (!heap_.empty()) {
+    std::pop_heap(heap_.begin(), heap_.end(), lowest);
+    const auto at = static_cast<uint32_t>(heap_.back());
+    const uint64_t rank = heap_.back() >> 32;
+    heap_.pop_back();
+    if (found_[at] == MergeTable::kNone || found_[at] >> 32 != rank) continue;  // The pair changed since.
+    const uint32_t right = next_[at];
+    symbols[at] = {static_cast<uint32_t>(found_[at]), symbols[at].length + symbols[right].length};
+    symbols[right].id = kEnd;  // It is gone.
+    found_[right] = MergeTable::kNone;
+    next_[at] = next_[right];
+    if (next_[at] != kEnd) previous_[next_[at]] = at;
+    look_up(at);
+    if (previous_[at] != kEnd) look_up(previous_[at]);
+  }
+  std::erase_if(symbols, [](const Symbol& symbol) { return symbol.id == kEnd; });
+}
+
+/// Two tables of pieces and their ids. Pieces of up to 15 bytes are two words of 64 bits, and up to three ids lie beside them: one cache
+/// line answers. Longer ones are found by their hash. A full table is emptied, so a change of language cannot freeze it.
+class ByteBpe::Cache {
+ public:
+  static constexpr size_t kLargest = size_t{1} << 17;
+  static constexpr size_t kLongestPiece = 128;
+  struct Key {
+    uint64_t low = 0, high = 0;  // The bytes, and the length in the last.
+  };
+  struct Short {
+    Key key;
+    uint32_t count = 0;
+    int32_t ids[3] = {};  // More than three: ids[0] is their place in pool.
+  };
+  struct Long {
+    uint64_t hash = 0;
+    uint32_t text = 0, length = 0, ids = 0, count = 0;
+  };
+
+  Cache() : shorts_(4096), longs_(1024) {}
+
+  static Key key_of(const char* p, size_t n, const char* end) {
+    uint64_t words[2] = {};
+    if (end - p >= 16) {
+      std::memcpy(words, p, 16);
+      words[0] &= kMasks[n][0];
+      words[1] &= kMasks[n][1];
+    } else {
+      std::memcpy(words, p, n);
+    }
+    return {words[0], words[1] | uint64_t{n} << 56};
+  }
+  const Short* find(const Key& key) const {
+    for (size_t i = slot(key);; i = (i + 1) & (shorts_.size() - 1)) {
+      const Short& entry = shorts_[i];
+      if (entry.key.low == key.low && entry.key.high == key.high) return &entry;
+      if (entry.key.high == 0) return nullptr;
+    }
+  }
+  const int32_t* ids(const Short& entry) const { return entry.count <= 3 ? entry.ids : pool_.data() + entry.ids[0]; }
+  void put(const Key& key, const std::vector<Symbol>& symbols) {
+    if (2 * (used_shorts_ + 1) > shorts_.size()) grow_shorts();
+    size_t i = slot(key);
+    while (shorts_[i].key.high != 0) i = (i + 1) & (shorts_.size() - 1);
+    Short& entry = shorts_[i];
+    entry.key = key;
+    entry.count = static_cast<uint32_t>(symbols.size());
+    if (entry.count <= 3) {
+      for (uint32_t k = 0; k < entry.count; ++k) entry.ids[k] = static_cast<int32_t>(symbols[k].id);
+    } else {
+      entry.ids[0] = static_cast<int32_t>(keep(symbols));
+    }
+    ++used_shorts_;
+  }
+
+  static uint64_t hash(std::string_view text) {
+    uint64_t h = text.size() * kMixA;
+    size_t i = 0;
+    for (; i + 8 <= text.size(); i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + i, 8);
+      h = (h ^ word) * kMixB;
+      h ^= h >> 32;
+    }
+    uint64_t rest = 0;
+    std::memcpy(&rest, text.data() + i, text.size() - i);
+    h = (h ^ rest) * kMixB;
+    return (h ^ h >> 32) | 1;
+  }
+  const Long* find(uint64_t hash, std::string_view text) const {
+    for (size_t i = hash >> 20 & (longs_.size() - 1);; i = (i + 1) & (longs_.size() - 1)) {
+      const Long& entry = longs_[i];
+      if (entry.hash == 0) return nullptr;
+      if (entry.hash == hash && entry.length == text.size() && std::memcmp(text_.data() + entry.text, text.data(), text.size()) == 0)
+        return &entry;
+    }
+  }
+  const int32_t* ids(const Long& entry) const { return pool_.data() + entry.ids; }
+  void put(uint64_t hash, std::string_view text, const std::vector<Symbol>& symbols) {
+    if (2 * (used_longs_ + 1) > longs_.size()) grow_longs();
+    size_t i = hash >> 20 & (longs_.size() - 1);
+    while (longs_[i].hash != 0) i = (i + 1) & (longs_.size() - 1);
+    longs_[i] = {hash, static_cast<uint32_t>(text_.size()), static_cast<uint32_t>(text.size()), 0, static_cast<uint32_t>(symbols.size())};
+    text_.insert(text_.end(), text.begin(), text.end());
+    longs_[i].ids = static_cast<uint32_t>(keep(symbols));
+    ++used_longs_;
+  }
+
+  Merger merger;
+  std::vector<Symbol> symbols;
+
+ private:
+  static constexpr std::array<std::array<uint64_t, 2>, 16> make_masks() {
+    std::array<std::array<uint64_t, 2>, 16> masks{};
+    for (size_t n = 0; n < 16; ++n) {
+      masks[n][0] = n >= 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * n)) - 1;
+      masks[n][1] = n <= 8 ? 0 : (uint64_t{1} << (8 * (n - 8))) - 1;
+    }
+    return masks;
+  }
+  static const std::array<std::array<uint64_t, 2>, 16> kMasks;
+
+  size_t slot(const Key& key) const {
+    uint64_t h = key.low * kMixA;
+    h = (h ^ h >> 32 ^ key.high) * kMixB;
+    return (h ^ h >> 32) & (shorts_.size() - 1);
+  }
+  size_t keep(const std::vector<Symbol>& symbols_of) {
+    const size_t at = pool_.size();
+    for (const Symbol& symbol : symbols_of) pool_.push_back(static_cast<int32_t>(symbol.id));
+    return at;
+  }
+  void empty() {
+    shorts_.assign(shorts_.size(), Short{});
+    longs_.assign(longs_.size(), Long{});
+    pool_.clear();
+    text_.clear();
+    used_shorts_ = used_longs_ = 0;
+  }
+  void grow_shorts() {
+    if (shorts_.size() == kLargest) return empty();
+    std::vector<Short> old(shorts_.size() * 4);
+    old.swap(shorts_);
+    for (const Short& entry : old) {
+      if (entry.key.high == 0) continue;
+      size_t i = slot(entry.key);
+      while (shorts_[i].key.high != 0) i = (i + 1) & (shorts_.size() - 1);
+      shorts_[i] = entry;
+    }
+  }
+  void grow_longs() {
+    if (longs_.size() == kLargest) return empty();
+    std::vector<Long> old(longs_.size() * 4);
+    old.swap(longs_);
+    for (const Long& entry : old) {
+      if (entry.hash == 0) continue;
+      size_t i = entry.hash >> 20 & (longs_.size() - 1);
+      while (longs_[i].hash != 0) i = (i + 1) & (longs_.size() - 1);
+      longs_[i] = entry;
+    }
+  }
+
+  std::vector<Short> shorts_;
+  std::vector<Long> longs_;
+  std::vector<int32_t> pool_;
+  std::vector<char> text_;
+  size_t used_shorts_ = 0, used_longs_ = 0;
+};
+
+const std::array<std::array<uint64_t, 2>, 16> ByteBpe::Cache::kMasks = ByteBpe::Cache::make_masks();
+
+/// A cache for the time of a call.
+struct ByteBpe::Lease {
+  explicit Lease(const ByteBpe& owner) : bpe(owner) {
+    const std::lock_guard lock(bpe.mutex_);
+    if (bpe.idle_.empty()) {
+      cache = std::make_unique<Cache>();
+    } else {
+      cache = std::move(bpe.idle_.back());
+      bpe.idle_.pop_back();
+    }
+  }
+  ~Lease() {
+    const std::lock_guard lock(bpe.mutex_);
+    bpe.idle_.push_back(std::move(cache));
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  const ByteBpe& bpe;
+  std::unique_ptr<Cache> cache;
+};
+
+ByteBpe::ByteBpe(const std::vector<int32_t>& byte_ids, const std::vector<Merge>& merges, bool whole)
+    : byte_ids_(byte_ids), table_(merges.size()), whole_(whole) {
+  GALLEY_ASSERT(byte_ids_.size() == 256, byte_ids_.size());
+  for (const Merge& merge : merges) table_.set(merge.left, merge.right, merge.rank, merge.merged);
+  idle_.reserve(256);
+}
+ByteBpe::~ByteBpe() = default;
+
+void ByteBpe::add_whole(std::string_view bytes, int32_t id) { whole_ids_.emplace(bytes, id); }
+
+void ByteBpe::encode_miss(std::string_view piece, Cache& cache) const {
+  std::vector<Symbol>& symbols = cache.symbols;
+  if (whole_) {
+    if (const auto found = whole_ids_.find(piece); found != whole_ids_.end()) {
+      symbols.assign(1, {static_cast<uint32_t>(found->second), static_cast<uint32_t>(piece.size())});
+      return;
+    }
+  }
+  symbols.resize(piece.size());
+  for (size_t i = 0; i < piece.size(); ++i) symbols[i] = {static_cast<uint32_t>(byte_ids_[static_cast<uint8_t>(piece[i])]), 1};
+  cache.merger.merge(table_, symbols);
+}
+
+void ByteBpe::encode(std::string_view text, Scan scan, std::vector<int32_t>& ids) const {
+  const Lease lease(*this);
+  Cache& cache = *lease.cache;
+  constexpr size_t kBuffered = 1024;
+  int32_t buffer[kBuffered + 4];
+  size_t buffered = 0;
+  const auto append = [&](const int32_t* from, size_t count) {
+    if (count <= 3) {  // Entries hold three, so that copying three is safe; one is the usual case.
+      buffer[buffered] = from[0];
+      buffer[buffered + 1] = count > 1 ? from[1] : 0;
+      buffer[buffered + 2] = count > 2 ? from[2] : 0;
+      buffered += count;
+      if (buffered < kBuffered) return;
+      count = 0;
+    }
+    ids.insert(ids.end(), buffer, buffer + buffered);
+    buffered = 0;
+    ids.insert(ids.end(), from, from + count);
+  };
+  const char* p = text.data();
+  const char* end = p + text.size();
+  while (p < end) {
+    const char* q = scan(p, end);
+    const auto n = static_cast<size_t>(q - p);
+    if (n <= 15) {
+      const Cache::Key key = Cache::key_of(p, n, end);
+      const Cache::Short* entry = cache.find(key);
+      if (!entry) {
+        encode_miss({p, n}, cache);
+        cache.put(key, cache.symbols);
+        entry = cache.find(key);
+      }
+      append(cache.ids(*entry), entry->count);
+    } else {
+      const std::string_view piece(p, n);
+      const uint64_t hash = n <= Cache::kLongestPiece ? Cache::hash(piece) : 0;
+      const Cache::Long* entry = hash ? cache.find(hash, piece) : nullptr;
+      if (!entry) {
+        encode_miss(piece, cache);
+        if (hash) {
+          cache.put(hash, piece, cache.symbols);
+          entry = cache.find(hash, piece);
+        }
+      }
+      if (entry) {
+        append(cache.ids(*entry), entry->count);
+      } else {
+        ids.insert(ids.end(), buffer, buffer + buffered);
+        buffered = 0;
+        for (const Symbol& symbol : cache.symbols) ids.push_back(static_cast<int32_t>(symbol.id));
+      }
+    }
+    p = q;
+  }
+  ids.insert(ids.end(), buffer, buffer + buffered);
+}
+
+void ByteBpe::encode_piece(std::string_view piece, std::vector<int32_t>& ids) const {
+  const Lease lease(*this);
+  encode_miss(piece, *lease.cache);
+  for (const Symbol& symbol : lease.cache->symbols) ids.push_back(static_cast<int32_t>(symbol.id));
+}
+
+std::vector<Merge> merges_of_ranks(const std::vector<std::pair<std::string, int32_t>>& tokens) {
+  std::vector<const std::pair<std::string, int32_t>*> by_rank;
+  std::unordered_map<std::string_view, int32_t> ids;
+  for (const auto& token : tokens) {
+    by_rank.push_back(&token);
+    ids.emplace(token.first, token.second);
+  }
+  std::sort(by_rank.begin(), by_rank.end(), [](const auto* a, const auto* b) { return a->second < b->second; });
+  std::vector<Merge> merges;
+  for (const auto* token : by_rank) {
+    const std::string_view bytes = token->first;
+    for (size_t cut = 1; cut < bytes.size(); ++cut) {
+      const auto left = ids.find(bytes.substr(0, cut));
+      if (left == ids.end()) continue;
+      const auto right = ids.find(bytes.substr(cut));
+      if (right == ids.end()) continue;
+      const auto id = static_cast<uint32_t>(token->second);
+      merges.push_back({static_cast<uint32_t>(left->second), static_cast<uint32_t>(right->second), id, id});
+    }
+  }
+  return merges;
+}
+
+}  // namespace galley::text

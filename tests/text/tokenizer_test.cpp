@@ -1,0 +1,237 @@
+// Laws of tokenizers that hold without a reference.
+
+#include "libcore/text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "libcore/base/error.h"
+#include "libcore/text/bpe.h"
+#include "libcore/text/readers.h"
+#include "libcore/text/scanner.h"
+#include "libcore/text/train_bpe.h"
+#include "libcore/text/unicode.h"
+#include "tests/text/golden.h"
+
+namespace galley::text {
+namespace {
+
+std::unique_ptr<const Tokenizer> golden_tokenizer(const std::string& name) { return read_tokenizer(golden_folder() + "/" + name); }
+
+std::string every_code_point() {
+  std::string text;
+  for (uint32_t c = 0; c < 0x110000; ++c) {
+    if (c < 0xD800 || c > 0xDFFF) append_utf8(text, c);
+  }
+  return text;
+}
+
+TEST(ByteLevel, EveryTextComesBack) {
+  const std::string all = every_code_point();
+  for (const char* name : {"gpt2.json", "llama3.json", "o200k_hub.json", "tekken.json"}) {
+    const auto tokenizer = golden_tokenizer(name);
+    const EncodeOptions plain{.add_special = false};
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(all, plain)), all) << name;
+    for (const std::string& text : golden_texts()) EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, plain)), text) << shown(text);
+  }
+}
+
+TEST(ByteLevel, PlacesFollowEachOther) {
+  const auto tokenizer = golden_tokenizer("llama3.json");
+  for (const std::string& text : golden_texts()) {
+    uint32_t at = 0;
+    for (const Token& token : tokenizer->tokens(text, {.add_special = false})) {
+      ASSERT_EQ(token.begin, at);
+      ASSERT_EQ(tokenizer->decode({&token.id, 1}), replace_invalid_utf8(text.substr(token.begin, token.end - token.begin)));
+      at = token.end;
+    }
+    EXPECT_EQ(at, text.size());
+  }
+}
+
+TEST(ByteLevel, AMegabyteWithoutASpaceIsOnePiece) {
+  const auto tokenizer = golden_tokenizer("gpt2.json");
+  for (const std::string part : {"a", "the", "\xE4\xBD\xA0", " ", "9", "\n"}) {
+    std::string text;
+    while (text.size() < 1 << 20) text += part;
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  }
+}
+
+TEST(ByteLevel, SeveralThreadsGetTheSameIds) {
+  const auto tokenizer = golden_tokenizer("gpt2.json");
+  const std::vector<std::string> texts = golden_texts();
+  std::vector<std::vector<int32_t>> ids(4);
+  std::vector<std::thread> threads;
+  for (auto& own : ids)
+    threads.emplace_back([&] {
+      for (const std::string& text : texts) tokenizer->encode(text, own);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& own : ids) EXPECT_EQ(own, ids[0]);
+}
+
+// Merging as the definition has it: look at all pairs, merge the leftmost of the lowest rank.
+std::vector<uint32_t> merged_by_definition(const MergeTable& table, std::vector<uint32_t> ids) {
+  for (;;) {
+    uint64_t best = MergeTable::kNone;
+    size_t at = 0;
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      const uint64_t found = table.find(ids[i], ids[i + 1]);
+      if (found < best) best = found, at = i;
+    }
+    if (best == MergeTable::kNone) return ids;
+    ids[at] = static_cast<uint32_t>(best);
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+  }
+}
+
+TEST(Merger, ShortAndLongWordsFollowTheDefinition) {
+  uint64_t state = 1;
+  const auto random = [&](uint64_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint32_t>((state >> 33) % below);
+  };
+  for (int round = 0; round < 300; ++round) {
+    MergeTable table(1);
+    const uint32_t letters = 2 + random(3);
+    uint32_t next = letters;
+    for (uint32_t i = 0; i < 30; ++i, ++next) {  // Two ways to each symbol, of one rank, as in a table of ranked tokens.
+      const uint32_t rank = random(40) * 30 + i;
+      for (int way = 0; way < 2; ++way) table.set(random(next), random(next), rank, next);
+    }
+    std::vector<uint32_t> ids(1 + random(200));
+    for (uint32_t& id : ids) id = random(letters);
+    std::vector<Symbol> symbols;
+    for (const uint32_t id : ids) symbols.push_back({id, 1});
+    Merger().merge(table, symbols);
+    std::vector<uint32_t> merged;
+    uint32_t length = 0;
+    for (const Symbol& symbol : symbols) merged.push_back(symbol.id), length += symbol.length;
+    ASSERT_EQ(length, ids.size());
+    ASSERT_EQ(merged, merged_by_definition(table, ids)) << "round " << round << ", " << ids.size() << " symbols";
+  }
+}
+
+TEST(Scanner, PiecesCoverTheText) {
+  const std::string all = every_code_point();
+  for (const KnownPattern& pattern : known_patterns()) {
+    const char* p = all.data();
+    const char* end = p + all.size();
+    while (p < end) {
+      const char* q = pattern.scan(p, end);
+      ASSERT_LT(p, q) << pattern.name;
+      ASSERT_LE(q, end);
+      ASSERT_TRUE(q == end || (static_cast<uint8_t>(*q) & 0xC0) != 0x80) << pattern.name << " cuts a character";
+      p = q;
+    }
+  }
+}
+
+TEST(Scanner, WhiteSpaceGivesItsLastCharacterToTheNextWord) {
+  const auto pieces = [](std::string_view name, std::string_view text) {
+    std::vector<std::string> out;
+    for (const char *p = text.data(), *end = p + text.size(); p < end;) {
+      const char* q = pattern_named(name).scan(p, end);
+      out.emplace_back(p, q);
+      p = q;
+    }
+    return out;
+  };
+  using List = std::vector<std::string>;
+  EXPECT_EQ(pieces("gpt2", "a   b"), (List{"a", "  ", " b"}));
+  EXPECT_EQ(pieces("gpt2", "a  \tb"), (List{"a", "  ", "\t", "b"}));
+  EXPECT_EQ(pieces("gpt2", "a   "), (List{"a", "   "}));
+  EXPECT_EQ(pieces("gpt2", "it's 'S 12ab"), (List{"it", "'s", " '", "S", " 12", "ab"}));
+  EXPECT_EQ(pieces("llama3", "IT'S \t\n x1234"), (List{"IT", "'S", " \t\n", " x", "123", "4"}));
+  EXPECT_EQ(pieces("qwen2", "12"), (List{"1", "2"}));
+  EXPECT_EQ(pieces("llama3", "a\n  "), (List{"a", "\n", "  "}));
+  EXPECT_EQ(pieces("cl100k", "a\n  "), (List{"a", "\n  "}));
+  EXPECT_EQ(pieces("o200k", "HelloWORLDs's"), (List{"Hello", "WORLDs's"}));
+  EXPECT_EQ(pieces("tekken", "x//\n12"), (List{"x", "//\n", "1", "2"}));
+}
+
+TEST(Stream, HoldsBackUnfinishedCharacters) {
+  const auto bytes = byte_tokenizer();
+  const auto stream = bytes->stream();
+  EXPECT_EQ(stream->push(0xE2), "");
+  EXPECT_EQ(stream->push(0x82), "");
+  EXPECT_EQ(stream->push(0xAC), "\u20AC");
+  EXPECT_EQ(stream->push(0xC0), "\uFFFD");  // Never begins a character.
+  EXPECT_EQ(stream->push(0xF0), "");
+  EXPECT_EQ(stream->push(0x80), "\uFFFD\uFFFD");  // Overlong: neither byte can become valid.
+  EXPECT_EQ(stream->push(0xF0), "");
+  EXPECT_EQ(stream->push(0x9F), "");
+  EXPECT_EQ(stream->push('a'), "\uFFFDa");
+  EXPECT_EQ(stream->push(0xE2), "");
+  EXPECT_EQ(stream->finish(), "\uFFFD");
+  EXPECT_EQ(stream->finish(), "");
+}
+
+TEST(Special, AreAddedParsedAndSkippedAsAsked) {
+  const auto tokenizer = golden_tokenizer("llama3.json");
+  const int32_t begin = tokenizer->id("<|begin_of_text|>").value();
+  EXPECT_TRUE(tokenizer->is_special(begin));
+  const auto with = tokenizer->encode("a"), without = tokenizer->encode("a", {.add_special = false});
+  ASSERT_EQ(with.size(), without.size() + 1);
+  EXPECT_EQ(with[0], begin);
+  const std::string spelled = "a<|endoftext|>";
+  EXPECT_EQ(tokenizer->encode(spelled).size(), 3u);
+  const auto plain = tokenizer->encode(spelled, {.add_special = false, .parse_special = false});
+  EXPECT_GT(plain.size(), 3u);
+  EXPECT_EQ(tokenizer->decode(plain), spelled);
+  EXPECT_EQ(tokenizer->decode(with, true), "a");
+  EXPECT_EQ(tokenizer->decode(with, false), "<|begin_of_text|>a");
+}
+
+TEST(Characters, AreInTheOrderOfTheirCodePoints) {
+  const auto tokenizer = character_tokenizer("b\u00E9a\U0001F600\n\u4F60");
+  EXPECT_EQ(tokenizer->encode("\nab\u00E9\u4F60\U0001F600"), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{5, 1}), "\U0001F600a");
+  try {
+    tokenizer->encode("ab\nbx", {.name = "f.txt"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.place().str(), "f.txt:2:2");
+    EXPECT_NE(error.message().find("character 'x'"), std::string::npos);
+  }
+}
+
+TEST(Words, HaveADefault) {
+  const auto tokenizer = word_tokenizer({"<unk>", "a", "film"}, "<unk>");
+  EXPECT_EQ(tokenizer->encode(" a fine\nfilm "), (std::vector<int32_t>{1, 0, 2}));
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{1, 2}), "a film");
+  EXPECT_THROW(word_tokenizer({"a"}, "")->encode("b"), Error);
+  EXPECT_THROW(word_tokenizer({"a"}, "<unk>"), Error);
+}
+
+TEST(Train, LearnsWhatTheReferenceLearns) {
+  const nlohmann::json expected = golden_json("trained.json");
+  for (const char* pattern : {"gpt2", "llama3"}) {
+    const nlohmann::json& reference = expected[pattern];
+    BpeTrainer trainer({.vocabulary = reference["vocabulary"], .min_count = 2, .pattern = pattern, .special = {"<|endoftext|>"}});
+    BpeTrainer reversed({.vocabulary = reference["vocabulary"], .min_count = 2, .pattern = pattern, .special = {"<|endoftext|>"}});
+    const std::vector<std::string> texts = golden_texts();
+    for (const std::string& text : texts) trainer.add(text, "text");
+    for (size_t i = texts.size(); i-- > 0;) reversed.add(texts[i], "text");
+    const std::string file = trainer.finish();
+    EXPECT_EQ(file, reversed.finish());
+    const auto json = nlohmann::json::parse(file);
+    EXPECT_EQ(json["model"]["vocab"], reference["vocab"]);
+    EXPECT_EQ(json["model"]["merges"], reference["merges"]);
+    const auto tokenizer = parse_tokenizer_json(file, "trained");
+    for (const std::string& text : texts) EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  }
+}
+
+TEST(Train, RefusesContradictions) {
+  EXPECT_THROW(BpeTrainer({.vocabulary = 255}), Error);
+  EXPECT_THROW(BpeTrainer({.pattern = "nope"}), Error);
+  EXPECT_THROW(BpeTrainer({.special = {"a"}}), Error);
+  EXPECT_THROW(BpeTrainer({}).finish(), Error);
+  EXPECT_THROW(BpeTrainer({}).add("\xC0\x80", "f"), Error);
+}
+
+}  // namespace
+}  // namespace galley::text
