@@ -12,6 +12,7 @@
 #include <span>
 
 #include "libcore/base/cores.h"
+#include "libcore/base/denormals.h"
 #include "libcore/base/spinning.h"
 
 namespace galley {
@@ -53,6 +54,7 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
     body(0, count);
     return;
   }
+  const bool flush = flushes_denormals();  // of each thread, as of the calling one
   std::mutex mutex;
   std::exception_ptr error;
   int64_t failed = parts;  // index of the first part that threw
@@ -61,6 +63,7 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int64_t part = 0; part < parts; ++part) {
     try {
+      if (flush) start_flushing_denormals();
       body(count * part / parts, count * (part + 1) / parts);
     } catch (const std::exception&) {
       const std::lock_guard lock(mutex);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "libcore/base/denormals.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -309,6 +310,7 @@ void Execution::fetch_results() {
 void Execution::run(const RunOptions& options) {
   const Arena::Use use(*arena_);
   const ThreadShare share(program_->threads());
+  const FlushDenormals flush;
   if (!all_fed_) check_fed();
   all_fed_ = true;
   if (bound_generation_ != arena_->generation()) bind();
