@@ -14,6 +14,9 @@ namespace definition {
 void conv2d(Expansion& e);
 void conv2d_backward_data(Expansion& e);
 void linear(Expansion& e);
+// define_attention.cpp
+void attention(Expansion& e);
+void attention_backward(Expansion& e);
 // define_norm.cpp
 void batch_norm(Expansion& e);
 void batch_norm_backward(Expansion& e);

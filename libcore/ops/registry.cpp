@@ -7,16 +7,27 @@ namespace galley {
 void ensure_ops_registered() {
   static const bool installed = [] {
     OpTable table;
-    for (OpTable (*family)() : {conv_ops,         matmul_ops,
-                                norm_ops,         pool_ops,
-                                softmax_ops,      loss_ops,
-                                random_ops,       embedding_ops,
-                                recurrent_ops,    quantized_recurrent_ops,
-                                elementwise_ops,  elementwise_chain_ops,
-                                broadcast_ops,    reduce_ops,
-                                shape_ops,        shuffle_ops,
-                                index_ops,        update_ops,
-                                quantize_ops,     quantized_ops,
+    for (OpTable (*family)() : {conv_ops,
+                                matmul_ops,
+                                attention_ops,
+                                norm_ops,
+                                pool_ops,
+                                softmax_ops,
+                                loss_ops,
+                                random_ops,
+                                embedding_ops,
+                                recurrent_ops,
+                                quantized_recurrent_ops,
+                                elementwise_ops,
+                                elementwise_chain_ops,
+                                broadcast_ops,
+                                reduce_ops,
+                                shape_ops,
+                                shuffle_ops,
+                                index_ops,
+                                update_ops,
+                                quantize_ops,
+                                quantized_ops,
                                 fake_quantize_ops}) {
       for (const OpDef* op : family()) table.push_back(op);
     }

@@ -14,6 +14,7 @@ void ensure_ops_registered();
 // The tables of the families, each in its file.
 OpTable conv_ops();
 OpTable matmul_ops();
+OpTable attention_ops();
 OpTable norm_ops();
 OpTable pool_ops();
 OpTable softmax_ops();

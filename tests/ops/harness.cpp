@@ -121,6 +121,7 @@ const std::vector<OpCase>& all_cases() {
     std::vector<OpCase> all;
     for (std::vector<OpCase> (*family)() : {conv_cases,
                                             matmul_cases,
+                                            attention_cases,
                                             norm_cases,
                                             batch_norm_depthwise_cases,
                                             pointwise_cases,

@@ -7,7 +7,8 @@ namespace galley {
 std::span<const Kernel> cpu_kernels() {
   static const std::vector<Kernel> all = [] {
     std::vector<Kernel> list;
-    for (const auto& family : {cpu_cast(),
+    for (const auto& family : {cpu_attention(),
+                               cpu_cast(),
                                cpu_conv(),
                                cpu_elementwise(),
                                cpu_elementwise_chain(),

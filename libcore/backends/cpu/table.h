@@ -10,6 +10,7 @@ namespace galley {
 /// All of them.
 std::span<const Kernel> cpu_kernels();
 
+std::span<const Kernel> cpu_attention();
 std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_conv();
 std::span<const Kernel> cpu_elementwise();

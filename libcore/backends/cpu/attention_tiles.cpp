@@ -1,0 +1,687 @@
+// Attention in tiles (Dao et al. 2022, "FlashAttention"; Rabe, Staats 2021, "Self-attention does not need O(n^2) memory"): the scores of a
+// block of query rows and a block of keys are computed, used and overwritten, so that memory is linear in the sequence.
+//
+// A tile of scores is stored with a row for each key, and vectors run along the queries. So maxima and sums of the softmax need no
+// operation across lanes, a mask is two comparisons of the queries' numbers, and neither keys nor values are transposed: keys are the
+// broadcast operand of k q^T, values the vector operand of p v. Only the block of queries (backward: and of the output's gradient) is
+// transposed, once for all keys. Blocks of keys are copied to rows of floats that lie together.
+//
+// All sums are in an order that depends on the shapes alone.
+
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/attention_tiles.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "libcore/backends/cpu/bfloat16-inl.h"
+#include "libcore/backends/cpu/floats-inl.h"
+#include "libcore/backends/cpu/unrolled-inl.h"
+
+#ifndef GALLEY_ATTENTION_TILES_ONCE
+#define GALLEY_ATTENTION_TILES_ONCE
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "libcore/backends/cpu/attention_tiles.h"
+#include "libcore/ops/random_mask.h"
+
+namespace galley::attention_tiles {
+
+constexpr int64_t kUnlimited = int64_t{1} << 40;
+
+inline int64_t rounded_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
+
+/// A block of query rows: which of them exist, and the keys that one of them may read.
+struct Block {
+  int64_t b, h, row, rows;      // rows: those that exist and are not padding
+  int64_t written;              // rows that exist
+  int64_t position;             // of query `row`
+  int64_t first_key, last_key;  // [first, last)
+};
+
+template <class T>
+Block block_of(const Problem& p, const Arrays<T>& a, const Rows& r, int64_t most) {
+  Block block{r.b, r.h, r.row, 0, std::min(most, p.queries - r.row), 0, 0, 0};
+  const int64_t start = a.position == nullptr ? 0 : a.position[r.b];
+  const int64_t length = a.lengths == nullptr ? p.keys : std::clamp<int64_t>(a.lengths[r.b], 0, p.keys);
+  block.position = start + r.row;
+  block.rows = p.pad_queries ? std::clamp<int64_t>(length - block.position, 0, block.written) : block.written;
+  const int64_t last = block.position + block.rows - 1;  // position of the last row
+  block.last_key = p.causal ? std::min(length, last + 1) : p.window > 0 ? std::min(length, last + p.window) : length;
+  if (p.window > 0) block.first_key = std::max<int64_t>(0, block.position - p.window + 1);
+  if (block.rows == 0 || block.last_key <= block.first_key) block.first_key = block.last_key = 0;
+  return block;
+}
+
+}  // namespace galley::attention_tiles
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::attention_tiles {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if !GALLEY_WIDE_TARGET
+// Never called: has_wide_vectors.
+Sizes sizes(const Problem&) { return {}; }
+template <class T>
+void forward_rows(const Problem&, const Arrays<T>&, const Rows&, float*) {}
+template <class T>
+void backward_rows(const Problem&, const Arrays<T>&, const Rows&, float*, float*) {}
+template <class T>
+void bias_backward_rows(const Problem&, const Arrays<T>&, const Rows&, float*) {}
+template <class T>
+void write_all(const Problem&, const Arrays<T>&, int64_t, int64_t, const float*, int64_t) {}
+#else
+
+using galley::HWY_NAMESPACE::each;
+using galley::HWY_NAMESPACE::load_floats;
+using galley::HWY_NAMESPACE::store_floats;
+using D = hn::ScalableTag<float>;
+using DI = hn::RebindToSigned<D>;
+using V = hn::Vec<D>;
+
+constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
+// The register tile: kTall rows of kBroad vectors are summed in 12 of 16, or 16 of 32 registers.
+constexpr int kTall = kLanes == 16 ? 8 : 6, kBroad = 2;
+// Rows and keys of a tile: multiples of kTall and of kBroad vectors. 48 x 48 and 64 x 64 floats; larger tiles compute more pairs that a
+// causal mask forbids.
+constexpr int64_t kRows = kLanes == 16 ? 64 : 48, kKeys = kRows;
+
+/// c[m][n] (+)= sum over k in [first, depth) of A(m, k) b[k][n], for kTall rows and kWide vectors. A(m, k) is a[m * lda + k], transposed
+/// a[k * lda + m].
+template <int kWide, bool kTransposed, bool kAdd>
+HWY_INLINE void register_tile(const float* HWY_RESTRICT a, int64_t lda, const float* HWY_RESTRICT b, int64_t ldb, float* HWY_RESTRICT c,
+                              int64_t ldc, int64_t first, int64_t depth) {
+  const D d;
+  V sum[kTall][kWide];
+  each<kTall>([&](auto m) GALLEY_LOOP {
+    each<kWide>([&](auto n) GALLEY_LOOP { sum[m][n] = kAdd ? hn::LoadU(d, c + m * ldc + n * kLanes) : hn::Zero(d); });
+  });
+  for (int64_t k = first; k < depth; ++k) {
+    V right[kWide];
+    each<kWide>([&](auto n) GALLEY_LOOP { right[n] = hn::LoadU(d, b + k * ldb + n * kLanes); });
+    each<kTall>([&](auto m) GALLEY_LOOP {
+      const V left = hn::Set(d, kTransposed ? a[k * lda + m] : a[m * lda + k]);
+      each<kWide>([&](auto n) GALLEY_LOOP { sum[m][n] = hn::MulAdd(left, right[n], sum[m][n]); });
+    });
+  }
+  each<kTall>([&](auto m) GALLEY_LOOP {
+    each<kWide>([&](auto n) GALLEY_LOOP { hn::StoreU(sum[m][n], d, c + m * ldc + n * kLanes); });
+  });
+}
+
+/// Which part of a product a causal mask leaves; diagonal = the position of query row 0 less that of key 0.
+enum class Triangle {
+  kNone,
+  kKeysByRows,  // m are keys, n rows: keys up to n + diagonal
+  kRowsOverKeys,  // m are rows, k keys: keys up to m + diagonal
+  kKeysOverRows,  // m are keys, k rows: rows from m - diagonal
+};
+
+/// c (+)= A b for `rows` rows, which are rounded up to kTall, `columns`, a multiple of kLanes, and `depth`.
+template <bool kTransposed, bool kAdd, Triangle kTriangle>
+HWY_INLINE void product(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t rows, int64_t columns,
+                        int64_t depth, int64_t diagonal) {
+  const auto strip = [&](auto wide, int64_t n) GALLEY_LOOP {
+    constexpr int kWide = decltype(wide)::value;
+    int64_t last = rows;
+    if constexpr (kTriangle == Triangle::kKeysByRows) last = std::min(rows, n + kWide * kLanes + diagonal);
+    for (int64_t m = 0; m < last; m += kTall) {
+      int64_t first = 0, end = depth;
+      if constexpr (kTriangle == Triangle::kRowsOverKeys) end = std::clamp<int64_t>(m + kTall + diagonal, 0, depth);
+      if constexpr (kTriangle == Triangle::kKeysOverRows) first = std::clamp<int64_t>(m - diagonal, 0, depth);
+      register_tile<kWide, kTransposed, kAdd>(kTransposed ? a + m : a + m * lda, lda, b + n, ldb, c + m * ldc + n, ldc, first, end);
+    }
+  };
+  int64_t n = 0;
+  for (; n + kBroad * kLanes <= columns; n += kBroad * kLanes) strip(std::integral_constant<int, kBroad>(), n);
+  for (; n < columns; n += kLanes) strip(std::integral_constant<int, 1>(), n);
+}
+
+/// e^x to 2 units in the last place for x <= 88; 0 below -87, where float numbers become subnormal. vector_functions.h has the polynomial.
+HWY_INLINE V exp_below(V x) {
+  const D d;
+  const DI di;
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504088896341f), hn::Set(d, 12582912.0f));
+  const V n = hn::Sub(shifted, hn::Set(d, 12582912.0f));
+  const V r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x));
+  V y = hn::Set(d, 1.9875691500e-4f);
+  y = hn::MulAdd(y, r, hn::Set(d, 1.3981999507e-3f));
+  y = hn::MulAdd(y, r, hn::Set(d, 8.3334519073e-3f));
+  y = hn::MulAdd(y, r, hn::Set(d, 4.1665795894e-2f));
+  y = hn::MulAdd(y, r, hn::Set(d, 1.6666665459e-1f));
+  y = hn::MulAdd(y, r, hn::Set(d, 5.0000001201e-1f));
+  y = hn::Add(hn::MulAdd(hn::Mul(y, r), r, r), hn::Set(d, 1.0f));
+  // The low bits of `shifted` are n, which becomes the exponent.
+  const V power = hn::BitCast(d, hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 0x3f800000)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(y, power));  // NaN is not less
+}
+HWY_INLINE V tanh_of(V x) { return elementwise::HWY_NAMESPACE::tanh(elementwise::HWY_NAMESPACE::Floats(x)).v; }
+
+/// `rows` rows of `width` values, times factor, as rows of `stride` floats; zeros up to the stride, and up to `all_rows`.
+template <class T>
+HWY_INLINE void copy_rows(const T* from, int64_t step, int64_t rows, int64_t width, float factor, float* to, int64_t stride,
+                          int64_t all_rows) {
+  const D d;
+  const V scale = hn::Set(d, factor);
+  const int64_t whole = width - width % kLanes;
+  for (int64_t r = 0; r < rows; ++r, from += step, to += stride) {
+    for (int64_t i = 0; i < whole; i += kLanes) hn::StoreU(hn::Mul(load_floats(d, from + i), scale), d, to + i);
+    if (whole < stride) hn::StoreU(hn::Zero(d), d, to + whole);
+    for (int64_t i = whole; i < width; ++i) to[i] = static_cast<float>(from[i]) * factor;
+  }
+  if (rows < all_rows) std::memset(to, 0, static_cast<size_t>((all_rows - rows) * stride) * sizeof(float));
+}
+
+/// to[i] = from[i] * factor.
+template <class T>
+HWY_INLINE void write_row(const float* from, float factor, int64_t width, T* to) {
+  const D d;
+  const V scale = hn::Set(d, factor);
+  const int64_t whole = width - width % kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) store_floats(hn::Mul(hn::LoadU(d, from + i), scale), d, to + i);
+  for (int64_t i = whole; i < width; ++i) to[i] = from[i] * factor;
+}
+
+template <class T>
+HWY_INLINE void write_zeros(int64_t width, T* to) {
+  for (int64_t i = 0; i < width; ++i) to[i] = 0.0f;
+}
+
+/// to[c][r] = from[r][c], or to[c][r] += from[r][c].
+template <bool kAdd>
+HWY_INLINE void transpose(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
+  const hn::Full128<float> d;
+  const int64_t whole_rows = rows - rows % 4, whole_columns = columns - columns % 4;
+  const auto put = [&](hn::Vec<hn::Full128<float>> v, float* at) GALLEY_LOOP {
+    hn::StoreU(kAdd ? hn::Add(v, hn::LoadU(d, at)) : v, d, at);
+  };
+  for (int64_t c = 0; c < whole_columns; c += 4) {
+    for (int64_t r = 0; r < whole_rows; r += 4) {
+      const float* at = from + r * from_step + c;
+      const auto r0 = hn::LoadU(d, at), r1 = hn::LoadU(d, at + from_step), r2 = hn::LoadU(d, at + 2 * from_step),
+                 r3 = hn::LoadU(d, at + 3 * from_step);
+      const auto even_low = hn::InterleaveLower(d, r0, r2), even_high = hn::InterleaveUpper(d, r0, r2);
+      const auto odd_low = hn::InterleaveLower(d, r1, r3), odd_high = hn::InterleaveUpper(d, r1, r3);
+      float* into = to + c * to_step + r;
+      put(hn::InterleaveLower(d, even_low, odd_low), into);
+      put(hn::InterleaveUpper(d, even_low, odd_low), into + to_step);
+      put(hn::InterleaveLower(d, even_high, odd_high), into + 2 * to_step);
+      put(hn::InterleaveUpper(d, even_high, odd_high), into + 3 * to_step);
+    }
+  }
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = c < whole_columns ? whole_rows : 0; r < rows; ++r) {
+      float& into = to[c * to_step + r];
+      into = kAdd ? into + from[r * from_step + c] : from[r * from_step + c];
+    }
+  }
+}
+
+/// Takes arrays from a thread's memory, each on a line of the cache.
+struct Pool {
+  float* next;
+  int64_t used = 0;
+  float* take(int64_t floats) {
+    float* at = next == nullptr ? nullptr : next + used;
+    used += rounded_up(floats, 16);
+    return at;
+  }
+};
+
+/// The memory of a thread. Strides are multiples of a vector.
+struct Memory {
+  Memory(const Problem& p, float* memory, bool with_gradient)
+      : width(rounded_up(p.width, kLanes)), value_width(rounded_up(p.value_width, kLanes)) {
+    Pool pool{memory};
+    q = pool.take(kRows * width);
+    q_columns = pool.take(width * kRows);
+    k = pool.take(kKeys * width);
+    v = pool.take(kKeys * value_width);
+    scores = pool.take(kKeys * kRows);
+    if (p.bias_sample >= 0) bias = pool.take(kKeys * kRows);
+    if (p.drops) mask = pool.take(kKeys * kRows);
+    if (with_gradient) {
+      grad = pool.take(kRows * value_width);
+      grad_columns = pool.take(value_width * kRows);
+      slopes = pool.take(kKeys * kRows);
+      sums = pool.take(kRows * width);
+    } else {
+      sums = pool.take(kRows * value_width);
+    }
+    first = pool.take(kRows);
+    second = pool.take(kRows);
+    third = pool.take(kRows);
+    floats = pool.used;
+  }
+  int64_t width, value_width;
+  float *q, *q_columns, *k, *v, *scores;  // scores, slopes, bias, mask: [key][row]
+  float *bias = nullptr, *mask = nullptr, *grad = nullptr, *grad_columns = nullptr, *slopes = nullptr;
+  float* sums;                     // forward: of p v; backward: of ds k
+  float *first, *second, *third;   // a number for each row
+  int64_t floats;
+};
+
+/// Floats of the sums of dk and dv: a register tile may add zeros to rows past the last.
+int64_t key_sums(const Problem& p) { return rounded_up((p.keys + kTall) * rounded_up(p.width, kLanes), 16); }
+int64_t value_sums(const Problem& p) { return rounded_up((p.keys + kTall) * rounded_up(p.value_width, kLanes), 16); }
+
+Sizes sizes(const Problem& p) {
+  Sizes sizes;
+  sizes.rows = kRows;
+  sizes.forward = Memory(p, nullptr, false).floats;
+  sizes.backward = sizes.bias = Memory(p, nullptr, true).floats;
+  sizes.sums = key_sums(p) + value_sums(p);
+  return sizes;
+}
+
+/// A tile of scores: block.rows rows, `keys` keys from `key`.
+struct Tile {
+  int64_t key, keys;
+  int64_t diagonal;  // see Triangle; kUnlimited without a causal mask
+  bool edge;         // has pairs that causal or window forbid
+};
+
+/// The tile of keys from `key` on.
+Tile tile_at(const Problem& p, const Block& block, int64_t key) {
+  Tile t{key, std::min(kKeys, block.last_key - key), kUnlimited, false};
+  const int64_t last_key = t.key + t.keys - 1, last_position = block.position + block.rows - 1;
+  if (p.causal) {
+    t.diagonal = block.position - key;
+    t.edge = last_key > block.position;
+  }
+  if (p.window > 0)
+    t.edge |= key <= last_position - p.window || (!p.causal && last_key >= block.position + p.window);
+  return t;
+}
+
+/// Keys that the vector of rows from `row` on may read; scores of later ones are not computed.
+HWY_INLINE int64_t keys_for(const Tile& t, int64_t row) { return std::clamp<int64_t>(row + kLanes + t.diagonal, 0, t.keys); }
+
+/// The bias of a tile, transposed.
+void load_bias(const Problem& p, const float* bias, const Block& block, const Tile& t, int64_t rows, float* to) {
+  const float* from = bias + block.b * p.bias_sample + block.h * p.bias_head + block.row * p.bias_row + t.key;
+  if (p.bias_row == 0) {
+    for (int64_t j = 0; j < t.keys; ++j) std::fill_n(to + j * kRows, rows, from[j]);
+    return;
+  }
+  transpose<false>(from, p.bias_row, block.rows, t.keys, to, kRows);
+  for (int64_t j = 0; j < t.keys; ++j) std::fill(to + j * kRows + block.rows, to + j * kRows + rows, 0.0f);
+}
+
+/// The factors of a tile's probabilities, 0 or 1 / (1 - p).
+void draw_mask(const Problem& p, uint64_t key, uint64_t sample, const Block& block, const Tile& t, int64_t rows, float* to) {
+  uint32_t words[kKeys + 8];
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const int64_t first = (block.h * p.queries + block.row + r) * p.keys + t.key, begin = first / 4, end = (first + t.keys + 3) / 4;
+    for (int64_t i = begin; i < end; ++i) {
+      const PhiloxBlock four = mask_block(key, sample, static_cast<uint64_t>(i));
+      std::copy(four.begin(), four.end(), words + 4 * (i - begin));
+    }
+    for (int64_t j = 0; j < t.keys; ++j)
+      to[j * kRows + r] = static_cast<int32_t>(words[first % 4 + j] >> 8) >= p.threshold ? p.kept : 0.0f;
+  }
+  for (int64_t j = 0; j < t.keys; ++j) std::fill(to + j * kRows + block.rows, to + j * kRows + rows, 0.0f);
+}
+
+/// The scores that the masks leave of a vector of rows, given their numbers; -inf for others.
+struct Mask {
+  Mask(const Problem& p, const Block& block, const Tile& t, int64_t row)
+      : numbers(hn::Iota(DI(), static_cast<int32_t>(row))),
+        offset(t.key - block.position),
+        causal(p.causal),
+        window(static_cast<int64_t>(p.window)) {}
+  HWY_INLINE V operator()(V score, int64_t j) const {
+    const DI di;
+    const D d;
+    // Row r has the position r, the key offset + j.
+    const int64_t key = offset + j;
+    auto reads = hn::Eq(numbers, numbers);
+    if (causal || window > 0) {
+      const int64_t low = causal ? key : key - window + 1;
+      reads = hn::Gt(numbers, hn::Set(di, clipped(low - 1)));
+    }
+    if (window > 0) reads = hn::And(reads, hn::Lt(numbers, hn::Set(di, clipped(key + window))));
+    return hn::IfThenElse(hn::RebindMask(d, reads), score, hn::Neg(hn::Inf(d)));
+  }
+  static int32_t clipped(int64_t x) { return static_cast<int32_t>(std::clamp<int64_t>(x, -1000000, 1000000)); }
+
+  hn::Vec<DI> numbers;
+  int64_t offset;
+  bool causal;
+  int64_t window;
+};
+
+/// k q^T of a tile, with its mask and bias loaded.
+template <class T>
+HWY_INLINE void raw_scores(const Problem& p, const Arrays<T>& a, const Block& block, const Tile& t, int64_t rows, const Memory& m) {
+  const int64_t kv_head = block.h / p.group, padded = rounded_up(t.keys, kTall);
+  copy_rows(a.k.at(block.b, t.key, kv_head, p.width), a.k.row, t.keys, p.width, 1.0f, m.k, m.width, padded);
+  copy_rows(a.v.at(block.b, t.key, kv_head, p.value_width), a.v.row, t.keys, p.value_width, 1.0f, m.v, m.value_width, padded);
+  product<false, false, Triangle::kKeysByRows>(m.k, m.width, m.q_columns, kRows, m.scores, kRows, t.keys, rows, p.width, t.diagonal);
+  if (a.bias != nullptr) load_bias(p, a.bias, block, t, rows, m.bias);
+  if (p.drops) draw_mask(p, a.key, a.first_sample + static_cast<uint64_t>(block.b), block, t, rows, m.mask);
+}
+
+/// Scores -> probabilities times e^(true maximum - running maximum), for all rows; rescales the sums before.
+void online_softmax(const Problem& p, const Block& block, const Tile& t, int64_t rows, bool biased, const Memory& m) {
+  const D d;
+  for (int64_t r = 0; r < rows; r += kLanes) {
+    const int64_t keys = keys_for(t, r);
+    float* scores = m.scores + r;
+    const Mask masked(p, block, t, r);
+    const V before = hn::LoadU(d, m.first + r);
+    V largest = before;
+    if (p.softcap != 0 || biased || t.edge) {
+      const V cap = hn::Set(d, p.softcap), inverse = hn::Set(d, p.softcap != 0 ? 1 / p.softcap : 0.0f);
+      for (int64_t j = 0; j < keys; ++j) {
+        V s = hn::LoadU(d, scores + j * kRows);
+        if (p.softcap != 0) s = hn::Mul(cap, tanh_of(hn::Mul(s, inverse)));
+        if (biased) s = hn::Add(s, hn::LoadU(d, m.bias + j * kRows + r));
+        if (t.edge) s = masked(s, j);
+        hn::StoreU(s, d, scores + j * kRows);
+        largest = hn::Max(s, largest);  // x86 gives the second where the first is NaN
+      }
+    } else {
+      V other = before;
+      int64_t j = 0;
+      for (; j + 2 <= keys; j += 2) {
+        largest = hn::Max(hn::LoadU(d, scores + j * kRows), largest);
+        other = hn::Max(hn::LoadU(d, scores + (j + 1) * kRows), other);
+      }
+      if (j < keys) largest = hn::Max(hn::LoadU(d, scores + j * kRows), largest);
+      largest = hn::Max(largest, other);
+    }
+    // Of rows without a key yet the maximum is -inf.
+    const V shift = hn::IfThenElse(hn::Eq(largest, hn::Neg(hn::Inf(d))), hn::Zero(d), largest);
+    V sum = hn::Zero(d), other = hn::Zero(d);
+    int64_t j = 0;
+    for (; j + 2 <= keys; j += 2) {
+      const V x = exp_below(hn::Sub(hn::LoadU(d, scores + j * kRows), shift));
+      const V y = exp_below(hn::Sub(hn::LoadU(d, scores + (j + 1) * kRows), shift));
+      hn::StoreU(x, d, scores + j * kRows);
+      hn::StoreU(y, d, scores + (j + 1) * kRows);
+      sum = hn::Add(sum, x);
+      other = hn::Add(other, y);
+    }
+    if (j < keys) {
+      const V x = exp_below(hn::Sub(hn::LoadU(d, scores + j * kRows), shift));
+      hn::StoreU(x, d, scores + j * kRows);
+      sum = hn::Add(sum, x);
+    }
+    for (j = keys; j < t.keys; ++j) hn::StoreU(hn::Zero(d), d, scores + j * kRows);
+    if (p.drops) {
+      for (j = 0; j < keys; ++j)
+        hn::StoreU(hn::Mul(hn::LoadU(d, scores + j * kRows), hn::LoadU(d, m.mask + j * kRows + r)), d, scores + j * kRows);
+    }
+    const V factor = exp_below(hn::Sub(before, shift));
+    hn::StoreU(largest, d, m.first + r);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, m.second + r), factor, hn::Add(sum, other)), d, m.second + r);
+    if (t.key == block.first_key || hn::AllTrue(d, hn::Eq(factor, hn::Set(d, 1.0f)))) continue;
+    HWY_ALIGN float factors[kLanes];
+    hn::StoreU(factor, d, factors);
+    for (int64_t i = 0; i < kLanes; ++i) {
+      float* row = m.sums + (r + i) * m.value_width;
+      const V times = hn::Set(d, factors[i]);
+      for (int64_t c = 0; c < m.value_width; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, row + c), times), d, row + c);
+    }
+  }
+}
+
+template <class T>
+void forward_rows(const Problem& p, const Arrays<T>& a, const Rows& task, float* memory) {
+  const Memory m(p, memory, false);
+  const Block block = block_of(p, a, task, kRows);
+  const int64_t rows = rounded_up(block.rows, kLanes);
+  copy_rows(a.q.at(block.b, block.row, block.h, p.width), a.q.row, block.rows, p.width, p.scale, m.q, m.width, rows);
+  transpose<false>(m.q, m.width, rows, p.width, m.q_columns, kRows);
+  std::memset(m.sums, 0, static_cast<size_t>(kRows * m.value_width) * sizeof(float));
+  std::fill_n(m.first, kRows, -std::numeric_limits<float>::infinity());
+  std::fill_n(m.second, kRows, 0.0f);
+  for (int64_t key = block.first_key; key < block.last_key; key += kKeys) {
+    const Tile t = tile_at(p, block, key);
+    raw_scores(p, a, block, t, rows, m);
+    online_softmax(p, block, t, rows, a.bias != nullptr, m);
+    product<true, true, Triangle::kRowsOverKeys>(m.scores, kRows, m.v, m.value_width, m.sums, m.value_width, block.rows, m.value_width,
+                                                 t.keys, t.diagonal);
+  }
+  for (int64_t r = 0; r < block.written; ++r) {
+    const bool none = r >= block.rows || m.second[r] == 0;
+    T* out = a.out.at(block.b, block.row + r, block.h, p.value_width);
+    if (none) {
+      write_zeros(p.value_width, out);
+    } else {
+      write_row(m.sums + r * m.value_width, 1 / m.second[r], p.value_width, out);
+    }
+    a.lse_out[(block.b * p.heads + block.h) * p.queries + block.row + r] =
+        none ? -std::numeric_limits<float>::infinity() : m.first[r] + std::log(m.second[r]);
+  }
+}
+
+/// Copies q and grad, transposed too. first: lse; second: the sum of grad o, less the gradient of lse.
+template <class T>
+HWY_INLINE void start_backward(const Problem& p, const Arrays<T>& a, const Block& block, int64_t rows, const Memory& m) {
+  const D d;
+  copy_rows(a.q.at(block.b, block.row, block.h, p.width), a.q.row, block.rows, p.width, p.scale, m.q, m.width, rows);
+  copy_rows(a.grad.at(block.b, block.row, block.h, p.value_width), a.grad.row, block.rows, p.value_width, 1.0f, m.grad, m.value_width,
+            rows);
+  transpose<false>(m.q, m.width, rows, p.width, m.q_columns, kRows);
+  transpose<false>(m.grad, m.value_width, rows, p.value_width, m.grad_columns, kRows);
+  std::fill_n(m.first, kRows, std::numeric_limits<float>::infinity());
+  std::fill_n(m.second, kRows, 0.0f);
+  const int64_t at = (block.b * p.heads + block.h) * p.queries + block.row, whole = p.value_width - p.value_width % kLanes;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const T* o = a.o.at(block.b, block.row + r, block.h, p.value_width);
+    const float* grad = m.grad + r * m.value_width;
+    V sums = hn::Zero(d);
+    for (int64_t i = 0; i < whole; i += kLanes) sums = hn::MulAdd(load_floats(d, o + i), hn::LoadU(d, grad + i), sums);
+    float sum = hn::GetLane(hn::SumOfLanes(d, sums));
+    for (int64_t i = whole; i < p.value_width; ++i) sum += static_cast<float>(o[i]) * grad[i];
+    m.second[r] = a.grad_lse == nullptr ? sum : sum - a.grad_lse[at + r];
+    // A row without keys gives e^-inf for every key.
+    const float lse = a.lse[at + r];
+    m.first[r] = lse == -std::numeric_limits<float>::infinity() ? -lse : lse;
+  }
+}
+
+/// scores: the probabilities that o was summed with; slopes: the gradients of the scores (kBias), or of q k^T.
+template <bool kBias, class T>
+HWY_INLINE void gradient_tile(const Problem& p, const Arrays<T>& a, const Block& block, const Tile& t, int64_t rows, const Memory& m) {
+  const D d;
+  raw_scores(p, a, block, t, rows, m);
+  product<false, false, Triangle::kKeysByRows>(m.v, m.value_width, m.grad_columns, kRows, m.slopes, kRows, t.keys, rows, p.value_width,
+                                               t.diagonal);
+  const V cap = hn::Set(d, p.softcap), inverse = hn::Set(d, p.softcap != 0 ? 1 / p.softcap : 0.0f);
+  const bool biased = a.bias != nullptr, special = p.softcap != 0 || biased || t.edge || p.drops;
+  const int64_t padded = rounded_up(t.keys, kTall);
+  for (int64_t r = 0; r < rows; r += kLanes) {
+    const int64_t keys = keys_for(t, r);
+    const Mask masked(p, block, t, r);
+    const V lse = hn::LoadU(d, m.first + r), along = hn::LoadU(d, m.second + r);
+    float *scores = m.scores + r, *slopes = m.slopes + r;
+    if (!special) {
+      for (int64_t j = 0; j < keys; ++j) {
+        const V x = exp_below(hn::Sub(hn::LoadU(d, scores + j * kRows), lse));
+        hn::StoreU(x, d, scores + j * kRows);
+        hn::StoreU(hn::Mul(x, hn::Sub(hn::LoadU(d, slopes + j * kRows), along)), d, slopes + j * kRows);
+      }
+    } else {
+      for (int64_t j = 0; j < keys; ++j) {
+        V s = hn::LoadU(d, scores + j * kRows), slope = hn::LoadU(d, slopes + j * kRows), bent = hn::Zero(d);
+        if (p.softcap != 0) {
+          bent = tanh_of(hn::Mul(s, inverse));
+          s = hn::Mul(cap, bent);
+        }
+        if (biased) s = hn::Add(s, hn::LoadU(d, m.bias + j * kRows + r));
+        if (t.edge) s = masked(s, j);
+        const V x = exp_below(hn::Sub(s, lse));
+        V dropped = x;
+        if (p.drops) {
+          const V factor = hn::LoadU(d, m.mask + j * kRows + r);
+          slope = hn::Mul(slope, factor);
+          dropped = hn::Mul(x, factor);
+        }
+        slope = hn::Mul(x, hn::Sub(slope, along));
+        if (!kBias && p.softcap != 0) slope = hn::Mul(slope, hn::NegMulAdd(bent, bent, hn::Set(d, 1.0f)));
+        hn::StoreU(dropped, d, scores + j * kRows);
+        hn::StoreU(slope, d, slopes + j * kRows);
+      }
+    }
+    for (int64_t j = keys; j < padded; ++j) {
+      hn::StoreU(hn::Zero(d), d, scores + j * kRows);
+      hn::StoreU(hn::Zero(d), d, slopes + j * kRows);
+    }
+  }
+}
+
+template <class T>
+void backward_rows(const Problem& p, const Arrays<T>& a, const Rows& task, float* memory, float* sums) {
+  const Memory m(p, memory, true);
+  const Block block = block_of(p, a, task, kRows);
+  const int64_t rows = rounded_up(block.rows, kLanes);
+  start_backward(p, a, block, rows, m);
+  std::memset(m.sums, 0, static_cast<size_t>(kRows * m.width) * sizeof(float));
+  float *dk = sums, *dv = sums + key_sums(p);
+  for (int64_t key = block.first_key; key < block.last_key; key += kKeys) {
+    const Tile t = tile_at(p, block, key);
+    gradient_tile<false>(p, a, block, t, rows, m);
+    product<false, true, Triangle::kKeysOverRows>(m.scores, kRows, m.grad, m.value_width, dv + key * m.value_width, m.value_width, t.keys,
+                                                  m.value_width, block.rows, t.diagonal);
+    product<false, true, Triangle::kKeysOverRows>(m.slopes, kRows, m.q, m.width, dk + key * m.width, m.width, t.keys, m.width, block.rows,
+                                                  t.diagonal);
+    product<true, true, Triangle::kRowsOverKeys>(m.slopes, kRows, m.k, m.width, m.sums, m.width, block.rows, m.width, t.keys, t.diagonal);
+  }
+  for (int64_t r = 0; r < block.written; ++r) {
+    T* dq = a.dq.at(block.b, block.row + r, block.h, p.width);
+    if (r < block.rows) {
+      write_row(m.sums + r * m.width, p.scale, p.width, dq);
+    } else {
+      write_zeros(p.width, dq);
+    }
+  }
+}
+
+template <class T>
+void bias_backward_rows(const Problem& p, const Arrays<T>& a, const Rows& task, float* memory) {
+  const D d;
+  const Memory m(p, memory, true);
+  const Block block = block_of(p, a, task, kRows);
+  const int64_t rows = rounded_up(block.rows, kLanes);
+  start_backward(p, a, block, rows, m);
+  for (int64_t key = block.first_key; key < block.last_key; key += kKeys) {
+    const Tile t = tile_at(p, block, key);
+    gradient_tile<true>(p, a, block, t, rows, m);
+    float* to = a.dbias + block.b * p.bias_sample + block.h * p.bias_head + block.row * p.bias_row + t.key;
+    if (p.bias_row != 0) {
+      transpose<true>(m.slopes, kRows, t.keys, block.rows, to, p.bias_row);
+      continue;
+    }
+    for (int64_t j = 0; j < t.keys; ++j) {
+      V sum = hn::Zero(d);
+      for (int64_t r = 0; r < rows; r += kLanes) sum = hn::Add(sum, hn::LoadU(d, m.slopes + j * kRows + r));  // 0 past the last row
+      to[j] += hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+  }
+}
+
+template <class T>
+void write_all(const Problem& p, const Arrays<T>& a, int64_t b, int64_t g, const float* sums, int64_t parts) {
+  const D d;
+  const int64_t step = key_sums(p) + value_sums(p);
+  const auto write = [&](const float* from, int64_t width, const Heads<T>& to) HWY_ATTR {
+    const int64_t stride = rounded_up(width, kLanes);
+    HWY_ALIGN float total[kLanes];
+    for (int64_t j = 0; j < p.keys; ++j) {
+      T* row = to.at(b, j, g, width);
+      if (parts == 1) {
+        write_row(from + j * stride, 1.0f, width, row);
+        continue;
+      }
+      for (int64_t i = 0; i < width; i += kLanes) {
+        V sum = hn::LoadU(d, from + j * stride + i);
+        for (int64_t part = 1; part < parts; ++part) sum = hn::Add(sum, hn::LoadU(d, from + part * step + j * stride + i));
+        hn::Store(sum, d, total);
+        write_row(total, 1.0f, std::min(kLanes, width - i), row + i);
+      }
+    }
+  };
+  write(sums, p.width, a.dk);
+  write(sums + key_sums(p), p.value_width, a.dv);
+}
+
+#endif  // GALLEY_WIDE_TARGET
+
+#define GALLEY_ATTENTION_OF(name, T)                                                                                                     \
+  void forward_##name(const Problem& p, const Arrays<T>& a, const Rows& r, float* memory) { forward_rows(p, a, r, memory); }                  \
+  void backward_##name(const Problem& p, const Arrays<T>& a, const Rows& r, float* memory, float* sums) { backward_rows(p, a, r, memory, sums); } \
+  void bias_backward_##name(const Problem& p, const Arrays<T>& a, const Rows& r, float* memory) { bias_backward_rows(p, a, r, memory); }      \
+  void write_sums_##name(const Problem& p, const Arrays<T>& a, int64_t b, int64_t g, const float* sums, int64_t parts) {                 \
+    write_all(p, a, b, g, sums, parts);                                                                                                 \
+  }
+GALLEY_ATTENTION_OF(floats, float)
+GALLEY_ATTENTION_OF(bfloats, BFloat16)
+#undef GALLEY_ATTENTION_OF
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::attention_tiles
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley::attention_tiles {
+HWY_EXPORT(sizes);
+HWY_EXPORT(forward_floats);
+HWY_EXPORT(forward_bfloats);
+HWY_EXPORT(backward_floats);
+HWY_EXPORT(backward_bfloats);
+HWY_EXPORT(bias_backward_floats);
+HWY_EXPORT(bias_backward_bfloats);
+HWY_EXPORT(write_sums_floats);
+HWY_EXPORT(write_sums_bfloats);
+
+bool has_wide_vectors() { return (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3)) != 0; }
+Sizes sizes_of(const Problem& p) { return HWY_DYNAMIC_DISPATCH(sizes)(p); }
+
+template <>
+void forward(const Problem& p, const Arrays<float>& a, const Rows& r, float* memory) {
+  HWY_DYNAMIC_DISPATCH(forward_floats)(p, a, r, memory);
+}
+template <>
+void forward(const Problem& p, const Arrays<BFloat16>& a, const Rows& r, float* memory) {
+  HWY_DYNAMIC_DISPATCH(forward_bfloats)(p, a, r, memory);
+}
+template <>
+void backward(const Problem& p, const Arrays<float>& a, const Rows& r, float* memory, float* sums) {
+  HWY_DYNAMIC_DISPATCH(backward_floats)(p, a, r, memory, sums);
+}
+template <>
+void backward(const Problem& p, const Arrays<BFloat16>& a, const Rows& r, float* memory, float* sums) {
+  HWY_DYNAMIC_DISPATCH(backward_bfloats)(p, a, r, memory, sums);
+}
+template <>
+void bias_backward(const Problem& p, const Arrays<float>& a, const Rows& r, float* memory) {
+  HWY_DYNAMIC_DISPATCH(bias_backward_floats)(p, a, r, memory);
+}
+template <>
+void bias_backward(const Problem& p, const Arrays<BFloat16>& a, const Rows& r, float* memory) {
+  HWY_DYNAMIC_DISPATCH(bias_backward_bfloats)(p, a, r, memory);
+}
+template <>
+void write_sums(const Problem& p, const Arrays<float>& a, int64_t b, int64_t g, const float* sums, int64_t parts) {
+  HWY_DYNAMIC_DISPATCH(write_sums_floats)(p, a, b, g, sums, parts);
+}
+template <>
+void write_sums(const Problem& p, const Arrays<BFloat16>& a, int64_t b, int64_t g, const float* sums, int64_t parts) {
+  HWY_DYNAMIC_DISPATCH(write_sums_bfloats)(p, a, b, g, sums, parts);
+}
+
+}  // namespace galley::attention_tiles
+
+#endif  // HWY_ONCE
