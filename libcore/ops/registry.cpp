@@ -10,6 +10,8 @@ void ensure_ops_registered() {
     for (OpTable (*family)() : {conv_ops,
                                 matmul_ops,
                                 attention_ops,
+                                rotary_ops,
+                                rms_norm_ops,
                                 norm_ops,
                                 pool_ops,
                                 softmax_ops,

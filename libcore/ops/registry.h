@@ -15,6 +15,8 @@ void ensure_ops_registered();
 OpTable conv_ops();
 OpTable matmul_ops();
 OpTable attention_ops();
+OpTable rotary_ops();
+OpTable rms_norm_ops();
 OpTable norm_ops();
 OpTable pool_ops();
 OpTable softmax_ops();

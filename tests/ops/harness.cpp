@@ -122,6 +122,7 @@ const std::vector<OpCase>& all_cases() {
     for (std::vector<OpCase> (*family)() : {conv_cases,
                                             matmul_cases,
                                             attention_cases,
+                                            rotary_cases,
                                             norm_cases,
                                             batch_norm_depthwise_cases,
                                             pointwise_cases,

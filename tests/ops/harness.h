@@ -87,6 +87,7 @@ inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
 std::vector<OpCase> conv_cases();
 std::vector<OpCase> matmul_cases();
 std::vector<OpCase> attention_cases();
+std::vector<OpCase> rotary_cases();
 std::vector<OpCase> norm_cases();
 std::vector<OpCase> batch_norm_depthwise_cases();
 std::vector<OpCase> pointwise_cases();

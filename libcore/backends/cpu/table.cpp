@@ -33,6 +33,8 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_quantized_recurrent(),
                                cpu_reduce(),
                                cpu_resize(),
+                               cpu_rms_norm(),
+                               cpu_rotary(),
                                cpu_select(),
                                cpu_shape(),
                                cpu_shuffle(),

@@ -36,6 +36,8 @@ std::span<const Kernel> cpu_recurrent();
 std::span<const Kernel> cpu_quantized_recurrent();
 std::span<const Kernel> cpu_reduce();
 std::span<const Kernel> cpu_resize();
+std::span<const Kernel> cpu_rms_norm();
+std::span<const Kernel> cpu_rotary();
 std::span<const Kernel> cpu_select();
 std::span<const Kernel> cpu_shape();
 std::span<const Kernel> cpu_shuffle();

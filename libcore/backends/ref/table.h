@@ -18,5 +18,6 @@ std::span<const RefEntry> ref_shape();
 std::span<const RefEntry> ref_index();
 std::span<const RefEntry> ref_update();
 std::span<const RefEntry> ref_quantize();
+std::span<const RefEntry> ref_rotary();
 
 }  // namespace galley

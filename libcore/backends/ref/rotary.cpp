@@ -1,0 +1,30 @@
+// The table of rotary position embeddings.
+
+#include "libcore/ops/rotary.h"
+
+#include <cmath>
+
+#include "libcore/backends/ref/table.h"
+
+namespace galley {
+namespace {
+
+void rotary_table_ref(RefCall& call) {
+  const auto& a = call.attrs<RotaryTableAttrs>();
+  const auto pairs = static_cast<int64_t>(a.frequencies.size());
+  for (int64_t p = 0; p < a.positions; ++p) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      const double angle = static_cast<double>(p) * a.frequencies[static_cast<size_t>(i)];
+      call.out()[p * 2 * pairs + i] = a.factor * std::cos(angle);
+      call.out()[(p * 2 + 1) * pairs + i] = a.factor * std::sin(angle);
+    }
+  }
+}
+
+constexpr RefEntry kEntries[] = {{"rotary_table", rotary_table_ref}};
+
+}  // namespace
+
+std::span<const RefEntry> ref_rotary() { return kEntries; }
+
+}  // namespace galley

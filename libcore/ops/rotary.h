@@ -1,0 +1,44 @@
+#pragma once
+// Rotary position embedding (Su et al. 2021): pairs of values of a head are rotated by an angle proportional to the position.
+
+#include <array>
+#include <vector>
+
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+/// Which values of a head form pair i of n = dims / 2. Checkpoints of one layout give fluent nonsense with the other.
+enum class RotaryLayout {
+  kHalves,       // i and i + n: transformers' rotate_half, Llama's files of the hub, GPT-NeoX
+  kInterleaved,  // 2i and 2i + 1: the paper, Llama's own files, GPT-J
+};
+inline constexpr std::array<std::string_view, 2> kRotaryLayoutNames{"halves", "interleaved"};
+
+struct RotaryAttrs : OptionsOf<RotaryAttrs> {
+  RotaryLayout layout = RotaryLayout::kHalves;
+  int64_t heads = 0;     // the first heads of x are rotated, others copied (of packed queries, keys and values); 0: all
+  bool inverse = false;  // by minus the angle: the gradient
+  void options(OptionVisitor& v) override;
+};
+struct RotaryTableAttrs : OptionsOf<RotaryTableAttrs> {
+  int64_t positions = 0;
+  std::vector<double> frequencies;  // radians that pair i turns by from one position to the next
+  double factor = 1;                // of all values: the attention factor of scaled contexts
+  void options(OptionVisitor& v) override;
+};
+
+const OpDef& rotary_op();
+const OpDef& rotary_table_op();
+
+/// base^(-2i / dims) for i in 0 .. dims / 2 - 1. Every scaling of rotary embeddings is a change of these.
+std::vector<double> rotary_frequencies(int64_t dims, double base = 10000);
+/// f32 [positions,2 n] for n frequencies: row p has cos(p f) of all frequencies, then sin(p f), computed in double and rounded once.
+/// A constant, which is computed before the first step.
+Value rotary_table(Graph& graph, const RotaryTableAttrs& attrs);
+/// x [B,T,H,D], table [P,dims] with an even dims <= D. Row t of sample b has the position t + position[b] (i64 [B]; absent: t), below P.
+/// The first dims values of a head are rotated, the others copied. Keeps x's shape and dtype.
+Value rotary(Value x, Value table, Value position = {}, const RotaryAttrs& attrs = {});
+
+}  // namespace galley
