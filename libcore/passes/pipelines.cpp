@@ -1,5 +1,6 @@
 #include "libcore/passes/pipelines.h"
 
+#include "libcore/passes/choose_attention.h"
 #include "libcore/passes/differentiate.h"
 #include "libcore/passes/expand.h"
 #include "libcore/passes/fold_batch_norm.h"
@@ -38,6 +39,7 @@ PassReport training_passes(Graph& graph, const Target& target, const TrainingPas
   passes.run("assign_precision", [&](Graph& g) { return assign_precision(g, how.precision); });
   PassReport fusion = passes.run("fuse", fuse_training);
   fusion.add(passes.run("target forward", [&](Graph& g) { return rewrite(g, target, Stage::kForward); }));
+  fusion.add(passes.run("choose_attention", [&](Graph& g) { return choose_attention(g, target, AttentionStage::kForward); }));
   const GradientMap gradients = passes.run("differentiate", [&](Graph& g) {
     std::vector<ValueId> wanted;
     for (const std::string& name : how.trained) wanted.push_back(g.find_input(name));
@@ -76,6 +78,7 @@ CompileReport compile_passes(Graph& graph, const Target& target, LayoutOptions l
   layout.target = &target;
   passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
   report.rewrites = passes.run("target before layout", [&](Graph& g) { return rewrite(g, target, Stage::kBeforeLayout); });
+  report.rewrites.add(passes.run("choose_attention", [&](Graph& g) { return choose_attention(g, target, AttentionStage::kCompile); }));
   // After the rewrites, which may make operators that the back end runs; before updates are ordered, as those become several nodes.
   report.expansion = passes.run("expand", [&](Graph& g) { return expand_unsupported(g, target, layout); });
   if (!report.expansion.done.empty()) passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
