@@ -1,17 +1,10 @@
 #pragma once
-// Elementary functions of float that the compiler vectorises (vector_functions.h): always inlined, so that a plain loop in a function
-// marked GALLEY_CLONES becomes vector code of each instruction set.
+// Elementary functions of float that the compiler vectorizes (vector_functions.h): always inlined, so that a plain loop in code of a Highway
+// target becomes vector code of its instruction set.
 
 #include <bit>
 #include <cstdint>
 
-// One copy of a function for each level of the instruction set (the levels of the x86-64 psABI), chosen as the program starts. clang 14
-// does not know the levels.
-#if defined(__clang__)
-#define GALLEY_CLONES
-#else
-#define GALLEY_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#endif
 #define GALLEY_INLINE inline __attribute__((always_inline))
 // Before a loop whose outputs may be its inputs, element for element: the check for overlap would send updates in place to scalar code.
 #define GALLEY_ELEMENTWISE _Pragma("GCC ivdep")
