@@ -1,49 +1,31 @@
 // Laws: the model gpt has minGPT's parameters, and PyTorch's logits, loss and gradients (tests/golden/nn/gpt.txt, float64, made by
-// make_gpt.py beside it); a token depends on no later one.
+// make_gpt.py beside it); its logits at a token depend on that token and the earlier ones only.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <sstream>
 
 #include "libcore/backends/ref/ref.h"
+#include "libcore/nn/language_model.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/passes/differentiate.h"
+#include "tests/nn/golden_arrays.h"
 #include "tests/nn/set_option.h"
 
 namespace galley {
 namespace {
 
-struct GoldenCase {
-  std::string name;
+struct GoldenCase : GoldenArrays {
+  explicit GoldenCase(GoldenArrays golden) : GoldenArrays(std::move(golden)) {
+    std::istringstream words(options);
+    words >> layers >> heads >> width >> vocabulary >> block >> bias >> tied;
+  }
   int64_t layers = 0, heads = 0, width = 0, vocabulary = 0, block = 0;
   bool bias = false, tied = false;
-  std::map<std::string, RefArray> arrays;
 };
-
-std::vector<GoldenCase> golden_cases() {
-  std::vector<GoldenCase> cases;
-  std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/nn/gpt.txt");
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string name, word;
-    words >> name;
-    if (name == "#") continue;
-    if (name == "case") {
-      GoldenCase& c = cases.emplace_back();
-      words >> c.name >> c.layers >> c.heads >> c.width >> c.vocabulary >> c.block >> c.bias >> c.tied;
-      continue;
-    }
-    RefArray& array = cases.back().arrays[name];
-    while (words >> word && word != "|") array.shape.push_back(std::stoll(word));
-    while (words >> word) array.v.push_back(std::stod(word));
-  }
-  return cases;
-}
 
 Component model_of(const GoldenCase& c) {
   Component model = default_model("gpt");
@@ -61,22 +43,13 @@ Component model_of(const GoldenCase& c) {
   return with_vocabulary(std::move(model), c.vocabulary);
 }
 
-/// Both sides compute in double; sums differ in their order.
-void expect_same(const std::string& what, const RefArray& got, const RefArray& expected) {
-  ASSERT_EQ(got.shape, expected.shape) << what;
-  for (int64_t i = 0; i < expected.shape.elements(); ++i) {
-    if (!(std::abs(got[i] - expected[i]) <= 1e-11 * std::max(1.0, std::abs(expected[i]))))
-      ADD_FAILURE() << what << " element " << i << " is " << got[i] << ", PyTorch's " << expected[i];
-  }
-}
-
 TEST(Gpt, LogitsLossAndGradientsAreThoseOfPyTorch) {
-  const std::vector<GoldenCase> cases = golden_cases();
+  const std::vector<GoldenArrays> cases = read_golden_arrays("gpt");
   ASSERT_EQ(cases.size(), 2u);
-  for (const GoldenCase& c : cases) {
+  for (const GoldenArrays& golden : cases) {
+    const GoldenCase c(golden);
     SCOPED_TRACE(c.name);
     const Component model = model_of(c);
-    EXPECT_EQ(vocabulary_of(model), c.vocabulary);
     Graph graph;
     Builder b(graph, {.dtype = DType::kF64});
     const Shape shape = c.arrays.at("tokens").shape;
@@ -102,6 +75,56 @@ TEST(Gpt, LogitsLossAndGradientsAreThoseOfPyTorch) {
       expect_same("d_" + name, values.at(gradients.at(parameters[i])), c.arrays.at("d_" + name));
     }
   }
+}
+
+TEST(Gpt, LogitsDependOnNoLaterToken) {
+  for (const GoldenArrays& golden : read_golden_arrays("gpt")) {
+    const GoldenCase c(golden);
+    SCOPED_TRACE(c.name);
+    Graph graph;
+    Builder b(graph, {.mode = Mode::kEvaluation, .dtype = DType::kF64});
+    const Shape shape = c.arrays.at("tokens").shape;
+    const Value logits = build_model(b, model_of(c), b.input("tokens", {.dtype = DType::kI64, .shape = shape})).front().second;
+    std::map<std::string, RefArray> feeds{{"tokens", c.arrays.at("tokens")}};
+    for (const ParameterSpec& spec : b.parameters()) feeds[spec.name] = c.arrays.at(spec.name);
+    const RefArray original = interpret(graph, feeds).at(logits.id());
+    const int64_t length = shape[1];
+    for (int64_t changed = 0; changed < length; ++changed) {
+      feeds["tokens"] = c.arrays.at("tokens");
+      double& token = feeds["tokens"][changed];  // of the first sample
+      token = token == 0 ? 1 : token - 1;
+      const RefArray got = interpret(graph, feeds).at(logits.id());
+      for (int64_t row = 0; row < shape.elements(); ++row) {
+        const bool depends = row >= changed && row < length;
+        bool equal = true;
+        for (int64_t i = row * c.vocabulary; i < (row + 1) * c.vocabulary; ++i) equal = equal && got[i] == original[i];
+        EXPECT_NE(equal, depends) << "logits of row " << row << " after a change of token " << changed;
+      }
+    }
+  }
+}
+
+TEST(LanguageModelParams, NameTheirVocabulary) {
+  const std::map<std::string, std::string> keys{{"gpt", "vocab_size"}, {"rnn_lm", "vocab"}};
+  for (const auto& [type, key] : keys) {
+    SCOPED_TRACE(type);
+    const Component unset = default_model(type);
+    const LanguageModelParams* params = language_model_params(unset);
+    ASSERT_NE(params, nullptr);
+    EXPECT_EQ(params->vocabulary_key(), key);
+    EXPECT_FALSE(params->vocabulary().has_value());
+    EXPECT_EQ(params->tokens(), 256);
+    const Component given = with_vocabulary(default_model(type), 12);
+    EXPECT_EQ(language_model_params(given)->tokens(), 12);
+    // The option of that name is the vocabulary, and one that is set stays.
+    Setter setter(key, {11});
+    given.params->options(setter);
+    EXPECT_TRUE(setter.found);
+    const Component same = with_vocabulary(given, 13);
+    EXPECT_EQ(language_model_params(same)->vocabulary(), 11);
+    EXPECT_EQ(language_model_params(same)->tokens(), 11);
+  }
+  EXPECT_EQ(language_model_params(default_model("resnet18")), nullptr);
 }
 
 TEST(Gpt, InitialWeightsAreThoseOfGpt2) {
