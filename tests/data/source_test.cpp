@@ -189,7 +189,7 @@ TEST(TarSource, HostileArchivesAreErrors) {
   expect_mentions(error(tar_of({{"cat/1.bmp", image}, {"cat/2.bmp", "", '1', "cat/1.bmp"}})), {"link"});
   expect_mentions(error(tar_of({{"cat/1.bmp", "", '3'}})), {"device"});
   expect_mentions(error(tar_of({{"cat/1.bmp", image}, {"dog/1.bmp", image}, {"cat/1.bmp", image}})), {"cat/1.bmp", "twice"});
-  expect_mentions(error(tar_of({{"1.bmp", image}})), {"no folder"});
+  expect_mentions(error(tar_of({{"1.bmp", image}})), {"not in a folder"});
   expect_mentions(error(tar_of({{"cat/1.bmp", image}}, 0)), {"truncated"});
   expect_mentions(error(tar_of({{"cat/1.bmp", image}}) + tar_of({{"cat/2.bmp", image}})), {"concatenated"});
   expect_mentions(error(std::string(2000, 'x')), {"a.tar"});
