@@ -4,7 +4,7 @@
 
 #include "libcore/base/file.h"
 #include "libcore/data/sources.h"
-#include "libcore/data/tokenizer.h"
+#include "libcore/text/tokenizer.h"
 
 namespace galley {
 namespace {
@@ -15,9 +15,10 @@ constexpr int64_t kNoLabel = -100;  // cross_entropy's ignore_index
 /// After the last token, inputs are token 0 and labels are ignored.
 class TextSource : public Source {
  public:
-  TextSource(std::vector<std::string> files, int64_t length, const Tokenizer& tokenizer) : files_(std::move(files)), length_(length) {
+  TextSource(std::vector<std::string> files, int64_t length, const text::Tokenizer& tokenizer) : files_(std::move(files)), length_(length) {
     for (const std::string& file : files_) {
-      tokenizer.encode(read_file(file), file, tokens_);
+      // A file is a part of the text: nothing is put around it, and special tokens that it spells out count.
+      tokenizer.encode(read_file(file), tokens_, {.add_special = false, .name = file});
       ends_.push_back(static_cast<int64_t>(tokens_.size()));
     }
     vocabulary_ = tokenizer.size();
@@ -74,7 +75,8 @@ std::unique_ptr<Source> TextFiles::open(const SourceContext& context) const {
                  ", not [tokens]; set the source's sequence_length, or use another model");
     length = context.input_shape[0];
   }
-  return std::make_unique<TextSource>(expand_paths(context.root, path), length, context.tokenizer ? *context.tokenizer : *byte_tokenizer());
+  return std::make_unique<TextSource>(expand_paths(context.root, path), length,
+                                      context.tokenizer ? *context.tokenizer : *text::byte_tokenizer());
 }
 
 }  // namespace galley

@@ -4,10 +4,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
-#include "libcore/data/tokenizer.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/text_stream.h"
+#include "libcore/text/tokenizer.h"
 
 namespace galley {
 namespace {
@@ -33,12 +34,12 @@ void check_prompts(const LanguageModel& model, const std::vector<std::vector<int
   }
 }
 
-std::string text_of(const LanguageModel& model, int64_t token) { return model.tokenizer().decode(std::span(&token, 1)); }
-
 /// A sequence during generation.
 struct Sequence {
-  Sequence(std::vector<int64_t> prompt, const std::vector<std::string>& stops)
-      : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(stops) {}
+  Sequence(const LanguageModel& model, std::vector<int64_t> prompt, const std::vector<std::string>& stops)
+      : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(model.tokenizer(), stops) {
+    stream.follow(tokens);
+  }
   std::vector<int64_t> tokens;  // of the prompt and generated
   size_t prompt_tokens;
   TextStream stream;
@@ -79,8 +80,9 @@ struct Beam {
 /// Whether the text of the generated tokens contains a stop string.
 bool holds_stop(const LanguageModel& model, const Beam& beam, size_t prompt_tokens, const std::vector<std::string>& stops) {
   if (stops.empty()) return false;
-  TextStream stream(stops);
-  for (size_t i = prompt_tokens; i < beam.tokens.size(); ++i) stream.push(text_of(model, beam.tokens[i]));
+  TextStream stream(model.tokenizer(), stops);
+  stream.follow(std::span(beam.tokens).first(prompt_tokens));
+  for (size_t i = prompt_tokens; i < beam.tokens.size(); ++i) stream.push(beam.tokens[i]);
   return stream.stopped();
 }
 
@@ -133,8 +135,9 @@ Generation beam_search(LanguageModel& model, const std::vector<int64_t>& prompt,
     if (std::all_of(beams.begin(), beams.end(), [](const Beam& beam) { return beam.done; })) break;
   }
   const Beam& best = beams.front();
-  TextStream stream(options.stop);
-  for (size_t i = prompt.size(); i < best.tokens.size(); ++i) result.text += stream.push(text_of(model, best.tokens[i]));
+  TextStream stream(model.tokenizer(), options.stop);
+  stream.follow(prompt);
+  for (size_t i = prompt.size(); i < best.tokens.size(); ++i) result.text += stream.push(best.tokens[i]);
   result.text += stream.finish();
   if (best.done) result.stopped = StopReason::kStop;
   result.tokens.assign(best.tokens.begin() + static_cast<std::ptrdiff_t>(prompt.size()), best.tokens.end());
@@ -155,11 +158,14 @@ LanguageModel::LanguageModel(Session& session) : session_(session) {
   plan_ = loaded_plan(session.recipe());
   engine_ = std::make_unique<Engine>(session.backend());
   execution(1, program_length(1, context_));
+  for (int64_t id = 0; id < vocabulary_; ++id) {
+    if (!tokenizer().has(id)) without_token_.push_back(id);
+  }
 }
 
 LanguageModel::~LanguageModel() = default;
 
-const Tokenizer& LanguageModel::tokenizer() const { return *session_.tokenizer(); }
+const text::Tokenizer& LanguageModel::tokenizer() const { return *session_.tokenizer(); }
 
 Execution& LanguageModel::execution(int64_t rows, int64_t length) {
   std::unique_ptr<Execution>& slot = executions_[{rows, length}];
@@ -203,6 +209,7 @@ Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows)
   for (int64_t n = 0; n < count; ++n) {
     std::copy_n(all.data_as<float>() + (n * length + last[static_cast<size_t>(n)]) * vocabulary_, vocabulary_,
                 logits.data_as<float>() + n * vocabulary_);
+    for (const int64_t id : without_token_) logits.data_as<float>()[n * vocabulary_ + id] = -std::numeric_limits<float>::infinity();
   }
   return logits;
 }
@@ -238,7 +245,7 @@ std::vector<Generation> generate(LanguageModel& model, const std::vector<std::ve
   }
   const auto start = Clock::now();
   std::vector<Sequence> sequences;
-  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(prompt, options.stop);
+  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(model, prompt, options.stop);
   const auto emit_text = [&](size_t i, const std::string& text) {
     sequences[i].result.text += text;
     if (callbacks.text && !text.empty()) callbacks.text(i, text);
@@ -263,7 +270,7 @@ std::vector<Generation> generate(LanguageModel& model, const std::vector<std::ve
       sequence.tokens.push_back(token);
       sequence.last_token_s = seconds_since(start);
       if (step == 0) sequence.result.prefill_ms = sequence.last_token_s * 1e3;
-      emit_text(i, sequence.stream.push(text_of(model, token)));
+      emit_text(i, sequence.stream.push(token));
       if (sequence.stream.stopped()) {
         finish(sequence, StopReason::kStop);
       } else if (interrupted) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 namespace galley {
 
@@ -15,6 +16,8 @@ class LanguageModelParams {
   virtual ~LanguageModelParams() = default;
   /// Rows of the token embedding; none where the tokenizer decides.
   virtual std::optional<int64_t>& vocabulary() = 0;
+  /// The option that sets it.
+  virtual std::string_view vocabulary_key() const = 0;
   const std::optional<int64_t>& vocabulary() const { return const_cast<LanguageModelParams*>(this)->vocabulary(); }
 };
 

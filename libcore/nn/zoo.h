@@ -71,6 +71,8 @@ std::string model_file(const Component& model);
 
 /// The vocabulary size of a language model if the recipe sets it; none if the tokenizer determines it, and for other models.
 std::optional<int64_t> vocabulary_of(const Component& model);
+/// The option of the model that sets its vocabulary size; "" for models that are not language models.
+std::string_view vocabulary_key(const Component& model);
 /// Sets the vocabulary size of a language model that does not set its own. Returns other models unchanged.
 Component with_vocabulary(Component model, int64_t tokens);
 

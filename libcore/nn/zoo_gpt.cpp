@@ -31,6 +31,7 @@ struct GptParams : OptionsOf<GptParams>, LanguageModelParams {
     v.option({.name = "tie_weights", .doc = "whether the head uses the token embedding (Press, Wolf 2017)"}, tie_weights);
   }
   std::optional<int64_t>& vocabulary() override { return vocab_size; }
+  std::string_view vocabulary_key() const override { return "vocab_size"; }
 };
 
 /// Weights are normal with a deviation of 0.02 (GPT-2); those that add to the residual stream are divided by the root of the

@@ -30,6 +30,7 @@ struct RnnLmParams : OptionsOf<RnnLmParams>, LanguageModelParams {
     v.option({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
   }
   std::optional<int64_t>& vocabulary() override { return vocab; }
+  std::string_view vocabulary_key() const override { return "vocab"; }
 };
 
 /// The model of PyTorch's example word_language_model: encoder (an embedding), rnn, decoder (a linear layer). The state is zero at the
@@ -76,6 +77,11 @@ ModelTable language_models() {
 std::optional<int64_t> vocabulary_of(const Component& model) {
   const auto* params = dynamic_cast<const LanguageModelParams*>(model.params.get());
   return params == nullptr ? std::nullopt : params->vocabulary();
+}
+
+std::string_view vocabulary_key(const Component& model) {
+  const auto* params = dynamic_cast<const LanguageModelParams*>(model.params.get());
+  return params == nullptr ? "" : params->vocabulary_key();
 }
 
 Component with_vocabulary(Component model, int64_t tokens) {

@@ -199,6 +199,6 @@ class Pipeline : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> make_pipeline(Parts parts) { return std::make_unique<Pipeline>(std::move(parts)); }
+std::unique_ptr<Tokenizer> make_pipeline(Parts parts) { return std::make_unique<Pipeline>(std::move(parts)); }
 
 }  // namespace galley::text

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "libcore/base/error.h"
+#include "libcore/text/definition.h"
+#include "libcore/text/readers.h"
 #include "libcore/text/unicode.h"
 
 namespace galley::text {
@@ -59,6 +61,16 @@ class WindowStream : public StreamDecoder {
   size_t shown_ = 0;    // Bytes of the text of ids_ that were returned.
 };
 
+/// A piece of text for messages: 'word'; a character with its number, and a control character by that alone.
+std::string shown(std::string_view text) {
+  const char* p = text.data();
+  if (char_length(p) != text.size()) return cat("'", text, "'");
+  const uint32_t c = next_char(p);
+  std::string code = "U+";
+  for (int shift = c > 0xFFFF ? 20 : 12; shift >= 0; shift -= 4) code += "0123456789ABCDEF"[c >> shift & 15];
+  return c < 0x20 || c == 0x7F ? code : cat("'", text, "' (", code, ")");
+}
+
 /// Common to tokenizers with one token a piece of text.
 class Simple : public Tokenizer {
  public:
@@ -82,7 +94,7 @@ class Simple : public Tokenizer {
     const size_t newline = before.rfind('\n');
     const std::string_view line = before.substr(newline == std::string_view::npos ? 0 : newline + 1);
     const auto column = std::count_if(line.begin(), line.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-    throw Error(ErrorCode::kInput, cat("the ", what, " '", text.substr(at, end - at), "' is not in the vocabulary of ",
+    throw Error(ErrorCode::kInput, cat("the ", what, " ", shown(text.substr(at, end - at)), " is not in the vocabulary of ",
                                        vocabulary_.pieces(), "; make the vocabulary from text that has it, or take it out of this text"))
         .at({.file = std::string(options.name),
              .line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1,
@@ -122,6 +134,7 @@ class Bytes : public Simple {
     return std::make_unique<Stream>(*this);
   }
   std::string str() const override { return "bytes, 256 tokens"; }
+  std::string saved() const override { return "byte"; }
 
  protected:
   bool takes_bytes() const override { return true; }
@@ -176,6 +189,11 @@ class Characters : public Simple {
     return std::make_unique<Stream>(*this);
   }
   std::string str() const override { return cat("characters, ", vocabulary_.pieces(), " tokens"); }
+  std::string saved() const override {
+    std::string text = "char ";
+    for (int64_t id = 0; id < size(); ++id) text += piece(id);
+    return text;
+  }
 
  protected:
   void each(std::string_view text, const EncodeOptions& options, const Take& take) const override {
@@ -277,12 +295,35 @@ std::vector<Token> Tokenizer::pair(std::string_view first, std::string_view seco
   return both;
 }
 
+std::string Tokenizer::saved() const {
+  GALLEY_ASSERT(definition_ != nullptr, "a tokenizer was made without its definition");
+  return definition_->str();
+}
+
 std::unique_ptr<StreamDecoder> Tokenizer::stream(bool skip_special) const { return std::make_unique<WindowStream>(*this, skip_special); }
 
 std::unique_ptr<const Tokenizer> byte_tokenizer() { return std::make_unique<Bytes>(); }
 std::unique_ptr<const Tokenizer> character_tokenizer(std::string_view characters) { return std::make_unique<Characters>(characters); }
-std::unique_ptr<const Tokenizer> word_tokenizer(const std::vector<std::string>& words, const std::string& unknown) {
+std::unique_ptr<Tokenizer> make_word_tokenizer(const std::vector<std::string>& words, const std::string& unknown) {
   return std::make_unique<WordList>(words, unknown);
+}
+std::unique_ptr<const Tokenizer> word_tokenizer(const std::vector<std::string>& words, const std::string& unknown) {
+  std::string lines;
+  for (const std::string& word : words) {
+    GALLEY_CHECK_INPUT(word.find_first_of("\r\n") == std::string::npos, "the word '", word, "' of the vocabulary has a line end");
+    lines += word + "\n";
+  }
+  return make_tokenizer({.type = "vocabulary", .files = {{"words", lines, "words"}}, .pattern = "", .unknown = unknown});
+}
+
+std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view saved, const std::string& place) {
+  if (saved.starts_with('{')) return make_tokenizer(parse_definition(saved, place));
+  if (saved == "byte") return byte_tokenizer();
+  constexpr std::string_view kCharacters = "char ";
+  if (!saved.starts_with(kCharacters))
+    fail(ErrorCode::kInput, place, ": '", saved.substr(0, 20),
+         "' is no saved tokenizer: byte, char and its characters, or JSON is expected");
+  return character_tokenizer(saved.substr(kCharacters.size()));
 }
 
 }  // namespace galley::text

@@ -1,19 +1,16 @@
-// Laws of text: tokens are characters or bytes and decode to the same text; a tokenizer survives a round trip through text; every token
-// except the first is a label exactly once, after its input; errors in a text have their place.
+// Laws of text: the tokenizers of a recipe read their files; every token except the first is a label exactly once, after its input; errors
+// in a text have their place.
+
+#include <nlohmann/json.hpp>
 
 #include "libcore/data/loader.h"
 #include "libcore/data/sources.h"
-#include "libcore/data/tokenizer.h"
+#include "libcore/data/tokenizers.h"
+#include "libcore/text/train_bpe.h"
 #include "tests/data/files.h"
 
 namespace galley {
 namespace {
-
-std::vector<int32_t> ids_of(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<int32_t> ids;
-  tokenizer.encode(text, "text", ids);
-  return ids;
-}
 
 std::vector<int64_t> wide(const std::vector<int32_t>& ids) { return {ids.begin(), ids.end()}; }
 
@@ -33,65 +30,69 @@ std::vector<int64_t> row_of(const Sample& sample, const char* field) {
   return {tensor.data_as<int64_t>(), tensor.data_as<int64_t>() + tensor.elements()};
 }
 
-TEST(Tokenizer, CharactersInTheOrderOfTheirCodePoints) {
-  // 1, 2, 3 and 4 bytes of UTF-8.
-  const std::string text = "zaé€𝄞\na€";
-  const auto tokenizer = char_tokenizer("zaé€𝄞\n");
-  EXPECT_EQ(tokenizer->size(), 6);
-  EXPECT_EQ(ids_of(*tokenizer, text), (std::vector<int32_t>{2, 1, 3, 4, 5, 0, 1, 4}));
-  EXPECT_EQ(tokenizer->decode(wide(ids_of(*tokenizer, text))), text);
-  EXPECT_EQ(tokenizer->str(), "char \nazé€𝄞");
-  const auto again = parse_tokenizer(tokenizer->str());
-  EXPECT_EQ(again->str(), tokenizer->str());
-  EXPECT_EQ(ids_of(*again, text), ids_of(*tokenizer, text));
-}
-
-TEST(Tokenizer, BytesAreTheirOwnNumbers) {
-  const auto tokenizer = byte_tokenizer();
-  std::string all;
-  for (int i = 255; i >= 0; --i) all += static_cast<char>(i);
-  const std::vector<int32_t> ids = ids_of(*tokenizer, all);
-  for (int i = 0; i < 256; ++i) EXPECT_EQ(ids[static_cast<size_t>(i)], 255 - i);
-  EXPECT_EQ(tokenizer->decode(wide(ids)), all);
-  EXPECT_EQ(parse_tokenizer(tokenizer->str())->size(), 256);
-}
-
-TEST(Tokenizer, VocabularyOfTheTrainingTextOrOfAFile) {
+TEST(Tokenizers, VocabularyOfTheTrainingTextOrOfAFile) {
   const TestFolder folder;
   const std::string text = folder.write("text.txt", "hello"), more = folder.write("more.txt", "aß\n");
   CharTokenizer options;
-  EXPECT_EQ(options.make({.root = "", .training_files = {text, more}})->str(), "char \naehloß");
+  EXPECT_EQ(options.make({.root = "", .training_files = {text, more}})->saved(), "char \naehloß");
   options.path = {"text.txt"};
-  EXPECT_EQ(options.make({.root = folder.path(), .training_files = {more}})->str(), "char ehlo");
+  EXPECT_EQ(options.make({.root = folder.path(), .training_files = {more}})->saved(), "char ehlo");
   EXPECT_THROW(CharTokenizer().make({}), Error) << "no text at all";
   options.path = {"nothing.txt"};
   EXPECT_NE(error_of([&] { options.make({.root = folder.path(), .training_files = {}}); }).find("nothing.txt"), std::string::npos);
+  options.path = {folder.write("bad.txt", "a\nb\xFF")};
+  EXPECT_NE(error_of([&] { options.make({}); }).find("bad.txt:2:2: error: byte 0xFF at offset 3 is not UTF-8"), std::string::npos);
+  EXPECT_EQ(ByteTokenizer().make({})->size(), 256);
 }
 
-TEST(Tokenizer, WhatIsWrongIsSaidWithItsPlace) {
-  const auto tokenizer = char_tokenizer("ab\n");
-  const auto says = [&](const std::string& text, const std::vector<std::string>& words) {
-    const std::string error = error_of([&] { ids_of(*tokenizer, text); });
-    for (const std::string& word : words)
-      EXPECT_NE(error.find(word), std::string::npos) << "'" << error << "' does not say '" << word << "'";
+// Every type of data.tokenizer reads its file below data.root, by the name of the file or of its folder, and knows where its ids come from.
+TEST(Tokenizers, FilesBelowTheRoot) {
+  const TestFolder folder;
+  folder.write("words.txt", "<unk>\na\nfilm\n");
+  folder.write("bert/vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nfilm\n");
+  text::BpeTrainer trainer({.vocabulary = 258});
+  trainer.add("ababab", "text");
+  const std::string json = trainer.finish();
+  folder.write("hub/tokenizer.json", json);
+  const auto tokenizer = [&](std::string_view type, const std::string& path) {
+    for (const ComponentKind& kind : data_tokenizers()) {
+      if (kind.type != type) continue;
+      const std::unique_ptr<Options> options = kind.make();
+      auto& file = dynamic_cast<FileTokenizer&>(*options);
+      EXPECT_TRUE(file.from_weights()) << type;
+      EXPECT_THROW(file.make({}), Error) << "no path, and no weights";
+      file.path = path;
+      EXPECT_FALSE(file.from_weights());
+      return dynamic_cast<const FileTokenizer&>(*file.clone()).make({.root = folder.path(), .training_files = {}});
+    }
+    fail(ErrorCode::kUsage, "no such type: ", type);
   };
-  says("ab\nabba€", {"text:2:5:", "'€' (U+20AC)", "vocabulary's 3"});
-  says("a\x07", {"text:1:2:", "U+0007"});
-  // Not UTF-8: a lone continuation, an incomplete character, an overlong form, a surrogate, a number too large, an invalid first byte.
-  for (const char* bad : {"\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF", "\xE2\x28\xA1"}) {
-    says(std::string("a\nb") + bad, {"text:2:2:", "at 3 is not UTF-8"});
-  }
-  EXPECT_NE(error_of([] { parse_tokenizer("bpe 5"); }).find("not a known tokenizer"), std::string::npos);
-  EXPECT_NE(error_of([] { char_tokenizer("aba"); }).find("twice"), std::string::npos);
-  EXPECT_NE(error_of([] { char_tokenizer(""); }).find("empty"), std::string::npos);
-  EXPECT_NE(error_of([&] { tokenizer->decode(std::vector<int64_t>{3}); }).find("outside the vocabulary"), std::string::npos);
+  const auto words = tokenizer("vocabulary", "words.txt");
+  EXPECT_EQ(words->encode("a fine film"), (std::vector<int32_t>{1, 0, 2}));
+  EXPECT_EQ(tokenizer("wordpiece", "bert")->encode("A film"), (std::vector<int32_t>{1, 3, 4, 2}));
+  EXPECT_EQ(tokenizer("hub", "bert/vocab.txt")->saved(), tokenizer("wordpiece", "bert")->saved());
+  const auto hub = tokenizer("hub", "hub");
+  EXPECT_EQ(hub->saved(), tokenizer("hub", "hub/tokenizer.json")->saved());
+  EXPECT_EQ(hub->decode(hub->encode("abba\xC3\xA9")), "abba\xC3\xA9");
+  EXPECT_EQ(hub->encode("abab").size(), 1u) << "two merges: ab, abab";
+  // The same vocabulary as two files.
+  const auto model = nlohmann::json::parse(json)["model"];
+  folder.write("bpe/vocab.json", model["vocab"].dump());
+  folder.write("bpe/merges.txt", "#version: 0.2\na b\nab ab\n");
+  for (const char* path : {"bpe", "bpe/vocab.json", "bpe/merges.txt"})
+    EXPECT_EQ(tokenizer("bpe", path)->encode("babab"), hub->encode("babab"));
+  EXPECT_NE(error_of([&] { tokenizer("tiktoken", "hub"); }).find("*.tiktoken is expected"), std::string::npos);
+  EXPECT_NE(error_of([&] { tokenizer("sentencepiece", "none.model"); }).find("none.model: no such file"), std::string::npos);
+  EXPECT_EQ(tokenizer_type(hub->saved()), "hub");
+  EXPECT_EQ(tokenizer_type(text::byte_tokenizer()->saved()), "byte");
+  EXPECT_EQ(tokenizer_type(text::character_tokenizer("{")->saved()), "char");
 }
 
 TEST(TextSource, EveryTokenIsALabelOnce) {
   const TestFolder folder;
   folder.write("a.txt", "abcabc");
   folder.write("b.txt", "cab");
-  const auto tokenizer = char_tokenizer("abc");
+  const std::shared_ptr<const text::Tokenizer> tokenizer = text::character_tokenizer("abc");
   TextFiles options;
   options.path = {"a.txt", "b.txt"};
   for (const int64_t length : {1, 2, 3, 4, 8, 9, 100}) {
@@ -105,7 +106,7 @@ TEST(TextSource, EveryTokenIsALabelOnce) {
       inputs.insert(inputs.end(), input.begin(), input.end());
       labels.insert(labels.end(), label.begin(), label.end());
     }
-    const std::vector<int64_t> tokens = wide(ids_of(*tokenizer, "abcabccab"));
+    const std::vector<int64_t> tokens = wide(tokenizer->encode("abcabccab"));
     for (size_t i = 0; i < inputs.size(); ++i) {
       EXPECT_EQ(inputs[i], i < 8 ? tokens[i] : 0) << i;
       EXPECT_EQ(labels[i], i < 8 ? tokens[i + 1] : -100) << i;
@@ -119,6 +120,23 @@ TEST(TextSource, EveryTokenIsALabelOnce) {
   options.sequence_length.reset();
   EXPECT_EQ(row_of(options.open({.root = folder.path(), .input_shape = {5}, .tokenizer = tokenizer})->read(0), "input").size(), 5u)
       << "the model says the length";
+}
+
+// A file is a part of one text: a template puts nothing around it, and a special token that the text spells out is one token.
+TEST(TextSource, SpecialTokensAreThoseOfTheText) {
+  const TestFolder folder;
+  folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\n");
+  folder.write("a.txt", "a b");
+  folder.write("b.txt", "b [SEP] a");
+  TextFiles options;
+  options.path = {"a.txt", "b.txt"};
+  options.sequence_length = 4;
+  const std::shared_ptr<const text::Tokenizer> tokenizer = text::read_tokenizer(folder.path() + "/vocab.txt");
+  const auto source = options.open({.root = folder.path(), .tokenizer = tokenizer});
+  ASSERT_EQ(source->size(), 1);
+  EXPECT_EQ(row_of(source->read(0), "input"), (std::vector<int64_t>{3, 4, 4, 2}));
+  EXPECT_EQ(row_of(source->read(0), "label"), (std::vector<int64_t>{4, 4, 2, 3}));
+  EXPECT_EQ(source->fields()[0].classes, 5);
 }
 
 TEST(TextSource, NothingToPredictIsAnError) {
@@ -168,7 +186,7 @@ TEST(TextSource, OrderDependsOnSeedAndPlaceAlone) {
   TextFiles options;
   options.path = {"text.txt"};
   options.sequence_length = 3;
-  const std::shared_ptr<const Source> source = options.open({.root = folder.path(), .tokenizer = char_tokenizer("abc")});
+  const std::shared_ptr<const Source> source = options.open({.root = folder.path(), .tokenizer = text::character_tokenizer("abc")});
   ASSERT_EQ(source->size(), 20);
   Slice most, rest;
   most.parse("0%..90%");
