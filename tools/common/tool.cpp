@@ -131,12 +131,18 @@ std::string completion_script(const std::string& tool, const std::string& shell)
   fail(ErrorCode::kUsage, "--completion ", shell, " is not supported; it must be bash, zsh or fish");
 }
 
-std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  std::string message = error.what();
-  std::vector<std::string> names;
+/// The long options of a command and of the commands below it.
+void add_option_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
+  for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; })) add_option_names(*below, names);
+}
+
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  std::string message = error.what();
+  std::vector<std::string> names;
+  add_option_names(app, names);
   for (int i = 1; i < argc; ++i) {
     const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
     if (!word.starts_with("--") || std::find(names.begin(), names.end(), word) != names.end()) continue;
