@@ -11,8 +11,20 @@ namespace {
 
 constexpr int64_t kNoLabel = -100;  // cross_entropy's ignore_index
 
+struct TextSize {
+  int32_t characters = 0, bytes = 0;
+};
+/// A character counts where its first byte is.
+TextSize size_of(const std::string& bytes) {
+  TextSize size;
+  for (const char c : bytes) size.characters += (static_cast<uint8_t>(c) & 0xC0) != 0x80;
+  size.bytes = static_cast<int32_t>(bytes.size());
+  return size;
+}
+
 /// Window i has tokens i T .. i T + T-1; labels are the tokens one position later. Every token except the first is a label exactly once.
-/// After the last token, inputs are token 0 and labels are ignored.
+/// After the last token, inputs are token 0 and labels are ignored. text_size has the characters and bytes of each label's token, by which
+/// metrics of tokens become those of text.
 class TextSource : public Source {
  public:
   TextSource(std::vector<std::string> files, int64_t length, const text::Tokenizer& tokenizer) : files_(std::move(files)), length_(length) {
@@ -22,25 +34,31 @@ class TextSource : public Source {
       ends_.push_back(static_cast<int64_t>(tokens_.size()));
     }
     vocabulary_ = tokenizer.size();
+    for (int32_t id = 0; id < vocabulary_; ++id) sizes_.push_back(size_of(tokenizer.has(id) ? tokenizer.bytes(id) : ""));
     GALLEY_CHECK_INPUT(!tokens_.empty(), files_.front(), ": the text is empty");
     GALLEY_CHECK_INPUT(tokens_.size() > 1, files_.front(), ": the text has only one token; prediction needs at least two");
   }
   int64_t size() const override { return (static_cast<int64_t>(tokens_.size()) - 1 + length_ - 1) / length_; }
   std::vector<FieldType> fields() const override {
     return {{.name = "input", .kind = FieldKind::kTokens, .dtype = DType::kI64, .sample = {length_}, .classes = vocabulary_},
-            {.name = "label", .kind = FieldKind::kClass, .dtype = DType::kI64, .sample = {length_}}};
+            {.name = "label", .kind = FieldKind::kClass, .dtype = DType::kI64, .sample = {length_}},
+            {.name = "text_size", .kind = FieldKind::kValues, .dtype = DType::kI32, .sample = {length_, 2}}};
   }
   Sample read(int64_t index) const override {
-    Tensor input(DType::kI64, {length_}), label(DType::kI64, {length_});
+    Tensor input(DType::kI64, {length_}), label(DType::kI64, {length_}), sizes(DType::kI32, {length_, 2});
     const int64_t begin = index * length_, count = std::min(length_, static_cast<int64_t>(tokens_.size()) - 1 - begin);
     for (int64_t i = 0; i < length_; ++i) {
       const auto at = static_cast<size_t>(begin + i);
       input.data_as<int64_t>()[i] = i < count ? tokens_[at] : 0;
       label.data_as<int64_t>()[i] = i < count ? tokens_[at + 1] : kNoLabel;
+      const TextSize size = i < count ? sizes_[static_cast<size_t>(tokens_[at + 1])] : TextSize{};
+      sizes.data_as<int32_t>()[2 * i] = size.characters;
+      sizes.data_as<int32_t>()[2 * i + 1] = size.bytes;
     }
     Sample sample;
     sample.set("input", std::move(input));
     sample.set("label", std::move(label));
+    sample.set("text_size", std::move(sizes));
     return sample;
   }
   int64_t label(int64_t) const override { return -1; }
@@ -59,6 +77,7 @@ class TextSource : public Source {
   std::vector<int64_t> ends_;  // number of tokens up to the end of each file
   int64_t length_, vocabulary_ = 0;
   std::vector<int32_t> tokens_;
+  std::vector<TextSize> sizes_;  // by id
 };
 
 }  // namespace

@@ -66,9 +66,10 @@ std::string main_file(const std::string& folder, const std::string& type) {
                                     : type == "tiktoken"      ? "*.tiktoken"
                                     : type == "bpe"           ? "vocab.json or encoder.json"
                                     : type == "sentencepiece" ? "tokenizer.model, spiece.model or sentencepiece.bpe.model"
-                                    : type == "wordpiece"     ? "vocab.txt"
-                                                              : "tokenizer.json, *.tiktoken, vocab.json with merges.txt, encoder.json with "
-                                                                "vocab.bpe, tokenizer.model, spiece.model, sentencepiece.bpe.model or vocab.txt";
+                                    : type == "wordpiece"
+                                        ? "vocab.txt"
+                                        : "tokenizer.json, *.tiktoken, vocab.json with merges.txt, encoder.json with "
+                                          "vocab.bpe, tokenizer.model, spiece.model, sentencepiece.bpe.model or vocab.txt";
   fail(ErrorCode::kInput, folder, ": no tokenizer in this folder: ", expected, " is expected");
 }
 
@@ -132,7 +133,8 @@ Definition parse_definition(std::string_view text, const std::string& place) {
     }
   }
   const size_t least = definition.type == "bpe" ? 2 : 1;
-  if (definition.files.size() < least) node.at("files").fail(cat(definition.files.size(), " files are too few for a tokenizer ", definition.type));
+  if (definition.files.size() < least)
+    node.at("files").fail(cat(definition.files.size(), " files are too few for a tokenizer ", definition.type));
   return definition;
 }
 
@@ -171,8 +173,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(Definition definition) {
     tokenizer = read_tiktoken(main, definition.pattern);
   } else if (type == "wordpiece") {
     const bool lowercase = definition.lowercase;
-    tokenizer = read_word_piece(
-        main, config ? JsonNode::parse(config->contents, config->place).flag("do_lower_case", lowercase) : lowercase);
+    tokenizer =
+        read_word_piece(main, config ? JsonNode::parse(config->contents, config->place).flag("do_lower_case", lowercase) : lowercase);
   } else if (type == "sentencepiece") {
     tokenizer = read_sentencepiece(main, config);
   } else if (type == "vocabulary") {

@@ -80,6 +80,12 @@ class Pipeline : public Tokenizer {
     return apply(parts_.post.pair, first, second, options);
   }
 
+  std::string bytes(int32_t id) const override {
+    if (!parts_.bytes_decoder) return Tokenizer::bytes(id);
+    std::string bytes;
+    return bytes_of_piece(piece(id), bytes) ? bytes : piece(id);
+  }
+
   std::string str() const override {
     std::string text = cat(parts_.kind, ", ", vocabulary_.pieces(), " tokens");
     if (parts_.bytes.pattern) text += cat(", pattern ", parts_.bytes.pattern->name);

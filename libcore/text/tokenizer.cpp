@@ -133,6 +133,7 @@ class Bytes : public Simple {
     static_cast<void>(skip_special);
     return std::make_unique<Stream>(*this);
   }
+  std::string bytes(int32_t id) const override { return bytes(std::span(&id, 1)); }
   std::string str() const override { return "bytes, 256 tokens"; }
   std::string saved() const override { return "byte"; }
 
@@ -293,6 +294,17 @@ std::vector<Token> Tokenizer::pair(std::string_view first, std::string_view seco
     both.push_back(token);
   }
   return both;
+}
+
+std::string Tokenizer::bytes(int32_t id) const {
+  const std::string& spelled = piece(id);
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  // A byte that the vocabulary has no character for: <0xE2>.
+  if (spelled.size() == 6 && spelled.starts_with("<0x") && is_hex(spelled[3]) && is_hex(spelled[4]) && spelled[5] == '>')
+    return {static_cast<char>(std::stoi(spelled.substr(3, 2), nullptr, 16))};
+  // Decoders may leave out the space that a text begins with.
+  const std::vector<int32_t> twice{id, id};
+  return decode(twice).substr(std::min(decode(std::span(twice).first(1)).size(), decode(twice).size()));
 }
 
 std::string Tokenizer::saved() const {

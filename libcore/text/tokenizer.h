@@ -75,6 +75,9 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
   virtual std::unique_ptr<StreamDecoder> stream(bool skip_special = false) const;
 
+  /// The bytes that a token adds to a text in whose middle it stands; they may be a part of a character. Throws (kInput) as piece does.
+  virtual std::string bytes(int32_t id) const;
+
   /// What it is, in a line: "byte-level BPE, 50257 tokens, pattern gpt2".
   virtual std::string str() const = 0;
   /// A text from which load_tokenizer makes the same tokenizer without any file, for weight files: "byte", "char ABC...", or JSON with the

@@ -1,5 +1,5 @@
-// galley-weights tokenizer train as a user runs it: the vocabulary is that of Hugging Face's BpeTrainer on the same texts, does not depend on
-// the order of the files, and trains a model.
+// galley-weights tokenizer train as a user runs it: the vocabulary is that of Hugging Face's BpeTrainer on the same texts, does not depend
+// on the order of the files, and trains a model.
 
 #include <gtest/gtest.h>
 
@@ -32,8 +32,10 @@ TEST(TokenizerTrain, LearnsWhatTheReferenceLearns) {
   const Json expected = golden("trained.json");
   for (const std::string pattern : {"gpt2", "llama3"}) {
     const std::string out = folder + "/" + pattern + ".json";
-    const std::vector<std::string> options{"--vocab-size", expected[pattern]["vocabulary"].dump(), "--special", "<|endoftext|>",
-                                           "--pattern",    pattern,                                "--format",  "json",
+    const std::vector<std::string> options{"--vocab-size", expected[pattern]["vocabulary"].dump(),
+                                           "--special",    "<|endoftext|>",
+                                           "--pattern",    pattern,
+                                           "--format",     "json",
                                            "-o",           out};
     const Outcome outcome = train(files, options);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -57,10 +59,9 @@ TEST(TokenizerTrain, ItsFileTrainsAModel) {
   for (int i = 0; i < 400; ++i) text += "the thief st\u00F6pped " + std::to_string(i * 37 % 100) + " \u20AC, ";
   write_text(folder + "/text.txt", text);
   ASSERT_EQ(train({folder + "/text.txt"}, {"--vocab-size", "300", "-o", folder + "/tokenizer.json", "-q"}).code, 0);
-  const Outcome trained =
-      run("galley-train", {"shakespeare_bpe_gpt", "data.root=" + folder, "data.train.source.path=text.txt", "model.n_layer=1", "model.n_head=2",
-                           "model.n_embd=16", "model.block_size=16", "batch=8", "duration=60 steps", "optimizer.lr=0.01", "-o",
-                           folder + "/run", "--threads", "1", "-q"});
+  const Outcome trained = run("galley-train", {"shakespeare_bpe_gpt", "data.root=" + folder, "data.train.source.path=text.txt",
+                                               "model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=16", "batch=8",
+                                               "duration=60 steps", "optimizer.lr=0.01", "-o", folder + "/run", "--threads", "1", "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   const Outcome shown = run("galley-predict", {folder + "/run", "--prompt", "the thief", "generate.max_new_tokens=30",
                                                "generate.temperature=0.5", "--format", "json", "-q", "--threads", "1"});

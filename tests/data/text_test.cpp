@@ -139,6 +139,37 @@ TEST(TextSource, SpecialTokensAreThoseOfTheText) {
   EXPECT_EQ(source->fields()[0].classes, 5);
 }
 
+// By text_size a loss of tokens becomes one of characters and bytes: it has those of each label, nothing where labels are ignored.
+TEST(TextSource, SizesAreThoseOfTheLabels) {
+  const TestFolder folder;
+  const std::string text =
+      "aé€\xF0\x9F\x98\x80"
+      "b";
+  folder.write("a.txt", text);
+  TextFiles options;
+  options.path = {"a.txt"};
+  options.sequence_length = 6;
+  const auto sizes_of = [&](std::unique_ptr<const text::Tokenizer> tokenizer) {
+    const auto source = options.open({.root = folder.path(), .tokenizer = std::move(tokenizer)});
+    std::vector<int32_t> sizes;
+    for (int64_t i = 0; i < source->size(); ++i) {
+      const Sample sample = source->read(i);
+      const Tensor& tensor = std::get<Tensor>(*sample.find("text_size"));
+      sizes.insert(sizes.end(), tensor.data_as<int32_t>(), tensor.data_as<int32_t>() + tensor.elements());
+    }
+    return sizes;
+  };
+  EXPECT_EQ(sizes_of(text::character_tokenizer("aé€\xF0\x9F\x98\x80"
+                                               "b")),
+            (std::vector<int32_t>{1, 2, 1, 3, 1, 4, 1, 1, 0, 0, 0, 0}));
+  const std::vector<int32_t> bytes = sizes_of(text::byte_tokenizer());
+  ASSERT_EQ(bytes.size(), 24u);
+  int characters = 0, count = 0;
+  for (size_t i = 0; i < bytes.size(); i += 2) characters += bytes[i], count += bytes[i + 1];
+  EXPECT_EQ(characters, 4) << "all but the first, which is no label";
+  EXPECT_EQ(count, 10);
+}
+
 TEST(TextSource, NothingToPredictIsAnError) {
   const TestFolder folder;
   TextFiles options;

@@ -208,6 +208,26 @@ TEST(Words, HaveADefault) {
   EXPECT_THROW(word_tokenizer({"a"}, "<unk>"), Error);
 }
 
+// The bytes of tokens are those of the text: exactly for tokenizers of bytes and characters, with a space before the text where a tokenizer
+// adds one.
+TEST(Bytes, OfTokensAreThoseOfTheText) {
+  const auto joined = [](const Tokenizer& tokenizer, const std::string& text) {
+    std::string bytes;
+    for (const int32_t id : tokenizer.encode(text, {.add_special = false})) bytes += tokenizer.bytes(id);
+    return bytes;
+  };
+  for (const char* name : {"gpt2.json", "llama3.json", "tik_gpt2.tiktoken"}) {
+    const auto tokenizer = read_tokenizer(golden_folder() + "/" + name, {.pattern = std::string(name).ends_with(".json") ? "" : "gpt2"});
+    for (const std::string& text : golden_texts()) EXPECT_EQ(joined(*tokenizer, text), text) << name;
+  }
+  const std::string text = "st\u00F6p the \u20AC \U0001F600!";
+  EXPECT_EQ(joined(*byte_tokenizer(), text), text);
+  EXPECT_EQ(joined(*character_tokenizer("\u00F6stpeh \u20AC!\U0001F600"), "st\u00F6p \u20AC"), "st\u00F6p \u20AC");
+  EXPECT_EQ(joined(*golden_tokenizer("llama2.json"), text), " " + text) << "with bytes that it has no pieces for";
+  EXPECT_EQ(joined(*word_tokenizer({"a", "film"}, ""), "a film"), " a film");
+  EXPECT_THROW(byte_tokenizer()->bytes(256), Error);
+}
+
 // Weight files carry what saved() writes; the files themselves may be gone.
 TEST(Saved, MakesTheSameTokenizerWithoutItsFiles) {
   const std::vector<std::string> texts = golden_texts();

@@ -20,11 +20,17 @@ void WeightsTool::add_tokenizer_options(CLI::App& app) {
   CLI::App* tokenizer = app.add_subcommand("tokenizer", "learn the vocabulary of a tokenizer");
   tokenizer->require_subcommand(0, 1);
   tokenizer->fallthrough();
-  CLI::App* train = verb(*tokenizer, "train", "learn a byte-level BPE vocabulary from texts; writes a tokenizer.json", &WeightsTool::train_tokenizer);
+  CLI::App* train =
+      verb(*tokenizer, "train", "learn a byte-level BPE vocabulary from texts; writes a tokenizer.json", &WeightsTool::train_tokenizer);
   train->add_option("FILE", words_, "text files in UTF-8");
-  train->add_option("--vocab-size", vocabulary_.size, "tokens in all: special tokens, 256 bytes and merges")->take_last()->capture_default_str();
-  train->add_option("--min-frequency", vocabulary_.min_count, "a pair that occurs less often is not merged")->take_last()->capture_default_str();
-  train->add_option("--special", vocabulary_.special, "a special token, e.g. '<|endoftext|>'; the first has the id 0 (repeatable)")->allow_extra_args(false);
+  train->add_option("--vocab-size", vocabulary_.size, "tokens in all: special tokens, 256 bytes and merges")
+      ->take_last()
+      ->capture_default_str();
+  train->add_option("--min-frequency", vocabulary_.min_count, "a pair that occurs less often is not merged")
+      ->take_last()
+      ->capture_default_str();
+  train->add_option("--special", vocabulary_.special, "a special token, e.g. '<|endoftext|>'; the first has the id 0 (repeatable)")
+      ->allow_extra_args(false);
   train->add_option("--pattern", vocabulary_.pattern, "how text is cut into pieces: gpt2, llama3, qwen2, cl100k, o200k or tekken")
       ->take_last()
       ->capture_default_str();
@@ -34,7 +40,8 @@ void WeightsTool::add_tokenizer_options(CLI::App& app) {
 int WeightsTool::train_tokenizer() const {
   check_word_count(1, 1'000'000, "one or more text files");
   check_output_file(output_, "tokenizer train writes a file", "tokenizer.json");
-  text::TrainBpeOptions options{.vocabulary = vocabulary_.size, .min_count = vocabulary_.min_count, .pattern = vocabulary_.pattern, .special = vocabulary_.special};
+  text::TrainBpeOptions options{
+      .vocabulary = vocabulary_.size, .min_count = vocabulary_.min_count, .pattern = vocabulary_.pattern, .special = vocabulary_.special};
   std::unique_ptr<text::BpeTrainer> trainer;
   try {
     trainer = std::make_unique<text::BpeTrainer>(options);
@@ -57,7 +64,8 @@ int WeightsTool::train_tokenizer() const {
   write_file(output_, file);
   const auto made = text::parse_tokenizer_json(file, output_);
   if (made->size() < vocabulary_.size)
-    log(LogLevel::kWarning, cat("the texts have pairs for ", made->size(), " tokens only, fewer than the ", vocabulary_.size, " asked for"));
+    log(LogLevel::kWarning,
+        cat("the texts have pairs for ", made->size(), " tokens only, fewer than the ", vocabulary_.size, " asked for"));
   if (common.format == Format::kJson) {
     Provenance provenance;
     provenance.tool = "galley-weights";
@@ -70,7 +78,8 @@ int WeightsTool::train_tokenizer() const {
               .dump() +
           "\n");
   } else {
-    print(Table{{"file", "tokens", "special", "text"}, {{output_, std::to_string(made->size()), std::to_string(made->special_tokens().size()), human_bytes(bytes)}}});
+    print(Table{{"file", "tokens", "special", "text"},
+                {{output_, std::to_string(made->size()), std::to_string(made->special_tokens().size()), human_bytes(bytes)}}});
   }
   return kExitDone;
 }
