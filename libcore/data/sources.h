@@ -84,6 +84,7 @@ struct TensorFile : SourceOptionsOf<TensorFile> {
 struct TextFiles : SourceOptionsOf<TextFiles> {
   std::vector<std::string> path;
   std::optional<int64_t> sequence_length;
+  std::string cache = "auto";  ///< Where tokens are kept (TokenCache).
   void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };

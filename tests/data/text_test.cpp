@@ -5,6 +5,7 @@
 
 #include "libcore/data/loader.h"
 #include "libcore/data/sources.h"
+#include "libcore/data/token_cache.h"
 #include "libcore/data/tokenizers.h"
 #include "libcore/text/train_bpe.h"
 #include "tests/data/files.h"
@@ -168,6 +169,87 @@ TEST(TextSource, SizesAreThoseOfTheLabels) {
   for (size_t i = 0; i < bytes.size(); i += 2) characters += bytes[i], count += bytes[i + 1];
   EXPECT_EQ(characters, 4) << "all but the first, which is no label";
   EXPECT_EQ(count, 10);
+}
+
+// Tokens from a cache are those of the text, whatever happened to the cache; another text or tokenizer has another cache.
+TEST(TokenCache, GivesTheSameTokens) {
+  const TestFolder folder;
+  const std::string path = folder.write("a.txt", "abcabcabba");
+  const auto entries = [&] { return list_folder(folder.path() + "/cache"); };
+  // A vocabulary of bytes, and one whose ids need four bytes.
+  std::vector<std::string> words{"<unk>"};
+  for (int i = 0; i < 70000; ++i) words.push_back("w" + std::to_string(i));
+  folder.write("b.txt", "w69999 w1 x w0");
+  const auto narrow = text::byte_tokenizer(), wide = text::word_tokenizer(words, "<unk>");
+  const auto ids_of = [](const TokenList& list) {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < list.size(); ++i) ids.push_back(list[i]);
+    return ids;
+  };
+  const auto check = [&](const text::Tokenizer& tokenizer, const std::string& file) {
+    const std::vector<int32_t> expected = tokenizer.encode(read_file(file));
+    const TokenCache cache(tokenizer, folder.path() + "/cache");
+    for (int round = 0; round < 2; ++round) {
+      const TokenList list = cache.tokens_of(file);
+      EXPECT_TRUE(list.is_mapped());
+      EXPECT_EQ(ids_of(list), expected);
+    }
+  };
+  check(*narrow, path);
+  EXPECT_EQ(entries().size(), 1u);
+  check(*wide, folder.path() + "/b.txt");
+  check(*wide, path);
+  EXPECT_EQ(entries().size(), 3u);
+  folder.write("a.txt", "abcabcabbb");
+  check(*narrow, path);
+  EXPECT_EQ(entries().size(), 4u);
+  for (const FolderEntry& entry : entries()) {
+    const std::string file = folder.path() + "/cache/" + entry.name, good = read_file(file);
+    for (size_t cut : {size_t{0}, size_t{50}, good.size() - 1}) {
+      write_file(file, good.substr(0, cut));
+      check(*narrow, path), check(*wide, folder.path() + "/b.txt");
+    }
+    for (size_t at = 0; at < good.size(); at += 3) {
+      std::string bad = good;
+      bad[at] ^= 4;
+      write_file(file, bad);
+      check(*narrow, path), check(*wide, folder.path() + "/b.txt");
+    }
+    write_file(file, good);
+  }
+  EXPECT_FALSE(TokenCache(*narrow, "none").tokens_of(path).is_mapped());
+  EXPECT_FALSE(TokenCache(*narrow, "auto").tokens_of(path).is_mapped()) << "a small file";
+  EXPECT_THROW(TokenCache(*narrow, "none").tokens_of(folder.path() + "/none.txt"), Error);
+  // A folder that cannot be made: the tokens stay in memory.
+  const TokenList list = TokenCache(*narrow, path + "/below_a_file").tokens_of(path);
+  EXPECT_FALSE(list.is_mapped());
+  EXPECT_EQ(list.size(), 10);
+}
+
+TEST(TextSource, ReadsFromACache) {
+  const TestFolder folder;
+  folder.write("a.txt", "abcabc");
+  folder.write("empty.txt", "");
+  folder.write("b.txt", "cab");
+  TextFiles options;
+  options.path = {"a.txt", "empty.txt", "b.txt"};
+  options.sequence_length = 4;
+  const auto rows = [&] {
+    const auto source = options.open({.root = folder.path(), .tokenizer = text::character_tokenizer("abc")});
+    std::vector<std::vector<int64_t>> all;
+    for (int64_t i = 0; i < source->size(); ++i) {
+      const Sample sample = source->read(i);
+      all.push_back(row_of(sample, "input"));
+      all.push_back(row_of(sample, "label"));
+    }
+    return all;
+  };
+  const auto expected = rows();
+  EXPECT_EQ(expected.back(), (std::vector<int64_t>{2, 2, 0, 1})) << "across files";
+  options.cache = "tokens";
+  EXPECT_EQ(rows(), expected);
+  EXPECT_EQ(list_folder(folder.path() + "/tokens").size(), 2u) << "nothing is kept for an empty file";
+  EXPECT_EQ(rows(), expected);
 }
 
 TEST(TextSource, NothingToPredictIsAnError) {
