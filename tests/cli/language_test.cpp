@@ -205,6 +205,7 @@ std::vector<Json> lines_of(const Outcome& outcome) {
   std::vector<Json> lines;
   std::istringstream text(outcome.out);
   for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  if (lines.empty()) lines.push_back(Json::object());  // after a failure
   return lines;
 }
 

@@ -252,6 +252,141 @@ TEST(TextSource, ReadsFromACache) {
   EXPECT_EQ(rows(), expected);
 }
 
+/// Rows of a source of texts: "ids|token types|label".
+std::vector<std::string> rows_of(const Source& source) {
+  std::vector<std::string> rows;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    const Sample sample = source.read(i);
+    std::string row;
+    for (const char* field : {"input", "token_types"}) {
+      if (find_field(source.fields(), field) == nullptr) continue;
+      for (const int64_t value : row_of(sample, field)) row += (row.empty() || row.back() == '|' ? "" : " ") + std::to_string(value);
+      row += "|";
+    }
+    rows.push_back(row + std::to_string(source.label(i)));
+  }
+  return rows;
+}
+
+class TextRowSources : public testing::Test {
+ protected:
+  TextRowSources() {
+    folder_.write("vocab.txt", "[PAD]\n[CLS]\n[SEP]\n[UNK]\na\nb\nc\n\"\n");
+    context_.root = folder_.path();
+    context_.tokenizer = text::read_tokenizer(folder_.path() + "/vocab.txt");
+    context_.input_shape = {8};
+  }
+  TestFolder folder_;
+  SourceContext context_;
+};
+
+TEST_F(TextRowSources, TablesWithoutHeaderAndQuotes) {
+  folder_.write("train.tsv", "a b\t1\r\n\"c\t0\n\nb\t1");
+  TextPairs options;
+  options.path = {"train.tsv"};
+  options.columns.label = "1";
+  const auto source = options.open(context_);
+  EXPECT_EQ(rows_of(*source), (std::vector<std::string>{"1 4 5 2|1", "1 7 6 2|0", "1 5 2|1"}));
+  EXPECT_TRUE(source->sample_name(2).ends_with("train.tsv:4"));
+  EXPECT_TRUE(source->categories().empty());
+  EXPECT_EQ(source->fields()[0].layout, FieldLayout::kPadded);
+  EXPECT_EQ(source->fields()[0].sample, (std::vector<int64_t>{8}));
+  EXPECT_EQ(source->fields()[0].classes, 8);
+}
+
+TEST_F(TextRowSources, PairsByNamesOfTheHeader) {
+  folder_.write("pairs.csv", "label,first,second\nyes,\"a, b\",c\nno,a,\"b\n\"\"c\"\"\"\n");
+  TextPairs options;
+  options.path = {"pairs.csv"};
+  options.delimiter = ",";
+  options.header = true;
+  options.columns.text = "first";
+  options.columns.pair = "second";
+  options.columns.label = "label";
+  const auto source = options.open(context_);
+  // The comma is not in the vocabulary. Names are sorted: no, yes.
+  EXPECT_EQ(rows_of(*source), (std::vector<std::string>{"1 4 3 5 2 6 2|0 0 0 0 0 1 1|1", "1 4 2 5 7 6 7 2|0 0 0 1 1 1 1 1|0"}));
+  EXPECT_EQ(source->categories(), (std::vector<std::string>{"no", "yes"}));
+  options.classes = {"yes", "no"};
+  EXPECT_EQ(options.open(context_)->label(0), 0);
+  options.classes = {"yes", "maybe"};
+  EXPECT_NE(error_of([&] { options.open(context_); }).find("pairs.csv:3: error: the label 'no' is not one of the 2 classes"),
+            std::string::npos);
+  // The longer text is cut first; what stands around the texts stays.
+  options.classes.clear();
+  options.max_length = 6;
+  EXPECT_EQ(rows_of(*options.open(context_))[0], "1 4 3 2 6 2|0 0 0 0 1 1|1");
+  EXPECT_EQ(rows_of(*options.open(context_))[1], "1 4 2 5 7 2|0 0 0 1 1 1|0");
+  options.max_length = 3;
+  EXPECT_EQ(rows_of(*options.open(context_))[1], "1 2 2|0 0 1|0");
+}
+
+TEST_F(TextRowSources, JsonLines) {
+  folder_.write("a.jsonl", "{\"text\": \"a\\nb\", \"label\": 2, \"other\": [1]}\r\n\n{\"label\": \"0\", \"text\": \"c\"}");
+  class JsonLines options;
+  options.path = {"a.jsonl"};
+  options.columns.label = "label";
+  const auto source = options.open(context_);
+  EXPECT_EQ(rows_of(*source), (std::vector<std::string>{"1 4 5 2|2", "1 6 2|0"}));
+  EXPECT_TRUE(source->sample_name(1).ends_with("a.jsonl:3"));
+  const auto says = [&](const std::string& contents, const std::string& message) {
+    folder_.write("a.jsonl", contents);
+    const std::string error = error_of([&] { options.open(context_); });
+    EXPECT_NE(error.find(message), std::string::npos) << error;
+  };
+  says("{\"text\": \"a\", \"label\": 1}\n{\"text\": 3, \"label\": 1}", "a.jsonl:2: error: text: must be a string");
+  says("\n{\"text\": \"a\"}", "a.jsonl:2: error: the key 'label' is missing");
+  says("{\"text\": \"a\", \"label\": 0.5}", "label: must be a string");
+  says("{\"text\": \"a\"", "a.jsonl:1:12: error: is not valid JSON");
+  says("{}\n\xFF", "a.jsonl:2:1: error: byte 0xFF");
+  says("\n", "there are no rows");
+}
+
+// Rows come as one batch with the lengths of their texts; what is after a text is zero.
+TEST_F(TextRowSources, BatchesArePaddedWithLengths) {
+  folder_.write("t.tsv", "a b\t1\nc\t0\n");
+  TextPairs options;
+  options.path = {"t.tsv"};
+  options.columns.label = "1";
+  LoaderOptions loading;
+  loading.order = {.last_batch = LastBatchRule::kKeep, .batch = 2};
+  loading.classes = 2;
+  DataLoader loader(options.open(context_), Pipeline({}), {}, loading);
+  const Batch* batch = loader.next();
+  ASSERT_NE(batch, nullptr);
+  const Tensor &input = batch->input(), &length = batch->at("input.length");
+  EXPECT_EQ((std::vector<int64_t>(input.data_as<int64_t>(), input.data_as<int64_t>() + 16)),
+            (std::vector<int64_t>{1, 4, 5, 2, 0, 0, 0, 0, 1, 6, 2, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(length.data_as<int64_t>()[0], 4);
+  EXPECT_EQ(length.data_as<int64_t>()[1], 3);
+  EXPECT_EQ(batch->label().data_as<int64_t>()[0], 1);
+}
+
+TEST_F(TextRowSources, TablesThatDoNotFitAreErrors) {
+  TextPairs options;
+  options.path = {"t.tsv"};
+  const auto says = [&](const std::string& contents, const std::string& message) {
+    folder_.write("t.tsv", contents);
+    try {
+      options.open(context_);
+      ADD_FAILURE() << message;
+    } catch (const Error& error) {
+      EXPECT_NE(error.text().find(message), std::string::npos) << error.text();
+    }
+  };
+  says("a\tb\nc", "t.tsv:2: error: 1 fields, but the previous lines have 2");
+  says("", "there are no rows");
+  says("a\n\xFF", "t.tsv:2:1: error: byte 0xFF");
+  options.columns.pair = "1";
+  says("a", "no column 1: the line has 1 fields");
+  options.columns.pair = "sentence";
+  says("a", "columns.pair: 'sentence' is not a column number");
+  options.header = true;
+  says("a\tb\n", "'sentence' is neither a column name of the header nor a column number");
+  options.delimiter = "ab";
+  says("a", "[text_pairs] delimiter: 'ab' must be one character");
+}
+
 TEST(TextSource, NothingToPredictIsAnError) {
   const TestFolder folder;
   TextFiles options;

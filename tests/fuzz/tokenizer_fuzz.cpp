@@ -27,7 +27,8 @@ std::unique_ptr<const Tokenizer> tokenizer_of(std::string_view file) {
   // SentencePiece's models are read by its own library.
   if (file.find("sentencepiece") != std::string_view::npos) return nullptr;
   try {
-    return file.starts_with("{\"type\":") ? galley::text::load_tokenizer(file, "fuzz") : galley::text::parse_tokenizer_json(file, "fuzz.json");
+    return file.starts_with("{\"type\":") ? galley::text::load_tokenizer(file, "fuzz")
+                                          : galley::text::parse_tokenizer_json(file, "fuzz.json");
   } catch (const galley::Error&) {
     return nullptr;
   }
