@@ -16,7 +16,9 @@
 
 namespace galley {
 
+namespace text {
 class Tokenizer;
+}
 
 /// Samples 0 .. size()-1. All labels are in memory after opening. Thread-safe.
 class Source {
@@ -52,7 +54,7 @@ struct SourceContext {
   int64_t classes = 0;                  ///< Number of the model's classes; 0 if it has none.
   std::vector<FieldType> targets = {};  ///< The targets of the task; `synthetic` generates them.
   uint64_t seed = 0;
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< For text; null: one token per byte.
+  std::shared_ptr<const text::Tokenizer> tokenizer;  ///< For text; null: one token per byte.
   /// Reads a safetensors file into named tensors. A callback, because this room may not include the room weights.
   std::function<std::map<std::string, Tensor>(const std::string& path)> load_tensors;
 };

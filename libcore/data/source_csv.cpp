@@ -4,69 +4,11 @@
 #include <cmath>
 
 #include "libcore/base/file.h"
+#include "libcore/data/csv_reader.h"
 #include "libcore/data/sources.h"
 
 namespace galley {
 namespace {
-
-/// Splits the text of a file into records of fields (RFC 4180: quoted fields may contain delimiters, line ends and doubled quotes).
-class CsvReader {
- public:
-  CsvReader(std::string_view text, char delimiter, const std::string& path) : text_(text), delimiter_(delimiter), path_(path) {}
-
-  /// Reads the next record; false at the end. Skips empty lines.
-  bool next(std::vector<std::string>& fields) {
-    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) line_ += text_[at_++] == '\n';
-    if (at_ >= text_.size()) return false;
-    record_line_ = line_;
-    fields.clear();
-    for (;;) {
-      fields.push_back(field());
-      if (at_ < text_.size() && text_[at_] == delimiter_) {
-        ++at_;
-        continue;
-      }
-      if (at_ < text_.size() && text_[at_] == '\r') ++at_;
-      if (at_ < text_.size()) {
-        if (text_[at_] != '\n') bad("text after a closing quote");
-        ++at_;
-        ++line_;
-      }
-      return true;
-    }
-  }
-  /// Line of the last record, counted from 1.
-  int64_t line() const { return record_line_; }
-  [[noreturn]] void bad(const std::string& message) const {
-    throw Error(ErrorCode::kInput, message).at({.file = path_, .line = static_cast<int>(record_line_)});
-  }
-
- private:
-  std::string field() {
-    std::string value;
-    if (at_ < text_.size() && text_[at_] == '"') {
-      for (++at_;; ++at_) {
-        if (at_ >= text_.size()) bad("a quote is not closed");
-        if (text_[at_] == '"') {
-          if (at_ + 1 >= text_.size() || text_[at_ + 1] != '"') break;
-          ++at_;
-        }
-        line_ += text_[at_] == '\n';
-        value += text_[at_];
-      }
-      ++at_;
-      return value;
-    }
-    while (at_ < text_.size() && text_[at_] != delimiter_ && text_[at_] != '\n' && text_[at_] != '\r') value += text_[at_++];
-    return value;
-  }
-
-  std::string_view text_;
-  char delimiter_;
-  const std::string& path_;
-  size_t at_ = 0;
-  int64_t line_ = 1, record_line_ = 1;
-};
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -106,9 +48,7 @@ std::vector<size_t> columns_of(const std::vector<std::string>& texts, const std:
 class CsvSource : public Source {
  public:
   CsvSource(const Csv& options, const SourceContext& context) {
-    const char delimiter = options.delimiter == "\\t" ? '\t' : options.delimiter.empty() ? '\0' : options.delimiter[0];
-    GALLEY_CHECK(options.delimiter == "\\t" || (options.delimiter.size() == 1 && delimiter != '"' && delimiter != '\n'),
-                 "[csv] delimiter: '", options.delimiter, "' must be one character");
+    const char delimiter = delimiter_of(options.delimiter, "csv");
     GALLEY_CHECK(!options.columns.dense.empty() || !options.columns.sparse.empty(),
                  "[csv] columns: `dense` or `sparse` must name a column");
     paths_ = expand_paths(context.root, options.path);

@@ -99,7 +99,7 @@ void Synthetic::options(OptionVisitor& visitor) {
 }
 
 ComponentKinds data_sources() {
-  static constexpr std::array<ComponentKind, 9> kKinds{{
+  static constexpr std::array<ComponentKind, 11> kKinds{{
       {"image_folder", "images in a folder per class", make_options<ImageFolder>},
       {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_options<TarArchive>},
       {"mask_folder", "images and, in another folder, a mask of class indices for each", make_options<MaskFolder>},
@@ -107,6 +107,8 @@ ComponentKinds data_sources() {
       {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_options<CifarBinary>},
       {"csv", "a table of numbers", make_options<Csv>},
       {"text", "windows of tokens of text files, each with the token that follows", make_options<TextFiles>},
+      {"jsonl", "texts or pairs of texts, with labels, in JSON objects, one a line", make_options<JsonLines>},
+      {"text_pairs", "texts or pairs of texts, with labels, in columns of a table (TSV, CSV)", make_options<TextPairs>},
       {"tensors", "a safetensors file with input and label or target", make_options<TensorFile>},
       {"synthetic", "random numbers of the model's input shape", make_options<Synthetic>},
   }};

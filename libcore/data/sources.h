@@ -84,8 +84,43 @@ struct TensorFile : SourceOptionsOf<TensorFile> {
 struct TextFiles : SourceOptionsOf<TextFiles> {
   std::vector<std::string> path;
   std::optional<int64_t> sequence_length;
+  std::string cache = "auto";  ///< Where tokens are kept (TokenCache).
   void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
+};
+
+/// Columns of a table of texts, or keys of JSON objects.
+struct TextColumns : OptionsOf<TextColumns> {
+  std::string text = "text";
+  std::optional<std::string> pair, label;
+  void options(OptionVisitor& visitor) override;
+};
+/// What sources of one text, or one pair of texts, a sample have in common. Fields: `input`, of pairs `token_types` (0 and 1), both padded
+/// with their lengths; `label` where a column has it.
+struct TextRowOptions : SourceOptions {
+  std::vector<std::string> path;
+  TextColumns columns;
+  std::optional<int64_t> max_length;
+  std::vector<std::string> classes;
+
+ protected:
+  void common_options(OptionVisitor& visitor);
+};
+/// Files with a JSON object a line.
+struct JsonLines : TextRowOptions {
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<JsonLines>(*this); }
+};
+/// Tables: TSV, CSV.
+struct TextPairs : TextRowOptions {
+  std::string delimiter = "\\t";
+  bool header = false;
+  std::optional<bool> quoted;
+  TextPairs() { columns.text = "0"; }
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<TextPairs>(*this); }
 };
 
 /// Values of synthetic inputs: uniform floats, u8 pixels, or integers.

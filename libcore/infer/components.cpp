@@ -2,7 +2,7 @@
 
 #include "libcore/data/batch_transform.h"
 #include "libcore/data/source.h"
-#include "libcore/data/tokenizer.h"
+#include "libcore/data/tokenizers.h"
 #include "libcore/data/transform.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 
-#include "libcore/data/tokenizer.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/text_stream.h"
+#include "libcore/text/tokenizer.h"
 
 namespace galley {
 namespace {
@@ -36,18 +37,20 @@ void check_prompts(const LanguageModel& model, const std::vector<std::vector<int
 
 /// A prompt and its continuation so far.
 struct Sequence {
-  Sequence(std::vector<int64_t> prompt, const std::vector<std::string>& stops)
-      : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(stops) {}
+  Sequence(const text::Tokenizer& tokenizer, std::vector<int64_t> prompt, const std::vector<std::string>& stops)
+      : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(tokenizer, stops) {
+    stream.follow(tokens);
+  }
 
   size_t new_tokens() const { return tokens.size() - prompt_tokens; }
   /// What the model reads of it. A sequence that has ended remains a row, of one token, since each number of rows needs its own program.
   std::vector<int64_t> row() const { return ended ? std::vector<int64_t>{tokens.front()} : tokens; }
   /// Appends a token that was chosen at the time `now_s`. Returns the text that became final.
-  std::string append(int64_t token, const Tokenizer& tokenizer, double now_s) {
+  std::string append(int64_t token, double now_s) {
     tokens.push_back(token);
     if (new_tokens() == 1) first_s = now_s;
     last_s = now_s;
-    std::string ready = stream.push(tokenizer.decode(std::span(&token, 1)));
+    std::string ready = stream.push(token);
     text += ready;
     if (stream.stopped()) ended = StopReason::kStop;
     return ready;
@@ -149,7 +152,7 @@ std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, c
   for (const Candidate& candidate : candidates) {
     Beam& beam = next.emplace_back(beams[candidate.beam]);
     beam.log_probability = candidate.log_probability;
-    if (candidate.token) beam.append(*candidate.token, model.tokenizer(), seconds_since(start));
+    if (candidate.token) beam.append(*candidate.token, seconds_since(start));
   }
   return next;
 }
@@ -157,7 +160,7 @@ std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, c
 Generation beam_search(LanguageModel& model, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                        const GenerateCallbacks& callbacks, size_t index) {
   const auto start = Clock::now();
-  std::vector<Beam> beams{Beam(prompt, options.stop)};
+  std::vector<Beam> beams{Beam(model.tokenizer(), prompt, options.stop)};
   for (int64_t step = 0; step < options.max_new_tokens && !all_ended(beams); ++step) {
     beams = extend(model, beams, options, start);
     if (callbacks.stop && callbacks.stop()) {
@@ -176,7 +179,7 @@ std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vect
                                const GenerateCallbacks& callbacks, int64_t first) {
   const auto start = Clock::now();
   std::vector<Sequence> sequences;
-  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(prompt, options.stop);
+  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(model.tokenizer(), prompt, options.stop);
   const auto emit_text = [&](size_t i, const std::string& text) {
     if (callbacks.text && !text.empty()) callbacks.text(i, text);
   };
@@ -190,7 +193,7 @@ std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vect
       if (sequence.ended) continue;
       const TokenKey key{options.seed, first + static_cast<int64_t>(i), static_cast<int64_t>(sequence.tokens.size())};
       const int64_t token = sample_token(logits_of(logits, i), sequence.tokens, options.sampling, key);
-      emit_text(i, sequence.append(token, model.tokenizer(), seconds_since(start)));
+      emit_text(i, sequence.append(token, seconds_since(start)));
       if (interrupted && !sequence.ended) sequence.ended = StopReason::kInterrupted;
     }
   }
@@ -213,11 +216,14 @@ LanguageModel::LanguageModel(Session& session) : session_(session) {
   plan_ = loaded_plan(session.recipe());
   engine_ = std::make_unique<Engine>(session.backend());
   execution(1, program_length(1, context_));
+  for (int64_t id = 0; id < vocabulary_; ++id) {
+    if (!tokenizer().has(id)) without_token_.push_back(id);
+  }
 }
 
 LanguageModel::~LanguageModel() = default;
 
-const Tokenizer& LanguageModel::tokenizer() const { return *session_.tokenizer(); }
+const text::Tokenizer& LanguageModel::tokenizer() const { return *session_.tokenizer(); }
 
 Execution& LanguageModel::execution(int64_t rows, int64_t length) {
   std::unique_ptr<Execution>& slot = executions_[{rows, length}];
@@ -261,6 +267,7 @@ Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows)
   for (int64_t n = 0; n < count; ++n) {
     std::copy_n(all.data_as<float>() + (n * length + last[static_cast<size_t>(n)]) * vocabulary_, vocabulary_,
                 logits.data_as<float>() + n * vocabulary_);
+    for (const int64_t id : without_token_) logits.data_as<float>()[n * vocabulary_ + id] = -std::numeric_limits<float>::infinity();
   }
   return logits;
 }

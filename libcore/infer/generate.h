@@ -29,10 +29,10 @@ class LanguageModel {
   /// The longest sequence, in tokens.
   int64_t context() const { return context_; }
   int64_t vocabulary() const { return vocabulary_; }
-  const Tokenizer& tokenizer() const;
+  const text::Tokenizer& tokenizer() const;
   const Engine& engine() const { return *engine_; }
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold at least one token; of a row longer than the context only its
-  /// last tokens are read. Rows do not influence each other.
+  /// last tokens are read. Rows do not influence each other. Ids for which the tokenizer has no token are -infinity.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
 
  private:
@@ -41,7 +41,8 @@ class LanguageModel {
   Session& session_;
   int64_t context_ = 0, vocabulary_ = 0;
   std::shared_ptr<const QuantizationPlan> plan_;
-  std::string input_, output_;  // names in the graph
+  std::string input_, output_;          // names in the graph
+  std::vector<int64_t> without_token_;  // rows of the vocabulary that no token has: its size may be rounded up
   std::unique_ptr<Engine> engine_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;  // by rows and length
 };

@@ -8,7 +8,7 @@
 #include "libcore/base/under_key.h"
 #include "libcore/data/source.h"
 #include "libcore/data/sources.h"
-#include "libcore/data/tokenizer.h"
+#include "libcore/data/tokenizers.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
@@ -113,31 +113,55 @@ void Session::find_input_shape() {
   set_input_shape(shape.get<std::vector<int64_t>>());
 }
 
-void Session::find_vocabulary(bool without_data) {
-  if (!recipe_.data.tokenizer) return;
-  const auto* options = dynamic_cast<const TokenizerOptions*>(recipe_.data.tokenizer.params.get());
-  GALLEY_ASSERT(options != nullptr, "not a tokenizer: ", recipe_.data.tokenizer.type);
-  // The tokenizer of trained weights takes precedence, since the weights depend on its ids.
+TokenizerContext Session::tokenizer_context() const {
+  TokenizerContext context;
+  context.root = recipe_.data.root;
+  if (const auto* text = recipe_.data.train.source.as<TextFiles>()) context.training_files = expand_paths(context.root, text->path);
+  return context;
+}
+
+/// The tokenizer of trained weights takes precedence, since the weights depend on its ids. A file that the recipe names must not contradict
+/// it.
+void Session::take_tokenizer_of_weights(const TokenizerOptions& options) {
+  const std::string& type = recipe_.data.tokenizer.type;
   for (size_t i = recipe_.weights.load.size(); i-- > 0 && tokenizer_ == nullptr;) {
     const auto& source = recipe_.weights.load.at<WeightSource>(i);
     const Metadata metadata = read_weights_metadata(source.path());
     const auto found = metadata.find("galley.tokenizer");
     if (found == metadata.end()) continue;
-    tokenizer_ = parse_tokenizer(found->second);
-    const std::string type = found->second.substr(0, found->second.find(' '));
-    if (type != recipe_.data.tokenizer.type) {
-      throw Error(ErrorCode::kRecipe,
-                  cat("the weights ", source.from, " need the tokenizer ", type, ", but the recipe has ", recipe_.data.tokenizer.type))
+    const std::string_view carried = tokenizer_type(found->second);
+    const bool named = type == "char" || type == "byte";
+    if (named ? carried != type : carried != "hub") {
+      throw Error(ErrorCode::kRecipe, cat("the weights ", source.from, " need the tokenizer ", carried, ", but the recipe has ", type))
           .key("data.tokenizer")
-          .suggest("data.tokenizer.type=" + type);
+          .suggest(cat("data.tokenizer.type=", carried));
+    }
+    tokenizer_ = text::load_tokenizer(found->second, cat(source.from, ": galley.tokenizer"));
+    if (options.from_weights()) return;
+    std::shared_ptr<const text::Tokenizer> other;
+    try {
+      other = options.make({.root = recipe_.data.root, .training_files = {}});
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInput) throw;
+      return;  // The file may be elsewhere now.
+    }
+    if (other->saved() != tokenizer_->saved()) {
+      throw Error(ErrorCode::kRecipe, cat("data.tokenizer (", other->str(), ") is not the tokenizer of the weights ", source.from, " (",
+                                          tokenizer_->str(), ")"))
+          .key("data.tokenizer")
+          .suggest("--unset data.tokenizer.path takes the one of the weights");
     }
   }
+}
+
+void Session::find_vocabulary(bool without_data) {
+  if (!recipe_.data.tokenizer) return;
+  const auto* options = dynamic_cast<const TokenizerOptions*>(recipe_.data.tokenizer.params.get());
+  GALLEY_ASSERT(options != nullptr, "not a tokenizer: ", recipe_.data.tokenizer.type);
+  take_tokenizer_of_weights(*options);
   if (tokenizer_ == nullptr) {
-    TokenizerContext context;
-    context.root = recipe_.data.root;
     try {
-      if (const auto* text = recipe_.data.train.source.as<TextFiles>()) context.training_files = expand_paths(context.root, text->path);
-      tokenizer_ = under_key("data.tokenizer", [&] { return options->make(context); });
+      tokenizer_ = under_key("data.tokenizer", [&] { return options->make(tokenizer_context()); });
     } catch (const Error& error) {
       if (!without_data || error.code() != ErrorCode::kInput) throw;
       return;

@@ -18,10 +18,14 @@
 namespace galley {
 
 class DataLoader;
-class Tokenizer;
 struct LoaderOptions;
 class ParameterStore;
+class TokenizerOptions;
+struct TokenizerContext;
 class Source;
+namespace text {
+class Tokenizer;
+}
 
 /// The model, task and data of one recipe.
 class Session {
@@ -51,7 +55,7 @@ class Session {
   /// Tokens per sample in batches of these types; 0 if samples are not text.
   int64_t tokens_of(const BatchTypes& types) const { return task_ == nullptr ? 0 : task_->tokens(types.input()); }
   /// The tokenizer; null if the recipe has none.
-  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
+  const std::shared_ptr<const text::Tokenizer>& tokenizer() const { return tokenizer_; }
   int64_t threads() const;
   LayoutMode layout() const;
   /// The back end for the recipe's device, threads and memory format. `threads` overrides the recipe's unless it is 0. Throws Error
@@ -99,6 +103,8 @@ class Session {
 
   Session(const Recipe& recipe, bool without_data);
   void find_vocabulary(bool without_data);
+  void take_tokenizer_of_weights(const TokenizerOptions& options);
+  TokenizerContext tokenizer_context() const;
   void find_input_shape();
   std::optional<std::vector<Component>> weights_pipeline() const;
   LoaderOptions loader_options(const std::string& split, int64_t batch) const;
@@ -109,7 +115,7 @@ class Session {
   Component model_;  // with the vocabulary of the data
   ModelInfo info_;
   std::unique_ptr<Task> task_;  // null without a task
-  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::map<std::string, std::shared_ptr<const Source>> sources_;
 };
 

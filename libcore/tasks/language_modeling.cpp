@@ -9,11 +9,12 @@ namespace galley {
 namespace {
 
 constexpr std::string_view kLabel = "label";
-// Bits are per token: per character with the tokenizer char, per byte with the tokenizer byte.
+constexpr std::string_view kTextSize = "text_size";  // characters and bytes of each label's token; absent where samples are tensors
 constexpr MetricInfo kMetrics[] = {
     {.name = "loss"},
     {.name = "perplexity", .ranks = true},
     {.name = "bits_per_char"},
+    {.name = "bits_per_byte", .by_default = false},
     {.name = "top1", .unit = "%", .larger_is_better = true, .by_default = false},
     {.name = "top5", .unit = "%", .larger_is_better = true, .by_default = false},
 };
@@ -29,10 +30,13 @@ class TokenMetrics : public Collector {
     const Tensor &losses = results.at("losses"), &scores = results.at("scores");
     const int64_t tokens = batch.valid * losses.shape()[1], classes = scores.shape()[-1];
     const int64_t* label = batch.at(std::string(kLabel)).data_as<int64_t>();
+    const int32_t* size = batch.has(std::string(kTextSize)) ? batch.at(std::string(kTextSize)).data_as<int32_t>() : nullptr;
     for (int64_t n = 0; n < tokens; ++n) {
       if (label[n] < 0) continue;
       loss_ += static_cast<double>(losses.data_as<float>()[n]);
       ++tokens_;
+      characters_ += size ? size[2 * n] : 1;
+      bytes_ += size ? size[2 * n + 1] : 0;
       if (ranks_) counts_.add(scores.data_as<float>() + n * classes, classes, label[n]);
     }
   }
@@ -45,7 +49,9 @@ class TokenMetrics : public Collector {
       } else if (name == "perplexity") {
         values.emplace_back(name, std::exp(loss));
       } else if (name == "bits_per_char") {
-        values.emplace_back(name, loss / std::numbers::ln2);
+        values.emplace_back(name, bits_per(characters_, "characters"));
+      } else if (name == "bits_per_byte") {
+        values.emplace_back(name, bits_per(bytes_, "bytes"));
       } else {
         values.emplace_back(name, 100.0 * static_cast<double>(name == "top1" ? counts_.top1 : counts_.top5) / count);
       }
@@ -53,11 +59,20 @@ class TokenMetrics : public Collector {
   }
 
  private:
+  double bits_per(int64_t units, std::string_view what) const {
+    if (units > 0) return loss_ / std::numbers::ln2 / static_cast<double>(units);
+    throw Error(ErrorCode::kRecipe, cat("the samples do not say how many ", what, " of text their tokens are"))
+        .key("metrics")
+        .suggest("a source of texts, or the metric perplexity");
+  }
+
   std::vector<std::string> names_;
   bool ranks_ = false;
   RankCounts counts_;
   double loss_ = 0;
   int64_t tokens_ = 0;
+  int64_t characters_ = 0;  // a token is one where samples have no text_size
+  int64_t bytes_ = 0;
 };
 
 class LanguageModeling : public Task {

@@ -4,14 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
-#include "libcore/base/file.h"
 
 namespace galley::text {
-
-JsonNode JsonNode::read(const std::string& path) {
-  constexpr int64_t kLargest = int64_t{1} << 28;  // The largest published tokenizer.json has 33 MB.
-  return parse(read_file(path, kLargest), path);
-}
 
 JsonNode JsonNode::parse(std::string_view text, const std::string& path) {
   try {

@@ -14,8 +14,7 @@ namespace galley::text {
 
 class JsonNode {
  public:
-  /// Reads a file. Throws (kInput) with line and column where it is not JSON, e.g. has a lone surrogate or is cut off.
-  static JsonNode read(const std::string& path);
+  /// Throws (kInput) with line and column where the text is not JSON, e.g. has a lone surrogate or is cut off; `path` is its name.
   static JsonNode parse(std::string_view text, const std::string& path);
 
   const nlohmann::json& json() const { return *value_; }

@@ -27,6 +27,7 @@ class ByteStream : public StreamDecoder {
     held_.clear();
     return text;
   }
+  std::unique_ptr<StreamDecoder> clone() const override { return std::make_unique<ByteStream>(*this); }
 
  private:
   const Tokenizer& tokenizer_;
@@ -78,6 +79,12 @@ class Pipeline : public Tokenizer {
     check_utf8(first, options.name);
     check_utf8(second, options.name);
     return apply(parts_.post.pair, first, second, options);
+  }
+
+  std::string bytes(int32_t id) const override {
+    if (!parts_.bytes_decoder) return Tokenizer::bytes(id);
+    std::string bytes;
+    return bytes_of_piece(piece(id), bytes) ? bytes : piece(id);
   }
 
   std::string str() const override {
@@ -199,6 +206,6 @@ class Pipeline : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> make_pipeline(Parts parts) { return std::make_unique<Pipeline>(std::move(parts)); }
+std::unique_ptr<Tokenizer> make_pipeline(Parts parts) { return std::make_unique<Pipeline>(std::move(parts)); }
 
 }  // namespace galley::text

@@ -38,6 +38,6 @@ struct Parts {
   bool bytes_decoder = false;  ///< The way back is by the bytes that pieces spell; decoders is then not used.
 };
 
-std::unique_ptr<const Tokenizer> make_pipeline(Parts parts);
+std::unique_ptr<Tokenizer> make_pipeline(Parts parts);
 
 }  // namespace galley::text

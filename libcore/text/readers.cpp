@@ -6,7 +6,6 @@
 #include <set>
 
 #include "libcore/base/error.h"
-#include "libcore/base/file.h"
 #include "libcore/text/json_node.h"
 #include "libcore/text/unicode.h"
 
@@ -76,9 +75,21 @@ bool from_base64(std::string_view text, std::string& bytes) {
   return true;
 }
 
-std::vector<std::string> read_lines(const std::string& path) {
-  const std::string text = read_file(path, int64_t{1} << 28);
-  check_utf8(text, path);
+std::string to_base64(std::string_view bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t bits = 0;
+    for (size_t k = 0; k < 3; ++k) bits = bits << 8 | (i + k < bytes.size() ? static_cast<uint8_t>(bytes[i + k]) : 0u);
+    for (size_t k = 0; k < 4; ++k) text += i + k <= bytes.size() ? kDigits[bits >> (18 - 6 * k) & 63] : '=';
+  }
+  return text;
+}
+
+std::vector<std::string> lines_of(const SourceFile& file) {
+  const std::string& text = file.contents;
+  check_utf8(text, file.place);
   std::vector<std::string> lines;
   for (size_t at = 0; at < text.size();) {
     size_t end = text.find('\n', at);
@@ -108,11 +119,11 @@ std::unique_ptr<ByteBpe> make_byte_bpe(const Vocabulary& vocabulary, const std::
   return bpe;
 }
 
-std::unique_ptr<const Tokenizer> read_bpe_files(const std::string& vocabulary_path, const std::string& merges_path,
-                                                const KnownPattern& pattern) {
+std::unique_ptr<Tokenizer> read_bpe_files(const SourceFile& vocabulary, const SourceFile& merges_file, const KnownPattern& pattern) {
+  const std::string &vocabulary_path = vocabulary.place, &merges_path = merges_file.place;
   Parts parts;
   parts.kind = "byte-level BPE";
-  const JsonNode file = JsonNode::read(vocabulary_path);
+  const JsonNode file = JsonNode::parse(vocabulary.contents, vocabulary_path);
   in_file(vocabulary_path, [&] {
     if (!file.json().is_object()) file.fail("must be an object of pieces and ids");
     for (const auto& [piece, id] : file.json().items()) {
@@ -122,7 +133,7 @@ std::unique_ptr<const Tokenizer> read_bpe_files(const std::string& vocabulary_pa
   });
   std::vector<Merge> merges;
   std::set<uint32_t> made;
-  const std::vector<std::string> lines = read_lines(merges_path);
+  const std::vector<std::string> lines = lines_of(merges_file);
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].empty() || lines[i].starts_with("#version")) continue;
     const size_t space = lines[i].find(' ');
@@ -152,8 +163,8 @@ std::unique_ptr<const Tokenizer> read_bpe_files(const std::string& vocabulary_pa
   return make_pipeline(std::move(parts));
 }
 
-std::unique_ptr<const Tokenizer> read_tiktoken(const std::string& path, const std::string& pattern_name) {
-  const std::string name = path.substr(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
+std::unique_ptr<Tokenizer> read_tiktoken(const SourceFile& file, const std::string& pattern_name) {
+  const std::string &path = file.place, &name = file.name;
   const PublishedEncoding* published = nullptr;
   for (const PublishedEncoding& encoding : published_encodings()) {
     if (name.starts_with(encoding.file)) published = &encoding;
@@ -168,7 +179,7 @@ std::unique_ptr<const Tokenizer> read_tiktoken(const std::string& path, const st
   Parts parts;
   parts.kind = "byte-level BPE";
   std::vector<std::pair<std::string, int32_t>> tokens;
-  const std::vector<std::string> lines = read_lines(path);
+  const std::vector<std::string> lines = lines_of(file);
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].empty()) continue;
     const size_t space = lines[i].find(' ');
@@ -199,10 +210,11 @@ std::unique_ptr<const Tokenizer> read_tiktoken(const std::string& path, const st
   return make_pipeline(std::move(parts));
 }
 
-std::unique_ptr<const Tokenizer> read_word_piece(const std::string& path, bool lowercase) {
+std::unique_ptr<Tokenizer> read_word_piece(const SourceFile& file, bool lowercase) {
+  const std::string& path = file.place;
   Parts parts;
   parts.kind = "WordPiece";
-  const std::vector<std::string> lines = read_lines(path);
+  const std::vector<std::string> lines = lines_of(file);
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].empty()) fail_at(path, i + 1, "the piece is empty: each line of a WordPiece vocabulary is a piece");
     try {
@@ -234,78 +246,8 @@ std::unique_ptr<const Tokenizer> read_word_piece(const std::string& path, bool l
   return make_pipeline(std::move(parts));
 }
 
-std::unique_ptr<const Tokenizer> read_word_list(const std::string& path, const std::string& unknown) {
-  return in_file(path, [&] { return word_tokenizer(read_lines(path), unknown); });
-}
-
-namespace {
-
-std::string join_path(const std::string& folder, std::string_view name) { return cat(folder, "/", name); }
-
-std::optional<std::string> first_of(const std::string& folder, std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names) {
-    if (file_exists(join_path(folder, name))) return join_path(folder, name);
-  }
-  return std::nullopt;
-}
-
-bool lowercase_of_folder(const std::string& folder, bool otherwise) {
-  const std::string path = join_path(folder, "tokenizer_config.json");
-  return file_exists(path) ? JsonNode::read(path).flag("do_lower_case", otherwise) : otherwise;
-}
-
-const KnownPattern& pattern_of(const ReadOptions& options) { return pattern_named(options.pattern.empty() ? "gpt2" : options.pattern); }
-
-std::string merges_beside(const std::string& vocabulary) {
-  const auto found = first_of(parent_folder(vocabulary), {"merges.txt", "vocab.bpe"});
-  if (!found)
-    throw Error(ErrorCode::kInput, "needs its merges: there is neither merges.txt nor vocab.bpe beside it").at({.file = vocabulary});
-  return *found;
-}
-
-std::unique_ptr<const Tokenizer> read_folder(const std::string& folder, const ReadOptions& options) {
-  if (const auto path = first_of(folder, {"tokenizer.json"})) return read_tokenizer_json(*path);
-  for (const FolderEntry& entry : list_folder(folder)) {
-    if (!entry.is_folder && entry.name.ends_with(".tiktoken")) return read_tiktoken(join_path(folder, entry.name), options.pattern);
-  }
-  if (const auto path = first_of(folder, {"vocab.json", "encoder.json"}))
-    return read_bpe_files(*path, merges_beside(*path), pattern_of(options));
-  if (const auto path = first_of(folder, {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})) return read_sentencepiece(*path);
-  if (const auto path = first_of(folder, {"vocab.txt"})) return read_word_piece(*path, lowercase_of_folder(folder, options.lowercase));
-  fail(ErrorCode::kInput, folder,
-       ": no tokenizer in this folder: tokenizer.json, *.tiktoken, vocab.json with merges.txt, encoder.json with ",
-       "vocab.bpe, tokenizer.model, spiece.model, sentencepiece.bpe.model or vocab.txt is expected");
-}
-
-std::string type_of(const std::string& path) {
-  const std::string name = path.substr(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
-  if (name == "vocab.json" || name == "encoder.json") return "bpe";
-  if (name.ends_with(".json")) return "tokenizer_json";
-  if (name.ends_with(".tiktoken")) return "tiktoken";
-  if (name.ends_with(".model")) return "sentencepiece";
-  if (name.ends_with("vocab.txt")) return "wordpiece";
-  fail(ErrorCode::kInput, path,
-       ": the name does not say what kind of tokenizer it is: name a folder, a file *.json, *.tiktoken, *.model or ",
-       "*vocab.txt, or set the type");
-}
-
-}  // namespace
-
-std::unique_ptr<const Tokenizer> read_tokenizer(const std::string& path, const ReadOptions& options) {
-  if (options.type == "auto" && is_folder(path)) return read_folder(path, options);
-  const std::string type = options.type == "auto" ? type_of(path) : options.type;
-  if (type == "tokenizer_json") return read_tokenizer_json(is_folder(path) ? join_path(path, "tokenizer.json") : path);
-  if (type == "bpe") {
-    const auto vocabulary = is_folder(path) ? first_of(path, {"vocab.json", "encoder.json"}) : path;
-    GALLEY_CHECK_INPUT(vocabulary, path, ": there is neither vocab.json nor encoder.json in this folder");
-    return read_bpe_files(*vocabulary, merges_beside(*vocabulary), pattern_of(options));
-  }
-  if (type == "tiktoken") return read_tiktoken(path, options.pattern);
-  if (type == "wordpiece") return read_word_piece(path, lowercase_of_folder(parent_folder(path), options.lowercase));
-  if (type == "sentencepiece") return read_sentencepiece(path);
-  if (type == "vocabulary") return read_word_list(path, options.unknown);
-  fail(ErrorCode::kInput, "unknown type of tokenizer '", type,
-       "': known are auto, tokenizer_json, bpe, tiktoken, wordpiece, sentencepiece, vocabulary");
+std::unique_ptr<Tokenizer> read_word_list(const SourceFile& file, const std::string& unknown) {
+  return in_file(file.place, [&] { return make_word_tokenizer(lines_of(file), unknown); });
 }
 
 }  // namespace galley::text

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "libcore/base/error.h"
-#include "libcore/base/file.h"
 #include "libcore/text/json_node.h"
 #include "libcore/text/readers.h"
 
@@ -19,9 +18,9 @@ namespace {
 /// where a tokenizer_config.json beside the model says add_bos_token or add_eos_token.
 class SentencePiece : public Tokenizer {
  public:
-  explicit SentencePiece(const std::string& path) {
-    constexpr int64_t kLargest = int64_t{1} << 28;
-    const auto status = processor_.LoadFromSerializedProto(read_file(path, kLargest));
+  SentencePiece(const SourceFile& file, const SourceFile* config) {
+    const std::string& path = file.place;
+    const auto status = processor_.LoadFromSerializedProto(file.contents);
     if (!status.ok())
       throw Error(ErrorCode::kInput, cat("is not a SentencePiece model, or is damaged: ", status.ToString())).at({.file = path});
     for (int id = 0; id < processor_.GetPieceSize(); ++id) {
@@ -32,9 +31,8 @@ class SentencePiece : public Tokenizer {
       }
       if (processor_.IsControl(id) || processor_.IsUnknown(id)) mark_special(id);
     }
-    const std::string config = parent_folder(path) + "/tokenizer_config.json";
-    if (!file_exists(config)) return;
-    const JsonNode options = JsonNode::read(config);
+    if (config == nullptr) return;
+    const JsonNode options = JsonNode::parse(config->contents, config->place);
     if (options.flag("add_bos_token", false) && processor_.bos_id() >= 0) before_.push_back(processor_.bos_id());
     if (options.flag("add_eos_token", false) && processor_.eos_id() >= 0) after_.push_back(processor_.eos_id());
   }
@@ -84,13 +82,15 @@ class SentencePiece : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> read_sentencepiece(const std::string& path) { return std::make_unique<SentencePiece>(path); }
+std::unique_ptr<Tokenizer> read_sentencepiece(const SourceFile& file, const SourceFile* config) {
+  return std::make_unique<SentencePiece>(file, config);
+}
 
 #else
 
-std::unique_ptr<const Tokenizer> read_sentencepiece(const std::string& path) {
+std::unique_ptr<Tokenizer> read_sentencepiece(const SourceFile& file, const SourceFile*) {
   throw Error(ErrorCode::kInput, "is a SentencePiece model, which this build cannot read: install libsentencepiece-dev and build again")
-      .at({.file = path});
+      .at({.file = file.place});
 }
 
 #endif

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "libcore/base/error.h"
+#include "libcore/text/definition.h"
+#include "libcore/text/readers.h"
 #include "libcore/text/unicode.h"
 
 namespace galley::text {
@@ -35,6 +37,7 @@ class WindowStream : public StreamDecoder {
     settled_ = 0;
     return text;
   }
+  std::unique_ptr<StreamDecoder> clone() const override { return std::make_unique<WindowStream>(*this); }
 
  private:
   std::string settle(const std::string& text) {
@@ -59,6 +62,16 @@ class WindowStream : public StreamDecoder {
   size_t shown_ = 0;    // Bytes of the text of ids_ that were returned.
 };
 
+/// A piece of text for messages: 'word'; a character with its number, and a control character by that alone.
+std::string shown(std::string_view text) {
+  const char* p = text.data();
+  if (char_length(p) != text.size()) return cat("'", text, "'");
+  const uint32_t c = next_char(p);
+  std::string code = "U+";
+  for (int shift = c > 0xFFFF ? 20 : 12; shift >= 0; shift -= 4) code += "0123456789ABCDEF"[c >> shift & 15];
+  return c < 0x20 || c == 0x7F ? code : cat("'", text, "' (", code, ")");
+}
+
 /// Common to tokenizers with one token a piece of text.
 class Simple : public Tokenizer {
  public:
@@ -82,7 +95,7 @@ class Simple : public Tokenizer {
     const size_t newline = before.rfind('\n');
     const std::string_view line = before.substr(newline == std::string_view::npos ? 0 : newline + 1);
     const auto column = std::count_if(line.begin(), line.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-    throw Error(ErrorCode::kInput, cat("the ", what, " '", text.substr(at, end - at), "' is not in the vocabulary of ",
+    throw Error(ErrorCode::kInput, cat("the ", what, " ", shown(text.substr(at, end - at)), " is not in the vocabulary of ",
                                        vocabulary_.pieces(), "; make the vocabulary from text that has it, or take it out of this text"))
         .at({.file = std::string(options.name),
              .line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1,
@@ -113,6 +126,7 @@ class Bytes : public Simple {
         return text;
       }
       std::string finish() override { return replace_invalid_utf8(std::exchange(held_, {})); }
+      std::unique_ptr<StreamDecoder> clone() const override { return std::make_unique<Stream>(*this); }
 
      private:
       const Bytes& bytes_;
@@ -121,7 +135,9 @@ class Bytes : public Simple {
     static_cast<void>(skip_special);
     return std::make_unique<Stream>(*this);
   }
+  std::string bytes(int32_t id) const override { return bytes(std::span(&id, 1)); }
   std::string str() const override { return "bytes, 256 tokens"; }
+  std::string saved() const override { return "byte"; }
 
  protected:
   bool takes_bytes() const override { return true; }
@@ -169,6 +185,7 @@ class Characters : public Simple {
       explicit Stream(const Characters& characters) : characters_(characters) {}
       std::string push(int32_t id) override { return characters_.vocabulary_.piece(id); }
       std::string finish() override { return {}; }
+      std::unique_ptr<StreamDecoder> clone() const override { return std::make_unique<Stream>(*this); }
 
      private:
       const Characters& characters_;
@@ -176,6 +193,11 @@ class Characters : public Simple {
     return std::make_unique<Stream>(*this);
   }
   std::string str() const override { return cat("characters, ", vocabulary_.pieces(), " tokens"); }
+  std::string saved() const override {
+    std::string text = "char ";
+    for (int64_t id = 0; id < size(); ++id) text += piece(id);
+    return text;
+  }
 
  protected:
   void each(std::string_view text, const EncodeOptions& options, const Take& take) const override {
@@ -277,12 +299,46 @@ std::vector<Token> Tokenizer::pair(std::string_view first, std::string_view seco
   return both;
 }
 
+std::string Tokenizer::bytes(int32_t id) const {
+  const std::string& spelled = piece(id);
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  // A byte that the vocabulary has no character for: <0xE2>.
+  if (spelled.size() == 6 && spelled.starts_with("<0x") && is_hex(spelled[3]) && is_hex(spelled[4]) && spelled[5] == '>')
+    return {static_cast<char>(std::stoi(spelled.substr(3, 2), nullptr, 16))};
+  // Decoders may leave out the space that a text begins with.
+  const std::vector<int32_t> twice{id, id};
+  return decode(twice).substr(std::min(decode(std::span(twice).first(1)).size(), decode(twice).size()));
+}
+
+std::string Tokenizer::saved() const {
+  GALLEY_ASSERT(definition_ != nullptr, "a tokenizer was made without its definition");
+  return definition_->str();
+}
+
 std::unique_ptr<StreamDecoder> Tokenizer::stream(bool skip_special) const { return std::make_unique<WindowStream>(*this, skip_special); }
 
 std::unique_ptr<const Tokenizer> byte_tokenizer() { return std::make_unique<Bytes>(); }
 std::unique_ptr<const Tokenizer> character_tokenizer(std::string_view characters) { return std::make_unique<Characters>(characters); }
-std::unique_ptr<const Tokenizer> word_tokenizer(const std::vector<std::string>& words, const std::string& unknown) {
+std::unique_ptr<Tokenizer> make_word_tokenizer(const std::vector<std::string>& words, const std::string& unknown) {
   return std::make_unique<WordList>(words, unknown);
+}
+std::unique_ptr<const Tokenizer> word_tokenizer(const std::vector<std::string>& words, const std::string& unknown) {
+  std::string lines;
+  for (const std::string& word : words) {
+    GALLEY_CHECK_INPUT(word.find_first_of("\r\n") == std::string::npos, "the word '", word, "' of the vocabulary has a line end");
+    lines += word + "\n";
+  }
+  return make_tokenizer({.type = "vocabulary", .files = {{"words", lines, "words"}}, .pattern = "", .unknown = unknown});
+}
+
+std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view saved, const std::string& place) {
+  if (saved.starts_with('{')) return make_tokenizer(parse_definition(saved, place));
+  if (saved == "byte") return byte_tokenizer();
+  constexpr std::string_view kCharacters = "char ";
+  if (!saved.starts_with(kCharacters))
+    fail(ErrorCode::kInput, place, ": '", saved.substr(0, 20),
+         "' is no saved tokenizer: byte, char and its characters, or JSON is expected");
+  return character_tokenizer(saved.substr(kCharacters.size()));
 }
 
 }  // namespace galley::text

@@ -15,6 +15,8 @@
 
 namespace galley::text {
 
+struct Definition;
+
 /// A token and the bytes [begin, end) of the input that it stands for. Tokens that a template adds (add_special) have begin = end.
 struct Token {
   int32_t id = 0;
@@ -41,6 +43,8 @@ class StreamDecoder {
   virtual std::string push(int32_t id) = 0;
   /// The rest, at the end of the text; the decoder then starts again.
   virtual std::string finish() = 0;
+  /// A decoder in the same state, for the same tokenizer.
+  virtual std::unique_ptr<StreamDecoder> clone() const = 0;
 };
 
 class Tokenizer {
@@ -73,8 +77,14 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
   virtual std::unique_ptr<StreamDecoder> stream(bool skip_special = false) const;
 
+  /// The bytes that a token adds to a text in whose middle it stands; they may be a part of a character. Throws (kInput) as piece does.
+  virtual std::string bytes(int32_t id) const;
+
   /// What it is, in a line: "byte-level BPE, 50257 tokens, pattern gpt2".
   virtual std::string str() const = 0;
+  /// A text from which load_tokenizer makes the same tokenizer without any file, for weight files: "byte", "char ABC...", or JSON with the
+  /// contents of the files.
+  virtual std::string saved() const;
 
  protected:
   Tokenizer() = default;
@@ -86,6 +96,10 @@ class Tokenizer {
 
   Vocabulary vocabulary_;
   std::vector<int32_t> special_;
+
+ private:
+  friend std::unique_ptr<Tokenizer> make_tokenizer(Definition definition);
+  std::shared_ptr<const Definition> definition_;  // Of what it was made; null for bytes and characters.
 };
 
 /// How files are to be read that do not say it themselves.
@@ -93,6 +107,8 @@ struct ReadOptions {
   /// auto | tokenizer_json | bpe | tiktoken | wordpiece | sentencepiece | vocabulary. auto: by the names in a folder, and by the name of a
   /// file.
   std::string type = "auto";
+  /// bpe: the file of merges. Empty: merges.txt or vocab.bpe beside the vocabulary.
+  std::string merges;
   /// .tiktoken files and merges: the name of a pre-tokenisation (pattern_names). Empty: by the file's name.
   std::string pattern;
   /// vocab.txt of WordPiece: lower case and no accents. A tokenizer_config.json beside it says so itself (do_lower_case).
@@ -101,11 +117,14 @@ struct ReadOptions {
   std::string unknown = "<unk>";
 };
 
-/// Reads a tokenizer. Of a folder it takes tokenizer.json, else *.tiktoken, vocab.json and merges.txt (encoder.json and vocab.bpe), a
-/// SentencePiece model (tokenizer.model, spiece.model, sentencepiece.bpe.model), vocab.txt: the first that is there.
-/// Throws (kInput), with the file and the place in it, if a file is missing, damaged or contradicts itself, or uses a component that is not
-/// implemented, which the message names.
+/// Reads a tokenizer. `path` is a file, or a folder; of bpe the vocabulary or the merges. Of a folder it takes tokenizer.json, else
+/// *.tiktoken, vocab.json and merges.txt (encoder.json and vocab.bpe), a SentencePiece model (tokenizer.model, spiece.model,
+/// sentencepiece.bpe.model), vocab.txt: the first that is there. Throws (kInput), with the file and the place in it, if a file is missing,
+/// damaged or contradicts itself, or uses a component that is not implemented, which the message names.
 std::unique_ptr<const Tokenizer> read_tokenizer(const std::string& path, const ReadOptions& options = {});
+
+/// The tokenizer of a text that Tokenizer::saved wrote, also in earlier versions. Throws (kInput), naming `place`, for any other text.
+std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view saved, const std::string& place);
 
 /// One token a byte, 256 in all; any bytes are valid.
 std::unique_ptr<const Tokenizer> byte_tokenizer();

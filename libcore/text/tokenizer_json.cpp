@@ -381,7 +381,7 @@ void read_decoder(const JsonNode& file, Parts& parts) {
   if (steps.empty()) parts.decoders.push_back(decode_spaces());
 }
 
-std::unique_ptr<const Tokenizer> make(const JsonNode& file, const std::string& path) {
+std::unique_ptr<Tokenizer> make(const JsonNode& file, const std::string& path) {
   try {
     Parts parts;
     for (const JsonNode& node : components(file, "normalizer", "normalizers"))
@@ -403,9 +403,8 @@ std::unique_ptr<const Tokenizer> make(const JsonNode& file, const std::string& p
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> read_tokenizer_json(const std::string& path) { return make(JsonNode::read(path), path); }
-std::unique_ptr<const Tokenizer> parse_tokenizer_json(std::string_view text, const std::string& path) {
-  return make(JsonNode::parse(text, path), path);
+std::unique_ptr<Tokenizer> read_tokenizer_json(const SourceFile& file) {
+  return make(JsonNode::parse(file.contents, file.place), file.place);
 }
 
 }  // namespace galley::text

@@ -13,10 +13,10 @@
 #include "libcore/base/resident_memory.h"
 #include "libcore/base/units.h"
 #include "libcore/data/loader.h"
-#include "libcore/data/tokenizer.h"
 #include "libcore/infer/evaluate.h"
 #include "libcore/infer/session.h"
 #include "libcore/runtime/execution.h"
+#include "libcore/text/tokenizer.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/step.h"
 #include "libcore/train/tensorboard.h"
@@ -129,6 +129,7 @@ class Trainer::State {
   Metadata metadata();
   int64_t irregular() const { return irregular_before + loader->irregular().samples; }
   std::string digest() const;
+  std::string tokenizer_digest() const;
   int64_t skipped() const { return skipped_before + loader->skips().skipped; }
   double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
   KeepPolicy keep() const {
@@ -220,13 +221,20 @@ void Trainer::State::make_plan() {
 }
 
 void Trainer::State::restore(const Checkpoint& checkpoint) {
+  const auto state = nlohmann::json::parse(checkpoint.state());
+  if (const auto digest = state.value("tokenizer", std::string()); !digest.empty() && digest != tokenizer_digest()) {
+    throw Error(ErrorCode::kRecipe,
+                cat(checkpoint.folder(), " was written with another tokenizer: the file of data.tokenizer, or the text ",
+                    "that its vocabulary is made from, has changed since"))
+        .key("data.tokenizer")
+        .suggest("restore the file, or start anew with --force");
+  }
   for (const std::string& group : checkpoint.groups()) {
     for (const auto& [name, tensor] : checkpoint.read(group)) {
       GALLEY_CHECK_INPUT(update->store().has(name), checkpoint.folder(), " has a tensor ", name, " that this run does not");
       update->store().set(name, tensor);
     }
   }
-  const auto state = nlohmann::json::parse(checkpoint.state());
   step = checkpoint.step();
   wall_s = state.at("wall_s");
   const auto read_best = [&](const char* key, Best& to) {
@@ -248,11 +256,16 @@ Metadata Trainer::State::metadata() {
   metadata["galley.recipe"] = recipe_text;
   metadata["galley.input"] = nlohmann::json(sample_shape).dump();
   const std::vector<std::string> categories = session.categories();
-  if (session.tokenizer() != nullptr) metadata["galley.tokenizer"] = session.tokenizer()->str();
+  if (session.tokenizer() != nullptr) metadata["galley.tokenizer"] = session.tokenizer()->saved();
   if (!categories.empty()) metadata["galley.categories"] = nlohmann::json(categories).dump();
   if (recipe.data.val) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
   if (!parents.empty()) metadata["galley.parents"] = parents;
   return metadata;
+}
+
+/// A digest of what the ids of tokens mean; "" without a tokenizer.
+std::string Trainer::State::tokenizer_digest() const {
+  return session.tokenizer() == nullptr ? "" : digest_of(session.tokenizer()->saved());
 }
 
 /// The digest of the current parameters. It excludes buffers (running statistics), which depend on the division of the batch.
@@ -287,6 +300,7 @@ std::string Trainer::State::save(RunFolder& folder) {
   nlohmann::json state{
       {"wall_s", wall_s},           {"best", best_json(best)}, {"stopping", best_json(stopping)}, {"stopping_since", stopping_since},
       {"latest_step", latest_step}, {"skipped", skipped()},    {"irregular", irregular()},        {"parents", parents}};
+  if (session.tokenizer() != nullptr) state["tokenizer"] = tokenizer_digest();
   state["latest"] = nlohmann::json::array();
   for (const auto& [name, value] : latest) {
     if (std::isfinite(value)) state["latest"].push_back({name, value});

@@ -1,9 +1,10 @@
 // A language model as a user trains it: the built-in recipe in a tiny form reaches the perplexity of its text, later tools use the
-// tokenizer of the weights, durations may be in tokens, and errors in a text have their place.
+// tokenizer of the weights, which carry that of files too, durations may be in tokens, and errors in a text have their place.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -91,7 +92,7 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   write_text(folder + "/other.txt", "aAbB\naAxX");
   const Outcome unknown = run("galley-evaluate", {folder + "/run", "data.train.source.path=" + folder + "/other.txt", "-q"});
   EXPECT_EQ(unknown.code, 4) << unknown.err;
-  EXPECT_NE(unknown.err.find("other.txt:1:5: character U+000A is not among the vocabulary's 8"), std::string::npos) << unknown.err;
+  EXPECT_NE(unknown.err.find("other.txt:1:5: error: the character U+000A is not in the vocabulary of 8"), std::string::npos) << unknown.err;
 }
 
 /// Trains a tiny GPT on FOLDER/text.txt, into FOLDER/run.
@@ -237,7 +238,7 @@ TEST(Language, WhatIsWrongHasOneClearError) {
     EXPECT_TRUE(outcome.out.empty());
   };
   fails("", {"duration=1 steps"}, 4, "the text is empty");
-  fails("ab\nc\xFF", {"duration=1 steps"}, 4, "text.txt:2:2: byte 0xFF at 4 is not UTF-8");
+  fails("ab\nc\xFF", {"duration=1 steps"}, 4, "text.txt:2:2: error: byte 0xFF at offset 4 is not UTF-8");
   fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, but the tokenizer char has 8 tokens");
   fails(one_bit_text(200), {"duration=1 steps", "metrics=perplexty"}, 3, "perplexity");
   fails(one_bit_text(200), {"duration=1 steps", "model.tie_weights=true"}, 3, "tie_weights needs hidden_size = embedding_dim");
@@ -250,6 +251,109 @@ TEST(Language, WhatIsWrongHasOneClearError) {
   EXPECT_EQ(missing.code, 4);
   EXPECT_NE(missing.err.find("nothing.txt: no such file or folder"), std::string::npos) << missing.err;
   EXPECT_EQ(run("galley-recipes", {"validate", "tinyshakespeare_lstm"}).code, 0) << "a recipe is valid without its data";
+}
+
+/// A text of words, white space and characters of two to four bytes.
+std::string mixed_text() {
+  std::string text;
+  for (int i = 0; i < 300; ++i) {
+    text += std::to_string(i * 7919 % 1000) + " st\u00F6p the \u20AC " + (i % 3 == 0 ? "\U0001F600\n" : "\u4F60\u597D, ");
+  }
+  return text;
+}
+
+std::vector<Json> lines_of(const Outcome& outcome) {
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  std::vector<Json> lines;
+  std::istringstream text(outcome.out);
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  if (lines.empty()) lines.push_back(Json::object());  // after a failure
+  return lines;
+}
+
+/// Trains a small GPT with a tokenizer of files for a few steps.
+class TokenizerOfFiles : public testing::Test {
+ protected:
+  TokenizerOfFiles() {
+    write_text(folder_ + "/text.txt", mixed_text());
+    write_text(folder_ + "/tokenizer.json", read_text(golden("gpt2.json")));
+  }
+  static std::string golden(const std::string& name) { return std::string(GALLEY_SOURCE_DIR) + "/tests/text/golden/" + name; }
+  Outcome train(std::vector<std::string> more, const std::string& run_folder = "run") const {
+    std::vector<std::string> arguments{"shakespeare_gpt",
+                                       "data.train.source.path=" + folder_ + "/text.txt",
+                                       "model.n_layer=1",
+                                       "model.n_head=2",
+                                       "model.n_embd=16",
+                                       "model.block_size=16",
+                                       "batch=16",
+                                       "data.tokenizer=hub",
+                                       "--threads",
+                                       "1",
+                                       "-o",
+                                       folder_ + "/" + run_folder,
+                                       "-q"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run("galley-train", arguments);
+  }
+  Outcome predict(std::vector<std::string> more) const {
+    std::vector<std::string> arguments{folder_ + "/run", "--format", "json", "-q", "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run("galley-predict", arguments);
+  }
+  static void fails(const Outcome& outcome, int code, const std::string& message) {
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
+  }
+  std::string folder_ = scratch_folder();
+};
+
+TEST_F(TokenizerOfFiles, TravelsWithTheWeights) {
+  const std::string file = folder_ + "/tokenizer.json";
+  // Rows of the vocabulary beyond the tokens are never sampled: at this temperature every row is equally probable.
+  const Outcome trained = train({"data.tokenizer.path=" + file, "model.vocab_size=1300", "duration=2 steps"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  std::filesystem::remove(file);
+  const Json tokens = lines_of(predict({"--tokenize", "the \u20ACx"}))[0];
+  EXPECT_EQ(tokens["pieces"][0], "the");
+  EXPECT_EQ(lines_of(predict({"--detokenize", tokens["ids"].dump().substr(1, tokens["ids"].dump().size() - 2)}))[0]["text"], "the \u20ACx");
+  const std::vector<std::string> hot{"--prompt", "st\u00F6p", "generate.temperature=1e6", "generate.max_new_tokens=200", "--seed", "1"};
+  const Json drawn = lines_of(predict(hot))[0];
+  ASSERT_EQ(drawn["tokens"].size(), 200u);
+  for (const Json& token : drawn["tokens"]) EXPECT_LT(token.get<int>(), 1200);
+  // The text as it streams is the text of all tokens at once, with a replacement where bytes form no character.
+  std::string ids;
+  for (const Json& token : drawn["tokens"]) ids += (ids.empty() ? "" : ",") + token.dump();
+  const std::string text = lines_of(predict({"--detokenize", ids}))[0]["text"];
+  std::string without_special = text;
+  for (size_t at = 0; (at = without_special.find("<|endoftext|>")) != std::string::npos;) without_special.erase(at, 13);
+  EXPECT_EQ(drawn["text"], without_special);
+  std::vector<std::string> streamed{folder_ + "/run", "-q", "--threads", "1"};
+  streamed.insert(streamed.end(), hot.begin(), hot.end());
+  EXPECT_EQ(run("galley-predict", streamed).out, "st\u00F6p" + without_special + "\n");
+  // Later tools need the file as little as these.
+  const Outcome evaluated = run("galley-evaluate", {folder_ + "/run", "--format", "json", "-q"});
+  EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+}
+
+TEST_F(TokenizerOfFiles, ThatDoesNotFitIsAnError) {
+  const std::string file = folder_ + "/tokenizer.json", path = "data.tokenizer.path=" + file;
+  fails(train({"duration=1 steps"}), 3, "the tokenizer has no path");
+  fails(train({"duration=1 steps", "data.tokenizer.path=" + folder_ + "/none.json"}), 4, "none.json: no such file or folder");
+  fails(train({"duration=1 steps", path, "model.vocab_size=5"}), 3, "model.vocab_size is 5, but the tokenizer hub has 1200 tokens");
+  const std::string good = read_text(file);
+  write_text(file, "{\n \"model\": {\n");
+  fails(train({"duration=1 steps", path}), 4, "tokenizer.json:2:12");
+  write_text(file, good);
+  ASSERT_EQ(train({"duration=1 steps", path}).code, 0);
+  // The weights carry their tokenizer; a recipe that names another one is contradicted.
+  const Outcome other = run("galley-evaluate", {folder_ + "/run", "data.tokenizer.path=" + golden("roberta.json"), "-q"});
+  fails(other, 3, "is not the tokenizer of the weights");
+  fails(run("galley-evaluate", {folder_ + "/run", "data.tokenizer=char", "-q"}), 3, "need the tokenizer hub, but the recipe has char");
+  EXPECT_EQ(run("galley-evaluate", {folder_ + "/run", "--unset", "data.tokenizer.path", "-q"}).code, 0);
+  // A run does not go on with other ids.
+  write_text(file, read_text(golden("roberta.json")));
+  fails(train({"duration=2 steps", path}), 3, "was written with another tokenizer");
 }
 
 TEST(Language, BytesNeedNoVocabulary) {

@@ -11,7 +11,6 @@
 #include <set>
 
 #include "libcore/base/error.h"
-#include "libcore/data/tokenizer.h"
 #include "libcore/infer/components.h"
 #include "libcore/recipe/recipe.h"
 #include "tests/support/temporary_folder.h"
@@ -19,14 +18,17 @@
 namespace galley {
 namespace {
 
+std::string text_of(const LanguageModel& model, const std::vector<int64_t>& tokens) {
+  return model.tokenizer().decode(std::vector<int32_t>(tokens.begin(), tokens.end()));
+}
+
 /// An untrained GPT with three characters, abc.
 class Generate : public testing::Test {
  protected:
   Generate() : recipe_(recipe()), session_(recipe_), model_(session_) {}
 
   std::vector<int64_t> ids(const std::string& text) const {
-    std::vector<int32_t> ids;
-    model_.tokenizer().encode(text, "text", ids);
+    const std::vector<int32_t> ids = model_.tokenizer().encode(text);
     return {ids.begin(), ids.end()};
   }
   std::vector<std::vector<int64_t>> prompts(const std::vector<std::string>& texts) const {
@@ -34,7 +36,7 @@ class Generate : public testing::Test {
     for (const std::string& text : texts) prompts.push_back(ids(text));
     return prompts;
   }
-  std::string text(const std::vector<int64_t>& tokens) const { return model_.tokenizer().decode(tokens); }
+  std::string text(const std::vector<int64_t>& tokens) const { return text_of(model_, tokens); }
 
   LanguageModel& model() { return model_; }
 
@@ -71,7 +73,7 @@ struct Best {
 /// Tries all continuations of at most `length` tokens that go on until a stop string.
 void search(LanguageModel& model, const std::vector<int64_t>& prompt, const std::vector<int64_t>& tokens, double sum, size_t length,
             const std::vector<std::string>& stops, Best& best) {
-  if (tokens.size() == length || end_of_stop(model.tokenizer().decode(tokens), stops) != std::string::npos) {
+  if (tokens.size() == length || end_of_stop(text_of(model, tokens), stops) != std::string::npos) {
     const double mean = sum / static_cast<double>(tokens.size());
     if (mean > best.mean) best = {tokens, mean};
     return;

@@ -54,7 +54,8 @@ TEST(ModelCost, IsThePublishedOne) {
     const std::optional<ModelCost> cost = model_cost(p.model, 224);
     ASSERT_TRUE(cost.has_value());
     EXPECT_EQ(cost->parameters, p.parameters);
-    // The published figures count products only and have three digits; ours also count norms, activations and pools: a few operations per value.
+    // The published figures count products only and have three digits; ours also count norms, activations and pools: a few operations per
+    // value.
     EXPECT_GE(cost->flops, 2e9 * p.giga_macs - 1e6);
     EXPECT_LE(cost->flops, 2e9 * p.giga_macs + 1e6 + 6 * cost->activations);
     if (p.activations > 0) {

@@ -14,6 +14,9 @@
 #include "libcore/base/error.h"
 #include "libcore/base/philox.h"
 #include "libcore/infer/text_stream.h"
+#include "libcore/text/readers.h"
+#include "libcore/text/train_bpe.h"
+#include "libcore/text/unicode.h"
 
 namespace galley {
 namespace {
@@ -102,48 +105,94 @@ TEST(Sampling, RefusesLogitsThatAreNotNumbers) {
   for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(sample_token(excluded, {}, {.temperature = 5}, {.seed = 1, .sequence = 0, .position = i}), 0);
 }
 
-TEST(TextStream, NeverBreaksACharacter) {
-  TextStream stream;
-  EXPECT_EQ(stream.push("a\xC3"), "a");
-  EXPECT_EQ(stream.push("\xA4"), "\xC3\xA4");
-  EXPECT_EQ(stream.push("\xF0\x9F"), "");
-  EXPECT_EQ(stream.push("\x98\x80!"), "\xF0\x9F\x98\x80!");
-  EXPECT_EQ(stream.push("\xE2\x82"), "");
-  EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD") << "the text ended inside of a character";
-  // Bytes that cannot become a character are replaced at once: overlong forms, surrogates, lone continuations.
-  for (const char* bytes : {"\xC0", "\xC1", "\xF5", "\xFF", "\x80"}) EXPECT_EQ(TextStream().push(bytes), "\xEF\xBF\xBD");
-  EXPECT_EQ(TextStream().push("\xED\xA0x"), "\xEF\xBF\xBD\xEF\xBF\xBDx");
-  EXPECT_EQ(TextStream().push("\xE2\x82x"), "\xEF\xBF\xBDx");
+/// The text that a stream returns for bytes, one token each.
+std::string push(TextStream& stream, std::string_view bytes) {
+  std::string text;
+  for (const char c : bytes) text += stream.push(static_cast<uint8_t>(c));
+  return text;
 }
 
-TEST(TextStream, AnyCutGivesTheSameText) {
-  const std::string text = "The \xE2\x82\xAC stop, st\xC3\xB6p, STOP here";
-  RandomStream random(3, "cuts");
-  for (int round = 0; round < 200; ++round) {
-    TextStream stream({"STOP", "zz"});
+TEST(TextStream, NeverBreaksACharacter) {
+  const auto bytes = text::byte_tokenizer();
+  TextStream stream(*bytes);
+  EXPECT_EQ(push(stream, "a\xC3"), "a");
+  EXPECT_EQ(push(stream, "\xA4"), "\xC3\xA4");
+  EXPECT_EQ(push(stream, "\xF0\x9F"), "");
+  EXPECT_EQ(push(stream, "\x98\x80!"), "\xF0\x9F\x98\x80!");
+  EXPECT_EQ(push(stream, "\xE2\x82"), "");
+  EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD") << "the text ended inside of a character";
+  EXPECT_THROW(stream.push(256), Error);
+  EXPECT_THROW(stream.push(int64_t{1} << 40), Error);
+}
+
+/// A byte-level vocabulary in which tokens end within characters.
+std::unique_ptr<const text::Tokenizer> breaking_vocabulary() {
+  text::BpeTrainer trainer({.vocabulary = 300, .special = {"<|end|>"}});
+  // The first two bytes of the euro sign are one token, which its last byte follows in a third of the cases only.
+  trainer.add("\xE2\x82\xAC \xE2\x82\xAA \xE2\x82\xA9 STOP stop st\xC3\xB6p here", "text");
+  return text::parse_tokenizer_json(trainer.finish(), "t.json");
+}
+
+// Any sequence of tokens, cut where the vocabulary cuts, gives the same characters as decoding it at once.
+TEST(TextStream, TokensThatEndWithinCharacters) {
+  const auto tokenizer = breaking_vocabulary();
+  RandomStream random(5, "tokens");
+  for (int round = 0; round < 300; ++round) {
+    TextStream stream(*tokenizer);
+    std::vector<int32_t> ids;
     std::string shown;
-    for (size_t at = 0; at < text.size();) {
-      const size_t count = 1 + random.bits() % 4;
-      shown += stream.push(std::string_view(text).substr(at, count));
-      at += count;
+    for (int i = 0; i < 12; ++i) {
+      ids.push_back(static_cast<int32_t>(random.bits() % static_cast<uint64_t>(tokenizer->size())));
+      const std::string part = stream.push(ids.back());
+      EXPECT_EQ(text::replace_invalid_utf8(part), part) << "no broken character";
+      shown += part;
     }
+    shown += stream.finish();
+    EXPECT_EQ(shown, tokenizer->decode(ids, /*skip_special=*/true));
+  }
+}
+
+TEST(TextStream, AnyVocabularyGivesTheSameText) {
+  const std::string text = "The \xE2\x82\xAC stop, st\xC3\xB6p, STOP here";
+  const auto bytes = text::byte_tokenizer(), merged = breaking_vocabulary();
+  for (const text::Tokenizer* tokenizer : {bytes.get(), merged.get()}) {
+    TextStream stream(*tokenizer, {"STOP", "zz"});
+    std::string shown;
+    for (const int32_t id : tokenizer->encode(text)) shown += stream.push(id);
     shown += stream.finish();
     EXPECT_EQ(shown, "The \xE2\x82\xAC stop, st\xC3\xB6p, ");
     EXPECT_TRUE(stream.stopped());
   }
 }
 
+// A decoder that drops the space at the beginning of a text must keep it where the text is continued.
+TEST(TextStream, FollowsThePrompt) {
+  const auto tokenizer = text::parse_tokenizer_json(
+      R"({"model":{"type":"WordLevel","vocab":{"\u2581a":0,"\u2581b":1}},"decoder":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always"}})",
+      "t.json");
+  TextStream alone(*tokenizer), after(*tokenizer);
+  EXPECT_EQ(alone.push(1), "b");
+  after.follow(std::vector<int64_t>{0});
+  EXPECT_EQ(after.push(1), " b");
+  EXPECT_EQ(after.push(0), " a");
+  EXPECT_EQ(after.finish(), "");
+}
+
 TEST(TextStream, HoldsBackWhatMayBeAStopString) {
-  TextStream stream({"</s>", "\n\n"});
-  EXPECT_EQ(stream.push("x</"), "x");
-  EXPECT_EQ(stream.push("b"), "</b");
-  EXPECT_EQ(stream.push("\n"), "");
+  const auto bytes = text::byte_tokenizer();
+  TextStream stream(*bytes, {"</s>", "\n\n"});
+  EXPECT_EQ(push(stream, "x</"), "x");
+  EXPECT_EQ(push(stream, "b"), "</b");
+  EXPECT_EQ(push(stream, "\n"), "");
   EXPECT_EQ(stream.finish(), "\n");
   EXPECT_FALSE(stream.stopped());
-  TextStream first({"bc", "b"});  // the earliest stop string counts
-  EXPECT_EQ(first.push("abc"), "a");
+  TextStream first(*bytes, {"bc", "b"});  // the earliest stop string counts
+  EXPECT_EQ(push(first, "abc"), "a");
   EXPECT_TRUE(first.stopped());
-  EXPECT_EQ(first.push("more"), "");
+  EXPECT_EQ(push(first, "more"), "");
+  TextStream whole(*bytes, {"x"});
+  EXPECT_EQ(push(whole, "\xE2\x82x"), "\xEF\xBF\xBD") << "a stop string after a broken character";
+  EXPECT_EQ(whole.finish(), "");
 }
 
 }  // namespace

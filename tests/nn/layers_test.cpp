@@ -186,7 +186,8 @@ TEST(Layers, MistakesNameTheLayersPath) {
   expect_parts(error_of(list_of(group("layer1", list_of(layer("relu", "relu"), layer("add", "add", {}, {"rleu", "in"}))))),
                {"'rleu'", "layer1.add", "did you mean 'relu'"});
   expect_parts(error_of(list_of(layer("relu", "relu"), layer("sum", "add"))), {"add takes two or more inputs, but has 1", "sum"});
-  expect_parts(error_of(list_of(layer("a", "relu"), layer("b", "relu", {}, {"a", "in"}))), {"relu takes one input, but 2 are given", "at b"});
+  expect_parts(error_of(list_of(layer("a", "relu"), layer("b", "relu", {}, {"a", "in"}))),
+               {"relu takes one input, but 2 are given", "at b"});
   expect_parts(error_of(list_of(layer("a", "relu"), layer("a", "relu"))), {"two layers have this name", "at a"});
   expect_parts(error_of(list_of(layer("in", "relu"))), {"'in' is reserved for the group's input"});
   expect_parts(error_of(list_of(layer("conv", "conv2d", {{"kernel_size", {1, 2, 3}}}))),

@@ -32,9 +32,10 @@ class Sums {
         sums_(*task_, metric_names(*task_, names),
               tokens ? CapturedResults{.results = {"losses", "scores"}}
                      : CapturedResults{.sums = {{"loss", "losses"}}, .results = {"scores"}}) {}
-  void add(const Tensor& losses, const Tensor& scores, const Tensor& labels, int64_t valid) {
+  void add(const Tensor& losses, const Tensor& scores, const Tensor& labels, int64_t valid, const Tensor& sizes = {}) {
     Batch batch;
     batch.fields.emplace("label", labels);
+    if (sizes.defined()) batch.fields.emplace("text_size", sizes);
     batch.valid = valid;
     sums_.add([&](const std::string& name) { return name == "losses" ? losses : scores; }, batch);
   }
@@ -98,6 +99,21 @@ TEST(Metrics, TokensCountNotSamples) {
   EXPECT_DOUBLE_EQ(find_metric(values, "perplexity"), std::exp(3.0));
   EXPECT_DOUBLE_EQ(find_metric(values, "bits_per_char"), 3 / std::log(2.0));
   EXPECT_EQ(metrics.samples(), 2);
+  Sums sized({"bits_per_char", "bits_per_byte"}, model(), true);
+  Tensor sizes(DType::kI32, {1, 3, 2});
+  const std::vector<int32_t> counts{3, 4, 2, 6, 100, 100};  // the last label is ignored
+  std::copy(counts.begin(), counts.end(), sizes.data_as<int32_t>());
+  sized.add(Tensor::of({1, 3}, {1, 4, 99}), Tensor::of({1, 3, 2}, {1, 0, 0, 1, 1, 0}), labels_of({1, 3}, {0, 0, -100}), 1, sizes);
+  EXPECT_DOUBLE_EQ(find_metric(sized.values(), "bits_per_char"), 1 / std::log(2.0)) << "loss 5, five characters";
+  EXPECT_DOUBLE_EQ(find_metric(sized.values(), "bits_per_byte"), 0.5 / std::log(2.0));
+  EXPECT_THROW(
+      {
+        Sums bytes({"bits_per_byte"}, model(), true);
+        bytes.add(Tensor::of({1, 3}, {1, 2, 4}), Tensor::of({1, 3, 2}, {1, 0, 0, 1, 1, 0}), labels_of({1, 3}, {0, 0, -100}), 1);
+        bytes.values();
+      },
+      Error)
+      << "samples without texts";
   Sums ranks({"top1"}, model(), true);
   ranks.add(Tensor::of({1, 3}, {1, 2, 4}), Tensor::of({1, 3, 2}, {1, 0, 0, 1, 1, 0}), labels_of({1, 3}, {0, 0, -100}), 1);
   EXPECT_DOUBLE_EQ(find_metric(ranks.values(), "top1"), 50);

@@ -116,10 +116,33 @@ TEST(BadFiles, NameTheFileAndTheLine) {
   file("merges.txt", "#version: 0.2\na b c\n");
   EXPECT_ERROR(read_tokenizer(file("vocab.json", R"({"a": 0})")), "is not a merge");
   EXPECT_ERROR(read_tokenizer(file("vocab.json", "[]")), "vocab.json");
+  EXPECT_ERROR(read_tokenizer(folder.path() + "/merges.txt"), "vocab.json: error: must be an object of pieces");
+  EXPECT_ERROR(read_tokenizer(folder.path() + "/vocab.json", {.merges = folder.path() + "/m.txt"}), "m.txt");
+  EXPECT_ERROR(read_tokenizer(folder.path(), {.type = "sentencepiece"}),
+               "tokenizer.model, spiece.model or sentencepiece.bpe.model is expected");
+  EXPECT_ERROR(read_tokenizer(folder.path() + "/none.json"), "none.json: no such file or folder");
   EXPECT_ERROR(read_tokenizer(file("t.model", "nonsense")), "t.model");
   EXPECT_ERROR(read_tokenizer(file("t.xyz", "")), "set the type");
   EXPECT_ERROR(read_tokenizer(folder.path(), {.type = "x"}), "unknown type of tokenizer 'x'");
   EXPECT_ERROR(read_tokenizer(file("w.txt", "a\n"), {.type = "vocabulary"}), "w.txt");
+}
+
+TEST(BadSaved, IsAnErrorThatNamesTheWeights) {
+  const auto expect = [](const std::string& saved, const std::string& part) {
+    const std::string error = error_of([&] { load_tokenizer(saved, "w.safetensors"); });
+    EXPECT_NE(error.find("w.safetensors"), std::string::npos) << error;
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  };
+  expect("bpe 5", "'bpe 5' is no saved tokenizer");
+  expect("{", "is not valid JSON");
+  expect("{}", "the key 'type' is missing");
+  expect(R"({"type":"bpe","files":[]})", "files: 0 files are too few");
+  expect(R"({"type":"bpe","files":[{"name":"vocab.json","text":"{}"}]})", "files: 1 files are too few");
+  expect(R"({"type":"x","files":[{"name":"x","text":""}]})", "unknown type of tokenizer 'x'");
+  expect(R"({"type":"sentencepiece","files":[{"name":"a.model","base64":"?"}]})", "files[0]: is not base64");
+  expect(R"({"type":"tokenizer_json","files":[{"name":"tokenizer.json","text":"{\n]"}]})", "w.safetensors: tokenizer.json:2:1");
+  EXPECT_ERROR(load_tokenizer("char aba", "w"), "'a'");
+  EXPECT_ERROR(load_tokenizer("char ", "w"), "empty");
 }
 
 // Whatever is cut off or changed, a reader throws Error or reads: it neither crashes nor hangs.

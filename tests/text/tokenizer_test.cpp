@@ -7,11 +7,13 @@
 #include <thread>
 
 #include "libcore/base/error.h"
+#include "libcore/base/file.h"
 #include "libcore/text/bpe.h"
 #include "libcore/text/readers.h"
 #include "libcore/text/scanner.h"
 #include "libcore/text/train_bpe.h"
 #include "libcore/text/unicode.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/text/golden.h"
 
 namespace galley::text {
@@ -204,6 +206,81 @@ TEST(Words, HaveADefault) {
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{1, 2}), "a film");
   EXPECT_THROW(word_tokenizer({"a"}, "")->encode("b"), Error);
   EXPECT_THROW(word_tokenizer({"a"}, "<unk>"), Error);
+}
+
+// The bytes of tokens are those of the text: exactly for tokenizers of bytes and characters, with a space before the text where a tokenizer
+// adds one.
+TEST(Bytes, OfTokensAreThoseOfTheText) {
+  const auto joined = [](const Tokenizer& tokenizer, const std::string& text) {
+    std::string bytes;
+    for (const int32_t id : tokenizer.encode(text, {.add_special = false})) bytes += tokenizer.bytes(id);
+    return bytes;
+  };
+  for (const char* name : {"gpt2.json", "llama3.json", "tik_gpt2.tiktoken"}) {
+    const auto tokenizer = read_tokenizer(golden_folder() + "/" + name, {.pattern = std::string(name).ends_with(".json") ? "" : "gpt2"});
+    for (const std::string& text : golden_texts()) EXPECT_EQ(joined(*tokenizer, text), text) << name;
+  }
+  const std::string text = "st\u00F6p the \u20AC \U0001F600!";
+  EXPECT_EQ(joined(*byte_tokenizer(), text), text);
+  EXPECT_EQ(joined(*character_tokenizer("\u00F6stpeh \u20AC!\U0001F600"), "st\u00F6p \u20AC"), "st\u00F6p \u20AC");
+  EXPECT_EQ(joined(*golden_tokenizer("llama2.json"), text), " " + text) << "with bytes that it has no pieces for";
+  EXPECT_EQ(joined(*word_tokenizer({"a", "film"}, ""), "a film"), " a film");
+  EXPECT_THROW(byte_tokenizer()->bytes(256), Error);
+}
+
+// Weight files carry what saved() writes; the files themselves may be gone.
+TEST(Saved, MakesTheSameTokenizerWithoutItsFiles) {
+  const std::vector<std::string> texts = golden_texts();
+  for (const char* name :
+       {"gpt2.json", "gpt2_files", "tik_cl100k.tiktoken", "bert_vocab.txt", "bert.json", "unigram.json", "spm_unigram.model"}) {
+    const std::string path = golden_folder() + "/" + name;
+    if (!file_exists(path)) FAIL() << path;
+    std::unique_ptr<const Tokenizer> first;
+    try {
+      first = read_tokenizer(path, {.pattern = std::string(name).starts_with("tik_") ? "cl100k" : ""});
+    } catch (const Error& error) {
+      EXPECT_NE(error.text().find("this build cannot read"), std::string::npos) << error.text();
+      continue;
+    }
+    const std::string saved = first->saved();
+    const auto second = load_tokenizer(saved, "weights");
+    EXPECT_EQ(second->saved(), saved) << name;
+    EXPECT_EQ(second->str(), first->str());
+    ASSERT_EQ(second->size(), first->size());
+    EXPECT_EQ(second->special_tokens(), first->special_tokens());
+    for (const std::string& text : texts) {
+      const std::vector<int32_t> ids = first->encode(text);
+      ASSERT_EQ(second->encode(text), ids) << name << ": " << shown(text);
+      EXPECT_EQ(second->decode(ids), first->decode(ids));
+    }
+    EXPECT_NO_THROW(static_cast<void>(nlohmann::json(saved).dump())) << "it is UTF-8, whatever the files hold";
+  }
+}
+
+TEST(Saved, FlagsOfTheReaderTravelToo) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/vocab.txt";
+  write_file(path, "[UNK]\n[CLS]\n[SEP]\nabc\nABC\n");
+  const auto cased = read_tokenizer(path, {.lowercase = false});
+  EXPECT_EQ(load_tokenizer(cased->saved(), "w")->encode("ABC"), (std::vector<int32_t>{1, 4, 2}));
+  EXPECT_EQ(load_tokenizer(read_tokenizer(path)->saved(), "w")->encode("ABC"), (std::vector<int32_t>{1, 3, 2}));
+  write_file(folder.path() + "/tokenizer_config.json", R"({"do_lower_case": false})");
+  const std::string saved = read_tokenizer(path)->saved();
+  remove_tree(folder.path() + "/tokenizer_config.json");
+  EXPECT_EQ(load_tokenizer(saved, "w")->encode("ABC"), (std::vector<int32_t>{1, 4, 2}));
+  const auto words = word_tokenizer({"<x>", "a", "film"}, "<x>");
+  EXPECT_EQ(load_tokenizer(words->saved(), "w")->encode("a fine film"), (std::vector<int32_t>{1, 0, 2}));
+  EXPECT_THROW(load_tokenizer(word_tokenizer({"a"}, "")->saved(), "w")->encode("b"), Error);
+}
+
+// What galley.tokenizer held before there were files of tokenizers.
+TEST(Saved, FormsOfEarlierVersionsAreRead) {
+  const auto characters = load_tokenizer("char \n0123456789", "w");
+  EXPECT_EQ(characters->encode("90\n"), (std::vector<int32_t>{10, 1, 0}));
+  EXPECT_EQ(characters->saved(), "char \n0123456789");
+  EXPECT_EQ(character_tokenizer("\u00E9z\U0001F600a")->saved(), "char az\u00E9\U0001F600");
+  EXPECT_EQ(load_tokenizer("byte", "w")->size(), 256);
+  EXPECT_EQ(byte_tokenizer()->saved(), "byte");
 }
 
 TEST(Train, LearnsWhatTheReferenceLearns) {

@@ -142,12 +142,18 @@ std::vector<std::string> options_from(const CLI::App& app, const std::string& wo
   return found;
 }
 
-std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  std::string message = error.what();
-  std::vector<std::string> names;
+/// The long options of a command and of the commands below it.
+void add_option_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
+  for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; })) add_option_names(*below, names);
+}
+
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  std::string message = error.what();
+  std::vector<std::string> names;
+  add_option_names(app, names);
   for (int i = 1; i < argc; ++i) {
     const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
     if (!word.starts_with("--") || std::find(names.begin(), names.end(), word) != names.end()) continue;
@@ -184,7 +190,8 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
   if (argc > 1 && std::string_view(argv[1]) == "--complete-words") {
     const std::string word = argc > 2 ? argv[argc - 1] : "";
     std::string out;
-    for (const std::string& found : word.starts_with("-") ? options_from(app, word) : tool.complete({argv + 2, argv + argc})) out += found + "\n";
+    for (const std::string& found : word.starts_with("-") ? options_from(app, word) : tool.complete({argv + 2, argv + argc}))
+      out += found + "\n";
     std::fputs(out.c_str(), stdout);
     return kExitDone;
   }

@@ -12,7 +12,7 @@
 #include "libcore/base/log.h"
 #include "libcore/base/table.h"
 #include "libcore/base/units.h"
-#include "libcore/data/tokenizer.h"
+#include "libcore/text/tokenizer.h"
 #include "tools/common/signals.h"
 
 namespace galley::tools {
@@ -37,23 +37,23 @@ std::string line_of(Json json, const TextOutput& output) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::vector<int64_t> ids_of(const Tokenizer& tokenizer, const std::string& text, const std::string& name) {
-  std::vector<int32_t> ids;
-  tokenizer.encode(text, name, ids);
+std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer, const std::string& text, const std::string& name) {
+  const std::vector<int32_t> ids = tokenizer.encode(text, {.name = name});
   return {ids.begin(), ids.end()};
 }
 
-std::vector<int64_t> parse_ids(const std::string& text, int64_t size) {
-  std::vector<int64_t> ids;
+std::vector<int32_t> parse_ids(const std::string& text, const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  const int64_t size = tokenizer.size();
   for (const std::string& word : parts_of(text, ',')) {
     int64_t id = -1;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || end != word.data() + word.size())
       throw Error(ErrorCode::kUsage, cat("--detokenize: '", word, "' is not an id")).suggest("--detokenize 1,2,3");
-    if (id < 0 || id >= size)
+    if (!tokenizer.has(id))
       throw Error(ErrorCode::kUsage, cat("--detokenize: ", id, " is not an id of the vocabulary, which has ", size, " tokens"))
           .suggest(cat("ids from 0 to ", size - 1));
-    ids.push_back(id);
+    ids.push_back(static_cast<int32_t>(id));
   }
   return ids;
 }
@@ -63,11 +63,10 @@ struct Prompt {
   std::vector<int64_t> ids;
 };
 
-void show(const Prompt& prompt, const Tokenizer& tokenizer, const TextOutput& output) {
+void show(const Prompt& prompt, const text::Tokenizer& tokenizer, const TextOutput& output) {
   if (output.json) return output.print(line_of({{"text", prompt.text}, {"ids", prompt.ids}}, output));
   std::string text;
-  for (const int64_t id : prompt.ids)
-    text += cat(id, "\t", Json(tokenizer.decode(std::span(&id, 1))).dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+  for (const int64_t id : prompt.ids) text += cat(id, "\t", Json(tokenizer.piece(id)).dump(), "\n");
   output.print(text);
 }
 
@@ -115,7 +114,7 @@ class Continuation {
   int64_t done_ = 0;
 };
 
-std::vector<Prompt> prompts_of(const TextOptions& options, const Tokenizer& tokenizer) {
+std::vector<Prompt> prompts_of(const TextOptions& options, const text::Tokenizer& tokenizer) {
   std::vector<Prompt> prompts;
   for (const std::string& text : options.prompts) prompts.push_back({text, ids_of(tokenizer, text, "--prompt")});
   if (!options.prompts_file.empty()) {
@@ -145,7 +144,7 @@ int exit_code() { return stop_signal() == 0 ? 0 : 128 + stop_signal(); }
 
 }  // namespace
 
-void show_tokens(const Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output) {
+void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output) {
   for (const std::string& text : options.tokenize) {
     const Prompt prompt{text, ids_of(tokenizer, text, "--tokenize")};
     if (!output.json) {
@@ -153,11 +152,11 @@ void show_tokens(const Tokenizer& tokenizer, const TextOptions& options, const T
       continue;
     }
     Json pieces = Json::array();
-    for (const int64_t id : prompt.ids) pieces.push_back(tokenizer.decode(std::span(&id, 1)));
+    for (const int64_t id : prompt.ids) pieces.push_back(tokenizer.piece(id));
     output.print(line_of({{"text", text}, {"ids", prompt.ids}, {"pieces", std::move(pieces)}}, output));
   }
   if (options.detokenize.empty()) return;
-  const std::vector<int64_t> ids = parse_ids(options.detokenize, tokenizer.size());
+  const std::vector<int32_t> ids = parse_ids(options.detokenize, tokenizer);
   const std::string text = tokenizer.decode(ids);
   output.print(output.json ? line_of({{"text", text}, {"ids", ids}}, output) : text + "\n");
 }
@@ -165,7 +164,7 @@ void show_tokens(const Tokenizer& tokenizer, const TextOptions& options, const T
 int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output) {
   if (session.tokenizer() == nullptr)
     throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
-  const Tokenizer& tokenizer = *session.tokenizer();
+  const text::Tokenizer& tokenizer = *session.tokenizer();
   const std::vector<Prompt> prompts = prompts_of(options, tokenizer);
   if (options.show_prompt) {
     for (const Prompt& prompt : prompts) show(prompt, tokenizer, output);

@@ -31,7 +31,7 @@ struct TextOutput {
 };
 
 /// --tokenize and --detokenize: needs no weights. Throws Error (kUsage) for an id that the vocabulary does not have.
-void show_tokens(const Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output);
+void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output);
 /// Continues all prompts, `batch` at a time, and prints them as they come. Returns the exit code: 130 or 143 after a signal.
 int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output);
 

@@ -232,6 +232,7 @@ void WeightsTool::add_options(CLI::App& app) {
   exported->add_option("--shape", shape_, "shape of one sample, e.g. 3,192,192 (default: the model's usual input)")->take_last();
   exported->add_flag("--fold", fold_, "fold batch norms into the preceding weights");
   exported->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);
+  add_tokenizer_options(app);
   for (CLI::App* sub : {convert, average})
     sub->add_option("-o,--output", output_, "the safetensors file to write")->group("Output")->take_last();
   for (CLI::App* sub : {convert, diff})
@@ -242,7 +243,7 @@ void WeightsTool::add_options(CLI::App& app) {
 int WeightsTool::run() {
   if (action_ == nullptr)
     throw Error(ErrorCode::kUsage, "no command was given")
-        .suggest("use ls, show, convert, verify, diff, fetch, average or export; --help describes them");
+        .suggest("use ls, show, convert, verify, diff, fetch, average, export or tokenizer train; --help describes them");
   return (this->*action_)();
 }
 
@@ -595,7 +596,11 @@ std::vector<std::string> WeightsTool::complete(const std::vector<std::string>& w
     if (candidate.starts_with(word)) found.push_back(candidate);
   };
   if (words.size() <= 1) {
-    for (const char* name : {"ls", "show", "convert", "verify", "diff", "fetch", "average", "export"}) offer(name);
+    for (const char* name : {"ls", "show", "convert", "verify", "diff", "fetch", "average", "export", "tokenizer"}) offer(name);
+    return found;
+  }
+  if (words[0] == "tokenizer") {
+    if (words.size() == 2) offer("train");
     return found;
   }
   const WeightRegistry registry = weight_registry();

@@ -1,5 +1,6 @@
 #pragma once
-// galley-weights: lists and fetches published weights; shows, converts, verifies, compares and averages weights files; exports models.
+// galley-weights: lists and fetches published weights; shows, converts, verifies, compares and averages weights files; exports models;
+// learns vocabularies of tokenizers.
 
 #include <optional>
 #include <string>
@@ -15,12 +16,15 @@ namespace galley::tools {
 class WeightsTool : public Tool {
  public:
   std::string name() const override { return "galley-weights"; }
-  std::string about() const override { return "Lists, fetches, shows, converts, verifies, compares and averages weights; exports models."; }
+  std::string about() const override {
+    return "Lists, fetches, shows, converts, verifies, compares and averages weights; exports models; learns vocabularies of tokenizers.";
+  }
   std::string examples() const override {
     return "  galley-weights ls 'resnet*'\n  galley-weights fetch resnet50/IMAGENET1K_V2\n  galley-weights show model.pth\n"
            "  galley-weights convert model.pth -o model.safetensors\n  galley-weights diff a.safetensors b.pth --rename module.=\n"
            "  galley-weights average runs/first/checkpoints/step-* -o mean.safetensors\n"
-           "  galley-weights export runs/first -o model.onnx";
+           "  galley-weights export runs/first -o model.onnx\n"
+           "  galley-weights tokenizer train text.txt --vocab-size 8000 --special '<|endoftext|>' -o tokenizer.json";
   }
   void add_options(CLI::App& app) override;
   int run() override;
@@ -43,6 +47,8 @@ class WeightsTool : public Tool {
   int fetch_files() const;
   int average() const;
   int export_model() const;
+  int train_tokenizer() const;
+  void add_tokenizer_options(CLI::App& app);
 
   CLI::App* verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const);
   void check_word_count(size_t least, size_t most, std::string_view what) const;
@@ -54,6 +60,13 @@ class WeightsTool : public Tool {
   std::string output_, dtype_;
   std::vector<std::string> with_;
   std::string batch_ = "any", shape_;
+  /// Options of tokenizer train.
+  struct VocabularyOptions {
+    int64_t size = 8000, min_count = 2;
+    std::string pattern = "gpt2";
+    std::vector<std::string> special;
+  };
+  VocabularyOptions vocabulary_;
   bool fold_ = false;
   bool all_ = false, dry_run_ = false, strict_ = false;
 };

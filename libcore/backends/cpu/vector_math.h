@@ -1,6 +1,6 @@
 #pragma once
-// Elementary functions of float that the compiler vectorizes (vector_functions.h): always inlined, so that a plain loop in code of a Highway
-// target becomes vector code of its instruction set.
+// Elementary functions of float that the compiler vectorizes (vector_functions.h): always inlined, so that a plain loop in code of a
+// Highway target becomes vector code of its instruction set.
 
 #include <bit>
 #include <cstdint>
