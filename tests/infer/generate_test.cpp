@@ -13,6 +13,7 @@
 #include "libcore/base/error.h"
 #include "libcore/infer/components.h"
 #include "libcore/recipe/recipe.h"
+#include "libcore/text/tokenizer.h"
 #include "tests/support/temporary_folder.h"
 
 namespace galley {
