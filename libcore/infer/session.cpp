@@ -172,7 +172,8 @@ std::shared_ptr<const Backend> Session::backend(int threads, bool chains) const 
   return open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()),
                                              .memory_format = layout(),
                                              .winograd = recipe_.precision.winograd,
-                                             .chains = chains});
+                                             .chains = chains,
+                                             .attention = recipe_.attention});
 }
 
 BatchTypes Session::input_types(int64_t batch) const {

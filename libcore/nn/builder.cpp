@@ -180,25 +180,24 @@ Value Builder::prelu(std::string_view name, Value x, const PReluOptions& options
 
 Value Builder::dropout(std::string_view name, Value x, double p) {
   if (!training() || p == 0) return x;
-  const PathScope module = scope(name);
   DropoutAttrs attrs;
   attrs.p = p;
-  attrs.stream = random_stream();
+  attrs.stream = random_stream(name);
+  const PathScope module = scope(name);
   return galley::dropout(x, rng(), attrs);
 }
 
 Value Builder::stochastic_depth(std::string_view name, Value x, double p) {
   if (!training() || p == 0) return x;
-  const PathScope module = scope(name);
   StochasticDepthAttrs attrs;
   attrs.p = p;
-  attrs.stream = random_stream();
+  attrs.stream = random_stream(name);
+  const PathScope module = scope(name);
   return galley::stochastic_depth(x, rng(), attrs);
 }
 
-/// The index of a random node's stream, derived from its path and its position among the random nodes of that path. Adding a layer
-/// elsewhere therefore does not change the masks of existing layers.
-int64_t Builder::random_stream() {
+int64_t Builder::random_stream(std::string_view name) {
+  const PathScope module = scope(name);
   const int turn = random_uses_[graph_.path()]++;
   return static_cast<int64_t>(stream_key(static_cast<uint64_t>(turn), graph_.path()) >> 1);
 }

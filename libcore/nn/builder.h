@@ -124,6 +124,9 @@ class Builder {
   Value input(std::string name, TensorType type) { return graph_.add_input(std::move(name), std::move(type), ValueRole::kInput); }
   /// The random key "rng", i64 [3] = (seed, step, global index of sample 0). The first call declares it as a graph input.
   Value rng();
+  /// The stream of an operator's random draws, that of module `name`: a hash of its path and of how many streams the module has had. Adding
+  /// a layer elsewhere therefore does not change the masks of existing layers.
+  int64_t random_stream(std::string_view name);
   /// Declares a parameter of the current module. `leaf` is the last part of its name ("weight").
   Value parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type);
   /// Declares a buffer of the current module: saved with the model, but not trained.
@@ -151,13 +154,12 @@ class Builder {
 
  private:
   friend class InitScope;
-  int64_t random_stream();
 
   Graph& graph_;
   BuilderOptions options_;
   InitRules init_;
   std::vector<ParameterSpec> parameters_;
-  std::map<std::string, int, std::less<>> random_uses_;  // number of random nodes so far, by module path
+  std::map<std::string, int, std::less<>> random_uses_;  // number of random streams so far, by module path
 };
 
 }  // namespace galley

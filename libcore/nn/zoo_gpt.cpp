@@ -54,7 +54,8 @@ class GptBuilder {
     const auto module = b_.scope("attn");
     const auto init = b_.use_init(initial());
     const Value qkv = b_.linear("c_attn", x, {.out_features = 3 * params_.n_embd, .bias = params_.bias});
-    return project("c_proj", "resid_dropout", causal_self_attention(b_, qkv, {.heads = params_.n_head, .dropout = params_.dropout}));
+    return project("c_proj", "resid_dropout",
+                   self_attention(b_, qkv, {.heads = params_.n_head, .causal = true, .dropout = params_.dropout}));
   }
   Value mlp(Value x) {
     const auto module = b_.scope("mlp");

@@ -56,7 +56,9 @@ TEST(ModelCost, IsThePublishedOne) {
     EXPECT_EQ(cost->parameters, p.parameters);
     // The published figures have three digits, and torchvision counts biases, pools and norms differently: one per cent.
     EXPECT_NEAR(cost->flops, 2e9 * p.giga_macs, 2e7 * p.giga_macs);
-    if (p.activations > 0) EXPECT_NEAR(cost->activations, 1e6 * p.activations, 5e4 * p.activations / 11);
+    if (p.activations > 0) {
+      EXPECT_NEAR(cost->activations, 1e6 * p.activations, 5e4 * p.activations / 11);
+    }
   }
 }
 

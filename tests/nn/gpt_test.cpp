@@ -1,5 +1,5 @@
 // Laws: the model gpt has minGPT's parameters, and PyTorch's logits, loss and gradients (tests/golden/nn/gpt.txt, float64, made by
-// make_gpt.py beside it); a token depends on no later one.
+// make_gpt.py beside it), also in f32 by every algorithm of attention; a token depends on no later one.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,11 @@
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/passes/differentiate.h"
+#include "libcore/passes/pipelines.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
 #include "tests/nn/set_option.h"
+#include "tests/support/graphs.h"
 
 namespace galley {
 namespace {
@@ -102,6 +106,69 @@ TEST(Gpt, LogitsLossAndGradientsAreThoseOfPyTorch) {
       expect_same("d_" + name, values.at(gradients.at(parameters[i])), c.arrays.at("d_" + name));
     }
   }
+}
+
+/// The logits, the loss and all gradients in f32, compiled for a device, against PyTorch's in double.
+void expect_trained(const GoldenCase& c, const std::string& device, AttentionAlgorithm algorithm) {
+  const Component model = model_of(c);
+  Graph graph;
+  Builder b(graph);
+  const Shape shape = c.arrays.at("tokens").shape;
+  const Value logits = build_model(b, model, b.input("tokens", {.dtype = DType::kI64, .shape = shape})).front().second;
+  const Component loss = over_last_dimension(make_loss("cross_entropy"));
+  graph.add_output("loss", build_loss(b, loss, logits, b.input("targets", loss_target(loss, logits.type()))));
+  graph.add_output("logits", logits);
+  TrainingPasses passes;
+  for (const ParameterSpec& spec : b.parameters()) passes.trained.push_back(spec.name);
+  passes.updates = [](Graph& g, const GradientMap& gradients) {
+    for (const auto& [parameter, gradient] : gradients) g.add_output("d_" + g.value(parameter).name, gradient);
+  };
+  const std::shared_ptr<const Backend> backend = open_backend(device, {.attention = algorithm});
+  training_passes(graph, *backend, passes);
+  const auto program = compile(std::move(graph), {.backend = backend});
+  ParameterStore store;
+  store.declare(*program);
+  for (const ParameterSpec& spec : b.parameters()) store.set(spec.name, test::to_tensor(spec.type, c.arrays.at(spec.name)));
+  Execution run(program, store);
+  for (const char* name : {"tokens", "targets"})
+    run.feed(name, test::to_tensor({.dtype = DType::kI64, .shape = c.arrays.at(name).shape}, c.arrays.at(name)));
+  run.run();
+  // f32 sums of at most 100 products, in other orders, through two blocks and back.
+  const auto expect_near = [&](const std::string& name) {
+    const RefArray got = to_ref(run.output(name)), &expected = c.arrays.at(name);
+    ASSERT_EQ(got.shape, expected.shape) << name;
+    double largest = 0;
+    for (const double x : expected.v) largest = std::max(largest, std::abs(x));
+    for (int64_t i = 0; i < expected.shape.elements(); ++i) EXPECT_NEAR(got[i], expected[i], 2e-5 * largest) << name << " element " << i;
+  };
+  expect_near("logits");
+  expect_near("loss");
+  for (const ParameterSpec& spec : b.parameters()) expect_near("d_" + spec.name);
+}
+
+TEST(Gpt, EveryAlgorithmOfAttentionTrainsAsPyTorch) {
+  for (const GoldenCase& c : golden_cases()) {
+    for (const BackendRow& row : backend_rows()) {
+      if (row.name != "cpu" && row.name != "ref") continue;
+      for (const AttentionAlgorithm algorithm :
+           {AttentionAlgorithm::kAuto, AttentionAlgorithm::kMemoryEfficient, AttentionAlgorithm::kMath}) {
+        SCOPED_TRACE(cat(c.name, " on ", row.name, " by ", kAttentionAlgorithmNames[static_cast<size_t>(algorithm)]));
+        expect_trained(c, std::string(row.name), algorithm);
+      }
+    }
+  }
+}
+
+TEST(Gpt, NoScoresAndNoMaskAreInTheGraph) {
+  Graph graph;
+  Builder b(graph);
+  build_model(b, with_vocabulary(default_model("gpt"), 65), b.input("input", {.dtype = DType::kI64, .shape = {2, 50}}));
+  int attentions = 0;
+  for (const Node& node : graph.nodes()) {
+    attentions += node.is("attention");
+    EXPECT_FALSE(node.is("softmax") || node.is("iota") || node.is("matmul") || node.is("permute")) << node.op->name << " at " << node.path;
+  }
+  EXPECT_EQ(attentions, 12);
 }
 
 TEST(Gpt, InitialWeightsAreThoseOfGpt2) {

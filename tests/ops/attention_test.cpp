@@ -395,7 +395,8 @@ TEST_F(AttentionMistakes, AreShown) {
   expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 3)}); }, {"keys and values", "3 heads", "odd"});
   expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 4, 8), .v = heads(5, 4)}); }, {"k must be [2,keys,heads,4]", "[2,5,4,8]"});
   expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 4), .v = heads(6, 4)}); }, {"v must be [2,5,4,width]", "[2,6,4,4]"});
-  expect_error([&] { attention({.q = heads(5, 6), .bias = input({2, 2, 5, 4})}); }, {"bias must be [2 or 1,2 or 1,5 or 1,5]", "[2,2,5,4]"});
+  expect_error([&] { attention({.q = heads(5, 6), .bias = input({2, 2, 5, 4})}); },
+               {"bias must be [2 or a divisor,2 or 1,5 or 1,5]", "[2,2,5,4]"});
   expect_error([&] { attention({.q = heads(5, 6), .lengths = input({3}, DType::kI64)}); }, {"lengths must be i64 [2]", "[3]"});
   attrs.dropout = 0.5;
   expect_error([&] { attention({.q = heads(5, 6)}, attrs); }, {"dropout=0.5", "rng"});
