@@ -146,7 +146,7 @@ Generation beam_search(LanguageModel& model, const std::vector<int64_t>& prompt,
 
 }  // namespace
 
-LanguageModel::LanguageModel(Session& session) : session_(session) {
+LanguageModel::LanguageModel(Session& session, bool cache) : session_(session) {
   if (session.tokenizer() == nullptr)
     throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
   if (session.info().output != ModelOutput::kTokens)
@@ -154,7 +154,12 @@ LanguageModel::LanguageModel(Session& session) : session_(session) {
   context_ = session.info().input_shape.front();
   plan_ = loaded_plan(session.recipe());
   engine_ = std::make_unique<Engine>(session.backend());
-  execution(1, program_length(1, context_));
+  if (cache && session.info().cache) {
+    decoder_ = std::make_unique<Decoder>(session, *engine_, plan_);
+    vocabulary_ = decoder_->vocabulary();
+  } else {
+    execution(1, program_length(1, context_));
+  }
 }
 
 LanguageModel::~LanguageModel() = default;
@@ -182,6 +187,11 @@ Execution& LanguageModel::execution(int64_t rows, int64_t length) {
 }
 
 Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows) {
+  if (decoder_ != nullptr) {
+    std::vector<std::vector<int64_t>> read = rows;
+    for (std::vector<int64_t>& row : read) row.erase(row.begin(), row.end() - std::min(context_, std::ssize(row)));
+    return decoder_->next_logits(read);
+  }
   int64_t longest = 0;
   for (const std::vector<int64_t>& row : rows) longest = std::max(longest, std::min(context_, static_cast<int64_t>(row.size())));
   const auto count = static_cast<int64_t>(rows.size());

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "libcore/infer/decoder.h"
 #include "libcore/infer/sampling.h"
 #include "libcore/infer/session.h"
 #include "libcore/passes/quantize.h"
@@ -23,7 +24,8 @@ class LanguageModel {
  public:
   /// Compiles the program of the shortest length and loads the recipe's weights. Throws Error (kRecipe) if the model's result is not logits
   /// [N,T,vocabulary] of tokens, or the recipe has no tokenizer.
-  explicit LanguageModel(Session& session);
+  /// Without `cache`, every call of next_logits reads the whole rows also of a model that could keep their keys and values.
+  explicit LanguageModel(Session& session, bool cache = true);
   ~LanguageModel();
 
   /// The longest sequence, in tokens.
@@ -43,7 +45,8 @@ class LanguageModel {
   std::shared_ptr<const QuantizationPlan> plan_;
   std::string input_, output_;  // names in the graph
   std::unique_ptr<Engine> engine_;
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;  // by rows and length
+  std::unique_ptr<Decoder> decoder_;                                              // of a model with a key-value cache; else null
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;  // of others, by rows and length
 };
 
 /// Options of generate.

@@ -210,6 +210,18 @@ CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   return model;
 }
 
+CapturedModel Session::capture_cached(const BatchTypes& types, int64_t capacity) const {
+  GALLEY_ASSERT(info_.cache && capacity > 0, "the model has no form with a cache");
+  CapturedModel model;
+  TaskCapture task_capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation, .cache = capacity});
+  capture_results(task_capture);
+  model.results = task_capture.finish();
+  model.parameters = task_capture.take_parameters();
+  mark_trainable(model.parameters);
+  model.precision = precision_of(recipe_, model.parameters);
+  return model;
+}
+
 CapturedModel Session::capture_inference(const BatchTypes& types, const std::vector<std::string>& capture) const {
   CapturedModel model;
   TaskCapture task_capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});

@@ -2,6 +2,9 @@
 
 #include "libcore/nn/builder.h"
 #include "libcore/ops/attention.h"
+#include "libcore/ops/binary.h"
+#include "libcore/ops/cache.h"
+#include "libcore/ops/index.h"
 #include "libcore/ops/shape.h"
 
 namespace galley {
@@ -11,12 +14,32 @@ Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options)
   AttentionInputs inputs{.q = reshape(qkv, {n, length, 3 * options.heads, head}), .bias = options.bias};
   AttentionAttrs attrs;
   attrs.causal = options.causal;
+  if (b.cache() > 0) {
+    GALLEY_ASSERT(options.causal && !options.bias, "attention with a cache is causal and has no bias");
+    const Value cache = b.carried("cache", {.dtype = qkv.dtype(), .shape = {n, b.cache(), 2 * options.heads, head}});
+    CacheWriteAttrs keys_and_values;
+    keys_and_values.first = options.heads;
+    inputs.position = b.fed(cache_input::kStart, {.dtype = DType::kI64, .shape = {n}});
+    inputs.k = cache_write(cache, inputs.q, inputs.position, keys_and_values);
+    inputs.q = slice(inputs.q, 2, 0, options.heads);
+  }
   if (b.training() && options.dropout > 0) {
     attrs.dropout = options.dropout;
     attrs.stream = b.random_stream(options.dropout_name);
     inputs.rng = b.rng();
   }
   return reshape(attention(inputs, attrs).o, {n, length, width});
+}
+
+Value cache_positions(Builder& b, int64_t sequences, int64_t tokens) {
+  return b.fed(cache_input::kPositions, {.dtype = DType::kI64, .shape = {sequences, tokens}});
+}
+
+Value last_tokens(Builder& b, Value x) {
+  const int64_t n = x.shape()[0], length = x.shape()[1], width = x.shape()[2];
+  if (length == 1) return reshape(x, {n, width});
+  const Value last = b.fed(cache_input::kLast, {.dtype = DType::kI64, .shape = {n}});
+  return reshape(gather(x, broadcast_to(reshape(last, {n, 1, 1}), {n, 1, width}), 1), {n, width});
 }
 
 }  // namespace galley

@@ -37,10 +37,19 @@ Init bias_init(const std::optional<Init>& rule, const Shape& weight) {
 
 Builder::Builder(Graph& graph, BuilderOptions options) : graph_(graph), options_(std::move(options)) { ensure_ops_registered(); }
 
-Value Builder::rng() {
-  const ValueId known = graph_.find_input("rng");
-  if (known != kNoValue) return graph_.at(known);
-  return graph_.add_input("rng", {.dtype = DType::kI64, .shape = {3}}, ValueRole::kInput);
+Value Builder::rng() { return fed("rng", {.dtype = DType::kI64, .shape = {3}}); }
+
+Value Builder::fed(const std::string& name, const TensorType& type) {
+  const ValueId known = graph_.find_input(name);
+  if (known == kNoValue) return graph_.add_input(name, type, ValueRole::kInput);
+  GALLEY_ASSERT(graph_.type(known).dtype == type.dtype && graph_.type(known).shape == type.shape, "the input '", name, "' is ",
+                graph_.type(known), " and ", type);
+  return graph_.at(known);
+}
+
+Value Builder::carried(std::string_view leaf, const TensorType& type) {
+  const std::string& path = graph_.path();
+  return graph_.add_input(path.empty() ? std::string(leaf) : cat(path, ".", leaf), type, ValueRole::kCarried);
 }
 
 Value Builder::parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type) {

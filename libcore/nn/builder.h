@@ -85,7 +85,9 @@ struct BuilderOptions {
   /// Dtype of parameters and running statistics: f32, or f64 for tests.
   DType dtype = DType::kF32;
   /// Selects, by module path, batch norms that use their running statistics in training and do not update them. Empty: none.
-  std::function<bool(std::string_view path)> frozen_batch_norm;
+  std::function<bool(std::string_view path)> frozen_batch_norm = {};
+  /// Positions of the key-value cache of a program that continues sequences (nn/attention.h); 0: the program reads whole sequences.
+  int64_t cache = 0;
 };
 
 /// Captures layers into a graph, which must outlive the builder. Each layer has a name in the current scope. The module path
@@ -127,6 +129,12 @@ class Builder {
   /// The stream of an operator's random draws, that of module `name`: a hash of its path and of how many streams the module has had. Adding
   /// a layer elsewhere therefore does not change the masks of existing layers.
   int64_t random_stream(std::string_view name);
+  /// A graph input that is fed for each run besides the batch. The first call declares it; later ones must have the same type.
+  Value fed(const std::string& name, const TensorType& type);
+  /// Declares a value of the current module that a request carries from run to run (ValueRole::kCarried).
+  Value carried(std::string_view leaf, const TensorType& type);
+  /// BuilderOptions::cache.
+  int64_t cache() const { return options_.cache; }
   /// Declares a parameter of the current module. `leaf` is the last part of its name ("weight").
   Value parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type);
   /// Declares a buffer of the current module: saved with the model, but not trained.

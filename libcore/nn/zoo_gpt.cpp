@@ -75,7 +75,7 @@ class GptBuilder {
   InitRules residual_;
 };
 
-/// tokens [N,T], T at most block_size -> logits [N,T,vocab_size].
+/// tokens [N,T], T at most block_size -> logits [N,T,vocab_size]; with a cache (nn/attention.h) [N,vocab_size].
 NamedValues gpt(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<GptParams>(options);
   const int64_t vocab = params.vocab_size.value_or(kByteVocabulary), width = params.n_embd;
@@ -96,8 +96,10 @@ NamedValues gpt(Builder& b, const Options& options, Value x) {
       const auto module = b.scope("wpe");
       return b.parameter("weight", {params.block_size, width}, Init::normal(0.02), "embedding");
     }();
-    x = b.dropout("drop", add(embedding(table, x), slice(positions, 0, 0, length)), params.dropout);
+    const Value place = b.cache() > 0 ? embedding(positions, cache_positions(b, x.shape()[0], length)) : slice(positions, 0, 0, length);
+    x = b.dropout("drop", add(embedding(table, x), place), params.dropout);
     for (int64_t i = 0; i < params.n_layer; ++i) x = layers.block(cat("h.", i), x);
+    if (b.cache() > 0) x = last_tokens(b, x);
     x = layers.norm("ln_f", x);
   }
   if (!params.tie_weights) {
@@ -111,6 +113,7 @@ NamedValues gpt(Builder& b, const Options& options, Value x) {
 ModelInfo gpt_info(const Options& options) {
   ModelInfo info{"gpt", ModelOutput::kTokens, {params_of<GptParams>(options).block_size}, {"T"}, {}};
   info.input_dtype = DType::kI64;
+  info.cache = true;
   return info;
 }
 

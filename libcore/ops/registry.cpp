@@ -11,6 +11,7 @@ void ensure_ops_registered() {
                                 matmul_ops,
                                 attention_ops,
                                 rotary_ops,
+                                cache_ops,
                                 rms_norm_ops,
                                 norm_ops,
                                 pool_ops,

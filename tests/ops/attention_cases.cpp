@@ -114,6 +114,8 @@ void add_masks(std::vector<OpCase>& cases) {
   cases.push_back(case_of({"tiles_causal", 1, 100, 100, 2, 2, 16, 16, 1, causal}, false, true));
   cases.push_back(case_of({"tiles_everything", 2, 66, 66, 2, 2, 12, 12, 1, everything, {66, 50}, {}, Shape{1, 2, 66, 66}}, true, true));
   cases.push_back(case_of({"tiles_windows", 4, 49, 49, 2, 2, 8, 8, 1, {}, {}, {}, Shape{2, 2, 49, 49}}, false, true));
+  cases.push_back(case_of({"decode", 2, 1, 150, 4, 2, 32, 32, 2, causal, {}, {140, 9}}, false, true));
+  cases.push_back(case_of({"decode_three_arrays", 1, 4, 70, 2, 2, 16, 48, 3, causal_window, {}, {60}}, false, true));
   cases.push_back(case_of({"nothing", 0, 3, 3, 1, 1, 2, 2}));
   cases.push_back(case_of({"no_keys", 2, 3, 0, 1, 1, 2, 2}, true));
   // A mask written as a bias: the second query reads no key.
