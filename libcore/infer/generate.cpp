@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
+#include <numeric>
+#include <optional>
 
 #include "libcore/data/tokenizer.h"
 #include "libcore/infer/inference.h"
@@ -33,27 +34,57 @@ void check_prompts(const LanguageModel& model, const std::vector<std::vector<int
   }
 }
 
-std::string text_of(const LanguageModel& model, int64_t token) { return model.tokenizer().decode(std::span(&token, 1)); }
-
-/// A sequence during generation.
+/// A prompt and its continuation so far.
 struct Sequence {
   Sequence(std::vector<int64_t> prompt, const std::vector<std::string>& stops)
       : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(stops) {}
-  std::vector<int64_t> tokens;  // of the prompt and generated
+
+  size_t new_tokens() const { return tokens.size() - prompt_tokens; }
+  /// What the model reads of it. A sequence that has ended remains a row, of one token, since each number of rows needs its own program.
+  std::vector<int64_t> row() const { return ended ? std::vector<int64_t>{tokens.front()} : tokens; }
+  /// Appends a token that was chosen at the time `now_s`. Returns the text that became final.
+  std::string append(int64_t token, const Tokenizer& tokenizer, double now_s) {
+    tokens.push_back(token);
+    if (new_tokens() == 1) first_s = now_s;
+    last_s = now_s;
+    std::string ready = stream.push(tokenizer.decode(std::span(&token, 1)));
+    text += ready;
+    if (stream.stopped()) ended = StopReason::kStop;
+    return ready;
+  }
+  /// Ends the sequence, if nothing else did, because it has its length. Returns the text held back until now.
+  std::string finish() {
+    if (!ended) ended = StopReason::kLength;
+    std::string rest = stream.finish();
+    text += rest;
+    return rest;
+  }
+  Generation result() const {
+    Generation result;
+    result.text = text;
+    result.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(prompt_tokens), tokens.end());
+    result.stopped = *ended;
+    result.prefill_ms = first_s * 1e3;
+    if (last_s > first_s) result.tokens_per_s = static_cast<double>(new_tokens() - 1) / (last_s - first_s);
+    return result;
+  }
+
+  std::vector<int64_t> tokens;  // of the prompt and new ones
   size_t prompt_tokens;
   TextStream stream;
-  Generation result;
-  double last_token_s = 0;
-  bool done = false;
+  std::string text;  // without the prompt
+  std::optional<StopReason> ended;
+  double first_s = 0, last_s = 0;  // times of the first and the last new token, from the start of the generation
 };
 
-void finish(Sequence& sequence, StopReason reason) {
-  sequence.done = true;
-  sequence.result.stopped = reason;
-  sequence.result.tokens.assign(sequence.tokens.begin() + static_cast<std::ptrdiff_t>(sequence.prompt_tokens), sequence.tokens.end());
-  const double decode_s = sequence.last_token_s - sequence.result.prefill_ms / 1e3;
-  const size_t more = sequence.result.tokens.size();
-  if (more > 1 && decode_s > 0) sequence.result.tokens_per_s = static_cast<double>(more - 1) / decode_s;
+bool all_ended(const auto& sequences) {
+  return std::all_of(sequences.begin(), sequences.end(), [](const Sequence& sequence) { return sequence.ended.has_value(); });
+}
+
+/// The logits of row n of next_logits.
+std::span<const float> logits_of(const Tensor& logits, size_t n) {
+  const auto vocabulary = static_cast<size_t>(logits.shape()[1]);
+  return {logits.data_as<float>() + n * vocabulary, vocabulary};
 }
 
 /// log softmax of logits.
@@ -67,81 +98,108 @@ std::vector<double> log_probabilities(std::span<const float> logits) {
   return result;
 }
 
-struct Beam {
-  std::vector<int64_t> tokens;
-  double log_probability = 0;
-  bool done = false;
-  double score(size_t prompt_tokens) const {
-    return log_probability / static_cast<double>(std::max<size_t>(1, tokens.size() - prompt_tokens));
-  }
-};
-
-/// Whether the text of the generated tokens contains a stop string.
-bool holds_stop(const LanguageModel& model, const Beam& beam, size_t prompt_tokens, const std::vector<std::string>& stops) {
-  if (stops.empty()) return false;
-  TextStream stream(stops);
-  for (size_t i = prompt_tokens; i < beam.tokens.size(); ++i) stream.push(text_of(model, beam.tokens[i]));
-  return stream.stopped();
+/// The `count` tokens of the largest scores, best first; all if there are fewer. Of equal scores the smaller token is better.
+std::vector<int64_t> best_tokens(std::span<const double> scores, int64_t count) {
+  std::vector<int64_t> tokens(scores.size());
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto end = tokens.begin() + std::min<std::ptrdiff_t>(count, std::ssize(tokens));
+  std::partial_sort(tokens.begin(), end, tokens.end(), [&](int64_t a, int64_t b) {
+    const double x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  tokens.erase(end, tokens.end());
+  return tokens;
 }
 
-/// One step of beam search: the best continuations of all beams, and the finished ones.
-std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, size_t prompt_tokens, const GenerateOptions& options) {
-  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(options.beams), beams.front().tokens);
-  for (size_t i = 0; i < beams.size(); ++i) rows[i] = beams[i].tokens;
+struct Beam : Sequence {
+  using Sequence::Sequence;
+  double log_probability = 0;  // of the new tokens
+};
+
+/// A beam that has ended, or a token that would continue a beam.
+struct Candidate {
+  size_t beam = 0;
+  std::optional<int64_t> token;
+  double log_probability = 0;
+  double score = 0;  // mean log-probability of the new tokens
+};
+
+/// One step of beam search: the best among the beams that have ended and the continuations of all others.
+std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, const GenerateOptions& options, Clock::time_point start) {
+  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(options.beams), {beams.front().tokens.front()});
+  for (size_t i = 0; i < beams.size(); ++i) rows[i] = beams[i].row();
   const Tensor logits = model.next_logits(rows);
-  const auto vocabulary = static_cast<size_t>(model.vocabulary());
-  std::vector<Beam> next;
+  std::vector<Candidate> candidates;
   for (size_t i = 0; i < beams.size(); ++i) {
-    if (beams[i].done) {
-      next.push_back(beams[i]);
+    const auto count = static_cast<double>(beams[i].new_tokens());
+    const double sum = beams[i].log_probability;
+    if (beams[i].ended) {
+      candidates.push_back({.beam = i, .token = std::nullopt, .log_probability = sum, .score = sum / count});
       continue;
     }
-    const std::vector<double> scores = log_probabilities({logits.data_as<float>() + i * vocabulary, vocabulary});
-    std::vector<int64_t> order(vocabulary);
-    for (size_t token = 0; token < vocabulary; ++token) order[token] = static_cast<int64_t>(token);
-    const auto count = std::min<std::ptrdiff_t>(options.beams, static_cast<std::ptrdiff_t>(vocabulary));
-    std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](int64_t a, int64_t b) {
-      const double x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
-      return x != y ? x > y : a < b;
-    });
-    for (std::ptrdiff_t k = 0; k < count; ++k) {
-      Beam beam = beams[i];
-      const int64_t token = order[static_cast<size_t>(k)];
-      beam.tokens.push_back(token);
-      beam.log_probability += scores[static_cast<size_t>(token)];
-      next.push_back(std::move(beam));
+    const std::vector<double> scores = log_probabilities(logits_of(logits, i));
+    for (const int64_t token : best_tokens(scores, options.beams)) {
+      const double more = sum + scores[static_cast<size_t>(token)];
+      candidates.push_back({.beam = i, .token = token, .log_probability = more, .score = more / (count + 1)});
     }
   }
-  std::stable_sort(next.begin(), next.end(), [&](const Beam& a, const Beam& b) { return a.score(prompt_tokens) > b.score(prompt_tokens); });
-  next.resize(std::min(next.size(), static_cast<size_t>(options.beams)));
-  for (Beam& beam : next) beam.done = beam.done || holds_stop(model, beam, prompt_tokens, options.stop);
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+  candidates.resize(std::min(candidates.size(), static_cast<size_t>(options.beams)));
+  std::vector<Beam> next;
+  for (const Candidate& candidate : candidates) {
+    Beam& beam = next.emplace_back(beams[candidate.beam]);
+    beam.log_probability = candidate.log_probability;
+    if (candidate.token) beam.append(*candidate.token, model.tokenizer(), seconds_since(start));
+  }
   return next;
 }
 
 Generation beam_search(LanguageModel& model, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                        const GenerateCallbacks& callbacks, size_t index) {
   const auto start = Clock::now();
-  std::vector<Beam> beams{{prompt, 0, false}};
-  Generation result;
-  for (int64_t step = 0; step < options.max_new_tokens; ++step) {
-    beams = extend(model, beams, prompt.size(), options);
-    if (step == 0) result.prefill_ms = seconds_since(start) * 1e3;
+  std::vector<Beam> beams{Beam(prompt, options.stop)};
+  for (int64_t step = 0; step < options.max_new_tokens && !all_ended(beams); ++step) {
+    beams = extend(model, beams, options, start);
     if (callbacks.stop && callbacks.stop()) {
-      result.stopped = StopReason::kInterrupted;
-      break;
+      for (Beam& beam : beams)
+        if (!beam.ended) beam.ended = StopReason::kInterrupted;
     }
-    if (std::all_of(beams.begin(), beams.end(), [](const Beam& beam) { return beam.done; })) break;
   }
-  const Beam& best = beams.front();
-  TextStream stream(options.stop);
-  for (size_t i = prompt.size(); i < best.tokens.size(); ++i) result.text += stream.push(text_of(model, best.tokens[i]));
-  result.text += stream.finish();
-  if (best.done) result.stopped = StopReason::kStop;
-  result.tokens.assign(best.tokens.begin() + static_cast<std::ptrdiff_t>(prompt.size()), best.tokens.end());
-  const double decode_s = seconds_since(start) - result.prefill_ms / 1e3;
-  if (result.tokens.size() > 1 && decode_s > 0) result.tokens_per_s = static_cast<double>(result.tokens.size() - 1) / decode_s;
-  if (callbacks.text) callbacks.text(index, result.text);
-  return result;
+  Beam& best = beams.front();
+  best.finish();
+  if (callbacks.text) callbacks.text(index, best.text);
+  return best.result();
+}
+
+/// Draws tokens for all prompts until each sequence has ended.
+std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& options,
+                               const GenerateCallbacks& callbacks, int64_t first) {
+  const auto start = Clock::now();
+  std::vector<Sequence> sequences;
+  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(prompt, options.stop);
+  const auto emit_text = [&](size_t i, const std::string& text) {
+    if (callbacks.text && !text.empty()) callbacks.text(i, text);
+  };
+  for (int64_t step = 0; step < options.max_new_tokens && !all_ended(sequences); ++step) {
+    std::vector<std::vector<int64_t>> rows;
+    for (const Sequence& sequence : sequences) rows.push_back(sequence.row());
+    const Tensor logits = model.next_logits(rows);
+    const bool interrupted = callbacks.stop && callbacks.stop();
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& sequence = sequences[i];
+      if (sequence.ended) continue;
+      const TokenKey key{options.seed, first + static_cast<int64_t>(i), static_cast<int64_t>(sequence.tokens.size())};
+      const int64_t token = sample_token(logits_of(logits, i), sequence.tokens, options.sampling, key);
+      emit_text(i, sequence.append(token, model.tokenizer(), seconds_since(start)));
+      if (interrupted && !sequence.ended) sequence.ended = StopReason::kInterrupted;
+    }
+  }
+  std::vector<Generation> results;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    emit_text(i, sequences[i].finish());
+    results.push_back(sequences[i].result());
+  }
+  return results;
 }
 
 }  // namespace
@@ -241,51 +299,9 @@ GenerateOptions generate_options(const Recipe& recipe) {
 std::vector<Generation> generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& options,
                                  const GenerateCallbacks& callbacks, int64_t first) {
   check_prompts(model, prompts);
+  if (options.beams <= 1) return sample(model, prompts, options, callbacks, first);
   std::vector<Generation> results;
-  if (options.beams > 1) {
-    for (size_t i = 0; i < prompts.size(); ++i) results.push_back(beam_search(model, prompts[i], options, callbacks, i));
-    return results;
-  }
-  const auto start = Clock::now();
-  std::vector<Sequence> sequences;
-  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(prompt, options.stop);
-  const auto emit_text = [&](size_t i, const std::string& text) {
-    sequences[i].result.text += text;
-    if (callbacks.text && !text.empty()) callbacks.text(i, text);
-  };
-  for (int64_t step = 0; step < options.max_new_tokens; ++step) {
-    std::vector<size_t> active;
-    std::vector<std::vector<int64_t>> rows;
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      if (sequences[i].done) continue;
-      active.push_back(i);
-      rows.push_back(sequences[i].tokens);
-    }
-    if (active.empty()) break;
-    const Tensor logits = model.next_logits(rows);
-    const bool interrupted = callbacks.stop && callbacks.stop();
-    for (size_t n = 0; n < active.size(); ++n) {
-      const size_t i = active[n];
-      Sequence& sequence = sequences[i];
-      const auto vocabulary = static_cast<size_t>(model.vocabulary());
-      const TokenKey key{options.seed, first + static_cast<int64_t>(i), static_cast<int64_t>(sequence.tokens.size())};
-      const int64_t token = sample_token({logits.data_as<float>() + n * vocabulary, vocabulary}, sequence.tokens, options.sampling, key);
-      sequence.tokens.push_back(token);
-      sequence.last_token_s = seconds_since(start);
-      if (step == 0) sequence.result.prefill_ms = sequence.last_token_s * 1e3;
-      emit_text(i, sequence.stream.push(text_of(model, token)));
-      if (sequence.stream.stopped()) {
-        finish(sequence, StopReason::kStop);
-      } else if (interrupted) {
-        finish(sequence, StopReason::kInterrupted);
-      }
-    }
-  }
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    emit_text(i, sequences[i].stream.finish());
-    if (!sequences[i].done) finish(sequences[i], StopReason::kLength);
-    results.push_back(std::move(sequences[i].result));
-  }
+  for (size_t i = 0; i < prompts.size(); ++i) results.push_back(beam_search(model, prompts[i], options, callbacks, i));
   return results;
 }
 

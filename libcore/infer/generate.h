@@ -18,8 +18,8 @@
 
 namespace galley {
 
-/// A language model compiled for generation. It pads sequences on the right to one of a few lengths, each with its own program, which
-/// is compiled when it is first needed.
+/// A language model compiled for generation. It pads sequences on the right to one of a few lengths. Each length has its own program for
+/// each number of rows, which is compiled when it is first needed.
 class LanguageModel {
  public:
   /// Compiles the program of the shortest length and loads the recipe's weights. Throws Error (kRecipe) if the model's result is not logits

@@ -9,6 +9,7 @@
 #include "libcore/data/source.h"
 #include "libcore/data/sources.h"
 #include "libcore/data/tokenizer.h"
+#include "libcore/nn/language_model.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
 
@@ -142,12 +143,13 @@ void Session::find_vocabulary(bool without_data) {
       return;
     }
   }
-  const std::optional<int64_t> given = vocabulary_of(model_);
-  if (given && *given < tokenizer_->size()) {
-    throw Error(ErrorCode::kRecipe,
-                cat("model.vocab is ", *given, ", but the tokenizer ", recipe_.data.tokenizer.type, " has ", tokenizer_->size(), " tokens"))
-        .key("model.vocab")
-        .suggest("remove model.vocab; the tokenizer determines it");
+  const LanguageModelParams* params = language_model_params(model_);
+  if (params != nullptr && params->vocabulary() && *params->vocabulary() < tokenizer_->size()) {
+    const std::string key = cat("model.", params->vocabulary_key());
+    throw Error(ErrorCode::kRecipe, cat(key, " is ", *params->vocabulary(), ", but the tokenizer ", recipe_.data.tokenizer.type, " has ",
+                                        tokenizer_->size(), " tokens"))
+        .key(key)
+        .suggest(cat("remove ", key, "; the tokenizer determines it"));
   }
   model_ = with_vocabulary(std::move(model_), tokenizer_->size());
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 namespace galley {
 
@@ -10,12 +11,15 @@ namespace galley {
 inline constexpr int64_t kByteVocabulary = 256;
 
 /// Base of the parameters of language models, beside OptionsOf.
-class LanguageModelParams {
- public:
+struct LanguageModelParams {
   virtual ~LanguageModelParams() = default;
-  /// Rows of the token embedding; none where the tokenizer decides.
+  /// Name of the recipe's key, below `model`, that sets the vocabulary: "vocab" or "vocab_size".
+  virtual std::string_view vocabulary_key() const = 0;
+  /// The value of that key: tokens of the vocabulary. None where the tokenizer determines it.
   virtual std::optional<int64_t>& vocabulary() = 0;
   const std::optional<int64_t>& vocabulary() const { return const_cast<LanguageModelParams*>(this)->vocabulary(); }
+  /// Rows of the token embedding: the vocabulary, or kByteVocabulary where nothing set it.
+  int64_t tokens() const { return vocabulary().value_or(kByteVocabulary); }
 };
 
 }  // namespace galley

@@ -13,6 +13,8 @@
 
 namespace galley {
 
+struct LanguageModelParams;
+
 /// The meaning of a model's main output, if the model defines it. Tools then choose the task without help from the recipe.
 enum class ModelOutput : uint8_t {
   kOther,    ///< Given by the recipe's task or loss.
@@ -70,8 +72,8 @@ bool carries_weights(const Component& model);
 /// The file that defines the model; "" if there is none.
 std::string model_file(const Component& model);
 
-/// The vocabulary size of a language model if the recipe sets it; none if the tokenizer determines it, and for other models.
-std::optional<int64_t> vocabulary_of(const Component& model);
+/// The parameters that all language models have (language_model.h), part of `model`; null for other models.
+const LanguageModelParams* language_model_params(const Component& model);
 /// Sets the vocabulary size of a language model that does not set its own. Returns other models unchanged.
 Component with_vocabulary(Component model, int64_t tokens);
 

@@ -30,6 +30,7 @@ struct GptParams : OptionsOf<GptParams>, LanguageModelParams {
     v.option({.name = "bias", .doc = "whether linear layers and layer norms have a bias"}, bias);
     v.option({.name = "tie_weights", .doc = "whether the head uses the token embedding (Press, Wolf 2017)"}, tie_weights);
   }
+  std::string_view vocabulary_key() const override { return "vocab_size"; }
   std::optional<int64_t>& vocabulary() override { return vocab_size; }
 };
 
@@ -78,7 +79,7 @@ class GptBuilder {
 /// tokens [N,T], T at most block_size -> logits [N,T,vocab_size]; with a cache (nn/attention.h) [N,vocab_size].
 NamedValues gpt(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<GptParams>(options);
-  const int64_t vocab = params.vocab_size.value_or(kByteVocabulary), width = params.n_embd;
+  const int64_t vocab = params.tokens(), width = params.n_embd;
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32),
                "[gpt] the input must be integers [N,T] (batch, tokens), it is ", x.type());
   GALLEY_CHECK(x.shape()[1] <= params.block_size, "[gpt] a sample has ", x.shape()[1], " tokens, more than block_size=", params.block_size);

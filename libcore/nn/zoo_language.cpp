@@ -29,6 +29,7 @@ struct RnnLmParams : OptionsOf<RnnLmParams>, LanguageModelParams {
         tie_weights);
     v.option({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
   }
+  std::string_view vocabulary_key() const override { return "vocab"; }
   std::optional<int64_t>& vocabulary() override { return vocab; }
 };
 
@@ -36,7 +37,7 @@ struct RnnLmParams : OptionsOf<RnnLmParams>, LanguageModelParams {
 /// start of each sample.
 NamedValues rnn_lm(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<RnnLmParams>(options);
-  const int64_t vocab = params.vocab.value_or(kByteVocabulary);
+  const int64_t vocab = params.tokens();
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32),
                "[rnn_lm] needs an integer input [N,T] (batch, tokens), not ", x.type());
   GALLEY_CHECK(!params.tie_weights || params.hidden_size == params.embedding_dim,
@@ -73,9 +74,8 @@ ModelTable language_models() {
   return {{{"rnn_lm", "recurrent language model: table, LSTM, GRU or RNN, linear layer", make_options<RnnLmParams>}, rnn_lm, rnn_lm_info}};
 }
 
-std::optional<int64_t> vocabulary_of(const Component& model) {
-  const auto* params = dynamic_cast<const LanguageModelParams*>(model.params.get());
-  return params == nullptr ? std::nullopt : params->vocabulary();
+const LanguageModelParams* language_model_params(const Component& model) {
+  return dynamic_cast<const LanguageModelParams*>(model.params.get());
 }
 
 Component with_vocabulary(Component model, int64_t tokens) {

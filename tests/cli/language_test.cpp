@@ -94,24 +94,44 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   EXPECT_NE(unknown.err.find("other.txt:1:5: character U+000A is not among the vocabulary's 8"), std::string::npos) << unknown.err;
 }
 
+/// Trains a tiny GPT on FOLDER/text.txt, into FOLDER/run.
+Outcome train_gpt(const std::string& folder, const std::vector<std::string>& more) {
+  std::vector<std::string> arguments{"shakespeare_gpt",
+                                     "data.train.source.path=" + folder + "/text.txt",
+                                     "model.n_layer=1",
+                                     "model.n_head=2",
+                                     "model.n_embd=16",
+                                     "model.block_size=16",
+                                     "batch=16",
+                                     "optimizer.lr=0.01",
+                                     "-o",
+                                     folder + "/run",
+                                     "--threads",
+                                     "1",
+                                     "-q"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run("galley-train", arguments);
+}
+
+/// The lines of JSON that galley-predict prints for the model of FOLDER/run.
+std::vector<Json> predict_lines(const std::string& folder, const std::vector<std::string>& more) {
+  std::vector<std::string> arguments{folder + "/run", "--format", "json", "-q", "--threads", "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = run("galley-predict", arguments);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  std::vector<Json> lines;
+  std::istringstream text(outcome.out);
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
 /// Each letter of abcd is followed by its capital, also in generated text if the model has learned it.
 TEST(Language, ContinuesPrompts) {
   const std::string folder = scratch_folder();
   write_text(folder + "/text.txt", one_bit_text(4000));
-  const Outcome trained = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt", "model.n_layer=1",
-                                               "model.n_head=2", "model.n_embd=16", "model.block_size=16", "batch=16", "duration=300 steps",
-                                               "optimizer.lr=0.01", "-o", folder + "/run", "--threads", "1", "-q"});
+  const Outcome trained = train_gpt(folder, {"duration=300 steps"});
   ASSERT_EQ(trained.code, 0) << trained.err;
-  const auto predict = [&](std::vector<std::string> more) {
-    std::vector<std::string> arguments{folder + "/run", "--format", "json", "-q", "--threads", "1"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome outcome = run("galley-predict", arguments);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    std::vector<Json> lines;
-    std::istringstream text(outcome.out);
-    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
-    return lines;
-  };
+  const auto predict = [&](const std::vector<std::string>& more) { return predict_lines(folder, more); };
   // Past the context of 16 tokens the model reads the last ones. Samples of training begin with a small letter; windows past the context
   // may not.
   const std::vector<Json> drawn = predict({"--prompt", "aAb", "generate.max_new_tokens=41", "generate.temperature=0.7", "--seed", "3"});
@@ -162,9 +182,47 @@ TEST(Language, ContinuesPrompts) {
   fails({"--prompt", "aAbBaAbBaAbBaAbBa"}, 2, "the prompt has 17 tokens, but the model reads at most 16");
   fails({"--prompt", ""}, 2, "the prompt is empty");
   fails({"--prompt", "aX"}, 4, "U+0058");
-  fails({"--detokenize", "1,99"}, 2, "there is no token 99");
+  fails({"--detokenize", "1,99"}, 2, "--detokenize: 99 is not an id of the vocabulary, which has 8 tokens");
+  fails({"--detokenize", "-1"}, 2, "--detokenize: -1 is not an id of the vocabulary, which has 8 tokens");
+  fails({"--show-prompt"}, 2, "--show-prompt needs a prompt");
+  fails({"--show-prompt", "--tokenize", "a"}, 2, "--show-prompt needs a prompt");
+  fails({}, 2, "nothing to predict was named; --prompt TEXT");
   fails({"--prompt", "a", "generate.beams=2", "generate.temperature=1"}, 3, "beam search does not sample");
   fails({"--prompt", "a", "-o", folder + "/x.safetensors"}, 2, "do not apply to text");
+}
+
+/// Prompts keep their numbers, on which draws depend, so --batch 1 gives each alone.
+TEST(Language, APromptThatStopsEarlyLeavesTheOthersOfItsBatchAlone) {
+  const std::string folder = scratch_folder();
+  write_text(folder + "/text.txt", one_bit_text(1000));
+  const Outcome trained = train_gpt(folder, {"duration=20 steps"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  write_text(folder + "/prompts.txt", "aAb\nd\naAbBcCdDaAbBc\n");
+  const auto draw = [&](const std::string& option, const std::string& value) {
+    return predict_lines(folder,
+                         {"--prompts", folder + "/prompts.txt", "generate.max_new_tokens=30", "generate.temperature=1", option, value});
+  };
+  const std::vector<Json> alone = draw("--batch", "1");
+  ASSERT_EQ(alone.size(), 3u);
+  std::vector<std::string> texts;
+  for (const Json& line : alone) texts.push_back(line["text"]);
+  // The shortest text behind the first character that only the first prompt gives.
+  std::string stop = texts[0].substr(1, 1);
+  while (stop.size() < 20 && (texts[1] + "\n" + texts[2]).find(stop) != std::string::npos) stop = texts[0].substr(1, stop.size() + 1);
+  ASSERT_LT(stop.size(), 20u) << texts[0];
+  const size_t begin = texts[0].find(stop);
+  for (const char* batch : {"1", "2", "16"}) {
+    SCOPED_TRACE(batch);
+    const std::vector<Json> lines = draw("generate.stop=[" + stop + "]", std::string("--batch=") + batch);
+    ASSERT_EQ(lines.size(), 3u);
+    EXPECT_EQ(lines[0]["stopped"], "stop");
+    EXPECT_EQ(lines[0]["text"], texts[0].substr(0, begin));
+    EXPECT_EQ(lines[0]["tokens"].size(), begin + stop.size()) << "the tokens of the stop string are among them";
+    for (size_t i = 1; i < 3; ++i) {
+      EXPECT_EQ(lines[i]["stopped"], "length");
+      EXPECT_EQ(lines[i]["text"], texts[i]);
+    }
+  }
 }
 
 TEST(Language, WhatIsWrongHasOneClearError) {
@@ -180,9 +238,13 @@ TEST(Language, WhatIsWrongHasOneClearError) {
   };
   fails("", {"duration=1 steps"}, 4, "the text is empty");
   fails("ab\nc\xFF", {"duration=1 steps"}, 4, "text.txt:2:2: byte 0xFF at 4 is not UTF-8");
-  fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, the tokenizer char has 8 tokens");
+  fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, but the tokenizer char has 8 tokens");
   fails(one_bit_text(200), {"duration=1 steps", "metrics=perplexty"}, 3, "perplexity");
   fails(one_bit_text(200), {"duration=1 steps", "model.tie_weights=true"}, 3, "tie_weights needs hidden_size = embedding_dim");
+  const Outcome vocabulary = train_gpt(folder, {"duration=1 steps", "model.vocab_size=5"});
+  EXPECT_EQ(vocabulary.code, 3) << vocabulary.err;
+  for (const char* part : {"model.vocab_size is 5, but the tokenizer char has 8 tokens", "remove model.vocab_size; the tokenizer"})
+    EXPECT_NE(vocabulary.err.find(part), std::string::npos) << vocabulary.err;
   const Outcome missing = run("galley-train", {"tinyshakespeare_lstm", "data.train.source.path=" + folder + "/nothing.txt",
                                                "duration=1 steps", "-o", folder + "/other"});
   EXPECT_EQ(missing.code, 4);

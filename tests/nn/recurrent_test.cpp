@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <map>
 #include <sstream>
 
 #include "libcore/backends/ref/ref.h"
@@ -17,61 +17,33 @@
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/passes/differentiate.h"
+#include "tests/nn/golden_arrays.h"
 #include "tests/nn/set_option.h"
 
 namespace galley {
 namespace {
 
-using Arrays = std::map<std::string, RefArray>;
-
-struct GoldenCase {
-  std::string name, cell, nonlinearity;
+struct GoldenCase : GoldenArrays {
+  explicit GoldenCase(GoldenArrays golden) : GoldenArrays(std::move(golden)) {
+    std::istringstream words(options);
+    words >> cell >> hidden >> layers >> bias >> both >> nonlinearity >> states;
+  }
+  std::string cell, nonlinearity;
   int64_t hidden = 0, layers = 0;
   bool bias = false, both = false, states = false;
-  Arrays arrays;
 };
 
-std::vector<GoldenCase> golden_cases() {
-  std::vector<GoldenCase> cases;
-  std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/nn/recurrent.txt");
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string name, word;
-    words >> name;
-    if (name == "#") continue;
-    if (name == "case") {
-      GoldenCase& c = cases.emplace_back();
-      words >> c.name >> c.cell >> c.hidden >> c.layers >> c.bias >> c.both >> c.nonlinearity >> c.states;
-      continue;
-    }
-    RefArray& array = cases.back().arrays[name];
-    while (words >> word && word != "|") array.shape.push_back(std::stoll(word));
-    while (words >> word) array.v.push_back(std::stod(word));
-    EXPECT_EQ(static_cast<int64_t>(array.v.size()), array.shape.elements()) << name;
-  }
-  return cases;
-}
-
-/// Both sides compute in double; sums differ in their order.
-void expect_same(const std::string& what, const RefArray& got, const double* want, int64_t count) {
-  ASSERT_EQ(got.shape.elements(), count) << what;
-  for (int64_t i = 0; i < count; ++i) {
-    if (!(std::abs(got[i] - want[i]) <= 1e-11 * std::max(1.0, std::abs(want[i]))))
-      ADD_FAILURE() << what << " element " << i << " is " << got[i] << ", PyTorch " << want[i];
-  }
-}
-
 TEST(Recurrent, ResultsStatesAndGradientsAreThoseOfPyTorch) {
-  const std::vector<GoldenCase> cases = golden_cases();
+  const std::vector<GoldenArrays> cases = read_golden_arrays("recurrent");
   ASSERT_EQ(cases.size(), 10u);
-  for (const GoldenCase& c : cases) {
+  for (const GoldenArrays& golden : cases) {
+    const GoldenCase c(golden);
     SCOPED_TRACE(c.name);
-    const Arrays& arrays = c.arrays;
+    const std::map<std::string, RefArray>& arrays = c.arrays;
     const int64_t batch = arrays.at("x").shape[0], states = c.layers * (c.both ? 2 : 1), state_size = batch * c.hidden;
     Graph graph;
     Builder b(graph, {.dtype = DType::kF64});
-    Arrays feeds = {{"x", arrays.at("x")}};
+    std::map<std::string, RefArray> feeds{{"x", arrays.at("x")}};
     RecurrentOptions options{.cell = c.cell == "lstm"  ? Cell::kLstm
                                      : c.cell == "gru" ? Cell::kGru
                                                        : Cell::kRnn,
@@ -81,13 +53,16 @@ TEST(Recurrent, ResultsStatesAndGradientsAreThoseOfPyTorch) {
                              .bidirectional = c.both,
                              .nonlinearity = c.nonlinearity == "relu" ? Nonlinearity::kRelu : Nonlinearity::kTanh};
     const Value x = b.input("x", {.dtype = DType::kF64, .shape = arrays.at("x").shape});
-    const auto row = [&](const std::string& array, int64_t state) { return arrays.at(array).v.data() + state * state_size; };
+    const auto row = [&](const std::string& array, int64_t state) -> RefArray {
+      const double* values = arrays.at(array).v.data() + state * state_size;
+      return {{batch, c.hidden}, {values, values + state_size}};
+    };
     for (int64_t s = 0; c.states && s < states; ++s) {
       for (const char* name : {"h0", "c0"}) {
         if (!arrays.contains(name)) continue;
         const std::string input = name + std::to_string(s);
         (name[0] == 'h' ? options.h0 : options.c0).push_back(b.input(input, {.dtype = DType::kF64, .shape = {batch, c.hidden}}));
-        feeds[input] = {{batch, c.hidden}, {row(name, s), row(name, s) + state_size}};
+        feeds[input] = row(name, s);
       }
     }
     const Recurrent result = recurrent(b, "layer", x, options);
@@ -115,11 +90,8 @@ TEST(Recurrent, ResultsStatesAndGradientsAreThoseOfPyTorch) {
     };
     weigh(result.y, "wy", arrays.at("cotangent_y"));
     for (int64_t s = 0; s < states; ++s) {
-      weigh(result.h[static_cast<size_t>(s)], cat("wh", s),
-            {{batch, c.hidden}, {row("cotangent_hn", s), row("cotangent_hn", s) + state_size}});
-      if (c.cell == "lstm")
-        weigh(result.c[static_cast<size_t>(s)], cat("wc", s),
-              {{batch, c.hidden}, {row("cotangent_cn", s), row("cotangent_cn", s) + state_size}});
+      weigh(result.h[static_cast<size_t>(s)], cat("wh", s), row("cotangent_hn", s));
+      if (c.cell == "lstm") weigh(result.c[static_cast<size_t>(s)], cat("wc", s), row("cotangent_cn", s));
     }
     std::vector<ValueId> ids;
     for (const auto& [id, name] : wanted) ids.push_back(id);
@@ -128,15 +100,14 @@ TEST(Recurrent, ResultsStatesAndGradientsAreThoseOfPyTorch) {
     const std::map<ValueId, ValueId> gradients = differentiate(graph, objective.id(), ids);
     const std::map<ValueId, RefArray> values = interpret(graph, feeds);
 
-    expect_same("y", values.at(result.y.id()), arrays.at("y").v.data(), arrays.at("y").shape.elements());
-    for (const auto& [id, name] : wanted)
-      expect_same("d_" + name, values.at(gradients.at(id)), arrays.at("d_" + name).v.data(), arrays.at("d_" + name).shape.elements());
+    expect_same("y", values.at(result.y.id()), arrays.at("y"));
+    for (const auto& [id, name] : wanted) expect_same("d_" + name, values.at(gradients.at(id)), arrays.at("d_" + name));
     for (int64_t s = 0; s < states; ++s) {
       const auto i = static_cast<size_t>(s);
-      expect_same("hn", values.at(result.h[i].id()), row("hn", s), state_size);
-      if (c.cell == "lstm") expect_same("cn", values.at(result.c[i].id()), row("cn", s), state_size);
-      if (c.states) expect_same("d_h0", values.at(gradients.at(options.h0[i].id())), row("d_h0", s), state_size);
-      if (c.states && c.cell == "lstm") expect_same("d_c0", values.at(gradients.at(options.c0[i].id())), row("d_c0", s), state_size);
+      expect_same("hn", values.at(result.h[i].id()), row("hn", s));
+      if (c.cell == "lstm") expect_same("cn", values.at(result.c[i].id()), row("cn", s));
+      if (c.states) expect_same("d_h0", values.at(gradients.at(options.h0[i].id())), row("d_h0", s));
+      if (c.states && c.cell == "lstm") expect_same("d_c0", values.at(gradients.at(options.c0[i].id())), row("d_c0", s));
     }
   }
 }

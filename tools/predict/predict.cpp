@@ -123,14 +123,19 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     for (const ModelInput& input : session.info().all_inputs()) arrays.emplace(input.name, file.read(input.name));
     return open_arrays(std::move(arrays), tensors_);
   }
-  if (inputs_.empty())
-    throw Error(ErrorCode::kUsage, "nothing to predict was named").suggest("name images, folders or archives, or --tensors FILE");
+  if (inputs_.empty()) {
+    const bool language = session.info().output == ModelOutput::kTokens;
+    throw Error(ErrorCode::kUsage, "nothing to predict was named")
+        .suggest(language ? "--prompt TEXT, or --tensors FILE" : "name images, folders or archives, or --tensors FILE");
+  }
   if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
   const std::vector<int64_t>& shape = session.info().input_shape;
   return open_images(inputs_, shape.size() == 3 && shape[0] == 1, on_error_ != "fail" && !dry_run_);
 }
 
 int PredictTool::run_text(LoadedRecipe& loaded) {
+  if (text_.show_prompt && !text_.continues())
+    throw Error(ErrorCode::kUsage, "--show-prompt needs a prompt").suggest("--prompt TEXT, --prompts FILE or --interactive");
   if (!inputs_.empty() || !tensors_.empty())
     throw Error(ErrorCode::kUsage, cat("both text and a file were given: ", inputs_.empty() ? tensors_ : inputs_[0]))
         .suggest("give one of them");

@@ -51,7 +51,7 @@ std::vector<int64_t> parse_ids(const std::string& text, int64_t size) {
     if (error != std::errc() || end != word.data() + word.size())
       throw Error(ErrorCode::kUsage, cat("--detokenize: '", word, "' is not an id")).suggest("--detokenize 1,2,3");
     if (id < 0 || id >= size)
-      throw Error(ErrorCode::kUsage, cat("--detokenize: there is no token ", id, ", the vocabulary has ", size))
+      throw Error(ErrorCode::kUsage, cat("--detokenize: ", id, " is not an id of the vocabulary, which has ", size, " tokens"))
           .suggest(cat("ids from 0 to ", size - 1));
     ids.push_back(id);
   }

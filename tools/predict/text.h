@@ -18,7 +18,7 @@ struct TextOptions {
   std::vector<std::string> tokenize;  ///< --tokenize
   std::string detokenize;             ///< --detokenize: ids, separated by commas
 
-  bool any() const { return continues() || shows_tokens(); }
+  bool any() const { return continues() || shows_tokens() || show_prompt; }
   bool continues() const { return !prompts.empty() || !prompts_file.empty() || interactive; }
   bool shows_tokens() const { return !tokenize.empty() || !detokenize.empty(); }
 };
