@@ -51,9 +51,10 @@ Execution& Decoder::execution(int64_t rows, int64_t tokens) {
     parameters = std::move(model.parameters);
     return std::move(model.graph);
   };
-  const auto program = engine_.program({.mode = "decode", .variant = "", .fields = types.fields},
-                                       cat(tokens, tokens == 1 ? " token" : " tokens", " of ", rows, rows == 1 ? " sequence" : " sequences"),
-                                       capture, first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+  const auto program =
+      engine_.program({.mode = "decode", .variant = "", .fields = types.fields},
+                      cat(tokens, tokens == 1 ? " token" : " tokens", " of ", rows, rows == 1 ? " sequence" : " sequences"), capture,
+                      first ? ParameterFormats::kLead : ParameterFormats::kFollow);
   engine_.declare(*program);
   if (first) session_.initialize(parameters, engine_.store());
   slot = engine_.bind(program, {.carried = carried_});
@@ -108,7 +109,8 @@ Tensor Decoder::next_logits(const std::vector<std::vector<int64_t>>& rows) {
 void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tokens, std::vector<Place>& places, Tensor& logits) {
   const auto count = static_cast<int64_t>(rows.size());
   Execution& run = execution(count, tokens);
-  Tensor input(DType::kI64, {count, tokens}), positions(DType::kI64, {count, tokens}), start(DType::kI64, {count}), last(DType::kI64, {count});
+  Tensor input(DType::kI64, {count, tokens}), positions(DType::kI64, {count, tokens}), start(DType::kI64, {count}),
+      last(DType::kI64, {count});
   for (Tensor* tensor : {&input, &positions, &last}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
   std::fill_n(start.data_as<int64_t>(), count, context_);  // rows that have no tokens left store nothing
   std::vector<size_t> ended;

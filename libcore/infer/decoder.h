@@ -14,8 +14,8 @@
 
 namespace galley {
 
-/// Runs programs of 1, 16, 32 ... 512 further tokens of each sequence, which are compiled when they are first needed: one token in decoding,
-/// more for prompts, long prompts in several runs.
+/// Runs programs of 1, 16, 32 ... 512 further tokens of each sequence, which are compiled when they are first needed: one token in
+/// decoding, more for prompts, long prompts in several runs.
 class Decoder {
  public:
   /// Compiles the program of one token for one sequence and loads the recipe's weights. All must outlive the decoder.
@@ -41,9 +41,9 @@ class Decoder {
   Engine& engine_;
   std::shared_ptr<const QuantizationPlan> plan_;
   int64_t context_ = 0, vocabulary_ = 0;
-  std::string input_, output_;                     // names in the graph
-  std::shared_ptr<Carried> carried_;               // of the present number of rows
-  std::vector<std::vector<int64_t>> slots_;        // the tokens that each row of the cache holds
+  std::string input_, output_;                                // names in the graph
+  std::shared_ptr<Carried> carried_;                          // of the present number of rows
+  std::vector<std::vector<int64_t>> slots_;                   // the tokens that each row of the cache holds
   std::map<int64_t, std::unique_ptr<Execution>> executions_;  // by tokens, for the present number of rows
 };
 

@@ -3,8 +3,8 @@
 //
 // A program that is captured with BuilderOptions::cache reads T further tokens of each sequence. Its keys and values go to a cache that the
 // request carries from run to run, one for each attention; queries read the cache. So prefill and decoding are programs of different T that
-// continue the same request. Besides the tokens it is fed the inputs named below. Sequences of different length are padded on the right: what
-// padding leaves in the cache is at positions that no query reads before a token is written there.
+// continue the same request. Besides the tokens it is fed the inputs named below. Sequences of different length are padded on the right:
+// what padding leaves in the cache is at positions that no query reads before a token is written there.
 
 #include <string_view>
 

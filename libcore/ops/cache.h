@@ -13,9 +13,9 @@ struct CacheWriteAttrs : OptionsOf<CacheWriteAttrs> {
 
 const OpDef& cache_write_op();
 
-/// Writes tokens into a cache, in place: cache[b, position[b] + t] = values[b, t, first .. first + heads). cache [B,capacity,heads,width] is
-/// carried, values [B,T,at least first + heads,width], position i64 [B], at least 0. Tokens past the capacity are not written. Returns the
-/// new cache.
+/// Writes tokens into a cache, in place: cache[b, position[b] + t] = values[b, t, first .. first + heads). cache [B,capacity,heads,width]
+/// is carried, values [B,T,at least first + heads,width], position i64 [B], at least 0. Tokens past the capacity are not written. Returns
+/// the new cache.
 Value cache_write(Value cache, Value values, Value position, const CacheWriteAttrs& attrs = {});
 
 }  // namespace galley

@@ -295,8 +295,8 @@ TEST_F(Quantize, WindowsOfAnotherNumber) {
   const Outcome exported = run("galley-weights", {"export", recipe, "weights=" + path("swin.int8.safetensors"), "-o", path("swin.onnx")});
   EXPECT_EQ(exported.code, 0) << exported.err;
   // Windows are shifted in larger images only; the plan is that of both.
-  const Outcome other = run("galley-weights", {"export", recipe, "weights=" + path("swin.int8.safetensors"), "-o", path("other.onnx"),
-                                               "--shape", "3,224,224"});
+  const Outcome other = run(
+      "galley-weights", {"export", recipe, "weights=" + path("swin.int8.safetensors"), "-o", path("other.onnx"), "--shape", "3,224,224"});
   EXPECT_EQ(other.code, 0) << other.err;
 }
 

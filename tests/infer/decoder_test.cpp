@@ -1,5 +1,5 @@
-// Laws of the key-value cache: the logits of the next token are those of a model that reads whole sequences, whatever the rows have in common
-// with those of the last call; programs are those of one token and of a few lengths.
+// Laws of the key-value cache: the logits of the next token are those of a model that reads whole sequences, whatever the rows have in
+// common with those of the last call; programs are those of one token and of a few lengths.
 
 #include "libcore/infer/decoder.h"
 
@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 
 #include "libcore/base/philox.h"
 #include "libcore/infer/components.h"
@@ -23,13 +24,14 @@ constexpr int64_t kContext = 40;
 /// Models of the same weights, with a cache and without.
 class DecoderTest : public testing::Test {
  protected:
-  DecoderTest() : loaded_(load()), session_(loaded_.recipe), cached_(session_), whole_(session_, false) {}
+  explicit DecoderTest(int64_t context = kContext)
+      : loaded_(load(context)), session_(loaded_.recipe), cached_(session_), whole_(session_, false) {}
 
-  static LoadedRecipe load() {
+  static LoadedRecipe load(int64_t context) {
     const TemporaryFolder folder;
-    write_file(folder / "recipe.yaml",
-               "recipe: 1\nthreads: 2\nmodel: {type: gpt, n_layer: 2, n_head: 2, n_embd: 32, block_size: 40, dropout: 0}\n"
-               "data: {tokenizer: byte}\n");
+    std::ofstream(folder / "recipe.yaml") << "recipe: 1\nthreads: 2\ndata: {tokenizer: byte}\n"
+                                             "model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 32, dropout: 0, block_size: "
+                                          << context << "}\n";
     return load_recipe(folder / "recipe.yaml", recipe_components(), {});
   }
   std::vector<int64_t> sequence(int64_t length) {
@@ -41,7 +43,8 @@ class DecoderTest : public testing::Test {
     const Tensor got = cached_.next_logits(rows), expected = whole_.next_logits(rows);
     ASSERT_EQ(got.shape(), expected.shape());
     double largest = 0;
-    for (int64_t i = 0; i < expected.elements(); ++i) largest = std::max(largest, std::abs(static_cast<double>(expected.data_as<float>()[i])));
+    for (int64_t i = 0; i < expected.elements(); ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(expected.data_as<float>()[i])));
     for (int64_t i = 0; i < expected.elements(); ++i)
       ASSERT_NEAR(got.data_as<float>()[i], expected.data_as<float>()[i], 2e-5 * largest) << "row " << i / 256 << " of " << rows.size();
   }
@@ -91,6 +94,17 @@ TEST_F(DecoderTest, RowsGoOnWhereverTheirBeginningWas) {
   for (auto& row : rows) row.resize(std::min<size_t>(row.size(), 4));
   expect_same(rows);
   expect_same({sequence(30)});  // another number of rows
+}
+
+// A prompt of more than 512 tokens is read in several runs, in which shorter ones are idle.
+struct LongContext : DecoderTest {
+  LongContext() : DecoderTest(600) {}
+};
+TEST_F(LongContext, LongPromptsAreReadInPieces) {
+  Rows rows{sequence(590), sequence(3), sequence(512), sequence(513)};
+  expect_same(rows);
+  for (auto& row : rows) row.push_back(5);
+  expect_same(rows);
 }
 
 TEST_F(DecoderTest, NextRequestsDoNotSeeTheLast) {

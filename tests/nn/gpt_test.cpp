@@ -252,17 +252,20 @@ TEST(Gpt, ACacheGivesTheLogitsOfTheWholeSequence) {
     whole->run();
     const Tensor expected = whole->output("logits");
     double largest = 0;
-    for (int64_t i = 0; i < expected.elements(); ++i) largest = std::max(largest, std::abs(static_cast<double>(expected.data_as<float>()[i])));
+    for (int64_t i = 0; i < expected.elements(); ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(expected.data_as<float>()[i])));
     EXPECT_GT(largest, 0.5);
     // Tokens of each row in each run; what a row has less than the longest is padding.
     using Pieces = std::vector<std::array<int64_t, kRows>>;
-    std::vector<Pieces> all{Pieces(kBlock, {1, 1, 1}), {{70, 70, 70}}, {{16, 5, 1}, {1, 1, 1}, {33, 40, 4}, {20, 24, 64}}, {{2, 0, 3}, {0, 64, 0}, {3, 1, 1}}};
+    std::vector<Pieces> all{
+        Pieces(kBlock, {1, 1, 1}), {{70, 70, 70}}, {{16, 5, 1}, {1, 1, 1}, {33, 40, 4}, {20, 24, 64}}, {{2, 0, 3}, {0, 64, 0}, {3, 1, 1}}};
     for (const Pieces& pieces : all) {
       const auto request = engine.carried();
       std::array<int64_t, kRows> done{};
       for (const std::array<int64_t, kRows>& piece : pieces) {
         const int64_t length = *std::max_element(piece.begin(), piece.end());
-        Tensor input(DType::kI64, {kRows, length}), positions(DType::kI64, {kRows, length}), start(DType::kI64, {kRows}), last(DType::kI64, {kRows});
+        Tensor input(DType::kI64, {kRows, length}), positions(DType::kI64, {kRows, length}), start(DType::kI64, {kRows}),
+            last(DType::kI64, {kRows});
         for (int64_t n = 0; n < kRows; ++n) {
           const int64_t from = done[static_cast<size_t>(n)], count = piece[static_cast<size_t>(n)];
           for (int64_t t = 0; t < length; ++t) {
@@ -285,7 +288,8 @@ TEST(Gpt, ACacheGivesTheLogitsOfTheWholeSequence) {
           if (piece[static_cast<size_t>(n)] == 0) continue;
           const int64_t at = done[static_cast<size_t>(n)] - 1;
           for (int64_t v = 0; v < kVocabulary; ++v)
-            ASSERT_NEAR(got.data_as<float>()[n * kVocabulary + v], expected.data_as<float>()[(n * kBlock + at) * kVocabulary + v], 2e-5 * largest)
+            ASSERT_NEAR(got.data_as<float>()[n * kVocabulary + v], expected.data_as<float>()[(n * kBlock + at) * kVocabulary + v],
+                        2e-5 * largest)
                 << "row " << n << " position " << at;
         }
       }

@@ -21,8 +21,8 @@ std::vector<OpCase> cache_cases() {
                        [](CaseInputs& in) {
                          CacheWriteAttrs attrs;
                          attrs.first = 1;
-                         cache_write(in.values({1, 2, 2, 1}, {0, 0, 0, 0}), in.values({1, 1, 3, 1}, {7, 8, 9}), in.values({1}, {1}, DType::kI64),
-                                     attrs);
+                         cache_write(in.values({1, 2, 2, 1}, {0, 0, 0, 0}), in.values({1, 1, 3, 1}, {7, 8, 9}),
+                                     in.values({1}, {1}, DType::kI64), attrs);
                        },
                    .expected = {0, 0, 8, 9}});
   for (const auto& [name, tokens, position] : std::vector<std::tuple<std::string, int64_t, std::vector<double>>>{

@@ -1,6 +1,6 @@
-// Attention of few queries, as in decoding: keys and values are read once, and their bytes bound the time. A task takes a range of keys of one
-// sample and all of its heads, so that it reads whole rows of the cache one after the other. It keeps the maximum and the sum of each query and
-// head as in flash attention; the ranges are then joined. Ranges depend on the shapes alone, and so do the bits.
+// Attention of few queries, as in decoding: keys and values are read once, and their bytes bound the time. A task takes a range of keys of
+// one sample and all of its heads, so that it reads whole rows of the cache one after the other. It keeps the maximum and the sum of each
+// query and head as in flash attention; the ranges are then joined. Ranges depend on the shapes alone, and so do the bits.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -38,14 +38,14 @@ struct Reach {
 /// One range of keys of one sample. Row r of `queries * heads` rows is head r % heads of query r / heads.
 template <class T>
 struct Range {
-  const T *q, *k, *v;                             // of the sample: query 0; key 0 and value 0 of head 0
-  int64_t key_step, value_step;                   // from a key to the next
+  const T *q, *k, *v;            // of the sample: query 0; key 0 and value 0 of head 0
+  int64_t key_step, value_step;  // from a key to the next
   int64_t queries, heads, group, width, value_width;
   float scale;
-  int64_t first, last;  // keys
-  const Reach* reach;   // of each query
-  float *query, *scores;              // scratch: [rows][width], [rows][kBlock]
-  float *largest, *total, *sum;       // of each row: the maximum of its scores, the sum of exponentials, [value_width] values
+  int64_t first, last;           // keys
+  const Reach* reach;            // of each query
+  float *query, *scores;         // scratch: [rows][width], [rows][kBlock]
+  float *largest, *total, *sum;  // of each row: the maximum of its scores, the sum of exponentials, [value_width] values
 };
 
 }  // namespace galley::decode
@@ -145,8 +145,7 @@ template <class T>
 void run_range(const Range<T>& r) {
   const D d;
   const int64_t rows = r.queries * r.heads;
-  for (int64_t i = 0; i < rows * r.width; i += kLanes)
-    hn::StoreU(hn::Mul(load_floats(d, r.q + i), hn::Set(d, r.scale)), d, r.query + i);
+  for (int64_t i = 0; i < rows * r.width; i += kLanes) hn::StoreU(hn::Mul(load_floats(d, r.q + i), hn::Set(d, r.scale)), d, r.query + i);
   std::fill_n(r.largest, rows, kNever);
   std::fill_n(r.total, rows, 0.0f);
   std::fill_n(r.sum, rows * r.value_width, 0.0f);

@@ -52,9 +52,9 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 1> kKernels{
-    {{"cache_write", "cpu", supports,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<CacheWrite>(q); }}}};
+const std::array<Kernel, 1> kKernels{{{"cache_write", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
+                                         return std::make_unique<CacheWrite>(q);
+                                       }}}};
 
 }  // namespace
 

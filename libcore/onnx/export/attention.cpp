@@ -28,9 +28,7 @@ class AttentionWriter {
     const std::string value = by_head(part(v, shape_.first_value, shape_.kv_heads));
     std::string s = ungrouped(w_.add("MatMul", {query, key}), shape_.keys);
     if (attrs_.softcap != 0) {
-      const auto times = [&](const std::string& x, double factor) {
-        return w_.add("Mul", {x, w_.scalar(factor, n_.type(kQ).dtype)});
-      };
+      const auto times = [&](const std::string& x, double factor) { return w_.add("Mul", {x, w_.scalar(factor, n_.type(kQ).dtype)}); };
       s = times(w_.add("Tanh", {times(s, 1 / attrs_.softcap)}), attrs_.softcap);
     }
     if (n_.has(kBias)) s = biased(s);
