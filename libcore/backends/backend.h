@@ -20,7 +20,8 @@ struct BackendOptions {
   LayoutMode memory_format = LayoutMode::kAuto;  ///< The memory format of images.
   bool winograd = true;                          ///< 3 x 3 convolutions may use Winograd's algorithm (the recipe's precision.winograd).
   bool chains = true;                            ///< Element-wise functions may be fused into chains (the recipe's precision.chains).
-  int index = 0;                                 ///< The number after the colon in "cuda:1", if there are several such devices.
+  AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  ///< Of attention that does not name its algorithm (the recipe's attention).
+  int index = 0;                                             ///< The number after the colon in "cuda:1", if there are several such devices.
 };
 
 struct Limits {
@@ -57,6 +58,8 @@ class Backend : public Target {
   KernelQuery query(const Graph& graph, const Node& node) const;
   /// The first kernel that supports the node.
   KernelChoice choose(const KernelQuery& query) const;
+
+  AttentionAlgorithm attention() const override { return options_.attention; }
 
   // Target: answered by the kernels.
   bool has_kernel(const Graph& graph, const Node& node, Stage stage) const override;

@@ -207,7 +207,7 @@ std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vect
 
 }  // namespace
 
-LanguageModel::LanguageModel(Session& session) : session_(session) {
+LanguageModel::LanguageModel(Session& session, bool cache) : session_(session) {
   if (session.tokenizer() == nullptr)
     throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
   if (session.info().output != ModelOutput::kTokens)
@@ -215,7 +215,12 @@ LanguageModel::LanguageModel(Session& session) : session_(session) {
   context_ = session.info().input_shape.front();
   plan_ = loaded_plan(session.recipe());
   engine_ = std::make_unique<Engine>(session.backend());
-  execution(1, program_length(1, context_));
+  if (cache && session.info().cache) {
+    decoder_ = std::make_unique<Decoder>(session, *engine_, plan_);
+    vocabulary_ = decoder_->vocabulary();
+  } else {
+    execution(1, program_length(1, context_));
+  }
   for (int64_t id = 0; id < vocabulary_; ++id) {
     if (!tokenizer().has(id)) without_token_.push_back(id);
   }
@@ -246,6 +251,21 @@ Execution& LanguageModel::execution(int64_t rows, int64_t length) {
 }
 
 Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows) {
+  Tensor logits;
+  if (decoder_ != nullptr) {
+    std::vector<std::vector<int64_t>> read = rows;
+    for (std::vector<int64_t>& row : read) row.erase(row.begin(), row.end() - std::min(context_, std::ssize(row)));
+    logits = decoder_->next_logits(read);
+  } else {
+    logits = logits_without_cache(rows);
+  }
+  for (int64_t n = 0; n < std::ssize(rows); ++n) {
+    for (const int64_t id : without_token_) logits.data_as<float>()[n * vocabulary_ + id] = -std::numeric_limits<float>::infinity();
+  }
+  return logits;
+}
+
+Tensor LanguageModel::logits_without_cache(const std::vector<std::vector<int64_t>>& rows) {
   int64_t longest = 0;
   for (const std::vector<int64_t>& row : rows) longest = std::max(longest, std::min(context_, static_cast<int64_t>(row.size())));
   const auto count = static_cast<int64_t>(rows.size());
@@ -267,7 +287,6 @@ Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows)
   for (int64_t n = 0; n < count; ++n) {
     std::copy_n(all.data_as<float>() + (n * length + last[static_cast<size_t>(n)]) * vocabulary_, vocabulary_,
                 logits.data_as<float>() + n * vocabulary_);
-    for (const int64_t id : without_token_) logits.data_as<float>()[n * vocabulary_ + id] = -std::numeric_limits<float>::infinity();
   }
   return logits;
 }

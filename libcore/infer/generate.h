@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "libcore/infer/decoder.h"
 #include "libcore/infer/sampling.h"
 #include "libcore/infer/session.h"
 #include "libcore/passes/quantize.h"
@@ -17,13 +18,14 @@
 
 namespace galley {
 
-/// A language model compiled for generation. It pads sequences on the right to one of a few lengths. Each length has its own program for
-/// each number of rows, which is compiled when it is first needed.
+/// A language model compiled for generation. A model that supports it keeps keys and values in a cache (Decoder). For other models,
+/// sequences are padded on the right to one of a few lengths; the program of a length and a number of rows is compiled when it is first
+/// needed.
 class LanguageModel {
  public:
-  /// Compiles the program of the shortest length and loads the recipe's weights. Throws Error (kRecipe) if the model's result is not logits
-  /// [N,T,vocabulary] of tokens, or the recipe has no tokenizer.
-  explicit LanguageModel(Session& session);
+  /// Compiles the first program and loads the recipe's weights. Throws Error (kRecipe) if the model's result is not logits [N,T,vocabulary]
+  /// of tokens, or the recipe has no tokenizer. `cache`: false computes whole sequences even if the model supports a cache.
+  explicit LanguageModel(Session& session, bool cache = true);
   ~LanguageModel();
 
   /// The longest sequence, in tokens.
@@ -37,6 +39,7 @@ class LanguageModel {
 
  private:
   Execution& execution(int64_t rows, int64_t length);
+  Tensor logits_without_cache(const std::vector<std::vector<int64_t>>& rows);
 
   Session& session_;
   int64_t context_ = 0, vocabulary_ = 0;
@@ -44,7 +47,8 @@ class LanguageModel {
   std::string input_, output_;          // names in the graph
   std::vector<int64_t> without_token_;  // rows of the vocabulary that no token has: its size may be rounded up
   std::unique_ptr<Engine> engine_;
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;  // by rows and length
+  std::unique_ptr<Decoder> decoder_;                                              // of a model with a key-value cache; else null
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;  // of others, by rows and length
 };
 
 /// Options of generate.

@@ -198,7 +198,8 @@ std::shared_ptr<const Backend> Session::backend(int threads, bool chains) const 
   return open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()),
                                              .memory_format = layout(),
                                              .winograd = recipe_.precision.winograd,
-                                             .chains = chains});
+                                             .chains = chains,
+                                             .attention = recipe_.attention});
 }
 
 BatchTypes Session::input_types(int64_t batch) const {
@@ -230,6 +231,18 @@ CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   under_key("loss", [&] { task().capture(TaskMode::kEvaluate, capture); });
   model.results = capture.finish();
   model.parameters = capture.take_parameters();
+  mark_trainable(model.parameters);
+  model.precision = precision_of(recipe_, model.parameters);
+  return model;
+}
+
+CapturedModel Session::capture_cached(const BatchTypes& types, int64_t capacity) const {
+  GALLEY_ASSERT(info_.cache && capacity > 0, "the model has no form with a cache");
+  CapturedModel model;
+  TaskCapture task_capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation, .cache = capacity});
+  capture_results(task_capture);
+  model.results = task_capture.finish();
+  model.parameters = task_capture.take_parameters();
   mark_trainable(model.parameters);
   model.precision = precision_of(recipe_, model.parameters);
   return model;

@@ -92,6 +92,9 @@ class Session {
   /// their paths, the results of modules that a glob of `capture` matches ("layer1.*"; `*` matches dots). Throws (kUsage) for a glob that
   /// matches none.
   CapturedModel capture_inference(const BatchTypes& types, const std::vector<std::string>& capture = {}) const;
+  /// The forward pass of a language model that continues sequences, with a key-value cache of `capacity` positions (nn/attention.h): logits
+  /// [N,vocabulary] of one token of each sequence. The model must have ModelInfo::cache.
+  CapturedModel capture_cached(const BatchTypes& types, int64_t capacity) const;
 
   /// Fills the store with initial values: those of the initializers, by the recipe's seed, then the weights that the recipe names. The
   /// parameters must be declared in the store. Throws (kRecipe) if the weights are quantized but the parameters are those of the float

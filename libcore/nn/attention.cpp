@@ -1,35 +1,45 @@
 #include "libcore/nn/attention.h"
 
-#include <cmath>
-
 #include "libcore/nn/builder.h"
+#include "libcore/ops/attention.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/cache.h"
 #include "libcore/ops/index.h"
-#include "libcore/ops/matmul.h"
 #include "libcore/ops/shape.h"
-#include "libcore/ops/softmax.h"
-#include "libcore/ops/unary.h"
 
 namespace galley {
-namespace {
 
-/// [length,length]: 0 where the row's position may attend to the column's, a large negative number elsewhere.
-Value causal_mask(Graph& graph, DType dtype, int64_t length) {
-  const Shape shape{length, length};
-  const Value distance = sub(iota(graph, dtype, shape, 0), iota(graph, dtype, shape, 1));
-  return affine(clamp(distance, -1, 0), 1e30);
+Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options) {
+  const int64_t n = qkv.shape()[0], length = qkv.shape()[1], width = qkv.shape()[2] / 3, head = width / options.heads;
+  AttentionInputs inputs{.q = reshape(qkv, {n, length, 3 * options.heads, head}), .bias = options.bias};
+  AttentionAttrs attrs;
+  attrs.causal = options.causal;
+  if (b.cache() > 0) {
+    GALLEY_ASSERT(options.causal && !options.bias, "attention with a cache is causal and has no bias");
+    const Value cache = b.carried("cache", {.dtype = qkv.dtype(), .shape = {n, b.cache(), 2 * options.heads, head}});
+    CacheWriteAttrs keys_and_values;
+    keys_and_values.first = options.heads;
+    inputs.position = b.fed(cache_input::kStart, {.dtype = DType::kI64, .shape = {n}});
+    inputs.k = cache_write(cache, inputs.q, inputs.position, keys_and_values);
+    inputs.q = slice(inputs.q, 2, 0, options.heads);
+  }
+  if (b.training() && options.dropout > 0) {
+    attrs.dropout = options.dropout;
+    attrs.stream = b.random_stream(options.dropout_name);
+    inputs.rng = b.rng();
+  }
+  return reshape(attention(inputs, attrs).o, {n, length, width});
 }
 
-}  // namespace
+Value cache_positions(Builder& b, int64_t sequences, int64_t tokens) {
+  return b.fed(cache_input::kPositions, {.dtype = DType::kI64, .shape = {sequences, tokens}});
+}
 
-Value causal_self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options) {
-  const int64_t n = qkv.shape()[0], length = qkv.shape()[1], width = qkv.shape()[2] / 3, head = width / options.heads;
-  const Value parts = permute(reshape(qkv, {n, length, 3, options.heads, head}), {2, 0, 3, 1, 4});
-  const auto part = [&](int64_t i) { return squeeze(slice(parts, 0, i, i + 1), 0); };  // [N,heads,T,head]
-  Value scores = matmul(affine(part(0), 1 / std::sqrt(static_cast<double>(head))), part(1), {false, true});
-  scores = add(scores, causal_mask(b.graph(), scores.dtype(), length));
-  const Value weights = b.dropout("attn_dropout", softmax(scores), options.dropout);
-  return reshape(transpose(matmul(weights, part(2)), 1, 2), {n, length, width});
+Value last_tokens(Builder& b, Value x) {
+  const int64_t n = x.shape()[0], length = x.shape()[1], width = x.shape()[2];
+  if (length == 1) return reshape(x, {n, width});
+  const Value last = b.fed(cache_input::kLast, {.dtype = DType::kI64, .shape = {n}});
+  return reshape(gather(x, broadcast_to(reshape(last, {n, 1, 1}), {n, 1, width}), 1), {n, width});
 }
 
 }  // namespace galley

@@ -37,10 +37,19 @@ Init bias_init(const std::optional<Init>& rule, const Shape& weight) {
 
 Builder::Builder(Graph& graph, BuilderOptions options) : graph_(graph), options_(std::move(options)) { ensure_ops_registered(); }
 
-Value Builder::rng() {
-  const ValueId known = graph_.find_input("rng");
-  if (known != kNoValue) return graph_.at(known);
-  return graph_.add_input("rng", {.dtype = DType::kI64, .shape = {3}}, ValueRole::kInput);
+Value Builder::rng() { return fed("rng", {.dtype = DType::kI64, .shape = {3}}); }
+
+Value Builder::fed(const std::string& name, const TensorType& type) {
+  const ValueId known = graph_.find_input(name);
+  if (known == kNoValue) return graph_.add_input(name, type, ValueRole::kInput);
+  GALLEY_ASSERT(graph_.type(known).dtype == type.dtype && graph_.type(known).shape == type.shape, "the input '", name, "' is ",
+                graph_.type(known), " and ", type);
+  return graph_.at(known);
+}
+
+Value Builder::carried(std::string_view leaf, const TensorType& type) {
+  const std::string& path = graph_.path();
+  return graph_.add_input(path.empty() ? std::string(leaf) : cat(path, ".", leaf), type, ValueRole::kCarried);
 }
 
 Value Builder::parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type) {
@@ -180,25 +189,24 @@ Value Builder::prelu(std::string_view name, Value x, const PReluOptions& options
 
 Value Builder::dropout(std::string_view name, Value x, double p) {
   if (!training() || p == 0) return x;
-  const PathScope module = scope(name);
   DropoutAttrs attrs;
   attrs.p = p;
-  attrs.stream = random_stream();
+  attrs.stream = random_stream(name);
+  const PathScope module = scope(name);
   return galley::dropout(x, rng(), attrs);
 }
 
 Value Builder::stochastic_depth(std::string_view name, Value x, double p) {
   if (!training() || p == 0) return x;
-  const PathScope module = scope(name);
   StochasticDepthAttrs attrs;
   attrs.p = p;
-  attrs.stream = random_stream();
+  attrs.stream = random_stream(name);
+  const PathScope module = scope(name);
   return galley::stochastic_depth(x, rng(), attrs);
 }
 
-/// The index of a random node's stream, derived from its path and its position among the random nodes of that path. Adding a layer
-/// elsewhere therefore does not change the masks of existing layers.
-int64_t Builder::random_stream() {
+int64_t Builder::random_stream(std::string_view name) {
+  const PathScope module = scope(name);
   const int turn = random_uses_[graph_.path()]++;
   return static_cast<int64_t>(stream_key(static_cast<uint64_t>(turn), graph_.path()) >> 1);
 }

@@ -85,7 +85,9 @@ struct BuilderOptions {
   /// Dtype of parameters and running statistics: f32, or f64 for tests.
   DType dtype = DType::kF32;
   /// Selects, by module path, batch norms that use their running statistics in training and do not update them. Empty: none.
-  std::function<bool(std::string_view path)> frozen_batch_norm;
+  std::function<bool(std::string_view path)> frozen_batch_norm = {};
+  /// Positions of the key-value cache of a program that continues sequences (nn/attention.h); 0: the program reads whole sequences.
+  int64_t cache = 0;
 };
 
 /// Captures layers into a graph, which must outlive the builder. Each layer has a name in the current scope. The module path
@@ -124,6 +126,15 @@ class Builder {
   Value input(std::string name, TensorType type) { return graph_.add_input(std::move(name), std::move(type), ValueRole::kInput); }
   /// The random key "rng", i64 [3] = (seed, step, global index of sample 0). The first call declares it as a graph input.
   Value rng();
+  /// The stream of an operator's random draws, that of module `name`: a hash of its path and of how many streams the module has had. Adding
+  /// a layer elsewhere therefore does not change the masks of existing layers.
+  int64_t random_stream(std::string_view name);
+  /// A graph input that is fed for each run besides the batch. The first call declares it; later ones must have the same type.
+  Value fed(const std::string& name, const TensorType& type);
+  /// Declares a value of the current module that a request carries from run to run (ValueRole::kCarried).
+  Value carried(std::string_view leaf, const TensorType& type);
+  /// BuilderOptions::cache.
+  int64_t cache() const { return options_.cache; }
   /// Declares a parameter of the current module. `leaf` is the last part of its name ("weight").
   Value parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type);
   /// Declares a buffer of the current module: saved with the model, but not trained.
@@ -151,13 +162,12 @@ class Builder {
 
  private:
   friend class InitScope;
-  int64_t random_stream();
 
   Graph& graph_;
   BuilderOptions options_;
   InitRules init_;
   std::vector<ParameterSpec> parameters_;
-  std::map<std::string, int, std::less<>> random_uses_;  // number of random nodes so far, by module path
+  std::map<std::string, int, std::less<>> random_uses_;  // number of random streams so far, by module path
 };
 
 }  // namespace galley

@@ -40,6 +40,7 @@ struct ModelInfo {
   DType input_dtype = DType::kF32;                           // i64 for tokens
   std::vector<ModelInput> inputs;                            // of a model with named inputs; empty: one input, the field `input`
   bool named_outputs = false;                                // all outputs have names, including the first
+  bool cache = false;                                        // it can be captured with a key-value cache (BuilderOptions::cache)
   int64_t fixed_batch = 0;                                   // required batch size; 0: any
 
   /// The named inputs, or one input called "input".

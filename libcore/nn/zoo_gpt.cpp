@@ -55,7 +55,8 @@ class GptBuilder {
     const auto module = b_.scope("attn");
     const auto init = b_.use_init(initial());
     const Value qkv = b_.linear("c_attn", x, {.out_features = 3 * params_.n_embd, .bias = params_.bias});
-    return project("c_proj", "resid_dropout", causal_self_attention(b_, qkv, {.heads = params_.n_head, .dropout = params_.dropout}));
+    return project("c_proj", "resid_dropout",
+                   self_attention(b_, qkv, {.heads = params_.n_head, .causal = true, .dropout = params_.dropout}));
   }
   Value mlp(Value x) {
     const auto module = b_.scope("mlp");
@@ -75,7 +76,7 @@ class GptBuilder {
   InitRules residual_;
 };
 
-/// tokens [N,T], T at most block_size -> logits [N,T,vocab_size].
+/// tokens [N,T], T at most block_size -> logits [N,T,vocab_size]; with a cache (nn/attention.h) [N,vocab_size].
 NamedValues gpt(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<GptParams>(options);
   const int64_t vocab = params.tokens(), width = params.n_embd;
@@ -96,8 +97,10 @@ NamedValues gpt(Builder& b, const Options& options, Value x) {
       const auto module = b.scope("wpe");
       return b.parameter("weight", {params.block_size, width}, Init::normal(0.02), "embedding");
     }();
-    x = b.dropout("drop", add(embedding(table, x), slice(positions, 0, 0, length)), params.dropout);
+    const Value place = b.cache() > 0 ? embedding(positions, cache_positions(b, x.shape()[0], length)) : slice(positions, 0, 0, length);
+    x = b.dropout("drop", add(embedding(table, x), place), params.dropout);
     for (int64_t i = 0; i < params.n_layer; ++i) x = layers.block(cat("h.", i), x);
+    if (b.cache() > 0) x = last_tokens(b, x);
     x = layers.norm("ln_f", x);
   }
   if (!params.tie_weights) {
@@ -111,6 +114,7 @@ NamedValues gpt(Builder& b, const Options& options, Value x) {
 ModelInfo gpt_info(const Options& options) {
   ModelInfo info{"gpt", ModelOutput::kTokens, {params_of<GptParams>(options).block_size}, {"T"}, {}};
   info.input_dtype = DType::kI64;
+  info.cache = true;
   return info;
 }
 

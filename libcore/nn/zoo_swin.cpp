@@ -4,14 +4,15 @@
 #include <limits>
 #include <map>
 
+#include "libcore/nn/attention.h"
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/ops/attention.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/reduce.h"
-#include "libcore/ops/softmax.h"
 
 namespace galley {
 namespace {
@@ -82,7 +83,7 @@ Value join_windows(Value x, const Shape& whole, int64_t size) {
   return reshape(permute(grid, {0, 1, 3, 2, 4, 5}), whole);
 }
 
-/// After a shift, windows at the edge hold tokens from both ends of the image. The mask, [1,windows,1,size * size,size * size], is 0 for
+/// After a shift, windows at the edge hold tokens from both ends of the image. The mask, [windows,1,size * size,size * size], is 0 for
 /// tokens from the same region and -100 for others.
 Value shift_mask(Builder& b, int64_t rows, int64_t columns, int64_t size, const Size2& shift) {
   const auto constant = [&](int64_t r, int64_t c, double value) {
@@ -100,7 +101,7 @@ Value shift_mask(Builder& b, int64_t rows, int64_t columns, int64_t size, const 
   const Value same =
       equal(broadcast_to(region, {windows, tokens, tokens}), broadcast_to(transpose(region, 1, 2), {windows, tokens, tokens}));
   const TensorType type{.dtype = b.dtype(), .shape = {windows, tokens, tokens}};
-  return reshape(where(same, full(b.graph(), type, 0), full(b.graph(), type, -100)), {1, windows, 1, tokens, tokens});
+  return reshape(where(same, full(b.graph(), type, 0), full(b.graph(), type, -100)), {windows, 1, tokens, tokens});
 }
 
 // ---- relative positions
@@ -141,6 +142,19 @@ Value normalize(Value x) {
   return mul(x, rsqrt(length_squared));
 }
 
+/// Attention of version 2: the scores are cosines of the angles between queries and keys, scaled for each head. qkv [n,tokens,3E] ->
+/// [n,tokens,E]; logit_scale [heads,1,1].
+Value cosine_attention(Value qkv, Value logit_scale, Value bias) {
+  const int64_t n = qkv.shape()[0], tokens = qkv.shape()[1], channels = qkv.shape()[2] / 3, heads = logit_scale.shape()[0];
+  const Value all = reshape(qkv, {n, tokens, 3 * heads, channels / heads});
+  const auto part = [&](int64_t i) { return slice(all, 2, i * heads, (i + 1) * heads); };
+  const Value scale = exp(clamp(logit_scale, -std::numeric_limits<double>::infinity(), std::log(100.0)));
+  AttentionAttrs attrs;
+  attrs.scale = 1;
+  const Value q = mul(normalize(part(0)), reshape(scale, {heads, 1}));
+  return reshape(attention({.q = q, .k = normalize(part(1)), .v = part(2), .bias = bias}, attrs).o, {n, tokens, channels});
+}
+
 // ---- blocks
 
 /// Attention within windows of x [N,H,W,C]. If `shifted`, windows are shifted by half their size.
@@ -176,29 +190,20 @@ Value window_attention(Swin& swin, Value x, int64_t heads, bool shifted) {
   const Size2 shift(shifted && size < whole[1] ? size / 2 : 0, shifted && size < whole[2] ? size / 2 : 0);
   x = split_windows(roll(roll(x, 1, shift.h), 2, shift.w), size);
 
-  const int64_t n = x.shape()[0];
   Value qkv_bias = qkv.bias;
   if (two) {  // keys have no bias
     const Value none = full(b.graph(), {.dtype = b.dtype(), .shape = {channels}}, 0);
     qkv_bias = concat({slice(qkv_bias, 0, 0, channels), none, slice(qkv_bias, 0, 2 * channels)}, 0);
   }
-  const Value all = permute(reshape(linear(x, qkv.weight, qkv_bias), {n, tokens, 3, heads, channels / heads}), {2, 0, 3, 1, 4});
-  const auto part = [&](int64_t i) { return squeeze(slice(all, 0, i, i + 1), 0); };  // [n,heads,tokens,channels / heads]
-  Value scores;
-  if (two) {
-    scores = matmul(normalize(part(0)), normalize(part(1)), {false, true});
-    scores = mul(scores, exp(clamp(logit_scale, -std::numeric_limits<double>::infinity(), std::log(100.0))));
-  } else {
-    scores = matmul(affine(part(0), 1 / std::sqrt(static_cast<double>(channels / heads))), part(1), {false, true});
-  }
-  scores = add(scores, bias);
   if (shift.h + shift.w > 0) {
     Value& mask = swin.masks[{whole[1], whole[2]}];
     if (!mask) mask = shift_mask(b, whole[1], whole[2], size, shift);
-    const int64_t windows = mask.shape()[1];
-    scores = reshape(add(reshape(scores, {n / windows, windows, heads, tokens, tokens}), mask), {n, heads, tokens, tokens});
+    bias = add(bias, mask);
+  } else {
+    bias = reshape(bias, {1, heads, tokens, tokens});
   }
-  x = reshape(transpose(matmul(softmax(scores), part(2)), 1, 2), {n, tokens, channels});
+  x = linear(x, qkv.weight, qkv_bias);
+  x = two ? cosine_attention(x, logit_scale, bias) : self_attention(b, x, {.heads = heads, .bias = bias});
   x = join_windows(linear(x, proj.weight, proj.bias), whole, size);
   x = roll(roll(x, 1, shift.h == 0 ? 0 : whole[1] - shift.h), 2, shift.w == 0 ? 0 : whole[2] - shift.w);
   if (more_rows > 0) x = slice(x, 1, 0, rows);

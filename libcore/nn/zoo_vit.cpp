@@ -2,10 +2,10 @@
 
 #include <cmath>
 
+#include "libcore/nn/attention.h"
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/ops/matmul.h"
-#include "libcore/ops/softmax.h"
 
 namespace galley {
 namespace {
@@ -35,25 +35,21 @@ struct VitParams : OptionsOf<VitParams> {
 
 const LayerNormOptions kNorm{.eps = 1e-6};
 
-/// x [N,L,E] -> [N,L,E]: softmax(q k^T / sqrt(E / heads)) v for each head (Vaswani et al. 2017), with the names of
-/// torch.nn.MultiheadAttention.
-Value self_attention(Builder& b, std::string_view name, Value x, const VitParams& params) {
+/// x [N,L,E] -> [N,L,E], with the names of torch.nn.MultiheadAttention.
+Value multihead_attention(Builder& b, std::string_view name, Value x, const VitParams& params) {
   const auto module = b.scope(name);
-  const int64_t n = x.shape()[0], length = x.shape()[1], width = x.shape()[2], heads = params.num_heads;
+  const int64_t width = x.shape()[2];
   const Value weight = b.parameter("in_proj_weight", {3 * width, width}, Init::xavier_uniform(width, 3 * width), "attention");
   const Value bias = b.parameter("in_proj_bias", {3 * width}, Init::zeros(), "attention");
-  const Value qkv = permute(reshape(linear(x, weight, bias), {n, length, 3, heads, width / heads}), {2, 0, 3, 1, 4});
-  const auto part = [&](int64_t i) { return squeeze(slice(qkv, 0, i, i + 1), 0); };  // [N,heads,L,E/heads]
-  Value scores = matmul(affine(part(0), 1 / std::sqrt(static_cast<double>(width / heads))), part(1), {false, true});
-  scores = b.dropout("attention_dropout", softmax(scores), params.attention_dropout);
-  const Value mixed = reshape(transpose(matmul(scores, part(2)), 1, 2), {n, length, width});
+  const Value mixed = self_attention(b, linear(x, weight, bias),
+                                     {.heads = params.num_heads, .dropout = params.attention_dropout, .dropout_name = "attention_dropout"});
   const auto init = b.use_init({.linear_bias = Init::zeros()});
   return b.linear("out_proj", mixed, {.out_features = width});
 }
 
 Value encoder_block(Builder& b, std::string_view name, Value x, const VitParams& params) {
   const auto module = b.scope(name);
-  x = add(x, b.dropout("dropout", self_attention(b, "self_attention", b.layer_norm("ln_1", x, kNorm), params), params.dropout));
+  x = add(x, b.dropout("dropout", multihead_attention(b, "self_attention", b.layer_norm("ln_1", x, kNorm), params), params.dropout));
   Value y = b.layer_norm("ln_2", x, kNorm);
   const auto init =
       b.use_init({.linear_weight = Init::xavier_uniform(params.hidden_dim, params.mlp_dim), .linear_bias = Init::normal(1e-6)});

@@ -36,10 +36,10 @@ AttentionShape checked_shape(const OpContext& c) {
   if (c.has(kBias)) {
     const TensorType& bias = c.in(kBias);
     check_floating(bias, "bias");
-    const bool fits = bias.shape.rank() == 4 && (bias.shape[0] == s.batch || bias.shape[0] == 1) &&
+    const bool fits = bias.shape.rank() == 4 && (bias.shape[0] == s.batch || (bias.shape[0] > 0 && s.batch % bias.shape[0] == 0)) &&
                       (bias.shape[1] == s.heads || bias.shape[1] == 1) && (bias.shape[2] == s.queries || bias.shape[2] == 1) &&
                       bias.shape[3] == s.keys;
-    GALLEY_CHECK(fits, "bias must be [", s.batch, " or 1,", s.heads, " or 1,", s.queries, " or 1,", s.keys, "], is ", bias.shape);
+    GALLEY_CHECK(fits, "bias must be [", s.batch, " or a divisor,", s.heads, " or 1,", s.queries, " or 1,", s.keys, "], is ", bias.shape);
   }
   return s;
 }

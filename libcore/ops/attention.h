@@ -66,8 +66,8 @@ const OpDef& attention_backward_op();
 
 /// The inputs of attention.
 struct AttentionInputs {
-  Value q, k, v;   // k, v: see above
-  Value bias;      // added to the scores: f32 [B or 1, H or 1, Tq or 1, Tk]; -inf forbids a key
+  Value q, k, v;  // k, v: see above
+  Value bias;  // added to the scores: f32 [Bb, H or 1, Tq or 1, Tk], where Bb divides B: sample b reads bias b mod Bb; -inf forbids a key
   Value lengths;   // i64 [B]: keys from here on are padding
   Value position;  // i64 [B]: the position of the first query; absent: 0
   Value rng;       // i64 [3]: seed, step, global index of sample 0; required for dropout

@@ -54,8 +54,15 @@ class Pairs {
       bent_ = tanh(affine(s, 1 / attrs_.softcap));
       s = affine(bent_, attrs_.softcap);
     }
-    if (e_.has(kBias)) s = add(s, e_.in(kBias));
+    if (e_.has(kBias)) s = reshape(add(by_bias(s), e_.in(kBias)), s.shape());
     return masked(s);
+  }
+  /// [B,H,Tq,Tk], or [B / Bb,Bb,H,Tq,Tk] where the bias has Bb samples, neither 1 nor B.
+  Value by_bias(Value x) const {
+    const int64_t samples = e_.type(kBias).shape[0];
+    return samples == shape_.batch || samples == 1
+               ? x
+               : reshape(x, Shape{shape_.batch / samples, samples, shape_.heads, shape_.queries, shape_.keys});
   }
   /// The gradient of q k^T from that of the scores.
   Value through_softcap(Value grad) const { return bent_ ? mul(grad, affine(square(bent_), -1, 1)) : grad; }
@@ -253,7 +260,7 @@ void attention_backward(Expansion& e) {
   if (s.arrays == 2) e.set(1, concat({dk, values}, 2));
   if (s.arrays == 3) e.set(1, dk), e.set(2, values);
   if (s.arrays > 1) e.set(0, dq);
-  if (e.attrs<AttentionAttrs>().bias_gradient) e.set(arrays, sum_to(ds, e.type(kBias).shape));
+  if (e.attrs<AttentionAttrs>().bias_gradient) e.set(arrays, sum_to(pairs.by_bias(ds), e.type(kBias).shape));
 }
 
 }  // namespace galley::definition

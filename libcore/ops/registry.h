@@ -16,6 +16,7 @@ OpTable conv_ops();
 OpTable matmul_ops();
 OpTable attention_ops();
 OpTable rotary_ops();
+OpTable cache_ops();
 OpTable rms_norm_ops();
 OpTable norm_ops();
 OpTable pool_ops();

@@ -1,5 +1,6 @@
 #include "libcore/passes/choose_attention.h"
 
+#include "libcore/base/units.h"
 #include "libcore/ops/attention.h"
 #include "libcore/passes/expand.h"
 
@@ -22,25 +23,30 @@ double score_bytes(const Graph& graph, const Node& node, const AttentionAttrs& a
 
 std::string at(const Node& node) { return node.path.empty() ? "" : cat(" at ", node.path); }
 
+[[noreturn]] void refuse(const Node& node, std::string_view why) {
+  throw Error(ErrorCode::kRecipe, cat("[attention]", at(node), ": the algorithm ", why)).key("attention").suggest("use auto or math");
+}
+
 Choice choice_for(const Graph& graph, const Target& target, const Node& node, const AttentionAttrs& attrs) {
   const double bytes = score_bytes(graph, node, attrs);
-  const std::string size = cat(static_cast<int64_t>(bytes / (1024 * 1024)), " MiB of scores");
+  const std::string size = human_bytes(bytes) + " of scores";
   const bool kernel = target.has_kernel(graph, node, Stage::kBeforeLayout);
-  switch (attrs.algorithm) {
+  const AttentionAlgorithm requested = attrs.algorithm == AttentionAlgorithm::kAuto ? target.attention() : attrs.algorithm;
+  switch (requested) {
     case AttentionAlgorithm::kAuto:
       if (kernel) return {AttentionAlgorithm::kFlash, cat("the back end has a kernel that does not store the ", size)};
       if (bytes > kLargestScores && attrs.dropout == 0)
         return {AttentionAlgorithm::kMemoryEfficient, cat("the back end has no kernel for it, and ", size, " are too many to store")};
       return {AttentionAlgorithm::kMath, cat("the back end has no kernel for it; stores ", size)};
     case AttentionAlgorithm::kFlash:
-      GALLEY_CHECK(kernel, "[attention]", at(node), ": the algorithm is flash, but the back end has no kernel for it; use auto or math");
+      if (!kernel) refuse(node, "is flash, but the back end has no kernel for it");
       break;
     case AttentionAlgorithm::kMemoryEfficient:
-      GALLEY_CHECK(attrs.dropout == 0, "[attention]", at(node), ": the algorithm memory_efficient has no dropout; use auto or math");
+      if (attrs.dropout != 0) refuse(node, "is memory_efficient, which has no dropout");
       break;
     case AttentionAlgorithm::kMath: break;
   }
-  return {attrs.algorithm, "as requested"};
+  return {requested, "as requested"};
 }
 
 }  // namespace
@@ -55,9 +61,11 @@ PassReport choose_attention(Graph& graph, const Target& target, AttentionStage s
     any = true;
     const Choice choice = choice_for(graph, target, node, *attrs);
     // A training graph is asked twice; the second time everything is as requested.
-    if (stage == AttentionStage::kForward || attrs->algorithm == AttentionAlgorithm::kAuto)
-      report.done.push_back(cat(node.path.empty() ? "" : node.path + ": ", node.op->name, ": ",
-                                kAttentionAlgorithmNames[static_cast<size_t>(choice.algorithm)], ", ", choice.reason));
+    if (stage == AttentionStage::kForward || attrs->algorithm == AttentionAlgorithm::kAuto) {
+      const std::string text = cat(kAttentionAlgorithmNames[static_cast<size_t>(choice.algorithm)], ", ", choice.reason);
+      report.done.push_back(cat(node.path.empty() ? "" : node.path + ": ", node.op->name, ": ", text));
+      ++report.attention[text];
+    }
     AttentionAttrs chosen = *attrs;
     chosen.algorithm = choice.algorithm;
     node.attributes = std::make_shared<AttentionAttrs>(chosen);

@@ -57,6 +57,7 @@ class Converter {
       : old_(old),
         plan_(plan),
         domain_(old, float_layers(plan)),
+        values_(planned_values(old, domain_, plan)),
         real_(old.value_count(), kNoValue),
         integers_(old.value_count(), kNoValue),
         outputs_(output_names(old)) {}
@@ -172,8 +173,8 @@ class Converter {
 
   const QuantParams& map_of(ValueId old_id) const {
     const std::string& name = domain_.name(domain_.map_of(old_id));
-    const auto found = plan_.values.find(name);
-    GALLEY_CHECK_INPUT(found != plan_.values.end(), "the quantization plan has no scale for the value '", name,
+    const auto found = values_.find(name);
+    GALLEY_CHECK_INPUT(found != values_.end(), "the quantization plan has no scale for the value '", name,
                        "'; it belongs to another model or to another shape of samples");
     return found->second;
   }
@@ -371,6 +372,7 @@ class Converter {
   const Graph& old_;
   const QuantizationPlan& plan_;
   const IntegerDomain domain_;
+  const std::map<std::string, QuantParams> values_;
   Graph new_;
   ConvertReport report_;
   std::vector<ValueId> real_, integers_;  // by value of the old graph
@@ -394,8 +396,9 @@ std::map<std::string, double> plan_tensors(const Graph& fused, const Quantizatio
   Graph graph = fused;
   graph.remove_dead_nodes();
   const IntegerDomain domain(graph, float_layers(plan));
+  const std::map<std::string, QuantParams> planned = planned_values(graph, domain, plan);
   const auto put = [&](const std::string& prefix, ValueId id) {
-    const QuantParams& params = plan.values.at(domain.name(domain.map_of(id)));
+    const QuantParams& params = planned.at(domain.name(domain.map_of(id)));
     values[prefix + "_scale"] = params.scale;
     values[prefix + "_zero_point"] = static_cast<double>(params.zero_point);
   };

@@ -5,6 +5,48 @@
 #include "libcore/quant/names.h"
 
 namespace galley {
+namespace {
+
+/// 5 for "attn.reshape.5" and the stem "attn.reshape", 1 for the stem itself, 0 for other names.
+int64_t number_after(std::string_view name, std::string_view stem) {
+  if (name == stem) return 1;
+  if (!name.starts_with(stem) || name.size() < stem.size() + 2 || name[stem.size()] != '.') return 0;
+  int64_t number = 0;
+  for (const char c : name.substr(stem.size() + 1)) {
+    if (c < '0' || c > '9' || number > 1'000'000) return 0;
+    number = 10 * number + (c - '0');
+  }
+  return number;
+}
+
+}  // namespace
+
+std::map<std::string, QuantParams> planned_values(const Graph& graph, const IntegerDomain& domain, const QuantizationPlan& plan) {
+  std::map<std::string, QuantParams> values;
+  std::map<std::string, std::map<int64_t, std::string>> numbered;  // by stem, of operators of which a name is missing or not
+  for (size_t v = 0; v < graph.value_count(); ++v) {
+    const auto id = static_cast<ValueId>(v);
+    if (!domain.wanted(id)) continue;
+    const std::string& name = domain.name(domain.map_of(id));
+    if (const auto found = plan.values.find(name); found != plan.values.end()) values.emplace(name, found->second);
+    const int producer = domain.producers()[static_cast<size_t>(domain.map_of(id))];
+    if (producer < 0) continue;
+    const Node& node = graph.nodes()[static_cast<size_t>(producer)];
+    const std::string stem = cat(node.path, ".", node.op->name);
+    if (const int64_t number = number_after(name, stem); number > 0) numbered[stem][number] = name;
+  }
+  for (const auto& [stem, names] : numbered) {
+    if (std::all_of(names.begin(), names.end(), [&](const auto& item) { return values.contains(item.second); })) continue;
+    std::map<int64_t, const QuantParams*> planned;
+    for (const auto& [name, params] : plan.values) {
+      if (const int64_t number = number_after(name, stem); number > 0) planned[number] = &params;
+    }
+    if (planned.size() != names.size()) continue;
+    auto next = planned.begin();
+    for (const auto& [number, name] : names) values[name] = *(next++)->second;
+  }
+  return values;
+}
 
 IntegerDomain::IntegerDomain(const Graph& graph, const std::function<bool(const std::string& layer)>& in_float)
     : producers_(graph.producers()),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libcore/graph/graph.h"
+#include "libcore/passes/quantization_plan.h"
 #include "libcore/quant/config.h"
 
 namespace galley {
@@ -61,6 +62,11 @@ class IntegerDomain {
   std::vector<bool> integer_, wanted_, made_integer_;
   std::vector<ValueId> root_;
 };
+
+/// The scale and zero point of every integer value, by its name in this graph; what the plan lacks is absent. A version of the model that
+/// made a plan may have numbered the results of an operator of a module differently ("attn.reshape.5" for "attn.reshape.2"): where their
+/// count is the same, they correspond in order.
+std::map<std::string, QuantParams> planned_values(const Graph& graph, const IntegerDomain& domain, const QuantizationPlan& plan);
 
 /// The type of the layer in recipes, files and reports: "conv2d", "linear", "batch_norm", "lstm".
 inline std::string layer_type(const Node& node) { return std::string(family_of(*node.op).name); }

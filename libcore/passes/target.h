@@ -2,6 +2,7 @@
 // Target: what passes may ask a back end. backends/backend.h implements it.
 
 #include "libcore/graph/graph.h"
+#include "libcore/ops/attention.h"
 #include "libcore/passes/report.h"
 
 namespace galley {
@@ -36,6 +37,8 @@ class Target {
   /// The format in which the node's kernel writes output `output` fastest: a weight gradient, whose type has the format that readers
   /// prefer.
   virtual MemoryFormat output_format(const Graph& graph, const Node& node, int output) const = 0;
+  /// How attention is computed where the graph does not say: the recipe's key `attention`.
+  virtual AttentionAlgorithm attention() const { return AttentionAlgorithm::kAuto; }
   /// Replaces operators by operators of the target with the same results up to rounding. Adds to the report.
   virtual void rewrite(Graph& graph, Stage stage, PassReport& report) const {
     static_cast<void>(graph), static_cast<void>(stage), static_cast<void>(report);

@@ -395,6 +395,11 @@ void Recipe::options(OptionVisitor& v) {
   v.text({.name = "threads", .doc = "threads of a process; auto: the number of cores it may use"}, threads);
   v.choice({.name = "memory_format", .doc = "memory format of activations; results agree within rounding"}, memory_format, kMemoryFormats);
   v.section({.name = "precision", .doc = "dtypes and numerical options"}, precision);
+  v.choice({.name = "attention",
+            .doc = "how attention is computed. flash: one kernel that never stores the scores; memory_efficient: blocks of query rows, "
+                   "whose scores the backward pass computes again, without dropout; math: stores all scores; auto: flash where the "
+                   "device has such a kernel, else by the size of the scores. The plan and --verbose=passes print the choice"},
+           attention, kAttentionAlgorithmNames);
   v.component({.name = "model", .doc = "a model and its parameters, or type `layers` with a list of layers", .required = true}, model,
               registry->models);
   v.section({.name = "weights", .doc = "initial weights"}, weights);

@@ -12,6 +12,7 @@
 
 #include "libcore/base/options.h"
 #include "libcore/base/units.h"
+#include "libcore/ops/attention.h"
 #include "libcore/recipe/quantize_section.h"
 
 namespace galley {
@@ -345,6 +346,7 @@ struct Recipe : OptionsOf<Recipe> {
   AutoCount threads;
   MemoryFormatChoice memory_format = MemoryFormatChoice::kAuto;
   PrecisionSection precision;
+  AttentionAlgorithm attention = AttentionAlgorithm::kAuto;
   Component model;
   WeightsSection weights;
   DataSection data;

@@ -1,5 +1,8 @@
 #include "libcore/runtime/carried.h"
 
+#include <algorithm>
+#include <cstddef>
+
 #include "libcore/runtime/program.h"
 
 namespace galley {
@@ -28,6 +31,19 @@ void Carried::reset() {
   for (const std::string& name : names()) {
     Tensor& array = arrays_.tensor(name);
     device().stream().fill(array.address(), 0, array.bytes());
+    arrays_.touch(name);
+  }
+}
+
+void Carried::copy_row(int64_t from, int64_t to) {
+  for (const std::string& name : names()) {
+    Tensor& array = arrays_.tensor(name);
+    const int64_t rows = array.shape().rank() == 0 ? 0 : array.shape()[0];
+    GALLEY_ASSERT(from >= 0 && to >= 0 && from < rows && to < rows, "'", name, "' is ", array.str(), " and has no row ",
+                  std::max(from, to));
+    const int64_t bytes = array.bytes() / rows;
+    auto* data = static_cast<std::byte*>(array.address());
+    device().stream().copy(data + to * bytes, data + from * bytes, bytes);
     arrays_.touch(name);
   }
 }

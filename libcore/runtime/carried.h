@@ -24,6 +24,9 @@ class Carried {
   /// Sets all values to zero, for a new request. Enqueued on the device's stream.
   void reset();
 
+  /// Copies row `from` of every array to row `to`; rows are its first dimension, which all arrays share. Enqueued on the device's stream.
+  void copy_row(int64_t from, int64_t to);
+
   bool has(std::string_view name) const { return arrays_.has(name); }
   /// Names in alphabetical order.
   std::vector<std::string> names() const { return arrays_.names(); }

@@ -177,9 +177,12 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   }
   if (guards()) passes.guard = [](Graph& graph) { gate_updates(graph, graph.find_output("loss"), "train.guard.stopped"); };
   if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_choice(graph, *recipe_.train.recompute); };
-  std::vector<std::string> declined = training_passes(model.graph, engine_.backend(), passes).declined;
-  for (const std::string& line : declined) log(LogLevel::kDebug, "not fused: " + line);
-  if (&stage == &stages_.front()) fusions_declined_ = std::move(declined);
+  PassReport report = training_passes(model.graph, engine_.backend(), passes);
+  for (const std::string& line : report.declined) log(LogLevel::kDebug, "not fused: " + line);
+  if (&stage == &stages_.front()) {
+    fusions_declined_ = std::move(report.declined);
+    attention_ = std::move(report.attention);
+  }
   return std::move(model.graph);
 }
 

@@ -48,6 +48,8 @@ class TrainStep {
   int64_t scratch_bytes() const;
   /// Operators that were not fused, and why: "layer1.0.bn1: batch_norm + relu: the value between has 2 readers".
   const std::vector<std::string>& fusions_declined() const { return fusions_declined_; }
+  /// How the first stage computes attention: PassReport::attention.
+  const std::map<std::string, int>& attention() const { return attention_; }
   /// Floating-point operations of one update, over all micro-batches: by the definitions of the operators, and as executed (fewer for
   /// Winograd convolutions).
   std::pair<double, Arithmetic> flops() const;
@@ -124,6 +126,7 @@ class TrainStep {
   std::vector<std::string> losses_;  // names of the parts of the objective, if it has several
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> fusions_declined_;
+  std::map<std::string, int> attention_;
   std::vector<StateSpec> states_;
   std::vector<Stage> stages_;
   std::function<const Batch&(int64_t first)> reload_;

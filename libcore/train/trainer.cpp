@@ -206,6 +206,7 @@ void Trainer::State::make_plan() {
   std::tie(plan.flops_per_step, plan.executed_per_step) = update->flops();
   for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
   plan.widened = update->program().report().rewrites.widened;
+  plan.attention = update->attention();
   plan.warnings = update->program().report().warnings;
   plan.persistent_bytes = update->quantization() != nullptr ? update->store().bytes() : update->program().persistent_bytes();
   plan.scratch_bytes = update->scratch_bytes();

@@ -3,6 +3,7 @@
 // against non-finite losses; continues an unfinished RUN with bit-identical results; writes the RUN folder.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ struct TrainPlan {
   int64_t planned_peak_bytes = 0;         ///< The sum of the three.
   int reorders = 0;                       ///< Activation reorders inside a step.
   int widened = 0;                        ///< Operators on bf16 values that compute in f32 between casts.
+  std::map<std::string, int> attention;   ///< "flash, REASON": by how many operators of attention.
   int compilations = 0;
   double compile_s = 0;
   int64_t start_step = 0;          ///< Of a resumed run.

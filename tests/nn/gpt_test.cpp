@@ -3,17 +3,24 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <sstream>
 
 #include "libcore/backends/ref/ref.h"
+#include "libcore/nn/attention.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/passes/differentiate.h"
+#include "libcore/passes/pipelines.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 #include "tests/nn/golden_arrays.h"
 #include "tests/nn/set_option.h"
+#include "tests/support/graphs.h"
 
 namespace galley {
 namespace {
@@ -125,6 +132,169 @@ TEST(LanguageModelParams, NameTheirVocabulary) {
     EXPECT_EQ(language_model_params(same)->tokens(), 11);
   }
   EXPECT_EQ(language_model_params(default_model("resnet18")), nullptr);
+}
+
+/// The logits, the loss and all gradients in f32, compiled for a device, against PyTorch's in double.
+void expect_trained(const GoldenCase& c, const std::string& device, AttentionAlgorithm algorithm) {
+  const Component model = model_of(c);
+  Graph graph;
+  Builder b(graph);
+  const Shape shape = c.arrays.at("tokens").shape;
+  const Value logits = build_model(b, model, b.input("tokens", {.dtype = DType::kI64, .shape = shape})).front().second;
+  const Component loss = over_last_dimension(make_loss("cross_entropy"));
+  graph.add_output("loss", build_loss(b, loss, logits, b.input("targets", loss_target(loss, logits.type()))));
+  graph.add_output("logits", logits);
+  TrainingPasses passes;
+  for (const ParameterSpec& spec : b.parameters()) passes.trained.push_back(spec.name);
+  passes.updates = [](Graph& g, const GradientMap& gradients) {
+    for (const auto& [parameter, gradient] : gradients) g.add_output("d_" + g.value(parameter).name, gradient);
+  };
+  const std::shared_ptr<const Backend> backend = open_backend(device, {.attention = algorithm});
+  training_passes(graph, *backend, passes);
+  const auto program = compile(std::move(graph), {.backend = backend});
+  ParameterStore store;
+  store.declare(*program);
+  for (const ParameterSpec& spec : b.parameters()) store.set(spec.name, test::to_tensor(spec.type, c.arrays.at(spec.name)));
+  Execution run(program, store);
+  for (const char* name : {"tokens", "targets"})
+    run.feed(name, test::to_tensor({.dtype = DType::kI64, .shape = c.arrays.at(name).shape}, c.arrays.at(name)));
+  run.run();
+  // f32 sums of at most 100 products, in other orders, through two blocks and back.
+  const auto expect_near = [&](const std::string& name) {
+    const RefArray got = to_ref(run.output(name)), &expected = c.arrays.at(name);
+    ASSERT_EQ(got.shape, expected.shape) << name;
+    double largest = 0;
+    for (const double x : expected.v) largest = std::max(largest, std::abs(x));
+    for (int64_t i = 0; i < expected.shape.elements(); ++i) EXPECT_NEAR(got[i], expected[i], 2e-5 * largest) << name << " element " << i;
+  };
+  expect_near("logits");
+  expect_near("loss");
+  for (const ParameterSpec& spec : b.parameters()) expect_near("d_" + spec.name);
+}
+
+TEST(Gpt, EveryAlgorithmOfAttentionTrainsAsPyTorch) {
+  for (const GoldenArrays& golden : read_golden_arrays("gpt")) {
+    const GoldenCase c(golden);
+    for (const BackendRow& row : backend_rows()) {
+      if (row.name != "cpu" && row.name != "ref") continue;
+      for (const AttentionAlgorithm algorithm :
+           {AttentionAlgorithm::kAuto, AttentionAlgorithm::kMemoryEfficient, AttentionAlgorithm::kMath}) {
+        SCOPED_TRACE(cat(c.name, " on ", row.name, " by ", kAttentionAlgorithmNames[static_cast<size_t>(algorithm)]));
+        expect_trained(c, std::string(row.name), algorithm);
+      }
+    }
+  }
+}
+
+TEST(Gpt, NoScoresAndNoMaskAreInTheGraph) {
+  Graph graph;
+  Builder b(graph);
+  build_model(b, with_vocabulary(default_model("gpt"), 65), b.input("input", {.dtype = DType::kI64, .shape = {2, 50}}));
+  int attentions = 0;
+  for (const Node& node : graph.nodes()) {
+    attentions += node.is("attention");
+    EXPECT_FALSE(node.is("softmax") || node.is("iota") || node.is("matmul") || node.is("permute")) << node.op->name << " at " << node.path;
+  }
+  EXPECT_EQ(attentions, 12);
+}
+
+/// A gpt whose heads have the width of the kernel of decoding, with weights that make every position count.
+struct SmallGpt {
+  static constexpr int64_t kBlock = 70, kVocabulary = 11;
+  SmallGpt() {
+    for (const auto& [key, value] : std::map<std::string, double>{
+             {"n_layer", 2}, {"n_head", 2}, {"n_embd", 32}, {"block_size", static_cast<double>(kBlock)}, {"dropout", 0}}) {
+      Setter setter(key, {value});
+      model.params->options(setter);
+      EXPECT_TRUE(setter.found) << key;
+    }
+    model = with_vocabulary(std::move(model), kVocabulary);
+  }
+  /// The program of `tokens` tokens of each of `rows` sequences; capacity 0: of whole sequences.
+  std::shared_ptr<const Program> program(Engine& engine, int64_t rows, int64_t tokens, int64_t capacity) {
+    return engine.program(
+        {.mode = cat("test ", capacity), .fields = {{"tokens", test::i64({rows, tokens})}}}, "test",
+        [&] {
+          Graph graph;
+          Builder b(graph, {.mode = Mode::kEvaluation, .cache = capacity});
+          graph.add_output("logits", build_model(b, model, b.input("tokens", test::i64({rows, tokens}))).front().second);
+          specs = b.take_parameters();
+          return graph;
+        },
+        engine.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
+  }
+  void set_weights(Engine& engine) const {
+    for (const ParameterSpec& spec : specs) {
+      Tensor values = initialize(spec, 5);
+      const bool norm = spec.module_type == "layer_norm";
+      for (int64_t i = 0; i < values.elements() && !norm; ++i) values.data_as<float>()[i] *= 12;
+      engine.store().set(spec.name, values);
+    }
+  }
+  Component model = default_model("gpt");
+  std::vector<ParameterSpec> specs;
+};
+
+// Sequences of unequal length, padded on the right, in pieces of every kind: the logits after each piece are those of the whole sequence.
+TEST(Gpt, ACacheGivesTheLogitsOfTheWholeSequence) {
+  constexpr int64_t kRows = 3, kBlock = SmallGpt::kBlock, kVocabulary = SmallGpt::kVocabulary;
+  Tensor tokens(DType::kI64, {kRows, kBlock});
+  RandomStream random(3, "tokens");
+  for (int64_t i = 0; i < tokens.elements(); ++i) tokens.data_as<int64_t>()[i] = static_cast<int64_t>(random.below(kVocabulary));
+  for (const char* device : {"cpu", "ref"}) {
+    SCOPED_TRACE(device);
+    SmallGpt gpt;
+    Engine engine(open_backend(device, {.threads = 2}));
+    engine.declare(*gpt.program(engine, kRows, kBlock, 0));
+    gpt.set_weights(engine);
+    const auto whole = engine.bind(gpt.program(engine, kRows, kBlock, 0));
+    whole->feed("tokens", tokens);
+    whole->run();
+    const Tensor expected = whole->output("logits");
+    double largest = 0;
+    for (int64_t i = 0; i < expected.elements(); ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(expected.data_as<float>()[i])));
+    EXPECT_GT(largest, 0.5);
+    // Tokens of each row in each run; what a row has less than the longest is padding.
+    using Pieces = std::vector<std::array<int64_t, kRows>>;
+    std::vector<Pieces> all{
+        Pieces(kBlock, {1, 1, 1}), {{70, 70, 70}}, {{16, 5, 1}, {1, 1, 1}, {33, 40, 4}, {20, 24, 64}}, {{2, 0, 3}, {0, 64, 0}, {3, 1, 1}}};
+    for (const Pieces& pieces : all) {
+      const auto request = engine.carried();
+      std::array<int64_t, kRows> done{};
+      for (const std::array<int64_t, kRows>& piece : pieces) {
+        const int64_t length = *std::max_element(piece.begin(), piece.end());
+        Tensor input(DType::kI64, {kRows, length}), positions(DType::kI64, {kRows, length}), start(DType::kI64, {kRows}),
+            last(DType::kI64, {kRows});
+        for (int64_t n = 0; n < kRows; ++n) {
+          const int64_t from = done[static_cast<size_t>(n)], count = piece[static_cast<size_t>(n)];
+          for (int64_t t = 0; t < length; ++t) {
+            input.data_as<int64_t>()[n * length + t] = t < count ? tokens.data_as<int64_t>()[n * kBlock + from + t] : 7;
+            positions.data_as<int64_t>()[n * length + t] = std::min(from + t, kBlock - 1);
+          }
+          start.data_as<int64_t>()[n] = count == 0 ? kBlock : from;
+          last.data_as<int64_t>()[n] = std::max<int64_t>(0, count - 1);
+          done[static_cast<size_t>(n)] += count;
+        }
+        const auto run = engine.bind(gpt.program(engine, kRows, length, kBlock), {.carried = request});
+        run->feed("tokens", input);
+        run->feed(cache_input::kStart, start);
+        run->feed(cache_input::kPositions, positions);
+        if (run->takes(cache_input::kLast)) run->feed(cache_input::kLast, last);
+        run->run();
+        const Tensor got = run->output("logits");
+        ASSERT_EQ(got.shape(), Shape({kRows, kVocabulary}));
+        for (int64_t n = 0; n < kRows; ++n) {
+          if (piece[static_cast<size_t>(n)] == 0) continue;
+          const int64_t at = done[static_cast<size_t>(n)] - 1;
+          for (int64_t v = 0; v < kVocabulary; ++v)
+            ASSERT_NEAR(got.data_as<float>()[n * kVocabulary + v], expected.data_as<float>()[(n * kBlock + at) * kVocabulary + v],
+                        2e-5 * largest)
+                << "row " << n << " position " << at;
+        }
+      }
+    }
+  }
 }
 
 TEST(Gpt, InitialWeightsAreThoseOfGpt2) {

@@ -28,7 +28,8 @@ double giga_multiply_adds(Graph& graph) {
   graph.remove_dead_nodes();
   double flops = 0;
   for (const Node& node : graph.nodes()) {
-    if (node.is("conv2d") || node.is("linear") || node.is("matmul")) flops += cost_of(*node.op, context_of(graph, node)).flops;
+    if (node.is("conv2d") || node.is("linear") || node.is("matmul") || node.is("attention"))
+      flops += cost_of(*node.op, context_of(graph, node)).flops;
   }
   return flops / 2e9;
 }

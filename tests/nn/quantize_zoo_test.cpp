@@ -103,6 +103,47 @@ TEST(QuantizeZoo, TransformersConvertTheirProducts) {
   }
 }
 
+// Files of version 2026-11-25 and before: attention consisted of more reshapes, so its result had another number.
+TEST(QuantizeZoo, PlansOfThePastVersionConvertTheSame) {
+  for (const std::string_view name : {"vit_b_16", "swin_t", "swin_v2_t"}) {
+    SCOPED_TRACE(name);
+    const Graph fused = fused_model(name);
+    const Calibration calibration = flat_calibration(fused);
+    const QuantizationPlan plan = plan_quantization(fused, simple_config(), &calibration);
+    QuantizationPlan past = plan;
+    past.values.clear();
+    int renamed = 0;
+    for (const auto& [value, params] : plan.values) {
+      QuantParams marked = params;  // so that every value is told from the others
+      marked.scale = static_cast<float>(params.scale * (1 + 0.001 * static_cast<double>(past.values.size())));
+      std::string old = value;
+      const bool shifted = value.find(".1.attn.") != std::string::npos || value.find(".3.attn.") != std::string::npos ||
+                           value.find(".5.attn.") != std::string::npos;
+      if (value.ends_with("self_attention.reshape.2")) old.back() = '5', ++renamed;
+      if (value.ends_with(".attn.reshape.4")) old.back() = shifted ? '9' : '7', ++renamed;
+      past.values[old] = marked;
+    }
+    EXPECT_EQ(renamed, 12);
+    QuantizationPlan present = past;
+    for (const auto& [value, params] : plan.values) {
+      (void)params;
+      if (past.values.contains(value)) continue;
+      for (const std::string_view number : {"5", "7", "9"}) {
+        const std::string old = value.substr(0, value.size() - 1) + std::string(number);
+        if (const auto node = present.values.extract(old); !node.empty()) present.values[value] = node.mapped();
+      }
+    }
+    Graph with_past = fused, with_present = fused;
+    convert_quantized(with_past, past);
+    convert_quantized(with_present, present);
+    EXPECT_EQ(print(with_past), print(with_present));
+    // A plan that lacks a value is no plan of the model.
+    past.values.erase(std::prev(past.values.end()));
+    Graph lacking = fused;
+    EXPECT_THROW(convert_quantized(lacking, past), Error);
+  }
+}
+
 /// "resnet18 static 95 DIGEST": how many nodes the converted graph has, and the digest of its text.
 std::string conversion_line(const std::string& name, const Graph& fused, QuantMethod method) {
   QuantizeConfig config = simple_config();

@@ -103,6 +103,8 @@ void add_masks(std::vector<OpCase>& cases) {
   cases.push_back(case_of({"bias", 2, 4, 5, 2, 2, 3, 3, 3, {}, {}, {}, Shape{2, 2, 4, 5}}));
   cases.push_back(case_of({"bias_of_heads", 3, 4, 5, 2, 1, 3, 3, 3, {}, {}, {}, Shape{1, 2, 4, 5}}));
   cases.push_back(case_of({"bias_of_samples", 2, 4, 5, 2, 2, 3, 3, 3, capped, {}, {}, Shape{2, 1, 4, 5}}));
+  cases.push_back(case_of({"bias_of_windows", 6, 4, 5, 2, 2, 3, 3, 3, {}, {}, {}, Shape{3, 2, 4, 5}}));
+  cases.push_back(case_of({"bias_of_windows_and_keys", 4, 4, 5, 2, 1, 3, 3, 3, causal, {}, {}, Shape{2, 1, 1, 5}}));
   cases.push_back(case_of({"bias_of_keys", 2, 4, 5, 2, 2, 3, 3, 3, causal, {}, {}, Shape{1, 1, 1, 5}}));
   cases.push_back(case_of({"softcap", 1, 4, 5, 2, 2, 3, 3, 3, capped}));
   cases.push_back(case_of({"dropout", 2, 5, 6, 2, 2, 3, 3, 3, dropout}));
@@ -111,6 +113,9 @@ void add_masks(std::vector<OpCase>& cases) {
   cases.push_back(case_of({"tiles", 1, 70, 67, 2, 1, 19, 11}, false, true));
   cases.push_back(case_of({"tiles_causal", 1, 100, 100, 2, 2, 16, 16, 1, causal}, false, true));
   cases.push_back(case_of({"tiles_everything", 2, 66, 66, 2, 2, 12, 12, 1, everything, {66, 50}, {}, Shape{1, 2, 66, 66}}, true, true));
+  cases.push_back(case_of({"tiles_windows", 4, 49, 49, 2, 2, 8, 8, 1, {}, {}, {}, Shape{2, 2, 49, 49}}, false, true));
+  cases.push_back(case_of({"decode", 2, 1, 150, 4, 2, 32, 32, 2, causal, {}, {140, 9}}, false, true));
+  cases.push_back(case_of({"decode_three_arrays", 1, 4, 70, 2, 2, 16, 48, 3, causal_window, {}, {60}}, false, true));
   cases.push_back(case_of({"nothing", 0, 3, 3, 1, 1, 2, 2}));
   cases.push_back(case_of({"no_keys", 2, 3, 0, 1, 1, 2, 2}, true));
   // A mask written as a bias: the second query reads no key.

@@ -321,6 +321,31 @@ TEST(AttentionKernels, EveryMask) {
   });
 }
 
+// The kernel of decoding, whose ranges of keys have 64 keys or more: one range, many, none before the position, the whole cache.
+TEST(AttentionKernels, FewQueries) {
+  if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
+  Graph graph;
+  const auto input = [&](const Shape& shape) { return graph.add_input(cat("in", shape), {.shape = shape}, ValueRole::kInput); };
+  attention({.q = input({1, 1, 2, 16}), .k = input({1, 9, 4, 16})});
+  EXPECT_EQ(cpu().choose(cpu().query(graph, graph.nodes().back())).kernel->algorithm, "decode");
+  with_each_width([] {
+    for (const int64_t keys : {1, 31, 32, 33, 64, 65, 300, 2500}) {
+      check({1, 1, keys, 2, 2, 64, masks(true), {}, {keys - 1}});
+      check({2, 3, keys, 4, 2, 16, masks(true), {}, {keys / 2, keys}});
+      check({3, 4, keys, 2, 1, 80, masks(keys % 2 == 0, 40), {keys, keys / 3, 0}, {keys / 4, 0, 5}});
+      check({1, 2, keys, 2, 2, 48, masks(false)});
+    }
+    Setting s{1, 2, 100, 2, 2, 16, masks(true), {}, {97}};
+    s.size = 30;  // scores of thousands: one key has all the weight
+    check(s, 1e-3);
+  });
+  Setting s{1, 4, 200, 1, 1, 16, masks(true), {}, {150}};
+  Oracle oracle(s);
+  oracle.q.values[2 * 16] = std::nanf("");
+  const Results r = run_kernels(oracle, 2);
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(std::isnan(r.o[static_cast<size_t>(i * 16)]), i == 2) << "row " << i;
+}
+
 TEST(AttentionKernels, BiasSoftcapAndDropout) {
   if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   with_each_width([] {
@@ -395,7 +420,8 @@ TEST_F(AttentionMistakes, AreShown) {
   expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 3)}); }, {"keys and values", "3 heads", "odd"});
   expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 4, 8), .v = heads(5, 4)}); }, {"k must be [2,keys,heads,4]", "[2,5,4,8]"});
   expect_error([&] { attention({.q = heads(5, 4), .k = heads(5, 4), .v = heads(6, 4)}); }, {"v must be [2,5,4,width]", "[2,6,4,4]"});
-  expect_error([&] { attention({.q = heads(5, 6), .bias = input({2, 2, 5, 4})}); }, {"bias must be [2 or 1,2 or 1,5 or 1,5]", "[2,2,5,4]"});
+  expect_error([&] { attention({.q = heads(5, 6), .bias = input({2, 2, 5, 4})}); },
+               {"bias must be [2 or a divisor,2 or 1,5 or 1,5]", "[2,2,5,4]"});
   expect_error([&] { attention({.q = heads(5, 6), .lengths = input({3}, DType::kI64)}); }, {"lengths must be i64 [2]", "[3]"});
   attrs.dropout = 0.5;
   expect_error([&] { attention({.q = heads(5, 6)}, attrs); }, {"dropout=0.5", "rng"});

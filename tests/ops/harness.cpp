@@ -123,6 +123,7 @@ const std::vector<OpCase>& all_cases() {
                                             matmul_cases,
                                             attention_cases,
                                             rotary_cases,
+                                            cache_cases,
                                             norm_cases,
                                             batch_norm_depthwise_cases,
                                             pointwise_cases,

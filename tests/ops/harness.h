@@ -88,6 +88,7 @@ std::vector<OpCase> conv_cases();
 std::vector<OpCase> matmul_cases();
 std::vector<OpCase> attention_cases();
 std::vector<OpCase> rotary_cases();
+std::vector<OpCase> cache_cases();
 std::vector<OpCase> norm_cases();
 std::vector<OpCase> batch_norm_depthwise_cases();
 std::vector<OpCase> pointwise_cases();

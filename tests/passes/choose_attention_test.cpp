@@ -57,12 +57,47 @@ TEST(ChooseAttention, SaysWhy) {
     return choose_attention(graph, target, AttentionStage::kForward).done.at(0);
   };
   using enum AttentionAlgorithm;
-  EXPECT_EQ(line(kAuto, kAnyKernel), "attn: attention: flash, the back end has a kernel that does not store the 0 MiB of scores");
-  EXPECT_EQ(line(kAuto, kNoKernel), "attn: attention: math, the back end has no kernel for it; stores 0 MiB of scores");
+  EXPECT_EQ(line(kAuto, kAnyKernel), "attn: attention: flash, the back end has a kernel that does not store the 200 B of scores");
+  EXPECT_EQ(line(kAuto, kNoKernel), "attn: attention: math, the back end has no kernel for it; stores 200 B of scores");
   EXPECT_EQ(line(kAuto, kNoKernel, {1, 4096, 6, 4}),
             "attn: attention: memory_efficient, the back end has no kernel for it, and 128 MiB of scores are too many to store");
   EXPECT_EQ(line(kMath, kAnyKernel), "attn: attention: math, as requested");
   EXPECT_THROW(line(kFlash, kNoKernel), Error);
+}
+
+// The recipe's key decides where the graph does not.
+TEST(ChooseAttention, TheTargetDecidesForAuto) {
+  using enum AttentionAlgorithm;
+  FakeTarget target;
+  for (const AttentionAlgorithm requested : {kFlash, kMemoryEfficient, kMath}) {
+    target.algorithm = requested;
+    Graph graph;
+    build(graph, kAuto);
+    const PassReport report = choose_attention(graph, target, AttentionStage::kForward);
+    const std::string choice = cat(kAttentionAlgorithmNames[static_cast<size_t>(requested)], ", as requested");
+    EXPECT_EQ(report.done.at(0), "attn: attention: " + choice);
+    EXPECT_EQ(report.attention, (std::map<std::string, int>{{choice, 1}}));
+    EXPECT_EQ(attentions(graph), requested == kMath ? 0 : 1);
+  }
+  Graph graph;
+  build(graph, kFlash);
+  EXPECT_EQ(choose_attention(graph, target, AttentionStage::kForward).done.at(0), "attn: attention: flash, as requested");
+}
+
+TEST(ChooseAttention, RefusalsNameTheKey) {
+  FakeTarget target([](const Graph&, const Node&) { return false; });
+  target.algorithm = AttentionAlgorithm::kFlash;
+  Graph graph;
+  build(graph, AttentionAlgorithm::kAuto);
+  try {
+    choose_attention(graph, target, AttentionStage::kForward);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+    EXPECT_EQ(error.key(), "attention");
+    EXPECT_NE(error.message().find("at attn: the algorithm is flash, but the back end has no kernel"), std::string::npos)
+        << error.message();
+  }
 }
 
 TEST(ChooseAttention, EveryAlgorithmTrainsTheSame) {

@@ -14,6 +14,8 @@ struct FakeTarget : Target {
   std::function<MemoryFormat(const Graph&, const Node&)> weight = [](const Graph&, const Node&) { return MemoryFormat(); };
   std::function<MemoryFormat(const Graph&, const Node&)> output = [](const Graph&, const Node&) { return MemoryFormat(); };
 
+  AttentionAlgorithm algorithm = AttentionAlgorithm::kAuto;
+
   /// Registers the operators of all back ends.
   FakeTarget() { open_backend(); }
   /// A target with kernels for nodes for which `has` returns true.
@@ -21,6 +23,7 @@ struct FakeTarget : Target {
 
   bool has_kernel(const Graph& graph, const Node& node, Stage) const override { return kernel(graph, node); }
   std::string refusal(const Graph& graph, const Node& node, Stage stage) const override { return refuse(graph, node, stage); }
+  AttentionAlgorithm attention() const override { return algorithm; }
   MemoryFormat weight_format(const Graph& graph, const Node& node, int) const override { return weight(graph, node); }
   MemoryFormat output_format(const Graph& graph, const Node& node, int) const override { return output(graph, node); }
 };

@@ -112,6 +112,7 @@ Json plan_json(const TrainPlan& plan) {
           {"planned_peak_bytes", plan.planned_peak_bytes},
           {"reorders", plan.reorders},
           {"widened", plan.widened},
+          {"attention", plan.attention},
           {"compile_s", plan.compile_s}};
 }
 
@@ -209,6 +210,7 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
                      bytes(plan.scratch_bytes), " scratch + ", bytes(plan.base_bytes), " base")},
       {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders in a step",
                        plan.widened > 0 ? cat(", ", plan.widened, " operators in f32 between casts") : "")}};
+  for (const auto& [choice, count] : plan.attention) lines.emplace_back("attention", cat(count, " x ", choice));
   if (to_stdout) {
     Table table{{"plan", ""}, {}};
     for (auto& [key, value] : lines) table.rows.push_back({key, value});

@@ -52,6 +52,7 @@ struct Plan {
       const Shape& bias = q.in(kBias).shape;
       problem.bias_row = bias[2] > 1 ? bias[3] : 0;
       problem.bias_head = bias[1] > 1 ? bias[2] * bias[3] : 0;
+      problem.biases = bias[0];
       problem.bias_sample = bias[0] > 1 ? bias[1] * bias[2] * bias[3] : 0;
     }
     sizes = sizes_of(problem);
@@ -175,7 +176,7 @@ class Backward : public PreparedKernel {
       for (int64_t b = 0; b < each_sample; ++b) {
         for (int64_t h = 0; h < each_head; ++h) {
           for (int64_t i = block; i < (blocks == 1 ? plan_.blocks : block + 1); ++i) {
-            const Rows rows{each_sample == 1 ? sample : b, each_head == 1 ? head : h, i * plan_.sizes.rows};
+            const Rows rows{b * samples + sample, each_head == 1 ? head : h, i * plan_.sizes.rows};
             bias_backward(p, arrays, rows, memory + slot * plan_.sizes.bias);
           }
         }

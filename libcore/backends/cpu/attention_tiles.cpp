@@ -303,7 +303,7 @@ HWY_INLINE int64_t keys_for(const Tile& t, int64_t row) { return std::clamp<int6
 
 /// The bias of a tile, transposed.
 void load_bias(const Problem& p, const float* bias, const Block& block, const Tile& t, int64_t rows, float* to) {
-  const float* from = bias + block.b * p.bias_sample + block.h * p.bias_head + block.row * p.bias_row + t.key;
+  const float* from = bias + block.b % p.biases * p.bias_sample + block.h * p.bias_head + block.row * p.bias_row + t.key;
   if (p.bias_row == 0) {
     for (int64_t j = 0; j < t.keys; ++j) std::fill_n(to + j * kRows, rows, from[j]);
     return;
@@ -573,7 +573,7 @@ void bias_backward_rows(const Problem& p, const Arrays<T>& a, const Rows& task, 
   for (int64_t key = block.first_key; key < block.last_key; key += kKeys) {
     const Tile t = tile_at(p, block, key);
     gradient_tile<true>(p, a, block, t, rows, m);
-    float* to = a.dbias + block.b * p.bias_sample + block.h * p.bias_head + block.row * p.bias_row + t.key;
+    float* to = a.dbias + block.b % p.biases * p.bias_sample + block.h * p.bias_head + block.row * p.bias_row + t.key;
     if (p.bias_row != 0) {
       transpose<true>(m.slopes, kRows, t.keys, block.rows, to, p.bias_row);
       continue;

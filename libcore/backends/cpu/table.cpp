@@ -7,7 +7,9 @@ namespace galley {
 std::span<const Kernel> cpu_kernels() {
   static const std::vector<Kernel> all = [] {
     std::vector<Kernel> list;
-    for (const auto& family : {cpu_attention(),
+    for (const auto& family : {cpu_attention_decode(),
+                               cpu_attention(),
+                               cpu_cache(),
                                cpu_cast(),
                                cpu_conv(),
                                cpu_elementwise(),

@@ -19,5 +19,6 @@ std::span<const RefEntry> ref_index();
 std::span<const RefEntry> ref_update();
 std::span<const RefEntry> ref_quantize();
 std::span<const RefEntry> ref_rotary();
+std::span<const RefEntry> ref_cache();
 
 }  // namespace galley

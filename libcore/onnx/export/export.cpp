@@ -18,7 +18,8 @@ namespace {
 const std::map<std::string_view, WriteNode>& rows() {
   static const std::map<std::string_view, WriteNode> all = [] {
     std::map<std::string_view, WriteNode> made;
-    for (const WriteTable& table : {layer_rows(), elementwise_rows(), shape_rows()}) made.insert(table.begin(), table.end());
+    for (const WriteTable& table : {layer_rows(), attention_rows(), elementwise_rows(), shape_rows()})
+      made.insert(table.begin(), table.end());
     return made;
   }();
   return all;
@@ -41,7 +42,9 @@ class Exporter {
           const LayerPlan* layer = plan == nullptr ? nullptr : plan->find(name);
           return layer == nullptr || !layer->float_reason.empty() ||
                  (plan->method != QuantMethod::kStatic && plan->method != QuantMethod::kQat);
-        }) {}
+        }) {
+    if (request.plan != nullptr) values_ = planned_values(graph_, domain_, *request.plan);
+  }
 
   OnnxDocument run() {
     if (request_.other != nullptr)
@@ -63,8 +66,8 @@ class Exporter {
  private:
   const QuantParams& map_of(ValueId id) const {
     const std::string& name = domain_.name(domain_.map_of(id));
-    const auto found = request_.plan->values.find(name);
-    GALLEY_CHECK_INPUT(found != request_.plan->values.end(), "the quantization plan has no scale for the value '", name,
+    const auto found = values_.find(name);
+    GALLEY_CHECK_INPUT(found != values_.end(), "the quantization plan has no scale for the value '", name,
                        "': it was made for another model or for samples of another shape");
     return found->second;
   }
@@ -193,6 +196,7 @@ class Exporter {
   OnnxDocument document_;
   GraphWriter w_;
   const IntegerDomain domain_;
+  std::map<std::string, QuantParams> values_;
   std::map<ValueId, std::string> integer_names_;
 };
 

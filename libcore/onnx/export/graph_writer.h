@@ -100,7 +100,8 @@ struct NodeWriter {
 /// Exports an operator; returns the names of its outputs, "" for those that ONNX does not have.
 using WriteNode = Names (*)(const NodeWriter& n);
 using WriteTable = std::vector<std::pair<std::string_view, WriteNode>>;
-WriteTable layer_rows();        // conv2d, linear, norms, pools, recurrent
+WriteTable layer_rows();  // conv2d, linear, norms, pools, recurrent
+WriteTable attention_rows();
 WriteTable elementwise_rows();  // element-wise operators
 WriteTable shape_rows();        // data movement and reductions
 

@@ -6,8 +6,10 @@
 #include <functional>
 
 #include "libcore/base/error.h"
+#include "libcore/nn/attention.h"
 #include "libcore/nn/builder.h"
 #include "libcore/onnx/export/export.h"
+#include "libcore/ops/attention.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/matmul.h"
@@ -115,6 +117,28 @@ std::vector<Form> layer_forms() {
       {"linear_of_rank_3",
        {2, 5, 6},
        [](Builder& b, Value x) { return b.linear("a", b.linear("b", x, {.out_features = 7, .bias = false}), {.out_features = 3}); }},
+      {"attention_of_packed_heads",
+       {2, 5, 12},
+       [](Builder& b, Value x) {
+         const Value bias = b.parameter("bias", {1, 2, 5, 5}, Init::normal(1), "test");
+         return self_attention(b, x, {.heads = 2, .causal = true, .bias = bias});
+       }},
+      {"attention_of_groups",
+       {2, 5, 48},
+       [](Builder&, Value x) {
+         AttentionAttrs attrs;
+         attrs.window = 2;
+         attrs.softcap = 0.5;
+         attrs.scale = 3;
+         const Value all = reshape(x, {x.shape()[0], 5, 12, 4});
+         return attention({.q = slice(all, 2, 0, 4), .k = slice(all, 2, 4, 8)}, attrs).o;
+       }},
+      {"attention_of_windows",
+       {2, 8, 12},
+       [](Builder& b, Value x) {
+         const Value windows = reshape(x, {4 * x.shape()[0], 2, 12}), bias = b.parameter("bias", {4, 2, 2, 2}, Init::normal(1), "test");
+         return reshape(self_attention(b, windows, {.heads = 2, .bias = bias}), {x.shape()[0], 8, 4});
+       }},
       {"matmul_transposed", {2, 5, 6}, [](Builder&, Value x) { return matmul(x, x, {true, false}); }},
   };
 }
@@ -268,6 +292,11 @@ TEST(OperatorsWithoutForm, AreNamedWithTheirModule) {
   refused(in_module([](Builder&, Value x) { return affine(x, static_cast<double>(x.shape()[0])); }), "depend on the batch");
   refused(in_module([](Builder&, Value x) { return cast(max_pool2d(x, max_window({2}, 2, 0, false)).index, DType::kF32); }),
           "no equivalent of an output");
+  refused(in_module([](Builder& b, Value x) {
+            const Value lengths = cast(b.parameter("lengths", {x.shape()[0]}, Init::constant(3), "test"), DType::kI64);
+            return attention({.q = x, .lengths = lengths}).o;
+          }),
+          "lengths and positions", {2, 7, 6, 3});
 }
 
 }  // namespace

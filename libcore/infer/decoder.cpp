@@ -1,0 +1,140 @@
+#include "libcore/infer/decoder.h"
+
+#include <algorithm>
+
+#include "libcore/infer/inference.h"
+#include "libcore/nn/attention.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kShortest = 16, kLongest = 512;  // tokens of the programs for prompts
+
+/// The tokens of the program that reads `tokens` of them, or the first of them.
+int64_t program_tokens(int64_t tokens, int64_t context) {
+  if (tokens == 1) return 1;
+  int64_t length = kShortest;
+  while (length < tokens && length < kLongest) length *= 2;
+  return std::min(length, context);
+}
+
+int64_t common(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  const auto end = a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
+  return std::mismatch(a.begin(), end, b.begin()).first - a.begin();
+}
+
+}  // namespace
+
+Decoder::Decoder(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan)
+    : session_(session), engine_(engine), plan_(std::move(plan)), context_(session.info().input_shape.front()) {
+  execution(1, 1);
+}
+
+Execution& Decoder::execution(int64_t rows, int64_t tokens) {
+  if (std::ssize(slots_) != rows) {
+    executions_.clear();
+    slots_.assign(static_cast<size_t>(rows), {});
+    carried_ = engine_.carried();
+  }
+  std::unique_ptr<Execution>& slot = executions_[tokens];
+  if (slot != nullptr) return *slot;
+  const bool first = !engine_.has_formats();
+  BatchTypes types = session_.usual_types(rows, false);
+  types.input().shape = {rows, tokens};
+  std::vector<ParameterSpec> parameters;
+  const auto capture = [&] {
+    InferenceModel model = make_inference(session_.capture_cached(types, context_), plan_, {}, {});
+    input_ = types.inputs.front();
+    const auto& [name, id] = model.graph.outputs().front();
+    output_ = name;
+    vocabulary_ = model.graph.type(id).shape[-1];
+    parameters = std::move(model.parameters);
+    return std::move(model.graph);
+  };
+  const auto program =
+      engine_.program({.mode = "decode", .variant = "", .fields = types.fields},
+                      cat(tokens, tokens == 1 ? " token" : " tokens", " of ", rows, rows == 1 ? " sequence" : " sequences"), capture,
+                      first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+  engine_.declare(*program);
+  if (first) session_.initialize(parameters, engine_.store());
+  slot = engine_.bind(program, {.carried = carried_});
+  return *slot;
+}
+
+std::vector<Decoder::Place> Decoder::place(const std::vector<std::vector<int64_t>>& rows) {
+  const size_t count = rows.size();
+  std::vector<Place> places(count);
+  std::vector<bool> taken(count), placed(count);
+  for (size_t i = 0; i < count; ++i) {
+    Place& best = places[i];
+    best = {i, common(rows[i], slots_[i])};
+    for (size_t s = 0; s < count; ++s) {
+      const int64_t shared = common(rows[i], slots_[s]);
+      if (shared > best.done) best = {s, shared};
+    }
+    placed[i] = !taken[best.slot];
+    taken[best.slot] = true;
+  }
+  // Rows that share a beginning with the same slot: all but one go on in a copy of it, at a place that no row has asked for.
+  size_t next = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (placed[i]) continue;
+    while (taken[next]) ++next;
+    taken[next] = true;
+    const size_t source = places[i].slot;
+    if (places[i].done > 0) carried_->copy_row(static_cast<int64_t>(source), static_cast<int64_t>(next));
+    places[i].slot = next;
+  }
+  return places;
+}
+
+Tensor Decoder::next_logits(const std::vector<std::vector<int64_t>>& rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  execution(count, 1);
+  std::vector<Place> places = place(rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    GALLEY_ASSERT(!rows[i].empty() && std::ssize(rows[i]) <= context_, "a row has ", rows[i].size(), " tokens, the context ", context_);
+    places[i].done = std::min(places[i].done, std::ssize(rows[i]) - 1);  // the logits of the last token are asked for
+    slots_[places[i].slot] = rows[i];
+  }
+  Tensor logits(DType::kF32, {count, vocabulary_});
+  for (;;) {
+    int64_t most = 0;
+    for (size_t i = 0; i < rows.size(); ++i) most = std::max(most, std::ssize(rows[i]) - places[i].done);
+    if (most == 0) return logits;
+    advance(rows, program_tokens(most, context_), places, logits);
+  }
+}
+
+void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tokens, std::vector<Place>& places, Tensor& logits) {
+  const auto count = static_cast<int64_t>(rows.size());
+  Execution& run = execution(count, tokens);
+  Tensor input(DType::kI64, {count, tokens}), positions(DType::kI64, {count, tokens}), start(DType::kI64, {count}),
+      last(DType::kI64, {count});
+  for (Tensor* tensor : {&input, &positions, &last}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
+  std::fill_n(start.data_as<int64_t>(), count, context_);  // rows that have no tokens left store nothing
+  std::vector<size_t> ended;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Place& place = places[i];
+    const int64_t taken = std::min(tokens, std::ssize(rows[i]) - place.done), slot = static_cast<int64_t>(place.slot);
+    if (taken == 0) continue;
+    std::copy_n(rows[i].begin() + place.done, taken, input.data_as<int64_t>() + slot * tokens);
+    for (int64_t t = 0; t < tokens; ++t) positions.data_as<int64_t>()[slot * tokens + t] = std::min(place.done + t, context_ - 1);
+    start.data_as<int64_t>()[slot] = place.done;
+    last.data_as<int64_t>()[slot] = taken - 1;
+    place.done += taken;
+    if (place.done == std::ssize(rows[i])) ended.push_back(i);
+  }
+  run.feed(input_, input);
+  run.feed(cache_input::kPositions, positions);
+  run.feed(cache_input::kStart, start);
+  if (run.takes(cache_input::kLast)) run.feed(cache_input::kLast, last);
+  run.run();
+  const Tensor all = run.output(output_);
+  for (const size_t i : ended) {
+    std::copy_n(all.data_as<float>() + static_cast<int64_t>(places[i].slot) * vocabulary_, vocabulary_,
+                logits.data_as<float>() + static_cast<int64_t>(i) * vocabulary_);
+  }
+}
+
+}  // namespace galley

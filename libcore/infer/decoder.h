@@ -1,0 +1,50 @@
+#pragma once
+// Decoder: the next tokens of sequences by a model with a key-value cache, which reads only the tokens that are new since the last call.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "libcore/infer/session.h"
+#include "libcore/passes/quantize.h"
+#include "libcore/runtime/engine.h"
+
+namespace galley {
+
+/// Runs programs of 1, 16, 32 ... 512 further tokens of each sequence, which are compiled when they are first needed: one token in
+/// decoding, more for prompts, long prompts in several runs.
+class Decoder {
+ public:
+  /// Compiles the program of one token for one sequence and loads the recipe's weights. All must outlive the decoder.
+  Decoder(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan);
+
+  int64_t vocabulary() const { return vocabulary_; }
+  /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold 1 to `context` tokens. A row continues the sequence of the last
+  /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows starts anew.
+  Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
+
+ private:
+  /// A row during a call: the place of its sequence, and how many of its tokens the cache holds.
+  struct Place {
+    size_t slot = 0;
+    int64_t done = 0;
+  };
+  Execution& execution(int64_t rows, int64_t tokens);
+  std::vector<Place> place(const std::vector<std::vector<int64_t>>& rows);
+  /// Reads up to `tokens` tokens of each row that has some left; puts the logits of rows that end into `logits`.
+  void advance(const std::vector<std::vector<int64_t>>& rows, int64_t tokens, std::vector<Place>& places, Tensor& logits);
+
+  Session& session_;
+  Engine& engine_;
+  std::shared_ptr<const QuantizationPlan> plan_;
+  int64_t context_ = 0, vocabulary_ = 0;
+  std::string input_, output_;                                // names in the graph
+  std::shared_ptr<Carried> carried_;                          // of the present number of rows
+  std::vector<std::vector<int64_t>> slots_;                   // the tokens that each row of the cache holds
+  std::map<int64_t, std::unique_ptr<Execution>> executions_;  // by tokens, for the present number of rows
+};
+
+}  // namespace galley

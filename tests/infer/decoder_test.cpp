@@ -1,0 +1,116 @@
+// Laws of the key-value cache: the logits of the next token are those of a model that reads whole sequences, whatever the rows have in
+// common with those of the last call; programs are those of one token and of a few lengths.
+
+#include "libcore/infer/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "libcore/base/philox.h"
+#include "libcore/infer/components.h"
+#include "libcore/infer/generate.h"
+#include "libcore/recipe/recipe.h"
+#include "tests/support/temporary_folder.h"
+
+namespace galley {
+namespace {
+
+using Rows = std::vector<std::vector<int64_t>>;
+constexpr int64_t kContext = 40;
+
+/// Models of the same weights, with a cache and without.
+class DecoderTest : public testing::Test {
+ protected:
+  explicit DecoderTest(int64_t context = kContext)
+      : loaded_(load(context)), session_(loaded_.recipe), cached_(session_), whole_(session_, false) {}
+
+  static LoadedRecipe load(int64_t context) {
+    const TemporaryFolder folder;
+    std::ofstream(folder / "recipe.yaml") << "recipe: 1\nthreads: 2\ndata: {tokenizer: byte}\n"
+                                             "model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 32, dropout: 0, block_size: "
+                                          << context << "}\n";
+    return load_recipe(folder / "recipe.yaml", recipe_components(), {});
+  }
+  std::vector<int64_t> sequence(int64_t length) {
+    std::vector<int64_t> tokens;
+    for (int64_t i = 0; i < length; ++i) tokens.push_back(static_cast<int64_t>(random_.below(256)));
+    return tokens;
+  }
+  void expect_same(const Rows& rows) {
+    const Tensor got = cached_.next_logits(rows), expected = whole_.next_logits(rows);
+    ASSERT_EQ(got.shape(), expected.shape());
+    double largest = 0;
+    for (int64_t i = 0; i < expected.elements(); ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(expected.data_as<float>()[i])));
+    for (int64_t i = 0; i < expected.elements(); ++i)
+      ASSERT_NEAR(got.data_as<float>()[i], expected.data_as<float>()[i], 2e-5 * largest) << "row " << i / 256 << " of " << rows.size();
+  }
+
+  LoadedRecipe loaded_;
+  Session session_;
+  LanguageModel cached_, whole_;
+  RandomStream random_{17, "decoder"};
+};
+
+TEST_F(DecoderTest, SequencesOfUnequalLengthGrowPastTheContext) {
+  Rows rows{sequence(1), sequence(17), sequence(5)};
+  for (int64_t step = 0; step < kContext + 5; ++step) {
+    expect_same(rows);
+    for (auto& row : rows) row.push_back(sequence(1)[0]);
+  }
+}
+
+TEST_F(DecoderTest, DecodingCompilesOneProgram) {
+  Rows rows{sequence(20)};
+  cached_.next_logits(rows);
+  const size_t before = cached_.engine().compilations().size();
+  for (int64_t step = 0; step < 15; ++step) {
+    rows[0].push_back(3);
+    cached_.next_logits(rows);
+  }
+  EXPECT_EQ(cached_.engine().compilations().size(), before);
+}
+
+// Beams: rows that exchange their places, branch off the same row, or end.
+TEST_F(DecoderTest, RowsGoOnWhereverTheirBeginningWas) {
+  Rows rows{sequence(9), sequence(12), sequence(9), sequence(3)};
+  expect_same(rows);
+  std::swap(rows[0], rows[2]);
+  for (auto& row : rows) row.push_back(7);
+  expect_same(rows);
+  const std::vector<int64_t> best = rows[1];
+  for (int64_t i = 0; i < 4; ++i) {
+    rows[static_cast<size_t>(i)] = best;
+    rows[static_cast<size_t>(i)].push_back(10 + i);
+  }
+  expect_same(rows);
+  rows = {rows[3], rows[3], rows[0], {rows[1].front()}};
+  rows[0].push_back(1), rows[1].push_back(2), rows[2].push_back(3);
+  expect_same(rows);
+  expect_same(rows);  // the same rows again: only their last tokens are read
+  for (auto& row : rows) row.resize(std::min<size_t>(row.size(), 4));
+  expect_same(rows);
+  expect_same({sequence(30)});  // another number of rows
+}
+
+// A prompt of more than 512 tokens is read in several runs, in which shorter ones are idle.
+struct LongContext : DecoderTest {
+  LongContext() : DecoderTest(600) {}
+};
+TEST_F(LongContext, LongPromptsAreReadInPieces) {
+  Rows rows{sequence(590), sequence(3), sequence(512), sequence(513)};
+  expect_same(rows);
+  for (auto& row : rows) row.push_back(5);
+  expect_same(rows);
+}
+
+TEST_F(DecoderTest, NextRequestsDoNotSeeTheLast) {
+  expect_same({sequence(kContext), sequence(kContext)});
+  expect_same({sequence(2), sequence(7)});
+}
+
+}  // namespace
+}  // namespace galley
