@@ -71,7 +71,7 @@ TEST(ElementwiseGolden, TheReferenceComputesWhatPyTorchDoes) {
     SCOPED_TRACE(name);
     // PyTorch rounds the factor 1/6 of hardsigmoid to float, and 1/alpha of celu, whose exponent x / alpha enlarges the error.
     const bool single_celu = name == "celu.alpha";
-    const auto relative_at = [&](double at) {
+    const auto relative_at = [&, &name = name](double at) {
       return single_celu ? 6e-8 * (1 + std::min(std::abs(at), 100.0) / 0.3) : name.starts_with("hardsigmoid") ? 6e-8 : kRelative;
     };
     const std::unique_ptr<Made> made = make(name, arrays, DType::kF64);

@@ -184,7 +184,8 @@ void add_gates_and_clipping(std::vector<OpCase>& cases) {
   for (const auto& [name, stopped, value, expected] :
        {std::tuple{"finite", 0.0, 3.0, 0.0}, {"nan", 0.0, NAN, 1.0}, {"inf", 0.0, -INFINITY, 1.0}, {"stays", 1.0, 3.0, 1.0}}) {
     cases.push_back({.name = cat("finite_gate_", name),
-                     .build = [=](CaseInputs& in) { finite_gate(in.values({}, {stopped}, DType::kBool), in.values({}, {value})); },
+                     .build = [stopped = stopped, value = value](
+                                  CaseInputs& in) { finite_gate(in.values({}, {stopped}, DType::kBool), in.values({}, {value})); },
                      .expected = {expected}});
   }
   ClipCoefficientAttrs clip;

@@ -18,7 +18,7 @@
 namespace galley {
 namespace {
 
-constexpr MachineLimits kMachine{.flops_per_s = 1e11, .bytes_per_s = 1e10, .instruction_set = "none"};
+const MachineLimits kMachine{.flops_per_s = 1e11, .bytes_per_s = 1e10, .instruction_set = "none"};
 
 OperatorRow row(const std::string& module, const std::string& type, double seconds, double flops, double bytes) {
   OperatorRow made;

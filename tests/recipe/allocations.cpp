@@ -4,12 +4,14 @@
 #include <cstdlib>
 #include <new>
 
+#include "tests/support/sanitizers.h"
+
 namespace {
 std::atomic<int64_t> count{0};
 }
 
 // AddressSanitizer replaces new and delete itself and checks that they match, so nothing is counted there.
-#if !defined(__SANITIZE_ADDRESS__)
+#if !GALLEY_ASAN
 // In a separate file: elsewhere GCC 12 inlines only one of the two and warns of a mismatch with malloc and free.
 void* operator new(size_t bytes) {
   ++count;

@@ -5,21 +5,12 @@
 
 #include <cstdint>
 
+#include "tests/support/sanitizers.h"
+
 namespace galley::test {
 
 /// True in a build of the preset `sanitize`.
-inline constexpr bool kSanitized =
-#if defined(__SANITIZE_ADDRESS__)
-    true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-    true;
-#else
-    false;
-#endif
-#else
-    false;
-#endif
+inline constexpr bool kSanitized = GALLEY_ASAN != 0;
 
 /// During its lifetime, kernels use only these instruction sets (HWY_AVX2, ... or several). oneDNN and code that the compiler vectorizes
 /// are not affected.

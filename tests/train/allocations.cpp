@@ -9,14 +9,11 @@
 #include <cerrno>
 #include <cstdlib>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+#include "tests/support/sanitizers.h"
+
+#if GALLEY_ASAN || GALLEY_TSAN || !defined(__GLIBC__)
 #define GALLEY_COUNTS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define GALLEY_COUNTS 0
-#endif
-#endif
-#ifndef GALLEY_COUNTS
+#else
 #define GALLEY_COUNTS 1
 #endif
 

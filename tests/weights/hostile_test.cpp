@@ -11,6 +11,7 @@
 #include "libcore/base/error.h"
 #include "libcore/weights/pickle.h"
 #include "libcore/weights/pth.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace galley {
@@ -498,7 +499,7 @@ int64_t status_kib(const std::string& key) {
 }
 
 TEST(Hostile, MemoryStaysBounded) {
-#if defined(__SANITIZE_ADDRESS__)
+#if GALLEY_ASAN
   GTEST_SKIP() << "AddressSanitizer keeps freed memory";
 #endif
   std::vector<std::string> files;

@@ -79,10 +79,10 @@ using Four [[gnu::vector_size(16)]] = uint32_t;
 inline void transpose_four(const uint32_t* from, int64_t from_step, uint32_t* to, int64_t to_step) {
   Four r[4];
   for (int64_t j = 0; j < 4; ++j) std::memcpy(&r[j], from + j * from_step, 16);
-  const Four low_a = __builtin_shuffle(r[0], r[1], Four{0, 4, 1, 5}), low_b = __builtin_shuffle(r[2], r[3], Four{0, 4, 1, 5});
-  const Four high_a = __builtin_shuffle(r[0], r[1], Four{2, 6, 3, 7}), high_b = __builtin_shuffle(r[2], r[3], Four{2, 6, 3, 7});
-  const Four out[4] = {__builtin_shuffle(low_a, low_b, Four{0, 1, 4, 5}), __builtin_shuffle(low_a, low_b, Four{2, 3, 6, 7}),
-                       __builtin_shuffle(high_a, high_b, Four{0, 1, 4, 5}), __builtin_shuffle(high_a, high_b, Four{2, 3, 6, 7})};
+  const Four low_a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5), low_b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+  const Four high_a = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7), high_b = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+  const Four out[4] = {__builtin_shufflevector(low_a, low_b, 0, 1, 4, 5), __builtin_shufflevector(low_a, low_b, 2, 3, 6, 7),
+                       __builtin_shufflevector(high_a, high_b, 0, 1, 4, 5), __builtin_shufflevector(high_a, high_b, 2, 3, 6, 7)};
   for (int64_t i = 0; i < 4; ++i) std::memcpy(to + i * to_step, &out[i], 16);
 }
 

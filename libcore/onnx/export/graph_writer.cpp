@@ -210,7 +210,7 @@ void GraphWriter::finish_outputs(const std::vector<std::pair<std::string, std::s
   node_ = nullptr;
   std::map<std::string, std::string> renamed;
   for (const auto& [wanted, made] : outputs) {
-    const bool of_node = std::any_of(document_.nodes.begin(), document_.nodes.end(), [&](const OnnxNode& node) {
+    const bool of_node = std::any_of(document_.nodes.begin(), document_.nodes.end(), [&, &made = made](const OnnxNode& node) {
       return std::find(node.outputs.begin(), node.outputs.end(), made) != node.outputs.end();
     });
     if (of_node && renamed.emplace(made, wanted).second) continue;

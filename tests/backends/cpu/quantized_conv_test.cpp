@@ -204,7 +204,7 @@ TEST(QuantizedLinear, AgainstTheReference) {
       const Range weights = path == Path::kReduced ? Range{-64, 64} : Range{-128, 127};
       const Saturation saturation = path == Path::kReduced ? Saturation::kReduced : Saturation::kExact;
       const int64_t inputs = shape[shape.rank() - 1];
-      const auto build = [&](Graph& graph, DType x, const auto& make) {
+      const auto build = [&, &shape = shape, outputs = outputs](Graph& graph, DType x, const auto& make) {
         make(quantized_input(graph, x, shape), quantized_input(graph, DType::kI8, {outputs, inputs}),
              quantized_input(graph, DType::kF32, {outputs}), quantized_input(graph, DType::kF32, {outputs}));
       };

@@ -13,7 +13,6 @@
 namespace galley {
 namespace {
 
-using dnnl::algorithm;
 using onednn::Call;
 using onednn::Desc;
 
@@ -48,11 +47,12 @@ dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc
   const Window window(a);
   const auto end = end_padding(a, x, w, y);
   if (bias) {
-    return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights,
-                                                                   *bias, dst, window.stride, window.dilation, window.padding, end, attr));
+    return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, dnnl::algorithm::convolution_direct, src,
+                                                                   weights, *bias, dst, window.stride, window.dilation, window.padding, end,
+                                                                   attr));
   }
-  return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights, dst,
-                                                                 window.stride, window.dilation, window.padding, end, attr));
+  return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, dnnl::algorithm::convolution_direct, src, weights,
+                                                                 dst, window.stride, window.dilation, window.padding, end, attr));
 }
 
 /// How a residual is added: read in place, or copied to the result, to which the convolution is then added.
@@ -61,7 +61,7 @@ enum class Residual { kRead, kCopied };
 dnnl::primitive_attr forward_attr(const KernelQuery& q, Residual residual) {
   dnnl::primitive_attr attr = onednn::user_scratchpad();
   dnnl::post_ops ops;
-  if (q.has(3) && residual == Residual::kRead) ops.append_binary(algorithm::binary_add, activation_desc(q.in(3)));
+  if (q.has(3) && residual == Residual::kRead) ops.append_binary(dnnl::algorithm::binary_add, activation_desc(q.in(3)));
   if (q.has(3) && residual == Residual::kCopied) ops.append_sum();
   onednn::append_activation(ops, q.attrs<Conv2dAttrs>().activation);
   attr.set_post_ops(ops);
@@ -104,7 +104,7 @@ dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQu
   const Window window(a);
   const auto end = end_padding(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
   return GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(
-      onednn::engine(), algorithm::convolution_direct, activation_desc(q.out(0)),
+      onednn::engine(), dnnl::algorithm::convolution_direct, activation_desc(q.out(0)),
       onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, a.groups), activation_desc(q.in(0)), window.stride, window.dilation,
       window.padding, end, hint, onednn::user_scratchpad()));
 }
@@ -120,7 +120,7 @@ dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery
   ops.append_sum();
   attr.set_post_ops(ops);
   return GALLEY_ONEDNN(dnnl::deconvolution_forward::primitive_desc(
-      onednn::engine(), dnnl::prop_kind::forward_training, algorithm::deconvolution_direct, activation_desc(q.in(0)),
+      onednn::engine(), dnnl::prop_kind::forward_training, dnnl::algorithm::deconvolution_direct, activation_desc(q.in(0)),
       onednn::any_weight_desc(q.in(1).dtype, Shape{w[1], w[0], w[2], w[3]}, 1), activation_desc(q.out(0)), window.stride, window.dilation,
       window.padding, end, attr));
 }
@@ -132,7 +132,7 @@ dnnl::convolution_backward_weights::primitive_desc backward_weights_any(const Ke
   const Window window(a);
   const auto end = end_padding(a, x.shape, w.shape, grad.shape);
   return GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(
-      onednn::engine(), algorithm::convolution_direct, activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups),
+      onednn::engine(), dnnl::algorithm::convolution_direct, activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups),
       activation_desc(grad), window.stride, window.dilation, window.padding, end, hint, onednn::user_scratchpad()));
 }
 
