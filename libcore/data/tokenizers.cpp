@@ -35,7 +35,7 @@ struct BpeTokenizer : FileTokenizerOf<BpeTokenizer> {
   BpeTokenizer() : FileTokenizerOf("bpe") {}
   void options(OptionVisitor& v) override {
     path_option(v, "vocab.json (or encoder.json), or the folder that holds it; default: what the weights carry");
-    v.option({.name = "merges", .doc = "The merges; default: merges.txt or vocab.bpe beside the vocabulary"}, read.merges);
+    v.option({.name = "merges", .doc = "The merges; default: merges.txt or vocab.bpe in the folder of the vocabulary"}, read.merges);
     v.option({.name = "pattern", .doc = "How text is cut into pieces: gpt2, llama3, qwen2, cl100k, o200k or tekken; default: gpt2"},
              read.pattern);
   }
@@ -45,7 +45,8 @@ struct WordPieceTokenizer : FileTokenizerOf<WordPieceTokenizer> {
   WordPieceTokenizer() : FileTokenizerOf("wordpiece") {}
   void options(OptionVisitor& v) override {
     path_option(v, "vocab.txt, a piece a line, or the folder that holds it; default: what the weights carry");
-    v.option({.name = "lowercase", .doc = "Lower case, no accents; do_lower_case of a tokenizer_config.json beside the file wins"},
+    v.option({.name = "lowercase",
+              .doc = "Lower case, no accents; do_lower_case of a tokenizer_config.json in the same folder takes precedence"},
              read.lowercase);
   }
 };

@@ -26,8 +26,8 @@ class Model {
   virtual void encode(std::string_view word, std::vector<WordToken>& tokens) const = 0;
 };
 
-/// Longest piece first, from the left; pieces within a word begin with `prefix` (Wu et al. 2016, as BERT uses it). A word of more than
-/// `longest` characters, or with a part that is no piece, is `unknown` as a whole. Refers to the vocabulary.
+/// WordPiece (Wu et al. 2016, as in BERT): splits a word from the left into the longest pieces; pieces after the first begin with `prefix`.
+/// A word of more than `longest` characters, or one that the pieces do not cover, becomes `unknown`. Keeps a reference to the vocabulary.
 std::unique_ptr<Model> word_piece(const Vocabulary& vocabulary, int32_t unknown, const std::string& prefix, int64_t longest);
 
 /// A word is a token, or `unknown`; without one it is an error.

@@ -107,7 +107,7 @@ struct ReadOptions {
   /// auto | tokenizer_json | bpe | tiktoken | wordpiece | sentencepiece | vocabulary. auto: by the names in a folder, and by the name of a
   /// file.
   std::string type = "auto";
-  /// bpe: the file of merges. Empty: merges.txt or vocab.bpe beside the vocabulary.
+  /// bpe: the file of merges. Empty: merges.txt or vocab.bpe in the folder of the vocabulary.
   std::string merges;
   /// .tiktoken files and merges: the name of a pre-tokenisation (pattern_names). Empty: by the file's name.
   std::string pattern;

@@ -103,7 +103,8 @@ void gradient_through(const float* grad, const float* x, float* out, int64_t cou
   }
 }
 
-/// Of at most kRun values from `begin` on: grad itself where there is no activation, else computed to `buffer`.
+/// The gradient of the activation's argument for at most kRun values from `begin`: `grad` itself without an activation, else stored in
+/// `buffer`.
 const float* argument_gradient(const float* grad, const float* x, int64_t begin, int64_t count, const Through& through, float* buffer) {
   if (through.activation == Activation::kNone) return grad + begin;
   // The result of relu is positive where its argument is.
