@@ -29,7 +29,7 @@ std::vector<OpCase> cache_cases() {
            {"one_token", 1, {0, 40, 79}}, {"many", 33, {0, 20, 60}}, {"idle", 5, {80, 3, 1000}}, {"none", 0, {1, 2, 3}}}) {
     cases.push_back({.name = "cache_write_" + name,
                      .build =
-                         [=](CaseInputs& in) {
+                         [tokens = tokens, position = position](CaseInputs& in) {
                            CacheWriteAttrs attrs;
                            attrs.first = 4;
                            cache_write(in.real({3, 80, 8, 16}), in.real({3, tokens, 12, 16}), in.values({3}, position, DType::kI64), attrs);
