@@ -141,9 +141,12 @@ Range mse_range(const Bins& bins, const Range& seen, const ActivationScheme& sch
 double divergence(const Bins& bins, const QuantParams& p) {
   const double low = p.scale * (static_cast<double>(p.qmin - p.zero_point) - 0.5),
                high = p.scale * (static_cast<double>(p.qmax - p.zero_point) + 0.5);
-  const auto from = static_cast<int64_t>(std::floor(low / bins.width)), to = static_cast<int64_t>(std::ceil(high / bins.width));
-  const int64_t begin = std::clamp<int64_t>(from - bins.first, 0, bins.size() - 1),
-                end = std::clamp<int64_t>(to - bins.first, begin + 1, bins.size());
+  // Clamped before the conversion: the range may exceed the histogram by more than an integer holds.
+  const auto bin_at = [&bins](double edge, int64_t least, int64_t most) {
+    return static_cast<int64_t>(std::clamp(edge - static_cast<double>(bins.first), static_cast<double>(least), static_cast<double>(most)));
+  };
+  const int64_t begin = bin_at(std::floor(low / bins.width), 0, bins.size() - 1),
+                end = bin_at(std::ceil(high / bins.width), begin + 1, bins.size());
   std::vector<double> inside(bins.counts.begin() + begin, bins.counts.begin() + end);
   std::vector<double> clipped = inside;
   for (int64_t i = 0; i < begin; ++i) clipped.front() += bins.counts[static_cast<size_t>(i)];

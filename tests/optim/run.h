@@ -32,9 +32,9 @@ inline RefArray gradient_array(int step) {
   return array;
 }
 
-class Runner {
+class GraphRunner {
  public:
-  explicit Runner(const Graph& graph) : graph_(graph) {}
+  explicit GraphRunner(const Graph& graph) : graph_(graph) {}
   RefArray& operator[](const std::string& name) { return memory_[name]; }
   void set(const std::string& name, double value) { memory_[name] = RefArray{{}, {value}}; }
   /// Initial states.

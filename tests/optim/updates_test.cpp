@@ -69,7 +69,7 @@ TEST(Updates, FiveStepsAsPyTorch) {
     options.groups = resolve_groups(*optimizer);
     const UpdateTable table = add_updates(trainer.graph, trainer.gradients, options);
     EXPECT_EQ(table.states.size(), optimizer->states().size());
-    Runner runner(trainer.graph);
+    GraphRunner runner(trainer.graph);
     runner["w"] = start_array();
     runner.set("lr.0", 0.1);
     runner.start(table);
@@ -95,7 +95,7 @@ TEST(Updates, RmsPropWithEpsInsideTheRoot) {
   UpdateOptions options;
   options.groups = resolve_groups(*optimizer);
   const UpdateTable table = add_updates(trainer.graph, trainer.gradients, options);
-  Runner runner(trainer.graph);
+  GraphRunner runner(trainer.graph);
   runner["w"] = start_array();
   runner["w.gradient"] = gradient_array(1);
   runner.set("lr.0", 0.1);
@@ -111,8 +111,8 @@ TEST(Updates, RmsPropWithEpsInsideTheRoot) {
 }
 
 /// Runs one step of plain SGD with lr 1 from zero parameters, so that parameters become the negated gradient after clipping.
-Runner run_plain(const Trainer& trainer, const UpdateTable& table) {
-  Runner runner(trainer.graph);
+GraphRunner run_plain(const Trainer& trainer, const UpdateTable& table) {
+  GraphRunner runner(trainer.graph);
   for (ValueId id : trainer.graph.inputs()) {
     const ValueInfo& info = trainer.graph.value(id);
     if (info.role == ValueRole::kParameter) runner[info.name] = RefArray{{2, 3}, std::vector<double>(6)};
@@ -139,7 +139,7 @@ TEST(Updates, ClipByNormAsPyTorch) {
     options.clip = ClipMode::kNorm;
     options.clip_max = std::stod(name.substr(5));
     const UpdateTable table = add_updates(trainer.graph, trainer.gradients, options);
-    Runner runner = run_plain(trainer, table);
+    GraphRunner runner = run_plain(trainer, table);
     runner.run();
     expect_near(runner.output("grad_norm"), rows[0].second, kTolerance, "norm");
     expect_near(runner["a"], negative(rows[1].second), kTolerance, "a");
@@ -154,7 +154,7 @@ TEST(Updates, ClipByValueAndNormBeforeClipping) {
   options.clip = ClipMode::kValue;
   options.clip_max = 0.3;
   const UpdateTable table = add_updates(trainer.graph, trainer.gradients, options);
-  Runner runner = run_plain(trainer, table);
+  GraphRunner runner = run_plain(trainer, table);
   runner.run();
   double squares = 0;
   std::vector<double> want;
@@ -181,11 +181,11 @@ TEST(Updates, AccumulationIsTheMeanGradient) {
     const UpdateTable last_table = add_updates(last.graph, last.gradients, options);
     EXPECT_EQ(add_accumulation(earlier.graph, earlier.gradients).states.size(), 1u);
 
-    Runner whole(once.graph), final_part(last.graph), part(earlier.graph);
+    GraphRunner whole(once.graph), final_part(last.graph), part(earlier.graph);
     whole["w"] = final_part["w"] = part["w"] = start_array();
     whole.start(once_table);
     final_part.start(last_table);
-    for (Runner* runner : {&whole, &final_part}) {
+    for (GraphRunner* runner : {&whole, &final_part}) {
       runner->set("lr.0", 0.1);
       runner->set("step", 1);
     }
@@ -220,7 +220,7 @@ TEST(Updates, MovingAverageOfParametersAndBuffers) {
     options.ema = true;
     options.ema_buffers = buffers;
     const UpdateTable table = add_updates(trainer.graph, trainer.gradients, options);
-    Runner runner(trainer.graph);
+    GraphRunner runner(trainer.graph);
     runner["w"] = start_array();
     runner["mean"] = RefArray{{1}, {4}};
     runner.set("count", 7);

@@ -1,6 +1,5 @@
 #include "tools/benchmark/benchmark.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -31,29 +30,30 @@ std::string as_sweep(const std::string& override_text) {
 
 }  // namespace
 
-void BenchmarkTool::add_options(CLI::App& app) {
-  RecipeTool::add_options(app);
-  app.get_option("RECIPE")->description(
+void BenchmarkTool::add_options(Command& command) {
+  RecipeTool::add_options(command);
+  command.option("RECIPE").description(
       "recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: "
       "what=forward,train_step,data,load batch=1..8x2 threads=1,2 "
       "memory_format=, precision=, stop.ci=, stop.max_time= or any other key. Or: op [NAME | CASE ...] [precision.winograd=false], "
       "machine, memory_order");
-  app.add_option(
-         "--compare", compare_,
-         "time BASE and NEW in turns and compare them; each is a recipe, saved JSON, or quoted overrides; exit code 0: NEW is faster or "
-         "the same, 6: slower, 9: inconclusive")
-      ->expected(2)
-      ->allow_extra_args(false)
-      ->type_name("BASE NEW")
-      ->group("Compare");
-  app.add_option("--html", html_, "write an HTML page with curves over the sweep, the roofline and all rows")
-      ->type_name("FILE")
-      ->group("Output")
-      ->take_last();
-  app.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), which is created if necessary")
-      ->type_name("FILE")
-      ->group("Output")
-      ->take_last();
+  command
+      .add_option(
+          "--compare", compare_,
+          "time BASE and NEW in turns and compare them; each is a recipe, saved JSON, or quoted overrides; exit code 0: NEW is faster or "
+          "the same, 6: slower, 9: inconclusive")
+      .expected(2)
+      .one_word_each()
+      .type_name("BASE NEW")
+      .group("Compare");
+  command.add_option("--html", html_, "write an HTML page with curves over the sweep, the roofline and all rows")
+      .type_name("FILE")
+      .group("Output")
+      .take_last();
+  command.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), which is created if necessary")
+      .type_name("FILE")
+      .group("Output")
+      .take_last();
 }
 
 LoadOptions BenchmarkTool::options_with(const std::vector<std::string>& more) const {

@@ -28,7 +28,7 @@ class BenchmarkTool : public RecipeTool {
            "'memory_format=contiguous' 'memory_format=channels_last'\n"
            "  galley-benchmark op conv2d:mb16ic64ih56oc64kh3\n  galley-benchmark machine";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
   int run() override;
 
  protected:

@@ -1,6 +1,5 @@
 #include "tools/calibrate/calibrate.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -62,22 +61,23 @@ Observed observe_all(const RangeStatistics& statistics, ActivationScheme scheme)
 
 }  // namespace
 
-void CalibrateTool::add_options(CLI::App& app) {
-  RecipeTool::add_options(app);
-  app.add_option("--samples", samples_, "how many samples (the key data.calibration.samples)")
-      ->check(CLI::PositiveNumber)
-      ->group("Recipe")
-      ->take_last();
-  app.add_flag("--continue", continue_, "go on with the file of -o, up to data.calibration.samples in all")->group("Recipe");
-  app.add_option("--merge", merge_, "put these files together, in this order, as if one run had made them")
-      ->type_name("FILE...")
-      ->group("Files")
-      ->expected(1, 1 << 20);
-  app.add_option("--show", show_,
-                 "print the ranges in a file, and what each observer makes of them; with RECIPE: for its quantize.activations")
-      ->type_name("FILE")
-      ->group("Files")
-      ->take_last();
+void CalibrateTool::add_options(Command& command) {
+  RecipeTool::add_options(command);
+  command.add_option("--samples", samples_, "how many samples (the key data.calibration.samples)")
+      .positive()
+      .group("Recipe")
+      .take_last();
+  command.add_flag("--continue", continue_, "go on with the file of -o, up to data.calibration.samples in all").group("Recipe");
+  command.add_option("--merge", merge_, "put these files together, in this order, as if one run had made them")
+      .type_name("FILE...")
+      .group("Files")
+      .expected(1, 1 << 20);
+  command
+      .add_option("--show", show_,
+                  "print the ranges in a file, and what each observer makes of them; with RECIPE: for its quantize.activations")
+      .type_name("FILE")
+      .group("Files")
+      .take_last();
 }
 
 int CalibrateTool::run() {

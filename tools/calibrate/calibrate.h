@@ -17,7 +17,7 @@ class CalibrateTool : public RecipeTool {
            "-o stats.calib\n"
            "  galley-calibrate --merge a.calib b.calib -o both.calib\n  galley-calibrate --show stats.calib";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
   int run() override;
 
  protected:

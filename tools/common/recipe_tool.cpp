@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -35,21 +34,23 @@ void split_arguments(const std::vector<std::string>& words, std::vector<std::str
   for (const std::string& word : words) (is_override(word) ? overrides : recipes).push_back(word);
 }
 
-void RecipeTool::add_options(CLI::App& app) {
-  app.add_option("RECIPE", words_,
-                 "a recipe file, a built-in name, a RUN folder, or - for standard input; then overrides: key=value, key+=value")
-      ->type_name("[key=value ...]");
-  app.add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->group("Recipe")->allow_extra_args(false);
-  app.add_option("--unset", unset_, "reset this key to its default (repeatable)")->group("Recipe")->allow_extra_args(false);
-  app.add_flag("--dump-recipe{min}", dump_,
-               "print the recipe and stop: keys that differ from the defaults; =full: all keys; =origin: all keys with their sources")
-      ->group("Recipe");
-  app.add_option("--explain", explain_, "print where the value of this key comes from, and stop")->group("Recipe")->take_last();
-  app.add_flag("-n,--dry-run", dry_run_, "check the recipe, files, shapes and memory without running")->group("Recipe");
-  app.add_option("--threads", threads_, "number of compute threads (recipe key threads)")->group("Machine")->take_last();
-  app.add_option("--device", device_, "cpu, ref or sim (recipe key device)")->group("Machine")->take_last();
-  app.add_option("--seed", seed_, "random seed (recipe key seed)")->group("Machine")->take_last();
-  if (!output_help().empty()) app.add_option("-o,--output", output_, output_help())->group("Output")->take_last();
+void RecipeTool::add_options(Command& command) {
+  command
+      .add_option("RECIPE", words_,
+                  "a recipe file, a built-in name, a RUN folder, or - for standard input; then overrides: key=value, key+=value")
+      .type_name("[key=value ...]");
+  command.add_option("--with", with_, "merge this fragment over the recipe (repeatable)").group("Recipe").one_word_each();
+  command.add_option("--unset", unset_, "reset this key to its default (repeatable)").group("Recipe").one_word_each();
+  command
+      .add_flag("--dump-recipe{min}", dump_,
+                "print the recipe and stop: keys that differ from the defaults; =full: all keys; =origin: all keys with their sources")
+      .group("Recipe");
+  command.add_option("--explain", explain_, "print where the value of this key comes from, and stop").group("Recipe").take_last();
+  command.add_flag("-n,--dry-run", dry_run_, "check the recipe, files, shapes and memory without running").group("Recipe");
+  command.add_option("--threads", threads_, "number of compute threads (recipe key threads)").group("Machine").take_last();
+  command.add_option("--device", device_, "cpu, ref or sim (recipe key device)").group("Machine").take_last();
+  command.add_option("--seed", seed_, "random seed (recipe key seed)").group("Machine").take_last();
+  if (!output_help().empty()) command.add_option("-o,--output", output_, output_help()).group("Output").take_last();
 }
 
 LoadOptions RecipeTool::load_options() const {

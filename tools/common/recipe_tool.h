@@ -21,7 +21,7 @@ void split_arguments(const std::vector<std::string>& words, std::vector<std::str
 
 class RecipeTool : public Tool {
  public:
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
   /// Loads the recipe; handles --dump-recipe and --explain; otherwise calls run_recipe.
   int run() override;
   std::vector<std::string> complete(const std::vector<std::string>& words) const override;

@@ -60,24 +60,26 @@ struct CommonFlags {
   bool quiet = false, version = false;
 };
 
-void add_common_options(CLI::App& app, CommonFlags& flags, const Tool& tool) {
-  app.add_option("--format", flags.format,
-                 tool.prints_json_lines() ? "format of the result on stdout: table, md, csv, json, or jsonl (one object per row)"
-                                          : "format of the result on stdout: table, md, csv or json")
-      ->group("Output")
-      ->take_last();
-  app.add_option("--save", flags.save, "save a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")
-      ->group("Output")
-      ->allow_extra_args(false);
-  app.add_option("--progress", flags.progress, "progress on stderr: auto, bar, plain, json or none")->group("Messages")->take_last();
-  app.add_flag("-v", flags.v, "more messages (-vv: all)")->group("Messages");
-  app.add_flag("--verbose{ops}", flags.verbose,
-               "=ops: time every operator and print a table; =compile: reason of each compilation; =passes: changes made by each pass")
-      ->group("Messages")
-      ->take_all();
-  app.add_flag("-q,--quiet", flags.quiet, "print only warnings and errors")->group("Messages");
-  app.add_flag("-V,--version", flags.version, "print version, commit and instruction set")->group("Messages");
-  app.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish")->group("Messages");
+void add_common_options(Command& command, CommonFlags& flags, const Tool& tool) {
+  command
+      .add_option("--format", flags.format,
+                  tool.prints_json_lines() ? "format of the result on stdout: table, md, csv, json, or jsonl (one object per row)"
+                                           : "format of the result on stdout: table, md, csv or json")
+      .group("Output")
+      .take_last();
+  command.add_option("--save", flags.save, "save a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")
+      .group("Output")
+      .one_word_each();
+  command.add_option("--progress", flags.progress, "progress on stderr: auto, bar, plain, json or none").group("Messages").take_last();
+  command.add_flag("-v", flags.v, "more messages (-vv: all)").group("Messages");
+  command
+      .add_flag("--verbose{ops}", flags.verbose,
+                "=ops: time every operator and print a table; =compile: reason of each compilation; =passes: changes made by each pass")
+      .group("Messages")
+      .take_all();
+  command.add_flag("-q,--quiet", flags.quiet, "print only warnings and errors").group("Messages");
+  command.add_flag("-V,--version", flags.version, "print version, commit and instruction set").group("Messages");
+  command.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish").group("Messages");
 }
 
 Format format_of(const Tool& tool, const std::string& word, const char* option) {
@@ -185,8 +187,9 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
   app.footer("examples:\n" + tool.examples() + "\n" + kExitCodes);
   app.get_formatter()->column_width(34);
   CommonFlags flags;
-  tool.add_options(app);
-  add_common_options(app, flags, tool);
+  Command command(app);
+  tool.add_options(command);
+  add_common_options(command, flags, tool);
   if (argc > 1 && std::string_view(argv[1]) == "--complete-words") {
     const std::string word = argc > 2 ? argv[argc - 1] : "";
     std::string out;

@@ -10,12 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "tools/common/command.h"
 #include "tools/common/progress.h"
 #include "tools/common/report.h"
 
-namespace CLI {
-class App;
-}
 namespace galley {
 class Error;
 }
@@ -46,7 +44,7 @@ class Tool {
   virtual std::string about() const = 0;
   /// Two or three example command lines, one per line.
   virtual std::string examples() const = 0;
-  virtual void add_options(CLI::App& app) = 0;
+  virtual void add_options(Command& command) = 0;
   /// Runs the tool. Returns the exit code; throws galley::Error.
   virtual int run() = 0;
   /// Words that shell completion offers for the command line `words` (the last one is being typed).

@@ -1,6 +1,5 @@
 #include "tools/convert-layout/convert_layout.h"
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -29,21 +28,21 @@ MemoryFormat target_format(const std::string& to, int rank, const MemoryFormat& 
 
 }  // namespace
 
-void ConvertLayoutTool::add_options(CLI::App& app) {
-  RecipeTool::add_options(app);
-  app.add_option("--to", to_, "format of rank-4 (channels_last) or rank-5 (channels_last_3d) tensors; contiguous: of all")
-      ->check(CLI::IsMember({"contiguous", "channels_last", "channels_last_3d"}))
-      ->group("Convert")
-      ->take_last();
-  app.add_option("--check", check_, "walk the model of this recipe instead, and time it in each format")
-      ->type_name("RECIPE")
-      ->group("Check")
-      ->take_last();
-  app.add_flag("--values", values_, "with --check: print each image of the model with its format, too")->group("Check");
-  app.add_option("--apply", apply_, "with --check: write the fastest format to this recipe fragment")
-      ->type_name("FILE")
-      ->group("Check")
-      ->take_last();
+void ConvertLayoutTool::add_options(Command& command) {
+  RecipeTool::add_options(command);
+  command.add_option("--to", to_, "format of rank-4 (channels_last) or rank-5 (channels_last_3d) tensors; contiguous: of all")
+      .one_of({"contiguous", "channels_last", "channels_last_3d"})
+      .group("Convert")
+      .take_last();
+  command.add_option("--check", check_, "walk the model of this recipe instead, and time it in each format")
+      .type_name("RECIPE")
+      .group("Check")
+      .take_last();
+  command.add_flag("--values", values_, "with --check: print each image of the model with its format, too").group("Check");
+  command.add_option("--apply", apply_, "with --check: write the fastest format to this recipe fragment")
+      .type_name("FILE")
+      .group("Check")
+      .take_last();
 }
 
 int ConvertLayoutTool::run() {

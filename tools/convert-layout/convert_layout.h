@@ -17,7 +17,7 @@ class ConvertLayoutTool : public RecipeTool {
            "benchmark.batch=16\n"
            "  galley-convert-layout --check resnet.yaml --apply format.yaml";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
   int run() override;
 
  protected:

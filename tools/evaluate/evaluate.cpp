@@ -1,6 +1,5 @@
 #include "tools/evaluate/evaluate.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -37,12 +36,12 @@ int metric_digits(const std::string& name) { return name == "loss" ? 6 : 3; }
 
 }  // namespace
 
-void EvaluateTool::add_options(CLI::App& app) {
-  RecipeTool::add_options(app);
-  app.add_option("--against", against_, "evaluate these weights too and compare the outputs: a file, a checkpoint or a RUN folder")
-      ->type_name("WEIGHTS")
-      ->group("Input")
-      ->take_last();
+void EvaluateTool::add_options(Command& command) {
+  RecipeTool::add_options(command);
+  command.add_option("--against", against_, "evaluate these weights too and compare the outputs: a file, a checkpoint or a RUN folder")
+      .type_name("WEIGHTS")
+      .group("Input")
+      .take_last();
 }
 
 int EvaluateTool::print_fits(const Recipe& recipe) const {

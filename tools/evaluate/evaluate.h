@@ -15,7 +15,7 @@ class EvaluateTool : public RecipeTool {
            "runs/first evaluate.data=test data.test.batch=64\n"
            "  galley-evaluate runs/first --against runs/second";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
 
  protected:
   std::string section() const override { return "evaluate"; }

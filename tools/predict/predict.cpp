@@ -1,6 +1,5 @@
 #include "tools/predict/predict.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -77,39 +76,39 @@ std::map<std::string, Tensor> results_of(const Predictor& predictor, const Predi
 
 }  // namespace
 
-void PredictTool::add_options(CLI::App& app) {
-  RecipeTool::add_options(app);
-  app.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, as they are (no pipeline)")
-      ->type_name("FILE")
-      ->group("Input")
-      ->take_last();
-  app.add_option("--prompt", text_.prompts, "continue this text (repeatable)")->type_name("TEXT")->group("Input")->allow_extra_args(false);
-  app.add_option("--prompts", text_.prompts_file, "continue each line of this file")->type_name("FILE")->group("Input")->take_last();
-  app.add_flag("--interactive", text_.interactive, "continue each line of standard input")->group("Input");
-  app.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts, and continue none")->group("Output");
-  app.add_option("--tokenize", text_.tokenize, "print the ids and pieces of this text")->type_name("TEXT")->group("Input");
-  app.add_option("--detokenize", text_.detokenize, "print the text of these ids, separated by commas")
-      ->type_name("IDS")
-      ->group("Input")
-      ->take_last();
-  app.add_option("--batch", batch_, "samples a pass")->check(CLI::Range(1, 1 << 20))->group("Machine")->take_last()->capture_default_str();
-  app.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")
-      ->group("Machine")
-      ->take_last()
-      ->capture_default_str();
-  app.add_option("--on-error", on_error_, "a file that cannot be read: report it in its line, exit 4 at the end; fail at once; skip it")
-      ->check(CLI::IsMember({"report", "fail", "skip"}))
-      ->group("Input")
-      ->take_last()
-      ->capture_default_str();
-  app.add_option("--capture", capture_, "also write the results of these modules to -o (a glob over paths; repeatable)")
-      ->type_name("GLOB")
-      ->group("Output")
-      ->allow_extra_args(false);
-  app.add_option("--draw", draw_, "write each image with its labels to this folder, as PNG")
-      ->type_name("DIR")
-      ->group("Output")
-      ->take_last();
+void PredictTool::add_options(Command& command) {
+  RecipeTool::add_options(command);
+  command.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, as they are (no pipeline)")
+      .type_name("FILE")
+      .group("Input")
+      .take_last();
+  command.add_option("--prompt", text_.prompts, "continue this text (repeatable)").type_name("TEXT").group("Input").one_word_each();
+  command.add_option("--prompts", text_.prompts_file, "continue each line of this file").type_name("FILE").group("Input").take_last();
+  command.add_flag("--interactive", text_.interactive, "continue each line of standard input").group("Input");
+  command.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts, and continue none").group("Output");
+  command.add_option("--tokenize", text_.tokenize, "print the ids and pieces of this text").type_name("TEXT").group("Input");
+  command.add_option("--detokenize", text_.detokenize, "print the text of these ids, separated by commas")
+      .type_name("IDS")
+      .group("Input")
+      .take_last();
+  command.add_option("--batch", batch_, "samples a pass").in_range(1, 1 << 20).group("Machine").take_last().show_default();
+  command.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")
+      .group("Machine")
+      .take_last()
+      .show_default();
+  command.add_option("--on-error", on_error_, "a file that cannot be read: report it in its line, exit 4 at the end; fail at once; skip it")
+      .one_of({"report", "fail", "skip"})
+      .group("Input")
+      .take_last()
+      .show_default();
+  command.add_option("--capture", capture_, "also write the results of these modules to -o (a glob over paths; repeatable)")
+      .type_name("GLOB")
+      .group("Output")
+      .one_word_each();
+  command.add_option("--draw", draw_, "write each image with its labels to this folder, as PNG")
+      .type_name("DIR")
+      .group("Output")
+      .take_last();
 }
 
 std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) const {

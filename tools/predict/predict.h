@@ -19,7 +19,7 @@ class PredictTool : public RecipeTool {
            "  galley-predict runs/gpt --prompt 'To be' generate.max_new_tokens=200 generate.temperature=0.8\n"
            "  galley-predict runs/first --tensors in.safetensors -o out.safetensors --capture 'layer1.*'";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
 
  protected:
   std::string section() const override { return "predict"; }

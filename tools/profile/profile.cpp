@@ -1,6 +1,5 @@
 #include "tools/profile/profile.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -63,33 +62,35 @@ struct ProfileTool::Outcome {
   std::optional<RoundComparison> verified, overhead;
 };
 
-void ProfileTool::add_options(CLI::App& app) {
-  RecipeTool::add_options(app);
-  app.add_option("--html", html_, "write an HTML page with timeline, flame graph, memory, tables and advice")
-      ->type_name("FILE")
-      ->group("Output")
-      ->take_last();
-  app.add_option("--apply", apply_, "write a recipe fragment that applies the advice; use it with --with FILE")
-      ->type_name("FILE")
-      ->group("Output")
-      ->take_last();
-  app.add_flag("--verify", verify_, "time the recipe with and without the advice applied, in turns, and report the gain")->group("Output");
-  app.add_option("--verify-time", verify_s_, "seconds for --verify")->check(CLI::Range(0.1, 86400.0))->group("Output")->take_last();
-  app.add_option("--overhead", overhead_s_,
-                 "run steps with and without the recorder, in turns, for this time, and report the cost of recording")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, 86400.0))
-      ->group("Output")
-      ->take_last();
-  app.add_option("--by", by_, "rows of the table: op, shape, module, layer")
-      ->check(CLI::IsMember({"op", "shape", "module", "layer"}))
-      ->group("Output")
-      ->take_last();
-  app.add_option("--rows", rows_, "maximum number of table rows; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
-  app.add_option("--trace-mib", trace_mib_, "maximum size of the trace in MiB before compression; the shortest nodes are dropped")
-      ->check(CLI::Range(1, 2000))
-      ->group("Output")
-      ->take_last();
+void ProfileTool::add_options(Command& command) {
+  RecipeTool::add_options(command);
+  command.add_option("--html", html_, "write an HTML page with timeline, flame graph, memory, tables and advice")
+      .type_name("FILE")
+      .group("Output")
+      .take_last();
+  command.add_option("--apply", apply_, "write a recipe fragment that applies the advice; use it with --with FILE")
+      .type_name("FILE")
+      .group("Output")
+      .take_last();
+  command.add_flag("--verify", verify_, "time the recipe with and without the advice applied, in turns, and report the gain")
+      .group("Output");
+  command.add_option("--verify-time", verify_s_, "seconds for --verify").in_range(0.1, 86400.0).group("Output").take_last();
+  command
+      .add_option("--overhead", overhead_s_,
+                  "run steps with and without the recorder, in turns, for this time, and report the cost of recording")
+      .type_name("SECONDS")
+      .in_range(0.1, 86400.0)
+      .group("Output")
+      .take_last();
+  command.add_option("--by", by_, "rows of the table: op, shape, module, layer")
+      .one_of({"op", "shape", "module", "layer"})
+      .group("Output")
+      .take_last();
+  command.add_option("--rows", rows_, "maximum number of table rows; 0: all").in_range(0, 1000000).group("Output").take_last();
+  command.add_option("--trace-mib", trace_mib_, "maximum size of the trace in MiB before compression; the shortest nodes are dropped")
+      .in_range(1, 2000)
+      .group("Output")
+      .take_last();
 }
 
 RoundComparison ProfileTool::verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const {

@@ -26,7 +26,7 @@ class ProfileTool : public RecipeTool {
            "my.yaml what=forward batch=1 --by layer --format json\n"
            "  galley-profile my.yaml --apply faster.yaml --verify";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
 
  protected:
   std::string section() const override { return "profile"; }

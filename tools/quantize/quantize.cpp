@@ -1,6 +1,5 @@
 #include "tools/quantize/quantize.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
@@ -73,31 +72,35 @@ int64_t activation_reorders(const Session& session, const std::shared_ptr<const 
 
 }  // namespace
 
-void QuantizeTool::add_options(CLI::App& app) {
-  RecipeTool::add_options(app);
-  app.add_option("--calibration", calibration_,
-                 "statistics of galley-calibrate (the key quantize.calibration); without, they are collected on data.calibration")
-      ->type_name("FILE")
-      ->group("Recipe")
-      ->take_last();
-  app.add_flag("--evaluate", evaluate_, "measure the float and the quantized model on evaluate.data")->group("Report");
-  app.add_flag(
-         "--sensitivity", sensitivity_,
-         "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")
-      ->group("Report");
-  app.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: so many layers stay in float by the fragment")
-      ->check(CLI::Range(1, 100000))
-      ->group("Report")
-      ->take_last();
-  app.add_option("--journal", journal_,
-                 "finished trials of --sensitivity and of quantize.goal (JSON lines), which are not made again; beside -o by default")
-      ->type_name("FILE")
-      ->group("Report")
-      ->take_last();
-  app.add_flag(
-         "--measure{1}", measure_,
-         "time each layer in float and quantized on a random batch of one sample, or of =N; =1,64: the whole model in batches of 64 too")
-      ->group("Report");
+void QuantizeTool::add_options(Command& command) {
+  RecipeTool::add_options(command);
+  command
+      .add_option("--calibration", calibration_,
+                  "statistics of galley-calibrate (the key quantize.calibration); without, they are collected on data.calibration")
+      .type_name("FILE")
+      .group("Recipe")
+      .take_last();
+  command.add_flag("--evaluate", evaluate_, "measure the float and the quantized model on evaluate.data").group("Report");
+  command
+      .add_flag(
+          "--sensitivity", sensitivity_,
+          "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")
+      .group("Report");
+  command.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: so many layers stay in float by the fragment")
+      .in_range(1, 100000)
+      .group("Report")
+      .take_last();
+  command
+      .add_option("--journal", journal_,
+                  "finished trials of --sensitivity and of quantize.goal (JSON lines), which are not made again; beside -o by default")
+      .type_name("FILE")
+      .group("Report")
+      .take_last();
+  command
+      .add_flag(
+          "--measure{1}", measure_,
+          "time each layer in float and quantized on a random batch of one sample, or of =N; =1,64: the whole model in batches of 64 too")
+      .group("Report");
 }
 
 int QuantizeTool::run() {

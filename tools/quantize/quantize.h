@@ -26,7 +26,7 @@ class QuantizeTool : public RecipeTool {
            "  galley-quantize runs/first method=weight_only quantize.weights.dtype=int4 quantize.weights.group_size=32 -o "
            "model.int4.safetensors";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
   int run() override;
 
  protected:

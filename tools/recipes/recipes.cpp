@@ -1,6 +1,5 @@
 #include "tools/recipes/recipes.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <iterator>
@@ -46,28 +45,28 @@ Json provenance_of(const std::vector<std::string>& overrides) {
 
 }  // namespace
 
-CLI::App* RecipesTool::verb(CLI::App& app, const std::string& name, const std::string& about, int (RecipesTool::*action)() const) {
-  CLI::App* sub = app.add_subcommand(name, about);
-  sub->callback([this, action] { action_ = action; });
-  sub->fallthrough();  // common options may follow the verb
+Command RecipesTool::verb(Command& command, const std::string& name, const std::string& about, int (RecipesTool::*action)() const) {
+  Command sub = command.add_verb(name, about);
+  sub.on_given([this, action] { action_ = action; });
   return sub;
 }
 
-void RecipesTool::add_options(CLI::App& app) {
-  app.require_subcommand(0, 1);
-  verb(app, "ls", "list built-in recipes and fragments", &RecipesTool::list)->add_option("PATTERN", words_, "only names that contain this");
-  verb(app, "show", "print a recipe's text", &RecipesTool::show)->add_option("RECIPE", words_, "built-in name or path");
-  CLI::App* cp = verb(app, "cp", "copy a recipe's text to a file or folder", &RecipesTool::copy);
-  cp->add_option("RECIPE", words_, "built-in name or path; then where to")->type_name("DESTINATION");
-  cp->add_flag("-f,--force", force_, "overwrite the destination");
-  CLI::App* check = verb(app, "validate", "check a recipe as deep as the tools do, without running it", &RecipesTool::validate);
-  check->add_option("RECIPE", words_, "recipe, then overrides");
-  CLI::App* why = verb(app, "explain", "where the value of a key comes from, and what the key means", &RecipesTool::explain_key);
-  why->add_option("RECIPE", words_, "recipe, key, then overrides; KEY alone explains the key itself")->type_name("KEY [key=value ...]");
-  verb(app, "schema", "the recipe's JSON Schema, or docs/recipe.md with --format md", &RecipesTool::schema);
-  for (CLI::App* sub : {check, why}) {
-    sub->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);
-    sub->add_option("--unset", unset_, "put this key back to its default (repeatable)")->allow_extra_args(false);
+void RecipesTool::add_options(Command& command) {
+  command.allow_one_verb();
+  verb(command, "ls", "list built-in recipes and fragments", &RecipesTool::list)
+      .add_option("PATTERN", words_, "only names that contain this");
+  verb(command, "show", "print a recipe's text", &RecipesTool::show).add_option("RECIPE", words_, "built-in name or path");
+  Command cp = verb(command, "cp", "copy a recipe's text to a file or folder", &RecipesTool::copy);
+  cp.add_option("RECIPE", words_, "built-in name or path; then where to").type_name("DESTINATION");
+  cp.add_flag("-f,--force", force_, "overwrite the destination");
+  Command check = verb(command, "validate", "check a recipe as deep as the tools do, without running it", &RecipesTool::validate);
+  check.add_option("RECIPE", words_, "recipe, then overrides");
+  Command why = verb(command, "explain", "where the value of a key comes from, and what the key means", &RecipesTool::explain_key);
+  why.add_option("RECIPE", words_, "recipe, key, then overrides; KEY alone explains the key itself").type_name("KEY [key=value ...]");
+  verb(command, "schema", "the recipe's JSON Schema, or docs/recipe.md with --format md", &RecipesTool::schema);
+  for (Command sub : {check, why}) {
+    sub.add_option("--with", with_, "merge this fragment over the recipe (repeatable)").one_word_each();
+    sub.add_option("--unset", unset_, "put this key back to its default (repeatable)").one_word_each();
   }
 }
 

@@ -17,7 +17,7 @@ class RecipesTool : public Tool {
     return "  galley-recipes ls\n  galley-recipes cp fashion_mnist_cnn my.yaml\n  galley-recipes validate my.yaml\n"
            "  galley-recipes explain my.yaml train.optimizer.lr";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
   int run() override;
   std::vector<std::string> complete(const std::vector<std::string>& words) const override;
 
@@ -30,7 +30,7 @@ class RecipesTool : public Tool {
   int schema() const;
   LoadOptions load_options() const;
 
-  CLI::App* verb(CLI::App& app, const std::string& name, const std::string& about, int (RecipesTool::*action)() const);
+  Command verb(Command& command, const std::string& name, const std::string& about, int (RecipesTool::*action)() const);
 
   int (RecipesTool::*action_)() const = nullptr;
   std::vector<std::string> words_;  // what follows the verb

@@ -1,6 +1,5 @@
 #include "tools/train/train.h"
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -123,9 +122,9 @@ bool same_folder(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-void TrainTool::add_options(CLI::App& app) {
-  RecipeTool::add_options(app);
-  app.add_flag("-f,--force", force_, "start again, whatever RUN holds")->group("Output");
+void TrainTool::add_options(Command& command) {
+  RecipeTool::add_options(command);
+  command.add_flag("-f,--force", force_, "start again, whatever RUN holds").group("Output");
 }
 
 std::string TrainTool::run_folder(const LoadedRecipe& loaded) const {

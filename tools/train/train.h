@@ -18,7 +18,7 @@ class TrainTool : public RecipeTool {
     return "  galley-train fashion_mnist_cnn -o runs/first\n  galley-train fashion_mnist_cnn optimizer.lr=0.05 batch=64 duration=10epochs\n"
            "  galley-train my.yaml --dry-run";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
 
  protected:
   std::string section() const override { return "train"; }

@@ -1,6 +1,5 @@
 #include "tools/weights/weights.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -195,49 +194,48 @@ void add_file(const WeightsFile& file, bool all, Contents& contents) {
 
 }  // namespace
 
-CLI::App* WeightsTool::verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const) {
-  CLI::App* sub = app.add_subcommand(name, about);
-  sub->callback([this, action] { action_ = action; });
-  sub->fallthrough();  // allows common options after the verb
+Command WeightsTool::verb(Command& command, const std::string& name, const std::string& about, int (WeightsTool::*action)() const) {
+  Command sub = command.add_verb(name, about);
+  sub.on_given([this, action] { action_ = action; });
   return sub;
 }
 
-void WeightsTool::add_options(CLI::App& app) {
-  app.require_subcommand(0, 1);
-  verb(app, "ls", "list the models of the zoo and their published weights", &WeightsTool::list)
-      ->add_option("PATTERN", words_, "only models whose names match this glob or contain this text");
-  CLI::App* show = verb(app, "show", "print the tensors and metadata of a file, or the registry entry MODEL/NAME", &WeightsTool::show);
-  show->add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
-  show->add_flag("-a,--all", all_, "also list tensors that are not weights (e.g. an optimizer's state)");
-  CLI::App* convert = verb(app, "convert", "write weights as safetensors", &WeightsTool::convert);
-  convert->add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
-  convert->add_option("--dtype", dtype_, "dtype of floating-point tensors: f32, f16 or bf16 (default: unchanged)")->take_last();
-  convert->add_option("--ignore", ignore_, "skip tensors that match (repeatable)")->allow_extra_args(false);
-  CLI::App* verify = verb(app, "verify", "check structure, checksums and values of files", &WeightsTool::verify);
-  verify->add_option("WEIGHTS", words_, "files, runs, checkpoints, or MODEL/NAME");
-  verify->add_flag("--strict", strict_, "fail for files without checksums too");
-  CLI::App* diff = verb(app, "diff", "compare two sets of weights tensor by tensor", &WeightsTool::diff);
-  diff->add_option("A", words_, "files, runs, checkpoints, or MODEL/NAME")->type_name("B");
-  diff->add_flag("-a,--all", all_, "also list equal tensors");
-  CLI::App* fetch = verb(app, "fetch", "download published weights (the only use of the network)", &WeightsTool::fetch_files);
-  fetch->add_option("MODEL/NAME", words_, "published weights; MODEL alone means its default");
-  fetch->add_flag("-n,--dry-run", dry_run_, "print what would be fetched");
-  CLI::App* average = verb(app, "average", "write the mean of several sets of weights", &WeightsTool::average);
-  average->add_option("WEIGHTS", words_, "files, runs or checkpoints with the same tensors");
-  CLI::App* exported = verb(app, "export", "write a recipe's model with its weights as ONNX (opset 17)", &WeightsTool::export_model);
-  exported->add_option("RECIPE", words_, "a recipe file, a built-in name or a RUN folder; then overrides: weights=FILE, key=value")
-      ->type_name("[key=value ...]");
-  exported->add_option("-o,--output", output_, "the ONNX file to write")->group("Output")->take_last();
-  exported->add_option("--batch", batch_, "fixed batch size, or any for a dynamic batch")->take_last()->capture_default_str();
-  exported->add_option("--shape", shape_, "shape of one sample, e.g. 3,192,192 (default: the model's usual input)")->take_last();
-  exported->add_flag("--fold", fold_, "fold batch norms into the preceding weights");
-  exported->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);
-  add_tokenizer_options(app);
-  for (CLI::App* sub : {convert, average})
-    sub->add_option("-o,--output", output_, "the safetensors file to write")->group("Output")->take_last();
-  for (CLI::App* sub : {convert, diff})
-    sub->add_option("--rename", rename_, "FROM=TO, a rule as in weights.rename for the names of the (second) file (repeatable)")
-        ->allow_extra_args(false);
+void WeightsTool::add_options(Command& command) {
+  command.allow_one_verb();
+  verb(command, "ls", "list the models of the zoo and their published weights", &WeightsTool::list)
+      .add_option("PATTERN", words_, "only models whose names match this glob or contain this text");
+  Command show = verb(command, "show", "print the tensors and metadata of a file, or the registry entry MODEL/NAME", &WeightsTool::show);
+  show.add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
+  show.add_flag("-a,--all", all_, "also list tensors that are not weights (e.g. an optimizer's state)");
+  Command convert = verb(command, "convert", "write weights as safetensors", &WeightsTool::convert);
+  convert.add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
+  convert.add_option("--dtype", dtype_, "dtype of floating-point tensors: f32, f16 or bf16 (default: unchanged)").take_last();
+  convert.add_option("--ignore", ignore_, "skip tensors that match (repeatable)").one_word_each();
+  Command verify = verb(command, "verify", "check structure, checksums and values of files", &WeightsTool::verify);
+  verify.add_option("WEIGHTS", words_, "files, runs, checkpoints, or MODEL/NAME");
+  verify.add_flag("--strict", strict_, "fail for files without checksums too");
+  Command diff = verb(command, "diff", "compare two sets of weights tensor by tensor", &WeightsTool::diff);
+  diff.add_option("A", words_, "files, runs, checkpoints, or MODEL/NAME").type_name("B");
+  diff.add_flag("-a,--all", all_, "also list equal tensors");
+  Command fetch = verb(command, "fetch", "download published weights (the only use of the network)", &WeightsTool::fetch_files);
+  fetch.add_option("MODEL/NAME", words_, "published weights; MODEL alone means its default");
+  fetch.add_flag("-n,--dry-run", dry_run_, "print what would be fetched");
+  Command average = verb(command, "average", "write the mean of several sets of weights", &WeightsTool::average);
+  average.add_option("WEIGHTS", words_, "files, runs or checkpoints with the same tensors");
+  Command exported = verb(command, "export", "write a recipe's model with its weights as ONNX (opset 17)", &WeightsTool::export_model);
+  exported.add_option("RECIPE", words_, "a recipe file, a built-in name or a RUN folder; then overrides: weights=FILE, key=value")
+      .type_name("[key=value ...]");
+  exported.add_option("-o,--output", output_, "the ONNX file to write").group("Output").take_last();
+  exported.add_option("--batch", batch_, "fixed batch size, or any for a dynamic batch").take_last().show_default();
+  exported.add_option("--shape", shape_, "shape of one sample, e.g. 3,192,192 (default: the model's usual input)").take_last();
+  exported.add_flag("--fold", fold_, "fold batch norms into the preceding weights");
+  exported.add_option("--with", with_, "merge this fragment over the recipe (repeatable)").one_word_each();
+  add_tokenizer_options(command);
+  for (Command sub : {convert, average})
+    sub.add_option("-o,--output", output_, "the safetensors file to write").group("Output").take_last();
+  for (Command sub : {convert, diff})
+    sub.add_option("--rename", rename_, "FROM=TO, a rule as in weights.rename for the names of the (second) file (repeatable)")
+        .one_word_each();
 }
 
 int WeightsTool::run() {

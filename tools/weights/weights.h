@@ -26,7 +26,7 @@ class WeightsTool : public Tool {
            "  galley-weights export runs/first -o model.onnx\n"
            "  galley-weights tokenizer train text.txt --vocab-size 8000 --special '<|endoftext|>' -o tokenizer.json";
   }
-  void add_options(CLI::App& app) override;
+  void add_options(Command& command) override;
   int run() override;
   std::vector<std::string> complete(const std::vector<std::string>& words) const override;
 
@@ -48,9 +48,9 @@ class WeightsTool : public Tool {
   int average() const;
   int export_model() const;
   int train_tokenizer() const;
-  void add_tokenizer_options(CLI::App& app);
+  void add_tokenizer_options(Command& command);
 
-  CLI::App* verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const);
+  Command verb(Command& command, const std::string& name, const std::string& about, int (WeightsTool::*action)() const);
   void check_word_count(size_t least, size_t most, std::string_view what) const;
   std::vector<std::pair<std::string, std::string>> renames() const;
 

@@ -287,7 +287,7 @@ Support supports_staged(const KernelQuery& q) {
 
 std::span<const Kernel> cpu_reduce() { return reductions::kKernels; }
 
-std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes) {
+std::vector<ReductionStage> stages_of(const TensorType& x, const std::vector<int>& axes) {
   struct Segment {
     int64_t size;
     bool gone;
@@ -302,9 +302,9 @@ std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes) 
       segments.push_back({x.shape[d], gone});
     }
   }
-  std::vector<Stage> stages;
+  std::vector<ReductionStage> stages;
   while (true) {
-    Stage stage;
+    ReductionStage stage;
     size_t at = segments.size();
     while (at > 0 && !segments[at - 1].gone) stage.inner *= segments[--at].size;
     if (at == 0) {
@@ -355,16 +355,16 @@ void StagedReduction::run(Stream&, const KernelArgs& args) const {
   const float* x = args.in<float>(0);
   auto* next = static_cast<float*>(args.scratch);
   for (size_t i = 0; i < stages_.size(); ++i) {
-    const Stage& stage = stages_[i];
+    const ReductionStage& stage = stages_[i];
     const bool last = i + 1 == stages_.size();
     float* y = last ? args.out<float>(0) : next;
     run_stage(stage, x, y, last ? scale_ : 1.0);
-    next += stage.outer * stage.pieces * stage.inner;
+    if (!last) next += stage.outer * stage.pieces * stage.inner;
     x = y;
   }
 }
 
-void StagedReduction::run_stage(const Stage& s, const float* x, float* y, double scale) const {
+void StagedReduction::run_stage(const ReductionStage& s, const float* x, float* y, double scale) const {
   const int64_t blocks = (s.inner + kColumns - 1) / kColumns;
   const int64_t work = std::max<int64_t>(1, s.reduced / s.pieces) * std::min(kColumns, s.inner);
   parallel_for(s.outer * s.pieces * blocks, std::max<int64_t>(1, 16384 / work), [&](int64_t begin, int64_t end) {

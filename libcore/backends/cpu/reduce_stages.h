@@ -10,12 +10,12 @@ namespace galley {
 
 /// One pass: outer x reduced x inner becomes outer x pieces x inner. The number of pieces depends on sizes only: few outer and
 /// inner elements still keep several threads busy, and the result does not depend on the threads.
-struct Stage {
+struct ReductionStage {
   int64_t outer = 1, reduced = 1, inner = 1, pieces = 1;
 };
 
 /// Innermost reduced dimensions first; at least one stage. Not for blocked formats.
-std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes);
+std::vector<ReductionStage> stages_of(const TensorType& x, const std::vector<int>& axes);
 
 /// The dimensions longer than 1 that are not reduced, from outermost to innermost in memory.
 std::vector<int> kept_in_memory(const TensorType& x, const std::vector<int>& axes);
@@ -34,17 +34,17 @@ struct Reducer {
 /// Whether a StagedReduction serves a node with ReduceAttrs.
 Support supports_staged(const KernelQuery& query);
 
-/// Stage after stage, intermediate results in float; the last one's times `scale`.
+/// ReductionStage after stage, intermediate results in float; the last one's times `scale`.
 class StagedReduction : public PreparedKernel {
  public:
-  StagedReduction(std::vector<Stage> stages, Reducer reducer, double scale)
+  StagedReduction(std::vector<ReductionStage> stages, Reducer reducer, double scale)
       : stages_(std::move(stages)), reducer_(reducer), scale_(scale) {}
   int64_t scratch_bytes() const override;
   void run(Stream&, const KernelArgs& args) const override;
 
  private:
-  void run_stage(const Stage& stage, const float* x, float* y, double scale) const;
-  std::vector<Stage> stages_;
+  void run_stage(const ReductionStage& stage, const float* x, float* y, double scale) const;
+  std::vector<ReductionStage> stages_;
   Reducer reducer_;
   double scale_;
 };

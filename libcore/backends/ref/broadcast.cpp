@@ -7,7 +7,7 @@ namespace {
 
 void broadcast_to_ref(RefCall& call) {
   RefArray& y = call.out();
-  BroadcastWalk walk(y.shape, call.in(0).shape);
+  BroadcastIndices walk(y.shape, call.in(0).shape);
   for (double& value : y.v) {
     value = call.in(0)[walk.index()];
     walk.next();

@@ -6,9 +6,9 @@
 namespace galley {
 
 /// Logical indices of the elements of `small` that the elements of `large` read under broadcasting, one after the other.
-class BroadcastWalk {
+class BroadcastIndices {
  public:
-  BroadcastWalk(const Shape& large, const Shape& small) : same_(large == small), large_(large), position_(large), step_(large) {
+  BroadcastIndices(const Shape& large, const Shape& small) : same_(large == small), large_(large), position_(large), step_(large) {
     int64_t step = 1;
     for (int back = 1; back <= large.rank(); ++back) {
       position_[-back] = 0;

@@ -28,7 +28,7 @@ void value_ref(RefCall& call) {
   const Formula& formula = row.formula(attributes);
   const FunctionNumbers numbers = function_numbers(attributes);
   RefArray& y = call.out();
-  std::vector<BroadcastWalk> walks;
+  std::vector<BroadcastIndices> walks;
   for (size_t j = 0; j < call.input_count(); ++j) walks.emplace_back(y.shape, call.in(j).shape);
   double x[3];
   for (double& value : y.v) {
