@@ -37,7 +37,9 @@ constexpr BackendRow kRows[] = {
 std::span<const BackendRow> backend_rows() { return kRows; }
 
 std::shared_ptr<const Backend> open_backend(std::string_view device, BackendOptions options) {
+#ifdef GALLEY_WITH_CPU
   ensure_cpu_operators();  // before any table of kernels is built
+#endif
   const size_t colon = device.find(':');
   const std::string_view name = device.substr(0, colon);
   if (colon != std::string_view::npos) {

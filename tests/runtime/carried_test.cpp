@@ -16,6 +16,7 @@
 #include "libcore/ops/update.h"
 #include "libcore/runtime/engine.h"
 #include "tests/support/graphs.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -37,7 +38,7 @@ Graph running_sum(int64_t rows, const TensorType& carried = f32({3})) {
 
 using Numbers = std::vector<double>;
 
-class CarriedState : public testing::TestWithParam<const char*> {
+class CarriedState : public testing::TestWithParam<std::string> {
  protected:
   CarriedState() : engine_(open_backend(GetParam())) {
     engine_.declare(*program(1));
@@ -56,8 +57,7 @@ class CarriedState : public testing::TestWithParam<const char*> {
   const Tensor one_ = Tensor::of({1, 3}, {1, 1, 1}), two_ = Tensor::of({2, 3}, {1, 2, 3, 10, 20, 30});
   Engine engine_;
 };
-INSTANTIATE_TEST_SUITE_P(Devices, CarriedState, testing::Values("cpu", "ref", "sim"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, CarriedState, testing::ValuesIn(device_names()), [](const auto& info) { return info.param; });
 
 TEST_P(CarriedState, AccumulatesFromZeros) {
   const auto execution = engine_.bind(program(1));

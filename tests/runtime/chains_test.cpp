@@ -8,6 +8,7 @@
 #include "libcore/runtime/execution.h"
 #include "tests/support/graphs.h"
 #include "tests/support/results.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -47,6 +48,7 @@ std::pair<std::map<std::string, std::vector<double>>, int> run(const Graph& grap
 }
 
 TEST(Chains, GiveTheBitsOfTheirOperators) {
+  if (!has_cpu()) GTEST_SKIP();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const LayoutMode layout : {LayoutMode::kChannelsLast, LayoutMode::kContiguous}) {
       // Pixels whose channels share a tile, fill vectors, or need more than one tile; one image, whose gate is a vector.

@@ -10,6 +10,7 @@
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/unary.h"
 #include "tests/support/graphs.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -54,6 +55,7 @@ TEST(Engine, TheKeyTellsModesVariantsAndTypesApart) {
 
 /// A weight keeps the format of the leading program, even if another kernel prefers a different format.
 TEST(Engine, ProgramsFollowTheFormatsOfTheFirst) {
+  if (!has_cpu()) GTEST_SKIP();
   const auto network = [](int64_t batch) {
     Graph g;
     const Value x = g.add_input("x", f32({batch, 16, 14, 14}), ValueRole::kInput);

@@ -9,6 +9,7 @@
 #include "libcore/ops/registry.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -53,6 +54,7 @@ std::vector<Tensor> results(const std::shared_ptr<const Program>& program, Param
 }
 
 TEST(PackedWeights, RecurrentLayersWithAndWithoutAnotherProgramsChoice) {
+  if (!has_cpu()) GTEST_SKIP();
   for (const bool gru_layer : {false, true}) {
     const std::string what = gru_layer ? "gru" : "lstm";
     const auto packed = compile(make_layer(gru_layer, false));

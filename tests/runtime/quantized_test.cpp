@@ -12,6 +12,7 @@
 #include "libcore/ops/shape.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -100,6 +101,7 @@ std::map<std::string, Tensor> run(const Graph& graph, const CompileOptions& opti
 }
 
 TEST(QuantizedProgram, EqualsTheReference) {
+  if (!has_cpu()) GTEST_SKIP();
   ensure_ops_registered();
   const Graph graph = small_network();
   CompileOptions options;

@@ -37,6 +37,14 @@ inline const Backend& cpu() {
   return *backend;
 }
 
+/// The back ends of this build. TSan's build has no "cpu".
+inline std::vector<std::string> device_names() {
+  std::vector<std::string> names;
+  for (const BackendRow& row : backend_rows()) names.emplace_back(row.name);
+  return names;
+}
+inline bool has_cpu() { return device_names().front() == "cpu"; }
+
 inline const Backend& ref() {
   static const std::shared_ptr<const Backend> backend = open_backend("ref");
   return *backend;
