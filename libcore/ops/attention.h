@@ -34,7 +34,7 @@ struct AttentionAttrs : OptionsOf<AttentionAttrs> {
   double softcap = 0;          // scores become softcap * tanh(score / softcap), before the bias is added; 0: they do not
   int64_t kv_heads = 0;        // key heads of a packed q; 0: a third of its heads
   bool pad_queries = false;    // `lengths` also ends the queries: later ones read no key
-  double dropout = 0;          // probability of dropping a probability; others are scaled by 1 / (1 - dropout)
+  double dropout = 0;          // dropout probability of the attention weights; others are scaled by 1 / (1 - dropout)
   int64_t stream = 0;          // of dropout
   bool bias_gradient = false;  // attention_backward: the last output is the gradient of bias
   AttentionAlgorithm algorithm = AttentionAlgorithm::kAuto;

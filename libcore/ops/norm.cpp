@@ -226,11 +226,11 @@ void BatchNormUpdateAttrs::options(OptionVisitor& v) {
   v.option({.name = "count", .doc = "values per channel that the statistics were taken over", .min = 1}, count);
 }
 void LayerNormAttrs::options(OptionVisitor& v) {
-  v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
+  v.option({.name = "dims", .doc = "number of trailing dimensions to normalize", .min = 1}, dims);
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
 }
 void LayerNormBackwardAttrs::options(OptionVisitor& v) {
-  v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
+  v.option({.name = "dims", .doc = "number of trailing dimensions to normalize", .min = 1}, dims);
 }
 void GroupNormAttrs::options(OptionVisitor& v) {
   v.option({.name = "groups", .doc = "groups of channels", .min = 1}, groups);

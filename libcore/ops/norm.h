@@ -29,7 +29,7 @@ struct BatchNormUpdateAttrs : OptionsOf<BatchNormUpdateAttrs> {
   void options(OptionVisitor& v) override;
 };
 struct LayerNormAttrs : OptionsOf<LayerNormAttrs> {
-  int64_t dims = 1;  // trailing dimensions that are normalised
+  int64_t dims = 1;  // number of trailing dimensions to normalize
   double eps = 1e-5;
   void options(OptionVisitor& v) override;
 };

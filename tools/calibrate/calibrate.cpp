@@ -64,12 +64,12 @@ Observed observe_all(const RangeStatistics& statistics, ActivationScheme scheme)
 
 void CalibrateTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--samples", samples_, "how many samples (the key data.calibration.samples)")
+  app.add_option("--samples", samples_, "number of samples (recipe key data.calibration.samples)")
       ->check(CLI::PositiveNumber)
       ->group("Recipe")
       ->take_last();
-  app.add_flag("--continue", continue_, "go on with the file of -o, up to data.calibration.samples in all")->group("Recipe");
-  app.add_option("--merge", merge_, "put these files together, in this order, as if one run had made them")
+  app.add_flag("--continue", continue_, "continue the file of -o, up to data.calibration.samples in total")->group("Recipe");
+  app.add_option("--merge", merge_, "merge these files, in this order; the result equals that of a single run")
       ->type_name("FILE...")
       ->group("Files")
       ->expected(1, 1 << 20);

@@ -25,7 +25,7 @@ class Collected {
     for (size_t i = 0; i < names_.size(); ++i) {
       const TensorType& type = predictor.type(i);
       Shape shape = type.shape;
-      GALLEY_CHECK(shape.rank() > 0, "--capture: ", names_[i], " gives a scalar, not a row a sample");
+      GALLEY_CHECK(shape.rank() > 0, "--capture: ", names_[i], " gives a scalar, not one row per sample");
       shape[0] = samples;
       tensors_.emplace_back(type.dtype, shape);
     }
@@ -79,21 +79,25 @@ std::map<std::string, Tensor> results_of(const Predictor& predictor, const Predi
 
 void PredictTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, as they are (no pipeline)")
+  app.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, without a pipeline")
       ->type_name("FILE")
       ->group("Input")
       ->take_last();
   app.add_option("--prompt", text_.prompts, "continue this text (repeatable)")->type_name("TEXT")->group("Input")->allow_extra_args(false);
   app.add_option("--prompts", text_.prompts_file, "continue each line of this file")->type_name("FILE")->group("Input")->take_last();
   app.add_flag("--interactive", text_.interactive, "continue each line of standard input")->group("Input");
-  app.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts, and continue none")->group("Output");
+  app.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts without continuing them")->group("Output");
   app.add_option("--tokenize", text_.tokenize, "print the ids and pieces of this text")->type_name("TEXT")->group("Input");
   app.add_option("--detokenize", text_.detokenize, "print the text of these ids, separated by commas")
       ->type_name("IDS")
       ->group("Input")
       ->take_last();
-  app.add_option("--batch", batch_, "samples a pass")->check(CLI::Range(1, 1 << 20))->group("Machine")->take_last()->capture_default_str();
-  app.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")
+  app.add_option("--batch", batch_, "samples per pass")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group("Machine")
+      ->take_last()
+      ->capture_default_str();
+  app.add_option("--replicas", replicas_, "number of concurrent passes, each on a part of the threads; auto: one per thread")
       ->group("Machine")
       ->take_last()
       ->capture_default_str();

@@ -29,7 +29,7 @@ bool wants_calibration(const Recipe& recipe) {
   return recipe.quantize.method == QuantMethod::kStatic || recipe.quantize.method == QuantMethod::kQat;
 }
 
-/// Ranges that a quantization-aware training left beside the weights.
+/// Ranges that a quantization-aware training stored next to the weights.
 void find_trained_statistics(Recipe& recipe) {
   if (recipe.quantize.method != QuantMethod::kQat || recipe.quantize.calibration || recipe.weights.load.size() != 1) return;
   const std::string weights = recipe.weights.load.at<WeightSource>(0).path();
@@ -85,12 +85,12 @@ void QuantizeTool::add_options(CLI::App& app) {
          "--sensitivity", sensitivity_,
          "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")
       ->group("Report");
-  app.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: so many layers stay in float by the fragment")
+  app.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: number of layers that the fragment keeps in float")
       ->check(CLI::Range(1, 100000))
       ->group("Report")
       ->take_last();
   app.add_option("--journal", journal_,
-                 "finished trials of --sensitivity and of quantize.goal (JSON lines), which are not made again; beside -o by default")
+                 "file of the finished trials of --sensitivity and quantize.goal (JSON lines), which are not repeated; default: next to -o")
       ->type_name("FILE")
       ->group("Report")
       ->take_last();

@@ -67,7 +67,7 @@ void RecipesTool::add_options(CLI::App& app) {
   verb(app, "schema", "the recipe's JSON Schema, or docs/recipe.md with --format md", &RecipesTool::schema);
   for (CLI::App* sub : {check, why}) {
     sub->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);
-    sub->add_option("--unset", unset_, "put this key back to its default (repeatable)")->allow_extra_args(false);
+    sub->add_option("--unset", unset_, "reset this key to its default (repeatable)")->allow_extra_args(false);
   }
 }
 

@@ -205,7 +205,7 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
       {"batch", plan.accumulation > 1 ? cat(plan.global, " (", plan.accumulation, " passes of ", plan.micro, ")") : cat(plan.global)},
       {"parameters",
        cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
-      {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP a step")},
+      {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP per step")},
       {"memory", cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ",
                      bytes(plan.scratch_bytes), " scratch + ", bytes(plan.base_bytes), " base")},
       {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders in a step",

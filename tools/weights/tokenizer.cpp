@@ -23,7 +23,7 @@ void WeightsTool::add_tokenizer_options(CLI::App& app) {
   CLI::App* train =
       verb(*tokenizer, "train", "learn a byte-level BPE vocabulary from texts; writes a tokenizer.json", &WeightsTool::train_tokenizer);
   train->add_option("FILE", words_, "text files in UTF-8");
-  train->add_option("--vocab-size", vocabulary_.size, "tokens in all: special tokens, 256 bytes and merges")
+  train->add_option("--vocab-size", vocabulary_.size, "total number of tokens: special tokens, 256 bytes and merges")
       ->take_last()
       ->capture_default_str();
   train->add_option("--min-frequency", vocabulary_.min_count, "a pair that occurs less often is not merged")
@@ -31,7 +31,7 @@ void WeightsTool::add_tokenizer_options(CLI::App& app) {
       ->capture_default_str();
   train->add_option("--special", vocabulary_.special, "a special token, e.g. '<|endoftext|>'; the first has the id 0 (repeatable)")
       ->allow_extra_args(false);
-  train->add_option("--pattern", vocabulary_.pattern, "how text is cut into pieces: gpt2, llama3, qwen2, cl100k, o200k or tekken")
+  train->add_option("--pattern", vocabulary_.pattern, "pre-tokenization: gpt2, llama3, qwen2, cl100k, o200k or tekken")
       ->take_last()
       ->capture_default_str();
   train->add_option("-o,--output", output_, "the tokenizer.json to write")->group("Output")->take_last();

@@ -69,8 +69,8 @@ void BatchNormDepthwiseAttrs::options(OptionVisitor& v) {
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
   v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish, between the norm and the convolution"}, activation,
            kActivationNames);
-  v.option({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, stride);
-  v.option({.name = "padding", .doc = "zeros around what the norm gives, rows and columns", .min = 0}, padding);
+  v.option({.name = "stride", .doc = "stride of the window, rows and columns", .min = 1}, stride);
+  v.option({.name = "padding", .doc = "zero padding around the output of the norm, rows and columns", .min = 0}, padding);
 }
 
 Conv2dWindow BatchNormDepthwiseAttrs::window(int64_t channels) const {
