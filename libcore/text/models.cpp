@@ -132,7 +132,7 @@ class Unigram : public Model {
   Unigram(const Vocabulary& vocabulary, std::vector<double> scores, std::optional<int32_t> unknown, bool byte_fallback)
       : scores_(std::move(scores)), unknown_(unknown) {
     double least = std::numeric_limits<double>::infinity();
-    for (int64_t id = 0; id < static_cast<int64_t>(scores_.size()); ++id) {  // Added tokens lie above and have no score.
+    for (int64_t id = 0; id < static_cast<int64_t>(scores_.size()); ++id) {  // Added tokens have larger ids and no score.
       least = std::min(least, scores_[static_cast<size_t>(id)]);
       add(vocabulary.piece(id), static_cast<int32_t>(id));
     }

@@ -24,7 +24,7 @@ class WindowStream : public StreamDecoder {
     ids_.push_back(id);
     const std::string text = tokenizer_.decode(ids_, skip_special_);
     constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-    // The bytes of a character may come one a token; their replacement is final when the next token is none of them.
+    // The bytes of a character may be separate tokens; their replacement is final when the next token is not one of them.
     constexpr size_t kLongestHeld = 4;
     if (text.ends_with(kReplacement) && ids_.size() - settled_ < kLongestHeld) return {};
     return settle(text);

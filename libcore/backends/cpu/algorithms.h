@@ -43,7 +43,7 @@ std::span<const AlgorithmRow> matmul_algorithms();
 /// Convolutions and linear layers of integers.
 std::span<const AlgorithmRow> quantized_algorithms();
 
-/// Of the files of algorithms; each is defined in the file named beside it.
+/// The algorithms; each is defined in the file that its comment names.
 namespace algorithm {
 
 extern const Algorithm kSkinnyGemmConv;                       // skinny_gemm.cpp

@@ -414,8 +414,8 @@ class Gradient {
   int64_t rings_at_, lines_at_, bands_at_, totals_at_, weights_at_;
 };
 
-/// Does a kernel support these? `images` and the weight must have one dtype; inputs `vectors` of the query, with one value a channel, must
-/// be f32.
+/// Does a kernel support these? `images` and the weight must have one dtype; inputs `vectors` of the query, with one value per channel,
+/// must be f32.
 Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> images, const TensorType& weight, const TensorType& y,
                  std::initializer_list<int> vectors);
 

@@ -103,7 +103,7 @@ void write_row(const SumRow& row, const int64_t* columns, uint16_t* HWY_RESTRICT
 
 using galley::HWY_NAMESPACE::each;
 
-/// Channels of two pixels side by side: of each eight, the first four in `lower`, the others in `upper`.
+/// Interleaves the channels of two pixels: of each eight, the first four into `lower`, the others into `upper`.
 template <int64_t kChannels>
 HWY_INLINE void interleave_two(const uint16_t* even, const uint16_t* odd, uint16_t* HWY_RESTRICT lower, uint16_t* HWY_RESTRICT upper) {
   const hn::CappedTag<uint16_t, kChannels> d;

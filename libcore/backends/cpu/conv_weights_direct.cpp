@@ -42,7 +42,7 @@ struct Lines {
   int64_t grad_step, grad_line;  // floats from pixel to pixel, and from line to line
   int64_t x_step, x_line;
   int64_t lines, width;
-  const char* ask;  // prefetched for the next block, `ask_step` bytes a pixel
+  const char* ask;  // prefetched for the next block, `ask_step` bytes per pixel
   int64_t ask_step;
 };
 

@@ -478,7 +478,7 @@ HWY_INLINE void add_rows(const WeightSums& s, int64_t chunk, size_t first) {
 
 template <int kColumns>
 void add_all_rows(const WeightSums& s) {
-  // As many sums as the registers hold beside what they read.
+  // As many sums as fit the registers together with their operands.
 #if HWY_MAX_BYTES >= 64
   constexpr int kMost = kColumns <= 5 ? 3 : 2;
 #else

@@ -9,7 +9,7 @@
 
 namespace galley::elementwise {
 
-/// What a function takes beside its inputs, in float.
+/// The parameters of a function, in float.
 using LoopNumbers = std::array<float, 2>;
 
 /// An operand of a function of two values is an array, or one element for all.

@@ -134,7 +134,7 @@ class CrossEntropy : public PreparedKernel {
     tasks_ = lines_.inner == 1 ? (lines_.outer + kBundle - 1) / kBundle : lines_.outer * per_sample_;
     grain_ = std::max<int64_t>(1, 16384 / (kBundle * std::max<int64_t>(1, lines_.length)));
   }
-  /// Two numbers a bundle (the sums' parts), then hit and smooth.
+  /// Two numbers per bundle (the sums' parts), then hit and smooth.
   int64_t scratch_bytes() const override { return tasks_ * 16 + lines_.length * 8; }
 
  protected:

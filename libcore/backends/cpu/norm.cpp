@@ -275,7 +275,7 @@ Rows rows_of(const TensorType& type) {
   return {channels == 0 ? 0 : type.elements() / channels, channels};
 }
 
-/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
+/// `inputs` are the activations: f32 or bf16, channels_last. The remaining inputs must be f32, except `others`, which are not checked.
 Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
   const DType dtype = q.in(*inputs.begin()).dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype, " is neither f32 nor bf16"));

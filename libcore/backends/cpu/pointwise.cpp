@@ -178,7 +178,7 @@ Support supports_pointwise_gradients(const KernelQuery& q, int x, int weight) {
   const Shape& w = q.in(weight).shape;
   if (q.out(1).dtype != DType::kF32) return Support::no(cat("dtype ", q.out(1).dtype));
   if (const Support types = supports_types({&q.in(x), &q.out(0)}, q.in(weight)); !types) return types;
-  if (w[0] <= w[1]) return Support::no(cat(w[0], " outputs of ", w[1], " channels: little lies between"));
+  if (w[0] <= w[1]) return Support::no(cat(w[0], " outputs of ", w[1], " channels: the output is too small to recompute it"));
   if (w[1] > kMostChannels) return Support::no(cat(w[1], " channels: worth products of their own"));
   return PointwiseSums::supports(w);
 }

@@ -140,7 +140,7 @@ class PointwiseGradients {
   };
   /// Writes the gradient of pixels [first, first + count), rows of O floats.
   using Make = FunctionRef<void(int64_t first, int64_t count, float* to)>;
-  /// `from`: arrays of O floats a pixel that make reads; they are prefetched.
+  /// `from`: arrays of O floats per pixel that make reads; they are prefetched.
   void run(const Operands& operands, float* scratch, std::span<const float* const> from, Make make) const;
 
  private:

@@ -1,4 +1,4 @@
-// depthwise: quantized depthwise convolutions on channels_last images, a chunk of 16 channels a task.
+// depthwise: quantized depthwise convolutions on channels_last images, one chunk of 16 channels per task.
 //
 // Input rows are packed in pairs: a 32-bit lane holds the values of a channel in two rows, widened to 16 bits and less the zero point, so
 // one vpmaddwd (vpdpwssd with VNNI) adds two taps of a column. A pair serves every output row whose window contains both rows; windows that

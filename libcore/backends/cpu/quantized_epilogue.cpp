@@ -1,5 +1,5 @@
 // Requantization of float arrays: from floats to bytes, and the epilogue of operators whose results are not matrix products (sums, products
-// and pools of bytes). One pass over the values, about ten instructions a vector, so the caches bound it. Values are rounded to nearest
+// and pools of bytes). One pass over the values, about ten instructions per vector, so the caches bound it. Values are rounded to nearest
 // even by adding 1.5 * 2^23, which leaves the integer in the low bits of the sum (the magic bias of XNNPACK).
 
 #include "libcore/backends/cpu/quantized_epilogue.h"

@@ -16,7 +16,7 @@ void set_results(Epilogue& epilogue, const QuantizedOutput& output, Activation a
 /// Does the epilogue compute in levels of the result from the start (all scales divided by the output scale)?
 bool in_levels(const QuantizedOutput& output, Activation activation);
 
-/// Epilogues of products: one scale an output channel.
+/// Epilogues of products: one scale per output channel.
 class Results {
  public:
   template <class Attrs>

@@ -5,7 +5,7 @@
 // Weights are [outputs / 16][quads][16][4] i8, where a quad is four consecutive inputs of one tap (the blocked formats AcdB16a4b and
 // AB16a4b): one layout for the four ways to multiply (quantized_paths.cpp):
 //
-// amx: u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd); vnni: u8 x i8, four products a 32-bit lane in one instruction
+// amx: u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd); vnni: u8 x i8, four products per 32-bit lane in one instruction
 // (vpdpbusd); reduced: u8 x i8, two products in 16 bits (vpmaddubsw), only where the node promises that they fit; exact: both operands
 // widened to i16 (vpmaddwd), always right.
 //
@@ -24,7 +24,7 @@ namespace galley::quantized {
 inline constexpr int64_t kBlock = 16;     // outputs of a block of weights
 inline constexpr int64_t kQuad = 4;       // consecutive inputs
 inline constexpr int64_t kMostStep = 32;  // outputs that one pass computes: one block, or two with 512 bits
-/// Arrays with one number an output are padded to a multiple of this.
+/// Arrays with one number per output are padded to a multiple of this.
 inline int64_t padded_outputs(int64_t outputs) { return (outputs + kMostStep - 1) / kMostStep * kMostStep + kMostStep; }
 inline int64_t quads_of(int64_t channels) { return (channels + kQuad - 1) / kQuad; }
 

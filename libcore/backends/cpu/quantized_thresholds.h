@@ -49,7 +49,7 @@ inline constexpr Threshold kBandPixels{12, "pixels of a band, at least", "estima
 inline constexpr Threshold kSplitOutputs{64, "outputs of a part of a layer that threads share out by outputs, at least",
                                          "estimate: two steps of 32"};
 inline constexpr Threshold kAmxTiles{128, "tiles of 16 pixels that are copied at a time, at most",
-                                     "estimate: no machine with AMX was at hand"};
+                                     "estimate: no machine with AMX was available"};
 inline constexpr Threshold kAmxPanelBytes{512 * 1024, "bytes of these tiles", "estimate: they stay in the second-level cache"};
 inline constexpr Threshold kAmxTailPixels{6, "pixels after the last whole tile that are left to vpdpbusd, at most",
                                           "estimate: fewer than half of a tile's rows"};

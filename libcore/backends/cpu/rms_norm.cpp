@@ -196,7 +196,7 @@ class RmsNormBackward : public PreparedKernel {
  public:
   explicit RmsNormBackward(const KernelQuery& q)
       : width_(q.in(1).shape[-1]), rows_(q.in(1).elements() / width_), offset_(static_cast<float>(q.attrs<RmsNormAttrs>().offset)) {
-    // About 16 Ki values a block; at most 64 blocks.
+    // About 16 Ki values per block; at most 64 blocks.
     blocks_ = std::clamp<int64_t>(rows_ * width_ / kGrain, 1, std::min<int64_t>(64, rows_));
   }
   int64_t scratch_bytes() const override { return blocks_ * width_ * 4; }

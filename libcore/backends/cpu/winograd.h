@@ -85,7 +85,7 @@ void transform_image(const Tiling& tiling, const float* x, int64_t index, float*
 /// The address in y, and the size, of tile `index`.
 ResultTile result_tile(const Tiling& tiling, int64_t index, float* y, const float* residual);
 void transform_result(const ResultTile& tile);
-/// The adjoint of transform_result: the gradient of the results of tile `index`, zero beside the image, into `to`.
+/// The adjoint of transform_result: the gradient of the results of tile `index`, zero outside the image, into `to`.
 void transform_gradient(const Tiling& tiling, const float* grad, int64_t index, float* edge, float* to, int64_t position);
 
 /// Processors whose vectors hold 8 floats or more; for others the kernels decline.
