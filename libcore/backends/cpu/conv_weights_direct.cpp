@@ -42,8 +42,8 @@ struct Lines {
   int64_t grad_step, grad_line;  // floats from pixel to pixel, and from line to line
   int64_t x_step, x_line;
   int64_t lines, width;
-  const char* ask;  // prefetched for the next block, `ask_step` bytes per pixel
-  int64_t ask_step;
+  const char* prefetch;  // of the next block, `prefetch_step` bytes per pixel
+  int64_t prefetch_step;
 };
 
 }  // namespace galley::direct
@@ -68,15 +68,15 @@ void add_tile(const Lines& at, float* HWY_RESTRICT sums) {
   using galley::HWY_NAMESPACE::each;
   const hn::CappedTag<float, 16> d;
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kSums = kVectors * kValues;
-  const char* ask = at.ask;
-  const int64_t ask_step = at.ask_step, x_step = at.x_step, grad_step = at.grad_step;
+  const char* prefetch = at.prefetch;
+  const int64_t prefetch_step = at.prefetch_step, x_step = at.x_step, grad_step = at.grad_step;
   hn::Vec<decltype(d)> sum[kSums];
   each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
   for (int64_t l = 0; l < at.lines; ++l) {
     const float* HWY_RESTRICT x = at.x + l * at.x_line;
     const float* HWY_RESTRICT grad = at.grad + l * at.grad_line;
-    for (int64_t w = 0; w < at.width; ++w, x += x_step, grad += grad_step, ask += ask_step) {
-      __builtin_prefetch(ask, 0, 2);
+    for (int64_t w = 0; w < at.width; ++w, x += x_step, grad += grad_step, prefetch += prefetch_step) {
+      __builtin_prefetch(prefetch, 0, 2);
       hn::Vec<decltype(d)> g[kVectors];
       each<kVectors>([&](auto v) GALLEY_LOOP { g[v] = hn::LoadU(d, grad + v * kWide); });
       each<kValues>([&](auto i) GALLEY_LOOP {
@@ -173,7 +173,7 @@ class DirectConvWeights : public PreparedKernel {
                   calls = panels_ * w_.shape[2] * tiles;
     pack_rows(x, top, rows, x_room);
     // Each call prefetches a part of the next block's gradient, the last one the new lines of x.
-    const auto ask = [&](int64_t call) -> std::pair<const char*, int64_t> {
+    const auto prefetch_of = [&](int64_t call) -> std::pair<const char*, int64_t> {
       const int64_t shares = std::max<int64_t>(1, calls - 1), step = (y_[1] * 4 + shares - 1) / shares;
       if (call < shares) return {reinterpret_cast<const char*>(grad + pixels * y_[1]) + call * step * pixels, step};
       return {reinterpret_cast<const char*>(x + (top + rows) * x_[3] * x_[1]), lines * stride_[0] * x_[3] * x_[1] * 4 / pixels};
@@ -191,7 +191,7 @@ class DirectConvWeights : public PreparedKernel {
         float* to = sums + (panel * w_.shape[2] + row) * run_ * panel_;
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t first = run_ * tile / tiles, values = run_ * (tile + 1) / tiles - first;
-          const auto [asked, ask_step] = ask(call++);
+          const auto [prefetched, prefetch_step] = prefetch_of(call++);
           const direct::Lines at{from,
                                  x_room + row * line_floats_ + first,
                                  step,
@@ -200,8 +200,8 @@ class DirectConvWeights : public PreparedKernel {
                                  stride_[0] * line_floats_,
                                  lines,
                                  y_[3],
-                                 asked,
-                                 ask_step};
+                                 prefetched,
+                                 prefetch_step};
           HWY_DYNAMIC_DISPATCH(direct::add)(at, vectors_, values, to + first * panel_);
         }
       }

@@ -160,11 +160,11 @@ void PointwiseConvolution::pack(const float* weight, const float* scale, const f
   }
 }
 
-void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask,
+void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool prefetch,
                                bool relu) const {
   const float* shifts = packed + packed_floats(out_, in_) + panels.first * kPanel;
   multiply_packed({x, in_, pixels, in_, packed + panels.first * in_ * kPanel, y.at, y.step, panels.count * kPanel, shifts, 0, panels.count,
-                   ask ? kAhead : 0, 0, y.panel_step, relu});
+                   prefetch ? kAhead : 0, 0, y.panel_step, relu});
 }
 
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight) {

@@ -71,8 +71,9 @@ class PointwiseConvolution {
     float* at;
     int64_t step, panel_step = kPanel;
   };
-  /// `ask`: prefetches the rows of x after these. `relu`: applied to the output.
-  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask, bool relu = false) const;
+  /// `prefetch`: prefetches the rows of x after these. `relu`: applied to the output.
+  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool prefetch,
+           bool relu = false) const;
 
  private:
   int64_t in_, out_;

@@ -38,9 +38,9 @@ constexpr int64_t kLine = 64;  // bytes
 struct Block {
   const float *wide, *narrow;  // taken by vectors; by single values
   int64_t wide_step, narrow_step, pixels;
-  int64_t last;     // channels from the first vector to the last one; the others are consecutive
-  const char* ask;  // prefetched: a cache line at each of the first `ask_lines` pixels
-  int64_t ask_lines;
+  int64_t last;          // channels from the first vector to the last one; the others are consecutive
+  const char* prefetch;  // a cache line at each of the first `prefetch_lines` pixels
+  int64_t prefetch_lines;
 };
 
 }  // namespace galley::pointwise_sums
@@ -138,8 +138,8 @@ void add_vectors(const Block& block, float* HWY_RESTRICT sums) {
   hn::Vec<D> sum[kSums];
   each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
   const float *HWY_RESTRICT wide = block.wide, *HWY_RESTRICT narrow = block.narrow;
-  const int64_t last = block.last, ask_lines = block.ask_lines;
-  const char* ask = block.ask;
+  const int64_t last = block.last, prefetch_lines = block.prefetch_lines;
+  const char* prefetch = block.prefetch;
   for (int64_t p = 0; p < block.pixels; ++p, wide += block.wide_step, narrow += block.narrow_step) {
     hn::Vec<D> values[kVectors];
     each<kVectors>([&](auto v) GALLEY_LOOP { values[v] = hn::LoadU(d, wide + (v == kVectors - 1 ? last : v * kLanes)); });
@@ -147,7 +147,7 @@ void add_vectors(const Block& block, float* HWY_RESTRICT sums) {
       const auto single = hn::Set(d, narrow[s]);
       each<kVectors>([&](auto v) GALLEY_LOOP { sum[s * kVectors + v] = hn::MulAdd(single, values[v], sum[s * kVectors + v]); });
     });
-    if (p < ask_lines) __builtin_prefetch(ask + p * kLine, 0, 2);
+    if (p < prefetch_lines) __builtin_prefetch(prefetch + p * kLine, 0, 2);
   }
   each<kSums>([&](auto i) GALLEY_LOOP { hn::StoreU(hn::Add(hn::LoadU(d, sums + i * kLanes), sum[i]), d, sums + i * kLanes); });
 }
@@ -241,14 +241,14 @@ void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, in
     int64_t from = lines * tile_number / count, share = lines * (tile_number + 1) / count - from;
     const Next* array = next.data();
     for (; array != next.data() + next.size() && from >= array->floats * 4 / kLine; ++array) from -= array->floats * 4 / kLine;
-    const char* ask = nullptr;
+    const char* prefetch = nullptr;
     if (array == next.data() + next.size()) {
       share = 0;
     } else {
-      ask = reinterpret_cast<const char*>(array->at) + from * kLine;
+      prefetch = reinterpret_cast<const char*>(array->at) + from * kLine;
     }
     HWY_DYNAMIC_DISPATCH(pointwise_sums::add_tile)
-    ({wide + tile.wide, narrow + tile.narrow, wide_step, narrow_step, pixels, tile.last, ask, share}, tile.vectors, sums + tile.sums);
+    ({wide + tile.wide, narrow + tile.narrow, wide_step, narrow_step, pixels, tile.last, prefetch, share}, tile.vectors, sums + tile.sums);
     ++tile_number;
   }
 }

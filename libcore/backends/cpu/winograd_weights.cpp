@@ -89,14 +89,14 @@ using galley::HWY_NAMESPACE::each;
 
 /// Prefetches of a tile, a cache line at each k: the first-level cache holds its own factors; those of the next tile come from a shared
 /// cache.
-struct Ask {
+struct Prefetch {
   const float* at;
   int64_t step;
 };
-using Asks = std::array<Ask, 2>;  // as many as a tile has panels are used
+using Prefetches = std::array<Prefetch, 2>;  // as many as a tile has panels are used
 
 template <int kCount, int kVectors>
-HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Asks asks) {
+HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Prefetches prefetches) {
   const Floats d;
   const auto place = [&](int i) GALLEY_LOOP { return p.sums + (row + i / kVectors) * p.sum_step + column + i % kVectors * kWide; };
   if (!p.first) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { __builtin_prefetch(place(i), 1, 3); });
@@ -107,8 +107,8 @@ HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Asks
   const int64_t a_step = p.a_step, b_step = p.b_step;
   for (int64_t k = p.depth; k > 0; --k, a += a_step, b += b_step) {
     each<kPanels>([&](auto i) GALLEY_LOOP {
-      __builtin_prefetch(asks[i].at, 0, 3);
-      asks[i].at += asks[i].step;
+      __builtin_prefetch(prefetches[i].at, 0, 3);
+      prefetches[i].at += prefetches[i].step;
     });
     V right[kVectors];
     each<kVectors>([&](auto j) GALLEY_LOOP { right[j] = hn::LoadU(d, b + j * kWide); });
@@ -122,11 +122,11 @@ HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Asks
 }
 
 template <int kVectors, int kCount = static_cast<int>(kRows)>
-void add_some_rows(const TileProduct& p, int64_t row, int64_t column, const Asks& asks) {
+void add_some_rows(const TileProduct& p, int64_t row, int64_t column, const Prefetches& prefetches) {
   if constexpr (kCount > 1) {
-    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column, asks);
+    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column, prefetches);
   }
-  add_rows<kCount, kVectors>(p, row, column, asks);
+  add_rows<kCount, kVectors>(p, row, column, prefetches);
 }
 
 /// `count` panels, one or two, from `panel` on; both use the values of a row, which come from a shared cache.
@@ -134,11 +134,12 @@ void add_panels(const TileProduct& p, int64_t panel, int64_t count) {
   const bool is_last = panel + count == p.panels;
   const float *next_a = is_last ? p.next_a : p.a, *next_b = is_last ? p.next_b : p.b + (panel + count) * kPanel;
   for (int64_t row = 0; row < p.rows; row += kRows) {
-    const Ask a{row + kRows < p.rows ? p.a + row + 2 * kRows - 1 : next_a, p.a_step}, b{next_b + row / kRows % count * kPanel, p.b_step};
+    const Prefetch a{row + kRows < p.rows ? p.a + row + 2 * kRows - 1 : next_a, p.a_step},
+        b{next_b + row / kRows % count * kPanel, p.b_step};
     for (int64_t i = 0; i < count; i += kPanels) {
-      const Asks asks = i + kPanels < count ? Asks{b, a} : Asks{a, b};
-      i + kPanels <= count ? add_some_rows<kPanels * kParts>(p, row, (panel + i) * kPanel, asks)
-                           : add_some_rows<kParts>(p, row, (panel + i) * kPanel, asks);
+      const Prefetches prefetches = i + kPanels < count ? Prefetches{b, a} : Prefetches{a, b};
+      i + kPanels <= count ? add_some_rows<kPanels * kParts>(p, row, (panel + i) * kPanel, prefetches)
+                           : add_some_rows<kParts>(p, row, (panel + i) * kPanel, prefetches);
     }
   }
 }
