@@ -141,19 +141,19 @@ class DirectConvWeights : public PreparedKernel {
     line_floats_ = std::max(x_[3] + 2 * padding_[1], (y_[3] - 1) * stride_[1] + w_.shape[3]) * x_[1];
     parts_ = std::min(std::max<int64_t>(kMostParts, threads_), x_[0] * blocks_);
     sums_ = aligned(panels_ * w_.shape[2] * run_ * panel_);
-    x_room_ = aligned(((lines_ - 1) * stride_[0] + w_.shape[2]) * line_floats_);
-    grad_room_ = packs() ? aligned(lines_ * y_[3] * panel_) : 0;
+    x_workspace_ = aligned(((lines_ - 1) * stride_[0] + w_.shape[2]) * line_floats_);
+    grad_workspace_ = packs() ? aligned(lines_ * y_[3] * panel_) : 0;
   }
-  int64_t scratch_bytes() const override { return (parts_ * sums_ + threads_ * (x_room_ + grad_room_)) * 4; }
+  int64_t scratch_bytes() const override { return (parts_ * sums_ + threads_ * (x_workspace_ + grad_workspace_)) * 4; }
 
   void run(Stream&, const KernelArgs& args) const override {
     auto* sums = static_cast<float*>(args.scratch);
-    float* rooms = sums + parts_ * sums_;
+    float* workspaces = sums + parts_ * sums_;
     parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
-      float *own = sums + part * sums_, *room = rooms + slot * (x_room_ + grad_room_);
+      float *own = sums + part * sums_, *workspace = workspaces + slot * (x_workspace_ + grad_workspace_);
       std::fill_n(own, sums_, 0.0f);
       for (int64_t block = x_[0] * blocks_ * part / parts_; block < x_[0] * blocks_ * (part + 1) / parts_; ++block)
-        add(args, block / blocks_, block % blocks_ * lines_, room, own);
+        add(args, block / blocks_, block % blocks_ * lines_, workspace, own);
     });
     write(sums, args.out<float>(0));
   }
@@ -165,13 +165,13 @@ class DirectConvWeights : public PreparedKernel {
   int64_t first_of(int64_t panel) const { return std::min(panel * panel_, y_[1] - panel_); }
 
   /// Output lines from `line` on of an image.
-  void add(const KernelArgs& args, int64_t image, int64_t line, float* x_room, float* sums) const {
+  void add(const KernelArgs& args, int64_t image, int64_t line, float* x_workspace, float* sums) const {
     const int64_t lines = std::min(lines_, y_[2] - line), pixels = lines * y_[3], most = HWY_DYNAMIC_DISPATCH(direct::most_values)(),
                   tiles = (run_ + most - 1) / most;
     const float *x = args.in<float>(0) + image * x_[2] * x_[3] * x_[1], *grad = args.in<float>(1) + (image * y_[2] + line) * y_[3] * y_[1];
     const int64_t top = line * stride_[0] - padding_[0], rows = (lines - 1) * stride_[0] + w_.shape[2],
                   calls = panels_ * w_.shape[2] * tiles;
-    pack_rows(x, top, rows, x_room);
+    pack_rows(x, top, rows, x_workspace);
     // Each call prefetches a part of the next block's gradient, the last one the new lines of x.
     const auto prefetch_of = [&](int64_t call) -> std::pair<const char*, int64_t> {
       const int64_t shares = std::max<int64_t>(1, calls - 1), step = (y_[1] * 4 + shares - 1) / shares;
@@ -182,7 +182,7 @@ class DirectConvWeights : public PreparedKernel {
     for (int64_t panel = 0; panel < panels_; ++panel) {
       const float* from = grad + first_of(panel);
       if (packs()) {
-        float* packed = x_room + x_room_;
+        float* packed = x_workspace + x_workspace_;
         for (int64_t p = 0; p < pixels; ++p) std::memcpy(packed + p * panel_, from + p * y_[1], static_cast<size_t>(panel_) * 4);
         from = packed;
       }
@@ -193,7 +193,7 @@ class DirectConvWeights : public PreparedKernel {
           const int64_t first = run_ * tile / tiles, values = run_ * (tile + 1) / tiles - first;
           const auto [prefetched, prefetch_step] = prefetch_of(call++);
           const direct::Lines at{from,
-                                 x_room + row * line_floats_ + first,
+                                 x_workspace + row * line_floats_ + first,
                                  step,
                                  y_[3] * step,
                                  stride_[1] * x_[1],
@@ -251,7 +251,7 @@ class DirectConvWeights : public PreparedKernel {
   int64_t panel_ = 0, panels_ = 0;                    // output channels of a panel; panels
   int64_t run_ = 0;                                   // values
   int64_t lines_ = 0, blocks_ = 0, line_floats_ = 0;  // of a block, of an image; of a packed line of x
-  int64_t parts_ = 0, sums_ = 0, x_room_ = 0, grad_room_ = 0;
+  int64_t parts_ = 0, sums_ = 0, x_workspace_ = 0, grad_workspace_ = 0;
 };
 
 Support supports(const KernelQuery& q) {

@@ -114,13 +114,13 @@ class PointwiseMoments {
   struct Result {
     std::pmr::vector<double> mean, covariance;
   };
-  /// `room`: memory for twice the result.
-  Result run(const float* x, float* scratch, std::pmr::memory_resource& room) const;
+  /// `workspace`: memory for twice the result.
+  Result run(const float* x, float* scratch, std::pmr::memory_resource& workspace) const;
 
  private:
   int64_t slot_floats() const;
   /// The means of some pixels, evenly spread over x.
-  std::pmr::vector<float> pivot(const float* x, std::pmr::memory_resource& room) const;
+  std::pmr::vector<float> pivot(const float* x, std::pmr::memory_resource& workspace) const;
 
   int64_t pixels_, channels_, threads_, parts_, block_;
   PointwiseSums products_;

@@ -303,21 +303,21 @@ int64_t PointwiseMoments::slot_floats() const { return lines(block_ * channels_)
 // Totals in double: two floats each.
 int64_t PointwiseMoments::scratch_floats() const { return threads_ * slot_floats() + parts_ * lines(2 * (channels_ + products_.floats())); }
 
-std::pmr::vector<float> PointwiseMoments::pivot(const float* x, std::pmr::memory_resource& room) const {
+std::pmr::vector<float> PointwiseMoments::pivot(const float* x, std::pmr::memory_resource& workspace) const {
   const int64_t count = std::min(kSamples, pixels_);
-  std::pmr::vector<double> sums(static_cast<size_t>(channels_), &room);
+  std::pmr::vector<double> sums(static_cast<size_t>(channels_), &workspace);
   for (int64_t i = 0; i < count; ++i) {
     const float* row = x + pixels_ * i / count * channels_;
     for (int64_t c = 0; c < channels_; ++c) sums[static_cast<size_t>(c)] += static_cast<double>(row[c]);
   }
-  std::pmr::vector<float> pivot(sums.size(), &room);
+  std::pmr::vector<float> pivot(sums.size(), &workspace);
   for (size_t c = 0; c < sums.size(); ++c) pivot[c] = static_cast<float>(sums[c] / static_cast<double>(count));
   return pivot;
 }
 
-PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, std::pmr::memory_resource& room) const {
+PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, std::pmr::memory_resource& workspace) const {
   const int64_t count = channels_ + products_.floats(), step = lines(2 * count);
-  const std::pmr::vector<float> pivot = this->pivot(x, room);
+  const std::pmr::vector<float> pivot = this->pivot(x, workspace);
   float* totals = scratch + threads_ * slot_floats();
   const auto total_of = [&](int64_t part) { return reinterpret_cast<double*>(totals + part * step); };
   parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
@@ -341,8 +341,8 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
   for (int64_t part = 1; part < parts_; ++part) {
     for (int64_t i = 0; i < count; ++i) total_of(0)[i] += total_of(part)[i];
   }
-  Result result{std::pmr::vector<double>(total_of(0), total_of(0) + channels_, &room),
-                std::pmr::vector<double>(static_cast<size_t>(channels_ * channels_), &room)};
+  Result result{std::pmr::vector<double>(total_of(0), total_of(0) + channels_, &workspace),
+                std::pmr::vector<double>(static_cast<size_t>(channels_ * channels_), &workspace)};
   products_.unpack(total_of(0) + channels_, result.covariance.data());
   for (double& sum : result.mean) sum /= static_cast<double>(pixels_);  // from the pivot
   for (size_t i = 0; i < result.covariance.size(); ++i) {

@@ -250,7 +250,7 @@ namespace galley::quantized {
 namespace HWY_NAMESPACE {
 #else
 void multiply_in_tiles(const Product&) {}
-int64_t room_of_tiles(int64_t, int64_t, int64_t, int64_t) { return 0; }
+int64_t workspace_of_tiles(int64_t, int64_t, int64_t, int64_t) { return 0; }
 #endif
 
 int64_t wide_size(int64_t quads, int64_t outputs) { return quads * kQuad * ((outputs + kBlock + kStep - 1) / kStep) * kStep; }
@@ -326,7 +326,7 @@ VectorCode code() { return {true, kHasReduced, HWY_TARGET <= HWY_AVX3, hwy::Targ
 
 void multiply_all(const Product&) {}
 void multiply_in_tiles(const Product&) {}
-int64_t room_of_tiles(int64_t, int64_t, int64_t, int64_t) { return 0; }
+int64_t workspace_of_tiles(int64_t, int64_t, int64_t, int64_t) { return 0; }
 int64_t wide_size(int64_t, int64_t) { return 0; }
 void widen_row(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
 void spread_wide(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
@@ -346,7 +346,7 @@ namespace galley::quantized {
 
 HWY_EXPORT(multiply_all);
 HWY_EXPORT(multiply_in_tiles);
-HWY_EXPORT(room_of_tiles);
+HWY_EXPORT(workspace_of_tiles);
 HWY_EXPORT(wide_size);
 HWY_EXPORT(widen_row);
 HWY_EXPORT(copy_turned);
@@ -355,8 +355,8 @@ HWY_EXPORT(spread_bytes);
 HWY_EXPORT(code);
 
 int64_t wide_values(int64_t quads, int64_t outputs) { return HWY_DYNAMIC_DISPATCH(wide_size)(quads, outputs); }
-int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
-  return HWY_DYNAMIC_DISPATCH(room_of_tiles)(runs, run_quads, pixels, outputs);
+int64_t tile_workspace(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
+  return HWY_DYNAMIC_DISPATCH(workspace_of_tiles)(runs, run_quads, pixels, outputs);
 }
 void multiply(const Product& product) {
   if (product.path == Path::kAmx) return HWY_DYNAMIC_DISPATCH(multiply_in_tiles)(product);

@@ -64,7 +64,7 @@ struct Product {
   bool few = false;            // exact: weights are read in place; each quad of a pixel holds the values 0, 2, 1, 3
   int16_t* wide = nullptr;     // exact: memory for wide_values() of the outputs, or of one step
   int32_t* starts = nullptr;   // others: memory for padded_outputs() of them
-  std::byte* tiles = nullptr;  // amx: tile_room() bytes, 64-byte aligned
+  std::byte* tiles = nullptr;  // amx: tile_workspace() bytes, 64-byte aligned
   int64_t a_bytes = 0;         // amx: that can be read from `a` on
   Epilogue epilogue;
 };
@@ -72,7 +72,7 @@ struct Product {
 /// Values that widened weights take: `quads` for each of `outputs` outputs, which may start anywhere in a block.
 int64_t wide_values(int64_t quads, int64_t outputs);
 /// Bytes of scratch memory of a product by amx with at most so many pixels and outputs.
-int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs);
+int64_t tile_workspace(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs);
 /// The sums and results of all pixels.
 void multiply(const Product& product);
 

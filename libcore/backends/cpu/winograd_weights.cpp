@@ -305,12 +305,14 @@ class BackwardWeights : public PreparedKernel {
     gradient_position_ = odd_lines(rows_ * gradient_row_);
     sum_position_ = odd_lines(block_.inputs * block_.outputs);
   }
-  int64_t scratch_bytes() const override { return 4 * (rooms() * room_floats() + sum_rooms() * sum_floats() + threads_ * edge_floats()); }
+  int64_t scratch_bytes() const override {
+    return 4 * (workspaces() * workspace_floats() + sum_workspaces() * sum_floats() + threads_ * edge_floats());
+  }
 
   void run(Stream&, const KernelArgs& args) const override {
     if (bytes_to_clear_ > 0) std::memset(args.outputs[0], 0, static_cast<size_t>(bytes_to_clear_));
-    auto* room = static_cast<float*>(args.scratch);
-    float *sums_at = room + rooms() * room_floats(), *edges = sums_at + sum_rooms() * sum_floats();
+    auto* workspace = static_cast<float*>(args.scratch);
+    float *sums_at = workspace + workspaces() * workspace_floats(), *edges = sums_at + sum_workspaces() * sum_floats();
     const int64_t tiles = tiling_.count();
     if (shares_ > 0) {
       parallel_for(shares_, 1, [&](int64_t begin, int64_t end) {
@@ -318,8 +320,8 @@ class BackwardWeights : public PreparedKernel {
           const int64_t from = tiles * share / shares_, to = tiles * (share + 1) / shares_;
           for (int64_t first = from; first < to; first += rows_) {
             const int64_t rows = std::min(rows_, to - first);
-            transform(args, first, 0, rows, room + share * room_floats(), edges + share * edge_floats());
-            multiply(rows, first == from, block(0), room + share * room_floats(), sums_at + share * sum_floats());
+            transform(args, first, 0, rows, workspace + share * workspace_floats(), edges + share * edge_floats());
+            multiply(rows, first == from, block(0), workspace + share * workspace_floats(), sums_at + share * sum_floats());
           }
         }
       });
@@ -330,12 +332,12 @@ class BackwardWeights : public PreparedKernel {
       const int64_t rows = std::min(rows_, tiles - first);
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t)
-          transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, room, edges + t * edge_floats());
+          transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, workspace, edges + t * edge_floats());
       });
       parallel_tasks(blocks(), threads_, [&](int64_t task, int64_t slot) {
         const Block its = block(task);
         float* sums = sums_at + (is_one_round() ? slot : task) * sum_floats();
-        multiply(rows, first == 0, its, room, sums);
+        multiply(rows, first == 0, its, workspace, sums);
         if (first + rows == tiles) finish(sums, its, 0, its.inputs, args.out<float>(0));
       });
     }
@@ -354,24 +356,24 @@ class BackwardWeights : public PreparedKernel {
   }
   bool is_one_round() const { return shares_ == 0 && rows_ == tiling_.count(); }
 
-  int64_t rooms() const { return std::max<int64_t>(1, shares_); }
-  int64_t sum_rooms() const { return shares_ > 0 ? shares_ : is_one_round() ? threads_ : blocks(); }
+  int64_t workspaces() const { return std::max<int64_t>(1, shares_); }
+  int64_t sum_workspaces() const { return shares_ > 0 ? shares_ : is_one_round() ? threads_ : blocks(); }
   int64_t edge_floats() const { return kPositions * std::max(padded(tiling_.channels), padded(tiling_.outputs)); }
   /// Transformed images, transformed gradients.
-  int64_t room_floats() const { return kPositions * (image_position_ + gradient_position_); }
+  int64_t workspace_floats() const { return kPositions * (image_position_ + gradient_position_); }
   int64_t sum_floats() const { return kPositions * sum_position_; }
 
   /// Rows [begin, end) of the round whose first tile is `first`.
-  void transform(const KernelArgs& args, int64_t first, int64_t begin, int64_t end, float* room, float* edge) const {
+  void transform(const KernelArgs& args, int64_t first, int64_t begin, int64_t end, float* workspace, float* edge) const {
     for (int64_t row = begin; row < end; ++row) {
-      transform_image(tiling_, args.in<float>(0), first + row, edge, room + row * image_row_, image_position_);
-      transform_gradient(tiling_, args.in<float>(1), first + row, edge, room + kPositions * image_position_ + row * gradient_row_,
+      transform_image(tiling_, args.in<float>(0), first + row, edge, workspace + row * image_row_, image_position_);
+      transform_gradient(tiling_, args.in<float>(1), first + row, edge, workspace + kPositions * image_position_ + row * gradient_row_,
                          gradient_position_);
     }
   }
-  void multiply(int64_t rows, bool is_first, const Block& b, const float* room, float* sums) const {
+  void multiply(int64_t rows, bool is_first, const Block& b, const float* workspace, float* sums) const {
     const int64_t parts = (rows + kDepth - 1) / kDepth, tasks = kPositions * parts;
-    const float *images = room + b.first_input, *gradients = room + kPositions * image_position_ + b.first_output;
+    const float *images = workspace + b.first_input, *gradients = workspace + kPositions * image_position_ + b.first_output;
     const auto row_of = [&](int64_t task) { return rows * (task % parts) / parts; };
     const auto image = [&](int64_t task) { return images + task / parts * image_position_ + row_of(task) * image_row_; };
     const auto gradient = [&](int64_t task) { return gradients + task / parts * gradient_position_ + row_of(task) * gradient_row_; };
