@@ -59,7 +59,7 @@ inline constexpr Threshold kWinogradChangingKernel{95, "operations for each valu
 inline constexpr Threshold kWinogradMarginPercent{110, "a plain convolution must cost so many percent of Winograd's operations",
                                                   "estimate: the error of the estimate"};
 
-// ---- Cache blocks and shards
+// ---- Cache blocks and parts of threads
 
 inline constexpr Threshold kSkinnyRowBytes{256 << 10, "bytes of rows that stay in the second-level cache while the weight passes",
                                            "estimate: half of a second-level cache of 512 KiB"};
@@ -129,10 +129,10 @@ inline constexpr Threshold kLineFloatBlocks{8, "blocks of lines whose products a
                                             "estimate: bounds the rounding of float sums"};
 inline constexpr Threshold kLineNarrowFloats{4 << 10, "floats of x whose part of the gradient is computed together",
                                              "estimate: half of a first-level cache"};
-inline constexpr Threshold kWinogradRowBytes{1 << 20, "bytes of the transformed values of a shard of tiles",
+inline constexpr Threshold kWinogradRowBytes{1 << 20, "bytes of the transformed values of a part of the tiles",
                                              "estimate: a second-level cache of 1 MiB"};
-inline constexpr Threshold kWinogradFewestRows{24, "tiles of a shard, at least", "estimate: two register tiles of 12 rows"};
-inline constexpr Threshold kWinogradMostRows{96, "tiles of a shard, at most", "estimate: kPackedRowBlock"};
+inline constexpr Threshold kWinogradFewestRows{24, "tiles of a part, at least", "estimate: two register tiles of 12 rows"};
+inline constexpr Threshold kWinogradMostRows{96, "tiles of a part, at most", "estimate: kPackedRowBlock"};
 inline constexpr Threshold kWinogradOwnSumBytes{1 << 20, "bytes of a weight gradient's sums that each thread keeps for itself, at most",
                                                 "galley-benchmark op conv2d_backward_weights:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradOwnBytes{768 << 10, "bytes of the transformed tiles of a round, in a core's cache",

@@ -530,9 +530,9 @@ Support supports(const KernelQuery& q) {
   if (const Support dense = is_dense_weight_gradient(q, DType::kBF16); !dense) return dense;
   const auto dilation = pair(q.attrs<Conv2dBackwardWeightsAttrs>().dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
-  const double share = useful_share_of_tiles(q);
-  if (share * 100 < static_cast<double>(conv_threshold::kAmxUsefulPercent.value))
-    return Support::no(cat("channels and pixels fill ", static_cast<int>(share * 100), " % of tiles"));
+  const double useful = useful_fraction_of_tiles(q);
+  if (useful * 100 < static_cast<double>(conv_threshold::kAmxUsefulPercent.value))
+    return Support::no(cat("channels and pixels fill ", static_cast<int>(useful * 100), " % of tiles"));
   return Support::yes();
 }
 
@@ -553,7 +553,7 @@ std::unique_ptr<PreparedKernel> emulated_conv_weights_amx(const KernelQuery& que
   return std::make_unique<conv_weights_amx::AmxConvWeights<amx::Emulated>>(query);
 }
 
-double useful_share_of_tiles(const KernelQuery& query) { return conv_weights_amx::Plan(query).useful_share(); }
+double useful_fraction_of_tiles(const KernelQuery& query) { return conv_weights_amx::Plan(query).useful_fraction(); }
 
 }  // namespace galley
 

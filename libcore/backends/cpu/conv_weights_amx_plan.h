@@ -110,7 +110,7 @@ struct Plan {
     share_out(q.threads);
   }
 
-  double useful_share() const {
+  double useful_fraction() const {
     return static_cast<double>(images * rows.out * columns.out * outputs * inputs) /
            static_cast<double>(up(stream_rows * columns.pitch, kDepth) * kDepth * out_tiles * in_tiles * kSums);
   }

@@ -153,9 +153,9 @@ void step_of(const WinogradStep& s) {
   offsets<kWide>(s, weights, block_step, pairs, starts);
   int32_t at[kMostRows];
   for (int r = 0; r < kMostRows; ++r) at[r] = static_cast<int32_t>(r * s.image_row);
-  const int64_t shares = (s.channels + winograd::kMostChannels - 1) / winograd::kMostChannels;
-  for (int64_t share = 0; share < shares; ++share) {
-    const int64_t first = pairs * share / shares, count = pairs * (share + 1) / shares - first;
+  const int64_t parts = (s.channels + winograd::kMostChannels - 1) / winograd::kMostChannels;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t first = pairs * part / parts, count = pairs * (part + 1) / parts - first;
     for (int64_t p = 0; p < kPositions; ++p) {
       const int16_t *a = s.images + p * s.image_position + 2 * first, *w = weights + (p * pairs + first) * kPair;
       int32_t* sums = s.sums + p * s.sum_position;
@@ -165,7 +165,7 @@ void step_of(const WinogradStep& s) {
                                                                       sums + row * kStep);
       }
     }
-    add_results<kWide>(s, share == 0 ? starts : nullptr);
+    add_results<kWide>(s, part == 0 ? starts : nullptr);
   }
   for (const TileRun& run : s.runs) {
     for (int64_t i = 0; i < run.rows; ++i) {

@@ -25,7 +25,7 @@ namespace {
 
 using namespace winograd;
 
-constexpr int64_t kRowBytes = conv_threshold::kWinogradRowBytes.value;  // of a share's transformed values
+constexpr int64_t kRowBytes = conv_threshold::kWinogradRowBytes.value;  // of a part's transformed values
 constexpr int64_t kFewest = conv_threshold::kWinogradFewestRows.value, kMost = conv_threshold::kWinogradMostRows.value;
 
 class WinogradConv : public PreparedKernel {

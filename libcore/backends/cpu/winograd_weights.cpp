@@ -292,9 +292,9 @@ class BackwardWeights : public PreparedKernel {
         block_{tiling_.channels, padded(tiling_.outputs)} {
     const int64_t row_bytes = 4 * kPositions * (image_row_ + gradient_row_);
     if (4 * kPositions * block_.inputs * block_.outputs <= kOwnSums) {
-      shares_ = std::min(threads_, tiling_.count());
-      const int64_t share = (tiling_.count() + shares_ - 1) / shares_;
-      rows_ = std::min(share, std::clamp<int64_t>(kOwnBytes / row_bytes, 24, kMostRows));
+      parts_ = std::min(threads_, tiling_.count());
+      const int64_t part = (tiling_.count() + parts_ - 1) / parts_;
+      rows_ = std::min(part, std::clamp<int64_t>(kOwnBytes / row_bytes, 24, kMostRows));
     } else {
       block_ = {std::min(kInputs, block_.inputs), std::min(kOutputs, block_.outputs)};
       rows_ = tiling_.count() * row_bytes <= kWholeBytes
@@ -314,14 +314,14 @@ class BackwardWeights : public PreparedKernel {
     auto* workspace = static_cast<float*>(args.scratch);
     float *sums_at = workspace + workspaces() * workspace_floats(), *edges = sums_at + sum_workspaces() * sum_floats();
     const int64_t tiles = tiling_.count();
-    if (shares_ > 0) {
-      parallel_for(shares_, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t share = begin; share < end; ++share) {
-          const int64_t from = tiles * share / shares_, to = tiles * (share + 1) / shares_;
+    if (parts_ > 0) {
+      parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; ++part) {
+          const int64_t from = tiles * part / parts_, to = tiles * (part + 1) / parts_;
           for (int64_t first = from; first < to; first += rows_) {
             const int64_t rows = std::min(rows_, to - first);
-            transform(args, first, 0, rows, workspace + share * workspace_floats(), edges + share * edge_floats());
-            multiply(rows, first == from, block(0), workspace + share * workspace_floats(), sums_at + share * sum_floats());
+            transform(args, first, 0, rows, workspace + part * workspace_floats(), edges + part * edge_floats());
+            multiply(rows, first == from, block(0), workspace + part * workspace_floats(), sums_at + part * sum_floats());
           }
         }
       });
@@ -354,10 +354,10 @@ class BackwardWeights : public PreparedKernel {
     const int64_t input = task % blocks_of_inputs() * block_.inputs, output = task / blocks_of_inputs() * block_.outputs;
     return {std::min(block_.inputs, tiling_.channels - input), std::min(block_.outputs, padded(tiling_.outputs) - output), input, output};
   }
-  bool is_one_round() const { return shares_ == 0 && rows_ == tiling_.count(); }
+  bool is_one_round() const { return parts_ == 0 && rows_ == tiling_.count(); }
 
-  int64_t workspaces() const { return std::max<int64_t>(1, shares_); }
-  int64_t sum_workspaces() const { return shares_ > 0 ? shares_ : is_one_round() ? threads_ : blocks(); }
+  int64_t workspaces() const { return std::max<int64_t>(1, parts_); }
+  int64_t sum_workspaces() const { return parts_ > 0 ? parts_ : is_one_round() ? threads_ : blocks(); }
   int64_t edge_floats() const { return kPositions * std::max(padded(tiling_.channels), padded(tiling_.outputs)); }
   /// Transformed images, transformed gradients.
   int64_t workspace_floats() const { return kPositions * (image_position_ + gradient_position_); }
@@ -384,19 +384,19 @@ class BackwardWeights : public PreparedKernel {
                                           gradient(next)});
     }
   }
-  /// Of the block's input channels [begin, end); the sums of all shares are added up.
+  /// Of the block's input channels [begin, end); the sums of all parts are added up.
   void finish(const float* sums, const Block& b, int64_t begin, int64_t end, float* out) const {
     for (int64_t panel = 0; panel < b.outputs / kPanel; ++panel) {
       for (int64_t i = begin; i < end; ++i) {
         const float* from = sums + i * block_.outputs + panel * kPanel;
         float taps[kKernelTaps * kPanel], total[kPositions * kPanel];
-        if (shares_ <= 1) {
+        if (parts_ <= 1) {
           HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(from, sum_position_, taps);
         } else {
           for (int64_t p = 0; p < kPositions; ++p, from += sum_position_) {
             for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] = from[o];
-            for (int64_t share = 1; share < shares_; ++share) {
-              for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] += from[share * sum_floats() + o];
+            for (int64_t part = 1; part < parts_; ++part) {
+              for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] += from[part * sum_floats() + o];
             }
           }
           HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(total, kPanel, taps);
@@ -412,7 +412,7 @@ class BackwardWeights : public PreparedKernel {
   int64_t threads_, image_row_, gradient_row_;
   Block block_;  // the first
   int64_t image_position_ = 0, gradient_position_ = 0, sum_position_ = 0;
-  int64_t shares_ = 0, rows_ = 0;  // 0: the threads divide blocks of channels
+  int64_t parts_ = 0, rows_ = 0;  // 0: the threads divide blocks of channels
 };
 
 Support supports_gradient(const KernelQuery& q) {
