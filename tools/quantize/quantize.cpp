@@ -37,7 +37,7 @@ void find_trained_statistics(Recipe& recipe) {
   if (file_exists(path)) recipe.quantize.calibration = path;
 }
 
-/// Of the model with those integers; nullptr: in float. `fill` gives the parameters their values.
+/// Evaluates the model with the integers of `plan` (nullptr: in float). `fill` sets the values of the parameters.
 MetricValues metrics_of(Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch,
                         const std::function<void(ParameterStore&)>& fill) {
   Engine engine(session.backend());

@@ -262,7 +262,7 @@ class Decode : public PreparedKernel {
     }
   }
 
-  /// Of row `row` of sample b: adds the ranges that have keys, in order.
+  /// Joins the results of the ranges of row `row` of sample b that have keys, in order.
   void join(const KernelArgs& args, int64_t b, int64_t row, const float* results) const {
     float largest = decode::kNever;
     for (int64_t i = 0; i < ranges_; ++i) largest = std::max(largest, results[i * result_ + row]);

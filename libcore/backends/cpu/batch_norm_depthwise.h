@@ -41,7 +41,7 @@ struct PackedLines {
   int64_t chunk() const { return (left + pixels + right) * kLanes; }
   int64_t floats() const { return lines * chunks * chunk(); }
   float* line(float* at, int64_t row) const { return at + row % lines * chunks * chunk(); }
-  /// Its first pixel after the left halo.
+  /// The first pixel of a line after the left halo.
   float* inner(float* at, int64_t row) const { return line(at, row) + left * kLanes; }
   void clear_halos(float* at) const {
     for (int64_t i = 0; i < lines * chunks; ++i, at += chunk()) {
@@ -68,7 +68,7 @@ struct Geometry {
   Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& attrs,
            int thread_count, Direction direction);
 
-  /// Of [channel][tap] in a format of the weight.
+  /// Offsets of the weights [channel][tap] in the given format.
   std::vector<int64_t> offsets_in(const MemoryFormat& format) const;
   int64_t padded() const { return chunks * kLanes; }
   int64_t slices() const { return (chunks + slice_chunks - 1) / slice_chunks; }
@@ -120,7 +120,7 @@ struct Geometry {
 /// Consecutive arrays of floats in the scratch memory, each on a cache line of its own.
 class Scratch {
  public:
-  /// Its place.
+  /// Reserves an array and returns its offset.
   int64_t take(int64_t floats) {
     const int64_t at = size_;
     size_ += (floats + 15) / 16 * 16;
@@ -237,10 +237,10 @@ class Gradient {
   int64_t parts() const { return parts_; }
   Lines part(int64_t i) const { return {lines() * i / parts_, lines() * (i + 1) / parts_}; }
   int64_t block_lines() const { return std::max<int64_t>(1, kBlockPixels / g_.x[3]); }
-  /// Of the image, with halos: one slice.
+  /// A packed slice of a line of the image, with halos.
   const PackedLines& packed_line() const { return line_; }
 
-  /// Before sum.
+  /// Clears dweight and packs the weight. Call it before sum.
   void begin(const T* weight, T* dweight, float* memory) const {
     std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // padding of blocked formats stays zero
     g_.pack_weights(weight, memory + weights_at_);
@@ -258,7 +258,7 @@ class Gradient {
                    [&](int64_t task, int64_t slot) { sum_part(source, grad, task / groups(), task % groups(), slot, memory); });
   }
 
-  /// After sum: writes dweight; take(channel, sum of its gradients, dot) on several threads.
+  /// Writes dweight and calls take(channel, sum of its gradients, dot) on several threads. Call it after sum.
   template <class Take>
   void add_parts(T* dweight, float* memory, const Take& take) const {
     const auto* totals = reinterpret_cast<const double*>(memory + totals_at_);
@@ -280,7 +280,7 @@ class Gradient {
 
  private:
   int64_t lines() const { return g_.x[0] * g_.x[2]; }
-  /// Of slices that tasks take together.
+  /// The number of groups of slices; a task computes one group.
   int64_t groups() const { return g_.slices() / together_; }
   float* ring(float* memory, int64_t i) const { return memory + rings_at_ + i * ring_.floats(); }
   /// Where a chunk's totals are in a part's: [tap][lane] of the weight, then sums and dots of the channels.

@@ -49,7 +49,7 @@
 
 namespace galley::conv_weights_amx {
 
-/// Of a lambda that is compiled where it stands.
+/// Attribute of a lambda that is inlined.
 #define GALLEY_IN_PLACE __attribute__((always_inline))
 
 using Pixels = const uint16_t* const*;  // the channels of each pixel

@@ -41,7 +41,7 @@ struct Axis {
   }
   int64_t phases() const { return std::min(taps, stride); }
   int64_t shift() const { return (taps - 1) / stride; }  // of the last tap
-  /// Of x, or -1: a zero.
+  /// The index of x, or -1 for a zero.
   int64_t input(int64_t phase, int64_t u) const {
     const int64_t i = phase + u * stride - padding;
     return u < read(phase) && i >= 0 && i < in ? i : -1;

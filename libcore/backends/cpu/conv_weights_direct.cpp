@@ -123,7 +123,7 @@ constexpr int64_t kPixels = conv_threshold::kDirectPixels.value;  // of a block,
 constexpr int64_t kMostParts = conv_threshold::kDirectParts.value;
 
 int64_t lanes() { return HWY_DYNAMIC_DISPATCH(direct::lanes)(); }
-/// To whole cache lines.
+/// Rounds up to whole cache lines.
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 class DirectConvWeights : public PreparedKernel {

@@ -224,7 +224,7 @@ HWY_INLINE void gather_columns(int64_t pixels, const Taps& taps, int64_t chunk, 
 }
 #endif
 
-/// Any number of columns, any step.
+/// The general case: any number of columns, any step.
 HWY_INLINE void gather_plainly(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* sums) {
   const D d;
   for (int64_t i = 0; i < pixels; ++i) {

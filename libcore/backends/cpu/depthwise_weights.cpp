@@ -66,7 +66,7 @@ constexpr bool kInRegisters = false;  // no arrays of vectors
 constexpr bool kInRegisters = true;
 #endif
 
-/// Any number of lanes of the chunk at `channel`; sums[tap][lane] += grad x.
+/// The general case: sums[tap][lane] += grad x for any number of lanes of the chunk at `channel`.
 template <class T>
 void add_plainly(const Band<T>& b, int64_t channel, int64_t taps, float* HWY_RESTRICT sums) {
   for (int64_t h = b.begin; h < b.end; ++h) {

@@ -31,7 +31,7 @@ struct FunctionLoops {
   Loops<BFloat16> narrow;
 };
 
-/// Of the function at that position of Functions (ops/elementwise_functions.h).
+/// The loops of the function at that position of Functions (ops/elementwise_functions.h).
 const FunctionLoops& loops_of(size_t function);
 
 }  // namespace galley::elementwise

@@ -56,7 +56,7 @@ struct Mask {
   T* pre_grad = nullptr;  // where it is written, if it is masked by y and used elsewhere
   Gate gate;              // applied to the gradient first
 
-  /// The same, `count` values further.
+  /// The mask from `count` values further on.
   Mask from(int64_t count) const {
     return {activation, y != nullptr ? y + count : nullptr, pre_grad != nullptr ? pre_grad + count : nullptr, gate};
   }
@@ -375,7 +375,7 @@ class BatchNormForward : public PreparedKernel {
 template <class T>
 class Gradient {
  public:
-  /// With a gate, a block of pixels is within one image.
+  /// `gated`: each block of pixels is within one image.
   Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads, bool gated = false)
       : rows_(rows_of(x)),
         images_(gated ? x.shape[0] : 0),
@@ -473,12 +473,12 @@ class Gradient {
 
  private:
   bool writes(const Operands& o) const { return activation_ == Activation::kRelu && o.y != nullptr && o.dresidual != nullptr; }
-  /// From pixel `first` of all images on, as far as its image goes if there is a gate.
+  /// The mask from pixel `first` of all images on; with a gate, to the end of its image.
   Mask<T> mask(const Operands& o, const Coefficients& k, int64_t first) const {
     const float* gate = k.gates + (images_ > 0 ? first / pixels() * 2 * together_ * rows_.channels : 0);
     return {activation_, o.y, writes(o) ? o.dresidual : nullptr, images_ > 0 ? Gate{gate, gate + together_ * rows_.channels} : Gate()};
   }
-  /// Of an image.
+  /// Pixels of an image.
   int64_t pixels() const { return rows_.pixels / images_; }
   void pack_gate(const Operands& o, int64_t image, float* gates) const {
     const int64_t channels = rows_.channels;

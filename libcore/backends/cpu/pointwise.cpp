@@ -36,7 +36,7 @@ Support supports_types(std::initializer_list<const TensorType*> images, const Te
   return Support::yes();
 }
 
-/// To whole cache lines.
+/// Rounds up to whole cache lines.
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 }  // namespace

@@ -44,7 +44,7 @@ class Workspace : public std::pmr::monotonic_buffer_resource {
   Workspace(float* memory, int64_t floats)
       : monotonic_buffer_resource(memory, static_cast<size_t>(floats) * 4, std::pmr::null_memory_resource()) {}
 };
-/// Their size: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
+/// Size of a workspace: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
 int64_t workspace_floats(int64_t in, int64_t out) { return 2 * (3 * out * in + 3 * in * in + 16 * (in + out) + 64); }
 
 /// A weight [O,I,1,1] in any format as a matrix [O][I].
@@ -311,7 +311,7 @@ class Backward : public PreparedKernel {
                  std::pmr::vector<float>(shift.begin(), shift.end(), &workspace).data(), packed);
   }
 
-  /// Those that are given, or of x.
+  /// The moments of x: `given`, or computed.
   PointwiseMoments::Result moments_of(const float* x, const float* given, float* memory, Workspace& workspace) const {
     if (given == nullptr) return moments_.run(x, memory, workspace);
     return {Doubles(given, given + in_, &workspace), Doubles(given + in_, given + in_ + in_ * in_, &workspace)};

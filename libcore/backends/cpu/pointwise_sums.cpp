@@ -180,8 +180,8 @@ HWY_EXPORT(add);
 
 namespace {
 
-/// Of both sides, which tiles read several times. Those with vectors of 8 floats take few channels at once, and would fetch them from the
-/// second level again.
+/// Bytes of both sides of a block, which tiles read several times. Tiles with vectors of 8 floats take few channels at once, and would load
+/// a larger block from the second-level cache again.
 int64_t block_bytes(int64_t lanes) {
   return (lanes == 16 ? conv_threshold::kUnpacked1x1BlockBytesAvx512 : conv_threshold::kUnpacked1x1BlockBytes).value;
 }
@@ -189,7 +189,7 @@ constexpr int64_t kLeast = 16;                                           // chan
 constexpr int64_t kMostParts = conv_threshold::kUnpacked1x1Parts.value;  // of the pixels, whose moments are summed on their own
 constexpr int64_t kSamples = conv_threshold::kPivotSamples.value;
 
-/// To whole cache lines.
+/// Rounds up to whole cache lines.
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 TensorType products_of(int64_t channels) { return {DType::kF32, {channels, channels, 1, 1}}; }

@@ -208,7 +208,7 @@ template <class Products, int... kOthers>
 constexpr std::array<PixelSums, sizeof...(kOthers)> pixel_sums_of(std::integer_sequence<int, kOthers...>) {
   return {pixel_sums<Products, kOthers + 1>...};
 }
-/// By number of pixels. The last pixels of a line are computed together, since a single one would wait for each of its sums.
+/// Indexed by the number of pixels. The last pixels of a line are computed together, since a single one would wait for each of its sums.
 template <class Products>
 constexpr std::array<PixelSums, kAtOnce> kPixelSums = pixel_sums_of<Products>(std::make_integer_sequence<int, kAtOnce>());
 

@@ -93,7 +93,7 @@ HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t*
   tile.store(sums);
 }
 
-/// The same with weights read in place, for so few pixels that widening would cost more than it saves. Each quad of the pixel holds the
+/// tile_exact with weights read in place, for so few pixels that widening would cost more than it saves. Each quad of the pixel holds the
 /// values 0, 2, 1, 3, the order that shifts of a lane's bytes produce.
 template <int kRows, int kWide>
 HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes,
@@ -117,7 +117,7 @@ HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HW
   tile.store(sums);
 }
 
-/// The same of bytes, by vpdpbusd or vpmaddubsw. kPrefetch: prefetches a block of weights, `ahead`.
+/// The sums of a tile of bytes, by vpdpbusd or vpmaddubsw. kPrefetch: prefetches a block of weights, `ahead`.
 template <int kRows, int kWide, bool kReduce, bool kPrefetch>
 HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int8_t* ahead,
                              const int32_t* HWY_RESTRICT from, int32_t* HWY_RESTRICT sums) {

@@ -81,7 +81,7 @@ void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, in
 /// count bytes, with the highest bit inverted where flip is 0x80.
 void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count);
 
-/// The same for pixels of three values, to which a fourth is added: 0, or any byte.
+/// widen and copy_bytes for pixels of three values, to which a fourth is added: 0, or any byte.
 void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels);
 void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels);
 

@@ -13,7 +13,7 @@
 
 namespace galley::quantized {
 
-/// Of channels_last images; a matrix product is a 1x1 window on [1, rows] pixels.
+/// Sizes of a convolution on channels_last images; a matrix product is a 1x1 window on [1, rows] pixels.
 struct ConvSizes {
   int64_t images = 1, channels = 1, height = 1, width = 1;
   int64_t outputs = 1, out_height = 1, out_width = 1;

@@ -223,7 +223,7 @@ std::unique_ptr<PreparedKernel> prepare_products(const KernelQuery& q) {
   return std::make_unique<SumProducts<float>>(q);
 }
 
-/// In the order of memory, in any format: the padding of blocked formats is zero. Pieces of 64 KiB, added in order.
+/// Sums squares in the order of memory, in any format, since the padding of blocked formats is zero. Pieces of 64 KiB are added in order.
 class SumSquares : public PreparedKernel {
  public:
   explicit SumSquares(const KernelQuery& q) {

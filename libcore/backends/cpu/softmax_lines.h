@@ -25,7 +25,7 @@ float line_maximum(const float* x, int64_t length);
 /// Sum of exp(x - largest), which is also stored in e unless that is nullptr.
 float line_exp_sum(const float* x, float largest, float* e, int64_t length);
 
-/// Of each of `count` <= kBundle lines; elements of a line are `step` apart.
+/// The maximum of each of `count` <= kBundle lines; elements of a line are `step` apart.
 void bundle_maximum(const float* x, int64_t length, int64_t step, int64_t count, float* largest);
 /// e: nullptr, or as x.
 void bundle_exp_sum(const float* x, const float* largest, float* e, int64_t length, int64_t step, int64_t count, float* sum);

@@ -47,7 +47,7 @@ struct Window {
   int64_t first_row, first_column, size;
   bool inside() const { return first_row >= 0 && first_column >= 0 && first_row + size <= rows && first_column + size <= columns; }
   const T* first() const { return image + (first_row * columns + first_column) * channels; }
-  /// To [size][size][pixel], with `outside` outside the image; memory after a pixel's channels is not written.
+  /// Copies the tile to [size][size][pixel], with `outside` outside the image; memory after a pixel's channels is not written.
   void copy(T* to, T outside, int64_t pixel) const {
     for (int64_t i = 0; i < size; ++i) {
       for (int64_t j = 0; j < size; ++j, to += pixel) {

@@ -384,7 +384,7 @@ class BackwardWeights : public PreparedKernel {
                                           gradient(next)});
     }
   }
-  /// Of the block's input channels [begin, end); the sums of all parts are added up.
+  /// Adds the sums of all parts and transforms them back, for the block's input channels [begin, end).
   void finish(const float* sums, const Block& b, int64_t begin, int64_t end, float* out) const {
     for (int64_t panel = 0; panel < b.outputs / kPanel; ++panel) {
       for (int64_t i = begin; i < end; ++i) {

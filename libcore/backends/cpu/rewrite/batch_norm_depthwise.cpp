@@ -44,7 +44,7 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
   return types;
 }
 
-/// Of the convolution, twice that backwards, and of the norm.
+/// Operations of the convolution (twice as many in the backward pass) and of the norm.
 Cost cost(const OpContext& c) {
   return operand_cost(c, 2.0 * static_cast<double>(c.out(0).elements() * c.in(1).shape[2] * c.in(1).shape[3]) +
                              8.0 * static_cast<double>(c.in(0).elements()));
