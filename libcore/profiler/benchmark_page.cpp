@@ -159,7 +159,7 @@ table(
 std::string_view benchmark_page_body() {
   return R"page(<h1>Benchmark</h1><p id="subtitle"></p><div id="remarks"></div>
 <h2>Over the sweep</h2><p>Medians; bars from the 10th to the 90th percentile.</p><div id="curves"></div>
-<h2>Roofline</h2><p id="hint">Lines are the measured limits of this machine; a point below its line has time to gain.</p>
+<h2>Roofline</h2><p id="hint">Lines are the measured limits of this machine; a point below its line can be faster.</p>
 <div class="chart" id="roofline"></div><p class="legend" id="roofs"></p>
 <div id="scaling_part"><h2>Threads</h2><div class="scroll"><table id="scaling"></table></div></div>
 <h2>Rows</h2><div class="scroll"><table id="rows"></table></div>

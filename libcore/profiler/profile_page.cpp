@@ -28,7 +28,7 @@ byId("subtitle").textContent = data.steps + " steps of " + data.batch + " sample
     data.machine.instruction_set + "), " + number(data.machine.bytes_per_s / 1e9) + " GB/s";
 for (const remark of data.remarks) element(byId("remarks"), "div", {class: "advice"}, remark);
 for (const [label, value] of [
-         ["a step", number(data.wall_ms / data.steps, 4) + " ms"], ["samples/s", number(data.samples_per_s)],
+         ["per step", number(data.wall_ms / data.steps, 4) + " ms"], ["samples/s", number(data.samples_per_s)],
          ["computing", share(data.shares_percent.compute)], ["waiting for data", share(data.shares_percent.data)],
          ["executor", share(data.shares_percent.executor)], ["of the limit", share(data.limit_percent)],
          ["planned memory", bytes(data.memory.planned_bytes)], ["measured memory", bytes(data.memory.resident_bytes)]]) {
@@ -47,14 +47,14 @@ for (const item of data.advice) {
   element(gain, "code", {}, item.key + (item.value === null ? "" : ": " + item.value));
   if (item.gain_ms !== 0)
     gain.appendChild(document.createTextNode(
-        " gains " + number(item.gain_ms) + " ms a step (" + item.gain + ", " + share(100 * item.gain_ms * data.steps / data.wall_ms) + ")" +
+        " gains " + number(item.gain_ms) + " ms per step (" + item.gain + ", " + share(100 * item.gain_ms * data.steps / data.wall_ms) + ")" +
         (item.gain_bytes ? ", " + bytes(Math.abs(item.gain_bytes)) + (item.gain_bytes > 0 ? " less memory" : " more memory") : "")));
   if (item.operators.length === 0) continue;
   table(
       element(element(box, "div", {class: "scroll all"}), "table", {}),
       [
-        ["operator", r => r.type], ["phase", r => r.phase], ["most at", r => r.module], ["share", r => r.share_percent, share],
-        ["ms beyond", r => r.beyond_ms, amount], ["reached", r => r.limit_percent, share], ["bound by", r => r.bound],
+        ["operator", r => r.type], ["phase", r => r.phase], ["module", r => r.module], ["share", r => r.share_percent, share],
+        ["ms above the limit", r => r.beyond_ms, amount], ["of the limit", r => r.limit_percent, share], ["bound by", r => r.bound],
         ["what to change", r => (r.value === null ? r.key : r.key + ": " + r.value) + " - " + r.cure]
       ],
       item.operators);
@@ -199,7 +199,7 @@ table(
       ["module", r => r.module || "(model)"], ["total ms", r => r.total_ms, amount], ["self ms", r => r.self_ms, amount],
       ["share", r => r.percent, share], ["forward ms", r => r.forward_ms, amount], ["backward ms", r => r.backward_ms, amount],
       ["update ms", r => r.update_ms, amount], ["GFLOP", r => r.flops / 1e9, amount], ["of the limit", r => r.limit_percent, share],
-      ["parameters", r => r.parameter_bytes, bytes], ["makes", r => r.made_bytes, bytes]
+      ["parameters", r => r.parameter_bytes, bytes], ["outputs", r => r.made_bytes, bytes]
     ],
     data.modules);
 table(
@@ -222,7 +222,7 @@ std::string_view profile_page_body() {
 <div class="chart" id="flame"></div>
 <h2>Memory</h2><div class="chart" id="memory"></div><p class="legend" id="categories"></p>
 <h2>Operators</h2><div class="scroll"><table id="operators"></table></div>
-<h2>Modules in figures</h2><div class="scroll"><table id="modules"></table></div>
+<h2>Table of modules</h2><div class="scroll"><table id="modules"></table></div>
 <h2>Compilations</h2><div class="scroll"><table id="compilations"></table></div>
 )page";
 }
