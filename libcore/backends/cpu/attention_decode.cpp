@@ -21,7 +21,7 @@
 #include <cmath>
 #include <limits>
 
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/attention.h"
 
@@ -326,11 +326,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Decode<float>>(q);
 }
 
-const std::array<Kernel, 1> kKernels{{{"attention", "decode", supports, prepare}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_attention_decode() { return kKernels; }
+const Algorithm algorithm::kAttentionDecode{supports, prepare};
 
 }  // namespace galley
 

@@ -27,10 +27,10 @@
 #include <array>
 #include <type_traits>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/batch_norm.h"
 #include "libcore/backends/cpu/batch_norm_rows.h"
 #include "libcore/backends/cpu/pointwise.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/norm.h"
@@ -614,18 +614,14 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K<float>>(q);
 }
 
-const std::array<Kernel, 5> kKernels{
-    {{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
-     {"pointwise_batch_norm_backward", "cpu", supports_pointwise,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseBatchNormBackward>(q); }},
-     {"batch_norm_backward", "cpu", supports_backward, prepare<BatchNormBackward>},
-     {"gated_batch_norm_backward", "cpu", supports_gated, prepare<GatedBatchNormBackward>},
-     {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
-
 }  // namespace
 }  // namespace batchnorm
 
-std::span<const Kernel> cpu_norm() { return batchnorm::kKernels; }
+const Algorithm algorithm::kBatchNormRows{batchnorm::supports_forward, batchnorm::prepare<batchnorm::BatchNormForward>};
+const Algorithm algorithm::kBatchNormRowsBackward{batchnorm::supports_backward, batchnorm::prepare<batchnorm::BatchNormBackward>};
+const Algorithm algorithm::kBatchNormRowsInference{batchnorm::supports_inference, batchnorm::prepare<batchnorm::BatchNormInference>};
+const Algorithm algorithm::kGatedBatchNormBackward{batchnorm::supports_gated, batchnorm::prepare<batchnorm::GatedBatchNormBackward>};
+const Algorithm algorithm::kPointwiseBatchNormBackward{batchnorm::supports_pointwise, prepare_as<batchnorm::PointwiseBatchNormBackward>};
 
 }  // namespace galley
 #endif  // HWY_ONCE
