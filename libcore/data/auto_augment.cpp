@@ -193,7 +193,7 @@ void apply_augmentation(Image& image, std::string_view name, double magnitude, I
 }
 
 void AutoAugment::apply(Image& image, RandomStream& random) const {
-  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[auto_augment] needs an image of 1 or 3 channels, not  ", image.str());
+  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[auto_augment] needs an image of 1 or 3 channels, not ", image.str());
   GALLEY_CHECK(fill.size() <= 1 || static_cast<int64_t>(fill.size()) == image.channels(), "[auto_augment] `fill` has ", fill.size(),
                " values; it needs one, or one per channel of the image ", image.str());
   const auto policies = auto_augment_policy(policy);

@@ -31,7 +31,7 @@ T blend(T a, float b, double factor) {
 }
 
 void check_colors(const Image& image, std::string_view item) {
-  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[", item, "] needs an image of 1 or 3 channels, not  ", image.str());
+  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[", item, "] needs an image of 1 or 3 channels, not ", image.str());
 }
 
 /// Maps the values of one channel of a u8 image through a table.

@@ -132,7 +132,7 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
     calibrator.run(calibration, [&](int64_t done) {
       const double total = static_cast<double>(calibrator.samples()), rate = static_cast<double>(done - before) / seconds();
       progress.update(
-          static_cast<double>(done) / total, cat("samples ", done, "/", calibrator.samples(), "  ", human_number(rate), " a second"),
+          static_cast<double>(done) / total, cat("samples ", done, "/", calibrator.samples(), "  ", human_number(rate), " per second"),
           nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}, {"samples_per_s", rate}}
               .dump());
       return stop_signal() == 0;

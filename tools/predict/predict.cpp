@@ -190,7 +190,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
         .suggest(cat("-o out.safetensors writes them", task == nullptr ? "; or name the task, e.g. task=classification" : ""));
   }
   if (!draw_.empty() && presenter == nullptr)
-    throw Error(ErrorCode::kUsage, "--draw shows what a task says of an image, and these results are tensors");
+    throw Error(ErrorCode::kUsage, "--draw needs a task that presents images; these results are tensors");
   const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
   Listing listing(presenter.get(), common.format != Format::kTable, provenance_json(provenance(recipe, recipe_text)));
   if (images && on_error_ == "report") {
@@ -249,7 +249,7 @@ void PredictTool::predict(const Source& source, Predictor& predictor, const std:
   if (done == 0 && listing.unreadable() == 0) throw Error(ErrorCode::kInput, cat("none of the ", source.size(), " samples could be read"));
   if (collected) collected->write(output_, {{"galley.recipe", recipe_text}});
   log(LogLevel::kInfo, cat(human_count(done), " samples in ", human_seconds(wall_s), ", ", human_number(static_cast<double>(done) / wall_s),
-                           " a second", skipped > 0 ? cat(", ", skipped, " skipped") : ""));
+                           " per second", skipped > 0 ? cat(", ", skipped, " skipped") : ""));
 }
 
 int PredictTool::finish(const Listing& listing, int64_t samples) const {

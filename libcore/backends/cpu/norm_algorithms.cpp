@@ -18,8 +18,8 @@ constexpr AlgorithmRow kRows[] = {
     // fuse_gates and fuse_pointwise make these operators wherever these algorithms support the result.
     {"gated_batch_norm_backward", "rows", algorithm::kGatedBatchNormBackward, "as batch_norm in channels_last",
      "the product with the gate is not a pass of its own"},
-    {"pointwise_batch_norm_backward", "rows", algorithm::kPointwiseBatchNormBackward,
-     "f32 in channels_last, 1x1 kernels of few channels", "the gradient between norm and convolution is never written to memory"},
+    {"pointwise_batch_norm_backward", "rows", algorithm::kPointwiseBatchNormBackward, "f32 in channels_last, 1x1 kernels of few channels",
+     "the gradient between norm and convolution is never written to memory"},
 };
 
 }  // namespace
