@@ -100,7 +100,7 @@ std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
   FieldType* changed = find_field(in, field);
   GALLEY_CHECK(changed != nullptr, "the samples have no field '", field, "'; they have ", field_names(in));
   if (changed->kind == FieldKind::kMask) {
-    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", field, "' is a mask of classes, but the item changes colours");
+    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", field, "' is a mask of classes, but the item changes colors");
     map_size(*changed);
     return in;
   }

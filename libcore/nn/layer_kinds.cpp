@@ -438,10 +438,10 @@ const std::vector<LayerEntry>& table() {
     std::vector<LayerEntry> all{
         {{"conv2d", "2-D convolution", make_options<Conv2dLayer>}, build_conv2d},
         {{"linear", "matrix product over the last dimension", make_options<LinearLayer>}, build_linear},
-        {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>},
+        {{"batch_norm", "batch normalization over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>},
          build_batch_norm},
-        {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
-        {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
+        {{"layer_norm", "normalization over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
+        {{"group_norm", "normalization over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
         {{"embedding", "selects rows of a table by indices", make_options<EmbeddingLayer>}, build_embedding},
         {{"prelu", "x above 0, else a learned slope times x (He et al. 2015)", make_options<PReluLayer>}, build_prelu},
         {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_options<RecurrentLayer<Cell::kLstm>>},

@@ -218,7 +218,7 @@ Value mlp(Swin& swin, Value x) {
   return b.linear("3", gelu(b.linear("0", x, {.out_features = hidden})), {.out_features = channels});
 }
 
-/// Version 1 normalises the input of each branch, version 2 its output.
+/// Version 1 normalizes the input of each branch, version 2 its output.
 Value block(Swin& swin, std::string_view name, Value x, int64_t heads, bool shifted, double drop) {
   Builder& b = swin.b;
   const auto module = b.scope(name);

@@ -80,7 +80,7 @@ NamedValues vit(Builder& b, const Options& options, Value x) {
     x = add(x, b.parameter("pos_embedding", {1, side * side + 1, width}, Init::normal(0.02), "vit"));
     x = b.dropout("dropout", x, params.dropout);
     for (int64_t i = 0; i < params.num_layers; ++i) x = encoder_block(b, cat("layers.encoder_layer_", i), x, params);
-    // The classifier reads only the first token, and tokens are normalised independently.
+    // The classifier reads only the first token, and tokens are normalized independently.
     x = b.layer_norm("ln", squeeze(slice(x, 1, 0, 1), 1), kNorm);
   }
   const auto init = b.use_init({.linear_weight = Init::zeros(), .linear_bias = Init::zeros()});

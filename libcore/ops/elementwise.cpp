@@ -246,7 +246,7 @@ std::vector<ElementwiseRow> activation_rows() {
        .slope = {kInput, 8, "grad * s * (1 + x * (1 - s)), s = sigmoid(x)"},
        .activation = Activation::kSilu,
        .layer = "x * sigmoid(x)"},
-      // x * Phi(x), in the form that exporters write and runtimes recognise.
+      // x * Phi(x), in the form that exporters write and runtimes recognize.
       {.name = "gelu",
        .doc = "x * Phi(x), exact or by tanh (Hendrycks, Gimpel 2016)",
        .formulas = {formula<Gelu>("Mul(Mul(x, Add(Erf(Div(x, 1.4142135623730951)), 1)), 0.5)"),

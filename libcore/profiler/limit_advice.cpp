@@ -138,7 +138,7 @@ Cure overhead_cure(const Profile& profile, const ProfileFacts& facts, const Grou
     return *cure;
   return {"model", "",
           executor ? "the model has many small operators: fewer layers, each larger, need fewer calls"
-                   : "calls are shorter than 20 us: fuse them with their neighbours, or use fewer, larger layers"};
+                   : "calls are shorter than 20 us: fuse them with their neighbors, or use fewer, larger layers"};
 }
 
 Cure threads_cure(const Profile& profile, const ProfileFacts& facts, const Group& group) {

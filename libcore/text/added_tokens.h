@@ -18,7 +18,7 @@ struct AddedToken {
   bool single_word = false;  ///< Only where no word character is next to it.
   bool lstrip = false;       ///< White space on its left belongs to it.
   bool rstrip = false;
-  bool normalized = false;  ///< Found after normalisation, in its normalised spelling.
+  bool normalized = false;  ///< Found after normalization, in its normalized spelling.
   bool special = false;
 };
 

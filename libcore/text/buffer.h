@@ -1,5 +1,5 @@
 #pragma once
-// Text on its way through normalisation and pre-tokenisation, and where in the input each of its bytes comes from.
+// Text on its way through normalization and pre-tokenization, and where in the input each of its bytes comes from.
 
 #include <cstddef>
 #include <cstdint>

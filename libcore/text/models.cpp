@@ -146,7 +146,7 @@ class Unigram : public Model {
     for (size_t end = word.size(); end > 0; end = best[end].begin) {
       const Best& node = best[end];
       if (node.id == kUnknown && tokens.size() > before && tokens.back().id == kUnknown) {
-        tokens.back().begin = node.begin;  // Neighbours without a piece are one token.
+        tokens.back().begin = node.begin;  // Neighbors without a piece are one token.
       } else {
         tokens.push_back({node.id, node.begin, static_cast<uint32_t>(end)});
       }

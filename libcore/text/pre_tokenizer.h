@@ -1,5 +1,5 @@
 #pragma once
-// Steps of pre-tokenisation, as tokenizer.json names them: they divide text into words, within which the model works.
+// Steps of pre-tokenization, as tokenizer.json names them: they divide text into words, within which the model works.
 
 #include <functional>
 #include <memory>

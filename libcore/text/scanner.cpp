@@ -229,7 +229,7 @@ const KnownPattern& pattern_named(std::string_view name) {
   }
   std::string names;
   for (const std::string& known : pattern_names()) names += (names.empty() ? "" : ", ") + known;
-  fail(ErrorCode::kInput, "unknown pre-tokenisation '", name, "': known are ", names);
+  fail(ErrorCode::kInput, "unknown pre-tokenization '", name, "': known are ", names);
 }
 
 }  // namespace galley::text

@@ -14,7 +14,7 @@
 namespace galley::text {
 namespace {
 
-/// Decodes a window of the last ids again for each token: right for any decoder whose text depends on neighbours only.
+/// Decodes a window of the last ids again for each token: right for any decoder whose text depends on neighbors only.
 class WindowStream : public StreamDecoder {
  public:
   WindowStream(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(tokenizer), skip_special_(skip_special) {}

@@ -109,7 +109,7 @@ struct ReadOptions {
   std::string type = "auto";
   /// bpe: the file of merges. Empty: merges.txt or vocab.bpe in the folder of the vocabulary.
   std::string merges;
-  /// .tiktoken files and merges: the name of a pre-tokenisation (pattern_names). Empty: by the file's name.
+  /// .tiktoken files and merges: the name of a pre-tokenization (pattern_names). Empty: by the file's name.
   std::string pattern;
   /// vocab.txt of WordPiece: lower case and no accents. A tokenizer_config.json in the same folder takes precedence (do_lower_case).
   bool lowercase = true;

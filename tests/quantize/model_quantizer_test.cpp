@@ -42,8 +42,7 @@ data:
   train: {source: {type: synthetic, samples: 40}}
   val: {source: {type: synthetic, samples: 16}, batch: 8}
   calibration: {samples: 20, batch: 8}
-quantize: )" << section
-                                        << "\n";
+quantize: )" << section << "\n";
   return load_recipe(folder / "recipe.yaml", recipe_components(), {});
 }
 

@@ -55,7 +55,7 @@ struct PackedLines {
 struct Segment {
   int64_t image, begin, end;
 };
-/// Some neighbouring channels.
+/// Some neighboring channels.
 struct Slice {
   int64_t first, channels;
   int64_t chunks() const { return depthwise_lines::chunks_of(channels); }
@@ -162,7 +162,7 @@ class Convolution {
   const Scratch& scratch() const { return scratch_; }
   const Geometry& geometry() const { return g_; }
 
-  /// source.normalised(line slice, to, chunk): writes the output of norm and activation, packed, with chunks `chunk` floats apart.
+  /// source.normalized(line slice, to, chunk): writes the output of norm and activation, packed, with chunks `chunk` floats apart.
   template <class Source>
   void run(const Source& source, const T* weight, T* y, float* memory) const {
     float* weights = memory + weights_at_;
@@ -176,7 +176,7 @@ class Convolution {
           const Slice slice = g_.slice(group * together_ + i);
           float* ring = memory + rings_at_ + (slot * together_ + i) * ring_.floats();
           for (int64_t row = std::max(next, first); row < end; ++row)
-            source.normalised({segment.image, row, slice, slot}, ring_.inner(ring, row), ring_.chunk());
+            source.normalized({segment.image, row, slice, slot}, ring_.inner(ring, row), ring_.chunk());
           convolve(weights + slice.first * g_.taps, top, ring, g_.line(y, g_.y, segment.image, h, slice));
         }
         next = std::max(next, end);
@@ -248,8 +248,8 @@ class Gradient {
     for (int64_t slot = 0; slot < g_.threads; ++slot) line_.clear_halos(memory + lines_at_ + slot * line_.floats());
   }
   /// For each line of a part, slice by slice:
-  /// source.normalised(line slice, to, chunk) as in the forward pass;
-  /// source.gradients(line slice, where normalised wrote, gathered, sum, dot): gathers the gradient of that output and adds it to the sums,
+  /// source.normalized(line slice, to, chunk) as in the forward pass;
+  /// source.gradients(line slice, where normalized wrote, gathered, sum, dot): gathers the gradient of that output and adds it to the sums,
   /// which are padded to whole chunks. After at most block_lines consecutive lines: source.lines_done(part, slot, lines, whether they are
   /// the last of the part).
   template <class Source>
@@ -323,7 +323,7 @@ class Gradient {
           depthwise_lines::pack(g_.line(grad, g_.y, image, h, slice), ring_.inner(gradients, h), ring_.chunk());
         const LineSlice here{image, row, slice, slot, (at - own.first) % block_lines()};
         float* line = line_.inner(packed, 0);
-        source.normalised(here, line, line_.chunk());
+        source.normalized(here, line, line_.chunk());
         add_weight_sums(by, slice, packed, gradients, sums);
         std::array<Taps, kMostClasses> taps;
         float* sum = sums + slice.chunks() * g_.taps * kLanes;

@@ -12,7 +12,7 @@
 
 namespace galley {
 
-/// A walk over up to kMax operands. Each becomes strides over the output's memory order (0 where it is broadcast), neighbouring dimensions
+/// A walk over up to kMax operands. Each becomes strides over the output's memory order (0 where it is broadcast), neighboring dimensions
 /// that walk alike are joined; the innermost is a row.
 template <size_t kMax>
 class BroadcastWalk {

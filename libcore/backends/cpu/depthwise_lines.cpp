@@ -1,5 +1,5 @@
 // The vector code of depthwise_lines.h. Up to 8 pixels of one chunk's lanes are accumulated in registers over all taps; where pixels read
-// neighbours, each value is loaded once for all columns of the kernel. One load and one FMA for each tap and vector, or less: the first-
+// neighbors, each value is loaded once for all columns of the kernel. One load and one FMA for each tap and vector, or less: the first-
 // level cache bounds it.
 
 #include "libcore/backends/cpu/product_targets.h"
@@ -179,7 +179,7 @@ HWY_INLINE void add_position(V in, const V (&weight)[sizeof...(kColumn)], V (&su
 }
 
 /// The sums of kPixel... pixels from `from` on, of one chunk's lanes: to sums[i kLanes]. Sums and weights are unrolled,
-/// so that they are registers throughout. kStep: taps.step; where pixels read neighbours, a value is loaded once for all columns.
+/// so that they are registers throughout. kStep: taps.step; where pixels read neighbors, a value is loaded once for all columns.
 template <int64_t kStep, size_t... kPixel, size_t... kColumn, size_t... kPosition>
 HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequence<kColumn...>, std::index_sequence<kPosition...>,
                               const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* HWY_RESTRICT sums) {
@@ -425,8 +425,8 @@ HWY_INLINE void map_pixels(const Line<const T>& line, T* g, const GradientMap& m
           for (int64_t i = 0; i < count; ++i, at += stride) {
             prefetch(x + at + lane + ahead);
             prefetch(g + at + lane + ahead);
-            const V centred = hn::Sub(load_lanes<whole()>(d, x + at, lane, valid), mean);
-            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centred, offset)), d, g + at,
+            const V centered = hn::Sub(load_lanes<whole()>(d, x + at, lane, valid), mean);
+            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centered, offset)), d, g + at,
                                  lane, valid);
           }
         });

@@ -1,4 +1,4 @@
-// Group normalisation, contiguous or channels_last: moments of each channel of a sample (in channels_last of
+// Group normalization, contiguous or channels_last: moments of each channel of a sample (in channels_last of
 // fixed blocks of its pixels), combined over the group in one order, then an affine map of each channel. The bits do not depend on the
 // threads.
 

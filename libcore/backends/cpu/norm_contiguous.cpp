@@ -1,4 +1,4 @@
-// Batch normalisation on contiguous arrays of rank 3 to 5: statistics of each sample's plane, combined over the samples in their order,
+// Batch normalization on contiguous arrays of rank 3 to 5: statistics of each sample's plane, combined over the samples in their order,
 // then an affine map of each plane. The bits do not depend on the threads. (channels_last and rank 2: norm.cpp.)
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 #pragma once
-// Statistics and affine maps of planes (the contiguous values of one sample's channel) and of rows of channels: the passes of normalisation
+// Statistics and affine maps of planes (the contiguous values of one sample's channel) and of rows of channels: the passes of normalization
 // in either memory format.
 
 #include <cstdint>

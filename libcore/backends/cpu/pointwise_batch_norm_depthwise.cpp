@@ -66,7 +66,7 @@ double dot(const A* a, const B* b, int64_t count) {
 
 float to_float(double value) { return static_cast<float>(value); }
 
-/// Lines of the convolution, normalised.
+/// Lines of the convolution, normalized.
 struct MadeLines {
   const Geometry& g;
   const PointwiseConvolution& convolution;
@@ -87,7 +87,7 @@ struct MadeLines {
 static_assert(kPanel == kLanes);
 
 /// Packs the convolution with the norm in it.
-void pack_normalised(const Geometry& g, const PointwiseConvolution& convolution, const float* weight, const float* mean, const float* var,
+void pack_normalized(const Geometry& g, const PointwiseConvolution& convolution, const float* weight, const float* mean, const float* var,
                      const float* gamma, const float* beta, float* packed, Workspace& workspace) {
   std::pmr::vector<float> scale(static_cast<size_t>(g.channels), &workspace), shift(static_cast<size_t>(g.channels), &workspace);
   for (int64_t c = 0; c < g.channels; ++c) {
@@ -119,14 +119,14 @@ class Forward : public PreparedKernel {
     const auto *x = args.in<float>(0), *weight = args.in<float>(1);
     float *mean = args.out<float>(1), *var = args.out<float>(2), *packed = memory + convolution_at_;
     statistics(x, weight, mean, var, args.out<float>(3), memory + moments_at_, workspace);
-    pack_normalised(g, convolution_, weight, mean, var, args.in<float>(3), args.in<float>(4), packed, workspace);
+    pack_normalized(g, convolution_, weight, mean, var, args.in<float>(3), args.in<float>(4), packed, workspace);
     depthwise_.run(Source{{g, convolution_, x, packed, weight_.shape[1]}}, args.in<float>(2), args.out<float>(0), memory);
   }
 
  private:
   struct Source {
     MadeLines lines;
-    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+    void normalized(const LineSlice& at, float* to, int64_t chunk) const {
       lines.make(at, to, chunk);
       lines.activate(to, at.slice, to, chunk);
     }
@@ -192,7 +192,7 @@ class Backward : public PreparedKernel {
     const auto scale_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale; };
     std::pmr::vector<float> scale(static_cast<size_t>(out_), &workspace);
     for (int64_t c = 0; c < out_; ++c) scale[static_cast<size_t>(c)] = static_cast<float>(scale_of(c));
-    pack_normalised(g(), convolution_, weight, mean, var, gamma, beta, memory + convolution_at_, workspace);
+    pack_normalized(g(), convolution_, weight, mean, var, gamma, beta, memory + convolution_at_, workspace);
     data_.pack(weight, scale.data(), nullptr, memory + data_at_);
     std::fill_n(memory + products_at_, products_.floats() * g().threads, 0.0f);
     std::fill_n(totals(memory, 0), products_.floats() * gradient_.parts(), 0.0);
@@ -245,20 +245,20 @@ class Backward : public PreparedKernel {
     MadeLines lines;
     float *dx, *memory;
 
-    /// The packed argument of the activation. It shares the memory of `normalised` where the output of the activation determines its slope.
-    float* argument(const LineSlice& at, float* normalised) const {
-      if (lines.g.activation != Activation::kHardswish) return normalised;
+    /// The packed argument of the activation. It shares the memory of `normalized` where the output of the activation determines its slope.
+    float* argument(const LineSlice& at, float* normalized) const {
+      if (lines.g.activation != Activation::kHardswish) return normalized;
       return self.gradient_.packed_line().inner(memory + self.arguments_at_ + at.slot * self.argument_floats(), 0);
     }
-    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+    void normalized(const LineSlice& at, float* to, int64_t chunk) const {
       float* z = argument(at, to);
       lines.make(at, z, chunk);
       lines.activate(z, at.slice, to, chunk);
     }
-    void gradients(const LineSlice& at, float* normalised, const Gathered& gathered, float* sum, float* /*dot*/) const {
+    void gradients(const LineSlice& at, float* normalized, const Gathered& gathered, float* sum, float* /*dot*/) const {
       const Geometry& g = lines.g;
       float* to = self.rows(memory, at.slot) + at.in_block * g.x[3] * g.padded() + at.slice.first;
-      depthwise_lines::gradient_sums(gathered, {argument(at, normalised), self.gradient_.packed_line().chunk()}, g.activation,
+      depthwise_lines::gradient_sums(gathered, {argument(at, normalized), self.gradient_.packed_line().chunk()}, g.activation,
                                      {to, g.x[3], g.padded(), at.slice.chunks() * kLanes, 0}, sum);
     }
     /// Both products of the gradients that are gathered.

@@ -62,7 +62,7 @@ void add(const float* HWY_RESTRICT from, int64_t from_step, int64_t rows, int64_
 int lanes() { return 1; }
 int most_vectors() { return 1; }
 int singles(int) { return 1; }
-void centre(const float*, int64_t, int64_t, const float*, float*, float*) {}
+void center(const float*, int64_t, int64_t, const float*, float*, float*) {}
 void add_tile(const Block&, int, float*) {}
 #else
 using D = hn::CappedTag<float, 16>;
@@ -94,7 +94,7 @@ HWY_INLINE void each_vector(int64_t channels, const Body& body) {
 }
 
 /// to = x - pivot; adds `to` to the sums.
-void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to,
+void center(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to,
             float* HWY_RESTRICT sums) {
   each_vector(channels, [&](int64_t c, auto load, auto store) GALLEY_LOOP {
     const auto shift = load(pivot + c);
@@ -174,7 +174,7 @@ HWY_EXPORT(lanes);
 HWY_EXPORT(most_vectors);
 HWY_EXPORT(singles);
 HWY_EXPORT(add_tile);
-HWY_EXPORT(centre);
+HWY_EXPORT(center);
 HWY_EXPORT(add);
 }  // namespace pointwise_sums
 
@@ -321,8 +321,8 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
   float* totals = scratch + threads_ * slot_floats();
   const auto total_of = [&](int64_t part) { return reinterpret_cast<double*>(totals + part * step); };
   parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
-    float* centred = scratch + slot * slot_floats();
-    float* sums = centred + lines(block_ * channels_);
+    float* centered = scratch + slot * slot_floats();
+    float* sums = centered + lines(block_ * channels_);
     float* products = sums + lines(channels_);
     double* own = total_of(part);
     std::fill_n(own, count, 0.0);
@@ -331,9 +331,9 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
       const int64_t pixels = std::min(block_, end - first), next_offset = (first + pixels) * channels_;
       std::fill_n(sums, channels_, 0.0f);
       std::fill_n(products, products_.floats(), 0.0f);
-      HWY_DYNAMIC_DISPATCH(pointwise_sums::centre)(x + first * channels_, pixels, channels_, pivot.data(), centred, sums);
+      HWY_DYNAMIC_DISPATCH(pointwise_sums::center)(x + first * channels_, pixels, channels_, pivot.data(), centered, sums);
       const PointwiseSums::Next next[] = {{x + next_offset, pixels * channels_}};
-      products_.add(centred, channels_, centred, pixels, next, products);
+      products_.add(centered, channels_, centered, pixels, next, products);
       for (int64_t i = 0; i < channels_; ++i) own[i] += static_cast<double>(sums[i]);
       for (int64_t i = 0; i < products_.floats(); ++i) own[channels_ + i] += static_cast<double>(products[i]);
     }

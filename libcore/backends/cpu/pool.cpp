@@ -124,7 +124,7 @@ void add_chosen_bf16(const BFloat16* grad, const uint8_t* index, const Taps<floa
   add_chosen(grad, index, taps, channels);
 }
 
-// From here on loops that the compiler vectorises.
+// From here on loops that the compiler vectorizes.
 
 void round_values(const float* x, BFloat16* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = x[i];

@@ -152,7 +152,7 @@ void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
   }
 }
 
-/// Sums of kCount neighbouring pixels.
+/// Sums of kCount neighboring pixels.
 template <class Products, int kCount>
 struct Pixels {
   Vectors<D32, kParts> sums;

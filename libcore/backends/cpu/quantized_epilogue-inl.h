@@ -74,7 +74,7 @@ HWY_INLINE V32 dot_quads(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
 #endif
 }
 
-/// dot_quads for operands whose neighbouring products fit 16 bits in pairs.
+/// dot_quads for operands whose neighboring products fit 16 bits in pairs.
 HWY_INLINE V32 dot_quads_reduced(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
 #if HWY_TARGET <= HWY_AVX3
   return hn::Add(sum, V32{_mm512_madd_epi16(_mm512_maddubs_epi16(a.raw, b.raw), _mm512_set1_epi16(1))});

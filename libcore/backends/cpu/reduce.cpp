@@ -292,7 +292,7 @@ std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes) 
     int64_t size;
     bool gone;
   };
-  std::vector<Segment> segments;  // of memory, neighbours differ
+  std::vector<Segment> segments;  // of memory, neighbors differ
   for (const int d : x.format.order(x.shape.rank())) {
     if (x.shape[d] == 1) continue;
     const bool gone = std::find(axes.begin(), axes.end(), d) != axes.end();

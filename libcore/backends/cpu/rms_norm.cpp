@@ -1,4 +1,4 @@
-// Root mean square normalisation of rows, in f32 or bf16 storage; statistics and sums are f32 and double. A row is read for its sum, then
+// Root mean square normalization of rows, in f32 or bf16 storage; statistics and sums are f32 and double. A row is read for its sum, then
 // again from the first-level cache. Gradients of the weight are summed over fixed blocks of rows, which are added in order: the bits do not
 // depend on the threads. Bound by memory.
 

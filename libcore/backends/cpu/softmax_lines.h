@@ -1,6 +1,6 @@
 #pragma once
 // Shared by softmax and cross entropy: an array as lines along one axis, and the maximum and the sum of exponentials of lines. Lines of
-// consecutive elements are handled one by one, others in bundles of neighbouring lines, so that memory is read in order either way.
+// consecutive elements are handled one by one, others in bundles of neighboring lines, so that memory is read in order either way.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ struct Lines {
 /// `axis` counts from 0. Not for blocked formats.
 Lines lines_of(const TensorType& x, int axis);
 
-/// Neighbouring lines of one bundle.
+/// Neighboring lines of one bundle.
 constexpr int64_t kBundle = 64;
 /// Bundles of an array with inner > 1: the last of each outer block may hold fewer lines.
 inline int64_t bundles_of(const Lines& lines) { return (lines.inner + kBundle - 1) / kBundle; }
