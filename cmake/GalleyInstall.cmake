@@ -1,6 +1,6 @@
-# cmake --install: programs to bin, recipes to share/galley/recipes, completions to where shells look for them, and oneDNN to lib/galley where it
-# is not the system's. Nothing names an absolute path, so that an installed tree may be moved: programs find recipes and libraries from
-# their own place.
+# cmake --install: programs to bin, recipes to share/galley/recipes, completions to where shells look for them, and oneDNN to lib/galley if
+# it is not the system's. Nothing names an absolute path, so that an installed tree may be moved: programs find recipes and libraries
+# relative to their own folder.
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/galley/recipes)
 
 if(GALLEY_ONEDNN AND DNNL_LIBRARY MATCHES "^${GALLEY_ONEDNN_ROOT}/")

@@ -1,5 +1,5 @@
-# Rules shared by every target: the include path is the repository root; warnings are errors with the compilers that were tried, while what a
-# newer one finds must not stop a user's build.
+# Rules shared by every target: the include path is the repository root; warnings are errors with the compilers that were tried, while the
+# warnings of a newer one must not stop a user's build.
 if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
    OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 20))
   set(tried ON)
@@ -9,7 +9,8 @@ endif()
 option(GALLEY_WARNINGS_AS_ERRORS "Warnings stop the build" ${tried})
 add_library(galley_options INTERFACE)
 target_include_directories(galley_options INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(galley_options INTERFACE -Wall -Wextra $<$<BOOL:${GALLEY_WARNINGS_AS_ERRORS}>:-Werror> -Wno-missing-field-initializers)
+target_compile_options(galley_options INTERFACE -Wall -Wextra $<$<BOOL:${GALLEY_WARNINGS_AS_ERRORS}>:-Werror>
+                       -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 warns falsely about every "text" + std::string (its bug 105651), and about headers of the standard library that are precompiled.
   target_compile_options(galley_options INTERFACE -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
@@ -25,12 +26,12 @@ if(GALLEY_CCACHE)
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess> "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 endif()
 
-# To parse the headers of the standard library is a third of the time of an ordinary file, so the rooms share a precompiled one: GCC uses it
-# at every optimisation level, and with definitions of names that it does not contain. JSON stays out: to load it takes 0.7 s. Without this
-# option (preset `sanitize`) each file is compiled with what it includes itself, so that a missing include is found.
+# Parsing the headers of the standard library takes a third of the time of an ordinary file, so the rooms share a precompiled one: GCC uses
+# it at every optimization level, and with definitions of names that it does not contain. JSON is not in it: loading it takes 0.7 s. Without
+# this option (preset `sanitize`) each file is compiled with what it includes itself, so that a missing include is found.
 option(GALLEY_PRECOMPILE "Precompile the headers of the standard library for the rooms" ON)
-set(GALLEY_STANDARD_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstdio> <cstring> <filesystem> <functional> <limits> <map>
-    <memory> <mutex> <numeric> <optional> <set> <span> <string> <string_view> <tuple> <unordered_map> <utility> <vector>)
+set(GALLEY_STANDARD_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstdio> <cstring> <filesystem> <functional> <limits>
+    <map> <memory> <mutex> <numeric> <optional> <set> <span> <string> <string_view> <tuple> <unordered_map> <utility> <vector>)
 
 # galley_precompile(<target> [headers...]): the target and those that reuse its header parse the standard library's headers and these once.
 function(galley_precompile target)
@@ -46,8 +47,9 @@ function(galley_optimize target level)
 endfunction()
 
 # galley_room(<name> [FOLDER dir] [OPTIMIZE level] [LOOPS files...] [OWN_FLAGS] [NEEDS rooms and libraries...]): every *.cpp of
-# libcore/<name> as one object library galley_<name>, so that a fuzz target or a sanitizer build can link only the rooms it uses. LOOPS: files
-# with loops over the elements of tensors, which keep -O3. OWN_FLAGS: the room gets flags that keep it from using galley_standard's header.
+# libcore/<name> as one object library galley_<name>, so that a fuzz target or a sanitizer build can link only the rooms it uses. LOOPS:
+# files with loops over the elements of tensors, which keep -O3. OWN_FLAGS: the room gets flags that keep it from using galley_standard's
+# header.
 function(galley_room name)
   cmake_parse_arguments(ROOM "OWN_FLAGS" "FOLDER;OPTIMIZE" "LOOPS;NEEDS" ${ARGN})
   if(NOT ROOM_FOLDER)

@@ -1,6 +1,6 @@
 #pragma once
 // Subnormal ("denormal") floats: numbers below 1.2e-38 (f32) and 2.2e-308 (f64). Processors compute with them 10 to 100 times slower than
-// with others, in a diverging training for whole arrays (GPT-2 with weights N(0, 1): 10.0 s a step, 2.0 s with flushing), and no result
+// with others, in a diverging training for whole arrays (GPT-2 with weights N(0, 1): 10.0 s per step, 2.0 s with flushing), and no result
 // needs them.
 
 namespace galley {

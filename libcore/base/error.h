@@ -114,8 +114,8 @@ template <class... Parts>
 
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line, const std::string& message);
 
-/// Of `candidates`, the one nearest to `word` by edit distance (a transposition counts one, and so does a missing "_..." at the end), or ""
-/// where none is near.
+/// The candidate nearest to `word` by edit distance (a transposition counts one, and so does a missing "_..." at the end), or "" if none is
+/// near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace galley

@@ -27,7 +27,7 @@ namespace {
 constexpr std::chrono::milliseconds kPeriod{20};
 /// Share of the wall time that the threads of a process together wait for a core, above which the cores are shared. Per period of 20 ms, on
 /// two cores with two threads, the share was at most 0.19 in nine of ten periods on a quiet machine, also where threads sleep at every
-/// barrier, and at least 0.40 in nine of ten beside one or two busy processes (docs/performance/notes.md#a-shared-machine).
+/// barrier, and at least 0.40 in nine of ten with one or two busy processes (docs/performance/notes.md#a-shared-machine).
 constexpr double kShare = 0.3;
 /// Consecutive periods of work without waiting (0.2 s) after which threads spin for long again. A period in which the threads hardly ran
 /// does not count: at low priority they may wait for longer than that.

@@ -174,7 +174,7 @@ void apply_augmentation(Image& image, std::string_view name, double magnitude, I
   const double half_width = 0.5 * static_cast<double>(image.width()), half_height = 0.5 * static_cast<double>(image.height());
   const double radians = magnitude * 3.14159265358979323846 / 180.0;
   switch (operation_of(name).kind) {
-    // Matrices are relative to the centre of the image, but shearing keeps the top left corner fixed.
+    // Matrices are relative to the center of the image, but shearing keeps the top left corner fixed.
     case Kind::kShearX: return move({1, magnitude, magnitude * half_height, 0, 1, 0});
     case Kind::kShearY: return move({1, 0, 0, magnitude, 1, magnitude * half_width});
     case Kind::kTranslateX: return move({1, 0, -std::trunc(magnitude), 0, 1, 0});
@@ -193,7 +193,7 @@ void apply_augmentation(Image& image, std::string_view name, double magnitude, I
 }
 
 void AutoAugment::apply(Image& image, RandomStream& random) const {
-  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[auto_augment] needs an image of 1 or 3 channels, not  ", image.str());
+  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[auto_augment] needs an image of 1 or 3 channels, not ", image.str());
   GALLEY_CHECK(fill.size() <= 1 || static_cast<int64_t>(fill.size()) == image.channels(), "[auto_augment] `fill` has ", fill.size(),
                " values; it needs one, or one per channel of the image ", image.str());
   const auto policies = auto_augment_policy(policy);

@@ -9,11 +9,11 @@ namespace galley {
 namespace {
 
 constexpr OptionInfo kAlpha{.name = "alpha",
-                            .doc = "The mixing share is drawn from Beta(alpha, alpha); with a small alpha it is close to 0 or 1",
+                            .doc = "The mixing ratio is drawn from Beta(alpha, alpha); with a small alpha it is close to 0 or 1",
                             .min = 0,
                             .max = 1000,
                             .main = true};
-constexpr OptionInfo kProbability{.name = "p", .doc = "Share of the batches that are mixed", .min = 0, .max = 1};
+constexpr OptionInfo kProbability{.name = "p", .doc = "Fraction of the batches that are mixed", .min = 0, .max = 1};
 
 /// Draws from Gamma(shape, 1) (Marsaglia and Tsang, "A simple method for generating gamma variables", 2000).
 double draw_gamma(double shape, RandomStream& random) {

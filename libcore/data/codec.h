@@ -39,13 +39,13 @@ Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const 
 Image decode_png(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
 Image decode_bmp(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
 
-/// The stored values of a PNG with one value per pixel, u8 [1,H,W]: palette indices, or grey values of 1, 2, 4 or 8 bits without scaling.
+/// The stored values of a PNG with one value per pixel, u8 [1,H,W]: palette indices, or gray values of 1, 2, 4 or 8 bits without scaling.
 /// Throws BadSample for damaged files and for other kinds of PNG.
 Image decode_png_values(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits = {});
 
 /// Red, green, blue.
 using Color = std::array<uint8_t, 3>;
-/// Encodes a palette PNG. `indices` is u8 [1,H,W], each value below the size of `palette` (at most 256 colours).
+/// Encodes a palette PNG. `indices` is u8 [1,H,W], each value below the size of `palette` (at most 256 colors).
 std::string encode_palette_png(const Image& indices, std::span<const Color> palette);
 
 }  // namespace galley

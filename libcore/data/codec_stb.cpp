@@ -130,29 +130,29 @@ Image decode_png(std::span<const std::byte> file, std::string_view name, const D
 
 Image decode_png_values(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
   constexpr size_t kHeaderEnd = 8 + 12 + 13, kBitDepth = 24, kColorType = 25;
-  constexpr auto kGrey = std::byte{0}, kPalette = std::byte{3};
+  constexpr auto kGray = std::byte{0}, kPalette = std::byte{3};
   const std::string_view signature("\x89PNG\r\n\x1a\n", 8);
   if (file.size() < kHeaderEnd || std::string_view(reinterpret_cast<const char*>(file.data()), 8) != signature)
     throw BadSample("format", cat(name, ": not a PNG"));
   const int bits = std::to_integer<int>(file[kBitDepth]);
-  if ((file[kColorType] != kGrey && file[kColorType] != kPalette) || bits > 8)
+  if ((file[kColorType] != kGray && file[kColorType] != kPalette) || bits > 8)
     throw BadSample("format",
-                    cat(name, ": class indices must be a PNG with a palette or grey values of at most 8 bits, not colours or 16 bits"));
-  // Removing the palette and setting the colour type to grey makes stb_image return the indices.
-  std::vector<std::byte> grey(file.begin(), file.begin() + kHeaderEnd);
-  grey[kColorType] = kGrey;
-  const auto crc = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&grey[12]), 17));
-  for (size_t i = 0; i < 4; ++i) grey[kHeaderEnd - 4 + i] = static_cast<std::byte>(crc >> (24 - 8 * i));
+                    cat(name, ": class indices must be a PNG with a palette or gray values of at most 8 bits, not colors or 16 bits"));
+  // Removing the palette and setting the color type to gray makes stb_image return the indices.
+  std::vector<std::byte> gray(file.begin(), file.begin() + kHeaderEnd);
+  gray[kColorType] = kGray;
+  const auto crc = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&gray[12]), 17));
+  for (size_t i = 0; i < 4; ++i) gray[kHeaderEnd - 4 + i] = static_cast<std::byte>(crc >> (24 - 8 * i));
   const Image checked = decode_png(file, name, limits);  // checks sizes, checksums and that all pixels are present
   for (size_t at = kHeaderEnd; at + 12 <= file.size();) {
     const size_t length = 12 + big_endian(&file[at]);
     const std::string_view type(reinterpret_cast<const char*>(&file[at + 4]), 4);
     if (type == "IDAT" || type == "IEND")
-      grey.insert(grey.end(), file.begin() + static_cast<int64_t>(at), file.begin() + static_cast<int64_t>(at + length));
+      gray.insert(gray.end(), file.begin() + static_cast<int64_t>(at), file.begin() + static_cast<int64_t>(at + length));
     if (type == "IEND") break;
     at += length;
   }
-  Image values = decode_by_stb(grey, checked.width(), checked.height(), "PNG", name);
+  Image values = decode_by_stb(gray, checked.width(), checked.height(), "PNG", name);
   GALLEY_ASSERT(values.channels() == 1);
   const int scale = 255 / ((1 << bits) - 1);  // stb_image stretches values of fewer than 8 bits to 0..255
   for (int64_t i = 0; i < values.area(); ++i) values.as<uint8_t>()[i] = static_cast<uint8_t>(values.as<uint8_t>()[i] / scale);

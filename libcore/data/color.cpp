@@ -31,7 +31,7 @@ T blend(T a, float b, double factor) {
 }
 
 void check_colors(const Image& image, std::string_view item) {
-  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[", item, "] needs an image of 1 or 3 channels, not  ", image.str());
+  GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[", item, "] needs an image of 1 or 3 channels, not ", image.str());
 }
 
 /// Maps the values of one channel of a u8 image through a table.
@@ -48,7 +48,7 @@ void map_all(Image& image, Function function) {
   for (int64_t i = 0; i < image.values(); ++i) pixels[i] = table[pixels[i]];
 }
 
-/// Rotates the hue of a colour in 0..1 by `turn` (hexcone model; Smith, "Color gamut transform pairs", 1978).
+/// Rotates the hue of a color in 0..1 by `turn` (hexcone model; Smith, "Color gamut transform pairs", 1978).
 void turn_hue(float* rgb, float turn) {
   const float r = rgb[0], g = rgb[1], b = rgb[2];
   const float high = std::max({r, g, b}), low = std::min({r, g, b}), range = high - low;
@@ -141,7 +141,7 @@ void adjust_sharpness(Image& image, double factor) {
   const Image original = image;
   const int64_t channels = image.channels(), line = image.width() * channels;
   with_pixel_type(image, [&]<class T>(T) {
-    // The blurred image is a 3x3 filter of ones with 5 in the centre, divided by 13. Border pixels are not blurred, but still blended with
+    // The blurred image is a 3x3 filter of ones with 5 in the center, divided by 13. Border pixels are not blurred, but still blended with
     // themselves: the truncation of u8 can lower them by one level, as in torchvision.
     const auto mixed = [&](T own, float smooth) { return blend(own, smooth, factor); };
     for (int64_t y = 0; y < image.height(); ++y) {

@@ -33,7 +33,7 @@ class CsvReader {
   int64_t line_ = 1, record_line_ = 1;
 };
 
-/// The character of an option `delimiter`: "\t" is the tabulator. Throws Error (kRecipe), naming the source, for anything but one
+/// The character of an option `delimiter`: "\t" is a tab. Throws Error (kRecipe), naming the source, for anything but one
 /// character.
 char delimiter_of(const std::string& text, std::string_view source);
 

@@ -149,7 +149,7 @@ void Resize::map_grid(PixelGrid& grid, RandomStream&) const {
 
 namespace {
 
-/// The centre region of an image. If it is larger than the image, it extends evenly beyond it; an odd pixel goes to the right and bottom.
+/// The center region of an image. If it is larger than the image, it extends evenly beyond it; an odd pixel goes to the right and bottom.
 Region center_of(int64_t height, int64_t width, const std::vector<int64_t>& size) {
   const auto [new_height, new_width] = height_width(size);
   const auto offset = [](int64_t in, int64_t out) {
@@ -243,7 +243,7 @@ Region RandomResizedCrop::draw(int64_t height, int64_t width, RandomStream& rand
     const int64_t top = draw_below(random, height - h + 1);
     return {top, draw_below(random, width - w + 1), h, w};
   }
-  // The largest centre region whose aspect ratio is in `ratio`.
+  // The largest center region whose aspect ratio is in `ratio`.
   const double own = static_cast<double>(width) / static_cast<double>(height);
   int64_t w = width, h = height;
   if (own < ratio[0]) h = std::clamp<int64_t>(round_half_even(static_cast<double>(w) / ratio[0]), 1, height);

@@ -19,7 +19,7 @@ constexpr DType kPixelType = DType::kF32;
 template <>
 inline constexpr DType kPixelType<uint8_t> = DType::kU8;
 
-/// A value type: copying copies the pixels. The pixels of a new image are not initialised.
+/// A value type: copying copies the pixels. The pixels of a new image are not initialized.
 class Image {
  public:
   Image() = default;

@@ -11,7 +11,7 @@ namespace galley {
 Permutation::Permutation(int64_t size, uint64_t seed, std::string_view purpose, uint64_t index)
     : size_(static_cast<uint64_t>(size)), key_(stream_key(seed, purpose)), index_(index) {
   GALLEY_ASSERT(size >= 1);
-  // With halves of only a few bits, a Feistel network favours some permutations. Small sets therefore use a larger domain and cycle
+  // With halves of only a few bits, a Feistel network favors some permutations. Small sets therefore use a larger domain and cycle
   // walking.
   constexpr int kLeastBits = 8;
   const int bits = std::max(kLeastBits, static_cast<int>(std::bit_width(size_ - 1)));

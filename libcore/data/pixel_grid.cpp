@@ -18,8 +18,8 @@ void intersect(PixelGrid::Range& kept, double start, double step, int64_t size) 
 }
 
 bool contains(const PixelGrid::Range& kept, int64_t original) {
-  const double centre = static_cast<double>(original) + 0.5;
-  return centre >= kept.begin && centre < kept.end;
+  const double center = static_cast<double>(original) + 0.5;
+  return center >= kept.begin && center < kept.end;
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct PixelGrid {
   void flip_horizontal();
   void flip_vertical();
 
-  /// The row (column) of the grid that covers the centre of row y (column x) of the original; -1 if none does. Pixels that a crop removed
+  /// The row (column) of the grid that covers the center of row y (column x) of the original; -1 if none does. Pixels that a crop removed
   /// stay removed, even if a later pad makes the grid cover them again.
   int64_t row_at(int64_t y) const;
   int64_t column_at(int64_t x) const;

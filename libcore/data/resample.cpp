@@ -120,7 +120,7 @@ void to_pixels(const std::vector<float>& values, T* row, int64_t length) {
 }
 
 /// Resizes with separable filters: each output row is mixed from rows of the image, then filtered horizontally. The vertical pass comes
-/// first because it vectorises for any number of channels, so it should process the larger array.
+/// first because it vectorizes for any number of channels, so it should process the larger array.
 template <class T>
 void resize_filtered(const Image& image, const Region& region, const ResizeTo& to, Image& result) {
   const int64_t channels = image.channels();

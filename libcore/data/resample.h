@@ -10,7 +10,7 @@
 
 namespace galley {
 
-/// How pixel values are interpolated. kNearestExact samples at pixel centres.
+/// How pixel values are interpolated. kNearestExact samples at pixel centers.
 enum class Interpolation { kNearest, kNearestExact, kBilinear, kBicubic };
 inline constexpr std::string_view kInterpolationNames[] = {"nearest", "nearest_exact", "bilinear", "bicubic"};
 /// Which library's arithmetic antialiased bicubic resizing of u8 images follows. kPillow (and torchvision.transforms.v2): horizontal pass
@@ -33,7 +33,7 @@ struct ResizeTo {
 };
 
 /// Resizes a region of an image; pixels outside the region are not read. u8 results are rounded half to even. bilinear and bicubic are
-/// separable filters with half-pixel centres, normalised at the borders. bicubic uses a = -0.5 with antialias, else a = -0.75 and repeated
+/// separable filters with half-pixel centers, normalized at the borders. bicubic uses a = -0.5 with antialias, else a = -0.75 and repeated
 /// border pixels.
 Image resize_region(const Image& image, const Region& region, const ResizeTo& to);
 /// Resizes the whole image.
@@ -42,7 +42,7 @@ Image resize(const Image& image, const ResizeTo& to);
 /// Copies `region`, which may extend beyond the image; bytes outside the image are `fill`.
 Image crop(const Image& image, const Region& region, uint8_t fill = 0);
 
-/// Maps output to input pixels, both measured from the image's centre: x' = m0 x + m1 y + m2, y' = m3 x + m4 y + m5.
+/// Maps output to input pixels, both measured from the image's center: x' = m0 x + m1 y + m2, y' = m3 x + m4 y + m5.
 using AffineMatrix = std::array<double, 6>;
 /// Samples the image through the matrix; the size stays. `interpolation` is nearest or bilinear. Pixels outside the image are `fill`, one
 /// value per channel (zero if empty).

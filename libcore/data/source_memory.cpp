@@ -205,7 +205,7 @@ class SyntheticSource : public Source {
   }
 
  private:
-  /// Uniform in [-sqrt 3, sqrt 3): variance 1, as normalised images have. Costs a third of normally distributed numbers.
+  /// Uniform in [-sqrt 3, sqrt 3): variance 1, as normalized images have. Costs a third of normally distributed numbers.
   template <class Words>
   static void fill_uniform(float* to, int64_t count, Words words) {
     constexpr float kHalfWidth = 1.7320508f;

@@ -102,7 +102,7 @@ class TextSource : public Source {
 
 void TextFiles::options(OptionVisitor& visitor) {
   visitor.option({.name = "path", .doc = "Text files, read one after the other", .required = true, .main = true}, path);
-  visitor.option({.name = "sequence_length", .doc = "Tokens of a sample; default: the model's", .min = 1}, sequence_length);
+  visitor.option({.name = "sequence_length", .doc = "Number of tokens per sample; default: the model's", .min = 1}, sequence_length);
   visitor.option(
       {.name = "cache",
        .doc = "Where the tokens of files are kept for the next start: auto (galley/tokens in $XDG_CACHE_HOME or ~/.cache, for files "

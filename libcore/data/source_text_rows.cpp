@@ -226,27 +226,28 @@ std::unique_ptr<Source> open_rows(const char* kind, const TextRowOptions& option
 void TextColumns::options(OptionVisitor& v) {
   v.option({.name = "text", .doc = "The text"}, text);
   v.option({.name = "pair", .doc = "The second text of a pair"}, pair);
-  v.option({.name = "label", .doc = "The class: an index, or a name"}, label);
+  v.option({.name = "label", .doc = "The class: an index or a name"}, label);
 }
 
 void TextRowOptions::common_options(OptionVisitor& v) {
-  v.option({.name = "max_length", .doc = "Most tokens of a sample; longer texts are cut at their ends; default: the model's", .min = 1},
+  v.option({.name = "max_length", .doc = "Largest number of tokens per sample; longer texts are truncated; default: the model's", .min = 1},
            max_length);
   v.option({.name = "classes", .doc = "Class names in the order of labels; default: the names that occur, sorted"}, classes);
 }
 
 void JsonLines::options(OptionVisitor& v) {
-  v.option({.name = "path", .doc = "Files with a JSON object a line: path, list or globs", .required = true, .main = true}, path);
-  v.section({.name = "columns", .doc = "Which keys hold the texts and the label"}, columns);
+  v.option({.name = "path", .doc = "Files with one JSON object per line: path, list of paths, or globs", .required = true, .main = true},
+           path);
+  v.section({.name = "columns", .doc = "Keys of the texts and the label"}, columns);
   common_options(v);
 }
 
 void TextPairs::options(OptionVisitor& v) {
-  v.option({.name = "path", .doc = "Tables of texts: path, list or globs", .required = true, .main = true}, path);
-  v.section({.name = "columns", .doc = "Which columns hold the texts and the label: numbers from 0, or names of the header"}, columns);
-  v.option({.name = "delimiter", .doc = "One character; \\t is the tabulator"}, delimiter);
+  v.option({.name = "path", .doc = "Tables of texts: path, list of paths, or globs", .required = true, .main = true}, path);
+  v.section({.name = "columns", .doc = "Columns of the texts and the label: numbers from 0, or names of the header"}, columns);
+  v.option({.name = "delimiter", .doc = "One character; \\t is a tab"}, delimiter);
   v.option({.name = "header", .doc = "The first line names the columns"}, header);
-  v.option({.name = "quoted", .doc = "Fields may be in double quotes (RFC 4180); default: true, except with tabulators"}, quoted);
+  v.option({.name = "quoted", .doc = "Cells may be in double quotes (RFC 4180); default: true, except for tab-separated tables"}, quoted);
   common_options(v);
 }
 

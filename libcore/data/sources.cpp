@@ -36,22 +36,20 @@ void TarArchive::options(OptionVisitor& visitor) {
       labels, kTarLabelsNames);
   visitor.option(kClasses, classes);
   visitor.choice(kMode, mode, kColorModeNames);
-  visitor.option({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0},
-                 memory);
+  visitor.option({.name = "memory", .doc = "Largest size of an unpacked archive in memory", .unit = "bytes", .min = 0}, memory);
 }
 
 void MaskFolder::options(OptionVisitor& visitor) {
   visitor.option({.name = "images", .doc = "Folder of the images", .required = true, .main = true}, images);
   visitor.option({.name = "masks",
-                  .doc = "Folder of the masks: a PNG of class indices, palette or grey, for each image, under the image's name",
+                  .doc = "Folder of the masks: for each image a PNG of the same name with class indices (palette or gray)",
                   .required = true},
                  masks);
   visitor.option({.name = "num_classes", .doc = "Classes are 0 .. num_classes-1", .min = 1, .max = 255, .required = true}, num_classes);
-  visitor.option(
-      {.name = "ignore_index", .doc = "Value of pixels without a class: losses and metrics leave them out", .min = 0, .max = 255},
-      ignore_index);
+  visitor.option({.name = "ignore_index", .doc = "Value of pixels without a class, which losses and metrics ignore", .min = 0, .max = 255},
+                 ignore_index);
   visitor.option({.name = "classes", .doc = "Class names in the order of the indices"}, classes);
-  visitor.choice({.name = "unpaired", .doc = "An image without a mask: fail, or skip"}, unpaired, kUnpairedNames);
+  visitor.choice({.name = "unpaired", .doc = "Images without a mask: fail, or skip them"}, unpaired, kUnpairedNames);
   visitor.choice(kMode, mode, kColorModeNames);
 }
 
@@ -78,10 +76,10 @@ void CsvColumns::options(OptionVisitor& visitor) {
 
 void Csv::options(OptionVisitor& visitor) {
   visitor.option(kPaths, path);
-  visitor.option({.name = "delimiter", .doc = "One character; \\t is the tabulator"}, delimiter);
+  visitor.option({.name = "delimiter", .doc = "One character; \\t is a tab"}, delimiter);
   visitor.option({.name = "header", .doc = "The first line names the columns"}, header);
-  visitor.section({.name = "columns", .doc = "Which columns make which field"}, columns);
-  visitor.option({.name = "empty", .doc = "Value of an empty field; without it an empty field is an error"}, empty);
+  visitor.section({.name = "columns", .doc = "Columns of each field"}, columns);
+  visitor.option({.name = "empty", .doc = "Value of empty cells; null: an empty cell is an error"}, empty);
 }
 
 void TensorFile::options(OptionVisitor& visitor) {
@@ -90,24 +88,25 @@ void TensorFile::options(OptionVisitor& visitor) {
 }
 
 void Synthetic::options(OptionVisitor& visitor) {
-  visitor.option({.name = "samples", .doc = "Samples of an epoch", .min = 1, .main = true}, samples);
-  visitor.option({.name = "shape", .doc = "Shape of one input without the batch; default: the model's", .min = 1}, shape);
-  visitor.option({.name = "classes", .doc = "Labels are 0 .. classes-1; default: the model's classes", .min = 0}, classes);
+  visitor.option({.name = "samples", .doc = "Number of samples per epoch", .min = 1, .main = true}, samples);
+  visitor.option({.name = "shape", .doc = "Shape of one sample, without the batch; default: the model's", .min = 1}, shape);
+  visitor.option({.name = "classes", .doc = "Number of classes; labels are 0 .. classes-1; default: the model's classes", .min = 0},
+                 classes);
   visitor.choice({.name = "values", .doc = "float: uniform, mean 0, variance 1; image: u8 pixels; integer: 0 .. high-1"}, values,
                  kSyntheticNames);
-  visitor.option({.name = "high", .doc = "One above the largest integer", .min = 0}, high);
+  visitor.option({.name = "high", .doc = "One more than the largest integer", .min = 0}, high);
 }
 
 ComponentKinds data_sources() {
   static constexpr std::array<ComponentKind, 11> kKinds{{
-      {"image_folder", "images in a folder per class", make_options<ImageFolder>},
+      {"image_folder", "images in one folder per class", make_options<ImageFolder>},
       {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_options<TarArchive>},
-      {"mask_folder", "images and, in another folder, a mask of class indices for each", make_options<MaskFolder>},
+      {"mask_folder", "images, and in another folder one mask of class indices per image", make_options<MaskFolder>},
       {"idx", "MNIST and Fashion-MNIST files, .gz or not", make_options<Idx>},
       {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_options<CifarBinary>},
       {"csv", "a table of numbers", make_options<Csv>},
       {"text", "windows of tokens of text files, each with the token that follows", make_options<TextFiles>},
-      {"jsonl", "texts or pairs of texts, with labels, in JSON objects, one a line", make_options<JsonLines>},
+      {"jsonl", "texts or pairs of texts, with labels, as JSON Lines (one object per line)", make_options<JsonLines>},
       {"text_pairs", "texts or pairs of texts, with labels, in columns of a table (TSV, CSV)", make_options<TextPairs>},
       {"tensors", "a safetensors file with input and label or target", make_options<TensorFile>},
       {"synthetic", "random numbers of the model's input shape", make_options<Synthetic>},

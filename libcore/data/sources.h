@@ -106,7 +106,7 @@ struct TextRowOptions : SourceOptions {
  protected:
   void common_options(OptionVisitor& visitor);
 };
-/// Files with a JSON object a line.
+/// Files with one JSON object per line.
 struct JsonLines : TextRowOptions {
   void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;

@@ -36,18 +36,18 @@ struct BpeTokenizer : FileTokenizerOf<BpeTokenizer> {
   void options(OptionVisitor& v) override {
     path_option(v, "vocab.json (or encoder.json), or the folder that holds it; default: what the weights carry");
     v.option({.name = "merges", .doc = "The merges; default: merges.txt or vocab.bpe in the folder of the vocabulary"}, read.merges);
-    v.option({.name = "pattern", .doc = "How text is cut into pieces: gpt2, llama3, qwen2, cl100k, o200k or tekken; default: gpt2"},
-             read.pattern);
+    v.option({.name = "pattern", .doc = "Pre-tokenization: gpt2, llama3, qwen2, cl100k, o200k or tekken; default: gpt2"}, read.pattern);
   }
 };
 
 struct WordPieceTokenizer : FileTokenizerOf<WordPieceTokenizer> {
   WordPieceTokenizer() : FileTokenizerOf("wordpiece") {}
   void options(OptionVisitor& v) override {
-    path_option(v, "vocab.txt, a piece a line, or the folder that holds it; default: what the weights carry");
-    v.option({.name = "lowercase",
-              .doc = "Lower case, no accents; do_lower_case of a tokenizer_config.json in the same folder takes precedence"},
-             read.lowercase);
+    path_option(v, "vocab.txt with one piece per line, or the folder that holds it; default: what the weights carry");
+    v.option(
+        {.name = "lowercase",
+         .doc = "Convert to lower case and strip accents; do_lower_case of a tokenizer_config.json in the same folder takes precedence"},
+        read.lowercase);
   }
 };
 
@@ -62,8 +62,7 @@ struct TiktokenTokenizer : FileTokenizerOf<TiktokenTokenizer> {
   TiktokenTokenizer() : FileTokenizerOf("tiktoken") {}
   void options(OptionVisitor& v) override {
     path_option(v, "The .tiktoken file, or the folder that holds it; default: what the weights carry");
-    v.option({.name = "pattern",
-              .doc = "How text is cut into pieces: gpt2, llama3, qwen2, cl100k, o200k or tekken; default: by the file's name"},
+    v.option({.name = "pattern", .doc = "Pre-tokenization: gpt2, llama3, qwen2, cl100k, o200k or tekken; default: by the file's name"},
              read.pattern);
   }
 };
@@ -71,19 +70,19 @@ struct TiktokenTokenizer : FileTokenizerOf<TiktokenTokenizer> {
 struct VocabularyTokenizer : FileTokenizerOf<VocabularyTokenizer> {
   VocabularyTokenizer() : FileTokenizerOf("vocabulary") {}
   void options(OptionVisitor& v) override {
-    path_option(v, "The words, one a line in the order of their ids; default: what the weights carry");
-    v.option({.name = "unknown", .doc = "The word of the list that stands for all others; empty: others are errors"}, read.unknown);
+    path_option(v, "File with one word per line, in the order of their ids; default: what the weights carry");
+    v.option({.name = "unknown", .doc = "The token of unknown words; empty: unknown words are errors"}, read.unknown);
   }
 };
 
 constexpr std::array<ComponentKind, 8> kKinds{{
-    {"char", "one token a character of UTF-8 text", make_options<CharTokenizer>},
-    {"byte", "one token a byte, 256 in all", make_options<ByteTokenizer>},
+    {"char", "one token per character of UTF-8 text", make_options<CharTokenizer>},
+    {"byte", "one token per byte, 256 in total", make_options<ByteTokenizer>},
     {"bpe", "byte-level byte-pair encoding: vocab.json and merges.txt", make_options<BpeTokenizer>},
     {"wordpiece", "BERT's WordPiece: vocab.txt", make_options<WordPieceTokenizer>},
     {"sentencepiece", "a SentencePiece model", make_options<SentencePieceTokenizer>},
     {"tiktoken", "byte-level byte-pair encoding: a .tiktoken file", make_options<TiktokenTokenizer>},
-    {"vocabulary", "one token a word between white space: a list of words", make_options<VocabularyTokenizer>},
+    {"vocabulary", "one token per word between white space, from a list of words", make_options<VocabularyTokenizer>},
     {"hub", "a tokenizer.json, or a folder of files as model hubs have them", make_options<HubTokenizer>},
 }};
 
@@ -91,7 +90,7 @@ constexpr std::array<ComponentKind, 8> kKinds{{
 
 void CharTokenizer::options(OptionVisitor& visitor) {
   visitor.option(
-      {.name = "path", .doc = "Text whose characters make the vocabulary; default: what the weights carry, else the training text"}, path);
+      {.name = "path", .doc = "Text whose characters form the vocabulary; default: what the weights carry, else the training text"}, path);
 }
 void ByteTokenizer::options(OptionVisitor&) {}
 

@@ -218,7 +218,7 @@ struct ColorJitter : TransformOf<ColorJitter> {
   void apply(Image& image, RandomStream& random) const override;
 };
 
-/// Replaces the colours by their luma, in 1 or 3 equal channels.
+/// Replaces the colors by their luma, in 1 or 3 equal channels.
 struct Grayscale : TransformOf<Grayscale> {
   int64_t num_output_channels = 1;
   void options(OptionVisitor& visitor) override;

@@ -20,18 +20,18 @@ constexpr OptionInfo kSize{.name = "size",
                            .max = 16384,
                            .required = true,
                            .main = true};
-constexpr OptionInfo kInterpolation{.name = "interpolation", .doc = "How pixels are found between pixels"};
+constexpr OptionInfo kInterpolation{.name = "interpolation", .doc = "Interpolation between pixels"};
 constexpr OptionInfo kBackend{
     .name = "backend",
     .doc =
         "Arithmetic of bicubic filters at sharp edges: pillow (8 bits between the passes, as transforms.v2), or tensor "
         "(floats, as torchvision's first tensor transforms)"};
-constexpr OptionInfo kAntialias{.name = "antialias", .doc = "Widen the filter when reducing (bilinear and bicubic), as Pillow"};
+constexpr OptionInfo kAntialias{.name = "antialias", .doc = "Widen the filter when downscaling (bilinear and bicubic), as Pillow does"};
 constexpr OptionInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
-constexpr OptionInfo kFill{.name = "fill", .doc = "Value of new pixels, one for all or one a channel, in the image's own units"};
+constexpr OptionInfo kFill{.name = "fill", .doc = "Value of new pixels: one number, or one per channel, in the units of the image"};
 constexpr OptionInfo kPaddingMode{
     .name = "padding_mode",
-    .doc = "What new pixels hold: fill, the edge, or the image mirrored without (reflect) or with (symmetric) its edge"};
+    .doc = "constant: `fill`; edge: the nearest pixel; reflect, symmetric: the mirrored image, without or with its edge pixels"};
 constexpr OptionInfo kPadding{.name = "padding",
                               .doc = "All sides, [left and right, top and bottom], or [left, top, right, bottom]",
                               .unit = "pixels",
@@ -85,7 +85,7 @@ ComponentKinds data_transforms() {
       {"color_jitter", "change brightness, contrast, saturation and hue in random order", make_options<ColorJitter>},
       {"random_erasing", "overwrite a random rectangle", make_options<RandomErasing>},
       {"auto_augment", "a random sub-policy of AutoAugment", make_options<AutoAugment>},
-      {"grayscale", "remove the colours", make_options<Grayscale>},
+      {"grayscale", "convert to gray values", make_options<Grayscale>},
       {"pad", "add pixels at the borders", make_options<Pad>},
       {"rename", "give a field another name", make_options<Rename>},
   }};
@@ -100,7 +100,7 @@ std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
   FieldType* changed = find_field(in, field);
   GALLEY_CHECK(changed != nullptr, "the samples have no field '", field, "'; they have ", field_names(in));
   if (changed->kind == FieldKind::kMask) {
-    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", field, "' is a mask of classes, but the item changes colours");
+    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", field, "' is a mask of classes, but the item changes colors");
     map_size(*changed);
     return in;
   }
@@ -161,7 +161,7 @@ void ImageTransform::apply_to_sample(Sample& sample, RandomStream& random) const
 }
 
 void Rename::options(OptionVisitor& visitor) {
-  visitor.option({.name = "from", .doc = "Present name of the field", .required = true}, from);
+  visitor.option({.name = "from", .doc = "Current name of the field", .required = true}, from);
   visitor.option({.name = "to", .doc = "New name: that of the model's input or of the task's target", .required = true}, to);
 }
 
@@ -194,9 +194,12 @@ void Resize::options(OptionVisitor& visitor) {
                   .required = true,
                   .main = true},
                  size);
-  visitor.option(
-      {.name = "max_size", .doc = "Bound of the longer edge where `size` is one number; 0: none", .unit = "pixels", .min = 0, .max = 16384},
-      max_size);
+  visitor.option({.name = "max_size",
+                  .doc = "Largest length of the longer edge if `size` is one number; 0: no limit",
+                  .unit = "pixels",
+                  .min = 0,
+                  .max = 16384},
+                 max_size);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
   visitor.option(kAntialias, antialias);
   visitor.choice(kBackend, backend, kResizeBackendNames);
@@ -246,8 +249,8 @@ void RandomCrop::check() const {
 
 void RandomResizedCrop::options(OptionVisitor& visitor) {
   visitor.option(kSize, size);
-  visitor.option({.name = "scale", .doc = "Least and largest share of the image's area", .min = 0, .max = 1}, scale);
-  visitor.option({.name = "ratio", .doc = "Least and largest width / height, drawn on a logarithmic scale", .min = 0}, ratio);
+  visitor.option({.name = "scale", .doc = "Smallest and largest fraction of the image's area", .min = 0, .max = 1}, scale);
+  visitor.option({.name = "ratio", .doc = "Smallest and largest width / height; drawn on a logarithmic scale", .min = 0}, ratio);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
   visitor.option(kAntialias, antialias);
   visitor.choice(kBackend, backend, kResizeBackendNames);
@@ -270,8 +273,8 @@ void RandomVerticalFlip::options(OptionVisitor& visitor) {
 }
 
 void Normalize::options(OptionVisitor& visitor) {
-  visitor.option({.name = "mean", .doc = "One a channel, or one for all", .required = true}, mean);
-  visitor.option({.name = "std", .doc = "One a channel, or one for all; not 0", .required = true}, std);
+  visitor.option({.name = "mean", .doc = "One per channel, or one for all channels", .required = true}, mean);
+  visitor.option({.name = "std", .doc = "One per channel, or one for all channels; not 0", .required = true}, std);
   item_options(visitor);
 }
 
@@ -295,11 +298,11 @@ void ToDtype::options(OptionVisitor& visitor) {
 }
 
 void ColorJitter::options(OptionVisitor& visitor) {
-  visitor.option({.name = "brightness", .doc = "x draws a factor from 1 - x .. 1 + x; [low, high] is the range itself"}, brightness);
-  visitor.option({.name = "contrast", .doc = "As brightness"}, contrast);
-  visitor.option({.name = "saturation", .doc = "As brightness"}, saturation);
+  visitor.option({.name = "brightness", .doc = "Range of the random factor: x for 1 - x .. 1 + x, or [low, high]"}, brightness);
+  visitor.option({.name = "contrast", .doc = "Range of the random factor, as for brightness"}, contrast);
+  visitor.option({.name = "saturation", .doc = "Range of the random factor, as for brightness"}, saturation);
   visitor.option({.name = "hue",
-                  .doc = "x draws from -x .. x turns of the colour circle, x at most 0.5; [low, high] is the range itself",
+                  .doc = "Range of the random hue shift, in turns of the color wheel: x for -x .. x, or [low, high]",
                   .min = -0.5,
                   .max = 0.5},
                  hue);
@@ -326,9 +329,9 @@ void Grayscale::check() const {
 
 void RandomErasing::options(OptionVisitor& visitor) {
   visitor.option(kProbability, p);
-  visitor.option({.name = "scale", .doc = "Least and largest share of the image's area", .min = 0, .max = 1}, scale);
-  visitor.option({.name = "ratio", .doc = "Least and largest height / width, drawn on a logarithmic scale", .min = 0}, ratio);
-  visitor.option({.name = "value", .doc = "A number, one a channel, or random (normally distributed)"}, value);
+  visitor.option({.name = "scale", .doc = "Smallest and largest fraction of the image's area", .min = 0, .max = 1}, scale);
+  visitor.option({.name = "ratio", .doc = "Smallest and largest height / width; drawn on a logarithmic scale", .min = 0}, ratio);
+  visitor.option({.name = "value", .doc = "One number, one per channel, or random (normally distributed)"}, value);
   item_options(visitor);
 }
 
@@ -348,7 +351,7 @@ void RandomErasing::check() const {
 void AutoAugment::options(OptionVisitor& visitor) {
   visitor.choice({.name = "policy", .doc = "The data set that the policy was learned on", .main = true}, policy, kPolicyNames);
   visitor.choice({.name = "interpolation", .doc = "nearest or bilinear"}, interpolation, kInterpolationNames);
-  visitor.option({.name = "fill", .doc = "Value of new pixels (0..255), one for all or one a channel; default black"}, fill);
+  visitor.option({.name = "fill", .doc = "Value of new pixels (0..255): one number, or one per channel; default: black"}, fill);
   item_options(visitor);
 }
 

@@ -124,7 +124,7 @@ enum class PrecisionRule {
 enum class QuantizeRule {
   kFloat,        // stays in float
   kProduct,      // a layer: a product with a constant weight, stored as integers, with bias and residual: conv2d, linear
-  kScale,        // a layer: a scale and a shift for each channel (OpDef::channel_scale), on integers if its neighbours are:
+  kScale,        // a layer: a scale and a shift for each channel (OpDef::channel_scale), on integers if its neighbors are:
                  // batch_norm_inference
   kRecurrent,    // two layers, a product with each of its two weights; its outputs are never integers: lstm, gru, rnn
   kCompute,      // computes on integers, and its output has scale and zero point of its own: add, mul, average pools, mean over pixels

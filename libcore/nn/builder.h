@@ -50,7 +50,7 @@ struct BatchNormOptions {
   Init bias_init = Init::zeros(), mean_init = Init::zeros(), var_init = Init::ones();
 };
 struct LayerNormOptions {
-  int64_t dims = 1;  // number of trailing dimensions to normalise
+  int64_t dims = 1;  // number of trailing dimensions to normalize
   double eps = 1e-5;
   bool affine = true;
   bool bias = true;  // no effect without affine
@@ -71,7 +71,7 @@ struct PReluOptions {
   double init = 0.25;
 };
 
-/// Initialisers of the layers in a scope. The defaults are PyTorch's.
+/// Initializers of the layers in a scope. The defaults are PyTorch's.
 struct InitRules {
   Init conv_weight = Init::kaiming_uniform(2.2360679774997896964);
   std::optional<Init> conv_bias;  // default: uniform, bound 1 / sqrt(fan in of the weight)
@@ -108,7 +108,7 @@ class Builder {
   /// Enters a module until the returned guard is destroyed: `const auto block = b.scope("layer1.0");`.
   [[nodiscard]] PathScope scope(std::string_view name) { return PathScope(graph_, name); }
 
-  /// Initialises the layers that are captured until the returned guard is destroyed by `rules`.
+  /// Initializes the layers that are captured until the returned guard is destroyed by `rules`.
   class InitScope {
    public:
     InitScope(Builder& builder, InitRules rules) : builder_(builder), saved_(std::exchange(builder.init_, std::move(rules))) {}
@@ -144,12 +144,12 @@ class Builder {
   Value conv2d(std::string_view name, Value x, const Conv2dOptions& options);
   /// x [...,I] -> [...,out_features]; weight [out_features, I].
   Value linear(std::string_view name, Value x, const LinearOptions& options);
-  /// Normalises over all dimensions except 1. Training uses the statistics of the batch and updates the running statistics in a node of
+  /// Normalizes over all dimensions except 1. Training uses the statistics of the batch and updates the running statistics in a node of
   /// Phase::kUpdate (once per run of the graph, as PyTorch). Evaluation and frozen layers use the running statistics.
   Value batch_norm(std::string_view name, Value x, const BatchNormOptions& options = {});
-  /// Normalises over the last `dims` dimensions; weight and bias have their shape.
+  /// Normalizes over the last `dims` dimensions; weight and bias have their shape.
   Value layer_norm(std::string_view name, Value x, const LayerNormOptions& options = {});
-  /// x [N,C,...]: normalises over each group of channels and all other dimensions of a sample; weight and bias [C].
+  /// x [N,C,...]: normalizes over each group of channels and all other dimensions of a sample; weight and bias [C].
   Value group_norm(std::string_view name, Value x, const GroupNormOptions& options);
   /// index i64 [...] -> [...,width].
   Value embedding(std::string_view name, Value index, const EmbeddingOptions& options);

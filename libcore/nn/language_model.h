@@ -10,7 +10,7 @@ namespace galley {
 /// The number of tokens of a model to which no tokenizer and no recipe gives one: it reads bytes.
 inline constexpr int64_t kByteVocabulary = 256;
 
-/// Base of the parameters of language models, beside OptionsOf.
+/// Base of the parameters of language models, in addition to OptionsOf.
 struct LanguageModelParams {
   virtual ~LanguageModelParams() = default;
   /// Name of the recipe's key, below `model`, that sets the vocabulary: "vocab" or "vocab_size".

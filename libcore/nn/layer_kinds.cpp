@@ -49,11 +49,11 @@ struct Conv2dLayer : OptionsOf<Conv2dLayer> {
   void options(OptionVisitor& v) override {
     v.option({.name = "out_channels", .doc = "channels of the output", .min = 1, .required = true}, out_channels);
     v.option({.name = "kernel_size", .doc = "rows and columns of the kernel", .min = 1, .required = true}, kernel_size);
-    v.option({.name = "stride", .doc = "step of the kernel", .min = 1}, stride);
-    v.option({.name = "padding", .doc = "zeros on each side", .min = 0}, padding);
-    v.option({.name = "dilation", .doc = "distance of the kernel's taps", .min = 1}, dilation);
-    v.option({.name = "groups", .doc = "groups of channels that do not mix", .min = 1}, groups);
-    v.option({.name = "bias", .doc = "adds a learned number to each channel"}, bias);
+    v.option({.name = "stride", .doc = "stride of the kernel", .min = 1}, stride);
+    v.option({.name = "padding", .doc = "zero padding on each side", .min = 0}, padding);
+    v.option({.name = "dilation", .doc = "spacing between the kernel's elements", .min = 1}, dilation);
+    v.option({.name = "groups", .doc = "groups of channels, each convolved separately", .min = 1}, groups);
+    v.option({.name = "bias", .doc = "add a learned bias to each channel"}, bias);
   }
 };
 Value build_conv2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -73,7 +73,7 @@ struct LinearLayer : OptionsOf<LinearLayer> {
   bool bias = true;
   void options(OptionVisitor& v) override {
     v.option({.name = "out_features", .doc = "size of the last dimension of the output", .min = 1, .required = true}, out_features);
-    v.option({.name = "bias", .doc = "adds a learned number to each feature"}, bias);
+    v.option({.name = "bias", .doc = "add a learned bias to each feature"}, bias);
   }
 };
 Value build_linear(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -100,7 +100,7 @@ struct LayerNormLayer : OptionsOf<LayerNormLayer> {
   double eps = 1e-5;
   bool affine = true;
   void options(OptionVisitor& v) override {
-    v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1, .max = 7}, dims);
+    v.option({.name = "dims", .doc = "number of trailing dimensions to normalize", .min = 1, .max = 7}, dims);
     v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
     v.option({.name = "affine", .doc = "learned scale and shift of each element"}, affine);
   }
@@ -115,7 +115,7 @@ struct GroupNormLayer : OptionsOf<GroupNormLayer> {
   double eps = 1e-5;
   bool affine = true;
   void options(OptionVisitor& v) override {
-    v.option({.name = "num_groups", .doc = "groups of channels, each normalised by itself", .min = 1, .required = true}, num_groups);
+    v.option({.name = "num_groups", .doc = "groups of channels, each normalized separately", .min = 1, .required = true}, num_groups);
     v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
     v.option({.name = "affine", .doc = "learned scale and shift of each channel"}, affine);
   }
@@ -158,11 +158,11 @@ struct RecurrentLayer : OptionsOf<RecurrentLayer<kCell>> {
   double dropout = 0;
   Nonlinearity nonlinearity = Nonlinearity::kTanh;
   void options(OptionVisitor& v) override {
-    v.option({.name = "hidden_size", .doc = "units of a layer", .min = 1, .required = true}, hidden_size);
-    v.option({.name = "num_layers", .doc = "layers, one on top of the other", .min = 1}, num_layers);
-    v.option({.name = "bias", .doc = "adds learned numbers to the gates"}, bias);
-    v.option({.name = "dropout", .doc = "of each layer's output but the last one's", .min = 0, .max = 1}, dropout);
-    v.option({.name = "bidirectional", .doc = "a second pass from the last step to the first; twice the features"}, bidirectional);
+    v.option({.name = "hidden_size", .doc = "units per layer", .min = 1, .required = true}, hidden_size);
+    v.option({.name = "num_layers", .doc = "number of stacked layers", .min = 1}, num_layers);
+    v.option({.name = "bias", .doc = "add learned biases to the gates"}, bias);
+    v.option({.name = "dropout", .doc = "dropout on the output of each layer except the last", .min = 0, .max = 1}, dropout);
+    v.option({.name = "bidirectional", .doc = "also read the sequence backward; twice the output features"}, bidirectional);
     if (kCell == Cell::kRnn) v.choice({.name = "nonlinearity", .doc = "tanh or relu"}, nonlinearity, kNonlinearityNames);
   }
 };
@@ -184,9 +184,7 @@ Value build_recurrent(Builder& b, std::string_view name, const Options& options,
 
 struct DropLayer : OptionsOf<DropLayer> {
   double p = 0.5;
-  void options(OptionVisitor& v) override {
-    v.option({.name = "p", .doc = "probability of dropping", .min = 0, .max = 1, .main = true}, p);
-  }
+  void options(OptionVisitor& v) override { v.option({.name = "p", .doc = "drop probability", .min = 0, .max = 1, .main = true}, p); }
 };
 Value build_dropout(Builder& b, std::string_view name, const Options& options, Inputs in) {
   return b.dropout(name, in[0], params_of<DropLayer>(options).p);
@@ -231,10 +229,10 @@ struct MaxPoolLayer : OptionsOf<MaxPoolLayer> {
   bool ceil_mode = false;
   void options(OptionVisitor& v) override {
     v.option({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
-    v.option({.name = "stride", .doc = "step of the window; default: its size", .min = 1}, stride);
-    v.option({.name = "padding", .doc = "on each side", .min = 0}, padding);
-    v.option({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, dilation);
-    v.option({.name = "ceil_mode", .doc = "a last window may reach over the edge"}, ceil_mode);
+    v.option({.name = "stride", .doc = "stride of the window; default: its size", .min = 1}, stride);
+    v.option({.name = "padding", .doc = "padding on each side", .min = 0}, padding);
+    v.option({.name = "dilation", .doc = "spacing between the window's elements", .min = 1}, dilation);
+    v.option({.name = "ceil_mode", .doc = "the last window may extend over the edge (sizes are rounded up)"}, ceil_mode);
   }
 };
 Value build_max_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -254,10 +252,10 @@ struct AvgPoolLayer : OptionsOf<AvgPoolLayer> {
   bool ceil_mode = false, count_include_pad = true;
   void options(OptionVisitor& v) override {
     v.option({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
-    v.option({.name = "stride", .doc = "step of the window; default: its size", .min = 1}, stride);
-    v.option({.name = "padding", .doc = "zeros on each side", .min = 0}, padding);
-    v.option({.name = "ceil_mode", .doc = "a last window may reach over the edge"}, ceil_mode);
-    v.option({.name = "count_include_pad", .doc = "padding counts in the mean"}, count_include_pad);
+    v.option({.name = "stride", .doc = "stride of the window; default: its size", .min = 1}, stride);
+    v.option({.name = "padding", .doc = "zero padding on each side", .min = 0}, padding);
+    v.option({.name = "ceil_mode", .doc = "the last window may extend over the edge (sizes are rounded up)"}, ceil_mode);
+    v.option({.name = "count_include_pad", .doc = "include padding in the mean"}, count_include_pad);
   }
 };
 Value build_avg_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -295,8 +293,8 @@ struct InterpolateLayer : OptionsOf<InterpolateLayer> {
   bool align_corners = false;
   void options(OptionVisitor& v) override {
     v.option({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true, .main = true}, size);
-    v.choice({.name = "mode", .doc = "how pixels between others are made"}, mode, kResizeModeNames);
-    v.option({.name = "align_corners", .doc = "corner pixels stay on the corners (bilinear)"}, align_corners);
+    v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
+    v.option({.name = "align_corners", .doc = "align the centers of the corner pixels (bilinear)"}, align_corners);
   }
 };
 Value build_interpolate(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -315,8 +313,8 @@ Value build_interpolate(Builder& b, std::string_view name, const Options& option
 struct FlattenLayer : OptionsOf<FlattenLayer> {
   int64_t start_dim = 1, end_dim = -1;
   void options(OptionVisitor& v) override {
-    v.option({.name = "start_dim", .doc = "first dimension that is joined", .min = -8, .max = 7}, start_dim);
-    v.option({.name = "end_dim", .doc = "last dimension that is joined", .min = -8, .max = 7}, end_dim);
+    v.option({.name = "start_dim", .doc = "first dimension to flatten", .min = -8, .max = 7}, start_dim);
+    v.option({.name = "end_dim", .doc = "last dimension to flatten", .min = -8, .max = 7}, end_dim);
   }
 };
 Value build_flatten(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -332,7 +330,7 @@ struct ReshapeLayer : OptionsOf<ReshapeLayer> {
   std::vector<int64_t> shape;
   std::vector<std::string> names;
   void options(OptionVisitor& v) override {
-    v.option({.name = "shape", .doc = "of the output, batch included; one size may be -1", .min = -1, .required = true, .main = true},
+    v.option({.name = "shape", .doc = "shape of the output, batch included; one size may be -1", .min = -1, .required = true, .main = true},
              shape);
     v.option({.name = "names", .doc = "names of the dimensions of the output"}, names);
   }
@@ -349,7 +347,7 @@ Value build_reshape(Builder& b, std::string_view name, const Options& options, I
 struct RenameLayer : OptionsOf<RenameLayer> {
   std::vector<std::string> names;
   void options(OptionVisitor& v) override {
-    v.option({.name = "names", .doc = "one a dimension, batch included, e.g. [N, C, H, W]", .required = true, .main = true}, names);
+    v.option({.name = "names", .doc = "one per dimension, batch included, e.g. [N, C, H, W]", .required = true, .main = true}, names);
   }
 };
 Value build_rename(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -388,12 +386,12 @@ struct PadLayer : OptionsOf<PadLayer> {
   double value = 0;
   void options(OptionVisitor& v) override {
     v.option({.name = "pad",
-              .doc = "before, after of the last dimension, then of the one before it, ... (as torch)",
+              .doc = "before and after the last dimension, then the second last, ... (as torch.nn.functional.pad)",
               .min = 0,
               .required = true,
               .main = true},
              pad);
-    v.option({.name = "value", .doc = "what the new elements hold"}, value);
+    v.option({.name = "value", .doc = "value of the new elements"}, value);
   }
 };
 Value build_pad(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -414,8 +412,8 @@ struct MeanLayer : OptionsOf<MeanLayer> {
   std::vector<int64_t> dim;
   bool keepdim = false;
   void options(OptionVisitor& v) override {
-    v.option({.name = "dim", .doc = "dimensions that are averaged", .min = -8, .max = 7, .required = true, .main = true}, dim);
-    v.option({.name = "keepdim", .doc = "they stay, with size 1"}, keepdim);
+    v.option({.name = "dim", .doc = "dimensions to average over", .min = -8, .max = 7, .required = true, .main = true}, dim);
+    v.option({.name = "keepdim", .doc = "keep them, with size 1"}, keepdim);
   }
 };
 Value build_mean(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -440,11 +438,11 @@ const std::vector<LayerEntry>& table() {
     std::vector<LayerEntry> all{
         {{"conv2d", "2-D convolution", make_options<Conv2dLayer>}, build_conv2d},
         {{"linear", "matrix product over the last dimension", make_options<LinearLayer>}, build_linear},
-        {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>},
+        {{"batch_norm", "batch normalization over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>},
          build_batch_norm},
-        {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
-        {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
-        {{"embedding", "rows of a table picked by indices", make_options<EmbeddingLayer>}, build_embedding},
+        {{"layer_norm", "normalization over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
+        {{"group_norm", "normalization over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
+        {{"embedding", "selects rows of a table by indices", make_options<EmbeddingLayer>}, build_embedding},
         {{"prelu", "x above 0, else a learned slope times x (He et al. 2015)", make_options<PReluLayer>}, build_prelu},
         {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_options<RecurrentLayer<Cell::kLstm>>},
          build_recurrent<Cell::kLstm>},

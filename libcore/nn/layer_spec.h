@@ -21,10 +21,11 @@ ComponentKinds layer_kinds();
 struct LayerSpec : OptionsOf<LayerSpec> {
   void options(OptionVisitor& v) override {
     v.option({.name = "name", .doc = "name in parameter paths and for `inputs`; default: the type, numbered where it repeats"}, name);
-    v.component({.name = "", .doc = "what the layer computes"}, layer, layer_kinds());
-    v.option({.name = "inputs", .doc = "names of the layers whose outputs it takes; `in` is the group's input; default: the layer before"},
+    v.component({.name = "", .doc = "type of the layer"}, layer, layer_kinds());
+    v.option({.name = "inputs",
+              .doc = "names of the layers whose outputs are the inputs; `in` is the group's input; default: the previous layer"},
              inputs);
-    v.option({.name = "repeat", .doc = "that many copies in sequence; names become NAME.0, NAME.1, ...", .min = 1, .max = 10000}, repeat);
+    v.option({.name = "repeat", .doc = "number of copies in sequence; names become NAME.0, NAME.1, ...", .min = 1, .max = 10000}, repeat);
     v.list({.name = "layers", .doc = "a group: its layers in sequence"}, layers.items, make_options<LayerSpec>);
   }
   const LayerSpec& child(size_t index) const { return layers.at<LayerSpec>(index); }
@@ -42,7 +43,7 @@ inline constexpr std::array<std::string_view, 2> kInputDTypeNames{"f32", "i64"};
 /// The model's input: the shape of one sample and optional names of its dimensions.
 struct InputSpec : OptionsOf<InputSpec> {
   void options(OptionVisitor& v) override {
-    v.option({.name = "shape", .doc = "of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true},
+    v.option({.name = "shape", .doc = "shape of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true},
              shape);
     v.option({.name = "names", .doc = "names of these dimensions, e.g. [C, H, W]"}, names);
     v.choice({.name = "dtype", .doc = "f32, or i64 for indices of an embedding (tokens)"}, dtype, kInputDTypeNames);
@@ -55,8 +56,8 @@ struct InputSpec : OptionsOf<InputSpec> {
 /// Options of the model kind "layers".
 struct LayersModel : OptionsOf<LayersModel> {
   void options(OptionVisitor& v) override {
-    v.option({.name = "input", .doc = "what one sample looks like, where the model takes one input: the field `input`"}, input);
-    v.section({.name = "inputs", .doc = "several inputs: each takes the field of its name, and layers name them in `inputs`"}, inputs);
+    v.option({.name = "input", .doc = "shape and dtype of one sample, if the model has one input: the field `input`"}, input);
+    v.section({.name = "inputs", .doc = "several inputs: each reads the field of its name, and layers refer to them in `inputs`"}, inputs);
     v.option({.name = "outputs", .doc = "layers whose outputs are the model's results, the main one first; default: the last"}, outputs);
     v.list({.name = "layers", .doc = "layers in sequence", .required = true}, layers.items, make_options<LayerSpec>);
   }

@@ -75,10 +75,12 @@ Value emit_loss(const Component& loss, Value output, Value target, Reduction red
 }  // namespace
 
 void CrossEntropyParams::options(OptionVisitor& v) {
-  v.option(
-      {.name = "label_smoothing", .doc = "share of the target that is spread over all classes (Szegedy et al. 2015)", .min = 0, .max = 1},
-      label_smoothing);
-  v.option({.name = "ignore_index", .doc = "targets of this value do not count"}, ignore_index);
+  v.option({.name = "label_smoothing",
+            .doc = "fraction of the target that is spread over all classes (Szegedy et al. 2015)",
+            .min = 0,
+            .max = 1},
+           label_smoothing);
+  v.option({.name = "ignore_index", .doc = "target value that is ignored"}, ignore_index);
   v.option({.name = "weight", .doc = "weight of each class; default: all 1", .min = 0}, weight);
   v.option(
       {.name = "dim", .doc = "dimension of the classes: 1, or -1 for the last (language models always: the last)", .min = -1, .max = 1},

@@ -98,7 +98,7 @@ std::string Init::str() const {
 }
 
 int64_t fan_of(const Shape& shape, Init::Fan fan) {
-  GALLEY_ASSERT(shape.rank() >= 2, "a Kaiming initialiser needs a weight of rank 2 or more, not ", shape);
+  GALLEY_ASSERT(shape.rank() >= 2, "a Kaiming initializer needs a weight of rank 2 or more, not ", shape);
   int64_t area = 1;
   for (int axis = 2; axis < shape.rank(); ++axis) area *= shape[axis];
   return area * shape[fan == Init::Fan::kIn ? 1 : 0];

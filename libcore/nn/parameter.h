@@ -1,5 +1,5 @@
 #pragma once
-// Declarations of a model's parameters (name, type, initialiser), and their initial values.
+// Declarations of a model's parameters (name, type, initializer), and their initial values.
 
 #include <cstdint>
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace galley {
 
-/// The initialiser of a parameter. Values that depend on the shape are computed by `initialize`.
+/// The initializer of a parameter. Values that depend on the shape are computed by `initialize`.
 struct Init {
   enum class Kind { kZeros, kOnes, kConstant, kValues, kTensor, kNormal, kTruncatedNormal, kUniform, kKaimingNormal, kKaimingUniform };
-  /// Whether a Kaiming initialiser preserves the variance of activations (fan in) or of gradients (fan out).
+  /// Whether a Kaiming initializer preserves the variance of activations (fan in) or of gradients (fan out).
   enum class Fan { kIn, kOut };
 
   Kind kind = Kind::kZeros;

@@ -35,7 +35,7 @@ struct Recurrent {
 };
 
 /// Captures the layers on x [N,T,C]. Parameters: weight_ih_l0 [G H,C], weight_hh_l0 [G H,H], bias_ih_l0 and bias_hh_l0 [G H], with the
-/// suffix `_reverse` for the second direction; ops/recurrent.h defines G and the order of gates. All are initialised uniformly within 1 /
+/// suffix `_reverse` for the second direction; ops/recurrent.h defines G and the order of gates. All are initialized uniformly within 1 /
 /// sqrt(H).
 Recurrent recurrent(Builder& b, std::string_view name, Value x, const RecurrentOptions& options);
 

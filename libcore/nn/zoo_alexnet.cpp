@@ -12,8 +12,8 @@ struct AlexNetParams : OptionsOf<AlexNetParams> {
   int64_t hidden_features = 4096;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "dropout", .doc = "before the first and second layer of the classifier", .min = 0, .max = 1}, dropout);
-    v.option({.name = "hidden_features", .doc = "width of the classifier; files of torchvision have 4096", .min = 1}, hidden_features);
+    v.option({.name = "dropout", .doc = "dropout before the first and second layer of the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "hidden_features", .doc = "width of the classifier; torchvision's weights have 4096", .min = 1}, hidden_features);
   }
 };
 

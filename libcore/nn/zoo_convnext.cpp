@@ -14,14 +14,14 @@ struct ConvNextParams : OptionsOf<ConvNextParams> {
   double layer_scale = 1e-6;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "channels", .doc = "of each stage", .min = 1}, channels);
+    v.option({.name = "channels", .doc = "channels of each stage", .min = 1}, channels);
     v.option({.name = "num_layers", .doc = "blocks of each stage", .min = 1}, num_layers);
     v.option({.name = "stochastic_depth_prob",
-              .doc = "probability that the last block is skipped; it grows from 0 at the first",
+              .doc = "probability of skipping the last block; it increases linearly from 0 at the first block",
               .min = 0,
               .max = 1},
              stochastic_depth_prob);
-    v.option({.name = "layer_scale", .doc = "what the learned scales of blocks start at", .min = 0}, layer_scale);
+    v.option({.name = "layer_scale", .doc = "initial value of the learned scales of blocks", .min = 0}, layer_scale);
   }
 };
 

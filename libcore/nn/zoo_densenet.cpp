@@ -15,7 +15,7 @@ struct DenseNetParams : OptionsOf<DenseNetParams> {
   double drop_rate = 0;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "growth_rate", .doc = "channels that each layer adds", .min = 1}, growth_rate);
+    v.option({.name = "growth_rate", .doc = "channels added by each layer", .min = 1}, growth_rate);
     v.option({.name = "block_config", .doc = "layers of each dense block", .min = 1}, block_config);
     v.option({.name = "num_init_features", .doc = "channels of the first convolution", .min = 1}, num_init_features);
     v.option({.name = "bn_size", .doc = "channels of a layer's bottleneck, as a multiple of growth_rate", .min = 1}, bn_size);

@@ -23,13 +23,13 @@ struct EfficientNetParams : OptionsOf<EfficientNetParams> {
     v.option({.name = "width_mult", .doc = "multiplies the channels of every block (rounded to multiples of 8)", .min = 0.01, .max = 16},
              width_mult);
     v.option({.name = "depth_mult", .doc = "multiplies the blocks of every stage (rounded up)", .min = 0.01, .max = 16}, depth_mult);
-    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "dropout", .doc = "dropout before the classifier", .min = 0, .max = 1}, dropout);
     v.option({.name = "stochastic_depth_prob",
-              .doc = "probability that the last block is skipped; it grows from 0 at the first",
+              .doc = "probability of skipping the last block; it increases linearly from 0 at the first block",
               .min = 0,
               .max = 1},
              stochastic_depth_prob);
-    v.option({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
+    v.option({.name = "image_size", .doc = "default rows and columns of the input; other sizes are possible", .min = 1}, image_size);
   }
 };
 

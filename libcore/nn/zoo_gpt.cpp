@@ -23,12 +23,14 @@ struct GptParams : OptionsOf<GptParams>, LanguageModelParams {
     v.option({.name = "n_layer", .doc = "transformer blocks", .min = 1}, n_layer);
     v.option({.name = "n_head", .doc = "attention heads; they divide n_embd", .min = 1}, n_head);
     v.option({.name = "n_embd", .doc = "features of a token", .min = 1}, n_embd);
-    v.option({.name = "vocab_size", .doc = "tokens of the vocabulary; default: those of data.tokenizer, 256 (bytes) without one", .min = 1},
+    v.option({.name = "vocab_size", .doc = "size of the vocabulary; default: that of data.tokenizer, or 256 (bytes) without one", .min = 1},
              vocab_size);
-    v.option({.name = "block_size", .doc = "the longest sequence, and the length of a sample of data", .min = 1}, block_size);
-    v.option({.name = "dropout", .doc = "of embeddings, attention weights and the output of each branch", .min = 0, .max = 1}, dropout);
+    v.option({.name = "block_size", .doc = "largest length of a sequence, and the default length of a sample", .min = 1}, block_size);
+    v.option({.name = "dropout", .doc = "dropout of embeddings, attention weights and the output of each branch", .min = 0, .max = 1},
+             dropout);
     v.option({.name = "bias", .doc = "whether linear layers and layer norms have a bias"}, bias);
-    v.option({.name = "tie_weights", .doc = "whether the head uses the token embedding (Press, Wolf 2017)"}, tie_weights);
+    v.option({.name = "tie_weights", .doc = "share the weight of the token embedding with the output layer (Press, Wolf 2017)"},
+             tie_weights);
   }
   std::string_view vocabulary_key() const override { return "vocab_size"; }
   std::optional<int64_t>& vocabulary() override { return vocab_size; }

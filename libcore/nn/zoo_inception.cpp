@@ -17,19 +17,20 @@ struct InceptionParams : OptionsOf<InceptionParams> {
   double dropout = 0.2;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "aux_logits", .doc = "has auxiliary classifiers, which training uses"}, aux_logits);
+    v.option({.name = "aux_logits", .doc = "add auxiliary classifiers, which are used in training"}, aux_logits);
     v.option({.name = "aux_loss_weight", .doc = "weight of each auxiliary classifier's loss in training", .min = 0}, aux_loss_weight);
-    v.option({.name = "transform_input",
-              .doc = "from ImageNet's mean and deviation, by which the input was normalised, to 0.5 and 0.5: for torchvision's weights"},
-             transform_input);
-    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+    v.option(
+        {.name = "transform_input",
+         .doc = "convert inputs normalized by ImageNet's mean and deviation to a mean and deviation of 0.5, as torchvision's weights need"},
+        transform_input);
+    v.option({.name = "dropout", .doc = "dropout before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
 struct GoogLeNetParams : InceptionParams {
   double dropout_aux = 0.7;
   void options(OptionVisitor& v) override {
     InceptionParams::options(v);
-    v.option({.name = "dropout_aux", .doc = "in the auxiliary classifiers", .min = 0, .max = 1}, dropout_aux);
+    v.option({.name = "dropout_aux", .doc = "dropout in the auxiliary classifiers", .min = 0, .max = 1}, dropout_aux);
   }
   std::unique_ptr<Options> clone() const override { return std::make_unique<GoogLeNetParams>(*this); }
 };

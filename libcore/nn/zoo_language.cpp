@@ -18,16 +18,18 @@ struct RnnLmParams : OptionsOf<RnnLmParams>, LanguageModelParams {
   int64_t sequence_length = 64;
   void options(OptionVisitor& v) override {
     v.choice({.name = "cell", .doc = "lstm, gru or rnn", .main = true}, cell, kCellNames);
-    v.option({.name = "vocab", .doc = "tokens of the vocabulary; default: those of data.tokenizer, 256 (bytes) without one", .min = 1},
+    v.option({.name = "vocab", .doc = "size of the vocabulary; default: that of data.tokenizer, or 256 (bytes) without one", .min = 1},
              vocab);
-    v.option({.name = "embedding_dim", .doc = "width of a token's vector", .min = 1}, embedding_dim);
-    v.option({.name = "hidden_size", .doc = "units of a layer", .min = 1}, hidden_size);
+    v.option({.name = "embedding_dim", .doc = "size of a token's embedding", .min = 1}, embedding_dim);
+    v.option({.name = "hidden_size", .doc = "units per layer", .min = 1}, hidden_size);
     v.option({.name = "num_layers", .doc = "recurrent layers", .min = 1}, num_layers);
-    v.option({.name = "dropout", .doc = "of the vectors, between layers and before the last product", .min = 0, .max = 1}, dropout);
-    v.option(
-        {.name = "tie_weights", .doc = "the last product takes the table of vectors (Press, Wolf 2017); hidden_size must be embedding_dim"},
-        tie_weights);
-    v.option({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
+    v.option({.name = "dropout", .doc = "dropout of the embeddings, between layers and before the output layer", .min = 0, .max = 1},
+             dropout);
+    v.option({.name = "tie_weights",
+              .doc = "share the weight of the embedding with the output layer (Press, Wolf 2017); hidden_size must equal embedding_dim"},
+             tie_weights);
+    v.option({.name = "sequence_length", .doc = "tokens per sample if the data do not determine it: benchmarks, shapes", .min = 1},
+             sequence_length);
   }
   std::string_view vocabulary_key() const override { return "vocab"; }
   std::optional<int64_t>& vocabulary() override { return vocab; }

@@ -16,7 +16,7 @@ struct MnasNetParams : OptionsOf<MnasNetParams> {
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "alpha", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16}, alpha);
-    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "dropout", .doc = "dropout before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
 

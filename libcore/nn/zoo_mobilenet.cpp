@@ -28,10 +28,10 @@ struct MobileNetV2Params : OptionsOf<MobileNetV2Params> {
     v.option({.name = "width_mult", .doc = "multiplies the channels of every layer", .min = 0.01, .max = 16}, width_mult);
     v.option({.name = "round_nearest", .doc = "channels are rounded to a multiple of this", .min = 1}, round_nearest);
     v.option({.name = "strides",
-              .doc = "of the first convolution and of the seven stages; [1,1,2,2,2,1,2,1] suits images of 32 pixels",
+              .doc = "strides of the first convolution and of the seven stages; [1,1,2,2,2,1,2,1] suits images of 32 pixels",
               .min = 1},
              strides);
-    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "dropout", .doc = "dropout before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
 
@@ -98,9 +98,9 @@ struct MobileNetV3Params : OptionsOf<MobileNetV3Params> {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "width_mult", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16},
              width_mult);
-    v.option({.name = "reduced_tail", .doc = "halves the channels of the last blocks, for few classes"}, reduced_tail);
-    v.option({.name = "dilated", .doc = "dilates the last three blocks instead of striding, for dense prediction"}, dilated);
-    v.option({.name = "dropout", .doc = "before the last layer", .min = 0, .max = 1}, dropout);
+    v.option({.name = "reduced_tail", .doc = "halve the channels of the last blocks, for few classes"}, reduced_tail);
+    v.option({.name = "dilated", .doc = "use dilation instead of stride in the last three blocks, for dense prediction"}, dilated);
+    v.option({.name = "dropout", .doc = "dropout before the last layer", .min = 0, .max = 1}, dropout);
   }
 };
 

@@ -21,12 +21,14 @@ struct RegNetParams : OptionsOf<RegNetParams> {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "depth", .doc = "blocks", .min = 1}, depth);
     v.option({.name = "w_0", .doc = "width of the first block, a multiple of 8", .min = 8}, w_0);
-    v.option({.name = "w_a", .doc = "what each block adds to the width, before it is rounded to a power of w_m", .min = 0}, w_a);
+    v.option({.name = "w_a", .doc = "width added by each block, before the width is rounded to a power of w_m", .min = 0}, w_a);
     v.option({.name = "w_m", .doc = "ratio of the widths of stages", .min = 1.001}, w_m);
     v.option({.name = "group_width", .doc = "channels of a group of the 3x3 convolutions", .min = 1}, group_width);
-    v.option(
-        {.name = "se_ratio", .doc = "squeeze-and-excite channels as a share of a block's input; 0: none (RegNetX)", .min = 0, .max = 1},
-        se_ratio);
+    v.option({.name = "se_ratio",
+              .doc = "squeeze-and-excite channels as a fraction of a block's input channels; 0: none (RegNetX)",
+              .min = 0,
+              .max = 1},
+             se_ratio);
   }
 };
 

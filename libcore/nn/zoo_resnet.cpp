@@ -21,11 +21,9 @@ struct ResNetParams : OptionsOf<ResNetParams> {
     v.option({.name = "width_per_group", .doc = "channels of a group in the first stage", .min = 1}, width_per_group);
     v.option({.name = "zero_init_residual", .doc = "start the last batch norm of each block at 0, so that blocks start as identities"},
              zero_init_residual);
-    v.option({.name = "replace_stride_with_dilation",
-              .doc = "1 for each of stages 2, 3, 4 that dilates instead of striding",
-              .min = 0,
-              .max = 1},
-             replace_stride_with_dilation);
+    v.option(
+        {.name = "replace_stride_with_dilation", .doc = "for stages 2, 3 and 4: 1 uses dilation instead of stride", .min = 0, .max = 1},
+        replace_stride_with_dilation);
   }
 };
 

@@ -13,7 +13,7 @@ struct MlpParams : OptionsOf<MlpParams> {
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes (outputs)", .min = 1, .main = true}, num_classes);
     v.option({.name = "hidden", .doc = "width of each hidden layer", .min = 1}, hidden);
-    v.option({.name = "dropout", .doc = "after each hidden layer", .min = 0, .max = 1}, dropout);
+    v.option({.name = "dropout", .doc = "dropout after each hidden layer", .min = 0, .max = 1}, dropout);
   }
 };
 
@@ -35,9 +35,9 @@ struct CnnParams : OptionsOf<CnnParams> {
   double dropout = 0.2;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "channels", .doc = "of each block: 3x3 convolution, batch norm, relu; max pooling between blocks", .min = 1},
+    v.option({.name = "channels", .doc = "channels of each block: 3x3 convolution, batch norm, relu; max pooling between blocks", .min = 1},
              channels);
-    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "dropout", .doc = "dropout before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
 

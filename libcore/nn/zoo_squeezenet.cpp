@@ -14,7 +14,7 @@ struct SqueezeNetParams : OptionsOf<SqueezeNetParams> {
   double dropout = 0.5;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "dropout", .doc = "before the last convolution", .min = 0, .max = 1}, dropout);
+    v.option({.name = "dropout", .doc = "dropout before the last convolution", .min = 0, .max = 1}, dropout);
   }
 };
 

@@ -29,18 +29,18 @@ struct SwinParams : OptionsOf<SwinParams> {
   int64_t image_size = 224;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "patch_size", .doc = "rows and columns of the patch that becomes a token", .min = 1}, patch_size);
+    v.option({.name = "patch_size", .doc = "rows and columns of a patch", .min = 1}, patch_size);
     v.option({.name = "embed_dim", .doc = "features of a token in the first stage; they double from stage to stage", .min = 1}, embed_dim);
     v.option({.name = "depths", .doc = "blocks of each stage", .min = 1}, depths);
     v.option({.name = "num_heads", .doc = "attention heads of each stage", .min = 1}, num_heads);
     v.option({.name = "window_size", .doc = "rows and columns of tokens that attend to each other", .min = 2}, window_size);
     v.option({.name = "mlp_ratio", .doc = "features inside a block's MLP, as a multiple of the token's", .min = 0.01}, mlp_ratio);
     v.option({.name = "stochastic_depth_prob",
-              .doc = "probability that the last block is skipped; it grows from 0 at the first",
+              .doc = "probability of skipping the last block; it increases linearly from 0 at the first block",
               .min = 0,
               .max = 1},
              stochastic_depth_prob);
-    v.option({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
+    v.option({.name = "image_size", .doc = "default rows and columns of the input; other sizes are possible", .min = 1}, image_size);
   }
 };
 
@@ -218,7 +218,7 @@ Value mlp(Swin& swin, Value x) {
   return b.linear("3", gelu(b.linear("0", x, {.out_features = hidden})), {.out_features = channels});
 }
 
-/// Version 1 normalises the input of each branch, version 2 its output.
+/// Version 1 normalizes the input of each branch, version 2 its output.
 Value block(Swin& swin, std::string_view name, Value x, int64_t heads, bool shifted, double drop) {
   Builder& b = swin.b;
   const auto module = b.scope(name);

@@ -23,13 +23,13 @@ struct VitParams : OptionsOf<VitParams> {
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "image_size", .doc = "rows and columns of the input, a multiple of patch_size", .min = 1}, image_size);
-    v.option({.name = "patch_size", .doc = "rows and columns of the patch that becomes a token", .min = 1}, patch_size);
+    v.option({.name = "patch_size", .doc = "rows and columns of a patch", .min = 1}, patch_size);
     v.option({.name = "num_layers", .doc = "encoder blocks", .min = 1}, num_layers);
     v.option({.name = "num_heads", .doc = "attention heads; they divide hidden_dim", .min = 1}, num_heads);
     v.option({.name = "hidden_dim", .doc = "features of a token", .min = 1}, hidden_dim);
     v.option({.name = "mlp_dim", .doc = "features inside a block's MLP", .min = 1}, mlp_dim);
-    v.option({.name = "dropout", .doc = "of tokens, and of what each branch adds", .min = 0, .max = 1}, dropout);
-    v.option({.name = "attention_dropout", .doc = "of attention weights", .min = 0, .max = 1}, attention_dropout);
+    v.option({.name = "dropout", .doc = "dropout of tokens and of the output of each branch", .min = 0, .max = 1}, dropout);
+    v.option({.name = "attention_dropout", .doc = "dropout of attention weights", .min = 0, .max = 1}, attention_dropout);
   }
 };
 
@@ -80,7 +80,7 @@ NamedValues vit(Builder& b, const Options& options, Value x) {
     x = add(x, b.parameter("pos_embedding", {1, side * side + 1, width}, Init::normal(0.02), "vit"));
     x = b.dropout("dropout", x, params.dropout);
     for (int64_t i = 0; i < params.num_layers; ++i) x = encoder_block(b, cat("layers.encoder_layer_", i), x, params);
-    // The classifier reads only the first token, and tokens are normalised independently.
+    // The classifier reads only the first token, and tokens are normalized independently.
     x = b.layer_norm("ln", squeeze(slice(x, 1, 0, 1), 1), kNorm);
   }
   const auto init = b.use_init({.linear_weight = Init::zeros(), .linear_bias = Init::zeros()});

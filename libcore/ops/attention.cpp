@@ -122,14 +122,14 @@ std::vector<Value> listed(const AttentionInputs& in) { return {in.q, in.k, in.v,
 }  // namespace
 
 void AttentionAttrs::options(OptionVisitor& v) {
-  v.option({.name = "scale", .doc = "factor of q k^T; 0: 1 / sqrt(width of a head)", .min = 0}, scale);
+  v.option({.name = "scale", .doc = "scale of q k^T; 0: 1 / sqrt(width of a head)", .min = 0}, scale);
   v.option({.name = "causal", .doc = "a query reads keys up to its own position"}, causal);
-  v.option({.name = "window", .doc = "a query reads keys less than so many positions away; 0: any", .min = 0}, window);
-  v.option({.name = "softcap", .doc = "scores become softcap * tanh(score / softcap); 0: they do not", .min = 0}, softcap);
+  v.option({.name = "window", .doc = "window of keys around a query, in positions; 0: unlimited", .min = 0}, window);
+  v.option({.name = "softcap", .doc = "scores become softcap * tanh(score / softcap); 0: unchanged", .min = 0}, softcap);
   v.option({.name = "kv_heads", .doc = "key heads of a packed q; 0: a third of its heads", .min = 0}, kv_heads);
-  v.option({.name = "pad_queries", .doc = "lengths also ends the queries: later ones give 0"}, pad_queries);
-  v.option({.name = "dropout", .doc = "probability of dropping a probability", .min = 0, .max = 1}, dropout);
-  v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
+  v.option({.name = "pad_queries", .doc = "lengths also bounds the queries: the outputs of later ones are 0"}, pad_queries);
+  v.option({.name = "dropout", .doc = "dropout probability of the attention weights", .min = 0, .max = 1}, dropout);
+  v.option({.name = "stream", .doc = "random stream of the operator: a hash of module path and occurrence"}, stream);
   v.option({.name = "bias_gradient", .doc = "the last output is the gradient of bias"}, bias_gradient);
   v.choice({.name = "algorithm", .doc = "flash: tiles, never stores the scores; math: the definition"}, algorithm,
            kAttentionAlgorithmNames);

@@ -34,7 +34,7 @@ struct AttentionAttrs : OptionsOf<AttentionAttrs> {
   double softcap = 0;          // scores become softcap * tanh(score / softcap), before the bias is added; 0: they do not
   int64_t kv_heads = 0;        // key heads of a packed q; 0: a third of its heads
   bool pad_queries = false;    // `lengths` also ends the queries: later ones read no key
-  double dropout = 0;          // probability of dropping a probability; others are scaled by 1 / (1 - dropout)
+  double dropout = 0;          // dropout probability of the attention weights; others are scaled by 1 / (1 - dropout)
   int64_t stream = 0;          // of dropout
   bool bias_gradient = false;  // attention_backward: the last output is the gradient of bias
   AttentionAlgorithm algorithm = AttentionAlgorithm::kAuto;
@@ -51,13 +51,13 @@ struct AttentionShape {
   int64_t group() const { return heads / kv_heads; }
   double scale(const AttentionAttrs& attrs) const;
 };
-/// Of the types of q, k and v; nullptr: absent. Throws where they do not go together.
+/// The sizes of attention from the types of q, k and v; nullptr: absent. Throws if they do not match.
 AttentionShape attention_shape(const AttentionAttrs& attrs, const TensorType& q, const TensorType* k, const TensorType* v);
 
 /// Inputs by position.
 namespace attention_port {
 inline constexpr int kQ = 0, kK = 1, kV = 2, kBias = 3, kLengths = 4, kPosition = 5, kRng = 6;  // of attention
-/// Of attention_backward: after these, the gradient of o, o, lse and the gradient of lse.
+/// Further inputs of attention_backward: the gradient of o, o, lse and the gradient of lse.
 inline constexpr int kGrad = 7, kO = 8, kLse = 9, kGradLse = 10;
 }  // namespace attention_port
 

@@ -23,9 +23,7 @@ std::vector<TensorType> infer(const OpContext& c) {
 
 }  // namespace
 
-void CacheWriteAttrs::options(OptionVisitor& v) {
-  v.option({.name = "first", .doc = "the first head of values that is stored", .min = 0}, first);
-}
+void CacheWriteAttrs::options(OptionVisitor& v) { v.option({.name = "first", .doc = "first head of the cache to write", .min = 0}, first); }
 
 const OpDef& cache_write_op() {
   static const OpDef def{.name = "cache_write",

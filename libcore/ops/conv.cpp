@@ -111,9 +111,9 @@ void gradient(GradientBuilder& g) {
 }  // namespace
 
 void window_options(OptionVisitor& v, Conv2dWindow& a) {
-  v.option({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, a.stride);
-  v.option({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, a.padding);
-  v.option({.name = "dilation", .doc = "distance of the kernel's taps, rows and columns", .min = 1}, a.dilation);
+  v.option({.name = "stride", .doc = "stride of the window, rows and columns", .min = 1}, a.stride);
+  v.option({.name = "padding", .doc = "zero padding around the input, rows and columns", .min = 0}, a.padding);
+  v.option({.name = "dilation", .doc = "spacing between the kernel's elements, rows and columns", .min = 1}, a.dilation);
   v.option({.name = "groups", .doc = "number of independent groups of channels", .min = 1}, a.groups);
 }
 void Conv2dAttrs::options(OptionVisitor& v) {

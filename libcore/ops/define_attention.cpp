@@ -192,7 +192,7 @@ class RowBlocks {
   }
   Value rows_of(Value x, int64_t axis, int64_t row) const { return slice(x, axis, row, std::min(shape_.queries, row + rows_)); }
 
-  /// Of the block of query rows from `row` on.
+  /// The inputs for the block of query rows from `row` on.
   AttentionInputs inputs(int64_t row) {
     AttentionInputs in = all_;
     in.q = rows_of(all_.q, 1, row);

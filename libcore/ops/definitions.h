@@ -103,7 +103,7 @@ Value step_of(Value sequence, int64_t t);
 Value gate_of(Value gates, int64_t g, int64_t hidden);
 /// Rows [N,F] of all steps as [N,T,F] of that dtype; `width` is F where there are no steps.
 Value sequence_of(Graph& graph, DType dtype, const std::vector<Value>& steps, int64_t batch, int64_t width);
-/// Of the step that a recurrent layer takes at its turn.
+/// The step that a recurrent layer computes at `turn`.
 inline int64_t step_at(int64_t turn, int64_t steps, bool reverse) { return reverse ? steps - 1 - turn : turn; }
 /// x [M,I] in integers of its own range, times the integers weight [O,I], scaled; NaN everywhere where a value of x is not finite. All f64.
 Value dynamic_product(Value x, Value weight, Value weight_scale, Value bias, bool reduced);

@@ -69,7 +69,7 @@ struct SoftplusAttrs : OptionsOf<SoftplusAttrs> {
   double beta = 1, threshold = 20;
   void options(OptionVisitor& v) override {
     v.option({.name = "beta", .doc = "factor of x, and divisor of the result"}, beta);
-    v.option({.name = "threshold", .doc = "the result is x where beta * x is above it"}, threshold);
+    v.option({.name = "threshold", .doc = "the result is x if beta * x exceeds this"}, threshold);
   }
 };
 struct EluAttrs : OptionsOf<EluAttrs> {
@@ -246,7 +246,7 @@ std::vector<ElementwiseRow> activation_rows() {
        .slope = {kInput, 8, "grad * s * (1 + x * (1 - s)), s = sigmoid(x)"},
        .activation = Activation::kSilu,
        .layer = "x * sigmoid(x)"},
-      // x * Phi(x), in the form that exporters write and runtimes recognise.
+      // x * Phi(x), in the form that exporters write and runtimes recognize.
       {.name = "gelu",
        .doc = "x * Phi(x), exact or by tanh (Hendrycks, Gimpel 2016)",
        .formulas = {formula<Gelu>("Mul(Mul(x, Add(Erf(Div(x, 1.4142135623730951)), 1)), 0.5)"),
@@ -486,19 +486,19 @@ std::vector<ElementwiseRow> comparison_and_choice_rows() {
   constexpr std::string_view kConstant = "piecewise constant";
   return {
       {.name = "equal",
-       .doc = "is a equal to b (bool)",
+       .doc = "a == b, as bool",
        .formulas = {formula<Equal>("Equal(a, b)")},
        .infer = infer_comparison,
        .no_gradient = kConstant,
        .quantize = kFloat},
       {.name = "less",
-       .doc = "is a less than b (bool)",
+       .doc = "a < b, as bool",
        .formulas = {formula<Less>("Less(a, b)")},
        .infer = infer_comparison,
        .no_gradient = kConstant,
        .quantize = kFloat},
       {.name = "greater",
-       .doc = "is a greater than b (bool)",
+       .doc = "a > b, as bool",
        .formulas = {formula<Greater>("Greater(a, b)")},
        .infer = infer_comparison,
        .no_gradient = kConstant,

@@ -12,7 +12,7 @@ void EmbeddingBackwardAttrs::options(OptionVisitor& v) {
 
 const OpDef& embedding_op() {
   static const OpDef def{.name = "embedding",
-                         .doc = "rows of a table picked by indices",
+                         .doc = "selects rows of a table by indices",
                          .inputs = {Port::weight("weight"), Port::index("index")},
                          .outputs = {"y"},
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
@@ -52,7 +52,7 @@ const OpDef& embedding_op() {
 
 const OpDef& embedding_backward_op() {
   static const OpDef def{.name = "embedding_backward",
-                         .doc = "adds rows of the gradient into a table of zeros, at the picked indices",
+                         .doc = "adds rows of the gradient into a table of zeros, at the indices",
                          .inputs = {"grad", Port::index("index")},
                          .outputs = {Port::weight("dweight")},
                          .make_attrs = make_options<EmbeddingBackwardAttrs>,

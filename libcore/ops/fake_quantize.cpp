@@ -91,12 +91,12 @@ void FakeQuantizeAttrs::options(OptionVisitor& v) {
 }
 void ObserveRangeAttrs::options(OptionVisitor& v) {
   v.option({.name = "axis", .doc = "dimension with one range per channel; -1: one range", .min = -1}, axis);
-  v.option({.name = "averaging", .doc = "weight of this batch; 1: no memory", .min = 0, .max = 1}, averaging);
+  v.option({.name = "averaging", .doc = "weight of this batch; 1: only this batch", .min = 0, .max = 1}, averaging);
 }
 void QparamsFromRangeAttrs::options(OptionVisitor& v) {
   v.option({.name = "qmin", .doc = "smallest integer"}, qmin);
   v.option({.name = "qmax", .doc = "largest integer"}, qmax);
-  v.option({.name = "symmetric", .doc = "uses the larger absolute value on both sides"}, symmetric);
+  v.option({.name = "symmetric", .doc = "use the larger absolute value on both sides"}, symmetric);
 }
 
 const OpDef& fake_quantize_op() {

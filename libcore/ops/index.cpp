@@ -71,25 +71,25 @@ std::vector<TensorType> infer_iota(const OpContext& c) {
 
 }  // namespace
 
-void GatherAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "the axis that indices count along"}, axis); }
+void GatherAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "axis of the indices"}, axis); }
 void ScatterAddAttrs::options(OptionVisitor& v) {
-  v.option({.name = "axis", .doc = "the axis that indices count along"}, axis);
+  v.option({.name = "axis", .doc = "axis of the indices"}, axis);
   v.option({.name = "size", .doc = "size of that axis in the result", .min = 0, .required = true}, size);
 }
 void OneHotAttrs::options(OptionVisitor& v) {
   v.option({.name = "classes", .doc = "size of the new dimension", .min = 1, .required = true}, classes);
-  v.option({.name = "axis", .doc = "place of the new dimension in the result"}, axis);
+  v.option({.name = "axis", .doc = "position of the new dimension in the result"}, axis);
   v.choice({.name = "dtype", .doc = "element type of the result"}, dtype, kDTypeNames);
 }
 void IotaAttrs::options(OptionVisitor& v) {
   v.choice({.name = "dtype", .doc = "element type"}, dtype, kDTypeNames);
   v.option({.name = "shape", .doc = "sizes", .min = 0}, shape);
-  v.option({.name = "axis", .doc = "the axis that is counted along"}, axis);
+  v.option({.name = "axis", .doc = "axis of the indices"}, axis);
 }
 
 const OpDef& gather_op() {
   static const OpDef def{.name = "gather",
-                         .doc = "elements picked along an axis by indices (torch.gather)",
+                         .doc = "selects elements along an axis by indices (torch.gather)",
                          .inputs = {"x", Port::index("index")},
                          .outputs = {"y"},
                          .make_attrs = make_options<GatherAttrs>,

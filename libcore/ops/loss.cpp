@@ -84,8 +84,9 @@ void bce_gradient(GradientBuilder& g) {
 }  // namespace
 
 void CrossEntropyAttrs::options(OptionVisitor& v) {
-  v.option({.name = "label_smoothing", .doc = "share of the target spread evenly over the classes", .min = 0, .max = 1}, label_smoothing);
-  v.option({.name = "ignore_index", .doc = "targets of this index do not count"}, ignore_index);
+  v.option({.name = "label_smoothing", .doc = "fraction of the target that is spread over all classes", .min = 0, .max = 1},
+           label_smoothing);
+  v.option({.name = "ignore_index", .doc = "target index that is ignored"}, ignore_index);
   v.choice({.name = "reduction", .doc = "mean, sum or none"}, reduction, kReductionNames);
 }
 void LossAttrs::options(OptionVisitor& v) { v.choice({.name = "reduction", .doc = "mean, sum or none"}, reduction, kReductionNames); }

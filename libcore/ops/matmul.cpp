@@ -101,8 +101,8 @@ void LinearAttrs::options(OptionVisitor& v) {
   v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
 }
 void MatmulAttrs::options(OptionVisitor& v) {
-  v.option({.name = "transpose_a", .doc = "a's last two dimensions are swapped"}, transpose_a);
-  v.option({.name = "transpose_b", .doc = "b's last two dimensions are swapped"}, transpose_b);
+  v.option({.name = "transpose_a", .doc = "transpose the last two dimensions of a"}, transpose_a);
+  v.option({.name = "transpose_b", .doc = "transpose the last two dimensions of b"}, transpose_b);
 }
 
 namespace {

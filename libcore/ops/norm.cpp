@@ -226,11 +226,11 @@ void BatchNormUpdateAttrs::options(OptionVisitor& v) {
   v.option({.name = "count", .doc = "values per channel that the statistics were taken over", .min = 1}, count);
 }
 void LayerNormAttrs::options(OptionVisitor& v) {
-  v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
+  v.option({.name = "dims", .doc = "number of trailing dimensions to normalize", .min = 1}, dims);
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
 }
 void LayerNormBackwardAttrs::options(OptionVisitor& v) {
-  v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
+  v.option({.name = "dims", .doc = "number of trailing dimensions to normalize", .min = 1}, dims);
 }
 void GroupNormAttrs::options(OptionVisitor& v) {
   v.option({.name = "groups", .doc = "groups of channels", .min = 1}, groups);
@@ -240,7 +240,7 @@ void GroupNormBackwardAttrs::options(OptionVisitor& v) { v.option({.name = "grou
 
 const OpDef& batch_norm_op() {
   static const OpDef def{.name = "batch_norm",
-                         .doc = "batch normalisation by the batch's statistics, with residual and activation (Ioffe, Szegedy 2015)",
+                         .doc = "batch normalization by the batch's statistics, with residual and activation (Ioffe, Szegedy 2015)",
                          .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), "residual?"},
                          .outputs = {"y", Port::statistics("mean"), Port::statistics("var")},
                          .make_attrs = make_options<BatchNormAttrs>,
@@ -292,7 +292,7 @@ void batch_norm_on_integers(IntegerBuilder& b) {
 
 const OpDef& batch_norm_inference_op() {
   static const OpDef def{.name = "batch_norm_inference",
-                         .doc = "batch normalisation by running statistics",
+                         .doc = "batch normalization by running statistics",
                          .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), Port::statistics("running_mean"),
                                     Port::statistics("running_var")},
                          .outputs = {"y"},
@@ -330,7 +330,7 @@ const OpDef& batch_norm_update_op() {
 }
 const OpDef& layer_norm_op() {
   static const OpDef def{.name = "layer_norm",
-                         .doc = "layer normalisation (Ba et al. 2016)",
+                         .doc = "layer normalization (Ba et al. 2016)",
                          .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?")},
                          .outputs = {"y", Port::statistics("mean"), Port::statistics("rstd")},
                          .make_attrs = make_options<LayerNormAttrs>,
@@ -362,7 +362,7 @@ const OpDef& layer_norm_backward_op() {
 }
 const OpDef& group_norm_op() {
   static const OpDef def{.name = "group_norm",
-                         .doc = "group normalisation (Wu, He 2018)",
+                         .doc = "group normalization (Wu, He 2018)",
                          .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?")},
                          .outputs = {"y", Port::statistics("mean"), Port::statistics("rstd")},
                          .make_attrs = make_options<GroupNormAttrs>,

@@ -1,5 +1,5 @@
 #pragma once
-// Normalisation: batch norm (training, inference, running statistics), layer norm, group norm, and their backward operators.
+// Normalization: batch norm (training, inference, running statistics), layer norm, group norm, and their backward operators.
 
 #include "libcore/ops/attrs.h"
 #include "libcore/ops/emit.h"
@@ -29,7 +29,7 @@ struct BatchNormUpdateAttrs : OptionsOf<BatchNormUpdateAttrs> {
   void options(OptionVisitor& v) override;
 };
 struct LayerNormAttrs : OptionsOf<LayerNormAttrs> {
-  int64_t dims = 1;  // trailing dimensions that are normalised
+  int64_t dims = 1;  // number of trailing dimensions to normalize
   double eps = 1e-5;
   void options(OptionVisitor& v) override;
 };
@@ -82,7 +82,7 @@ struct LayerNorm {
 /// Ba et al. 2016, over the trailing `dims` dimensions; gamma and beta have the shape of these, mean and rstd that of the leading
 /// dimensions.
 LayerNorm layer_norm(Value x, Value gamma, Value beta, const LayerNormAttrs& attrs = {});
-/// (dx, dgamma, dbeta); dgamma and dbeta have the shape of the normalised dimensions.
+/// (dx, dgamma, dbeta); dgamma and dbeta have the shape of the normalized dimensions.
 std::vector<Value> layer_norm_backward(Value grad, Value x, Value mean, Value rstd, Value gamma, const LayerNormBackwardAttrs& attrs);
 struct GroupNorm {
   Value y, mean, rstd;

@@ -125,9 +125,9 @@ void avg_gradient(GradientBuilder& g) {
 
 void pool_options(OptionVisitor& v, PoolWindow& a) {
   v.option({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1}, a.kernel_size);
-  v.option({.name = "stride", .doc = "step of the window; empty: its size", .min = 1}, a.stride);
+  v.option({.name = "stride", .doc = "stride of the window; empty: its size", .min = 1}, a.stride);
   v.option({.name = "padding", .doc = "border around the input, at most half the window", .min = 0}, a.padding);
-  v.option({.name = "ceil_mode", .doc = "a last, partly filled window counts"}, a.ceil_mode);
+  v.option({.name = "ceil_mode", .doc = "include a last window that extends over the edge"}, a.ceil_mode);
 }
 void input_size_option(OptionVisitor& v, std::vector<int64_t>& size) {
   v.option({.name = "input_size", .doc = "rows and columns of the input of the forward operator", .min = 0}, size);
@@ -163,11 +163,11 @@ OpDef pool_backward(std::string_view name, std::string_view doc, std::unique_ptr
 
 void window_options(OptionVisitor& v, MaxPoolWindow& a) {
   pool_options(v, a);
-  v.option({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, a.dilation);
+  v.option({.name = "dilation", .doc = "spacing between the window's elements", .min = 1}, a.dilation);
 }
 void window_options(OptionVisitor& v, AvgPoolWindow& a) {
   pool_options(v, a);
-  v.option({.name = "count_include_pad", .doc = "the border counts as zeros"}, a.count_include_pad);
+  v.option({.name = "count_include_pad", .doc = "include padding in the mean, as zeros"}, a.count_include_pad);
 }
 void MaxPool2dBackwardAttrs::options(OptionVisitor& v) {
   window_options(v, *this);

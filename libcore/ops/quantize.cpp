@@ -66,24 +66,24 @@ std::vector<TensorType> infer_dequantize_weight(const OpContext& c) {
 }  // namespace
 
 void QuantizeAttrs::options(OptionVisitor& v) {
-  v.option({.name = "scale", .doc = "real difference of neighbouring integers, a float32 value", .min = 0}, scale);
-  v.option({.name = "zero_point", .doc = "the integer that represents 0"}, zero_point);
+  v.option({.name = "scale", .doc = "scale: the real difference of neighboring integers, a float32 value", .min = 0}, scale);
+  v.option({.name = "zero_point", .doc = "zero point"}, zero_point);
   v.choice({.name = "dtype", .doc = "u8 or i8"}, dtype, kDTypeNames);
   v.option({.name = "qmin", .doc = "smallest integer used"}, qmin);
   v.option({.name = "qmax", .doc = "largest integer used"}, qmax);
 }
 void DequantizeAttrs::options(OptionVisitor& v) {
-  v.option({.name = "scale", .doc = "real difference of neighbouring integers, a float32 value", .min = 0}, scale);
-  v.option({.name = "zero_point", .doc = "the integer that represents 0"}, zero_point);
+  v.option({.name = "scale", .doc = "scale: the real difference of neighboring integers, a float32 value", .min = 0}, scale);
+  v.option({.name = "zero_point", .doc = "zero point"}, zero_point);
 }
 void LookupAttrs::options(OptionVisitor& v) {
-  v.option({.name = "table", .doc = "256 results, that of the input's smallest integer first", .min = -128, .max = 255}, table);
-  v.choice({.name = "dtype", .doc = "of the results: u8 or i8"}, dtype, kDTypeNames);
+  v.option({.name = "table", .doc = "256 results, in the order of the input's integers", .min = -128, .max = 255}, table);
+  v.choice({.name = "dtype", .doc = "dtype of the results: u8 or i8"}, dtype, kDTypeNames);
 }
 void DequantizeWeightAttrs::options(OptionVisitor& v) {
-  v.option({.name = "bits", .doc = "8, or 4: two signed numbers a byte, the low half first", .min = 4, .max = 8}, bits);
+  v.option({.name = "bits", .doc = "8, or 4: two signed integers per byte, the low half first", .min = 4, .max = 8}, bits);
   v.option({.name = "group_size", .doc = "weights of an output channel that share a scale; 0: all", .min = 0}, group_size);
-  v.option({.name = "shape", .doc = "of the weight; empty: as stored, its last axis doubled where bits is 4", .min = 0}, shape);
+  v.option({.name = "shape", .doc = "shape of the weight; empty: as stored, with the last axis doubled if bits is 4", .min = 0}, shape);
 }
 
 const OpDef& quantize_op() {

@@ -14,13 +14,13 @@ constexpr std::string_view kNoGradient = "integers have no gradient; use fake_qu
 constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);  // |x - zero_point| <= 255, |w| <= 128
 
 void input_options(OptionVisitor& v, QuantizedInput& a) {
-  v.option({.name = "input_scale", .doc = "of x, a float32 value", .min = 0}, a.input_scale);
-  v.option({.name = "input_zero_point", .doc = "the integer of x that means 0"}, a.input_zero_point);
+  v.option({.name = "input_scale", .doc = "scale of x, a float32 value", .min = 0}, a.input_scale);
+  v.option({.name = "input_zero_point", .doc = "zero point of x"}, a.input_zero_point);
 }
 void output_options(OptionVisitor& v, QuantizedOutput& a) {
   v.choice({.name = "output_dtype", .doc = "u8, i8, or f32: real values"}, a.output_dtype, kDTypeNames);
-  v.option({.name = "output_scale", .doc = "of the result, a float32 value", .min = 0}, a.output_scale);
-  v.option({.name = "output_zero_point", .doc = "the integer of the result that means 0"}, a.output_zero_point);
+  v.option({.name = "output_scale", .doc = "scale of the result, a float32 value", .min = 0}, a.output_scale);
+  v.option({.name = "output_zero_point", .doc = "zero point of the result"}, a.output_zero_point);
   v.option({.name = "output_qmin", .doc = "smallest integer of the result"}, a.output_qmin);
   v.option({.name = "output_qmax", .doc = "largest integer of the result"}, a.output_qmax);
 }
@@ -175,8 +175,8 @@ void QuantizedConv2dAttrs::options(OptionVisitor& v) {
   window_options(v, *this);
   product_options(v, *this);
   input_options(v, *this);
-  v.option({.name = "residual_scale", .doc = "of the residual, a float32 value", .min = 0}, residual_scale);
-  v.option({.name = "residual_zero_point", .doc = "the residual's integer that means 0"}, residual_zero_point);
+  v.option({.name = "residual_scale", .doc = "scale of the residual, a float32 value", .min = 0}, residual_scale);
+  v.option({.name = "residual_zero_point", .doc = "zero point of the residual"}, residual_zero_point);
   output_options(v, *this);
 }
 void QuantizedLinearAttrs::options(OptionVisitor& v) {
@@ -187,16 +187,16 @@ void QuantizedLinearAttrs::options(OptionVisitor& v) {
 void DynamicQuantizedLinearAttrs::options(OptionVisitor& v) { product_options(v, *this); }
 void QuantizedBinaryAttrs::options(OptionVisitor& v) {
   v.choice({.name = "activation", .doc = "function applied to the real result"}, activation, kActivationNames);
-  v.option({.name = "a_scale", .doc = "of a, a float32 value", .min = 0}, a_scale);
-  v.option({.name = "a_zero_point", .doc = "the integer of a that means 0"}, a_zero_point);
-  v.option({.name = "b_scale", .doc = "of b, a float32 value", .min = 0}, b_scale);
-  v.option({.name = "b_zero_point", .doc = "the integer of b that means 0"}, b_zero_point);
+  v.option({.name = "a_scale", .doc = "scale of a, a float32 value", .min = 0}, a_scale);
+  v.option({.name = "a_zero_point", .doc = "zero point of a"}, a_zero_point);
+  v.option({.name = "b_scale", .doc = "scale of b, a float32 value", .min = 0}, b_scale);
+  v.option({.name = "b_zero_point", .doc = "zero point of b"}, b_zero_point);
   output_options(v, *this);
 }
 void QuantizedConcatAttrs::options(OptionVisitor& v) {
-  v.option({.name = "axis", .doc = "the axis along which inputs are joined"}, axis);
-  v.option({.name = "input_scales", .doc = "of each input, float32 values", .min = 0}, input_scales);
-  v.option({.name = "input_zero_points", .doc = "the integer of each input that means 0"}, input_zero_points);
+  v.option({.name = "axis", .doc = "axis along which inputs are concatenated"}, axis);
+  v.option({.name = "input_scales", .doc = "scale of each input, float32 values", .min = 0}, input_scales);
+  v.option({.name = "input_zero_points", .doc = "zero point of each input"}, input_zero_points);
   output_options(v, *this);
 }
 void QuantizedAvgPool2dAttrs::options(OptionVisitor& v) {

@@ -38,19 +38,19 @@ OpDef random_op(std::string_view name, std::string_view doc) {
 }  // namespace
 
 void DropoutAttrs::options(OptionVisitor& v) {
-  v.option({.name = "p", .doc = "probability of being dropped", .min = 0, .max = 1}, p);
-  v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
+  v.option({.name = "p", .doc = "drop probability", .min = 0, .max = 1}, p);
+  v.option({.name = "stream", .doc = "random stream of the operator: a hash of module path and occurrence"}, stream);
 }
 void StochasticDepthAttrs::options(OptionVisitor& v) {
-  v.option({.name = "p", .doc = "probability of being dropped", .min = 0, .max = 1}, p);
-  v.choice({.name = "mode", .doc = "drop single samples (row) or all (batch)"}, mode, kStochasticDepthModeNames);
-  v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
+  v.option({.name = "p", .doc = "drop probability", .min = 0, .max = 1}, p);
+  v.choice({.name = "mode", .doc = "drop single samples (row) or the whole batch (batch)"}, mode, kStochasticDepthModeNames);
+  v.option({.name = "stream", .doc = "random stream of the operator: a hash of module path and occurrence"}, stream);
 }
 
 void RandomBitsAttrs::options(OptionVisitor& v) {
   v.option({.name = "shape", .doc = "sizes; the first is the number of samples", .min = 0, .required = true}, shape);
-  v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
-  v.option({.name = "whole_batch", .doc = "draws for the whole batch instead of each sample"}, whole_batch);
+  v.option({.name = "stream", .doc = "random stream of the operator: a hash of module path and occurrence"}, stream);
+  v.option({.name = "whole_batch", .doc = "one decision for the whole batch instead of one per sample"}, whole_batch);
 }
 
 const OpDef& random_bits_op() {

@@ -84,7 +84,7 @@ OpDef reduction(std::string_view name, std::string_view doc, std::vector<TensorT
 }  // namespace
 
 void ReduceAttrs::options(OptionVisitor& v) {
-  v.option({.name = "axes", .doc = "axes to reduce; empty: all"}, axes);
+  v.option({.name = "axes", .doc = "axes to reduce; empty: all axes"}, axes);
   v.option({.name = "keepdim", .doc = "keep reduced dimensions with size 1"}, keepdim);
 }
 void ArgmaxAttrs::options(OptionVisitor& v) {

@@ -30,12 +30,12 @@ std::vector<TensorType> with_image_size(const TensorType& x, const std::vector<i
 void ResizeAttrs::options(OptionVisitor& v) {
   v.option({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true}, size);
   v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
-  v.option({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
+  v.option({.name = "align_corners", .doc = "align the centers of the corner pixels (bilinear)"}, align_corners);
 }
 void ResizeBackwardAttrs::options(OptionVisitor& v) {
   v.option({.name = "input_size", .doc = "rows and columns of the input of the forward operator", .min = 1, .required = true}, input_size);
   v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
-  v.option({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
+  v.option({.name = "align_corners", .doc = "align the centers of the corner pixels (bilinear)"}, align_corners);
 }
 
 ResizeSource resize_source(int64_t out, int64_t in_size, int64_t out_size, ResizeMode mode, bool align_corners) {

@@ -25,7 +25,7 @@ struct ResizeBackwardAttrs : OptionsOf<ResizeBackwardAttrs> {
   void options(OptionVisitor& v) override;
 };
 /// The source of a resized pixel: rows (or columns) `low` and `high` with weights 1-fraction and fraction; nearest takes `low`
-/// only. As torch.nn.functional.interpolate without antialias: half-pixel centres, or aligned corners.
+/// only. As torch.nn.functional.interpolate without antialias: half-pixel centers, or aligned corners.
 struct ResizeSource {
   int64_t low = 0, high = 0;
   double fraction = 0;

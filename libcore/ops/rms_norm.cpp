@@ -34,7 +34,7 @@ void check_weight(const OpContext& c, int i, const TensorType& x) {
 std::vector<TensorType> infer(const OpContext& c) {
   const TensorType& x = c.in(0);
   check_floating(x, "x");
-  GALLEY_CHECK(x.shape.rank() >= 1, "x needs a dimension to normalise, is ", x);
+  GALLEY_CHECK(x.shape.rank() >= 1, "x needs a dimension to normalize, is ", x);
   check_weight(c, 1, x);
   return {x, statistics_of(x, leading(x.shape))};
 }
@@ -93,7 +93,7 @@ void rms_norm_backward(Expansion& e) {
 
 const OpDef& rms_norm_op() {
   static const OpDef def{.name = "rms_norm",
-                         .doc = "root mean square normalisation (Zhang, Sennrich 2019)",
+                         .doc = "root mean square normalization (Zhang, Sennrich 2019)",
                          .inputs = {"x", Port::statistics("weight?")},
                          .outputs = {"y", Port::statistics("rstd")},
                          .make_attrs = make_options<RmsNormAttrs>,

@@ -1,5 +1,5 @@
 #pragma once
-// Root mean square normalisation (Zhang, Sennrich 2019) over the last dimension.
+// Root mean square normalization (Zhang, Sennrich 2019) over the last dimension.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"

@@ -53,12 +53,12 @@ void gradient(GradientBuilder& g) {
 
 void RotaryAttrs::options(OptionVisitor& v) {
   v.choice({.name = "layout", .doc = "pairs of values: halves (i, i + n) or interleaved (2i, 2i + 1)"}, layout, kRotaryLayoutNames);
-  v.option({.name = "heads", .doc = "the first heads are rotated, others copied; 0: all", .min = 0}, heads);
-  v.option({.name = "inverse", .doc = "by minus the angle"}, inverse);
+  v.option({.name = "heads", .doc = "number of leading heads to rotate; others are copied; 0: all", .min = 0}, heads);
+  v.option({.name = "inverse", .doc = "rotate by the negative angle"}, inverse);
 }
 void RotaryTableAttrs::options(OptionVisitor& v) {
   v.option({.name = "positions", .doc = "rows of the table", .min = 1, .required = true}, positions);
-  v.option({.name = "frequencies", .doc = "radians that each pair turns by from one position to the next", .required = true}, frequencies);
+  v.option({.name = "frequencies", .doc = "rotation of each pair per position, in radians", .required = true}, frequencies);
   v.option({.name = "factor", .doc = "of all values"}, factor);
 }
 

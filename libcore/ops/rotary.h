@@ -19,7 +19,7 @@ inline constexpr std::array<std::string_view, 2> kRotaryLayoutNames{"halves", "i
 struct RotaryAttrs : OptionsOf<RotaryAttrs> {
   RotaryLayout layout = RotaryLayout::kHalves;
   int64_t heads = 0;     // the first heads of x are rotated, others copied (of packed queries, keys and values); 0: all
-  bool inverse = false;  // by minus the angle: the gradient
+  bool inverse = false;  // rotate by the negative angle: the gradient
   void options(OptionVisitor& v) override;
 };
 struct RotaryTableAttrs : OptionsOf<RotaryTableAttrs> {

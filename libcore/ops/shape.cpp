@@ -121,9 +121,9 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
 
 }  // namespace
 
-void ConcatAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "the axis along which inputs are joined"}, axis); }
+void ConcatAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "axis along which inputs are concatenated"}, axis); }
 void SliceAttrs::options(OptionVisitor& v) {
-  v.option({.name = "axis", .doc = "the axis that is cut"}, axis);
+  v.option({.name = "axis", .doc = "axis to slice"}, axis);
   v.option({.name = "start", .doc = "first index; negative: from the end"}, start);
   v.option({.name = "end", .doc = "index after the last; negative: from the end"}, end);
   v.option({.name = "step", .doc = "every step-th index is taken", .min = 1}, step);
@@ -140,7 +140,7 @@ void SliceBackwardAttrs::options(OptionVisitor& v) {
   start = attrs.start;
   end = attrs.end;
   step = attrs.step;
-  v.option({.name = "size", .doc = "size of the axis before the cut", .min = 0, .required = true}, size);
+  v.option({.name = "size", .doc = "size of the axis of the input", .min = 0, .required = true}, size);
 }
 SliceAttrs SliceBackwardAttrs::slice() const {
   SliceAttrs attrs;
@@ -185,7 +185,7 @@ void pad_on_integers(IntegerBuilder& b) {
 
 const OpDef& concat_op() {
   static const OpDef def{.name = "concat",
-                         .doc = "joins arrays along an axis",
+                         .doc = "concatenates arrays along an axis",
                          .inputs = {"x*"},
                          .outputs = {"y"},
                          .make_attrs = make_options<ConcatAttrs>,

@@ -6,7 +6,7 @@
 namespace galley {
 
 void ChannelShuffleAttrs::options(OptionVisitor& v) {
-  v.option({.name = "groups", .doc = "parts of the channels that are mixed", .min = 1, .required = true, .main = true}, groups);
+  v.option({.name = "groups", .doc = "number of groups", .min = 1, .required = true, .main = true}, groups);
 }
 
 const OpDef& channel_shuffle_op() {

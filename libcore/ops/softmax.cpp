@@ -42,7 +42,7 @@ OpDef backward(std::string_view name, std::string_view doc) {
 
 }  // namespace
 
-void SoftmaxAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "dimension that sums to one"}, axis); }
+void SoftmaxAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "dimension of the softmax"}, axis); }
 
 const OpDef& softmax_op() {
   static const OpDef def = [] {

@@ -9,11 +9,11 @@ void GeluAttrs::options(OptionVisitor& v) {
 }
 void PowAttrs::options(OptionVisitor& v) { v.option({.name = "exponent", .doc = "the constant exponent"}, exponent); }
 void ClampAttrs::options(OptionVisitor& v) {
-  v.option({.name = "min", .doc = "smaller values become this"}, min);
-  v.option({.name = "max", .doc = "larger values become this"}, max);
+  v.option({.name = "min", .doc = "smallest value of the result"}, min);
+  v.option({.name = "max", .doc = "largest value of the result"}, max);
 }
 void AffineAttrs::options(OptionVisitor& v) {
-  v.option({.name = "scale", .doc = "x is multiplied by it"}, scale);
+  v.option({.name = "scale", .doc = "factor of x"}, scale);
   v.option({.name = "shift", .doc = "added afterwards"}, shift);
 }
 

@@ -111,13 +111,13 @@ void SgdUpdateAttrs::options(OptionVisitor& v) {
 void AdamUpdateAttrs::options(OptionVisitor& v) {
   v.option({.name = "beta1", .doc = "decay of the mean", .min = 0, .max = 1}, beta1);
   v.option({.name = "beta2", .doc = "decay of the mean square", .min = 0, .max = 1}, beta2);
-  v.option({.name = "eps", .doc = "added to the root", .min = 0}, eps);
+  v.option({.name = "eps", .doc = "added to the square root", .min = 0}, eps);
   v.option({.name = "weight_decay", .doc = "L2 penalty, or decoupled decay", .min = 0}, weight_decay);
   v.option({.name = "decoupled", .doc = "AdamW: decay the parameter, not the gradient"}, decoupled);
 }
 void RmspropUpdateAttrs::options(OptionVisitor& v) {
   v.option({.name = "alpha", .doc = "smoothing of the mean square", .min = 0}, alpha);
-  v.option({.name = "eps", .doc = "added to the root", .min = 0}, eps);
+  v.option({.name = "eps", .doc = "added to the square root", .min = 0}, eps);
   v.option({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
   v.option({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
   v.option({.name = "centered", .doc = "divide by the standard deviation"}, centered);
@@ -277,7 +277,7 @@ const OpDef& clip_coefficient_op() {
 }
 const OpDef& finite_gate_op() {
   static const OpDef def{.name = "finite_gate",
-                         .doc = "true while every value so far was finite; updates its memory of a non-finite value in place",
+                         .doc = "true while all values were finite; records a non-finite value in place",
                          .inputs = {Port::state("stopped"), Port::scalar("value")},
                          .outputs = {Port::state("stopped"), Port::scalar("gate")},
                          .infer = infer_finite_gate,

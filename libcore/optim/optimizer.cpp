@@ -71,7 +71,7 @@ Value Adam::add_update(const UpdateInputs& in, std::span<const Value> states) co
 void AdamW::options(OptionVisitor& v) {
   lr_option(v, lr);
   adam_options(v, betas, eps);
-  weight_decay_option(v, "share of lr by which parameters shrink in a step", weight_decay);
+  weight_decay_option(v, "fraction of lr by which parameters shrink per step", weight_decay);
 }
 Value AdamW::add_update(const UpdateInputs& in, std::span<const Value> states) const {
   return add_adam(in, states, betas, eps, weight_decay, true);

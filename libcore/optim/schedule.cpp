@@ -71,7 +71,7 @@ double steps_of(const Duration& duration, const RunLength& run) {
 }
 
 void SchedulePhase::phase_options(OptionVisitor& v) {
-  v.option({.name = "duration", .doc = "how long; default: the rest of the run"}, duration);
+  v.option({.name = "duration", .doc = "duration of the phase; default: the rest of the run"}, duration);
   v.choice({.name = "update", .doc = "change at each step, or hold the value over an epoch"}, update, kUpdateNames);
 }
 
@@ -113,8 +113,9 @@ double StepPhase::value(const PhasePoint& at, double start, double) const {
 }
 
 void MultiStepPhase::options(OptionVisitor& v) {
-  v.option({.name = "milestones", .doc = "times of the changes from the start of the phase, e.g. [30 epochs, 60 epochs]", .required = true},
-           milestones);
+  v.option(
+      {.name = "milestones", .doc = "times of the changes, from the start of the phase, e.g. [30 epochs, 60 epochs]", .required = true},
+      milestones);
   v.option({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
   phase_options(v);
 }
@@ -128,7 +129,7 @@ double MultiStepPhase::value(const PhasePoint& at, double start, double) const {
 }
 
 void ExponentialPhase::options(OptionVisitor& v) {
-  v.option({.name = "gamma", .doc = "factor of each step, or epoch", .min = 0}, gamma);
+  v.option({.name = "gamma", .doc = "factor per step, or per epoch", .min = 0}, gamma);
   phase_options(v);
 }
 void ExponentialPhase::check(const RunLength& run) const {
@@ -139,7 +140,7 @@ void ExponentialPhase::check(const RunLength& run) const {
 double ExponentialPhase::value(const PhasePoint& at, double start, double) const { return start * std::pow(gamma, at.count); }
 
 void PolynomialPhase::options(OptionVisitor& v) {
-  v.option({.name = "power", .doc = "exponent of what remains", .min = 0}, power);
+  v.option({.name = "power", .doc = "exponent of the remaining fraction", .min = 0}, power);
   v.text({.name = "to", .doc = "last value of the phase"}, to);
   phase_options(v);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Fuses neighbouring operators into one with the same result, by the table in patterns.h. The result is the same on every machine, since
+// Fuses neighboring operators into one with the same result, by the table in patterns.h. The result is the same on every machine, since
 // calibration files name the values of a fused graph. Back ends fuse more in their rewrites (passes/target.h).
 
 #include "libcore/graph/graph.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Fuser: merges neighbouring nodes of a graph into one and keeps track of the producer and the readers of each value. Fusion passes and the
+// Fuser: merges neighboring nodes of a graph into one and keeps track of the producer and the readers of each value. Fusion passes and the
 // rewrites of back ends use it.
 
 #include <set>

@@ -1,5 +1,5 @@
 #pragma once
-// Patterns of neighbouring operators for fusion: operators that can apply an activation, add a residual or absorb a batch norm, and batch
+// Patterns of neighboring operators for fusion: operators that can apply an activation, add a residual or absorb a batch norm, and batch
 // norms with their running statistics. The same for every back end.
 
 #include <map>

@@ -57,8 +57,8 @@ struct CompileReport {
   PassReport expansion;      ///< Composites that the back end cannot run, replaced by their definitions.
   size_t prepare_nodes = 0;  ///< The first nodes, which run once.
 };
-/// Any graph -> the graph of a program: the back end's rewrites, definitions for composites that it cannot run, the order of updates,
-/// memory formats. The memory plan follows when kernels, and so their scratch memory, are chosen.
+/// Turns any graph into the graph of a program: the back end's rewrites, definitions for composites that it cannot run, the order of
+/// updates, memory formats. The memory plan follows when kernels, and so their scratch memory, are chosen.
 CompileReport compile_passes(Graph& graph, const Target& target, LayoutOptions layout);
 
 }  // namespace galley

@@ -24,7 +24,7 @@ struct LayerPlan {
   int64_t bits = 8;          // 8, or 4: two per byte
   int64_t group_size = 0;    // weights that share a scale; 0: an output channel
   bool reduced = false;      // |w| <= 64: the sum of two products with 8-bit activations fits 16 bits
-  /// Names of its tensors: "conv1.weight" and, beside it, "conv1.weight_scale"; "rnn.weight_hh_l0" and "rnn.weight_hh_l0_scale".
+  /// Names of its tensors: "conv1.weight" with "conv1.weight_scale"; "rnn.weight_hh_l0" and "rnn.weight_hh_l0_scale".
   bool recurrent() const;
   std::string weight() const { return recurrent() ? name : name + ".weight"; }
   std::string weight_scale() const { return weight() + "_scale"; }

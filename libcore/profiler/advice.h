@@ -36,7 +36,7 @@ struct ProfileFacts {
 /// Operators of one type, phase and bound, or the step outside its operators: "(waiting for data)", "(executor)".
 struct BelowLimit {
   std::string type, phase;
-  std::string module;      // of the operator with the most time beyond its limit
+  std::string module;      // of the operator with the most time above its limit
   std::string bound;       // compute, bandwidth, overhead, threads, data or kernel: docs/tools.md
   std::string cure;        // why the key helps
   std::string key, value;  // as in Advice
@@ -54,7 +54,7 @@ struct Advice {
   int64_t gain_bytes = 0;
   bool modelled = true;     // the gain is an estimate; otherwise it is measured time
   bool requantize = false;  // the key belongs to galley-quantize: it takes effect in the next quantized file, not in this run
-  std::vector<BelowLimit> operators = {};  // of below_limit: most time beyond the limit first
+  std::vector<BelowLimit> operators = {};  // of below_limit: most time above the limit first
 };
 
 struct AdviceRule {

@@ -65,7 +65,7 @@ std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& fa
   double gain = 0, spent = 0, modelled = 0;
   for (const OperatorRow& row : profile.operators) {
     if (!is_layer(row) || row.calls == 0) continue;
-    // In float every byte becomes four, and the neighbours need conversions unless they become float too.
+    // In float every byte becomes four, and the neighbors need conversions unless they become float too.
     const double floating = std::max(row.flops / profile.machine.flops_per_s, 4 * row.bytes / profile.machine.bytes_per_s) / kFloatReached +
                             kFloatCall * static_cast<double>(row.calls);
     const double conversions = kConversionBytes * row.bytes / profile.machine.bytes_per_s;

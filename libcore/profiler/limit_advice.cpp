@@ -14,7 +14,7 @@ constexpr double kBelowLimit = 0.5;   // a step below this share of the limit ge
 constexpr double kShortCall = 2e-5;   // seconds; a shorter call is mostly the cost of starting it
 constexpr double kThreadWork = 2e-5;  // seconds of work at the limit per call; with less, threads mostly wait for each other
 constexpr double kFixedShare = 0.1;   // least share of a group's time that must not grow with the batch, for a larger batch to be suggested
-constexpr double kHeldShare = 0.05;   // a group with less of the time beyond the limit is not named
+constexpr double kNamedShare = 0.05;  // a group with less of the time above the limit is not named
 constexpr double kDataShare = 0.1;    // waiting for data below this share of a step is not named; as in the rule data_bound
 constexpr double kFasterBf16 = 1.2;   // least ratio of the limits of bf16 and f32 for which bf16 is suggested
 constexpr double kChannelsLastSaved = 0.26;  // share of the time; measured, see kSaved in advice.cpp
@@ -30,7 +30,7 @@ struct Group {
   double calls = 0;                    // per step
   double compute_s = 0;                // part of spent_s in operators whose arithmetic takes longer than their memory, at the limits
   bool product = false;                // convolutions, matrix products, recurrent layers
-  const OperatorRow* worst = nullptr;  // the row with the most time beyond its limit
+  const OperatorRow* worst = nullptr;  // the row with the most time above its limit
 
   double beyond_s() const { return std::max(0.0, spent_s - limit_s); }
 };
@@ -51,7 +51,7 @@ std::string_view bound_of(const OperatorRow& row, const ProfileFacts& facts) {
   return "";  // compute or bandwidth: decided for the whole group
 }
 
-/// The groups of a profile, most time beyond the limit first.
+/// The groups of a profile, most time above the limit first.
 std::vector<Group> groups_of(const Profile& profile, const ProfileFacts& facts) {
   const double steps = static_cast<double>(profile.steps);
   std::map<std::tuple<std::string, std::string, std::string_view>, Group> found;
@@ -138,7 +138,7 @@ Cure overhead_cure(const Profile& profile, const ProfileFacts& facts, const Grou
     return *cure;
   return {"model", "",
           executor ? "the model has many small operators: fewer layers, each larger, need fewer calls"
-                   : "calls are shorter than 20 us: fuse them with their neighbours, or use fewer, larger layers"};
+                   : "calls are shorter than 20 us: fuse them with their neighbors, or use fewer, larger layers"};
 }
 
 Cure threads_cure(const Profile& profile, const ProfileFacts& facts, const Group& group) {
@@ -208,7 +208,7 @@ std::optional<Advice> below_limit(const Profile& profile, const ProfileFacts& fa
   Advice advice;
   std::map<std::pair<std::string, std::string>, double> gains;
   for (const Group& group : groups) {
-    if (advice.operators.size() == kNamed || (!advice.operators.empty() && group.beyond_s() < kHeldShare * beyond)) break;
+    if (advice.operators.size() == kNamed || (!advice.operators.empty() && group.beyond_s() < kNamedShare * beyond)) break;
     const Cure cure = cure_of(profile, facts, group);
     named += group.beyond_s();
     gains[{cure.key, cure.value}] += cure.gain_s;
@@ -229,9 +229,9 @@ std::optional<Advice> below_limit(const Profile& profile, const ProfileFacts& fa
   });
   std::tie(advice.key, advice.value) = best->first;
   advice.gain_s = best->second;
-  advice.message =
-      cat("a step reaches ", percent(profile.work.limit_s / profile.wall_s), " of the machine's limit; ", types_of(advice.operators),
-          advice.operators.size() == 1 ? " holds " : " hold ", percent(beyond > 0 ? named / beyond : 0), " of the time beyond it");
+  advice.message = cat("a step reaches ", percent(profile.work.limit_s / profile.wall_s), " of the machine's limit; ",
+                       types_of(advice.operators), advice.operators.size() == 1 ? " accounts for " : " account for ",
+                       percent(beyond > 0 ? named / beyond : 0), " of the time above the limit");
   if (facts.disturbed) advice.message += "; the remarks say that the times of this run are uncertain: repeat it on an idle machine";
   return advice;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Advice on steps far below the machine's limit: the operators that hold the most time beyond it, what bounds each, and a change for each.
+// Advice on steps far below the machine's limit: the operators that take the most time above it, what bounds each, and a change for each.
 // Used by advice.cpp.
 
 #include <optional>

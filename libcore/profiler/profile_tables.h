@@ -16,7 +16,7 @@ Table operator_table(const Profile& profile, ProfileGroup by, size_t max_rows);
 Table module_table(const Profile& profile, int depth, size_t max_rows);
 /// Memory by category at the peak and its maximum; then planned and measured memory. Empty if no memory was recorded.
 Table memory_table(const Profile& profile);
-/// The operators of an advice below_limit, most time beyond the limit first.
+/// The operators of an advice below_limit, most time above the limit first.
 Table below_limit_table(const Advice& advice);
 
 }  // namespace galley

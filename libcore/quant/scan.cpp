@@ -1,4 +1,4 @@
-// Scans of float arrays for the calibration of quantization (scan.h): plain loops that the compiler vectorises, compiled for each
+// Scans of float arrays for the calibration of quantization (scan.h): plain loops that the compiler vectorizes, compiled for each
 // instruction set. One pass each, bound by memory; sums of 4096 values in float, joined in double.
 
 #include "libcore/quant/scan.h"

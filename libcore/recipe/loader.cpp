@@ -98,7 +98,7 @@ class Loader {
     }
     open_.pop_back();
     tree.erase("include");
-    schema_.normalise(tree);
+    schema_.normalize(tree);
     layers_.push_back({role, source->name, std::move(tree), {}});
   }
 
@@ -216,7 +216,7 @@ LoadedTree load_tree(const std::string& recipe, const Schema& schema, const Load
   };
   resolve_references(loaded.tree, schema, options.environment ? options.environment : from_process, loaded.environment);
   loaded.tree.erase("vars");
-  schema.normalise(loaded.tree);  // the value of a reference may be a shorthand
+  schema.normalize(loaded.tree);  // the value of a reference may be a shorthand
   return loaded;
 }
 

@@ -371,13 +371,13 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
                "use = to set it");
     if (node->is_null() && known && known->default_value.is_list()) *node = known->default_value;
     as_list(*node);
-    if (known) Schema::normalise(value, *known);
+    if (known) Schema::normalize(value, *known);
     as_list(value);
     node->items.insert(node->items.end(), value.items.begin(), value.items.end());
     return;
   }
   // An item of a list of components has the schema of a component, not of the list.
-  if (known) Schema::normalise(value, *known);
+  if (known) Schema::normalize(value, *known);
   merge_tree(*node, value);
 }
 

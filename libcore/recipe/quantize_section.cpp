@@ -62,7 +62,7 @@ void CalibrationSection::options(OptionVisitor& v) {
 void ObserverSection::options(OptionVisitor& v) {
   v.choice({.name = "type", .doc = "min_max, moving_average, histogram, percentile, entropy, mse, or auto", .main = true}, type,
            kObserverNames);
-  v.option({.name = "value", .doc = "percentile: share of the values inside the range, at each end; default 99.99%"}, value);
+  v.option({.name = "value", .doc = "percentile: fraction of the values inside the range, at each end; default 99.99%"}, value);
   v.option({.name = "averaging_constant", .doc = "moving_average: weight of a new batch in the average; default 0.01", .min = 0, .max = 1},
            averaging_constant);
 }

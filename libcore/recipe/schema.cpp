@@ -104,19 +104,19 @@ void wrap_in_map(YamlNode& value, const std::string& key) {
   value = std::move(map);
 }
 
-void normalise_options(YamlNode& map, const std::vector<SchemaNode>& options) {
+void normalize_options(YamlNode& map, const std::vector<SchemaNode>& options) {
   for (YamlNode::Entry& entry : map.entries) {
     for (const SchemaNode& option : options) {
-      if (option.name == entry.key) Schema::normalise(entry.value, option);
+      if (option.name == entry.key) Schema::normalize(entry.value, option);
     }
   }
 }
 
-void normalise_component(YamlNode& value, const SchemaNode& node) {
+void normalize_component(YamlNode& value, const SchemaNode& node) {
   if (value.is_scalar() && !is_reference(value)) wrap_in_map(value, "type");
   if (!value.is_map()) return;
   const YamlNode* type = value.find("type");
-  if (type && type->is_scalar()) normalise_options(value, node.children(type->scalar));
+  if (type && type->is_scalar()) normalize_options(value, node.children(type->scalar));
 }
 
 }  // namespace
@@ -198,11 +198,11 @@ Schema::Schema(std::function<std::unique_ptr<Options>()> make) : make_(std::move
   root_.options = collect(*options);
 }
 
-void Schema::normalise(YamlNode& tree) const {
-  if (tree.is_map()) normalise(tree, root_);
+void Schema::normalize(YamlNode& tree) const {
+  if (tree.is_map()) normalize(tree, root_);
 }
 
-void Schema::normalise(YamlNode& value, const SchemaNode& node) {
+void Schema::normalize(YamlNode& value, const SchemaNode& node) {
   if (value.is_null()) {
     // `null` for a section that cannot be absent sets its main key to null: `weights: null`.
     const SchemaNode* main = node.kind == ValueKind::kSection && !node.optional ? node.main_option() : nullptr;
@@ -213,7 +213,7 @@ void Schema::normalise(YamlNode& value, const SchemaNode& node) {
     case ValueKind::kSection: {
       if (node.named()) {
         const SchemaNode element = node.element();
-        for (YamlNode::Entry& entry : value.entries) normalise(entry.value, element);
+        for (YamlNode::Entry& entry : value.entries) normalize(entry.value, element);
         return;
       }
       const SchemaNode* main = node.main_option();
@@ -222,7 +222,7 @@ void Schema::normalise(YamlNode& value, const SchemaNode& node) {
       }
       if (!value.is_map()) return;
       const YamlNode* type = value.find("type");
-      return normalise_options(value, node.children(type && type->is_scalar() ? type->scalar : ""));
+      return normalize_options(value, node.children(type && type->is_scalar() ? type->scalar : ""));
     }
     case ValueKind::kList: {
       if (is_reference(value)) return;
@@ -238,12 +238,12 @@ void Schema::normalise(YamlNode& value, const SchemaNode& node) {
         value = std::move(list);
       }
       const SchemaNode section = node.element();
-      for (YamlNode& item : value.items) normalise(item, section);
+      for (YamlNode& item : value.items) normalize(item, section);
       return;
     }
     case ValueKind::kComponent:
       if (value.is_scalar() && !node.word.empty() && value.scalar == node.word) return;
-      return normalise_component(value, node);
+      return normalize_component(value, node);
     case ValueKind::kComponents: {
       if (is_reference(value) || (value.is_scalar() && !node.word.empty() && value.scalar == node.word)) return;
       if (!value.is_list()) {
@@ -256,7 +256,7 @@ void Schema::normalise(YamlNode& value, const SchemaNode& node) {
         }
         value = std::move(list);
       }
-      for (YamlNode& item : value.items) normalise_component(item, node);
+      for (YamlNode& item : value.items) normalize_component(item, node);
       return;
     }
     default: return;

@@ -56,8 +56,8 @@ class Schema {
   const SchemaNode& root() const { return root_; }
   std::unique_ptr<Options> make() const { return make_(); }
   /// Replaces scalars that are shorthand for a map by that map. Reports no errors; read_options does.
-  void normalise(YamlNode& tree) const;
-  static void normalise(YamlNode& value, const SchemaNode& node);
+  void normalize(YamlNode& tree) const;
+  static void normalize(YamlNode& value, const SchemaNode& node);
 
  private:
   std::function<std::unique_ptr<Options>()> make_;

@@ -276,7 +276,8 @@ void GenerateSection::options(OptionVisitor& v) {
   v.option({.name = "top_k", .doc = "sample from the k most probable tokens; 0: all", .min = 0}, top_k);
   v.option({.name = "top_p", .doc = "sample from the smallest set of tokens whose probabilities add up to this", .min = 0, .max = 1},
            top_p);
-  v.option({.name = "min_p", .doc = "sample from tokens with at least this share of the largest probability", .min = 0, .max = 1}, min_p);
+  v.option({.name = "min_p", .doc = "sample from tokens with at least this fraction of the largest probability", .min = 0, .max = 1},
+           min_p);
   v.option({.name = "repetition_penalty", .doc = "above 1: makes tokens of the preceding text less probable", .min = 0.01},
            repetition_penalty);
   v.option({.name = "beams", .doc = "number of sequences in beam search; 1: no beam search", .min = 1, .max = 64}, beams);

@@ -122,7 +122,8 @@ class TreeBuilder : public YAML::EventHandler {
   YamlNode take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (++documents_ > 1) fail_at(place(mark), "a second document; a recipe is one document", "remove the line '---' and what follows");
+    if (++documents_ > 1)
+      fail_at(place(mark), "the file has a second document; a recipe is one document", "remove the line '---' and the text after it");
   }
   void OnDocumentEnd() override {}
   void OnAnchor(const YAML::Mark&, const std::string&) override {}

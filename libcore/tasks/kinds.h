@@ -21,7 +21,7 @@ struct RegressionTask : TaskOptions {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
-/// Any number of classes per sample.
+/// Classification with any number of classes per sample.
 struct MultiLabelTask : TaskOptions {
   void options(OptionVisitor&) override {}
   std::unique_ptr<Options> clone() const override { return std::make_unique<MultiLabelTask>(*this); }

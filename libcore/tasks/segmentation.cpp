@@ -95,7 +95,7 @@ class Confusion : public Collector {
   int64_t pixels_ = 0;
 };
 
-/// The 256 colours of Pascal VOC masks: the bits of the index, distributed over red, green and blue from the highest bit down.
+/// The 256 colors of Pascal VOC masks: the bits of the index, distributed over red, green and blue from the highest bit down.
 std::vector<Color> voc_palette() {
   std::vector<Color> palette;
   for (int index = 0; index < 256; ++index) {
@@ -108,7 +108,7 @@ std::vector<Color> voc_palette() {
   return palette;
 }
 
-/// Resamples a mask to the canvas by nearest neighbours. The mask, of any size, covers the pixels that the model received; others become
+/// Resamples a mask to the canvas by nearest neighbors. The mask, of any size, covers the pixels that the model received; others become
 /// Mask::kNoClass.
 Image place(const Image& mask, const Canvas& canvas) {
   if (!canvas.seen) {
@@ -133,7 +133,7 @@ Image place(const Image& mask, const Canvas& canvas) {
   return out;
 }
 
-/// Mixes the image and the colours of the classes in equal parts. Pixels without a class are unchanged.
+/// Mixes the image and the colors of the classes in equal parts. Pixels without a class are unchanged.
 Image blend(const Image& image, const Image& classes, const std::vector<Color>& palette) {
   Image out(DType::kU8, image.height(), image.width(), 3);
   for (int64_t i = 0; i < out.area(); ++i) {

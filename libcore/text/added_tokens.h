@@ -15,10 +15,10 @@ namespace galley::text {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< Only where no word character is beside it.
+  bool single_word = false;  ///< Only where no word character is next to it.
   bool lstrip = false;       ///< White space on its left belongs to it.
   bool rstrip = false;
-  bool normalized = false;  ///< Found after normalisation, in its normalised spelling.
+  bool normalized = false;  ///< Found after normalization, in its normalized spelling.
   bool special = false;
 };
 
@@ -32,7 +32,7 @@ class AddedTokens {
     Range range;
     const AddedToken* token = nullptr;  ///< Null: text between tokens.
   };
-  /// Divides text into tokens and what lies between them; no part is empty, and parts are in order and cover the text. `parse_special`
+  /// Divides text into tokens and the text between them; no part is empty, and parts are in order and cover the text. `parse_special`
   /// false: special tokens are text.
   std::vector<Part> divide(std::string_view text, bool parse_special) const;
 

@@ -125,7 +125,7 @@ void Merger::merge_long(const MergeTable& table, std::vector<Symbol>& symbols) {
   std::erase_if(symbols, [](const Symbol& symbol) { return symbol.id == kEnd; });
 }
 
-/// Two tables of pieces and their ids. Pieces of up to 15 bytes are two words of 64 bits, and up to three ids lie beside them: one cache
+/// Two tables of pieces and their ids. Pieces of up to 15 bytes are two words of 64 bits, followed by up to three ids: one cache
 /// line answers. Longer ones are found by their hash. A full table is emptied, so a change of language cannot freeze it.
 class ByteBpe::Cache {
  public:

@@ -1,5 +1,5 @@
 #pragma once
-// Text on its way through normalisation and pre-tokenisation, and where in the input each of its bytes comes from.
+// Text on its way through normalization and pre-tokenization, and where in the input each of its bytes comes from.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-/// Valid UTF-8. Origins cost 8 bytes a byte, so they are kept only where positions are used.
+/// Valid UTF-8. Origins cost 8 bytes per byte, so they are kept only where positions are used.
 class Buffer {
  public:
   /// `base`: where in the input the text begins.

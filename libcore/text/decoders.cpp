@@ -13,8 +13,8 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
-/// Takes out the spaces that tokenisation put before English punctuation.
-std::string without_artefacts(std::string text) {
+/// Takes out the spaces that tokenization put before English punctuation.
+std::string without_artifacts(std::string text) {
   constexpr std::array<std::array<std::string_view, 2>, 11> kRules{{{" .", "."},
                                                                     {" ?", "?"},
                                                                     {" !", "!"},
@@ -46,7 +46,7 @@ DecodeStep decode_word_piece(const std::string& prefix, bool cleanup) {
   return [prefix, cleanup](std::vector<std::string>& pieces) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (i > 0) pieces[i] = pieces[i].starts_with(prefix) ? pieces[i].substr(prefix.size()) : " " + pieces[i];
-      if (cleanup) pieces[i] = without_artefacts(std::move(pieces[i]));
+      if (cleanup) pieces[i] = without_artifacts(std::move(pieces[i]));
     }
   };
 }
@@ -135,7 +135,7 @@ DecodeStep decode_ctc(const std::string& pad, const std::string& delimiter, bool
     pieces.erase(std::unique(pieces.begin(), pieces.end()), pieces.end());
     for (std::string& piece : pieces) {
       piece = replaced(std::move(piece), pad, "");
-      if (cleanup) piece = replaced(without_artefacts(std::move(piece)), delimiter, " ");
+      if (cleanup) piece = replaced(without_artifacts(std::move(piece)), delimiter, " ");
     }
     std::erase_if(pieces, [](const std::string& piece) { return piece.empty(); });
   };

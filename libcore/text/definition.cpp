@@ -80,12 +80,13 @@ void add_bpe_files(const std::string& path, const ReadOptions& options, Definiti
   if (name_of(path).ends_with(".txt") || name_of(path).ends_with(".bpe")) {
     const auto found = first_of(folder, {"vocab.json", "encoder.json"});
     if (!found)
-      throw Error(ErrorCode::kInput, "needs its vocabulary: there is neither vocab.json nor encoder.json beside it").at({.file = path});
+      throw Error(ErrorCode::kInput, "needs its vocabulary: there is neither vocab.json nor encoder.json in its folder").at({.file = path});
     vocabulary = *found;
     if (merges.empty()) merges = path;
   } else if (merges.empty()) {
     const auto found = first_of(folder, {"merges.txt", "vocab.bpe"});
-    if (!found) throw Error(ErrorCode::kInput, "needs its merges: there is neither merges.txt nor vocab.bpe beside it").at({.file = path});
+    if (!found)
+      throw Error(ErrorCode::kInput, "needs its merges: there is neither merges.txt nor vocab.bpe in its folder").at({.file = path});
     merges = *found;
   }
   definition.files = {read_source(vocabulary), read_source(merges)};

@@ -1,5 +1,5 @@
 #pragma once
-// Models: from a word that pre-tokenisation left to tokens.
+// Models: from a word that pre-tokenization left to tokens.
 
 #include <cstdint>
 #include <memory>
@@ -33,7 +33,7 @@ std::unique_ptr<Model> word_piece(const Vocabulary& vocabulary, int32_t unknown,
 /// A word is a token, or `unknown`; without one it is an error.
 std::unique_ptr<Model> word_level(const Vocabulary& vocabulary, std::optional<int32_t> unknown);
 
-/// The division of the greatest sum of scores (Kudo 2018). `scores` by id. Characters without a piece are `unknown`, neighbours joined, or
+/// The division of the greatest sum of scores (Kudo 2018). `scores` by id. Characters without a piece are `unknown`, neighbors joined, or
 /// with `byte_fallback` the tokens <0x00> to <0xFF> of their bytes.
 std::unique_ptr<Model> unigram(const Vocabulary& vocabulary, std::vector<double> scores, std::optional<int32_t> unknown,
                                bool byte_fallback);

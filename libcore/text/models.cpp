@@ -132,7 +132,7 @@ class Unigram : public Model {
   Unigram(const Vocabulary& vocabulary, std::vector<double> scores, std::optional<int32_t> unknown, bool byte_fallback)
       : scores_(std::move(scores)), unknown_(unknown) {
     double least = std::numeric_limits<double>::infinity();
-    for (int64_t id = 0; id < static_cast<int64_t>(scores_.size()); ++id) {  // Added tokens lie above and have no score.
+    for (int64_t id = 0; id < static_cast<int64_t>(scores_.size()); ++id) {  // Added tokens have larger ids and no score.
       least = std::min(least, scores_[static_cast<size_t>(id)]);
       add(vocabulary.piece(id), static_cast<int32_t>(id));
     }
@@ -146,7 +146,7 @@ class Unigram : public Model {
     for (size_t end = word.size(); end > 0; end = best[end].begin) {
       const Best& node = best[end];
       if (node.id == kUnknown && tokens.size() > before && tokens.back().id == kUnknown) {
-        tokens.back().begin = node.begin;  // Neighbours without a piece are one token.
+        tokens.back().begin = node.begin;  // Neighbors without a piece are one token.
       } else {
         tokens.push_back({node.id, node.begin, static_cast<uint32_t>(end)});
       }

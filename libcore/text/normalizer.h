@@ -1,5 +1,5 @@
 #pragma once
-// Steps of normalisation, as tokenizer.json names them.
+// Steps of normalization, as tokenizer.json names them.
 
 #include <functional>
 #include <memory>

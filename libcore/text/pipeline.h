@@ -1,5 +1,5 @@
 #pragma once
-// The tokenizer that tokenizer.json describes: added tokens, normalisation, pre-tokenisation, model, special tokens, and the way back.
+// The tokenizer that tokenizer.json describes: added tokens, normalization, pre-tokenization, model, special tokens, and the way back.
 // Other files (.tiktoken, vocab.json and merges.txt, vocab.txt) are read into the same parts.
 
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// Steps of pre-tokenisation, as tokenizer.json names them: they divide text into words, within which the model works.
+// Steps of pre-tokenization, as tokenizer.json names them: they divide text into words, within which the model works.
 
 #include <functional>
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace galley::text {
 
-/// A text and its words, in order; what lies between words is dropped.
+/// A text and its words, in order; the text between words is dropped.
 struct Words {
   Buffer buffer;
   std::vector<Range> words;
@@ -22,7 +22,7 @@ using PreTokenizer = std::function<void(Words&)>;
 /// What becomes of the matches of a pattern.
 enum class Split { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-/// `invert`: what lies between matches takes their place.
+/// `invert`: the text between matches is used instead of the matches.
 PreTokenizer split(std::shared_ptr<const Matcher> pattern, Split behavior, bool invert);
 PreTokenizer split_at(std::function<bool(uint32_t)> is_match, Split behavior);
 PreTokenizer punctuation(Split behavior);

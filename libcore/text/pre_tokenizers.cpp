@@ -12,7 +12,7 @@ struct Part {
   bool match = false;
 };
 
-/// Joins a part to its neighbour, or takes it out, as `behavior` says.
+/// Joins a part to its neighbor, or takes it out, as `behavior` says.
 void join(std::vector<Part>& parts, Split behavior, std::vector<Range>& words) {
   const size_t before = words.size();
   if (behavior == Split::kMergedWithNext) std::reverse(parts.begin(), parts.end());

@@ -1,5 +1,5 @@
 #pragma once
-// One reader a kind of file; make_tokenizer (definition.h) chooses among them.
+// One reader per kind of file; make_tokenizer (definition.h) chooses among them.
 
 #include <memory>
 #include <string>
@@ -23,7 +23,7 @@ std::unique_ptr<Tokenizer> read_bpe_files(const SourceFile& vocabulary, const So
 /// Lines of a token in base64, a space and its rank. Special tokens of the published encodings are added by the file's name.
 std::unique_ptr<Tokenizer> read_tiktoken(const SourceFile& file, const std::string& pattern);
 
-/// BERT's vocab.txt: a piece a line.
+/// BERT's vocab.txt: one piece per line.
 std::unique_ptr<Tokenizer> read_word_piece(const SourceFile& file, bool lowercase);
 
 /// A SentencePiece model, by SentencePiece's library. `config`: tokenizer_config.json, or nullptr. Throws (kInput) where this build has no
@@ -32,7 +32,7 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const SourceFile& file, const Sour
 
 /// As word_tokenizer.
 std::unique_ptr<Tokenizer> make_word_tokenizer(const std::vector<std::string>& words, const std::string& unknown);
-/// A word a line.
+/// One word per line.
 std::unique_ptr<Tokenizer> read_word_list(const SourceFile& file, const std::string& unknown);
 
 /// The parts of byte-level BPE: of a vocabulary that spells bytes as GPT-2 does. Null if a byte has no token.

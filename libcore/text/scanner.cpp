@@ -141,8 +141,8 @@ const char* scan_cl100k(const char* p, const char* end) {
   return spaces_with_lines<kTail>(p, end);
 }
 
-/// Of [upper]*[lower]+|[upper]+[lower]* at `p`, where letters without case and marks are both: the end of the first alternative with the
-/// backtracking of a regular expression, else of the second, else `p`.
+/// Matches [upper]*[lower]+|[upper]+[lower]* at `p`, where letters without case and marks are both: the end of the first alternative with
+/// the backtracking of a regular expression, else of the second, else `p`.
 const char* cased_word(const char* p, const char* end) {
   const Reader& classes = reader();
   const char *q = p, *next = p, *after_lower = nullptr;
@@ -229,7 +229,7 @@ const KnownPattern& pattern_named(std::string_view name) {
   }
   std::string names;
   for (const std::string& known : pattern_names()) names += (names.empty() ? "" : ", ") + known;
-  fail(ErrorCode::kInput, "unknown pre-tokenisation '", name, "': known are ", names);
+  fail(ErrorCode::kInput, "unknown pre-tokenization '", name, "': known are ", names);
 }
 
 }  // namespace galley::text

@@ -1,5 +1,5 @@
 #pragma once
-// Pre-tokenisation: cuts text into the pieces within which BPE merges. Each pattern that published tokenizers use has a scanner written by
+// Pre-tokenization: cuts text into the pieces within which BPE merges. Each pattern that published tokenizers use has a scanner written by
 // hand, some ten times as fast as a regular expression; it is chosen by the text of the pattern.
 
 #include <cstddef>

@@ -15,7 +15,7 @@ namespace galley::text {
 namespace {
 
 /// What SentencePiece's own program does with a model. Control symbols (<s>, </s>) are special; they are not parsed in texts, and are added
-/// where a tokenizer_config.json beside the model says add_bos_token or add_eos_token.
+/// where a tokenizer_config.json in the model's folder sets add_bos_token or add_eos_token.
 class SentencePiece : public Tokenizer {
  public:
   SentencePiece(const SourceFile& file, const SourceFile* config) {

@@ -14,7 +14,7 @@
 namespace galley::text {
 namespace {
 
-/// Decodes a window of the last ids again for each token: right for any decoder whose text depends on neighbours only.
+/// Decodes a window of the last ids again for each token: right for any decoder whose text depends on neighbors only.
 class WindowStream : public StreamDecoder {
  public:
   WindowStream(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(tokenizer), skip_special_(skip_special) {}
@@ -24,7 +24,7 @@ class WindowStream : public StreamDecoder {
     ids_.push_back(id);
     const std::string text = tokenizer_.decode(ids_, skip_special_);
     constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-    // The bytes of a character may come one a token; their replacement is final when the next token is none of them.
+    // The bytes of a character may be separate tokens; their replacement is final when the next token is not one of them.
     constexpr size_t kLongestHeld = 4;
     if (text.ends_with(kReplacement) && ids_.size() - settled_ < kLongestHeld) return {};
     return settle(text);

@@ -53,7 +53,7 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// One more than the largest id. Ids without a token may lie below it (has).
+  /// One more than the largest id. Smaller ids may be without a token (has).
   int64_t size() const { return vocabulary_.size(); }
   bool has(int64_t id) const { return vocabulary_.has(id); }
   /// The piece of an id as its file spells it ("Ġthe", "##ing", "▁a"). Throws (kInput) if there is none.
@@ -109,9 +109,9 @@ struct ReadOptions {
   std::string type = "auto";
   /// bpe: the file of merges. Empty: merges.txt or vocab.bpe in the folder of the vocabulary.
   std::string merges;
-  /// .tiktoken files and merges: the name of a pre-tokenisation (pattern_names). Empty: by the file's name.
+  /// .tiktoken files and merges: the name of a pre-tokenization (pattern_names). Empty: by the file's name.
   std::string pattern;
-  /// vocab.txt of WordPiece: lower case and no accents. A tokenizer_config.json beside it says so itself (do_lower_case).
+  /// vocab.txt of WordPiece: lower case and no accents. A tokenizer_config.json in the same folder takes precedence (do_lower_case).
   bool lowercase = true;
   /// vocabulary: the token that stands for words that are not in the list; empty: they are errors.
   std::string unknown = "<unk>";
@@ -126,11 +126,11 @@ std::unique_ptr<const Tokenizer> read_tokenizer(const std::string& path, const R
 /// The tokenizer of a text that Tokenizer::saved wrote, also in earlier versions. Throws (kInput), naming `place`, for any other text.
 std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view saved, const std::string& place);
 
-/// One token a byte, 256 in all; any bytes are valid.
+/// One token per byte, 256 in total; any bytes are valid.
 std::unique_ptr<const Tokenizer> byte_tokenizer();
-/// One token a character, in the order of their code points; `characters` is valid UTF-8 with each character once.
+/// One token per character, in the order of their code points; `characters` is valid UTF-8 with each character once.
 std::unique_ptr<const Tokenizer> character_tokenizer(std::string_view characters);
-/// One token a word between white space: ids are positions in `words`. `unknown` is one of them, or "" (other words are errors).
+/// One token per word between white space: ids are positions in `words`. `unknown` is one of them, or "" (other words are errors).
 std::unique_ptr<const Tokenizer> word_tokenizer(const std::vector<std::string>& words, const std::string& unknown);
 
 }  // namespace galley::text

@@ -205,7 +205,7 @@ std::optional<int32_t> unknown_of(const JsonNode& model, const Vocabulary& vocab
   return id;
 }
 
-/// Whether pre-tokenisation is a known pattern and then bytes, which ByteBpe does in one pass.
+/// Whether pre-tokenization is a known pattern and then bytes, which ByteBpe does in one pass.
 bool find_byte_pattern(const std::vector<JsonNode>& steps, const KnownPattern*& pattern) {
   if (steps.empty() || steps.size() > 2 || steps.back().text("type") != "ByteLevel" || steps.back().flag("add_prefix_space", true))
     return false;

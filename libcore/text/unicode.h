@@ -76,7 +76,7 @@ bool is_other(uint32_t c);            ///< \p{C}: control, format, private use, 
 void append_lowercase(std::string& text, uint32_t c);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
-/// Divides valid UTF-8 into parts that normalise on their own.
+/// Divides valid UTF-8 into parts that normalize on their own.
 class NormalForms {
  public:
   static const NormalForms& get(NormalForm form);

@@ -2,7 +2,7 @@
 import math
 import statistics
 
-COLOURS = ("#1b6ca8", "#d1701f", "#3f8f4f")
+COLORS = ("#1b6ca8", "#d1701f", "#3f8f4f")
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 420, 300, 48, 30, 36
 
 
@@ -29,12 +29,12 @@ def panel(x0, title, key, sides):
         parts.append(f'<text x="{across(epoch):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{epoch}</text>')
     for number, (name, runs) in enumerate(sides.items()):
         columns = [[run[i][key] for run in runs] for i in range(min(map(len, runs)))]
-        colour = COLOURS[number % len(COLOURS)]
+        color = COLORS[number % len(COLORS)]
         edge = [(i + 1, max(c)) for i, c in enumerate(columns)] + [(i + 1, min(c)) for i, c in reversed(list(enumerate(columns)))]
         points = lambda pairs: " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in pairs)
-        parts.append(f'<polygon points="{points(edge)}" fill="{colour}" fill-opacity="0.15"/>'
-                     f'<polyline points="{points((i + 1, statistics.fmean(c)) for i, c in enumerate(columns))}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
-                     f'<text x="{x0 + WIDTH - 130}" y="{HEIGHT / 2 + 18 * number:.0f}" fill="{colour}">{name} ({len(runs)})</text>')
+        parts.append(f'<polygon points="{points(edge)}" fill="{color}" fill-opacity="0.15"/>'
+                     f'<polyline points="{points((i + 1, statistics.fmean(c)) for i, c in enumerate(columns))}" fill="none" stroke="{color}" stroke-width="1.8"/>'
+                     f'<text x="{x0 + WIDTH - 130}" y="{HEIGHT / 2 + 18 * number:.0f}" fill="{color}">{name} ({len(runs)})</text>')
     return parts
 
 

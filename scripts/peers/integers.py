@@ -42,9 +42,9 @@ def compare(args):
 def rows_of(title, times, files):
     onnx = min(("ONNX Runtime s8s8", "ONNX Runtime u8s8"), key=lambda side: times[side].median)
 
-    def beside(name, int8, **more):
+    def compared(name, int8, **more):
         f32 = f"{name} f32"
         return {f32: times[f32].summary(), f"{name} int8": times[int8].summary(**more, file_share=round(bytes_of(files[int8]) / bytes_of(files[f32]), 4))}
 
     return [(title if side == "Galley int8" else f"{title}, saturation: reduce",
-             {**beside("Galley", side), **beside("ONNX Runtime", onnx, mode=onnx.split()[-1]), **beside("OpenVINO", "OpenVINO int8")}) for side in galley_kinds()]
+             {**compared("Galley", side), **compared("ONNX Runtime", onnx, mode=onnx.split()[-1]), **compared("OpenVINO", "OpenVINO int8")}) for side in galley_kinds()]

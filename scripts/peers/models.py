@@ -60,8 +60,8 @@ class Models:
 
 def bytes_of(path):
     """The size of a model's file together with the file of its weights."""
-    beside = [path.with_suffix(".bin"), path.with_name(path.name + ".data")]
-    return sum(file.stat().st_size for file in [path, *beside] if file.exists() and (file == path or path.suffix in (".xml", ".onnx")))
+    companions = [path.with_suffix(".bin"), path.with_name(path.name + ".data")]
+    return sum(file.stat().st_size for file in [path, *companions] if file.exists() and (file == path or path.suffix in (".xml", ".onnx")))
 
 
 @contextlib.contextmanager

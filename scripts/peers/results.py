@@ -184,7 +184,7 @@ def profiles():
 def instructions():
     lines = []
     for machine, counts in json.loads(INSTRUCTIONS.read_text()).items():
-        lines += [f"{machine}; `scripts/count-instructions`:", "", *table(["kernel", "instructions a run"], [[f"`{case}`", f"{count:,}"] for case, count in counts.items()]), ""]
+        lines += [f"{machine}; `scripts/count-instructions`:", "", *table(["kernel", "instructions per run"], [[f"`{case}`", f"{count:,}"] for case, count in counts.items()]), ""]
     return lines[:-1]
 
 
@@ -196,12 +196,12 @@ SECTIONS = [
      "An operator that finds its inputs in a cache exceeds the memory bandwidth. Rows below 0.7 % of the step are left out.", profiles),
     ("Inference in f32", "The same random weights for all. PyTorch's time is the faster of eager and compile, channels_last.", lambda: inference("inference", ["ONNX Runtime", "OpenVINO", "PyTorch"])),
     ("Inference in bf16", "", lambda: inference("inference bf16", ["OpenVINO", "PyTorch"])),
-    ("Inference in int8", "Each program beside its own f32, with the same random weights and random calibration images; `file` is the size of the int8 model as a share of its f32 file. "
+    ("Inference in int8", "Each program compared with its own f32, with the same random weights and random calibration images; `file` is the size of the int8 model relative to its f32 file. "
      "ONNX Runtime's time is the faster of S8S8 and U8S8. Without VNNI, ONNX Runtime's U8S8 products may saturate in 16 bits (its `reduce_range` was off); Galley's products are exact "
      "unless `quantize.saturation: reduce` is set, which takes one bit from the weights.", int8),
     ("Loading JPEGs", "JPEGs of 500 x 375 pixels to batches of 64: random_resized_crop to 224, flip, normalize.", loading),
-    ("Inference beside busy processes", "`scripts/shared-machine` measures beside processes that compute all the time.", lambda: shared("shared machine, inference")),
-    ("Training beside busy processes", "", lambda: shared("shared machine, training")),
+    ("Inference on a busy machine", "`scripts/shared-machine` measures while other processes compute all the time.", lambda: shared("shared machine, inference")),
+    ("Training on a busy machine", "", lambda: shared("shared machine, training")),
     ("How often a verdict is false", "`galley-benchmark RECIPE --compare A A` compares identical commands; a verdict of faster or slower is false. The goal is at most 2 %. "
      "\"At most\" is the upper limit of the share, with 95 % confidence.", false_verdicts),
     ("Instruction counts", "Kernels run on one thread under valgrind, which shows programs a processor with AVX2. A count 2 % above its record is exit code 6.", instructions),

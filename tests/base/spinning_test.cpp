@@ -89,7 +89,8 @@ TEST(ShortSpinning, WaitingThreadsSleep) {
     const ShortSpinning spinning;
     count = sleeps_of_loops(kLoops);
   }
-  // 5 us of spinning do not bridge a millisecond. Beside other programs a thread may lose its core first, which does not count as sleep.
+  // 5 us of spinning do not bridge a millisecond. With other programs running, a thread may lose its core first, which does not count as
+  // sleep.
   EXPECT_GE(count, kLoops / 2);
   RecordProperty("sleeps_with_short_spinning", static_cast<int>(count));
   RecordProperty("sleeps_otherwise", static_cast<int>(sleeps_of_loops(kLoops)));

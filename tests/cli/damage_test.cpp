@@ -347,7 +347,7 @@ TEST(Loss, OfLabelsThatAreAllIgnoredNamesIgnoreIndex) {
   expect_all(outcome.err, {"all labels of the batch are -100", "loss.ignore_index"});
 }
 
-// 8 x 8 grey images, written by Pillow.
+// 8 x 8 gray images, written by Pillow.
 const char kJpeg[] =
     "ffd8ffe000104a46494600010100000100010000ffdb0043000d090a0b0a080d0b0a0b0e0e0d0f13201513121213271c1e17202e2931302e292d2c333a4a3e33364637"
     "2c2d405741464c4e525352323e5a615a"

@@ -79,8 +79,24 @@ TEST_F(Install, CompletionOffersVerbsAndOptions) {
   EXPECT_EQ(verbs.out, "predict profile\n") << verbs.err;
   const std::string option = "COMP_WORDS=(galley-train --dry); COMP_CWORD=1; _galley; echo ${COMPREPLY[@]}";
   EXPECT_EQ(elsewhere("source " + completions + "galley-train; " + option).out, "--dry-run\n");
-  for (const char* file : {"zsh/site-functions/_galley-train", "fish/vendor_completions.d/galley-train.fish"})
+  for (const char* file : {"zsh/site-functions/_galley", "zsh/site-functions/_galley-train", "fish/vendor_completions.d/galley.fish",
+                           "fish/vendor_completions.d/galley-train.fish"})
     EXPECT_NE(read_text(prefix() + "/share/" + file).find("--complete-words"), std::string::npos) << file;
+}
+
+TEST_F(Install, ZshAndFishCompleteAtOnce) {
+  const std::string share = prefix() + "/share/";
+  if (shell("command -v fish").code == 0) {
+    const std::string fish = "fish -N -c 'source " + share + "fish/vendor_completions.d/";
+    EXPECT_EQ(elsewhere(fish + "galley.fish; complete -C \"galley train --dry\"'").out, "--dry-run\n");
+    EXPECT_EQ(elsewhere(fish + "galley-train.fish; complete -C \"galley-train --dry\"'").out, "--dry-run\n");
+  }
+  if (shell("command -v zsh").code != 0) GTEST_SKIP() << "zsh is not installed";
+  // The first completion loads the function of the file; compadd is replaced by a command that prints its words.
+  const std::string zsh = "zsh -f -c 'fpath=(" + share + "zsh/site-functions $fpath); autoload -U compinit; compinit -u -D; " +
+                          "compadd() { print -l -- ${@[$((${@[(i)--]} + 1)),-1]} }; _files() {}; ";
+  EXPECT_EQ(elsewhere(zsh + "autoload _galley; words=(galley pr); CURRENT=2; _galley'").out.substr(0, 10), "benchmark\n");
+  EXPECT_EQ(elsewhere(zsh + "autoload _galley-train; words=(galley-train --dry); CURRENT=2; _galley-train'").out, "--dry-run\n");
 }
 
 }  // namespace

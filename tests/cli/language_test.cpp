@@ -71,7 +71,7 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   const Outcome trained = run("galley-train", tiny(folder, {"duration=3200 tokens", "--format", "json"}));
   ASSERT_EQ(trained.code, 0) << trained.err;
   const Json result = Json::parse(trained.out);
-  EXPECT_EQ(result["steps"], 13) << "3200 tokens, 256 a step, rounded up";
+  EXPECT_EQ(result["steps"], 13) << "3200 tokens, 256 per step, rounded up";
   // The training text is removed, so the vocabulary can only come from the weights.
   write_text(folder + "/other.txt", "aAbB");
   const std::vector<std::string> other{"data.train.source.path=" + folder + "/other.txt", "data.val.slice=0%..100%", "--format", "json",

@@ -59,7 +59,7 @@ void write_inputs(const std::string& path, const std::vector<float>& values) {
   write_text(path, file);
 }
 
-/// A 28 x 28 grey image as a 24-bit BMP: rows from the bottom.
+/// A 28 x 28 gray image as a 24-bit BMP: rows from the bottom.
 std::string bmp(const std::vector<uint8_t>& pixels) {
   std::string file(54, '\0');
   const auto put = [&](size_t at, uint32_t value) { std::memcpy(&file[at], &value, 4); };

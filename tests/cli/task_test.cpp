@@ -28,7 +28,7 @@ std::string scene(int split) {
          number(24, 2) + std::string(24, '\0') + rows;
 }
 
-/// A network of one layer over colours.
+/// A network of one layer over colors.
 const char* kByBrightness =
     "model: {type: layers, input: {shape: [3, 6, 8]}, layers: [{name: classifier, type: conv2d, out_channels: 2, kernel_size: 1}]}\n"
     "task: segmentation\n";
@@ -89,7 +89,7 @@ TEST(Segmentation, FromFilesToMasks) {
   ASSERT_EQ(trained.code, 0) << trained.err;
   const Json result = Json::parse(trained.out);
   EXPECT_EQ(result["best"]["metric"], "miou");
-  EXPECT_EQ(result["metrics"]["miou"], 100.0) << result.dump() << ": two colours are easily told apart";
+  EXPECT_EQ(result["metrics"]["miou"], 100.0) << result.dump() << ": two colors are easily told apart";
   const Outcome labelled = run("galley-predict", {folder + "/run", folder + "/images/s1.bmp", "--format", "json", "-q"});
   ASSERT_EQ(labelled.code, 0) << labelled.err;
   EXPECT_EQ(Json::parse(labelled.out)["classes"][0]["label"], "bright") << labelled.out;
@@ -105,7 +105,7 @@ TEST(Segmentation, FromFilesToMasks) {
   EXPECT_NE(more.err.find("has 3 classes, but the model has 2"), std::string::npos) << more.err;
 }
 
-/// The network over colours, for images of `height` x `width` pixels.
+/// The network over colors, for images of `height` x `width` pixels.
 std::string by_brightness(int height, int width) {
   return "recipe: 1\ntask: segmentation\nmodel: {type: layers, input: {shape: [3, " + std::to_string(height) + ", " +
          std::to_string(width) + "]}, layers: [{name: classifier, type: conv2d, out_channels: 2, kernel_size: 1}]}\n";
@@ -145,7 +145,7 @@ TEST(Segmentation, MasksAreDrawnWhereTheNetworkLooked) {
   EXPECT_NE(distorted.err.find("the position of the mask in the image is unknown"), std::string::npos) << distorted.err;
 }
 
-// Regression and multi-label classification of images: the model sums the colours of the pixels.
+// Regression and multi-label classification of images: the model sums the colors of the pixels.
 TEST(Tasks, NumbersAndLabelsOfImagesArePredicted) {
   const std::string folder = scratch_folder();
   write_text(folder + "/a.bmp", scene(8));  // all pixels are 20 / 255

@@ -25,8 +25,8 @@ const Form kForms[] = {{"half chroma", {}},
                        {"gray", {.gray = true}},
                        {"progressive", {.progressive = true}},
                        {"progressive gray, restarts", {.gray = true, .progressive = true, .restart_every = 4}},
-                       {"a scan a channel", {.scan_a_channel = true}},
-                       {"a scan a channel, restarts", {.sampling = 1, .scan_a_channel = true, .restart_every = 5}}};
+                       {"one scan per channel", {.scan_a_channel = true}},
+                       {"one scan per channel, restarts", {.sampling = 1, .scan_a_channel = true, .restart_every = 5}}};
 
 Bytes encoded(const test::JpegForm& form) {
   std::vector<uint8_t> pixels;

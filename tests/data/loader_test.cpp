@@ -528,7 +528,7 @@ TEST(BatchTransforms, RefuseFieldsThatCannotFollow) {
   }
 }
 
-TEST(BatchTransforms, MixNeighboursWithTheirLabels) {
+TEST(BatchTransforms, MixNeighborsWithTheirLabels) {
   for (const bool cut : {false, true}) {
     Tensor input(DType::kF32, {4, 2, 6, 8}), labels(DType::kF32, {4, 4});
     for (int64_t n = 0; n < 3; ++n) {

@@ -47,7 +47,7 @@ TEST(Permutation, AllOrdersOfFiveAreEquallyLikely) {
   EXPECT_FALSE(!(chi_square < 196)) << chi_square;
 }
 
-TEST(Permutation, NeighboursPartInLargeOnes) {
+TEST(Permutation, NeighborsPartInLargeOnes) {
   constexpr int64_t kSize = 50000;
   const auto values = values_of(Permutation(kSize, 4, "far", 0), kSize);
   double sum = 0, product = 0;
@@ -58,7 +58,7 @@ TEST(Permutation, NeighboursPartInLargeOnes) {
     sum += 12 * a * (static_cast<double>(i) / kSize - 0.5);
     close += std::abs(values[i] - values[(i + 1) % kSize]) == 1;
   }
-  // Correlations with the neighbour and with the position: standard error 1 / sqrt(50000) = 0.0045, five of them.
+  // Correlations with the neighbor and with the position: standard error 1 / sqrt(50000) = 0.0045, five of them.
   EXPECT_NEAR(product / kSize, 0, 0.0224);
   EXPECT_NEAR(sum / kSize, 0, 0.0224);
   EXPECT_LT(close, 12);  // two are expected

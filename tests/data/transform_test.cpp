@@ -187,7 +187,7 @@ TEST(ToDtype, EqualsTorchvision) {
 TEST(AutoAugment, OperationsEqualTorchvision) {
   // Geometric items: torchvision computes the grid in float, Galley in double, so a sample on the border between two pixels may use
   // the other one: at most 0.5 % of the pixels. Bilinear: one level if a sum is near a half, which is frequent for a shear by a
-  // quarter. Colours: as in Color.
+  // quarter. Colors: as in Color.
   const int count = for_goldens("augment ", [&](const auto& word, const Golden& want, const std::string& name) {
     Image image = photo();
     const bool moves = word[1].starts_with("Shear") || word[1].starts_with("Translate") || word[1] == "Rotate";
@@ -430,7 +430,7 @@ TEST(Masks, FollowTheirImageWithTheSameNumbers) {
   for (const Component& component :
        {item("resize", resize), item("center_crop", center), item("pad", pad), item("random_crop", crop), item("random_resized_crop", part),
         item("random_horizontal_flip", flip), item("random_vertical_flip", turn)}) {
-    // With nearest-neighbour interpolation, the pixels of the image correspond exactly to the classes of the mask.
+    // With nearest-neighbor interpolation, the pixels of the image correspond exactly to the classes of the mask.
     Component nearest = component;
     if (auto* params = dynamic_cast<Resize*>(nearest.params.get())) params->interpolation = Interpolation::kNearest;
     if (auto* params = dynamic_cast<RandomResizedCrop*>(nearest.params.get())) params->interpolation = Interpolation::kNearest;
@@ -559,7 +559,7 @@ TEST(PixelGrid, FollowsTheInputUnderItsNewNameAndNoOtherField) {
   EXPECT_FALSE(Pipeline({item("auto_augment", AutoAugment())}).grid(12, 16, {})) << "its motion is not known";
 }
 
-TEST(Masks, KeepTheirValuesUnderColours) {
+TEST(Masks, KeepTheirValuesUnderColors) {
   ColorJitter jitter;
   jitter.brightness = {0.5};
   RandomErasing erasing;

@@ -1,5 +1,5 @@
 // Laws: the model gpt has minGPT's parameters, and PyTorch's logits, loss and gradients (tests/golden/nn/gpt.txt, float64, made by
-// make_gpt.py beside it); its logits at a token depend on that token and the earlier ones only.
+// make_gpt.py in the same folder); its logits at a token depend on that token and the earlier ones only.
 
 #include <gtest/gtest.h>
 

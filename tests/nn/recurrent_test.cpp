@@ -1,5 +1,6 @@
 // Laws: recurrent layers have torch.nn's parameters, results, states and gradients (tests/golden/nn/recurrent.txt, float64, made by
-// make_recurrent.py beside it); layers of a recipe are these layers; a language model's logits, loss and its dimension of classes agree.
+// make_recurrent.py in the same folder); layers of a recipe are these layers; a language model's logits, loss and its dimension of classes
+// agree.
 
 #include "libcore/nn/recurrent.h"
 

@@ -161,7 +161,7 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
   if (!scratch.intact()) return "writes outside of its scratch memory";
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i]) continue;
-    if (!inputs[i]->intact()) return cat("writes beside input ", i);
+    if (!inputs[i]->intact()) return cat("writes outside input ", i);
     if (!updated[i] && inputs[i]->content() != before[i]) return cat("changes input ", i);
   }
   std::vector<RefArray> expected;
@@ -172,7 +172,7 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
   const std::vector<double> levels = unrounded(trial, reference_inputs);
   const bool ties = !levels.empty() && !c.exact_ties;
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (!outputs[o]->intact()) return cat("writes beside output ", o);
+    if (!outputs[o]->intact()) return cat("writes outside output ", o);
     const TensorType& type = trial.outputs[o];
     const RefArray got = read_array(type, out_addresses[o]);
     double largest = 0;

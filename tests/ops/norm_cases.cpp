@@ -9,7 +9,7 @@ namespace galley::test {
 namespace {
 
 void add_batch_norms(std::vector<OpCase>& cases) {
-  const Fill off_centre{.low = -1, .high = 3};
+  const Fill off_center{.low = -1, .high = 3};
   struct Batch {
     std::string name;
     Shape x;
@@ -43,7 +43,7 @@ void add_batch_norms(std::vector<OpCase>& cases) {
                          [=](CaseInputs& in) {
                            BatchNormAttrs a;
                            a.activation = b.relu && b.activation == Activation::kNone ? Activation::kRelu : b.activation;
-                           const Value x = in.real(b.x, off_centre);
+                           const Value x = in.real(b.x, off_center);
                            const Value g = b.affine ? in.vector(b.x[1], gamma) : Value(), s = b.affine ? in.vector(b.x[1], beta) : Value();
                            batch_norm(x, g, s, a, b.residual ? in.real(b.x, residual) : Value());
                          },
@@ -53,7 +53,7 @@ void add_batch_norms(std::vector<OpCase>& cases) {
 }
 
 void add_gated_batch_norms(std::vector<OpCase>& cases) {
-  const Fill off_centre{.low = -1, .high = 3};
+  const Fill off_center{.low = -1, .high = 3};
   // A gate per channel and image. Values are as far from the kinks as in pointwise_cases.cpp.
   struct Gated {
     std::string name;
@@ -77,7 +77,7 @@ void add_gated_batch_norms(std::vector<OpCase>& cases) {
                const std::vector<double> kinks =
                    b.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
                const bool bent = b.activation != Activation::kNone;
-               const Value grad = in.real(b.x), x = in.real(b.x, off_centre), mean = in.vector(b.x[1], {.low = 0.9, .high = 1.1}),
+               const Value grad = in.real(b.x), x = in.real(b.x, off_center), mean = in.vector(b.x[1], {.low = 0.9, .high = 1.1}),
                            var = in.vector(b.x[1], {.low = 0.8, .high = 1.2});
                const Value g =
                    b.affine ? in.vector(b.x[1], bent ? Fill{.low = 0.1, .high = 0.25} : Fill{.low = 0.5, .high = 1.5}) : Value();
@@ -149,7 +149,7 @@ void add_batch_norms_of_inference_and_updates(std::vector<OpCase>& cases) {
 }
 
 void add_layer_norms(std::vector<OpCase>& cases) {
-  const Fill off_centre{.low = -1, .high = 3};
+  const Fill off_center{.low = -1, .high = 3};
   for (int64_t dims : {int64_t{1}, int64_t{2}}) {
     for (bool affine : {true, false}) {
       for (int64_t batch : {int64_t{3}, int64_t{0}}) {
@@ -158,7 +158,7 @@ void add_layer_norms(std::vector<OpCase>& cases) {
                              [=](CaseInputs& in) {
                                LayerNormAttrs a;
                                a.dims = dims;
-                               const Value x = in.real({batch, 4, 7}, off_centre);
+                               const Value x = in.real({batch, 4, 7}, off_center);
                                const Shape inner = dims == 1 ? Shape{7} : Shape{4, 7};
                                const Value g = affine ? in.weight(inner) : Value();
                                layer_norm(x, g, affine ? in.weight(inner) : Value(), a);
@@ -175,7 +175,7 @@ void add_layer_norms(std::vector<OpCase>& cases) {
                            [=](CaseInputs& in) {
                              LayerNormAttrs a;
                              a.eps = 1e-3;
-                             const Value x = in.real(shape, off_centre);
+                             const Value x = in.real(shape, off_center);
                              layer_norm(x, affine > 0 ? in.vector(shape[-1]) : Value(), affine > 1 ? in.vector(shape[-1]) : Value(), a);
                            },
                        .differentiable_outputs = 1});
@@ -193,7 +193,7 @@ void add_layer_norms(std::vector<OpCase>& cases) {
 }
 
 void add_group_norms(std::vector<OpCase>& cases) {
-  const Fill off_centre{.low = -1, .high = 3};
+  const Fill off_center{.low = -1, .high = 3};
   for (int64_t groups : {int64_t{1}, int64_t{3}, int64_t{6}}) {
     for (bool affine : {true, false}) {
       cases.push_back({.name = cat("group_norm_", groups, affine ? "" : "_no_affine"),
@@ -201,7 +201,7 @@ void add_group_norms(std::vector<OpCase>& cases) {
                            [=](CaseInputs& in) {
                              GroupNormAttrs a;
                              a.groups = groups;
-                             const Value x = in.real({2, 6, 3, 5}, off_centre), g = affine ? in.vector(6) : Value();
+                             const Value x = in.real({2, 6, 3, 5}, off_center), g = affine ? in.vector(6) : Value();
                              group_norm(x, g, affine ? in.vector(6) : Value(), a);
                            },
                        .differentiable_outputs = 1});

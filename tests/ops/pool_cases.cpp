@@ -10,7 +10,7 @@ namespace galley::test {
 namespace {
 
 void add_pools(std::vector<OpCase>& cases) {
-  // Neighbours differ by more than the step of finite differences, so that the maximum keeps its position.
+  // Neighbors differ by more than the step of finite differences, so that the maximum keeps its position.
   const Fill distinct{.low = -10, .high = 10, .distinct = true};
   struct Window {
     std::string name;
@@ -75,7 +75,7 @@ void add_pools(std::vector<OpCase>& cases) {
                            [=](CaseInputs& in) {
                              AdaptiveMaxPool2dAttrs a;
                              a.output_size = size;
-                             // At most 300 elements, so that neighbours remain apart.
+                             // At most 300 elements, so that neighbors remain apart.
                              adaptive_max_pool2d(in.real(Shape{x[0], std::min<int64_t>(x[1], 3), x[2], x[3]}, distinct), a);
                            },
                        .differentiable_outputs = 1});

@@ -1,4 +1,4 @@
-// Cases of rotary position embeddings and of root mean square normalisation.
+// Cases of rotary position embeddings and of root mean square normalization.
 
 #include <cmath>
 #include <numbers>

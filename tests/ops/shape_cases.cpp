@@ -196,7 +196,7 @@ void add_resize_and_full_cases(std::vector<OpCase>& cases) {
     attrs.align_corners = align;
     return attrs;
   };
-  // Half-pixel centres: output x is at (x + 0.5) / 2 - 0.5 = -0.25, 0.25, 0.75, 1.25, clipped to 0..1.
+  // Half-pixel centers: output x is at (x + 0.5) / 2 - 0.5 = -0.25, 0.25, 0.75, 1.25, clipped to 0..1.
   add("resize_hand", [=](CaseInputs& in) { resize(in.values({1, 1, 1, 2}, {1, 5}), resize_attrs(1, 4, ResizeMode::kBilinear, false)); },
       {1, 2, 4, 5});
   add("resize_corners_hand",

@@ -256,7 +256,8 @@ TEST(BelowLimit, NamesFewGroupsAndSetsWhatGainsMost) {
   ASSERT_TRUE(advice);
   std::vector<std::string> types;
   for (const BelowLimit& item : advice->operators) types.push_back(item.type);
-  EXPECT_EQ(types, (std::vector<std::string>{"conv2d", "batch_norm", "(executor)"})) << "softmax holds less than 5 % of the time beyond";
+  EXPECT_EQ(types, (std::vector<std::string>{"conv2d", "batch_norm", "(executor)"}))
+      << "softmax takes less than 5 % of the time above the limit";
   EXPECT_EQ(advice->key, "train.batch.global") << "of the executor, the only key with a value";
   EXPECT_EQ(advice_fragment({&*advice, 1}), "train:\n  batch:\n    global: 64\n");
 }

@@ -17,7 +17,7 @@ namespace {
 /// Skewed noise like that of timings: at least `least`, with a tail; the median is least + ln 2 * scale.
 double skewed(RandomStream& stream, double least, double scale) { return least - scale * std::log(1 - stream.uniform()); }
 
-TEST(Quantile, LiesBetweenNeighbours) {
+TEST(Quantile, LiesBetweenNeighbors) {
   const std::vector<double> values{1, 2, 4, 8};
   EXPECT_EQ(quantile(values, 0), 1);
   EXPECT_EQ(quantile(values, 1), 8);

@@ -50,7 +50,7 @@ TEST(Tasks, AutoIsWhatTheModelAndTheLossSay) {
   EXPECT_EQ(auto_name(model_of("cross_entropy", {1, 10})), "classification");
   EXPECT_EQ(auto_name(model_of("cross_entropy", {1, 10, 4, 4})), "segmentation");
   TaskModel last = model_of("cross_entropy", {1, 5, 10});
-  EXPECT_EQ(auto_name(last), "segmentation") << "classes in dimension 1: a class a position";
+  EXPECT_EQ(auto_name(last), "segmentation") << "classes in dimension 1: one class per position";
   last.loss = over_last_dimension(last.loss);
   EXPECT_EQ(auto_name(last), "language_modeling");
   EXPECT_EQ(auto_name(model_of("", {1, 10})), "") << "neither the model nor a loss says anything: tensors only";

@@ -38,8 +38,8 @@ class Golden : public testing::TestWithParam<std::string> {
   std::vector<std::string> texts_ = golden_texts();
 };
 
-/// Where normalisation joined or replaced text, the reference gives one of its characters, and this one all of them; text that was inserted
-/// has an empty place here and that of its neighbour there.
+/// Where normalization joined or replaced text, the reference gives one of its characters, and this one all of them; text that was inserted
+/// has an empty place here and that of its neighbor there.
 bool same_places(const nlohmann::json& is, const nlohmann::json& expected, bool normalized) {
   if (is == expected) return true;
   if (!normalized || is.size() != expected.size()) return false;
@@ -111,7 +111,7 @@ TEST_P(Golden, AStreamGivesTheSameTextInWholeCharacters) {
       text += part;
     }
     text += stream->finish();
-    // SentencePiece's and the byte fallback's text of broken characters depends on all their neighbours.
+    // SentencePiece's and the byte fallback's text of broken characters depends on all their neighbors.
     if (text.find("\xEF\xBF\xBD") == std::string::npos) {
       ASSERT_EQ(text, tokenizer_->decode(list)) << ids;
     }

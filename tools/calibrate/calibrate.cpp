@@ -63,12 +63,12 @@ Observed observe_all(const RangeStatistics& statistics, ActivationScheme scheme)
 
 void CalibrateTool::add_options(Command& command) {
   RecipeTool::add_options(command);
-  command.add_option("--samples", samples_, "how many samples (the key data.calibration.samples)")
+  command.add_option("--samples", samples_, "number of samples (recipe key data.calibration.samples)")
       .positive()
       .group("Recipe")
       .take_last();
-  command.add_flag("--continue", continue_, "go on with the file of -o, up to data.calibration.samples in all").group("Recipe");
-  command.add_option("--merge", merge_, "put these files together, in this order, as if one run had made them")
+  command.add_flag("--continue", continue_, "continue the file of -o, up to data.calibration.samples in total").group("Recipe");
+  command.add_option("--merge", merge_, "merge these files, in this order; the result equals that of a single run")
       .type_name("FILE...")
       .group("Files")
       .expected(1, 1 << 20);
@@ -132,7 +132,7 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
     calibrator.run(calibration, [&](int64_t done) {
       const double total = static_cast<double>(calibrator.samples()), rate = static_cast<double>(done - before) / seconds();
       progress.update(
-          static_cast<double>(done) / total, cat("samples ", done, "/", calibrator.samples(), "  ", human_number(rate), " a second"),
+          static_cast<double>(done) / total, cat("samples ", done, "/", calibrator.samples(), "  ", human_number(rate), " per second"),
           nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}, {"samples_per_s", rate}}
               .dump());
       return stop_signal() == 0;

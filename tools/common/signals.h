@@ -4,7 +4,7 @@
 
 namespace galley::tools {
 
-/// `json`: messages on stderr are JSON objects, one a line.
+/// `json`: messages on stderr are JSON objects, one per line.
 void install_signal_handlers(bool json);
 /// The signal that asked for a stop, or 0.
 int stop_signal();

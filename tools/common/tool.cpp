@@ -122,10 +122,11 @@ std::string completion_script(const std::string& tool, const std::string& shell)
            tool + "\n";
   }
   if (shell == "zsh") {
+    // zsh loads the file as the body of the function _TOOL: the first completion has to call the function that it defines.
     return "#compdef " + tool +
-           "\n_galley() { local -a w; w=(${(f)\"$(${words[1]} --complete-words ${words[2,CURRENT]} 2>/dev/null)\"}); compadd -S '' -- $w; "
-           "_files; }\n" +
-           "compdef _galley " + tool + "\n";
+           "\n_galley_words() { local -a w; w=(\"${(@f)$(${words[1]} --complete-words \"${(@)words[2,CURRENT]}\" 2>/dev/null)}\"); " +
+           "compadd -S '' -- $w; _files; }\nif [[ ${funcstack[1]} == _" + tool +
+           " ]]; then _galley_words \"$@\"; else compdef _galley_words " + tool + "; fi\n";
   }
   if (shell == "fish") {
     return "complete -c " + tool + " -a '(" + tool + " --complete-words (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'\n";

@@ -34,7 +34,9 @@ void ConvertLayoutTool::add_options(Command& command) {
       .one_of({"contiguous", "channels_last", "channels_last_3d"})
       .group("Convert")
       .take_last();
-  command.add_option("--check", check_, "walk the model of this recipe instead, and time it in each format")
+  command
+      .add_option("--check", check_,
+                  "instead of converting files, compile the model of this recipe, name what loses channels_last, and time each format")
       .type_name("RECIPE")
       .group("Check")
       .take_last();

@@ -156,7 +156,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   }
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   if (evaluator.skipped() > 0)
-    log(LogLevel::kWarning, cat(human_count(evaluator.skipped()), " damaged samples were skipped; their neighbours stand in for them"));
+    log(LogLevel::kWarning, cat(human_count(evaluator.skipped()), " damaged samples were skipped; their neighbors stand in for them"));
   if (evaluator.irregular() > 0)
     log(LogLevel::kWarning, cat(human_count(evaluator.irregular()), " samples of irregular files were read in full"));
   log(LogLevel::kInfo, cat(split, ": ", human_count(evaluator.samples()), " samples in ", human_seconds(wall_s)));

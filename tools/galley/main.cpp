@@ -1,5 +1,5 @@
-// galley VERB ... execs galley-VERB, as git does: first the one beside this program, then the one on PATH. Without a verb it prints one
-// line about each.
+// galley VERB ... execs galley-VERB, as git does: first the one in this program's folder, then the one on PATH. Without a verb it prints
+// one line about each.
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -33,7 +33,7 @@ class Listing {
 
   bool presents() const { return presenter_ != nullptr; }
   int64_t unreadable() const { return unreadable_; }
-  /// One JSON object a file, one a line.
+  /// One JSON object per file, each on its own line.
   const std::string& lines() const { return lines_; }
   /// The presenter's columns; the column `error` is there where a file could not be read.
   Table table() const;

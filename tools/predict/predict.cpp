@@ -24,7 +24,7 @@ class Collected {
     for (size_t i = 0; i < names_.size(); ++i) {
       const TensorType& type = predictor.type(i);
       Shape shape = type.shape;
-      GALLEY_CHECK(shape.rank() > 0, "--capture: ", names_[i], " gives a scalar, not a row a sample");
+      GALLEY_CHECK(shape.rank() > 0, "--capture: ", names_[i], " gives a scalar, not one row per sample");
       shape[0] = samples;
       tensors_.emplace_back(type.dtype, shape);
     }
@@ -78,21 +78,22 @@ std::map<std::string, Tensor> results_of(const Predictor& predictor, const Predi
 
 void PredictTool::add_options(Command& command) {
   RecipeTool::add_options(command);
-  command.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, as they are (no pipeline)")
+  command.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, without a pipeline")
       .type_name("FILE")
       .group("Input")
       .take_last();
   command.add_option("--prompt", text_.prompts, "continue this text (repeatable)").type_name("TEXT").group("Input").one_word_each();
   command.add_option("--prompts", text_.prompts_file, "continue each line of this file").type_name("FILE").group("Input").take_last();
   command.add_flag("--interactive", text_.interactive, "continue each line of standard input").group("Input");
-  command.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts, and continue none").group("Output");
+  command.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts without continuing them")
+      .group("Output");
   command.add_option("--tokenize", text_.tokenize, "print the ids and pieces of this text").type_name("TEXT").group("Input");
   command.add_option("--detokenize", text_.detokenize, "print the text of these ids, separated by commas")
       .type_name("IDS")
       .group("Input")
       .take_last();
-  command.add_option("--batch", batch_, "samples a pass").in_range(1, 1 << 20).group("Machine").take_last().show_default();
-  command.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")
+  command.add_option("--batch", batch_, "samples per pass").in_range(1, 1 << 20).group("Machine").take_last().show_default();
+  command.add_option("--replicas", replicas_, "number of concurrent passes, each on a part of the threads; auto: one per thread")
       .group("Machine")
       .take_last()
       .show_default();
@@ -185,7 +186,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
         .suggest(cat("-o out.safetensors writes them", task == nullptr ? "; or name the task, e.g. task=classification" : ""));
   }
   if (!draw_.empty() && presenter == nullptr)
-    throw Error(ErrorCode::kUsage, "--draw shows what a task says of an image, and these results are tensors");
+    throw Error(ErrorCode::kUsage, "--draw needs a task that presents images; these results are tensors");
   const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
   Listing listing(presenter.get(), common.format != Format::kTable, provenance_json(provenance(recipe, recipe_text)));
   if (images && on_error_ == "report") {
@@ -244,7 +245,7 @@ void PredictTool::predict(const Source& source, Predictor& predictor, const std:
   if (done == 0 && listing.unreadable() == 0) throw Error(ErrorCode::kInput, cat("none of the ", source.size(), " samples could be read"));
   if (collected) collected->write(output_, {{"galley.recipe", recipe_text}});
   log(LogLevel::kInfo, cat(human_count(done), " samples in ", human_seconds(wall_s), ", ", human_number(static_cast<double>(done) / wall_s),
-                           " a second", skipped > 0 ? cat(", ", skipped, " skipped") : ""));
+                           " per second", skipped > 0 ? cat(", ", skipped, " skipped") : ""));
 }
 
 int PredictTool::finish(const Listing& listing, int64_t samples) const {

@@ -98,7 +98,7 @@ class Continuation {
     }
     const Generation& first = results.front();
     log(LogLevel::kInfo, cat(first.tokens.size(), " tokens, the first after ", human_seconds(first.prefill_ms / 1e3), ", then ",
-                             human_number(first.tokens_per_s), " a second"));
+                             human_number(first.tokens_per_s), " per second"));
   }
 
  private:

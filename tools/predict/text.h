@@ -12,8 +12,8 @@ namespace galley::tools {
 
 struct TextOptions {
   std::vector<std::string> prompts;   ///< --prompt
-  std::string prompts_file;           ///< --prompts: one prompt a line
-  bool interactive = false;           ///< --interactive: prompts from standard input, one a line
+  std::string prompts_file;           ///< --prompts: one prompt per line
+  bool interactive = false;           ///< --interactive: prompts from standard input, one per line
   bool show_prompt = false;           ///< --show-prompt: the exact text and ids instead of a continuation
   std::vector<std::string> tokenize;  ///< --tokenize
   std::string detokenize;             ///< --detokenize: ids, separated by commas

@@ -28,7 +28,7 @@ bool wants_calibration(const Recipe& recipe) {
   return recipe.quantize.method == QuantMethod::kStatic || recipe.quantize.method == QuantMethod::kQat;
 }
 
-/// Ranges that a quantization-aware training left beside the weights.
+/// Ranges that a quantization-aware training stored next to the weights.
 void find_trained_statistics(Recipe& recipe) {
   if (recipe.quantize.method != QuantMethod::kQat || recipe.quantize.calibration || recipe.weights.load.size() != 1) return;
   const std::string weights = recipe.weights.load.at<WeightSource>(0).path();
@@ -36,7 +36,7 @@ void find_trained_statistics(Recipe& recipe) {
   if (file_exists(path)) recipe.quantize.calibration = path;
 }
 
-/// Of the model with those integers; nullptr: in float. `fill` gives the parameters their values.
+/// Evaluates the model with the integers of `plan` (nullptr: in float). `fill` sets the values of the parameters.
 MetricValues metrics_of(Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch,
                         const std::function<void(ParameterStore&)>& fill) {
   Engine engine(session.backend());
@@ -86,13 +86,14 @@ void QuantizeTool::add_options(Command& command) {
           "--sensitivity", sensitivity_,
           "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")
       .group("Report");
-  command.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: so many layers stay in float by the fragment")
+  command.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: number of layers that the fragment keeps in float")
       .in_range(1, 100000)
       .group("Report")
       .take_last();
   command
-      .add_option("--journal", journal_,
-                  "finished trials of --sensitivity and of quantize.goal (JSON lines), which are not made again; beside -o by default")
+      .add_option(
+          "--journal", journal_,
+          "file of the finished trials of --sensitivity and quantize.goal (JSON lines), which are not repeated; default: next to -o")
       .type_name("FILE")
       .group("Report")
       .take_last();

@@ -50,7 +50,7 @@ class QuantizeTool : public RecipeTool {
   void search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration,
               QuantizationResult& result) const;
   int sensitivity(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration);
-  /// --journal, else beside the output; "" without both.
+  /// --journal, else a file next to the output; "" without both.
   std::string journal_path() const { return !journal_.empty() || output_.empty() ? journal_ : output_ + ".journal.jsonl"; }
   void write(const Session& session, QuantizationResult& result) const;
   int print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config,

@@ -66,7 +66,7 @@ void RecipesTool::add_options(Command& command) {
   verb(command, "schema", "the recipe's JSON Schema, or docs/recipe.md with --format md", &RecipesTool::schema);
   for (Command sub : {check, why}) {
     sub.add_option("--with", with_, "merge this fragment over the recipe (repeatable)").one_word_each();
-    sub.add_option("--unset", unset_, "put this key back to its default (repeatable)").one_word_each();
+    sub.add_option("--unset", unset_, "reset this key to its default (repeatable)").one_word_each();
   }
 }
 

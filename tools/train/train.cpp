@@ -199,15 +199,15 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
   const auto bytes = [](int64_t n) { return human_bytes(static_cast<double>(n)); };
   std::vector<std::pair<std::string, std::string>> lines{
       {"run", run},
-      {"steps", plan.total_steps > 0 ? cat(human_count(plan.total_steps), " (", fixed(plan.steps_per_epoch, 1), " an epoch)")
+      {"steps", plan.total_steps > 0 ? cat(human_count(plan.total_steps), " (", fixed(plan.steps_per_epoch, 1), " per epoch)")
                                      : "until the time is up"},
       {"batch", plan.accumulation > 1 ? cat(plan.global, " (", plan.accumulation, " passes of ", plan.micro, ")") : cat(plan.global)},
       {"parameters",
        cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
-      {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP a step")},
+      {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP per step")},
       {"memory", cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ",
-                     bytes(plan.scratch_bytes), " scratch + ", bytes(plan.base_bytes), " base")},
-      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders in a step",
+                     bytes(plan.scratch_bytes), " activations and workspace + ", bytes(plan.base_bytes), " process")},
+      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders per step",
                        plan.widened > 0 ? cat(", ", plan.widened, " operators in f32 between casts") : "")}};
   for (const auto& [choice, count] : plan.attention) lines.emplace_back("attention", cat(count, " x ", choice));
   if (to_stdout) {

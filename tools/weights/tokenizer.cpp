@@ -22,11 +22,13 @@ void WeightsTool::add_tokenizer_options(Command& command) {
   Command train =
       verb(tokenizer, "train", "learn a byte-level BPE vocabulary from texts; writes a tokenizer.json", &WeightsTool::train_tokenizer);
   train.add_option("FILE", words_, "text files in UTF-8");
-  train.add_option("--vocab-size", vocabulary_.size, "tokens in all: special tokens, 256 bytes and merges").take_last().show_default();
+  train.add_option("--vocab-size", vocabulary_.size, "total number of tokens: special tokens, 256 bytes and merges")
+      .take_last()
+      .show_default();
   train.add_option("--min-frequency", vocabulary_.min_count, "a pair that occurs less often is not merged").take_last().show_default();
   train.add_option("--special", vocabulary_.special, "a special token, e.g. '<|endoftext|>'; the first has the id 0 (repeatable)")
       .one_word_each();
-  train.add_option("--pattern", vocabulary_.pattern, "how text is cut into pieces: gpt2, llama3, qwen2, cl100k, o200k or tekken")
+  train.add_option("--pattern", vocabulary_.pattern, "pre-tokenization: gpt2, llama3, qwen2, cl100k, o200k or tekken")
       .take_last()
       .show_default();
   train.add_option("-o,--output", output_, "the tokenizer.json to write").group("Output").take_last();

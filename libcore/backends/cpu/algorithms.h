@@ -1,7 +1,7 @@
 #pragma once
-// Tables of algorithms. One file for each family of operators (conv_algorithms.cpp, matmul_algorithms.cpp, quantized_algorithms.cpp) lists
-// the family's algorithms in the order in which they are tried: the first one that supports a node runs it. The reference kernels of
-// backends/ref come after all of them.
+// Tables of algorithms. One file for each family of operators that has several (attention_, conv_, matmul_, norm_, pool_ and
+// quantized_algorithms.cpp) lists them in the order in which they are tried: the first one that supports a node runs it. The reference
+// kernels of backends/ref come after all of them. Families with one algorithm are in their own files.
 
 #include <memory>
 #include <span>
@@ -36,15 +36,25 @@ struct AlgorithmRow {
 /// The rows as kernels, in their order.
 std::vector<Kernel> kernels_of(std::span<const AlgorithmRow> rows);
 
+/// attention and its gradients.
+std::span<const AlgorithmRow> attention_algorithms();
 /// conv2d, its gradients, and the operators that the CPU's rewrites make of them.
 std::span<const AlgorithmRow> conv_algorithms();
 /// linear and matmul.
 std::span<const AlgorithmRow> matmul_algorithms();
+/// batch_norm, its gradients, and the operators that the CPU's rewrites make of them.
+std::span<const AlgorithmRow> norm_algorithms();
+/// Pooling of floats and integers.
+std::span<const AlgorithmRow> pool_algorithms();
 /// Convolutions and linear layers of integers.
 std::span<const AlgorithmRow> quantized_algorithms();
 
-/// Of the files of algorithms; each is defined in the file named beside it.
+/// The algorithms; each is defined in the file that its comment names.
 namespace algorithm {
+
+extern const Algorithm kAttentionDecode;         // attention_decode.cpp
+extern const Algorithm kAttentionFlash;          // attention.cpp
+extern const Algorithm kAttentionFlashBackward;  // attention.cpp
 
 extern const Algorithm kSkinnyGemmConv;                       // skinny_gemm.cpp
 extern const Algorithm kSkinnyGemmLinear;                     // skinny_gemm.cpp
@@ -63,6 +73,33 @@ extern const Algorithm kBatchNormDepthwise;                   // batch_norm_dept
 extern const Algorithm kBatchNormDepthwiseBackward;           // batch_norm_depthwise.cpp
 extern const Algorithm kPointwiseBatchNormDepthwise;          // pointwise_batch_norm_depthwise.cpp
 extern const Algorithm kPointwiseBatchNormDepthwiseBackward;  // pointwise_batch_norm_depthwise.cpp
+
+extern const Algorithm kBatchNormRows;               // norm.cpp
+extern const Algorithm kBatchNormRowsBackward;       // norm.cpp
+extern const Algorithm kBatchNormRowsInference;      // norm.cpp
+extern const Algorithm kGatedBatchNormBackward;      // norm.cpp
+extern const Algorithm kPointwiseBatchNormBackward;  // norm.cpp
+extern const Algorithm kBatchNormPlanes;             // norm_contiguous.cpp
+extern const Algorithm kBatchNormPlanesBackward;     // norm_contiguous.cpp
+extern const Algorithm kBatchNormPlanesInference;    // norm_contiguous.cpp
+
+extern const Algorithm kMaxPoolChannels;                  // pool.cpp
+extern const Algorithm kMaxPoolChannelsBackward;          // pool.cpp
+extern const Algorithm kAvgPoolChannels;                  // pool.cpp
+extern const Algorithm kAvgPoolChannelsBackward;          // pool.cpp
+extern const Algorithm kAdaptiveAvgPoolChannels;          // pool.cpp
+extern const Algorithm kAdaptiveAvgPoolChannelsBackward;  // pool.cpp
+extern const Algorithm kMaxPoolPlanes;                    // pool_contiguous.cpp
+extern const Algorithm kMaxPoolPlanesBackward;            // pool_contiguous.cpp
+extern const Algorithm kAvgPoolPlanes;                    // pool_contiguous.cpp
+extern const Algorithm kAvgPoolPlanesBackward;            // pool_contiguous.cpp
+extern const Algorithm kAdaptiveAvgPoolPlanes;            // pool_contiguous.cpp
+extern const Algorithm kAdaptiveAvgPoolPlanesBackward;    // pool_contiguous.cpp
+extern const Algorithm kAdaptiveMaxPool;                  // pool_contiguous.cpp
+extern const Algorithm kAdaptiveMaxPoolBackward;          // pool_contiguous.cpp
+extern const Algorithm kMaxPoolBytes;                     // quantized_pool.cpp
+extern const Algorithm kQuantizedAvgPool;                 // quantized_pool.cpp
+extern const Algorithm kQuantizedAdaptiveAvgPool;         // quantized_pool.cpp
 
 extern const Algorithm kQuantizedDepthwise;          // quantized_depthwise.cpp
 extern const Algorithm kQuantizedConv;               // quantized_conv.cpp

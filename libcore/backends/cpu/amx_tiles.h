@@ -50,7 +50,7 @@ struct Hardware {
   }
 };
 
-/// The same in plain C++, without products of bytes.
+/// The tile products of Hardware in plain C++, without products of bytes.
 class Emulated {
  public:
   void begin() { std::memset(tiles_, 0, sizeof tiles_); }

@@ -7,13 +7,12 @@
 #include "libcore/ops/attention.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/attention_tiles.h"
 #include "libcore/backends/cpu/bfloat16.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/random_mask.h"
 
@@ -213,11 +212,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Run<float>>(q);
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"attention", "flash", supports, prepare<Forward>}, {"attention_backward", "flash", supports, prepare<Backward>}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_attention() { return kKernels; }
+const Algorithm algorithm::kAttentionFlash{supports, prepare<Forward>};
+const Algorithm algorithm::kAttentionFlashBackward{supports, prepare<Backward>};
 
 }  // namespace galley

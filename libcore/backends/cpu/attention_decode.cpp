@@ -21,7 +21,7 @@
 #include <cmath>
 #include <limits>
 
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/attention.h"
 
@@ -262,7 +262,7 @@ class Decode : public PreparedKernel {
     }
   }
 
-  /// Of row `row` of sample b: adds the ranges that have keys, in order.
+  /// Joins the results of the ranges of row `row` of sample b that have keys, in order.
   void join(const KernelArgs& args, int64_t b, int64_t row, const float* results) const {
     float largest = decode::kNever;
     for (int64_t i = 0; i < ranges_; ++i) largest = std::max(largest, results[i * result_ + row]);
@@ -326,11 +326,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Decode<float>>(q);
 }
 
-const std::array<Kernel, 1> kKernels{{{"attention", "decode", supports, prepare}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_attention_decode() { return kKernels; }
+const Algorithm algorithm::kAttentionDecode{supports, prepare};
 
 }  // namespace galley
 

@@ -4,7 +4,7 @@
 // A tile of scores is stored with a row for each key, and vectors run along the queries. So maxima and sums of the softmax need no
 // operation across lanes, a mask is two comparisons of the queries' numbers, and neither keys nor values are transposed: keys are the
 // broadcast operand of k q^T, values the vector operand of p v. Only the block of queries (backward: and of the output's gradient) is
-// transposed, once for all keys. Blocks of keys are copied to rows of floats that lie together.
+// transposed, once for all keys. Blocks of keys are copied to consecutive rows of floats.
 //
 // All sums are in an order that depends on the shapes alone.
 

@@ -74,7 +74,7 @@ void shifted_sums(const BFloat16* x, int64_t rows, int64_t channels, const BFloa
   HWY_DYNAMIC_DISPATCH(shifted_sums_bf16)(x, rows, channels, shift, sum, squares);
 }
 
-/// Of a block of rows, about its first.
+/// Sums and sums of squares of a block of rows, relative to its first row.
 template <class T>
 void shifted_row_sums(const T* x, int64_t rows, int64_t channels, float* sum, float* squares) {
   const int64_t together = rows_together<T>(channels);

@@ -17,7 +17,7 @@ struct Rows {
 /// depend on sizes and the logical thread count only.
 class Blocks {
  public:
-  /// As many blocks in each of `parts` equal parts of the pixels.
+  /// The pixels in `parts` equal parts, with the same number of blocks in each.
   Blocks(Rows rows, int threads, int64_t parts = 1);
   int64_t begin(int64_t block) const { return rows_.pixels * block / count; }
   int64_t count = 1;

@@ -113,7 +113,7 @@ class Forward : public PreparedKernel {
     const Geometry& g;
     const T* x;
     Normalization how;
-    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+    void normalized(const LineSlice& at, float* to, int64_t chunk) const {
       depthwise_lines::pack(g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), to, chunk);
     }
   };
@@ -169,10 +169,10 @@ class Backward : public PreparedKernel {
     const T* x;
     T* dx;  // until it is mapped, the gradient of the norm's output
     Normalization how;
-    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+    void normalized(const LineSlice& at, float* to, int64_t chunk) const {
       depthwise_lines::pack(g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), to, chunk);
     }
-    void gradients(const LineSlice& at, const float* /*normalised*/, const Gathered& gathered, float* sum, float* dot) const {
+    void gradients(const LineSlice& at, const float* /*normalized*/, const Gathered& gathered, float* sum, float* dot) const {
       depthwise_lines::gradient_sums(gathered, g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice),
                                      g.line(dx, g.x, at.image, at.row, at.slice).at, sum, dot);
     }

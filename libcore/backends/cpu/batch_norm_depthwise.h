@@ -41,7 +41,7 @@ struct PackedLines {
   int64_t chunk() const { return (left + pixels + right) * kLanes; }
   int64_t floats() const { return lines * chunks * chunk(); }
   float* line(float* at, int64_t row) const { return at + row % lines * chunks * chunk(); }
-  /// Its first pixel after the left halo.
+  /// The first pixel of a line after the left halo.
   float* inner(float* at, int64_t row) const { return line(at, row) + left * kLanes; }
   void clear_halos(float* at) const {
     for (int64_t i = 0; i < lines * chunks; ++i, at += chunk()) {
@@ -55,7 +55,7 @@ struct PackedLines {
 struct Segment {
   int64_t image, begin, end;
 };
-/// Some neighbouring channels.
+/// Some neighboring channels.
 struct Slice {
   int64_t first, channels;
   int64_t chunks() const { return depthwise_lines::chunks_of(channels); }
@@ -68,7 +68,7 @@ struct Geometry {
   Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& attrs,
            int thread_count, Direction direction);
 
-  /// Of [channel][tap] in a format of the weight.
+  /// Offsets of the weights [channel][tap] in the given format.
   std::vector<int64_t> offsets_in(const MemoryFormat& format) const;
   int64_t padded() const { return chunks * kLanes; }
   int64_t slices() const { return (chunks + slice_chunks - 1) / slice_chunks; }
@@ -120,7 +120,7 @@ struct Geometry {
 /// Consecutive arrays of floats in the scratch memory, each on a cache line of its own.
 class Scratch {
  public:
-  /// Its place.
+  /// Reserves an array and returns its offset.
   int64_t take(int64_t floats) {
     const int64_t at = size_;
     size_ += (floats + 15) / 16 * 16;
@@ -162,7 +162,7 @@ class Convolution {
   const Scratch& scratch() const { return scratch_; }
   const Geometry& geometry() const { return g_; }
 
-  /// source.normalised(line slice, to, chunk): writes the output of norm and activation, packed, with chunks `chunk` floats apart.
+  /// source.normalized(line slice, to, chunk): writes the output of norm and activation, packed, with chunks `chunk` floats apart.
   template <class Source>
   void run(const Source& source, const T* weight, T* y, float* memory) const {
     float* weights = memory + weights_at_;
@@ -176,7 +176,7 @@ class Convolution {
           const Slice slice = g_.slice(group * together_ + i);
           float* ring = memory + rings_at_ + (slot * together_ + i) * ring_.floats();
           for (int64_t row = std::max(next, first); row < end; ++row)
-            source.normalised({segment.image, row, slice, slot}, ring_.inner(ring, row), ring_.chunk());
+            source.normalized({segment.image, row, slice, slot}, ring_.inner(ring, row), ring_.chunk());
           convolve(weights + slice.first * g_.taps, top, ring, g_.line(y, g_.y, segment.image, h, slice));
         }
         next = std::max(next, end);
@@ -237,10 +237,10 @@ class Gradient {
   int64_t parts() const { return parts_; }
   Lines part(int64_t i) const { return {lines() * i / parts_, lines() * (i + 1) / parts_}; }
   int64_t block_lines() const { return std::max<int64_t>(1, kBlockPixels / g_.x[3]); }
-  /// Of the image, with halos: one slice.
+  /// A packed slice of a line of the image, with halos.
   const PackedLines& packed_line() const { return line_; }
 
-  /// Before sum.
+  /// Clears dweight and packs the weight. Call it before sum.
   void begin(const T* weight, T* dweight, float* memory) const {
     std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // padding of blocked formats stays zero
     g_.pack_weights(weight, memory + weights_at_);
@@ -248,8 +248,8 @@ class Gradient {
     for (int64_t slot = 0; slot < g_.threads; ++slot) line_.clear_halos(memory + lines_at_ + slot * line_.floats());
   }
   /// For each line of a part, slice by slice:
-  /// source.normalised(line slice, to, chunk) as in the forward pass;
-  /// source.gradients(line slice, where normalised wrote, gathered, sum, dot): gathers the gradient of that output and adds it to the sums,
+  /// source.normalized(line slice, to, chunk) as in the forward pass;
+  /// source.gradients(line slice, where normalized wrote, gathered, sum, dot): gathers the gradient of that output and adds it to the sums,
   /// which are padded to whole chunks. After at most block_lines consecutive lines: source.lines_done(part, slot, lines, whether they are
   /// the last of the part).
   template <class Source>
@@ -258,7 +258,7 @@ class Gradient {
                    [&](int64_t task, int64_t slot) { sum_part(source, grad, task / groups(), task % groups(), slot, memory); });
   }
 
-  /// After sum: writes dweight; take(channel, sum of its gradients, dot) on several threads.
+  /// Writes dweight and calls take(channel, sum of its gradients, dot) on several threads. Call it after sum.
   template <class Take>
   void add_parts(T* dweight, float* memory, const Take& take) const {
     const auto* totals = reinterpret_cast<const double*>(memory + totals_at_);
@@ -280,7 +280,7 @@ class Gradient {
 
  private:
   int64_t lines() const { return g_.x[0] * g_.x[2]; }
-  /// Of slices that tasks take together.
+  /// The number of groups of slices; a task computes one group.
   int64_t groups() const { return g_.slices() / together_; }
   float* ring(float* memory, int64_t i) const { return memory + rings_at_ + i * ring_.floats(); }
   /// Where a chunk's totals are in a part's: [tap][lane] of the weight, then sums and dots of the channels.
@@ -323,7 +323,7 @@ class Gradient {
           depthwise_lines::pack(g_.line(grad, g_.y, image, h, slice), ring_.inner(gradients, h), ring_.chunk());
         const LineSlice here{image, row, slice, slot, (at - own.first) % block_lines()};
         float* line = line_.inner(packed, 0);
-        source.normalised(here, line, line_.chunk());
+        source.normalized(here, line, line_.chunk());
         add_weight_sums(by, slice, packed, gradients, sums);
         std::array<Taps, kMostClasses> taps;
         float* sum = sums + slice.chunks() * g_.taps * kLanes;
@@ -414,8 +414,8 @@ class Gradient {
   int64_t rings_at_, lines_at_, bands_at_, totals_at_, weights_at_;
 };
 
-/// Does a kernel support these? `images` and the weight must have one dtype; inputs `vectors` of the query, with one value a channel, must
-/// be f32.
+/// Does a kernel support these? `images` and the weight must have one dtype; inputs `vectors` of the query, with one value per channel,
+/// must be f32.
 Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> images, const TensorType& weight, const TensorType& y,
                  std::initializer_list<int> vectors);
 

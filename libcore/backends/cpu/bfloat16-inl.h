@@ -28,7 +28,7 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const BFloat16* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(whole, hn::LoadU(half, &from->bits))));
 }
 
-/// To nearest even; NaN stays NaN.
+/// Rounds to nearest even and stores; NaN stays NaN.
 template <class D>
 HWY_INLINE void store_floats(hn::Vec<D> v, D, BFloat16* to) {
   const hn::RebindToUnsigned<D> whole;

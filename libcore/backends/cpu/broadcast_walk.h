@@ -12,8 +12,8 @@
 
 namespace galley {
 
-/// Of up to kMax operands. Each becomes strides over the output's memory order (0 where it is broadcast), neighbouring dimensions that walk
-/// alike are joined; the innermost is a row.
+/// A walk over up to kMax operands. Each becomes strides over the output's memory order (0 where it is broadcast), neighboring dimensions
+/// that walk alike are joined; the innermost is a row.
 template <size_t kMax>
 class BroadcastWalk {
  public:

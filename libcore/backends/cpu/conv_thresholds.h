@@ -59,13 +59,13 @@ inline constexpr Threshold kWinogradChangingKernel{95, "operations for each valu
 inline constexpr Threshold kWinogradMarginPercent{110, "a plain convolution must cost so many percent of Winograd's operations",
                                                   "estimate: the error of the estimate"};
 
-// ---- Cache blocks and shards
+// ---- Cache blocks and parts of threads
 
 inline constexpr Threshold kSkinnyRowBytes{256 << 10, "bytes of rows that stay in the second-level cache while the weight passes",
                                            "estimate: half of a second-level cache of 512 KiB"};
 inline constexpr Threshold kPackedRowBlock{96, "rows that stay in the second-level cache while the packed panels pass",
                                            "estimate: with a depth of 512, 192 KiB"};
-inline constexpr Threshold kPackedCachedFloats{8192, "floats of packed panels that lie near enough not to be prefetched",
+inline constexpr Threshold kPackedCachedFloats{8192, "floats of packed panels that are in the first-level cache and not prefetched",
                                                "galley-benchmark op conv2d:mb32ic16ih112oc16kh1"};
 inline constexpr Threshold kPacked1x1TaskRows{192, "pixels that a thread of packed_1x1 takes at a time",
                                               "estimate: four blocks of kPacked1x1BlockRows"};
@@ -98,7 +98,7 @@ inline constexpr Threshold kUnpacked1x1Parts{16, "parts of the pixels whose sums
 inline constexpr Threshold kUnpacked1x1PartBytes{1 << 20, "bytes of those sums, at most, where there are more parts than threads",
                                                  "estimate: they stay in a second-level cache"};
 inline constexpr Threshold kUnpacked1x1PartPixels{2048, "pixels of a part, at least",
-                                                  "estimate: adding up the parts is little beside them"};
+                                                  "estimate: adding up the parts is little work in comparison"};
 inline constexpr Threshold kPivotSamples{256, "pixels whose mean is the pivot of PointwiseMoments",
                                          "estimate: any value near the mean serves"};
 inline constexpr Threshold kDepthwiseChunks{8, "chunks of 16 channels that a task of depthwise weight gradients takes, at most",
@@ -129,10 +129,10 @@ inline constexpr Threshold kLineFloatBlocks{8, "blocks of lines whose products a
                                             "estimate: bounds the rounding of float sums"};
 inline constexpr Threshold kLineNarrowFloats{4 << 10, "floats of x whose part of the gradient is computed together",
                                              "estimate: half of a first-level cache"};
-inline constexpr Threshold kWinogradRowBytes{1 << 20, "bytes of the transformed values of a shard of tiles",
+inline constexpr Threshold kWinogradRowBytes{1 << 20, "bytes of the transformed values of a part of the tiles",
                                              "estimate: a second-level cache of 1 MiB"};
-inline constexpr Threshold kWinogradFewestRows{24, "tiles of a shard, at least", "estimate: two register tiles of 12 rows"};
-inline constexpr Threshold kWinogradMostRows{96, "tiles of a shard, at most", "estimate: kPackedRowBlock"};
+inline constexpr Threshold kWinogradFewestRows{24, "tiles of a part, at least", "estimate: two register tiles of 12 rows"};
+inline constexpr Threshold kWinogradMostRows{96, "tiles of a part, at most", "estimate: kPackedRowBlock"};
 inline constexpr Threshold kWinogradOwnSumBytes{1 << 20, "bytes of a weight gradient's sums that each thread keeps for itself, at most",
                                                 "galley-benchmark op conv2d_backward_weights:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradOwnBytes{768 << 10, "bytes of the transformed tiles of a round, in a core's cache",
@@ -143,13 +143,13 @@ inline constexpr Threshold kWinogradOneRoundBytes{24 << 20, "bytes of all transf
                                                   "galley-benchmark op conv2d_backward_weights:mb16ic512ih7oc512kh3ph1"};
 inline constexpr Threshold kWinogradRoundRows{192, "tiles of one of several rounds, at most", "estimate: one and a half kWinogradDepth"};
 inline constexpr Threshold kWinogradDepth{128, "tiles that a register tile of sums passes at a time: the first-level cache holds them",
-                                          "estimate: with 12 + 32 floats a tile, 22 KiB"};
+                                          "estimate: with 12 + 32 floats per tile, 22 KiB"};
 inline constexpr Threshold kWinogradInputs{96, "input channels of a block whose sums the second-level cache holds",
                                            "galley-benchmark op conv2d_backward_weights:mb16ic256ih14oc256kh3ph1"};
 inline constexpr Threshold kWinogradOutputs{32, "output channels of such a block",
                                             "galley-benchmark op conv2d_backward_weights:mb16ic256ih14oc256kh3ph1"};
 inline constexpr Threshold kAmxSteps{24, "tiles of 32 pixels of a block of implicit_gemm_amx",
-                                     "estimate: counted; no machine with AMX was at hand"};
+                                     "estimate: counted; no machine with AMX was available"};
 inline constexpr Threshold kAmxChunk{12, "tiles of pixels that stay in the first-level cache while all inputs and taps pass",
                                      "estimate: counted, 24 KiB"};
 inline constexpr Threshold kAmxTiles{16, "tiles of 16 channels of a side that are packed at a time, at most", "estimate: counted"};

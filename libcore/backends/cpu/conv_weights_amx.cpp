@@ -49,7 +49,7 @@
 
 namespace galley::conv_weights_amx {
 
-/// Of a lambda that is compiled where it stands.
+/// Attribute of a lambda that is inlined.
 #define GALLEY_IN_PLACE __attribute__((always_inline))
 
 using Pixels = const uint16_t* const*;  // the channels of each pixel
@@ -103,7 +103,7 @@ void write_row(const SumRow& row, const int64_t* columns, uint16_t* HWY_RESTRICT
 
 using galley::HWY_NAMESPACE::each;
 
-/// Channels of two pixels side by side: of each eight, the first four in `lower`, the others in `upper`.
+/// Interleaves the channels of two pixels: of each eight, the first four into `lower`, the others into `upper`.
 template <int64_t kChannels>
 HWY_INLINE void interleave_two(const uint16_t* even, const uint16_t* odd, uint16_t* HWY_RESTRICT lower, uint16_t* HWY_RESTRICT upper) {
   const hn::CappedTag<uint16_t, kChannels> d;
@@ -272,12 +272,12 @@ __attribute__((noinline)) void multiply(Tiles& tiles, const uint16_t* left, int6
 /// The task of a thread: rows of the stream, tiles of outputs.
 struct Task {
   const KernelArgs& args;
-  char* room;
+  char* workspace;
   float* sums;
   int64_t first_row, last_row, first_tile, last_tile;
   template <class T>
   T* at(int64_t bytes) const {
-    return reinterpret_cast<T*>(room + bytes);
+    return reinterpret_cast<T*>(workspace + bytes);
   }
 };
 
@@ -295,30 +295,30 @@ class AmxConvWeights : public PreparedKernel {
       }
     }
     // Consecutive, in bytes.
-    const auto room = [this](int64_t bytes) { return std::exchange(room_, room_ + lines(bytes)); };
-    grad_at_ = room(p.out_block * p.steps * amx::kSize);
-    x_at_ = room(static_cast<int64_t>(p.variants.size()) * p.in_block * x_tile() * 2);
+    const auto workspace = [this](int64_t bytes) { return std::exchange(workspace_, workspace_ + lines(bytes)); };
+    grad_at_ = workspace(p.out_block * p.steps * amx::kSize);
+    x_at_ = workspace(static_cast<int64_t>(p.variants.size()) * p.in_block * x_tile() * 2);
     pixels_ = std::max(p.steps * kDepth, 2 * p.pairs + 2);
-    list_at_ = room(pixels_ * static_cast<int64_t>(sizeof(uint16_t*)));
-    zeros_at_ = room(std::max(whole(p.inputs), whole(p.outputs)) * 2);
-    grad_copies_at_ = room(up(whole(p.outputs), p.outputs) * whole(p.outputs) * 2);
-    x_copies_at_ = room((p.merged ? pixels_ : up(whole(p.inputs), p.inputs)) * whole(p.inputs) * 2);
-    sums_at_ = room(p.pixel_parts == 1 ? p.out_block * p.in_block * p.taps * kSums * 4 : 0);
+    list_at_ = workspace(pixels_ * static_cast<int64_t>(sizeof(uint16_t*)));
+    zeros_at_ = workspace(std::max(whole(p.inputs), whole(p.outputs)) * 2);
+    grad_copies_at_ = workspace(up(whole(p.outputs), p.outputs) * whole(p.outputs) * 2);
+    x_copies_at_ = workspace((p.merged ? pixels_ : up(whole(p.inputs), p.inputs)) * whole(p.inputs) * 2);
+    sums_at_ = workspace(p.pixel_parts == 1 ? p.out_block * p.in_block * p.taps * kSums * 4 : 0);
     sums_ = p.pixel_parts == 1 ? 0 : p.out_tiles * p.in_tiles * p.taps * kSums;
   }
-  int64_t scratch_bytes() const override { return plan_.pixel_parts * sums_ * 4 + plan_.pixel_parts * plan_.out_parts * room_; }
+  int64_t scratch_bytes() const override { return plan_.pixel_parts * sums_ * 4 + plan_.pixel_parts * plan_.out_parts * workspace_; }
 
   void run(Stream&, const KernelArgs& args) const override {
     const Plan& p = plan_;
     auto* sums = static_cast<float*>(args.scratch);
-    auto* rooms = reinterpret_cast<char*>(sums + p.pixel_parts * sums_);
+    auto* workspaces = reinterpret_cast<char*>(sums + p.pixel_parts * sums_);
     if (w_.bytes() > w_.shape.elements() * item())
       std::memset(args.outputs[0], 0, static_cast<size_t>(w_.bytes()));  // a blocked format's padding
     const int64_t out_pairs = up(p.out_tiles, 2);
     parallel_for(p.pixel_parts * p.out_parts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t part = task / p.out_parts, share = task % p.out_parts;
-        add({args, rooms + task * room_, sums + part * sums_, p.stream_rows * part / p.pixel_parts,
+        add({args, workspaces + task * workspace_, sums + part * sums_, p.stream_rows * part / p.pixel_parts,
              p.stream_rows * (part + 1) / p.pixel_parts, 2 * (out_pairs * share / p.out_parts),
              std::min(p.out_tiles, 2 * (out_pairs * (share + 1) / p.out_parts))});
       }
@@ -377,7 +377,7 @@ class AmxConvWeights : public PreparedKernel {
         const int64_t now = std::min(together, columns - column);
         for (int64_t c = 0; c < now; ++c) {
           const auto& tap = p.tap_at[static_cast<size_t>((column + c) % p.taps)];
-          right[c] = x_room(task, tap.variant, (column + c) / p.taps) + (tap.pair + first * kSide) * kDepth;
+          right[c] = x_workspace(task, tap.variant, (column + c) / p.taps) + (tap.pair + first * kSide) * kDepth;
         }
         constexpr auto kOne = std::array{multiply<Tiles, 1, 1>, multiply<Tiles, 1, 2>, multiply<Tiles, 1, 3>, multiply<Tiles, 1, 4>};
         constexpr auto kTwo = std::array{multiply<Tiles, 2, 1>, multiply<Tiles, 2, 2>};
@@ -387,7 +387,7 @@ class AmxConvWeights : public PreparedKernel {
     }
   }
 
-  uint16_t* x_room(const Task& task, int64_t variant, int64_t tile) const {
+  uint16_t* x_workspace(const Task& task, int64_t variant, int64_t tile) const {
     return task.at<uint16_t>(x_at_) + (variant * plan_.in_block + tile) * x_tile();
   }
 
@@ -433,7 +433,7 @@ class AmxConvWeights : public PreparedKernel {
       for (size_t same = v; same < p.variants.size(); ++same) {
         if (p.variants[same].row_phase != variant.row_phase || p.variants[same].column_phase != variant.column_phase) continue;
         HWY_DYNAMIC_DISPATCH(interleave)(list + p.variants[same].parity, pairs, last_channel - channel,
-                                         x_room(task, static_cast<int64_t>(same), 0), x_tile());
+                                         x_workspace(task, static_cast<int64_t>(same), 0), x_tile());
       }
     }
   }
@@ -521,7 +521,7 @@ class AmxConvWeights : public PreparedKernel {
   std::vector<int64_t> channels_;  // of each tile's columns; -1: none
   bool in_rows_ = false;           // the gradient has the layout of its sums, tap after tap
   int64_t sums_ = 0;               // of a part of the pixels; 0 where there is one part, whose sums are written at once
-  int64_t pixels_ = 0, room_ = 0;
+  int64_t pixels_ = 0, workspace_ = 0;
   int64_t grad_at_ = 0, x_at_ = 0, list_at_ = 0, zeros_at_ = 0, grad_copies_at_ = 0, x_copies_at_ = 0, sums_at_ = 0;
 };
 
@@ -530,9 +530,9 @@ Support supports(const KernelQuery& q) {
   if (const Support dense = is_dense_weight_gradient(q, DType::kBF16); !dense) return dense;
   const auto dilation = pair(q.attrs<Conv2dBackwardWeightsAttrs>().dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
-  const double share = useful_share_of_tiles(q);
-  if (share * 100 < static_cast<double>(conv_threshold::kAmxUsefulPercent.value))
-    return Support::no(cat("channels and pixels fill ", static_cast<int>(share * 100), " % of tiles"));
+  const double useful = useful_fraction_of_tiles(q);
+  if (useful * 100 < static_cast<double>(conv_threshold::kAmxUsefulPercent.value))
+    return Support::no(cat("channels and pixels fill ", static_cast<int>(useful * 100), " % of tiles"));
   return Support::yes();
 }
 
@@ -553,7 +553,7 @@ std::unique_ptr<PreparedKernel> emulated_conv_weights_amx(const KernelQuery& que
   return std::make_unique<conv_weights_amx::AmxConvWeights<amx::Emulated>>(query);
 }
 
-double useful_share_of_tiles(const KernelQuery& query) { return conv_weights_amx::Plan(query).useful_share(); }
+double useful_fraction_of_tiles(const KernelQuery& query) { return conv_weights_amx::Plan(query).useful_fraction(); }
 
 }  // namespace galley
 

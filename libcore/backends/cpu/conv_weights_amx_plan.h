@@ -41,7 +41,7 @@ struct Axis {
   }
   int64_t phases() const { return std::min(taps, stride); }
   int64_t shift() const { return (taps - 1) / stride; }  // of the last tap
-  /// Of x, or -1: a zero.
+  /// The index of x, or -1 for a zero.
   int64_t input(int64_t phase, int64_t u) const {
     const int64_t i = phase + u * stride - padding;
     return u < read(phase) && i >= 0 && i < in ? i : -1;
@@ -110,7 +110,7 @@ struct Plan {
     share_out(q.threads);
   }
 
-  double useful_share() const {
+  double useful_fraction() const {
     return static_cast<double>(images * rows.out * columns.out * outputs * inputs) /
            static_cast<double>(up(stream_rows * columns.pitch, kDepth) * kDepth * out_tiles * in_tiles * kSums);
   }
@@ -135,8 +135,8 @@ struct Plan {
       const int64_t shares = std::min(threads / parts, out_pairs), tiles = std::min(out_tiles, 2 * up(out_pairs, shares));
       const int64_t depth = up(up(stream_rows, parts) * columns.pitch, kDepth), x_packings = up(tiles, out_block),
                     grad_packings = up(in_tiles, in_block);
-      // Cycles: 16 a product; about 50 to transpose a tile, 20 to interleave one; 8 bytes a cycle where sums and images come from memory or
-      // a shared cache.
+      // Cycles: 16 per product; about 50 to transpose a tile, 20 to interleave one; 8 bytes per cycle where sums and images come from
+      // memory or a shared cache.
       const int64_t packing = tiles * 50 * grad_packings + in_tiles * 20 * static_cast<int64_t>(variants.size()) * x_packings;
       const int64_t moved = parts > 1 ? sum_bytes * tiles / out_tiles + sum_bytes * parts / threads : 0,
                     read = depth * kDepth * 2 * (inputs * x_packings + tiles * kSide * grad_packings);

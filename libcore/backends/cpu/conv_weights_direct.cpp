@@ -42,8 +42,8 @@ struct Lines {
   int64_t grad_step, grad_line;  // floats from pixel to pixel, and from line to line
   int64_t x_step, x_line;
   int64_t lines, width;
-  const char* ask;  // prefetched for the next block, `ask_step` bytes a pixel
-  int64_t ask_step;
+  const char* prefetch;  // of the next block, `prefetch_step` bytes per pixel
+  int64_t prefetch_step;
 };
 
 }  // namespace galley::direct
@@ -68,15 +68,15 @@ void add_tile(const Lines& at, float* HWY_RESTRICT sums) {
   using galley::HWY_NAMESPACE::each;
   const hn::CappedTag<float, 16> d;
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kSums = kVectors * kValues;
-  const char* ask = at.ask;
-  const int64_t ask_step = at.ask_step, x_step = at.x_step, grad_step = at.grad_step;
+  const char* prefetch = at.prefetch;
+  const int64_t prefetch_step = at.prefetch_step, x_step = at.x_step, grad_step = at.grad_step;
   hn::Vec<decltype(d)> sum[kSums];
   each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
   for (int64_t l = 0; l < at.lines; ++l) {
     const float* HWY_RESTRICT x = at.x + l * at.x_line;
     const float* HWY_RESTRICT grad = at.grad + l * at.grad_line;
-    for (int64_t w = 0; w < at.width; ++w, x += x_step, grad += grad_step, ask += ask_step) {
-      __builtin_prefetch(ask, 0, 2);
+    for (int64_t w = 0; w < at.width; ++w, x += x_step, grad += grad_step, prefetch += prefetch_step) {
+      __builtin_prefetch(prefetch, 0, 2);
       hn::Vec<decltype(d)> g[kVectors];
       each<kVectors>([&](auto v) GALLEY_LOOP { g[v] = hn::LoadU(d, grad + v * kWide); });
       each<kValues>([&](auto i) GALLEY_LOOP {
@@ -123,7 +123,7 @@ constexpr int64_t kPixels = conv_threshold::kDirectPixels.value;  // of a block,
 constexpr int64_t kMostParts = conv_threshold::kDirectParts.value;
 
 int64_t lanes() { return HWY_DYNAMIC_DISPATCH(direct::lanes)(); }
-/// To whole cache lines.
+/// Rounds up to whole cache lines.
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 class DirectConvWeights : public PreparedKernel {
@@ -141,19 +141,19 @@ class DirectConvWeights : public PreparedKernel {
     line_floats_ = std::max(x_[3] + 2 * padding_[1], (y_[3] - 1) * stride_[1] + w_.shape[3]) * x_[1];
     parts_ = std::min(std::max<int64_t>(kMostParts, threads_), x_[0] * blocks_);
     sums_ = aligned(panels_ * w_.shape[2] * run_ * panel_);
-    x_room_ = aligned(((lines_ - 1) * stride_[0] + w_.shape[2]) * line_floats_);
-    grad_room_ = packs() ? aligned(lines_ * y_[3] * panel_) : 0;
+    x_workspace_ = aligned(((lines_ - 1) * stride_[0] + w_.shape[2]) * line_floats_);
+    grad_workspace_ = packs() ? aligned(lines_ * y_[3] * panel_) : 0;
   }
-  int64_t scratch_bytes() const override { return (parts_ * sums_ + threads_ * (x_room_ + grad_room_)) * 4; }
+  int64_t scratch_bytes() const override { return (parts_ * sums_ + threads_ * (x_workspace_ + grad_workspace_)) * 4; }
 
   void run(Stream&, const KernelArgs& args) const override {
     auto* sums = static_cast<float*>(args.scratch);
-    float* rooms = sums + parts_ * sums_;
+    float* workspaces = sums + parts_ * sums_;
     parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
-      float *own = sums + part * sums_, *room = rooms + slot * (x_room_ + grad_room_);
+      float *own = sums + part * sums_, *workspace = workspaces + slot * (x_workspace_ + grad_workspace_);
       std::fill_n(own, sums_, 0.0f);
       for (int64_t block = x_[0] * blocks_ * part / parts_; block < x_[0] * blocks_ * (part + 1) / parts_; ++block)
-        add(args, block / blocks_, block % blocks_ * lines_, room, own);
+        add(args, block / blocks_, block % blocks_ * lines_, workspace, own);
     });
     write(sums, args.out<float>(0));
   }
@@ -165,15 +165,15 @@ class DirectConvWeights : public PreparedKernel {
   int64_t first_of(int64_t panel) const { return std::min(panel * panel_, y_[1] - panel_); }
 
   /// Output lines from `line` on of an image.
-  void add(const KernelArgs& args, int64_t image, int64_t line, float* x_room, float* sums) const {
+  void add(const KernelArgs& args, int64_t image, int64_t line, float* x_workspace, float* sums) const {
     const int64_t lines = std::min(lines_, y_[2] - line), pixels = lines * y_[3], most = HWY_DYNAMIC_DISPATCH(direct::most_values)(),
                   tiles = (run_ + most - 1) / most;
     const float *x = args.in<float>(0) + image * x_[2] * x_[3] * x_[1], *grad = args.in<float>(1) + (image * y_[2] + line) * y_[3] * y_[1];
     const int64_t top = line * stride_[0] - padding_[0], rows = (lines - 1) * stride_[0] + w_.shape[2],
                   calls = panels_ * w_.shape[2] * tiles;
-    pack_rows(x, top, rows, x_room);
+    pack_rows(x, top, rows, x_workspace);
     // Each call prefetches a part of the next block's gradient, the last one the new lines of x.
-    const auto ask = [&](int64_t call) -> std::pair<const char*, int64_t> {
+    const auto prefetch_of = [&](int64_t call) -> std::pair<const char*, int64_t> {
       const int64_t shares = std::max<int64_t>(1, calls - 1), step = (y_[1] * 4 + shares - 1) / shares;
       if (call < shares) return {reinterpret_cast<const char*>(grad + pixels * y_[1]) + call * step * pixels, step};
       return {reinterpret_cast<const char*>(x + (top + rows) * x_[3] * x_[1]), lines * stride_[0] * x_[3] * x_[1] * 4 / pixels};
@@ -182,7 +182,7 @@ class DirectConvWeights : public PreparedKernel {
     for (int64_t panel = 0; panel < panels_; ++panel) {
       const float* from = grad + first_of(panel);
       if (packs()) {
-        float* packed = x_room + x_room_;
+        float* packed = x_workspace + x_workspace_;
         for (int64_t p = 0; p < pixels; ++p) std::memcpy(packed + p * panel_, from + p * y_[1], static_cast<size_t>(panel_) * 4);
         from = packed;
       }
@@ -191,17 +191,17 @@ class DirectConvWeights : public PreparedKernel {
         float* to = sums + (panel * w_.shape[2] + row) * run_ * panel_;
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t first = run_ * tile / tiles, values = run_ * (tile + 1) / tiles - first;
-          const auto [asked, ask_step] = ask(call++);
+          const auto [prefetched, prefetch_step] = prefetch_of(call++);
           const direct::Lines at{from,
-                                 x_room + row * line_floats_ + first,
+                                 x_workspace + row * line_floats_ + first,
                                  step,
                                  y_[3] * step,
                                  stride_[1] * x_[1],
                                  stride_[0] * line_floats_,
                                  lines,
                                  y_[3],
-                                 asked,
-                                 ask_step};
+                                 prefetched,
+                                 prefetch_step};
           HWY_DYNAMIC_DISPATCH(direct::add)(at, vectors_, values, to + first * panel_);
         }
       }
@@ -251,7 +251,7 @@ class DirectConvWeights : public PreparedKernel {
   int64_t panel_ = 0, panels_ = 0;                    // output channels of a panel; panels
   int64_t run_ = 0;                                   // values
   int64_t lines_ = 0, blocks_ = 0, line_floats_ = 0;  // of a block, of an image; of a packed line of x
-  int64_t parts_ = 0, sums_ = 0, x_room_ = 0, grad_room_ = 0;
+  int64_t parts_ = 0, sums_ = 0, x_workspace_ = 0, grad_workspace_ = 0;
 };
 
 Support supports(const KernelQuery& q) {

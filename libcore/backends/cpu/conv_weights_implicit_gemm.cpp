@@ -186,12 +186,12 @@ class ConvWeights : public PreparedKernel {
 
   void run(Stream&, const KernelArgs& args) const override {
     auto* sums = static_cast<float*>(args.scratch);
-    float* rooms = sums + pixel_parts_ * sums_;
+    float* workspaces = sums + pixel_parts_ * sums_;
     parallel_for(pixel_parts_ * out_parts_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t pixel_part = task / out_parts_, out_part = task % out_parts_;
         add(args, {pixel_part, out_panels_ * out_part / out_parts_, out_panels_ * (out_part + 1) / out_parts_}, sums + pixel_part * sums_,
-            rooms + task * (grad_floats_ + x_floats_ + 2 * aligned(lines_)));
+            workspaces + task * (grad_floats_ + x_floats_ + 2 * aligned(lines_)));
       }
     });
     auto* out = args.out<float>(0);
@@ -207,9 +207,9 @@ class ConvWeights : public PreparedKernel {
   };
 
   /// Clears and fills the sums [out panel][in panel][tap][tile] of a part.
-  void add(const KernelArgs& args, const Part& part, float* sums, float* grad_room) const {
-    float* x_room = grad_room + grad_floats_;
-    auto* rows = reinterpret_cast<int64_t*>(x_room + x_floats_);
+  void add(const KernelArgs& args, const Part& part, float* sums, float* grad_workspace) const {
+    float* x_workspace = grad_workspace + grad_floats_;
+    auto* rows = reinterpret_cast<int64_t*>(x_workspace + x_floats_);
     std::fill(sums + part.first_panel * in_panels_ * taps_ * kTile, sums + part.last_panel * in_panels_ * taps_ * kTile, 0.0f);
     const int64_t total = y_[0] * y_[2], from = total * part.pixels / pixel_parts_, to = total * (part.pixels + 1) / pixel_parts_;
     for (int64_t out = part.first_panel; out < part.last_panel; out += kOutputs / kOut) {
@@ -217,14 +217,14 @@ class ConvWeights : public PreparedKernel {
       for (int64_t line = from; line < to; line += lines_) {
         const int64_t lines = std::min(lines_, to - line), pixels = lines * y_[3];
         pack<kOut>(args.in<float>(1) + line * y_[3] * y_[1] + out * kOut, pixels, y_[1], std::min(y_[1], last * kOut) - out * kOut,
-                   grad_room, pixels * kOut);
+                   grad_workspace, pixels * kOut);
         for (int64_t channel = 0; channel < x_[1]; channel += kChannels) {
           const int64_t channels = std::min(kChannels, x_[1] - channel), panel_stride = rows_ * in_width_ * kIn;
-          pack_lines(args.in<float>(0) + channel, line, lines, channels, x_room, rows);
+          pack_lines(args.in<float>(0) + channel, line, lines, channels, x_workspace, rows);
           for (int64_t o = out; o < last; ++o) {
             for (int64_t i = 0; i < panels(channels, kIn); ++i) {
               implicit_gemm::Lines at{
-                  grad_room + (o - out) * pixels * kOut, x_room + i * panel_stride, rows, lines, y_[3], in_width_, stride_[1]};
+                  grad_workspace + (o - out) * pixels * kOut, x_workspace + i * panel_stride, rows, lines, y_[3], in_width_, stride_[1]};
               if (pointwise_) at.lines = at.stride_w = 1, at.width = pixels;
               float* tile = sums + ((o * in_panels_ + channel / kIn + i) * taps_) * kTile;
               for (int64_t tap = 0; tap < taps_; ++tap, tile += kTile) {

@@ -38,7 +38,7 @@ struct Line {
   std::array<const float*, kMostTaps> weight;
   int taps;
   int64_t count;           // pixels
-  int64_t step, channels;  // between values of neighbouring pixels: of the result, of the gradient
+  int64_t step, channels;  // between values of neighboring pixels: of the result, of the gradient
   int64_t lanes;           // channels, at most kChannels
 };
 

@@ -1,5 +1,5 @@
 // The vector code of depthwise_lines.h. Up to 8 pixels of one chunk's lanes are accumulated in registers over all taps; where pixels read
-// neighbours, each value is loaded once for all columns of the kernel. One load and one FMA for each tap and vector, or less: the first-
+// neighbors, each value is loaded once for all columns of the kernel. One load and one FMA for each tap and vector, or less: the first-
 // level cache bounds it.
 
 #include "libcore/backends/cpu/product_targets.h"
@@ -124,7 +124,7 @@ void activate_line(const float* z, Activation activation, float* to, int64_t flo
 /// Prefetches a value of a later line while the same place of this one is computed. Prefetches of a whole line at once would fill the queue
 /// of outstanding loads, and the loads of this line would wait.
 template <class T>
-HWY_INLINE void ask(const T* p) {
+HWY_INLINE void prefetch(const T* p) {
   __builtin_prefetch(p, 0, 2);
 }
 
@@ -145,7 +145,7 @@ HWY_INLINE void pack_pixels(const Line<const T>& line, const float* HWY_RESTRICT
         float* HWY_RESTRICT to_pixel = out;
         for (int64_t i = 0; i < count; ++i, from += stride, to_pixel += kLanes) {
           const V v = load_lanes<whole()>(d, from, lane, valid);
-          ask(from + lane + ahead);
+          prefetch(from + lane + ahead);
           hn::StoreU(kNormalize ? activated<kActivation>(d, hn::MulAdd(v, scale, shift)) : v, d, to_pixel);
         }
       });
@@ -179,7 +179,7 @@ HWY_INLINE void add_position(V in, const V (&weight)[sizeof...(kColumn)], V (&su
 }
 
 /// The sums of kPixel... pixels from `from` on, of one chunk's lanes: to sums[i kLanes]. Sums and weights are unrolled,
-/// so that they are registers throughout. kStep: taps.step; where pixels read neighbours, a value is loaded once for all columns.
+/// so that they are registers throughout. kStep: taps.step; where pixels read neighbors, a value is loaded once for all columns.
 template <int64_t kStep, size_t... kPixel, size_t... kColumn, size_t... kPosition>
 HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequence<kColumn...>, std::index_sequence<kPosition...>,
                               const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* HWY_RESTRICT sums) {
@@ -224,7 +224,7 @@ HWY_INLINE void gather_columns(int64_t pixels, const Taps& taps, int64_t chunk, 
 }
 #endif
 
-/// Any number of columns, any step.
+/// The general case: any number of columns, any step.
 HWY_INLINE void gather_plainly(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* sums) {
   const D d;
   for (int64_t i = 0; i < pixels; ++i) {
@@ -291,14 +291,14 @@ HWY_INLINE void gather_line(const Gathered& g, const Line<T>& line, const Use& u
 template <class T>
 struct Store {
   T* HWY_RESTRICT out;
-  int64_t asked;
+  int64_t prefetched;
 
   HWY_INLINE void take(const Run& run, const float* HWY_RESTRICT sums) const {
     const D d;
     with_lanes(run.lane, run.valid, [&](auto whole) GALLEY_LOOP {
       T* HWY_RESTRICT to = out + run.at;
       for (int64_t i = 0; i < run.count; ++i, to += run.step) {
-        ask(to + asked + run.lane);
+        prefetch(to + prefetched + run.lane);
         store_lanes<whole()>(hn::LoadU(d, sums + i * kLanes), d, to, run.lane, run.valid);
       }
     });
@@ -319,7 +319,7 @@ template <Activation kActivation, class T>
 struct SumGradients {
   const T* x;
   T* to;
-  int64_t asked;
+  int64_t prefetched;
   const float *mean, *scale, *shift;
   float *sums, *dots;
 
@@ -335,7 +335,7 @@ struct SumGradients {
       const auto take_pixel = [&](int64_t i, V& own_sum, V& own_dot) GALLEY_LOOP {
         const V v = load_lanes<whole()>(d, in, run.lane, run.valid);
         const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::MulAdd(v, scales, shifts));
-        ask(out + asked + run.lane);
+        prefetch(out + prefetched + run.lane);
         own_sum = hn::Add(own_sum, g);
         own_dot = hn::MulAdd(g, hn::Sub(v, means), own_dot);
         store_lanes<whole()>(g, d, out, run.lane, run.valid);
@@ -423,10 +423,10 @@ HWY_INLINE void map_pixels(const Line<const T>& line, T* g, const GradientMap& m
         with_lanes(lane, valid, [&](auto whole) GALLEY_LOOP {
           int64_t at = from * stride + c;
           for (int64_t i = 0; i < count; ++i, at += stride) {
-            ask(x + at + lane + ahead);
-            ask(g + at + lane + ahead);
-            const V centred = hn::Sub(load_lanes<whole()>(d, x + at, lane, valid), mean);
-            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centred, offset)), d, g + at,
+            prefetch(x + at + lane + ahead);
+            prefetch(g + at + lane + ahead);
+            const V centered = hn::Sub(load_lanes<whole()>(d, x + at, lane, valid), mean);
+            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centered, offset)), d, g + at,
                                  lane, valid);
           }
         });
@@ -478,7 +478,7 @@ HWY_INLINE void add_rows(const WeightSums& s, int64_t chunk, size_t first) {
 
 template <int kColumns>
 void add_all_rows(const WeightSums& s) {
-  // As many sums as the registers hold beside what they read.
+  // As many sums as fit the registers together with their operands.
 #if HWY_MAX_BYTES >= 64
   constexpr int kMost = kColumns <= 5 ? 3 : 2;
 #else

@@ -30,10 +30,10 @@ struct Line {
   int64_t ahead;                    // values from a pixel to the one that is prefetched
 };
 
-/// To pixels [0, count) of a packed line whose chunks are `chunk` floats apart.
+/// Packs a line into pixels [0, count) of a packed line whose chunks are `chunk` floats apart.
 void pack(const Line<const float>& line, float* to, int64_t chunk);
 void pack(const Line<const BFloat16>& line, float* to, int64_t chunk);
-/// The same, normalised.
+/// Packs a line and normalizes it.
 void pack(const Line<const float>& line, const Normalization& norm, float* to, int64_t chunk);
 void pack(const Line<const BFloat16>& line, const Normalization& norm, float* to, int64_t chunk);
 

@@ -3,7 +3,7 @@
 //
 // Images are read where they are, 16 channels (a chunk) at a time, or 32 where 512-bit vectors would wait for 3 or 5 sums of their own. The
 // sums of a kernel row's taps stay in registers over a band of output lines; bands are added in double. A task computes several chunks of a
-// band before the next band, so that neighbours in memory are read together, and prefetches the next band, whose addresses the processor
+// band before the next band, so that neighbors in memory are read together, and prefetches the next band, whose addresses the processor
 // cannot predict. 2 pixels taps operations for each channel; loads bound it, or memory for large images.
 //
 // The batch is divided into at most 8 parts for any number of threads, so the bits do not depend on it.
@@ -66,7 +66,7 @@ constexpr bool kInRegisters = false;  // no arrays of vectors
 constexpr bool kInRegisters = true;
 #endif
 
-/// Any number of lanes of the chunk at `channel`; sums[tap][lane] += grad x.
+/// The general case: sums[tap][lane] += grad x for any number of lanes of the chunk at `channel`.
 template <class T>
 void add_plainly(const Band<T>& b, int64_t channel, int64_t taps, float* HWY_RESTRICT sums) {
   for (int64_t h = b.begin; h < b.end; ++h) {

@@ -9,7 +9,7 @@
 
 namespace galley::elementwise {
 
-/// What a function takes beside its inputs, in float.
+/// The parameters of a function, in float.
 using LoopNumbers = std::array<float, 2>;
 
 /// An operand of a function of two values is an array, or one element for all.
@@ -31,7 +31,7 @@ struct FunctionLoops {
   Loops<BFloat16> narrow;
 };
 
-/// Of the function at that position of Functions (ops/elementwise_functions.h).
+/// The loops of the function at that position of Functions (ops/elementwise_functions.h).
 const FunctionLoops& loops_of(size_t function);
 
 }  // namespace galley::elementwise

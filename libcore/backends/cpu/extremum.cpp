@@ -53,7 +53,7 @@ void smallest_columns(const float* x, int64_t rows, int64_t step, int64_t column
   best_columns<false>(x, rows, step, columns, result);
 }
 
-/// Of lines side by side, elements of a line `step` apart.
+/// index[l]: the position of the first largest element of line l, for `count` neighboring lines whose elements are `step` apart.
 void first_largest_bundle(const float* x, int64_t length, int64_t step, int64_t count, int64_t* index) {
   float best[kBundle];
   int32_t at[kBundle];

@@ -151,7 +151,7 @@ SeenRange range_of(const float* x, int64_t count) {
   return {min, max, std::isnan(min) || std::isnan(max)};
 }
 
-/// The values of x by scale: `outer` times `count` runs of `inner` values, one scale a run, in memory order.
+/// The values of x by scale: `outer` times `count` runs of `inner` values, one scale per run, in memory order.
 struct Runs {
   int64_t outer = 1, count = 1, inner = 1;
   Runs(const TensorType& x, int64_t axis) {
@@ -170,7 +170,7 @@ struct Runs {
   }
   int64_t total() const { return outer * count * inner; }
 
-  /// body(channel, offset, values): pieces of runs that lie within [begin, end).
+  /// body(channel, offset, values): pieces of runs within [begin, end).
   template <class Body>
   void each(int64_t begin, int64_t end, Body body) const {
     for (int64_t at = begin; at < end;) {

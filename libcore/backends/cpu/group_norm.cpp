@@ -1,5 +1,6 @@
-// Group normalisation, contiguous or channels_last: moments of each channel of a sample (of fixed blocks of its pixels, where channels lie
-// side by side), combined over the group in one order, then an affine map of each channel. The bits do not depend on the threads.
+// Group normalization, contiguous or channels_last: moments of each channel of a sample (in channels_last of
+// fixed blocks of its pixels), combined over the group in one order, then an affine map of each channel. The bits do not depend on the
+// threads.
 
 #include <algorithm>
 #include <array>

@@ -171,7 +171,7 @@ class Forward : public PreparedKernel {
 class Backward : public PreparedKernel {
  public:
   explicit Backward(const KernelQuery& q) : width_(q.out(1).elements()), rows_(q.in(1).elements() / width_) {
-    // About 16 Ki values a block; their partial sums stay below 16 MiB.
+    // About 16 Ki values per block; their partial sums stay below 16 MiB.
     const int64_t most = std::clamp<int64_t>((int64_t{1} << 21) / width_, 1, 64);
     blocks_ = std::clamp<int64_t>(rows_ * width_ / 16384, 1, std::min(most, rows_));
   }

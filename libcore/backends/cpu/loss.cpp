@@ -2,7 +2,7 @@
 //
 // Cross entropy is -sum_c share[c] log softmax(logits)[c], where share[c] = weight[c] ((1 - smoothing) hit[c] + smoothing / C), 0 for an
 // ignored target. Positions (samples, pixels) are handled one by one where their classes are consecutive, else in bundles of 64
-// neighbouring pixels (softmax_lines.h). O(elements); the exponentials bound it in the cache, memory elsewhere. The others are one loop
+// neighboring pixels (softmax_lines.h). O(elements); the exponentials bound it in the cache, memory elsewhere. The others are one loop
 // over pieces of 1024 elements. Sums run over fixed pieces and are added in double in one order: bits depend on the instruction set, not on
 // the threads. Definitions are those of PyTorch's cross_entropy, mse_loss and binary_cross_entropy_with_logits.
 
@@ -121,7 +121,7 @@ namespace {
 
 constexpr int64_t kRun = 256;  // classes of a line handled at a time
 
-/// Positions in bundles: neighbouring pixels of a sample, or (without pixels) neighbouring samples. The shares of a class are
+/// Positions in bundles: neighboring pixels of a sample, or (without pixels) neighboring samples. The shares of a class are
 /// hit[c] = weight[c] (1 - label_smoothing) times the target, and smooth[c] = weight[c] label_smoothing / C.
 class CrossEntropy : public PreparedKernel {
  public:
@@ -134,7 +134,7 @@ class CrossEntropy : public PreparedKernel {
     tasks_ = lines_.inner == 1 ? (lines_.outer + kBundle - 1) / kBundle : lines_.outer * per_sample_;
     grain_ = std::max<int64_t>(1, 16384 / (kBundle * std::max<int64_t>(1, lines_.length)));
   }
-  /// Two numbers a bundle (the sums' parts), then hit and smooth.
+  /// Two numbers per bundle (the sums' parts), then hit and smooth.
   int64_t scratch_bytes() const override { return tasks_ * 16 + lines_.length * 8; }
 
  protected:

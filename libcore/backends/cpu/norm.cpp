@@ -27,10 +27,10 @@
 #include <array>
 #include <type_traits>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/batch_norm.h"
 #include "libcore/backends/cpu/batch_norm_rows.h"
 #include "libcore/backends/cpu/pointwise.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/norm.h"
@@ -56,7 +56,7 @@ struct Mask {
   T* pre_grad = nullptr;  // where it is written, if it is masked by y and used elsewhere
   Gate gate;              // applied to the gradient first
 
-  /// The same, `count` values further.
+  /// The mask from `count` values further on.
   Mask from(int64_t count) const {
     return {activation, y != nullptr ? y + count : nullptr, pre_grad != nullptr ? pre_grad + count : nullptr, gate};
   }
@@ -275,7 +275,7 @@ Rows rows_of(const TensorType& type) {
   return {channels == 0 ? 0 : type.elements() / channels, channels};
 }
 
-/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
+/// `inputs` are the activations: f32 or bf16, channels_last. The remaining inputs must be f32, except `others`, which are not checked.
 Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
   const DType dtype = q.in(*inputs.begin()).dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype, " is neither f32 nor bf16"));
@@ -375,7 +375,7 @@ class BatchNormForward : public PreparedKernel {
 template <class T>
 class Gradient {
  public:
-  /// With a gate, a block of pixels is within one image.
+  /// `gated`: each block of pixels is within one image.
   Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads, bool gated = false)
       : rows_(rows_of(x)),
         images_(gated ? x.shape[0] : 0),
@@ -473,12 +473,12 @@ class Gradient {
 
  private:
   bool writes(const Operands& o) const { return activation_ == Activation::kRelu && o.y != nullptr && o.dresidual != nullptr; }
-  /// From pixel `first` of all images on, as far as its image goes if there is a gate.
+  /// The mask from pixel `first` of all images on; with a gate, to the end of its image.
   Mask<T> mask(const Operands& o, const Coefficients& k, int64_t first) const {
     const float* gate = k.gates + (images_ > 0 ? first / pixels() * 2 * together_ * rows_.channels : 0);
     return {activation_, o.y, writes(o) ? o.dresidual : nullptr, images_ > 0 ? Gate{gate, gate + together_ * rows_.channels} : Gate()};
   }
-  /// Of an image.
+  /// Pixels of an image.
   int64_t pixels() const { return rows_.pixels / images_; }
   void pack_gate(const Operands& o, int64_t image, float* gates) const {
     const int64_t channels = rows_.channels;
@@ -614,18 +614,14 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K<float>>(q);
 }
 
-const std::array<Kernel, 5> kKernels{
-    {{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
-     {"pointwise_batch_norm_backward", "cpu", supports_pointwise,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseBatchNormBackward>(q); }},
-     {"batch_norm_backward", "cpu", supports_backward, prepare<BatchNormBackward>},
-     {"gated_batch_norm_backward", "cpu", supports_gated, prepare<GatedBatchNormBackward>},
-     {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
-
 }  // namespace
 }  // namespace batchnorm
 
-std::span<const Kernel> cpu_norm() { return batchnorm::kKernels; }
+const Algorithm algorithm::kBatchNormRows{batchnorm::supports_forward, batchnorm::prepare<batchnorm::BatchNormForward>};
+const Algorithm algorithm::kBatchNormRowsBackward{batchnorm::supports_backward, batchnorm::prepare<batchnorm::BatchNormBackward>};
+const Algorithm algorithm::kBatchNormRowsInference{batchnorm::supports_inference, batchnorm::prepare<batchnorm::BatchNormInference>};
+const Algorithm algorithm::kGatedBatchNormBackward{batchnorm::supports_gated, batchnorm::prepare<batchnorm::GatedBatchNormBackward>};
+const Algorithm algorithm::kPointwiseBatchNormBackward{batchnorm::supports_pointwise, prepare_as<batchnorm::PointwiseBatchNormBackward>};
 
 }  // namespace galley
 #endif  // HWY_ONCE

@@ -1,12 +1,11 @@
-// Batch normalisation on contiguous arrays of rank 3 to 5: statistics of each sample's plane, combined over the samples in their order,
+// Batch normalization on contiguous arrays of rank 3 to 5: statistics of each sample's plane, combined over the samples in their order,
 // then an affine map of each plane. The bits do not depend on the threads. (channels_last and rank 2: norm.cpp.)
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/planes.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/norm.h"
 
@@ -22,9 +21,9 @@ struct Planes {
 
 double value_or(const float* values, int64_t i, double otherwise) { return values != nullptr ? static_cast<double>(values[i]) : otherwise; }
 
-class BatchNorm : public PreparedKernel {
+class BatchNormForward : public PreparedKernel {
  public:
-  explicit BatchNorm(const KernelQuery& q)
+  explicit BatchNormForward(const KernelQuery& q)
       : planes_(q.in(0).shape), eps_(q.attrs<BatchNormAttrs>().eps), activation_(q.attrs<BatchNormAttrs>().activation) {}
   int64_t scratch_bytes() const override { return planes_.count() * static_cast<int64_t>(sizeof(Moments)) + planes_.channels * 8; }
   void run(Stream&, const KernelArgs& args) const override {
@@ -157,17 +156,10 @@ Support supports_inference(const KernelQuery& q) {
   return supports(q);
 }
 
-template <class T>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<T>(q);
-}
-
-const std::array<Kernel, 3> kKernels{{{"batch_norm", "cpu", supports, prepare<BatchNorm>},
-                                      {"batch_norm_backward", "cpu", supports, prepare<BatchNormBackward>},
-                                      {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_norm_contiguous() { return kKernels; }
+const Algorithm algorithm::kBatchNormPlanes{supports, prepare_as<BatchNormForward>};
+const Algorithm algorithm::kBatchNormPlanesBackward{supports, prepare_as<BatchNormBackward>};
+const Algorithm algorithm::kBatchNormPlanesInference{supports_inference, prepare_as<BatchNormInference>};
 
 }  // namespace galley

@@ -45,7 +45,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kRows = 4;
 constexpr int kPanels = 1;
 
-template <int kCount, int kWidth, bool kAsk, bool kAskRows>
+template <int kCount, int kWidth, bool kPrefetch, bool kPrefetchRows>
 void tile(const PackedProduct& p, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
   for (int r = 0; r < kCount; ++r) {
     float sum[kPanel];
@@ -74,9 +74,9 @@ HWY_INLINE V positive(V v) {
   return hn::IfThenZeroElse(hn::Lt(v, hn::Zero(hn::DFromV<V>())), v);
 }
 
-/// kCount rows by kWidth panels. kAsk: prefetches the next panels. kAskRows: prefetches consecutive rows of a later tile, a cache line at
-/// each step; all at once they would fill the queue of outstanding loads, and the products would wait.
-template <int kCount, int kWidth, bool kAsk, bool kAskRows>
+/// kCount rows by kWidth panels. kPrefetch: prefetches the next panels. kPrefetchRows: prefetches consecutive rows of a later tile, a cache
+/// line at each step; all at once they would fill the queue of outstanding loads, and the products would wait.
+template <int kCount, int kWidth, bool kPrefetch, bool kPrefetchRows>
 HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step,
                      const float* initial) {
   constexpr int kVectors = kWidth * kParts, kGroups = (kCount + kGroup - 1) / kGroup;
@@ -96,8 +96,8 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
   for (int64_t k = 0; k < depth; ++k) {
     hn::Vec<Floats> b[kVectors];
     each<kVectors>([&](auto i) GALLEY_LOOP { b[i] = hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide); });
-    if (kAskRows) __builtin_prefetch(rows_ahead + k * kCount, 0, 3);
-    for (int w = 0; w < kWidth && kAsk; ++w) __builtin_prefetch(panel + (kWidth + w) * panel_floats + k * kPanel, 0, 2);
+    if (kPrefetchRows) __builtin_prefetch(rows_ahead + k * kCount, 0, 3);
+    for (int w = 0; w < kWidth && kPrefetch; ++w) __builtin_prefetch(panel + (kWidth + w) * panel_floats + k * kPanel, 0, 2);
     each<kCount>([&](auto r) GALLEY_LOOP {
       const auto value = hn::Set(d, group[r / kGroup][r % kGroup == 3 ? third : r % kGroup * step]);
       each<kVectors>([&](auto i) GALLEY_LOOP { sum[r * kVectors + i] = hn::MulAdd(value, b[i], sum[r * kVectors + i]); });
@@ -160,25 +160,25 @@ void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRIC
 #endif
 
 /// `count` rows, at most kRows, by kWidth panels.
-template <int kWidth, bool kAsk, int kCount = static_cast<int>(kRows)>
+template <int kWidth, bool kPrefetch, int kCount = static_cast<int>(kRows)>
 void some_rows(const PackedProduct& p, int64_t count, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
   if constexpr (kCount > 1) {
-    if (count < kCount) return some_rows<kWidth, kAsk, kCount - 1>(p, count, a, panel, c, c_step, initial);
+    if (count < kCount) return some_rows<kWidth, kPrefetch, kCount - 1>(p, count, a, panel, c, c_step, initial);
   }
-  tile<kCount, kWidth, kAsk, false>(p, a, panel, c, c_step, initial);
+  tile<kCount, kWidth, kPrefetch, false>(p, a, panel, c, c_step, initial);
 }
 
 /// A block's rows by kWidth whole panels from `panel` on.
 template <int kWidth>
 void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int64_t panel) {
   const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
-  const bool asks = p.a_ahead != 0 && panel == p.first;
-  const auto rows = [&](int64_t row, auto ask) {
+  const bool prefetches = p.a_ahead != 0 && panel == p.first;
+  const auto rows = [&](int64_t row, auto prefetch) {
     const int64_t count = std::min(kRows, block_end - row);
     const float* a = p.a + row * p.a_step;
     float* c = p.c + row * p.c_step + panel * p.panel_step;
-    if (asks && count == kRows) return tile<static_cast<int>(kRows), kWidth, ask(), true>(p, a, b, c, p.c_step, initial);
-    some_rows<kWidth, ask()>(p, count, a, b, c, p.c_step, initial);
+    if (prefetches && count == kRows) return tile<static_cast<int>(kRows), kWidth, prefetch(), true>(p, a, b, c, p.c_step, initial);
+    some_rows<kWidth, prefetch()>(p, count, a, b, c, p.c_step, initial);
   };
   const bool cached = p.columns * p.depth <= kCachedFloats;
   if (!cached) rows(block, std::true_type());

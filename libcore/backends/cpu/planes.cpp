@@ -1,6 +1,6 @@
 // Loops over planes and over rows of channels (planes.h). Sums about the first value of a run of 2048 (about the first row, of channels) in
-// float, 32 of them side by side, joined in double as Chan, Golub and LeVeque do ("Updating Formulae and a Pairwise Algorithm for Computing
-// Sample Variances", 1979). Each is one pass, bound by memory.
+// float, 32 partial sums at a time, combined in double as Chan, Golub and LeVeque do ("Updating Formulae and a Pairwise Algorithm for
+// Computing Sample Variances", 1979). Each is one pass, bound by memory.
 
 #include "libcore/backends/cpu/planes.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// Statistics and affine maps of planes (the contiguous values of one sample's channel) and of rows of channels: the passes of normalisation
+// Statistics and affine maps of planes (the contiguous values of one sample's channel) and of rows of channels: the passes of normalization
 // in either memory format.
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct Moments {
   }
 };
 
-/// Of a plane: fixed runs around their first value, so that large means lose nothing.
+/// Moments of a plane, from fixed runs relative to their first value, so that large means lose no precision.
 Moments plane_moments(const float* x, int64_t count);
-/// Of each channel of rows [rows, channels].
+/// Moments of each channel of rows [rows, channels].
 void row_moments(const float* x, int64_t rows, int64_t channels, Moments* out);
 
 /// The activation after a plane: its argument is scale x + shift; y is relu's result where that is given.

@@ -36,7 +36,7 @@ Support supports_types(std::initializer_list<const TensorType*> images, const Te
   return Support::yes();
 }
 
-/// To whole cache lines.
+/// Rounds up to whole cache lines.
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 }  // namespace
@@ -160,11 +160,11 @@ void PointwiseConvolution::pack(const float* weight, const float* scale, const f
   }
 }
 
-void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask,
+void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool prefetch,
                                bool relu) const {
   const float* shifts = packed + packed_floats(out_, in_) + panels.first * kPanel;
   multiply_packed({x, in_, pixels, in_, packed + panels.first * in_ * kPanel, y.at, y.step, panels.count * kPanel, shifts, 0, panels.count,
-                   ask ? kAhead : 0, 0, y.panel_step, relu});
+                   prefetch ? kAhead : 0, 0, y.panel_step, relu});
 }
 
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight) {
@@ -178,7 +178,7 @@ Support supports_pointwise_gradients(const KernelQuery& q, int x, int weight) {
   const Shape& w = q.in(weight).shape;
   if (q.out(1).dtype != DType::kF32) return Support::no(cat("dtype ", q.out(1).dtype));
   if (const Support types = supports_types({&q.in(x), &q.out(0)}, q.in(weight)); !types) return types;
-  if (w[0] <= w[1]) return Support::no(cat(w[0], " outputs of ", w[1], " channels: little lies between"));
+  if (w[0] <= w[1]) return Support::no(cat(w[0], " outputs of ", w[1], " channels: the output is too small to recompute it"));
   if (w[1] > kMostChannels) return Support::no(cat(w[1], " channels: worth products of their own"));
   return PointwiseSums::supports(w);
 }

@@ -71,8 +71,9 @@ class PointwiseConvolution {
     float* at;
     int64_t step, panel_step = kPanel;
   };
-  /// `ask`: prefetches the rows of x after these. `relu`: applied to the output.
-  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask, bool relu = false) const;
+  /// `prefetch`: prefetches the rows of x after these. `relu`: applied to the output.
+  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool prefetch,
+           bool relu = false) const;
 
  private:
   int64_t in_, out_;
@@ -113,13 +114,13 @@ class PointwiseMoments {
   struct Result {
     std::pmr::vector<double> mean, covariance;
   };
-  /// `room`: memory for twice the result.
-  Result run(const float* x, float* scratch, std::pmr::memory_resource& room) const;
+  /// `workspace`: memory for twice the result.
+  Result run(const float* x, float* scratch, std::pmr::memory_resource& workspace) const;
 
  private:
   int64_t slot_floats() const;
   /// The means of some pixels, evenly spread over x.
-  std::pmr::vector<float> pivot(const float* x, std::pmr::memory_resource& room) const;
+  std::pmr::vector<float> pivot(const float* x, std::pmr::memory_resource& workspace) const;
 
   int64_t pixels_, channels_, threads_, parts_, block_;
   PointwiseSums products_;
@@ -140,7 +141,7 @@ class PointwiseGradients {
   };
   /// Writes the gradient of pixels [first, first + count), rows of O floats.
   using Make = FunctionRef<void(int64_t first, int64_t count, float* to)>;
-  /// `from`: arrays of O floats a pixel that make reads; they are prefetched.
+  /// `from`: arrays of O floats per pixel that make reads; they are prefetched.
   void run(const Operands& operands, float* scratch, std::span<const float* const> from, Make make) const;
 
  private:

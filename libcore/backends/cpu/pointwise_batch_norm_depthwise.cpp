@@ -39,17 +39,17 @@ TensorType made_by(const TensorType& x, const TensorType& weight) {
 using Doubles = std::pmr::vector<double>;
 
 /// Scratch memory for the small arrays of one run: a step allocates nothing.
-class Room : public std::pmr::monotonic_buffer_resource {
+class Workspace : public std::pmr::monotonic_buffer_resource {
  public:
-  Room(float* memory, int64_t floats)
+  Workspace(float* memory, int64_t floats)
       : monotonic_buffer_resource(memory, static_cast<size_t>(floats) * 4, std::pmr::null_memory_resource()) {}
 };
-/// Their size: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
-int64_t room_floats(int64_t in, int64_t out) { return 2 * (3 * out * in + 3 * in * in + 16 * (in + out) + 64); }
+/// Size of a workspace: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
+int64_t workspace_floats(int64_t in, int64_t out) { return 2 * (3 * out * in + 3 * in * in + 16 * (in + out) + 64); }
 
 /// A weight [O,I,1,1] in any format as a matrix [O][I].
-Doubles matrix_of(const TensorType& type, const float* weight, Room& room) {
-  Doubles matrix(static_cast<size_t>(type.shape[0] * type.shape[1]), &room);
+Doubles matrix_of(const TensorType& type, const float* weight, Workspace& workspace) {
+  Doubles matrix(static_cast<size_t>(type.shape[0] * type.shape[1]), &workspace);
   auto to = matrix.begin();
   for (int64_t o = 0; o < type.shape[0]; ++o) {
     for (int64_t i = 0; i < type.shape[1]; ++i) *to++ = static_cast<double>(weight[type.format.offset(type.shape, {o, i, 0, 0})]);
@@ -66,7 +66,7 @@ double dot(const A* a, const B* b, int64_t count) {
 
 float to_float(double value) { return static_cast<float>(value); }
 
-/// Lines of the convolution, normalised.
+/// Lines of the convolution, normalized.
 struct MadeLines {
   const Geometry& g;
   const PointwiseConvolution& convolution;
@@ -87,9 +87,9 @@ struct MadeLines {
 static_assert(kPanel == kLanes);
 
 /// Packs the convolution with the norm in it.
-void pack_normalised(const Geometry& g, const PointwiseConvolution& convolution, const float* weight, const float* mean, const float* var,
-                     const float* gamma, const float* beta, float* packed, Room& room) {
-  std::pmr::vector<float> scale(static_cast<size_t>(g.channels), &room), shift(static_cast<size_t>(g.channels), &room);
+void pack_normalized(const Geometry& g, const PointwiseConvolution& convolution, const float* weight, const float* mean, const float* var,
+                     const float* gamma, const float* beta, float* packed, Workspace& workspace) {
+  std::pmr::vector<float> scale(static_cast<size_t>(g.channels), &workspace), shift(static_cast<size_t>(g.channels), &workspace);
   for (int64_t c = 0; c < g.channels; ++c) {
     const batchnorm::Affine affine = batchnorm::affine_of(c, mean, var, gamma, beta, g.eps);
     scale[static_cast<size_t>(c)] = static_cast<float>(affine.scale);
@@ -108,34 +108,34 @@ class Forward : public PreparedKernel {
         scratch_(depthwise_.scratch()) {
     convolution_at_ = scratch_.take(convolution_.scratch_floats());
     moments_at_ = scratch_.take(moments_.scratch_floats());
-    room_at_ = scratch_.take(room_floats(weight_.shape[1], weight_.shape[0]));
+    workspace_at_ = scratch_.take(workspace_floats(weight_.shape[1], weight_.shape[0]));
   }
   int64_t scratch_bytes() const override { return scratch_.bytes(); }
 
   void run(Stream&, const KernelArgs& args) const override {
     auto* memory = static_cast<float*>(args.scratch);
-    Room room(memory + room_at_, room_floats(weight_.shape[1], weight_.shape[0]));
+    Workspace workspace(memory + workspace_at_, workspace_floats(weight_.shape[1], weight_.shape[0]));
     const Geometry& g = depthwise_.geometry();
     const auto *x = args.in<float>(0), *weight = args.in<float>(1);
     float *mean = args.out<float>(1), *var = args.out<float>(2), *packed = memory + convolution_at_;
-    statistics(x, weight, mean, var, args.out<float>(3), memory + moments_at_, room);
-    pack_normalised(g, convolution_, weight, mean, var, args.in<float>(3), args.in<float>(4), packed, room);
+    statistics(x, weight, mean, var, args.out<float>(3), memory + moments_at_, workspace);
+    pack_normalized(g, convolution_, weight, mean, var, args.in<float>(3), args.in<float>(4), packed, workspace);
     depthwise_.run(Source{{g, convolution_, x, packed, weight_.shape[1]}}, args.in<float>(2), args.out<float>(0), memory);
   }
 
  private:
   struct Source {
     MadeLines lines;
-    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+    void normalized(const LineSlice& at, float* to, int64_t chunk) const {
       lines.make(at, to, chunk);
       lines.activate(to, at.slice, to, chunk);
     }
   };
 
-  void statistics(const float* x, const float* weight, float* mean, float* var, float* moments, float* memory, Room& room) const {
+  void statistics(const float* x, const float* weight, float* mean, float* var, float* moments, float* memory, Workspace& workspace) const {
     const int64_t in = weight_.shape[1];
-    const Doubles w = matrix_of(weight_, weight, room);
-    const PointwiseMoments::Result of_x = moments_.run(x, memory, room);
+    const Doubles w = matrix_of(weight_, weight, workspace);
+    const PointwiseMoments::Result of_x = moments_.run(x, memory, workspace);
     for (int64_t o = 0; o < weight_.shape[0]; ++o) {
       const double* row = w.data() + o * in;
       double square = 0;
@@ -152,7 +152,7 @@ class Forward : public PreparedKernel {
   PointwiseConvolution convolution_;
   PointwiseMoments moments_;
   Scratch scratch_;
-  int64_t convolution_at_, moments_at_, room_at_;
+  int64_t convolution_at_, moments_at_, workspace_at_;
 };
 
 class Backward : public PreparedKernel {
@@ -178,29 +178,29 @@ class Backward : public PreparedKernel {
     narrow_at_ = scratch_.take(narrow_.scratch_floats());
     added_at_ = scratch_.take(narrow_pixels() * panels_of(in_) * kPanel * q.threads);
     moments_at_ = scratch_.take(moments_.scratch_floats());
-    room_at_ = scratch_.take(room_floats(in_, out_));
+    workspace_at_ = scratch_.take(workspace_floats(in_, out_));
   }
   int64_t scratch_bytes() const override { return scratch_.bytes(); }
 
   void run(Stream&, const KernelArgs& args) const override {
     auto* memory = static_cast<float*>(args.scratch);
-    Room room(memory + room_at_, room_floats(in_, out_));
+    Workspace workspace(memory + workspace_at_, workspace_floats(in_, out_));
     const auto *mean = args.in<float>(2), *var = args.in<float>(3), *gamma = args.in<float>(4), *beta = args.in<float>(5),
                *x = args.in<float>(6), *weight = args.in<float>(7);
     const float* residual = args.in<float>(8);
     float* dx = args.out<float>(0);
     const auto scale_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale; };
-    std::pmr::vector<float> scale(static_cast<size_t>(out_), &room);
+    std::pmr::vector<float> scale(static_cast<size_t>(out_), &workspace);
     for (int64_t c = 0; c < out_; ++c) scale[static_cast<size_t>(c)] = static_cast<float>(scale_of(c));
-    pack_normalised(g(), convolution_, weight, mean, var, gamma, beta, memory + convolution_at_, room);
+    pack_normalized(g(), convolution_, weight, mean, var, gamma, beta, memory + convolution_at_, workspace);
     data_.pack(weight, scale.data(), nullptr, memory + data_at_);
     std::fill_n(memory + products_at_, products_.floats() * g().threads, 0.0f);
     std::fill_n(totals(memory, 0), products_.floats() * gradient_.parts(), 0.0);
     gradient_.begin(args.in<float>(1), args.out<float>(2), memory);
     gradient_.sum(Source{*this, {g(), convolution_, x, memory + convolution_at_, in_}, dx, memory}, args.in<float>(0), memory);
 
-    const Doubles w = matrix_of(weight_, weight, room), products = gradient_products(memory, room);
-    std::pmr::vector<batchnorm::ChannelGradient> channels(static_cast<size_t>(out_), &room);
+    const Doubles w = matrix_of(weight_, weight, workspace), products = gradient_products(memory, workspace);
+    std::pmr::vector<batchnorm::ChannelGradient> channels(static_cast<size_t>(out_), &workspace);
     gradient_.add_parts(args.out<float>(2), memory, [&](int64_t c, double sum, double) {
       const double about_mean = dot(w.data() + c * in_, products.data() + c * in_, in_) - static_cast<double>(mean[c]) * sum;
       const batchnorm::ChannelGradient d =
@@ -210,7 +210,7 @@ class Backward : public PreparedKernel {
       channels[static_cast<size_t>(c)] = d;
     });
 
-    pack_narrow(w, channels, mean, memory + narrow_at_, room);
+    pack_narrow(w, channels, mean, memory + narrow_at_, workspace);
     const int64_t block = narrow_pixels(), pixels = g().pixels(), panels = panels_of(in_), step = panels * kPanel;
     parallel_tasks((pixels + block - 1) / block, g().threads, [&](int64_t task, int64_t slot) {
       const int64_t first = task * block, count = std::min(block, pixels - first), at = first * in_;
@@ -220,7 +220,7 @@ class Backward : public PreparedKernel {
       if (residual != nullptr) add_rows(residual + at, in_, count, in_, dx + at);
     });
 
-    const PointwiseMoments::Result moments = moments_of(x, args.in<float>(9), memory + moments_at_, room);
+    const PointwiseMoments::Result moments = moments_of(x, args.in<float>(9), memory + moments_at_, workspace);
     float* dweight = args.out<float>(1);
     if (dweight_.bytes() > dweight_.shape.elements() * 4)
       std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // a blocked format's padding
@@ -245,20 +245,20 @@ class Backward : public PreparedKernel {
     MadeLines lines;
     float *dx, *memory;
 
-    /// The packed argument of the activation. It shares the memory of `normalised` where the output of the activation determines its slope.
-    float* argument(const LineSlice& at, float* normalised) const {
-      if (lines.g.activation != Activation::kHardswish) return normalised;
+    /// The packed argument of the activation. It shares the memory of `normalized` where the output of the activation determines its slope.
+    float* argument(const LineSlice& at, float* normalized) const {
+      if (lines.g.activation != Activation::kHardswish) return normalized;
       return self.gradient_.packed_line().inner(memory + self.arguments_at_ + at.slot * self.argument_floats(), 0);
     }
-    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+    void normalized(const LineSlice& at, float* to, int64_t chunk) const {
       float* z = argument(at, to);
       lines.make(at, z, chunk);
       lines.activate(z, at.slice, to, chunk);
     }
-    void gradients(const LineSlice& at, float* normalised, const Gathered& gathered, float* sum, float* /*dot*/) const {
+    void gradients(const LineSlice& at, float* normalized, const Gathered& gathered, float* sum, float* /*dot*/) const {
       const Geometry& g = lines.g;
       float* to = self.rows(memory, at.slot) + at.in_block * g.x[3] * g.padded() + at.slice.first;
-      depthwise_lines::gradient_sums(gathered, {argument(at, normalised), self.gradient_.packed_line().chunk()}, g.activation,
+      depthwise_lines::gradient_sums(gathered, {argument(at, normalized), self.gradient_.packed_line().chunk()}, g.activation,
                                      {to, g.x[3], g.padded(), at.slice.chunks() * kLanes, 0}, sum);
     }
     /// Both products of the gradients that are gathered.
@@ -284,20 +284,20 @@ class Backward : public PreparedKernel {
   double* totals(float* memory, int64_t part) const { return reinterpret_cast<double*>(memory + totals_at_) + part * products_.floats(); }
 
   /// G [O][I].
-  Doubles gradient_products(float* memory, Room& room) const {
+  Doubles gradient_products(float* memory, Workspace& workspace) const {
     double* sum = totals(memory, 0);
     for (int64_t part = 1; part < gradient_.parts(); ++part) {
       for (int64_t i = 0; i < products_.floats(); ++i) sum[i] += totals(memory, part)[i];
     }
-    Doubles matrix(static_cast<size_t>(out_ * in_), &room);
+    Doubles matrix(static_cast<size_t>(out_ * in_), &workspace);
     products_.unpack(sum, matrix.data());
     return matrix;
   }
 
   /// The convolution that dx still lacks: W^T b W, with W^T (offset - b mean).
   void pack_narrow(const Doubles& w, const std::pmr::vector<batchnorm::ChannelGradient>& channels, const float* mean, float* packed,
-                   Room& room) const {
-    Doubles square(static_cast<size_t>(in_ * in_), &room), shift(static_cast<size_t>(in_), &room);
+                   Workspace& workspace) const {
+    Doubles square(static_cast<size_t>(in_ * in_), &workspace), shift(static_cast<size_t>(in_), &workspace);
     for (int64_t o = 0; o < out_; ++o) {
       const batchnorm::ChannelGradient& d = channels[static_cast<size_t>(o)];
       const double* row = w.data() + o * in_;
@@ -307,14 +307,14 @@ class Backward : public PreparedKernel {
         shift[static_cast<size_t>(i)] += row[i] * d.offset - scaled * static_cast<double>(mean[o]);
       }
     }
-    narrow_.pack(std::pmr::vector<float>(square.begin(), square.end(), &room).data(), nullptr,
-                 std::pmr::vector<float>(shift.begin(), shift.end(), &room).data(), packed);
+    narrow_.pack(std::pmr::vector<float>(square.begin(), square.end(), &workspace).data(), nullptr,
+                 std::pmr::vector<float>(shift.begin(), shift.end(), &workspace).data(), packed);
   }
 
-  /// Those that are given, or of x.
-  PointwiseMoments::Result moments_of(const float* x, const float* given, float* memory, Room& room) const {
-    if (given == nullptr) return moments_.run(x, memory, room);
-    return {Doubles(given, given + in_, &room), Doubles(given + in_, given + in_ + in_ * in_, &room)};
+  /// The moments of x: `given`, or computed.
+  PointwiseMoments::Result moments_of(const float* x, const float* given, float* memory, Workspace& workspace) const {
+    if (given == nullptr) return moments_.run(x, memory, workspace);
+    return {Doubles(given, given + in_, &workspace), Doubles(given + in_, given + in_ + in_ * in_, &workspace)};
   }
 
   TensorType weight_, dweight_;
@@ -326,7 +326,7 @@ class Backward : public PreparedKernel {
   PointwiseConvolution narrow_;  // of x alone
   PointwiseMoments moments_;
   Scratch scratch_;
-  int64_t convolution_at_, data_at_, arguments_at_, rows_at_, products_at_, totals_at_, narrow_at_, added_at_, moments_at_, room_at_;
+  int64_t convolution_at_, data_at_, arguments_at_, rows_at_, products_at_, totals_at_, narrow_at_, added_at_, moments_at_, workspace_at_;
 };
 
 Support supports_forward(const KernelQuery& q) {

@@ -38,9 +38,9 @@ constexpr int64_t kLine = 64;  // bytes
 struct Block {
   const float *wide, *narrow;  // taken by vectors; by single values
   int64_t wide_step, narrow_step, pixels;
-  int64_t last;     // channels from the first vector to the last one; the others are consecutive
-  const char* ask;  // prefetched: a cache line at each of the first `ask_lines` pixels
-  int64_t ask_lines;
+  int64_t last;          // channels from the first vector to the last one; the others are consecutive
+  const char* prefetch;  // a cache line at each of the first `prefetch_lines` pixels
+  int64_t prefetch_lines;
 };
 
 }  // namespace galley::pointwise_sums
@@ -62,7 +62,7 @@ void add(const float* HWY_RESTRICT from, int64_t from_step, int64_t rows, int64_
 int lanes() { return 1; }
 int most_vectors() { return 1; }
 int singles(int) { return 1; }
-void centre(const float*, int64_t, int64_t, const float*, float*, float*) {}
+void center(const float*, int64_t, int64_t, const float*, float*, float*) {}
 void add_tile(const Block&, int, float*) {}
 #else
 using D = hn::CappedTag<float, 16>;
@@ -94,7 +94,7 @@ HWY_INLINE void each_vector(int64_t channels, const Body& body) {
 }
 
 /// to = x - pivot; adds `to` to the sums.
-void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to,
+void center(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to,
             float* HWY_RESTRICT sums) {
   each_vector(channels, [&](int64_t c, auto load, auto store) GALLEY_LOOP {
     const auto shift = load(pivot + c);
@@ -138,8 +138,8 @@ void add_vectors(const Block& block, float* HWY_RESTRICT sums) {
   hn::Vec<D> sum[kSums];
   each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
   const float *HWY_RESTRICT wide = block.wide, *HWY_RESTRICT narrow = block.narrow;
-  const int64_t last = block.last, ask_lines = block.ask_lines;
-  const char* ask = block.ask;
+  const int64_t last = block.last, prefetch_lines = block.prefetch_lines;
+  const char* prefetch = block.prefetch;
   for (int64_t p = 0; p < block.pixels; ++p, wide += block.wide_step, narrow += block.narrow_step) {
     hn::Vec<D> values[kVectors];
     each<kVectors>([&](auto v) GALLEY_LOOP { values[v] = hn::LoadU(d, wide + (v == kVectors - 1 ? last : v * kLanes)); });
@@ -147,7 +147,7 @@ void add_vectors(const Block& block, float* HWY_RESTRICT sums) {
       const auto single = hn::Set(d, narrow[s]);
       each<kVectors>([&](auto v) GALLEY_LOOP { sum[s * kVectors + v] = hn::MulAdd(single, values[v], sum[s * kVectors + v]); });
     });
-    if (p < ask_lines) __builtin_prefetch(ask + p * kLine, 0, 2);
+    if (p < prefetch_lines) __builtin_prefetch(prefetch + p * kLine, 0, 2);
   }
   each<kSums>([&](auto i) GALLEY_LOOP { hn::StoreU(hn::Add(hn::LoadU(d, sums + i * kLanes), sum[i]), d, sums + i * kLanes); });
 }
@@ -174,14 +174,14 @@ HWY_EXPORT(lanes);
 HWY_EXPORT(most_vectors);
 HWY_EXPORT(singles);
 HWY_EXPORT(add_tile);
-HWY_EXPORT(centre);
+HWY_EXPORT(center);
 HWY_EXPORT(add);
 }  // namespace pointwise_sums
 
 namespace {
 
-/// Of both sides, which tiles read several times. Those with vectors of 8 floats take few channels at once, and would fetch them from the
-/// second level again.
+/// Bytes of both sides of a block, which tiles read several times. Tiles with vectors of 8 floats take few channels at once, and would load
+/// a larger block from the second-level cache again.
 int64_t block_bytes(int64_t lanes) {
   return (lanes == 16 ? conv_threshold::kUnpacked1x1BlockBytesAvx512 : conv_threshold::kUnpacked1x1BlockBytes).value;
 }
@@ -189,7 +189,7 @@ constexpr int64_t kLeast = 16;                                           // chan
 constexpr int64_t kMostParts = conv_threshold::kUnpacked1x1Parts.value;  // of the pixels, whose moments are summed on their own
 constexpr int64_t kSamples = conv_threshold::kPivotSamples.value;
 
-/// To whole cache lines.
+/// Rounds up to whole cache lines.
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 TensorType products_of(int64_t channels) { return {DType::kF32, {channels, channels, 1, 1}}; }
@@ -241,14 +241,14 @@ void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, in
     int64_t from = lines * tile_number / count, share = lines * (tile_number + 1) / count - from;
     const Next* array = next.data();
     for (; array != next.data() + next.size() && from >= array->floats * 4 / kLine; ++array) from -= array->floats * 4 / kLine;
-    const char* ask = nullptr;
+    const char* prefetch = nullptr;
     if (array == next.data() + next.size()) {
       share = 0;
     } else {
-      ask = reinterpret_cast<const char*>(array->at) + from * kLine;
+      prefetch = reinterpret_cast<const char*>(array->at) + from * kLine;
     }
     HWY_DYNAMIC_DISPATCH(pointwise_sums::add_tile)
-    ({wide + tile.wide, narrow + tile.narrow, wide_step, narrow_step, pixels, tile.last, ask, share}, tile.vectors, sums + tile.sums);
+    ({wide + tile.wide, narrow + tile.narrow, wide_step, narrow_step, pixels, tile.last, prefetch, share}, tile.vectors, sums + tile.sums);
     ++tile_number;
   }
 }
@@ -303,26 +303,26 @@ int64_t PointwiseMoments::slot_floats() const { return lines(block_ * channels_)
 // Totals in double: two floats each.
 int64_t PointwiseMoments::scratch_floats() const { return threads_ * slot_floats() + parts_ * lines(2 * (channels_ + products_.floats())); }
 
-std::pmr::vector<float> PointwiseMoments::pivot(const float* x, std::pmr::memory_resource& room) const {
+std::pmr::vector<float> PointwiseMoments::pivot(const float* x, std::pmr::memory_resource& workspace) const {
   const int64_t count = std::min(kSamples, pixels_);
-  std::pmr::vector<double> sums(static_cast<size_t>(channels_), &room);
+  std::pmr::vector<double> sums(static_cast<size_t>(channels_), &workspace);
   for (int64_t i = 0; i < count; ++i) {
     const float* row = x + pixels_ * i / count * channels_;
     for (int64_t c = 0; c < channels_; ++c) sums[static_cast<size_t>(c)] += static_cast<double>(row[c]);
   }
-  std::pmr::vector<float> pivot(sums.size(), &room);
+  std::pmr::vector<float> pivot(sums.size(), &workspace);
   for (size_t c = 0; c < sums.size(); ++c) pivot[c] = static_cast<float>(sums[c] / static_cast<double>(count));
   return pivot;
 }
 
-PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, std::pmr::memory_resource& room) const {
+PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, std::pmr::memory_resource& workspace) const {
   const int64_t count = channels_ + products_.floats(), step = lines(2 * count);
-  const std::pmr::vector<float> pivot = this->pivot(x, room);
+  const std::pmr::vector<float> pivot = this->pivot(x, workspace);
   float* totals = scratch + threads_ * slot_floats();
   const auto total_of = [&](int64_t part) { return reinterpret_cast<double*>(totals + part * step); };
   parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
-    float* centred = scratch + slot * slot_floats();
-    float* sums = centred + lines(block_ * channels_);
+    float* centered = scratch + slot * slot_floats();
+    float* sums = centered + lines(block_ * channels_);
     float* products = sums + lines(channels_);
     double* own = total_of(part);
     std::fill_n(own, count, 0.0);
@@ -331,9 +331,9 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
       const int64_t pixels = std::min(block_, end - first), next_offset = (first + pixels) * channels_;
       std::fill_n(sums, channels_, 0.0f);
       std::fill_n(products, products_.floats(), 0.0f);
-      HWY_DYNAMIC_DISPATCH(pointwise_sums::centre)(x + first * channels_, pixels, channels_, pivot.data(), centred, sums);
+      HWY_DYNAMIC_DISPATCH(pointwise_sums::center)(x + first * channels_, pixels, channels_, pivot.data(), centered, sums);
       const PointwiseSums::Next next[] = {{x + next_offset, pixels * channels_}};
-      products_.add(centred, channels_, centred, pixels, next, products);
+      products_.add(centered, channels_, centered, pixels, next, products);
       for (int64_t i = 0; i < channels_; ++i) own[i] += static_cast<double>(sums[i]);
       for (int64_t i = 0; i < products_.floats(); ++i) own[channels_ + i] += static_cast<double>(products[i]);
     }
@@ -341,8 +341,8 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
   for (int64_t part = 1; part < parts_; ++part) {
     for (int64_t i = 0; i < count; ++i) total_of(0)[i] += total_of(part)[i];
   }
-  Result result{std::pmr::vector<double>(total_of(0), total_of(0) + channels_, &room),
-                std::pmr::vector<double>(static_cast<size_t>(channels_ * channels_), &room)};
+  Result result{std::pmr::vector<double>(total_of(0), total_of(0) + channels_, &workspace),
+                std::pmr::vector<double>(static_cast<size_t>(channels_ * channels_), &workspace)};
   products_.unpack(total_of(0) + channels_, result.covariance.data());
   for (double& sum : result.mean) sum /= static_cast<double>(pixels_);  // from the pivot
   for (size_t i = 0; i < result.covariance.size(); ++i) {

@@ -124,7 +124,7 @@ void add_chosen_bf16(const BFloat16* grad, const uint8_t* index, const Taps<floa
   add_chosen(grad, index, taps, channels);
 }
 
-// From here on loops that the compiler vectorises.
+// From here on loops that the compiler vectorizes.
 
 void round_values(const float* x, BFloat16* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = x[i];
@@ -193,7 +193,7 @@ HWY_AFTER_NAMESPACE();
 #include <utility>
 #include <vector>
 
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -492,17 +492,14 @@ std::vector<Cell> cells_of_avg(const KernelQuery& q) {
 }
 std::vector<Cell> cells_of_adaptive(const KernelQuery& q) { return adaptive_cells(q.out(0).shape, q.in(0).shape); }
 
-const std::array<Kernel, 6> kKernels{
-    {{"max_pool2d", "cpu", supports, prepare_max<MaxPool2d>},
-     {"max_pool2d_backward", "cpu", supports, prepare_max<MaxPool2dBackward>},
-     {"avg_pool2d", "cpu", supports, prepare_avg},
-     {"avg_pool2d_backward", "cpu", supports_average_backward<cells_of_avg>, prepare_avg_backward},
-     {"adaptive_avg_pool2d", "cpu", supports, prepare_adaptive_avg},
-     {"adaptive_avg_pool2d_backward", "cpu", supports_average_backward<cells_of_adaptive>, prepare_adaptive_avg_backward}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_pool() { return kKernels; }
+const Algorithm algorithm::kMaxPoolChannels{supports, prepare_max<MaxPool2d>};
+const Algorithm algorithm::kMaxPoolChannelsBackward{supports, prepare_max<MaxPool2dBackward>};
+const Algorithm algorithm::kAvgPoolChannels{supports, prepare_avg};
+const Algorithm algorithm::kAvgPoolChannelsBackward{supports_average_backward<cells_of_avg>, prepare_avg_backward};
+const Algorithm algorithm::kAdaptiveAvgPoolChannels{supports, prepare_adaptive_avg};
+const Algorithm algorithm::kAdaptiveAvgPoolChannelsBackward{supports_average_backward<cells_of_adaptive>, prepare_adaptive_avg_backward};
 
 }  // namespace galley
 

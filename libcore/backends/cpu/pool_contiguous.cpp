@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/pool.h"
 
@@ -267,10 +267,6 @@ Support supports(const KernelQuery& q) {
   return supports_floats(q);
 }
 
-template <class T>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<T>(q);
-}
 std::unique_ptr<PreparedKernel> prepare_adaptive_max(const KernelQuery& q) {
   if (q.in(0).dtype == DType::kU8) return std::make_unique<AdaptiveMax<uint8_t>>(q);
   if (q.in(0).dtype == DType::kI8) return std::make_unique<AdaptiveMax<int8_t>>(q);
@@ -287,17 +283,15 @@ std::unique_ptr<PreparedKernel> prepare_adaptive_avg_backward(const KernelQuery&
   return adaptive(q.out(0).shape, q.in(0).shape, true);
 }
 
-const std::array<Kernel, 8> kKernels{{{"max_pool2d", "cpu", supports, prepare<MaxPool2d>},
-                                      {"max_pool2d_backward", "cpu", supports, prepare<MaxPool2dBackward>},
-                                      {"avg_pool2d", "cpu", supports, prepare_avg},
-                                      {"avg_pool2d_backward", "cpu", supports, prepare_avg_backward},
-                                      {"adaptive_avg_pool2d", "cpu", supports, prepare_adaptive_avg},
-                                      {"adaptive_avg_pool2d_backward", "cpu", supports, prepare_adaptive_avg_backward},
-                                      {"adaptive_max_pool2d", "cpu", supports_adaptive_max, prepare_adaptive_max},
-                                      {"adaptive_max_pool2d_backward", "cpu", supports_floats, prepare<AdaptiveMaxBackward>}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_pool_contiguous() { return kKernels; }
+const Algorithm algorithm::kMaxPoolPlanes{supports, prepare_as<MaxPool2d>};
+const Algorithm algorithm::kMaxPoolPlanesBackward{supports, prepare_as<MaxPool2dBackward>};
+const Algorithm algorithm::kAvgPoolPlanes{supports, prepare_avg};
+const Algorithm algorithm::kAvgPoolPlanesBackward{supports, prepare_avg_backward};
+const Algorithm algorithm::kAdaptiveAvgPoolPlanes{supports, prepare_adaptive_avg};
+const Algorithm algorithm::kAdaptiveAvgPoolPlanesBackward{supports, prepare_adaptive_avg_backward};
+const Algorithm algorithm::kAdaptiveMaxPool{supports_adaptive_max, prepare_adaptive_max};
+const Algorithm algorithm::kAdaptiveMaxPoolBackward{supports_floats, prepare_as<AdaptiveMaxBackward>};
 
 }  // namespace galley

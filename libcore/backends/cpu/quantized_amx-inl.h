@@ -169,7 +169,7 @@ void multiply_in_tiles(const Product& p) {
   unit.end();
 }
 
-int64_t room_of_tiles(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
+int64_t workspace_of_tiles(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
   return TilePlan(runs, run_quads, pixels, outputs + kBlock).bytes;
 }
 

@@ -133,7 +133,7 @@ class DynamicLinear : public PreparedKernel {
   Packed weight_;
 };
 
-/// Offsets within a thread's room are 32-bit.
+/// Offsets within a thread's workspace are 32-bit.
 constexpr int64_t kMostRow = int64_t{1} << 24;
 
 Support supports_conv(const KernelQuery& q) {

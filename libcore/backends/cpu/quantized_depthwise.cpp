@@ -1,4 +1,4 @@
-// depthwise: quantized depthwise convolutions on channels_last images, a chunk of 16 channels a task.
+// depthwise: quantized depthwise convolutions on channels_last images, one chunk of 16 channels per task.
 //
 // Input rows are packed in pairs: a 32-bit lane holds the values of a channel in two rows, widened to 16 bits and less the zero point, so
 // one vpmaddwd (vpdpwssd with VNNI) adds two taps of a column. A pair serves every output row whose window contains both rows; windows that
@@ -45,10 +45,10 @@ struct DepthwiseTask {
   uint8_t flip = 0;
   bool vnni = false;                 // vpdpwssd
   int64_t columns = 0;               // of a packed row
-  int32_t* rows = nullptr;           // room: [kernel_h / 2 + 1][columns][16]
-  const int32_t** row_at = nullptr;  // room: [kernel_h / 2 + 1]
-  int32_t* weights = nullptr;        // room: [parity][kernel_h / 2 + 1][kernel_w][16]
-  int32_t* sums = nullptr;           // room: [out_width][16]
+  int32_t* rows = nullptr;           // workspace: [kernel_h / 2 + 1][columns][16]
+  const int32_t** row_at = nullptr;  // workspace: [kernel_h / 2 + 1]
+  int32_t* weights = nullptr;        // workspace: [parity][kernel_h / 2 + 1][kernel_w][16]
+  int32_t* sums = nullptr;           // workspace: [out_width][16]
   Epilogue epilogue;                 // of the image
 };
 
@@ -152,7 +152,7 @@ void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
   }
 }
 
-/// Sums of kCount neighbouring pixels.
+/// Sums of kCount neighboring pixels.
 template <class Products, int kCount>
 struct Pixels {
   Vectors<D32, kParts> sums;
@@ -208,7 +208,7 @@ template <class Products, int... kOthers>
 constexpr std::array<PixelSums, sizeof...(kOthers)> pixel_sums_of(std::integer_sequence<int, kOthers...>) {
   return {pixel_sums<Products, kOthers + 1>...};
 }
-/// By number of pixels. The last pixels of a line are computed together, since a single one would wait for each of its sums.
+/// Indexed by the number of pixels. The last pixels of a line are computed together, since a single one would wait for each of its sums.
 template <class Products>
 constexpr std::array<PixelSums, kAtOnce> kPixelSums = pixel_sums_of<Products>(std::make_integer_sequence<int, kAtOnce>());
 
@@ -297,9 +297,10 @@ class QuantizedDepthwise : public PreparedKernel {
     rows_bytes_ = (w[2] / 2 + 1) * task_.columns * kChunk * 4;
     weights_bytes_ = 2 * (w[2] / 2 + 1) * w[3] * kChunk * 4;
     sums_bytes_ = y_[3] * kChunk * 4;
-    room_bytes_ = rows_bytes_ + weights_bytes_ + sums_bytes_ + ((w[2] / 2 + 1) * static_cast<int64_t>(sizeof(int32_t*)) + 63) / 64 * 64;
+    workspace_bytes_ =
+        rows_bytes_ + weights_bytes_ + sums_bytes_ + ((w[2] / 2 + 1) * static_cast<int64_t>(sizeof(int32_t*)) + 63) / 64 * 64;
   }
-  int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + threads_ * room_bytes_; }
+  int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + threads_ * workspace_bytes_; }
   std::string implementation() const override { return "depthwise-" + path_name(task_.vnni ? Path::kVnni : Path::kExact); }
 
   void run(Stream&, const KernelArgs& args) const override {
@@ -318,10 +319,10 @@ class QuantizedDepthwise : public PreparedKernel {
       t.lanes = std::min(kChunk, x_[1] - t.first);
       t.begin = y_[2] * band / bands_;
       t.end = y_[2] * (band + 1) / bands_;
-      t.rows = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_);
-      t.weights = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_);
-      t.sums = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_ + weights_bytes_);
-      t.row_at = reinterpret_cast<const int32_t**>(scratch + slot * room_bytes_ + rows_bytes_ + weights_bytes_ + sums_bytes_);
+      t.rows = reinterpret_cast<int32_t*>(scratch + slot * workspace_bytes_);
+      t.weights = reinterpret_cast<int32_t*>(scratch + slot * workspace_bytes_ + rows_bytes_);
+      t.sums = reinterpret_cast<int32_t*>(scratch + slot * workspace_bytes_ + rows_bytes_ + weights_bytes_);
+      t.row_at = reinterpret_cast<const int32_t**>(scratch + slot * workspace_bytes_ + rows_bytes_ + weights_bytes_ + sums_bytes_);
       t.epilogue = e;
       t.epilogue.out = static_cast<std::byte*>(args.outputs[0]) + results * out_bytes_;
       if (e.residual) t.epilogue.residual = e.residual + results;
@@ -334,7 +335,7 @@ class QuantizedDepthwise : public PreparedKernel {
   Results results_;
   Packed weight_;
   DepthwiseTask task_;
-  int64_t out_bytes_ = 1, threads_ = 1, chunks_ = 1, bands_ = 1, rows_bytes_ = 0, weights_bytes_ = 0, sums_bytes_ = 0, room_bytes_ = 0;
+  int64_t out_bytes_ = 1, threads_ = 1, chunks_ = 1, bands_ = 1, rows_bytes_ = 0, weights_bytes_ = 0, sums_bytes_ = 0, workspace_bytes_ = 0;
 };
 
 Support supports(const KernelQuery& q) {

@@ -1,6 +1,6 @@
 // Element-wise operators on quantized arrays: sums, products, concatenation, tables, and the conversions from and to real values. Pieces of
-// 512 values go through a float array in the first-level cache to one rounding (quantized_epilogue.h). One
-// pass, bound by the conversions: about ten instructions a vector. Tables of 256 bytes are read a byte at a time.
+// 512 values are computed in a float array in the first-level cache and rounded once (quantized_epilogue.h). One pass, bound by the
+// conversions: about ten instructions per vector. Tables of 256 bytes are read one byte at a time.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

@@ -74,7 +74,7 @@ HWY_INLINE V32 dot_quads(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
 #endif
 }
 
-/// The same where two neighbouring products fit 16 bits.
+/// dot_quads for operands whose neighboring products fit 16 bits in pairs.
 HWY_INLINE V32 dot_quads_reduced(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
 #if HWY_TARGET <= HWY_AVX3
   return hn::Add(sum, V32{_mm512_madd_epi16(_mm512_maddubs_epi16(a.raw, b.raw), _mm512_set1_epi16(1))});
@@ -126,7 +126,7 @@ HWY_INLINE void set_zero(Vectors<D, kCount>& v) {
     set_zero(v.tail);
   }
 }
-/// From places `step` elements apart.
+/// Loads vectors `step` elements apart.
 template <class D, int kCount, class T>
 HWY_INLINE void load(Vectors<D, kCount>& v, const T* from, int64_t step) {
   if constexpr (kCount > 0) {
@@ -339,8 +339,8 @@ HWY_NOINLINE void finish_pairs(const Epilogue& e, const int32_t* HWY_RESTRICT su
 #endif
 
 #if HWY_TARGET <= HWY_AVX3
-/// As finish_rows for bytes, four vectors of one or two a row at a time: rounding and the upper bound in 32 bits, the zero point in 16
-/// (with saturation), the lower bound in 8. A value below -2^31 becomes the smallest integer, as it should.
+/// As finish_rows for bytes, four vectors at a time, of rows of one or two vectors: rounding and the upper bound in 32 bits, the zero point
+/// in 16 (with saturation), the lower bound in 8. A value below -2^31 becomes the smallest integer, as it should.
 template <int kStep, bool kResidual, bool kGate>
 HWY_NOINLINE void finish_packed(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block,
                                 int64_t first, int64_t last) {

@@ -1,5 +1,5 @@
 // Requantization of float arrays: from floats to bytes, and the epilogue of operators whose results are not matrix products (sums, products
-// and pools of bytes). One pass over the values, about ten instructions a vector, so the caches bound it. Values are rounded to nearest
+// and pools of bytes). One pass over the values, about ten instructions per vector, so the caches bound it. Values are rounded to nearest
 // even by adding 1.5 * 2^23, which leaves the integer in the low bits of the sum (the magic bias of XNNPACK).
 
 #include "libcore/backends/cpu/quantized_epilogue.h"
@@ -50,7 +50,7 @@ using Bytes = hn::Rebind<uint8_t, D>;
 constexpr int64_t kMaxLanes = static_cast<int64_t>(hn::MaxLanes(D()));
 constexpr int32_t kMagicBits = 0x4B400000;  // of 1.5 * 2^23
 
-/// Of a number in all lanes.
+/// A vector with the number in all lanes.
 HWY_INLINE V all(float value) { return hn::Set(D(), value); }
 // NaN in x passes through both.
 HWY_INLINE V at_least(V x, V low) { return hn::IfThenElse(hn::Lt(x, low), low, x); }

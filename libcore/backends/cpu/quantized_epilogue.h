@@ -16,7 +16,7 @@ void set_results(Epilogue& epilogue, const QuantizedOutput& output, Activation a
 /// Does the epilogue compute in levels of the result from the start (all scales divided by the output scale)?
 bool in_levels(const QuantizedOutput& output, Activation activation);
 
-/// Epilogues of products: one scale an output channel.
+/// Epilogues of products: one scale per output channel.
 class Results {
  public:
   template <class Attrs>
@@ -38,7 +38,7 @@ class Results {
   int64_t outputs_ = 0;
 };
 
-/// In place, real values (already in levels where in_levels) through the epilogue's activation to its bytes, or to f32.
+/// Applies the epilogue's activation to real values (in levels where in_levels), in place, and writes bytes or f32 to `out`.
 void finish_values(const Epilogue& epilogue, float* values, int64_t count, void* out);
 
 /// out[i] = quantize_value(x[i], params), as a byte of u8 or i8.

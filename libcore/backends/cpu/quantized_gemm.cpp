@@ -71,8 +71,8 @@ void compensation(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64
   }
 }
 
-/// sums[row][output] of a tile with widened weights. kAsk: prefetches `ahead`, a block of weights that is widened next.
-template <int kRows, int kWide, bool kAsk>
+/// sums[row][output] of a tile with widened weights. kPrefetch: prefetches `ahead`, a block of weights that is widened next.
+template <int kRows, int kWide, bool kPrefetch>
 HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t* HWY_RESTRICT w, const int8_t* ahead,
                              int32_t* HWY_RESTRICT sums) {
   Tile<PairProducts, int16_t, kRows, kWide> tile;
@@ -83,7 +83,7 @@ HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t*
       Vectors<D16, kWide> weights;
       load(weights, w, 2 * kLanes);
       w += kWide * 2 * kLanes;
-      if constexpr (kAsk) {
+      if constexpr (kPrefetch) {
         __builtin_prefetch(ahead, 0, 2);
         ahead += kBlock * kQuad / 2;
       }
@@ -93,7 +93,7 @@ HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t*
   tile.store(sums);
 }
 
-/// The same with weights read in place, for so few pixels that widening would cost more than it saves. Each quad of the pixel holds the
+/// tile_exact with weights read in place, for so few pixels that widening would cost more than it saves. Each quad of the pixel holds the
 /// values 0, 2, 1, 3, the order that shifts of a lane's bytes produce.
 template <int kRows, int kWide>
 HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes,
@@ -117,8 +117,8 @@ HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HW
   tile.store(sums);
 }
 
-/// The same of bytes, by vpdpbusd or vpmaddubsw. kAsk: prefetches a block of weights, `ahead`.
-template <int kRows, int kWide, bool kReduce, bool kAsk>
+/// The sums of a tile of bytes, by vpdpbusd or vpmaddubsw. kPrefetch: prefetches a block of weights, `ahead`.
+template <int kRows, int kWide, bool kReduce, bool kPrefetch>
 HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int8_t* ahead,
                              const int32_t* HWY_RESTRICT from, int32_t* HWY_RESTRICT sums) {
   Tile<std::conditional_t<kReduce, ReducedProducts, QuadProducts>, uint8_t, kRows, kWide> tile;
@@ -130,7 +130,7 @@ HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* 
       Vectors<DI8, kWide> weights;
       load(weights, w, kWhole ? block_bytes : 4 * kLanes);
       w += kBlock * kQuad;
-      if constexpr (kAsk) {
+      if constexpr (kPrefetch) {
         __builtin_prefetch(ahead, 0, 2);
         ahead += kBlock * kQuad;
       }
@@ -144,13 +144,13 @@ using FewTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t,
 using ExactTile = void (*)(const Product&, const int32_t*, const int16_t*, const int8_t*, int32_t*);
 using BytesTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t, const int8_t*, const int32_t*, int32_t*);
 
-template <int kWide, bool kAsk, int... kRow>
+template <int kWide, bool kPrefetch, int... kRow>
 constexpr std::array<ExactTile, sizeof...(kRow)> exact_tiles(std::integer_sequence<int, kRow...>) {
-  return {tile_exact<kRow + 1, kWide, kAsk>...};
+  return {tile_exact<kRow + 1, kWide, kPrefetch>...};
 }
-template <int kWide, bool kReduce, bool kAsk, int... kRow>
+template <int kWide, bool kReduce, bool kPrefetch, int... kRow>
 constexpr std::array<BytesTile, sizeof...(kRow)> bytes_tiles(std::integer_sequence<int, kRow...>) {
-  return {tile_bytes<kRow + 1, kWide, kReduce, kAsk>...};
+  return {tile_bytes<kRow + 1, kWide, kReduce, kPrefetch>...};
 }
 template <int kWide, int... kRow>
 constexpr std::array<FewTile, sizeof...(kRow)> few_tiles(std::integer_sequence<int, kRow...>) {
@@ -159,7 +159,7 @@ constexpr std::array<FewTile, sizeof...(kRow)> few_tiles(std::integer_sequence<i
 using Rows = std::make_integer_sequence<int, kMostRows>;
 using FewRows = std::make_integer_sequence < int, kMostRows<4 ? kMostRows : 4>;
 constexpr std::array<FewTile, FewRows::size()> kFewTiles[2] = {few_tiles<kVectors / 2>(FewRows()), few_tiles<kVectors>(FewRows())};
-/// By asking, whole steps, rows.
+/// Indexed by [prefetch][whole step][rows - 1].
 constexpr std::array<ExactTile, kMostRows> kExactTiles[2][2] = {
     {exact_tiles<kVectors / 2, false>(Rows()), exact_tiles<kVectors, false>(Rows())},
     {exact_tiles<kVectors / 2, true>(Rows()), exact_tiles<kVectors, true>(Rows())}};
@@ -218,16 +218,17 @@ void multiply_all(const Product& p) {
           const int64_t rows = p.pixels * (t + 1) / tiles - p.pixels * t / tiles;
           const auto at = static_cast<size_t>(rows - 1);
           // The first tiles prefetch the weights of the next outputs, a block each: with few pixels, weights come from memory once.
-          const bool asks = t < kStep / kBlock && block + kStep < p.epilogue.channels;
+          const bool prefetches = t < kStep / kBlock && block + kStep < p.epilogue.channels;
           const int8_t* ahead = weights + (kStep / kBlock + t) * block_bytes;
           const int32_t* pixels = p.pixel_at + pixel + done;
           int32_t* out = sums + done * kStep;
           switch (p.path) {
             case Path::kExact:
-              p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out) : kExactTiles[asks][full][at](p, pixels, wide, ahead, out);
+              p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out)
+                    : kExactTiles[prefetches][full][at](p, pixels, wide, ahead, out);
               break;
-            case Path::kReduced: kBytesTiles<true>[asks][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
-            case Path::kVnni: kBytesTiles<false>[asks][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
+            case Path::kReduced: kBytesTiles<true>[prefetches][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
+            case Path::kVnni: kBytesTiles<false>[prefetches][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
             case Path::kAmx: break;  // multiply_in_tiles
           }
           done += rows;
@@ -249,7 +250,7 @@ namespace galley::quantized {
 namespace HWY_NAMESPACE {
 #else
 void multiply_in_tiles(const Product&) {}
-int64_t room_of_tiles(int64_t, int64_t, int64_t, int64_t) { return 0; }
+int64_t workspace_of_tiles(int64_t, int64_t, int64_t, int64_t) { return 0; }
 #endif
 
 int64_t wide_size(int64_t quads, int64_t outputs) { return quads * kQuad * ((outputs + kBlock + kStep - 1) / kStep) * kStep; }
@@ -325,7 +326,7 @@ VectorCode code() { return {true, kHasReduced, HWY_TARGET <= HWY_AVX3, hwy::Targ
 
 void multiply_all(const Product&) {}
 void multiply_in_tiles(const Product&) {}
-int64_t room_of_tiles(int64_t, int64_t, int64_t, int64_t) { return 0; }
+int64_t workspace_of_tiles(int64_t, int64_t, int64_t, int64_t) { return 0; }
 int64_t wide_size(int64_t, int64_t) { return 0; }
 void widen_row(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
 void spread_wide(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
@@ -345,7 +346,7 @@ namespace galley::quantized {
 
 HWY_EXPORT(multiply_all);
 HWY_EXPORT(multiply_in_tiles);
-HWY_EXPORT(room_of_tiles);
+HWY_EXPORT(workspace_of_tiles);
 HWY_EXPORT(wide_size);
 HWY_EXPORT(widen_row);
 HWY_EXPORT(copy_turned);
@@ -354,8 +355,8 @@ HWY_EXPORT(spread_bytes);
 HWY_EXPORT(code);
 
 int64_t wide_values(int64_t quads, int64_t outputs) { return HWY_DYNAMIC_DISPATCH(wide_size)(quads, outputs); }
-int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
-  return HWY_DYNAMIC_DISPATCH(room_of_tiles)(runs, run_quads, pixels, outputs);
+int64_t tile_workspace(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
+  return HWY_DYNAMIC_DISPATCH(workspace_of_tiles)(runs, run_quads, pixels, outputs);
 }
 void multiply(const Product& product) {
   if (product.path == Path::kAmx) return HWY_DYNAMIC_DISPATCH(multiply_in_tiles)(product);

@@ -5,7 +5,7 @@
 // Weights are [outputs / 16][quads][16][4] i8, where a quad is four consecutive inputs of one tap (the blocked formats AcdB16a4b and
 // AB16a4b): one layout for the four ways to multiply (quantized_paths.cpp):
 //
-// amx: u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd); vnni: u8 x i8, four products a 32-bit lane in one instruction
+// amx: u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd); vnni: u8 x i8, four products per 32-bit lane in one instruction
 // (vpdpbusd); reduced: u8 x i8, two products in 16 bits (vpmaddubsw), only where the node promises that they fit; exact: both operands
 // widened to i16 (vpmaddwd), always right.
 //
@@ -24,7 +24,7 @@ namespace galley::quantized {
 inline constexpr int64_t kBlock = 16;     // outputs of a block of weights
 inline constexpr int64_t kQuad = 4;       // consecutive inputs
 inline constexpr int64_t kMostStep = 32;  // outputs that one pass computes: one block, or two with 512 bits
-/// Arrays with one number an output are padded to a multiple of this.
+/// Arrays with one number per output are padded to a multiple of this.
 inline int64_t padded_outputs(int64_t outputs) { return (outputs + kMostStep - 1) / kMostStep * kMostStep + kMostStep; }
 inline int64_t quads_of(int64_t channels) { return (channels + kQuad - 1) / kQuad; }
 
@@ -64,7 +64,7 @@ struct Product {
   bool few = false;            // exact: weights are read in place; each quad of a pixel holds the values 0, 2, 1, 3
   int16_t* wide = nullptr;     // exact: memory for wide_values() of the outputs, or of one step
   int32_t* starts = nullptr;   // others: memory for padded_outputs() of them
-  std::byte* tiles = nullptr;  // amx: tile_room() bytes, 64-byte aligned
+  std::byte* tiles = nullptr;  // amx: tile_workspace() bytes, 64-byte aligned
   int64_t a_bytes = 0;         // amx: that can be read from `a` on
   Epilogue epilogue;
 };
@@ -72,7 +72,7 @@ struct Product {
 /// Values that widened weights take: `quads` for each of `outputs` outputs, which may start anywhere in a block.
 int64_t wide_values(int64_t quads, int64_t outputs);
 /// Bytes of scratch memory of a product by amx with at most so many pixels and outputs.
-int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs);
+int64_t tile_workspace(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs);
 /// The sums and results of all pixels.
 void multiply(const Product& product);
 
@@ -81,7 +81,7 @@ void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, in
 /// count bytes, with the highest bit inverted where flip is 0x80.
 void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count);
 
-/// The same for pixels of three values, to which a fourth is added: 0, or any byte.
+/// widen and copy_bytes for pixels of three values, to which a fourth is added: 0, or any byte.
 void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels);
 void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels);
 

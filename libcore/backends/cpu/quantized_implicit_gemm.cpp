@@ -88,18 +88,18 @@ ImplicitGemm::ImplicitGemm(const ConvSizes& sizes, Path path, int threads) : siz
   few_ = path == Path::kExact && laid_pixels <= kFew;
   starts_at_ = wide_at_ + (path == Path::kExact && !few_ ? aligned(resident_ ? all : wide_values(runs_ * run_quads_, 1) * 2) : 0);
   tiles_at_ = starts_at_ + (path == Path::kExact ? 0 : aligned(padded_outputs(outputs + kBlock) * 4));
-  room_bytes_ = tiles_at_ + (path == Path::kAmx ? aligned(tile_room(runs_, run_quads_, most * unit_pixels, outputs)) : 0);
+  workspace_bytes_ = tiles_at_ + (path == Path::kAmx ? aligned(tile_workspace(runs_, run_quads_, most * unit_pixels, outputs)) : 0);
 }
 
 void ImplicitGemm::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue,
                        std::byte* scratch) const {
   parallel_tasks(static_cast<int64_t>(tasks_.size()), threads_, [&](int64_t task, int64_t slot) {
-    run_task(tasks_[static_cast<size_t>(task)], x, flip, zero_point, weight, epilogue, scratch + slot * room_bytes_);
+    run_task(tasks_[static_cast<size_t>(task)], x, flip, zero_point, weight, epilogue, scratch + slot * workspace_bytes_);
   });
 }
 
 void ImplicitGemm::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight,
-                            const Epilogue& epilogue, std::byte* room) const {
+                            const Epilogue& epilogue, std::byte* workspace) const {
   const int64_t first_pixel = pointwise_ ? task.begin : (task.image * sizes_.out_height + task.begin) * sizes_.out_width;
   Product p;
   p.path = path_;
@@ -115,9 +115,9 @@ void ImplicitGemm::run_task(const Task& task, const uint8_t* x, uint8_t flip, in
               (sizes_.height * sizes_.width * sizes_.channels + sizes_.out_height * sizes_.out_width * sizes_.outputs * sizes_.out_bytes) >
           quantized_threshold::kPrefetchBytes.value;
   p.few = few_;
-  p.wide = reinterpret_cast<int16_t*>(room + wide_at_);
-  p.starts = reinterpret_cast<int32_t*>(room + starts_at_);
-  p.tiles = room + tiles_at_;
+  p.wide = reinterpret_cast<int16_t*>(workspace + wide_at_);
+  p.starts = reinterpret_cast<int32_t*>(workspace + starts_at_);
+  p.tiles = workspace + tiles_at_;
   p.epilogue = epilogue;
   p.epilogue.out = static_cast<std::byte*>(epilogue.out) + first_pixel * sizes_.outputs * sizes_.out_bytes;
   if (epilogue.residual) p.epilogue.residual = epilogue.residual + first_pixel * sizes_.outputs;
@@ -132,11 +132,11 @@ void ImplicitGemm::run_task(const Task& task, const uint8_t* x, uint8_t flip, in
       p.a = x + task.begin * sizes_.channels;
       p.a_bytes = (sizes_.images * sizes_.height * sizes_.width - task.begin) * sizes_.channels;
     } else {
-      lay_out(task, group, x, flip, zero_point, room);
-      p.a = room;
+      lay_out(task, group, x, flip, zero_point, workspace);
+      p.a = workspace;
       p.a_bytes = wide_at_;
       if (few_) {
-        auto* values = reinterpret_cast<int16_t*>(room);
+        auto* values = reinterpret_cast<int16_t*>(workspace);
         for (int64_t quad = 0; quad < kFew * quads_; ++quad) std::swap(values[quad * kQuad + 1], values[quad * kQuad + 2]);
       }
     }

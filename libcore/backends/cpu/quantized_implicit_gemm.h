@@ -13,7 +13,7 @@
 
 namespace galley::quantized {
 
-/// Of channels_last images; a matrix product is a 1x1 window on [1, rows] pixels.
+/// Sizes of a convolution on channels_last images; a matrix product is a 1x1 window on [1, rows] pixels.
 struct ConvSizes {
   int64_t images = 1, channels = 1, height = 1, width = 1;
   int64_t outputs = 1, out_height = 1, out_width = 1;
@@ -26,7 +26,7 @@ class ImplicitGemm {
  public:
   ImplicitGemm(const ConvSizes& sizes, Path path, int threads);
 
-  int64_t scratch_bytes() const { return threads_ * room_bytes_; }
+  int64_t scratch_bytes() const { return threads_ * workspace_bytes_; }
   /// x: bytes of the images, their zero point as of u8 and `flip` 0x80 where they are i8; weight: packed; `epilogue` for output 0 of
   /// pixel 0; scratch 64-byte aligned.
   void run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue, std::byte* scratch) const;
@@ -37,7 +37,7 @@ class ImplicitGemm {
     int64_t first_output = 0, last_output = 0;
   };
   void run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue,
-                std::byte* room) const;
+                std::byte* workspace) const;
   void lay_out(const Task& task, int64_t group, const uint8_t* x, uint8_t flip, int32_t zero_point, std::byte* band) const;
   void place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t zero_point, std::byte* to) const;
   void place_padding(int64_t pixels, int32_t zero_point, std::byte* to) const;
@@ -54,7 +54,7 @@ class ImplicitGemm {
   std::vector<int32_t> pixel_at_, run_at_;
   int64_t runs_ = 1, run_quads_ = 1;
   bool resident_ = false, few_ = false;
-  int64_t wide_at_ = 0, starts_at_ = 0, tiles_at_ = 0, room_bytes_ = 0;
+  int64_t wide_at_ = 0, starts_at_ = 0, tiles_at_ = 0, workspace_bytes_ = 0;
 };
 
 }  // namespace galley::quantized

@@ -25,12 +25,12 @@ struct PathRow {
 constexpr std::array<PathRow, 4> kPaths{{
     {Path::kAmx, "amx", [](Saturation) { return offers(Path::kAmx); },
      "processors with AMX-INT8 (tdpbusd), bytes; not fewer than 8 pixels or 32 inputs (fitting)",
-     "16 x 16 sums of 64 products an instruction"},
+     "16 x 16 sums of 64 products per instruction"},
     {Path::kVnni, "vnni", [](Saturation) { return vector_code().avx512 && offers(Path::kVnni); }, "AVX-512 with VNNI (vpdpbusd), bytes",
-     "four products a lane in one instruction"},
+     "four products per lane in one instruction"},
     {Path::kReduced, "reduced", [](Saturation s) { return s == Saturation::kReduced && vector_code().byte_pairs; },
      "SSSE3 and wider (vpmaddubsw), bytes, where the node promises that two products fit 16 bits",
-     "four products a lane in three instructions, exact takes four for as many"},
+     "four products per lane in three instructions; exact takes four instructions"},
     {Path::kExact, "exact", [](Saturation) { return true; }, "everywhere (vpmaddwd), both operands widened to 16 bits", "always right"},
 }};
 

@@ -15,11 +15,11 @@ bool available();
 bool offers(Path path);
 /// The first row of the table in quantized_paths.cpp that the machine offers and the saturation permits; or the path that a test forces.
 Path best_path(Saturation saturation);
-/// The same, but vnni instead of amx for products that would leave most of each tile empty.
+/// The path for one product: `path`, but vnni instead of amx if most of each tile would be empty.
 Path fitting(Path path, int64_t pixels, int64_t run_quads);
-/// For tests. nullptr: none.
+/// Forces a path, for tests; nullptr: none.
 void force_path(const Path* path);
-/// "vnni:avx3", "exact:avx2".
+/// The path and the instruction set in verbose output: "vnni:avx3", "exact:avx2".
 std::string path_name(Path path);
 
 }  // namespace galley::quantized

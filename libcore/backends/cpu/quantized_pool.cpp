@@ -97,8 +97,8 @@ HWY_AFTER_NAMESPACE();
 #include <cstring>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -240,15 +240,11 @@ Support supports_max(const KernelQuery& q) {
   return supports(q);
 }
 
-const std::array<Kernel, 3> kKernels{{{"quantized_avg_pool2d", "cpu", supports, prepare_avg},
-                                      {"quantized_adaptive_avg_pool2d", "cpu", supports, prepare_adaptive},
-                                      {"max_pool2d", "cpu", supports_max, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
-                                         return std::make_unique<MaxPoolBytes>(q);
-                                       }}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_quantized_pool() { return kKernels; }
+const Algorithm algorithm::kQuantizedAvgPool{supports, prepare_avg};
+const Algorithm algorithm::kQuantizedAdaptiveAvgPool{supports, prepare_adaptive};
+const Algorithm algorithm::kMaxPoolBytes{supports_max, prepare_as<MaxPoolBytes>};
 
 }  // namespace galley
 

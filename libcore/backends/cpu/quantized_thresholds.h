@@ -23,14 +23,14 @@ inline constexpr Threshold kWinogradProductsPercent{90, "rate of Winograd's prod
                                                     "galley-benchmark op quantized_conv2d:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradImageTransform{400, "operations that transforming a tile of an image costs for each channel",
                                                    "galley-benchmark op quantized_conv2d:mb16ic64ih56oc64kh3ph1"};
-inline constexpr Threshold kWinogradResultTransform{560, "operations that transforming a tile of results costs for each channel and share",
+inline constexpr Threshold kWinogradResultTransform{560, "operations that transforming a tile of results costs for each channel and part",
                                                     "galley-benchmark op quantized_conv2d:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradKernel{18, "operations for each value of the transformed kernels, which come from memory",
                                            "galley-benchmark op quantized_conv2d:mb1ic512ih7oc512kh3ph1"};
 inline constexpr Threshold kWinogradMarginPercent{110, "a plain convolution must cost so many percent of Winograd's operations",
                                                   "estimate: the error of the estimate"};
 
-// ---- Cache blocks and shards
+// ---- Cache blocks and parts of threads
 
 inline constexpr Threshold kResidentWeightBytes{128 * 1024,
                                                 "bytes of widened weights that are widened once for all pixels of a band, at most",
@@ -46,19 +46,19 @@ inline constexpr Threshold kPrefetchQuads{64, "quads of inputs up to which the p
 inline constexpr Threshold kPrefetchOutputs{512, "outputs up to which they are",
                                             "galley-benchmark op quantized_conv2d:mb16ic64ih56oc256kh1"};
 inline constexpr Threshold kBandPixels{12, "pixels of a band, at least", "estimate: one register tile"};
-inline constexpr Threshold kSplitOutputs{64, "outputs of a part of a layer that threads share out by outputs, at least",
+inline constexpr Threshold kSplitOutputs{64, "outputs of a part of a layer that threads divide by outputs, at least",
                                          "estimate: two steps of 32"};
 inline constexpr Threshold kAmxTiles{128, "tiles of 16 pixels that are copied at a time, at most",
-                                     "estimate: no machine with AMX was at hand"};
+                                     "estimate: no machine with AMX was available"};
 inline constexpr Threshold kAmxPanelBytes{512 * 1024, "bytes of these tiles", "estimate: they stay in the second-level cache"};
 inline constexpr Threshold kAmxTailPixels{6, "pixels after the last whole tile that are left to vpdpbusd, at most",
                                           "estimate: fewer than half of a tile's rows"};
-inline constexpr Threshold kWinogradImageBytes{384 << 10, "bytes of the transformed images of a shard of tiles",
+inline constexpr Threshold kWinogradImageBytes{384 << 10, "bytes of the transformed images of a part of the tiles",
                                                "estimate: with kWinogradSumBytes, a second-level cache of 1 MiB"};
-inline constexpr Threshold kWinogradSumBytes{216 << 10, "bytes of the sums of a step of a shard's outputs",
+inline constexpr Threshold kWinogradSumBytes{216 << 10, "bytes of the sums of a step of outputs of a part",
                                              "estimate: with kWinogradImageBytes, a second-level cache of 1 MiB"};
-inline constexpr Threshold kWinogradFewestTiles{12, "tiles of a shard, at least", "estimate: one register tile"};
-inline constexpr Threshold kWinogradFewTiles{128, "tiles up to which all are transformed before the threads share out the outputs",
+inline constexpr Threshold kWinogradFewestTiles{12, "tiles of a part, at least", "estimate: one register tile"};
+inline constexpr Threshold kWinogradFewTiles{128, "tiles up to which all are transformed before the threads divide the outputs",
                                              "galley-benchmark op quantized_conv2d:mb1ic256ih14oc256kh3ph1"};
 
 /// All of them, for lists and tests.

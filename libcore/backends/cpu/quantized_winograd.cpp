@@ -26,9 +26,9 @@ namespace {
 using namespace quantized;
 using winograd::kIn, winograd::kOut, winograd::kPositions, winograd::kTaps, winograd::padded, winograd::place_of, winograd::Tiling;
 
-constexpr int64_t kImageBytes = quantized_threshold::kWinogradImageBytes.value;  // of a share's transformed images
+constexpr int64_t kImageBytes = quantized_threshold::kWinogradImageBytes.value;  // of a part's transformed images
 constexpr int64_t kSumBytes = quantized_threshold::kWinogradSumBytes.value;      // of a step of its outputs' sums
-constexpr int64_t kFewest = quantized_threshold::kWinogradFewestTiles.value;     // tiles of a share
+constexpr int64_t kFewest = quantized_threshold::kWinogradFewestTiles.value;     // tiles of a part
 constexpr int64_t kFew = quantized_threshold::kWinogradFewTiles.value;  // tiles that all threads transform before they divide the outputs
 
 /// Elements of `bytes` each in an odd number of cache lines: positions do not share a few sets of the first-level cache.
@@ -51,17 +51,17 @@ class QuantizedWinograd : public PreparedKernel {
     const int64_t most =
         few_ ? count
              : std::max(kFewest, std::min(kImageBytes / (2 * kPositions * padded(tiling_.channels)), kSumBytes / (4 * kPositions * step_)));
-    const int64_t shares = few_ ? 1 : ((count + most - 1) / most + threads_ - 1) / threads_ * threads_;
-    for (int64_t i = 0; i < shares; ++i) {
-      const int64_t begin = count * i / shares, end = count * (i + 1) / shares;
-      shares_.push_back({begin, end, runs_of(begin, end)});
+    const int64_t parts = few_ ? 1 : ((count + most - 1) / most + threads_ - 1) / threads_ * threads_;
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t begin = count * i / parts, end = count * (i + 1) / parts;
+      parts_.push_back({begin, end, runs_of(begin, end)});
       tiles_ = std::max(tiles_, end - begin);
     }
     image_position_ = odd_lines(tiles_ * padded(tiling_.channels), 2);
     sum_position_ = odd_lines(tiles_ * step_, 4);
   }
   int64_t scratch_bytes() const override {
-    return results_.scratch_bytes() + (few_ ? 1 : threads_) * image_bytes() + threads_ * room_bytes();
+    return results_.scratch_bytes() + (few_ ? 1 : threads_) * image_bytes() + threads_ * workspace_bytes();
   }
   std::string implementation() const override { return cat("winograd:", path_name(Path::kExact)); }
 
@@ -70,43 +70,44 @@ class QuantizedWinograd : public PreparedKernel {
     Epilogue epilogue = results_.epilogue(args.in<float>(2), args.in<float>(3), scratch);
     epilogue.residual = args.in<uint8_t>(4);
     epilogue.out = args.outputs[0];
-    std::byte *images = scratch + results_.scratch_bytes(), *rooms = images + (few_ ? 1 : threads_) * image_bytes();
+    std::byte *images = scratch + results_.scratch_bytes(), *workspaces = images + (few_ ? 1 : threads_) * image_bytes();
     if (few_) {
       const int64_t steps = (tiling_.outputs + step_ - 1) / step_;
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t)
-          transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, images, rooms + t * room_bytes());
+          transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, images,
+                    workspaces + t * workspace_bytes());
       });
       parallel_tasks(steps, threads_, [&](int64_t step, int64_t t) {
-        compute(args, epilogue, shares_.front(), step * step_, images, rooms + t * room_bytes());
+        compute(args, epilogue, parts_.front(), step * step_, images, workspaces + t * workspace_bytes());
       });
       return;
     }
-    parallel_tasks(static_cast<int64_t>(shares_.size()), threads_, [&](int64_t i, int64_t t) {
-      std::byte *own = images + t * image_bytes(), *room = rooms + t * room_bytes();
-      const Share& share = shares_[static_cast<size_t>(i)];
-      transform(args, share.begin, share.begin, share.end, own, room);
-      for (int64_t output = 0; output < tiling_.outputs; output += step_) compute(args, epilogue, share, output, own, room);
+    parallel_tasks(static_cast<int64_t>(parts_.size()), threads_, [&](int64_t i, int64_t t) {
+      std::byte *own = images + t * image_bytes(), *workspace = workspaces + t * workspace_bytes();
+      const Part& part = parts_[static_cast<size_t>(i)];
+      transform(args, part.begin, part.begin, part.end, own, workspace);
+      for (int64_t output = 0; output < tiling_.outputs; output += step_) compute(args, epilogue, part, output, own, workspace);
     });
   }
 
  private:
   /// Tiles that are transformed and multiplied together.
-  struct Share {
+  struct Part {
     int64_t begin, end;
     std::vector<TileRun> runs;
   };
   int64_t image_bytes() const { return 2 * kPositions * image_position_; }
   int64_t sum_bytes() const { return 4 * kPositions * sum_position_; }
   /// Sums, results, and the tile at an image's edge.
-  int64_t room_bytes() const {
+  int64_t workspace_bytes() const {
     return sum_bytes() + aligned_bytes(4 * kOut * kOut * tiles_ * step_) + aligned_bytes(kPositions * padded(tiling_.channels));
   }
 
   /// Tiles [begin, end), of which `base` has row 0.
-  void transform(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, std::byte* images, std::byte* room) const {
+  void transform(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, std::byte* images, std::byte* workspace) const {
     const Tiling& t = tiling_;
-    auto* edge = reinterpret_cast<uint8_t*>(room + room_bytes() - aligned_bytes(kPositions * padded(t.channels)));
+    auto* edge = reinterpret_cast<uint8_t*>(workspace + workspace_bytes() - aligned_bytes(kPositions * padded(t.channels)));
     const int64_t pixel = padded(t.channels), bytes = t.images * t.x_rows * t.x_columns * t.channels;
     const auto turn = static_cast<uint8_t>(flip_ ^ 0x80);
     for (int64_t tile = begin; tile < end; ++tile) {
@@ -144,22 +145,22 @@ class QuantizedWinograd : public PreparedKernel {
     return runs;
   }
 
-  void compute(const KernelArgs& args, const Epilogue& epilogue, const Share& share, int64_t output, std::byte* images,
-               std::byte* room) const {
+  void compute(const KernelArgs& args, const Epilogue& epilogue, const Part& part, int64_t output, std::byte* images,
+               std::byte* workspace) const {
     WinogradStep s;
     s.images = reinterpret_cast<const int16_t*>(images);
     s.image_row = padded(tiling_.channels);
     s.image_position = image_position_;
-    s.tiles = share.end - share.begin;
+    s.tiles = part.end - part.begin;
     s.weights = args.in<int16_t>(1);
     s.channels = tiling_.channels;
     s.outputs = tiling_.outputs;
     s.first = output;
     s.off = 128 - zero_point_;
-    s.sums = reinterpret_cast<int32_t*>(room);
+    s.sums = reinterpret_cast<int32_t*>(workspace);
     s.sum_position = sum_position_;
-    s.results = reinterpret_cast<int32_t*>(room + sum_bytes());
-    s.runs = share.runs;
+    s.results = reinterpret_cast<int32_t*>(workspace + sum_bytes());
+    s.runs = part.runs;
     s.width = tiling_.columns;
     s.epilogue = epilogue;
     compute_step(s);
@@ -172,8 +173,8 @@ class QuantizedWinograd : public PreparedKernel {
   int32_t zero_point_;
   int64_t step_;
   bool few_ = false;
-  std::vector<Share> shares_;
-  int64_t tiles_ = 0, image_position_ = 0, sum_position_ = 0;  // of the largest share; elements from a position to the next
+  std::vector<Part> parts_;
+  int64_t tiles_ = 0, image_position_ = 0, sum_position_ = 0;  // of the largest part; elements from a position to the next
 };
 
 Support supports_conv(const KernelQuery& q) {

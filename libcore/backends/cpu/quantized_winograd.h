@@ -22,9 +22,9 @@ struct WinogradStep {
   int64_t channels = 0, outputs = 0;
   int64_t first = 0;        // output of the step
   int32_t off = 0;          // added to every value of the image
-  int32_t* sums = nullptr;  // room: [36][sum_position]
+  int32_t* sums = nullptr;  // workspace: [36][sum_position]
   int64_t sum_position = 0;
-  int32_t* results = nullptr;  // room: [4][tiles][4][step]
+  int32_t* results = nullptr;  // workspace: [4][tiles][4][step]
   std::span<const TileRun> runs;
   int64_t width = 0;  // of the images of results
   Epilogue epilogue;

@@ -75,9 +75,9 @@ void bytes_tile(const uint8_t* HWY_RESTRICT x, winograd::Steps step, uint8_t tur
   }
 }
 
-/// sums[row][kStep] of rows of an image's values; `block_step` elements from a block of weights to the next. kAsk: prefetches the weights
-/// `ahead` elements further on, which may come from memory.
-template <int kRows, int kWide, bool kAsk>
+/// sums[row][kStep] of rows of an image's values; `block_step` elements from a block of weights to the next. kPrefetch: prefetches the
+/// weights `ahead` elements further on, which may come from memory.
+template <int kRows, int kWide, bool kPrefetch>
 HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t* HWY_RESTRICT w, int64_t block_step, int64_t ahead,
                              int64_t pairs, int32_t* HWY_RESTRICT sums) {
   Tile<PairProducts, int16_t, kRows, kWide> tile;
@@ -87,7 +87,7 @@ HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t*
   for (const int16_t* end = x + 2 * pairs; x != end; x += 2) {
     Vectors<D16, kWide> weights;
     load(weights, w, kWhole ? block_step : 2 * kLanes);
-    if constexpr (kAsk) {
+    if constexpr (kPrefetch) {
       for (int block = 0; block < (kWide * kLanes + static_cast<int>(kBlock) - 1) / static_cast<int>(kBlock); ++block)
         __builtin_prefetch(w + block * block_step + ahead, 0, 2);
     }
@@ -98,12 +98,12 @@ HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t*
 }
 
 using PairsTile = void (*)(const int16_t*, const int32_t*, const int16_t*, int64_t, int64_t, int64_t, int32_t*);
-template <int kWide, bool kAsk, int... kRow>
+template <int kWide, bool kPrefetch, int... kRow>
 constexpr std::array<PairsTile, sizeof...(kRow)> pairs_tiles(std::integer_sequence<int, kRow...>) {
-  return {tile_pairs<kRow + 1, kWide, kAsk>...};
+  return {tile_pairs<kRow + 1, kWide, kPrefetch>...};
 }
 using Rows = std::make_integer_sequence<int, kMostRows>;
-/// By asking, rows.
+/// Indexed by [prefetch][rows - 1].
 template <int kWide>
 constexpr std::array<PairsTile, kMostRows> kPairsTiles[2] = {pairs_tiles<kWide, false>(Rows()), pairs_tiles<kWide, true>(Rows())};
 
@@ -153,9 +153,9 @@ void step_of(const WinogradStep& s) {
   offsets<kWide>(s, weights, block_step, pairs, starts);
   int32_t at[kMostRows];
   for (int r = 0; r < kMostRows; ++r) at[r] = static_cast<int32_t>(r * s.image_row);
-  const int64_t shares = (s.channels + winograd::kMostChannels - 1) / winograd::kMostChannels;
-  for (int64_t share = 0; share < shares; ++share) {
-    const int64_t first = pairs * share / shares, count = pairs * (share + 1) / shares - first;
+  const int64_t parts = (s.channels + winograd::kMostChannels - 1) / winograd::kMostChannels;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t first = pairs * part / parts, count = pairs * (part + 1) / parts - first;
     for (int64_t p = 0; p < kPositions; ++p) {
       const int16_t *a = s.images + p * s.image_position + 2 * first, *w = weights + (p * pairs + first) * kPair;
       int32_t* sums = s.sums + p * s.sum_position;
@@ -165,7 +165,7 @@ void step_of(const WinogradStep& s) {
                                                                       sums + row * kStep);
       }
     }
-    add_results<kWide>(s, share == 0 ? starts : nullptr);
+    add_results<kWide>(s, part == 0 ? starts : nullptr);
   }
   for (const TileRun& run : s.runs) {
     for (int64_t i = 0; i < run.rows; ++i) {

@@ -72,7 +72,7 @@ constexpr int64_t kTile = 64;    // channels, and pixels, of a tile of channels_
 /// mask_keeps in integers: a word is kept where its upper 24 bits are at least p 2^24.
 int32_t threshold_of(double p) { return static_cast<int32_t>(std::ceil(p * 0x1p24)); }
 
-/// As many as cover elements [begin, begin + count), count <= kWords; returns where that of `begin` lies.
+/// Draws the words of elements [begin, begin + count), count <= kWords, and returns the position of the word of `begin`.
 const uint32_t* draw_range(uint64_t key, uint64_t sample, int64_t begin, int64_t count, uint32_t* words) {
   const int64_t first = begin / 4, last = (begin + count - 1) / 4;
   HWY_DYNAMIC_DISPATCH(random_loops::draw)(key, sample, static_cast<uint64_t>(first), last - first + 1, words);

@@ -33,7 +33,7 @@ struct Rows {
   int64_t step;
   const float* at(int64_t row) const { return base + row * step; }
 };
-/// The same as memory to write.
+/// Rows of an array to write.
 struct Target {
   float* base;
   int64_t step;

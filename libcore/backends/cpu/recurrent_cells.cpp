@@ -1,4 +1,4 @@
-// The cells of recurrent layers (recurrent_cells.h): plain loops over the units of a row, which the compiler vectorises with the elementary
+// The cells of recurrent layers (recurrent_cells.h): plain loops over the units of a row, which the compiler vectorizes with the elementary
 // functions of vector_math.h. O(H) for a row, bound by the arithmetic of sigmoid and tanh.
 
 #include "libcore/backends/cpu/recurrent_cells.h"

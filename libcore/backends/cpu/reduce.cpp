@@ -223,7 +223,7 @@ std::unique_ptr<PreparedKernel> prepare_products(const KernelQuery& q) {
   return std::make_unique<SumProducts<float>>(q);
 }
 
-/// In the order of memory, in any format: the padding of blocked formats is zero. Pieces of 64 KiB, added in order.
+/// Sums squares in the order of memory, in any format, since the padding of blocked formats is zero. Pieces of 64 KiB are added in order.
 class SumSquares : public PreparedKernel {
  public:
   explicit SumSquares(const KernelQuery& q) {
@@ -292,7 +292,7 @@ std::vector<ReductionStage> stages_of(const TensorType& x, const std::vector<int
     int64_t size;
     bool gone;
   };
-  std::vector<Segment> segments;  // of memory, neighbours differ
+  std::vector<Segment> segments;  // of memory, neighbors differ
   for (const int d : x.format.order(x.shape.rank())) {
     if (x.shape[d] == 1) continue;
     const bool gone = std::find(axes.begin(), axes.end(), d) != axes.end();

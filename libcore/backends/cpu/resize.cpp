@@ -60,7 +60,7 @@ void blend_pixels(Line line, float* out) {
   }
 }
 
-/// The same for pixels of one value, which the compiler gathers.
+/// Blends a line of pixels of one value, which the compiler gathers.
 void blend_values(Line line, float* out) {
   const float *top = line.top, *bottom = line.bottom, *fraction = line.fraction;
   const int64_t *low = line.low, *high = line.high, count = line.count;

@@ -1,4 +1,4 @@
-// Root mean square normalisation of rows, in f32 or bf16 storage; statistics and sums are f32 and double. A row is read for its sum, then
+// Root mean square normalization of rows, in f32 or bf16 storage; statistics and sums are f32 and double. A row is read for its sum, then
 // again from the first-level cache. Gradients of the weight are summed over fixed blocks of rows, which are added in order: the bits do not
 // depend on the threads. Bound by memory.
 
@@ -196,7 +196,7 @@ class RmsNormBackward : public PreparedKernel {
  public:
   explicit RmsNormBackward(const KernelQuery& q)
       : width_(q.in(1).shape[-1]), rows_(q.in(1).elements() / width_), offset_(static_cast<float>(q.attrs<RmsNormAttrs>().offset)) {
-    // About 16 Ki values a block; at most 64 blocks.
+    // About 16 Ki values per block; at most 64 blocks.
     blocks_ = std::clamp<int64_t>(rows_ * width_ / kGrain, 1, std::min<int64_t>(64, rows_));
   }
   int64_t scratch_bytes() const override { return blocks_ * width_ * 4; }

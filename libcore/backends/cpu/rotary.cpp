@@ -30,7 +30,7 @@ struct Row {
   T* y;
   const float *cosine, *sine;
   int64_t heads, turned, width, pairs;
-  float sign;  // -1: by minus the angle
+  float sign;  // -1: rotate by the negative angle
 };
 
 /// (a, b) turned by the angle.

@@ -79,7 +79,7 @@ std::unique_ptr<PreparedKernel> prepare_broadcast(const KernelQuery& q) {
   return std::make_unique<Copy>(dtype_size(x.dtype), std::move(dims), 0);
 }
 
-/// Of each outer index, the inputs' parts one after the other.
+/// For each outer index, copies the parts of the inputs one after the other.
 class Concat : public PreparedKernel {
  public:
   explicit Concat(const KernelQuery& q) {

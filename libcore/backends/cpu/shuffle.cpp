@@ -1,5 +1,5 @@
 // channel_shuffle of any dtype. Contiguous: whole planes are copied. channels_last: the channels of a pixel are a small matrix that is
-// transposed; with two to four rows or columns, as networks have it, vectors are interleaved or parted.
+// transposed; with two to four rows or columns, as networks have it, vectors are interleaved or deinterleaved.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/shuffle.cpp"
@@ -131,7 +131,7 @@ Support supports(const KernelQuery& q) {
 /// Pixels of dense channels, in few streams.
 class Interleave : public PreparedKernel {
  public:
-  /// `inverse`: `streams` lie interleaved, and are parted; else they lie one after the other.
+  /// `inverse`: separates `streams` that are interleaved; otherwise interleaves consecutive ones.
   Interleave(const TensorType& x, int64_t streams, bool inverse)
       : element_(dtype_size(x.dtype)), channels_(x.shape[1]), pixels_(x.elements() / x.shape[1]), streams_(streams), inverse_(inverse) {}
   void run(Stream&, const KernelArgs& args) const override {

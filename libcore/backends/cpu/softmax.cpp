@@ -2,7 +2,7 @@
 //
 // The array is outer x length x inner in memory (softmax_lines.h). Lines of consecutive elements are handled one by one: maximum, then
 // exponentials and their sum in one loop, then the scale. Lines with other lines between their elements go in bundles of up to 64
-// neighbours, an element of each at a time. Three passes over a line (the maximum first, so that no exponential overflows), O(elements);
+// neighbors, an element of each at a time. Three passes over a line (the maximum first, so that no exponential overflows), O(elements);
 // exponentials bound the forward pass in the cache, memory bounds the rest. One thread sums a line in one order: bits depend on the
 // instruction set, not on the threads.
 

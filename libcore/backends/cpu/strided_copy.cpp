@@ -104,7 +104,7 @@ void transpose(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t
   }
 }
 
-/// The same of few columns, known when compiled: channels of images.
+/// transpose for a small constant number of columns, such as the channels of images.
 template <int kColumns, class T>
 void interleave(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) {

@@ -38,7 +38,7 @@ struct CopyDim {
   int64_t size = 1, from = 0, to = 0;
 };
 
-/// Of one copy: those of an array, one of which may be cut in two.
+/// The most dimensions of a copy: those of an array, one of which may be divided in two.
 inline constexpr size_t kMostCopyDims = Shape::kMaxRank + 1;
 
 class StridedCopy {

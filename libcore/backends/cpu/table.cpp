@@ -7,8 +7,7 @@ namespace galley {
 std::span<const Kernel> cpu_kernels() {
   static const std::vector<Kernel> all = [] {
     std::vector<Kernel> list;
-    for (const auto& family : {cpu_attention_decode(),
-                               cpu_attention(),
+    for (const auto& family : {cpu_attention(),
                                cpu_cache(),
                                cpu_cast(),
                                cpu_conv(),
@@ -24,12 +23,9 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_loss(),
                                cpu_matmul(),
                                cpu_norm(),
-                               cpu_norm_contiguous(),
                                cpu_pool(),
-                               cpu_pool_contiguous(),
                                cpu_quantized_conv(),
                                cpu_quantized_elementwise(),
-                               cpu_quantized_pool(),
                                cpu_random(),
                                cpu_recurrent(),
                                cpu_quantized_recurrent(),

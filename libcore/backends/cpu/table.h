@@ -11,7 +11,6 @@ namespace galley {
 std::span<const Kernel> cpu_kernels();
 
 std::span<const Kernel> cpu_attention();
-std::span<const Kernel> cpu_attention_decode();
 std::span<const Kernel> cpu_cache();
 std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_conv();
@@ -27,12 +26,9 @@ std::span<const Kernel> cpu_layer_norm();
 std::span<const Kernel> cpu_loss();
 std::span<const Kernel> cpu_matmul();
 std::span<const Kernel> cpu_norm();
-std::span<const Kernel> cpu_norm_contiguous();
 std::span<const Kernel> cpu_pool();
-std::span<const Kernel> cpu_pool_contiguous();
 std::span<const Kernel> cpu_quantized_conv();
 std::span<const Kernel> cpu_quantized_elementwise();
-std::span<const Kernel> cpu_quantized_pool();
 std::span<const Kernel> cpu_random();
 std::span<const Kernel> cpu_recurrent();
 std::span<const Kernel> cpu_quantized_recurrent();

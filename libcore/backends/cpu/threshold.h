@@ -1,5 +1,6 @@
 #pragma once
-// Numbers that decide which algorithm runs and how it cuts its work, as data: conv_thresholds.h, quantized_thresholds.h.
+// Numbers that decide which algorithm runs and how it divides its work, as data: conv_thresholds.h, quantized_thresholds.h. The rules in
+// force, one line each: docs/performance/rules.md.
 
 #include <cstdint>
 #include <string_view>
@@ -9,8 +10,8 @@ namespace galley {
 struct Threshold {
   int64_t value;
   std::string_view decides;
-  /// The command whose time decided, or "estimate: " and what the value was derived from. docs/performance has the figures with machine and
-  /// date. To measure again: change the value, build, and run the command of both builds in turns.
+  /// The command whose time decided, or "estimate: " and what the value was derived from. docs/performance/notes.md has the
+  /// figures with machine and date. To measure again: change the value, build, and run the command with both builds in turns.
   std::string_view measured_by;
 };
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-/// Of a lambda in vector code: compiled for its instruction set, and in place.
+/// Attribute of a lambda in vector code: compiled for its instruction set, and inlined.
 #define GALLEY_LOOP HWY_ATTR __attribute__((always_inline))
 #endif
 

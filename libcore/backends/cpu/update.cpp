@@ -2,7 +2,7 @@
 // accumulation of gradients and the values that gate a step.
 //
 // They walk the arrays in the order of memory, in any format: the padding of blocked formats holds zeros and stays zero, since a zero
-// gradient does not change a zero parameter. O(parameters), bound by memory: SGD with momentum reads 12 and writes 8 bytes a parameter,
+// gradient does not change a zero parameter. O(parameters), bound by memory: SGD with momentum reads 12 and writes 8 bytes per parameter,
 // Adam 16 and 12. Formulas are those of torch.optim: SGD, Adam and AdamW (Kingma, Ba 2015; Loshchilov, Hutter 2019), RMSprop (Hinton 2012).
 
 #include "libcore/backends/cpu/product_targets.h"

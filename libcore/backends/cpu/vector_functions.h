@@ -1,4 +1,4 @@
-// Elementary functions of floats, written once for a float in a loop that the compiler vectorises (vector_math.h) and for a vector of
+// Elementary functions of floats, written once for a float in a loop that the compiler vectorizes (vector_math.h) and for a vector of
 // Highway (floats-inl.h): branch-free, no table. A file includes this text inside a namespace that declares before it, for its V:
 // GALLEY_INLINE, arithmetic, comparisons, mul_add(a, b, c) = a b + c and nmul_add(a, b, c) = c - a b (fused where the instruction set has
 // it), select, at_least, at_most, abs_of, and integers of the same width: bits_of, from_bits, to_floats, shift_right<N>, shift_left<N>, +

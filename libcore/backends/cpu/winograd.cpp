@@ -25,7 +25,7 @@ namespace {
 
 using namespace winograd;
 
-constexpr int64_t kRowBytes = conv_threshold::kWinogradRowBytes.value;  // of a share's transformed values
+constexpr int64_t kRowBytes = conv_threshold::kWinogradRowBytes.value;  // of a part's transformed values
 constexpr int64_t kFewest = conv_threshold::kWinogradFewestRows.value, kMost = conv_threshold::kWinogradMostRows.value;
 
 class WinogradConv : public PreparedKernel {
@@ -79,11 +79,11 @@ class WinogradConv : public PreparedKernel {
                   rows = std::min(rows_, ((tiles + even - 1) / even + 11) / 12 * 12);
     parallel_tasks((tiles + rows - 1) / rows, threads_, [&](int64_t round, int64_t slot) {
       const int64_t tile = round * rows, block_end = std::min(tiles, tile + rows);
-      float* room = scratch + slot * shared_floats();
-      transform(args, tile, tile, block_end, room, edges + slot * tiling_.edge_floats());
+      float* workspace = scratch + slot * shared_floats();
+      transform(args, tile, tile, block_end, workspace, edges + slot * tiling_.edge_floats());
       for (int64_t position = 0; position < kPositions; ++position)
-        multiply(weights, block_end - tile, position, 0, panels_of(tiling_.outputs), room);
-      finish(args, tile, tile, block_end, room);
+        multiply(weights, block_end - tile, position, 0, panels_of(tiling_.outputs), workspace);
+      finish(args, tile, tile, block_end, workspace);
     });
   }
 
@@ -99,18 +99,18 @@ class WinogradConv : public PreparedKernel {
     }
   }
   /// Tiles [begin, end), of which `base` has row 0.
-  void transform(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, float* room, float* edge) const {
+  void transform(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, float* workspace, float* edge) const {
     for (int64_t tile = begin; tile < end; ++tile)
-      transform_image(tiling_, args.in<float>(0), tile, edge, room + (tile - base) * padded(tiling_.channels), image_position_);
+      transform_image(tiling_, args.in<float>(0), tile, edge, workspace + (tile - base) * padded(tiling_.channels), image_position_);
   }
-  void multiply(const float* weights, int64_t rows, int64_t position, int64_t first, int64_t last, float* room) const {
+  void multiply(const float* weights, int64_t rows, int64_t position, int64_t first, int64_t last, float* workspace) const {
     const int64_t depth = tiling_.channels, columns = padded(tiling_.outputs);
-    PackedProduct product{room + position * image_position_,
+    PackedProduct product{workspace + position * image_position_,
                           padded(depth),
                           rows,
                           depth,
                           weights + position * columns * depth,
-                          room + kPositions * image_position_ + position * sum_position_,
+                          workspace + kPositions * image_position_ + position * sum_position_,
                           columns,
                           columns,
                           zeros_.data(),
@@ -118,10 +118,10 @@ class WinogradConv : public PreparedKernel {
                           last};
     multiply_packed(product);
   }
-  void finish(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, const float* room) const {
+  void finish(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, const float* workspace) const {
     for (int64_t tile = begin; tile < end; ++tile) {
       ResultTile result = result_tile(tiling_, tile, args.out<float>(0), args.in<float>(3));
-      result.m = room + kPositions * image_position_ + (tile - base) * padded(tiling_.outputs);
+      result.m = workspace + kPositions * image_position_ + (tile - base) * padded(tiling_.outputs);
       result.position = sum_position_;
       result.bias = args.in<float>(2);
       result.activation = activation_;

@@ -47,7 +47,7 @@ struct Window {
   int64_t first_row, first_column, size;
   bool inside() const { return first_row >= 0 && first_column >= 0 && first_row + size <= rows && first_column + size <= columns; }
   const T* first() const { return image + (first_row * columns + first_column) * channels; }
-  /// To [size][size][pixel], with `outside` outside the image; memory after a pixel's channels is not written.
+  /// Copies the tile to [size][size][pixel], with `outside` outside the image; memory after a pixel's channels is not written.
   void copy(T* to, T outside, int64_t pixel) const {
     for (int64_t i = 0; i < size; ++i) {
       for (int64_t j = 0; j < size; ++j, to += pixel) {
@@ -85,7 +85,7 @@ void transform_image(const Tiling& tiling, const float* x, int64_t index, float*
 /// The address in y, and the size, of tile `index`.
 ResultTile result_tile(const Tiling& tiling, int64_t index, float* y, const float* residual);
 void transform_result(const ResultTile& tile);
-/// The adjoint of transform_result: the gradient of the results of tile `index`, zero beside the image, into `to`.
+/// The adjoint of transform_result: the gradient of the results of tile `index`, zero outside the image, into `to`.
 void transform_gradient(const Tiling& tiling, const float* grad, int64_t index, float* edge, float* to, int64_t position);
 
 /// Processors whose vectors hold 8 floats or more; for others the kernels decline.

@@ -89,14 +89,14 @@ using galley::HWY_NAMESPACE::each;
 
 /// Prefetches of a tile, a cache line at each k: the first-level cache holds its own factors; those of the next tile come from a shared
 /// cache.
-struct Ask {
+struct Prefetch {
   const float* at;
   int64_t step;
 };
-using Asks = std::array<Ask, 2>;  // as many as a tile has panels are used
+using Prefetches = std::array<Prefetch, 2>;  // as many as a tile has panels are used
 
 template <int kCount, int kVectors>
-HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Asks asks) {
+HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Prefetches prefetches) {
   const Floats d;
   const auto place = [&](int i) GALLEY_LOOP { return p.sums + (row + i / kVectors) * p.sum_step + column + i % kVectors * kWide; };
   if (!p.first) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { __builtin_prefetch(place(i), 1, 3); });
@@ -107,8 +107,8 @@ HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Asks
   const int64_t a_step = p.a_step, b_step = p.b_step;
   for (int64_t k = p.depth; k > 0; --k, a += a_step, b += b_step) {
     each<kPanels>([&](auto i) GALLEY_LOOP {
-      __builtin_prefetch(asks[i].at, 0, 3);
-      asks[i].at += asks[i].step;
+      __builtin_prefetch(prefetches[i].at, 0, 3);
+      prefetches[i].at += prefetches[i].step;
     });
     V right[kVectors];
     each<kVectors>([&](auto j) GALLEY_LOOP { right[j] = hn::LoadU(d, b + j * kWide); });
@@ -122,11 +122,11 @@ HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Asks
 }
 
 template <int kVectors, int kCount = static_cast<int>(kRows)>
-void add_some_rows(const TileProduct& p, int64_t row, int64_t column, const Asks& asks) {
+void add_some_rows(const TileProduct& p, int64_t row, int64_t column, const Prefetches& prefetches) {
   if constexpr (kCount > 1) {
-    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column, asks);
+    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column, prefetches);
   }
-  add_rows<kCount, kVectors>(p, row, column, asks);
+  add_rows<kCount, kVectors>(p, row, column, prefetches);
 }
 
 /// `count` panels, one or two, from `panel` on; both use the values of a row, which come from a shared cache.
@@ -134,11 +134,12 @@ void add_panels(const TileProduct& p, int64_t panel, int64_t count) {
   const bool is_last = panel + count == p.panels;
   const float *next_a = is_last ? p.next_a : p.a, *next_b = is_last ? p.next_b : p.b + (panel + count) * kPanel;
   for (int64_t row = 0; row < p.rows; row += kRows) {
-    const Ask a{row + kRows < p.rows ? p.a + row + 2 * kRows - 1 : next_a, p.a_step}, b{next_b + row / kRows % count * kPanel, p.b_step};
+    const Prefetch a{row + kRows < p.rows ? p.a + row + 2 * kRows - 1 : next_a, p.a_step},
+        b{next_b + row / kRows % count * kPanel, p.b_step};
     for (int64_t i = 0; i < count; i += kPanels) {
-      const Asks asks = i + kPanels < count ? Asks{b, a} : Asks{a, b};
-      i + kPanels <= count ? add_some_rows<kPanels * kParts>(p, row, (panel + i) * kPanel, asks)
-                           : add_some_rows<kParts>(p, row, (panel + i) * kPanel, asks);
+      const Prefetches prefetches = i + kPanels < count ? Prefetches{b, a} : Prefetches{a, b};
+      i + kPanels <= count ? add_some_rows<kPanels * kParts>(p, row, (panel + i) * kPanel, prefetches)
+                           : add_some_rows<kParts>(p, row, (panel + i) * kPanel, prefetches);
     }
   }
 }
@@ -291,9 +292,9 @@ class BackwardWeights : public PreparedKernel {
         block_{tiling_.channels, padded(tiling_.outputs)} {
     const int64_t row_bytes = 4 * kPositions * (image_row_ + gradient_row_);
     if (4 * kPositions * block_.inputs * block_.outputs <= kOwnSums) {
-      shares_ = std::min(threads_, tiling_.count());
-      const int64_t share = (tiling_.count() + shares_ - 1) / shares_;
-      rows_ = std::min(share, std::clamp<int64_t>(kOwnBytes / row_bytes, 24, kMostRows));
+      parts_ = std::min(threads_, tiling_.count());
+      const int64_t part = (tiling_.count() + parts_ - 1) / parts_;
+      rows_ = std::min(part, std::clamp<int64_t>(kOwnBytes / row_bytes, 24, kMostRows));
     } else {
       block_ = {std::min(kInputs, block_.inputs), std::min(kOutputs, block_.outputs)};
       rows_ = tiling_.count() * row_bytes <= kWholeBytes
@@ -304,21 +305,23 @@ class BackwardWeights : public PreparedKernel {
     gradient_position_ = odd_lines(rows_ * gradient_row_);
     sum_position_ = odd_lines(block_.inputs * block_.outputs);
   }
-  int64_t scratch_bytes() const override { return 4 * (rooms() * room_floats() + sum_rooms() * sum_floats() + threads_ * edge_floats()); }
+  int64_t scratch_bytes() const override {
+    return 4 * (workspaces() * workspace_floats() + sum_workspaces() * sum_floats() + threads_ * edge_floats());
+  }
 
   void run(Stream&, const KernelArgs& args) const override {
     if (bytes_to_clear_ > 0) std::memset(args.outputs[0], 0, static_cast<size_t>(bytes_to_clear_));
-    auto* room = static_cast<float*>(args.scratch);
-    float *sums_at = room + rooms() * room_floats(), *edges = sums_at + sum_rooms() * sum_floats();
+    auto* workspace = static_cast<float*>(args.scratch);
+    float *sums_at = workspace + workspaces() * workspace_floats(), *edges = sums_at + sum_workspaces() * sum_floats();
     const int64_t tiles = tiling_.count();
-    if (shares_ > 0) {
-      parallel_for(shares_, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t share = begin; share < end; ++share) {
-          const int64_t from = tiles * share / shares_, to = tiles * (share + 1) / shares_;
+    if (parts_ > 0) {
+      parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; ++part) {
+          const int64_t from = tiles * part / parts_, to = tiles * (part + 1) / parts_;
           for (int64_t first = from; first < to; first += rows_) {
             const int64_t rows = std::min(rows_, to - first);
-            transform(args, first, 0, rows, room + share * room_floats(), edges + share * edge_floats());
-            multiply(rows, first == from, block(0), room + share * room_floats(), sums_at + share * sum_floats());
+            transform(args, first, 0, rows, workspace + part * workspace_floats(), edges + part * edge_floats());
+            multiply(rows, first == from, block(0), workspace + part * workspace_floats(), sums_at + part * sum_floats());
           }
         }
       });
@@ -329,12 +332,12 @@ class BackwardWeights : public PreparedKernel {
       const int64_t rows = std::min(rows_, tiles - first);
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t)
-          transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, room, edges + t * edge_floats());
+          transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, workspace, edges + t * edge_floats());
       });
       parallel_tasks(blocks(), threads_, [&](int64_t task, int64_t slot) {
         const Block its = block(task);
         float* sums = sums_at + (is_one_round() ? slot : task) * sum_floats();
-        multiply(rows, first == 0, its, room, sums);
+        multiply(rows, first == 0, its, workspace, sums);
         if (first + rows == tiles) finish(sums, its, 0, its.inputs, args.out<float>(0));
       });
     }
@@ -351,26 +354,26 @@ class BackwardWeights : public PreparedKernel {
     const int64_t input = task % blocks_of_inputs() * block_.inputs, output = task / blocks_of_inputs() * block_.outputs;
     return {std::min(block_.inputs, tiling_.channels - input), std::min(block_.outputs, padded(tiling_.outputs) - output), input, output};
   }
-  bool is_one_round() const { return shares_ == 0 && rows_ == tiling_.count(); }
+  bool is_one_round() const { return parts_ == 0 && rows_ == tiling_.count(); }
 
-  int64_t rooms() const { return std::max<int64_t>(1, shares_); }
-  int64_t sum_rooms() const { return shares_ > 0 ? shares_ : is_one_round() ? threads_ : blocks(); }
+  int64_t workspaces() const { return std::max<int64_t>(1, parts_); }
+  int64_t sum_workspaces() const { return parts_ > 0 ? parts_ : is_one_round() ? threads_ : blocks(); }
   int64_t edge_floats() const { return kPositions * std::max(padded(tiling_.channels), padded(tiling_.outputs)); }
   /// Transformed images, transformed gradients.
-  int64_t room_floats() const { return kPositions * (image_position_ + gradient_position_); }
+  int64_t workspace_floats() const { return kPositions * (image_position_ + gradient_position_); }
   int64_t sum_floats() const { return kPositions * sum_position_; }
 
   /// Rows [begin, end) of the round whose first tile is `first`.
-  void transform(const KernelArgs& args, int64_t first, int64_t begin, int64_t end, float* room, float* edge) const {
+  void transform(const KernelArgs& args, int64_t first, int64_t begin, int64_t end, float* workspace, float* edge) const {
     for (int64_t row = begin; row < end; ++row) {
-      transform_image(tiling_, args.in<float>(0), first + row, edge, room + row * image_row_, image_position_);
-      transform_gradient(tiling_, args.in<float>(1), first + row, edge, room + kPositions * image_position_ + row * gradient_row_,
+      transform_image(tiling_, args.in<float>(0), first + row, edge, workspace + row * image_row_, image_position_);
+      transform_gradient(tiling_, args.in<float>(1), first + row, edge, workspace + kPositions * image_position_ + row * gradient_row_,
                          gradient_position_);
     }
   }
-  void multiply(int64_t rows, bool is_first, const Block& b, const float* room, float* sums) const {
+  void multiply(int64_t rows, bool is_first, const Block& b, const float* workspace, float* sums) const {
     const int64_t parts = (rows + kDepth - 1) / kDepth, tasks = kPositions * parts;
-    const float *images = room + b.first_input, *gradients = room + kPositions * image_position_ + b.first_output;
+    const float *images = workspace + b.first_input, *gradients = workspace + kPositions * image_position_ + b.first_output;
     const auto row_of = [&](int64_t task) { return rows * (task % parts) / parts; };
     const auto image = [&](int64_t task) { return images + task / parts * image_position_ + row_of(task) * image_row_; };
     const auto gradient = [&](int64_t task) { return gradients + task / parts * gradient_position_ + row_of(task) * gradient_row_; };
@@ -381,19 +384,19 @@ class BackwardWeights : public PreparedKernel {
                                           gradient(next)});
     }
   }
-  /// Of the block's input channels [begin, end); the sums of all shares are added up.
+  /// Adds the sums of all parts and transforms them back, for the block's input channels [begin, end).
   void finish(const float* sums, const Block& b, int64_t begin, int64_t end, float* out) const {
     for (int64_t panel = 0; panel < b.outputs / kPanel; ++panel) {
       for (int64_t i = begin; i < end; ++i) {
         const float* from = sums + i * block_.outputs + panel * kPanel;
         float taps[kKernelTaps * kPanel], total[kPositions * kPanel];
-        if (shares_ <= 1) {
+        if (parts_ <= 1) {
           HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(from, sum_position_, taps);
         } else {
           for (int64_t p = 0; p < kPositions; ++p, from += sum_position_) {
             for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] = from[o];
-            for (int64_t share = 1; share < shares_; ++share) {
-              for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] += from[share * sum_floats() + o];
+            for (int64_t part = 1; part < parts_; ++part) {
+              for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] += from[part * sum_floats() + o];
             }
           }
           HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(total, kPanel, taps);
@@ -409,7 +412,7 @@ class BackwardWeights : public PreparedKernel {
   int64_t threads_, image_row_, gradient_row_;
   Block block_;  // the first
   int64_t image_position_ = 0, gradient_position_ = 0, sum_position_ = 0;
-  int64_t shares_ = 0, rows_ = 0;  // 0: the threads divide blocks of channels
+  int64_t parts_ = 0, rows_ = 0;  // 0: the threads divide blocks of channels
 };
 
 Support supports_gradient(const KernelQuery& q) {

@@ -5,7 +5,7 @@
 
 namespace galley {
 
-/// The array that lies at `memory` as `type` says.
+/// The array of the given type at `memory`.
 RefArray read_array(const TensorType& type, const void* memory);
 /// Writes the array as `type` says: rounded to the dtype, integers saturated, padding of blocked formats zero.
 void write_array(const TensorType& type, const RefArray& array, void* memory);

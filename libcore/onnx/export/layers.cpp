@@ -76,11 +76,11 @@ Names layer_norm_node(const NodeWriter& n) {
   std::string gamma = optional(n, 1);
   if (gamma.empty()) {
     const Shape& x = n.type(0).shape;
-    std::vector<Dim> normalised;
-    for (int axis = x.rank() - static_cast<int>(attrs.dims); axis < x.rank(); ++axis) normalised.push_back({x[axis]});
+    std::vector<Dim> normalized;
+    for (int axis = x.rank() - static_cast<int>(attrs.dims); axis < x.rank(); ++axis) normalized.push_back({x[axis]});
     Tensor one(DType::kF32, {1});
     one.from_doubles({1});
-    gamma = n.to.add("ConstantOfShape", {n.to.shape(normalised)}, {attribute("value", one)});
+    gamma = n.to.add("ConstantOfShape", {n.to.shape(normalized)}, {attribute("value", one)});
   }
   return {
       n.to.add("LayerNormalization", {n.in(0), gamma, optional(n, 2)}, {attribute("axis", -attrs.dims), attribute("epsilon", attrs.eps)}),

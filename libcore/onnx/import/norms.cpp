@@ -13,7 +13,7 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMaxTerms = 1024;  // terms of LRN's sum over neighbouring channels
+constexpr int64_t kMaxTerms = 1024;  // terms of LRN's sum over neighboring channels
 
 /// Batch norm with training_mode=1: uses the statistics of the batch, also in inference, and outputs the updated running statistics.
 void batch_statistics(Call& c, double eps, double momentum) {
@@ -130,9 +130,9 @@ ReduceAttrs reduce_keeping(std::vector<int64_t> axes) {
 void mean_variance(Call& c) {
   const Value x = c.x(0);
   const ReduceAttrs attrs = reduce_keeping(c.ints("axes", {0, 2, 3}));
-  const Value centred = sub(x, mean(x, attrs));
-  c.set(
-      div(centred, affine(sqrt(mean(square(centred), attrs)), 1, 1e-9)));  // 1e-9 is the epsilon in the operator's definition as a function
+  const Value centered = sub(x, mean(x, attrs));
+  c.set(div(centered,
+            affine(sqrt(mean(square(centered), attrs)), 1, 1e-9)));  // 1e-9 is the epsilon in the operator's definition as a function
 }
 
 /// Local response normalization across channels (Krizhevsky et al. 2012).

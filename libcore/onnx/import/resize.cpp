@@ -41,8 +41,8 @@ double position_of(const Call& c, const Resizing& resizing, const Axis& axis, in
                         : 0.5 * (axis.begin + axis.end) * (in - 1);
   }
   if (resizing.coordinates == "half_pixel_symmetric") {
-    const double centre = in / 2, kept = out / (axis.scale * in);
-    return centre * (1 - kept) + (x + 0.5) / axis.scale - 0.5;
+    const double center = in / 2, kept = out / (axis.scale * in);
+    return center * (1 - kept) + (x + 0.5) / axis.scale - 0.5;
   }
   c.refuse(cat("coordinate_transformation_mode '", resizing.coordinates, "' is not supported"));
 }

@@ -300,7 +300,7 @@ TEST(AmxConvWeights, WhatIsNotFiniteStaysWithItsChannels) {
 }
 
 TEST(AmxConvWeights, CountsWhatFillsTiles) {
-  const auto share = [](const Window& w) { return useful_share_of_tiles(Trial(w, DType::kBF16).query(2)); };
+  const auto share = [](const Window& w) { return useful_fraction_of_tiles(Trial(w, DType::kBF16).query(2)); };
   EXPECT_EQ(share({2, 32, 4, 4, 16, {1}}), 1);
   EXPECT_EQ(share({1, 16, 4, 4, 16, {1}}), 0.5);                   // 16 pixels of 32
   EXPECT_EQ(share({4, 8, 4, 4, 16, {1}}), 0.5);                    // 8 channels of 16

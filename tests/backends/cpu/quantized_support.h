@@ -25,14 +25,14 @@ class Fenced {
  public:
   explicit Fenced(int64_t bytes, int64_t alignment = 1) {
     constexpr int64_t kPage = 4096;
-    const int64_t room = (bytes + alignment - 1) / alignment * alignment;
-    pages_ = (room + kGuard + kPage - 1) / kPage * kPage;
+    const int64_t size = (bytes + alignment - 1) / alignment * alignment;
+    pages_ = (size + kGuard + kPage - 1) / kPage * kPage;
     base_ = static_cast<std::byte*>(
         mmap(nullptr, static_cast<size_t>(pages_ + kPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     EXPECT_NE(base_, MAP_FAILED);
     EXPECT_EQ(mprotect(base_ + pages_, kPage, PROT_NONE), 0);
     total_ = pages_ + kPage;
-    data_ = base_ + pages_ - room;
+    data_ = base_ + pages_ - size;
     std::memset(base_, 0xA5, static_cast<size_t>(pages_));
   }
   Fenced(const Fenced&) = delete;

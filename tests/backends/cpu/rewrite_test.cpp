@@ -194,7 +194,7 @@ TEST(CpuRewrites, LeavesBatchNormsThatAConvolutionCannotTake) {
   };
   for (const Case& c :
        {Case{"one group", 1, 4, 1, false, false, false, true, 0}, Case{"two groups", 2, 4, 1, false, false, false, true, 0},
-        Case{"two outputs a channel", 4, 8, 1, false, false, false, true, 0}, Case{"dilation", 4, 4, 2, false, false, false, true, 0},
+        Case{"two outputs per channel", 4, 8, 1, false, false, false, true, 0}, Case{"dilation", 4, 4, 2, false, false, false, true, 0},
         Case{"bias", 4, 4, 1, true, false, false, true, 0}, Case{"residual", 4, 4, 1, false, false, true, true, 0},
         Case{"second reader", 4, 4, 1, false, true, false, true, 1}, Case{"no kernel", 4, 4, 1, false, false, false, false, 1}}) {
     Graph g;

@@ -109,7 +109,7 @@ dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQu
       window.padding, end, hint, onednn::user_scratchpad()));
 }
 
-/// The same as the forward pass of a transposed convolution, which can be added to the result. Without groups.
+/// The input gradient as the forward pass of a transposed convolution, which can be added to the result. Without groups.
 dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery& q) {
   const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
   const Shape& w = q.in(1).shape;

@@ -1,6 +1,6 @@
 #pragma once
-// Kernels of oneDNN that are the only ones beside the reference. Those of convolutions and matrix products are rows of conv_algorithms.cpp
-// and matmul_algorithms.cpp.
+// Kernels of oneDNN for operators that otherwise have only the reference. Those of convolutions and matrix products are rows of
+// conv_algorithms.cpp and matmul_algorithms.cpp.
 
 #include <span>
 

@@ -22,11 +22,11 @@ std::vector<TensorType> infer(const OpContext& c) {
   BatchNormAttrs norm;
   norm.eps = a.eps;
   norm.activation = a.activation;
-  const std::vector<TensorType> normalised = infer_part(batch_norm_op(), norm, {&x, given(c, 2), given(c, 3)});
+  const std::vector<TensorType> normalized = infer_part(batch_norm_op(), norm, {&x, given(c, 2), given(c, 3)});
   const auto window = window_of<Conv2dAttrs>(a, x);
   GALLEY_CHECK(weight.shape.rank() == 4 && weight.shape[0] == x.shape[1], "the weight must have one kernel for each of ", x.shape[1],
                " channels, is ", weight.shape);
-  return {infer_part(conv2d_op(), window, {&normalised[0], &weight})[0], normalised[1], normalised[2]};
+  return {infer_part(conv2d_op(), window, {&normalized[0], &weight})[0], normalized[1], normalized[2]};
 }
 
 std::vector<TensorType> infer_backward(const OpContext& c) {
@@ -44,7 +44,7 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
   return types;
 }
 
-/// Of the convolution, twice that backwards, and of the norm.
+/// Operations of the convolution (twice as many in the backward pass) and of the norm.
 Cost cost(const OpContext& c) {
   return operand_cost(c, 2.0 * static_cast<double>(c.out(0).elements() * c.in(1).shape[2] * c.in(1).shape[3]) +
                              8.0 * static_cast<double>(c.in(0).elements()));
@@ -69,8 +69,8 @@ void BatchNormDepthwiseAttrs::options(OptionVisitor& v) {
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
   v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish, between the norm and the convolution"}, activation,
            kActivationNames);
-  v.option({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, stride);
-  v.option({.name = "padding", .doc = "zeros around what the norm gives, rows and columns", .min = 0}, padding);
+  v.option({.name = "stride", .doc = "stride of the window, rows and columns", .min = 1}, stride);
+  v.option({.name = "padding", .doc = "zero padding around the output of the norm, rows and columns", .min = 0}, padding);
 }
 
 Conv2dWindow BatchNormDepthwiseAttrs::window(int64_t channels) const {
@@ -84,7 +84,7 @@ Conv2dWindow BatchNormDepthwiseAttrs::window(int64_t channels) const {
 const OpDef& batch_norm_depthwise_op() {
   static const OpDef def{
       .name = "batch_norm_depthwise",
-      .doc = "batch normalisation by the batch's statistics with activation, and the depthwise convolution of the result",
+      .doc = "batch normalization by the batch's statistics with activation, and the depthwise convolution of the result",
       .inputs = {"x", Port::weight("weight"), Port::statistics("gamma?"), Port::statistics("beta?")},
       .outputs = {"y", Port::statistics("mean"), Port::statistics("var")},
       .make_attrs = make_options<BatchNormDepthwiseAttrs>,

@@ -27,7 +27,7 @@ struct BatchNormDepthwise {
   Value y, mean, var;
 };
 /// x [N,C,H,W], weight [C,1,kh,kw], gamma and beta [C] or absent -> y = conv2d(batch_norm(x)) [N,C,H',W'], each channel by its own kernel;
-/// mean and (biased) var [C] of x, by which it was normalised.
+/// mean and (biased) var [C] of x, by which it was normalized.
 BatchNormDepthwise batch_norm_depthwise(Value x, Value weight, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs = {});
 /// (dx, dweight, dgamma, dbeta) of y's gradient.
 std::vector<Value> batch_norm_depthwise_backward(Value grad, Value weight, Value x, Value mean, Value var, Value gamma, Value beta,

@@ -42,8 +42,8 @@ void set_pointwise_gradients(Expansion& e, Value grad, Value x, Value weight, Va
 Value moments_of(Value x) {
   const int64_t channels = x.channels();
   const Value mean = galley::mean(x, {0, 2, 3}, true);
-  const Value centred = reshape(permute(sub(x, mean), {1, 0, 2, 3}), {channels, -1});
-  const Value products = matmul(centred, transpose(centred, 0, 1));
+  const Value centered = reshape(permute(sub(x, mean), {1, 0, 2, 3}), {channels, -1});
+  const Value products = matmul(centered, transpose(centered, 0, 1));
   return concat({reshape(mean, {1, channels}), affine(products, 1.0 / static_cast<double>(x.type().elements() / channels))}, 0);
 }
 
@@ -99,10 +99,10 @@ void batch_norm_depthwise(Expansion& e) {
 void batch_norm_depthwise_backward(Expansion& e) {
   const auto& a = e.attrs<BatchNormDepthwiseAttrs>();
   const Value grad = e.in(0), weight = e.in(1), x = e.in(2), mean = e.in(3), var = e.in(4), gamma = e.in(5), beta = e.in(6);
-  const Value normalised = batch_norm_inference(x, gamma, beta, mean, var, norm_of<BatchNormInferenceAttrs>(a));
+  const Value normalized = batch_norm_inference(x, gamma, beta, mean, var, norm_of<BatchNormInferenceAttrs>(a));
   auto weights = window_of<Conv2dBackwardWeightsAttrs>(a, x);
   weights.kernel_size = {weight.shape()[2], weight.shape()[3]};
-  e.set(1, conv2d_backward_weights(normalised, grad, weights));
+  e.set(1, conv2d_backward_weights(normalized, grad, weights));
   auto data = window_of<Conv2dBackwardDataAttrs>(a, x);
   data.input_size = {x.shape()[2], x.shape()[3]};
   const Value between = conv2d_backward_data(grad, weight, data);

@@ -30,7 +30,7 @@ Cost cost_gated(const OpContext& c) { return operand_cost(c, 12.0 * static_cast<
 
 const OpDef& sum_products_op() {
   static const OpDef def{.name = "sum_products",
-                         .doc = "sum_to of a b",
+                         .doc = "sum_to(a * b)",
                          .inputs = {"a", "b"},
                          .outputs = {"y"},
                          .make_attrs = make_options<ShapeAttrs>,

@@ -55,11 +55,11 @@ std::vector<TensorType> infer_depthwise(const OpContext& c) {
   return types;
 }
 
-/// Of so many products of x and the weight, and as many operations for each value between.
+/// Operations of `products` products of x and the weight, and `operations` for each value of their output.
 double flops(const TensorType& x, const TensorType& weight, double products, double operations) {
   return static_cast<double>(x.elements() / x.shape[1] * weight.shape[0]) * (2.0 * products * static_cast<double>(x.shape[1]) + operations);
 }
-/// Of so many products of the depthwise convolution.
+/// Operations of `products` products of the depthwise convolution.
 double depthwise_flops(const TensorType& y, const TensorType& depthwise, double products) {
   return 2.0 * products * static_cast<double>(y.elements() * depthwise.shape[2] * depthwise.shape[3]);
 }

@@ -22,12 +22,11 @@ TensorType moments_type(const TensorType& x);
 /// batch_norm_depthwise(between, depthwise) of between = conv2d(x, weight) [N,O,H,W], x [N,C,H,W] and weight [O,C,1,1], stride 1.
 PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta,
                                                            const BatchNormDepthwiseAttrs& attrs = {});
-/// Of y = batch_norm(between), between as above:
-/// (dx, dweight, dgamma, dbeta[, dresidual]) of y's gradient; y as for batch_norm_backward.
+/// The gradients (dx, dweight, dgamma, dbeta[, dresidual]) of y = batch_norm(between), between as above; y as for batch_norm_backward.
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y,
                                                  Value x, Value weight, const BatchNormBackwardAttrs& attrs);
-/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta), dx plus a residual. The
-/// moments of x are summed again where they are not given.
+/// The gradients (dx, dweight, ddepthwise, dgamma, dbeta) of y = batch_norm_depthwise(between, depthwise), between as above; a residual is
+/// added to dx. The moments of x are summed again if they are not given.
 std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta,
                                                            Value x, Value weight, const BatchNormDepthwiseAttrs& attrs, Value residual = {},
                                                            Value moments = {});

@@ -63,7 +63,7 @@ double winograd::executed_whole_flops(const Shape& x, const Shape& y) {
 
 bool winograd::worthwhile_whole(const Shape& x, const Shape& y) {
   const auto up = [](int64_t channels) { return static_cast<double>((channels + 15) / 16 * 16); };
-  const double in = static_cast<double>(x[1]), out = static_cast<double>(y[1]), shares = std::ceil(in / kMostChannels);
+  const double in = static_cast<double>(x[1]), out = static_cast<double>(y[1]), parts = std::ceil(in / kMostChannels);
   // In operations at the rate of plain convolutions, as worthwhile(): the transforms work on 16 channels at a time; the transformed kernels
   // come from memory.
   const double plain = 2.0 * kTaps * kTaps * static_cast<double>(y[0] * y[2] * y[3]) * in * out;
@@ -71,7 +71,7 @@ bool winograd::worthwhile_whole(const Shape& x, const Shape& y) {
   using namespace quantized_threshold;
   const double products = 2.0 * kPositions / (number(kWinogradProductsPercent) / 100) * tiles_of(y) * in * out,
                transforms =
-                   tiles_of(y) * (number(kWinogradImageTransform) * up(x[1]) + number(kWinogradResultTransform) * shares * up(y[1])),
+                   tiles_of(y) * (number(kWinogradImageTransform) * up(x[1]) + number(kWinogradResultTransform) * parts * up(y[1])),
                kernels = kPositions * in * out * number(kWinogradKernel);
   return plain > number(kWinogradMarginPercent) / 100 * (products + transforms + kernels);
 }

@@ -21,7 +21,7 @@ constexpr int32_t kWholeKernel[kIn][kTaps] = {{6, 0, 0}, {1, 1, 1}, {1, -1, 1}, 
 constexpr int32_t kWholeResult[kOut][kIn] = {{1, -4, -4, 1, 1, 0}, {0, -2, 2, 1, -1, 0}, {0, -1, -1, 1, 1, 0}, {0, -1, 1, 2, -2, 1}};
 constexpr int32_t kWholeScale[kOut] = {24, 12, 6, 6};
 
-/// Channels of a share: a sum of 9 * 224 products of numbers within +-128 is within +-2^25, the 26 bits that a division by 64 modulo 2^32
+/// Channels of a part: a sum of 9 * 224 products of numbers within +-128 is within +-2^25, the 26 bits that a division by 64 modulo 2^32
 /// leaves.
 constexpr int64_t kMostChannels = 224;
 /// The format of transformed weights: panels of 16 output channels, [panel][position][pair of input channels][16][2].

@@ -12,7 +12,7 @@ struct Pair {
   Node weights, convolution;
 };
 
-/// Of integers: the convolution keeps its attributes.
+/// The pair for a convolution of integers, which keeps its attributes.
 std::optional<Pair> integer_pair_of(const Graph& graph, const Node& node) {
   const Shape &x = graph.type(node.inputs[0]).shape, &y = graph.type(node.outputs[0]).shape, &weight = graph.type(node.inputs[1]).shape;
   if (!winograd::fits(node.attrs<QuantizedConv2dAttrs>(), weight) || !winograd::worthwhile_whole(x, y)) return std::nullopt;

@@ -98,7 +98,7 @@ bool winograd::worthwhile(const Shape& x, const Shape& y, bool fixed) {
 
 void WinogradWeightsAttrs::options(OptionVisitor& v) { v.option({.name = "backward", .doc = "for the gradient of the input"}, backward); }
 void WinogradConv2dAttrs::options(OptionVisitor& v) {
-  v.option({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, padding);
+  v.option({.name = "padding", .doc = "zero padding around the input, rows and columns", .min = 0}, padding);
   v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
 }
 

@@ -1,0 +1,256 @@
+// Laws: quantized weights are within half a step of the float weights and use the whole range; a calibration that is continued equals one
+// of all samples, and its ranges are those of the data; the search keeps in float exactly the layers that the goal requires.
+
+#include "libcore/quantize/model_quantizer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "libcore/data/loader.h"
+#include "libcore/infer/components.h"
+#include "libcore/nn/parameter.h"
+#include "libcore/quantize/calibrate.h"
+#include "libcore/quantize/quantization_search.h"
+#include "libcore/quantize/quantize_config.h"
+#include "libcore/recipe/recipe.h"
+#include "tests/support/temporary_folder.h"
+
+namespace galley {
+namespace {
+
+LoadedRecipe load(const std::string& section) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "recipe.yaml") << R"(
+recipe: 1
+threads: 2
+seed: 3
+model:
+  type: layers
+  input: {shape: [3, 8, 8]}
+  layers:
+    - {name: conv1, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1}
+    - {type: relu}
+    - {name: conv2, type: conv2d, out_channels: 4, kernel_size: 3}
+    - {type: flatten}
+    - {name: fc, type: linear, out_features: 4}
+loss: cross_entropy
+data:
+  train: {source: {type: synthetic, samples: 40}}
+  val: {source: {type: synthetic, samples: 16}, batch: 8}
+  calibration: {samples: 20, batch: 8}
+quantize: )" << section << "\n";
+  return load_recipe(folder / "recipe.yaml", recipe_components(), {});
+}
+
+class QuantizerTest : public testing::Test {
+ protected:
+  void use(const std::string& section) {
+    loaded_.emplace(load(section));
+    session_.emplace(loaded_->recipe);
+    quantizer_.emplace(*session_);
+    config_ = resolve_quantize(loaded_->recipe.quantize, quantizer_->graph());
+  }
+
+  std::optional<LoadedRecipe> loaded_;
+  std::optional<Session> session_;
+  std::optional<ModelQuantizer> quantizer_;
+  QuantizeConfig config_;
+};
+
+TEST_F(QuantizerTest, WeightsAreWithinHalfAStepAndUseTheWholeRange) {
+  use("{method: weight_only, weights: {observer: min_max}}");
+  const QuantizedModel model = quantizer_->quantize(config_, nullptr);
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : model.tensors) bytes += tensor.bytes();
+  EXPECT_EQ(model.bytes(), bytes);
+  int checked = 0;
+  for (const ParameterSpec& spec : quantizer_->parameters()) {
+    if (!spec.name.ends_with(".weight")) continue;
+    SCOPED_TRACE(spec.name);
+    const std::vector<double> real = initialize(spec, 3).to_doubles(), integers = model.tensors.at(spec.name).to_doubles(),
+                              scales = model.tensors.at(spec.name + "_scale").to_doubles();
+    ASSERT_EQ(integers.size(), real.size());
+    ASSERT_EQ(static_cast<int64_t>(scales.size()), spec.type.shape[0]);
+    const size_t row = real.size() / scales.size();
+    for (size_t c = 0; c < scales.size(); ++c) {
+      double largest = 0;
+      for (size_t i = c * row; i < (c + 1) * row; ++i) {
+        // 1e-5: the quotient is rounded in f32, which matters near the middle between two integers.
+        EXPECT_LE(std::abs(integers[i] * scales[c] - real[i]), scales[c] * (0.5 + 1e-5));
+        largest = std::max(largest, std::abs(integers[i]));
+      }
+      EXPECT_EQ(largest, 127) << "channel " << c;
+    }
+    ++checked;
+  }
+  EXPECT_EQ(checked, 3);
+}
+
+TEST_F(QuantizerTest, ContinuedCalibrationEqualsOneRun) {
+  use("{method: static}");
+  Calibrator calibrator(*session_);
+  session_->initialize(calibrator.parameters(), calibrator.store());
+  EXPECT_EQ(calibrator.samples(), 20);
+  Calibration whole, parts;
+  std::vector<int64_t> reported;
+  calibrator.run(whole, [&](int64_t samples) {
+    reported.push_back(samples);
+    return true;
+  });
+  EXPECT_EQ(reported, (std::vector<int64_t>{8, 16, 20}));
+  calibrator.run(parts, [](int64_t samples) { return samples < 16; });
+  EXPECT_EQ(parts.samples(), 16);
+  calibrator.run(parts);
+  EXPECT_EQ(parts.samples(), 20);
+  EXPECT_EQ(parts.values, whole.values);
+  EXPECT_EQ(parts.model, whole.model);
+
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  const std::unique_ptr<DataLoader> loader = session_->calibration_loader(8, 0, 20);
+  while (const Batch* batch = loader->next()) {
+    const std::vector<double> values = batch->at("input").to_doubles();
+    const auto count = static_cast<ptrdiff_t>(batch->valid * 3 * 8 * 8);
+    low = std::min(low, *std::min_element(values.begin(), values.begin() + count));
+    high = std::max(high, *std::max_element(values.begin(), values.begin() + count));
+  }
+  EXPECT_EQ(whole.at("input").range(), (BatchRange{static_cast<float>(low), static_cast<float>(high)}));
+}
+
+TEST_F(QuantizerTest, ACalibrationOfOtherWeightsIsRefused) {
+  use("{method: static}");
+  Calibrator calibrator(*session_);
+  session_->initialize(calibrator.parameters(), calibrator.store());
+  Calibration calibration;
+  calibrator.run(calibration);
+  quantizer_->check(calibration, "stats.calib");
+  loaded_->recipe.seed = 4;
+  EXPECT_THROW(ModelQuantizer(*session_).check(calibration, "stats.calib"), Error);
+}
+
+GoalSection goal_of(double max_drop, bool relative = false) {
+  GoalSection goal;
+  goal.metric = "top1";
+  goal.max_drop.emplace();
+  goal.max_drop->value = max_drop;
+  goal.max_drop->relative = relative;
+  goal.objective = GoalObjective::kSize;
+  return goal;
+}
+
+TEST(Judge, ComparesTheDropWithTheGoal) {
+  const auto met = [](const GoalSection& goal, double before, double after) {
+    return judge(goal, {{goal.metric, before}}, {.metrics = {{goal.metric, after}}}).met;
+  };
+  EXPECT_TRUE(met(goal_of(0.5), 90, 89.5));
+  EXPECT_FALSE(met(goal_of(0.5), 90, 89.4));
+  EXPECT_TRUE(met(goal_of(1, true), 50, 49.5)) << "1 % of 50";
+  EXPECT_FALSE(met(goal_of(1, true), 50, 49.4));
+  EXPECT_FALSE(met(goal_of(100), 90, std::nan("")));
+  GoalSection loss = goal_of(0.1);
+  loss.metric = "loss";
+  EXPECT_TRUE(met(loss, 2, 2.05));
+  EXPECT_FALSE(met(loss, 2, 2.2)) << "a larger loss is worse";
+  EXPECT_DOUBLE_EQ(judge(loss, {{"loss", 2}}, {.metrics = {{"loss", 2.25}}}).drop, 0.25);
+  loss.max_drop.reset();
+  loss.min = 1.5;
+  EXPECT_TRUE(met(loss, 2, 1.4));
+  EXPECT_FALSE(met(loss, 2, 1.6));
+  EXPECT_THROW(judge(goal_of(1), {{"loss", 1}}, {}), Error) << "a metric that was not computed";
+}
+
+/// A search whose trials are made up: a quantized layer costs some accuracy and saves bytes.
+class SearchTest : public QuantizerTest {
+ protected:
+  void SetUp() override {
+    use("{method: weight_only}");
+    trials_ = std::make_unique<QuantizationTrials>(*session_, *quantizer_, config_, nullptr);
+    ASSERT_EQ(trials_->layers(), (std::vector<std::string>{"conv1", "conv2", "fc"}));
+    float_top1_ = find_metric(trials_->float_metrics(), "top1");
+    hooks_.find = [this](const TrialSetting& setting, const TrialQuestions&) -> std::optional<Trial> { return made_up(setting); };
+    hooks_.add = [](const Trial&) { ADD_FAILURE() << "every trial is known"; };
+  }
+  Trial made_up(const TrialSetting& setting) const {
+    Trial trial{.setting = setting, .sqnr_db = 60};
+    double top1 = float_top1_;
+    for (const auto& [layer, cost] : cost_) {
+      const bool real = std::count(setting.float_layers.begin(), setting.float_layers.end(), layer) > 0;
+      trial.bytes += real ? 400 : 100;
+      if (real) continue;
+      top1 -= cost;
+      trial.sqnr_db -= 10 * cost;
+    }
+    trial.metrics = {{"top1", top1}};
+    return trial;
+  }
+  SearchResult search(const GoalSection& goal) {
+    return search_quantization(*session_, *quantizer_, *trials_, goal, hooks_, [this](const SearchTrial&) { ++reported_; });
+  }
+
+  std::map<std::string, double> cost_{{"conv1", 3}, {"conv2", 0.25}, {"fc", 0.5}};
+  std::unique_ptr<QuantizationTrials> trials_;
+  TrialHooks hooks_;
+  double float_top1_ = 0;
+  size_t reported_ = 0;
+};
+
+TEST_F(SearchTest, KeepsInFloatWhatTheGoalRequires) {
+  const std::pair<double, std::vector<std::string>> cases[] = {
+      {10, {}}, {1, {"conv1"}}, {0.4, {"conv1", "fc"}}, {0, {"conv1", "conv2", "fc"}}};
+  for (const auto& [max_drop, expected] : cases) {
+    const SearchResult result = search(goal_of(max_drop));
+    const SearchTrial& best = result.trials.at(result.best);
+    std::vector<std::string> kept = best.trial.setting.float_layers;
+    std::sort(kept.begin(), kept.end());
+    EXPECT_EQ(kept, expected) << "max_drop " << max_drop;
+    EXPECT_TRUE(best.met);
+    EXPECT_FALSE(result.stopped);
+    for (const SearchTrial& trial : result.trials) {
+      EXPECT_TRUE(!trial.met || trial.trial.bytes >= best.trial.bytes);
+      EXPECT_EQ(trial.pareto, std::none_of(result.trials.begin(), result.trials.end(), [&](const SearchTrial& other) {
+                  return other.drop <= trial.drop && other.trial.bytes <= trial.trial.bytes &&
+                         (other.drop < trial.drop || other.trial.bytes < trial.trial.bytes);
+                }));
+    }
+  }
+}
+
+TEST_F(SearchTest, WithoutATrialThatMeetsTheGoalTheSmallestDropIsBest) {
+  GoalSection goal = goal_of(1);
+  goal.min = float_top1_ + 1;
+  const SearchResult result = search(goal);
+  EXPECT_FALSE(result.trials.at(result.best).met);
+  EXPECT_EQ(result.trials.at(result.best).drop, 0) << "all layers in float";
+  EXPECT_EQ(result.trials.size(), reported_);
+}
+
+TEST_F(SearchTest, StopsAfterTheTrialThatRuns) {
+  hooks_.stop = [] { return true; };
+  const SearchResult result = search(goal_of(1));
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.trials.size(), 1u);
+  EXPECT_EQ(result.best, 0u);
+}
+
+TEST_F(SearchTest, TheMostSensitiveLayerComesFirst) {
+  for (const std::string metric : {"", "top1"}) {
+    std::vector<int64_t> progress;
+    const std::vector<LayerSensitivity> layers = measure_sensitivity(*trials_, metric, hooks_, [&](int64_t done, int64_t of) {
+      EXPECT_EQ(of, 6);
+      progress.push_back(done);
+    });
+    ASSERT_EQ(layers.size(), 3u);
+    EXPECT_EQ(layers[0].layer, "conv1") << metric;
+    EXPECT_EQ(layers[1].layer, "fc") << metric;
+    EXPECT_EQ(layers[2].layer, "conv2") << metric;
+    EXPECT_EQ(layers[0].only.setting.float_layers, (std::vector<std::string>{"conv2", "fc"}));
+    EXPECT_EQ(layers[0].without.setting.float_layers, (std::vector<std::string>{"conv1"}));
+    EXPECT_EQ(progress, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+  }
+}
+
+}  // namespace
+}  // namespace galley
