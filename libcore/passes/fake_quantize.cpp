@@ -22,7 +22,7 @@ namespace {
 constexpr double kSmallestGain = 1e-12;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool is_product(const Node& node) { return node.op->quantize == QuantizeRule::kProduct; }
+bool is_product_layer(const Node& node) { return node.op->quantize == QuantizeRule::kProduct; }
 
 size_t weight_input(const Node& product) { return inputs_of(product, PortKind::kWeight).front(); }
 
@@ -123,7 +123,7 @@ class Rounder {
         if (found != rounded_.end() && (reads_integers || sites.at(id).everywhere)) id = found->second.id();
       }
       graph_.set_path(node.path);
-      if (const auto weight = node.outputs.empty() || !is_product(node) ? weights.end() : weights.find(node.outputs[0]);
+      if (const auto weight = node.outputs.empty() || !is_product_layer(node) ? weights.end() : weights.find(node.outputs[0]);
           weight != weights.end()) {
         graph_.set_phase(Phase::kForward);
         made.inputs[weight_input(node)] = round_weight(node, *weight->second).id();
@@ -324,14 +324,15 @@ TrainingRounding::TrainingRounding(const Graph& training, const Graph& evaluatio
     if (!analysis.integer[n]) continue;
     bool folds = false;
     const std::vector<const Node*> merged = origins(evaluation, producers, node);
-    for (const Node* origin : merged) folds |= norms.match(*origin).has_value() && is_product(node);
+    for (const Node* origin : merged) folds |= norms.match(*origin).has_value() && is_product_layer(node);
     for (const Node* origin : merged) {
       const ValueId result = counterparts.find(origin->outputs[0]);
       if (result == kNoValue) continue;
       integer_results_.insert(result);
       // A product whose batch norm is folded computes the output of the batch norm.
-      if (analysis.weights[n] != nullptr && (is_product(*origin) || norms.match(*origin))) weights_.emplace(result, *analysis.weights[n]);
-      if (folds && is_product(*origin)) scaled_.insert(result);
+      if (analysis.weights[n] != nullptr && (is_product_layer(*origin) || norms.match(*origin)))
+        weights_.emplace(result, *analysis.weights[n]);
+      if (folds && is_product_layer(*origin)) scaled_.insert(result);
     }
   }
 }

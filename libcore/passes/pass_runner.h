@@ -10,13 +10,14 @@
 
 namespace galley {
 
-/// Logs a line for each pass, and the lines of its report, at LogLevel::kInfo (--verbose=passes). Call it once, at start.
+/// Logs a line for each pass, and the lines of its report, at LogLevel::kRequested, and checks the graph after each (--verbose=passes).
+/// Call it once, at start.
 void set_pass_log(bool on);
 
 class PassRunner {
  public:
-  /// `pipeline` is for messages. Checks the graph (verify) after each pass in debug builds, and if the environment variable
-  /// GALLEY_CHECK_PASSES is set, as in the tests.
+  /// `pipeline` is for messages. Checks the graph (verify) after each pass in debug builds, with set_pass_log, and if the environment
+  /// variable GALLEY_CHECK_PASSES is set, as in the tests.
   PassRunner(std::string_view pipeline, Graph& graph) : pipeline_(pipeline), graph_(graph) {}
 
   /// Runs `pass(graph)` and returns its result.

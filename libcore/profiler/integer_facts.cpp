@@ -5,10 +5,6 @@
 namespace galley {
 namespace {
 
-bool is_product(const OpDef& op) {
-  return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr);
-}
-
 /// Whether the node makes float values from integers, i.e. begins a float island.
 bool leaves_integers(const Graph& graph, const Node& node) {
   return graph.type(node.outputs[0]).dtype == DType::kF32 &&
@@ -26,7 +22,7 @@ class Finder {
     IntegerFacts facts;
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
       const Node& node = graph_.nodes()[n];
-      if (is_product(*node.op)) {
+      if (multiplies_integers(*node.op)) {
         facts.any = true;
         if (node.op->exact_products != nullptr && node.op->exact_products(context_of(graph_, node)))
           facts.exact.insert(key_of(static_cast<int>(n)));
@@ -128,6 +124,10 @@ class Finder {
 };
 
 }  // namespace
+
+bool multiplies_integers(const OpDef& op) {
+  return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr);
+}
 
 IntegerFacts integer_facts(const Program& program, const std::map<std::string, std::string>& float_reasons) {
   return Finder(program, float_reasons).run();

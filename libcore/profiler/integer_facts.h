@@ -32,6 +32,8 @@ struct IntegerFacts {
   bool overrides = false;  // the recipe already sets quantize.overrides, which a fragment would replace
 };
 
+/// Whether the operator is a product of 8-bit values: of integers, or of values that it rounds to them.
+bool multiplies_integers(const OpDef& op);
 /// `float_reasons`: why layers were left in float, by layer name (LayerPlan::float_reason).
 IntegerFacts integer_facts(const Program& program, const std::map<std::string, std::string>& float_reasons);
 

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "libcore/ops/registry.h"
+#include "libcore/runtime/compile.h"
 
 namespace galley {
 namespace {
@@ -115,7 +116,8 @@ const OpDef* operator_of(const OperatorRow& row) {
 
 OperatorRow describe(const Program& program, size_t step, const MachineLimits& machine) {
   const Graph& graph = program.graph();
-  const Node& node = graph.nodes()[static_cast<size_t>(program.steps()[step].node)];
+  const Step& taken = program.steps()[step];
+  const Node& node = graph.nodes()[static_cast<size_t>(taken.node)];
   const KernelReport& kernel = program.report().kernels[step];
   OperatorRow row;
   row.module = node.path;
@@ -132,11 +134,9 @@ OperatorRow describe(const Program& program, size_t step, const MachineLimits& m
   if (machine.flops_per_s > 0 && machine.bytes_per_s > 0)
     row.limit_s = std::max(row.executed.seconds_at(machine), row.bytes / machine.bytes_per_s);
   set_bound(row, machine);
-  const bool slow =
-      row.implementation.find("ref:any") != std::string::npos || row.implementation.starts_with("gemm") || row.backend == "ref";
-  if (slow) {
+  if (taken.reference || is_slow(row.implementation)) {
     for (const std::string& reason : kernel.declined) row.note += cat(row.note.empty() ? "" : "; ", reason);
-    if (row.note.empty()) row.note = row.backend == "ref" ? "there is no other kernel" : "oneDNN has no faster kernel for it";
+    if (row.note.empty()) row.note = taken.reference ? "there is no other kernel" : "oneDNN has no faster kernel for it";
   }
   return row;
 }

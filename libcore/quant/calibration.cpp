@@ -61,14 +61,31 @@ const Tensor* Calibration::bounds_of(const std::string& weight) const {
   return found == weight_bounds.end() ? nullptr : &found->second;
 }
 
+bool Calibration::follow(const Graph& fused) {
+  const std::optional<std::map<std::string, std::string>> names = former_names(fused, order);
+  if (!names) return false;
+  std::map<std::string, RangeStatistics> renamed;
+  for (const auto& [now, before] : *names) renamed.emplace(now, at(before));
+  values = std::move(renamed);
+  order = watched_names(fused);
+  model = model_digest(fused);
+  return true;
+}
+
 void Calibration::check(const std::string& other_model, const std::map<std::string, std::string>& other_weights,
                         const std::string& name) const {
+  const std::string text = difference(weights, other_weights);
   if (model != other_model) {
-    throw Error(ErrorCode::kInput, cat(name, ": the statistics belong to another model (digest ", model.substr(0, 8), ", this model has ",
-                                       other_model.substr(0, 8), ")"))
+    const std::string digests = cat(" (digest ", model.substr(0, 8), ", this model has ", other_model.substr(0, 8), ")");
+    if (text.empty()) {
+      throw Error(ErrorCode::kInput, cat(name, ": the statistics belong to the same weights, but to other operators", digests,
+                                         ": another version of Galley or another recipe made the file"))
+          .suggest("calibrate again: galley-calibrate RECIPE weights=FILE -o stats.calib");
+    }
+    throw Error(ErrorCode::kInput, cat(name, ": the statistics belong to another model", digests))
         .suggest("calibrate this model, or use the recipe with which the file was made");
   }
-  if (const std::string text = difference(weights, other_weights); !text.empty()) {
+  if (!text.empty()) {
     throw Error(ErrorCode::kInput, cat(name, ": the statistics belong to other weights: ", text))
         .suggest("calibrate again with these weights");
   }

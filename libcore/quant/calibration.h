@@ -44,6 +44,9 @@ struct Calibration {
   /// Appends the other's samples. Throws Error (kInput) with the difference if the model or the weights differ, or if scales were learned
   /// in training.
   void merge(const Calibration& other, const std::string& other_name);
+  /// Makes statistics of a past version those of the graph, under its names and with its digest (quant/names.h: former_names). Returns
+  /// whether they correspond; if not, nothing changes.
+  bool follow(const Graph& fused);
   /// Throws Error (kInput) with the difference unless the statistics belong to this model and these weights. `name`: name of the file, for
   /// messages.
   void check(const std::string& model_digest, const std::map<std::string, std::string>& weights, const std::string& name) const;

@@ -3,6 +3,8 @@
 // and on any machine.
 
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,5 +22,16 @@ std::string quant_name(const Graph& graph, const Node& node);
 
 /// Names by value: every f32 output 0 of a named node, and every fed f32 input under its own name ("input").
 std::map<ValueId, std::string> quant_values(const Graph& graph);
+
+/// The values that calibration observes, with their names: quant_values without views, which share the memory of another value.
+std::map<ValueId, std::string> watched_values(const Graph& graph);
+/// Their names in the order of the graph, inputs first.
+std::vector<std::string> watched_names(const Graph& graph);
+
+/// Versions before 2026-11-25 computed the attention of ViT and Swin by several operators, so that their calibration files name more
+/// values, and number those of a module differently. Returns the name in such a file for each watched name of the graph; `former` are the
+/// file's names in order. The first values of a module with attention correspond to the file's first ones of that module, the values after
+/// attention to the last ones, and attention to the one before these. nullopt: the names do not correspond.
+std::optional<std::map<std::string, std::string>> former_names(const Graph& graph, std::span<const std::string> former);
 
 }  // namespace galley

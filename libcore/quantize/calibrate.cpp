@@ -14,28 +14,6 @@
 namespace galley {
 namespace {
 
-/// Names of the observed values: all except views, which share the memory of another value.
-std::map<ValueId, std::string> watched_values(const Graph& graph) {
-  std::map<ValueId, std::string> values = quant_values(graph);
-  for (const Node& node : graph.nodes()) {
-    if (node.op->view()) values.erase(node.outputs[0]);
-  }
-  return values;
-}
-
-std::vector<std::string> watched_names(const Graph& graph) {
-  const std::map<ValueId, std::string> values = watched_values(graph);
-  std::vector<std::string> names;
-  for (ValueId id : graph.inputs()) {
-    if (const auto found = values.find(id); found != values.end()) names.push_back(found->second);
-  }
-  for (const Node& node : graph.nodes()) {
-    if (const auto found = node.outputs.empty() ? values.end() : values.find(node.outputs[0]); found != values.end())
-      names.push_back(found->second);
-  }
-  return names;
-}
-
 /// Throws kNumeric, not kRecipe, for a slice without samples: the data are insufficient, but the recipe is valid.
 void check_samples(Session& session, const std::string& name) {
   const int64_t size = session.source(name)->size();

@@ -7,6 +7,7 @@
 #include "libcore/data/loader.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/random_batch.h"
+#include "libcore/profiler/integer_facts.h"
 #include "libcore/runtime/engine.h"
 
 namespace galley {
@@ -17,7 +18,7 @@ constexpr int kWarmup = 2;
 /// Whether the operator is a float layer with weights, or its integer form.
 bool is_layer(const OpDef& op) {
   if (op.quantize == QuantizeRule::kScale || family_of(op).quantize == QuantizeRule::kProduct) return true;
-  return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr);
+  return multiplies_integers(op);
 }
 
 class TimedProgram {

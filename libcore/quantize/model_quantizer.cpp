@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "libcore/base/log.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/quant/sqnr.h"
 #include "libcore/quant/weights.h"
@@ -41,8 +42,11 @@ int64_t QuantizedModel::bytes() const {
   return bytes;
 }
 
-void ModelQuantizer::check(const Calibration& calibration, const std::string& name) const {
-  calibration.check(model_digest(model_.graph()), parameter_digests(model_.parameters(), model_.store()), name);
+void ModelQuantizer::adopt(Calibration& calibration, const std::string& name) const {
+  const std::string digest = model_digest(model_.graph());
+  if (calibration.model != digest && calibration.follow(model_.graph()))
+    log(LogLevel::kInfo, cat(name, " is of a past version, which computed attention by several operators; its statistics are used"));
+  calibration.check(digest, parameter_digests(model_.parameters(), model_.store()), name);
 }
 
 QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Calibration* calibration) const {

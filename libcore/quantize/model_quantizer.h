@@ -46,8 +46,9 @@ class ModelQuantizer {
   ParameterStore& store() { return model_.store(); }
   /// Bytes of parameters and buffers in float.
   int64_t float_bytes() const { return model_.store().bytes(); }
-  /// Throws (kInput) unless the statistics are of this model with these weights. `name`: name of the file, for the message.
-  void check(const Calibration& calibration, const std::string& name) const;
+  /// Throws (kInput) unless the statistics are of this model with these weights. Those of a past version get the names of the present one.
+  /// `name`: name of the file, for the message.
+  void adopt(Calibration& calibration, const std::string& name) const;
 
   /// `config`: resolve_quantize(recipe.quantize, graph()), possibly with other layers in float. `calibration`: as for plan_quantization.
   QuantizedModel quantize(const QuantizeConfig& config, const Calibration* calibration) const;

@@ -58,7 +58,7 @@ Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, 
     report.warnings.push_back(cat(node.path, ": ", node.op->name, " runs on the slow reference kernel (", why, ")"));
   }
   std::string implementation = step.kernel->implementation();
-  if (implementation.find("ref:any") != std::string::npos || implementation.starts_with("gemm")) {
+  if (is_slow(implementation)) {
     report.warnings.push_back(cat(node.path, ": ", node.op->name, " runs on the slow implementation ", implementation));
   }
   report.kernels.push_back(
@@ -67,6 +67,10 @@ Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, 
 }
 
 }  // namespace
+
+bool is_slow(std::string_view implementation) {
+  return implementation.find("ref:any") != std::string_view::npos || implementation.starts_with("gemm");
+}
 
 std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options) {
   auto program = std::make_shared<Program>();

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "libcore/backends/backend.h"
 #include "libcore/runtime/program.h"
@@ -17,6 +18,10 @@ struct CompileOptions {
   std::map<std::string, MemoryFormat> parameter_formats;
   int64_t guard_bytes = 0;  // bytes after every value, filled with a pattern to detect writes past its end (tests)
 };
+
+/// Whether the vendor's implementation of this name (KernelReport::implementation) is a slow one: plain loops, or products of unrolled
+/// images.
+bool is_slow(std::string_view implementation);
 
 /// Runs the last passes (compile_passes in passes/pipelines.h), chooses and prepares a kernel for each node, and plans memory. The graph
 /// must be complete: forward, backward, updates. Throws Error (kRecipe), naming operator, module and device, if nodes have no kernel.

@@ -25,21 +25,8 @@ bool within_word(std::string_view text, size_t begin, size_t end) {
 
 void AddedTokens::add(const AddedToken& token, std::string_view spelling) {
   if (spelling.empty()) return;
-  uint32_t node = 0;
-  for (const char c : spelling) {
-    const auto byte = static_cast<uint8_t>(c);
-    auto& children = nodes_[node].children;
-    const auto place = std::lower_bound(children.begin(), children.end(), std::pair<uint8_t, uint32_t>(byte, 0));
-    if (place == children.end() || place->first != byte) {
-      const auto next = static_cast<uint32_t>(nodes_.size());
-      children.insert(place, {byte, next});
-      nodes_.emplace_back();
-      node = next;
-    } else {
-      node = place->second;
-    }
-  }
-  if (nodes_[node].token < 0) nodes_[node].token = static_cast<int32_t>(tokens_.size());
+  int32_t& place = spellings_.at(spelling);
+  if (place == ByteTrie::kNone) place = static_cast<int32_t>(tokens_.size());
   tokens_.push_back(token);
   only_first_ = static_cast<uint8_t>(spelling[0]);
   first_count_ += !first_[only_first_];
@@ -47,19 +34,11 @@ void AddedTokens::add(const AddedToken& token, std::string_view spelling) {
 }
 
 int32_t AddedTokens::match(std::string_view text, size_t at, size_t& end) const {
-  int32_t longest = -1;
-  uint32_t node = 0;
-  for (size_t i = at; i < text.size();) {
-    const auto byte = static_cast<uint8_t>(text[i]);
-    const auto& children = nodes_[node].children;
-    const auto place = std::lower_bound(children.begin(), children.end(), std::pair<uint8_t, uint32_t>(byte, 0));
-    if (place == children.end() || place->first != byte) break;
-    node = place->second;
-    ++i;
-    if (nodes_[node].token < 0) continue;
-    longest = nodes_[node].token;
-    end = i;
-  }
+  int32_t longest = ByteTrie::kNone;
+  spellings_.visit_at(text, at, [&](size_t after, int32_t token) {
+    longest = token;
+    end = after;
+  });
   return longest;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libcore/text/buffer.h"
+#include "libcore/text/byte_trie.h"
 
 namespace galley::text {
 
@@ -37,13 +38,9 @@ class AddedTokens {
   std::vector<Part> divide(std::string_view text, bool parse_special) const;
 
  private:
-  struct Node {
-    int32_t token = -1;
-    std::vector<std::pair<uint8_t, uint32_t>> children;  // Sorted by byte.
-  };
-  /// The longest token at text[at], or -1; its end.
+  /// The longest token at text[at], or ByteTrie::kNone; its end.
   int32_t match(std::string_view text, size_t at, size_t& end) const;
-  std::vector<Node> nodes_ = std::vector<Node>(1);
+  ByteTrie spellings_;  // With positions in tokens_.
   std::vector<AddedToken> tokens_;
   std::array<bool, 256> first_{};  // Bytes that begin a token.
   int first_count_ = 0;

@@ -5,6 +5,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/text/bpe.h"
+#include "libcore/text/byte_trie.h"
 #include "libcore/text/model.h"
 #include "libcore/text/unicode.h"
 
@@ -134,7 +135,7 @@ class Unigram : public Model {
     double least = std::numeric_limits<double>::infinity();
     for (int64_t id = 0; id < static_cast<int64_t>(scores_.size()); ++id) {  // Added tokens have larger ids and no score.
       least = std::min(least, scores_[static_cast<size_t>(id)]);
-      add(vocabulary.piece(id), static_cast<int32_t>(id));
+      pieces_.at(vocabulary.piece(id)) = static_cast<int32_t>(id);
     }
     constexpr double kUnknownPenalty = 10;  // As in SentencePiece.
     unknown_score_ = least - kUnknownPenalty;
@@ -156,33 +157,12 @@ class Unigram : public Model {
   }
 
  private:
-  static constexpr int32_t kUnknown = -1;
+  static constexpr int32_t kUnknown = ByteTrie::kNone;
   struct Best {
     double score = 0;
     int32_t id = kUnknown;
     uint32_t begin = ~uint32_t{0};
   };
-  struct Node {
-    int32_t id = kUnknown;
-    std::vector<std::pair<uint8_t, uint32_t>> children;  // Sorted by byte.
-  };
-  void add(const std::string& piece, int32_t id) {
-    uint32_t node = 0;
-    for (const char c : piece) {
-      const auto byte = static_cast<uint8_t>(c);
-      auto& children = nodes_[node].children;
-      auto place = std::lower_bound(children.begin(), children.end(), std::pair<uint8_t, uint32_t>(byte, 0));
-      if (place == children.end() || place->first != byte) {
-        const auto next = static_cast<uint32_t>(nodes_.size());
-        children.insert(place, {byte, next});
-        nodes_.emplace_back();
-        node = next;
-      } else {
-        node = place->second;
-      }
-    }
-    nodes_[node].id = id;
-  }
   /// The best division of each beginning of the word.
   std::vector<Best> forward(std::string_view word) const {
     std::vector<Best> best(word.size() + 1);
@@ -192,18 +172,10 @@ class Unigram : public Model {
     for (size_t at = 0; at < word.size();) {
       const size_t n = char_length(word.data() + at);
       bool has_character = false;
-      uint32_t node = 0;
-      for (size_t end = at; end < word.size();) {
-        const auto byte = static_cast<uint8_t>(word[end]);
-        const auto& children = nodes_[node].children;
-        const auto place = std::lower_bound(children.begin(), children.end(), std::pair<uint8_t, uint32_t>(byte, 0));
-        if (place == children.end() || place->first != byte) break;
-        node = place->second;
-        ++end;
-        if (nodes_[node].id == kUnknown) continue;
-        offer(end, best[at].score + scores_[static_cast<size_t>(nodes_[node].id)], nodes_[node].id, at);
+      pieces_.visit_at(word, at, [&](size_t end, int32_t id) {
+        offer(end, best[at].score + scores_[static_cast<size_t>(id)], id, at);
         has_character |= end - at == n;
-      }
+      });
       if (!has_character) offer(at + n, best[at].score + unknown_score_, kUnknown, at);
       at += n;
     }
@@ -232,7 +204,7 @@ class Unigram : public Model {
   std::optional<int32_t> unknown_;
   double unknown_score_ = 0;
   std::vector<int32_t> byte_ids_;
-  std::vector<Node> nodes_ = std::vector<Node>(1);
+  ByteTrie pieces_;
 };
 
 }  // namespace

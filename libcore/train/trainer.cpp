@@ -7,21 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "libcore/base/digest.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/resident_memory.h"
 #include "libcore/base/units.h"
-#include "libcore/data/loader.h"
-#include "libcore/infer/evaluate.h"
-#include "libcore/infer/session.h"
-#include "libcore/runtime/execution.h"
-#include "libcore/text/tokenizer.h"
 #include "libcore/train/resume.h"
-#include "libcore/train/step.h"
-#include "libcore/train/tensorboard.h"
-#include "libcore/weights/calibration_file.h"
-#include "libcore/weights/checkpoint.h"
+#include "libcore/train/trainer_state.h"
 #include "libcore/weights/load.h"
 
 namespace galley {
@@ -39,113 +30,6 @@ std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
 }
 
 }  // namespace
-
-/// The best value of a metric so far.
-struct Best {
-  std::string metric;
-  double value = 0;
-  int64_t step = 0;
-  bool known = false;
-  bool better(double candidate) const {
-    if (std::isnan(candidate)) return false;
-    return !known || (larger_is_better(metric) ? candidate > value : candidate < value);
-  }
-};
-
-class Trainer::State {
- public:
-  State(const LoadedRecipe& loaded, std::string recipe_text, TrainerOptions options)
-      : recipe(loaded.recipe), recipe_text(std::move(recipe_text)), options(std::move(options)), session(recipe) {
-    if (!recipe.train.duration || !recipe.train.batch) {
-      const char* key = recipe.train.duration ? "train.batch" : "train.duration";
-      throw Error(ErrorCode::kRecipe, cat("the key ", key, " is missing"))
-          .key(key)
-          .suggest(recipe.train.duration ? "write e.g. batch: 128" : "write e.g. duration: 10 epochs");
-    }
-    if (!recipe.train.optimizer.algorithm)
-      throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing")
-          .key("train.optimizer")
-          .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
-  }
-
-  const Recipe& recipe;
-  std::string recipe_text;
-  TrainerOptions options;
-  Session session;
-  TrainPlan plan;
-  bool planned = false;
-  BatchPlan batch;
-  RunLength length;
-  double time_limit_s = 0;
-  std::unique_ptr<DataLoader> loader;
-  std::unique_ptr<DataLoader> reloader;  // reloads batches whose loss is not finite
-  std::unique_ptr<Engine> engine;        // must outlive the programs below
-  std::unique_ptr<Evaluator> evaluator;
-  std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
-  std::unique_ptr<TrainStep> update;
-  NodeTimer timer;
-
-  // The state that a checkpoint holds besides tensors.
-  int64_t step = 0;
-  double wall_s = 0;
-  Best best, stopping;
-  int64_t stopping_since = 0;
-  MetricValues latest;
-  int64_t latest_step = -1;
-  int64_t skipped_before = 0, irregular_before = 0;  // damaged and irregular samples before this process continued the run
-  std::vector<int64_t> sample_shape;                 // galley.input: the shape in validation, or in training without validation
-  std::string parents;                               // JSON: the files of the initial weights
-
-  /// The state of one call of run().
-  struct Run {
-    explicit Run(State& state);
-    RunFolder folder;
-    std::unique_ptr<TensorBoardWriter> board;  // null: none
-    double wall_before;                        // time of the previous processes of this run
-    Clock::time_point began = Clock::now();
-    int64_t first;  // first step of this process
-    double log_every, validate_every, checkpoint_every;
-    int64_t saved_at;  // step of the last checkpoint, -1: none
-    TrainResult result;
-    std::optional<TrainRow> unlogged;  // the last finished step, if it is not in metrics.jsonl
-  };
-
-  void make_plan();
-  TrainResult train(TrainEvents& events);
-  TrainRow checked_step(Run& run, TrainEvents& events);
-  void report_step(Run& run, TrainEvents& events, const TrainRow& row, bool log);
-  void log_step(Run& run, const TrainRow& row);
-  void end_early(Run& run);
-  bool stops_early(bool final_step) const;
-  void write_result(Run& run);
-  void start(TrainEvents& events);
-  void restore(const Checkpoint& checkpoint);
-  std::string save(RunFolder& folder);
-  void save_weights(RunFolder& folder, const std::string& name, bool ema);
-  TrainRow one_step(NodeObserver* watcher);
-  void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
-  void validate_or_keep(Run& run, TrainEvents& events);
-  void keep_steps(Run& run, TrainEvents& events);
-  Metadata metadata();
-  int64_t irregular() const { return irregular_before + loader->irregular().samples; }
-  std::string digest() const;
-  std::string tokenizer_digest() const;
-  int64_t skipped() const { return skipped_before + loader->skips().skipped; }
-  double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
-  KeepPolicy keep() const {
-    KeepPolicy policy;
-    policy.last = recipe.checkpoint->keep.last;
-    policy.best = recipe.checkpoint->keep.best ? recipe.checkpoint->keep.best->count : 0;
-    return policy;
-  }
-  std::string best_metric() const {
-    if (recipe.checkpoint && recipe.checkpoint->keep.best) return recipe.checkpoint->keep.best->metric;
-    if (recipe.train.early_stop) return recipe.train.early_stop->metric;
-    for (const MetricInfo& metric : session.task().metrics())
-      if (metric.ranks) return std::string(metric.name);
-    return "loss";
-  }
-};
 
 void Trainer::State::make_plan() {
   if (planned) return;
@@ -219,115 +103,6 @@ void Trainer::State::make_plan() {
   plan.compilations = static_cast<int>(engine->compilations().size());
   plan.compile_s = seconds_since(started);
   planned = true;
-}
-
-void Trainer::State::restore(const Checkpoint& checkpoint) {
-  const auto state = nlohmann::json::parse(checkpoint.state());
-  if (const auto digest = state.value("tokenizer", std::string()); !digest.empty() && digest != tokenizer_digest()) {
-    throw Error(ErrorCode::kRecipe,
-                cat(checkpoint.folder(), " was written with another tokenizer: the file of data.tokenizer, or the text ",
-                    "that its vocabulary is made from, has changed since"))
-        .key("data.tokenizer")
-        .suggest("restore the file, or start anew with --force");
-  }
-  for (const std::string& group : checkpoint.groups()) {
-    for (const auto& [name, tensor] : checkpoint.read(group)) {
-      GALLEY_CHECK_INPUT(update->store().has(name), checkpoint.folder(), " has a tensor ", name, " that this run does not");
-      update->store().set(name, tensor);
-    }
-  }
-  step = checkpoint.step();
-  wall_s = state.at("wall_s");
-  const auto read_best = [&](const char* key, Best& to) {
-    const auto& json = state.at(key);
-    to = {json.at("metric"), json.at("value"), json.at("step"), json.at("known")};
-  };
-  read_best("best", best);
-  read_best("stopping", stopping);
-  stopping_since = state.at("stopping_since");
-  latest_step = state.at("latest_step");
-  skipped_before = state.at("skipped");
-  irregular_before = state.value("irregular", int64_t{0});  // absent in checkpoints of old versions
-  parents = state.at("parents");
-  for (const auto& item : state.at("latest")) latest.emplace_back(item.at(0), item.at(1));
-}
-
-Metadata Trainer::State::metadata() {
-  Metadata metadata;
-  metadata["galley.recipe"] = recipe_text;
-  metadata["galley.input"] = nlohmann::json(sample_shape).dump();
-  const std::vector<std::string> categories = session.categories();
-  if (session.tokenizer() != nullptr) metadata["galley.tokenizer"] = session.tokenizer()->saved();
-  if (!categories.empty()) metadata["galley.categories"] = nlohmann::json(categories).dump();
-  if (recipe.data.val) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
-  if (!parents.empty()) metadata["galley.parents"] = parents;
-  return metadata;
-}
-
-/// A digest of what the ids of tokens mean; "" without a tokenizer.
-std::string Trainer::State::tokenizer_digest() const {
-  return session.tokenizer() == nullptr ? "" : digest_of(session.tokenizer()->saved());
-}
-
-/// The digest of the current parameters. It excludes buffers (running statistics), which depend on the division of the batch.
-std::string Trainer::State::digest() const {
-  const ParameterStore& store = update->store();
-  std::vector<TensorSource> tensors;
-  for (const ParameterSpec& spec : update->parameters()) {
-    if (spec.role != ValueRole::kParameter) continue;
-    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.get(name); });
-  }
-  return digest_of_tensors(tensors);
-}
-
-std::string Trainer::State::save(RunFolder& folder) {
-  CheckpointContent content;
-  content.step = step;
-  content.groups = {{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
-  const ParameterStore& store = update->store();
-  for (const ParameterSpec& spec : update->parameters()) {
-    if (!store.has(spec.name)) continue;
-    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape,
-                                                                                    [&store, name = spec.name] { return store.get(name); });
-  }
-  for (const StateSpec& state : update->states()) {
-    content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape,
-                                           [&store, name = state.name] { return store.get(name); });
-  }
-  std::erase_if(content.groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
-  const auto best_json = [](const Best& b) {
-    return nlohmann::json{{"metric", b.metric}, {"value", b.value}, {"step", b.step}, {"known", b.known}};
-  };
-  nlohmann::json state{
-      {"wall_s", wall_s},           {"best", best_json(best)}, {"stopping", best_json(stopping)}, {"stopping_since", stopping_since},
-      {"latest_step", latest_step}, {"skipped", skipped()},    {"irregular", irregular()},        {"parents", parents}};
-  if (session.tokenizer() != nullptr) state["tokenizer"] = tokenizer_digest();
-  state["latest"] = nlohmann::json::array();
-  for (const auto& [name, value] : latest) {
-    if (std::isfinite(value)) state["latest"].push_back({name, value});
-  }
-  content.state = state.dump();
-  content.recipe_digest = digest_of(recipe_text);
-  if (recipe.checkpoint->keep.best && latest_step == step) {
-    const double value = find_metric(latest, recipe.checkpoint->keep.best->metric);
-    if (!std::isnan(value)) content.score = larger_is_better(recipe.checkpoint->keep.best->metric) ? value : -value;
-  }
-  return CheckpointStore(folder.file("checkpoints"), keep()).save(content);
-}
-
-void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bool ema) {
-  const ParameterStore& store = update->store();
-  std::vector<TensorSource> tensors;
-  for (const ParameterSpec& spec : update->parameters()) {
-    if (!store.has(spec.name)) continue;
-    const std::string source = ema && store.has(spec.name + ".ema") ? spec.name + ".ema" : spec.name;
-    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, source] { return store.get(source); });
-  }
-  write_safetensors(folder.file(name), tensors, metadata());
-  const QuantizationAware* aware = update->quantization();
-  if (aware == nullptr || !update->quantized_at(step)) return;
-  update->prepare_evaluation(step);
-  write_calibration(folder.file(trained_statistics(name)), aware->calibration(store, ema ? ".ema" : ""));
 }
 
 void Trainer::State::start(TrainEvents& events) {
@@ -454,26 +229,6 @@ Trainer::State::Run::Run(State& state) : folder(state.options.run), wall_before(
   validate_every = recipe.train.validate ? steps_of(recipe.train.validate->every, state.length) : 0;
   checkpoint_every = recipe.checkpoint ? steps_of(recipe.checkpoint->every, state.length) : 0;
   saved_at = state.plan.start_step > 0 ? state.plan.start_step : -1;
-}
-
-void Trainer::State::write_result(Run& run) {
-  TrainResult& result = run.result;
-  result.metrics = latest_step == step ? latest : MetricValues();
-  if (best.known)
-    result.best = {best.metric, best.value, best.step, recipe.checkpoint && recipe.checkpoint->keep.best ? "weights_best.safetensors" : ""};
-  result.steps = step;
-  result.epochs = epoch_at(step);
-  result.samples = step * batch.global;
-  result.wall_s = wall_s;
-  result.digest = digest();
-  result.compilations = engine->compilations();
-  result.micro = batch.micro;
-  result.planned_peak_bytes = plan.planned_peak_bytes;
-  result.peak_bytes = peak_resident_bytes();
-  result.skipped = skipped();
-  result.irregular = irregular();
-  result.provenance = options.provenance;
-  run.folder.write_text("result.json", to_json(result) + "\n");
 }
 
 void Trainer::State::log_step(Run& run, const TrainRow& row) {

@@ -161,5 +161,33 @@ TEST_F(Compat, WeightsAreReadBitForBit) {
   }
 }
 
+/// Versions before 2026-11-25 computed the attention of ViT and Swin by several operators (tests/golden/compat_attention). Their statistics
+/// give the integers and scales that they gave then; those of Swin 2, whose attention has other parts, are refused with a cure.
+TEST(CompatAttention, StatisticsConvertAsBefore) {
+  const std::string folder = scratch_folder();
+  std::filesystem::copy(GALLEY_SOURCE_DIR "/tests/golden/compat_attention", folder);
+  ASSERT_EQ(shell("cd " + folder + " && gunzip *.calib.gz").code, 0);
+  const auto in_folder = [&](const std::string& command) { return shell("cd " + folder + " && " + command + " -q --format json"); };
+  const auto quantize = [&](const std::string& net) {
+    return in_folder("galley-quantize " + net + ".yaml weights=" + net + ".safetensors --calibration " + net + ".calib -o now.safetensors");
+  };
+  for (const std::string net : {"vit", "swin"}) {
+    const auto loss = [&](const std::string& weights) {
+      const Outcome outcome = in_folder("galley-evaluate " + net + ".yaml weights=" + weights);
+      EXPECT_EQ(outcome.code, 0) << outcome.err;
+      return Json::parse(outcome.out)["metrics"]["loss"].get<double>();
+    };
+    const Outcome outcome = quantize(net);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(loss("now.safetensors"), loss(net + ".int8.safetensors")) << net;
+    EXPECT_NE(loss("now.safetensors"), loss(net + ".safetensors")) << net << " was not quantized";
+  }
+  const Outcome refused = quantize("swin_v2");
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_NE(refused.err.find("swin_v2.calib: the statistics belong to the same weights, but to other operators"), std::string::npos)
+      << refused.err;
+  EXPECT_NE(refused.err.find("calibrate again"), std::string::npos) << refused.err;
+}
+
 }  // namespace
 }  // namespace galley::testing_cli

@@ -101,6 +101,17 @@ TEST(PassRunner, NamesThePassThatBreaksTheGraph) {
   }
 }
 
+TEST(PassRunner, ChecksTheGraphWhereItLogs) {
+  unsetenv("GALLEY_CHECK_PASSES");
+  set_log_sink([](LogLevel, const std::string&) {});
+  TinyNet net;
+  build_tiny_net(net);
+  set_pass_log(true);
+  EXPECT_THROW(PassRunner("test", net.graph).run("break_order", break_order), InternalError);
+  set_pass_log(false);
+  setenv("GALLEY_CHECK_PASSES", "1", 1);
+}
+
 TEST(PassRunner, LogsWhatEachPassDid) {
   std::vector<std::string> lines;
   set_log_sink([&](LogLevel, const std::string& line) { lines.push_back(line); });

@@ -130,6 +130,11 @@ TEST(Profile, BooksAChainUnderTheModuleThatContainsItsFunctions) {
   EXPECT_EQ(profile.operators[0].module, "net.block");
 }
 
+TEST(SlowImplementations, ArePlainLoopsAndUnrolledImages) {
+  for (const char* name : {"ref:any", "simple_ref:any", "gemm:jit", "gemm:ref"}) EXPECT_TRUE(is_slow(name)) << name;
+  for (const char* name : {"brgconv:avx2", "jit:avx512_core", "brg_matmul:avx512_core_amx", "", "ref"}) EXPECT_FALSE(is_slow(name)) << name;
+}
+
 TEST(Profile, WaitsForDataAreNoGap) {
   RecordedRun run;
   test::prepare_training(run);

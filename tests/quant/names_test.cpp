@@ -79,6 +79,8 @@ TEST(Calibration, MergesWhatBelongsTogether) {
   EXPECT_NE(other_weights.find("1 of 2 tensors differ (first fc.weight)"), std::string::npos) << other_weights;
   Calibration other = calibration_of(0, 1);
   other.model = "n";
+  EXPECT_NE(message_of([&] { first.merge(other, "d.calib"); }).find("the same weights, but to other operators"), std::string::npos);
+  other.weights["fc.weight"] = "c";
   EXPECT_NE(message_of([&] { first.merge(other, "d.calib"); }).find("another model"), std::string::npos);
   Calibration more = calibration_of(0, 1);
   more.weights["new"] = "x";

@@ -22,7 +22,12 @@ struct Setting {
 };
 void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 
-const std::string kResnet = "cifar_resnet20_synthetic", kMobilenet = "mobilenet_v3_large_synthetic", kShakespeare = "tinyshakespeare_lstm";
+const std::string kResnet = "cifar_resnet20_synthetic", kMobilenet = "mobilenet_v3_large_synthetic", kShakespeare = "tinyshakespeare_lstm",
+                  kGpt = "shakespeare_gpt", kSegmentation = "camvid_segmentation";
+const std::string kVit =
+    "model={type: vit_b_32, num_classes: 10, image_size: 32, patch_size: 8, num_layers: 2, num_heads: 2, hidden_dim: 32, mlp_dim: 64}";
+const std::string kSwin =
+    "model={type: swin_t, num_classes: 10, image_size: 32, embed_dim: 16, depths: [2, 1], num_heads: [2, 2], window_size: 3}";
 
 const Setting kSettings[] = {
     {.name = "resnet", .recipe = kResnet},
@@ -35,6 +40,11 @@ const Setting kSettings[] = {
     {.name = "rounded", .recipe = kResnet, .overrides = {"quantize.method=qat", "quantize.qat.start=0 steps"}},
     {.name = "four_threads", .recipe = kResnet, .overrides = {"threads=4"}},  // loops with fewer parts than threads
     {.name = "language_model", .recipe = kShakespeare, .overrides = {"model.hidden_size=32", "model.sequence_length=16"}},
+    {.name = "gpt", .recipe = kGpt, .overrides = {"model.n_layer=2", "model.n_embd=32", "model.block_size=24", "model.dropout=0.1"}},
+    {.name = "stored_scores", .recipe = kGpt, .overrides = {"model.n_layer=2", "model.n_embd=32", "model.block_size=24", "attention=math"}},
+    {.name = "vit", .recipe = kResnet, .overrides = {kVit}},
+    {.name = "swin", .recipe = kResnet, .overrides = {kSwin}},
+    {.name = "segmentation", .recipe = kSegmentation},
 };
 
 class Allocations : public testing::TestWithParam<Setting> {
@@ -47,7 +57,8 @@ class Allocations : public testing::TestWithParam<Setting> {
   }
   LoadedRecipe load() {
     std::vector<std::string> overrides = GetParam().overrides;
-    if (GetParam().recipe == kShakespeare) overrides.push_back("data.train.source.path=" + (folder_ / "text.txt"));
+    if (GetParam().recipe == kShakespeare || GetParam().recipe == kGpt)
+      overrides.push_back("data.train.source.path=" + (folder_ / "text.txt"));
     return test::load_named(GetParam().recipe, overrides);
   }
   static bool counts_allocations() { return test::counts_allocations(); }

@@ -171,7 +171,7 @@ QuantizeTool::Statistics QuantizeTool::find_statistics(Session& session) const {
 
 std::optional<Calibration> QuantizeTool::collect(const Session& session, const ModelQuantizer& quantizer, Statistics& source) {
   const Recipe& recipe = session.recipe();
-  if (source.calibration) quantizer.check(*source.calibration, *recipe.quantize.calibration);
+  if (source.calibration) quantizer.adopt(*source.calibration, *recipe.quantize.calibration);
   if (!source.calibrator) return std::move(source.calibration);
   Calibrator& calibrator = *source.calibrator;
   log(LogLevel::kInfo, cat("calibrates on ", human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from,
@@ -188,7 +188,7 @@ std::optional<Calibration> QuantizeTool::collect(const Session& session, const M
   });
   progress.clear();
   source.calibrator.reset();  // its program's memory
-  quantizer.check(calibration, "the calibration");
+  quantizer.adopt(calibration, "the calibration");
   return calibration;
 }
 

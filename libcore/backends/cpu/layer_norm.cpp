@@ -49,12 +49,11 @@ struct BackwardRows {
 HWY_BEFORE_NAMESPACE();
 namespace galley::layernorm {
 namespace HWY_NAMESPACE {
+using galley::HWY_NAMESPACE::dot_of;
 using galley::HWY_NAMESPACE::Floats;
+using galley::HWY_NAMESPACE::sum_of;
 using galley::HWY_NAMESPACE::sum_over;
 
-double sum_of(const float* x, int64_t count) {
-  return sum_over(count, [=](auto part, int64_t i) GALLEY_LOOP { return part.load(x + i); });
-}
 double squares_about(const float* x, int64_t count, float mean) {
   return sum_over(count, [=](auto part, int64_t i) GALLEY_LOOP {
     const Floats d = part.load(x + i) - Floats(mean);
@@ -62,8 +61,7 @@ double squares_about(const float* x, int64_t count, float mean) {
   });
 }
 double scaled_sum(const float* grad, const float* gamma, int64_t count) {
-  if (gamma == nullptr) return sum_of(grad, count);
-  return sum_over(count, [=](auto part, int64_t i) GALLEY_LOOP { return part.load(grad + i) * part.load(gamma + i); });
+  return gamma == nullptr ? sum_of(grad, count) : dot_of(grad, gamma, count);
 }
 double scaled_dot(const float* grad, const float* gamma, const float* x, float mean, int64_t count) {
   if (gamma == nullptr)

@@ -1,7 +1,7 @@
 // Batch norm: the algorithms of each operator, in the order in which they are tried.
 
 #include "libcore/backends/cpu/algorithms.h"
-#include "libcore/backends/cpu/table.h"
+
 
 namespace galley {
 namespace {

@@ -65,13 +65,12 @@ void log_softmax_line(const float* x, float* y, int64_t length) {
   for (int64_t i = 0; i < length; ++i) y[i] = (x[i] - largest) - log_sum;
 }
 void softmax_line_gradient(const float* grad, const float* y, float* dx, int64_t length) {
-  const auto dot =
-      static_cast<float>(sum_over(length, [=](auto part, int64_t i) GALLEY_LOOP { return part.load(grad + i) * part.load(y + i); }));
+  const auto dot = static_cast<float>(galley::HWY_NAMESPACE::dot_of(grad, y, length));
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < length; ++i) dx[i] = y[i] * (grad[i] - dot);
 }
 void log_softmax_line_gradient(const float* grad, const float* y, float* dx, int64_t length) {
-  const auto sum = static_cast<float>(sum_over(length, [=](auto part, int64_t i) GALLEY_LOOP { return part.load(grad + i); }));
+  const auto sum = static_cast<float>(galley::HWY_NAMESPACE::sum_of(grad, length));
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < length; ++i) dx[i] = grad[i] - exp_of(y[i]) * sum;
 }

@@ -67,6 +67,13 @@ HWY_INLINE double sum_over(int64_t count, const Term& term) {
   return total;
 }
 
+HWY_INLINE double sum_of(const float* x, int64_t count) {
+  return sum_over(count, [=](auto part, int64_t i) GALLEY_LOOP { return part.load(x + i); });
+}
+HWY_INLINE double dot_of(const float* x, const float* y, int64_t count) {
+  return sum_over(count, [=](auto part, int64_t i) GALLEY_LOOP { return part.load(x + i) * part.load(y + i); });
+}
+
 /// Largest of `count` floats, NaN ignored; -inf where there are none.
 HWY_INLINE float maximum_of(const float* x, int64_t count) {
   constexpr int64_t kStep = kSumVectors * kLanes;

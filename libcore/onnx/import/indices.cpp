@@ -25,8 +25,8 @@ int64_t product_of(const Shape& shape, int begin, int end) {
   return product;
 }
 
-/// Makes negative indices count from the end of `size` elements. Inputs of the model (token ids) are not changed.
-Value from_zero(Call& c, size_t input, int64_t size) {
+/// Makes negative indices count from the end of `size` elements. `tokens`: inputs of the model are tokens, which are never negative.
+Value from_zero(Call& c, size_t input, int64_t size, bool tokens = false) {
   Value index = c.x(input);
   GALLEY_CHECK_INPUT(index.dtype() == DType::kI64 || index.dtype() == DType::kI32, "its indices are ", index.type(),
                      ", but must be int64 or int32");
@@ -46,7 +46,7 @@ Value from_zero(Call& c, size_t input, int64_t size) {
     return c.table(Tensor(DType::kI64, known->shape(), {}, list.storage()));
   }
   const ValueInfo& info = index.graph().value(index.id());
-  if (info.role == ValueRole::kInput || c.opset() < 11) return index;
+  if ((tokens && info.role == ValueRole::kInput) || c.opset() < 11) return index;
   return where(less(index, c.scalar_value(index.dtype(), 0)), add(index, c.scalar_value(index.dtype(), static_cast<double>(size))), index);
 }
 
@@ -79,7 +79,7 @@ void gather_node(Call& c) {
     const Value part = slice(x, axis, places->front(), places->back() + 1);
     return c.set(c.constant(1)->shape().rank() == 0 ? squeeze(part, axis) : part);
   }
-  c.set(gather_along(x, axis, from_zero(c, 1, size)));
+  c.set(gather_along(x, axis, from_zero(c, 1, size, weight)));
 }
 
 void gather_elements(Call& c) {

@@ -255,6 +255,23 @@ TEST(OnnxIndices, NegativeOnesNameElementsFromTheEnd) {
   expect_words(error_of([&] { scatter({0, -5}); }), {"ScatterND 'y'", "index -5", "4 elements"});
 }
 
+TEST(OnnxIndices, NegativeOnesOfABatchCountFromTheEnd) {
+  Tensor index(DType::kI64, {2, 2});
+  index.from_doubles({0, -1, -4, 3});
+  const std::string at = input(fixed("i", {2, 2}, 7)), pairs = output(fixed("y", {2, 2}));
+  const auto values_of = [](const std::string& graph, const std::vector<Tensor>& inputs) {
+    return outputs_of(graph, inputs).at("y").to_doubles();
+  };
+  EXPECT_EQ(values_of(input(fixed("x", {2, 4})) + at + node("GatherElements", in("x") + in("i"), out("y"), integer("axis", 1)) + pairs,
+                      {Tensor::of({2, 4}, {1, 2, 3, 4, 5, 6, 7, 8}), index}),
+            (std::vector<double>{1, 4, 5, 8}));
+  const std::string gather = at + node("Gather", in("t") + in("i"), out("y"));
+  EXPECT_EQ(values_of(reals("t", {1, 2, 3, 4}) + gather + pairs, {index}), (std::vector<double>{1, 4, 1, 4}));
+  // The rows of a weight are those of tokens: a negative one is a mistake in the data.
+  const std::string weight = initializer(tensor("t", number(1, 4) + number(1, 1), 1, std::string(16, '\0')));
+  expect_words(error_of([&] { values_of(weight + gather + output(fixed("y", {2, 2, 1})), {index}); }), {"index -1", "4 rows"});
+}
+
 TEST(OnnxSizes, ProductsThatOverflowAreRefused) {
   constexpr int64_t kSize = int64_t{1} << 40, kCount = int64_t{1} << 24;
   const auto tile = [](std::initializer_list<int64_t> repeats) {

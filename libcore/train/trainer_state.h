@@ -1,0 +1,129 @@
+#pragma once
+// The state of a Trainer, for trainer.cpp (the loop) and trainer_files.cpp (what it writes and reads again).
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libcore/data/loader.h"
+#include "libcore/infer/evaluate.h"
+#include "libcore/infer/session.h"
+#include "libcore/runtime/execution.h"
+#include "libcore/train/step.h"
+#include "libcore/train/tensorboard.h"
+#include "libcore/train/trainer.h"
+#include "libcore/weights/checkpoint.h"
+
+namespace galley {
+
+/// The best value of a metric so far.
+struct Best {
+  std::string metric;
+  double value = 0;
+  int64_t step = 0;
+  bool known = false;
+  bool better(double candidate) const {
+    if (std::isnan(candidate)) return false;
+    return !known || (larger_is_better(metric) ? candidate > value : candidate < value);
+  }
+};
+
+class Trainer::State {
+ public:
+  State(const LoadedRecipe& loaded, std::string recipe_text, TrainerOptions options)
+      : recipe(loaded.recipe), recipe_text(std::move(recipe_text)), options(std::move(options)), session(recipe) {
+    if (!recipe.train.duration || !recipe.train.batch) {
+      const char* key = recipe.train.duration ? "train.batch" : "train.duration";
+      throw Error(ErrorCode::kRecipe, cat("the key ", key, " is missing"))
+          .key(key)
+          .suggest(recipe.train.duration ? "write e.g. batch: 128" : "write e.g. duration: 10 epochs");
+    }
+    if (!recipe.train.optimizer.algorithm)
+      throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing")
+          .key("train.optimizer")
+          .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
+  }
+
+  const Recipe& recipe;
+  std::string recipe_text;
+  TrainerOptions options;
+  Session session;
+  TrainPlan plan;
+  bool planned = false;
+  BatchPlan batch;
+  RunLength length;
+  double time_limit_s = 0;
+  std::unique_ptr<DataLoader> loader;
+  std::unique_ptr<DataLoader> reloader;  // reloads batches whose loss is not finite
+  std::unique_ptr<Engine> engine;        // must outlive the programs below
+  std::unique_ptr<Evaluator> evaluator;
+  std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
+  std::unique_ptr<TrainStep> update;
+  NodeTimer timer;
+
+  // The state that a checkpoint holds besides tensors.
+  int64_t step = 0;
+  double wall_s = 0;
+  Best best, stopping;
+  int64_t stopping_since = 0;
+  MetricValues latest;
+  int64_t latest_step = -1;
+  int64_t skipped_before = 0, irregular_before = 0;  // damaged and irregular samples before this process continued the run
+  std::vector<int64_t> sample_shape;                 // galley.input: the shape in validation, or in training without validation
+  std::string parents;                               // JSON: the files of the initial weights
+
+  /// The state of one call of run().
+  struct Run {
+    explicit Run(State& state);
+    RunFolder folder;
+    std::unique_ptr<TensorBoardWriter> board;  // null: none
+    double wall_before;                        // time of the previous processes of this run
+    std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+    int64_t first;  // first step of this process
+    double log_every, validate_every, checkpoint_every;
+    int64_t saved_at;  // step of the last checkpoint, -1: none
+    TrainResult result;
+    std::optional<TrainRow> unlogged;  // the last finished step, if it is not in metrics.jsonl
+  };
+
+  void make_plan();
+  TrainResult train(TrainEvents& events);
+  TrainRow checked_step(Run& run, TrainEvents& events);
+  void report_step(Run& run, TrainEvents& events, const TrainRow& row, bool log);
+  void log_step(Run& run, const TrainRow& row);
+  void end_early(Run& run);
+  bool stops_early(bool final_step) const;
+  void write_result(Run& run);
+  void start(TrainEvents& events);
+  void restore(const Checkpoint& checkpoint);
+  std::string save(RunFolder& folder);
+  void save_weights(RunFolder& folder, const std::string& name, bool ema);
+  TrainRow one_step(NodeObserver* watcher);
+  void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
+  void validate_or_keep(Run& run, TrainEvents& events);
+  void keep_steps(Run& run, TrainEvents& events);
+  Metadata metadata();
+  int64_t irregular() const { return irregular_before + loader->irregular().samples; }
+  std::string digest() const;
+  std::string tokenizer_digest() const;
+  int64_t skipped() const { return skipped_before + loader->skips().skipped; }
+  double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
+  KeepPolicy keep() const {
+    KeepPolicy policy;
+    policy.last = recipe.checkpoint->keep.last;
+    policy.best = recipe.checkpoint->keep.best ? recipe.checkpoint->keep.best->count : 0;
+    return policy;
+  }
+  std::string best_metric() const {
+    if (recipe.checkpoint && recipe.checkpoint->keep.best) return recipe.checkpoint->keep.best->metric;
+    if (recipe.train.early_stop) return recipe.train.early_stop->metric;
+    for (const MetricInfo& metric : session.task().metrics())
+      if (metric.ranks) return std::string(metric.name);
+    return "loss";
+  }
+};
+
+}  // namespace galley
