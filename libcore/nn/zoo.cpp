@@ -12,7 +12,7 @@ ModelTable& table() {
     for (ModelTable (*family)() :
          {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, alexnet_models, squeezenet_models,
           densenet_models, inception_models, mnasnet_models, shufflenet_models, efficientnet_models, regnet_models, vit_models,
-          convnext_models, swin_models, language_models, gpt_models, layers_models}) {
+          convnext_models, swin_models, language_models, gpt_models, hub_models, layers_models}) {
       for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
     }
     return rows;
@@ -60,7 +60,7 @@ std::string model_file(const Component& model) {
   return entry.file == nullptr ? std::string() : entry.file(*model.params);
 }
 
-bool is_zoo_model(std::string_view type) { return type != "layers" && type != "onnx"; }
+bool is_zoo_model(std::string_view type) { return type != "layers" && type != "onnx" && type != "hub"; }
 
 Component default_model(std::string_view type) {
   const ModelEntry& entry = find(type);

@@ -65,7 +65,7 @@ NamedValues build_model(Builder& b, const Component& model, const NamedValues& i
 /// The model of that name with default parameters. Throws Error, suggesting the nearest name, if there is none.
 Component default_model(std::string_view type);
 
-/// Whether the kind is an architecture of the zoo. "onnx" and "layers" are not: a file or the recipe defines them.
+/// Whether the kind is an architecture of the zoo. "onnx", "hub" and "layers" are not: a file, a folder or the recipe defines them.
 bool is_zoo_model(std::string_view type);
 /// Whether the model includes its initial values (the kind "onnx").
 bool carries_weights(const Component& model);
@@ -112,6 +112,7 @@ ModelTable convnext_models();
 ModelTable swin_models();
 ModelTable language_models();
 ModelTable gpt_models();
+ModelTable hub_models();
 ModelTable layers_models();
 
 /// Rounds the channels of a scaled layer to a multiple of `divisor`: at least `divisor`, and at least 90 % of `channels` (Sandler et al.

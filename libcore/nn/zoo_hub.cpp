@@ -1,0 +1,32 @@
+// The model type hub: stands in a recipe for the model of a hub folder. The recipe's loader replaces it by what config.json describes.
+
+#include "libcore/nn/zoo.h"
+
+namespace galley {
+namespace {
+
+struct HubModelParams : OptionsOf<HubModelParams> {
+  std::optional<std::string> path;
+  void options(OptionVisitor& v) override {
+    v.option({.name = "path",
+              .doc = "folder with a config.json; default: the folder of `weights`. All other keys of `model` change what config.json says"},
+             path);
+  }
+};
+
+[[noreturn]] void fail_without_folder() {
+  throw Error(ErrorCode::kRecipe, "the model is of the type hub, but no folder was given")
+      .key("model.path")
+      .suggest("set weights=DIR or model.path=DIR, a folder with config.json");
+}
+
+NamedValues build(Builder&, const Options&, Value) { fail_without_folder(); }
+ModelInfo info(const Options&) { fail_without_folder(); }
+
+}  // namespace
+
+ModelTable hub_models() {
+  return {{{"hub", "the model of a folder from a hub, by its config.json", make_options<HubModelParams>}, build, info}};
+}
+
+}  // namespace galley
