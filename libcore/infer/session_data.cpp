@@ -167,8 +167,9 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
     type.shape = tensor.shape();
   }
   for (const ModelInput& input : info_.all_inputs()) {
-    types.inputs.push_back(input.name);
     const auto found = types.fields.find(input.name);
+    if (input.optional && found == types.fields.end()) continue;
+    types.inputs.push_back(input.name);
     if (found == types.fields.end()) {
       throw Error(ErrorCode::kRecipe, cat("the model needs the input `", input.name, "`, which this source does not have; it has ",
                                           field_names(loader.types()), " (", loader.source().describe(), ")"))
