@@ -26,10 +26,12 @@ void EncoderParams::common_options(OptionVisitor& v) {
   v.choice({.name = "hidden_act", .doc = "activation between these layers, and in heads"}, hidden_act, kEncoderActivationNames);
   v.option({.name = "hidden_dropout_prob", .doc = "dropout of embeddings and of the output of each branch", .min = 0, .max = 1},
            hidden_dropout_prob);
-  v.option({.name = "attention_probs_dropout_prob", .doc = "dropout of attention weights", .min = 0, .max = 1}, attention_probs_dropout_prob);
+  v.option({.name = "attention_probs_dropout_prob", .doc = "dropout of attention weights", .min = 0, .max = 1},
+           attention_probs_dropout_prob);
   v.option({.name = "classifier_dropout", .doc = "dropout before a classifier; default: the family's", .min = 0, .max = 1},
            classifier_dropout);
-  v.option({.name = "max_position_embeddings", .doc = "rows of the table of positions: the longest sequence (RoBERTa: less pad_token_id + 1)",
+  v.option({.name = "max_position_embeddings",
+            .doc = "rows of the table of positions: the longest sequence (RoBERTa: less pad_token_id + 1)",
             .min = 1},
            max_position_embeddings);
   v.option({.name = "layer_norm_eps", .doc = "added to the variance in layer norms", .min = 0}, layer_norm_eps);
@@ -182,9 +184,9 @@ Value EncoderLayers::token_logits(Value x, std::string_view untied, std::string_
     return b_.parameter(bias.substr(dot + 1), {params_.tokens()}, Init::zeros(), "linear");
   }();
   const auto module = b_.scope(untied);
-  const Value weight = params_.tie_word_embeddings ? words_
-                                                   : b_.parameter("weight", {params_.tokens(), x.shape()[-1]},
-                                                                  Init::normal(kInitialDeviation), "linear");
+  const Value weight = params_.tie_word_embeddings
+                           ? words_
+                           : b_.parameter("weight", {params_.tokens(), x.shape()[-1]}, Init::normal(kInitialDeviation), "linear");
   return galley::linear(x, weight, shift);
 }
 

@@ -65,10 +65,10 @@ struct EncoderParams : LanguageModelParams {
 
 /// The inputs of an encoder, by the hub's names.
 struct EncoderInputs {
-  Value ids;                   ///< input_ids: i64 or i32 [N,T].
-  Value types = {};            ///< token_type_ids [N,T]; absent: zeros.
-  Value mask = {};             ///< attention_mask [N,T]: 1 for a token, 0 for padding.
-  Value lengths = {};          ///< input_ids.length [N]: tokens from here on are padding.
+  Value ids;           ///< input_ids: i64 or i32 [N,T].
+  Value types = {};    ///< token_type_ids [N,T]; absent: zeros.
+  Value mask = {};     ///< attention_mask [N,T]: 1 for a token, 0 for padding.
+  Value lengths = {};  ///< input_ids.length [N]: tokens from here on are padding.
   static EncoderInputs of(const NamedValues& inputs);
   int64_t batch() const { return ids.shape()[0]; }
   int64_t length() const { return ids.shape()[1]; }

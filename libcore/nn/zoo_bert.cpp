@@ -56,7 +56,8 @@ struct Params : OptionsOf<Params<kFamily>>, EncoderParams {
     if constexpr (&kFamily != &kDistilBert)
       v.option({.name = "type_vocab_size", .doc = "types of tokens (token_type_ids); 0: none", .min = 0}, type_vocab_size);
     if constexpr (&kFamily == &kRoberta)
-      v.option({.name = "pad_token_id", .doc = "padding: such tokens are skipped in positions, which start after it", .min = 0}, pad_token_id);
+      v.option({.name = "pad_token_id", .doc = "padding: such tokens are skipped in positions, which start after it", .min = 0},
+               pad_token_id);
     if constexpr (&kFamily == &kAlbert || &kFamily == &kElectra)
       v.option({.name = "embedding_size", .doc = "features of a token before the blocks; default: hidden_size", .min = 1}, embedding_size);
     if constexpr (&kFamily == &kAlbert) {
@@ -83,8 +84,8 @@ class EncoderModel {
 
   NamedValues build() {
     const bool bare = params_.head == EncoderHead::kNone || params_.head == EncoderHead::kEmbedding;
-    const bool pools = family_.pooler && (params_.head == EncoderHead::kNone ||
-                                          (params_.head == EncoderHead::kSequenceClassification && !is(kRoberta)));
+    const bool pools =
+        family_.pooler && (params_.head == EncoderHead::kNone || (params_.head == EncoderHead::kSequenceClassification && !is(kRoberta)));
     Value hidden, pooled;
     {
       const auto module = b_.scope(bare ? std::string_view() : family_.base);
@@ -121,7 +122,8 @@ class EncoderModel {
     Value count = where(padding, constant(0), constant(1));
     for (int64_t step = 1; step < inputs_.length(); step *= 2)
       count = add(count, pad(slice(count, 1, 0, inputs_.length() - step), {0, 0, step, 0}));
-    return where(padding, constant(static_cast<double>(params_.pad_token_id)), add(count, constant(static_cast<double>(params_.pad_token_id))));
+    return where(padding, constant(static_cast<double>(params_.pad_token_id)),
+                 add(count, constant(static_cast<double>(params_.pad_token_id))));
   }
 
   Value embeddings() {
@@ -131,8 +133,7 @@ class EncoderModel {
 
   Value blocks(Value x) {
     const int64_t count = params_.num_hidden_layers;
-    if (is(kElectra) && params_.embedding_width() != params_.hidden_size)
-      x = layers_.linear("embeddings_project", x, params_.hidden_size);
+    if (is(kElectra) && params_.embedding_width() != params_.hidden_size) x = layers_.linear("embeddings_project", x, params_.hidden_size);
     const auto module = b_.scope(is(kDistilBert) ? "transformer" : "encoder");
     if (!is(kAlbert)) {
       for (int64_t i = 0; i < count; ++i) x = block(cat("layer.", i), x);
@@ -181,7 +182,8 @@ class EncoderModel {
   Value sequence_classification(Value x, Value pooled) {
     const double usual = params_.hidden_dropout_prob;
     const int64_t labels = params_.num_labels;
-    if (is(kBert) || is(kAlbert)) return layers_.linear("classifier", layers_.classifier_dropout(pooled, is(kAlbert) ? 0.1 : usual), labels);
+    if (is(kBert) || is(kAlbert))
+      return layers_.linear("classifier", layers_.classifier_dropout(pooled, is(kAlbert) ? 0.1 : usual), labels);
     x = layers_.first_token(x);
     if (is(kDistilBert)) {
       x = relu(layers_.linear("pre_classifier", x, params_.hidden_size));

@@ -114,8 +114,8 @@ std::vector<std::string> shards_of(const std::string& folder, const std::string&
   return files;
 }
 
-constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model",
-                                                "sentencepiece.bpe.model"};
+constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",  "vocab.json",   "vocab.txt",
+                                                "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
 
 }  // namespace
 

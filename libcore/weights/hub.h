@@ -1,7 +1,7 @@
 #pragma once
-// Folders of model hubs: config.json, weights (model.safetensors, its shards, or pytorch_model.bin) and the files of a tokenizer. A table of
-// families says what config.json means for the recipe's section `model`, and what a file calls the tensors of the model. To add one, write a
-// file hub_NAME.cpp with its HubTable and name the table in hub.cpp.
+// Folders of model hubs: config.json, weights (model.safetensors, its shards, or pytorch_model.bin) and the files of a tokenizer. A table
+// of families says what config.json means for the recipe's section `model`, and what a file calls the tensors of the model. To add one,
+// write a file hub_NAME.cpp with its HubTable and name the table in hub.cpp.
 
 #include <cstdint>
 #include <optional>
@@ -52,7 +52,8 @@ class HubModel {
   std::vector<std::pair<std::string, std::string>> options_;
 };
 
-/// What the files of a family call the model's tensors. Patterns are globs in which `*` matches dots; names are those of a file with a head.
+/// What the files of a family call the model's tensors. Patterns are globs in which `*` matches dots; names are those of a file with a
+/// head.
 struct HubTensors {
   /// The module that holds the model without its head: "bert". Files of a model without a head omit it. "": the names are always the same.
   std::string_view base;

@@ -111,9 +111,8 @@ void distilbert(HubModel& model) {
 }
 
 /// The classes of transformers, as Bert in BertForMaskedLM.
-#define GALLEY_HEADS(FAMILY)                                                                                     \
-  {FAMILY "Model", "none"}, {FAMILY "ForMaskedLM", "masked_lm"},                                                 \
-      {FAMILY "ForSequenceClassification", "sequence_classification"},                                           \
+#define GALLEY_HEADS(FAMILY)                                                                                                      \
+  {FAMILY "Model", "none"}, {FAMILY "ForMaskedLM", "masked_lm"}, {FAMILY "ForSequenceClassification", "sequence_classification"}, \
       {FAMILY "ForTokenClassification", "token_classification"}, {FAMILY "ForQuestionAnswering", "question_answering"}
 
 }  // namespace

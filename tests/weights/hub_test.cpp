@@ -1,6 +1,6 @@
-// Laws: config.json becomes a recipe; a folder that is incomplete or contradicts itself is one error (exit code 4) that names file and cure;
-// files with and without a head's prefix, with old names and in shards fill the same model; absent heads start at random, absent layers are
-// an error.
+// Laws: config.json becomes a recipe; a folder that is incomplete or contradicts itself is one error (exit code 4) that names file and
+// cure; files with and without a head's prefix, with old names and in shards fill the same model; absent heads start at random, absent
+// layers are an error.
 #include "libcore/weights/hub.h"
 
 #include <gtest/gtest.h>
@@ -165,7 +165,8 @@ TEST_F(Hub, ShardsAreOneFile) {
   config(kConfig);
   weights("one.safetensors", {{"a.weight", 1}});
   weights("two.safetensors", {{"LayerNorm.weight", 2}});
-  const std::string index = R"({"metadata": {"total_size": 32}, "weight_map": {"LayerNorm.weight": "two.safetensors", "a.weight": "one.safetensors"}})";
+  const std::string index =
+      R"({"metadata": {"total_size": 32}, "weight_map": {"LayerNorm.weight": "two.safetensors", "a.weight": "one.safetensors"}})";
   write_file(file("model.safetensors.index.json"), index);
   const LoadedWeights loaded = load_weights(kBase, std::vector{LoadRule{.from = path_}});
   EXPECT_EQ(loaded.tensors.at("a.weight").at({1, 1}), 1);
