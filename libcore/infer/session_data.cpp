@@ -142,6 +142,12 @@ std::vector<Component> Session::prediction_pipeline() const {
 }
 
 std::vector<Component> Session::pipeline_of(const std::string& name) const {
+  std::vector<Component> items = given_pipeline_of(name);
+  with_tokenizer(items, tokenizer_);
+  return items;
+}
+
+std::vector<Component> Session::given_pipeline_of(const std::string& name) const {
   const Split* split = recipe_.data.find(name);
   GALLEY_ASSERT(split != nullptr);
   if (!split->pipeline_from_weights()) return split->pipeline;

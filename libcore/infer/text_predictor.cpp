@@ -90,7 +90,8 @@ TextPredictor::Row TextPredictor::row_of(const std::string& text, const std::str
     // Special tokens at the end stay.
     size_t last = tokens.size();
     while (last > 0 && tokens[last - 1].begin == tokens[last - 1].end && tokens.size() - last + 1 < static_cast<size_t>(longest_)) --last;
-    tokens.erase(tokens.begin() + longest_ - static_cast<std::ptrdiff_t>(tokens.size() - last), tokens.begin() + static_cast<std::ptrdiff_t>(last));
+    tokens.erase(tokens.begin() + longest_ - static_cast<std::ptrdiff_t>(tokens.size() - last),
+                 tokens.begin() + static_cast<std::ptrdiff_t>(last));
     row.shortened = true;
   }
   if (tokens.empty()) throw Error(ErrorCode::kInput, cat(name, ": the text has no tokens"));
@@ -126,8 +127,7 @@ std::vector<TextResult> TextPredictor::run_batch(const std::vector<const Row*>& 
   std::vector<TextResult> results(rows.size());
   for (const std::string& name : outputs_) {
     const Tensor output = run.output(name).to(MemoryFormat::contiguous());
-    for (size_t n = 0; n < rows.size(); ++n)
-      results[n].outputs.emplace(name, row_of_result(output, n, length, std::ssize(rows[n]->ids)));
+    for (size_t n = 0; n < rows.size(); ++n) results[n].outputs.emplace(name, row_of_result(output, n, length, std::ssize(rows[n]->ids)));
   }
   for (size_t n = 0; n < rows.size(); ++n) {
     results[n].tokens = rows[n]->ids;
