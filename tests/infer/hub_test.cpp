@@ -1,6 +1,6 @@
 // Laws: folders that transformers saved (tests/golden/hub, made by make_hub.py there) give the results of transformers, for tensors and for
-// texts of any length in any batch; the recipe of a folder, dumped, loads to the same recipe; a recipe may take its model from the folder of
-// its weights.
+// texts of any length in any batch; the recipe of a folder, dumped, loads to the same recipe; a recipe may take its model from the folder
+// of its weights.
 
 #include <gtest/gtest.h>
 
@@ -88,7 +88,8 @@ TEST_P(HubFolders, TheirRecipeLoadsBack) {
   TemporaryFolder folder;
   for (const DumpKind kind : {DumpKind::kMin, DumpKind::kFull}) {
     std::ofstream(folder / "again.yaml") << dump_recipe(loaded, kind);
-    EXPECT_EQ(dump_recipe(load_recipe(folder / "again.yaml", recipe_components(), {}), DumpKind::kFull), dump_recipe(loaded, DumpKind::kFull));
+    EXPECT_EQ(dump_recipe(load_recipe(folder / "again.yaml", recipe_components(), {}), DumpKind::kFull),
+              dump_recipe(loaded, DumpKind::kFull));
   }
 }
 

@@ -223,9 +223,9 @@ TEST(Encoder, PaddingChangesNoResult) {
       RefArray ids{{1, room}, {6, 3, 5, 2}};
       ids.v.resize(static_cast<size_t>(room), filler);
       std::map<std::string, RefArray> feeds{{"input_ids", ids}, {"input_ids.length", {{1}, {4}}}};
-      const NamedValues outputs =
-          build_model(b, model_of(c), {{"input_ids", b.input("input_ids", test::i64({1, room}))},
-                                       {"input_ids.length", b.input("input_ids.length", test::i64({1}))}});
+      const NamedValues outputs = build_model(
+          b, model_of(c),
+          {{"input_ids", b.input("input_ids", test::i64({1, room}))}, {"input_ids.length", b.input("input_ids.length", test::i64({1}))}});
       for (const ParameterSpec& spec : b.parameters()) feeds[spec.name] = value_of(spec);
       RefArray result = interpret(graph, feeds).at(outputs[0].second.id());
       if (c.head == "none") {

@@ -42,7 +42,8 @@ class CollectedTexts {
       std::memset(all.data(), 0, static_cast<size_t>(all.bytes()));
       const int64_t stride = all.bytes() / shape[0];
       for (size_t i = 0; i < rows.size(); ++i)
-        std::memcpy(static_cast<std::byte*>(all.data()) + static_cast<int64_t>(i) * stride, rows[i].data(), static_cast<size_t>(rows[i].bytes()));
+        std::memcpy(static_cast<std::byte*>(all.data()) + static_cast<int64_t>(i) * stride, rows[i].data(),
+                    static_cast<size_t>(rows[i].bytes()));
       sources.emplace_back(name, all);
     }
     if (padded) {
