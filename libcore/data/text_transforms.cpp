@@ -10,7 +10,8 @@ namespace galley {
 void MaskTokens::options(OptionVisitor& visitor) {
   visitor.option({.name = "p", .doc = "Share of the tokens that the model must find; at least one", .min = 0, .max = 1, .main = true}, p);
   visitor.option({.name = "replace", .doc = "Share of these that become the mask", .min = 0, .max = 1}, replace);
-  visitor.option({.name = "random", .doc = "Share of these that become another token; the rest stays as it is", .min = 0, .max = 1}, random);
+  visitor.option({.name = "random", .doc = "Share of these that become another token; the rest stays as it is", .min = 0, .max = 1},
+                 random);
   visitor.option({.name = "mask", .doc = "The mask's piece; default: [MASK] or <mask>"}, mask);
   visitor.option({.name = "field", .doc = "Field of tokens"}, field);
 }

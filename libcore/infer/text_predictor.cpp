@@ -72,7 +72,13 @@ Execution& TextPredictor::execution(int64_t rows, int64_t length) {
   }
   InferenceModel model = inference_model(session_, types, plan_);
   outputs_.clear();
-  for (const auto& [name, id] : model.graph.outputs()) outputs_.push_back(name);
+  result_bytes_ = 0;
+  for (const auto& [name, id] : model.graph.outputs()) {
+    outputs_.push_back(name);
+    const TensorType& type = model.graph.type(id);
+    const bool by_token = type.shape.rank() > 1 && type.shape[1] == length;
+    result_bytes_ += type.bytes() / rows * (by_token ? longest_ : length) / length;
+  }
   const auto program = engine_->program(
       {.mode = "predict", .variant = "", .fields = types.fields}, cat(rows, " texts of ", length, " tokens"),
       [&] { return std::move(model.graph); }, first ? ParameterFormats::kLead : ParameterFormats::kFollow);
@@ -139,8 +145,9 @@ std::vector<TextResult> TextPredictor::run_batch(const std::vector<const Row*>& 
 void TextPredictor::run(std::span<const std::string> texts, std::span<const std::string> names,
                         const std::function<void(size_t index, TextResult result)>& take) {
   GALLEY_ASSERT(texts.size() == names.size());
-  // So many texts are sorted by length at a time that batches are full, and results still come in order.
-  const size_t window = static_cast<size_t>(batch_) * 64;
+  // So many texts are sorted by length at a time that batches are full, while their results wait for their turn.
+  constexpr int64_t kMostBatches = 64, kWaitingBytes = int64_t{256} << 20;
+  const auto window = static_cast<size_t>(std::clamp(kWaitingBytes / std::max<int64_t>(1, result_bytes_), batch_, kMostBatches * batch_));
   for (size_t begin = 0; begin < texts.size(); begin += window) {
     const size_t end = std::min(texts.size(), begin + window);
     std::vector<Row> rows;

@@ -52,6 +52,7 @@ class TextPredictor {
   Session& session_;
   int64_t batch_, longest_;
   bool takes_types_ = false;
+  int64_t result_bytes_ = 0;  // of the longest text
   std::shared_ptr<const QuantizationPlan> plan_;
   std::unique_ptr<Engine> engine_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;

@@ -38,15 +38,11 @@ std::string quoted(std::string_view text) {
   return nlohmann::json(escaped).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-text::JsonNode read_config(const std::string& folder) {
+std::string read_config(const std::string& folder) {
   const std::string file = below(folder, "config.json");
-  if (!file_exists(file)) {
-    throw Error(ErrorCode::kInput, cat("the folder '", folder, "' has no config.json, so its model is unknown"))
-        .suggest("give the folder of a model as a hub has it: config.json, the weights and the files of the tokenizer");
-  }
-  text::JsonNode config = text::JsonNode::parse(read_file(file, kMaxConfig), file);
-  if (!config.json().is_object()) config.fail("must be an object of keys and values");
-  return config;
+  if (file_exists(file)) return read_file(file, kMaxConfig);
+  throw Error(ErrorCode::kInput, cat("the folder '", folder, "' has no config.json, so its model is unknown"))
+      .suggest("give the folder of a model as a hub has it: config.json, the weights and the files of the tokenizer");
 }
 
 /// The family and the head that config.json names.
@@ -168,7 +164,13 @@ std::vector<std::string> hub_architectures() {
   return {names.begin(), names.end()};
 }
 
-HubFolder::HubFolder(std::string path) : path_(std::move(path)), config_(read_config(path_)) {
+HubFolder::HubFolder(std::string path) : HubFolder(path, read_config(path)) {}
+
+HubFolder::HubFolder(std::string path, std::string_view config)
+    : HubFolder(path, text::JsonNode::parse(config, below(path, "config.json"))) {}
+
+HubFolder::HubFolder(std::string path, text::JsonNode config) : path_(std::move(path)), config_(std::move(config)) {
+  if (!config_.json().is_object()) config_.fail("must be an object of keys and values");
   std::tie(family_, head_) = family_of(config_);
 }
 

@@ -85,6 +85,8 @@ class HubFolder {
  public:
   /// Throws Error (exit code 4) if config.json is missing, no JSON, contradicts itself, or names no known architecture.
   explicit HubFolder(std::string path);
+  /// The folder as if this text were its config.json.
+  HubFolder(std::string path, std::string_view config);
 
   const std::string& path() const { return path_; }
   const HubTensors& tensors() const { return family_->tensors; }
@@ -94,6 +96,7 @@ class HubFolder {
   std::vector<std::string> categories() const;
 
  private:
+  HubFolder(std::string path, text::JsonNode config);
   std::string path_;
   text::JsonNode config_;
   const HubFamily* family_ = nullptr;

@@ -1,5 +1,5 @@
-// Laws: mask_tokens hides the given shares of the tokens, never special ones, others in each epoch and the same in each run; the label holds
-// what was hidden, and no class elsewhere. pad gives all fields of different length the same room.
+// Laws: mask_tokens hides the given shares of the tokens, never special ones, others in each epoch and the same in each run; the label
+// holds what was hidden, and no class elsewhere. pad gives all fields of different length the same room.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -97,6 +97,8 @@ TEST_F(Hub, BadConfigurations) {
   expect_has(error(), {"has no config.json", "give the folder of a model"});
   config("{\"model_type\": ");
   expect_has(error(), {file("config.json"), "is not valid JSON"});
+  config("{\"vocab_size\": 1e999}");
+  expect_has(error(), {file("config.json"), "a number that is too large"});
   config("[]");
   expect_has(error(), {"must be an object"});
   config("{}");

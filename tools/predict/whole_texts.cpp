@@ -32,7 +32,8 @@ class CollectedTexts {
   void write(const std::string& path, const Metadata& metadata) const {
     std::vector<TensorSource> sources;
     bool padded = false;
-    for (const auto& [name, rows] : rows_) {
+    for (const auto& entry : rows_) {
+      const std::vector<Tensor>& rows = entry.second;
       const bool by_token = std::any_of(rows.begin(), rows.end(), [&](const Tensor& row) { return row.shape() != rows[0].shape(); });
       padded |= by_token;
       Shape shape = rows.front().shape();
@@ -44,7 +45,7 @@ class CollectedTexts {
       for (size_t i = 0; i < rows.size(); ++i)
         std::memcpy(static_cast<std::byte*>(all.data()) + static_cast<int64_t>(i) * stride, rows[i].data(),
                     static_cast<size_t>(rows[i].bytes()));
-      sources.emplace_back(name, all);
+      sources.emplace_back(entry.first, all);
     }
     if (padded) {
       Tensor lengths(DType::kI64, {std::ssize(lengths_)});
