@@ -70,7 +70,7 @@ TEST(HubFolder, MasksAreFilled) {
   const std::string folder = scratch_folder();
   fs::copy(hub("bert_masked"), folder + "/m");
   fs::copy(hub("bert_classes") + "/tokenizer.json", folder + "/m/tokenizer.json");
-  const Outcome outcome = run("galley-predict", {folder + "/m", "--text", "a [MASK] film", "top=2", "--format", "json", "threads=1"});
+  const Outcome outcome = run("galley-predict", {folder + "/m", "top=2", "--format", "json", "threads=1", "--text", "a [MASK] film"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json line = Json::parse(outcome.out);
   ASSERT_EQ(line["masks"].size(), 1u);
@@ -85,7 +85,7 @@ TEST(HubFolder, ItsRecipeIsShownAndRuns) {
   ASSERT_EQ(shown.code, 0) << shown.err;
   EXPECT_NE(shown.out.find("type: bert"), std::string::npos) << shown.out;
   write_text(folder + "/r.yaml", shown.out);
-  const std::vector<std::string> rest{"--text", "a fine film", "threads=1"};
+  const std::vector<std::string> rest{"threads=1", "--text", "a fine film"};
   std::vector<std::string> first{hub("bert_classes")}, second{folder + "/r.yaml"};
   first.insert(first.end(), rest.begin(), rest.end());
   second.insert(second.end(), rest.begin(), rest.end());
@@ -103,9 +103,10 @@ TEST(HubFolder, IsFineTunedByTheRecipeOfSst2) {
   }
   write_text(folder + "/train.tsv", good + bad);
   write_text(folder + "/dev.tsv", good + bad);
-  const Outcome trained = run("galley-train", {"sst2_bert", "weights=" + hub("bert_base"), "data.root=" + folder, "train.duration=12 epochs",
-                                               "batch=12", "optimizer.lr=0.02", "train.schedule=[]", "data.train.source.max_length=16",
-                                               "data.val.source.max_length=16", "threads=1", "-o", folder + "/run"});
+  const Outcome trained =
+      run("galley-train",
+          {"sst2_bert", "weights=" + hub("bert_base"), "data.root=" + folder, "train.duration=12 epochs", "batch=12", "optimizer.lr=0.02",
+           "train.schedule=[]", "data.train.source.max_length=16", "data.val.source.max_length=16", "threads=1", "-o", folder + "/run"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_NE(trained.err.find("start at random: classifier.weight, classifier.bias"), std::string::npos) << trained.err;
   const Json metrics = Json::parse(read_text(folder + "/run/result.json"))["metrics"];
@@ -113,7 +114,7 @@ TEST(HubFolder, IsFineTunedByTheRecipeOfSst2) {
   EXPECT_EQ(metrics["f1"], 100.0);
   EXPECT_EQ(metrics["mcc"], 1.0);
   const Outcome predicted =
-      run("galley-predict", {folder + "/run", "--text", "a good film", "the film is bad", "top=1", "--format", "json", "threads=1"});
+      run("galley-predict", {folder + "/run", "top=1", "--format", "json", "threads=1", "--text", "a very good film", "a bad film"});
   ASSERT_EQ(predicted.code, 0) << predicted.err;
   const std::vector<Json> lines = lines_of(predicted.out);
   EXPECT_EQ(lines[0]["top"][0]["index"], 1);
@@ -125,13 +126,14 @@ TEST(HubFolder, AMaskedModelTrains) {
   std::string text;
   for (int i = 0; i < 64; ++i) text += "the story is fine and the film is very good .\n";
   write_text(folder + "/text.tsv", text);
-  write_text(folder + "/r.yaml",
-             "recipe: 1\nname: masked\nmodel: {type: hub, path: " + hub("bert_masked") +
-                 "}\nweights: null\ndata:\n  tokenizer: {type: hub, path: " + hub("bert_classes") +
-                 "/tokenizer.json}\n  train:\n    source: {type: text_pairs, path: " + folder +
-                 "/text.tsv, max_length: 16}\n    pipeline: [{type: rename, from: input, to: input_ids}, {type: mask_tokens, p: 0.3, field: "
-                 "input_ids}]\n  val: {from: train, pipeline: [{type: rename, from: input, to: input_ids}, {type: mask_tokens, p: 0.3, "
-                 "field: input_ids}]}\ntrain: {duration: 20 epochs, batch: 16, optimizer: {type: adamw, lr: 0.03}}\nthreads: 1\n");
+  write_text(
+      folder + "/r.yaml",
+      "recipe: 1\nname: masked\nmodel: {type: hub, path: " + hub("bert_masked") +
+          "}\nweights: null\ndata:\n  tokenizer: {type: hub, path: " + hub("bert_classes") +
+          "/tokenizer.json}\n  train:\n    source: {type: text_pairs, path: " + folder +
+          "/text.tsv, max_length: 16}\n    pipeline: [{type: rename, from: input, to: input_ids}, {type: mask_tokens, p: 0.3, field: "
+          "input_ids}]\n  val: {from: train, pipeline: [{type: rename, from: input, to: input_ids}, {type: mask_tokens, p: 0.3, "
+          "field: input_ids}]}\ntrain: {duration: 20 epochs, batch: 16, optimizer: {type: adamw, lr: 0.03}}\nthreads: 1\n");
   const Outcome trained = run("galley-train", {folder + "/r.yaml", "-o", folder + "/run"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   const Json result = Json::parse(read_text(folder + "/run/result.json"));
@@ -142,14 +144,18 @@ TEST(HubFolder, AgNewsTrainsFromScratch) {
   const std::string folder = scratch_folder();
   std::string table;
   for (int i = 0; i < 8; ++i)
-    table += "\"1\",\"War and peace\",\"Troops, they say\"\n\"2\",\"Cup final\",\"The team wins\"\n\"3\",\"Stocks\",\"Markets fall\"\n\"4\",\"Chips\",\"A \"\"new\"\" chip\"\n";
+    table +=
+        "\"1\",\"War and peace\",\"Troops, they say\"\n\"2\",\"Cup final\",\"The team wins\"\n\"3\",\"Stocks\",\"Markets "
+        "fall\"\n\"4\",\"Chips\",\"A \"\"new\"\" chip\"\n";
   write_text(folder + "/train.csv", table);
   write_text(folder + "/test.csv", table);
-  ASSERT_EQ(run("galley-weights", {"tokenizer", "train", folder + "/train.csv", "--vocab-size", "300", "-o", folder + "/tokenizer.json"}).code, 0);
-  const Outcome trained = run("galley-train", {"agnews_from_scratch", "data.root=" + folder, "train.duration=20 epochs", "batch=8",
-                                               "train.schedule=[]", "model.hidden_size=16", "model.intermediate_size=32", "optimizer.lr=0.01",
-                                               "data.train.source.max_length=48", "data.val.source.max_length=48", "threads=1", "-o",
-                                               folder + "/run"});
+  ASSERT_EQ(
+      run("galley-weights", {"tokenizer", "train", folder + "/train.csv", "--vocab-size", "300", "-o", folder + "/tokenizer.json"}).code,
+      0);
+  const Outcome trained =
+      run("galley-train", {"agnews_from_scratch", "data.root=" + folder, "train.duration=20 epochs", "batch=8", "train.schedule=[]",
+                           "model.hidden_size=16", "model.intermediate_size=32", "optimizer.lr=0.01", "data.train.source.max_length=48",
+                           "data.val.source.max_length=48", "threads=1", "-o", folder + "/run"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["metrics"]["top1"], 100.0);
 }
@@ -175,16 +181,23 @@ TEST(HubFolder, MistakesHaveTheirExitCodes) {
     write_text(to + "/config.json", config.dump());
     return to;
   };
-  const std::string empty = folder + "/empty", without_shard = copy("bert_base"), without_config = copy("bert_masked"), tiny = tiny_recipe(folder);
+  const std::string empty = folder + "/empty", without_shard = copy("bert_base"), without_config = copy("bert_masked"),
+                    tiny = tiny_recipe(folder);
   fs::create_directory(empty);
   fs::remove(without_shard + "/model-00002-of-00004.safetensors");
   fs::remove(without_config + "/config.json");
   const std::vector<Mistake> mistakes{
       {"no config.json, as a recipe", {empty + "/", "--text", "a"}, 3, "neither a recipe.yaml nor a config.json"},
       {"no config.json, as weights", {tiny, "weights=" + without_config, "--tensors", "x"}, 4, "has no config.json"},
-      {"unknown architecture", {changed("bert_masked", "architectures", {"MambaForCausalLM"}), "--text", "a"}, 4, "known are AlbertForMaskedLM"},
+      {"unknown architecture",
+       {changed("bert_masked", "architectures", {"MambaForCausalLM"}), "--text", "a"},
+       4,
+       "known are AlbertForMaskedLM"},
       {"contradiction", {changed("bert_masked", "hidden_size", 9), "--text", "a"}, 4, "not a multiple of num_attention_heads"},
-      {"shapes that config.json does not have", {changed("bert_classes", "intermediate_size", 16), "--text", "a"}, 4, "does not fit the model"},
+      {"shapes that config.json does not have",
+       {changed("bert_classes", "intermediate_size", 16), "--text", "a"},
+       4,
+       "does not fit the model"},
       {"missing shard", {without_shard, "--text", "a"}, 4, "model-00002-of-00004.safetensors is missing"},
       {"vocabularies", {changed("bert_classes", "vocab_size", 20), "--text", "a"}, 3, "model.vocab_size is 20"},
       {"ids out of range", {hub("bert_masked"), "--text", "a"}, 3, "has no tokenizer"},
