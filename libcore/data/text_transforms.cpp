@@ -39,7 +39,8 @@ std::vector<FieldType> MaskTokens::fields(std::vector<FieldType> in) const {
   FieldType label = *tokens;
   label.name = "label";
   label.kind = FieldKind::kClass;
-  std::erase_if(in, [](const FieldType& other) { return other.name == "label"; });
+  // The sizes of labels as text (TextFiles) are those of the labels before.
+  std::erase_if(in, [](const FieldType& other) { return other.name == "label" || other.name == "text_size"; });
   in.push_back(label);
   return in;
 }

@@ -119,6 +119,26 @@ TEST_F(TextTransforms, MaskTokensRepeatsAndDiffersByEpoch) {
   EXPECT_FALSE(std::equal(first.begin(), first.end(), two.begin() + std::ssize(first)));
 }
 
+TEST_F(TextTransforms, MaskTokensTakesTheWindowsOfAText) {
+  TextFiles options;
+  options.path = {"rows.tsv"};
+  options.cache = "none";
+  MaskTokens mask;
+  std::vector<Component> items{item(mask, "mask_tokens")};
+  with_tokenizer(items, tokenizer_);
+  LoaderOptions loading;
+  loading.order.batch = 4;
+  DataLoader windows(options.open(context_), Pipeline(items), {}, loading);
+  std::vector<std::string> names;
+  for (const FieldType& type : windows.types()) names.push_back(type.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"input", "label"})) << "the sizes of the labels are those of the next tokens";
+  const Batch* batch = windows.next();
+  for (int64_t i = 0; i < 4 * 24; ++i) {
+    const int64_t token = batch->input().data_as<int64_t>()[i], label = batch->label().data_as<int64_t>()[i];
+    EXPECT_TRUE(token == 3 ? label >= 4 : label == -100 || label == token || label >= 4);
+  }
+}
+
 TEST_F(TextTransforms, MaskTokensSaysWhatIsMissing) {
   const auto error_of = [&](MaskTokens mask, bool with = true) -> std::string {
     if (!with) tokenizer_ = nullptr;
