@@ -291,7 +291,11 @@ void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Samp
   if (type.layout == FieldLayout::kPadded) {
     const auto& array = std::get<Tensor>(*value);
     const auto used = static_cast<size_t>(array.elements() * dtype_size(type.dtype));
-    std::memset(to + used, 0, row_bytes - used);
+    if (type.kind == FieldKind::kClass && type.dtype == DType::kI64) {
+      std::fill(reinterpret_cast<int64_t*>(to + used), reinterpret_cast<int64_t*>(to + row_bytes), options_.pad_label);
+    } else {
+      std::memset(to + used, 0, row_bytes - used);
+    }
     slot.batch.fields.at(type.name + ".length").data_as<int64_t>()[row] = array.shape()[0];
   }
   pipeline_.write(sample, type.name, tensor.format().is_channels_last(), options_.pad_label, to);

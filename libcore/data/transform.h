@@ -16,6 +16,10 @@
 
 namespace galley {
 
+namespace text {
+class Tokenizer;
+}
+
 /// Base of the option structs of all items.
 class Transform : public Options {
  public:
@@ -78,6 +82,25 @@ struct Rename : Transform {
   void apply_to_sample(Sample& sample, RandomStream& random) const override;
 };
 
+/// Hides some tokens, which the model must find (Devlin et al. 2018): the field `label`, which replaces one of that name, holds them, and
+/// kNoLabel elsewhere. Special tokens are never hidden.
+struct MaskTokens : Transform {
+  static constexpr int64_t kNoLabel = -100;  ///< The default of cross_entropy's ignore_index.
+  double p = 0.15, replace = 0.8, random = 0.1;
+  std::string mask, field = "input";
+  std::shared_ptr<const text::Tokenizer> tokenizer;  ///< Set by with_tokenizer; not an option.
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<MaskTokens>(*this); }
+  void check() const override;
+  std::vector<FieldType> fields(std::vector<FieldType> in) const override;
+  void apply_to_sample(Sample& sample, RandomStream& random) const override;
+
+ private:
+  int32_t mask_id() const;
+};
+/// Gives the tokenizer of the recipe to the items that need it.
+void with_tokenizer(std::vector<Component>& items, const std::shared_ptr<const text::Tokenizer>& tokenizer);
+
 /// The items that a recipe's pipeline may name.
 ComponentKinds data_transforms();
 
@@ -114,8 +137,9 @@ struct CenterCrop : TransformOf<CenterCrop> {
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
 };
 
-/// Adds pixels at the borders.
+/// Adds pixels at the borders; with `to`, room for tokens at the end.
 struct Pad : TransformOf<Pad> {
+  int64_t to = 0;                ///< 0: pixels. Otherwise the length to which all padded fields are padded.
   std::vector<int64_t> padding;  ///< All sides; [left and right, top and bottom]; or [left, top, right, bottom].
   std::vector<double> fill{0};
   PaddingMode padding_mode = PaddingMode::kConstant;
@@ -126,6 +150,8 @@ struct Pad : TransformOf<Pad> {
   void apply_to_mask(Image& mask, RandomStream& random) const override;
   void map_image(FieldType& image) const override;
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
+  std::vector<FieldType> fields(std::vector<FieldType> in) const override;
+  void apply_to_sample(Sample& sample, RandomStream& random) const override;
 };
 
 /// Crops a random part of fixed size, after optional padding.

@@ -73,7 +73,7 @@ const FieldType* first_image(std::span<const FieldType> fields) {
 }  // namespace
 
 ComponentKinds data_transforms() {
-  static constexpr std::array<ComponentKind, 14> kKinds{{
+  static constexpr std::array<ComponentKind, 15> kKinds{{
       {"resize", "resize, antialiased", make_options<Resize>},
       {"center_crop", "cut out the middle", make_options<CenterCrop>},
       {"random_crop", "cut out a random part of fixed size, after padding", make_options<RandomCrop>},
@@ -86,7 +86,8 @@ ComponentKinds data_transforms() {
       {"random_erasing", "overwrite a random rectangle", make_options<RandomErasing>},
       {"auto_augment", "a random sub-policy of AutoAugment", make_options<AutoAugment>},
       {"grayscale", "convert to gray values", make_options<Grayscale>},
-      {"pad", "add pixels at the borders", make_options<Pad>},
+      {"pad", "add pixels at the borders, or room for tokens at the end", make_options<Pad>},
+      {"mask_tokens", "hide some tokens, which become the label", make_options<MaskTokens>},
       {"rename", "give a field another name", make_options<Rename>},
   }};
   return kKinds;
@@ -185,6 +186,22 @@ void Rename::apply_to_sample(Sample& sample, RandomStream&) const {
   GALLEY_ASSERT(false, "no field ", from);
 }
 
+std::vector<FieldType> Pad::fields(std::vector<FieldType> in) const {
+  if (to == 0) return ImageTransform::fields(std::move(in));
+  bool padded = false;
+  for (FieldType& type : in) {
+    if (type.layout != FieldLayout::kPadded) continue;
+    type.sample.front() = to;
+    padded = true;
+  }
+  GALLEY_CHECK(padded, "[pad] `to` is for fields of different length; the samples have ", field_names(in));
+  return in;
+}
+
+void Pad::apply_to_sample(Sample& sample, RandomStream& random) const {
+  if (to == 0) ImageTransform::apply_to_sample(sample, random);
+}
+
 void Resize::options(OptionVisitor& visitor) {
   visitor.option({.name = "size",
                   .doc = "[height, width], or one number for the smaller edge",
@@ -220,14 +237,21 @@ void CenterCrop::check() const { check_list("center_crop", "size", size.size(), 
 
 void Pad::options(OptionVisitor& visitor) {
   OptionInfo info = kPadding;
-  info.required = info.main = true;
+  info.main = true;
   visitor.option(info, padding);
+  visitor.option({.name = "to",
+                  .doc = "Instead of pixels: the number of tokens to which all padded fields are padded; 0: pixels",
+                  .unit = "tokens",
+                  .min = 0},
+                 to);
   visitor.option(kFill, fill);
   visitor.choice(kPaddingMode, padding_mode, kPaddingModeNames);
   item_options(visitor);
 }
 
 void Pad::check() const {
+  GALLEY_CHECK(to == 0 || padding.empty(), "[pad] has both `padding` and `to`; remove one of them");
+  if (to > 0) return;
   check_list("pad", "padding", padding.size(), {1, 2, 4});
   check_list("pad", "fill", fill.size(), {1, 3});
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libcore/base/philox.h"
+#include "libcore/nn/language_model.h"
 
 namespace galley {
 namespace {
@@ -24,12 +25,14 @@ void fill_random(Tensor& tensor, RandomStream stream, int64_t below) {
 Batch random_batch(const Session& session, const BatchTypes& types) {
   Batch batch;
   const int64_t classes = session.target_classes();
+  const LanguageModelParams* text = language_model_params(session.model());
   for (const auto& [name, type] : types.fields) {
     const bool input = std::find(types.inputs.begin(), types.inputs.end(), name) != types.inputs.end();
     const bool first = input && name == types.inputs.front();
     Tensor tensor(type.dtype, type.shape);
     const std::string stream = first ? "workload input" : input ? "workload " + name : "workload target";
-    fill_random(tensor, RandomStream(0, stream, 0), input && session.tokens_of(types) == 0 ? 0 : classes);
+    const int64_t tokens = text != nullptr ? text->tokens() : session.tokens_of(types) == 0 ? 0 : classes;
+    fill_random(tensor, RandomStream(0, stream, 0), input ? tokens : classes);
     const bool images = input && type.shape.rank() == 4 && session.layout() != LayoutMode::kContiguous;
     batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last()) : tensor);
   }

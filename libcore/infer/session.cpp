@@ -173,7 +173,9 @@ void Session::find_vocabulary(bool without_data) {
     throw Error(ErrorCode::kRecipe, cat(key, " is ", *params->vocabulary(), ", but the tokenizer ", recipe_.data.tokenizer.type, " has ",
                                         tokenizer_->size(), " tokens"))
         .key(key)
-        .suggest(cat("remove ", key, "; the tokenizer determines it"));
+        .suggest(recipe_.weights.load.empty()
+                     ? cat("remove ", key, "; the tokenizer determines it")
+                     : cat("the tokenizer belongs to another model: set data.tokenizer; for weights of another size, remove ", key));
   }
   model_ = with_vocabulary(std::move(model_), tokenizer_->size());
 }
@@ -204,7 +206,7 @@ std::shared_ptr<const Backend> Session::backend(int threads, bool chains) const 
 
 BatchTypes Session::input_types(int64_t batch) const {
   BatchTypes types;
-  for (const ModelInput& input : info_.all_inputs()) {
+  for (const ModelInput& input : info_.required_inputs()) {
     types.inputs.push_back(input.name);
     types.fields.emplace(input.name, input_type(input, batch));
   }

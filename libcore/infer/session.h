@@ -110,6 +110,7 @@ class Session {
   TokenizerContext tokenizer_context() const;
   void find_input_shape();
   std::optional<std::vector<Component>> weights_pipeline() const;
+  std::vector<Component> given_pipeline_of(const std::string& name) const;
   LoaderOptions loader_options(const std::string& split, int64_t batch) const;
   BatchTypes input_types(int64_t batch) const;
   TaskModel task_model(const BatchTypes& types) const;

@@ -142,6 +142,12 @@ std::vector<Component> Session::prediction_pipeline() const {
 }
 
 std::vector<Component> Session::pipeline_of(const std::string& name) const {
+  std::vector<Component> items = given_pipeline_of(name);
+  with_tokenizer(items, tokenizer_);
+  return items;
+}
+
+std::vector<Component> Session::given_pipeline_of(const std::string& name) const {
   const Split* split = recipe_.data.find(name);
   GALLEY_ASSERT(split != nullptr);
   if (!split->pipeline_from_weights()) return split->pipeline;
@@ -167,8 +173,9 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
     type.shape = tensor.shape();
   }
   for (const ModelInput& input : info_.all_inputs()) {
-    types.inputs.push_back(input.name);
     const auto found = types.fields.find(input.name);
+    if (input.optional && found == types.fields.end()) continue;
+    types.inputs.push_back(input.name);
     if (found == types.fields.end()) {
       throw Error(ErrorCode::kRecipe, cat("the model needs the input `", input.name, "`, which this source does not have; it has ",
                                           field_names(loader.types()), " (", loader.source().describe(), ")"))

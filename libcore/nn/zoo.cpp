@@ -10,9 +10,9 @@ ModelTable& table() {
   static ModelTable all = [] {
     ModelTable rows;
     for (ModelTable (*family)() :
-         {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, alexnet_models, squeezenet_models,
-          densenet_models, inception_models, mnasnet_models, shufflenet_models, efficientnet_models, regnet_models, vit_models,
-          convnext_models, swin_models, language_models, gpt_models, layers_models}) {
+         {simple_models,   cifar_resnet_models, resnet_models,   mobilenet_models,  vgg_models,          alexnet_models, squeezenet_models,
+          densenet_models, inception_models,    mnasnet_models,  shufflenet_models, efficientnet_models, regnet_models,  vit_models,
+          convnext_models, swin_models,         language_models, gpt_models,        bert_models,         hub_models,     layers_models}) {
       for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
     }
     return rows;
@@ -60,7 +60,7 @@ std::string model_file(const Component& model) {
   return entry.file == nullptr ? std::string() : entry.file(*model.params);
 }
 
-bool is_zoo_model(std::string_view type) { return type != "layers" && type != "onnx"; }
+bool is_zoo_model(std::string_view type) { return type != "layers" && type != "onnx" && type != "hub"; }
 
 Component default_model(std::string_view type) {
   const ModelEntry& entry = find(type);
@@ -88,6 +88,12 @@ NamedValues build_model(Builder& b, const Component& model, const NamedValues& i
 std::vector<ModelInput> ModelInfo::all_inputs() const {
   if (!inputs.empty()) return inputs;
   return {{.name = "input", .shape = input_shape, .names = input_names, .dtype = input_dtype}};
+}
+
+std::vector<ModelInput> ModelInfo::required_inputs() const {
+  std::vector<ModelInput> required = all_inputs();
+  std::erase_if(required, [](const ModelInput& input) { return input.optional; });
+  return required;
 }
 
 int64_t make_divisible(double channels, int64_t divisor) {

@@ -17,9 +17,12 @@ struct LanguageModelParams;
 
 /// The meaning of a model's main output, if the model defines it. Tools then choose the task without help from the recipe.
 enum class ModelOutput : uint8_t {
-  kOther,    ///< Given by the recipe's task or loss.
-  kClasses,  ///< Logits [N,classes].
-  kTokens,   ///< Logits of the next token at every position, [N,T,vocabulary].
+  kOther,         ///< Given by the recipe's task or loss.
+  kClasses,       ///< Logits [N,classes].
+  kTokens,        ///< Logits of the next token at every position, [N,T,vocabulary].
+  kMaskedTokens,  ///< Logits of the token at every position, [N,T,vocabulary], for positions whose token is masked.
+  kTokenClasses,  ///< Logits of a class at every position, [N,T,classes].
+  kSpans,         ///< Logits of the first and the last token of an answer, [N,T] each.
 };
 
 /// One of several named inputs of a model.
@@ -28,6 +31,7 @@ struct ModelInput {
   std::vector<int64_t> shape;      // shape of one sample
   std::vector<std::string> names;  // names of these dimensions, or empty
   DType dtype = DType::kF32;
+  bool optional = false;  // the model is captured without it where the data do not have it
 };
 
 /// Properties of a model that are known before it is built.
@@ -42,9 +46,12 @@ struct ModelInfo {
   bool named_outputs = false;                                // all outputs have names, including the first
   bool cache = false;                                        // it can be captured with a key-value cache (BuilderOptions::cache)
   int64_t fixed_batch = 0;                                   // required batch size; 0: any
+  int64_t max_length = 0;                                    // tokens of the longest sample that the model takes; 0: unknown
 
   /// The named inputs, or one input called "input".
   std::vector<ModelInput> all_inputs() const;
+  /// Those that are not optional.
+  std::vector<ModelInput> required_inputs() const;
 };
 
 /// Values with their names, in order.
@@ -65,7 +72,7 @@ NamedValues build_model(Builder& b, const Component& model, const NamedValues& i
 /// The model of that name with default parameters. Throws Error, suggesting the nearest name, if there is none.
 Component default_model(std::string_view type);
 
-/// Whether the kind is an architecture of the zoo. "onnx" and "layers" are not: a file or the recipe defines them.
+/// Whether the kind is an architecture of the zoo. "onnx", "hub" and "layers" are not: a file, a folder or the recipe defines them.
 bool is_zoo_model(std::string_view type);
 /// Whether the model includes its initial values (the kind "onnx").
 bool carries_weights(const Component& model);
@@ -112,6 +119,8 @@ ModelTable convnext_models();
 ModelTable swin_models();
 ModelTable language_models();
 ModelTable gpt_models();
+ModelTable bert_models();
+ModelTable hub_models();
 ModelTable layers_models();
 
 /// Rounds the channels of a scaled layer to a multiple of `divisor`: at least `divisor`, and at least 90 % of `channels` (Sandler et al.

@@ -7,6 +7,7 @@
 #include "libcore/base/file.h"
 #include "libcore/recipe/overrides.h"
 #include "libcore/recipe/references.h"
+#include "libcore/weights/hub.h"
 
 namespace galley {
 namespace {
@@ -75,6 +76,7 @@ class Loader {
   void add_text(const std::string& role, const std::string& name, const std::string& text) {
     add(role, std::make_shared<TextSource>(TextSource{name, text}), "./" + name);
   }
+  void add_source(const std::string& role, const std::shared_ptr<const TextSource>& source) { add(role, source, source->name); }
 
  private:
   void add(const std::string& role, std::shared_ptr<const TextSource> source, const std::string& file) {
@@ -152,6 +154,41 @@ std::string value_text(const YamlNode& value) {
   return text;
 }
 
+std::string config_of(const std::string& folder) { return folder + (folder.ends_with("/") ? "" : "/") + "config.json"; }
+
+/// The folder that a model of the type hub stands for: model.path, else that of the first weights; "" if there is none.
+std::string folder_of_model(const YamlNode& tree) {
+  for (const std::vector<std::string>& key : {std::vector<std::string>{"model", "path"}, {"weights", "load", "0", "from"}}) {
+    const YamlNode* value = value_at(tree, key);
+    if (value != nullptr && value->is_scalar() && !value->scalar.empty()) return value->scalar;
+  }
+  return "";
+}
+
+/// The recipe of a hub folder, as a layer.
+std::shared_ptr<const TextSource> hub_source(const std::string& folder) {
+  return std::make_shared<TextSource>(TextSource{cat(config_of(folder), " (as a recipe)"), HubFolder(folder).recipe()});
+}
+
+/// Replaces a model of the type hub: keys that the tree does not have come from its folder.
+void expand_hub_model(LoadedTree& loaded, const Schema& schema, const Environment& environment) {
+  YamlNode* model = loaded.tree.find("model");
+  const YamlNode* type = model == nullptr ? nullptr : model->find("type");
+  if (type == nullptr || !type->is_scalar() || type->scalar != "hub") return;
+  const std::string folder = folder_of_model(loaded.tree);
+  if (folder.empty()) return;
+  const std::shared_ptr<const TextSource> source = hub_source(folder);
+  YamlNode base = parse_yaml(source);
+  schema.normalize(base);
+  RecipeLayer layer{"hub", source->name, base, {}};
+  resolve_references(base, schema, environment, loaded.environment);
+  model->erase("type");
+  model->erase("path");
+  merge_tree(base, loaded.tree);
+  loaded.tree = std::move(base);
+  loaded.layers.insert(loaded.layers.begin(), std::move(layer));
+}
+
 }  // namespace
 
 std::vector<std::string> list_recipes(const std::string& recipes_folder) {
@@ -168,11 +205,13 @@ std::string find_recipe(const std::string& recipe, const std::string& recipes_fo
   if (plain_name) {
     if (const std::string file = find_built_in(recipe, recipes_folder); !file.empty()) return file;
     if (file_exists(as_run)) return as_run;
+    if (is_hub_folder(recipe)) return config_of(recipe);
   } else {
     if (is_folder(recipe)) {
       if (file_exists(as_run)) return as_run;
-      throw Error(ErrorCode::kRecipe, cat("the folder '", recipe, "' does not contain a recipe.yaml"))
-          .suggest("give a recipe, or the folder of a run");
+      if (is_hub_folder(recipe)) return config_of(recipe);
+      throw Error(ErrorCode::kRecipe, cat("the folder '", recipe, "' contains neither a recipe.yaml nor a config.json"))
+          .suggest("give a recipe, the folder of a run, or the folder of a model from a hub");
     }
     if (file_exists(recipe)) return recipe;
     if (!is_path(recipe)) {
@@ -195,8 +234,12 @@ LoadedTree load_tree(const std::string& recipe, const Schema& schema, const Load
     loader.add_text("recipe", "standard input", options.standard_input);
   } else {
     loaded.file = find_recipe(recipe, options.recipes_folder);
-    if (loaded.file != recipe && is_folder(recipe)) loaded.run_folder = recipe;
-    loader.add_file("recipe", loaded.file);
+    if (const std::string folder = parent_folder(loaded.file); loaded.file == config_of(folder)) {
+      loader.add_source("recipe", hub_source(folder));
+    } else {
+      if (loaded.file != recipe && is_folder(recipe)) loaded.run_folder = recipe;
+      loader.add_file("recipe", loaded.file);
+    }
   }
   for (const std::string& fragment : options.with) loader.add_file("with", find_recipe(fragment, options.recipes_folder));
 
@@ -214,8 +257,10 @@ LoadedTree load_tree(const std::string& recipe, const Schema& schema, const Load
     const char* value = std::getenv(name.c_str());
     return value ? std::optional<std::string>(value) : std::nullopt;
   };
-  resolve_references(loaded.tree, schema, options.environment ? options.environment : from_process, loaded.environment);
+  const Environment& environment = options.environment ? options.environment : from_process;
+  resolve_references(loaded.tree, schema, environment, loaded.environment);
   loaded.tree.erase("vars");
+  expand_hub_model(loaded, schema, environment);
   schema.normalize(loaded.tree);  // the value of a reference may be a shorthand
   return loaded;
 }

@@ -26,7 +26,7 @@ struct LoadOptions {
   std::function<std::optional<std::string>(const std::string&)> environment;
 };
 
-/// One layer of values. Its role is "include", "recipe", "with", "override" or "unset".
+/// One layer of values. Its role is "hub" (the folder of a model of the type hub), "include", "recipe", "with", "override" or "unset".
 struct RecipeLayer {
   std::string role;
   std::string name;
@@ -49,10 +49,12 @@ struct LoadedTree {
 /// Whether a command-line argument is an override: the text before its first `=` (or `+=`) is a key path.
 bool is_override(const std::string& argument);
 
-/// Loads a recipe by built-in name, path, RUN folder or "-". Throws Error (exit 3; exit 2 for an override without valid syntax).
+/// Loads a recipe by built-in name, path, RUN folder, hub folder (weights/hub.h) or "-". Throws Error (exit 3; exit 2 for an override
+/// without valid syntax).
 LoadedTree load_tree(const std::string& recipe, const Schema& schema, const LoadOptions& options);
 
-/// The file of a built-in recipe or path. Throws an Error (kRecipe) with near names if it does not exist.
+/// The file of a built-in recipe, path or folder: of a hub folder its config.json. Throws an Error (kRecipe) with near names if it does not
+/// exist.
 std::string find_recipe(const std::string& recipe, const std::string& recipes_folder);
 
 /// Names of all built-in recipes and fragments below the folder ("train/fashion_mnist_cnn"), sorted.

@@ -85,7 +85,8 @@ void PrecisionSection::options(OptionVisitor& v) {
 
 void WeightSource::options(OptionVisitor& v) {
   v.option({.name = "from",
-            .doc = "a file (.safetensors, .pth, .onnx), a checkpoint, the folder of a run, MODEL/NAME of a published set, or default (the "
+            .doc = "a file (.safetensors, .pth, .onnx), a checkpoint, the folder of a run or of a model hub, MODEL/NAME of a published "
+                   "set, or default (the "
                    "published set of the model)",
             .required = true,
             .main = true},

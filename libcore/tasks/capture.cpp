@@ -27,7 +27,9 @@ Value TaskCapture::field(const std::string& name) {
 const NamedValues& TaskCapture::model() {
   if (!results_.empty()) return results_;
   NamedValues inputs;
-  for (const ModelInput& input : info_.all_inputs()) inputs.emplace_back(input.name, field(input.name));
+  for (const ModelInput& input : info_.all_inputs()) {
+    if (!input.optional || fields_.contains(input.name)) inputs.emplace_back(input.name, field(input.name));
+  }
   try {
     results_ = build_model(builder_, model_, inputs);
   } catch (Error& error) {

@@ -29,8 +29,8 @@ class TaskCapture {
   /// A tensor of the batch. The first call for a field declares the graph input. Throws Error (exit 3) that lists the fields of the data if
   /// they do not include this one.
   Value field(const std::string& name);
-  /// The results of the recipe's model, the main result first. Its inputs are the fields of the same names; a model with one input reads
-  /// the field `input`.
+  /// The results of the recipe's model, the main result first. Its inputs are the fields of the same names, optional ones where the data
+  /// have them; a model with one input reads the field `input`.
   const NamedValues& model();
   const ModelInfo& info() const { return info_; }
   Builder& builder() { return builder_; }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/units.h"
+#include "libcore/tasks/confusion.h"
 #include "libcore/tasks/kinds.h"
 #include "libcore/tasks/ranks.h"
 
@@ -16,11 +17,15 @@ constexpr MetricInfo kMetrics[] = {
     {.name = "loss"},
     {.name = "top1", .unit = "%", .larger_is_better = true, .ranks = true},
     {.name = "top5", .unit = "%", .larger_is_better = true},
+    {.name = "f1", .unit = "%", .larger_is_better = true, .by_default = false},
+    {.name = "mcc", .larger_is_better = true, .by_default = false},
 };
 
 class Accuracy : public Collector {
  public:
-  explicit Accuracy(std::vector<std::string> names) : names_(std::move(names)) {}
+  explicit Accuracy(std::vector<std::string> names) : names_(std::move(names)) {
+    for (const std::string& name : names_) confuses_ |= name == "f1" || name == "mcc";
+  }
 
   void add(const std::map<std::string, Tensor>& results, const Batch& batch) override {
     samples_ += batch.valid;
@@ -28,19 +33,29 @@ class Accuracy : public Collector {
     if (labels.dtype() != DType::kI64) return;  // mixed labels have no single true class
     const Tensor& scores = results.at("scores");
     const int64_t classes = scores.shape()[1];
-    for (int64_t n = 0; n < batch.valid; ++n) counts_.add(scores.data_as<float>() + n * classes, classes, labels.data_as<int64_t>()[n]);
+    if (confuses_) confusion_.resize(classes);
+    for (int64_t n = 0; n < batch.valid; ++n) {
+      const float* row = scores.data_as<float>() + n * classes;
+      const int64_t label = labels.data_as<int64_t>()[n];
+      counts_.add(row, classes, label);
+      if (confuses_ && label >= 0 && label < classes) confusion_.add(label, std::max_element(row, row + classes) - row);
+    }
   }
   void finish(MetricValues& values) const override {
     for (const std::string& name : names_) {
       if (name == "top1" || name == "top5")
         values.emplace_back(name,
                             100.0 * static_cast<double>(name == "top1" ? counts_.top1 : counts_.top5) / static_cast<double>(samples_));
+      if (name == "f1") values.emplace_back(name, 100.0 * confusion_.f1());
+      if (name == "mcc") values.emplace_back(name, confusion_.mcc());
     }
   }
 
  private:
   std::vector<std::string> names_;
   RankCounts counts_;
+  bool confuses_ = false;
+  Confusion confusion_;
   int64_t samples_ = 0;
 };
 
@@ -101,7 +116,8 @@ class Classification : public Task {
                  "; for one class per position write task: segmentation or language_modeling");
     classes_ = model.output.shape[1];
     metrics_.assign(std::begin(kMetrics), std::end(kMetrics));
-    metrics_.back().by_default = classes_ > kManyClasses;
+    for (MetricInfo& metric : metrics_)
+      if (metric.name == "top5") metric.by_default = classes_ > kManyClasses;
   }
   std::string_view name() const override { return "classification"; }
   std::vector<FieldType> targets() const override {

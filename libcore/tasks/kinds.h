@@ -35,6 +35,20 @@ struct LanguageModelingTask : TaskOptions {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
+/// One class per token.
+struct TokenClassificationTask : TaskOptions {
+  void options(OptionVisitor&) override {}
+  std::unique_ptr<Options> clone() const override { return std::make_unique<TokenClassificationTask>(*this); }
+  std::unique_ptr<Task> make(const TaskModel& model) const override;
+  std::span<const MetricInfo> metrics() const override;
+};
+/// The first and the last token of an answer.
+struct QuestionAnsweringTask : TaskOptions {
+  void options(OptionVisitor&) override {}
+  std::unique_ptr<Options> clone() const override { return std::make_unique<QuestionAnsweringTask>(*this); }
+  std::unique_ptr<Task> make(const TaskModel& model) const override;
+  std::span<const MetricInfo> metrics() const override;
+};
 /// One class per pixel.
 struct SegmentationTask : TaskOptions {
   void options(OptionVisitor&) override {}

@@ -16,7 +16,9 @@ constexpr std::string_view kNoTask = "";
 std::string_view auto_task(const TaskModel& model) {
   if (model.loss.as<MseParams>() != nullptr) return "regression";
   if (model.loss.as<BceWithLogitsParams>() != nullptr) return "multi_label";
-  if (model.info.output == ModelOutput::kTokens) return "language_modeling";
+  if (model.info.output == ModelOutput::kTokens || model.info.output == ModelOutput::kMaskedTokens) return "language_modeling";
+  if (model.info.output == ModelOutput::kTokenClasses) return "token_classification";
+  if (model.info.output == ModelOutput::kSpans) return "question_answering";
   if (model.info.output == ModelOutput::kClasses) return "classification";
   if (!model.loss) return kNoTask;
   const int rank = model.output.shape.rank(), axis = class_axis(model.loss, model.output);
@@ -33,13 +35,16 @@ std::string_view without_prefix(std::string_view metric) {
 }  // namespace
 
 ComponentKinds tasks() {
-  static constexpr std::array<ComponentKind, 5> kKinds{{
+  static constexpr std::array<ComponentKind, 7> kKinds{{
       {"classification", "one class per sample: outputs [N,classes], field label [N]", make_options<ClassificationTask>},
       {"regression", "numbers: outputs and field target of the same shape", make_options<RegressionTask>},
       {"multi_label", "any number of classes per sample: outputs [N,classes], field target [N,classes] of 0 and 1",
        make_options<MultiLabelTask>},
       {"language_modeling", "the next token at every position: outputs [N,T,vocabulary], field label [N,T]",
        make_options<LanguageModelingTask>},
+      {"token_classification", "one class per token: outputs [N,T,classes], field label [N,T]", make_options<TokenClassificationTask>},
+      {"question_answering", "a span of tokens: start_logits and end_logits [N,T], fields start_positions and end_positions [N]",
+       make_options<QuestionAnsweringTask>},
       {"segmentation", "one class per pixel: outputs [N,classes,H,W], field label [N,H,W]", make_options<SegmentationTask>},
   }};
   return kKinds;

@@ -31,7 +31,8 @@ std::string_view field_kind_name(FieldKind kind);
 /// How a batch stores its samples.
 enum class FieldLayout : uint8_t {
   kDense,   ///< NAME [N, sample...].
-  kPadded,  ///< NAME [N, sample...], where sample[0] is the longest length, and NAME.length [N] (i64). Zeros after a sample's end.
+  kPadded,  ///< NAME [N, sample...], where sample[0] is the longest length, and NAME.length [N] (i64). After a sample's end, classes are
+            ///< the loader's pad_label and all else is zero.
   kJagged,  ///< NAME.values [N * capacity, sample...] and NAME.offsets [N+1] (i64): sample n is values[offsets[n] .. offsets[n+1]).
 };
 

@@ -22,6 +22,8 @@ JsonNode JsonNode::parse(std::string_view text, const std::string& path) {
         .at({.file = path,
              .line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1,
              .column = static_cast<int>(before.size() - (newline == std::string_view::npos ? 0 : newline + 1)) + 1});
+  } catch (const nlohmann::json::out_of_range&) {
+    throw Error(ErrorCode::kInput, "is not valid JSON: it has a number that is too large").at({.file = path});
   }
 }
 

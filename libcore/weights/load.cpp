@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "libcore/base/digest.h"
@@ -9,16 +12,24 @@
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/weights/checkpoint.h"
+#include "libcore/weights/hub.h"
 #include "libcore/weights/weights_file.h"
 
 namespace galley {
 namespace {
 
-/// The opened files of LoadRule::from: one file, or the groups of a checkpoint.
+/// Where an offered tensor is, and whether its two dimensions are exchanged.
+struct TensorPlace {
+  size_t file = 0, entry = 0;
+  bool transposed = false;
+};
+
+/// The opened files of LoadRule::from: one file, the groups of a checkpoint, or a hub folder.
 struct Source {
   std::vector<WeightsFile> files;
   std::vector<OfferedTensor> offered;
-  std::vector<std::pair<size_t, size_t>> places;  // file and entry of each offered tensor
+  std::vector<TensorPlace> places;
+  std::optional<HubFolder> hub;
 };
 
 Source open_source(const std::string& from) {
@@ -35,6 +46,88 @@ Source open_source(const std::string& from) {
     }
   }
   return source;
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) text += (i ? ", " : "") + names[i];
+  return names.size() > 5 ? cat(text, " and ", names.size() - 5, " more") : text;
+}
+
+/// The model's names below the module that a rule fills.
+std::vector<std::string_view> names_in_scope(std::span<const ExpectedTensor> model, const LoadRule& rule) {
+  std::vector<std::string_view> names;
+  for (const ExpectedTensor& tensor : model) {
+    const std::string_view name = tensor.name;
+    if (rule.into.empty()) {
+      names.push_back(name);
+    } else if (name.starts_with(rule.into) && name.size() > rule.into.size() && name[rule.into.size()] == '.') {
+      names.push_back(name.substr(rule.into.size() + 1));
+    }
+  }
+  return names;
+}
+
+/// Opens the source of a rule; tensors of a hub folder get the model's names and shapes.
+Source open_source(std::span<const ExpectedTensor> model, const LoadRule& rule) {
+  Source source = open_source(rule.from);
+  if (!is_hub_folder(rule.from)) return source;
+  source.hub.emplace(rule.from);
+  std::vector<std::string> names;
+  for (const OfferedTensor& tensor : source.offered) names.push_back(tensor.name);
+  const std::vector<HubName> adapted = hub_names(source.hub->tensors(), names, names_in_scope(model, rule));
+  std::vector<OfferedTensor> offered;
+  std::vector<TensorPlace> places;
+  for (size_t i = 0; i < adapted.size(); ++i) {
+    if (adapted[i].ignored) continue;
+    OfferedTensor tensor = source.offered[i];
+    tensor.name = adapted[i].name;
+    const bool transposed = adapted[i].transposed && tensor.shape.rank() == 2;
+    if (transposed) tensor.shape = {tensor.shape[1], tensor.shape[0]};
+    offered.push_back(std::move(tensor));
+    places.push_back(source.places[i]);
+    places.back().transposed = transposed;
+  }
+  source.offered = std::move(offered);
+  source.places = std::move(places);
+  return source;
+}
+
+Tensor transpose(const Tensor& stored) {
+  const int64_t rows = stored.shape()[0], columns = stored.shape()[1], size = dtype_size(stored.dtype());
+  Tensor result(stored.dtype(), {columns, rows});
+  const auto* from = static_cast<const std::byte*>(stored.data());
+  auto* to = static_cast<std::byte*>(result.data());
+  constexpr int64_t kBlock = 32;  // rows and columns of a part that stays in the cache
+  parallel_for((columns + kBlock - 1) / kBlock, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = 0; row < rows; row += kBlock) {
+      for (int64_t c = begin * kBlock; c < std::min(columns, end * kBlock); ++c) {
+        for (int64_t r = row; r < std::min(rows, row + kBlock); ++r)
+          std::memcpy(to + (c * rows + r) * size, from + (r * columns + c) * size, static_cast<size_t>(size));
+      }
+    }
+  });
+  return result;
+}
+
+/// Of a hub folder, tensors that the model does not use are no misfit, and neither are heads and poolers that the folder does not have:
+/// they keep their initial values. Says both.
+void allow_other_head(std::span<const ExpectedTensor> model, const Source& source, const LoadRule& rule, Match& match) {
+  const auto list = [&](const std::vector<std::string>& names, std::string_view what, LogLevel level) {
+    if (!names.empty()) log(level, cat(rule.from, ": ", names.size(), what, some_of(names)));
+  };
+  std::vector<std::string> unused, random;
+  for (const size_t offered : match.unexpected) unused.push_back(source.offered[offered].name);
+  list(unused, " tensors of the folder are not used: ", LogLevel::kInfo);
+  match.unexpected.clear();
+  std::erase_if(match.missing, [&](size_t expected) {
+    const std::string& name = model[expected].name;
+    const std::string inner = rule.into.empty() ? name : name.substr(rule.into.size() + 1);
+    const bool absent = hub_may_lack(source.hub->tensors(), inner, names_in_scope(model, rule));
+    if (absent) random.push_back(name);
+    return absent;
+  });
+  list(random, " tensors of the model are not in the folder and start at random: ", LogLevel::kWarning);
 }
 
 template <class Bits>
@@ -66,12 +159,6 @@ std::string index_text(int64_t element, const Shape& shape) {
     element /= shape[axis];
   }
   return Shape(std::span<const int64_t>(index)).str();
-}
-
-std::string some_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) text += (i ? ", " : "") + names[i];
-  return names.size() > 5 ? cat(text, " and ", names.size() - 5, " more") : text;
 }
 
 Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRule& rule) {
@@ -119,6 +206,13 @@ std::vector<std::string> weights_files(const std::string& from) {
     }
     const std::string weights = from + "/weights.safetensors";
     if (file_exists(weights)) return {weights};
+    const std::vector<std::string> of_hub = hub_weights_files(from);
+    if (!of_hub.empty() && !is_hub_folder(from)) static_cast<void>(HubFolder(from));  // says that config.json is missing
+    if (!of_hub.empty()) return of_hub;
+    if (is_hub_folder(from)) {
+      throw Error(ErrorCode::kInput, cat("the folder ", from, " has a config.json, but no weights"))
+          .suggest("put model.safetensors, or its shards with model.safetensors.index.json, there");
+    }
     Error error(ErrorCode::kInput, cat("the folder ", from, " has no weights.safetensors"));
     const std::vector<std::string> checkpoints = checkpoint_folders(from + "/checkpoints");
     if (!checkpoints.empty())
@@ -133,7 +227,7 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
   std::vector<Match> matches;
   std::vector<bool> filled(model.size(), false);
   for (const LoadRule& rule : rules) {
-    sources.push_back(open_source(rule.from));
+    sources.push_back(open_source(model, rule));
     matches.push_back(match_tensors(model, sources.back().offered, rule));
     for (const Match::Pair& pair : matches.back().pairs) filled[pair.expected] = true;
   }
@@ -142,6 +236,7 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
   std::string misfits, hint;
   for (size_t r = 0; r < rules.size(); ++r) {
     std::erase_if(matches[r].missing, [&](size_t expected) { return filled[expected]; });
+    if (sources[r].hub) allow_other_head(model, sources[r], rules[r], matches[r]);
     const std::string report = misfit_report(model, sources[r].offered, rules[r], matches[r]);
     if (report.empty()) continue;
     misfits += (misfits.empty() ? "" : "\n") + report;
@@ -156,9 +251,10 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
     const LoadRule& rule = rules[r];
     std::set<std::string> casts;
     for (const Match::Pair& pair : matches[r].pairs) {
-      const auto [file, entry] = sources[r].places[pair.offered];
+      const TensorPlace& place = sources[r].places[pair.offered];
       const ExpectedTensor& wanted = model[pair.expected];
-      const Tensor values = sources[r].files[file].read(entry);
+      Tensor values = sources[r].files[place.file].read(place.entry);
+      if (place.transposed) values = transpose(values);
       if (values.dtype() != wanted.dtype) casts.insert(cat(values.dtype(), " to ", wanted.dtype));
       loaded.tensors.insert_or_assign(wanted.name, checked(values, wanted, rule));
     }
@@ -196,6 +292,13 @@ std::vector<WeightsParent> weights_parents(const std::string& from) {
   return parents;
 }
 
-Metadata read_weights_metadata(const std::string& from) { return WeightsFile(weights_files(from).front()).metadata(); }
+Metadata read_weights_metadata(const std::string& from) {
+  Metadata metadata = WeightsFile(weights_files(from).front()).metadata();
+  if (is_hub_folder(from)) {
+    if (const std::vector<std::string> names = HubFolder(from).categories(); !names.empty())
+      metadata.emplace("galley.categories", nlohmann::json(names).dump());
+  }
+  return metadata;
+}
 
 }  // namespace galley

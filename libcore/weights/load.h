@@ -21,8 +21,8 @@ struct LoadedWeights {
   std::vector<std::string> kept;
 };
 
-/// The files for LoadRule::from: the file itself, weights.safetensors of a RUN folder, or the parameters and buffers of a checkpoint.
-/// Throws Error (exit code 4) for a folder with none of them.
+/// The files for LoadRule::from: the file itself, weights.safetensors of a RUN folder, the parameters and buffers of a checkpoint, or the
+/// files of a hub folder (hub.h). Throws Error (exit code 4) for a folder with none of them.
 std::vector<std::string> weights_files(const std::string& from);
 
 /// Loads weights by the rules; if several rules fill a tensor, the last one wins. Throws Error (exit code 4) with a table if files and

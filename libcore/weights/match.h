@@ -31,8 +31,8 @@ struct OfferedTensor {
 
 /// One item of the recipe's `weights`: a file and how its names map to the model's.
 struct LoadRule {
-  /// A file (safetensors, PyTorch's .pth, ONNX), a RUN folder (its weights.safetensors), or a checkpoint folder (its parameters and
-  /// buffers).
+  /// A file (safetensors, PyTorch's .pth, ONNX), a RUN folder (its weights.safetensors), a checkpoint folder (its parameters and buffers),
+  /// or a hub folder, whose names are first made the model's (weights/hub.h).
   std::string from;
   /// Patterns of names, in the file or the model, that are not loaded; the model keeps its initial values. `*` and `?` as in a shell, but
   /// matching dots; a module path selects everything below it.

@@ -97,7 +97,7 @@ TEST(Execution, FusedTrainingStepEqualsTheInterpreter) {
   const auto count_in = [](const Graph& graph, const char* op) {
     return std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.is(op); });
   };
-  const auto joined = count_in(fused.graph, "pointwise_batch_norm_depthwise");  // 1 where the back end has the operator
+  const auto joined = count_in(fused.graph, "batch_norm_depthwise");  // 1 where the back end has the operator
   add_training(fused);
   const auto program = compile(fused.graph, options);
   for (const char* op : {"pointwise_batch_norm_depthwise", "pointwise_batch_norm_depthwise_backward"}) {

@@ -62,6 +62,56 @@ TEST(Metrics, CountsHandMadeRanks) {
       << "top5 of five classes says nothing";
 }
 
+TEST(Metrics, F1AndMatthewsOfTwoClasses) {
+  // Truth 1 1 0 0 1, predicted 1 0 0 1 1: two true positives, one false, one missed, one true negative.
+  Sums metrics({"f1", "mcc", "top1"}, task_of("cross_entropy", {1, 2}));
+  metrics.add(Tensor::of({3}, {0, 0, 0}), Tensor::of({3, 2}, {0, 1, 1, 0, 1, 0}), labels_of({3}, {1, 1, 0}), 3);
+  metrics.add(Tensor::of({3}, {0, 0, 0}), Tensor::of({3, 2}, {0, 1, 0, 1, 9, 0}), labels_of({3}, {0, 1, -100}), 2);
+  EXPECT_DOUBLE_EQ(find_metric(metrics.values(), "f1"), 100 * 4.0 / 6);
+  EXPECT_DOUBLE_EQ(find_metric(metrics.values(), "mcc"), 1.0 / 6);
+  EXPECT_DOUBLE_EQ(find_metric(metrics.values(), "top1"), 60);
+}
+
+TEST(Metrics, F1AndMatthewsOfSeveralClasses) {
+  // Truth 0 1 2 2 1, predicted 0 2 2 1 1, of four classes: F1 1, 1/2, 1/2; class 3 never occurs. Matthews (15 - 9) / 16.
+  const Tensor scores = Tensor::of({5, 4}, {1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0});
+  Sums metrics({"f1", "mcc"}, task_of("cross_entropy", {1, 4}));
+  metrics.add(Tensor::of({5}, {0, 0, 0, 0, 0}), scores, labels_of({5}, {0, 1, 2, 2, 1}), 5);
+  EXPECT_DOUBLE_EQ(find_metric(metrics.values(), "f1"), 100 * 2.0 / 3);
+  EXPECT_DOUBLE_EQ(find_metric(metrics.values(), "mcc"), 6.0 / 16);
+  Sums constant({"f1", "mcc"}, task_of("cross_entropy", {1, 4}));
+  constant.add(Tensor::of({5}, {0, 0, 0, 0, 0}), scores, labels_of({5}, {2, 2, 2, 2, 2}), 5);
+  EXPECT_DOUBLE_EQ(find_metric(constant.values(), "mcc"), 0) << "the truth is constant";
+}
+
+TEST(Metrics, ClassesOfTokensCountWhereTheyHaveOne) {
+  // The same as above with one class fewer, in two samples of three tokens, of which the last has no class.
+  Sums metrics({}, task_of("", {1, 3, 3}, ModelOutput::kTokenClasses), /*tokens=*/true);
+  metrics.add(Tensor::of({2, 3}, {1, 2, 3, 4, 5, 100}), Tensor::of({2, 3, 3}, {1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 1, 0, 0}),
+              labels_of({2, 3}, {0, 1, 2, 2, 1, -100}), 2);
+  EXPECT_DOUBLE_EQ(find_metric(metrics.values(), "loss"), 3);
+  EXPECT_DOUBLE_EQ(find_metric(metrics.values(), "top1"), 60);
+  EXPECT_DOUBLE_EQ(find_metric(metrics.values(), "f1"), 100 * 2.0 / 3);
+}
+
+TEST(Metrics, AnswersAreSpansThatDoNotEndBeforeTheyStart) {
+  const std::unique_ptr<Task> task = task_of("", {1, 5}, ModelOutput::kSpans);
+  const std::unique_ptr<Collector> collector = task->collector({"exact_match", "f1"});
+  Batch batch;
+  // Sample 0: 1..2 is found. 1: the best start is 4, but no end after it is good: 1..3, of which 2..4 has two in common. 2: 0..0 and 3..3
+  // have nothing in common. 3: has no answer. The last row is padding.
+  batch.fields.emplace("start_positions", labels_of({5}, {1, 2, 3, -100, 0}));
+  batch.fields.emplace("end_positions", labels_of({5}, {2, 4, 3, -100, 0}));
+  batch.valid = 4;
+  const Tensor start = Tensor::of({5, 5}, {0, 5, 1, 1, 1, 0, 5, 0, 0, 6, 7, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0});
+  const Tensor end = Tensor::of({5, 5}, {9, 0, 5, 1, 1, 0, 0, 0, 7, 1, 7, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0});
+  collector->add({{"scores", start}, {"end_scores", end}}, batch);
+  MetricValues values;
+  collector->finish(values);
+  EXPECT_DOUBLE_EQ(find_metric(values, "exact_match"), 100.0 / 3);
+  EXPECT_DOUBLE_EQ(find_metric(values, "f1"), 100 * (1 + 2 * 2.0 / 6 + 0) / 3);
+}
+
 TEST(Metrics, PaddedSamplesAndBatchSizesDoNotCount) {
   Sums whole({"loss", "top1"}, task_of("cross_entropy", {1, 2})), cut({"loss", "top1"}, task_of("cross_entropy", {1, 2}));
   const Tensor losses = Tensor::of({4}, {1, 2, 3, 1e9f});

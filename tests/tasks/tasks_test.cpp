@@ -45,6 +45,9 @@ TEST(Tasks, AutoIsWhatTheModelAndTheLossSay) {
   EXPECT_EQ(auto_name(model_of("", {1, 10}, ModelOutput::kClasses)), "classification");
   EXPECT_EQ(auto_name(model_of("", {1, 5, 10}, ModelOutput::kTokens)), "language_modeling");
   EXPECT_EQ(auto_name(model_of("cross_entropy", {1, 5, 10}, ModelOutput::kTokens)), "language_modeling");
+  EXPECT_EQ(auto_name(model_of("", {1, 5, 10}, ModelOutput::kMaskedTokens)), "language_modeling");
+  EXPECT_EQ(auto_name(model_of("", {1, 5, 10}, ModelOutput::kTokenClasses)), "token_classification");
+  EXPECT_EQ(auto_name(model_of("", {1, 5}, ModelOutput::kSpans)), "question_answering");
   EXPECT_EQ(auto_name(model_of("bce_with_logits", {1, 10}, ModelOutput::kClasses)), "multi_label");
   EXPECT_EQ(auto_name(model_of("mse", {1, 10})), "regression");
   EXPECT_EQ(auto_name(model_of("cross_entropy", {1, 10})), "classification");

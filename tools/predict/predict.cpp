@@ -92,6 +92,10 @@ void PredictTool::add_options(Command& command) {
       .type_name("IDS")
       .group("Input")
       .take_last();
+  command.add_option("--text", text_.texts, "predict these texts").type_name("TEXT").group("Input");
+  command.add_option("--text-file", text_.texts_file, "predict each line of this file").type_name("FILE").group("Input").take_last();
+  command.add_flag("--embed", text_.embed, "write the vector of each text, of an encoder without its head (model.pooling, model.normalize)")
+      .group("Output");
   command.add_option("--batch", batch_, "samples per pass").in_range(1, 1 << 20).group("Machine").take_last().show_default();
   command.add_option("--replicas", replicas_, "number of concurrent passes, each on a part of the threads; auto: one per thread")
       .group("Machine")
@@ -120,13 +124,17 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on tensors");
     const SafetensorsFile file(tensors_);
     std::map<std::string, Tensor> arrays;
-    for (const ModelInput& input : session.info().all_inputs()) arrays.emplace(input.name, file.read(input.name));
+    for (const ModelInput& input : session.info().all_inputs()) {
+      if (!input.optional || file.find(input.name) != nullptr) arrays.emplace(input.name, file.read(input.name));
+    }
     return open_arrays(std::move(arrays), tensors_);
   }
   if (inputs_.empty()) {
     const bool language = session.info().output == ModelOutput::kTokens;
     throw Error(ErrorCode::kUsage, "nothing to predict was named")
-        .suggest(language ? "--prompt TEXT, or --tensors FILE" : "name images, folders or archives, or --tensors FILE");
+        .suggest(language                        ? "--prompt TEXT, or --tensors FILE"
+                 : session.info().max_length > 0 ? "--text TEXT, --text-file FILE or --tensors FILE"
+                                                 : "name images, folders or archives, or --tensors FILE");
   }
   if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
   const std::vector<int64_t>& shape = session.info().input_shape;
@@ -159,6 +167,18 @@ int PredictTool::run_text(LoadedRecipe& loaded) {
   return continue_prompts(session, text_, batch_, output);
 }
 
+int PredictTool::run() {
+  if (!text_.embed) return RecipeTool::run();
+  if (!text_.predicts()) throw Error(ErrorCode::kUsage, "--embed needs texts").suggest("--text TEXT or --text-file FILE");
+  overrides_.push_back("model.head=embedding");
+  try {
+    return RecipeTool::run();
+  } catch (const Error& error) {
+    if (error.key() != "model.head") throw;
+    throw Error(ErrorCode::kUsage, "--embed: the model gives no vectors of texts").suggest("an encoder: bert, roberta, distilbert ...");
+  }
+}
+
 int PredictTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   make_paths_absolute(recipe);
@@ -167,6 +187,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     return run_text(loaded);
   }
   require_weights(loaded);
+  if (text_.predicts()) return run_whole_texts(loaded);
   const bool images = tensors_.empty();
   Session session(recipe);
   const std::shared_ptr<const Source> source = open_inputs(session);

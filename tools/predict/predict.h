@@ -12,14 +12,16 @@ class PredictTool : public RecipeTool {
  public:
   std::string name() const override { return "galley-predict"; }
   std::string about() const override {
-    return "Predicts: images to classes, masks or numbers; text that continues a prompt; tensors to tensors.";
+    return "Predicts: images to classes, masks or numbers; text to classes or vectors; text that continues a prompt; tensors to tensors.";
   }
   std::string examples() const override {
     return "  galley-predict runs/first photo.jpg holiday/ more.tar\n  galley-predict runs/first photo.jpg top=1 --format json\n"
            "  galley-predict runs/gpt --prompt 'To be' generate.max_new_tokens=200 generate.temperature=0.8\n"
+           "  galley-predict bert_dir/ --text 'a fine film' 'a dull one' --embed -o vectors.safetensors\n"
            "  galley-predict runs/first --tensors in.safetensors -o out.safetensors --capture 'layer1.*'";
   }
   void add_options(Command& command) override;
+  int run() override;
 
  protected:
   std::string section() const override { return "predict"; }
@@ -36,6 +38,8 @@ class PredictTool : public RecipeTool {
 
   /// Text instead of images: --prompt, --tokenize and the like.
   int run_text(LoadedRecipe& loaded);
+  /// Classes, or with --embed the vectors, of whole texts.
+  int run_whole_texts(LoadedRecipe& loaded);
 
   TextOptions text_;
   std::string tensors_, draw_, on_error_ = "report", replicas_ = "1";

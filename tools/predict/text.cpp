@@ -161,6 +161,25 @@ void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, c
   output.print(output.json ? line_of({{"text", text}, {"ids", ids}}, output) : text + "\n");
 }
 
+NamedTexts texts_of(const TextOptions& options) {
+  NamedTexts all;
+  for (const std::string& text : options.texts) {
+    all.texts.push_back(text);
+    all.names.push_back("--text");
+  }
+  if (options.texts_file.empty()) return all;
+  int64_t line = 0;
+  for (std::string& text : parts_of(read_file(options.texts_file), '\n')) {
+    ++line;
+    if (!text.empty() && text.back() == '\r') text.pop_back();
+    if (text.empty()) continue;
+    all.texts.push_back(std::move(text));
+    all.names.push_back(cat(options.texts_file, ":", line));
+  }
+  if (all.texts.empty()) throw Error(ErrorCode::kInput, cat(options.texts_file, ": no text, all lines are empty"));
+  return all;
+}
+
 int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output) {
   if (session.tokenizer() == nullptr)
     throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");

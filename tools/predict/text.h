@@ -17,7 +17,11 @@ struct TextOptions {
   bool show_prompt = false;           ///< --show-prompt: the exact text and ids instead of a continuation
   std::vector<std::string> tokenize;  ///< --tokenize
   std::string detokenize;             ///< --detokenize: ids, separated by commas
+  std::vector<std::string> texts;     ///< --text
+  std::string texts_file;             ///< --text-file: a text a line
+  bool embed = false;                 ///< --embed: vectors of the texts instead of classes
 
+  bool predicts() const { return !texts.empty() || !texts_file.empty(); }
   bool any() const { return continues() || shows_tokens() || show_prompt; }
   bool continues() const { return !prompts.empty() || !prompts_file.empty() || interactive; }
   bool shows_tokens() const { return !tokenize.empty() || !detokenize.empty(); }
@@ -32,6 +36,12 @@ struct TextOutput {
 
 /// --tokenize and --detokenize: needs no weights. Throws Error (kUsage) for an id that the vocabulary does not have.
 void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output);
+/// The texts of --text and --text-file, and what they are called in messages. Throws Error (kInput) if the file has none.
+struct NamedTexts {
+  std::vector<std::string> texts, names;
+};
+NamedTexts texts_of(const TextOptions& options);
+
 /// Continues all prompts, `batch` at a time, and prints them as they come. Returns the exit code: 130 or 143 after a signal.
 int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output);
 

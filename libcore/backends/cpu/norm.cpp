@@ -368,7 +368,6 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K<float>>(q);
 }
 
-
 }  // namespace
 }  // namespace batchnorm
 

@@ -2,7 +2,6 @@
 
 #include "libcore/backends/cpu/algorithms.h"
 
-
 namespace galley {
 namespace {
 

@@ -1,0 +1,153 @@
+// Hub folders of encoders: BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT, ALBERT. Their options in recipes have BERT's names.
+
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/weights/hub.h"
+
+namespace galley {
+namespace {
+
+/// The pooling of sentence-transformers: modules.json lists the steps after the encoder, 1_Pooling/config.json says which.
+void pooling(HubModel& model) {
+  if (const auto config = model.file("1_Pooling/config.json")) {
+    std::string mode = config->text("pooling_mode", "");
+    for (const auto& [key, node] : config->members()) {
+      if (!key.starts_with("pooling_mode_") || !node.json().is_boolean() || !node.flag()) continue;
+      mode += (mode.empty() ? "" : " and ") + key.substr(std::string_view("pooling_mode_").size());
+    }
+    if (mode == "mean_tokens") mode = "mean";
+    if (mode == "cls_token") mode = "cls";
+    if (mode != "mean" && mode != "cls") config->fail(cat("the pooling is ", mode, "; this version has mean and cls"));
+    model.set("pooling", mode);
+  }
+  const auto modules = model.file("modules.json");
+  if (!modules) return;
+  bool normalizes = false;
+  for (const text::JsonNode& module : modules->elements()) normalizes |= module.text("type", "").ends_with(".Normalize");
+  model.set("normalize", normalizes);
+}
+
+/// What all of them have.
+void common_options(HubModel& model) {
+  model.required("vocab_size");
+  model.required("max_position_embeddings");
+  model.require("position_embedding_type", "absolute");
+  model.require("is_decoder", "false");
+  model.require("add_cross_attention", "false");
+  model.set("head", model.head);
+  if (model.config.has("id2label")) {
+    const auto labels = model.config.at("id2label").members();
+    const int64_t count = static_cast<int64_t>(labels.size());
+    if (model.config.integer("num_labels", count) != count)
+      model.config.fail(cat("num_labels is ", model.config.integer("num_labels", 0), ", but id2label names ", count, " classes"));
+    if (count < 1) model.config.at("id2label").fail("names no class");
+    model.set("num_labels", count);
+  } else {
+    model.integer("num_labels");
+  }
+  model.flag("tie_word_embeddings");
+  pooling(model);
+}
+
+void activation(HubModel& model, std::string_view key) {
+  if (!model.config.has(key)) return;
+  const std::string name = model.config.text(key);
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return model.set("hidden_act", "gelu_new");
+  if (name == "gelu" || name == "relu" || name == "silu") return model.set("hidden_act", name);
+  if (name == "swish") return model.set("hidden_act", "silu");
+  model.config.at(key).fail(cat("is ", name, "; this version has gelu, gelu_new, relu and silu"));
+}
+
+void bert_options(HubModel& model) {
+  common_options(model);
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) model.required(key);
+  model.require_multiple("hidden_size", "num_attention_heads");
+  model.integer("type_vocab_size");
+  for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"}) model.number(key);
+  activation(model, "hidden_act");
+}
+
+void bert(HubModel& model) {
+  model.type = "bert";
+  bert_options(model);
+  model.number("classifier_dropout");
+}
+
+void roberta(HubModel& model) {
+  model.type = "roberta";
+  bert_options(model);
+  model.number("classifier_dropout");
+  model.integer("pad_token_id");
+}
+
+void electra(HubModel& model) {
+  model.type = "electra";
+  bert_options(model);
+  model.number("classifier_dropout");
+  model.integer("embedding_size");
+}
+
+void albert(HubModel& model) {
+  model.type = "albert";
+  bert_options(model);
+  model.number("classifier_dropout_prob", "classifier_dropout");
+  for (const char* key : {"embedding_size", "num_hidden_groups", "inner_group_num"}) model.integer(key);
+}
+
+void distilbert(HubModel& model) {
+  model.type = "distilbert";
+  common_options(model);
+  model.required("dim", "hidden_size");
+  model.required("n_layers", "num_hidden_layers");
+  model.required("n_heads", "num_attention_heads");
+  model.required("hidden_dim", "intermediate_size");
+  model.require_multiple("dim", "n_heads");
+  model.number("dropout", "hidden_dropout_prob");
+  model.number("attention_dropout", "attention_probs_dropout_prob");
+  activation(model, "activation");
+  if (model.head == "sequence_classification") model.number("seq_classif_dropout", "classifier_dropout");
+  if (model.head == "question_answering") model.number("qa_dropout", "classifier_dropout");
+}
+
+/// The classes of transformers, as Bert in BertForMaskedLM.
+#define GALLEY_HEADS(FAMILY)                                                                                                      \
+  {FAMILY "Model", "none"}, {FAMILY "ForMaskedLM", "masked_lm"}, {FAMILY "ForSequenceClassification", "sequence_classification"}, \
+      {FAMILY "ForTokenClassification", "token_classification"}, {FAMILY "ForQuestionAnswering", "question_answering"}
+
+}  // namespace
+
+HubTable hub_encoders() {
+  return {
+      {.model_type = "bert",
+       .architectures = {GALLEY_HEADS("Bert"), {"BertForPreTraining", "masked_lm"}},
+       .map = bert,
+       // Old files call the parameters of layer norms gamma and beta.
+       .tensors = {.base = "bert",
+                   .rename = {{"*.LayerNorm.gamma", "*.LayerNorm.weight"}, {"*.LayerNorm.beta", "*.LayerNorm.bias"}},
+                   .ignore = {"*embeddings.position_ids", "cls.predictions.decoder.*"},
+                   .optional = {"pooler.*"}}},
+      {.model_type = "roberta",
+       .architectures = {GALLEY_HEADS("Roberta")},
+       .map = roberta,
+       .tensors = {.base = "roberta", .ignore = {"*embeddings.position_ids", "lm_head.decoder.*"}, .optional = {"pooler.*"}}},
+      {.model_type = "xlm-roberta",
+       .architectures = {GALLEY_HEADS("XLMRoberta")},
+       .map = roberta,
+       .tensors = {.base = "roberta", .ignore = {"*embeddings.position_ids", "lm_head.decoder.*"}, .optional = {"pooler.*"}}},
+      {.model_type = "electra",
+       .architectures = {GALLEY_HEADS("Electra"), {"ElectraForPreTraining", "replaced_tokens"}},
+       .map = electra,
+       .tensors = {.base = "electra", .ignore = {"*embeddings.position_ids", "generator_lm_head.weight"}}},
+      {.model_type = "distilbert",
+       .architectures = {GALLEY_HEADS("DistilBert")},
+       .map = distilbert,
+       .tensors = {.base = "distilbert", .ignore = {"*embeddings.position_ids", "vocab_projector.weight"}}},
+      {.model_type = "albert",
+       .architectures = {GALLEY_HEADS("Albert"), {"AlbertForPreTraining", "masked_lm"}},
+       .map = albert,
+       .tensors = {.base = "albert", .ignore = {"*embeddings.position_ids", "predictions.decoder.*"}, .optional = {"pooler.*"}}},
+  };
+}
+
+}  // namespace galley

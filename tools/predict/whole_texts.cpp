@@ -1,0 +1,253 @@
+// galley-predict on whole texts: --text, --text-file, --embed.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/base/log.h"
+#include "libcore/base/units.h"
+#include "libcore/infer/text_predictor.h"
+#include "libcore/tasks/kinds.h"
+#include "libcore/text/tokenizer.h"
+#include "libcore/weights/safetensors.h"
+#include "tools/common/output_file.h"
+#include "tools/predict/predict.h"
+
+namespace galley::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Collects the results of all texts for -o. Results with a value a token are padded with zeros; tokens.length has their number.
+class CollectedTexts {
+ public:
+  void add(const TextResult& result) {
+    lengths_.push_back(std::ssize(result.tokens));
+    for (const auto& [name, tensor] : result.outputs) rows_[name].push_back(tensor);
+  }
+  void write(const std::string& path, const Metadata& metadata) const {
+    std::vector<TensorSource> sources;
+    bool padded = false;
+    for (const auto& entry : rows_) {
+      const std::vector<Tensor>& rows = entry.second;
+      const bool by_token = std::any_of(rows.begin(), rows.end(), [&](const Tensor& row) { return row.shape() != rows[0].shape(); });
+      padded |= by_token;
+      Shape shape = rows.front().shape();
+      shape[0] = std::ssize(rows);
+      if (by_token) shape[1] = *std::max_element(lengths_.begin(), lengths_.end());
+      Tensor all(rows.front().dtype(), shape);
+      std::memset(all.data(), 0, static_cast<size_t>(all.bytes()));
+      const int64_t stride = all.bytes() / shape[0];
+      for (size_t i = 0; i < rows.size(); ++i)
+        std::memcpy(static_cast<std::byte*>(all.data()) + static_cast<int64_t>(i) * stride, rows[i].data(),
+                    static_cast<size_t>(rows[i].bytes()));
+      sources.emplace_back(entry.first, all);
+    }
+    if (padded) {
+      Tensor lengths(DType::kI64, {std::ssize(lengths_)});
+      std::copy(lengths_.begin(), lengths_.end(), lengths.data_as<int64_t>());
+      sources.emplace_back("tokens.length", lengths);
+    }
+    write_safetensors(path, sources, metadata);
+  }
+
+ private:
+  std::vector<int64_t> lengths_;
+  std::map<std::string, std::vector<Tensor>> rows_;
+};
+
+/// Results with a value a token as text: the class of each token, or the tokens that fit in place of each mask.
+class TokenPresenter {
+ public:
+  /// Null for models whose results are of another kind.
+  static std::unique_ptr<TokenPresenter> of(const Session& session, const PresentContext& context) {
+    const ModelOutput kind = session.info().output;
+    if (kind != ModelOutput::kMaskedTokens && kind != ModelOutput::kTokenClasses) return nullptr;
+    return std::unique_ptr<TokenPresenter>(new TokenPresenter(*session.tokenizer(), kind == ModelOutput::kMaskedTokens, context));
+  }
+
+  std::vector<std::string> columns() const {
+    if (masks_) return {"position", "rank", "index", "token", "score"};
+    return {"token", "index", "label", "score"};
+  }
+  Presentation present(const TextResult& result, const Tensor& logits, const std::string& name) const {
+    check_finite_output(logits, name);
+    const int64_t classes = logits.shape()[2];
+    Presentation shown;
+    Json list = Json::array();
+    for (size_t t = 0; t < result.tokens.size(); ++t) {
+      const bool special = tokenizer_.is_special(result.tokens[t]);
+      if (masks_ ? result.tokens[t] != mask_ : special) continue;
+      const float* row = logits.data_as<float>() + static_cast<int64_t>(t) * classes;
+      Json item = masks_ ? masked(t, row, classes, shown.rows) : classified(result.tokens[t], row, classes, shown.rows);
+      list.push_back(std::move(item));
+    }
+    shown.json = Json{{masks_ ? "masks" : "tokens", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return shown;
+  }
+
+ private:
+  TokenPresenter(const text::Tokenizer& tokenizer, bool masks, PresentContext context)
+      : tokenizer_(tokenizer), masks_(masks), context_(std::move(context)) {
+    for (const char* piece : {"[MASK]", "<mask>"}) {
+      if (const auto id = tokenizer.id(piece)) mask_ = *id;
+    }
+  }
+  /// The `count` best classes with their softmax scores.
+  static std::vector<std::pair<int64_t, double>> best(const float* row, int64_t classes, int64_t count) {
+    std::vector<int64_t> order(static_cast<size_t>(classes));
+    for (int64_t i = 0; i < classes; ++i) order[static_cast<size_t>(i)] = i;
+    count = std::min(count, classes);
+    std::partial_sort(order.begin(), order.begin() + count, order.end(),
+                      [&](int64_t a, int64_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; });
+    double sum = 0;
+    for (int64_t i = 0; i < classes; ++i) sum += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[order[0]]));
+    std::vector<std::pair<int64_t, double>> top;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t index = order[static_cast<size_t>(i)];
+      top.emplace_back(index, std::exp(static_cast<double>(row[index]) - static_cast<double>(row[order[0]])) / sum);
+    }
+    return top;
+  }
+  Json masked(size_t position, const float* row, int64_t classes, std::vector<std::vector<std::string>>& rows) const {
+    Json top = Json::array();
+    for (const auto& [index, score] : best(row, classes, context_.top)) {
+      const std::string piece = tokenizer_.has(index) ? tokenizer_.piece(index) : std::string();
+      rows.push_back({cat(position), cat(top.size() + 1), cat(index), piece, human_number(score)});
+      top.push_back({{"index", index}, {"label", piece}, {"score", score}});
+    }
+    return {{"position", position}, {"top", std::move(top)}};
+  }
+  Json classified(int32_t token, const float* row, int64_t classes, std::vector<std::vector<std::string>>& rows) const {
+    const auto [index, score] = best(row, classes, 1).front();
+    rows.push_back({tokenizer_.piece(token), cat(index), context_.label(index), human_number(score)});
+    return {{"token", tokenizer_.piece(token)}, {"index", index}, {"label", context_.label(index)}, {"score", score}};
+  }
+
+  const text::Tokenizer& tokenizer_;
+  bool masks_;
+  PresentContext context_;
+  int32_t mask_ = -1;
+};
+
+/// What is printed of the texts.
+class TextListing {
+ public:
+  TextListing(const Presenter* presenter, const TokenPresenter* tokens, bool embed, Json provenance)
+      : presenter_(presenter), tokens_(tokens), embed_(embed), provenance_(std::move(provenance)) {}
+
+  bool presents() const { return presenter_ != nullptr || tokens_ != nullptr || embed_; }
+  void add(const std::string& text, const std::string& name, const TextResult& result, const std::string& first) {
+    Json line{{"text", text}};
+    if (embed_) {
+      const Tensor& vector = result.outputs.at("embedding");
+      check_finite_output(vector, name);
+      Json values = Json::array();
+      std::string shown;
+      for (int64_t i = 0; i < vector.elements(); ++i) {
+        const float value = vector.data_as<float>()[i];
+        values.push_back(value);
+        shown += cat(i > 0 ? " " : "", value);
+      }
+      line["embedding"] = std::move(values);
+      rows_.push_back({text, shown});
+    } else {
+      const Tensor& output = result.outputs.at(first);
+      std::map<std::string, Tensor> results = result.outputs;
+      results.emplace("output", output);
+      const Presentation presented =
+          tokens_ != nullptr ? tokens_->present(result, output, name) : presenter_->present(results, name, nullptr);
+      const Json made = Json::parse(presented.json);
+      for (const auto& [key, value] : made.items()) line[key] = value;
+      for (size_t i = 0; i < presented.rows.size(); ++i) {
+        rows_.push_back({i == 0 ? text : ""});
+        rows_.back().insert(rows_.back().end(), presented.rows[i].begin(), presented.rows[i].end());
+      }
+    }
+    if (result.shortened) line["note"] = cat("shortened to ", result.tokens.size(), " tokens");
+    line["provenance"] = provenance_;
+    lines_ += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  const std::string& lines() const { return lines_; }
+  Table table() const {
+    Table table{{"text"}, rows_};
+    if (embed_) {
+      table.headings.emplace_back("embedding");
+    } else {
+      for (const std::string& column : tokens_ != nullptr ? tokens_->columns() : presenter_->columns()) table.headings.push_back(column);
+    }
+    for (std::vector<std::string>& row : table.rows) row.resize(table.headings.size());
+    return table;
+  }
+
+ private:
+  const Presenter* presenter_;
+  const TokenPresenter* tokens_;
+  bool embed_;
+  Json provenance_;
+  std::vector<std::vector<std::string>> rows_;
+  std::string lines_;
+};
+
+}  // namespace
+
+int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
+  const Recipe& recipe = loaded.recipe;
+  if (!inputs_.empty() || !tensors_.empty())
+    throw Error(ErrorCode::kUsage, cat("both text and a file were given: ", inputs_.empty() ? tensors_ : inputs_[0]))
+        .suggest("give one of them");
+  if (!capture_.empty() || !draw_.empty()) throw Error(ErrorCode::kUsage, "--capture and --draw do not apply to text");
+  if (!output_.empty()) check_output_file(output_, "-o writes tensors", "out.safetensors");
+  const NamedTexts given = texts_of(text_);
+  Session session(recipe);
+  TextPredictor predictor(session, batch_);
+  const PresentContext context{.categories = session.prediction_categories(),
+                               .top = recipe.predict.top,
+                               .min_score = recipe.predict.min_score,
+                               .threshold = recipe.predict.threshold};
+  std::unique_ptr<Presenter> presenter;
+  std::unique_ptr<TokenPresenter> tokens;
+  if (const Task* task = session.task_or_null(); task != nullptr && !text_.embed) {
+    tokens = TokenPresenter::of(session, context);
+    if (tokens == nullptr) presenter = task->presenter(context);
+  }
+  if (presenter == nullptr && tokens == nullptr && !text_.embed && output_.empty()) {
+    throw Error(ErrorCode::kUsage, "the results of this model have no form as text: they are tensors")
+        .suggest("-o out.safetensors writes them; --embed gives the vectors of texts");
+  }
+  if (dry_run_) {
+    print("the recipe, its weights and the inputs fit\n");
+    return kExitDone;
+  }
+  const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
+  TextListing listing(presenter.get(), tokens.get(), text_.embed, provenance_json(provenance(recipe, recipe_text)));
+  CollectedTexts collected;
+  int64_t shortened = 0;
+  const auto began = std::chrono::steady_clock::now();
+  predictor.run(given.texts, given.names, [&](size_t index, TextResult result) {
+    if (result.shortened && shortened++ == 0)
+      log(LogLevel::kWarning, cat(given.names[index], ": the text was shortened to ", result.tokens.size(),
+                                  " tokens, the most that the model takes (others are counted)"));
+    if (listing.presents()) listing.add(given.texts[index], given.names[index], result, predictor.outputs().front());
+    if (!output_.empty()) collected.add(result);
+  });
+  const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  if (!output_.empty()) collected.write(output_, {{"galley.recipe", recipe_text}});
+  log(LogLevel::kInfo, cat(human_count(std::ssize(given.texts)), " texts in ", human_seconds(wall_s),
+                           shortened > 0 ? cat(", ", shortened, " shortened") : ""));
+  if (!listing.presents() || (text_.embed && !output_.empty() && common.format != Format::kJson)) return kExitDone;
+  const Table table = listing.table();
+  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? listing.lines() : render(table, format));
+  if (common.format == Format::kJson) {
+    print(listing.lines());
+  } else {
+    print(table);
+  }
+  return kExitDone;
+}
+
+}  // namespace galley::tools
