@@ -126,9 +126,9 @@ TEST_F(QuantizerTest, ACalibrationOfOtherWeightsIsRefused) {
   session_->initialize(calibrator.parameters(), calibrator.store());
   Calibration calibration;
   calibrator.run(calibration);
-  quantizer_->check(calibration, "stats.calib");
+  quantizer_->adopt(calibration, "stats.calib");
   loaded_->recipe.seed = 4;
-  EXPECT_THROW(ModelQuantizer(*session_).check(calibration, "stats.calib"), Error);
+  EXPECT_THROW(ModelQuantizer(*session_).adopt(calibration, "stats.calib"), Error);
 }
 
 GoalSection goal_of(double max_drop, bool relative = false) {
