@@ -361,7 +361,7 @@ class Converter {
     for (const QuantizedTensor& tensor : report_.tensors) listed.insert(tensor.name);
     for (ValueId id : new_.inputs()) {
       const ValueInfo& info = new_.value(id);
-      if (info.role == ValueRole::kInput || listed.count(info.name) > 0) continue;
+      if (info.role == ValueRole::kInput || info.role == ValueRole::kCarried || listed.count(info.name) > 0) continue;
       const auto owner = owners.find(info.name.substr(0, info.name.rfind('.')));
       const bool owned = info.name.find('.') != std::string::npos && owner != owners.end();
       report_.tensors.push_back(

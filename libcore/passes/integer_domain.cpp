@@ -66,7 +66,10 @@ IntegerDomain::IntegerDomain(const Graph& graph, const std::function<bool(const 
 
 void IntegerDomain::classify(const Graph& graph) {
   std::vector<bool> fed(graph.value_count());
-  for (ValueId id : graph.inputs()) fed[static_cast<size_t>(id)] = graph.value(id).role == ValueRole::kInput;
+  for (ValueId id : graph.inputs()) {
+    const ValueRole role = graph.value(id).role;
+    fed[static_cast<size_t>(id)] = role == ValueRole::kInput || role == ValueRole::kCarried;
+  }
   const std::vector<std::vector<int>> users = graph.users();
   std::set<ValueId> outputs;
   for (const auto& [name, id] : graph.outputs()) outputs.insert(id);

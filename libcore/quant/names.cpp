@@ -6,10 +6,13 @@
 namespace galley {
 namespace {
 
-/// Whether each value depends on fed inputs.
+/// Whether each value depends on inputs that are fed or carried.
 std::vector<bool> fed_values(const Graph& graph) {
   std::vector<bool> fed(graph.value_count());
-  for (ValueId id : graph.inputs()) fed[static_cast<size_t>(id)] = graph.value(id).role == ValueRole::kInput;
+  for (ValueId id : graph.inputs()) {
+    const ValueRole role = graph.value(id).role;
+    fed[static_cast<size_t>(id)] = role == ValueRole::kInput || role == ValueRole::kCarried;
+  }
   for (const Node& node : graph.nodes()) {
     const bool depends =
         std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id != kNoValue && fed[static_cast<size_t>(id)]; });
