@@ -140,21 +140,22 @@ void dequantize(Expansion& e) {
   e.set(0, real_of(e, 0, a.scale, a.zero_point));
 }
 
-void dequantize_weight(Expansion& e) {
-  const auto& a = e.attrs<DequantizeWeightAttrs>();
-  const Shape shape = e.output_type().shape;
+Value dequantized_weight(Expansion& e, size_t weight, const DequantizeWeightAttrs& a, const Shape& shape) {
+  const size_t scale = weight + 1, zero_point = weight + 2;
   const int64_t outputs = shape[0], weights = outputs == 0 ? 0 : shape.elements() / outputs;
-  Value q = wide(e, 0);
+  Value q = wide(e, weight);
   if (a.bits == 4) q = unpacked(q, shape[-1]);
-  const int64_t groups = a.group_size == 0 ? 1 : e.in(1).shape()[1], group = a.group_size == 0 ? weights : a.group_size;
+  const int64_t groups = a.group_size == 0 ? 1 : e.in(scale).shape()[1], group = a.group_size == 0 ? weights : a.group_size;
   q = reshape(q, {outputs, weights});
   if (groups * group > weights) q = pad(q, {0, 0, 0, groups * group - weights});
   q = reshape(q, {outputs, groups, group});
   const Shape each{outputs, groups, 1};
-  if (e.has(2)) q = sub(q, reshape(wide(e, 2), each));
-  q = reshape(mul(q, reshape(wide(e, 1), each)), {outputs, groups * group});
-  e.set(0, reshape(slice(q, 1, 0, weights), shape));
+  if (e.has(zero_point)) q = sub(q, reshape(wide(e, zero_point), each));
+  q = reshape(mul(q, reshape(wide(e, scale), each)), {outputs, groups * group});
+  return reshape(slice(q, 1, 0, weights), shape);
 }
+
+void dequantize_weight(Expansion& e) { e.set(0, dequantized_weight(e, 0, e.attrs<DequantizeWeightAttrs>(), e.output_type().shape)); }
 
 void quantized_conv2d(Expansion& e) {
   const auto& a = e.attrs<QuantizedConv2dAttrs>();

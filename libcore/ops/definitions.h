@@ -1,5 +1,6 @@
 #pragma once
-// Definitions of composite operators (OpDef::definition), by family, and the helpers that they share. For ops/*.cpp only.
+// Definitions of composite operators (OpDef::definition), by family, and the helpers that they share. For definitions in ops and in back
+// ends.
 
 #include <vector>
 
@@ -7,6 +8,8 @@
 #include "libcore/ops/expansion.h"
 
 namespace galley {
+
+struct DequantizeWeightAttrs;
 
 namespace definition {
 
@@ -67,6 +70,8 @@ void finite_gate(Expansion& e);
 void quantize(Expansion& e);
 void dequantize(Expansion& e);
 void dequantize_weight(Expansion& e);
+/// The weight of that shape, f64, from the inputs `weight`, scale and zero point, which follow each other.
+Value dequantized_weight(Expansion& e, size_t weight, const DequantizeWeightAttrs& attrs, const Shape& shape);
 void quantized_conv2d(Expansion& e);
 void quantized_linear(Expansion& e);
 void dynamic_quantized_linear(Expansion& e);

@@ -144,7 +144,8 @@ const std::vector<OpCase>& all_cases() {
                                             quantized_cases,
                                             quantized_recurrent_cases,
                                             fake_quantize_cases,
-                                            winograd_cases}) {
+                                            winograd_cases,
+                                            weight_only_cases}) {
       for (OpCase& c : family()) all.push_back(std::move(c));
     }
     return all;

@@ -110,6 +110,7 @@ std::vector<OpCase> quantized_cases();
 std::vector<OpCase> quantized_recurrent_cases();
 std::vector<OpCase> fake_quantize_cases();
 std::vector<OpCase> winograd_cases();
+std::vector<OpCase> weight_only_cases();
 const std::vector<OpCase>& all_cases();
 
 /// The graph of a case with values for its inputs. With `gradient`: applies the rule of the last node to random cotangents of its outputs;

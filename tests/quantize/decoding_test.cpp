@@ -53,7 +53,8 @@ TEST_P(QuantizedDecoding, TheCacheGivesTheLogitsOfTheWholeSequence) {
     for (auto& row : rows) row.push_back((31 * step + row.front()) % 256);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Weights, QuantizedDecoding, testing::Values("int8", "int4"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Weights, QuantizedDecoding, testing::Values("int8", "int4"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace galley

@@ -40,7 +40,7 @@ std::vector<Kernel> kernels_of(std::span<const AlgorithmRow> rows);
 std::span<const AlgorithmRow> attention_algorithms();
 /// conv2d, its gradients, and the operators that the CPU's rewrites make of them.
 std::span<const AlgorithmRow> conv_algorithms();
-/// linear and matmul.
+/// linear, also with weights that are stored as integers, and matmul.
 std::span<const AlgorithmRow> matmul_algorithms();
 /// batch_norm, its gradients, and the operators that the CPU's rewrites make of them.
 std::span<const AlgorithmRow> norm_algorithms();
@@ -58,6 +58,7 @@ extern const Algorithm kAttentionFlashBackward;  // attention.cpp
 
 extern const Algorithm kSkinnyGemmConv;                       // skinny_gemm.cpp
 extern const Algorithm kSkinnyGemmLinear;                     // skinny_gemm.cpp
+extern const Algorithm kWeightOnlyGemm;                       // weight_only_gemm.cpp
 extern const Algorithm kPacked1x1;                            // packed_1x1.cpp
 extern const Algorithm kPacked1x1Data;                        // packed_1x1.cpp
 extern const Algorithm kDepthwiseData;                        // depthwise_data.cpp

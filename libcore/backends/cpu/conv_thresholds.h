@@ -13,6 +13,8 @@ inline constexpr Threshold kSkinnyRows{32, "rows of linear that skinny_gemm take
                                        "galley-benchmark op linear:mb32ic2048oc1000"};
 inline constexpr Threshold kSkinnyRowsBf16{16, "rows of linear that skinny_gemm takes at most, bf16",
                                            "estimate: oneDNN multiplies bf16 at twice the rate of f32"};
+inline constexpr Threshold kWeightOnlyRows{16, "rows of linear that weight_only_gemm takes at most",
+                                           "galley-benchmark op weight_only_linear:16x4096+4096x4096@i8+4096"};
 inline constexpr Threshold kSkinnyImages{16, "one-pixel images that skinny_gemm takes at most",
                                          "galley-benchmark op conv2d:mb16ic240ih1oc960kh1"};
 inline constexpr Threshold kPacked1x1Weight{98304, "values of a weight that packed_1x1 takes at most",
@@ -161,6 +163,7 @@ inline constexpr Threshold kAmxSumBytes{640 << 10, "bytes of the sums of a block
 /// All of them, for lists and tests.
 inline constexpr std::array kAll{kSkinnyRows,
                                  kSkinnyRowsBf16,
+                                 kWeightOnlyRows,
                                  kSkinnyImages,
                                  kPacked1x1Weight,
                                  kPacked1x1Pixels,

@@ -10,6 +10,8 @@ namespace {
 constexpr AlgorithmRow kRows[] = {
     {"linear", "skinny_gemm", algorithm::kSkinnyGemmLinear, "at most 32 rows in f32, 16 in bf16: classifiers at small batches",
      "reads the weight once, where it is; oneDNN packs it at every run"},
+    {"weight_only_linear", "weight_only_gemm", algorithm::kWeightOnlyGemm, "f32 activations, at most 16 rows",
+     "reads the stored integers, a quarter or an eighth of the bytes of floats"},
 #ifdef GALLEY_WITH_ONEDNN
     {"linear", "onednn", algorithm::kOneDnnLinear, "contiguous; f32 everywhere, bf16 where the processor multiplies it faster than f32",
      "blocked products with packed operands"},

@@ -4,6 +4,8 @@
 
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/quantize.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/passes/assign_precision.h"
 #include "libcore/passes/fuse.h"
@@ -241,6 +243,37 @@ TEST(CpuRewrites, WideningComputesTheSameBetweenCasts) {
       EXPECT_EQ(some.type(node.inputs[0]).dtype, node.is("conv2d") ? DType::kF32 : DType::kBF16) << node.path;
     }
   }
+}
+
+TEST(CpuRewrites, StoredWeightsGiveTheSameResults) {
+  Graph graph;
+  const Value x = graph.add_input("x", f32({3, 12}), ValueRole::kInput);
+  const auto layer = [&](Value in, const std::string& name, int64_t columns, int64_t group, ValueRole role) {
+    DequantizeWeightAttrs attrs;
+    attrs.group_size = group;
+    TensorType stored = f32({columns, in.shape()[-1]});
+    stored.dtype = DType::kI8;
+    Shape scales{columns};
+    if (group > 0) scales.push_back(in.shape()[-1] / group);
+    const Value weight = dequantize_weight(graph.add_input(name, stored, role),
+                                           graph.add_input(name + "_scale", f32(scales), ValueRole::kParameter), {}, attrs);
+    LinearAttrs linear_attrs;
+    linear_attrs.activation = Activation::kRelu;
+    return std::pair(linear(in, weight, graph.add_input(name + "_bias", f32({columns}), ValueRole::kParameter), linear_attrs), weight);
+  };
+  const Value hidden = layer(x, "first", 8, 4, ValueRole::kParameter).first;
+  const auto [second, read_twice] = layer(hidden, "second", 6, 0, ValueRole::kParameter);
+  graph.add_output("weight", read_twice);
+  graph.add_output("y", layer(second, "third", 5, 0, ValueRole::kInput).first);  // its weight is fed
+  Graph changed = graph;
+  EXPECT_TRUE(use_stored_weights(changed, kNoKernel).done.empty());
+  EXPECT_EQ(print(changed), print(graph));
+  EXPECT_EQ(use_stored_weights(changed, kAnyKernel).done.size(), 1u);
+  verify(changed);
+  EXPECT_EQ(count(changed, "weight_only_linear"), 1);
+  EXPECT_EQ(count(changed, "linear"), 2);
+  const auto feeds = feeds_for(graph);
+  expect_same(results(changed, feeds), results(graph, feeds));
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/weight_only.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
@@ -169,6 +171,18 @@ void winograd_conv2d(Expansion& e) {
 
 void winograd_conv2d_backward_weights(Expansion& e) {
   e.set(0, conv2d_backward_weights(e.in(0), e.in(1), e.attrs<Conv2dBackwardWeightsAttrs>()));
+}
+
+void weight_only_linear(Expansion& e) {
+  const auto& a = e.attrs<WeightOnlyLinearAttrs>();
+  DequantizeWeightAttrs stored;
+  stored.bits = a.bits;
+  stored.group_size = a.group_size;
+  LinearAttrs attrs;
+  attrs.activation = a.activation;
+  const Shape shape{e.type(1).shape[0], e.type(0).shape[-1]};
+  const Value weight = cast(definition::dequantized_weight(e, 1, stored, shape), e.compute());
+  e.set(0, linear(e.in(0), weight, e.has(4) ? e.in(4) : Value(), attrs));
 }
 
 void quantized_winograd_weights(Expansion& e) {

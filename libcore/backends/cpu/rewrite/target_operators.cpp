@@ -3,6 +3,7 @@
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/weight_only.h"
 #include "libcore/ops/registry.h"
 
 namespace galley {
@@ -20,6 +21,7 @@ void ensure_cpu_operators() {
                                       &winograd_weights_op(),
                                       &winograd_conv2d_op(),
                                       &winograd_conv2d_backward_weights_op(),
+                                      &weight_only_linear_op(),
                                       &quantized_winograd_weights_op(),
                                       &quantized_winograd_conv2d_op()};
     register_ops(operators);

@@ -1,0 +1,44 @@
+#include <algorithm>
+
+#include "libcore/backends/cpu/rewrite/rewrites.h"
+#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/passes/fuser.h"
+
+namespace galley {
+namespace {
+
+/// Are all inputs parameters or buffers, so that the weight does not change from run to run?
+bool is_stored(const Graph& graph, const Node& dequantize) {
+  return std::all_of(dequantize.inputs.begin(), dequantize.inputs.end(), [&](ValueId id) {
+    return id == kNoValue || graph.value(id).role == ValueRole::kParameter || graph.value(id).role == ValueRole::kBuffer;
+  });
+}
+
+}  // namespace
+
+PassReport use_stored_weights(Graph& graph, const Target& target) {
+  Fuser fuser(graph);
+  for (size_t n = 0; n < fuser.size(); ++n) {
+    if (fuser.gone(n) || !fuser.node(n).is("linear")) continue;
+    const Node& linear = fuser.node(n);
+    const int producer = fuser.producer(linear.inputs[1]);
+    if (producer < 0 || !fuser.node(static_cast<size_t>(producer)).is("dequantize_weight")) continue;
+    const Node& dequantize = fuser.node(static_cast<size_t>(producer));
+    if (!is_stored(graph, dequantize) || !fuser.reason_against(linear.inputs[1]).empty()) continue;
+    const auto& stored = dequantize.attrs<DequantizeWeightAttrs>();
+    auto attrs = std::make_shared<WeightOnlyLinearAttrs>();
+    attrs->bits = stored.bits;
+    attrs->group_size = stored.group_size;
+    attrs->activation = linear.attrs<LinearAttrs>().activation;
+    Node merged = linear;
+    merged.op = &weight_only_linear_op();
+    merged.attributes = std::move(attrs);
+    merged.inputs = {linear.inputs[0], dequantize.inputs[0], dequantize.inputs[1], dequantize.input(2), linear.input(2)};
+    if (target.has_kernel(graph, merged, Stage::kBeforeLayout))
+      fuser.merge(n, static_cast<size_t>(producer), std::move(merged), "dequantize_weight + linear");
+  }
+  fuser.finish();
+  return std::move(fuser.report);
+}
+
+}  // namespace galley

@@ -1,0 +1,64 @@
+#include "libcore/backends/cpu/rewrite/weight_only.h"
+
+#include "libcore/backends/cpu/rewrite/definitions.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+constexpr int kX = 0, kWeight = 1, kScale = 2, kZeroPoint = 3, kBias = 4;
+
+std::vector<TensorType> infer(const OpContext& c) {
+  const auto& a = c.attrs<WeightOnlyLinearAttrs>();
+  const TensorType &x = c.in(kX), &stored = c.in(kWeight);
+  GALLEY_CHECK(x.dtype == DType::kF32 && x.shape.rank() >= 1, "x must be f32 [...,I], not ", x);
+  GALLEY_CHECK(stored.shape.rank() == 2, "the weight must have 2 dimensions, not ", stored);
+  DequantizeWeightAttrs dequantize;
+  dequantize.bits = a.bits;
+  dequantize.group_size = a.group_size;
+  dequantize.shape = {stored.shape[0], x.shape[-1]};
+  const TensorType weight = infer_part(dequantize_weight_op(), dequantize, {&stored, &c.in(kScale), given(c, kZeroPoint)})[0];
+  LinearAttrs linear;
+  linear.activation = a.activation;
+  return infer_part(linear_op(), linear, {&x, &weight, given(c, kBias)});
+}
+
+/// Operations of the product; the weights are read as they are stored.
+Cost cost(const OpContext& c) {
+  return operand_cost(c, 2.0 * static_cast<double>(c.in(kX).elements()) * static_cast<double>(c.in(kWeight).shape[0]));
+}
+
+}  // namespace
+
+void WeightOnlyLinearAttrs::options(OptionVisitor& v) {
+  v.option({.name = "bits", .doc = "8, or 4: two signed integers per byte, the low half first", .min = 4, .max = 8}, bits);
+  v.option({.name = "group_size", .doc = "weights of an output channel that share a scale; 0: all", .min = 0}, group_size);
+  v.choice({.name = "activation", .doc = "applied to the result"}, activation, kActivationNames);
+}
+
+const OpDef& weight_only_linear_op() {
+  static const OpDef def{
+      .name = "weight_only_linear",
+      .doc = "linear with a weight that is stored as integers of 8 or 4 bits",
+      .inputs = {"x", Port::weight("weight"), Port::statistics("scale"), Port::statistics("zero_point?"), Port::statistics("bias?")},
+      .outputs = {"y"},
+      .make_attrs = make_options<WeightOnlyLinearAttrs>,
+      .infer = infer,
+      .no_gradient = "a rewrite of the CPU back end makes it for inference",
+      .cost = cost,
+      .work = WorkClass::kProduct,
+      .layout = {.formats = FormatRule::kContiguous},
+      .precision = PrecisionRule::kKeepF32,
+      .definition = cpu_definition::weight_only_linear,
+      .target = true,
+      .variant_of = "linear",
+      .cases = {"weight_only_linear:1x4096+4096x4096@i8+4096", "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32"}};
+  return def;
+}
+
+Value weight_only_linear(Value x, Value weight, Value scale, Value zero_point, Value bias, const WeightOnlyLinearAttrs& attrs) {
+  return emit_all(weight_only_linear_op(), std::make_unique<WeightOnlyLinearAttrs>(attrs),
+                  std::vector<Value>{x, weight, scale, zero_point, bias})[0];
+}
+
+}  // namespace galley

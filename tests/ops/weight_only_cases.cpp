@@ -1,0 +1,69 @@
+// Cases of linear layers with stored integer weights: tiles of rows and columns, rests of vectors and groups, odd depths of 4 bits.
+
+#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+namespace {
+
+struct Layer {
+  std::string name;
+  Shape rows;  // leading dimensions of x
+  int64_t depth, columns, bits, group;
+  bool zero_point = false, bias = false;
+  Activation activation = Activation::kNone;
+};
+
+void build(CaseInputs& in, const Layer& layer) {
+  WeightOnlyLinearAttrs attrs;
+  attrs.bits = layer.bits;
+  attrs.group_size = layer.group;
+  attrs.activation = layer.activation;
+  Shape x = layer.rows;
+  x.push_back(layer.depth);
+  Shape scales{layer.columns};
+  if (layer.group > 0) scales.push_back((layer.depth + layer.group - 1) / layer.group);
+  const Value image = in.f32(x);
+  const Value weight = layer.bits == 8 ? in.quantized(DType::kI8, {layer.columns, layer.depth}, -127, 127, ValueRole::kParameter)
+                                       : in.quantized(DType::kU8, {layer.columns, (layer.depth + 1) / 2}, 0, 255, ValueRole::kParameter);
+  const Value scale = in.f32(scales, {.low = 0.01, .high = 0.1});
+  const Value zero = layer.zero_point ? in.quantized(DType::kI8, scales, -8, 7) : Value();
+  weight_only_linear(image, weight, scale, zero, layer.bias ? in.f32({layer.columns}) : Value(), attrs);
+}
+
+}  // namespace
+
+std::vector<OpCase> weight_only_cases() {
+  std::vector<OpCase> cases;
+  WeightOnlyLinearAttrs hand;
+  hand.bits = 4;
+  hand.group_size = 2;
+  // Low half first, signed: 0x71 = 1, 7; 0x0F = -1, then nothing. Scales 1 and 10, zero points 0 and -1.
+  cases.push_back({.name = "weight_only_linear_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         weight_only_linear(in.values({1, 3}, {1, 2, 3}, DType::kF32), in.values({1, 2}, {0x71, 0x0F}, DType::kU8),
+                                            in.values({1, 2}, {1, 10}, DType::kF32), in.values({1, 2}, {0, -1}, DType::kI8),
+                                            in.values({1}, {0.5}, DType::kF32), hand);
+                       },
+                   .expected = {15.5},
+                   .forward_only = true});
+  for (const Layer& layer : std::vector<Layer>{
+           {"one_row", {1}, 64, 40, 8, 0},
+           {"one_row_rest", {}, 37, 19, 8, 0, true, true},
+           {"rows", {3}, 48, 17, 8, 0, false, true, Activation::kRelu},
+           {"most_rows", {2, 8}, 33, 21, 8, 0, true},
+           {"groups", {1}, 96, 24, 8, 32},
+           {"groups_rest", {5}, 70, 11, 8, 24, true, true},
+           {"int4", {1}, 64, 40, 4, 0},
+           {"int4_odd", {2}, 43, 13, 4, 0, false, true},
+           {"int4_groups", {1}, 128, 33, 4, 32},
+           {"int4_groups_rest", {7}, 77, 10, 4, 12, true, true, Activation::kGelu},
+           {"int4_small_groups", {1}, 40, 9, 4, 2, true},
+       }) {
+    cases.push_back({.name = "weight_only_linear_" + layer.name, .build = [=](CaseInputs& in) { build(in, layer); }, .forward_only = true});
+  }
+  return cases;
+}
+
+}  // namespace galley::test
