@@ -73,15 +73,17 @@ TEST(Expand, KeepsPathsPhasesAndNames) {
   graph.set_phase(Phase::kBackward);
   const Value x = graph.add_input("x", typed(DType::kF32, {2, 3, 8}, {"batch", "time", "features"}), ValueRole::kInput);
   const Value y = layer_norm(x, {}, {}).y;
+  graph.add_output("norm", y);
   graph.set_path("tail");
   graph.add_output("y", relu(y));
   const TensorType type = graph.type(graph.find_output("y"));
+  EXPECT_EQ(graph.type(graph.find_output("norm")), type);
   graph.set_path("elsewhere");
   graph.set_phase(Phase::kForward);
   expand(graph, none);
   verify(graph);
   EXPECT_EQ(count(graph, "layer_norm"), 0);
-  EXPECT_EQ(graph.type(graph.find_output("y")), type);
+  for (const char* output : {"norm", "y"}) EXPECT_EQ(graph.type(graph.find_output(output)), type) << output;
   for (const Node& node : graph.nodes()) {
     EXPECT_EQ(node.path, node.is("relu") ? "tail" : "head.norm");
     EXPECT_EQ(node.phase, Phase::kBackward);
