@@ -48,6 +48,10 @@ std::vector<OpCase> chain_cases() {
   };
   // (3 x + 1)^2 as a product of a value with itself: 4^2, 7^2, (-2)^2.
   add("hand", [](CaseInputs& in) { chain({"affine scale=3 shift=1", "mul"}, {0, 1, 1}, {in.values({3}, {1, 2, -1})}); }, {16, 49, 4});
+  // a^3 + a of a = 3 x + 1, which three steps read: its tile is not overwritten before the last.
+  add("read_later",
+      [](CaseInputs& in) { chain({"affine scale=3 shift=1", "square", "mul", "add"}, {0, 1, 1, 2, 3, 1}, {in.values({3}, {1, 2, -1})}); },
+      {68, 350, -10});
   // (silu(x) gate + y) scale: one value per channel and image, and one per channel. Short rows, whole tiles, more than a tile.
   for (const Shape& shape : {Shape{2, 19, 3, 7}, Shape{3, 5, 29, 31}, Shape{2, 1030, 2, 3}, Shape{1, 3, 40, 60}}) {
     add(cat("gate_", shape[1], "_", shape[2]), [shape](CaseInputs& in) {

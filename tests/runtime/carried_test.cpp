@@ -70,6 +70,14 @@ TEST_P(CarriedState, AccumulatesFromZeros) {
   EXPECT_EQ(run(*execution, one_), (Numbers{101, 202, 304}));
 }
 
+TEST_P(CarriedState, RowsAreCopied) {
+  const auto execution = engine_.bind(program(1));
+  run(*execution, one_);
+  execution->carried()->copy_row(2, 0);
+  EXPECT_EQ(execution->carried()->get("total").to_doubles(), (Numbers{4, 2, 4}));
+  EXPECT_EQ(run(*execution, one_), (Numbers{5, 4, 8}));
+}
+
 TEST_P(CarriedState, IsNoParameterAndNotInTheArena) {
   const auto execution = engine_.bind(program(1));
   EXPECT_FALSE(engine_.store().has("total"));
