@@ -47,8 +47,8 @@ for (const item of data.advice) {
   element(gain, "code", {}, item.key + (item.value === null ? "" : ": " + item.value));
   if (item.gain_ms !== 0)
     gain.appendChild(document.createTextNode(
-        " gains " + number(item.gain_ms) + " ms per step (" + item.gain + ", " + share(100 * item.gain_ms * data.steps / data.wall_ms) + ")" +
-        (item.gain_bytes ? ", " + bytes(Math.abs(item.gain_bytes)) + (item.gain_bytes > 0 ? " less memory" : " more memory") : "")));
+        " gains " + number(item.gain_ms) + " ms per step (" + item.gain + ", " + share(100 * item.gain_ms * data.steps / data.wall_ms) +
+        ")" + (item.gain_bytes ? ", " + bytes(Math.abs(item.gain_bytes)) + (item.gain_bytes > 0 ? " less memory" : " more memory") : "")));
   if (item.operators.length === 0) continue;
   table(
       element(element(box, "div", {class: "scroll all"}), "table", {}),

@@ -157,9 +157,10 @@ TEST(Weights, ThatAreNotFiniteAreRefusedUnlessTheRecipeTakesThem) {
   std::string values(4 * (8 * 784 + 8 + 4 * 8 + 4), '\0');
   const float nan = std::nanf("");
   std::memcpy(values.data() + values.size() - 4, &nan, 4);
-  const std::string header =
-      R"({"fc1.weight":{"dtype":"F32","shape":[8,784],"data_offsets":[0,25088]},"fc1.bias":{"dtype":"F32","shape":[8],"data_offsets":[25088,25120]},)"
-      R"("fc2.weight":{"dtype":"F32","shape":[4,8],"data_offsets":[25120,25248]},"fc2.bias":{"dtype":"F32","shape":[4],"data_offsets":[25248,25264]}})";
+  const std::string header = R"({"fc1.weight":{"dtype":"F32","shape":[8,784],"data_offsets":[0,25088]},)"
+                             R"("fc1.bias":{"dtype":"F32","shape":[8],"data_offsets":[25088,25120]},)"
+                             R"("fc2.weight":{"dtype":"F32","shape":[4,8],"data_offsets":[25120,25248]},)"
+                             R"("fc2.bias":{"dtype":"F32","shape":[4],"data_offsets":[25248,25264]}})";
   write_text(folder + "/nan.safetensors", safetensors_of(header, values));
   const Outcome refused = run("galley-evaluate", {recipe, "weights=" + folder + "/nan.safetensors", "--format", "json", "-q"});
   EXPECT_EQ(refused.code, 4);
@@ -305,11 +306,10 @@ TEST(Loss, OfASampleThatIsNotFiniteNamesTheSampleAndLogsTheLastStep) {
   const std::string folder = scratch_folder();
   std::vector<float> values(48 * 5, 0.25f);  // 48 rows of 4 inputs, then their targets
   values[34 * 4 + 2] = std::nanf("");        // of step 5, the first of its two parts
-  write_text(
-      folder + "/data.safetensors",
-      safetensors_of(
-          R"({"input":{"dtype":"F32","shape":[48,4],"data_offsets":[0,768]},"target":{"dtype":"F32","shape":[48,1],"data_offsets":[768,960]}})",
-          std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))));
+  write_text(folder + "/data.safetensors",
+             safetensors_of(R"({"input":{"dtype":"F32","shape":[48,4],"data_offsets":[0,768]},)"
+                            R"("target":{"dtype":"F32","shape":[48,1],"data_offsets":[768,960]}})",
+                            std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))));
   const std::string recipe = table_recipe(folder, -1, "{global: 8, micro: 4}");
   const std::vector<std::string> command{
       recipe, "-o", folder + "/run", "log.every=3 steps", "-q", "data.train.source={type: tensors, path: " + folder + "/data.safetensors}"};
@@ -332,11 +332,9 @@ TEST(Loss, OfLabelsThatAreAllIgnoredNamesIgnoreIndex) {
     const int64_t ignored = -100;
     values.append(reinterpret_cast<const char*>(&ignored), sizeof ignored);
   }
-  write_text(
-      folder + "/data.safetensors",
-      safetensors_of(
-          R"({"input":{"dtype":"F32","shape":[2,1,2,2],"data_offsets":[0,32]},"label":{"dtype":"I64","shape":[2,2,2],"data_offsets":[32,96]}})",
-          values));
+  write_text(folder + "/data.safetensors", safetensors_of(R"({"input":{"dtype":"F32","shape":[2,1,2,2],"data_offsets":[0,32]},)"
+                                                          R"("label":{"dtype":"I64","shape":[2,2,2],"data_offsets":[32,96]}})",
+                                                          values));
   write_text(folder + "/ignored.yaml",
              "recipe: 1\nname: ignored\nmodel: {type: layers, input: {shape: [1, 2, 2]}, layers: [{type: conv2d, out_channels: 3, "
              "kernel_size: 1}]}\n"
@@ -517,11 +515,9 @@ TEST(Labels, ThatTheModelDoesNotHaveAreExit4BeforeTheFirstStep) {
   const std::string folder = scratch_folder();
   std::string values(3 * 784 * 4, '\0');
   for (const int64_t label : {0, 3, 9}) values.append(reinterpret_cast<const char*>(&label), sizeof label);
-  write_text(
-      folder + "/samples.safetensors",
-      safetensors_of(
-          R"({"input":{"dtype":"F32","shape":[3,1,28,28],"data_offsets":[0,9408]},"label":{"dtype":"I64","shape":[3],"data_offsets":[9408,9432]}})",
-          values));
+  write_text(folder + "/samples.safetensors", safetensors_of(R"({"input":{"dtype":"F32","shape":[3,1,28,28],"data_offsets":[0,9408]},)"
+                                                             R"("label":{"dtype":"I64","shape":[3],"data_offsets":[9408,9432]}})",
+                                                             values));
   const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run",
                                                "data.train.source={type: tensors, path: " + folder + "/samples.safetensors}", "-q"});
   EXPECT_EQ(outcome.code, 4) << outcome.err;

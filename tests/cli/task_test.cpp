@@ -39,11 +39,9 @@ std::string weights_of(const std::string& path) {
   const float weight[] = {-2, -2, -2, 2, 2, 2}, bias[] = {1, -1};
   std::string values(reinterpret_cast<const char*>(weight), sizeof weight);
   values.append(reinterpret_cast<const char*>(bias), sizeof bias);
-  write_text(
-      path,
-      safetensors_of(
-          R"({"classifier.weight":{"dtype":"F32","shape":[2,3,1,1],"data_offsets":[0,24]},"classifier.bias":{"dtype":"F32","shape":[2],"data_offsets":[24,32]}})",
-          values));
+  write_text(path, safetensors_of(R"({"classifier.weight":{"dtype":"F32","shape":[2,3,1,1],"data_offsets":[0,24]},)"
+                                  R"("classifier.bias":{"dtype":"F32","shape":[2],"data_offsets":[24,32]}})",
+                                  values));
   return path;
 }
 
@@ -185,11 +183,9 @@ TEST(Tasks, ModelsWithoutALossPredictAndAreTimed) {
   write_text(recipe, "recipe: 1\nmodel: {type: layers, input: {shape: [3]}, layers: [{name: fc, type: linear, out_features: 2}]}\n");
   const float values[] = {1, 0, 0, 0, 1, 0, 10, 20, 1, 2, 3, 4, 5, 6};
   const std::string bytes(reinterpret_cast<const char*>(values), sizeof values);
-  write_text(
-      folder + "/w.safetensors",
-      safetensors_of(
-          R"({"fc.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"fc.bias":{"dtype":"F32","shape":[2],"data_offsets":[24,32]}})",
-          bytes.substr(0, 32)));
+  write_text(folder + "/w.safetensors", safetensors_of(R"({"fc.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+                                                       R"("fc.bias":{"dtype":"F32","shape":[2],"data_offsets":[24,32]}})",
+                                                       bytes.substr(0, 32)));
   write_text(folder + "/in.safetensors",
              safetensors_of(R"({"input":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})", bytes.substr(32)));
   const Outcome predicted = run("galley-predict", {recipe, "weights=" + folder + "/w.safetensors", "--tensors", folder + "/in.safetensors",

@@ -167,9 +167,9 @@ TEST(TextStream, AnyVocabularyGivesTheSameText) {
 
 // A decoder that drops the space at the beginning of a text must keep it where the text is continued.
 TEST(TextStream, FollowsThePrompt) {
-  const auto tokenizer = text::parse_tokenizer_json(
-      R"({"model":{"type":"WordLevel","vocab":{"\u2581a":0,"\u2581b":1}},"decoder":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always"}})",
-      "t.json");
+  const auto tokenizer = text::parse_tokenizer_json(R"({"model":{"type":"WordLevel","vocab":{"\u2581a":0,"\u2581b":1}},)"
+                                                    R"("decoder":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always"}})",
+                                                    "t.json");
   TextStream alone(*tokenizer), after(*tokenizer);
   EXPECT_EQ(alone.push(1), "b");
   after.follow(std::vector<int64_t>{0});
