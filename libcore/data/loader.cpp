@@ -52,6 +52,7 @@ int64_t count_findings(std::vector<Finding>& findings, std::map<std::string, Ski
 /// A batch in preparation. Workers take rows in chunks; `missing` counts the rows that are not written yet.
 struct Slot {
   Batch batch;
+  std::map<std::string, Tensor> full;  // the fields of a batch that is not cut
   int64_t handed_out = 0;
   int64_t missing = 0;
   bool ready = false;
@@ -74,7 +75,8 @@ class DataLoader::State {
   int64_t total_samples() const { return end_.value_or(0); }
   const Source& source() const { return *source_; }
   const std::vector<FieldType>& types() const { return types_; }
-  const std::map<std::string, Tensor>& layout() const { return slots_.front().batch.fields; }
+  const std::map<std::string, Tensor>& layout() const { return slots_.front().full; }
+  const std::vector<int64_t>& lengths() const { return lengths_; }
   int64_t buffer_bytes() const;
   const SkipReport& skips() const { return skips_; }
   const IrregularReport& irregular() const { return irregular_; }
@@ -84,6 +86,8 @@ class DataLoader::State {
   Sample first_sample(int64_t& index) const;
   void find_types();
   void make_buffers();
+  void group_samples();
+  void cut(Slot& slot) const;
   bool begin_batch(Slot& slot);
   void check_value(const FieldType& type, const FieldValue& value, int64_t index) const;
   void fill_field(Slot& slot, const FieldType& type, const Sample& sample, int64_t row, int64_t index) const;
@@ -101,6 +105,7 @@ class DataLoader::State {
   Pipeline pipeline_;
   std::vector<std::unique_ptr<Options>> batch_transforms_;
   std::vector<FieldType> types_;  // fields of a batch
+  std::vector<int64_t> lengths_;  // of batches that are cut
   LoaderOptions options_;
   SampleOrder order_;
   std::optional<int64_t> end_;  // position after the last sample
@@ -135,6 +140,7 @@ DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline
   if (options_.max_samples > 0) end_ = std::min(end_.value_or(options_.max_samples), options_.max_samples);
   begun_ = delivered_ = options_.start;
   make_buffers();
+  if (options_.cut) group_samples();
   for (Slot& slot : slots_) free_.push_back(&slot);
   for (int64_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(); });
 }
@@ -216,6 +222,44 @@ void DataLoader::State::make_buffers() {
         slot.batch.fields.emplace(tensor.name, Tensor(tensor.dtype, tensor.shape, image ? options_.format : MemoryFormat()));
       }
     }
+    slot.full = slot.batch.fields;
+  }
+}
+
+/// The order in which samples of similar length come together.
+void DataLoader::State::group_samples() {
+  for (const FieldType& type : types_) {
+    if (!type.lengths.empty()) lengths_ = type.lengths;
+  }
+  if (lengths_.size() < 2 || source_->length(0) < 0) return;
+  auto groups = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(source_->size()));
+  for (int64_t i = 0; i < source_->size(); ++i) {
+    const auto found = std::lower_bound(lengths_.begin(), lengths_.end() - 1, source_->length(i));
+    (*groups)[static_cast<size_t>(i)] = static_cast<uint8_t>(found - lengths_.begin());
+  }
+  options_.order.groups = std::move(groups);
+  order_ = SampleOrder(source_->size(), options_.order);
+}
+
+/// Moves the rows of padded fields together, so that they end at the shortest length that holds all of them.
+void DataLoader::State::cut(Slot& slot) const {
+  Batch& batch = slot.batch;
+  int64_t longest = 0;
+  for (const FieldType& type : types_) {
+    if (type.layout != FieldLayout::kPadded) continue;
+    const int64_t* length = batch.fields.at(type.name + ".length").data_as<int64_t>();
+    longest = std::max(longest, *std::max_element(length, length + batch.valid));
+  }
+  const int64_t wanted = *std::lower_bound(lengths_.begin(), lengths_.end() - 1, longest);
+  for (const FieldType& type : types_) {
+    if (type.layout != FieldLayout::kPadded || type.sample[0] == wanted) continue;
+    Tensor& tensor = batch.fields.at(type.name);
+    Shape shape = tensor.shape();
+    const int64_t rows = shape[0], before = tensor.bytes() / rows, after = before / shape[1] * wanted;
+    auto* data = static_cast<std::byte*>(tensor.data());
+    for (int64_t row = 1; row < rows; ++row) std::memmove(data + row * after, data + row * before, static_cast<size_t>(after));
+    shape[1] = wanted;
+    tensor = Tensor(tensor.dtype(), shape, tensor.format(), tensor.storage());
   }
 }
 
@@ -230,6 +274,7 @@ int64_t DataLoader::State::buffer_bytes() const {
 bool DataLoader::State::begin_batch(Slot& slot) {
   if (end_ && begun_ >= *end_) return false;
   Batch& batch = slot.batch;
+  if (!lengths_.empty()) batch.fields = slot.full;
   batch.first = begun_;
   batch.valid = order_.batch_samples(begun_);
   if (end_) batch.valid = std::min(batch.valid, *end_ - begun_);
@@ -392,6 +437,7 @@ void DataLoader::State::finish_batch(Slot& slot) const {
       clear_padding(batch, type);
     }
   }
+  if (!lengths_.empty()) cut(slot);
   if (batch_transforms_.empty()) return;
   RandomStream random(options_.order.seed, "batch", static_cast<uint64_t>(batch.first));
   const size_t chosen = batch_transforms_.size() == 1 ? 0 : random.below(batch_transforms_.size());
@@ -494,6 +540,7 @@ int64_t DataLoader::total_samples() const { return state_->total_samples(); }
 const Source& DataLoader::source() const { return state_->source(); }
 const std::vector<FieldType>& DataLoader::types() const { return state_->types(); }
 const std::map<std::string, Tensor>& DataLoader::layout() const { return state_->layout(); }
+const std::vector<int64_t>& DataLoader::lengths() const { return state_->lengths(); }
 int64_t DataLoader::buffer_bytes() const { return state_->buffer_bytes(); }
 const SkipReport& DataLoader::skips() const { return state_->skips(); }
 const IrregularReport& DataLoader::irregular() const { return state_->irregular(); }

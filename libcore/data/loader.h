@@ -33,6 +33,7 @@ struct LoaderOptions {
   int64_t start = 0;         ///< Position of the first batch: number of samples consumed earlier.
   int64_t passes = 0;        ///< Number of epochs after which the loader ends; 0: never.
   int64_t max_samples = 0;   ///< Position at which the loader ends; 0: never.
+  bool cut = false;          ///< Batches end at the shortest of FieldType::lengths that holds their samples; such samples come together.
 };
 
 /// Damaged samples that were replaced by the next good sample of the slice, which is the same in every run. Counts delivered batches only.
@@ -75,8 +76,10 @@ class DataLoader {
   const Source& source() const;
   /// The fields of every batch.
   const std::vector<FieldType>& types() const;
-  /// Names, dtypes and shapes (N first) of the tensors of every batch.
+  /// Names, dtypes and shapes (N first) of the tensors of every batch; with LoaderOptions::cut, of the longest.
   const std::map<std::string, Tensor>& layout() const;
+  /// With LoaderOptions::cut the lengths of batches, ascending; the last is that of layout(). Empty: all batches have the same shapes.
+  const std::vector<int64_t>& lengths() const;
   /// Size of all batch buffers together.
   int64_t buffer_bytes() const;
   /// Counts of damaged and irregular samples in the batches delivered so far.

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "libcore/base/error.h"
 #include "libcore/base/philox.h"
@@ -40,6 +43,7 @@ SampleOrder::SampleOrder(int64_t source_size, const OrderOptions& options) : opt
   GALLEY_CHECK(options.batch >= 1, "the batch size is ", options.batch, "; it must be at least 1");
   const auto [begin, end] = options.slice.of(source_size);
   if (begin >= end) fail(ErrorCode::kNumeric, "no samples: the slice ", options.slice.str(), " of ", source_size, " is empty");
+  if (options.groups) windows_ = std::make_shared<Windows>();
   begin_ = begin;
   count_ = end - begin;
   epoch_samples_ = count_;
@@ -50,8 +54,44 @@ SampleOrder::SampleOrder(int64_t source_size, const OrderOptions& options) : opt
   }
 }
 
-SampleOrder::Place SampleOrder::at(int64_t position) const { return place(position, 0); }
-SampleOrder::Place SampleOrder::instead_of(int64_t position, int64_t tries) const { return place(position, tries); }
+struct SampleOrder::Windows {
+  std::mutex mutex;
+  std::map<int64_t, std::vector<int64_t>> positions;  // by the position at which a window begins
+};
+
+/// The position whose sample comes at this one, so that samples of a group come together. A window ends with an epoch where batches do.
+int64_t SampleOrder::grouped(int64_t position) const {
+  const int64_t span = OrderOptions::kWindow * options_.batch;
+  const int64_t epoch_begin = options_.last_batch == LastBatchRule::kWrap ? 0 : position / epoch_samples_ * epoch_samples_;
+  const int64_t begin = epoch_begin + (position - epoch_begin) / span * span;
+  const int64_t end = options_.last_batch == LastBatchRule::kWrap ? begin + span : std::min(begin + span, epoch_begin + epoch_samples_);
+  const std::lock_guard lock(windows_->mutex);
+  std::vector<int64_t>& window = windows_->positions[begin];
+  if (window.empty()) {
+    constexpr size_t kKept = 4;  // prefetching workers are in at most two
+    while (windows_->positions.size() > kKept) {
+      const auto first = windows_->positions.begin();
+      windows_->positions.erase(first->first == begin ? std::next(first) : first);
+    }
+    std::vector<std::pair<uint8_t, int64_t>> sorted;
+    for (int64_t p = begin; p < end; ++p) sorted.emplace_back((*options_.groups)[static_cast<size_t>(place(p, 0).index)], p);
+    std::sort(sorted.begin(), sorted.end());
+    const int64_t batches = (end - begin) / options_.batch;
+    const Permutation order(std::max<int64_t>(1, batches), options_.seed, "batches", static_cast<uint64_t>(begin));
+    window.resize(sorted.size());
+    for (int64_t i = 0; i < std::ssize(sorted); ++i) {
+      const int64_t batch = i / options_.batch;  // a shorter last one stays the last
+      const int64_t to = (options_.shuffle && batch < batches ? order(batch) : batch) * options_.batch + i % options_.batch;
+      window[static_cast<size_t>(to)] = sorted[static_cast<size_t>(i)].second;
+    }
+  }
+  return window[static_cast<size_t>(position - begin)];
+}
+
+SampleOrder::Place SampleOrder::at(int64_t position) const { return instead_of(position, 0); }
+SampleOrder::Place SampleOrder::instead_of(int64_t position, int64_t tries) const {
+  return place(options_.groups ? grouped(position) : position, tries);
+}
 
 SampleOrder::Place SampleOrder::place(int64_t position, int64_t tries) const {
   const int64_t epoch = position / epoch_samples_;

@@ -3,8 +3,10 @@
 // depend on the number of workers.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "libcore/base/units.h"
 
@@ -36,6 +38,10 @@ struct OrderOptions {
   LastBatchRule last_batch = LastBatchRule::kKeep;
   int64_t batch = 1;  ///< Samples of a batch.
   uint64_t seed = 0;
+  /// A group for each sample of the source: samples of a group come together, in batches in random order, as far as they are within kWindow
+  /// batches of each other. Null: none. Each sample still comes once in an epoch (with kWrap, up to a window at its ends).
+  std::shared_ptr<const std::vector<uint8_t>> groups = nullptr;
+  static constexpr int64_t kWindow = 64;
 };
 
 /// Maps a position (the number of samples consumed since the start of training) to a sample.
@@ -62,8 +68,11 @@ class SampleOrder {
 
  private:
   Place place(int64_t position, int64_t tries) const;
+  int64_t grouped(int64_t position) const;
+  struct Windows;
   OrderOptions options_;
   int64_t source_size_, begin_ = 0, count_ = 0, epoch_samples_ = 0;
+  std::shared_ptr<Windows> windows_;  // those that were computed last
 };
 
 }  // namespace galley

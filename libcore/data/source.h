@@ -32,6 +32,8 @@ class Source {
   virtual Sample read(int64_t index) const = 0;
   /// The class of a sample, without reading it, for check_labels; -1 if samples have no class.
   virtual int64_t label(int64_t index) const = 0;
+  /// The length of a sample's padded fields, without decoding all of it; -1 if unknown.
+  virtual int64_t length(int64_t index) const { return static_cast<void>(index), -1; }
   /// Location of a sample for messages: "train/cat/0001.jpg", "images.gz[17]", "clicks.csv:18".
   virtual std::string sample_name(int64_t index) const = 0;
   /// Names of the classes, in the order of labels; empty if the source does not know them.

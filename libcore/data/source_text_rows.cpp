@@ -79,15 +79,9 @@ class TextRows : public Source {
     if (!labels_.empty()) fields.push_back(label_field(static_cast<int64_t>(categories_.size())));
     return fields;
   }
+  int64_t length(int64_t index) const override { return std::ssize(tokens_of(index)); }
   Sample read(int64_t index) const override {
-    const TextRow& row = rows_[static_cast<size_t>(index)];
-    const std::string name = sample_name(index);
-    std::vector<text::Token> tokens =
-        is_pair_ ? tokenizer_->pair(row.text, row.pair, {.name = name}) : tokenizer_->tokens(row.text, {.name = name});
-    if (static_cast<int64_t>(tokens.size()) > length_) {
-      const size_t first = tokenizer_->encode(row.text, {.add_special = false, .name = name}).size();
-      shorten(tokens, first, static_cast<size_t>(length_));
-    }
+    const std::vector<text::Token> tokens = tokens_of(index);
     const auto count = static_cast<int64_t>(tokens.size());
     Tensor input(DType::kI64, {count}), types(DType::kI64, {count});
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -113,6 +107,17 @@ class TextRows : public Source {
   }
 
  private:
+  std::vector<text::Token> tokens_of(int64_t index) const {
+    const TextRow& row = rows_[static_cast<size_t>(index)];
+    const std::string name = sample_name(index);
+    std::vector<text::Token> tokens =
+        is_pair_ ? tokenizer_->pair(row.text, row.pair, {.name = name}) : tokenizer_->tokens(row.text, {.name = name});
+    if (static_cast<int64_t>(tokens.size()) > length_) {
+      const size_t first = tokenizer_->encode(row.text, {.add_special = false, .name = name}).size();
+      shorten(tokens, first, static_cast<size_t>(length_));
+    }
+    return tokens;
+  }
   /// Labels are class indices where all are whole numbers and no classes are named, else names.
   void read_labels(const std::vector<std::string>& classes) {
     std::set<std::string> names;

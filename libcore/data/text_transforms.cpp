@@ -1,6 +1,7 @@
 // Items of a pipeline that change tokens.
 
 #include <algorithm>
+#include <functional>
 
 #include "libcore/data/transform.h"
 #include "libcore/text/tokenizer.h"
@@ -84,6 +85,34 @@ void MaskTokens::apply_to_sample(Sample& sample, RandomStream& stream) const {
     return;
   }
   sample.set("label", std::move(label));
+}
+
+void Bucket::options(OptionVisitor& visitor) {
+  visitor.option({.name = "lengths",
+                  .doc = "Lengths for which training is compiled, ascending",
+                  .unit = "tokens",
+                  .min = 1,
+                  .required = true,
+                  .main = true},
+                 lengths);
+}
+
+void Bucket::check() const {
+  GALLEY_CHECK(!lengths.empty() && std::adjacent_find(lengths.begin(), lengths.end(), std::greater_equal<>()) == lengths.end(),
+               "[bucket] `lengths` must ascend, e.g. [16, 32, 64]");
+  GALLEY_CHECK(lengths.size() <= 32, "[bucket] `lengths` has ", lengths.size(), " values; at most 32 programs are compiled");
+}
+
+std::vector<FieldType> Bucket::fields(std::vector<FieldType> in) const {
+  bool padded = false;
+  for (FieldType& type : in) {
+    if (type.layout != FieldLayout::kPadded) continue;
+    type.sample.front() = lengths.back();
+    type.lengths = lengths;
+    padded = true;
+  }
+  GALLEY_CHECK(padded, "[bucket] is for fields of different length; the samples have ", field_names(in));
+  return in;
 }
 
 void with_tokenizer(std::vector<Component>& items, const std::shared_ptr<const text::Tokenizer>& tokenizer) {

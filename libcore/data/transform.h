@@ -98,6 +98,16 @@ struct MaskTokens : Transform {
  private:
   int32_t mask_id() const;
 };
+/// Training batches are padded to the shortest of these lengths that holds their samples, and samples of similar length come together
+/// (OrderOptions::groups). Elsewhere as `pad` to the longest.
+struct Bucket : Transform {
+  std::vector<int64_t> lengths;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Bucket>(*this); }
+  void check() const override;
+  std::vector<FieldType> fields(std::vector<FieldType> in) const override;
+  void apply_to_sample(Sample&, RandomStream&) const override {}
+};
 /// Gives the tokenizer of the recipe to the items that need it.
 void with_tokenizer(std::vector<Component>& items, const std::shared_ptr<const text::Tokenizer>& tokenizer);
 

@@ -73,7 +73,7 @@ const FieldType* first_image(std::span<const FieldType> fields) {
 }  // namespace
 
 ComponentKinds data_transforms() {
-  static constexpr std::array<ComponentKind, 15> kKinds{{
+  static constexpr std::array<ComponentKind, 16> kKinds{{
       {"resize", "resize, antialiased", make_options<Resize>},
       {"center_crop", "cut out the middle", make_options<CenterCrop>},
       {"random_crop", "cut out a random part of fixed size, after padding", make_options<RandomCrop>},
@@ -87,6 +87,7 @@ ComponentKinds data_transforms() {
       {"auto_augment", "a random sub-policy of AutoAugment", make_options<AutoAugment>},
       {"grayscale", "convert to gray values", make_options<Grayscale>},
       {"pad", "add pixels at the borders, or room for tokens at the end", make_options<Pad>},
+      {"bucket", "pad training batches to one of several lengths", make_options<Bucket>},
       {"mask_tokens", "hide some tokens, which become the label", make_options<MaskTokens>},
       {"rename", "give a field another name", make_options<Rename>},
   }};
@@ -192,6 +193,7 @@ std::vector<FieldType> Pad::fields(std::vector<FieldType> in) const {
   for (FieldType& type : in) {
     if (type.layout != FieldLayout::kPadded) continue;
     type.sample.front() = to;
+    type.lengths.clear();
     padded = true;
   }
   GALLEY_CHECK(padded, "[pad] `to` is for fields of different length; the samples have ", field_names(in));

@@ -68,12 +68,16 @@ class Session {
   std::shared_ptr<const Source> source(const std::string& split);
   /// A loader over a split that starts at a position in samples. `passes` 0: repeat without end. `samples` 0: all.
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
+  /// A loader of data.train without end, from a position: its batches have one of the lengths of an item `bucket`.
+  std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start);
   /// A loader over the samples that data.calibration draws, from position `start` up to `samples`.
   std::unique_ptr<DataLoader> calibration_loader(int64_t batch, int64_t start, int64_t samples);
   /// The pipeline of calibration samples.
   std::vector<Component> calibration_pipeline() const;
   /// Types of a loader's batches. Throws (kRecipe) if an input of the model is missing, or a target has more classes than the model.
   BatchTypes batch_types(const DataLoader& loader) const;
+  /// The same for the batches of a length of DataLoader::lengths.
+  BatchTypes batch_types(const DataLoader& loader, int64_t length) const;
   /// Types of a batch of the model's default inputs and, with `targets`, of the task's targets for them.
   BatchTypes usual_types(int64_t batch, bool targets) const;
   /// Names of the classes; empty if the data do not name them.

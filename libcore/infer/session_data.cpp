@@ -107,6 +107,14 @@ std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t bat
   return open_loader(name, opened, pipeline_of(name), recipe_.data.find(name)->batch_transforms, options);
 }
 
+std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t start) {
+  const std::shared_ptr<const Source> opened = source("train");
+  LoaderOptions options = loader_options("train", batch);
+  options.start = start;
+  options.cut = true;
+  return open_loader("train", opened, pipeline_of("train"), recipe_.data.train.batch_transforms, options);
+}
+
 std::unique_ptr<DataLoader> Session::calibration_loader(int64_t batch, int64_t start, int64_t samples) {
   const std::string& name = recipe_.data.calibration.from;
   const std::shared_ptr<const Source> opened = source(name);
@@ -163,6 +171,14 @@ std::vector<Component> Session::given_pipeline_of(const std::string& name) const
 
 std::vector<std::string> Session::categories() {
   return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories();
+}
+
+BatchTypes Session::batch_types(const DataLoader& loader, int64_t length) const {
+  BatchTypes types = batch_types(loader);
+  for (const FieldType& type : loader.types()) {
+    if (type.layout == FieldLayout::kPadded) types.fields.at(type.name).shape[1] = length;
+  }
+  return types;
 }
 
 BatchTypes Session::batch_types(const DataLoader& loader) const {

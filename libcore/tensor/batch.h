@@ -45,9 +45,10 @@ struct FieldType {
   FieldKind kind = FieldKind::kValues;
   FieldLayout layout = FieldLayout::kDense;
   DType dtype = DType::kF32;
-  std::vector<int64_t> sample;  ///< Shape of one sample; kJagged: of one element of a sample. May contain kOpenSize.
-  int64_t capacity = 0;         ///< kJagged: the maximum number of elements of a sample.
-  int64_t classes = 0;          ///< kClass, kMask, kTokens: one more than the largest index; 0 if unknown.
+  std::vector<int64_t> sample;        ///< Shape of one sample; kJagged: of one element of a sample. May contain kOpenSize.
+  int64_t capacity = 0;               ///< kJagged: the maximum number of elements of a sample.
+  std::vector<int64_t> lengths = {};  ///< kPadded: ascending lengths to which batches may be cut, the last is sample[0]; empty: only that.
+  int64_t classes = 0;                ///< kClass, kMask, kTokens: one more than the largest index; 0 if unknown.
 
   /// Whether a size is kOpenSize.
   bool open() const;

@@ -85,7 +85,8 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
   return selector;
 }
 
-TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length)
+TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
+                     const std::vector<BatchTypes>& shorter)
     : session_(session),
       engine_(engine),
       recipe_(session.recipe()),
@@ -105,6 +106,7 @@ TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& t
     if (trains_quantized(recipe_))
       log(LogLevel::kInfo, cat("from step ", stage.first, ": ", stage_text(stage, quantization_->values().size())));
   }
+  add_shorter(shorter);
   if (!quantization_) return;
   for (const StateSpec& state : quantization_->states()) engine_.store().declare(state.name, state.type, state.role);
   add_states(quantization_->states());
@@ -130,6 +132,33 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   stage.accumulate_program = engine_.program({.mode = "accumulate", .variant = variant, .fields = types.fields},
                                              cat("batches of ", batch_.global, " samples in ", batch_.accumulation, " parts"),
                                              [&] { return capture(stage, types, false); });
+}
+
+void TrainStep::add_shorter(const std::vector<BatchTypes>& shorter) {
+  if (shorter.empty()) return;
+  if (batch_.accumulation > 1 || quantization_) {
+    throw Error(ErrorCode::kRecipe, cat("an item `bucket` does not go together with ",
+                                        quantization_ ? "quantization-aware training" : "batches that are divided into micro-batches"))
+        .key("data.train.pipeline")
+        .suggest(cat("use {type: pad, to: N}", quantization_ ? "" : ", or set train.batch.micro to train.batch.global"));
+  }
+  Stage& stage = stages_.front();
+  for (const BatchTypes& types : shorter) {
+    Shorter next{.types = types, .program = nullptr, .execution = nullptr};
+    next.program = engine_.program({.mode = "train", .variant = "", .fields = types.fields}, "shorter batches",
+                                   [&] { return capture(stage, types, true); });
+    engine_.declare(*next.program);
+    stage.shorter.push_back(std::move(next));
+  }
+}
+
+Execution& TrainStep::update_for(const Stage& stage, const Batch& data) {
+  for (const Shorter& shorter : stage.shorter) {
+    const bool same = std::all_of(shorter.types.fields.begin(), shorter.types.fields.end(),
+                                  [&](const auto& field) { return data.at(field.first).shape() == field.second.shape; });
+    if (same) return *shorter.execution;
+  }
+  return *stage.update;
 }
 
 void TrainStep::add_states(const std::vector<StateSpec>& states) {
@@ -201,9 +230,11 @@ UpdateOptions TrainStep::update_options(const Stage& stage) const {
 
 int64_t TrainStep::scratch_bytes() const {
   int64_t most = 0;
-  for (const Stage& stage : stages_)
+  for (const Stage& stage : stages_) {
     most =
         std::max({most, stage.update_program->scratch_bytes(), stage.accumulate_program ? stage.accumulate_program->scratch_bytes() : 0});
+    for (const Shorter& shorter : stage.shorter) most = std::max(most, shorter.program->scratch_bytes());
+  }
   return most;
 }
 
@@ -233,6 +264,7 @@ void TrainStep::initialize() {
 void TrainStep::bind() {
   for (Stage& stage : stages_) {
     stage.update = engine_.bind(stage.update_program);
+    for (Shorter& shorter : stage.shorter) shorter.execution = engine_.bind(shorter.program);
     stage.rates.clear();
     for (const ParameterGroup& group : stage.groups.groups) {
       const std::string input = "lr." + group.name;
@@ -251,8 +283,7 @@ void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step
   if (execution.takes("rng")) execution.set("rng", key);
 }
 
-void TrainStep::feed_update(const Stage& stage, int64_t step) const {
-  Execution& execution = *stage.update;
+void TrainStep::feed_update(const Stage& stage, Execution& execution, int64_t step) const {
   for (const Rate& rate : stage.rates) execution.set(rate.input, learning_rate(step, rate.lr));
   if (execution.takes("step")) execution.set("step", static_cast<double>(step));
   if (!execution.takes("ema_decay")) return;
@@ -288,7 +319,7 @@ std::string TrainStep::fault_of_data(const Execution& execution, const Batch& ba
 /// numbers.
 void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const {
   const bool last = micro_batch + 1 == batch_.accumulation;  // its inputs are still set
-  Execution& execution = last ? *stage.update : *stage.accumulate;
+  Execution& execution = last ? update_for(stage, last_batch) : *stage.accumulate;
   const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
   if (!last && batch != nullptr) feed_batch(execution, *batch, step);
   const auto culprit = batch != nullptr ? find_non_finite(execution) : std::nullopt;
@@ -305,11 +336,12 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
 }
 
 void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_batch, Outcome& outcome) const {
+  const Execution& update = update_for(stage, last_batch);
   for (const std::string& name : losses_) outcome.losses.emplace_back(name, 0);
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
     const bool last = k + 1 == batch_.accumulation;
     const auto read = [&](const std::string& name) {
-      return last ? stage.update->scalar(name) : stage.accumulate->scalar(name, batch_.accumulation - 2 - k);
+      return last ? update.scalar(name) : stage.accumulate->scalar(name, batch_.accumulation - 2 - k);
     };
     const double loss = read("loss");
     if (guards() && !std::isfinite(loss)) stop(stage, step, k, loss, last_batch);
@@ -327,9 +359,9 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
   const Batch* last = nullptr;
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
     const bool updates = k + 1 == batch_.accumulation;
-    Execution& execution = updates ? *stage.update : *stage.accumulate;
     const auto asked = std::chrono::steady_clock::now();
     const Batch& data = next();
+    Execution& execution = updates ? update_for(stage, data) : *stage.accumulate;
     const auto given = std::chrono::steady_clock::now();
     outcome.data_s += std::chrono::duration<double>(given - asked).count();
     if (observer != nullptr) {
@@ -341,11 +373,11 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     firsts_[static_cast<size_t>(k)] = data.first;
     last = &data;
     feed_batch(execution, data, step);
-    if (updates) feed_update(stage, step);
+    if (updates) feed_update(stage, execution, step);
     execution.run({.observer = observer});
   }
   read_losses(stage, step, *last, outcome);
-  outcome.grad_norm = stage.update->scalar("grad_norm");
+  outcome.grad_norm = update_for(stage, *last).scalar("grad_norm");
   return outcome;
 }
 

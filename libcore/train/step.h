@@ -29,9 +29,10 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 class TrainStep {
  public:
   /// Captures, differentiates, adds the updates and compiles, for batches of these types. Session and engine must outlive it. Its first
-  /// program determines the memory formats of the engine's parameters. Throws Error (kRecipe) if selectors or durations of the recipe do
-  /// not fit the model.
-  TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length);
+  /// program determines the memory formats of the engine's parameters. `shorter`: types of batches that are cut (DataLoader::lengths), for
+  /// which the update is compiled too. Throws Error (kRecipe) if selectors or durations of the recipe do not fit the model.
+  TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
+            const std::vector<BatchTypes>& shorter = {});
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<StateSpec>& states() const { return states_; }
@@ -88,6 +89,12 @@ class TrainStep {
     std::string input;
     double lr = 0;  // of the group, without the schedule's factor
   };
+  /// The update for batches of other shapes.
+  struct Shorter {
+    BatchTypes types;
+    std::shared_ptr<const Program> program;
+    std::unique_ptr<Execution> execution;
+  };
   /// A range of steps that run the same graph.
   struct Stage {
     TrainStage what;
@@ -95,9 +102,13 @@ class TrainStep {
     std::vector<StateSpec> states;
     std::shared_ptr<const Program> update_program, accumulate_program;
     std::unique_ptr<Execution> update, accumulate;
+    std::vector<Shorter> shorter;
     std::vector<Rate> rates;
   };
   void add_stage(const TrainStage& what, const BatchTypes& types);
+  void add_shorter(const std::vector<BatchTypes>& shorter);
+  /// The update for the shapes of this batch.
+  static Execution& update_for(const Stage& stage, const Batch& data);
   Graph capture(Stage& stage, const BatchTypes& types, bool update);
   UpdateOptions update_options(const Stage& stage) const;
   void add_states(const std::vector<StateSpec>& states);
@@ -106,7 +117,7 @@ class TrainStep {
   int64_t learns_from() const;
   double learning_rate(int64_t step, double lr) const { return schedule_.value(schedule_position(schedule_run_, step, time_passed_), lr); }
   void feed_batch(Execution& execution, const Batch& data, int64_t step) const;
-  void feed_update(const Stage& stage, int64_t step) const;
+  void feed_update(const Stage& stage, Execution& execution, int64_t step) const;
   /// Whether a loss that is not finite ends the run.
   bool guards() const { return recipe_.train.guard.nan == NanGuard::kStop; }
   /// Reads the losses of all micro-batches and averages them.

@@ -35,7 +35,7 @@ void Trainer::State::make_plan() {
   if (planned) return;
   const auto started = Clock::now();
   batch = plan_batch(*recipe.train.batch);
-  loader = session.loader("train", batch.micro, 0, 0);
+  loader = session.training_loader(batch.micro, 0);
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
     throw Error(ErrorCode::kRecipe,
@@ -58,7 +58,11 @@ void Trainer::State::make_plan() {
       throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
   engine = std::make_unique<Engine>(session.backend());
-  update = std::make_unique<TrainStep>(session, *engine, types, batch, length);
+  std::vector<BatchTypes> shorter;
+  for (const int64_t tokens : loader->lengths()) {
+    if (tokens != loader->lengths().back()) shorter.push_back(session.batch_types(*loader, tokens));
+  }
+  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter);
   if (recipe.data.val) {
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro),
@@ -108,7 +112,7 @@ void Trainer::State::make_plan() {
 void Trainer::State::start(TrainEvents& events) {
   update->bind();
   update->reload_with([this](int64_t first) -> const Batch& {
-    reloader = session.loader("train", batch.micro, first, 0);
+    reloader = session.training_loader(batch.micro, first);
     const Batch* data = reloader->next();
     GALLEY_ASSERT(data != nullptr && data->first == first, "the batch at ", first, " was not loaded again");
     return *data;
@@ -152,7 +156,7 @@ void Trainer::State::start(TrainEvents& events) {
   folder.truncate_after(step);
   remove_tree(folder.file("result.json"));
   folder.write_text("recipe.yaml", recipe_text);
-  if (step > 0) loader = session.loader("train", batch.micro, step * batch.global, 0);
+  if (step > 0) loader = session.training_loader(batch.micro, step * batch.global);
 }
 
 TrainRow Trainer::State::one_step(NodeObserver* watcher) {

@@ -104,9 +104,9 @@ TEST(HubFolder, IsFineTunedByTheRecipeOfSst2) {
   write_text(folder + "/train.tsv", good + bad);
   write_text(folder + "/dev.tsv", good + bad);
   const Outcome trained =
-      run("galley-train",
-          {"sst2_bert", "weights=" + hub("bert_base"), "data.root=" + folder, "train.duration=12 epochs", "batch=12", "optimizer.lr=0.02",
-           "train.schedule=[]", "data.train.source.max_length=16", "data.val.source.max_length=16", "threads=1", "-o", folder + "/run"});
+      run("galley-train", {"sst2_bert", "weights=" + hub("bert_base"), "data.root=" + folder, "train.duration=12 epochs", "batch=12",
+                           "optimizer.lr=0.02", "train.schedule=[]", "data.train.source.max_length=16",
+                           "data.train.pipeline.bucket.lengths=8,16", "data.val.source.max_length=16", "threads=1", "-o", folder + "/run"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_NE(trained.err.find("start at random: classifier.weight, classifier.bias"), std::string::npos) << trained.err;
   const Json metrics = Json::parse(read_text(folder + "/run/result.json"))["metrics"];
@@ -152,10 +152,10 @@ TEST(HubFolder, AgNewsTrainsFromScratch) {
   ASSERT_EQ(
       run("galley-weights", {"tokenizer", "train", folder + "/train.csv", "--vocab-size", "300", "-o", folder + "/tokenizer.json"}).code,
       0);
-  const Outcome trained =
-      run("galley-train", {"agnews_from_scratch", "data.root=" + folder, "train.duration=20 epochs", "batch=8", "train.schedule=[]",
-                           "model.hidden_size=16", "model.intermediate_size=32", "optimizer.lr=0.01", "data.train.source.max_length=48",
-                           "data.val.source.max_length=48", "threads=1", "-o", folder + "/run"});
+  const Outcome trained = run(
+      "galley-train", {"agnews_from_scratch", "data.root=" + folder, "train.duration=20 epochs", "batch=8", "train.schedule=[]",
+                       "model.hidden_size=16", "model.intermediate_size=32", "optimizer.lr=0.01", "data.train.source.max_length=48",
+                       "data.train.pipeline.bucket.lengths=32,48", "data.val.source.max_length=48", "threads=1", "-o", folder + "/run"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["metrics"]["top1"], 100.0);
 }

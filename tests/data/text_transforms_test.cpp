@@ -180,5 +180,72 @@ TEST_F(TextTransforms, PadGivesRoom) {
   EXPECT_THROW(loader({item(pad, "pad")}), Error) << "both padding and to";
 }
 
+/// Batches of a loader that cuts them.
+std::unique_ptr<DataLoader> cutting(const SourceContext& context, std::vector<int64_t> lengths, LastBatchRule last, int64_t start,
+                                    int64_t workers, int64_t passes) {
+  TextPairs options;
+  options.path = {"rows.tsv"};
+  Bucket bucket;
+  bucket.lengths = std::move(lengths);
+  Component component;
+  component.type = "bucket";
+  component.params = bucket.clone();
+  LoaderOptions loading;
+  loading.order = {.shuffle = true, .last_batch = last, .batch = 6, .seed = 5};
+  loading.passes = passes;
+  loading.start = start;
+  loading.workers = workers;
+  loading.cut = true;
+  return std::make_unique<DataLoader>(options.open(context), Pipeline({component}), std::vector<Component>{}, loading);
+}
+
+TEST_F(TextTransforms, BucketsCutBatchesAndKeepEverySample) {
+  for (const LastBatchRule last : {LastBatchRule::kKeep, LastBatchRule::kDrop, LastBatchRule::kWrap}) {
+    const auto loader = cutting(context_, {8, 12, 16, 24}, last, 0, 0, 3);
+    EXPECT_EQ(loader->lengths(), (std::vector<int64_t>{8, 12, 16, 24}));
+    EXPECT_EQ(loader->layout().at("input").shape(), (Shape{6, 24}));
+    std::vector<int64_t> seen(500);
+    std::map<int64_t, int64_t> batches;
+    int64_t cells = 0, tokens = 0;
+    std::vector<int64_t> order;
+    while (const Batch* batch = loader->next()) {
+      const Tensor &input = batch->input(), &lengths = batch->at("input.length");
+      const int64_t room = input.shape()[1];
+      ++batches[room];
+      int64_t longest = 0;
+      for (int64_t n = 0; n < batch->valid; ++n) {
+        const int64_t count = lengths.data_as<int64_t>()[n], index = batch->indices[static_cast<size_t>(n)];
+        ++seen[static_cast<size_t>(index)];
+        order.push_back(index);
+        longest = std::max(longest, count);
+        tokens += count;
+        cells += room;
+        ASSERT_EQ(count, index % 20 + 3);
+        for (int64_t t = 0; t < room; ++t) {
+          const int64_t wanted = t == 0 ? 1 : t == count - 1 ? 2 : t >= count ? 0 : 4 + (index * 7 + t - 1) % kWords;
+          ASSERT_EQ(input.data_as<int64_t>()[n * room + t], wanted) << "sample " << index << " token " << t << " of " << room;
+        }
+      }
+      EXPECT_TRUE(longest <= room && (room == 8 || longest > (room == 24 ? 16 : room - 4))) << longest << " in " << room;
+    }
+    EXPECT_EQ(batches.size(), 4u);
+    for (const int64_t count : seen) {
+      if (last == LastBatchRule::kKeep) {
+        EXPECT_EQ(count, 3);
+      } else {
+        EXPECT_NEAR(static_cast<double>(count), 3, 1) << "windows reach past the last batch";
+      }
+    }
+    EXPECT_LT(static_cast<double>(cells), 1.25 * static_cast<double>(tokens)) << "without groups nearly all batches have 24 tokens";
+    // A start in the middle and any number of workers give the same batches.
+    const auto later = cutting(context_, {8, 12, 16, 24}, last, 600, 2, 3);
+    const Batch* batch = later->next();
+    for (int64_t n = 0; n < batch->valid; ++n)
+      EXPECT_EQ(batch->indices[static_cast<size_t>(n)], order[static_cast<size_t>(600 + n)]) << "row " << n;
+    // Short and long batches take turns.
+    EXPECT_FALSE(std::is_sorted(order.begin(), order.begin() + 300, [](int64_t a, int64_t b) { return a % 20 / 5 < b % 20 / 5; }));
+  }
+}
+
 }  // namespace
 }  // namespace galley
