@@ -1,7 +1,7 @@
 #pragma once
-// Folders of model hubs: config.json, weights (model.safetensors, its shards, or pytorch_model.bin) and the files of a tokenizer. A table of
-// families says what config.json means for the recipe's section `model`, and what a file calls the tensors of the model. To add one, write a
-// file hub_NAME.cpp with its HubTable and name the table in hub.cpp.
+// Folders of model hubs: config.json, weights (model.safetensors, its shards, or pytorch_model.bin) and the files of a tokenizer. A table
+// of families says what config.json means for the recipe's section `model`, and what a file calls the tensors of the model. To add one,
+// write a file hub_NAME.cpp with its HubTable and name the table in hub.cpp.
 
 #include <cstdint>
 #include <optional>
@@ -31,6 +31,8 @@ class HubModel {
   void set(std::string_view option, bool value);
   void set(std::string_view option, std::string_view value);
   void set(std::string_view option, const char* value) { set(option, std::string_view(value)); }
+  /// Sets an option to a value that is written as YAML: a list, a section, null.
+  void yaml(std::string_view option, std::string_view value) { options_.emplace_back(option, value); }
   /// Sets an option to the value of a key of config.json; without the key, or where it is null, the option keeps its default. `option`: by
   /// default it has the key's name.
   void integer(std::string_view key, std::string_view option = {});
@@ -52,7 +54,8 @@ class HubModel {
   std::vector<std::pair<std::string, std::string>> options_;
 };
 
-/// What the files of a family call the model's tensors. Patterns are globs in which `*` matches dots; names are those of a file with a head.
+/// What the files of a family call the model's tensors. Patterns are globs in which `*` matches dots; names are those of a file with a
+/// head.
 struct HubTensors {
   /// The module that holds the model without its head: "bert". Files of a model without a head omit it. "": the names are always the same.
   std::string_view base;
@@ -72,7 +75,15 @@ struct HubFamily {
 };
 using HubTable = std::vector<HubFamily>;
 
+/// The head of architectures that generate text.
+inline constexpr std::string_view kLanguageModel = "lm";
+
 HubTable hub_encoders();
+HubTable hub_decoders();
+
+/// The recipe's section `predict` of a folder that generates text: the defaults of generation_config.json, and the tokens that end a text.
+/// "": there are none.
+std::string hub_generation(const HubModel& model);
 
 /// Whether the path is a folder with a config.json, and no RUN folder or checkpoint.
 bool is_hub_folder(const std::string& path);

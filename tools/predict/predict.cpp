@@ -85,7 +85,13 @@ void PredictTool::add_options(CLI::App& app) {
       ->take_last();
   app.add_option("--prompt", text_.prompts, "continue this text (repeatable)")->type_name("TEXT")->group("Input")->allow_extra_args(false);
   app.add_option("--prompts", text_.prompts_file, "continue each line of this file")->type_name("FILE")->group("Input")->take_last();
-  app.add_flag("--interactive", text_.interactive, "continue each line of standard input")->group("Input");
+  app.add_option("--chat", text_.chats, "answer this message by the model's chat template (repeatable: each alone)")
+      ->type_name("TEXT")
+      ->group("Input")
+      ->allow_extra_args(false);
+  app.add_flag("--interactive", text_.interactive,
+               "answer each line of standard input in one conversation or, without a chat template, continue it")
+      ->group("Input");
   app.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts, and continue none")->group("Output");
   app.add_option("--tokenize", text_.tokenize, "print the ids and pieces of this text")->type_name("TEXT")->group("Input");
   app.add_option("--detokenize", text_.detokenize, "print the text of these ids, separated by commas")
@@ -135,7 +141,7 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
 
 int PredictTool::run_text(LoadedRecipe& loaded) {
   if (text_.show_prompt && !text_.continues())
-    throw Error(ErrorCode::kUsage, "--show-prompt needs a prompt").suggest("--prompt TEXT, --prompts FILE or --interactive");
+    throw Error(ErrorCode::kUsage, "--show-prompt needs a prompt").suggest("--prompt TEXT, --prompts FILE, --chat TEXT or --interactive");
   if (!inputs_.empty() || !tensors_.empty())
     throw Error(ErrorCode::kUsage, cat("both text and a file were given: ", inputs_.empty() ? tensors_ : inputs_[0]))
         .suggest("give one of them");

@@ -13,13 +13,14 @@ namespace galley::tools {
 struct TextOptions {
   std::vector<std::string> prompts;   ///< --prompt
   std::string prompts_file;           ///< --prompts: one prompt a line
-  bool interactive = false;           ///< --interactive: prompts from standard input, one a line
+  std::vector<std::string> chats;     ///< --chat: messages of a user, each of its own conversation
+  bool interactive = false;           ///< --interactive: prompts from standard input, one a line; a conversation with a chat template
   bool show_prompt = false;           ///< --show-prompt: the exact text and ids instead of a continuation
   std::vector<std::string> tokenize;  ///< --tokenize
   std::string detokenize;             ///< --detokenize: ids, separated by commas
 
   bool any() const { return continues() || shows_tokens() || show_prompt; }
-  bool continues() const { return !prompts.empty() || !prompts_file.empty() || interactive; }
+  bool continues() const { return !prompts.empty() || !prompts_file.empty() || !chats.empty() || interactive; }
   bool shows_tokens() const { return !tokenize.empty() || !detokenize.empty(); }
 };
 
