@@ -27,11 +27,12 @@ class DecoderFolders : public testing::TestWithParam<std::string> {
  protected:
   /// A copy of a folder, with the tokenizer.
   std::string folder(const std::string& name) const {
-    const std::string to = scratch_folder() + "/" + name;
+    const std::string to = scratch_ + "/" + name;
     fs::copy(golden(name), to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
     fs::copy(golden("tokenizer"), to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
     return to;
   }
+  const std::string scratch_ = scratch_folder();
   static std::vector<Json> lines(const Outcome& outcome) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     std::vector<Json> all;
@@ -46,11 +47,11 @@ TEST_P(DecoderFolders, GenerateWhatTransformersGenerates) {
   const std::string model = folder(GetParam()), count = std::to_string(expected()["new_tokens"].get<int>());
   std::string prompts;
   for (const std::string prompt : expected()["prompts"]) prompts += prompt + "\n";
-  write_text(scratch_folder() + "/prompts.txt", prompts);
+  write_text(scratch_ + "/prompts.txt", prompts);
   for (const std::string batch : {"1", "3"}) {
     SCOPED_TRACE("batch " + batch);
-    const std::vector<Json> got = lines(run("galley-predict", {model, "--prompts", scratch_folder() + "/prompts.txt", "--batch", batch,
-                                                               "--format", "json", "generate.max_new_tokens=" + count}));
+    const std::vector<Json> got = lines(run("galley-predict", {model, "--prompts", scratch_ + "/prompts.txt", "--batch", batch, "--format",
+                                                               "json", "generate.max_new_tokens=" + count}));
     ASSERT_EQ(got.size(), want["results"].size());
     bool ended = false;
     for (size_t i = 0; i < got.size(); ++i) {
@@ -89,9 +90,9 @@ TEST_F(Chat, TheTemplateMakesThePrompt) {
   const Outcome text = run("galley-predict", {model, "--chat", "a", "generate.max_new_tokens=6"});
   EXPECT_EQ(text.out, turns[0]["text"].get<std::string>() + "\n") << text.err;
   // A template beside the folder.
-  write_text(scratch_folder() + "/other.jinja", "{{ messages[0].content }}!");
+  write_text(scratch_ + "/other.jinja", "{{ messages[0].content }}!");
   const std::vector<Json> other = lines(run("galley-predict", {model, "--chat", "Hi", "--show-prompt", "--format", "json",
-                                                               "predict.chat_template=" + scratch_folder() + "/other.jinja"}));
+                                                               "predict.chat_template=" + scratch_ + "/other.jinja"}));
   EXPECT_EQ(other.at(0)["text"], "Hi!");
 }
 
@@ -122,8 +123,6 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
   fails({"--prompt", "a"}, 3, "the tokenizer hub has 300 tokens");
   changed("\"rope_type\": \"llama3\"", "\"rope_type\": \"spiral\"");
   fails({"--prompt", "a"}, 4, "rope_type is spiral");
-  changed("\"hidden_size\": 16", "\"hidden_size\": 18");
-  fails({"--prompt", "a"}, 4, "hidden_size is 18, which is not a multiple of num_attention_heads");
   changed("\"hidden_size\": 16", "\"hidden_size\": 20");
   fails({"--prompt", "a"}, 4, "model.embed_tokens.weight");
 }

@@ -45,6 +45,8 @@ struct DecoderCase {
   }
 };
 
+inline void PrintTo(const DecoderCase& c, std::ostream* out) { *out << c.name; }
+
 inline std::vector<DecoderOption> joined(std::vector<DecoderOption> a, const std::vector<DecoderOption>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
