@@ -67,6 +67,7 @@ inline ModelInfo info(std::string_view family, int64_t context) {
   ModelInfo info{std::string(family), ModelOutput::kTokens, {context}, {"T"}, {}};
   info.input_dtype = DType::kI64;
   info.cache = true;
+  info.named_outputs = true;  // logits
   return info;
 }
 

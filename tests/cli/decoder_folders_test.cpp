@@ -1,10 +1,12 @@
-// Laws: a hub folder of a decoder, as transformers saves it, generates what transformers generates (tests/golden/hub, made by
-// make_decoder_folders.py), alone and in a batch of unequal prompts, until one of its end tokens; its chat template makes the text of
-// transformers; what a folder lacks or contradicts is one error with its exit code.
+// Laws: a hub folder of a decoder, as transformers saves it, gives the logits of transformers and generates what transformers generates
+// (tests/golden/hub, made by make_decoder_folders.py), alone and in a batch of unequal prompts, until one of its end tokens; its chat
+// template makes the text of transformers; what a folder lacks or contradicts is one error with its exit code.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -65,6 +67,33 @@ TEST_P(DecoderFolders, GenerateWhatTransformersGenerates) {
       ended = ended || ends_here;
     }
     EXPECT_TRUE(ended);
+  }
+}
+
+/// A safetensors file with one array of i64 and one row.
+std::string ids_file(const std::string& name, const std::vector<int64_t>& ids) {
+  const size_t bytes = ids.size() * sizeof(int64_t);
+  const std::string header = "{\"" + name + "\":{\"dtype\":\"I64\",\"shape\":[1," + std::to_string(ids.size()) + "],\"data_offsets\":[0," +
+                             std::to_string(bytes) + "]}}";
+  return safetensors_of(header, std::string(reinterpret_cast<const char*>(ids.data()), bytes));
+}
+
+// By the hub's names of input and output, or Galley's of the input.
+TEST_P(DecoderFolders, ComputeTheLogitsOfTransformers) {
+  const std::string model = folder(GetParam());
+  const std::vector<double> want = expected()["folders"][GetParam()]["logits"];
+  for (const std::string name : {"input_ids", "input"}) {
+    write_text(scratch_ + "/ids.safetensors", ids_file(name, expected()["ids"]));
+    const Outcome outcome = run("galley-predict", {model, "--tensors", scratch_ + "/ids.safetensors", "-o", scratch_ + "/out.safetensors"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const std::string bytes = tensor_bytes(scratch_ + "/out.safetensors", "logits");
+    std::vector<float> got(bytes.size() / sizeof(float));
+    std::memcpy(got.data(), bytes.data(), bytes.size());
+    ASSERT_EQ(got.size(), expected()["ids"].size() * want.size());
+    double largest = 0;
+    for (const double x : want) largest = std::max(largest, std::abs(x));
+    // Sums of f32 through two blocks; the largest logits are about 3.
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[got.size() - want.size() + i], want[i], 2e-5 * largest) << "logit " << i;
   }
 }
 

@@ -126,7 +126,12 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on tensors");
     const SafetensorsFile file(tensors_);
     std::map<std::string, Tensor> arrays;
-    for (const ModelInput& input : session.info().all_inputs()) arrays.emplace(input.name, file.read(input.name));
+    constexpr const char* kHubName = "input_ids";  // what the tokens of a language model are called on hubs
+    const bool language = session.info().output == ModelOutput::kTokens;
+    for (const ModelInput& input : session.info().all_inputs()) {
+      const bool renamed = language && file.find(input.name) == nullptr && file.find(kHubName) != nullptr;
+      arrays.emplace(input.name, file.read(renamed ? kHubName : input.name));
+    }
     return open_arrays(std::move(arrays), tensors_);
   }
   if (inputs_.empty()) {

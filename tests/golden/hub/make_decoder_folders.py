@@ -6,7 +6,7 @@
   NAME/          config.json, generation_config.json, model.safetensors (one in shards)
   tokenizer/     tokenizer.json, tokenizer_config.json with a chat template: of all of them
   decoders.json  for each folder and prompt: the ids of the prompt, and the ids of greedy generation in float64, with the distance of the best
-                 logit to the second; `chat` is the text of the chat template
+                 logit to the second; `logits` are those after the tokens `ids`; `chat` is the text of the chat template
 """
 import json
 import pathlib
@@ -20,6 +20,7 @@ here = pathlib.Path(__file__).resolve().parent
 torch.manual_seed(1)
 PROMPTS = ["To be", "a fine day, and the sea", "x"]
 NEW_TOKENS = 14
+IDS = [5, 9, 40, 200, 7, 7, 31, 90, 12]
 ROWS = 304  # of the embedding; the tokenizer has fewer tokens
 
 text = (here / "make_decoder_folders.py").read_text()
@@ -44,7 +45,7 @@ CONFIGS = {
     "qwen2": transformers.Qwen2Config(**GROUPED, tie_word_embeddings=True),
     "qwen3": transformers.Qwen3Config(**(GROUPED | dict(head_dim=8)), tie_word_embeddings=False),
 }
-out = {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}, "prompts": PROMPTS, "new_tokens": NEW_TOKENS, "folders": {}}
+out = {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}, "prompts": PROMPTS, "new_tokens": NEW_TOKENS, "ids": IDS, "folders": {}}
 for name, config in CONFIGS.items():
     config.eos_token_id = None
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -69,13 +70,15 @@ for name, config in CONFIGS.items():
             row.append(int(best.indices[0]))
         assert len(set(row[len(ids):])) >= 3 and margin > 1e-3, (name, row, margin)
         results.append({"ids": ids, "new": row[len(ids):], "margin": margin})
+    with torch.no_grad():
+        logits = exact(torch.tensor([IDS]), use_cache=False).logits
     # Two end tokens: the fifth new token of the second prompt, and one that never comes.
     unused = next(i for i in range(len(tokenizer)) if all(i not in r["new"] for r in results))
     ends = [unused, results[1]["new"][4]]
     shutil.rmtree(here / name, ignore_errors=True)
     model.generation_config = transformers.GenerationConfig(eos_token_id=ends, do_sample=False)
     model.save_pretrained(here / name, max_shard_size="24KB" if name == "qwen3" else "1GB")
-    out["folders"][name] = {"end_tokens": ends, "results": results}
+    out["folders"][name] = {"end_tokens": ends, "results": results, "logits": [round(float(v), 7) for v in logits[0, -1]]}
 out["chat"] = tokenizer.apply_chat_template([{"role": "user", "content": "Hello there"}], tokenize=False, add_generation_prompt=True)
 out["chat_turns"] = tokenizer.apply_chat_template([{"role": "user", "content": "a"}, {"role": "assistant", "content": "ANSWER"}, {"role": "user", "content": "b"}], tokenize=False, add_generation_prompt=True)
-(here / "decoders.json").write_text(json.dumps(out, indent=1) + "\n")
+(here / "decoders.json").write_text(json.dumps(out) + "\n")
