@@ -1,6 +1,7 @@
 #include "libcore/infer/decoder.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "libcore/infer/inference.h"
 #include "libcore/nn/attention.h"
@@ -9,6 +10,7 @@ namespace galley {
 namespace {
 
 constexpr int64_t kShortest = 16, kLongest = 512;  // tokens of the programs for prompts
+constexpr int64_t kLeastCapacity = 1024;           // positions of the smallest cache, unless the context is shorter
 
 /// The tokens of the program that reads `tokens` of them, or the first of them.
 int64_t program_tokens(int64_t tokens, int64_t context) {
@@ -26,16 +28,38 @@ int64_t common(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
 }  // namespace
 
 Decoder::Decoder(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan)
-    : session_(session), engine_(engine), plan_(std::move(plan)), context_(session.info().input_shape.front()) {
+    : session_(session),
+      engine_(engine),
+      plan_(std::move(plan)),
+      context_(session.info().input_shape.front()),
+      capacity_(std::min(context_, kLeastCapacity)) {
   execution(1, 1);
 }
 
+void Decoder::clear(int64_t rows) {
+  executions_.clear();
+  slots_.assign(static_cast<size_t>(rows), {});
+  carried_ = engine_.carried();
+}
+
+void Decoder::reserve(int64_t tokens) {
+  const int64_t needed = std::min(tokens, context_);
+  if (needed <= capacity_) return;
+  capacity_ = std::min(context_, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(needed))));
+  clear(std::ssize(slots_));
+}
+
+bool Decoder::is_long(const std::vector<int64_t>& row) const {
+  const int64_t limit = session_.info().cache_switch;
+  return limit > 0 && std::ssize(row) > limit;
+}
+
+int64_t Decoder::shared(const std::vector<int64_t>& row, const std::vector<int64_t>& slot) const {
+  return is_long(row) == is_long(slot) ? common(row, slot) : 0;
+}
+
 Execution& Decoder::execution(int64_t rows, int64_t tokens) {
-  if (std::ssize(slots_) != rows) {
-    executions_.clear();
-    slots_.assign(static_cast<size_t>(rows), {});
-    carried_ = engine_.carried();
-  }
+  if (std::ssize(slots_) != rows) clear(rows);
   std::unique_ptr<Execution>& slot = executions_[tokens];
   if (slot != nullptr) return *slot;
   const bool first = !engine_.has_formats();
@@ -43,7 +67,7 @@ Execution& Decoder::execution(int64_t rows, int64_t tokens) {
   types.input().shape = {rows, tokens};
   std::vector<ParameterSpec> parameters;
   const auto capture = [&] {
-    InferenceModel model = make_inference(session_.capture_cached(types, context_), plan_, {}, {});
+    InferenceModel model = make_inference(session_.capture_cached(types, capacity_), plan_, {}, {});
     input_ = types.inputs.front();
     const auto& [name, id] = model.graph.outputs().front();
     output_ = name;
@@ -52,7 +76,7 @@ Execution& Decoder::execution(int64_t rows, int64_t tokens) {
     return std::move(model.graph);
   };
   const auto program =
-      engine_.program({.mode = "decode", .variant = "", .fields = types.fields},
+      engine_.program({.mode = "decode", .variant = capacity_ == context_ ? "" : cat("cache of ", capacity_), .fields = types.fields},
                       cat(tokens, tokens == 1 ? " token" : " tokens", " of ", rows, rows == 1 ? " sequence" : " sequences"), capture,
                       first ? ParameterFormats::kLead : ParameterFormats::kFollow);
   engine_.declare(*program);
@@ -67,10 +91,10 @@ std::vector<Decoder::Place> Decoder::place(const std::vector<std::vector<int64_t
   std::vector<bool> taken(count), placed(count);
   for (size_t i = 0; i < count; ++i) {
     Place& best = places[i];
-    best = {i, common(rows[i], slots_[i])};
+    best = {i, shared(rows[i], slots_[i])};
     for (size_t s = 0; s < count; ++s) {
-      const int64_t shared = common(rows[i], slots_[s]);
-      if (shared > best.done) best = {s, shared};
+      const int64_t held = shared(rows[i], slots_[s]);
+      if (held > best.done) best = {s, held};
     }
     placed[i] = !taken[best.slot];
     taken[best.slot] = true;
@@ -90,6 +114,7 @@ std::vector<Decoder::Place> Decoder::place(const std::vector<std::vector<int64_t
 
 Tensor Decoder::next_logits(const std::vector<std::vector<int64_t>>& rows) {
   const auto count = static_cast<int64_t>(rows.size());
+  for (const std::vector<int64_t>& row : rows) reserve(std::ssize(row));
   execution(count, 1);
   std::vector<Place> places = place(rows);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -102,7 +127,7 @@ Tensor Decoder::next_logits(const std::vector<std::vector<int64_t>>& rows) {
     int64_t most = 0;
     for (size_t i = 0; i < rows.size(); ++i) most = std::max(most, std::ssize(rows[i]) - places[i].done);
     if (most == 0) return logits;
-    advance(rows, program_tokens(most, context_), places, logits);
+    advance(rows, program_tokens(most, capacity_), places, logits);
   }
 }
 
@@ -110,25 +135,27 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
   const auto count = static_cast<int64_t>(rows.size());
   Execution& run = execution(count, tokens);
   Tensor input(DType::kI64, {count, tokens}), positions(DType::kI64, {count, tokens}), start(DType::kI64, {count}),
-      last(DType::kI64, {count});
-  for (Tensor* tensor : {&input, &positions, &last}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
-  std::fill_n(start.data_as<int64_t>(), count, context_);  // rows that have no tokens left store nothing
+      last(DType::kI64, {count}), long_rows(DType::kI64, {count});
+  for (Tensor* tensor : {&input, &positions, &last, &long_rows}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
+  std::fill_n(start.data_as<int64_t>(), count, capacity_);  // rows that have no tokens left store nothing
   std::vector<size_t> ended;
   for (size_t i = 0; i < rows.size(); ++i) {
     Place& place = places[i];
     const int64_t taken = std::min(tokens, std::ssize(rows[i]) - place.done), slot = static_cast<int64_t>(place.slot);
     if (taken == 0) continue;
     std::copy_n(rows[i].begin() + place.done, taken, input.data_as<int64_t>() + slot * tokens);
-    for (int64_t t = 0; t < tokens; ++t) positions.data_as<int64_t>()[slot * tokens + t] = std::min(place.done + t, context_ - 1);
+    for (int64_t t = 0; t < tokens; ++t) positions.data_as<int64_t>()[slot * tokens + t] = std::min(place.done + t, capacity_ - 1);
     start.data_as<int64_t>()[slot] = place.done;
     last.data_as<int64_t>()[slot] = taken - 1;
+    long_rows.data_as<int64_t>()[slot] = is_long(rows[i]) ? 1 : 0;
     place.done += taken;
     if (place.done == std::ssize(rows[i])) ended.push_back(i);
   }
   run.feed(input_, input);
-  run.feed(cache_input::kPositions, positions);
   run.feed(cache_input::kStart, start);
+  if (run.takes(cache_input::kPositions)) run.feed(cache_input::kPositions, positions);
   if (run.takes(cache_input::kLast)) run.feed(cache_input::kLast, last);
+  if (run.takes(cache_input::kLong)) run.feed(cache_input::kLong, long_rows);
   run.run();
   const Tensor all = run.output(output_);
   for (const size_t i : ended) {

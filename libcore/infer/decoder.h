@@ -15,13 +15,16 @@
 namespace galley {
 
 /// Runs programs of 1, 16, 32 ... 512 further tokens of each sequence, which are compiled when they are first needed: one token in
-/// decoding, more for prompts, long prompts in several runs.
+/// decoding, more for prompts, long prompts in several runs. The cache has room for the longest row so far; where one needs more, it
+/// becomes larger and all rows are read again.
 class Decoder {
  public:
   /// Compiles the program of one token for one sequence and loads the recipe's weights. All must outlive the decoder.
   Decoder(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan);
 
   int64_t vocabulary() const { return vocabulary_; }
+  /// Makes room for rows of this many tokens, so that none is read again when it grows to them. At most the context.
+  void reserve(int64_t tokens);
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold 1 to `context` tokens. A row continues the sequence of the last
   /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows starts anew.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
@@ -33,6 +36,12 @@ class Decoder {
     int64_t done = 0;
   };
   Execution& execution(int64_t rows, int64_t tokens);
+  /// Starts anew.
+  void clear(int64_t rows);
+  /// Whether a row is so long that the model's rotary frequencies are other ones (ModelInfo::cache_switch).
+  bool is_long(const std::vector<int64_t>& row) const;
+  /// How many tokens of a row a slot of the cache holds.
+  int64_t shared(const std::vector<int64_t>& row, const std::vector<int64_t>& slot) const;
   std::vector<Place> place(const std::vector<std::vector<int64_t>>& rows);
   /// Reads up to `tokens` tokens of each row that has some left; puts the logits of rows that end into `logits`.
   void advance(const std::vector<std::vector<int64_t>>& rows, int64_t tokens, std::vector<Place>& places, Tensor& logits);
@@ -40,7 +49,7 @@ class Decoder {
   Session& session_;
   Engine& engine_;
   std::shared_ptr<const QuantizationPlan> plan_;
-  int64_t context_ = 0, vocabulary_ = 0;
+  int64_t context_ = 0, capacity_ = 0, vocabulary_ = 0;       // capacity_: positions of the cache
   std::string input_, output_;                                // names in the graph
   std::shared_ptr<Carried> carried_;                          // of the present number of rows
   std::vector<std::vector<int64_t>> slots_;                   // the tokens that each row of the cache holds

@@ -37,8 +37,8 @@ void check_prompts(const LanguageModel& model, const std::vector<std::vector<int
 
 /// A prompt and its continuation so far.
 struct Sequence {
-  Sequence(const text::Tokenizer& tokenizer, std::vector<int64_t> prompt, const std::vector<std::string>& stops)
-      : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(tokenizer, stops) {
+  Sequence(const text::Tokenizer& tokenizer, std::vector<int64_t> prompt, const GenerateOptions& options)
+      : tokens(std::move(prompt)), prompt_tokens(tokens.size()), stream(tokenizer, options.stop), ends(&options.end_tokens) {
     stream.follow(tokens);
   }
 
@@ -50,6 +50,10 @@ struct Sequence {
     tokens.push_back(token);
     if (new_tokens() == 1) first_s = now_s;
     last_s = now_s;
+    if (std::find(ends->begin(), ends->end(), token) != ends->end()) {
+      ended = StopReason::kEnd;
+      return "";
+    }
     std::string ready = stream.push(token);
     text += ready;
     if (stream.stopped()) ended = StopReason::kStop;
@@ -75,6 +79,7 @@ struct Sequence {
   std::vector<int64_t> tokens;  // of the prompt and new ones
   size_t prompt_tokens;
   TextStream stream;
+  const std::vector<int64_t>* ends;
   std::string text;  // without the prompt
   std::optional<StopReason> ended;
   double first_s = 0, last_s = 0;  // times of the first and the last new token, from the start of the generation
@@ -160,7 +165,7 @@ std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, c
 Generation beam_search(LanguageModel& model, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                        const GenerateCallbacks& callbacks, size_t index) {
   const auto start = Clock::now();
-  std::vector<Beam> beams{Beam(model.tokenizer(), prompt, options.stop)};
+  std::vector<Beam> beams{Beam(model.tokenizer(), prompt, options)};
   for (int64_t step = 0; step < options.max_new_tokens && !all_ended(beams); ++step) {
     beams = extend(model, beams, options, start);
     if (callbacks.stop && callbacks.stop()) {
@@ -179,7 +184,7 @@ std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vect
                                const GenerateCallbacks& callbacks, int64_t first) {
   const auto start = Clock::now();
   std::vector<Sequence> sequences;
-  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(model.tokenizer(), prompt, options.stop);
+  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(model.tokenizer(), prompt, options);
   const auto emit_text = [&](size_t i, const std::string& text) {
     if (callbacks.text && !text.empty()) callbacks.text(i, text);
   };
@@ -265,6 +270,10 @@ Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows)
   return logits;
 }
 
+void LanguageModel::reserve(int64_t tokens) {
+  if (decoder_ != nullptr) decoder_->reserve(tokens);
+}
+
 Tensor LanguageModel::logits_without_cache(const std::vector<std::vector<int64_t>>& rows) {
   int64_t longest = 0;
   for (const std::vector<int64_t>& row : rows) longest = std::max(longest, std::min(context_, static_cast<int64_t>(row.size())));
@@ -302,6 +311,7 @@ GenerateOptions generate_options(const Recipe& recipe) {
   options.max_new_tokens = section.max_new_tokens;
   options.beams = section.beams;
   options.stop = section.stop;
+  options.end_tokens = section.end_tokens;
   options.seed = static_cast<uint64_t>(recipe.seed);
   if (options.beams > 1 && (!options.sampling.greedy() || options.sampling.repetition_penalty != 1))
     throw Error(ErrorCode::kRecipe, "beam search does not sample")
@@ -315,6 +325,12 @@ GenerateOptions generate_options(const Recipe& recipe) {
 std::vector<Generation> generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& options,
                                  const GenerateCallbacks& callbacks, int64_t first) {
   check_prompts(model, prompts);
+  size_t longest = 0;
+  for (const std::vector<int64_t>& prompt : prompts) longest = std::max(longest, prompt.size());
+  model.reserve(static_cast<int64_t>(longest) + options.max_new_tokens);
+  for (const int64_t id : options.end_tokens)
+    GALLEY_CHECK(id >= 0 && id < model.vocabulary(), "predict.generate.end_tokens has ", id, ", but the model has ", model.vocabulary(),
+                 " tokens");
   if (options.beams <= 1) return sample(model, prompts, options, callbacks, first);
   std::vector<Generation> results;
   for (size_t i = 0; i < prompts.size(); ++i) results.push_back(beam_search(model, prompts[i], options, callbacks, i));

@@ -36,6 +36,8 @@ class LanguageModel {
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold at least one token; of a row longer than the context only its
   /// last tokens are read. Rows do not influence each other. Ids for which the tokenizer has no token are -infinity.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
+  /// Makes room in the cache for rows of this many tokens.
+  void reserve(int64_t tokens);
 
  private:
   Execution& execution(int64_t rows, int64_t length);
@@ -57,15 +59,16 @@ struct GenerateOptions {
   int64_t max_new_tokens = 128;
   /// Sequences that beam search keeps; 1: no beam search. The result is the sequence with the largest mean log-probability.
   int64_t beams = 1;
-  std::vector<std::string> stop;  ///< The text ends before one of these.
+  std::vector<std::string> stop;    ///< The text ends before one of these.
+  std::vector<int64_t> end_tokens;  ///< Each of these ends the text; it is the last token and has no text.
   uint64_t seed = 0;
 };
 /// The recipe's predict.generate and seed.
 GenerateOptions generate_options(const Recipe& recipe);
 
 /// Why a generation ended.
-enum class StopReason : uint8_t { kLength, kStop, kInterrupted };
-inline constexpr std::array<std::string_view, 3> kStopReasonNames{"length", "stop", "interrupted"};
+enum class StopReason : uint8_t { kLength, kStop, kEnd, kInterrupted };
+inline constexpr std::array<std::string_view, 4> kStopReasonNames{"length", "stop", "end", "interrupted"};
 
 /// The continuation of one prompt.
 struct Generation {

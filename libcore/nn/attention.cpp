@@ -14,6 +14,7 @@ Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options)
   AttentionInputs inputs{.q = reshape(qkv, {n, length, 3 * options.heads, head}), .bias = options.bias};
   AttentionAttrs attrs;
   attrs.causal = options.causal;
+  attrs.scale = options.scale;
   if (b.cache() > 0) {
     GALLEY_ASSERT(options.causal && !options.bias, "attention with a cache is causal and has no bias");
     const Value cache = b.carried("cache", {.dtype = qkv.dtype(), .shape = {n, b.cache(), 2 * options.heads, head}});
@@ -29,6 +30,30 @@ Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options)
     inputs.rng = b.rng();
   }
   return reshape(attention(inputs, attrs).o, {n, length, width});
+}
+
+Value causal_attention(Builder& b, Value q, Value k, Value v, const CausalAttentionOptions& options) {
+  const int64_t n = q.shape()[0], length = q.shape()[1];
+  AttentionInputs inputs{.q = q, .k = k, .v = v};
+  AttentionAttrs attrs;
+  attrs.causal = true;
+  attrs.window = options.window;
+  attrs.scale = options.scale;
+  if (b.cache() > 0) {
+    inputs.position = b.fed(cache_input::kStart, {.dtype = DType::kI64, .shape = {n}});
+    const auto stored = [&](std::string_view name, Value x) {
+      const Value cache = b.carried(name, {.dtype = x.dtype(), .shape = {n, b.cache(), x.shape()[2], x.shape()[3]}});
+      return cache_write(cache, x, inputs.position);
+    };
+    inputs.k = stored("key_cache", k);
+    inputs.v = stored("value_cache", v);
+  }
+  if (b.training() && options.dropout > 0) {
+    attrs.dropout = options.dropout;
+    attrs.stream = b.random_stream(options.dropout_name);
+    inputs.rng = b.rng();
+  }
+  return reshape(attention(inputs, attrs).o, {n, length, q.shape()[2] * v.shape()[3]});
 }
 
 Value cache_positions(Builder& b, int64_t sequences, int64_t tokens) {

@@ -45,6 +45,7 @@ struct ModelInfo {
   std::vector<ModelInput> inputs;                            // of a model with named inputs; empty: one input, the field `input`
   bool named_outputs = false;                                // all outputs have names, including the first
   bool cache = false;                                        // it can be captured with a key-value cache (BuilderOptions::cache)
+  int64_t cache_switch = 0;                                  // longer sequences have other rotary frequencies (nn/rotary.h); 0: none
   int64_t fixed_batch = 0;                                   // required batch size; 0: any
   int64_t max_length = 0;                                    // tokens of the longest sample that the model takes; 0: unknown
 
@@ -120,6 +121,8 @@ ModelTable swin_models();
 ModelTable language_models();
 ModelTable gpt_models();
 ModelTable bert_models();
+ModelTable gpt2_models();
+ModelTable llama_models();
 ModelTable hub_models();
 ModelTable layers_models();
 

@@ -90,6 +90,7 @@ Value div(Value a, Value b) { return emit("div", {a, b}); }
 Value maximum(Value a, Value b) { return emit("maximum", {a, b}); }
 Value minimum(Value a, Value b) { return emit("minimum", {a, b}); }
 Value power(Value a, Value b) { return emit("power", {a, b}); }
+Value swiglu(Value a, Value b) { return emit("swiglu", {a, b}); }
 Value equal(Value a, Value b) { return emit("equal", {a, b}); }
 Value less(Value a, Value b) { return emit("less", {a, b}); }
 Value greater(Value a, Value b) { return emit("greater", {a, b}); }

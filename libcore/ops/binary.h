@@ -21,7 +21,9 @@ Value mul(Value a, Value b);
 Value div(Value a, Value b);
 Value maximum(Value a, Value b);  ///< equal operands get half of the gradient each, as in PyTorch
 Value minimum(Value a, Value b);
-Value power(Value a, Value b);    ///< a^b; the gradient of b is defined for a > 0 (0 for a = 0, as in PyTorch)
+Value power(Value a, Value b);  ///< a^b; the gradient of b is defined for a > 0 (0 for a = 0, as in PyTorch)
+/// silu(a) * b: SwiGLU's gate and what it lets pass (Shazeer 2020).
+Value swiglu(Value a, Value b);
 Value equal(Value a, Value b);    ///< bool
 Value less(Value a, Value b);     ///< bool, a < b
 Value greater(Value a, Value b);  ///< bool, a > b

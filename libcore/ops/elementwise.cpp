@@ -189,6 +189,12 @@ void prelu_gradient(GradientBuilder& g) {
   if (g.wants(0)) set_summed(g, 0, where(positive, g.grad(), mul(g.grad(), weight)));
   if (g.wants(1)) set_summed(g, 1, where(positive, zero, mul(g.grad(), x)));
 }
+void swiglu_gradient(GradientBuilder& g) {
+  const Value gate = g.in(0), x = g.in(1), grad = g.grad();
+  // silu_backward does not broadcast; the gradient of a gate that does is summed before its slope is applied.
+  if (g.wants(0)) g.set(0, silu_backward(sum_to(mul(grad, x), gate.shape()), gate));
+  if (g.wants(1)) set_summed(g, 1, mul(grad, silu(gate)));
+}
 void where_gradient(GradientBuilder& g) {
   const Value zero = scalar_like(g.grad(), 0);
   if (g.wants(1)) set_summed(g, 1, where(g.in(0), g.grad(), zero));
@@ -486,6 +492,13 @@ std::vector<ElementwiseRow> rows_of_several() {
        .flops = 2,
        .gradient = prelu_gradient,
        .quantize = kFloat},
+      {.name = "swiglu",
+       .doc = "silu(a) * b: a gate and what it lets pass (Shazeer 2020)",
+       .formulas = {formula<Swiglu>("Mul(Mul(a, Sigmoid(a)), b)")},
+       .flops = 6,
+       .gradient = swiglu_gradient,
+       .quantize = kFloat,
+       .layer = "silu of the first input, times the second"},
   };
 }
 

@@ -301,6 +301,12 @@ struct Prelu : Function<2> {
   GALLEY_FUNCTION static V value(V a, V b) { return select(a > V(0), a, a * b); }
 };
 
+/// A gated linear unit whose gate is silu (Shazeer 2020).
+struct Swiglu : Function<2> {
+  template <class V>
+  GALLEY_FUNCTION static V value(V a, V b) { return Silu::value(a) * b; }
+};
+
 /// Comparisons are masks; value is 1 where they hold.
 struct Equal : Function<2> {
   template <class V>
@@ -336,4 +342,4 @@ struct FunctionList {};
 using Functions =
     FunctionList<Relu, Relu6, Hardsigmoid, Hardswish, Sigmoid, Silu, Gelu, GeluTanh, Tanh, Softplus, Mish, Elu, Selu, Celu, Softsign,
                  LeakyRelu, LogSigmoid, Erf, Exp, Log, Sqrt, Rsqrt, Sin, Cos, Neg, Abs, Square, Reciprocal, Sign, Floor, Round, Pow, Clamp,
-                 Affine, Add, Sub, Mul, Div, Maximum, Minimum, Power, Prelu, Equal, Less, Greater, Where>;
+                 Affine, Add, Sub, Mul, Div, Maximum, Minimum, Power, Prelu, Swiglu, Equal, Less, Greater, Where>;

@@ -17,10 +17,17 @@ namespace {
 
 std::vector<TensorType> infer_table(const OpContext& c) {
   const auto& a = c.attrs<RotaryTableAttrs>();
-  GALLEY_CHECK(a.positions >= 1, "positions must be at least 1, is ", a.positions);
   GALLEY_CHECK(!a.frequencies.empty(), "frequencies is empty; it has one number for each pair of values");
+  int64_t rows = a.positions;
+  if (c.has(0)) {
+    GALLEY_CHECK(c.in(0).dtype == DType::kI64, "position must be i64, is ", c.in(0));
+    GALLEY_CHECK(a.positions == 0, "positions is ", a.positions, ", but the input position gives the rows");
+    rows = c.in(0).elements();
+  } else {
+    GALLEY_CHECK(rows >= 1, "positions must be at least 1, is ", rows);
+  }
   TensorType table;
-  table.shape = {a.positions, 2 * static_cast<int64_t>(a.frequencies.size())};
+  table.shape = {rows, 2 * static_cast<int64_t>(a.frequencies.size())};
   return {table};
 }
 
@@ -57,7 +64,7 @@ void RotaryAttrs::options(OptionVisitor& v) {
   v.option({.name = "inverse", .doc = "rotate by the negative angle"}, inverse);
 }
 void RotaryTableAttrs::options(OptionVisitor& v) {
-  v.option({.name = "positions", .doc = "rows of the table", .min = 1, .required = true}, positions);
+  v.option({.name = "positions", .doc = "rows of the table, of positions 0, 1, ...; 0: the input position has them", .min = 0}, positions);
   v.option({.name = "frequencies", .doc = "rotation of each pair per position, in radians", .required = true}, frequencies);
   v.option({.name = "factor", .doc = "of all values"}, factor);
 }
@@ -124,10 +131,11 @@ const OpDef& rotary_op() {
 const OpDef& rotary_table_op() {
   static const OpDef def{.name = "rotary_table",
                          .doc = "cosines and sines of the angles of rotary position embeddings, computed in float64",
+                         .inputs = {Port::index("position?")},
                          .outputs = {Port::statistics("table")},
                          .make_attrs = make_options<RotaryTableAttrs>,
                          .infer = infer_table,
-                         .no_gradient = "it has no inputs",
+                         .no_gradient = "its input is a whole number",
                          .layout = {FormatRule::kContiguous}};
   return def;
 }
@@ -143,6 +151,7 @@ Value rotary_table(Graph& graph, const RotaryTableAttrs& attrs) {
   ensure_ops_registered();
   return graph.add_node(rotary_table_op(), std::make_unique<RotaryTableAttrs>(attrs), {}).front();
 }
+Value rotary_table(Value position, const RotaryTableAttrs& attrs) { return emit("rotary_table", {position}, attrs); }
 Value rotary(Value x, Value table, Value position, const RotaryAttrs& attrs) { return emit("rotary", {x, table, position}, attrs); }
 
 OpTable rotary_ops() { return {&rotary_op(), &rotary_table_op()}; }

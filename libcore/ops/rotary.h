@@ -23,7 +23,7 @@ struct RotaryAttrs : OptionsOf<RotaryAttrs> {
   void options(OptionVisitor& v) override;
 };
 struct RotaryTableAttrs : OptionsOf<RotaryTableAttrs> {
-  int64_t positions = 0;
+  int64_t positions = 0;            // of a table without the input position
   std::vector<double> frequencies;  // radians that pair i turns by from one position to the next
   double factor = 1;                // of all values: the attention factor of scaled contexts
   void options(OptionVisitor& v) override;
@@ -37,6 +37,8 @@ std::vector<double> rotary_frequencies(int64_t dims, double base = 10000);
 /// f32 [positions,2 n] for n frequencies: row p has cos(p f) of all frequencies, then sin(p f), computed in double and rounded once.
 /// A constant, which is computed before the first step.
 Value rotary_table(Graph& graph, const RotaryTableAttrs& attrs);
+/// The rows of these positions (i64, any shape; at least 0) in order, f32 [elements,2 n]. attrs.positions is 0.
+Value rotary_table(Value position, const RotaryTableAttrs& attrs);
 /// x [B,T,H,D], table [P,dims] with an even dims <= D. Row t of sample b has the position t + position[b] (i64 [B]; absent: t), below P.
 /// The first dims values of a head are rotated, the others copied. Keeps x's shape and dtype.
 Value rotary(Value x, Value table, Value position = {}, const RotaryAttrs& attrs = {});

@@ -139,6 +139,7 @@ void make_paths_absolute(Recipe& recipe) {
     if (file_exists(from) || from.starts_with("./") || from.starts_with("../")) make_absolute(from);
   }
   if (recipe.quantize.calibration) make_absolute(*recipe.quantize.calibration);
+  if (!recipe.predict.chat_template.empty()) make_absolute(recipe.predict.chat_template);
 }
 
 }  // namespace galley

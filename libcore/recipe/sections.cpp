@@ -283,12 +283,16 @@ void GenerateSection::options(OptionVisitor& v) {
            repetition_penalty);
   v.option({.name = "beams", .doc = "number of sequences in beam search; 1: no beam search", .min = 1, .max = 64}, beams);
   v.option({.name = "stop", .doc = "texts that end the generation; not part of the output"}, stop);
+  v.option({.name = "end_tokens", .doc = "ids of tokens that end the generation, as eos_token_id of a hub folder", .min = 0}, end_tokens);
 }
 
 void PredictSection::options(OptionVisitor& v) {
   v.option({.name = "top", .doc = "number of classes to print per sample, best first", .min = 1, .max = 100000, .main = true}, top);
   v.option({.name = "min_score", .doc = "smallest score of a class to print", .min = 0, .max = 1}, min_score);
   v.option({.name = "threshold", .doc = "multi_label: smallest probability of a predicted label", .min = 0, .max = 1}, threshold);
+  v.option({.name = "chat_template",
+            .doc = "chat_template.jinja, a tokenizer_config.json, or a folder with either; default: the folder of data.tokenizer"},
+           chat_template);
   v.section({.name = "generate", .doc = "how a language model continues a prompt"}, generate);
 }
 

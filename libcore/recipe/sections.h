@@ -239,6 +239,7 @@ struct GenerateSection : OptionsOf<GenerateSection> {
   double top_p = 1, min_p = 0, repetition_penalty = 1;
   int64_t beams = 1;
   std::vector<std::string> stop;
+  std::vector<int64_t> end_tokens;
 };
 
 /// predict.
@@ -247,6 +248,7 @@ struct PredictSection : OptionsOf<PredictSection> {
   int64_t top = 5;
   double min_score = 0;
   double threshold = 0.5;
+  std::string chat_template;
   GenerateSection generate;
 };
 

@@ -19,7 +19,7 @@ constexpr int64_t kMaxConfig = int64_t{64} << 20;  // config.json may list the n
 const HubTable& table() {
   static const HubTable all = [] {
     HubTable rows;
-    for (HubTable (*families)() : {hub_encoders}) {
+    for (HubTable (*families)() : {hub_encoders, hub_decoders}) {
       for (HubFamily& family : families()) rows.push_back(std::move(family));
     }
     return rows;
@@ -187,6 +187,7 @@ std::string HubFolder::recipe() const {
     text += cat("data:\n  tokenizer: {type: hub, path: ", quoted(folder), "}\n");
     break;
   }
+  if (head_ == kLanguageModel) text += hub_generation(model);
   return text;
 }
 

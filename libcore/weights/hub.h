@@ -31,6 +31,8 @@ class HubModel {
   void set(std::string_view option, bool value);
   void set(std::string_view option, std::string_view value);
   void set(std::string_view option, const char* value) { set(option, std::string_view(value)); }
+  /// Sets an option to a value that is written as YAML: a list, a section, null.
+  void yaml(std::string_view option, std::string_view value) { options_.emplace_back(option, value); }
   /// Sets an option to the value of a key of config.json; without the key, or where it is null, the option keeps its default. `option`: by
   /// default it has the key's name.
   void integer(std::string_view key, std::string_view option = {});
@@ -73,7 +75,15 @@ struct HubFamily {
 };
 using HubTable = std::vector<HubFamily>;
 
+/// The head of architectures that generate text.
+inline constexpr std::string_view kLanguageModel = "lm";
+
 HubTable hub_encoders();
+HubTable hub_decoders();
+
+/// The recipe's section `predict` of a folder that generates text: the defaults of generation_config.json, and the tokens that end a text.
+/// "": there are none.
+std::string hub_generation(const HubModel& model);
 
 /// Whether the path is a folder with a config.json, and no RUN folder or checkpoint.
 bool is_hub_folder(const std::string& path);

@@ -25,13 +25,13 @@ constexpr int64_t kContext = 40;
 class DecoderTest : public testing::Test {
  protected:
   explicit DecoderTest(int64_t context = kContext)
-      : loaded_(load(context)), session_(loaded_.recipe), cached_(session_), whole_(session_, false) {}
+      : DecoderTest(cat("{type: gpt, n_layer: 2, n_head: 2, n_embd: 32, dropout: 0, block_size: ", context, "}")) {}
+  explicit DecoderTest(const std::string& model)
+      : loaded_(load(model)), session_(loaded_.recipe), cached_(session_), whole_(session_, false) {}
 
-  static LoadedRecipe load(int64_t context) {
+  static LoadedRecipe load(const std::string& model) {
     const TemporaryFolder folder;
-    std::ofstream(folder / "recipe.yaml") << "recipe: 1\nthreads: 2\ndata: {tokenizer: byte}\n"
-                                             "model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 32, dropout: 0, block_size: "
-                                          << context << "}\n";
+    std::ofstream(folder / "recipe.yaml") << "recipe: 1\nthreads: 2\ndata: {tokenizer: byte}\nmodel: " << model << "\n";
     return load_recipe(folder / "recipe.yaml", recipe_components(), {});
   }
   std::vector<int64_t> sequence(int64_t length) {
@@ -105,6 +105,47 @@ TEST_F(LongContext, LongPromptsAreReadInPieces) {
   expect_same(rows);
   for (auto& row : rows) row.push_back(5);
   expect_same(rows);
+}
+
+// The cache has 1024 positions until a row needs more.
+struct GrowingCache : DecoderTest {
+  GrowingCache() : DecoderTest(1500) {}
+};
+TEST_F(GrowingCache, RowsGrowPastIt) {
+  Rows rows{sequence(1020), sequence(3)};
+  for (int64_t step = 0; step < 7; ++step) {
+    expect_same(rows);
+    for (auto& row : rows) row.push_back(sequence(1)[0]);
+  }
+  cached_.reserve(1600);  // more than the context
+  expect_same({sequence(1500), sequence(1)});
+}
+
+// A row of more than 32 tokens has other rotary frequencies at all of its positions, and shorter rows beside it do not.
+struct LongRope : DecoderTest {
+  LongRope()
+      : DecoderTest(
+            "{type: qwen3, num_hidden_layers: 2, hidden_size: 32, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, "
+            "intermediate_size: 48, max_position_embeddings: 128, initializer_range: 0.5, rope_parameters: {rope_type: longrope, "
+            "original_max_position_embeddings: 32, short_factor: [1, 1, 1, 1, 2, 2, 2, 2], long_factor: [1, 2, 3, 4, 5, 6, 7, 8]}}") {}
+};
+TEST_F(LongRope, RowsAreReadAgainWhereTheirFrequenciesChange) {
+  Rows rows{sequence(30), sequence(5), sequence(60)};
+  for (int64_t step = 0; step < 6; ++step) {
+    const Tensor got = cached_.next_logits(rows);
+    for (size_t n = 0; n < rows.size(); ++n) {
+      // Its programs have 16, 32, 64 ... tokens, so that a row alone has the frequencies of its length.
+      const Tensor expected = whole_.next_logits({rows[n]});
+      for (int64_t i = 0; i < 256; ++i)
+        ASSERT_NEAR(got.data_as<float>()[static_cast<int64_t>(n) * 256 + i], expected.data_as<float>()[i], 2e-3)
+            << "row " << n << " step " << step;
+    }
+    for (auto& row : rows) row.push_back(sequence(1)[0]);
+  }
+  rows[2].resize(20);  // short again
+  EXPECT_EQ(cached_.next_logits(rows).shape(), Shape({3, 256}));
+  const Tensor got = cached_.next_logits({rows[2]}), expected = whole_.next_logits({rows[2]});
+  for (int64_t i = 0; i < 256; ++i) ASSERT_NEAR(got.data_as<float>()[i], expected.data_as<float>()[i], 2e-3);
 }
 
 TEST_F(DecoderTest, NextRequestsDoNotSeeTheLast) {

@@ -164,6 +164,40 @@ TEST_F(Generate, PromptsOfABatchEndWithoutTheOthers) {
     EXPECT_EQ(generate(model(), prompts({texts[i]}), options, {}, static_cast<int64_t>(i)).front().tokens, whole[i].tokens) << i;
 }
 
+// Of several end tokens each ends the text, with a reason of its own; it is the last token and has no text.
+TEST_F(Generate, EndTokensEndTheText) {
+  GenerateOptions options;
+  options.sampling.temperature = 1;
+  options.max_new_tokens = 20;
+  const std::vector<Generation> whole = generate(model(), prompts({"a", "cb"}), options);
+  std::set<StopReason> seen;
+  for (const std::vector<int64_t>& ends : std::vector<std::vector<int64_t>>{{0}, {1}, {2}, {0, 2}}) {
+    options.end_tokens = ends;
+    std::string streamed;
+    GenerateCallbacks callbacks;
+    callbacks.text = [&](size_t prompt, std::string_view text) { streamed += prompt == 0 ? text : ""; };
+    const std::vector<Generation> results = generate(model(), prompts({"a", "cb"}), options, callbacks);
+    for (size_t i = 0; i < results.size(); ++i) {
+      const auto& all = whole[i].tokens;
+      const auto end = std::find_first_of(all.begin(), all.end(), ends.begin(), ends.end());
+      const std::vector<int64_t> before(all.begin(), end);
+      EXPECT_EQ(results[i].text, text(before));
+      EXPECT_EQ(results[i].tokens, std::vector<int64_t>(all.begin(), end == all.end() ? end : end + 1));
+      EXPECT_EQ(results[i].stopped, end == all.end() ? StopReason::kLength : StopReason::kEnd);
+      seen.insert(results[i].stopped);
+    }
+    EXPECT_EQ(streamed, results[0].text);
+  }
+  EXPECT_TRUE(seen.contains(StopReason::kEnd));
+  options = {.max_new_tokens = 4, .beams = 2, .end_tokens = {0, 1, 2}};
+  const Generation beam = generate(model(), prompts({"a"}), options).front();
+  EXPECT_EQ(beam.stopped, StopReason::kEnd);
+  EXPECT_EQ(beam.tokens.size(), 1u);
+  EXPECT_EQ(beam.text, "");
+  options.end_tokens = {3};
+  EXPECT_THROW(generate(model(), prompts({"a"}), options), Error);
+}
+
 TEST_F(Generate, AnInterruptedGenerationKeepsItsText) {
   GenerateOptions options;
   options.sampling.temperature = 1;

@@ -10,7 +10,7 @@
 
 namespace galley {
 
-/// Sets one option by name from a number, a list or text, as the recipe's reader does.
+/// Sets one option by name from a number, a list or text, as the recipe's reader does. "SECTION.NAME" is an option of a section.
 class Setter : public OptionVisitor {
  public:
   Setter(std::string_view name, std::vector<double> numbers, std::vector<std::string> words = {})
@@ -28,12 +28,21 @@ class Setter : public OptionVisitor {
   void option(const OptionInfo& i, std::vector<int64_t>& v) override {
     if (hit(i)) v.assign(numbers_.begin(), numbers_.end());
   }
-  void option(const OptionInfo&, std::vector<double>&) override {}
+  void option(const OptionInfo& i, std::vector<double>& v) override {
+    if (hit(i)) v = numbers_;
+  }
   void option(const OptionInfo& i, std::vector<std::string>& v) override {
     if (hit(i)) v = words_;
   }
   void choice(const OptionInfo& i, int& v, std::span<const std::string_view>) override {
     if (hit(i)) v = static_cast<int>(numbers_[0]);
+  }
+  bool present(const OptionInfo& i, bool has_value) override { return has_value || i.name == name_; }
+  void section(const OptionInfo& i, Options& v) override {
+    if (!name_.starts_with(std::string(i.name) + ".")) return;
+    Setter inner(std::string_view(name_).substr(i.name.size() + 1), numbers_, words_);
+    v.options(inner);
+    found = found || inner.found;
   }
   bool found = false;
 

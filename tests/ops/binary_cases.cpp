@@ -33,6 +33,8 @@ std::vector<Simple> simple_functions() {
       {"minimum", minimum, {1, -4, 3}, {.kinks = {0.1}, .margin = 0.2}, {.low = 0.08, .high = 0.12}},
       {"power", power, {1, 0.0625, 27}, positive, {}},
       {"prelu", prelu, {1, 8, 3}, {.kinks = {0}}, {}},
+      // silu(1) = 0.7310585786300049, silu(-2) = -0.2384058440442351, silu(3) = 2.8577223804673
+      {"swiglu", swiglu, {1.4621171572600098, 0.9536233761769404, 8.5731671414019}, {}, {}},
       {"equal", equal, {0, 0, 1}, {}, {}},
       {"less", less, {1, 0, 0}, {}, {}},
       {"greater", greater, {0, 1, 0}, {}, {}},
@@ -60,7 +62,7 @@ void add_pairs(std::vector<OpCase>& cases) {
     for (const Pair& p : shapes) {
       cases.push_back({.name = s.name + "_" + p.name,
                        .build = [s, p](CaseInputs& in) { s.apply(in.real(p.a, s.a), in.real(p.b, s.b)); },
-                       .low_precision = s.name == "add" || s.name == "mul"});
+                       .low_precision = s.name == "add" || s.name == "mul" || s.name == "swiglu"});
     }
     // The same value on both sides: its gradients are added.
     if (s.name == "mul" || s.name == "add") {

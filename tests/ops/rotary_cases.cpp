@@ -67,6 +67,16 @@ void add_rotary(std::vector<OpCase>& cases) {
                          rotary_table(in.graph(), attrs);
                        },
                    .expected = {2, 0, 0, 2, -2, 0}});
+  // The same rows, of positions that are given: 2, 0, 1 and 5.
+  cases.push_back({.name = "rotary_table_positions",
+                   .build =
+                       [](CaseInputs& in) {
+                         RotaryTableAttrs attrs;
+                         attrs.frequencies = {std::numbers::pi / 2};
+                         attrs.factor = 2;
+                         rotary_table(in.values({2, 2}, {2, 0, 1, 5}, DType::kI64), attrs);
+                       },
+                   .expected = {-2, 0, 2, 0, 0, 2, 0, 2}});
   cases.push_back({.name = "rotary_table_far", .build = [](CaseInputs& in) {
                      RotaryTableAttrs attrs;
                      attrs.positions = 5001;

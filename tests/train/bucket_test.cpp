@@ -25,13 +25,14 @@ class Buckets : public testing::Test {
     }
   }
   LoadedRecipe recipe(const std::string& item, const std::string& extra = "") const {
-    return test::load_text(cat("recipe: 1\nmodel: {type: bert, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
-                               "intermediate_size: 24, max_position_embeddings: 20, hidden_dropout_prob: 0, attention_probs_dropout_prob: 0, "
-                               "classifier_dropout: 0, head: sequence_classification}\ndata:\n  tokenizer: {type: wordpiece, path: ",
-                               folder_ / "vocab.txt", "}\n  train:\n    source: {type: text_pairs, path: ", folder_ / "rows.tsv",
-                               ", columns: {label: 1}, max_length: 20}\n    pipeline: [{type: rename, from: input, to: input_ids}, ", item,
-                               "]\ntrain: {duration: 20 steps, batch: 4, optimizer: {type: adamw, lr: 0.01, eps: 0.0001}}\n", extra),
-                           {"threads=2"});
+    return test::load_text(
+        cat("recipe: 1\nmodel: {type: bert, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
+            "intermediate_size: 24, max_position_embeddings: 20, hidden_dropout_prob: 0, attention_probs_dropout_prob: 0, "
+            "classifier_dropout: 0, head: sequence_classification}\ndata:\n  tokenizer: {type: wordpiece, path: ",
+            folder_ / "vocab.txt", "}\n  train:\n    source: {type: text_pairs, path: ", folder_ / "rows.tsv",
+            ", columns: {label: 1}, max_length: 20}\n    pipeline: [{type: rename, from: input, to: input_ids}, ", item,
+            "]\ntrain: {duration: 20 steps, batch: 4, optimizer: {type: adamw, lr: 0.01, eps: 0.0001}}\n", extra),
+        {"threads=2"});
   }
   TemporaryFolder folder_;
 };

@@ -84,7 +84,14 @@ void PredictTool::add_options(Command& command) {
       .take_last();
   command.add_option("--prompt", text_.prompts, "continue this text (repeatable)").type_name("TEXT").group("Input").one_word_each();
   command.add_option("--prompts", text_.prompts_file, "continue each line of this file").type_name("FILE").group("Input").take_last();
-  command.add_flag("--interactive", text_.interactive, "continue each line of standard input").group("Input");
+  command.add_option("--chat", text_.chats, "answer this message by the model's chat template (repeatable: each alone)")
+      .type_name("TEXT")
+      .group("Input")
+      .one_word_each();
+  command
+      .add_flag("--interactive", text_.interactive,
+                "answer each line of standard input in one conversation or, without a chat template, continue it")
+      .group("Input");
   command.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts without continuing them")
       .group("Output");
   command.add_option("--tokenize", text_.tokenize, "print the ids and pieces of this text").type_name("TEXT").group("Input");
@@ -124,8 +131,12 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on tensors");
     const SafetensorsFile file(tensors_);
     std::map<std::string, Tensor> arrays;
+    constexpr const char* kHubName = "input_ids";  // what the tokens of a language model are called on hubs
+    const bool language = session.info().output == ModelOutput::kTokens;
     for (const ModelInput& input : session.info().all_inputs()) {
-      if (!input.optional || file.find(input.name) != nullptr) arrays.emplace(input.name, file.read(input.name));
+      const bool renamed = language && file.find(input.name) == nullptr && file.find(kHubName) != nullptr;
+      const std::string name = renamed ? kHubName : input.name;
+      if (!input.optional || file.find(name) != nullptr) arrays.emplace(input.name, file.read(name));
     }
     return open_arrays(std::move(arrays), tensors_);
   }
@@ -143,7 +154,7 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
 
 int PredictTool::run_text(LoadedRecipe& loaded) {
   if (text_.show_prompt && !text_.continues())
-    throw Error(ErrorCode::kUsage, "--show-prompt needs a prompt").suggest("--prompt TEXT, --prompts FILE or --interactive");
+    throw Error(ErrorCode::kUsage, "--show-prompt needs a prompt").suggest("--prompt TEXT, --prompts FILE, --chat TEXT or --interactive");
   if (!inputs_.empty() || !tensors_.empty())
     throw Error(ErrorCode::kUsage, cat("both text and a file were given: ", inputs_.empty() ? tensors_ : inputs_[0]))
         .suggest("give one of them");

@@ -4,14 +4,19 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/table.h"
 #include "libcore/base/units.h"
+#include "libcore/data/source.h"
+#include "libcore/data/tokenizers.h"
+#include "libcore/text/chat.h"
 #include "libcore/text/tokenizer.h"
 #include "tools/common/signals.h"
 
@@ -37,8 +42,8 @@ std::string line_of(Json json, const TextOutput& output) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer, const std::string& text, const std::string& name) {
-  const std::vector<int32_t> ids = tokenizer.encode(text, {.name = name});
+std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer, const std::string& text, const std::string& name, bool add_special = true) {
+  const std::vector<int32_t> ids = tokenizer.encode(text, {.add_special = add_special, .name = name});
   return {ids.begin(), ids.end()};
 }
 
@@ -61,6 +66,27 @@ std::vector<int32_t> parse_ids(const std::string& text, const text::Tokenizer& t
 struct Prompt {
   std::string text;
   std::vector<int64_t> ids;
+  bool chat = false;  // only the answer is printed
+};
+
+/// A conversation by a chat template, whose text has its special tokens.
+class Conversation {
+ public:
+  Conversation(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer) : chat_(chat), tokenizer_(tokenizer) {}
+  Prompt ask(std::string message, const std::string& name) {
+    messages_.push_back({"user", std::move(message)});
+    Prompt prompt{chat_.render(messages_), {}, true};
+    prompt.ids = ids_of(tokenizer_, prompt.text, name, /*add_special=*/false);
+    return prompt;
+  }
+  void answer(std::string text) { messages_.push_back({"assistant", std::move(text)}); }
+  /// Takes back a message that could not be answered.
+  void forget() { messages_.pop_back(); }
+
+ private:
+  const text::ChatTemplate& chat_;
+  const text::Tokenizer& tokenizer_;
+  std::vector<text::ChatMessage> messages_;
 };
 
 void show(const Prompt& prompt, const text::Tokenizer& tokenizer, const TextOutput& output) {
@@ -77,14 +103,14 @@ class Continuation {
       : model_(session), options_(generate_options(session.recipe())), output_(output) {}
 
   const LanguageModel& model() const { return model_; }
-  void run(const std::vector<Prompt>& prompts) {
+  std::vector<Generation> run(const std::vector<Prompt>& prompts) {
     std::vector<std::vector<int64_t>> ids;
     for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
     const bool streams = !output_.json && prompts.size() == 1;
     GenerateCallbacks callbacks;
     callbacks.stop = [] { return stop_signal() != 0; };
     if (streams) {
-      output_.print(prompts.front().text);
+      if (!prompts.front().chat) output_.print(prompts.front().text);
       callbacks.text = [&](size_t, std::string_view text) { output_.print(std::string(text)); };
     }
     const std::vector<Generation> results = generate(model_, ids, options_, callbacks, done_);
@@ -93,12 +119,13 @@ class Continuation {
       if (output_.json) {
         output_.print(line_of(json_of(prompts[i], results[i]), output_));
       } else {
-        output_.print(streams ? "\n" : cat(prompts[i].text, results[i].text, "\n"));
+        output_.print(streams ? "\n" : cat(prompts[i].chat ? "" : prompts[i].text, results[i].text, "\n"));
       }
     }
     const Generation& first = results.front();
     log(LogLevel::kInfo, cat(first.tokens.size(), " tokens, the first after ", human_seconds(first.prefill_ms / 1e3), ", then ",
                              human_number(first.tokens_per_s), " per second"));
+    return results;
   }
 
  private:
@@ -114,8 +141,13 @@ class Continuation {
   int64_t done_ = 0;
 };
 
-std::vector<Prompt> prompts_of(const TextOptions& options, const text::Tokenizer& tokenizer) {
+std::vector<Prompt> prompts_of(const TextOptions& options, const text::Tokenizer& tokenizer, const text::ChatTemplate* chat) {
   std::vector<Prompt> prompts;
+  if (!options.chats.empty() && chat == nullptr)
+    throw Error(ErrorCode::kRecipe, "the model has no chat template")
+        .key("predict.chat_template")
+        .suggest("name its file, chat_template.jinja or tokenizer_config.json; --prompt continues a text as it stands");
+  for (const std::string& message : options.chats) prompts.push_back(Conversation(*chat, tokenizer).ask(message, "--chat"));
   for (const std::string& text : options.prompts) prompts.push_back({text, ids_of(tokenizer, text, "--prompt")});
   if (!options.prompts_file.empty()) {
     int64_t line = 0;
@@ -138,6 +170,21 @@ bool input_is_ready() {
     if (::poll(&input, 1, 100) > 0) return true;
   }
   return false;
+}
+
+/// predict.chat_template or, without it, the template in the folder of the tokenizer; nullopt if it has none.
+std::optional<text::ChatTemplate> chat_template(const Recipe& recipe) {
+  const std::string& named = recipe.predict.chat_template;
+  if (!named.empty()) {
+    std::optional<text::ChatTemplate> made = text::ChatTemplate::read(named);
+    if (!made) throw Error(ErrorCode::kInput, cat(named, ": has no chat template")).key("predict.chat_template");
+    return made;
+  }
+  const auto* files = dynamic_cast<const FileTokenizer*>(recipe.data.tokenizer.params.get());
+  if (files == nullptr || files->path.empty()) return std::nullopt;
+  const std::filesystem::path path(expand_paths(recipe.data.root, {files->path}).front());
+  const std::filesystem::path folder = std::filesystem::is_directory(path) ? path : path.parent_path();
+  return std::filesystem::is_directory(folder) ? text::ChatTemplate::read(folder.string()) : std::nullopt;
 }
 
 int exit_code() { return stop_signal() == 0 ? 0 : 128 + stop_signal(); }
@@ -184,7 +231,9 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
   if (session.tokenizer() == nullptr)
     throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
   const text::Tokenizer& tokenizer = *session.tokenizer();
-  const std::vector<Prompt> prompts = prompts_of(options, tokenizer);
+  const std::optional<text::ChatTemplate> chat =
+      options.chats.empty() && !options.interactive ? std::nullopt : chat_template(session.recipe());
+  const std::vector<Prompt> prompts = prompts_of(options, tokenizer, chat ? &*chat : nullptr);
   if (options.show_prompt) {
     for (const Prompt& prompt : prompts) show(prompt, tokenizer, output);
     if (!options.interactive) return 0;
@@ -198,19 +247,25 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
     }
   }
   if (!options.interactive) return exit_code();
+  std::optional<Conversation> conversation;
+  if (chat) conversation.emplace(*chat, tokenizer);
   std::string line;
   while (input_is_ready() && std::getline(std::cin, line)) {
     if (line.empty()) continue;
     try {
-      const Prompt prompt{line, ids_of(tokenizer, line, "standard input")};
-      if (continuation) {
-        continuation->run({prompt});
-      } else {
+      const Prompt prompt =
+          conversation ? conversation->ask(line, "standard input") : Prompt{line, ids_of(tokenizer, line, "standard input")};
+      if (!continuation) {
         show(prompt, tokenizer, output);
+        if (conversation) conversation->forget();
+        continue;
       }
+      const std::vector<Generation> results = continuation->run({prompt});
+      if (conversation) conversation->answer(results.front().text);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInput && error.code() != ErrorCode::kUsage) throw;
       log(LogLevel::kWarning, error.message());  // the next line may be right
+      if (conversation) conversation->forget();
     }
   }
   return exit_code();

@@ -13,7 +13,8 @@ namespace galley::tools {
 struct TextOptions {
   std::vector<std::string> prompts;   ///< --prompt
   std::string prompts_file;           ///< --prompts: one prompt per line
-  bool interactive = false;           ///< --interactive: prompts from standard input, one per line
+  std::vector<std::string> chats;     ///< --chat: messages of a user, each of its own conversation
+  bool interactive = false;           ///< --interactive: prompts from standard input, one per line; a conversation with a chat template
   bool show_prompt = false;           ///< --show-prompt: the exact text and ids instead of a continuation
   std::vector<std::string> tokenize;  ///< --tokenize
   std::string detokenize;             ///< --detokenize: ids, separated by commas
@@ -23,7 +24,7 @@ struct TextOptions {
 
   bool predicts() const { return !texts.empty() || !texts_file.empty(); }
   bool any() const { return continues() || shows_tokens() || show_prompt; }
-  bool continues() const { return !prompts.empty() || !prompts_file.empty() || interactive; }
+  bool continues() const { return !prompts.empty() || !prompts_file.empty() || !chats.empty() || interactive; }
   bool shows_tokens() const { return !tokenize.empty() || !detokenize.empty(); }
 };
 

@@ -146,17 +146,19 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Rotary<float>>(q);
 }
 
-/// Runs once where the table is at most 1 MiB (passes/hoist_prepare.cpp).
+/// Without positions it runs once where the table is at most 1 MiB (passes/hoist_prepare.cpp).
 class RotaryTable : public PreparedKernel {
  public:
-  explicit RotaryTable(const KernelQuery& q) : attrs_(q.attrs<RotaryTableAttrs>()) {}
+  explicit RotaryTable(const KernelQuery& q) : attrs_(q.attrs<RotaryTableAttrs>()), rows_(q.out(0).shape[0]), given_(q.has(0)) {}
   void run(Stream&, const KernelArgs& args) const override {
     const auto pairs = static_cast<int64_t>(attrs_.frequencies.size());
-    parallel_for(attrs_.positions, std::max<int64_t>(1, 256 / pairs), [&](int64_t begin, int64_t end) {
+    const auto* given = given_ ? args.in<int64_t>(0) : nullptr;
+    parallel_for(rows_, std::max<int64_t>(1, 256 / pairs), [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         float* row = args.out<float>(0) + p * 2 * pairs;
+        const auto position = static_cast<double>(given == nullptr ? p : given[p]);
         for (int64_t i = 0; i < pairs; ++i) {
-          const double angle = static_cast<double>(p) * attrs_.frequencies[static_cast<size_t>(i)];
+          const double angle = position * attrs_.frequencies[static_cast<size_t>(i)];
           row[i] = static_cast<float>(attrs_.factor * std::cos(angle));
           row[pairs + i] = static_cast<float>(attrs_.factor * std::sin(angle));
         }
@@ -166,6 +168,8 @@ class RotaryTable : public PreparedKernel {
 
  private:
   RotaryTableAttrs attrs_;
+  int64_t rows_;
+  bool given_;
 };
 
 const std::array<Kernel, 2> kKernels{

@@ -1,10 +1,11 @@
 // Matrix products of few rows with weights that are stored as integers of 8 or 4 bits: decoding of quantized language models.
-// y[row][column] = activation(bias[column] + sum over k of x[row][k] scale[column][k / group] (weight[column][k] - zero[column][k / group])).
+// y[row][column] = activation(bias[column] + sum over k of x[row][k] scale[column][k / group] (weight[column][k] - zero[column][k /
+// group])).
 //
 // Rows of the weight are read where they are and become floats in registers, so that memory traffic is a quarter or an eighth of that of
-// floats; the layer is bound by memory, as a GEMV is. Vectors run along the depth; each group is summed, then added to the sum of the column times
-// its scale. A tile is 1 row by 8 columns (4 without AVX-512), or 4 by 2. Of 4 bits, a byte holds two neighbors of the depth: x is first split into its
-// even and its odd elements, which multiply the low and the high halves. 2 rows columns depth operations.
+// floats; the layer is bound by memory, as a GEMV is. Vectors run along the depth; each group is summed, then added to the sum of the
+// column times its scale. A tile is 1 row by 8 columns (4 without AVX-512), or 4 by 2. Of 4 bits, a byte holds two neighbors of the depth:
+// x is first split into its even and its odd elements, which multiply the low and the high halves. 2 rows columns depth operations.
 //
 // Each element is summed in one order in every tile, so the bits depend neither on the threads nor on the other rows.
 
@@ -31,13 +32,13 @@ namespace galley::weight_only {
 
 /// A range of columns of all rows. An element is a byte of the weight: one value, or two of 4 bits.
 struct Task {
-  const float* x;     // [rows][depth]; of 4 bits: the even elements, [rows][elements]
-  const float* odd;   // of 4 bits: the odd elements, [rows][elements]
-  const int8_t* weight;  // [columns][elements]
-  const float* scale;    // [columns][groups]
-  const int8_t* zero;    // [columns][groups], or nullptr
-  const float* bias;     // or nullptr
-  float* y;              // [rows][columns]
+  const float* x;                                  // [rows][depth]; of 4 bits: the even elements, [rows][elements]
+  const float* odd;                                // of 4 bits: the odd elements, [rows][elements]
+  const int8_t* weight;                            // [columns][elements]
+  const float* scale;                              // [columns][groups]
+  const int8_t* zero;                              // [columns][groups], or nullptr
+  const float* bias;                               // or nullptr
+  float* y;                                        // [rows][columns]
   int64_t rows, columns, elements, group, groups;  // group: elements that share a scale
   int64_t first_column, last_column;
 };

@@ -12,9 +12,12 @@ namespace {
 void rotary_table_ref(RefCall& call) {
   const auto& a = call.attrs<RotaryTableAttrs>();
   const auto pairs = static_cast<int64_t>(a.frequencies.size());
-  for (int64_t p = 0; p < a.positions; ++p) {
+  const bool given = call.has(0);
+  const int64_t rows = given ? call.in(0).shape.elements() : a.positions;
+  for (int64_t p = 0; p < rows; ++p) {
+    const double position = given ? call.in(0)[p] : static_cast<double>(p);
     for (int64_t i = 0; i < pairs; ++i) {
-      const double angle = static_cast<double>(p) * a.frequencies[static_cast<size_t>(i)];
+      const double angle = position * a.frequencies[static_cast<size_t>(i)];
       call.out()[p * 2 * pairs + i] = a.factor * std::cos(angle);
       call.out()[(p * 2 + 1) * pairs + i] = a.factor * std::sin(angle);
     }

@@ -274,9 +274,17 @@ class RnnLm(nn.Module):
         self.decoder = nn.Linear(width, vocab)
 
 
+DECODERS = {"gpt2": "GPT2", "gpt_neo": "GPTNeo", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+
+
 def make(name):
     if name == "rnn_lm":
         return RnnLm()
+    if name in DECODERS:
+        import transformers
+
+        config = getattr(transformers, DECODERS[name] + "Config")(vocab_size=256)
+        return transformers.AutoModelForCausalLM.from_config(config)
     if name == "gpt":
         return Gpt(layers=12, heads=12, width=768, vocabulary=256, block=1024, bias=True, tied=True)
     if name in REDUCED:
@@ -313,13 +321,17 @@ def write_zoo():
     """Every model: `model NAME PARAMETERS`, then `p|b SHARED NAME SIZES` in the order of state_dict; SHARED counts the leading
     characters that the name shares with the previous one and that are omitted."""
     lines = []
-    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt"]:
+    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt", *DECODERS]:
         with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
         parameters = dict(model.named_parameters())
         lines.append(f"model {name} {sum(p.numel() for p in parameters.values())}")
         before = ""
         for key, value in model.state_dict().items():
+            if name in DECODERS and key not in parameters:
+                continue  # a tied head is the token embedding
+            if name == "gpt2" and key.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+                value = value.T  # stored [in,out]
             shared = len(os.path.commonprefix([before, key]))
             lines.append(f"{'p' if key in parameters else 'b'} {shared} {key[shared:]} {','.join(map(str, value.shape)) or '-'}")
             before = key

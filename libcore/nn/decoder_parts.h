@@ -1,0 +1,74 @@
+#pragma once
+// What the decoder-only models of hub folders share (zoo_gpt2.cpp, zoo_llama.cpp). Their options have the names of config.json.
+
+#include <array>
+#include <string_view>
+
+#include "libcore/nn/builder.h"
+#include "libcore/nn/language_model.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/unary.h"
+
+namespace galley::decoder {
+
+/// config.json's names of activations: hidden_act, activation_function.
+enum class HiddenActivation { kSilu, kGelu, kGeluNew, kGeluPytorchTanh, kRelu };
+inline constexpr std::array<std::string_view, 5> kHiddenActivationNames{"silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
+inline Value activate(Value x, HiddenActivation activation) {
+  GeluAttrs tanh;
+  tanh.approximate = GeluApproximation::kTanh;
+  switch (activation) {
+    case HiddenActivation::kSilu: return silu(x);
+    case HiddenActivation::kGelu: return gelu(x);
+    case HiddenActivation::kGeluNew:
+    case HiddenActivation::kGeluPytorchTanh: return gelu(x, tanh);
+    case HiddenActivation::kRelu: return relu(x);
+  }
+  GALLEY_ASSERT(false);
+}
+
+/// A linear layer whose parameters are declared before it is applied: published models list parameters in another order than they are used.
+struct Linear {
+  std::string_view name;
+  Value weight, bias;
+  static Linear declare(Builder& b, std::string_view name, int64_t in, int64_t out, bool bias, double stddev) {
+    const auto module = b.scope(name);
+    Linear layer{name, b.parameter("weight", {out, in}, Init::normal(stddev), "linear"), {}};
+    if (bias) layer.bias = b.parameter("bias", {out}, Init::zeros(), "linear");
+    return layer;
+  }
+  Value operator()(Builder& b, Value x) const {
+    const auto module = b.scope(name);
+    return linear(x, weight, bias);
+  }
+};
+
+/// Checks that x is [N,T] of at most `context` tokens.
+inline void check_tokens(std::string_view model, Value x, int64_t context) {
+  GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32), "[", model,
+               "] the input must be integers [N,T] (batch, tokens), it is ", x.type());
+  GALLEY_CHECK(x.shape()[1] <= context, "[", model, "] a sample has ", x.shape()[1], " tokens, more than the context of ", context);
+}
+
+inline Value embedding_table(Builder& b, std::string_view name, int64_t rows, int64_t width, double stddev) {
+  const auto module = b.scope(name);
+  return b.parameter("weight", {rows, width}, Init::normal(stddev), "embedding");
+}
+
+/// The head on x [...,E]: the token embedding where it is tied, else a layer of its own.
+inline Value head(Builder& b, Value x, Value table, bool tied, double stddev) {
+  if (!tied) return Linear::declare(b, "lm_head", x.shape()[-1], table.shape()[0], false, stddev)(b, x);
+  const auto module = b.scope("lm_head");
+  return linear(x, table);
+}
+
+inline ModelInfo info(std::string_view family, int64_t context) {
+  ModelInfo info{std::string(family), ModelOutput::kTokens, {context}, {"T"}, {}};
+  info.input_dtype = DType::kI64;
+  info.cache = true;
+  info.named_outputs = true;  // logits
+  return info;
+}
+
+}  // namespace galley::decoder

@@ -1,0 +1,84 @@
+#include "libcore/text/chat.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+
+namespace galley::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr const char* kTemplate = "chat_template.jinja";
+constexpr const char* kConfig = "tokenizer_config.json";
+
+Json read_config(const std::string& path) {
+  Json config;
+  try {
+    config = Json::parse(read_file(path));
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::kInput, cat(path, ": ", error.what()));
+  }
+  GALLEY_CHECK_INPUT(config.is_object(), path, ": must be a JSON object");
+  return config;
+}
+
+/// "bos_token": "<s>" or {"content": "<s>", ...}: the variables of these names.
+jinja::Dict special_tokens(const Json& config) {
+  jinja::Dict variables;
+  for (const auto& [key, value] : config.items()) {
+    if (!key.ends_with("_token")) continue;
+    const Json* text = &value;
+    if (value.is_object() && value.contains("content")) text = &value["content"];
+    if (text->is_string()) variables.emplace_back(key, text->get<std::string>());
+  }
+  return variables;
+}
+
+/// The template in a tokenizer_config.json; nullopt if it has none.
+std::optional<std::string> template_in(const Json& config, const std::string& place) {
+  const auto found = config.find("chat_template");
+  if (found == config.end() || found->is_null()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  GALLEY_CHECK_INPUT(found->is_array(), place, ": chat_template must be text or a list of templates");
+  for (const Json& item : *found) {
+    GALLEY_CHECK_INPUT(item.is_object() && item.contains("name") && item.contains("template") && item["template"].is_string(), place,
+                       ": an item of chat_template must have a name and a template");
+    if (item["name"] == "default") return item["template"].get<std::string>();
+  }
+  throw Error(ErrorCode::kInput, cat(place, ": chat_template has no template called default"));
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string_view source, std::string place, jinja::Dict variables)
+    : place_(std::move(place)), template_(source, place_), variables_(std::move(variables)) {}
+
+std::optional<ChatTemplate> ChatTemplate::read(const std::string& path) {
+  const bool folder = fs::is_directory(path);
+  const fs::path base = folder ? fs::path(path) : fs::path(path).parent_path();
+  const fs::path config_file = folder || path.ends_with(".jinja") ? base / kConfig : fs::path(path);
+  const fs::path template_file = folder ? base / kTemplate : fs::path(path);
+  const bool own = folder ? fs::exists(template_file) : path.ends_with(".jinja");
+  Json config = Json::object();
+  if (fs::exists(config_file) || (!folder && !own)) config = read_config(config_file.string());
+  jinja::Dict variables = special_tokens(config);
+  if (own) return ChatTemplate(read_file(template_file.string()), template_file.string(), std::move(variables));
+  const std::optional<std::string> source = template_in(config, config_file.string());
+  if (!source) return std::nullopt;
+  return ChatTemplate(*source, cat(config_file.string(), ": chat_template"), std::move(variables));
+}
+
+std::string ChatTemplate::render(const std::vector<ChatMessage>& messages) const {
+  jinja::List list;
+  for (const ChatMessage& message : messages) list.emplace_back(jinja::Dict{{"role", message.role}, {"content", message.content}});
+  jinja::Dict variables = variables_;
+  for (auto& [key, value] : jinja::Dict{{"messages", std::move(list)}, {"tools", {}}, {"documents", {}}, {"add_generation_prompt", true}})
+    variables.emplace_back(key, std::move(value));
+  return template_.render(variables);
+}
+
+}  // namespace galley::text

@@ -1,0 +1,295 @@
+// Hub folders of decoders: GPT-2, GPT-Neo, Llama, Mistral, Qwen2, Qwen3. Their options in recipes have config.json's names.
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/weights/hub.h"
+
+namespace galley {
+namespace {
+
+void activation(HubModel& model, std::string_view key) {
+  if (!model.config.has(key)) return;
+  const std::string name = model.config.text(key);
+  for (const std::string_view known : {"silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"}) {
+    if (name == known) return model.set(key, name);
+  }
+  if (name == "swish") return model.set(key, "silu");
+  if (name == "gelu_fast") return model.set(key, "gelu_new");
+  model.config.at(key).fail(cat("is ", name, "; this version has silu, gelu, gelu_new, gelu_pytorch_tanh and relu"));
+}
+
+/// An option that is null where config.json says so: absent and null differ where the family has a default.
+void nullable(HubModel& model, std::string_view key) {
+  if (model.config.has(key)) return model.integer(key);
+  if (model.config.json().contains(key)) model.yaml(key, "null");
+}
+
+/// A list of texts.
+void texts(HubModel& model, const text::JsonNode& list, std::string_view option) {
+  std::string yaml;
+  for (const text::JsonNode& item : list.elements()) yaml += (yaml.empty() ? "" : ", ") + nlohmann::json(item.text()).dump();
+  model.yaml(option, "[" + yaml + "]");
+}
+
+/// A number, with all its digits.
+std::string number_text(const text::JsonNode& node) {
+  static_cast<void>(node.number());  // throws for anything else
+  return node.json().dump();
+}
+
+void refuse_unsupported(const HubModel& model) {
+  if (model.config.has("quantization_config"))
+    model.config.at("quantization_config").fail("quantized weights of other tools are not supported; use the folder of the float model");
+  model.require("add_cross_attention", "false");
+  model.require("is_encoder_decoder", "false");
+}
+
+// ---- rotary positions
+
+/// rope_parameters (transformers 5) or rope_scaling; nullopt: neither. Parameters by type of layer must be the same for all.
+std::optional<text::JsonNode> rope_of(const text::JsonNode& config) {
+  const std::string_view key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  if (!config.has(key)) return std::nullopt;
+  text::JsonNode rope = config.at(key);
+  if (!rope.json().is_object()) rope.fail("must be an object of keys and values");
+  std::optional<text::JsonNode> first;
+  for (const auto& [name, node] : rope.members()) {
+    if (!node.json().is_object()) continue;
+    if (first && first->json() != node.json())
+      rope.fail("gives other rotary parameters to some layers, which this version does not support");
+    first = node;
+  }
+  return first ? *first : rope;
+}
+
+void rotary(HubModel& model) {
+  static constexpr std::array<std::string_view, 6> kTypes{"default", "linear", "dynamic", "yarn", "llama3", "longrope"};
+  static constexpr std::array<std::string_view, 10> kNumbers{"factor",           "original_max_position_embeddings",
+                                                             "attention_factor", "beta_fast",
+                                                             "beta_slow",        "mscale",
+                                                             "mscale_all_dim",   "low_freq_factor",
+                                                             "high_freq_factor", "rope_theta"};
+  const text::JsonNode& config = model.config;
+  const std::optional<text::JsonNode> rope = rope_of(config);
+  std::string yaml;
+  const auto add = [&](std::string_view name, const std::string& value) { yaml += cat(yaml.empty() ? "" : ", ", name, ": ", value); };
+  std::string type = "default";
+  if (rope) {
+    type = rope->text("rope_type", rope->text("type", "default"));
+    if (type == "su") type = "longrope";  // its first name
+    if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end())
+      rope->fail(cat("rope_type is ", type, "; this version has default, linear, dynamic, yarn, llama3 and longrope"));
+    add("rope_type", type);
+    for (const std::string_view key : kNumbers) {
+      if (!rope->has(key)) continue;
+      if (key == "original_max_position_embeddings" && config.has(key)) continue;  // config.json's own takes precedence
+      add(key, number_text(rope->at(key)));
+    }
+    if (rope->has("truncate")) add("truncate", rope->flag("truncate", true) ? "true" : "false");
+    for (const std::string_view key : {"short_factor", "long_factor"}) {
+      if (!rope->has(key)) continue;
+      for (const text::JsonNode& item : rope->at(key).elements()) static_cast<void>(item.number());
+      add(key, rope->at(key).json().dump());
+    }
+  }
+  for (const text::JsonNode* node : {&config, rope ? &*rope : nullptr}) {
+    if (node != nullptr && node->has("partial_rotary_factor") && node->at("partial_rotary_factor").number() != 1)
+      node->at("partial_rotary_factor").fail("this version turns all values of a head (1.0)");
+  }
+  const bool has_theta = rope && rope->has("rope_theta");
+  if (!has_theta && config.has("rope_theta")) add("rope_theta", number_text(config.at("rope_theta")));
+  const bool scaled = type == "yarn" || type == "llama3" || type == "longrope";
+  if (scaled && config.has("original_max_position_embeddings"))
+    add("original_max_position_embeddings", cat(config.at("original_max_position_embeddings").integer()));
+  if (!yaml.empty()) model.yaml("rope_parameters", "{" + yaml + "}");
+}
+
+// ---- families
+
+void llama_options(HubModel& model) {
+  refuse_unsupported(model);
+  for (const std::string_view key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"})
+    model.required(key);
+  model.integer("num_key_value_heads");
+  model.integer("head_dim");
+  if (!model.config.has("head_dim")) model.require_multiple("hidden_size", "num_attention_heads");
+  model.number("rms_norm_eps");
+  activation(model, "hidden_act");
+  rotary(model);
+  model.flag("tie_word_embeddings");
+  model.number("attention_dropout");
+  model.number("initializer_range");
+}
+
+void llama(HubModel& model) {
+  model.type = "llama";
+  llama_options(model);
+  model.flag("attention_bias");
+  model.flag("mlp_bias");
+}
+
+void mistral(HubModel& model) {
+  model.type = "mistral";
+  llama_options(model);
+  nullable(model, "sliding_window");
+}
+
+void windows_of_layers(HubModel& model) {
+  nullable(model, "sliding_window");
+  model.flag("use_sliding_window");
+  model.integer("max_window_layers");
+  if (model.config.has("layer_types")) texts(model, model.config.at("layer_types"), "layer_types");
+}
+
+void qwen2(HubModel& model) {
+  model.type = "qwen2";
+  llama_options(model);
+  windows_of_layers(model);
+}
+
+void qwen3(HubModel& model) {
+  model.type = "qwen3";
+  llama_options(model);
+  model.flag("attention_bias");
+  windows_of_layers(model);
+}
+
+void gpt_options(HubModel& model) {
+  refuse_unsupported(model);
+  model.required("vocab_size");
+  activation(model, "activation_function");
+  model.number("layer_norm_epsilon");
+  model.number("initializer_range");
+  model.flag("tie_word_embeddings");
+}
+
+void gpt2(HubModel& model) {
+  model.type = "gpt2";
+  gpt_options(model);
+  for (const std::string_view key : {"n_layer", "n_head", "n_embd"}) model.required(key);
+  model.require_multiple("n_embd", "n_head");
+  if (model.config.has("n_positions")) {
+    model.required("n_positions");
+  } else {
+    model.required("n_ctx", "n_positions");
+  }
+  model.integer("n_inner");
+  for (const std::string_view key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) model.number(key);
+  model.flag("scale_attn_weights");
+  model.flag("scale_attn_by_inverse_layer_idx");
+}
+
+/// attention_types: [[["global", "local"], 12]] is global, local, global, ... of 24 layers.
+void attention_layers(HubModel& model, int64_t layers) {
+  if (model.config.has("attention_layers")) return texts(model, model.config.at("attention_layers"), "attention_layers");
+  if (!model.config.has("attention_types")) return;
+  constexpr int64_t kMost = 10000;  // layers of any model
+  const text::JsonNode types = model.config.at("attention_types");
+  std::string yaml;
+  int64_t count = 0;
+  for (const text::JsonNode& item : types.elements()) {
+    const std::vector<text::JsonNode> parts = item.elements();
+    if (parts.size() != 2) item.fail("must be a list of types and how often they repeat");
+    const int64_t repeats = parts[1].integer();
+    if (repeats < 1 || repeats > kMost) parts[1].fail(cat("is ", repeats, "; it must be 1 to ", kMost));
+    for (int64_t i = 0; i < repeats && count <= kMost; ++i) {
+      for (const text::JsonNode& type : parts[0].elements()) {
+        yaml += (yaml.empty() ? "" : ", ") + nlohmann::json(type.text()).dump();
+        ++count;
+      }
+    }
+  }
+  if (count != layers) types.fail(cat("names ", count, " layers, but num_layers is ", layers));
+  model.yaml("attention_layers", "[" + yaml + "]");
+}
+
+void gpt_neo(HubModel& model) {
+  model.type = "gpt_neo";
+  gpt_options(model);
+  const int64_t layers = model.required("num_layers");
+  for (const std::string_view key : {"num_heads", "hidden_size", "max_position_embeddings"}) model.required(key);
+  model.require_multiple("hidden_size", "num_heads");
+  attention_layers(model, layers);
+  model.integer("intermediate_size");
+  model.integer("window_size");
+  for (const std::string_view key : {"resid_dropout", "embed_dropout", "attention_dropout"}) model.number(key);
+}
+
+/// Ids of eos_token_id, which is a number or a list of numbers.
+std::string end_tokens(const text::JsonNode& config) {
+  std::string ids;
+  if (!config.has("eos_token_id")) return ids;
+  const text::JsonNode eos = config.at("eos_token_id");
+  const std::vector<text::JsonNode> list = eos.json().is_array() ? eos.elements() : std::vector<text::JsonNode>{eos};
+  for (const text::JsonNode& id : list) {
+    if (id.integer() < 0) id.fail("must be an id, at least 0");
+    ids += cat(ids.empty() ? "" : ", ", id.integer());
+  }
+  return ids;
+}
+
+}  // namespace
+
+HubTable hub_decoders() {
+  const HubTensors rotary_model{.base = "model", .ignore = {"*.rotary_emb.inv_freq", "lm_head.weight"}};
+  return {
+      {.model_type = "gpt2",
+       .architectures = {{"GPT2LMHeadModel", kLanguageModel}, {"GPT2Model", kLanguageModel}},
+       .map = gpt2,
+       .tensors = {.base = "transformer",
+                   .ignore = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"},
+                   .transposed = {"*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"}}},
+      {.model_type = "gpt_neo",
+       .architectures = {{"GPTNeoForCausalLM", kLanguageModel}, {"GPTNeoModel", kLanguageModel}},
+       .map = gpt_neo,
+       .tensors = {.base = "transformer", .ignore = {"*.attn.attention.bias", "*.attn.attention.masked_bias", "lm_head.weight"}}},
+      {.model_type = "llama",
+       .architectures = {{"LlamaForCausalLM", kLanguageModel}, {"LlamaModel", kLanguageModel}},
+       .map = llama,
+       .tensors = rotary_model},
+      {.model_type = "mistral",
+       .architectures = {{"MistralForCausalLM", kLanguageModel}, {"MistralModel", kLanguageModel}},
+       .map = mistral,
+       .tensors = rotary_model},
+      {.model_type = "qwen2",
+       .architectures = {{"Qwen2ForCausalLM", kLanguageModel}, {"Qwen2Model", kLanguageModel}},
+       .map = qwen2,
+       .tensors = rotary_model},
+      {.model_type = "qwen3",
+       .architectures = {{"Qwen3ForCausalLM", kLanguageModel}, {"Qwen3Model", kLanguageModel}},
+       .map = qwen3,
+       .tensors = rotary_model},
+  };
+}
+
+std::string hub_generation(const HubModel& model) {
+  const std::optional<text::JsonNode> defaults = model.file("generation_config.json");
+  std::string yaml;
+  const auto add = [&](std::string_view key, std::string_view option, bool whole) {
+    if (!defaults->has(key)) return;
+    const text::JsonNode node = defaults->at(key);
+    yaml += cat(yaml.empty() ? "" : ", ", option, ": ", whole ? cat(node.integer()) : number_text(node));
+  };
+  if (defaults) {
+    if (defaults->flag("do_sample", false)) {
+      if (!defaults->has("temperature")) yaml = "temperature: 1";
+      add("temperature", "temperature", false);
+      add("top_k", "top_k", true);
+      add("top_p", "top_p", false);
+      add("min_p", "min_p", false);
+    } else if (defaults->integer("num_beams", 1) > 1) {
+      add("num_beams", "beams", true);
+    }
+    add("repetition_penalty", "repetition_penalty", false);
+    add("max_new_tokens", "max_new_tokens", true);
+  }
+  const std::string ends = defaults && defaults->has("eos_token_id") ? end_tokens(*defaults) : end_tokens(model.config);
+  if (!ends.empty()) yaml += cat(yaml.empty() ? "" : ", ", "end_tokens: [", ends, "]");
+  return yaml.empty() ? "" : cat("predict:\n  generate: {", yaml, "}\n");
+}
+
+}  // namespace galley

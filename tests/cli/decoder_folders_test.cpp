@@ -1,0 +1,160 @@
+// Laws: a hub folder of a decoder, as transformers saves it, gives the logits of transformers and generates what transformers generates
+// (tests/golden/hub, made by make_decoder_folders.py), alone and in a batch of unequal prompts, until one of its end tokens; its chat
+// template makes the text of transformers; what a folder lacks or contradicts is one error with its exit code.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+std::string golden(const std::string& name) { return std::string(GALLEY_SOURCE_DIR "/tests/golden/hub/") + name; }
+const Json& expected() {
+  static const Json all = Json::parse(read_text(golden("decoders.json")));
+  return all;
+}
+
+class DecoderFolders : public testing::TestWithParam<std::string> {
+ protected:
+  /// A copy of a folder, with the tokenizer.
+  std::string folder(const std::string& name) const {
+    const std::string to = scratch_ + "/" + name;
+    fs::copy(golden(name), to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    fs::copy(golden("tokenizer"), to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    return to;
+  }
+  const std::string scratch_ = scratch_folder();
+  static std::vector<Json> lines(const Outcome& outcome) {
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::vector<Json> all;
+    std::istringstream text(outcome.out);
+    for (std::string line; std::getline(text, line);) all.push_back(Json::parse(line));
+    return all;
+  }
+};
+
+TEST_P(DecoderFolders, GenerateWhatTransformersGenerates) {
+  const Json& want = expected()["folders"][GetParam()];
+  const std::string model = folder(GetParam()), count = std::to_string(expected()["new_tokens"].get<int>());
+  std::string prompts;
+  for (const std::string prompt : expected()["prompts"]) prompts += prompt + "\n";
+  write_text(scratch_ + "/prompts.txt", prompts);
+  for (const std::string batch : {"1", "3"}) {
+    SCOPED_TRACE("batch " + batch);
+    const std::vector<Json> got = lines(run("galley-predict", {model, "--prompts", scratch_ + "/prompts.txt", "--batch", batch, "--format",
+                                                               "json", "generate.max_new_tokens=" + count}));
+    ASSERT_EQ(got.size(), want["results"].size());
+    bool ended = false;
+    for (size_t i = 0; i < got.size(); ++i) {
+      std::vector<int> tokens = want["results"][i]["new"];
+      const std::vector<int> ends = want["end_tokens"];
+      const auto end = std::find_first_of(tokens.begin(), tokens.end(), ends.begin(), ends.end());
+      const bool ends_here = end != tokens.end();
+      if (ends_here) tokens.erase(end + 1, tokens.end());
+      EXPECT_EQ(got[i]["tokens"].get<std::vector<int>>(), tokens);
+      EXPECT_EQ(got[i]["stopped"], ends_here ? "end" : "length");
+      ended = ended || ends_here;
+    }
+    EXPECT_TRUE(ended);
+  }
+}
+
+/// A safetensors file with one array of i64 and one row.
+std::string ids_file(const std::string& name, const std::vector<int64_t>& ids) {
+  const size_t bytes = ids.size() * sizeof(int64_t);
+  const std::string header = "{\"" + name + "\":{\"dtype\":\"I64\",\"shape\":[1," + std::to_string(ids.size()) + "],\"data_offsets\":[0," +
+                             std::to_string(bytes) + "]}}";
+  return safetensors_of(header, std::string(reinterpret_cast<const char*>(ids.data()), bytes));
+}
+
+// By the hub's names of input and output, or Galley's of the input.
+TEST_P(DecoderFolders, ComputeTheLogitsOfTransformers) {
+  const std::string model = folder(GetParam());
+  const std::vector<double> want = expected()["folders"][GetParam()]["logits"];
+  for (const std::string name : {"input_ids", "input"}) {
+    write_text(scratch_ + "/ids.safetensors", ids_file(name, expected()["ids"]));
+    const Outcome outcome = run("galley-predict", {model, "--tensors", scratch_ + "/ids.safetensors", "-o", scratch_ + "/out.safetensors"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const std::string bytes = tensor_bytes(scratch_ + "/out.safetensors", "logits");
+    std::vector<float> got(bytes.size() / sizeof(float));
+    std::memcpy(got.data(), bytes.data(), bytes.size());
+    ASSERT_EQ(got.size(), expected()["ids"].size() * want.size());
+    double largest = 0;
+    for (const double x : want) largest = std::max(largest, std::abs(x));
+    // Sums of f32 through two blocks; the largest logits are about 3.
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[got.size() - want.size() + i], want[i], 2e-5 * largest) << "logit " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DecoderFolders, testing::Values("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3"),
+                         [](const auto& info) { return info.param; });
+
+using Chat = DecoderFolders;
+
+TEST_F(Chat, TheTemplateMakesThePrompt) {
+  const std::string model = folder("qwen2");
+  const std::vector<Json> shown = lines(run("galley-predict", {model, "--chat", "Hello there", "--show-prompt", "--format", "json"}));
+  ASSERT_EQ(shown.size(), 1u);
+  EXPECT_EQ(shown[0]["text"], expected()["chat"]);
+  EXPECT_EQ(shown[0]["ids"].front(), 1) << "<|user|>, and nothing before it";
+  // A conversation: the second prompt holds the first answer.
+  const std::vector<Json> turns =
+      lines(run("galley-predict", {model, "--interactive", "--format", "json", "generate.max_new_tokens=6"}, "a\n\nb\n"));
+  ASSERT_EQ(turns.size(), 2u);
+  std::string second = expected()["chat_turns"];
+  second.replace(second.find("ANSWER"), 6, turns[0]["text"].get<std::string>());
+  EXPECT_EQ(turns[1]["prompt"], second);
+  // As text, the answer alone.
+  const Outcome text = run("galley-predict", {model, "--chat", "a", "generate.max_new_tokens=6"});
+  EXPECT_EQ(text.out, turns[0]["text"].get<std::string>() + "\n") << text.err;
+  // A template beside the folder.
+  write_text(scratch_ + "/other.jinja", "{{ messages[0].content }}!");
+  const std::vector<Json> other = lines(run("galley-predict", {model, "--chat", "Hi", "--show-prompt", "--format", "json",
+                                                               "predict.chat_template=" + scratch_ + "/other.jinja"}));
+  EXPECT_EQ(other.at(0)["text"], "Hi!");
+}
+
+TEST_F(Chat, MistakesHaveTheirExitCodes) {
+  const std::string model = folder("llama");
+  const auto fails = [&](const std::vector<std::string>& more, int code, const std::string& part) {
+    std::vector<std::string> arguments{model};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run("galley-predict", arguments);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err << "\nlacks: " << part;
+  };
+  write_text(model + "/chat_template.jinja", "{{ bos_token }}\n{% include 'x' %}");
+  fails({"--chat", "a"}, 4, "chat_template.jinja:2: the statement 'include' is not supported");
+  write_text(model + "/chat_template.jinja", "{{ raise_exception('no') }}");
+  fails({"--chat", "a"}, 4, "chat_template.jinja:1: the template refuses the conversation: no");
+  fs::remove(model + "/chat_template.jinja");
+  write_text(model + "/tokenizer_config.json", "{}");
+  fails({"--chat", "a"}, 3, "the model has no chat template");
+  fails({"--prompt", std::string(300, 'q')}, 2, "but the model reads at most 64");
+  const std::string config = read_text(model + "/config.json");
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = config;
+    text.replace(text.find(from), from.size(), to);
+    write_text(model + "/config.json", text);
+  };
+  changed("\"vocab_size\": 304", "\"vocab_size\": 200");
+  fails({"--prompt", "a"}, 3, "the tokenizer hub has 300 tokens");
+  changed("\"rope_type\": \"llama3\"", "\"rope_type\": \"spiral\"");
+  fails({"--prompt", "a"}, 4, "rope_type is spiral");
+  changed("\"hidden_size\": 16", "\"hidden_size\": 20");
+  fails({"--prompt", "a"}, 4, "model.embed_tokens.weight");
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
