@@ -153,7 +153,7 @@ TEST(Layers, EveryKindBuildsWithItsDefaults) {
   for (const ComponentKind& kind : layer_kinds()) {
     if (kind.type == "rename") continue;  // needs text options; tested below
     const std::string type(kind.type);
-    const bool several = type == "add" || type == "sub" || type == "mul" || type == "maximum" || type == "concat";
+    const bool several = type == "add" || type == "sub" || type == "mul" || type == "maximum" || type == "swiglu" || type == "concat";
     const bool index = type == "embedding", sequence = type == "lstm" || type == "gru" || type == "rnn";
     OptionList layers = list_of(layer("", type, required.contains(type) ? required.at(type) : Settings{},
                                       several ? std::vector<std::string>{"in", "in"} : std::vector<std::string>{}));
