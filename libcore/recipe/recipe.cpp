@@ -86,6 +86,8 @@ bool use_run_weights(LoadedRecipe& loaded) {
   source->from = file_exists(file) ? file : loaded.source.run_folder;
   loaded.recipe.weights.load.items.clear();
   loaded.recipe.weights.load.items.push_back(std::move(source));
+  // The weights of the run hold its adapters.
+  if (loaded.recipe.lora && !loaded.source.changed("lora")) loaded.recipe.lora->load.reset();
   return true;
 }
 
@@ -139,6 +141,7 @@ void make_paths_absolute(Recipe& recipe) {
     if (file_exists(from) || from.starts_with("./") || from.starts_with("../")) make_absolute(from);
   }
   if (recipe.quantize.calibration) make_absolute(*recipe.quantize.calibration);
+  if (recipe.lora && recipe.lora->load) make_absolute(*recipe.lora->load);
 }
 
 }  // namespace galley
