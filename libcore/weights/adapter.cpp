@@ -30,9 +30,9 @@ bool is_unset(const JsonNode& config, std::string_view key) {
 void refuse_unsupported(const JsonNode& config) {
   const std::string type = config.text("peft_type");
   if (type != "LORA") config.at("peft_type").fail(cat("is '", type, "'; this version supports adapters of the type LORA"));
-  for (const char* key : {"use_dora", "lora_bias", "rank_pattern", "alpha_pattern", "layer_replication", "target_parameters", "megatron_config",
-                          "trainable_token_indices", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config",
-                          "lora_ga_config", "kasa_config", "monteclora_config", "velora_config"}) {
+  for (const char* key : {"use_dora", "lora_bias", "rank_pattern", "alpha_pattern", "layer_replication", "target_parameters",
+                          "megatron_config", "trainable_token_indices", "use_qalora", "use_bdlora", "alora_invocation_tokens",
+                          "arrow_config", "lora_ga_config", "kasa_config", "monteclora_config", "velora_config"}) {
     if (!is_unset(config, key)) config.at(key).fail("is set; this version does not support it");
   }
   if (const std::string bias = config.text("bias", "none"); bias != "none")

@@ -14,13 +14,13 @@ namespace galley {
 
 /// The keys of adapter_config.json that Galley uses.
 struct AdapterConfig {
-  int64_t rank = 8;     ///< r
-  double alpha = 8;     ///< lora_alpha; the product is multiplied by alpha / rank. With use_rslora, lora_alpha * sqrt(r).
-  double dropout = 0;   ///< lora_dropout
-  bool transposed = false;                 ///< fan_in_fan_out: the base stores its weights as [in_features, out_features].
-  std::vector<std::string> layers;         ///< target_modules, for writing: paths of the adapted layers.
-  std::vector<std::string> trained;        ///< modules_to_save: modules that are stored in full.
-  std::string base, task_type;             ///< base_model_name_or_path and task_type; "": null.
+  int64_t rank = 8;                  ///< r
+  double alpha = 8;                  ///< lora_alpha; the product is multiplied by alpha / rank. With use_rslora, lora_alpha * sqrt(r).
+  double dropout = 0;                ///< lora_dropout
+  bool transposed = false;           ///< fan_in_fan_out: the base stores its weights as [in_features, out_features].
+  std::vector<std::string> layers;   ///< target_modules, for writing: paths of the adapted layers.
+  std::vector<std::string> trained;  ///< modules_to_save: modules that are stored in full.
+  std::string base, task_type;       ///< base_model_name_or_path and task_type; "": null.
 };
 
 /// Parses adapter_config.json. A pure function; throws Error (exit code 4) with the key for another peft_type and for options of LoRA that

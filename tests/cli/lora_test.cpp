@@ -24,13 +24,16 @@ constexpr int kTrained = 2 * (3 * 8 + 24 * 3 + 3 * 8 + 32 * 3);
 
 std::string recipe_file(const std::string& folder) {
   const std::string path = folder + "/lora.yaml";
-  write_text(path, "recipe: 1\nname: lora\nthreads: 1\n"
-                   "model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 8, block_size: 6, vocab_size: 7, dropout: 0}\n"
-                   "data:\n  root: " + kGolden + "\n"
-                   "  train: {source: {type: tensors, path: data.safetensors}, shuffle: false}\n"
-                   "  val: {from: train, batch: 20}\n"
-                   "train: {duration: 5 steps, batch: 4, validate: null, optimizer: {type: adamw, lr: 0.01, weight_decay: 0.1}}\n"
-                   "checkpoint: {every: 1 step}\nlog: {every: 1 step}\n");
+  write_text(path,
+             "recipe: 1\nname: lora\nthreads: 1\n"
+             "model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 8, block_size: 6, vocab_size: 7, dropout: 0}\n"
+             "data:\n  root: " +
+                 kGolden +
+                 "\n"
+                 "  train: {source: {type: tensors, path: data.safetensors}, shuffle: false}\n"
+                 "  val: {from: train, batch: 20}\n"
+                 "train: {duration: 5 steps, batch: 4, validate: null, optimizer: {type: adamw, lr: 0.01, weight_decay: 0.1}}\n"
+                 "checkpoint: {every: 1 step}\nlog: {every: 1 step}\n");
   return path;
 }
 
@@ -86,7 +89,8 @@ TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
 
   // AdamW moves an element by up to 0.01 a step, whatever its gradient: rounding of small gradients shows.
   const auto adapter = floats_of(run_folder + "/adapter/adapter_model.safetensors");
-  const auto peft = floats_of(kGolden + "/trained/adapter_model.safetensors"), start = floats_of(kGolden + "/start/adapter_model.safetensors");
+  const auto peft = floats_of(kGolden + "/trained/adapter_model.safetensors"),
+             start = floats_of(kGolden + "/start/adapter_model.safetensors");
   ASSERT_EQ(adapter.size(), 8u);
   for (const auto& [name, values] : peft) {
     ASSERT_TRUE(adapter.contains(name)) << name;
@@ -101,8 +105,8 @@ TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
   EXPECT_EQ(config["bias"], "none");
   EXPECT_EQ(config["fan_in_fan_out"], false);
   EXPECT_EQ(config["base_model_name_or_path"], kGolden + "/base.safetensors");
-  EXPECT_EQ(config["target_modules"], Json({"transformer.h.0.attn.c_attn", "transformer.h.0.mlp.c_fc", "transformer.h.1.attn.c_attn",
-                                            "transformer.h.1.mlp.c_fc"}));
+  EXPECT_EQ(config["target_modules"],
+            Json({"transformer.h.0.attn.c_attn", "transformer.h.0.mlp.c_fc", "transformer.h.1.attn.c_attn", "transformer.h.1.mlp.c_fc"}));
 
   // The base keeps its bits, and only adapters have state.
   const auto base = floats_of(kGolden + "/base.safetensors"), all = floats_of(run_folder + "/weights.safetensors");
@@ -145,7 +149,8 @@ TEST(Lora, MergedWeightsGiveTheSameResults) {
 
 TEST(Lora, ARunContinuesAndIsEvaluatedAndMerged) {
   const std::string folder = scratch_folder(), recipe = recipe_file(folder);
-  const std::vector<std::string> lora{recipe, kBase, "lora={rank: 2, alpha: 3, dropout: 0.25, match: [\"*c_attn\", \"*mlp.c_proj\"]}", "-q"};
+  const std::vector<std::string> lora{recipe, kBase, "lora={rank: 2, alpha: 3, dropout: 0.25, match: [\"*c_attn\", \"*mlp.c_proj\"]}",
+                                      "-q"};
   const auto train = [&](const std::string& to, std::vector<std::string> more) {
     std::vector<std::string> arguments = lora;
     arguments.insert(arguments.end(), {"-o", folder + "/" + to});
@@ -183,13 +188,14 @@ TEST(Lora, ARunContinuesAndIsEvaluatedAndMerged) {
 TEST(Lora, FineTunesAnEncoderOfAHubWithItsNewHead) {
   const std::string folder = scratch_folder(), bert = std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/bert_base";
   std::string rows;
-  for (int i = 0; i < 12; ++i) rows += "a very good film\t1\nthe story is fine and good .\t1\na bad film\t0\nthe story is dull , not good\t0\n";
+  for (int i = 0; i < 12; ++i)
+    rows += "a very good film\t1\nthe story is fine and good .\t1\na bad film\t0\nthe story is dull , not good\t0\n";
   write_text(folder + "/train.tsv", rows);
   write_text(folder + "/dev.tsv", rows);
-  const Outcome trained = run(
-      "galley-train", {"sst2_bert", "weights=" + bert, "lora={rank: 4, match: [\"*.query\", \"*.value\"], train: [classifier]}", "data.root=" + folder,
-                       "train.duration=12 epochs", "batch=12", "optimizer.lr=0.03", "train.schedule=[]", "data.train.source.max_length=16",
-                       "data.val.source.max_length=16", "threads=1", "-o", folder + "/run"});
+  const Outcome trained =
+      run("galley-train", {"sst2_bert", "weights=" + bert, "lora={rank: 4, match: [\"*.query\", \"*.value\"], train: [classifier]}",
+                           "data.root=" + folder, "train.duration=12 epochs", "batch=12", "optimizer.lr=0.03", "train.schedule=[]",
+                           "data.train.source.max_length=16", "data.val.source.max_length=16", "threads=1", "-o", folder + "/run"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["metrics"]["top1"], 100.0);
   const Json config = Json::parse(read_text(folder + "/run/adapter/adapter_config.json"));
@@ -229,11 +235,19 @@ TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
   const std::vector<Mistake> mistakes{
       {"galley-train", {recipe, "lora={rank: 0, match: [\"*c_attn\"]}"}, 3, "lora.rank", "1"},
       {"galley-train", {recipe, "lora={rank: 2}"}, 3, "'lora.match' selects no layers", "type:linear"},
-      {"galley-train", {recipe, "lora={match: [\"*c_atn\"]}"}, 3, "'*c_atn' matches none of the 8 names", "c_attn"},
+      {"galley-train", {recipe, "lora={match: [\"*c_atn\"]}"}, 3, "'*c_atn' matches none of the 8 names", "did you mean '*c_attn'?"},
       {"galley-train", {recipe, "lora={match: [\"*c_attn\"], train: [lm_haed]}"}, 3, "'lm_haed' matches none", ""},
       {"galley-train", {recipe, kBase, "lora={rank: 2, load: " + start + "}"}, 3, "'lora.rank' is 2, but the adapter", "has 3"},
-      {"galley-train", {recipe, kBase, "lora={match: [\"*c_proj\"], load: " + start + "}"}, 4, "c_proj.lora_A.weight', which lora.match selects", ""},
-      {"galley-train", {recipe, kBase, "lora={match: [\"*c_attn\"], load: " + start + "}"}, 4, "c_fc.lora_A.weight', which the model does not have", ""},
+      {"galley-train",
+       {recipe, kBase, "lora={match: [\"*c_proj\"], load: " + start + "}"},
+       4,
+       "c_proj.lora_A.weight', which lora.match selects",
+       ""},
+      {"galley-train",
+       {recipe, kBase, "lora={match: [\"*c_attn\"], load: " + start + "}"},
+       4,
+       "c_fc.lora_A.weight', which the model does not have",
+       ""},
       {"galley-train", {recipe, "model.n_embd=16", "lora.load=" + start}, 4, "has the shape [3,8], but the model needs [3,16]", ""},
       {"galley-train", {recipe, kBase, "lora.load=" + folder + "/empty"}, 4, "no adapter_config.json", ""},
       {"galley-train", {recipe, kBase, "lora.load=" + changed("peft_type", "IA3")}, 4, "peft_type", "IA3"},
@@ -241,9 +255,17 @@ TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
       {"galley-train", {recipe, kBase, "lora.load=" + changed("r", 4)}, 4, "with r=4 of adapter_config.json", "[3,8]"},
       {"galley-train", {recipe, "weights=" + folder + "/run", "lora.load=" + start}, 3, "both the weights", "lora.load=null"},
       {"galley-weights", {"merge-lora", kGolden + "/base.safetensors", folder + "/empty"}, 4, "no adapter_config.json", ""},
-      {"galley-weights", {"merge-lora", GALLEY_SOURCE_DIR "/tests/golden/train/weights.safetensors", start}, 4, "has no tensor 'transformer.h.0.attn.c_attn.weight'", ""},
+      {"galley-weights",
+       {"merge-lora", GALLEY_SOURCE_DIR "/tests/golden/train/weights.safetensors", start},
+       4,
+       "has no tensor 'transformer.h.0.attn.c_attn.weight'",
+       ""},
       {"galley-weights", {"merge-lora", kGolden + "/base.safetensors"}, 2, "the weights of a base and the folder of an adapter", ""},
-      {"galley-weights", {"merge-lora", kGolden + "/base.safetensors", changed("fan_in_fan_out", true)}, 4, "needs a weight [8,24]", "[24,8]"},
+      {"galley-weights",
+       {"merge-lora", kGolden + "/base.safetensors", changed("fan_in_fan_out", true)},
+       4,
+       "needs a weight [8,24]",
+       "[24,8]"},
   };
   for (const Mistake& mistake : mistakes) {
     std::vector<std::string> arguments = mistake.arguments;

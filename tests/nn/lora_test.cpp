@@ -107,8 +107,8 @@ struct Captured {
 };
 
 TEST(Lora, ChangesNothingAtFirstInEveryFamily) {
-  const std::map<std::string, double> encoder{{"vocab_size", 11},          {"hidden_size", 8}, {"num_hidden_layers", 2}, {"num_attention_heads", 2},
-                                              {"intermediate_size", 12}, {"max_position_embeddings", 16}};
+  const std::map<std::string, double> encoder{{"vocab_size", 11},         {"hidden_size", 8},        {"num_hidden_layers", 2},
+                                              {"num_attention_heads", 2}, {"intermediate_size", 12}, {"max_position_embeddings", 16}};
   const Component bert = with_options(default_model("bert"), encoder), albert = with_options(default_model("albert"), encoder);
   const Component vit = with_options(
       default_model("vit_b_16"),
@@ -171,14 +171,14 @@ TEST(Lora, DropoutIsThatOfTheAdaptersInput) {
   lora.dropout = 0.5;
   Builder b(graph, {.lora = lora});
   const Value y = b.linear("fc", b.input("x", {.shape = {1, kWidth}}), {.out_features = kWidth, .bias = false});
-  RefArray identity{{kWidth, kWidth}, std::vector<double>(kWidth * kWidth, 0)}, zero = identity, ones{{1, kWidth}, std::vector<double>(kWidth, 1)};
+  RefArray identity{{kWidth, kWidth}, std::vector<double>(kWidth * kWidth, 0)}, zero = identity,
+                                                                                ones{{1, kWidth}, std::vector<double>(kWidth, 1)};
   for (int64_t i = 0; i < kWidth; ++i) identity[i * kWidth + i] = 1;
-  const RefArray got = interpret(graph, {{"x", ones},
-                                         {"rng", {{3}, {7, 1, 0}}},
-                                         {"fc.weight", zero},
-                                         {"fc.lora_A.weight", identity},
-                                         {"fc.lora_B.weight", identity}})
-                           .at(y.id());
+  const RefArray got =
+      interpret(
+          graph,
+          {{"x", ones}, {"rng", {{3}, {7, 1, 0}}}, {"fc.weight", zero}, {"fc.lora_A.weight", identity}, {"fc.lora_B.weight", identity}})
+          .at(y.id());
   int64_t kept = 0;
   for (int64_t i = 0; i < kWidth; ++i) {
     EXPECT_TRUE(got[i] == 0 || got[i] == 2) << got[i];

@@ -89,8 +89,8 @@ class Merge {
       const size_t a = *adapter_.find(layer->second + ".lora_A.weight"), b = *adapter_.find(layer->second + ".lora_B.weight");
       const int64_t out = adapter_.tensors()[b].shape[0], in = adapter_.tensors()[a].shape[1];
       const Shape needed = base.transposed ? Shape{in, out} : Shape{out, in};
-      GALLEY_CHECK_INPUT(tensor.shape == needed, adapter_.path(), ": the adapter of '", layer->second, "' needs a weight ", needed, ", that of ",
-                         base_, " is ", tensor.shape, "; the adapter belongs to another model");
+      GALLEY_CHECK_INPUT(tensor.shape == needed, adapter_.path(), ": the adapter of '", layer->second, "' needs a weight ", needed,
+                         ", that of ", base_, " is ", tensor.shape, "; the adapter belongs to another model");
       GALLEY_CHECK_INPUT(is_floating(*tensor.dtype), file.path(), ": tensor '", tensor.name, "' has the dtype ", *tensor.dtype,
                          "; an adapter can be merged into floating-point weights only");
       sources.emplace_back(tensor.name, *tensor.dtype, tensor.shape, [this, &file, i, a, b, transposed = base.transposed] {
