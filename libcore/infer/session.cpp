@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
@@ -10,6 +11,7 @@
 #include "libcore/data/sources.h"
 #include "libcore/data/tokenizers.h"
 #include "libcore/nn/language_model.h"
+#include "libcore/recipe/selector.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
 
@@ -66,6 +68,7 @@ Session::Session(const Recipe& recipe, bool without_data)
   refuse_unavailable(recipe);
   find_vocabulary(without_data);
   if (!without_data) find_input_shape();
+  find_adapted_layers();
   const TaskModel taken = task_model(input_types(std::max<int64_t>(1, info_.fixed_batch)));
   task_ = under_key(recipe.task ? "task" : recipe.loss ? "loss" : "model", [&] { return make_task(recipe.task, taken); });
   if (task_ == nullptr) return;
@@ -85,6 +88,30 @@ const Task& Session::task() const {
   throw Error(ErrorCode::kRecipe,
               cat("a model of the family '", info_.family, "' has no default loss; set the key `loss`, e.g. cross_entropy"))
       .key("loss");
+}
+
+/// Selects the linear layers of the model that get adapters.
+void Session::find_adapted_layers() {
+  if (!recipe_.lora) return;
+  lora_ = lora_choice(*recipe_.lora);
+  Graph graph;
+  TaskCapture capture(graph, model_, info_, input_types(std::max<int64_t>(1, info_.fixed_batch)).fields, {.mode = Mode::kEvaluation});
+  capture.model();
+  std::vector<Selectable> items;
+  for (const std::string& path : capture.builder().linear_layers()) items.push_back({path, "linear", 2});
+  auto selected = std::make_shared<std::set<std::string, std::less<>>>();
+  for (const int64_t index : Selector{.match = lora_->match, .except = {}}.select(items, "lora.match", /*is_list=*/true))
+    selected->insert(items[static_cast<size_t>(index)].path);
+  adapters_ = {.rank = lora_->rank, .alpha = lora_->alpha, .dropout = lora_->dropout, .selects = [selected](std::string_view path) {
+                 return selected->contains(path);
+               }};
+}
+
+BuilderOptions Session::builder_options(Mode mode, int64_t cache) const {
+  BuilderOptions options{.mode = mode};
+  options.cache = cache;
+  options.lora = adapters_;
+  return options;
 }
 
 /// The type of the model's main result for these inputs, and the other facts that determine the task.
@@ -229,7 +256,7 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
 
 CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   CapturedModel model;
-  TaskCapture capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});
+  TaskCapture capture(model.graph, model_, info_, types.fields, builder_options(Mode::kEvaluation));
   under_key("loss", [&] { task().capture(TaskMode::kEvaluate, capture); });
   model.results = capture.finish();
   model.parameters = capture.take_parameters();
@@ -241,7 +268,7 @@ CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
 CapturedModel Session::capture_cached(const BatchTypes& types, int64_t capacity) const {
   GALLEY_ASSERT(info_.cache && capacity > 0, "the model has no form with a cache");
   CapturedModel model;
-  TaskCapture task_capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation, .cache = capacity});
+  TaskCapture task_capture(model.graph, model_, info_, types.fields, builder_options(Mode::kEvaluation, capacity));
   capture_results(task_capture);
   model.results = task_capture.finish();
   model.parameters = task_capture.take_parameters();
@@ -252,7 +279,7 @@ CapturedModel Session::capture_cached(const BatchTypes& types, int64_t capacity)
 
 CapturedModel Session::capture_inference(const BatchTypes& types, const std::vector<std::string>& capture) const {
   CapturedModel model;
-  TaskCapture task_capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});
+  TaskCapture task_capture(model.graph, model_, info_, types.fields, builder_options(Mode::kEvaluation));
   if (task_ != nullptr) {
     task_->capture(TaskMode::kPredict, task_capture);
   } else {

@@ -11,6 +11,7 @@
 #include "libcore/infer/batch_types.h"
 #include "libcore/infer/captured_model.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/recipe/lora.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/tasks/task.h"
@@ -90,6 +91,11 @@ class Session {
   /// Names of the classes in the metadata of the weights (galley.categories); empty if there are none.
   std::vector<std::string> prediction_categories() const;
 
+  /// The adapters of the recipe; none without the key `lora`.
+  const std::optional<LoraChoice>& lora() const { return lora_; }
+  /// Options of builders that capture the model: the mode, and the layers with adapters.
+  BuilderOptions builder_options(Mode mode, int64_t cache = 0) const;
+
   /// The forward pass with the metrics and results of the task.
   CapturedModel capture_evaluation(const BatchTypes& types) const;
   /// The forward pass for prediction. Outputs are the model's results under their names ("output" if the main one has no name), then, under
@@ -110,6 +116,10 @@ class Session {
 
   Session(const Recipe& recipe, bool without_data);
   void find_vocabulary(bool without_data);
+  void find_adapted_layers();
+  bool weights_hold_adapters() const;
+  void load_weights_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
+  void load_adapter_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
   void take_tokenizer_of_weights(const TokenizerOptions& options);
   TokenizerContext tokenizer_context() const;
   void find_input_shape();
@@ -123,6 +133,8 @@ class Session {
   Component model_;  // with the vocabulary of the data
   ModelInfo info_;
   std::unique_ptr<Task> task_;  // null without a task
+  std::optional<LoraChoice> lora_;
+  LoraOptions adapters_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::map<std::string, std::shared_ptr<const Source>> sources_;
 };

@@ -1,6 +1,7 @@
 // Session: reads values of parameters, pipeline and class names from the recipe's weights.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "libcore/base/error.h"
 #include "libcore/base/log.h"
@@ -9,6 +10,7 @@
 #include "libcore/recipe/recipe.h"
 #include "libcore/recipe/weight_registry.h"
 #include "libcore/runtime/parameter_store.h"
+#include "libcore/weights/adapter.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
 
@@ -56,11 +58,70 @@ std::vector<std::string> Session::prediction_categories() const {
 }
 
 void Session::initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
+  load_weights_into(parameters, store);
+  if (recipe_.lora && recipe_.lora->load) load_adapter_into(parameters, store);
+}
+
+/// Sets the adapters to those of the folder lora.load, and the parameters that it stores in full.
+void Session::load_adapter_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
+  const AdapterFolder folder(*recipe_.lora->load);
+  std::vector<std::string> names;
+  std::set<size_t> used;
+  for (const ParameterSpec& spec : parameters) {
+    names.push_back(spec.name);
+    const std::optional<size_t> index = folder.find(spec.name);
+    if (!index) {
+      if (spec.module_type != kAdapterType) continue;
+      throw Error(ErrorCode::kInput, cat("the adapter ", folder.path(), " has no tensor '", spec.name, "', which lora.match selects"))
+          .key("lora.load")
+          .suggest("remove lora.match; the folder determines the layers");
+    }
+    const OfferedTensor& stored = folder.tensors()[*index];
+    GALLEY_CHECK_INPUT(stored.shape == spec.type.shape, "the adapter ", folder.path(), ": tensor '", spec.name, "' has the shape ",
+                       stored.shape, ", but the model needs ", spec.type.shape, "; the adapter belongs to another model");
+    const Tensor values = folder.read(*index).to(spec.type.dtype);
+    GALLEY_CHECK_INPUT(count_non_finite(values).count == 0, "the adapter ", folder.path(), ": tensor '", spec.name,
+                       "' contains values that are NaN or infinite");
+    used.insert(*index);
+    if (store.has(spec.name)) store.set(spec.name, values);
+  }
+  for (size_t i = 0; i < folder.tensors().size(); ++i) {
+    if (used.contains(i)) continue;
+    const std::string& name = folder.tensors()[i].name;
+    const std::string near = nearest(name, names);
+    throw Error(ErrorCode::kInput, cat("the adapter ", folder.path(), " has a tensor '", name, "', which the model does not have"))
+        .key("lora.load")
+        .suggest(near.empty() ? "lora.match must select all layers of the adapter" : cat("the model's nearest name is '", near, "'"));
+  }
+}
+
+/// Whether the weights hold adapters, as those of a run with `lora` do.
+bool Session::weights_hold_adapters() const {
+  for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
+    const auto& source = recipe_.weights.load.at<WeightSource>(i);
+    for (const std::string& path : weights_files(source.path())) {
+      const WeightsFile file(path);
+      const std::vector<OfferedTensor>& tensors = file.tensors();
+      if (std::none_of(tensors.begin(), tensors.end(), [](const OfferedTensor& t) { return t.name.ends_with(".lora_A.weight"); })) continue;
+      if (!recipe_.lora->load) return true;
+      throw Error(ErrorCode::kRecipe, cat("both the weights ", source.from, " and lora.load hold adapters"))
+          .key("lora.load")
+          .suggest("lora.load=null uses those of the weights; with lora.load, give the base that the adapters were trained on as weights");
+    }
+  }
+  return false;
+}
+
+/// The initial values, then the weights that the recipe names.
+void Session::load_weights_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
   const auto set_initial = [&](const ParameterSpec& spec) {
     if (store.has(spec.name)) store.set(spec.name, galley::initialize(spec, static_cast<uint64_t>(recipe_.seed)));
   };
   std::vector<ExpectedTensor> expected;
-  for (const ParameterSpec& spec : parameters) expected.push_back({spec.name, spec.type.dtype, spec.type.shape});
+  const bool with_adapters = recipe_.lora && weights_hold_adapters();
+  for (const ParameterSpec& spec : parameters) {
+    if (spec.module_type != kAdapterType || with_adapters) expected.push_back({spec.name, spec.type.dtype, spec.type.shape});
+  }
   std::vector<LoadRule> rules;
   for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
     const auto& source = recipe_.weights.load.at<WeightSource>(i);

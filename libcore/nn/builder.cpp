@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "libcore/base/philox.h"
+#include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/emit.h"
@@ -11,6 +12,7 @@
 #include "libcore/ops/random.h"
 #include "libcore/ops/registry.h"
 #include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
 
 namespace galley {
 namespace {
@@ -103,9 +105,41 @@ Value Builder::linear(std::string_view name, Value x, const LinearOptions& optio
   const PathScope module = scope(name);
   GALLEY_CHECK(x.shape().rank() >= 1, "[linear] needs an input with at least 1 dimension, not ", x.type(), ", at ", graph_.path());
   const Shape shape{options.out_features, x.shape()[-1]};
-  const Value weight = parameter("weight", shape, init_.linear_weight, "linear");
-  const Value bias = options.bias ? parameter("bias", {options.out_features}, bias_init(init_.linear_bias, shape), "linear") : Value();
-  return emit("linear", {x, weight, bias}, LinearAttrs());
+  std::optional<Init> bias;
+  if (options.bias) bias = bias_init(init_.linear_bias, shape);
+  return linear(x, linear_parameters(shape, init_.linear_weight, bias));
+}
+
+LinearParameters Builder::linear_parameters(const Shape& shape, const Init& weight, const std::optional<Init>& bias) {
+  const std::string& path = graph_.path();
+  LinearParameters layer;
+  layer.weight = parameter("weight", shape, weight, "linear");
+  if (bias) layer.bias = parameter("bias", {shape[0]}, *bias, "linear");
+  linear_layers_.push_back(path);
+  const LoraOptions& lora = options_.lora;
+  if (!lora.selects || !lora.selects(path)) return layer;
+  const auto adapter = [&](std::string_view name, Shape adapter_shape, const Init& init) {
+    const PathScope module = scope(name);
+    return parameter("weight", std::move(adapter_shape), init, kAdapterType);
+  };
+  layer.lora_a = adapter("lora_A", {lora.rank, shape[1]}, Init::kaiming_uniform(std::sqrt(5.0)));
+  layer.lora_b = adapter("lora_B", {shape[0], lora.rank}, Init::zeros());
+  return layer;
+}
+
+Value Builder::linear(Value x, const LinearParameters& layer) {
+  const Value y = emit("linear", {x, layer.weight, layer.bias}, LinearAttrs());
+  if (!layer.lora_a) return y;
+  const LoraOptions& lora = options_.lora;
+  Value low = dropout("lora_dropout", x, lora.dropout);
+  {
+    const PathScope module = scope("lora_A");
+    low = galley::linear(low, layer.lora_a);
+    // The scale is applied to the shorter vectors.
+    if (const double scale = lora.alpha / static_cast<double>(lora.rank); scale != 1) low = affine(low, scale);
+  }
+  const PathScope module = scope("lora_B");
+  return add(y, galley::linear(low, layer.lora_b));
 }
 
 Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions& options) {

@@ -79,6 +79,16 @@ struct InitRules {
   std::optional<Init> linear_bias;  // default: as conv_bias
 };
 
+/// Low-rank adapters of linear layers (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models"): a layer that is selected
+/// computes W x + b + alpha / rank * B A dropout(x).
+struct LoraOptions {
+  int64_t rank = 8;
+  double alpha = 8;
+  double dropout = 0;
+  /// Selects layers by module path. Empty: none.
+  std::function<bool(std::string_view path)> selects = {};
+};
+
 /// Options of a Builder.
 struct BuilderOptions {
   Mode mode = Mode::kTraining;
@@ -88,6 +98,13 @@ struct BuilderOptions {
   std::function<bool(std::string_view path)> frozen_batch_norm = {};
   /// Positions of the key-value cache of a program that continues sequences (nn/attention.h); 0: the program reads whole sequences.
   int64_t cache = 0;
+  LoraOptions lora = {};
+};
+
+/// The parameters of a linear layer: weight [out_features, in_features] and bias [out_features], absent without one. A layer that
+/// BuilderOptions::lora selects also has the adapter lora_A.weight [rank, in_features] and lora_B.weight [out_features, rank].
+struct LinearParameters {
+  Value weight, bias, lora_a, lora_b;
 };
 
 /// Captures layers into a graph, which must outlive the builder. Each layer has a name in the current scope. The module path
@@ -144,6 +161,12 @@ class Builder {
   Value conv2d(std::string_view name, Value x, const Conv2dOptions& options);
   /// x [...,I] -> [...,out_features]; weight [out_features, I].
   Value linear(std::string_view name, Value x, const LinearOptions& options);
+  /// Declares the parameters of a linear layer, the current module, with a weight of this shape; without `bias` there is none.
+  LinearParameters linear_parameters(const Shape& shape, const Init& weight, const std::optional<Init>& bias);
+  /// The product of x [...,I] with the parameters of the current module: [...,out_features]. They may be used several times.
+  Value linear(Value x, const LinearParameters& layer);
+  /// The paths of all linear layers declared so far: what BuilderOptions::lora selects from.
+  const std::vector<std::string>& linear_layers() const { return linear_layers_; }
   /// Normalizes over all dimensions except 1. Training uses the statistics of the batch and updates the running statistics in a node of
   /// Phase::kUpdate (once per run of the graph, as PyTorch). Evaluation and frozen layers use the running statistics.
   Value batch_norm(std::string_view name, Value x, const BatchNormOptions& options = {});
@@ -167,6 +190,7 @@ class Builder {
   BuilderOptions options_;
   InitRules init_;
   std::vector<ParameterSpec> parameters_;
+  std::vector<std::string> linear_layers_;
   std::map<std::string, int, std::less<>> random_uses_;  // number of random streams so far, by module path
 };
 

@@ -100,17 +100,14 @@ EncoderLayers::EncoderLayers(Builder& b, const EncoderParams& params, const Enco
 
 Value EncoderLayers::linear(std::string_view name, Value x, int64_t features) {
   const auto module = b_.scope(name);
-  Parameters& layer = declared_[b_.graph().path()];
-  if (!layer.weight) {
-    layer.weight = b_.parameter("weight", {features, x.shape()[-1]}, Init::normal(kInitialDeviation), "linear");
-    layer.bias = b_.parameter("bias", {features}, Init::zeros(), "linear");
-  }
-  return galley::linear(x, layer.weight, layer.bias);
+  LinearParameters& layer = linears_[b_.graph().path()];
+  if (!layer.weight) layer = b_.linear_parameters({features, x.shape()[-1]}, Init::normal(kInitialDeviation), Init::zeros());
+  return b_.linear(x, layer);
 }
 
 Value EncoderLayers::norm(std::string_view name, Value x) {
   const auto module = b_.scope(name);
-  Parameters& layer = declared_[b_.graph().path()];
+  Norm& layer = norms_[b_.graph().path()];
   if (!layer.weight) {
     layer.weight = b_.parameter("weight", {x.shape()[-1]}, Init::ones(), "layer_norm");
     layer.bias = b_.parameter("bias", {x.shape()[-1]}, Init::zeros(), "layer_norm");

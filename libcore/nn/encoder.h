@@ -111,9 +111,6 @@ class EncoderLayers {
   Value classifier_dropout(Value x, double otherwise) { return b_.dropout("dropout", x, params_.classifier_dropout.value_or(otherwise)); }
 
  private:
-  struct Parameters {
-    Value weight, bias;
-  };
   Value attention(Value x, const BlockNames& names);
   /// 1 for tokens, 0 for padding: f32 [N,T,1]; absent without padding.
   Value token_mask(DType dtype) const;
@@ -123,7 +120,11 @@ class EncoderLayers {
   const EncoderInputs& inputs_;
   Value bias_;  // of attention, of attention_mask
   Value words_;
-  std::map<std::string, Parameters, std::less<>> declared_;
+  std::map<std::string, LinearParameters, std::less<>> linears_;  // by path
+  struct Norm {
+    Value weight, bias;
+  };
+  std::map<std::string, Norm, std::less<>> norms_;
 };
 
 }  // namespace galley

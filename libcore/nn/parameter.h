@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "libcore/graph/graph.h"
@@ -51,6 +52,9 @@ struct Init {
 /// Fan in: size of dimension 1 times the kernel's area. Fan out: size of dimension 0 times the kernel's area. As in PyTorch, groups are
 /// ignored. The shape must have rank 2 or more.
 int64_t fan_of(const Shape& shape, Init::Fan fan);
+
+/// ParameterSpec::module_type of the adapters of linear layers (LoraOptions).
+inline constexpr std::string_view kAdapterType = "lora";
 
 /// A parameter or buffer that a Builder declared.
 struct ParameterSpec {

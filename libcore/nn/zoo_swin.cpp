@@ -57,13 +57,9 @@ struct Swin {
 };
 
 /// Parameters of a linear layer that are declared in the file's order, before the product is captured.
-struct LinearParameters {
-  Value weight, bias;
-};
-LinearParameters linear_parameters(Builder& b, std::string_view name, int64_t in_features, int64_t out_features) {
+LinearParameters linear_parameters(Builder& b, std::string_view name, int64_t in_features, int64_t out_features, bool bias = true) {
   const auto module = b.scope(name);
-  const Value weight = b.parameter("weight", {out_features, in_features}, kWeight, "linear");
-  return {weight, b.parameter("bias", {out_features}, Init::zeros(), "linear")};
+  return b.linear_parameters({out_features, in_features}, kWeight, bias ? std::optional<Init>(Init::zeros()) : std::nullopt);
 }
 
 // ---- windows of x [N,H,W,C]
@@ -173,7 +169,7 @@ Value window_attention(Swin& swin, Value x, int64_t heads, bool shifted) {
                                            position_table(size), "swin")
                                 : Value();
   const Value index = b.buffer("relative_position_index", {.dtype = DType::kI64, .shape = {tokens * tokens}}, position_index(size), "swin");
-  const LinearParameters qkv = linear_parameters(b, "qkv", channels, 3 * channels), proj = linear_parameters(b, "proj", channels, channels);
+  LinearParameters qkv = linear_parameters(b, "qkv", channels, 3 * channels), proj = linear_parameters(b, "proj", channels, channels);
   Value bias;
   if (two) {
     const auto mlp = b.scope("cpb_mlp");
@@ -190,10 +186,9 @@ Value window_attention(Swin& swin, Value x, int64_t heads, bool shifted) {
   const Size2 shift(shifted && size < whole[1] ? size / 2 : 0, shifted && size < whole[2] ? size / 2 : 0);
   x = split_windows(roll(roll(x, 1, shift.h), 2, shift.w), size);
 
-  Value qkv_bias = qkv.bias;
   if (two) {  // keys have no bias
     const Value none = full(b.graph(), {.dtype = b.dtype(), .shape = {channels}}, 0);
-    qkv_bias = concat({slice(qkv_bias, 0, 0, channels), none, slice(qkv_bias, 0, 2 * channels)}, 0);
+    qkv.bias = concat({slice(qkv.bias, 0, 0, channels), none, slice(qkv.bias, 0, 2 * channels)}, 0);
   }
   if (shift.h + shift.w > 0) {
     Value& mask = swin.masks[{whole[1], whole[2]}];
@@ -202,9 +197,9 @@ Value window_attention(Swin& swin, Value x, int64_t heads, bool shifted) {
   } else {
     bias = reshape(bias, {1, heads, tokens, tokens});
   }
-  x = linear(x, qkv.weight, qkv_bias);
+  x = b.linear(x, qkv);
   x = two ? cosine_attention(x, logit_scale, bias) : self_attention(b, x, {.heads = heads, .bias = bias});
-  x = join_windows(linear(x, proj.weight, proj.bias), whole, size);
+  x = join_windows(b.linear(x, proj), whole, size);
   x = roll(roll(x, 1, shift.h == 0 ? 0 : whole[1] - shift.h), 2, shift.w == 0 ? 0 : whole[2] - shift.w);
   if (more_rows > 0) x = slice(x, 1, 0, rows);
   return more_columns > 0 ? slice(x, 2, 0, columns) : x;
@@ -257,11 +252,8 @@ Value merge_patches(Swin& swin, std::string_view name, Value x) {
   x = concat({corner(0, 0), corner(1, 0), corner(0, 1), corner(1, 1)}, 3);
   const auto module_init = b.use_init({.linear_weight = kWeight});
   if (swin.version == Version::kTwo) return b.layer_norm("norm", b.linear("reduction", x, {.out_features = 2 * channels, .bias = false}));
-  const auto reduction = [&] {
-    const auto inner = b.scope("reduction");
-    return b.parameter("weight", {2 * channels, 4 * channels}, kWeight, "linear");
-  }();
-  return linear(b.layer_norm("norm", x), reduction);
+  const LinearParameters reduction = linear_parameters(b, "reduction", 4 * channels, 2 * channels, /*bias=*/false);
+  return b.linear(b.layer_norm("norm", x), reduction);
 }
 
 NamedValues swin_transformer(Builder& b, const SwinParams& params, Version version, Value x) {

@@ -86,6 +86,8 @@ bool use_run_weights(LoadedRecipe& loaded) {
   source->from = file_exists(file) ? file : loaded.source.run_folder;
   loaded.recipe.weights.load.items.clear();
   loaded.recipe.weights.load.items.push_back(std::move(source));
+  // The weights of the run hold its adapters.
+  if (loaded.recipe.lora && !loaded.source.changed("lora")) loaded.recipe.lora->load.reset();
   return true;
 }
 
@@ -140,6 +142,7 @@ void make_paths_absolute(Recipe& recipe) {
   }
   if (recipe.quantize.calibration) make_absolute(*recipe.quantize.calibration);
   if (!recipe.predict.chat_template.empty()) make_absolute(recipe.predict.chat_template);
+  if (recipe.lora && recipe.lora->load) make_absolute(*recipe.lora->load);
 }
 
 }  // namespace galley

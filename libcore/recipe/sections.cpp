@@ -106,6 +106,19 @@ void WeightsSection::options(OptionVisitor& v) {
          make_options<WeightSource>);
 }
 
+void LoraSection::options(OptionVisitor& v) {
+  v.option({.name = "rank", .doc = "rank of the adapters; null: that of `load`, or 8", .min = 1}, rank);
+  v.option({.name = "alpha", .doc = "the adapter's product is multiplied by alpha / rank; null: that of `load`, or rank", .min = 0}, alpha);
+  v.option({.name = "dropout", .doc = "dropout of the adapter's input; null: that of `load`, or 0", .min = 0, .max = 1}, dropout);
+  v.option({.name = "match", .doc = "selectors of the linear layers that get an adapter; empty: those of `load`", .main = true}, match);
+  v.option({.name = "train",
+            .doc = "selectors of parameters that are trained in full besides the adapters, e.g. a new classifier; all others are frozen"},
+           train);
+  v.option({.name = "load",
+            .doc = "folder with adapter_config.json and adapter_model.safetensors (PEFT's layout), whose values the adapters start from"},
+           load);
+}
+
 void Shuffle::options(OptionVisitor& v) {
   v.option({.name = "enabled", .doc = "draw a new order of the samples for each epoch", .main = true}, enabled);
   v.option({.name = "buffer", .doc = "size of the buffer that shuffles a stream", .unit = "samples", .min = 1}, buffer);
@@ -409,6 +422,10 @@ void Recipe::options(OptionVisitor& v) {
   v.component({.name = "model", .doc = "a model and its parameters, or type `layers` with a list of layers", .required = true}, model,
               registry->models);
   v.section({.name = "weights", .doc = "initial weights"}, weights);
+  v.option(
+      {.name = "lora",
+       .doc = "low-rank adapters of linear layers (LoRA, Hu et al. 2021), which are trained instead of the model's parameters; null: none"},
+      lora);
   v.section({.name = "data", .doc = "data sets and preprocessing"}, data);
   const OptionInfo task_info{
       .name = "task",

@@ -82,6 +82,16 @@ struct WeightsSection : OptionsOf<WeightsSection> {
   std::shared_ptr<const PublishedWeights> model_default;
 };
 
+/// lora: low-rank adapters of linear layers (LoraOptions in nn/builder.h). Values that are not given are those of the folder `load`, else
+/// defaults (lora.h).
+struct LoraSection : OptionsOf<LoraSection> {
+  void options(OptionVisitor& v) override;
+  std::optional<int64_t> rank;
+  std::optional<double> alpha, dropout;
+  std::vector<std::string> match, train;
+  std::optional<std::string> load;
+};
+
 /// data.SPLIT.shuffle.
 struct Shuffle : OptionsOf<Shuffle> {
   Shuffle() = default;
@@ -351,6 +361,7 @@ struct Recipe : OptionsOf<Recipe> {
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;
   Component model;
   WeightsSection weights;
+  std::optional<LoraSection> lora;
   DataSection data;
   Component task;  ///< Type "auto" (params null): the model's task, else that of the loss. Empty: no task, tensors only.
   Component loss;

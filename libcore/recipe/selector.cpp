@@ -20,6 +20,12 @@ std::vector<std::string> names_near(std::string_view pattern, std::span<const Se
   const auto add = [&](const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
+  // For a pattern "*q_prj" or "*.q_prj": "*q_proj", the star before each last name.
+  const std::string_view star = pattern.starts_with("*.") ? "*." : pattern.starts_with("*") ? "*" : "";
+  const auto add_path = [&](const std::string& path) {
+    add(path);
+    if (!star.empty()) add(cat(star, path.substr(path.rfind('.') + 1)));
+  };
   for (const Selectable& item : items) {
     if (names.size() > 5000) break;
     if (pattern.starts_with("type:")) {
@@ -27,9 +33,9 @@ std::vector<std::string> names_near(std::string_view pattern, std::span<const Se
       continue;
     }
     // The path of the item and of each module around it.
-    add(item.path);
+    add_path(item.path);
     for (size_t dot = item.path.rfind('.'); dot != std::string::npos && dot > 0; dot = item.path.rfind('.', dot - 1))
-      add(item.path.substr(0, dot));
+      add_path(item.path.substr(0, dot));
   }
   return names;
 }

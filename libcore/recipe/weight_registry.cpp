@@ -6,6 +6,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
+#include "libcore/recipe/lora.h"
 #include "libcore/recipe/schema.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/recipe/yaml_tree.h"
@@ -187,6 +188,7 @@ bool WeightRegistry::is_reference(const std::string& from) const {
 }
 
 void resolve_weights(Recipe& recipe, const WeightRegistry& registry) {
+  if (recipe.lora) resolve_lora(*recipe.lora);
   for (const std::unique_ptr<Options>& item : recipe.weights.load.items) {
     auto& source = static_cast<WeightSource&>(*item);
     if (source.published || !registry.is_reference(source.from)) continue;

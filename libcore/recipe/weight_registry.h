@@ -81,8 +81,8 @@ class WeightRegistry {
 struct Recipe;
 
 /// Looks up published weights in the registry: MODEL/NAME or `default` of weights.load sets WeightSource::published, the model's default
-/// set sets WeightsSection::model_default. Throws (kRecipe) for an unknown name, and (kInput), with the path to put it, if the file has not
-/// been fetched.
+/// set sets WeightsSection::model_default. The section `lora` gets the values of the folder that it loads. Throws (kRecipe) for an unknown
+/// name, and (kInput), with the path to put it, if the file has not been fetched.
 void resolve_weights(Recipe& recipe, const WeightRegistry& registry);
 
 }  // namespace galley

@@ -8,14 +8,28 @@
 namespace galley {
 namespace {
 
-/// The selection of train.freeze: parameters that are not trained, and batch norms that keep their statistics.
+/// The parameters that train.freeze or `lora` excludes from training, and batch norms that keep their statistics.
 struct Frozen {
   std::set<std::string> parameters, statistics;
 };
 
-Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
+Frozen frozen_of(const Session& session, const std::vector<ParameterSpec>& all) {
+  const Recipe& recipe = session.recipe();
   Frozen frozen;
   const std::vector<Selectable> items = selectables(all);
+  if (session.lora()) {
+    std::set<std::string> trained;  // modules that are trained in full
+    std::set<int64_t> selected;
+    for (const int64_t index : Selector{.match = session.lora()->train, .except = {}}.select(items, "lora.train", /*is_list=*/true)) {
+      selected.insert(index);
+      trained.insert(all[static_cast<size_t>(index)].module);
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].role == ValueRole::kParameter && all[i].module_type != kAdapterType && !selected.contains(static_cast<int64_t>(i)))
+        frozen.parameters.insert(all[i].name);
+      if (!trained.contains(all[i].module)) frozen.statistics.insert(all[i].module);
+    }
+  }
   for (size_t i = 0; i < recipe.train.freeze.size(); ++i) {
     const auto& item = recipe.train.freeze.at<FreezeItem>(i);
     const Selector selector{item.match, item.except};
@@ -28,14 +42,14 @@ Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
   return frozen;
 }
 
-/// Options with the batch norms that train.freeze selects frozen.
+/// Options with the selected batch norms frozen.
 BuilderOptions builder_options(const Session& session, const BatchTypes& types) {
-  BuilderOptions options{.mode = Mode::kTraining};
-  if (session.recipe().train.freeze.empty()) return options;
+  BuilderOptions options = session.builder_options(Mode::kTraining);
+  if (session.recipe().train.freeze.empty() && !session.lora()) return options;
   Graph names;
-  TaskCapture capture(names, session.model(), session.info(), types.fields, {.mode = Mode::kEvaluation});
+  TaskCapture capture(names, session.model(), session.info(), types.fields, session.builder_options(Mode::kEvaluation));
   capture.model();
-  Frozen frozen = frozen_of(session.recipe(), capture.take_parameters());
+  Frozen frozen = frozen_of(session, capture.take_parameters());
   if (!frozen.statistics.empty()) {
     options.frozen_batch_norm = [modules = std::move(frozen.statistics)](std::string_view path) {
       return modules.count(std::string(path)) != 0;
@@ -55,7 +69,7 @@ CapturedModel capture_training(const Session& session, const BatchTypes& types) 
   model.loss = model.graph.find_output("loss");
   GALLEY_ASSERT(model.loss != kNoValue, "the task ", session.task().name(), " has no objective");
   model.parameters = capture.take_parameters();
-  const Frozen frozen = recipe.train.freeze.empty() ? Frozen() : frozen_of(recipe, model.parameters);
+  const Frozen frozen = recipe.train.freeze.empty() && !session.lora() ? Frozen() : frozen_of(session, model.parameters);
   for (ParameterSpec& spec : model.parameters)
     spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
   model.precision = precision_of(recipe, model.parameters);

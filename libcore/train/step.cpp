@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 
 #include "libcore/base/log.h"
 #include "libcore/base/under_key.h"
@@ -23,14 +24,19 @@ namespace {
 ParameterGroups groups_of(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
                           const std::vector<std::string>& scales) {
   std::vector<Selectable> items;
+  std::set<std::string_view> trained;
   for (const ParameterSpec& spec : parameters) {
-    if (spec.trainable) items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
+    if (spec.role != ValueRole::kParameter) continue;
+    items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
+    if (spec.trainable) trained.insert(spec.name);
   }
   std::map<std::string, ParameterOverride> overrides;
   for (size_t i = section.groups.size(); i-- > 0;) {  // reverse order, so that the first group takes precedence
     const auto& group = section.groups.at<OptimizerGroup>(i);
     for (int64_t index : Selector{group.match, group.except}.select(items, cat("train.optimizer.groups.", i))) {
-      ParameterOverride& own = overrides[items[static_cast<size_t>(index)].path];
+      const std::string& name = items[static_cast<size_t>(index)].path;
+      if (!trained.contains(name)) continue;  // a pattern may select frozen parameters only
+      ParameterOverride& own = overrides[name];
       if (group.lr) own.lr = group.lr;
       if (group.weight_decay) own.weight_decay = group.weight_decay;
       if (group.momentum) own.momentum = group.momentum;

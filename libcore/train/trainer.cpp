@@ -90,7 +90,9 @@ void Trainer::State::make_plan() {
     if (spec.role != ValueRole::kParameter) continue;
     plan.parameters += spec.type.elements();
     if (spec.trainable) plan.trainable += spec.type.elements();
+    if (spec.module_type == kAdapterType && spec.name.ends_with(".lora_A.weight")) ++plan.adapters;
   }
+  for (const StateSpec& state : update->states()) plan.state_bytes += state.type.bytes();
   std::tie(plan.flops_per_step, plan.executed_per_step) = update->flops();
   for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
   plan.widened = update->program().report().rewrites.widened;
@@ -138,6 +140,7 @@ void Trainer::State::start(TrainEvents& events) {
                              "stats.calib", "stats_ema.calib", "stats_best.calib"})
       remove_tree(folder.file(name));
     remove_tree(folder.file("tensorboard"));
+    remove_tree(folder.file("adapter"));
   }
   if (found) {
     restore(*found);
@@ -334,6 +337,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
   if (result.stopped == "done") validate(run.folder, events, run.board.get());  // the final evaluation of a run that ended before it
   if (result.stopped != "signal") {
     save_weights(run.folder, "weights.safetensors", false);
+    if (session.lora()) save_adapter(run.folder);
     if (recipe.train.ema) save_weights(run.folder, "weights_ema.safetensors", true);
   }
   if (result.stopped != "signal" || !recipe.checkpoint) write_result(run);

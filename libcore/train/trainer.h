@@ -23,6 +23,8 @@ struct TrainPlan {
   int64_t total_steps = 0;  ///< 0: the run ends by time.
   double steps_per_epoch = 0;
   int64_t parameters = 0, trainable = 0;  ///< Numbers of elements.
+  int64_t adapters = 0;                   ///< Number of linear layers with an adapter.
+  int64_t state_bytes = 0;                ///< Of the optimizer's state and averages, for trained parameters only.
   double flops_per_step = 0;              ///< Two per multiply-add.
   Arithmetic executed_per_step;           ///< As executed: fewer for Winograd convolutions.
   int64_t persistent_bytes = 0;           ///< Parameters, buffers, optimizer state.

@@ -1,5 +1,6 @@
 // What a training run writes, checkpoints, weights and result.json, and how it continues from a checkpoint.
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +9,7 @@
 #include "libcore/base/resident_memory.h"
 #include "libcore/text/tokenizer.h"
 #include "libcore/train/trainer_state.h"
+#include "libcore/weights/adapter.h"
 #include "libcore/weights/calibration_file.h"
 #include "libcore/weights/load.h"
 
@@ -120,6 +122,39 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
   if (aware == nullptr || !update->quantized_at(step)) return;
   update->prepare_evaluation(step);
   write_calibration(folder.file(trained_statistics(name)), aware->calibration(store, ema ? ".ema" : ""));
+}
+
+/// Writes the adapters, and the parameters that are trained in full, as RUN/adapter in PEFT's layout.
+void Trainer::State::save_adapter(RunFolder& folder) {
+  const LoraChoice& lora = *session.lora();
+  const ParameterStore& store = update->store();
+  AdapterConfig config{.rank = lora.rank, .alpha = lora.alpha, .dropout = lora.dropout};
+  if (!recipe.weights.load.empty()) config.base = recipe.weights.load.at<WeightSource>(0).from;
+  const ModelInfo& info = session.info();
+  switch (info.output) {
+    case ModelOutput::kTokens: config.task_type = "CAUSAL_LM"; break;
+    case ModelOutput::kTokenClasses: config.task_type = "TOKEN_CLS"; break;
+    case ModelOutput::kSpans: config.task_type = "QUESTION_ANS"; break;
+    case ModelOutput::kClasses: config.task_type = info.input_dtype == DType::kI64 ? "SEQ_CLS" : ""; break;
+    case ModelOutput::kMaskedTokens:
+    case ModelOutput::kOther: break;
+  }
+  constexpr std::string_view kLeaf = ".lora_A";
+  std::vector<TensorSource> tensors;
+  for (const ParameterSpec& spec : update->parameters()) {
+    if (!spec.trainable) continue;
+    tensors.emplace_back(adapter_tensor_name(spec.name), spec.type.dtype, spec.type.shape,
+                         [&store, name = spec.name] { return store.get(name); });
+    if (spec.module_type != kAdapterType) {
+      if (std::find(config.trained.begin(), config.trained.end(), spec.module) == config.trained.end())
+        config.trained.push_back(spec.module);
+    } else if (spec.module.ends_with(kLeaf)) {
+      config.layers.push_back(spec.module.substr(0, spec.module.size() - kLeaf.size()));
+    }
+  }
+  make_folders(folder.file("adapter"));
+  write_safetensors(folder.file("adapter/adapter_model.safetensors"), tensors, {{"format", "pt"}});
+  write_file(folder.file("adapter/adapter_config.json"), adapter_config_text(config));
 }
 
 void Trainer::State::write_result(Run& run) {

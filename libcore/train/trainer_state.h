@@ -101,6 +101,7 @@ class Trainer::State {
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
+  void save_adapter(RunFolder& folder);
   TrainRow one_step(NodeObserver* watcher);
   void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   void validate_or_keep(Run& run, TrainEvents& events);

@@ -42,6 +42,7 @@ TEST(Selector, APatternThatMatchesNothingIsAnError) {
   EXPECT_EQ(error.message(), "'train.freeze.0.match': the pattern 'layer2' matches none of the 7 names");
   EXPECT_EQ(error.suggestion(), "did you mean 'layer1'?");
   EXPECT_EQ(error_of([] { select({"*"}, {"type:batchnorm"}); }).suggestion(), "did you mean 'type:batch_norm'?");
+  EXPECT_EQ(error_of([] { select({"*.wieght"}); }).suggestion(), "did you mean '*.weight'?");
   EXPECT_EQ(error_of([] { select({"re:("}); }).code(), ErrorCode::kRecipe);
 }
 

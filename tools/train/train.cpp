@@ -103,6 +103,8 @@ Json plan_json(const TrainPlan& plan) {
           {"steps_per_epoch", plan.steps_per_epoch},
           {"params", plan.parameters},
           {"trainable", plan.trainable},
+          {"adapters", plan.adapters},
+          {"state_bytes", plan.state_bytes},
           {"flops", plan.flops_per_step},
           {"executed_flops", plan.executed_per_step.total()},
           {"persistent_bytes", plan.persistent_bytes},
@@ -209,6 +211,8 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
                      bytes(plan.scratch_bytes), " activations and workspace + ", bytes(plan.base_bytes), " process")},
       {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders per step",
                        plan.widened > 0 ? cat(", ", plan.widened, " operators in f32 between casts") : "")}};
+  if (plan.adapters > 0)
+    lines.emplace_back("adapters", cat("of ", plan.adapters, " linear layers; the optimizer's state has ", bytes(plan.state_bytes)));
   for (const auto& [choice, count] : plan.attention) lines.emplace_back("attention", cat(count, " x ", choice));
   if (to_stdout) {
     Table table{{"plan", ""}, {}};

@@ -80,6 +80,7 @@ void WeightsTool::add_options(Command& command) {
   exported.add_option("--shape", shape_, "shape of one sample, e.g. 3,192,192 (default: the model's usual input)").take_last();
   exported.add_flag("--fold", fold_, "fold batch norms into the preceding weights");
   exported.add_option("--with", with_, "merge this fragment over the recipe (repeatable)").one_word_each();
+  add_merge_options(command);
   add_tokenizer_options(command);
   for (Command sub : {convert, average})
     sub.add_option("-o,--output", output_, "the safetensors file to write").group("Output").take_last();
@@ -91,7 +92,7 @@ void WeightsTool::add_options(Command& command) {
 int WeightsTool::run() {
   if (action_ == nullptr)
     throw Error(ErrorCode::kUsage, "no command was given")
-        .suggest("use ls, show, convert, verify, diff, fetch, average, export or tokenizer train; --help describes them");
+        .suggest("use ls, show, convert, verify, diff, fetch, average, merge-lora, export or tokenizer train; --help describes them");
   return (this->*action_)();
 }
 
@@ -407,7 +408,8 @@ std::vector<std::string> WeightsTool::complete(const std::vector<std::string>& w
     if (candidate.starts_with(word)) found.push_back(candidate);
   };
   if (words.size() <= 1) {
-    for (const char* name : {"ls", "show", "convert", "verify", "diff", "fetch", "average", "export", "tokenizer"}) offer(name);
+    for (const char* name : {"ls", "show", "convert", "verify", "diff", "fetch", "average", "merge-lora", "export", "tokenizer"})
+      offer(name);
     return found;
   }
   if (words[0] == "tokenizer") {

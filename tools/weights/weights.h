@@ -1,6 +1,6 @@
 #pragma once
-// galley-weights: lists and fetches published weights; shows, converts, verifies, compares and averages weights files; exports models;
-// learns vocabularies of tokenizers.
+// galley-weights: lists and fetches published weights; shows, converts, verifies, compares and averages weights files; merges adapters;
+// exports models; learns vocabularies of tokenizers.
 
 #include <optional>
 #include <string>
@@ -17,12 +17,15 @@ class WeightsTool : public Tool {
  public:
   std::string name() const override { return "galley-weights"; }
   std::string about() const override {
-    return "Lists, fetches, shows, converts, verifies, compares and averages weights; exports models; learns vocabularies of tokenizers.";
+    return "Lists, fetches, shows, converts, verifies, compares and averages weights; merges adapters; exports models; learns vocabularies "
+           "of "
+           "tokenizers.";
   }
   std::string examples() const override {
     return "  galley-weights ls 'resnet*'\n  galley-weights fetch resnet50/IMAGENET1K_V2\n  galley-weights show model.pth\n"
            "  galley-weights convert model.pth -o model.safetensors\n  galley-weights diff a.safetensors b.pth --rename module.=\n"
            "  galley-weights average runs/first/checkpoints/step-* -o mean.safetensors\n"
+           "  galley-weights merge-lora llama_dir/ runs/lora/adapter -o merged.safetensors\n"
            "  galley-weights export runs/first -o model.onnx\n"
            "  galley-weights tokenizer train text.txt --vocab-size 8000 --special '<|endoftext|>' -o tokenizer.json";
   }
@@ -48,7 +51,9 @@ class WeightsTool : public Tool {
   int average() const;
   int export_model() const;
   int train_tokenizer() const;
+  int merge_lora() const;
   void add_tokenizer_options(Command& command);
+  void add_merge_options(Command& command);
 
   Command verb(Command& command, const std::string& name, const std::string& about, int (WeightsTool::*action)() const);
   void check_word_count(size_t least, size_t most, std::string_view what) const;

@@ -1,0 +1,282 @@
+// LoRA as a user runs it: an adapter that PEFT wrote trains as in PEFT (tests/golden/lora, made by tests/golden/nn/make_lora.py), the base
+// keeps its bits, only adapters have state of the optimizer, merged weights give the same results, and mistakes have one error.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/lora";
+/// Elements of the adapters: A [3,8] and B [24,3] of c_attn, A [3,8] and B [32,3] of c_fc, in two blocks.
+constexpr int kTrained = 2 * (3 * 8 + 24 * 3 + 3 * 8 + 32 * 3);
+
+std::string recipe_file(const std::string& folder) {
+  const std::string path = folder + "/lora.yaml";
+  write_text(path,
+             "recipe: 1\nname: lora\nthreads: 1\n"
+             "model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 8, block_size: 6, vocab_size: 7, dropout: 0}\n"
+             "data:\n  root: " +
+                 kGolden +
+                 "\n"
+                 "  train: {source: {type: tensors, path: data.safetensors}, shuffle: false}\n"
+                 "  val: {from: train, batch: 20}\n"
+                 "train: {duration: 5 steps, batch: 4, validate: null, optimizer: {type: adamw, lr: 0.01, weight_decay: 0.1}}\n"
+                 "checkpoint: {every: 1 step}\nlog: {every: 1 step}\n");
+  return path;
+}
+
+const std::string kBase = "weights=" + kGolden + "/base.safetensors";
+
+/// The tensors of a file of f32 values.
+std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
+  const std::string bytes = read_text(path);
+  uint64_t size = 0;
+  if (bytes.size() < sizeof size) return {};
+  std::memcpy(&size, bytes.data(), sizeof size);
+  std::map<std::string, std::vector<float>> values;
+  const Json header = Json::parse(bytes.substr(8, size));
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__" || entry["dtype"] != "F32") continue;
+    const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    values[name].resize((end - begin) / sizeof(float));
+    std::memcpy(values[name].data(), bytes.data() + 8 + size + begin, end - begin);
+  }
+  return values;
+}
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& expected, double tolerance, const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], tolerance) << what << " element " << i;
+}
+
+TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder), run_folder = folder + "/run";
+  const std::vector<std::string> arguments{recipe, kBase, "lora.load=" + kGolden + "/start", "-o", run_folder, "--format", "json"};
+  std::vector<std::string> dry = arguments;
+  dry.push_back("-n");
+  const Outcome planned = run("galley-train", dry);
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const Json plan = Json::parse(planned.out);
+  EXPECT_EQ(plan["trainable"], kTrained);
+  EXPECT_EQ(plan["adapters"], 4);
+  EXPECT_EQ(plan["state_bytes"], 2 * 4 * kTrained) << "two f32 numbers for each trained one";
+  const Outcome trained = run("galley-train", arguments);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+
+  // The golden losses are float64; the largest deviation of PyTorch's own float32 run is 3e-7 times 2.5.
+  const Json expected = Json::parse(read_text(kGolden + "/expected.json"))["losses"];
+  std::istringstream journal(read_text(run_folder + "/metrics.jsonl"));
+  size_t step = 0;
+  for (std::string line; std::getline(journal, line);) {
+    const Json row = Json::parse(line);
+    if (row["kind"] != "train") continue;
+    EXPECT_NEAR(row["loss"].get<double>(), expected[step].get<double>(), 1e-5) << step;
+    ++step;
+  }
+  EXPECT_EQ(step, 5u);
+
+  // AdamW moves an element by up to 0.01 a step, whatever its gradient: rounding of small gradients shows.
+  const auto adapter = floats_of(run_folder + "/adapter/adapter_model.safetensors");
+  const auto peft = floats_of(kGolden + "/trained/adapter_model.safetensors"),
+             start = floats_of(kGolden + "/start/adapter_model.safetensors");
+  ASSERT_EQ(adapter.size(), 8u);
+  for (const auto& [name, values] : peft) {
+    ASSERT_TRUE(adapter.contains(name)) << name;
+    expect_near(adapter.at(name), values, 1e-4, name);
+    EXPECT_NE(adapter.at(name), start.at(name)) << name;
+  }
+  const Json config = Json::parse(read_text(run_folder + "/adapter/adapter_config.json"));
+  EXPECT_EQ(config["peft_type"], "LORA");
+  EXPECT_EQ(config["r"], 3);
+  EXPECT_EQ(config["lora_alpha"], 6);
+  EXPECT_EQ(config["task_type"], "CAUSAL_LM");
+  EXPECT_EQ(config["bias"], "none");
+  EXPECT_EQ(config["fan_in_fan_out"], false);
+  EXPECT_EQ(config["base_model_name_or_path"], kGolden + "/base.safetensors");
+  EXPECT_EQ(config["target_modules"],
+            Json({"transformer.h.0.attn.c_attn", "transformer.h.0.mlp.c_fc", "transformer.h.1.attn.c_attn", "transformer.h.1.mlp.c_fc"}));
+
+  // The base keeps its bits, and only adapters have state.
+  const auto base = floats_of(kGolden + "/base.safetensors"), all = floats_of(run_folder + "/weights.safetensors");
+  EXPECT_EQ(all.size(), base.size() + 8);
+  for (const auto& [name, values] : base) EXPECT_EQ(all.at(name), values) << name;
+  size_t states = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(run_folder + "/checkpoints")) {
+    if (entry.path().filename().string().find("optimizer") == std::string::npos || entry.path().extension() != ".safetensors") continue;
+    for (const auto& [name, values] : floats_of(entry.path().string())) {
+      EXPECT_NE(name.find(".lora_"), std::string::npos) << name;
+      ++states;
+    }
+  }
+  EXPECT_GE(states, 16u) << "in each checkpoint";
+}
+
+TEST(Lora, MergedWeightsGiveTheSameResults) {
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder), merged = folder + "/merged.safetensors";
+  const Outcome outcome =
+      run("galley-weights", {"merge-lora", kGolden + "/base.safetensors", kGolden + "/trained", "-o", merged, "--format", "json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["layers"], 4);
+  EXPECT_EQ(json["rank"], 3);
+  EXPECT_EQ(json["replaced"], 0);
+  const auto got = floats_of(merged), expected = floats_of(kGolden + "/merged.safetensors");
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [name, values] : expected) expect_near(got.at(name), values, 5e-7, name);  // PEFT's sums are in f32
+  const auto logits = floats_of(kGolden + "/merged_logits.safetensors").at("logits");
+  const auto predict = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{recipe, "--tensors", kGolden + "/data.safetensors", "-o", folder + "/out.safetensors", "-q"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome predicted = run("galley-predict", arguments);
+    EXPECT_EQ(predicted.code, 0) << predicted.err;
+    return floats_of(folder + "/out.safetensors")["output"];
+  };
+  expect_near(predict({"weights=" + merged}), logits, 2e-5, "merged");
+  expect_near(predict({kBase, "lora.load=" + kGolden + "/trained"}), logits, 2e-5, "base and adapter");
+}
+
+TEST(Lora, ARunContinuesAndIsEvaluatedAndMerged) {
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder);
+  const std::vector<std::string> lora{recipe, kBase, "lora={rank: 2, alpha: 3, dropout: 0.25, match: [\"*c_attn\", \"*mlp.c_proj\"]}",
+                                      "-q"};
+  const auto train = [&](const std::string& to, std::vector<std::string> more) {
+    std::vector<std::string> arguments = lora;
+    arguments.insert(arguments.end(), {"-o", folder + "/" + to});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run("galley-train", arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+  };
+  train("whole", {});
+  train("parts", {"duration=3 steps"});
+  train("parts", {});
+  EXPECT_EQ(tensor_bytes(folder + "/whole/weights.safetensors"), tensor_bytes(folder + "/parts/weights.safetensors"));
+
+  const auto loss = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--format", "json", "-q"});
+    const Outcome outcome = run("galley-evaluate", arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.code == 0 ? Json::parse(outcome.out)["metrics"]["loss"].get<double>() : 0.0;
+  };
+  const double of_run = loss({folder + "/whole"}), of_base = loss({recipe, kBase});
+  EXPECT_GT(std::abs(of_run - of_base), 1e-3);
+  EXPECT_NEAR(of_run, loss({recipe, kBase, "lora.load=" + folder + "/whole/adapter"}), 1e-7);
+  // The base may be the run itself, whose weights hold the adapters too.
+  for (const std::string& base : {kGolden + "/base.safetensors", folder + "/whole"}) {
+    const std::string merged = folder + "/merged.safetensors";
+    const Outcome outcome = run("galley-weights", {"merge-lora", base, folder + "/whole/adapter", "-o", merged});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NEAR(of_run, loss({recipe, "weights=" + merged}), 1e-5) << base;
+  }
+  // A run started from this one continues its adapters.
+  const Outcome next = run("galley-train", {folder + "/whole", "duration=1 step", "-o", folder + "/next", "-q"});
+  ASSERT_EQ(next.code, 0) << next.err;
+  EXPECT_LT(std::abs(loss({folder + "/next"}) - of_run), std::abs(of_run - of_base));
+}
+
+TEST(Lora, FineTunesAnEncoderOfAHubWithItsNewHead) {
+  const std::string folder = scratch_folder(), bert = std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/bert_base";
+  std::string rows;
+  for (int i = 0; i < 12; ++i)
+    rows += "a very good film\t1\nthe story is fine and good .\t1\na bad film\t0\nthe story is dull , not good\t0\n";
+  write_text(folder + "/train.tsv", rows);
+  write_text(folder + "/dev.tsv", rows);
+  const Outcome trained =
+      run("galley-train", {"sst2_bert", "weights=" + bert, "lora={rank: 4, match: [\"*.query\", \"*.value\"], train: [classifier]}",
+                           "data.root=" + folder, "train.duration=12 epochs", "batch=12", "optimizer.lr=0.03", "train.schedule=[]",
+                           "data.train.source.max_length=16", "data.val.source.max_length=16", "threads=1", "-o", folder + "/run"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["metrics"]["top1"], 100.0);
+  const Json config = Json::parse(read_text(folder + "/run/adapter/adapter_config.json"));
+  EXPECT_EQ(config["modules_to_save"], Json({"classifier"}));
+  EXPECT_EQ(config["task_type"], "SEQ_CLS");
+  const auto adapter = floats_of(folder + "/run/adapter/adapter_model.safetensors");
+  EXPECT_TRUE(adapter.contains("base_model.model.classifier.weight"));
+  EXPECT_TRUE(adapter.contains("base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.weight"));
+  // The adapter beside the folder of the hub gives what the run gives.
+  const auto scores = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--format", "json", "threads=1", "-q", "--text", "a very good film"});
+    const Outcome outcome = run("galley-predict", arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.code == 0 ? Json::parse(outcome.out)["top"][0]["score"].get<double>() : 0.0;
+  };
+  EXPECT_NEAR(scores({folder + "/run"}), scores({"sst2_bert", "weights=" + bert, "lora.load=" + folder + "/run/adapter"}), 1e-6);
+}
+
+TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder), start = kGolden + "/start";
+  const auto changed = [&](const std::string& key, const Json& value) {
+    const std::string to = folder + "/" + key;
+    fs::copy(start, to);
+    Json config = Json::parse(read_text(to + "/adapter_config.json"));
+    config[key] = value;
+    write_text(to + "/adapter_config.json", config.dump());
+    return to;
+  };
+  fs::create_directory(folder + "/empty");
+  ASSERT_EQ(run("galley-train", {recipe, kBase, "lora.load=" + start, "-o", folder + "/run", "-q"}).code, 0);
+  struct Mistake {
+    std::string program;
+    std::vector<std::string> arguments;
+    int code;
+    std::string says, also;
+  };
+  const std::vector<Mistake> mistakes{
+      {"galley-train", {recipe, "lora={rank: 0, match: [\"*c_attn\"]}"}, 3, "lora.rank", "1"},
+      {"galley-train", {recipe, "lora={rank: 2}"}, 3, "'lora.match' selects no layers", "type:linear"},
+      {"galley-train", {recipe, "lora={match: [\"*c_atn\"]}"}, 3, "'*c_atn' matches none of the 8 names", "did you mean '*c_attn'?"},
+      {"galley-train", {recipe, "lora={match: [\"*c_attn\"], train: [lm_haed]}"}, 3, "'lm_haed' matches none", ""},
+      {"galley-train", {recipe, kBase, "lora={rank: 2, load: " + start + "}"}, 3, "'lora.rank' is 2, but the adapter", "has 3"},
+      {"galley-train",
+       {recipe, kBase, "lora={match: [\"*c_proj\"], load: " + start + "}"},
+       4,
+       "c_proj.lora_A.weight', which lora.match selects",
+       ""},
+      {"galley-train",
+       {recipe, kBase, "lora={match: [\"*c_attn\"], load: " + start + "}"},
+       4,
+       "c_fc.lora_A.weight', which the model does not have",
+       ""},
+      {"galley-train", {recipe, "model.n_embd=16", "lora.load=" + start}, 4, "has the shape [3,8], but the model needs [3,16]", ""},
+      {"galley-train", {recipe, kBase, "lora.load=" + folder + "/empty"}, 4, "no adapter_config.json", ""},
+      {"galley-train", {recipe, kBase, "lora.load=" + changed("peft_type", "IA3")}, 4, "peft_type", "IA3"},
+      {"galley-train", {recipe, kBase, "lora.load=" + changed("use_dora", true)}, 4, "use_dora", ""},
+      {"galley-train", {recipe, kBase, "lora.load=" + changed("r", 4)}, 4, "with r=4 of adapter_config.json", "[3,8]"},
+      {"galley-train", {recipe, "weights=" + folder + "/run", "lora.load=" + start}, 3, "both the weights", "lora.load=null"},
+      {"galley-weights", {"merge-lora", kGolden + "/base.safetensors", folder + "/empty"}, 4, "no adapter_config.json", ""},
+      {"galley-weights",
+       {"merge-lora", GALLEY_SOURCE_DIR "/tests/golden/train/weights.safetensors", start},
+       4,
+       "has no tensor 'transformer.h.0.attn.c_attn.weight'",
+       ""},
+      {"galley-weights", {"merge-lora", kGolden + "/base.safetensors"}, 2, "the weights of a base and the folder of an adapter", ""},
+      {"galley-weights",
+       {"merge-lora", kGolden + "/base.safetensors", changed("fan_in_fan_out", true)},
+       4,
+       "needs a weight [8,24]",
+       "[24,8]"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    std::vector<std::string> arguments = mistake.arguments;
+    arguments.insert(arguments.end(), {"-o", folder + "/out"});
+    const Outcome outcome = run(mistake.program, arguments);
+    EXPECT_EQ(outcome.code, mistake.code) << mistake.says << "\n" << outcome.err;
+    EXPECT_NE(outcome.err.find(mistake.says), std::string::npos) << mistake.says << "\n" << outcome.err;
+    EXPECT_NE(outcome.err.find(mistake.also), std::string::npos) << mistake.also << "\n" << outcome.err;
+    EXPECT_TRUE(outcome.out.empty()) << outcome.out;
+  }
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
