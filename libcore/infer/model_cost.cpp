@@ -14,18 +14,23 @@ std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size
     return std::nullopt;
   const Component component = default_model(model);
   const ModelInfo info = model_info(component);
-  TensorType input;
-  input.dtype = info.input_dtype;
-  input.shape.push_back(1);
-  for (size_t i = 0; i < info.input_shape.size(); ++i) input.shape.push_back(input_size > 0 && i > 0 ? input_size : info.input_shape[i]);
-  if (!info.input_names.empty()) {
-    input.names.push_back("N");
-    input.names.insert(input.names.end(), info.input_names.begin(), info.input_names.end());
-  }
   Graph graph;
   Builder builder(graph, {.mode = Mode::kEvaluation});
+  NamedValues inputs;
+  for (const ModelInput& input : info.all_inputs()) {
+    if (input.optional) continue;
+    TensorType type;
+    type.dtype = input.dtype;
+    type.shape.push_back(1);
+    for (size_t i = 0; i < input.shape.size(); ++i) type.shape.push_back(input_size > 0 && i > 0 ? input_size : input.shape[i]);
+    if (!input.names.empty()) {
+      type.names.push_back("N");
+      type.names.insert(type.names.end(), input.names.begin(), input.names.end());
+    }
+    inputs.emplace_back(input.name, builder.input(input.name, type));
+  }
   try {
-    build_model(builder, component, builder.input("input", input));
+    build_model(builder, component, inputs);
   } catch (const Error&) {
     return std::nullopt;  // the model does not accept this size
   }

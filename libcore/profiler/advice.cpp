@@ -268,12 +268,14 @@ std::optional<Advice> precision(const Profile& profile, const ProfileFacts& fact
     const OpDef* op = operator_of(row);
     return op != nullptr && op->precision == PrecisionRule::kLow && row.compute_bound;
   });
+  const double ratio = bf16_speed(profile.machine);
+  if (ratio < kFasterBf16) return std::nullopt;
   Advice advice;
   advice.key = "precision";
   advice.value = "bf16";
-  advice.gain_s = products / 2;
-  advice.message = cat("compute-bound products take ", human_seconds(products),
-                       " of a step in f32; this machine multiplies bf16 at least twice as fast");
+  advice.gain_s = products * (1 - 1 / ratio);
+  advice.message = cat("compute-bound products take ", human_seconds(products), " of a step in f32; this machine multiplies bf16 ",
+                       fixed(ratio, 1), " times as fast");
   return advice;
 }
 

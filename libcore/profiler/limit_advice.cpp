@@ -16,7 +16,6 @@ constexpr double kThreadWork = 2e-5;  // seconds of work at the limit per call; 
 constexpr double kFixedShare = 0.1;   // least share of a group's time that must not grow with the batch, for a larger batch to be suggested
 constexpr double kNamedShare = 0.05;  // a group with less of the time above the limit is not named
 constexpr double kDataShare = 0.1;    // waiting for data below this share of a step is not named; as in the rule data_bound
-constexpr double kFasterBf16 = 1.2;   // least ratio of the limits of bf16 and f32 for which bf16 is suggested
 constexpr double kChannelsLastSaved = 0.26;  // share of the time; measured, see kSaved in advice.cpp
 constexpr double kThreadEfficiency = 0.8;    // of an additional core, as in the rule threads_few
 constexpr size_t kNamed = 5;                 // most groups that are named
@@ -109,8 +108,7 @@ std::optional<Cure> more_threads(const ProfileFacts& facts, const Group& group) 
 std::optional<Cure> bf16(const Profile& profile, const ProfileFacts& facts, const Group& group) {
   if (!facts.fast_low_precision || group.bf16_s < group.spent_s / 2) return std::nullopt;
   if (group.bound != "compute") return Cure{"precision", "bf16", "bf16 activations take half of the bytes", group.bf16_s / 2};
-  const MachineLimits& machine = profile.machine;
-  const double ratio = machine.flops_per_s > 0 && machine.bf16_per_s > 0 ? machine.bf16_per_s / machine.flops_per_s : 2;
+  const double ratio = bf16_speed(profile.machine);
   if (ratio < kFasterBf16) return std::nullopt;
   return Cure{"precision", "bf16", cat("this machine multiplies bf16 ", fixed(ratio, 1), " times as fast as f32"),
               group.bf16_s * (1 - 1 / ratio)};
@@ -198,6 +196,10 @@ std::string types_of(const std::vector<BelowLimit>& operators) {
 }
 
 }  // namespace
+
+double bf16_speed(const MachineLimits& machine) {
+  return machine.flops_per_s > 0 && machine.bf16_per_s > 0 ? machine.bf16_per_s / machine.flops_per_s : 2;
+}
 
 std::optional<Advice> below_limit(const Profile& profile, const ProfileFacts& facts) {
   if (profile.work.limit_s <= 0 || profile.work.limit_s >= kBelowLimit * profile.wall_s) return std::nullopt;

@@ -184,11 +184,14 @@ drawFlame(0);
   for (let i = 0; i <= 6; ++i) element(svg, "text", {x: x(end * i / 6) - (i === 6 ? 40 : 0), y: height - 6}, number(end * i / 6) + " ms");
 })();
 
+// The data are sums over the recorded steps.
+const perStep = value => row => value(row) / data.steps;
+
 table(
     "operators",
     [
       ["operator", r => r.type], ["module", r => r.module], ["phase", r => r.phase], ["shape", r => r.shape], ["kernel", r => r.kernel],
-      ["calls", r => r.calls], ["self ms", r => r.self_ms, amount], ["share", r => r.percent, share],
+      ["calls per step", perStep(r => r.calls)], ["self ms", perStep(r => r.self_ms), amount], ["share", r => r.percent, share],
       ["GFLOP/s", r => r.gflops_per_s || 0, amount], ["GB/s", r => r.gbytes_per_s || 0, amount],
       ["of the limit", r => r.limit_percent || 0, share]
     ],
@@ -196,9 +199,10 @@ table(
 table(
     "modules",
     [
-      ["module", r => r.module || "(model)"], ["total ms", r => r.total_ms, amount], ["self ms", r => r.self_ms, amount],
-      ["share", r => r.percent, share], ["forward ms", r => r.forward_ms, amount], ["backward ms", r => r.backward_ms, amount],
-      ["update ms", r => r.update_ms, amount], ["GFLOP", r => r.flops / 1e9, amount], ["of the limit", r => r.limit_percent, share],
+      ["module", r => r.module || "(model)"], ["total ms per step", perStep(r => r.total_ms), amount],
+      ["self ms", perStep(r => r.self_ms), amount], ["share", r => r.percent, share], ["forward ms", perStep(r => r.forward_ms), amount],
+      ["backward ms", perStep(r => r.backward_ms), amount], ["update ms", perStep(r => r.update_ms), amount],
+      ["GFLOP", perStep(r => r.flops / 1e9), amount], ["of the limit", r => r.limit_percent, share],
       ["parameters", r => r.parameter_bytes, bytes], ["outputs", r => r.made_bytes, bytes]
     ],
     data.modules);

@@ -49,7 +49,8 @@ struct TrainResult {
   int64_t steps = 0;
   double epochs = 0;
   int64_t samples = 0;
-  double wall_s = 0;
+  double wall_s = 0;                      ///< Of the whole run.
+  double session_s = 0;                   ///< Of this process.
   std::string stopped = "done";           ///< done | early_stop | signal | nan.
   std::string digest;                     ///< Of all parameters (digest_of_tensors); "" in results of old versions.
   std::vector<Compilation> compilations;  ///< Of this process, in order.

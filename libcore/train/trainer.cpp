@@ -334,6 +334,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     if (signal != 0 || stop_early || out_of_time) break;
   }
   wall_s = run.wall_before + seconds_since(run.began);
+  result.session_s = wall_s - run.wall_before;
   if (result.stopped == "done") validate(run.folder, events, run.board.get());  // the final evaluation of a run that ended before it
   if (result.stopped != "signal") {
     save_weights(run.folder, "weights.safetensors", false);

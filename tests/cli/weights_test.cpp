@@ -157,6 +157,9 @@ TEST(Weights, ListsTheZooAndItsWeights) {
   EXPECT_NE(table.out.find("IMAGENET1K_V2 *"), std::string::npos);
   const Outcome csv = weights({"ls", "vgg11", "--format", "csv"});
   EXPECT_EQ(csv.out.substr(0, csv.out.find('\n')), "model,weights,top1,top5,parameters,GFLOPs,activations M,input,MiB,here");
+  const Outcome all = weights({"ls", "--format", "csv"});  // computes the cost of every model
+  EXPECT_EQ(all.code, 0) << all.err;
+  for (const char* model : {"\nbert,", "\ngpt2,", "\nresnet50,"}) EXPECT_NE(all.out.find(model), std::string::npos) << model;
   const Outcome none = weights({"ls", "resnet5O"});
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("did you mean 'resnet50'"), std::string::npos) << none.err;

@@ -236,13 +236,13 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
   for (const auto& [name, value] : result.metrics) table.rows.push_back({name, metric_text(name, value)});
   table.rows.push_back({"trained", cat(human_count(result.steps), " steps, ", fixed(result.epochs, 2), " epochs, ",
                                        human_seconds(result.wall_s), result.stopped == "early_stop" ? " (stopped early)" : "")});
-  if (plan != nullptr && result.wall_s > 0) {
-    // The whole run's rate, validation and saving included, against what this machine can do.
-    const double rate = static_cast<double>(result.steps - plan->start_step) * static_cast<double>(plan->global) / result.wall_s;
+  if (plan != nullptr && result.session_s > 0) {
+    // The rate of this process, validation and saving included, against what this machine can do.
+    const double rate = static_cast<double>(result.steps - plan->start_step) * static_cast<double>(plan->global) / result.session_s;
     const MachineLimits machine = measure_machine();
     const double least_s = static_cast<double>(result.steps - plan->start_step) * plan->executed_per_step.seconds_at(machine);
-    table.rows.push_back({"speed", cat(human_number(rate), " samples/s over the whole run")});
-    table.rows.push_back({"of the limit", cat(fixed(100 * least_s / result.wall_s, 1), " % of ",
+    table.rows.push_back({"speed", cat(human_number(rate), " samples/s, validation and saving included")});
+    table.rows.push_back({"of the limit", cat(fixed(100 * least_s / result.session_s, 1), " % of ",
                                               limits_text(machine, plan->executed_per_step), ", measured")});
   }
   table.rows.push_back(
