@@ -159,9 +159,9 @@ std::map<std::string, std::string> former_names(const Graph& graph, std::span<co
     }
     if (before) known.insert(found.emplace(name, *before).first->second);
   }
-  // All other values must be of the modules: parts of what is attention now.
+  // All other values must be of the modules: parts of what is attention now, which the file does not know.
   const bool same_model = !modules.empty() && std::all_of(former.begin(), former.end(), [&](const std::string& name) {
-    return known.contains(name) || module_of(name) != modules.end();
+    return known.contains(name) || (module_of(name) != modules.end() && !attention.contains(name));
   });
   return same_model ? found : std::map<std::string, std::string>();
 }
