@@ -62,12 +62,15 @@ const Tensor* Calibration::bounds_of(const std::string& weight) const {
 }
 
 bool Calibration::follow(const Graph& fused) {
-  const std::optional<std::map<std::string, std::string>> names = former_names(fused, order);
-  if (!names) return false;
+  const std::map<std::string, std::string> former = former_names(fused, order);
+  if (former.empty()) return false;
   std::map<std::string, RangeStatistics> renamed;
-  for (const auto& [now, before] : *names) renamed.emplace(now, at(before));
+  for (const auto& [now, before] : former) {
+    if (const auto found = values.find(before); found != values.end()) renamed.emplace(now, found->second);
+  }
   values = std::move(renamed);
   order = watched_names(fused);
+  std::erase_if(order, [&](const std::string& name) { return !values.contains(name); });
   model = model_digest(fused);
   return true;
 }

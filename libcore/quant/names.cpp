@@ -1,6 +1,7 @@
 #include "libcore/quant/names.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 namespace galley {
@@ -33,6 +34,36 @@ std::optional<std::string_view> part_of(std::string_view module, std::string_vie
   name = numbered ? name.substr(0, dot) : name;
   return name.substr(std::min<size_t>(name.size(), 1));
 }
+
+/// Names that the values of a module with attention had before 2026-11-25, when attention was: permute (the heads of queries, keys and
+/// values), three slices, products and sums, softmax, permute. Given the module's values in order.
+class FormerModule {
+ public:
+  /// The result of attention: the second of these permutes.
+  std::string result(const std::string& module) {
+    inside_ = false;
+    past_ = true;
+    return numbered(module, "permute", outside_["permute"] + 2);
+  }
+  /// Another value. nullopt: it is a part of attention, or was named otherwise.
+  std::optional<std::string> name(const std::string& module, const std::string& now) {
+    const std::string part(*part_of(module, now));
+    if (inside_) return std::nullopt;
+    inside_ = part.empty() && !past_;  // after the projection of queries, keys and values
+    const int count = ++outside_[part];
+    if (!past_ || part.empty()) return now;
+    if (part == "permute") return numbered(module, part, count + 2);
+    if (part == "slice") return numbered(module, part, count + 3);
+    return part == "add" ? std::nullopt : std::optional(now);
+  }
+
+ private:
+  static std::string numbered(const std::string& module, const std::string& part, int number) {
+    return number == 1 ? cat(module, ".", part) : cat(module, ".", part, ".", number);
+  }
+  bool inside_ = false, past_ = false;
+  std::map<std::string, int> outside_;  // values by part, but those inside attention
+};
 
 }  // namespace
 
@@ -105,41 +136,37 @@ std::vector<std::string> watched_names(const Graph& graph) {
   return names;
 }
 
-std::optional<std::map<std::string, std::string>> former_names(const Graph& graph, std::span<const std::string> former) {
+std::map<std::string, std::string> former_names(const Graph& graph, std::span<const std::string> former) {
   const std::map<ValueId, std::string> values = watched_values(graph);
-  std::map<std::string, std::string> modules;  // by the name of the result of attention
+  std::map<std::string, FormerModule> modules;   // by path
+  std::map<std::string, std::string> attention;  // the path of the module, by the name of the result
   for (const Node& node : graph.nodes()) {
-    if (node.is("attention") && values.contains(node.outputs[0])) modules.emplace(values.at(node.outputs[0]), node.path);
+    if (!node.is("attention") || node.path.empty() || !values.contains(node.outputs[0])) continue;
+    modules[node.path];
+    attention.emplace(values.at(node.outputs[0]), node.path);
   }
-  if (modules.empty()) return std::nullopt;
-  const auto same_part = [&](const std::string& now, const std::string& before) {
-    return now == before || std::any_of(modules.begin(), modules.end(), [&](const auto& item) {
-             const std::optional<std::string_view> part = part_of(item.second, now);
-             return part && part == part_of(item.second, before);
-           });
+  const auto module_of = [&](const std::string& name) {
+    return std::find_if(modules.begin(), modules.end(), [&](const auto& item) { return part_of(item.first, name).has_value(); });
   };
-  // How many of the next names are of the module.
-  const auto count = [](const std::string& module, std::span<const std::string> names) {
-    return std::find_if_not(names.begin(), names.end(), [&](const std::string& name) { return part_of(module, name).has_value(); }) -
-           names.begin();
-  };
-
-  const std::vector<std::string> names = watched_names(graph);
   std::map<std::string, std::string> found;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (const auto attention = modules.find(names[i]); attention != modules.end()) {
-      const auto parts = count(attention->second, former) - count(attention->second, std::span(names).subspan(i + 1));
-      if (parts < 1) return std::nullopt;
-      former = former.subspan(static_cast<size_t>(parts - 1));
-      // The last of them put the heads of a token side by side.
-      if (part_of(attention->second, former.front()) != "permute") return std::nullopt;
-    } else if (former.empty() || !same_part(names[i], former.front())) {
-      return std::nullopt;
+  std::set<std::string_view> known;
+  const std::vector<std::string> names = watched_names(graph);
+  for (const std::string& name : names) {
+    const auto result = attention.find(name);
+    const auto module = result != attention.end() ? modules.find(result->second) : module_of(name);
+    std::optional<std::string> before = name;
+    if (result != attention.end()) {
+      before = module->second.result(module->first);
+    } else if (module != modules.end()) {
+      before = module->second.name(module->first, name);
     }
-    found.emplace(names[i], former.front());
-    former = former.subspan(1);
+    if (before) known.insert(found.emplace(name, *before).first->second);
   }
-  return former.empty() ? std::optional(found) : std::nullopt;
+  // All other values must be of the modules: parts of what is attention now, which the file does not know.
+  const bool same_model = !modules.empty() && std::all_of(former.begin(), former.end(), [&](const std::string& name) {
+    return known.contains(name) || (module_of(name) != modules.end() && !attention.contains(name));
+  });
+  return same_model ? found : std::map<std::string, std::string>();
 }
 
 }  // namespace galley

@@ -3,7 +3,6 @@
 // and on any machine.
 
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,9 +28,8 @@ std::map<ValueId, std::string> watched_values(const Graph& graph);
 std::vector<std::string> watched_names(const Graph& graph);
 
 /// Versions before 2026-11-25 computed the attention of ViT and Swin by several operators, so that their calibration files name more
-/// values, and number those of a module differently. Returns the name in such a file for each watched name of the graph; `former` are the
-/// file's names in order. The first values of a module with attention correspond to the file's first ones of that module, the values after
-/// attention to the last ones, and attention to the one before these. nullopt: the names do not correspond.
-std::optional<std::map<std::string, std::string>> former_names(const Graph& graph, std::span<const std::string> former);
+/// values, and number those of a module differently. Returns the name in such a file for each watched name of the graph, except for parts
+/// of attention that the graph still has (Swin 2); empty if the file is of another model. `former`: the names in the file.
+std::map<std::string, std::string> former_names(const Graph& graph, std::span<const std::string> former);
 
 }  // namespace galley

@@ -9,7 +9,10 @@
 #include <functional>
 
 #include "libcore/base/error.h"
+#include "libcore/ops/attention.h"
+#include "libcore/ops/matmul.h"
 #include "libcore/ops/registry.h"
+#include "libcore/ops/shape.h"
 #include "libcore/quant/calibration.h"
 
 namespace galley::quant_test {
@@ -38,6 +41,34 @@ TEST(QuantNames, AreTheUsersNames) {
   EXPECT_EQ(values, (std::vector<std::string>{"fc", "input", "layer1.add", "layer1.add.2", "layer1.conv1", "mean"}))
       << "folded weights are not values";
   EXPECT_EQ(quant_name(graph, graph.nodes()[3]), "layer1.add.2");
+}
+
+/// A token, attention of one head within a module, and a projection of its result.
+Graph attending() {
+  Graph graph;
+  const auto f32 = [](const Shape& shape) { return TensorType{DType::kF32, shape, {}, {}}; };
+  const Value x = graph.add_input("input", f32({2, 3, 4}), ValueRole::kInput),
+              qkv = graph.add_input("qkv", f32({12, 4}), ValueRole::kParameter),
+              out = graph.add_input("out", f32({4, 4}), ValueRole::kParameter);
+  graph.set_path("attn");
+  const Value y = attention({.q = reshape(linear(x, qkv, {}), {2, 3, 3, 4})}).o;
+  graph.add_output("output", linear(reshape(y, {2, 3, 4}), out, {}));
+  return graph;
+}
+
+TEST(QuantNames, FilesFromBeforeAttentionWasAnOperator) {
+  using Names = std::vector<std::string>;
+  const Graph graph = attending();
+  ASSERT_EQ(watched_names(graph), (Names{"input", "attn", "attn.attention", "attn.2"}));
+  const Names former{"input",       "attn",        "attn.permute", "attn.slice",    "attn.slice.2",   "attn.slice.3",
+                     "attn.affine", "attn.matmul", "attn.softmax", "attn.matmul.2", "attn.permute.2", "attn.2"};
+  const std::map<std::string, std::string> expected{
+      {"input", "input"}, {"attn", "attn"}, {"attn.attention", "attn.permute.2"}, {"attn.2", "attn.2"}};
+  EXPECT_EQ(former_names(graph, former), expected);
+  EXPECT_EQ(former_names(graph, Names{"input", "attn.permute.2"}), expected) << "training keeps some values";
+  EXPECT_TRUE(former_names(graph, Names{"input", "attn", "head"}).empty()) << "another model";
+  EXPECT_TRUE(former_names(graph, watched_names(graph)).empty()) << "a file of today needs no other names";
+  EXPECT_TRUE(former_names(block(2), former).empty()) << "a model without attention";
 }
 
 TEST(QuantNames, TheDigestOfAModel) {

@@ -15,4 +15,10 @@ for net in vit swin swin_v2; do
   rm -r run
   gzip -9n "$net.calib"
 done
-rm swin_v2.int8.safetensors
+# Ranges of quantization-aware training: only those of quantized values.
+"$bin/galley-train" vit.yaml quantize.method=qat quantize.qat.start="1 steps" -o run -q >/dev/null
+"$bin/galley-quantize" run -o vit_qat.int8.safetensors -q >/dev/null
+mv run/weights.safetensors vit_qat.safetensors
+mv run/stats.calib vit_qat.calib
+rm -r run
+gzip -9n vit_qat.calib
