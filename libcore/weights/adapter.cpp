@@ -102,8 +102,8 @@ AdapterConfig parse_adapter_config(std::string_view text, const std::string& pat
   result.rank = config.integer("r", result.rank);
   if (result.rank < 1 || result.rank > kLargestRank) config.at("r").fail(cat("is ", result.rank, "; it must be at least 1"));
   if (config.has("lora_alpha")) result.alpha = config.at("lora_alpha").number();
-  if (!std::isfinite(result.alpha)) config.at("lora_alpha").fail("is not finite");
   if (config.flag("use_rslora", false)) result.alpha *= std::sqrt(static_cast<double>(result.rank));
+  if (!std::isfinite(result.alpha)) config.at("lora_alpha").fail("is too large");
   if (config.has("lora_dropout")) result.dropout = config.at("lora_dropout").number();
   if (!(result.dropout >= 0 && result.dropout <= 1)) config.at("lora_dropout").fail("is not within 0..1");
   result.transposed = config.flag("fan_in_fan_out", false);
