@@ -615,9 +615,9 @@ Dict merged(const Arguments& a) {
     if (!from.is_dict()) fail_template(cat("expected a dictionary, not ", from.kind()));
     made = from.dict();
   }
-  for (const auto& [key, value] : a.named) {
-    std::erase_if(made, [&](const auto& item) { return item.first == key; });
-    made.emplace_back(key, value);
+  for (const auto& named : a.named) {
+    std::erase_if(made, [&](const auto& item) { return item.first == named.first; });
+    made.push_back(named);
   }
   return made;
 }
