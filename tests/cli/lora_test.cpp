@@ -193,10 +193,10 @@ TEST(Lora, FineTunesAnEncoderOfAHubWithItsNewHead) {
   write_text(folder + "/train.tsv", rows);
   write_text(folder + "/dev.tsv", rows);
   const Outcome trained =
-      run("galley-train", {"sst2_bert", "weights=" + bert, "lora={rank: 4, match: [\"*.query\", \"*.value\"], train: [classifier]}",
-                           "data.root=" + folder, "train.duration=12 epochs", "batch=12", "optimizer.lr=0.03", "train.schedule=[]",
-                           "data.train.source.max_length=16", "data.val.source.max_length=16",
-                           "data.train.pipeline.bucket.lengths=8,16", "threads=1", "-o", folder + "/run"});
+      run("galley-train",
+          {"sst2_bert", "weights=" + bert, "lora={rank: 4, match: [\"*.query\", \"*.value\"], train: [classifier]}", "data.root=" + folder,
+           "train.duration=12 epochs", "batch=12", "optimizer.lr=0.03", "train.schedule=[]", "data.train.source.max_length=16",
+           "data.val.source.max_length=16", "data.train.pipeline.bucket.lengths=8,16", "threads=1", "-o", folder + "/run"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["metrics"]["top1"], 100.0);
   const Json config = Json::parse(read_text(folder + "/run/adapter/adapter_config.json"));
