@@ -88,7 +88,8 @@ TEST_F(HubDecoders, GenerationDefaults) {
   expect_lacks(recipe(kLlama), "predict");
   expect_has(recipe(kLlama, R"("eos_token_id": 2)"), "predict:\n  generate: {end_tokens: [2]}\n");
   generation(
-      R"({"eos_token_id": [5, 7], "do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.05, "bos_token_id": 1})");
+      R"({"eos_token_id": [5, 7], "do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20,
+          "repetition_penalty": 1.05, "bos_token_id": 1})");
   expect_has(recipe(kLlama, R"("eos_token_id": 2)"),
              "generate: {temperature: 0.6, top_k: 20, top_p: 0.9, repetition_penalty: 1.05, end_tokens: [5, 7]}");
   generation(R"({"do_sample": true})");

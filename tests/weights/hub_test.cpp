@@ -15,8 +15,8 @@ namespace galley {
 namespace {
 
 constexpr const char* kConfig = R"({"architectures": ["BertForMaskedLM"], "model_type": "bert", "vocab_size": 30,
-  "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 12, "hidden_act": "gelu",
-  "layer_norm_eps": 1e-12, "classifier_dropout": null, "dtype": "float32"})";
+  "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 12,
+  "hidden_act": "gelu", "layer_norm_eps": 1e-12, "classifier_dropout": null, "dtype": "float32"})";
 
 Tensor filled(Shape shape, double value) {
   Tensor tensor(DType::kF32, shape);
