@@ -46,13 +46,14 @@ void Evaluator::bind(const std::string& average) {
   average_ = engine_.bind(program_, {.names = std::move(binding)});
 }
 
-MetricValues Evaluator::pass(Execution& execution) {
+std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::function<bool()>& stop) {
   MetricSums metrics(session_.task(), metrics_, results_);
   const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_);
   while (const Batch* data = loader->next()) {
     feed_fields(execution, *data);
     execution.run();
     metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
+    if (stop()) return std::nullopt;
   }
   seen_ = metrics.samples();
   skipped_ = loader->skips().skipped;
@@ -60,12 +61,13 @@ MetricValues Evaluator::pass(Execution& execution) {
   return metrics.values();
 }
 
-MetricValues Evaluator::run() {
+std::optional<MetricValues> Evaluator::run(const std::function<bool()>& stop) {
   GALLEY_ASSERT(execution_ != nullptr);
-  MetricValues values = pass(*execution_);
-  if (average_) {
-    for (const auto& [name, value] : pass(*average_)) values.emplace_back("ema/" + name, value);
-  }
+  std::optional<MetricValues> values = pass(*execution_, stop);
+  if (!values || !average_) return values;
+  const std::optional<MetricValues> averaged = pass(*average_, stop);
+  if (!averaged) return std::nullopt;
+  for (const auto& [name, value] : *averaged) values->emplace_back("ema/" + name, value);
   return values;
 }
 

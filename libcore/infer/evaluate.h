@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "libcore/infer/session.h"
@@ -36,8 +37,12 @@ class Evaluator {
   /// Binds the engine's parameters and scratch space. If `average` is a suffix of averaged parameters (".ema"), run() makes a second pass
   /// with these, whose metrics have the prefix "ema/".
   void bind(const std::string& average = "");
-  /// Computes the metrics of the split. Throws (kNumeric) if it has no samples.
-  MetricValues run();
+  /// Computes the metrics of the split; nullopt if `stop`, which is asked after each batch, returned true. Throws (kNumeric) if the split
+  /// has no samples.
+  std::optional<MetricValues> run(const std::function<bool()>& stop);
+  MetricValues run() {
+    return *run([] { return false; });
+  }
   /// Number of samples of the last run.
   int64_t samples() const { return seen_; }
   /// Damaged samples of the last run that were replaced by others (on_error: skip).
@@ -46,7 +51,7 @@ class Evaluator {
   int64_t irregular() const { return irregular_; }
 
  private:
-  MetricValues pass(Execution& execution);
+  std::optional<MetricValues> pass(Execution& execution, const std::function<bool()>& stop);
 
   std::vector<std::string> metrics_;
   CapturedResults results_;

@@ -1,5 +1,7 @@
 #include "libcore/nn/encoder.h"
 
+#include <limits>
+
 #include "libcore/nn/capture.h"
 #include "libcore/ops/attention.h"
 #include "libcore/ops/embedding.h"
@@ -191,11 +193,12 @@ Value EncoderLayers::first_token(Value x) const { return reshape(slice(x, 1, 0, 
 
 Value EncoderLayers::token_mask(DType dtype) const {
   const int64_t n = inputs_.batch(), length = inputs_.length();
-  if (inputs_.mask) return reshape(cast(inputs_.mask, dtype), {n, length, 1});
-  if (!inputs_.lengths) return {};
+  const auto as_column = [&](Value each) { return reshape(cast(each, dtype), {n, length, 1}); };
+  const Value mask = inputs_.mask ? as_column(inputs_.mask) : Value();
+  if (!inputs_.lengths) return mask;
   const Value place = iota(b_.graph(), DType::kI64, {n, length}, 1);
-  const Value within = less(place, reshape(inputs_.lengths, {n, 1}));
-  return reshape(cast(within, dtype), {n, length, 1});
+  const Value within = as_column(less(place, reshape(inputs_.lengths, {n, 1})));
+  return mask ? mul(mask, within) : within;
 }
 
 Value EncoderLayers::sentence(Value x) const {

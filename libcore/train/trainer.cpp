@@ -187,8 +187,8 @@ TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   return row;
 }
 
-void Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board) {
-  if (!evaluator || latest_step == step) return;
+bool Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board) {
+  if (!evaluator || latest_step == step) return false;
   EvalRow row;
   row.step = step;
   row.epoch = epoch_at(step);
@@ -197,7 +197,9 @@ void Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
   const bool in_float = float_evaluator && !update->quantized_at(step);
   update->prepare_evaluation(step);
   Evaluator& evaluates = in_float ? *float_evaluator : *evaluator;
-  row.metrics = evaluates.run();
+  std::optional<MetricValues> metrics = evaluates.run([&] { return recipe.checkpoint.has_value() && events.stop_signal() != 0; });
+  if (!metrics) return true;
+  row.metrics = std::move(*metrics);
   row.samples = evaluates.samples();
   row.wall_s = seconds_since(began);
   // The result of the run is a rounded model, so earlier values in float must not count as best.
@@ -227,6 +229,7 @@ void Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
     }
   }
   events.evaluated(row);
+  return false;
 }
 
 Trainer::State::Run::Run(State& state) : folder(state.options.run), wall_before(state.wall_s), first(state.step + 1) {
@@ -318,10 +321,11 @@ TrainResult Trainer::State::train(TrainEvents& events) {
   while (length.total_steps == 0 || step < length.total_steps) {
     const TrainRow row = checked_step(run, events);
     const bool out_of_time = time_limit_s > 0 && wall_s >= time_limit_s;
-    const int signal = events.stop_signal();
+    int signal = events.stop_signal();
     const bool final_step = step == length.total_steps || out_of_time;
     report_step(run, events, row, step == run.first || final_step || signal != 0 || step_due(step, run.log_every));
     if (final_step || (signal == 0 && run.validate_every > 0 && step_due(step, run.validate_every))) validate_or_keep(run, events);
+    signal = events.stop_signal();
     const bool stop_early = stops_early(final_step);
     const bool asked = events.take_checkpoint_request();
     wall_s = run.wall_before + seconds_since(run.began);
@@ -335,7 +339,8 @@ TrainResult Trainer::State::train(TrainEvents& events) {
   }
   wall_s = run.wall_before + seconds_since(run.began);
   result.session_s = wall_s - run.wall_before;
-  if (result.stopped == "done") validate(run.folder, events, run.board.get());  // the final evaluation of a run that ended before it
+  if (result.stopped == "done" && validate(run.folder, events, run.board.get()))
+    result.stopped = "signal";  // of a run that ended before it
   if (result.stopped != "signal") {
     save_weights(run.folder, "weights.safetensors", false);
     if (session.lora()) save_adapter(run.folder);

@@ -103,7 +103,9 @@ class Trainer::State {
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
   void save_adapter(RunFolder& folder);
   TrainRow one_step(NodeObserver* watcher);
-  void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
+  /// Evaluates, if that was not done after this step. A run with checkpoints stops the evaluation at a signal, and records nothing of it.
+  /// Returns whether it was stopped.
+  bool validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   void validate_or_keep(Run& run, TrainEvents& events);
   void keep_steps(Run& run, TrainEvents& events);
   Metadata metadata();

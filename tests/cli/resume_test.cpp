@@ -142,6 +142,18 @@ TEST(Resume, ASecondSignalSaysWhatItLeavesAndTheNextStartRemovesIt) {
 INSTANTIATE_TEST_SUITE_P(Both, StopSignal, testing::Values(SIGINT, SIGTERM),
                          [](const auto& info) { return info.param == SIGINT ? "CtrlC" : "Terminate"; });
 
+// The final evaluation of this recipe would take minutes. The run keeps its steps.
+TEST(Resume, ASignalStopsTheFinalEvaluation) {
+  const std::string folder = scratch_folder();
+  const std::vector<std::string> command{tiny_recipe(folder), "-o", folder + "/run", "duration=2 steps", "-q"};
+  Child child("galley-train", with(command, {"data.val.source.samples=5000000", "data.val.batch=1"}));
+  ASSERT_TRUE(wait_for_lines(folder + "/run/metrics.jsonl", 2));
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.wait(), 75);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/run/result.json"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/run/checkpoints/step-000002"));
+}
+
 TEST(Resume, WithoutCheckpointsASignalEndsWithItsOwnCode) {
   const std::string folder = scratch_folder();
   const std::vector<std::string> command{tiny_recipe(folder), "-o", folder + "/run", "checkpoint=null", "duration=1000000 steps",

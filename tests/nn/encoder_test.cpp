@@ -88,19 +88,22 @@ const std::map<std::string, RefArray> kTargets{
     {"token_classification", {{2, 6}, {0, 1, 2, 1, 0, -100, 2, 2, 1, 0, -100, -100}}},
 };
 
+/// What tells the tokens of the second row from its padding. kBoth: lengths do, and a mask of ones is given too.
+enum class Padding { kMask, kLengths, kBoth };
+
 /// A model and the loss of make_encoders.py.
 struct Captured {
-  Captured(const GoldenCase& c, bool by_lengths, DType dtype) {
+  Captured(const GoldenCase& c, Padding padding, DType dtype) {
     Builder b(graph, {.dtype = dtype});
     const auto input = [&](const std::string& name, const RefArray& values) {
       feeds[name] = values;
       return b.input(name, {.dtype = DType::kI64, .shape = values.shape});
     };
     NamedValues inputs{{"input_ids", input("input_ids", kIds)}};
-    if (by_lengths) {
-      inputs.emplace_back("input_ids.length", input("input_ids.length", kLengths));
-    } else {
-      inputs.emplace_back("attention_mask", input("attention_mask", kMask));
+    if (padding != Padding::kMask) inputs.emplace_back("input_ids.length", input("input_ids.length", kLengths));
+    if (padding != Padding::kLengths) {
+      const RefArray ones{kMask.shape, std::vector<double>(kMask.v.size(), 1)};
+      inputs.emplace_back("attention_mask", input("attention_mask", padding == Padding::kMask ? kMask : ones));
     }
     if (c.type != "distilbert" && c.type != "roberta") inputs.emplace_back("token_type_ids", input("token_type_ids", kTypes));
     outputs = build_model(b, model_of(c), inputs);
@@ -152,9 +155,10 @@ void expect_close(const std::string& what, const RefArray& got, const RefArray& 
 
 TEST(Encoder, OutputsLossAndGradientsAreThoseOfTransformers) {
   for (const GoldenCase& c : golden_cases()) {
-    for (const bool by_lengths : {false, true}) {
-      SCOPED_TRACE(cat(c.name, by_lengths ? " by lengths" : " by attention_mask"));
-      Captured model(c, by_lengths, DType::kF64);
+    for (const auto& [padding, name] :
+         {std::pair(Padding::kMask, " by attention_mask"), {Padding::kLengths, " by lengths"}, {Padding::kBoth, " by both"}}) {
+      SCOPED_TRACE(c.name + name);
+      Captured model(c, padding, DType::kF64);
       std::vector<ValueId> parameters;
       for (const ParameterSpec& spec : model.specs) parameters.push_back(model.graph.find_input(spec.name));
       const std::map<ValueId, ValueId> gradients = differentiate(model.graph, model.loss.id(), parameters);
@@ -182,7 +186,7 @@ TEST(Encoder, FiveStepsOfAdamWAreThoseOfTransformers) {
   for (const GoldenCase& c : golden_cases()) {
     if (c.head != "masked_lm") continue;
     SCOPED_TRACE(c.name);
-    Captured model(c, /*by_lengths=*/true, DType::kF32);
+    Captured model(c, Padding::kLengths, DType::kF32);
     model.graph.add_output("loss", model.loss);
     AdamW adamw;
     adamw.eps = 1e-4;

@@ -13,6 +13,7 @@
 #include "libcore/infer/evaluate.h"
 #include "libcore/infer/inference.h"
 #include "libcore/runtime/parameter_store.h"
+#include "tools/common/signals.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {
@@ -139,7 +140,9 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   if (dry_run_) return print_fits(recipe);
   evaluator.bind();
   const auto began = std::chrono::steady_clock::now();
-  const MetricValues metrics = evaluator.run();
+  const std::optional<MetricValues> found = evaluator.run([] { return stop_signal() != 0; });
+  if (!found) return 128 + stop_signal();
+  const MetricValues& metrics = *found;
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   const std::string text = dump_recipe(recipe, DumpKind::kFull);
   nlohmann::ordered_json json;
