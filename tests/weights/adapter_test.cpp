@@ -1,5 +1,5 @@
-// Laws: adapter_config.json is read as PEFT means it, and what is written is read back; options that would change results are refused; a merge
-// is W + alpha / rank * B A, in either orientation of W and rounded once.
+// Laws: adapter_config.json is read as PEFT means it, and what is written is read back; options that would change results are refused; a
+// merge is W + alpha / rank * B A, in either orientation of W and rounded once.
 #include "libcore/weights/adapter.h"
 
 #include <gtest/gtest.h>
@@ -29,9 +29,10 @@ TEST(AdapterConfig, IsReadAsPeftMeansIt) {
   EXPECT_EQ(plain.alpha, 8);
   EXPECT_EQ(plain.dropout, 0);
   EXPECT_FALSE(plain.transposed);
-  const AdapterConfig full = parse_adapter_config(R"({"peft_type": "LORA", "r": 16, "lora_alpha": 4, "lora_dropout": 0.1, "use_rslora": true,
+  const AdapterConfig full =
+      parse_adapter_config(R"({"peft_type": "LORA", "r": 16, "lora_alpha": 4, "lora_dropout": 0.1, "use_rslora": true,
     "fan_in_fan_out": true, "modules_to_save": ["score"], "target_modules": "model.*q_proj", "rank_pattern": {}, "use_dora": false})",
-                                                  "c");
+                           "c");
   EXPECT_EQ(full.rank, 16);
   EXPECT_EQ(full.alpha, 16) << "alpha / sqrt(r) = 1 = 16 / 16";
   EXPECT_EQ(full.dropout, 0.1);
@@ -41,7 +42,8 @@ TEST(AdapterConfig, IsReadAsPeftMeansIt) {
 }
 
 TEST(AdapterConfig, WhatIsWrittenIsReadBack) {
-  const AdapterConfig config{.rank = 4, .alpha = 2.5, .dropout = 0.25, .layers = {"a.b", "c"}, .trained = {"head"}, .base = "x/y", .task_type = "CAUSAL_LM"};
+  const AdapterConfig config{
+      .rank = 4, .alpha = 2.5, .dropout = 0.25, .layers = {"a.b", "c"}, .trained = {"head"}, .base = "x/y", .task_type = "CAUSAL_LM"};
   const AdapterConfig read = parse_adapter_config(adapter_config_text(config), "c");
   EXPECT_EQ(read.rank, 4);
   EXPECT_EQ(read.alpha, 2.5);
@@ -55,9 +57,9 @@ TEST(AdapterConfig, WhatIsWrittenIsReadBack) {
 TEST(AdapterConfig, RefusesWhatWouldGiveOtherResults) {
   EXPECT_NE(error_of("{}").find("peft_type"), std::string::npos);
   EXPECT_NE(error_of(R"({"peft_type": "IA3"})").find("'IA3'"), std::string::npos);
-  for (const char* option : {R"("use_dora": true)", R"("lora_bias": true)", R"("rank_pattern": {"a": 4})", R"("alpha_pattern": {"a": 4})",
-                             R"("bias": "all")", R"("init_lora_weights": "pissa_niter_4")", R"("r": 0)", R"("lora_dropout": 2)",
-                             R"("layer_replication": [[0, 1]])"}) {
+  for (const char* option :
+       {R"("use_dora": true)", R"("lora_bias": true)", R"("rank_pattern": {"a": 4})", R"("alpha_pattern": {"a": 4})", R"("bias": "all")",
+        R"("init_lora_weights": "pissa_niter_4")", R"("r": 0)", R"("lora_dropout": 2)", R"("layer_replication": [[0, 1]])"}) {
     const std::string key = std::string(option).substr(1, std::string(option).find('"', 1) - 1);
     const std::string message = error_of(std::string(R"({"peft_type": "LORA", )") + option + "}");
     EXPECT_NE(message.find(key), std::string::npos) << option << ": " << message;
@@ -88,7 +90,8 @@ TEST(MergeAdapter, AddsTheScaledProduct) {
         for (int64_t i = 0; i < kIn; ++i) {
           const auto at = static_cast<size_t>(transposed ? i * kOut + o : o * kIn + i);
           double expected = w[at];
-          for (int64_t r = 0; r < kRank; ++r) expected += 2.0 / 3 * pb[static_cast<size_t>(o * kRank + r)] * pa[static_cast<size_t>(r * kIn + i)];
+          for (int64_t r = 0; r < kRank; ++r)
+            expected += 2.0 / 3 * pb[static_cast<size_t>(o * kRank + r)] * pa[static_cast<size_t>(r * kIn + i)];
           EXPECT_NEAR(got[at], expected, rounding * std::max(1.0, std::abs(expected)) + 1e-15) << dtype << " " << o << "," << i;
         }
       }
