@@ -115,11 +115,31 @@ void apply(const CommonFlags& flags, Tool& tool) {
   }
 }
 
+// bash splits words at = and : (COMP_WORDBREAKS) and replaces only the part behind them: the words are joined again, and a reply is cut at
+// the joined part. galley's own script tools/galley/completion.bash does the same.
+constexpr const char* kBashCompletion = R"(_galley() {
+  local words=() prefix= i
+  for ((i = 1; i <= COMP_CWORD; ++i)); do
+    if ((i > 1)) && [[ ${COMP_WORDS[i]} =~ ^[=:]+$ ]]; then
+      words[-1]+=${COMP_WORDS[i]}
+      prefix=${words[-1]}
+    elif ((i > 2)) && [[ ${COMP_WORDS[i - 1]} =~ ^[=:]+$ ]]; then
+      prefix=${words[-1]}
+      words[-1]+=${COMP_WORDS[i]}
+    else
+      words+=("${COMP_WORDS[i]}")
+      prefix=
+    fi
+  done
+  mapfile -t COMPREPLY < <("${COMP_WORDS[0]}" --complete-words "${words[@]}" 2>/dev/null)
+  if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace; fi
+  COMPREPLY=("${COMPREPLY[@]#"$prefix"}")
+}
+complete -o default -F _galley )";
+
 std::string completion_script(const std::string& tool, const std::string& shell) {
   if (shell == "bash") {
-    return "_galley() { mapfile -t COMPREPLY < <(\"${COMP_WORDS[0]}\" --complete-words \"${COMP_WORDS[@]:1:COMP_CWORD}\" 2>/dev/null); "
-           "[[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace; }\ncomplete -o default -F _galley " +
-           tool + "\n";
+    return std::string(kBashCompletion) + tool + "\n";
   }
   if (shell == "zsh") {
     // zsh loads the file as the body of the function _TOOL: the first completion has to call the function that it defines.
