@@ -173,6 +173,32 @@ void add_option_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; })) add_option_names(*below, names);
 }
 
+/// The first word of the command line that no option, argument or verb took, or "".
+std::string first_unexpected(const CLI::App& app, int argc, char** argv) {
+  const std::vector<std::string> left = app.remaining(true);
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (!word.starts_with("-") && std::find(left.begin(), left.end(), word) != left.end()) return word;
+  }
+  return "";
+}
+
+/// What to say of a word that nothing takes: with verbs, a verb is what was meant unless one was given.
+std::string unexpected_word(const CLI::App& app, const std::string& word) {
+  static const std::map<std::string, std::string> kOtherNames{
+      {"list", "ls"}, {"copy", "cp"}, {"print", "show"}, {"check", "validate"}, {"download", "fetch"}};
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(verb->get_name());
+  if (verbs.empty() || !app.get_subcommands().empty())
+    return "unexpected argument '" + word + "'; " + app.get_name() + " --help explains the arguments";
+  const auto other = kOtherNames.find(word);
+  const bool known = other != kOtherNames.end() && std::find(verbs.begin(), verbs.end(), other->second) != verbs.end();
+  const std::string near = known ? other->second : nearest(word, verbs);
+  std::string list;
+  for (const std::string& verb : verbs) list += (list.empty() ? "known: " : ", ") + verb;
+  return app.get_name() + " has no verb '" + word + "'; " + (near.empty() ? list : "did you mean '" + near + "'?");
+}
+
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   std::string message = error.what();
   std::vector<std::string> names;
@@ -184,7 +210,8 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
     if (!near.empty()) return "unknown option " + word + "; did you mean " + near + "?";
     return "unknown option " + word + "; " + app.get_name() + " --help lists all options";
   }
-  return message;
+  const std::string word = first_unexpected(app, argc, argv);
+  return word.empty() ? message : unexpected_word(app, word);
 }
 
 void print_error(const Error& error, bool json) { std::fprintf(stderr, "%s\n", json ? error_json(error).c_str() : error.text().c_str()); }
