@@ -93,7 +93,10 @@ class Reader : public OptionVisitor {
     if (!node) return;
     const auto found = std::find(words.begin(), words.end(), node->scalar);
     if (found == words.end()) {
-      const std::string near = nearest(node->scalar, words);
+      // What other frameworks call it.
+      const bool nhwc =
+          (node->scalar == "nhwc" || node->scalar == "NHWC") && std::find(words.begin(), words.end(), "channels_last") != words.end();
+      const std::string near = nhwc ? "channels_last" : nearest(node->scalar, words);
       return complain(node->place, path(info), cat("'", path(info), "' is ", kind_text(*node), "; it must be one of: ", joined(words)),
                       near.empty() ? "" : cat("did you mean '", near, "'?"));
     }
