@@ -140,10 +140,10 @@ class Loader {
     layers_.push_back({role, source->name, std::move(tree), {}});
   }
 
-  [[noreturn]] static void fail_at(const YamlNode& node, const std::string& message, const std::string& cure) {
+  [[noreturn]] static void fail_at(const YamlNode& node, const std::string& message, const std::string& remedy) {
     Error error(ErrorCode::kRecipe, message);
     error.key("include");
-    if (!cure.empty()) error.suggest(cure);
+    if (!remedy.empty()) error.suggest(remedy);
     throw node.place.mark(error);
   }
 

@@ -481,10 +481,10 @@ BatchPlan plan_batch(const BatchSection& batch, int64_t ranks) {
 
 void check_recipe(const Recipe& recipe) {
   std::vector<Error> errors;
-  const auto complain = [&](const std::string& key, const std::string& message, const std::string& cure) {
+  const auto complain = [&](const std::string& key, const std::string& message, const std::string& remedy) {
     Error error(ErrorCode::kRecipe, message);
     error.key(key);
-    if (!cure.empty()) error.suggest(cure);
+    if (!remedy.empty()) error.suggest(remedy);
     errors.push_back(std::move(error));
   };
   if (recipe.deterministic.threads != 0) {

@@ -162,7 +162,7 @@ TEST_F(Compat, WeightsAreReadBitForBit) {
 }
 
 /// Versions before 2026-11-25 computed the attention of ViT and Swin by several operators (tests/golden/compat_attention). Their statistics
-/// give the integers and scales that they gave then; those of Swin 2, whose attention has other parts, are refused with a cure.
+/// give the integers and scales that they gave then; those of Swin 2, whose attention has other parts, are refused with a remedy.
 TEST(CompatAttention, StatisticsConvertAsBefore) {
   const std::string folder = scratch_folder();
   std::filesystem::copy(GALLEY_SOURCE_DIR "/tests/golden/compat_attention", folder);

@@ -26,7 +26,7 @@ struct BadRecipe {
 };
 class RecipeMistake : public testing::TestWithParam<BadRecipe> {};
 
-TEST_P(RecipeMistake, IsOneErrorWithPlaceAndCure) {
+TEST_P(RecipeMistake, IsOneErrorWithPlaceAndRemedy) {
   const std::string folder = scratch_folder();
   const std::string recipe = tiny_recipe(folder, GetParam().text);
   const Outcome outcome = run("galley-train", {recipe, "-o", folder + "/run"});
@@ -233,7 +233,7 @@ struct BadLine {
 };
 class CommandLine : public testing::TestWithParam<BadLine> {};
 
-TEST_P(CommandLine, IsRefusedWithACure) {
+TEST_P(CommandLine, IsRefusedWithARemedy) {
   const std::string folder = scratch_folder();
   std::vector<std::string> arguments{tiny_recipe(folder), "-o", folder + "/run", "-q"};
   arguments.insert(arguments.end(), GetParam().arguments.begin(), GetParam().arguments.end());
