@@ -155,7 +155,7 @@ std::vector<std::string> expand_paths(const std::string& root, const std::vector
       result.push_back(full);
       continue;
     }
-    const auto missing = [&](const char* what) {  // the key: see with_source_place in tools/common
+    const auto missing = [&](const char* what) {  // the key: see with_source in tools/common
       return Error(ErrorCode::kInput, full + what).key("data.root").suggest("set data.root or the source's path");
     };
     if (full.find_first_of("*?[") == std::string::npos) throw missing(": no such file or folder");

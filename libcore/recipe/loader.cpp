@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <span>
 
 #include "libcore/base/error.h"
@@ -72,15 +73,23 @@ std::string near_recipe(const std::string& name, const std::string& folder) {
 std::string kind_of_weights(const std::string& file) {
   constexpr int64_t kStart = 16;
   std::string start(kStart, '\0');
-  const InputFile input(file);
-  if (!input.is_regular() || input.size() < kStart) return "";
-  input.read(0, std::as_writable_bytes(std::span(start)));
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return "";  // a pipe must be opened once only
+  int64_t size = 0;
+  try {
+    const InputFile input(file);
+    size = input.size();
+    if (size < kStart) return "";
+    input.read(0, std::as_writable_bytes(std::span(start)));
+  } catch (const Error&) {
+    return "";  // reading it as a recipe reports the reason
+  }
   if (file.ends_with(".onnx")) return "an ONNX model";
   if (start.starts_with("PK\x03\x04") || start.starts_with("\x80\x02\x8a\x0a")) return "a file of weights (.pth)";
   // safetensors: the size of the header in 8 bytes, then the header.
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(start[static_cast<size_t>(i)]);
-  const bool fits = length >= 2 && length <= static_cast<uint64_t>(input.size() - 8);
+  const bool fits = length >= 2 && length <= static_cast<uint64_t>(size - 8);
   return fits && start[8] == '{' ? file.ends_with(".calib") ? "a calibration" : "a file of weights (safetensors)" : "";
 }
 
