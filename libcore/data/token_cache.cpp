@@ -67,7 +67,7 @@ TokenCache::TokenCache(const text::Tokenizer& tokenizer, const std::string& wher
   digest_ = digest_of(tokenizer.saved());
 }
 
-/// The tokens of a cache; none if there is no such file, or it is damaged.
+/// The tokens of a cache; none if the file is missing or damaged.
 TokenList TokenCache::map(const std::string& path, const std::string& key) const {
   TokenList list;
   if (!file_exists(path)) return list;

@@ -26,7 +26,7 @@ class Decoder {
   /// Makes room for rows of this many tokens, so that none is read again when it grows to them. At most the context.
   void reserve(int64_t tokens);
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold 1 to `context` tokens. A row continues the sequence of the last
-  /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows starts anew.
+  /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows discards the cache.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
 
  private:
@@ -36,7 +36,7 @@ class Decoder {
     int64_t done = 0;
   };
   Execution& execution(int64_t rows, int64_t tokens);
-  /// Starts anew.
+  /// Discards what the cache holds.
   void clear(int64_t rows);
   /// Whether a row is so long that the model's rotary frequencies are other ones (ModelInfo::cache_switch).
   bool is_long(const std::vector<int64_t>& row) const;

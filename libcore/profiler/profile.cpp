@@ -136,7 +136,7 @@ OperatorRow describe(const Program& program, size_t step, const MachineLimits& m
   set_bound(row, machine);
   if (taken.reference || is_slow(row.implementation)) {
     for (const std::string& reason : kernel.declined) row.note += cat(row.note.empty() ? "" : "; ", reason);
-    if (row.note.empty()) row.note = taken.reference ? "there is no other kernel" : "oneDNN has no faster kernel for it";
+    if (row.note.empty()) row.note = taken.reference ? "no other kernel supports it" : "oneDNN has no faster kernel for it";
   }
   return row;
 }

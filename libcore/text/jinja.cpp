@@ -245,7 +245,7 @@ class Renderer {
     if (s.attribute.empty()) return unpack(s.names, value, scope);
     const Value* found = scope.find(s.names[0]);
     if (found == nullptr || !found->is_mutable())
-      fail_template(cat("'", s.names[0], "' is no namespace, so 'set' cannot change '", s.attribute, "'"));
+      fail_template(cat("'", s.names[0], "' is not a namespace, so 'set' cannot change '", s.attribute, "'"));
     Value space = *found;
     for (auto& [key, old] : space.dict()) {
       if (key != s.attribute) continue;

@@ -213,7 +213,7 @@ std::string unquoted(const std::string& text, size_t begin, size_t& end, const s
   fail_at(name, line, "a text has no closing quote");
 }
 
-/// The length of the number at text[begin]; `real` is set if it is no whole number.
+/// The length of the number at text[begin]; `real` is set if the number has a fraction or an exponent.
 size_t number_length(const std::string& text, size_t begin, bool& real) {
   size_t i = begin;
   const auto digits = [&] {

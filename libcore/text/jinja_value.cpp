@@ -195,7 +195,7 @@ List Value::elements() const {
   } else if (is_text()) {
     for (std::string& character : characters(text())) made.emplace_back(std::move(character));
   } else {
-    fail_template(cat(kind(), " is no sequence"));
+    fail_template(cat(kind(), " is not a sequence"));
   }
   return made;
 }

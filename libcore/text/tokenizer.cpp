@@ -337,7 +337,7 @@ std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view saved, const st
   constexpr std::string_view kCharacters = "char ";
   if (!saved.starts_with(kCharacters))
     fail(ErrorCode::kInput, place, ": '", saved.substr(0, 20),
-         "' is no saved tokenizer: byte, char and its characters, or JSON is expected");
+         "' is not a saved tokenizer; it must be byte, char and its characters, or JSON");
   return character_tokenizer(saved.substr(kCharacters.size()));
 }
 

@@ -22,7 +22,7 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
                 cat(checkpoint.folder(), " was written with another tokenizer: the file of data.tokenizer, or the text ",
                     "that its vocabulary is made from, has changed since"))
         .key("data.tokenizer")
-        .suggest("restore the file, or start anew with --force");
+        .suggest("restore the file, or start again with --force");
   }
   for (const std::string& group : checkpoint.groups()) {
     for (const auto& [name, tensor] : checkpoint.read(group)) {

@@ -56,7 +56,7 @@ std::string model_file(const std::string& folder) {
 AdapterConfig read_config(const std::string& folder) {
   const std::string path = folder + "/adapter_config.json";
   if (!file_exists(path))
-    throw Error(ErrorCode::kInput, cat(folder, " is no folder of an adapter: it has no adapter_config.json"))
+    throw Error(ErrorCode::kInput, cat(folder, " is not an adapter folder: adapter_config.json is missing"))
         .suggest("galley-train writes one to RUN/adapter; PEFT's save_pretrained does too");
   return parse_adapter_config(read_file(path), path);
 }

@@ -205,7 +205,7 @@ TEST(Lora, FineTunesAnEncoderOfAHubWithItsNewHead) {
   const auto adapter = floats_of(folder + "/run/adapter/adapter_model.safetensors");
   EXPECT_TRUE(adapter.contains("base_model.model.classifier.weight"));
   EXPECT_TRUE(adapter.contains("base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.weight"));
-  // The adapter beside the folder of the hub gives what the run gives.
+  // The hub folder with the adapter has the same loss as the run.
   const auto scores = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"--format", "json", "threads=1", "-q", "--text", "a very good film"});
     const Outcome outcome = run("galley-predict", arguments);
@@ -250,12 +250,12 @@ TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
        "c_fc.lora_A.weight', which the model does not have",
        ""},
       {"galley-train", {recipe, "model.n_embd=16", "lora.load=" + start}, 4, "has the shape [3,8], but the model needs [3,16]", ""},
-      {"galley-train", {recipe, kBase, "lora.load=" + folder + "/empty"}, 4, "no adapter_config.json", ""},
+      {"galley-train", {recipe, kBase, "lora.load=" + folder + "/empty"}, 4, "adapter_config.json is missing", ""},
       {"galley-train", {recipe, kBase, "lora.load=" + changed("peft_type", "IA3")}, 4, "peft_type", "IA3"},
       {"galley-train", {recipe, kBase, "lora.load=" + changed("use_dora", true)}, 4, "use_dora", ""},
       {"galley-train", {recipe, kBase, "lora.load=" + changed("r", 4)}, 4, "with r=4 of adapter_config.json", "[3,8]"},
       {"galley-train", {recipe, "weights=" + folder + "/run", "lora.load=" + start}, 3, "both the weights", "lora.load=null"},
-      {"galley-weights", {"merge-lora", kGolden + "/base.safetensors", folder + "/empty"}, 4, "no adapter_config.json", ""},
+      {"galley-weights", {"merge-lora", kGolden + "/base.safetensors", folder + "/empty"}, 4, "adapter_config.json is missing", ""},
       {"galley-weights",
        {"merge-lora", GALLEY_SOURCE_DIR "/tests/golden/train/weights.safetensors", start},
        4,

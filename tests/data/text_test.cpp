@@ -167,7 +167,7 @@ TEST(TextSource, SizesAreThoseOfTheLabels) {
   ASSERT_EQ(bytes.size(), 24u);
   int characters = 0, count = 0;
   for (size_t i = 0; i < bytes.size(); i += 2) characters += bytes[i], count += bytes[i + 1];
-  EXPECT_EQ(characters, 4) << "all but the first, which is no label";
+  EXPECT_EQ(characters, 4) << "all but the first, which is never a label";
   EXPECT_EQ(count, 10);
 }
 

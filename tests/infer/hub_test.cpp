@@ -169,7 +169,7 @@ TEST(HubModel, ARecipeKeepsWhatItSays) {
   const Recipe none = recipe_of(folder / "none.yaml");
   try {
     Session session(none);
-    FAIL() << "there is no folder";
+    FAIL() << "the folder is missing";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kRecipe);
     EXPECT_NE(error.text().find("set weights=DIR or model.path=DIR"), std::string::npos) << error.text();

@@ -133,7 +133,7 @@ TEST(BadSaved, IsAnErrorThatNamesTheWeights) {
     EXPECT_NE(error.find("w.safetensors"), std::string::npos) << error;
     EXPECT_NE(error.find(part), std::string::npos) << error;
   };
-  expect("bpe 5", "'bpe 5' is no saved tokenizer");
+  expect("bpe 5", "'bpe 5' is not a saved tokenizer");
   expect("{", "is not valid JSON");
   expect("{}", "the key 'type' is missing");
   expect(R"({"type":"bpe","files":[]})", "files: 0 files are too few");

@@ -114,7 +114,7 @@ TEST(AdapterFolder, ReadsFilesAndNamesWhatIsWrong) {
     }
     return "";
   };
-  EXPECT_NE(message().find("no adapter_config.json"), std::string::npos);
+  EXPECT_NE(message().find("adapter_config.json is missing"), std::string::npos);
   const TensorSource a(adapter_tensor_name("fc.lora_A.weight"), filled(DType::kF32, {2, 4}, 3));
   const TensorSource b(adapter_tensor_name("fc.lora_B.weight"), filled(DType::kF32, {3, 2}, 3));
   const TensorSource head(adapter_tensor_name("head.bias"), filled(DType::kF32, {3}, 3));

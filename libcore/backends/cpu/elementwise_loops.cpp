@@ -90,8 +90,8 @@ HWY_NOINLINE void run_part(const T* a, const T* b, T* out, int64_t count, LoopNu
   for (int64_t i = 0; i < count; ++i) out[i] = out_part[i];
 }
 
-/// The last vector of an array that is no multiple of vectors reaches back over what is done already; its operands are read before anything
-/// is written, since out may be one of them.
+/// If the length is not a multiple of the vector, the last vector reaches back over what is done already; its operands are read before
+/// anything is written, since out may be one of them.
 template <class Math, Operand kA, Operand kB, class T>
 void run(const T* a, const T* b, T* out, int64_t count, LoopNumbers k) {
   if (count < kLanes) return run_part<Math, kA, kB>(a, b, out, count, k);
