@@ -148,6 +148,10 @@ OutputFile::OutputFile(std::string path, Publish publish)
     : path_(std::move(path)), written_path_(publish == Publish::kRename ? temporary_name(path_) : path_), publish_(publish) {
   // Without this check, rename would detect an existing folder of that name only at the end.
   if (is_folder(path_)) fail_write("write", path_, EISDIR);
+  // The system calls "a/b/" with a missing b not a directory.
+  if (path_.ends_with('/')) {
+    throw Error(ErrorCode::kResource, cat("cannot write into the folder ", path_, ": it does not exist")).suggest(write_fix(ENOENT));
+  }
   descriptor_ = open_retrying(written_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
   if (descriptor_ < 0) fail_write("write", path_, errno);
 }

@@ -87,8 +87,13 @@ std::vector<int64_t> parse_idx(const std::vector<std::byte>& bytes, size_t rank,
 std::string existing(const std::string& path) { return !file_exists(path) && file_exists(path + ".gz") ? path + ".gz" : path; }
 
 std::vector<std::byte> read_idx(const std::string& path) {
-  GALLEY_CHECK_INPUT(file_exists(path), path, ": no such file; set data.root or the source's `path` to the folder of the IDX files",
-                     " (Fashion-MNIST: Debian package dataset-fashion-mnist), or name the files by `images` and `labels`");
+  if (!file_exists(path)) {
+    throw Error(ErrorCode::kInput, path + ": no such file")
+        .key("data.root")
+        .suggest(
+            "set data.root or the source's `path` to the folder of the IDX files (Fashion-MNIST: Debian package dataset-fashion-mnist), or "
+            "name the files by `images` and `labels`");
+  }
   return read_gzip(path, kIdxBudget);
 }
 

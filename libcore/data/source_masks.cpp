@@ -23,8 +23,12 @@ class MaskSource : public Source {
     GALLEY_CHECK(categories_.empty() || static_cast<int64_t>(categories_.size()) == num_classes_, "[mask_folder] `classes` has ",
                  categories_.size(), " names, but `num_classes` is ", num_classes_);
     std::map<std::string, std::string> masks;
-    for (const std::string& folder : {images_folder_, masks_folder})
-      GALLEY_CHECK_INPUT(is_folder(folder), folder, ": no such folder; set data.root, or the source's `images` and `masks`");
+    for (const std::string& folder : {images_folder_, masks_folder}) {
+      if (is_folder(folder)) continue;
+      throw Error(ErrorCode::kInput, folder + ": no such folder")
+          .key("data.root")
+          .suggest("set data.root, or the source's `images` and `masks`");
+    }
     for (const std::string& path : image_files(masks_folder)) masks.emplace(stem_below(masks_folder, path), path);
     for (const std::string& path : image_files(images_folder_)) {
       const std::string stem = stem_below(images_folder_, path);

@@ -155,13 +155,15 @@ std::vector<std::string> expand_paths(const std::string& root, const std::vector
       result.push_back(full);
       continue;
     }
-    GALLEY_CHECK_INPUT(full.find_first_of("*?[") != std::string::npos, full,
-                       ": no such file or folder; set data.root or the source's path");
+    const auto missing = [&](const char* what) {  // the key: see with_source in tools/common
+      return Error(ErrorCode::kInput, full + what).key("data.root").suggest("set data.root or the source's path");
+    };
+    if (full.find_first_of("*?[") == std::string::npos) throw missing(": no such file or folder");
     glob_t matches{};
     const int status = glob(full.c_str(), GLOB_ERR, nullptr, &matches);
     for (size_t i = 0; i < matches.gl_pathc; ++i) result.emplace_back(matches.gl_pathv[i]);
     globfree(&matches);
-    GALLEY_CHECK_INPUT(status == 0, full, ": no file matches; set data.root or the source's path");
+    if (status != 0) throw missing(": no file matches");
   }
   return result;
 }

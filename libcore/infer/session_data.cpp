@@ -129,7 +129,13 @@ std::unique_ptr<DataLoader> Session::calibration_loader(int64_t batch, int64_t s
 
 std::vector<Component> Session::calibration_pipeline() const {
   const std::string& name = recipe_.data.calibration.pipeline;
-  if (name == "val") return prediction_pipeline();
+  if (name == "val") {
+    if (recipe_.data.val || weights_pipeline()) return prediction_pipeline();
+    throw Error(ErrorCode::kRecipe,
+                "calibration uses the pipeline of data.val, but the recipe has none and its weights contain no pipeline")
+        .key("data.calibration.pipeline")
+        .suggest("data.calibration.pipeline=train uses that of data.train");
+  }
   if (name == "from_weights") {
     if (auto carried = weights_pipeline()) return *carried;
     throw Error(ErrorCode::kRecipe, "data.calibration.pipeline is from_weights, but the weights contain no pipeline")
@@ -146,7 +152,10 @@ std::vector<Component> Session::prediction_pipeline() const {
   if (auto carried = weights_pipeline()) return *carried;
   throw Error(ErrorCode::kRecipe, "the recipe has no data.val and its weights contain no pipeline, so the preprocessing is unknown")
       .key("data.val.pipeline")
-      .suggest("write data.val.pipeline");
+      .suggest(info_.input_shape.size() == 3
+                   ? cat("for images: 'data.val={from: train, pipeline: [{type: resize, size: [", info_.input_shape[1], ", ",
+                         info_.input_shape[2], "]}]}', then what training applies, e.g. normalize")
+                   : std::string("'data.val={from: train}' prepares samples as they come; or write data.val.pipeline"));
 }
 
 std::vector<Component> Session::pipeline_of(const std::string& name) const {

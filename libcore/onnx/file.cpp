@@ -31,8 +31,7 @@ OnnxFile::OnnxFile(const std::string& path) : path_(path), file_(MappedFile::ope
     model_ = parse_onnx(file_->bytes());
   } catch (Error& error) {
     const std::string fix = error.suggestion();
-    throw Error(error.code(), cat(path, ": ", error.message()))
-        .suggest(fix.empty() ? "the file is damaged or has another format: export or save it again" : fix);
+    throw Error(error.code(), cat(path, ": ", error.message())).suggest(fix.empty() ? "export or save it again" : fix);
   }
 }
 

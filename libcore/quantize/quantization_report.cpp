@@ -176,27 +176,28 @@ Table layer_table(const QuantizationResult& result, const MachineLimits& limits)
 
 Table total_table(const QuantizationResult& result) {
   const ConvertReport& nodes = result.model.conversion;
-  Table totals{{"total", "float", "quantized", "difference"}, {}};
-  totals.rows.push_back(
-      {"MiB", fixed(static_cast<double>(result.bytes_float) / (1 << 20), 3), fixed(static_cast<double>(result.bytes) / (1 << 20), 3),
-       cat(fixed(100 * static_cast<double>(result.bytes) / static_cast<double>(std::max<int64_t>(1, result.bytes_float)), 1), "%")});
+  Table totals{{"total", "float", "quantized", "difference", "ratio"}, {}};
+  // The tensors, as in the table of trials: a file has a header too.
+  const auto bytes = static_cast<double>(result.model.bytes()), bytes_float = static_cast<double>(result.bytes_float);
+  totals.rows.push_back({"MiB", fixed(bytes_float / (1 << 20), 3), fixed(bytes / (1 << 20), 3), fixed((bytes - bytes_float) / (1 << 20), 3),
+                         cat(fixed(100 * bytes / std::max(1.0, bytes_float), 1), "%")});
   for (size_t i = 0; i < result.real.size(); ++i) {
     const auto& [metric, value] = result.real[i];
     const double after = find_metric(result.quantized, metric);
     const int digits = metric == "loss" ? 6 : 3;
-    totals.rows.push_back({metric, fixed(value, digits), fixed(after, digits), fixed(after - value, digits)});
+    totals.rows.push_back({metric, fixed(value, digits), fixed(after, digits), fixed(after - value, digits), ""});
   }
   for (const auto& [batch, times] : result.times) {
     const double before = times.real.all.seconds, after = times.quantized.all.seconds;
-    totals.rows.push_back({cat("ms, batch ", batch), milliseconds(before), milliseconds(after), cat(fixed(before / after, 2), "x")});
+    totals.rows.push_back({cat("ms, batch ", batch), milliseconds(before), milliseconds(after), "", cat(fixed(before / after, 2), "x")});
     const auto rate = [&, n = static_cast<double>(batch)](double seconds) { return human_number(n / seconds); };
-    totals.rows.push_back({cat("samples/s, batch ", batch), rate(before), rate(after), ""});
+    totals.rows.push_back({cat("samples/s, batch ", batch), rate(before), rate(after), "", ""});
   }
   totals.rows.push_back(
-      {"quantize nodes", "", cat(nodes.quantize_nodes), nodes.inner_quantize > 0 ? cat(nodes.inner_quantize, " inside") : ""});
+      {"quantize nodes", "", cat(nodes.quantize_nodes), nodes.inner_quantize > 0 ? cat(nodes.inner_quantize, " inside") : "", ""});
   totals.rows.push_back(
-      {"dequantize nodes", "", cat(nodes.dequantize_nodes), nodes.inner_dequantize > 0 ? cat(nodes.inner_dequantize, " inside") : ""});
-  totals.rows.push_back({"reorders of activations", "", cat(result.reorders), ""});
+      {"dequantize nodes", "", cat(nodes.dequantize_nodes), nodes.inner_dequantize > 0 ? cat(nodes.inner_dequantize, " inside") : "", ""});
+  totals.rows.push_back({"reorders of activations", "", cat(result.reorders), "", ""});
   return totals;
 }
 

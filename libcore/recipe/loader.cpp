@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <span>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
@@ -59,6 +61,49 @@ std::string near_built_in(const std::string& name, const std::string& folder) {
                       : cat("did you mean '", near, "'?");
 }
 
+/// For a word that names neither a file nor a built-in recipe: what was meant.
+std::string near_recipe(const std::string& name, const std::string& folder) {
+  if (name.find('/') == std::string::npos || has_suffix(name)) return near_built_in(name, folder);
+  const std::string near = nearest(name, list_recipes(folder));
+  if (!near.empty()) return cat("did you mean '", near, "'?");
+  return "check the path, which starts at the current folder; 'galley-recipes ls' lists built-in recipes";
+}
+
+/// What a file of weights is called if the file is one, or "".
+std::string kind_of_weights(const std::string& file) {
+  constexpr int64_t kStart = 16;
+  std::string start(kStart, '\0');
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return "";  // a pipe must be opened once only
+  int64_t size = 0;
+  try {
+    const InputFile input(file);
+    size = input.size();
+    if (size < kStart) return "";
+    input.read(0, std::as_writable_bytes(std::span(start)));
+  } catch (const Error&) {
+    return "";  // reading it as a recipe reports the reason
+  }
+  if (file.ends_with(".onnx")) return "an ONNX model";
+  if (start.starts_with("PK\x03\x04") || start.starts_with("\x80\x02\x8a\x0a")) return "a file of weights (.pth)";
+  // safetensors: the size of the header in 8 bytes, then the header.
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(start[static_cast<size_t>(i)]);
+  const bool fits = length >= 2 && length <= static_cast<uint64_t>(size - 8);
+  return fits && start[8] == '{' ? file.ends_with(".calib") ? "a calibration" : "a file of weights (safetensors)" : "";
+}
+
+/// Refuses files that are given as a recipe, but are what a recipe loads.
+void check_is_text(const std::string& file, const std::string& tool_section) {
+  const std::string kind = kind_of_weights(file);
+  if (kind.empty()) return;
+  const std::string tool = cat("galley-", tool_section.empty() ? "evaluate" : tool_section);
+  const std::string key = kind == "a calibration" ? " quantize.calibration=" : " weights=";
+  throw Error(ErrorCode::kRecipe, cat(file, " is ", kind, ", not a recipe"))
+      .suggest(kind == "an ONNX model" ? cat("write a recipe with model: {type: onnx, path: ", file, "}")
+                                       : cat("give the recipe or the RUN folder first: ", tool, " RUN", key, file));
+}
+
 std::shared_ptr<const TextSource> read_source(const std::string& file) {
   try {
     return std::make_shared<TextSource>(TextSource{file, read_file(file, kMaxRead)});
@@ -104,10 +149,10 @@ class Loader {
     layers_.push_back({role, source->name, std::move(tree), {}});
   }
 
-  [[noreturn]] static void fail_at(const YamlNode& node, const std::string& message, const std::string& cure) {
+  [[noreturn]] static void fail_at(const YamlNode& node, const std::string& message, const std::string& remedy) {
     Error error(ErrorCode::kRecipe, message);
     error.key("include");
-    if (!cure.empty()) error.suggest(cure);
+    if (!remedy.empty()) error.suggest(remedy);
     throw node.place.mark(error);
   }
 
@@ -221,9 +266,12 @@ std::string find_recipe(const std::string& recipe, const std::string& recipes_fo
   if (plain_name && file_exists(recipe)) {
     throw Error(ErrorCode::kRecipe, cat("there is no built-in recipe '", recipe, "'")).suggest(cat("to read the file, write ./", recipe));
   }
-  throw Error(ErrorCode::kRecipe,
-              is_path(recipe) ? cat("the recipe '", recipe, "' does not exist") : cat("there is no recipe '", recipe, "'"))
-      .suggest(near_built_in(recipe, recipes_folder));
+  // Folders of runs have names such as runs/first; the built-in recipes have at most data/NAME and the like.
+  const bool path = recipe.find('/') != std::string::npos && !has_suffix(recipe);
+  throw Error(ErrorCode::kRecipe, path              ? cat("the file or folder '", recipe, "' does not exist")
+                                  : is_path(recipe) ? cat("the recipe '", recipe, "' does not exist")
+                                                    : cat("there is no recipe '", recipe, "'"))
+      .suggest(near_recipe(recipe, recipes_folder));
 }
 
 LoadedTree load_tree(const std::string& recipe, const Schema& schema, const LoadOptions& options) {
@@ -238,6 +286,7 @@ LoadedTree load_tree(const std::string& recipe, const Schema& schema, const Load
       loader.add_source("recipe", hub_source(folder));
     } else {
       if (loaded.file != recipe && is_folder(recipe)) loaded.run_folder = recipe;
+      check_is_text(loaded.file, options.tool_section);
       loader.add_file("recipe", loaded.file);
     }
   }

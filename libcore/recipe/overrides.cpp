@@ -10,10 +10,10 @@
 namespace galley {
 namespace {
 
-[[noreturn]] void fail_key(const TextPlace& place, const std::string& key, const std::string& message, const std::string& cure) {
+[[noreturn]] void fail_key(const TextPlace& place, const std::string& key, const std::string& message, const std::string& remedy) {
   Error error(ErrorCode::kRecipe, message);
   error.key(key);
-  if (!cure.empty()) error.suggest(cure);
+  if (!remedy.empty()) error.suggest(remedy);
   throw place.mark(error);
 }
 

@@ -152,10 +152,10 @@ void QuantizeSection::options(OptionVisitor& v) {
 }
 
 void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors) {
-  const auto complain = [&](const std::string& key, const std::string& message, const std::string& cure) {
+  const auto complain = [&](const std::string& key, const std::string& message, const std::string& remedy) {
     Error error(ErrorCode::kRecipe, message);
     error.key(key);
-    if (!cure.empty()) error.suggest(cure);
+    if (!remedy.empty()) error.suggest(remedy);
     errors.push_back(std::move(error));
   };
   const auto check_observer = [&](const std::string& key, const ObserverSection& observer, bool weights) {

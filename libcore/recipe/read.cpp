@@ -93,7 +93,10 @@ class Reader : public OptionVisitor {
     if (!node) return;
     const auto found = std::find(words.begin(), words.end(), node->scalar);
     if (found == words.end()) {
-      const std::string near = nearest(node->scalar, words);
+      // What other frameworks call it.
+      const bool nhwc =
+          (node->scalar == "nhwc" || node->scalar == "NHWC") && std::find(words.begin(), words.end(), "channels_last") != words.end();
+      const std::string near = nhwc ? "channels_last" : nearest(node->scalar, words);
       return complain(node->place, path(info), cat("'", path(info), "' is ", kind_text(*node), "; it must be one of: ", joined(words)),
                       near.empty() ? "" : cat("did you mean '", near, "'?"));
     }
@@ -186,7 +189,7 @@ class Reader : public OptionVisitor {
     const YamlNode* node = map_.find(info.name);
     if (!node) {
       known_.emplace_back(info.name);
-      if (info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_cure(info));
+      if (info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_remedy(info));
       return has_value;
     }
     if (node->is_null()) known_.emplace_back(info.name);
@@ -220,12 +223,12 @@ class Reader : public OptionVisitor {
     }
     return joined(names);
   }
-  static std::string missing_cure(const OptionInfo& info) { return info.doc.empty() ? "" : cat("add it: ", info.doc); }
+  static std::string missing_remedy(const OptionInfo& info) { return info.doc.empty() ? "" : cat("add it: ", info.doc); }
 
-  void complain(const TextPlace& place, const std::string& key, const std::string& message, const std::string& cure) {
+  void complain(const TextPlace& place, const std::string& key, const std::string& message, const std::string& remedy) {
     Error error(ErrorCode::kRecipe, message);
     error.key(key);
-    if (!cure.empty()) error.suggest(cure);
+    if (!remedy.empty()) error.suggest(remedy);
     errors_.push_back(place.mark(error));
   }
   void wrong(const OptionInfo& info, const YamlNode& node, const std::string& expected) {
@@ -235,7 +238,7 @@ class Reader : public OptionVisitor {
   const YamlNode* take(const OptionInfo& info) {
     known_.emplace_back(info.name);
     const YamlNode* node = map_.find(info.name);
-    if (!node && info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_cure(info));
+    if (!node && info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_remedy(info));
     return node;
   }
   const YamlNode* scalar(const OptionInfo& info, const std::string& expected) {
@@ -357,15 +360,15 @@ class Reader : public OptionVisitor {
       const std::string key = key_path(entry.key);
       Error error(ErrorCode::kRecipe, cat("unknown key '", key, "'", what_));
       error.key(key);
-      const std::string other = other_type_cure(entry);
-      const std::string cure = other.empty() ? cure_for(entry.key) : other;
-      if (!cure.empty()) error.suggest(cure);
+      const std::string other = other_type_remedy(entry);
+      const std::string remedy = other.empty() ? remedy_for(entry.key) : other;
+      if (!remedy.empty()) error.suggest(remedy);
       errors_.push_back(entry.place.mark(error));
     }
   }
 
   /// The suggestion for a key that another type has; "" if no type has it.
-  std::string other_type_cure(const YamlNode::Entry& entry) const {
+  std::string other_type_remedy(const YamlNode::Entry& entry) const {
     if (type_ == nullptr) return "";
     std::vector<std::string> owners;
     for (const ComponentKind& kind : kinds_) {
@@ -384,7 +387,7 @@ class Reader : public OptionVisitor {
     return cat(whose, "; the override changed only the type: add --unset ", key_path(entry.key));
   }
 
-  std::string cure_for(const std::string& key) const {
+  std::string remedy_for(const std::string& key) const {
     std::string foreign(foreign_key(key));
     if (!foreign.empty()) {
       const std::string here = path_ + ".";

@@ -28,9 +28,9 @@ class Resolver {
   }
 
  private:
-  [[noreturn]] void fail(const YamlNode& at, const std::string& message, const std::string& cure = "") const {
+  [[noreturn]] void fail(const YamlNode& at, const std::string& message, const std::string& remedy = "") const {
     Error error(ErrorCode::kRecipe, message);
-    if (!cure.empty()) error.suggest(cure);
+    if (!remedy.empty()) error.suggest(remedy);
     throw at.place.mark(error);
   }
 

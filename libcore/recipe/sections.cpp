@@ -59,7 +59,7 @@ void DeviceName::parse(std::string_view text) {
                "' is not a device; write cpu, ref, or a name and a number such as cuda:1");
   const std::vector<std::string> names{"cpu", "ref", "sim",
                                        "cuda"};  // includes devices that this build lacks, since a recipe may be for another machine
-  const std::string near = nearest(name, names);
+  const std::string near = name == "gpu" ? "" : nearest(name, names);  // one letter from cpu, which is not what was meant
   GALLEY_CHECK(std::find(names.begin(), names.end(), name) != names.end(), "'", text,
                "' is not a device: ", near.empty() ? "write cpu, ref, sim or cuda" : cat("did you mean '", near, "'?"));
   text_ = text;
@@ -481,10 +481,10 @@ BatchPlan plan_batch(const BatchSection& batch, int64_t ranks) {
 
 void check_recipe(const Recipe& recipe) {
   std::vector<Error> errors;
-  const auto complain = [&](const std::string& key, const std::string& message, const std::string& cure) {
+  const auto complain = [&](const std::string& key, const std::string& message, const std::string& remedy) {
     Error error(ErrorCode::kRecipe, message);
     error.key(key);
-    if (!cure.empty()) error.suggest(cure);
+    if (!remedy.empty()) error.suggest(remedy);
     errors.push_back(std::move(error));
   };
   if (recipe.deterministic.threads != 0) {

@@ -194,12 +194,12 @@ void resolve_weights(Recipe& recipe, const WeightRegistry& registry) {
     if (source.published || !registry.is_reference(source.from)) continue;
     auto entry = std::make_shared<PublishedWeights>(registry.find(source.from == "default" ? recipe.model.type : source.from));
     if (!file_exists(entry->file)) {
-      const std::string cure = entry->url.empty()
-                                   ? "correct the path in " + entry->registry_file
-                                   : cat("galley-weights fetch ", entry->id(), " downloads them; or put ", entry->url, " there");
+      const std::string remedy = entry->url.empty()
+                                     ? "correct the path in " + entry->registry_file
+                                     : cat("galley-weights fetch ", entry->id(), " downloads them; or put ", entry->url, " there");
       throw Error(ErrorCode::kInput, cat("the weights ", entry->id(), " are not on this machine: there is no file ", entry->file))
           .key("weights")
-          .suggest(cure);
+          .suggest(remedy);
     }
     source.published = std::move(entry);
   }

@@ -34,9 +34,9 @@ int characters(std::string_view utf8) {
   return static_cast<int>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-[[noreturn]] void fail_at(const TextPlace& place, std::string message, std::string cure = "") {
+[[noreturn]] void fail_at(const TextPlace& place, std::string message, std::string remedy = "") {
   Error error(ErrorCode::kRecipe, std::move(message));
-  if (!cure.empty()) error.suggest(std::move(cure));
+  if (!remedy.empty()) error.suggest(std::move(remedy));
   throw place.mark(error);
 }
 
@@ -93,7 +93,7 @@ std::string with_escapes_in_utf8(const std::string& value) {
 }
 
 // The suggestion for an escape that yaml-cpp rejects with this message; empty for other messages.
-std::string cure_of_escape(std::string_view message) {
+std::string remedy_of_escape(std::string_view message) {
   if (message.starts_with("unknown escape character")) return "write \\\\ for a backslash, or put the text in single quotes";
   if (message.starts_with("bad character found while scanning hex")) return "\\x takes 2 hexadecimal digits, \\u takes 4, \\U takes 8";
   if (message.starts_with("invalid unicode"))
@@ -397,7 +397,7 @@ YamlNode parse_yaml(std::shared_ptr<const TextSource> source, const YamlLimits& 
     }
   } catch (const YAML::Exception& exception) {
     const TextPlace place{source, std::max(0, exception.mark.line + 1), std::max(0, exception.mark.column + 1), 1};
-    fail_at(place, cat("not valid YAML: ", exception.msg), cure_of_escape(exception.msg));
+    fail_at(place, cat("not valid YAML: ", exception.msg), remedy_of_escape(exception.msg));
   }
   return builder.take();
 }

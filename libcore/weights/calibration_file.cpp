@@ -195,7 +195,7 @@ Calibration read_calibration(const std::string& path) {
     for (auto& [name, bounds] : calibration.weight_bounds) bounds = read_bounds(file, name);
     return calibration;
   } catch (Error& error) {
-    throw Error(error.code(), cat(path, ": ", error.message())).suggest("the file is damaged: calibrate again");
+    throw Error(error.code(), cat(path, ": ", error.message())).suggest("the file is damaged: run galley-calibrate again");
   }
 }
 

@@ -265,8 +265,7 @@ PthFile::PthFile(const std::string& path) : path_(path), file_(MappedFile::open(
   try {
     table_ = parse_pth(file_->bytes());
   } catch (const Error& error) {
-    const std::string fix =
-        error.suggestion().empty() ? "the file is damaged or has another format: fetch or save it again" : error.suggestion();
+    const std::string fix = error.suggestion().empty() ? "fetch or save it again" : error.suggestion();
     throw Error(error.code(), cat(path, ": ", error.message())).suggest(fix);
   }
 }

@@ -42,7 +42,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(M
     table_ = parse_safetensors(file_->bytes());
   } catch (Error& error) {
     throw Error(error.code(), cat(path, ": ", error.message()))
-        .suggest("the file is damaged or has another format: fetch or save it again");
+        .suggest(path.ends_with(".calib") ? "run galley-calibrate again" : "fetch or save it again");
   }
   for (size_t i = 0; i < table_.entries.size(); ++i) index_[table_.entries[i].name] = i;
 }
@@ -92,7 +92,8 @@ bool SafetensorsFile::has_digests() const {
 
 void SafetensorsFile::verify() const {
   if (!has_digests()) return;
-  const auto fix = "the file is damaged: fetch or save it again, or use another copy";
+  const auto fix = path_.ends_with(".calib") ? "the file is damaged: run galley-calibrate again"
+                                             : "the file is damaged: fetch or save it again, or use another copy";
   const InputFile file(path_);
   std::string text(static_cast<size_t>(table_.data_begin), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));

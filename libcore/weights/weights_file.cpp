@@ -27,7 +27,16 @@ Format format_of(const std::string& path) {
   std::array<std::byte, 512> start{};
   const std::span<std::byte> read = std::span(start).first(static_cast<size_t>(std::clamp<int64_t>(file.size(), 0, 512)));
   file.read(0, read);
-  return is_pth(read) ? Format::kPytorch : is_onnx(read) ? Format::kOnnx : Format::kSafetensors;
+  if (is_pth(read)) return Format::kPytorch;
+  if (is_onnx(read)) return Format::kOnnx;
+  for (const char* suffix : {".pth", ".pt", ".bin", ".ckpt", ".onnx"}) {
+    const bool safetensors = file.size() >= 9 && start[8] == std::byte{'{'};
+    if (safetensors || !path.ends_with(suffix)) continue;
+    throw Error(ErrorCode::kInput, cat(path, ": the file (", file.size(), file.size() == 1 ? " byte" : " bytes", ") does not begin like ",
+                                       path.ends_with(".onnx") ? "an ONNX model" : "a file of PyTorch", ": it is damaged or another file"))
+        .suggest("fetch or save it again");
+  }
+  return Format::kSafetensors;
 }
 
 }  // namespace

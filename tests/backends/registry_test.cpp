@@ -24,12 +24,12 @@ TEST(Backends, AreOpenedByName) {
 }
 
 TEST(Backends, SayWhatIsNotThere) {
-  for (const auto& [device, cure] : {std::pair{"cuda", "device=cpu"},
-                                     {"cuda:1", "device=cpu"},
-                                     {"cpu:1", "device=cpu"},
-                                     {"rex", "device=ref"},
-                                     {"", "device=cpu"},
-                                     {"cpu:", "device=cpu"}}) {
+  for (const auto& [device, remedy] : {std::pair{"cuda", "device=cpu"},
+                                       {"cuda:1", "device=cpu"},
+                                       {"cpu:1", "device=cpu"},
+                                       {"rex", "device=ref"},
+                                       {"", "device=cpu"},
+                                       {"cpu:", "device=cpu"}}) {
     try {
       open_backend(device);
       ADD_FAILURE() << device << " was opened";
@@ -37,7 +37,7 @@ TEST(Backends, SayWhatIsNotThere) {
       EXPECT_EQ(error.code(), ErrorCode::kResource);
       EXPECT_NE(error.message().find(cat("device ", device, " is not available")), std::string::npos) << error.message();
       EXPECT_NE(error.message().find("cpu, ref"), std::string::npos) << error.message();
-      EXPECT_EQ(error.suggestion(), cure) << device;
+      EXPECT_EQ(error.suggestion(), remedy) << device;
       EXPECT_EQ(error.key(), "device");
     }
   }

@@ -149,6 +149,27 @@ TEST(Conventions, CompletionIsAScriptThatTheShellTakes) {
             "fashion_mnist_cnn\n");
 }
 
+/// What a user gets who types the line and presses the tab key where it says so, in an interactive bash that splits the words itself.
+std::string typed(const std::string& completion, const std::string& line) {
+  return shell("printf '%s\\n" + line + "\\nexit\\n' '" + completion + "' | TERM=dumb bash --norc --noprofile -i 2>/dev/null").out;
+}
+
+TEST(Conventions, BashCompletesValuesBehindTheEqualsSign) {
+  for (const auto& [completion, command] : {std::pair<std::string, std::string>{"source <(galley-train --completion bash)", "galley-train"},
+                                            {"source " GALLEY_SOURCE_DIR "/tools/galley/completion.bash", "galley train"}}) {
+    const std::string start = command + " fashion_mnist_cnn --explain ";
+    EXPECT_NE(typed(completion, start + "memory_format memory_format=cont\\t").find("memory_format = contiguous"), std::string::npos);
+    // A value that no completion knows is a file name: the shell completes it.
+    const std::string folder = scratch_folder();
+    write_text(folder + "/numbers.txt", "");
+    EXPECT_NE(typed(completion, start + "data.root data.root=" + folder + "/numb\\t").find("data.root = " + folder + "/numbers.txt"),
+              std::string::npos)
+        << command;
+    // Names of keys end with = and no blank: the value follows.
+    EXPECT_NE(typed(completion, start + "memory_format memory_for\\tcont\\t").find("memory_format = contiguous"), std::string::npos);
+  }
+}
+
 TEST(Conventions, HelpAndVersionAreOnStdoutAndComplete) {
   for (const std::string& tool : kTools) {
     const Outcome help = run(tool, {"--help"});

@@ -26,7 +26,7 @@ struct BadRecipe {
 };
 class RecipeMistake : public testing::TestWithParam<BadRecipe> {};
 
-TEST_P(RecipeMistake, IsOneErrorWithPlaceAndCure) {
+TEST_P(RecipeMistake, IsOneErrorWithPlaceAndRemedy) {
   const std::string folder = scratch_folder();
   const std::string recipe = tiny_recipe(folder, GetParam().text);
   const Outcome outcome = run("galley-train", {recipe, "-o", folder + "/run"});
@@ -233,7 +233,7 @@ struct BadLine {
 };
 class CommandLine : public testing::TestWithParam<BadLine> {};
 
-TEST_P(CommandLine, IsRefusedWithACure) {
+TEST_P(CommandLine, IsRefusedWithARemedy) {
   const std::string folder = scratch_folder();
   std::vector<std::string> arguments{tiny_recipe(folder), "-o", folder + "/run", "-q"};
   arguments.insert(arguments.end(), GetParam().arguments.begin(), GetParam().arguments.end());
@@ -328,6 +328,102 @@ TEST(Train, EndsByTimeWithAScheduleInPercent) {
   EXPECT_LE(rates[top], 0.05);
   EXPECT_TRUE(std::is_sorted(rates.begin(), rates.begin() + static_cast<long>(top)));
   EXPECT_TRUE(std::is_sorted(rates.begin() + static_cast<long>(top), rates.end(), std::greater<>()));
+}
+
+/// Runs a tool that must fail with this code, and expects these parts in its message.
+void expect_refused(const std::string& tool, const std::vector<std::string>& words, int code, const std::vector<std::string>& parts) {
+  const Outcome outcome = run(tool, words);
+  EXPECT_EQ(outcome.code, code) << tool << ": " << outcome.err;
+  expect_all(outcome.err, parts);
+}
+
+TEST(Messages, AMissingFolderIsCalledMissing) {
+  const std::string folder = scratch_folder();
+  expect_refused("galley-recipes", {"cp", "fashion_mnist_cnn", folder + "/copies/"}, 7,
+                 {folder + "/copies/: it does not exist", "create the folder first"});
+  expect_refused("galley-evaluate", {folder + "/runs/none"}, 3, {"the file or folder '" + folder + "/runs/none' does not exist"});
+  expect_refused("galley-evaluate", {"runs/none"}, 3, {"the file or folder 'runs/none' does not exist"});
+}
+
+TEST(Messages, AFileOfWeightsIsNoRecipe) {
+  const std::string folder = scratch_folder();
+  ASSERT_EQ(run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "-q"}).code, 0);
+  const std::string weights = folder + "/run/weights.safetensors";
+  for (const std::string tool : {"evaluate", "predict"})
+    expect_refused("galley-" + tool, {weights}, 3,
+                   {"weights.safetensors is a file of weights", "galley-" + tool + " RUN weights=" + weights});
+  write_text(folder + "/model.pth", "PK\x03\x04 and what follows");
+  expect_refused("galley-evaluate", {folder + "/model.pth"}, 3, {"model.pth is a file of weights (.pth)", "weights=" + folder});
+  write_text(folder + "/model.onnx", "\x08\x07\x12\x07pytorch and more");
+  expect_refused("galley-evaluate", {folder + "/model.onnx"}, 3, {"model.onnx is an ONNX model", "{type: onnx, path: " + folder});
+}
+
+TEST(Messages, OverridesThatAreSuggestedWork) {
+  const std::string folder = scratch_folder();
+  ASSERT_EQ(run("galley-train", {tiny_recipe(folder), "data.val=null", "model={type: cifar_resnet20, num_classes: 4}", "duration=1 steps",
+                                 "-o", folder + "/run", "-q"})
+                .code,
+            0);
+  const std::string made = folder + "/run", image = std::string(GALLEY_SOURCE_DIR) + "/tests/fuzz/seeds/image/rgb.jpg";
+  expect_refused("galley-evaluate", {made}, 3, {"no data.val", "evaluate.data=train"});
+  EXPECT_EQ(run("galley-evaluate", {made, "evaluate.data=train", "-q"}).code, 0);
+  expect_refused("galley-calibrate", {made, "-o", folder + "/s.calib"}, 3, {"data.calibration.pipeline=train"});
+  EXPECT_EQ(run("galley-calibrate", {made, "-o", folder + "/s.calib", "data.calibration.pipeline=train", "-q"}).code, 0);
+  const std::string pipeline = "data.val={from: train, pipeline: [{type: resize, size: [32, 32]}]}";
+  expect_refused("galley-predict", {made, image}, 3, {"preprocessing is unknown", pipeline});
+  EXPECT_EQ(run("galley-predict", {made, image, pipeline, "-q"}).code, 0);
+  expect_refused("galley-predict", {made, folder + "/nothere.jpg"}, 4, {"nothere.jpg", "No such file"});
+}
+
+TEST(Messages, MissingDataNameTheVariableAndTheLine) {
+  const std::string folder = scratch_folder();
+  const Outcome missing = shell("TINYSHAKESPEARE= galley-train shakespeare_gpt data.root=" + folder + " -o " + folder + "/run");
+  EXPECT_EQ(missing.code, 4);
+  expect_all(missing.err, {"shakespeare_gpt.yaml:11:", "tinyshakespeare.txt: no such file or folder",
+                           "set the environment variable TINYSHAKESPEARE", "data.root or the source's path"});
+  const Outcome given = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/a.txt", "-o", folder + "/run"});
+  EXPECT_EQ(given.code, 4);
+  EXPECT_EQ(given.err.find("TINYSHAKESPEARE"), std::string::npos) << given.err;  // it would change nothing
+  expect_refused("galley-train", {"fashion_mnist_cnn", "data.root=" + folder, "-o", folder + "/run"}, 4,
+                 {"no such file", "dataset-fashion-mnist"});
+}
+
+TEST(Messages, WordsThatNothingTakesGetTheNearVerb) {
+  expect_refused("galley-recipes", {"list"}, 2, {"galley-recipes has no verb 'list'; did you mean 'ls'?"});
+  expect_refused("galley-weights", {"exprot", "runs/first"}, 2, {"galley-weights has no verb 'exprot'; did you mean 'export'?"});
+  expect_refused("galley-recipes", {"--format", "json", "zzz"}, 2, {"no verb 'zzz'; known: ", "validate"});
+  const Outcome version = run("galley", {"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.out.substr(0, 7), "galley ");
+  const std::string script = std::string(GALLEY_SOURCE_DIR) + "/scripts/test --quik";
+  const Outcome refused = shell(script);
+  EXPECT_EQ(refused.code, 2);
+  expect_all(refused.err, {"unknown argument '--quik'", "--quick"});
+}
+
+TEST(Messages, NamesOfOtherFrameworksAreKnown) {
+  const Outcome gpu = run("galley-train", {"fashion_mnist_cnn", "--dry-run", "device=gpu"});
+  EXPECT_EQ(gpu.code, 3);
+  expect_all(gpu.err, {"'gpu' is not a device", "this build has cpu, ref, sim"});
+  EXPECT_EQ(gpu.err.find("did you mean"), std::string::npos) << gpu.err;
+  expect_refused("galley-train", {"fashion_mnist_cnn", "--dry-run", "memory_format=nhwc"}, 3, {"did you mean 'channels_last'?"});
+}
+
+TEST(Messages, DamageIsSaidOnce) {
+  const std::string folder = scratch_folder();
+  write_text(folder + "/short.pth", "abcdef");
+  expect_refused("galley-weights", {"show", folder + "/short.pth"}, 4,
+                 {"short.pth: the file (6 bytes)", "a file of PyTorch", "fetch or save it again"});
+  ASSERT_EQ(run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "-q"}).code, 0);
+  const std::string good = read_text(folder + "/run/weights.safetensors");
+  write_text(folder + "/cut.safetensors", good.substr(0, 100));
+  const Outcome cut = run("galley-weights", {"show", folder + "/cut.safetensors"});
+  EXPECT_EQ(cut.code, 4);
+  expect_all(cut.err, {"the file is truncated; fetch or save it again"});
+  EXPECT_EQ(cut.err.find("is damaged"), std::string::npos) << cut.err;
+  write_text(folder + "/cut.calib", good.substr(0, 100));
+  expect_refused("galley-quantize", {folder + "/run", "calibration=" + folder + "/cut.calib", "-o", folder + "/q.safetensors"}, 4,
+                 {"the file is truncated; run galley-calibrate again"});
 }
 
 }  // namespace

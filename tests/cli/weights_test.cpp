@@ -328,8 +328,8 @@ TEST(Fetch, RefusesAndExplains) {
   const Outcome offline = weights({"fetch", "tiny", "--format", "json"});
   EXPECT_EQ(offline.code, 7);
   EXPECT_EQ(offline.out, "");
-  const std::string cure = Json::parse(offline.err.substr(offline.err.find("{\"error\"")))["error"]["suggestion"];
-  EXPECT_NE(cure.find("copy it to " + file), std::string::npos) << cure;
+  const std::string remedy = Json::parse(offline.err.substr(offline.err.find("{\"error\"")))["error"]["suggestion"];
+  EXPECT_NE(remedy.find("copy it to " + file), std::string::npos) << remedy;
   EXPECT_EQ(weights({"fetch", "tiny/V2"}).code, 3);
   EXPECT_EQ(weights({"fetch"}).code, 2);
   const Outcome show = weights({"verify", "tiny/V1"});

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <sstream>
@@ -40,7 +41,7 @@ TEST(Lora, LogitsLossAndGradientsAreThoseOfPeft) {
   for (const GoldenArrays& c : cases) {
     SCOPED_TRACE(c.name);
     std::istringstream words(c.options);
-    double layers, heads, width, vocabulary, block, bias, tied, rank, alpha;
+    double layers = 0, heads = 0, width = 0, vocabulary = 0, block = 0, bias = 0, tied = 0, rank = 0, alpha = 0;
     words >> layers >> heads >> width >> vocabulary >> block >> bias >> tied >> rank >> alpha;
     const Component model = with_vocabulary(with_options(default_model("gpt"), {{"n_layer", layers},
                                                                                 {"n_head", heads},

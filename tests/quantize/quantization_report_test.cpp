@@ -33,7 +33,8 @@ QuantizationResult result() {
                          {.plan = real, .sqnr_weight_db = kInfinity, .bytes = 512, .bytes_float = 512}};
   result.real = {{"top1", 90}, {"loss", 0.5}};
   result.quantized = {{"top1", 89.5}, {"loss", kInfinity}};
-  result.bytes = 1536;
+  result.model.tensors.emplace("conv1.weight", Tensor(DType::kU8, {1536}));
+  result.bytes = 1700;  // of the file, with its header
   result.bytes_float = 4608;
   result.file = "model.int8.safetensors";
   return result;
@@ -69,7 +70,7 @@ TEST(QuantizationReport, Json) {
   EXPECT_EQ(json["metrics"]["quantized"]["loss"], "inf");
   EXPECT_TRUE(json["goal"].is_null());
   EXPECT_EQ(json["file"], "model.int8.safetensors");
-  EXPECT_EQ(json["bytes"], 1536);
+  EXPECT_EQ(json["bytes"], 1700);
   EXPECT_TRUE(metrics_json({}, {}).is_null());
   EXPECT_EQ(number_json(-kInfinity), "-inf");
   EXPECT_EQ(number_json(kNan), "nan");
@@ -77,8 +78,8 @@ TEST(QuantizationReport, Json) {
 
 TEST(QuantizationReport, TotalsAreOfWhatWasMeasured) {
   const Table totals = total_table(result());
-  EXPECT_EQ(totals.rows[0], (std::vector<std::string>{"MiB", "0.004", "0.001", "33.3%"}));
-  EXPECT_EQ(totals.rows[1], (std::vector<std::string>{"top1", "90.000", "89.500", "-0.500"}));
+  EXPECT_EQ(totals.rows[0], (std::vector<std::string>{"MiB", "0.004", "0.001", "-0.003", "33.3%"}));
+  EXPECT_EQ(totals.rows[1], (std::vector<std::string>{"top1", "90.000", "89.500", "-0.500", ""}));
   QuantizationResult unmeasured = result();
   unmeasured.real.clear();
   unmeasured.quantized.clear();

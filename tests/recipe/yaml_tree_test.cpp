@@ -221,7 +221,7 @@ TEST(YamlTree, EscapesThatAreNoTextAreRefusedWithTheirPlace) {
     const char* escape;
     const char* place;
     const char* message;
-    const char* cure;
+    const char* remedy;
   };
   for (const Refused& refused :
        {Refused{"\\0", "r.yaml:2:4", "a zero byte", "remove the escape"}, Refused{"\\x00", "r.yaml:2:4", "a zero byte", "remove"},
@@ -235,7 +235,7 @@ TEST(YamlTree, EscapesThatAreNoTextAreRefusedWithTheirPlace) {
     EXPECT_EQ(error.code(), ErrorCode::kRecipe);
     EXPECT_EQ(error.place().str(), refused.place);
     EXPECT_NE(error.message().find(refused.message), std::string::npos) << error.message();
-    EXPECT_NE(error.suggestion().find(refused.cure), std::string::npos) << error.suggestion();
+    EXPECT_NE(error.suggestion().find(refused.remedy), std::string::npos) << error.suggestion();
   }
   EXPECT_EQ(where("\"a\\0\": 1\n"), "r.yaml:1:1");  // a key
 }

@@ -48,7 +48,8 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
     command += cat(recipe, "|", dump_recipe(load_recipe(recipe, components, options_with({})), DumpKind::kMin), "|");
   Journal journal(output_, sha256_hex(command));
   const double at_most = timing.max_time_s * static_cast<double>(cells.size());
-  log(LogLevel::kInfo, cat(cells.size() * recipes.size(), " cells, at most ", human_seconds(at_most)));
+  const size_t count = cells.size() * recipes.size();
+  log(LogLevel::kInfo, cat(count, count == 1 ? " cell" : " cells", ", at most ", human_seconds(at_most)));
   if (dry_run_) return print_cells(recipes, cells, at_most);
   journal.check();
   return run_cells(recipes, cells, timing, journal);

@@ -14,13 +14,71 @@
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/processor.h"
+#include "libcore/data/source.h"
 #include "libcore/infer/components.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/recipe/overrides.h"
 #include "tools/common/recipe_json.h"
 #include "tools/common/version.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {
+namespace {
+
+/// load_recipe; an error about the device lists those of this build.
+LoadedRecipe load_naming_devices(const std::string& recipe, const ComponentRegistry& components, const LoadOptions& options) {
+  try {
+    return load_recipe(recipe, components, options);
+  } catch (Error& error) {
+    if (error.key() != "device" || !error.suggestion().empty()) throw;
+    std::string list;
+    for (const BackendRow& row : backend_rows()) list += cat(list.empty() ? "" : ", ", row.name);
+    throw error.suggest("this build has " + list);
+  }
+}
+
+/// The environment variables that the text of a key names, as the recipe and its fragments have it; the layer that counts is the last.
+std::vector<std::string> variables_in(const LoadedRecipe& loaded, const std::vector<std::string>& path) {
+  std::string text;
+  for (const RecipeLayer& layer : loaded.source.layers) {
+    const YamlNode* value = layer.path.empty() ? value_at(layer.tree, path) : layer.path == path ? &layer.tree : nullptr;
+    if (value == nullptr) continue;
+    text = value->is_scalar() ? value->scalar : "";
+    for (const YamlNode& item : value->items) text += item.scalar;
+  }
+  std::vector<std::string> names;
+  constexpr std::string_view kStart = "${env:";
+  for (size_t at = text.find(kStart); at != std::string::npos; at = text.find(kStart, at + 1)) {
+    const size_t begin = at + kStart.size();
+    names.push_back(text.substr(begin, text.find_first_of(":}", begin) - begin));
+  }
+  return names;
+}
+
+/// An error about a file of a source that does not exist: with the key that names it, and with the variables that the recipe reads there.
+Error with_source(const Error& error, const LoadedRecipe& loaded) {
+  std::string key = "data.root";
+  std::vector<std::string> variables = variables_in(loaded, {"data", "root"});
+  for (const char* split : {"train", "val", "test"}) {
+    const std::vector<std::string> path{"data", split, "source", "path"};
+    const YamlNode* value = value_at(loaded.source.tree, path);
+    if (value == nullptr) continue;
+    std::vector<YamlNode> items = value->items;
+    if (value->is_scalar()) items = {*value};
+    for (const YamlNode& item : items) {
+      if (item.scalar.empty() || !error.message().starts_with(below_root(loaded.recipe.data.root, item.scalar))) continue;
+      if (item.scalar.starts_with('/')) variables.clear();
+      for (const std::string& name : variables_in(loaded, path)) variables.insert(variables.begin(), name);
+      key = cat("data.", split, ".source.path");
+    }
+    if (key != "data.root") break;
+  }
+  std::string fix = error.suggestion();
+  for (auto name = variables.rbegin(); name != variables.rend(); ++name) fix = cat("set the environment variable ", *name, ", or ", fix);
+  return Error(error.code(), error.message()).key(key).suggest(fix);
+}
+
+}  // namespace
 
 std::string recipes_folder() {
   if (const char* folder = std::getenv("GALLEY_RECIPES"); folder != nullptr && *folder != '\0') return folder;
@@ -91,7 +149,7 @@ int RecipeTool::run() {
     print(explain(load_tree(recipe_, schema, options), schema, explain_, options));
     return kExitDone;
   }
-  LoadedRecipe loaded = load_recipe(recipe_, components, options);
+  LoadedRecipe loaded = load_naming_devices(recipe_, components, options);
   if (!dump_.empty()) {
     const std::string text = dump_recipe(loaded, dump_ == "full"     ? DumpKind::kFull
                                                  : dump_ == "origin" ? DumpKind::kOrigin
@@ -116,6 +174,7 @@ int RecipeTool::run() {
     return run_recipe(loaded);
   } catch (const Error& error) {
     // What does not fit is known only when models are built and sources are open.
+    if (error.code() == ErrorCode::kInput && error.key() == "data.root") throw with_place(with_source(error, loaded), loaded);
     if (error.code() != ErrorCode::kRecipe) throw;
     throw with_place(error, loaded);
   }

@@ -115,11 +115,31 @@ void apply(const CommonFlags& flags, Tool& tool) {
   }
 }
 
+// bash splits words at = and : (COMP_WORDBREAKS) and replaces only the part behind them: the words are joined again, and a reply is cut at
+// the joined part. galley's own script tools/galley/completion.bash does the same.
+constexpr const char* kBashCompletion = R"(_galley() {
+  local words=() prefix= i
+  for ((i = 1; i <= COMP_CWORD; ++i)); do
+    if ((i > 1)) && [[ ${COMP_WORDS[i]} =~ ^[=:]+$ ]]; then
+      words[-1]+=${COMP_WORDS[i]}
+      prefix=${words[-1]}
+    elif ((i > 2)) && [[ ${COMP_WORDS[i - 1]} =~ ^[=:]+$ ]]; then
+      prefix=${words[-1]}
+      words[-1]+=${COMP_WORDS[i]}
+    else
+      words+=("${COMP_WORDS[i]}")
+      prefix=
+    fi
+  done
+  mapfile -t COMPREPLY < <("${COMP_WORDS[0]}" --complete-words "${words[@]}" 2>/dev/null)
+  if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace; fi
+  COMPREPLY=("${COMPREPLY[@]#"$prefix"}")
+}
+complete -o default -F _galley )";
+
 std::string completion_script(const std::string& tool, const std::string& shell) {
   if (shell == "bash") {
-    return "_galley() { mapfile -t COMPREPLY < <(\"${COMP_WORDS[0]}\" --complete-words \"${COMP_WORDS[@]:1:COMP_CWORD}\" 2>/dev/null); "
-           "[[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace; }\ncomplete -o default -F _galley " +
-           tool + "\n";
+    return std::string(kBashCompletion) + tool + "\n";
   }
   if (shell == "zsh") {
     // zsh loads the file as the body of the function _TOOL: the first completion has to call the function that it defines.
@@ -153,6 +173,32 @@ void add_option_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; })) add_option_names(*below, names);
 }
 
+/// The first word of the command line that no option, argument or verb took, or "".
+std::string first_unexpected(const CLI::App& app, int argc, char** argv) {
+  const std::vector<std::string> left = app.remaining(true);
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (!word.starts_with("-") && std::find(left.begin(), left.end(), word) != left.end()) return word;
+  }
+  return "";
+}
+
+/// What to say of a word that nothing takes: with verbs, a verb is what was meant unless one was given.
+std::string unexpected_word(const CLI::App& app, const std::string& word) {
+  static const std::map<std::string, std::string> kOtherNames{
+      {"list", "ls"}, {"copy", "cp"}, {"print", "show"}, {"check", "validate"}, {"download", "fetch"}};
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(verb->get_name());
+  if (verbs.empty() || !app.get_subcommands().empty())
+    return "unexpected argument '" + word + "'; " + app.get_name() + " --help explains the arguments";
+  const auto other = kOtherNames.find(word);
+  const bool known = other != kOtherNames.end() && std::find(verbs.begin(), verbs.end(), other->second) != verbs.end();
+  const std::string near = known ? other->second : nearest(word, verbs);
+  std::string list;
+  for (const std::string& verb : verbs) list += (list.empty() ? "known: " : ", ") + verb;
+  return app.get_name() + " has no verb '" + word + "'; " + (near.empty() ? list : "did you mean '" + near + "'?");
+}
+
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   std::string message = error.what();
   std::vector<std::string> names;
@@ -164,7 +210,8 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
     if (!near.empty()) return "unknown option " + word + "; did you mean " + near + "?";
     return "unknown option " + word + "; " + app.get_name() + " --help lists all options";
   }
-  return message;
+  const std::string word = first_unexpected(app, argc, argv);
+  return word.empty() ? message : unexpected_word(app, word);
 }
 
 void print_error(const Error& error, bool json) { std::fprintf(stderr, "%s\n", json ? error_json(error).c_str() : error.text().c_str()); }

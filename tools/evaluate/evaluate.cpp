@@ -127,6 +127,11 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   make_paths_absolute(recipe);
   require_weights(loaded);
   const std::string split = recipe.evaluate.data;
+  if (recipe.data.find(split) == nullptr) {
+    throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", split, " to evaluate on"))
+        .key("data." + split)
+        .suggest("write it, or evaluate on the training data: evaluate.data=train");
+  }
   split_of(recipe, split);
   const Split& described = *recipe.data.find(split);
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "libcore/base/error.h"
+#include "tools/common/version.h"
 
 namespace {
 
@@ -67,6 +68,10 @@ int main(int argc, char** argv) {
   const std::string verb = argc > 1 ? argv[1] : "--help";
   if (verb == "--help" || verb == "-h" || verb == "help") {
     print_verbs(folder);
+    return 0;
+  }
+  if (verb == "--version" || verb == "-V") {
+    std::printf("galley %s (%s)\n", galley::tools::kVersion, galley::tools::kCommit);
     return 0;
   }
   const std::string program = "galley-" + verb;

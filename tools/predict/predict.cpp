@@ -190,6 +190,18 @@ int PredictTool::run() {
   }
 }
 
+std::vector<Component> PredictTool::pipeline_of_images(const Session& session) const {
+  try {
+    return session.prediction_pipeline();
+  } catch (const Error&) {
+    // A file that does not exist is the simpler mistake, and reading it reports it.
+    for (const std::string& path : inputs_) {
+      if (!file_exists(path)) const InputFile missing(path);
+    }
+    throw;
+  }
+}
+
 int PredictTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   make_paths_absolute(recipe);
@@ -202,7 +214,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   const bool images = tensors_.empty();
   Session session(recipe);
   const std::shared_ptr<const Source> source = open_inputs(session);
-  const std::vector<Component> pipeline = images ? session.prediction_pipeline() : std::vector<Component>();
+  const std::vector<Component> pipeline = images ? pipeline_of_images(session) : std::vector<Component>();
   const Task* task = images ? session.task_or_null() : nullptr;
   std::unique_ptr<Presenter> presenter;
   if (task != nullptr)

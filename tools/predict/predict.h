@@ -31,6 +31,8 @@ class PredictTool : public RecipeTool {
 
  private:
   std::shared_ptr<const Source> open_inputs(const Session& session) const;
+  /// The preprocessing of images. Without one, an input file that does not exist is reported first.
+  std::vector<Component> pipeline_of_images(const Session& session) const;
   /// Predicts all samples into `listing` (where the task presents them) and the output file.
   void predict(const Source& source, Predictor& predictor, const std::string& recipe_text, Listing& listing) const;
   /// Prints the listing where it has something to say. Returns the exit code.

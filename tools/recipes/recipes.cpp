@@ -105,7 +105,7 @@ int RecipesTool::list() const {
 }
 
 int RecipesTool::show() const {
-  if (words_.size() != 1) fail(ErrorCode::kUsage, "galley-recipes show wants one recipe");
+  if (words_.size() != 1) fail(ErrorCode::kUsage, "galley-recipes show needs one recipe");
   const std::string file = find_recipe(words_[0], recipes_folder()), text = read_file(file);
   print(common.format == Format::kJson
             ? Json{{"file", file}, {"recipe", recipe_json(text)}, {"provenance", provenance_of({})}}.dump() + "\n"
@@ -114,7 +114,7 @@ int RecipesTool::show() const {
 }
 
 int RecipesTool::copy() const {
-  if (words_.size() != 2) fail(ErrorCode::kUsage, "galley-recipes cp wants a recipe and a destination");
+  if (words_.size() != 2) fail(ErrorCode::kUsage, "galley-recipes cp needs a recipe and a destination");
   const std::string from = find_recipe(words_[0], recipes_folder());
   std::string to = words_[1];
   if (is_folder(to)) to += "/" + from.substr(from.rfind('/') + 1);
@@ -130,7 +130,7 @@ int RecipesTool::validate() const {
   std::vector<std::string> recipes;
   LoadOptions options = load_options();
   split_arguments(words_, recipes, options.overrides);
-  if (recipes.size() != 1) fail(ErrorCode::kUsage, "galley-recipes validate wants one recipe");
+  if (recipes.size() != 1) fail(ErrorCode::kUsage, "galley-recipes validate needs one recipe");
   if (recipes[0] == "-") options.standard_input.assign(std::istreambuf_iterator<char>(std::cin), {});
   const bool json = common.format == Format::kJson;
   Json errors = Json::array();
@@ -164,7 +164,7 @@ int RecipesTool::explain_key() const {
   std::vector<std::string> words;
   LoadOptions options = load_options();
   split_arguments(words_, words, options.overrides);
-  if (words.empty() || words.size() > 2) fail(ErrorCode::kUsage, "galley-recipes explain wants a recipe and a key, or a key");
+  if (words.empty() || words.size() > 2) fail(ErrorCode::kUsage, "galley-recipes explain needs a recipe and a key, or a key");
   const Schema schema = recipe_schema(recipe_components());
   if (words.size() == 1) {
     print(describe_key(schema, words[0], options.tool_section));
