@@ -46,7 +46,7 @@ TEST(Schema, AllErrorsOfAFileAtOnce) {
                                 "12:26 train.optimizer.learning_rate | did you mean 'lr'?",
                                 "13:15 train.clip.max",
                                 "14:15 train.early_stop.metric | add it: validation metric that must improve",
-                                "15:16 memory_format",
+                                "15:16 memory_format | did you mean 'channels_last'?",
                                 "16:20 log.tensorboard",
                                 "17:7 name",
                             }));
