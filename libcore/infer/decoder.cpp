@@ -27,7 +27,7 @@ int64_t common(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
 
 }  // namespace
 
-Decoder::Decoder(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan)
+Decoder::Decoder(const Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan)
     : session_(session),
       engine_(engine),
       plan_(std::move(plan)),
@@ -130,6 +130,8 @@ Tensor Decoder::next_logits(const std::vector<std::vector<int64_t>>& rows) {
     advance(rows, program_tokens(most, capacity_), places, logits);
   }
 }
+
+const Program& Decoder::program(int64_t tokens) { return execution(std::ssize(slots_), program_tokens(tokens, capacity_)).program(); }
 
 void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tokens, std::vector<Place>& places, Tensor& logits) {
   const auto count = static_cast<int64_t>(rows.size());

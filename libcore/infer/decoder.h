@@ -20,7 +20,7 @@ namespace galley {
 class Decoder {
  public:
   /// Compiles the program of one token for one sequence and loads the recipe's weights. All must outlive the decoder.
-  Decoder(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan);
+  Decoder(const Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan);
 
   int64_t vocabulary() const { return vocabulary_; }
   /// Makes room for rows of this many tokens, so that none is read again when it grows to them. At most the context.
@@ -28,6 +28,8 @@ class Decoder {
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold 1 to `context` tokens. A row continues the sequence of the last
   /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows discards the cache.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
+  /// The program that reads this many further tokens of each row of the last call, or a part of them if they are many.
+  const Program& program(int64_t tokens);
 
  private:
   /// A row during a call: the place of its sequence, and how many of its tokens the cache holds.
@@ -46,7 +48,7 @@ class Decoder {
   /// Reads up to `tokens` tokens of each row that has some left; puts the logits of rows that end into `logits`.
   void advance(const std::vector<std::vector<int64_t>>& rows, int64_t tokens, std::vector<Place>& places, Tensor& logits);
 
-  Session& session_;
+  const Session& session_;
   Engine& engine_;
   std::shared_ptr<const QuantizationPlan> plan_;
   int64_t context_ = 0, capacity_ = 0, vocabulary_ = 0;       // capacity_: positions of the cache

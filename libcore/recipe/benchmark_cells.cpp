@@ -10,7 +10,7 @@ namespace galley {
 namespace {
 
 constexpr int64_t kMostValues = 1000;
-constexpr std::array<std::string_view, 4> kKinds{"forward", "train_step", "data", "load"};
+constexpr std::array<std::string_view, 6> kKinds{"forward", "train_step", "decode", "prefill", "data", "load"};
 
 std::vector<std::string> expand(const std::vector<std::string>& texts) {
   std::vector<std::string> values;
@@ -76,7 +76,7 @@ std::vector<BenchmarkCell> cells_of(const BenchmarkSection& section) {
   for (const std::string& what : section.what) {
     if (std::find(kKinds.begin(), kKinds.end(), what) == kKinds.end()) {
       const std::string near = nearest(what, {kKinds.begin(), kKinds.end()});
-      throw Error(ErrorCode::kRecipe, cat("'", what, "' is not a kind of work: write forward, train_step, data or load"))
+      throw Error(ErrorCode::kRecipe, cat("'", what, "' is not a kind of work: write forward, train_step, decode, prefill, data or load"))
           .key("benchmark.what")
           .suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
     }

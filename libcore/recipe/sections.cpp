@@ -333,11 +333,15 @@ void StopSection::options(OptionVisitor& v) {
 }
 
 void BenchmarkSection::options(OptionVisitor& v) {
-  v.option({.name = "what",
-            .doc = "kinds of work: forward (inference), train_step (an update), data (load batches of data.train), load (read the weights)",
-            .main = true},
-           what);
+  v.option(
+      {.name = "what",
+       .doc =
+           "kinds of work: forward (inference), train_step (an update), decode (the next token of each sequence), prefill (read prompts), "
+           "data (load batches of data.train), load (read the weights)",
+       .main = true},
+      what);
   v.option({.name = "batch", .doc = "samples per run"}, batch);
+  v.option({.name = "tokens", .doc = "decode: tokens in the cache; prefill: tokens of a prompt", .min = 1, .max = 1e6}, tokens);
   v.section({.name = "sweep", .doc = "values to combine"}, sweep);
   v.list({.name = "exclude", .doc = "cells to skip"}, exclude.items, make_options<ExcludeItem>);
   v.text({.name = "warmup", .doc = "runs before the timing starts; auto: until two consecutive runs agree within 5 %"}, warmup);

@@ -290,6 +290,7 @@ struct BenchmarkSection : OptionsOf<BenchmarkSection> {
   void options(OptionVisitor& v) override;
   std::vector<std::string> what{"forward"};
   std::vector<std::string> batch{"1"};
+  int64_t tokens = 128;
   SweepSection sweep;
   OptionList exclude;  ///< ExcludeItem
   AutoCount warmup;

@@ -19,7 +19,7 @@ struct Parts {
   std::unique_ptr<LoadedRecipe> loaded;
   Session session;
   std::unique_ptr<DataLoader> loader;  // for what=data
-  std::unique_ptr<Workload> work;      // for what=forward, train_step
+  std::unique_ptr<Workload> work;      // for what=forward, train_step, decode, prefill
   std::unique_ptr<Engine> engine;      // for what=load
   std::vector<ParameterSpec> parameters;
 };
@@ -47,8 +47,15 @@ void make_load(Parts& parts, BenchmarkWork& work) {
   work.run = [used = &parts] { used->session.initialize(used->parameters, used->engine->store()); };
 }
 
+WorkKind kind_of(const std::string& what) {
+  return what == "forward"   ? WorkKind::kForward
+         : what == "decode"  ? WorkKind::kDecode
+         : what == "prefill" ? WorkKind::kPrefill
+                             : WorkKind::kTrainStep;
+}
+
 void make_model(Parts& parts, WorkKind kind, int64_t batch, BenchmarkWork& work) {
-  parts.work = std::make_unique<Workload>(parts.session, kind, batch);
+  parts.work = std::make_unique<Workload>(parts.session, kind, batch, parts.loaded->recipe.benchmark.tokens);
   work.row.flops = parts.work->flops();
   work.row.executed = parts.work->executed();
   work.row.bytes = parts.work->bytes();
@@ -82,7 +89,7 @@ BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::st
   const int64_t before = resident_bytes();
   reset_peak_resident_bytes();
   const auto parts = std::make_shared<Parts>(std::move(loaded));
-  if (cell.what == "forward" || cell.what == "load") {
+  if (cell.what != "train_step" && cell.what != "data") {
     if (const auto plan = loaded_plan(parts->loaded->recipe)) row.precision = plan->dtype();
   }
   if (cell.what == "data") {
@@ -90,7 +97,7 @@ BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::st
   } else if (cell.what == "load") {
     make_load(*parts, work);
   } else {
-    make_model(*parts, cell.what == "forward" ? WorkKind::kForward : WorkKind::kTrainStep, cell.batch, work);
+    make_model(*parts, kind_of(cell.what), cell.batch, work);
   }
   work.parts = parts;
   work.run();

@@ -1,6 +1,7 @@
 #include "libcore/train/workload.h"
 
 #include "libcore/data/loader.h"
+#include "libcore/infer/decoder.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/random_batch.h"
 #include "libcore/runtime/engine.h"
@@ -47,11 +48,21 @@ struct Workload::Update {
   int64_t number = 0;
 };
 
-Workload::Workload(const Session& session, WorkKind kind, int64_t batch) : samples_(batch) {
+struct Workload::Generation {
+  Generation(const Session& session, std::shared_ptr<const QuantizationPlan> plan)
+      : engine(session.backend()), decoder(session, engine, std::move(plan)) {}
+  Engine engine;
+  Decoder decoder;
+  std::vector<std::vector<int64_t>> rows;
+};
+
+Workload::Workload(const Session& session, WorkKind kind, int64_t batch, int64_t tokens) : samples_(batch) {
   if (kind == WorkKind::kForward) {
     make_forward(session, batch);
-  } else {
+  } else if (kind == WorkKind::kTrainStep) {
     make_update(session, batch);
+  } else {
+    make_generation(session, kind, batch, tokens);
   }
 }
 
@@ -98,6 +109,40 @@ void Workload::make_update(const Session& session, int64_t batch) {
   parts_ = parts;
   add_cost(*program_, 1);
   if (const Program* accumulate = parts->step->accumulate_program()) add_cost(*accumulate, static_cast<double>(plan.accumulation - 1));
+}
+
+void Workload::make_generation(const Session& session, WorkKind kind, int64_t batch, int64_t tokens) {
+  if (!session.info().cache) {
+    throw Error(ErrorCode::kRecipe, "what=decode and what=prefill generate text, and this model has no key-value cache")
+        .key("benchmark.what")
+        .suggest("use a language model such as gpt2, or what=forward");
+  }
+  const int64_t context = session.info().input_shape.front(), length = kind == WorkKind::kDecode ? tokens + 1 : tokens;
+  if (length > context) {
+    throw Error(ErrorCode::kRecipe, cat("sequences of ", length, " tokens, but the model reads at most ", context))
+        .key("benchmark.tokens")
+        .suggest(cat("tokens=", kind == WorkKind::kDecode ? context - 1 : context));
+  }
+  const auto parts = std::make_shared<Generation>(session, loaded_plan(session.recipe()));
+  const int64_t vocabulary = parts->decoder.vocabulary();
+  for (int64_t row = 0; row < batch; ++row) {
+    std::vector<int64_t> ids;
+    for (int64_t t = 0; t < length; ++t) ids.push_back((row + 7919 * t) % vocabulary);
+    parts->rows.push_back(std::move(ids));
+  }
+  // Another token in the last (decoding) or in the first place (prefill), so that the decoder reads it and what follows.
+  run_ = [generation = parts.get(), kind, vocabulary](NodeObserver*) {
+    for (std::vector<int64_t>& row : generation->rows) {
+      int64_t& token = kind == WorkKind::kDecode ? row.back() : row.front();
+      token = (token + 1) % vocabulary;
+    }
+    generation->decoder.next_logits(generation->rows);
+  };
+  run_(nullptr);
+  program_ = {parts, &parts->decoder.program(kind == WorkKind::kDecode ? 1 : tokens)};
+  parts_ = parts;
+  const int64_t read = program_->graph().type(program_->graph().inputs().front()).shape[1];
+  add_cost(*program_, kind == WorkKind::kDecode ? 1 : static_cast<double>((tokens + read - 1) / read));
 }
 
 std::shared_ptr<const Program> Workload::compiled(const Session& session, WorkKind kind, int64_t batch) {

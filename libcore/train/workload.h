@@ -1,6 +1,6 @@
 #pragma once
-// Workload: repeatable work of a recipe on random batches: a forward pass of inference, or an update. galley-benchmark, galley-profile and
-// the layout check time it. It reads no data.
+// Workload: repeatable work of a recipe on random batches: a forward pass of inference, an update, or a step of text generation.
+// galley-benchmark, galley-profile and the layout check time it. It reads no data.
 
 #include <cstdint>
 #include <functional>
@@ -17,15 +17,18 @@ namespace galley {
 struct Batch;
 struct QuantizationPlan;
 
-/// A kind of work.
-enum class WorkKind { kForward, kTrainStep };
+/// A kind of work. Decoding computes the next token of sequences whose earlier tokens are in the cache; prefill reads whole sequences into
+/// the cache and computes the token after each.
+enum class WorkKind { kForward, kTrainStep, kDecode, kPrefill };
 
 /// Compiled work that can be repeated.
 class Workload {
  public:
   /// Compiles and allocates memory. `batch`: samples per run. Updates use micro-batches of the recipe's train.batch.micro if that divides
-  /// `batch`. The session must outlive the workload. Throws the errors that training and prediction would throw.
-  Workload(const Session& session, WorkKind kind, int64_t batch);
+  /// `batch`. `tokens`: the length of the sequences of decoding and prefill, unused otherwise. The session must outlive the workload.
+  /// Throws the errors that training and prediction would throw, and Error (kRecipe) for decoding and prefill of a model without a cache,
+  /// or of more tokens than it takes.
+  Workload(const Session& session, WorkKind kind, int64_t batch, int64_t tokens = 0);
   ~Workload();
   /// The program that such a workload would run (for an update: the last one), without allocating its memory.
   static std::shared_ptr<const Program> compiled(const Session& session, WorkKind kind, int64_t batch);
@@ -48,8 +51,10 @@ class Workload {
  private:
   struct Forward;
   struct Update;
+  struct Generation;
   void make_forward(const Session& session, int64_t batch);
   void make_update(const Session& session, int64_t batch);
+  void make_generation(const Session& session, WorkKind kind, int64_t batch, int64_t tokens);
   void add_cost(const Program& program, double times);
 
   std::shared_ptr<const Program> program_;

@@ -16,19 +16,18 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / "scripts/peers"
 
 
-def output_of(command, threads=None):
-    """The stdout of a process. If it fails, the script ends with the messages of the process."""
+def output_of(command, environment={}):
+    """The stdout of a process with these additional environment variables. If it fails, the script ends with the messages of the process."""
     words = [str(word) for word in command]
-    environment = dict(os.environ) if threads is None else {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    result = subprocess.run(words, capture_output=True, text=True, env=environment)
+    result = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})
     if result.returncode != 0:
         sys.exit(f"{' '.join(words)} ended with {result.returncode}:\n{result.stderr[-4000:]}")
     return result.stdout
 
 
-def json_of(command, threads=None):
+def json_of(command, environment={}):
     """The JSON object in the last line of a process's output."""
-    return json.loads(output_of(command, threads).splitlines()[-1])
+    return json.loads(output_of(command, environment).splitlines()[-1])
 
 
 def galley_benchmark(args, *words):

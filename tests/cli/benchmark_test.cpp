@@ -103,6 +103,36 @@ TEST_F(Benchmark, TellsExecutedOperationsAndTheSwitchOfWinograd) {
   }
 }
 
+// Decoding computes one token of each sequence, prefill all tokens of the prompt, and the product with the weights dominates both.
+TEST_F(Benchmark, TimesTextGeneration) {
+  write_text(recipe, "recipe: 1\nname: gpt\nmodel: {type: gpt, n_layer: 2, n_head: 2, n_embd: 64, vocab_size: 96, block_size: 64}\n");
+  const Outcome outcome =
+      run("galley-benchmark", {recipe, "what=decode,prefill", "batch=1,3", "tokens=32", "stop.max_time=50ms", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::map<std::pair<std::string, int>, double> flops;
+  const Json json = Json::parse(outcome.out);
+  for (const Json& row : json["rows"]) {
+    ASSERT_TRUE(row["error"].is_null()) << row;
+    flops[{row["what"], row["batch"]}] = row["flops"];
+  }
+  ASSERT_EQ(flops.size(), 4u);
+  // Two per weight of a product: 2 blocks of 12 x 64 x 64, and the head of 64 x 96. The rest is attention, norms and activations.
+  const double products = 2.0 * (2 * 12 * 64 * 64 + 64 * 96);
+  EXPECT_GT((flops[{"decode", 1}]), products);
+  EXPECT_LT((flops[{"decode", 1}]), 1.5 * products);
+  EXPECT_NEAR((flops[{"decode", 3}] / flops[{"decode", 1}]), 3, 0.01);
+  EXPECT_GT((flops[{"prefill", 1}]), 2.0 * 2 * 12 * 64 * 64 * 32);
+  EXPECT_LT((flops[{"prefill", 1}]), 1.5 * 2.0 * 2 * 12 * 64 * 64 * 32);
+
+  const Outcome longer = run("galley-benchmark", {recipe, "what=decode", "tokens=64", "-q"});
+  EXPECT_EQ(longer.code, 3);
+  EXPECT_NE(longer.err.find("sequences of 65 tokens, but the model reads at most 64"), std::string::npos) << longer.err;
+  write_text(recipe, kSmallNet);
+  const Outcome classifier = run("galley-benchmark", {recipe, "what=decode", "-q"});
+  EXPECT_EQ(classifier.code, 3);
+  EXPECT_NE(classifier.err.find("has no key-value cache"), std::string::npos) << classifier.err;
+}
+
 TEST_F(Benchmark, ListsCellsBeforeItRuns) {
   const Outcome outcome = run("galley-benchmark", {recipe, "what=forward,data", "batch=1,2", "--dry-run", "--format", "csv"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -155,7 +185,9 @@ TEST_F(Benchmark, FailsWhereNoCellCouldRun) {
   const Outcome outcome =
       run("galley-benchmark", {recipe, "weights=" + folder + "/none.safetensors", "batch=1,2", "--format", "json", "-q"});
   EXPECT_EQ(outcome.code, 4) << outcome.err;
-  for (const Json& row : Json::parse(outcome.out)["rows"]) EXPECT_FALSE(row["error"].is_null());
+  const Json json = Json::parse(outcome.out);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  for (const Json& row : json["rows"]) EXPECT_FALSE(row["error"].is_null());
 }
 
 TEST_F(Benchmark, ComparesInTurnsAndSaysSo) {

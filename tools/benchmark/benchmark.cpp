@@ -34,7 +34,7 @@ void BenchmarkTool::add_options(Command& command) {
   RecipeTool::add_options(command);
   command.option("RECIPE").description(
       "recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: "
-      "what=forward,train_step,data,load batch=1..8x2 threads=1,2 "
+      "what=forward,train_step,decode,prefill,data,load batch=1..8x2 threads=1,2 "
       "memory_format=, precision=, stop.ci=, stop.max_time= or any other key. Or: op [NAME | CASE ...] [precision.winograd=false], "
       "machine, memory_order");
   command
