@@ -17,10 +17,10 @@ program, kind = side.split("-")
 
 def pytorch():
     import torch
-    from gpt_model import GPT
+    from gpt_model import GPT, SIZES
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    model = GPT("gpt_124m").eval().requires_grad_(False)
+    model = GPT(*SIZES["gpt_124m"]).eval().requires_grad_(False)
     if kind == "int8":
         model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
 

@@ -9,13 +9,13 @@ import time
 
 import torch
 
-from gpt_model import GPT
+from gpt_model import GPT, SIZES
 from timing import report
 
 name, batch, length, steps, mode, setting, precision, threads = sys.argv[1], *map(int, sys.argv[2:5]), *sys.argv[5:8], int(sys.argv[8])
 torch.set_num_threads(threads)
 torch.manual_seed(0)
-model = GPT(name)
+model = GPT(*SIZES[name])
 ids = torch.randint(0, model.vocabulary, (batch, length + 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if setting == "tuned" else None)
 forward = torch.compile(model) if mode == "compile" else model
