@@ -44,8 +44,7 @@ Features features_of(Builder& b, Backbone backbone, Value x) {
     const std::vector<Value> results = mobilenet_v3_large_features(b, true, x);
     return {results[16], results[4]};
   }
-  const std::vector<Value> stages =
-      resnet_stages(b, backbone == Backbone::kResNet50 ? ResNetDepth::k50 : ResNetDepth::k101, {0, 1, 1}, x);
+  const std::vector<Value> stages = resnet_stages(b, backbone == Backbone::kResNet50 ? ResNetDepth::k50 : ResNetDepth::k101, {0, 1, 1}, x);
   return {stages[3], stages[2]};
 }
 
@@ -71,8 +70,7 @@ Value spatial_pyramid(Builder& b, Value x, double dropout) {
   {
     const auto convs = b.scope("convs");
     const auto branch = [&](int64_t kernel, int64_t dilation) {
-      const ConvNormOptions options{
-          .channels = kChannels, .kernel = kernel, .dilation = dilation, .activation = ActivationKind::kRelu};
+      const ConvNormOptions options{.channels = kChannels, .kernel = kernel, .dilation = dilation, .activation = ActivationKind::kRelu};
       branches.push_back(conv_norm(b, std::to_string(branches.size()), x, options));
     };
     branch(1, 1);
@@ -94,8 +92,9 @@ Value spatial_pyramid(Builder& b, Value x, double dropout) {
 /// torchvision's DeepLabHead.
 Value deeplab_head(Builder& b, std::string_view name, Value x, const SegmentationParams& params) {
   const auto module = b.scope(name);
-  GALLEY_CHECK(!b.training() || x.shape()[0] > 1,
-               "[deeplabv3] training needs a batch of at least 2: the batch norm after global pooling has one value per channel and sample");
+  GALLEY_CHECK(
+      !b.training() || x.shape()[0] > 1,
+      "[deeplabv3] training needs a batch of at least 2: the batch norm after global pooling has one value per channel and sample");
   x = spatial_pyramid(b, x, params.dropout.value_or(0.5));
   x = b.conv2d("1", x, {.out_channels = 256, .kernel_size = 3, .padding = 1, .bias = false});
   x = relu(b.batch_norm("2", x));

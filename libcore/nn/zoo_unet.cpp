@@ -75,7 +75,8 @@ NamedValues unet(Builder& b, const Options& options, Value x) {
 
 ModelInfo info(const Options& options) {
   const auto& params = params_of<UNetParams>(options);
-  GALLEY_CHECK(params.image_size.size() == 2, "[unet] image_size needs a height and a width, but has ", params.image_size.size(), " values");
+  GALLEY_CHECK(params.image_size.size() == 2, "[unet] image_size needs a height and a width, but has ", params.image_size.size(),
+               " values");
   ModelInfo info{"unet", ModelOutput::kPixelClasses, {params.in_channels, params.image_size[0], params.image_size[1]}, image_names()};
   info.named_outputs = true;
   return info;
