@@ -19,6 +19,7 @@ struct LanguageModelParams;
 enum class ModelOutput : uint8_t {
   kOther,         ///< Given by the recipe's task or loss.
   kClasses,       ///< Logits [N,classes].
+  kPixelClasses,  ///< Logits of a class at every pixel, [N,classes,H,W].
   kTokens,        ///< Logits of the next token at every position, [N,T,vocabulary].
   kMaskedTokens,  ///< Logits of the token at every position, [N,T,vocabulary], for positions whose token is masked.
   kTokenClasses,  ///< Logits of a class at every position, [N,T,classes].
@@ -118,6 +119,8 @@ ModelTable regnet_models();
 ModelTable vit_models();
 ModelTable convnext_models();
 ModelTable swin_models();
+ModelTable segmentation_models();
+ModelTable unet_models();
 ModelTable language_models();
 ModelTable gpt_models();
 ModelTable bert_models();

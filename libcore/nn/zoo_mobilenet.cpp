@@ -4,6 +4,7 @@
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/nn/zoo_backbones.h"
 
 namespace galley {
 namespace {
@@ -149,29 +150,41 @@ Value inverted_residual_v3(Builder& b, std::string_view name, Value x, const Blo
   return block.stride == 1 && x.channels() == block.channels ? add(y, x) : y;
 }
 
+/// The channels of a layer of these parameters.
+int64_t scaled(const MobileNetV3Params& params, int64_t channels) {
+  return make_divisible(static_cast<double>(channels) * params.width_mult, 8);
+}
+
+/// The results of the first convolution, of each block and of the last convolution.
+std::vector<Value> features_v3(Builder& b, const MobileNetV3Params& params, std::span<const Bottleneck> rows, Value x) {
+  const int64_t divide = params.reduced_tail ? 2 : 1;
+  std::vector<Value> results;
+  results.push_back(conv_norm(
+      b, "0", x, {.channels = scaled(params, 16), .kernel = 3, .stride = 2, .activation = ActivationKind::kHardswish, .norm = kNormV3}));
+  for (const Bottleneck& row : rows) {
+    const BlockV3 block{row.kernel,
+                        scaled(params, row.tail && row.expanded_tail ? row.expanded / divide : row.expanded),
+                        scaled(params, row.tail ? row.channels / divide : row.channels),
+                        row.squeeze_excite,
+                        row.activation,
+                        row.stride,
+                        row.tail && params.dilated ? 2 : 1};
+    results.push_back(inverted_residual_v3(b, std::to_string(results.size()), results.back(), block));
+  }
+  results.push_back(conv_norm(b, std::to_string(results.size()), results.back(),
+                              {.channels = 6 * results.back().channels(), .activation = ActivationKind::kHardswish, .norm = kNormV3}));
+  return results;
+}
+
 Value mobilenet_v3(Builder& b, const MobileNetV3Params& params, std::span<const Bottleneck> rows, int64_t last_channels, Value x) {
   const auto init = b.use_init(mobilenet_init());
-  const int64_t divide = params.reduced_tail ? 2 : 1;
-  const auto scaled = [&](int64_t channels) { return make_divisible(static_cast<double>(channels) * params.width_mult, 8); };
   {
     const auto features = b.scope("features");
-    x = conv_norm(b, "0", x, {.channels = scaled(16), .kernel = 3, .stride = 2, .activation = ActivationKind::kHardswish, .norm = kNormV3});
-    int index = 1;
-    for (const Bottleneck& row : rows) {
-      const BlockV3 block{row.kernel,
-                          scaled(row.tail && row.expanded_tail ? row.expanded / divide : row.expanded),
-                          scaled(row.tail ? row.channels / divide : row.channels),
-                          row.squeeze_excite,
-                          row.activation,
-                          row.stride,
-                          row.tail && params.dilated ? 2 : 1};
-      x = inverted_residual_v3(b, std::to_string(index++), x, block);
-    }
-    x = conv_norm(b, std::to_string(index), x, {.channels = 6 * x.channels(), .activation = ActivationKind::kHardswish, .norm = kNormV3});
+    x = features_v3(b, params, rows, x).back();
   }
   x = flatten(global_avg_pool(x));
   const auto classifier = b.scope("classifier");
-  x = hardswish(b.linear("0", x, {.out_features = scaled(last_channels / divide)}));
+  x = hardswish(b.linear("0", x, {.out_features = scaled(params, params.reduced_tail ? last_channels / 2 : last_channels)}));
   x = b.dropout("2", x, params.dropout);
   return b.linear("3", x, {.out_features = params.num_classes});
 }
@@ -179,25 +192,26 @@ Value mobilenet_v3(Builder& b, const MobileNetV3Params& params, std::span<const 
 constexpr ActivationKind kRe = ActivationKind::kRelu;
 constexpr ActivationKind kHs = ActivationKind::kHardswish;
 
+constexpr Bottleneck kLargeRows[] = {
+    {3, 16, 16, false, kRe, 1},
+    {3, 64, 24, false, kRe, 2},
+    {3, 72, 24, false, kRe, 1},
+    {5, 72, 40, true, kRe, 2},
+    {5, 120, 40, true, kRe, 1},
+    {5, 120, 40, true, kRe, 1},
+    {3, 240, 80, false, kHs, 2},
+    {3, 200, 80, false, kHs, 1},
+    {3, 184, 80, false, kHs, 1},
+    {3, 184, 80, false, kHs, 1},
+    {3, 480, 112, true, kHs, 1},
+    {3, 672, 112, true, kHs, 1},
+    {5, 672, 160, true, kHs, 2, true, false},
+    {5, 960, 160, true, kHs, 1, true},
+    {5, 960, 160, true, kHs, 1, true},
+};
+
 NamedValues mobilenet_v3_large(Builder& b, const Options& params, Value input) {
-  static constexpr Bottleneck kRows[] = {
-      {3, 16, 16, false, kRe, 1},
-      {3, 64, 24, false, kRe, 2},
-      {3, 72, 24, false, kRe, 1},
-      {5, 72, 40, true, kRe, 2},
-      {5, 120, 40, true, kRe, 1},
-      {5, 120, 40, true, kRe, 1},
-      {3, 240, 80, false, kHs, 2},
-      {3, 200, 80, false, kHs, 1},
-      {3, 184, 80, false, kHs, 1},
-      {3, 184, 80, false, kHs, 1},
-      {3, 480, 112, true, kHs, 1},
-      {3, 672, 112, true, kHs, 1},
-      {5, 672, 160, true, kHs, 2, true, false},
-      {5, 960, 160, true, kHs, 1, true},
-      {5, 960, 160, true, kHs, 1, true},
-  };
-  return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kRows, 1280, input)}};
+  return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kLargeRows, 1280, input)}};
 }
 
 NamedValues mobilenet_v3_small(Builder& b, const Options& params, Value input) {
@@ -213,6 +227,13 @@ NamedValues mobilenet_v3_small(Builder& b, const Options& params, Value input) {
 ModelInfo info(const Options&) { return {"mobilenet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
+
+std::vector<Value> mobilenet_v3_large_features(Builder& b, bool dilated, Value x) {
+  const auto init = b.use_init(mobilenet_init());
+  MobileNetV3Params params;
+  params.dilated = dilated;
+  return features_v3(b, params, kLargeRows, x);
+}
 
 ModelTable mobilenet_models() {
   return {

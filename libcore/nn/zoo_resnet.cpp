@@ -5,6 +5,7 @@
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/nn/zoo_backbones.h"
 
 namespace galley {
 namespace {
@@ -70,7 +71,8 @@ Value downsample(Builder& b, Value x, const BlockSize& size) {
   return b.batch_norm("1", x);
 }
 
-Value resnet(Builder& b, const ResNetParams& params, const Architecture& architecture, Value x) {
+/// The results of the four stages.
+std::vector<Value> stages_of(Builder& b, const ResNetParams& params, const Architecture& architecture, Value x) {
   const bool basic = architecture.block == Block::kBasic;
   GALLEY_CHECK(!basic || (params.groups == 1 && params.width_per_group == 64),
                "[resnet] only models with bottlenecks (resnet50 and deeper) support groups=", params.groups,
@@ -84,6 +86,7 @@ Value resnet(Builder& b, const ResNetParams& params, const Architecture& archite
   x = relu(b.batch_norm("bn1", x));
   x = max_pool(x, {.kernel_size = 3, .stride = 2, .padding = 1});
   int64_t dilation = 1;
+  std::vector<Value> stages;
   for (int64_t stage = 0; stage < 4; ++stage) {
     const auto layer = b.scope(cat("layer", stage + 1));
     const bool dilate = stage > 0 && params.replace_stride_with_dilation[static_cast<size_t>(stage - 1)] != 0;
@@ -99,8 +102,13 @@ Value resnet(Builder& b, const ResNetParams& params, const Architecture& archite
       x = relu(add(y, x));
       if (i == 0 && dilate) dilation *= 2;
     }
+    stages.push_back(x);
   }
-  x = flatten(global_avg_pool(x));
+  return stages;
+}
+
+Value resnet(Builder& b, const ResNetParams& params, const Architecture& architecture, Value x) {
+  x = flatten(global_avg_pool(stages_of(b, params, architecture, x).back()));
   return b.linear("fc", x, {.out_features = params.num_classes});
 }
 
@@ -120,6 +128,13 @@ std::unique_ptr<Options> make() {
 ModelInfo info(const Options&) { return {"resnet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
+
+std::vector<Value> resnet_stages(Builder& b, ResNetDepth depth, const std::vector<int64_t>& replace_stride_with_dilation, Value x) {
+  ResNetParams params;
+  params.replace_stride_with_dilation = replace_stride_with_dilation;
+  const int64_t third = depth == ResNetDepth::k50 ? 6 : 23;
+  return stages_of(b, params, {Block::kBottleneck, {3, 4, third, 3}}, x);
+}
 
 ModelTable resnet_models() {
   return {

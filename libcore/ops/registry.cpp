@@ -18,6 +18,7 @@ void ensure_ops_registered() {
                                 broadcast_ops,    reduce_ops,
                                 shape_ops,        shuffle_ops,
                                 index_ops,        update_ops,
+                                nms_ops,          roi_align_ops,
                                 quantize_ops,     quantized_ops,
                                 fake_quantize_ops}) {
       for (const OpDef* op : family()) table.push_back(op);

@@ -33,6 +33,8 @@ OpTable reduce_ops();
 OpTable shape_ops();
 OpTable shuffle_ops();
 OpTable index_ops();
+OpTable nms_ops();
+OpTable roi_align_ops();
 OpTable update_ops();
 OpTable quantize_ops();
 OpTable quantized_ops();

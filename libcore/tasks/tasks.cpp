@@ -20,6 +20,7 @@ std::string_view auto_task(const TaskModel& model) {
   if (model.info.output == ModelOutput::kTokenClasses) return "token_classification";
   if (model.info.output == ModelOutput::kSpans) return "question_answering";
   if (model.info.output == ModelOutput::kClasses) return "classification";
+  if (model.info.output == ModelOutput::kPixelClasses) return "segmentation";
   if (!model.loss) return kNoTask;
   const int rank = model.output.shape.rank(), axis = class_axis(model.loss, model.output);
   if (rank == 3 && axis == 2) return "language_modeling";

@@ -137,6 +137,7 @@ void Trainer::State::save_adapter(RunFolder& folder) {
     case ModelOutput::kSpans: config.task_type = "QUESTION_ANS"; break;
     case ModelOutput::kClasses: config.task_type = info.input_dtype == DType::kI64 ? "SEQ_CLS" : ""; break;
     case ModelOutput::kMaskedTokens:
+    case ModelOutput::kPixelClasses:
     case ModelOutput::kOther: break;
   }
   constexpr std::string_view kLeaf = ".lora_A";

@@ -44,7 +44,7 @@ std::vector<double> two_steps(const GoldenModel& golden, DType compute = DType::
   for (const ParameterSpec& spec : model.specs) store.set(spec.name, tensor_of(spec.type.dtype, spec.type.shape, golden_values_of(spec)));
   Execution execution(program, store);
   execution.feed("input", tensor_of(DType::kF32, golden.input, golden_input("input", golden.input)));
-  execution.feed("target", tensor_of(DType::kI64, {golden.input[0]}, golden_labels(golden.input[0], 10).v));
+  execution.feed("target", tensor_of(DType::kI64, target_shape(golden), golden_labels(target_shape(golden)).v));
   execution.set("lr." + options.groups.groups[0].name, 1e-3);
   if (execution.takes("rng")) execution.feed("rng", tensor_of(DType::kI64, {3}, {1, 1, 0}));
   std::vector<double> losses;

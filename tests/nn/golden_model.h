@@ -92,8 +92,18 @@ inline const std::vector<GoldenModel>& golden_models() {
        "swin_v2_t",
        {2, 3, 60, 60},
        {{"embed_dim", {24}}, {"depths", {2, 2, 1}}, {"num_heads", {2, 4, 4}}, {"window_size", {4}}, {"stochastic_depth_prob", none}}},
+      {"fcn", "fcn_resnet50", {2, 3, 17, 20}, {{"aux_loss", {1}}, {"dropout", none}}},
+      {"deeplabv3", "deeplabv3_mobilenet_v3_large", {2, 3, 24, 17}, {{"aux_loss", {1}}, {"dropout", none}}},
+      {"lraspp", "lraspp_mobilenet_v3_large", {2, 3, 24, 17}, {}},
+      {"unet_reduced", "unet", {2, 3, 12, 16}, {{"base_channels", {8}}, {"depth", {2}}}},
   };
   return all;
+}
+
+/// One label per sample, or one per pixel.
+inline Shape target_shape(const GoldenModel& golden) {
+  if (model_info(golden.component()).output != ModelOutput::kPixelClasses) return {golden.input[0]};
+  return {golden.input[0], golden.input[2], golden.input[3]};
 }
 
 inline Component with_ten_classes(const GoldenModel& golden) {
@@ -117,9 +127,9 @@ inline std::map<std::string, RefArray> golden_feeds(const std::vector<ParameterS
   return feeds;
 }
 /// Labels 0, 3, 6, ... modulo the classes, as make_golden.py's `batch`.
-inline RefArray golden_labels(int64_t count, int64_t classes) {
-  RefArray labels{{count}, {}};
-  for (int64_t i = 0; i < count; ++i) labels.v.push_back(static_cast<double>(i * 3 % classes));
+inline RefArray golden_labels(const Shape& shape, int64_t classes = 10) {
+  RefArray labels{shape, {}};
+  for (int64_t i = 0; i < shape.elements(); ++i) labels.v.push_back(static_cast<double>(i * 3 % classes));
   return labels;
 }
 

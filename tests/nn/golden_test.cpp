@@ -49,7 +49,7 @@ TEST_P(GoldenFamily, Training) {
   TrainingModel model(golden, 0.1);
   std::map<std::string, RefArray> feeds = golden_feeds(model.specs);
   feeds["input"] = {golden.input, golden_input("input", golden.input)};
-  feeds["target"] = golden_labels(golden.input[0], 10);
+  feeds["target"] = golden_labels(target_shape(golden));
   std::vector<ValueId> wanted{model.graph.find_input("input")};
   for (const ParameterSpec& spec : model.specs) {
     if (spec.trainable) wanted.push_back(model.graph.find_input(spec.name));
@@ -106,7 +106,7 @@ void expect_five_steps(const GoldenModel& golden, const Optimizer& optimizer) {
   for (const StateSpec& state : updates.states)
     feeds[state.name] = {state.type.shape, std::vector<double>(static_cast<size_t>(state.type.elements()))};
   feeds["lr." + options.groups.groups[0].name] = {{}, {optimizer.lr}};
-  feeds["target"] = golden_labels(golden.input[0], 10);
+  feeds["target"] = golden_labels(target_shape(golden));
   const std::map<std::string, ValueId> after = updated_values(model.graph);
   EXPECT_EQ(after.size(), model.specs.size() + updates.states.size());
   for (int step = 0; step < 5; ++step) {

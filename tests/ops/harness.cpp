@@ -139,6 +139,7 @@ const std::vector<OpCase>& all_cases() {
                                             shape_cases,
                                             shuffle_cases,
                                             index_cases,
+                                            boxes_cases,
                                             update_cases,
                                             quantize_cases,
                                             quantized_cases,

@@ -8,6 +8,7 @@ std::span<const Kernel> cpu_kernels() {
   static const std::vector<Kernel> all = [] {
     std::vector<Kernel> list;
     for (const auto& family : {cpu_attention(),
+                               cpu_boxes(),
                                cpu_cache(),
                                cpu_cast(),
                                cpu_conv(),

@@ -11,6 +11,7 @@ namespace galley {
 std::span<const Kernel> cpu_kernels();
 
 std::span<const Kernel> cpu_attention();
+std::span<const Kernel> cpu_boxes();
 std::span<const Kernel> cpu_cache();
 std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_conv();

@@ -20,5 +20,6 @@ std::span<const RefEntry> ref_update();
 std::span<const RefEntry> ref_quantize();
 std::span<const RefEntry> ref_rotary();
 std::span<const RefEntry> ref_cache();
+std::span<const RefEntry> ref_boxes();
 
 }  // namespace galley

@@ -233,6 +233,7 @@ REDUCED = {
 FULL_SIZE = {"alexnet": 224, "squeezenet1_0": 224, "densenet121": 224, "googlenet": 224, "inception_v3": 299, "mnasnet1_0": 224, "shufflenet_v2_x1_0": 224,
              "efficientnet_b0": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224, "swin_t": 224, "swin_v2_t": 256, "efficientnet_lite0": 224}
 AUXILIARY_WEIGHT = 0.3
+SEGMENTATION_WEIGHT = 0.5
 
 
 class EfficientNetLite0(nn.Module):
@@ -274,6 +275,69 @@ class RnnLm(nn.Module):
         self.decoder = nn.Linear(width, vocab)
 
 
+class DoubleConv(nn.Module):
+    def __init__(self, inputs, channels, middle):
+        super().__init__()
+        self.double_conv = nn.Sequential(nn.Conv2d(inputs, middle, 3, padding=1, bias=False), nn.BatchNorm2d(middle), nn.ReLU(),
+                                         nn.Conv2d(middle, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
+
+    def forward(self, x):
+        return self.double_conv(x)
+
+
+class Down(nn.Module):
+    def __init__(self, inputs, channels):
+        super().__init__()
+        self.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), DoubleConv(inputs, channels, channels))
+
+    def forward(self, x):
+        return self.maxpool_conv(x)
+
+
+class Up(nn.Module):
+    def __init__(self, inputs, channels):
+        super().__init__()
+        self.conv = DoubleConv(inputs, channels, inputs // 2)
+
+    def forward(self, x, skip):
+        return self.conv(torch.cat([skip, F.interpolate(x, size=skip.shape[2:], mode="bilinear", align_corners=True)], 1))
+
+
+class UNet(nn.Module):
+    def __init__(self, num_classes=2, base=64, depth=4):
+        super().__init__()
+        self.depth = depth
+        self.inc = DoubleConv(3, base, base)
+        for level in range(1, depth + 1):
+            channels = base << level
+            self.add_module(f"down{level}", Down(base << (level - 1), channels // 2 if level == depth else channels))
+        for step in range(1, depth + 1):
+            level = depth - step
+            self.add_module(f"up{step}", Up(2 * (base << level), base if level == 0 else (base << level) // 2))
+        self.outc = nn.ModuleDict({"conv": nn.Conv2d(base, num_classes, 1)})
+
+    def forward(self, x):
+        levels = [self.inc(x)]
+        for level in range(1, self.depth + 1):
+            levels.append(getattr(self, f"down{level}")(levels[-1]))
+        y = levels.pop()
+        for step in range(1, self.depth + 1):
+            y = getattr(self, f"up{step}")(y, levels.pop())
+        return self.outc["conv"](y)
+
+
+SEGMENTATION = ["fcn_resnet50", "fcn_resnet101", "deeplabv3_resnet50", "deeplabv3_resnet101", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large"]
+
+
+def segmentation(name, **options):
+    """A model of torchvision without dropout."""
+    model = getattr(torchvision.models.segmentation, name)(weights=None, weights_backbone=None, **options)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
+
+
 DECODERS = {"gpt2": "GPT2", "gpt_neo": "GPTNeo", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
@@ -291,6 +355,10 @@ def make(name):
         return REDUCED[name][0]()
     if name in ("googlenet", "inception_v3"):
         return getattr(torchvision.models, name)(init_weights=True)
+    if name in SEGMENTATION:
+        return segmentation(name)
+    if name == "unet":
+        return UNet()
     if name in TORCHVISION:
         return getattr(torchvision.models, name)()
     if name == "efficientnet_lite0":
@@ -321,7 +389,7 @@ def write_zoo():
     """Every model: `model NAME PARAMETERS`, then `p|b SHARED NAME SIZES` in the order of state_dict; SHARED counts the leading
     characters that the name shares with the previous one and that are omitted."""
     lines = []
-    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt", *DECODERS]:
+    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt", *DECODERS, *SEGMENTATION, "unet"]:
         with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
         parameters = dict(model.named_parameters())
@@ -413,23 +481,32 @@ def prepare(model):
     return model
 
 
-def batch(name, shape, classes):
-    return golden(name, shape, math.sqrt(3.0)), torch.arange(shape[0]) * 3 % classes
+def batch(name, shape, classes, label_shape=None):
+    label_shape = label_shape or shape[:1]
+    return golden(name, shape, math.sqrt(3.0)), (torch.arange(math.prod(label_shape)) * 3 % classes).reshape(label_shape)
 
 
 def write_case(name, model, shape, classes):
     model = prepare(model)
-    x, target = batch("input", shape, classes)
+    dense = isinstance(model, UNet) or name.startswith(("fcn", "deeplab", "lraspp"))
+    x, target = batch("input", shape, classes, (shape[0], *shape[2:]) if dense else None)
     w = Writer()
+
+    def results_of():
+        results = model(x)
+        if isinstance(results, dict):
+            return list(results.values())
+        return results if isinstance(results, tuple) else (results,)
+
     model.eval()
     with torch.no_grad():
-        w.full("eval", model(x))
+        w.full("eval", results_of()[0])
     model.train()
     x.requires_grad_(True)
-    results = model(x)
-    logits, *auxiliary = results if isinstance(results, tuple) else (results,)
+    logits, *auxiliary = results_of()
     loss = F.cross_entropy(logits, target, label_smoothing=0.1)
-    loss = loss + AUXILIARY_WEIGHT * sum(F.cross_entropy(a, target, label_smoothing=0.1) for a in auxiliary)
+    weight = SEGMENTATION_WEIGHT if dense else AUXILIARY_WEIGHT
+    loss = loss + weight * sum(F.cross_entropy(a, target, label_smoothing=0.1) for a in auxiliary)
     loss.backward()
     w.full("train", logits)
     w.full("loss", loss)
@@ -494,6 +571,10 @@ def main():
     write_case("mobilenet_v3_small", tv.mobilenet_v3_small(num_classes=10, reduced_tail=True, dilated=True, dropout=0.0), (2, 3, 48, 48), 10)
     write_case("vgg11", vgg("vgg11", 32, 10), (2, 3, 32, 32), 10)
     write_case("vgg13_bn", vgg("vgg13_bn", 32, 10), (2, 3, 32, 32), 10)
+    write_case("fcn", segmentation("fcn_resnet50", num_classes=10, aux_loss=True), (2, 3, 17, 20), 10)
+    write_case("deeplabv3", segmentation("deeplabv3_mobilenet_v3_large", num_classes=10, aux_loss=True), (2, 3, 24, 17), 10)
+    write_case("lraspp", segmentation("lraspp_mobilenet_v3_large", num_classes=10), (2, 3, 24, 17), 10)
+    write_case("unet_reduced", UNet(num_classes=10, base=8, depth=2), (2, 3, 12, 16), 10)
     write_steps("sgd_cifar_resnet20", CifarResNet(3), (4, 3, 16, 16), 10,
                 lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4))
     small = dict(num_classes=10, width_mult=0.35, dropout=0.0)

@@ -1,0 +1,217 @@
+// Boxes in f32: nms and roi_align with its gradient.
+//
+// nms visits candidates by falling score from a heap over those above the threshold, so it orders no more of them than it visits; a
+// candidate is compared only with the chosen boxes of its class. One thread per sample. Each comparison rounds as torchvision's do.
+//
+// roi_align computes the four pixels and weights of a sample once and applies them to all channels; one region is a task. Its gradient
+// gives each task some channels of a sample, so that no two tasks add to one pixel and every sum keeps its order.
+
+#include <algorithm>
+#include <array>
+
+#include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
+#include "libcore/ops/nms.h"
+#include "libcore/ops/roi_align.h"
+
+namespace galley {
+namespace {
+
+/// The rows of sample n that are valid.
+int64_t valid_rows(const KernelArgs& args, int64_t n, int64_t rows) {
+  const auto* count = args.in<int64_t>(2);
+  return count == nullptr ? rows : std::clamp<int64_t>(count[n], 0, rows);
+}
+
+struct Box {
+  float x1, y1, x2, y2;
+  float area() const { return (x2 - x1) * (y2 - y1); }
+};
+
+/// Whether the intersection over union of two boxes exceeds the threshold.
+bool overlaps(const Box& a, const Box& b, double threshold) {
+  const float width = std::max(std::min(a.x2, b.x2) - std::max(a.x1, b.x1), 0.0f);
+  const float height = std::max(std::min(a.y2, b.y2) - std::max(a.y1, b.y1), 0.0f);
+  const float both = width * height;
+  return static_cast<double>(both / (a.area() + b.area() - both)) > threshold;
+}
+
+class NonMaximumSuppression : public PreparedKernel {
+ public:
+  explicit NonMaximumSuppression(const KernelQuery& q)
+      : attrs_(q.attrs<NmsAttrs>()),
+        samples_(q.in(1).shape[0]),
+        rows_(q.in(1).shape[1]),
+        classes_(q.in(1).shape[2]),
+        own_boxes_(q.in(0).shape.rank() == 4) {}
+
+  int64_t scratch_bytes() const override { return samples_ * words() * 4; }
+
+  void run(Stream&, const KernelArgs& args) const override {
+    parallel_for(samples_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) select(args, n);
+    });
+  }
+
+ private:
+  /// Scratch words of a sample: candidates; of each class the number of visited candidates and the last chosen one; of each chosen box
+  /// the one that was chosen before in its class.
+  int64_t words() const { return rows_ * classes_ + 2 * classes_ + attrs_.max_output; }
+
+  void select(const KernelArgs& args, int64_t n) const {
+    const float* score = args.in<float>(1) + n * rows_ * classes_;
+    const auto* boxes = reinterpret_cast<const Box*>(args.in<float>(0)) + n * rows_ * (own_boxes_ ? classes_ : 1);
+    const auto box_of = [&](int64_t candidate) -> const Box& { return boxes[own_boxes_ ? candidate : candidate / classes_]; };
+    auto* candidates = static_cast<int32_t*>(args.scratch) + n * words();
+    int32_t* visited = candidates + rows_ * classes_;
+    int32_t* last = visited + classes_;
+    int32_t* before = last + classes_;
+    std::fill_n(visited, classes_, 0);
+    std::fill_n(last, classes_, -1);
+    const auto threshold = static_cast<float>(attrs_.score_threshold);
+    int64_t size = 0;
+    for (int64_t i = 0; i < valid_rows(args, n, rows_) * classes_; ++i) {
+      if (score[i] > threshold) candidates[size++] = static_cast<int32_t>(i);
+    }
+    const auto worse = [&](int32_t a, int32_t b) { return score[a] < score[b] || (score[a] == score[b] && a > b); };
+    std::make_heap(candidates, candidates + size, worse);
+    int64_t* chosen = args.out<int64_t>(0) + n * attrs_.max_output;
+    int64_t count = 0;
+    while (size > 0 && count < attrs_.max_output) {
+      std::pop_heap(candidates, candidates + size, worse);
+      const int32_t candidate = candidates[--size];
+      const auto kind = candidate % classes_;
+      if (attrs_.per_class > 0 && visited[kind]++ >= attrs_.per_class) continue;
+      bool free = true;
+      for (int32_t other = last[kind]; other >= 0 && free; other = before[other])
+        free = !overlaps(box_of(candidate), box_of(chosen[other]), attrs_.iou_threshold);
+      if (!free) continue;
+      chosen[count] = candidate;
+      before[count] = last[kind];
+      last[kind] = static_cast<int32_t>(count++);
+    }
+    std::fill(chosen + count, chosen + attrs_.max_output, 0);
+    args.out<int64_t>(1)[n] = count;
+  }
+
+  NmsAttrs attrs_;
+  int64_t samples_, rows_, classes_;
+  bool own_boxes_;
+};
+
+/// The four pixels of a sample and their weights.
+struct Corners {
+  std::array<int64_t, 4> pixel;
+  std::array<float, 4> weight;
+};
+
+/// visit(bin, corners) for each sample of a region inside the image, bin by bin.
+template <class Attrs, class Visit>
+void walk_samples(const float* box, const Shape& bins, int64_t height, int64_t width, const Attrs& attrs, Visit visit) {
+  const RoiAxis across = roi_axis(box[0], box[2], bins[4], attrs.spatial_scale, attrs.sampling_ratio, attrs.aligned);
+  const RoiAxis down = roi_axis(box[1], box[3], bins[3], attrs.spatial_scale, attrs.sampling_ratio, attrs.aligned);
+  const double share = 1.0 / static_cast<double>(std::max<int64_t>(across.samples * down.samples, 1));
+  for (int64_t i = 0; i < bins[3]; ++i) {
+    for (int64_t j = 0; j < bins[4]; ++j) {
+      for (int64_t s = 0; s < down.samples; ++s) {
+        const RoiSample row = roi_sample(down.at(i, s), height);
+        for (int64_t t = 0; t < across.samples && row.inside; ++t) {
+          const RoiSample column = roi_sample(across.at(j, t), width);
+          if (!column.inside) continue;
+          const double top = share * (1 - row.fraction), bottom = share * row.fraction;
+          visit(i * bins[4] + j, Corners{{row.low * width + column.low, row.low * width + column.high, row.high * width + column.low,
+                                          row.high * width + column.high},
+                                         {static_cast<float>(top * (1 - column.fraction)), static_cast<float>(top * column.fraction),
+                                          static_cast<float>(bottom * (1 - column.fraction)), static_cast<float>(bottom * column.fraction)}});
+        }
+      }
+    }
+  }
+}
+
+class RoiAlign : public PreparedKernel {
+ public:
+  explicit RoiAlign(const KernelQuery& q) : attrs_(q.attrs<RoiAlignAttrs>()), x_(q.in(0).shape), y_(q.out(0).shape) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const int64_t rows = y_[1], channels = y_[2], bins = y_[3] * y_[4], pixels = x_[2] * x_[3];
+    parallel_for(y_[0] * rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t region = begin; region < end; ++region) {
+        const int64_t n = region / rows;
+        const float* x = args.in<float>(0) + n * channels * pixels;
+        float* y = args.out<float>(0) + region * channels * bins;
+        std::fill_n(y, channels * bins, 0.0f);
+        if (region % rows >= valid_rows(args, n, rows)) continue;
+        walk_samples(args.in<float>(1) + region * 4, y_, x_[2], x_[3], attrs_, [&](int64_t bin, const Corners& at) {
+          for (int64_t c = 0; c < channels; ++c) {
+            const float* image = x + c * pixels;
+            y[c * bins + bin] += at.weight[0] * image[at.pixel[0]] + at.weight[1] * image[at.pixel[1]] + at.weight[2] * image[at.pixel[2]] +
+                                 at.weight[3] * image[at.pixel[3]];
+          }
+        });
+      }
+    });
+  }
+
+ private:
+  RoiAlignAttrs attrs_;
+  Shape x_, y_;
+};
+
+class RoiAlignBackward : public PreparedKernel {
+ public:
+  explicit RoiAlignBackward(const KernelQuery& q)
+      : attrs_(q.attrs<RoiAlignBackwardAttrs>()), grad_(q.in(0).shape), dx_(q.out(0).shape) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    constexpr int64_t kChannels = 16;  // of a task: the samples of a region are computed once for them
+    const int64_t rows = grad_[1], channels = grad_[2], bins = grad_[3] * grad_[4], pixels = dx_[2] * dx_[3];
+    const int64_t blocks = (channels + kChannels - 1) / kChannels;
+    parallel_for(grad_[0] * blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t n = task / blocks, first = task % blocks * kChannels, last = std::min(first + kChannels, channels);
+        float* dx = args.out<float>(0) + n * channels * pixels;
+        std::fill(dx + first * pixels, dx + last * pixels, 0.0f);
+        for (int64_t r = 0; r < valid_rows(args, n, rows); ++r) {
+          const float* grad = args.in<float>(0) + (n * rows + r) * channels * bins;
+          walk_samples(args.in<float>(1) + (n * rows + r) * 4, grad_, dx_[2], dx_[3], attrs_, [&](int64_t bin, const Corners& at) {
+            for (int64_t c = first; c < last; ++c) {
+              for (size_t corner = 0; corner < 4; ++corner) dx[c * pixels + at.pixel[corner]] += at.weight[corner] * grad[c * bins + bin];
+            }
+          });
+        }
+      }
+    });
+  }
+
+ private:
+  RoiAlignBackwardAttrs attrs_;
+  Shape grad_, dx_;
+};
+
+Support supports(const KernelQuery& q) {
+  for (int i = 0; i < 2; ++i) {
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+    if (!q.in(i).format.is_contiguous()) return Support::no(cat("format ", q.in(i).format));
+  }
+  if (!q.out(0).format.is_contiguous()) return Support::no(cat("format ", q.out(0).format));
+  return Support::yes();
+}
+
+Support supports_nms(const KernelQuery& q) {
+  if (q.in(1).elements() >= int64_t{1} << 31) return Support::no("2^31 scores or more");
+  return supports(q);
+}
+
+template <class T>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<T>(q);
+}
+
+const std::array<Kernel, 3> kKernels{{{"nms", "cpu", supports_nms, prepare<NonMaximumSuppression>},
+                                      {"roi_align", "cpu", supports, prepare<RoiAlign>},
+                                      {"roi_align_backward", "cpu", supports, prepare<RoiAlignBackward>}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_boxes() { return kKernels; }
+
+}  // namespace galley

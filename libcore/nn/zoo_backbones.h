@@ -1,0 +1,19 @@
+#pragma once
+// Classifiers without their classifier: the features of several resolutions, for models that put another head on them.
+
+#include <vector>
+
+#include "libcore/nn/builder.h"
+
+namespace galley {
+
+enum class ResNetDepth { k50, k101 };
+/// The results of the stages layer1 to layer4 of a ResNet, with the parameters of the model in the builder's scope.
+/// `replace_stride_with_dilation`: for stages 2, 3 and 4, as the models' parameter.
+std::vector<Value> resnet_stages(Builder& b, ResNetDepth depth, const std::vector<int64_t>& replace_stride_with_dilation, Value x);
+
+/// The results of the modules 0 to 16 of MobileNetV3-Large's `features`, with their parameters in the builder's scope. `dilated`: as the
+/// model's parameter.
+std::vector<Value> mobilenet_v3_large_features(Builder& b, bool dilated, Value x);
+
+}  // namespace galley

@@ -1,0 +1,143 @@
+#include "libcore/ops/roi_align.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+void check_regions(const OpContext& c, int64_t samples) {
+  const TensorType& boxes = c.in(1);
+  check_floating(boxes, "boxes");
+  GALLEY_CHECK(boxes.shape.rank() == 3 && boxes.shape[0] == samples && boxes.shape[2] == 4, "boxes must be [", samples, ",R,4], not ", boxes);
+  if (c.has(2)) {
+    GALLEY_CHECK(c.in(2).dtype == DType::kI64 && c.in(2).shape == Shape{samples}, "count must be i64 ", Shape{samples}, ", not ", c.in(2));
+  }
+}
+
+void check_attrs(const std::vector<int64_t>& size, std::string_view name, double scale) {
+  GALLEY_CHECK(size.size() == 2, name, " needs two values (rows, columns), but has ", size.size());
+  GALLEY_CHECK(scale > 0, "spatial_scale is ", scale, "; it must be positive");
+}
+
+std::vector<TensorType> infer(const OpContext& c) {
+  const auto& attrs = c.attrs<RoiAlignAttrs>();
+  const TensorType& x = c.in(0);
+  check_floating(x, "x");
+  GALLEY_CHECK(x.shape.rank() == 4, "x must be [N,C,H,W], not ", x);
+  check_attrs(attrs.output_size, "output_size", attrs.spatial_scale);
+  check_regions(c, x.shape[0]);
+  TensorType y = x;
+  y.format = {};
+  y.names = {};
+  y.shape = {x.shape[0], c.in(1).shape[1], x.shape[1], attrs.output_size[0], attrs.output_size[1]};
+  return {y};
+}
+
+std::vector<TensorType> infer_backward(const OpContext& c) {
+  const auto& attrs = c.attrs<RoiAlignBackwardAttrs>();
+  const TensorType& grad = c.in(0);
+  check_floating(grad, "grad");
+  GALLEY_CHECK(grad.shape.rank() == 5, "grad must be [N,R,C,h,w], not ", grad);
+  check_attrs(attrs.input_size, "input_size", attrs.spatial_scale);
+  check_regions(c, grad.shape[0]);
+  TensorType dx = grad;
+  dx.format = {};
+  dx.names = {};
+  dx.shape = {grad.shape[0], grad.shape[2], attrs.input_size[0], attrs.input_size[1]};
+  return {dx};
+}
+
+void gradient(GradientBuilder& g) {
+  if (!g.wants(0)) return;
+  const auto& forward = g.attrs<RoiAlignAttrs>();
+  RoiAlignBackwardAttrs attrs;
+  attrs.input_size = {g.in(0).shape()[2], g.in(0).shape()[3]};
+  attrs.spatial_scale = forward.spatial_scale;
+  attrs.sampling_ratio = forward.sampling_ratio;
+  attrs.aligned = forward.aligned;
+  g.set(0, roi_align_backward(g.grad(), g.in(1), attrs, g.in(2)));
+}
+
+/// Four multiply-adds for each of about four samples per bin.
+Cost cost_of_bins(const OpContext& c, const TensorType& bins) { return operand_cost(c, 32 * static_cast<double>(bins.elements())); }
+
+}  // namespace
+
+void RoiAlignAttrs::options(OptionVisitor& v) {
+  v.option({.name = "output_size", .doc = "rows and columns of bins", .min = 1}, output_size);
+  v.option({.name = "spatial_scale", .doc = "size of x relative to the image of the boxes"}, spatial_scale);
+  v.option({.name = "sampling_ratio", .doc = "samples per bin and axis; 0: as many as the bin has pixels, rounded up", .min = 0},
+           sampling_ratio);
+  v.option({.name = "aligned", .doc = "shift boxes by half a pixel, so that pixels are at their centers"}, aligned);
+}
+void RoiAlignBackwardAttrs::options(OptionVisitor& v) {
+  v.option({.name = "input_size", .doc = "rows and columns of x", .min = 1, .required = true}, input_size);
+  v.option({.name = "spatial_scale", .doc = "size of x relative to the image of the boxes"}, spatial_scale);
+  v.option({.name = "sampling_ratio", .doc = "samples per bin and axis; 0: as many as the bin has pixels, rounded up", .min = 0},
+           sampling_ratio);
+  v.option({.name = "aligned", .doc = "shift boxes by half a pixel, so that pixels are at their centers"}, aligned);
+}
+
+RoiAxis roi_axis(double low, double high, int64_t bins, double spatial_scale, int64_t sampling_ratio, bool aligned) {
+  const double offset = aligned ? 0.5 : 0;
+  double size = high * spatial_scale - low * spatial_scale;
+  if (!aligned) size = std::max(size, 1.0);  // the published operator forces regions of at least a pixel
+  RoiAxis axis{.start = low * spatial_scale - offset, .bin = size / static_cast<double>(bins)};
+  axis.samples = sampling_ratio > 0 ? sampling_ratio : static_cast<int64_t>(std::ceil(axis.bin));
+  return axis;
+}
+
+RoiSample roi_sample(double position, int64_t size) {
+  if (!(position >= -1.0 && position <= static_cast<double>(size))) return {};
+  position = std::max(position, 0.0);
+  RoiSample sample{.inside = true, .low = static_cast<int64_t>(position)};
+  if (sample.low >= size - 1) {
+    sample.low = sample.high = size - 1;
+    return sample;
+  }
+  sample.high = sample.low + 1;
+  sample.fraction = position - static_cast<double>(sample.low);
+  return sample;
+}
+
+const OpDef& roi_align_op() {
+  static const OpDef def{.name = "roi_align",
+                         .doc = "means of bilinear samples in the bins of regions (He et al. 2017)",
+                         .inputs = {"x", "boxes", Port::index("count?")},
+                         .outputs = {"y"},
+                         .make_attrs = make_options<RoiAlignAttrs>,
+                         .infer = infer,
+                         .gradient = gradient,
+                         .cost = [](const OpContext& c) { return cost_of_bins(c, c.out(0)); },
+                         .layout = {FormatRule::kContiguous},
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"roi_align:1x256x50x68+1x1000x4:spatial_scale=0.0625,sampling_ratio=2"}};
+  return def;
+}
+const OpDef& roi_align_backward_op() {
+  static const OpDef def{.name = "roi_align_backward",
+                         .doc = "adds the gradient of each bin to the pixels that it depends on",
+                         .inputs = {"grad", "boxes", Port::index("count?")},
+                         .outputs = {"dx"},
+                         .make_attrs = make_options<RoiAlignBackwardAttrs>,
+                         .infer = infer_backward,
+                         .no_gradient = kNoSecondDerivative,
+                         .cost = [](const OpContext& c) { return cost_of_bins(c, c.in(0)); },
+                         .layout = {FormatRule::kContiguous},
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"roi_align_backward:1x512x256x7x7+1x512x4:input_size=[50,68],spatial_scale=0.0625,sampling_ratio=2"}};
+  return def;
+}
+
+Value roi_align(Value x, Value boxes, const RoiAlignAttrs& attrs, Value count) { return emit("roi_align", {x, boxes, count}, attrs); }
+Value roi_align_backward(Value grad, Value boxes, const RoiAlignBackwardAttrs& attrs, Value count) {
+  return emit("roi_align_backward", {grad, boxes, count}, attrs);
+}
+
+OpTable roi_align_ops() { return {&roi_align_op(), &roi_align_backward_op()}; }
+
+}  // namespace galley

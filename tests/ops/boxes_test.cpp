@@ -1,0 +1,136 @@
+// The operators on boxes agree with torchvision's: results and gradients of the reference against tests/golden/ops/boxes.txt (float64, made
+// by make_boxes.py in the same folder).
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/nms.h"
+#include "libcore/ops/roi_align.h"
+#include "tests/ops/golden_file.h"
+
+namespace galley::test {
+namespace {
+
+const GoldenArrays& golden(const std::string& name) {
+  static const std::map<std::string, GoldenArrays> cases = read_golden("ops/boxes.txt");
+  return cases.at(name);
+}
+
+Value input(Graph& graph, const std::string& name, const Shape& shape) {
+  TensorType type;
+  type.dtype = DType::kF64;
+  type.shape = shape;
+  return graph.add_input(name, type, ValueRole::kInput);
+}
+
+void expect_near(const std::string& what, const RefArray& got, const RefArray& want) {
+  ASSERT_EQ(got.shape, want.shape) << what;
+  for (int64_t i = 0; i < want.shape.elements(); ++i) ASSERT_NEAR(got[i], want[i], 1e-12) << what << " element " << i;
+}
+
+struct RoiCase {
+  std::string name;
+  RoiAlignAttrs attrs;
+};
+
+TEST(Boxes, RoiAlignIsTorchvisions) {
+  const auto attrs = [](std::vector<int64_t> size, double scale, int64_t ratio, bool aligned) {
+    RoiAlignAttrs a;
+    a.output_size = std::move(size);
+    a.spatial_scale = scale;
+    a.sampling_ratio = ratio;
+    a.aligned = aligned;
+    return a;
+  };
+  const RoiCase cases[] = {{"roi_align", attrs({3, 4}, 0.5, 2, false)},
+                           {"roi_align_adaptive", attrs({2, 3}, 0.25, 0, false)},
+                           {"roi_align_aligned", attrs({4, 2}, 1, 2, true)},
+                           {"roi_align_aligned_adaptive", attrs({3, 3}, 0.5, 0, true)}};
+  for (const RoiCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    const GoldenArrays& want = golden(c.name);
+    Graph graph;
+    const Value x = input(graph, "x", want.at("x").shape), boxes = input(graph, "boxes", want.at("boxes").shape);
+    const Value y = roi_align(x, boxes, c.attrs), cotangent = input(graph, "cotangent", y.shape());
+    const Node node = graph.nodes().back();
+    GradientBuilder builder(graph, node, {cotangent}, {true, false});
+    node.op->gradient(builder);
+    const auto values =
+        interpret(graph, {{"x", want.at("x")}, {"boxes", want.at("boxes")}, {"cotangent", want.at("cotangent")}});
+    expect_near("y", values.at(y.id()), want.at("y"));
+    expect_near("d_x", values.at(builder.result()[0].id()), want.at("d_x"));
+  }
+}
+
+TEST(Boxes, RegionsFromTheCountOnAreZero) {
+  const GoldenArrays& want = golden("roi_align");
+  Graph graph;
+  const Value x = input(graph, "x", want.at("x").shape), boxes = input(graph, "boxes", want.at("boxes").shape);
+  const Value count = graph.add_input("count", {.dtype = DType::kI64, .shape = {2}}, ValueRole::kInput);
+  RoiAlignAttrs attrs;
+  attrs.output_size = {3, 4};
+  attrs.spatial_scale = 0.5;
+  attrs.sampling_ratio = 2;
+  const Value y = roi_align(x, boxes, attrs, count);
+  const auto values = interpret(graph, {{"x", want.at("x")}, {"boxes", want.at("boxes")}, {"count", {{2}, {4, 6}}}});
+  RefArray expected = want.at("y");
+  const int64_t region = expected.shape.elements() / 12;
+  std::fill(expected.v.begin() + 4 * region, expected.v.begin() + 6 * region, 0.0);
+  expect_near("y", values.at(y.id()), expected);
+}
+
+TEST(Boxes, NmsSelectsAsTorchvisionsDetectors) {
+  struct Case {
+    std::string name;
+    double iou, score;
+    int64_t per_class, most;
+  };
+  for (const Case& c : {Case{"nms_one_class", 0.4, -1, 0, 100},
+                        {"nms_classes", 0.3, 0.2, 0, 1000},
+                        {"nms_per_class", 0.45, 0.2, 7, 1000},
+                        {"nms_most", 0.5, 0.1, 12, 15}}) {
+    SCOPED_TRACE(c.name);
+    const GoldenArrays& want = golden(c.name);
+    RefArray boxes = want.at("boxes"), scores = want.at("scores");
+    boxes.shape = {1, boxes.shape[0], 4};
+    scores.shape = {1, scores.shape[0], scores.shape[1]};
+    Graph graph;
+    NmsAttrs attrs;
+    attrs.iou_threshold = c.iou;
+    attrs.score_threshold = c.score;
+    attrs.per_class = c.per_class;
+    attrs.max_output = c.most;
+    const Nms result = nms(input(graph, "boxes", boxes.shape), input(graph, "scores", scores.shape), attrs);
+    const auto values = interpret(graph, {{"boxes", boxes}, {"scores", scores}});
+    const RefArray& index = values.at(result.index.id());
+    const auto count = static_cast<size_t>(values.at(result.count.id())[0]);
+    ASSERT_EQ(count, want.at("index").v.size());
+    for (size_t i = 0; i < count; ++i) EXPECT_EQ(index.v[i], want.at("index").v[i]) << i;
+    for (size_t i = count; i < index.v.size(); ++i) EXPECT_EQ(index.v[i], 0) << i;
+  }
+}
+
+// Boxes that are the same for all classes, and boxes of each class that happen to be equal, give one result.
+TEST(Boxes, SharedAndOwnBoxesAgree) {
+  const GoldenArrays& want = golden("nms_classes");
+  const int64_t rows = want.at("scores").shape[0], classes = want.at("scores").shape[1];
+  RefArray shared = want.at("boxes"), own{{1, rows, classes, 4}, {}}, scores = want.at("scores");
+  shared.shape = {1, rows, 4};
+  scores.shape = {1, rows, classes};
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t k = 0; k < classes; ++k) own.v.insert(own.v.end(), shared.v.begin() + row * 4, shared.v.begin() + row * 4 + 4);
+  }
+  Graph graph;
+  NmsAttrs attrs;
+  attrs.iou_threshold = 0.3;
+  const Value s = input(graph, "scores", scores.shape);
+  const Nms one = nms(input(graph, "shared", shared.shape), s, attrs), other = nms(input(graph, "own", own.shape), s, attrs);
+  const auto values = interpret(graph, {{"shared", shared}, {"own", own}, {"scores", scores}});
+  EXPECT_EQ(values.at(one.index.id()).v, values.at(other.index.id()).v);
+  EXPECT_EQ(values.at(one.count.id()).v, values.at(other.count.id()).v);
+}
+
+}  // namespace
+}  // namespace galley::test
