@@ -115,38 +115,38 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",  "vocab.json",
 
 }  // namespace
 
-void HubModel::set(std::string_view option, int64_t value) { options_.emplace_back(option, std::to_string(value)); }
-void HubModel::set(std::string_view option, double value) { options_.emplace_back(option, nlohmann::json(value).dump()); }
-void HubModel::set(std::string_view option, bool value) { options_.emplace_back(option, value ? "true" : "false"); }
-void HubModel::set(std::string_view option, std::string_view value) { options_.emplace_back(option, quoted(value)); }
+void HubConfig::set(std::string_view option, int64_t value) { options_.emplace_back(option, std::to_string(value)); }
+void HubConfig::set(std::string_view option, double value) { options_.emplace_back(option, nlohmann::json(value).dump()); }
+void HubConfig::set(std::string_view option, bool value) { options_.emplace_back(option, value ? "true" : "false"); }
+void HubConfig::set(std::string_view option, std::string_view value) { options_.emplace_back(option, quoted(value)); }
 
-void HubModel::integer(std::string_view key, std::string_view option) {
+void HubConfig::integer(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).integer());
 }
-void HubModel::number(std::string_view key, std::string_view option) {
+void HubConfig::number(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).number());
 }
-void HubModel::flag(std::string_view key, std::string_view option) {
+void HubConfig::flag(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).flag());
 }
-int64_t HubModel::required(std::string_view key, std::string_view option) {
+int64_t HubConfig::required(std::string_view key, std::string_view option) {
   const int64_t value = config.at(key).integer();
   if (value < 1) config.at(key).fail(cat("is ", value, "; it must be at least 1"));
   set(option.empty() ? key : option, value);
   return value;
 }
-void HubModel::require(std::string_view key, std::string_view supported) const {
+void HubConfig::require(std::string_view key, std::string_view supported) const {
   if (!config.has(key)) return;
   const text::JsonNode node = config.at(key);
   const std::string value = node.json().is_string() ? node.text() : node.json().dump();
   if (value != supported) node.fail(cat("is ", value, ", but this version supports only ", supported));
 }
-void HubModel::require_multiple(std::string_view width, std::string_view heads) const {
+void HubConfig::require_multiple(std::string_view width, std::string_view heads) const {
   const int64_t features = config.at(width).integer(), count = config.at(heads).integer();
   if (count < 1 || features % count != 0) config.fail(cat(width, " is ", features, ", which is not a multiple of ", heads, ", ", count));
 }
 
-std::optional<text::JsonNode> HubModel::file(std::string_view name) const {
+std::optional<text::JsonNode> HubConfig::file(std::string_view name) const {
   const std::string path = below(folder, name);
   if (!file_exists(path)) return std::nullopt;
   return text::JsonNode::parse(read_file(path, kMaxConfig), path);
@@ -175,11 +175,11 @@ HubFolder::HubFolder(std::string path, text::JsonNode config) : path_(std::move(
 }
 
 std::string HubFolder::recipe() const {
-  HubModel model(path_, config_, head_);
+  HubConfig model(path_, config_, head_);
   family_->map(model);
   const std::string folder = std::filesystem::absolute(path_).lexically_normal().string();
-  const std::filesystem::path trimmed = folder.ends_with("/") ? folder.substr(0, folder.size() - 1) : folder;
-  std::string text = cat("recipe: 1\nname: ", quoted(trimmed.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
+  const std::filesystem::path named = folder.ends_with("/") ? folder.substr(0, folder.size() - 1) : folder;
+  std::string text = cat("recipe: 1\nname: ", quoted(named.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
   for (const auto& [option, value] : model.options()) text += cat("  ", option, ": ", value, "\n");
   if (!hub_weights_files(path_).empty()) text += cat("weights: ", quoted(folder), "\n");
   for (const std::string_view file : kTokenizerFiles) {

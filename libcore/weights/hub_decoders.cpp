@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-void activation(HubModel& model, std::string_view key) {
+void activation(HubConfig& model, std::string_view key) {
   if (!model.config.has(key)) return;
   const std::string name = model.config.text(key);
   for (const std::string_view known : {"silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"}) {
@@ -22,13 +22,13 @@ void activation(HubModel& model, std::string_view key) {
 }
 
 /// An option that is null where config.json says so: absent and null differ where the family has a default.
-void nullable(HubModel& model, std::string_view key) {
+void nullable(HubConfig& model, std::string_view key) {
   if (model.config.has(key)) return model.integer(key);
   if (model.config.json().contains(key)) model.yaml(key, "null");
 }
 
 /// A list of texts.
-void texts(HubModel& model, const text::JsonNode& list, std::string_view option) {
+void texts(HubConfig& model, const text::JsonNode& list, std::string_view option) {
   std::string yaml;
   for (const text::JsonNode& item : list.elements()) yaml += (yaml.empty() ? "" : ", ") + nlohmann::json(item.text()).dump();
   model.yaml(option, "[" + yaml + "]");
@@ -40,7 +40,7 @@ std::string number_text(const text::JsonNode& node) {
   return node.json().dump();
 }
 
-void refuse_unsupported(const HubModel& model) {
+void refuse_unsupported(const HubConfig& model) {
   if (model.config.has("quantization_config"))
     model.config.at("quantization_config").fail("quantized weights of other tools are not supported; use the folder of the float model");
   model.require("add_cross_attention", "false");
@@ -65,7 +65,7 @@ std::optional<text::JsonNode> rope_of(const text::JsonNode& config) {
   return first ? *first : rope;
 }
 
-void rotary(HubModel& model) {
+void rotary(HubConfig& model) {
   static constexpr std::array<std::string_view, 6> kTypes{"default", "linear", "dynamic", "yarn", "llama3", "longrope"};
   static constexpr std::array<std::string_view, 10> kNumbers{"factor",           "original_max_position_embeddings",
                                                              "attention_factor", "beta_fast",
@@ -109,7 +109,7 @@ void rotary(HubModel& model) {
 
 // ---- families
 
-void llama_options(HubModel& model) {
+void llama_options(HubConfig& model) {
   refuse_unsupported(model);
   for (const std::string_view key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"})
@@ -125,40 +125,40 @@ void llama_options(HubModel& model) {
   model.number("initializer_range");
 }
 
-void llama(HubModel& model) {
+void llama(HubConfig& model) {
   model.type = "llama";
   llama_options(model);
   model.flag("attention_bias");
   model.flag("mlp_bias");
 }
 
-void mistral(HubModel& model) {
+void mistral(HubConfig& model) {
   model.type = "mistral";
   llama_options(model);
   nullable(model, "sliding_window");
 }
 
-void windows_of_layers(HubModel& model) {
+void windows_of_layers(HubConfig& model) {
   nullable(model, "sliding_window");
   model.flag("use_sliding_window");
   model.integer("max_window_layers");
   if (model.config.has("layer_types")) texts(model, model.config.at("layer_types"), "layer_types");
 }
 
-void qwen2(HubModel& model) {
+void qwen2(HubConfig& model) {
   model.type = "qwen2";
   llama_options(model);
   windows_of_layers(model);
 }
 
-void qwen3(HubModel& model) {
+void qwen3(HubConfig& model) {
   model.type = "qwen3";
   llama_options(model);
   model.flag("attention_bias");
   windows_of_layers(model);
 }
 
-void gpt_options(HubModel& model) {
+void gpt_options(HubConfig& model) {
   refuse_unsupported(model);
   model.required("vocab_size");
   activation(model, "activation_function");
@@ -167,7 +167,7 @@ void gpt_options(HubModel& model) {
   model.flag("tie_word_embeddings");
 }
 
-void gpt2(HubModel& model) {
+void gpt2(HubConfig& model) {
   model.type = "gpt2";
   gpt_options(model);
   for (const std::string_view key : {"n_layer", "n_head", "n_embd"}) model.required(key);
@@ -184,7 +184,7 @@ void gpt2(HubModel& model) {
 }
 
 /// attention_types: [[["global", "local"], 12]] is global, local, global, ... of 24 layers.
-void attention_layers(HubModel& model, int64_t layers) {
+void attention_layers(HubConfig& model, int64_t layers) {
   if (model.config.has("attention_layers")) return texts(model, model.config.at("attention_layers"), "attention_layers");
   if (!model.config.has("attention_types")) return;
   constexpr int64_t kMost = 10000;  // layers of any model
@@ -207,7 +207,7 @@ void attention_layers(HubModel& model, int64_t layers) {
   model.yaml("attention_layers", "[" + yaml + "]");
 }
 
-void gpt_neo(HubModel& model) {
+void gpt_neo(HubConfig& model) {
   model.type = "gpt_neo";
   gpt_options(model);
   const int64_t layers = model.required("num_layers");
@@ -266,7 +266,7 @@ HubTable hub_decoders() {
   };
 }
 
-std::string hub_generation(const HubModel& model) {
+std::string hub_generation(const HubConfig& model) {
   const std::optional<text::JsonNode> defaults = model.file("generation_config.json");
   std::string yaml;
   const auto add = [&](std::string_view key, std::string_view option, bool whole) {
