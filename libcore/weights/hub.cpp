@@ -72,13 +72,9 @@ std::pair<const HubFamily*, std::string> family_of(const text::JsonNode& config)
   }
   std::string list;
   for (const std::string& name : hub_architectures()) list += (list.empty() ? "" : ", ") + name;
-  const std::string near = nearest(named.front(), hub_architectures());
-  try {
-    config.fail(cat("the architecture ", named.front(), " is not known; known are ", list));
-  } catch (Error& error) {
-    if (!near.empty()) error.suggest(cat("did you mean ", near, "?"));
-    throw;
-  }
+  Error error = config.error(cat("the architecture ", named.front(), " is not known; known are ", list));
+  if (const std::string near = nearest(named.front(), hub_architectures()); !near.empty()) error.suggest(cat("did you mean ", near, "?"));
+  throw error;
 }
 
 /// Tensors by shard; the index is checked against the files.
@@ -144,6 +140,28 @@ void HubConfig::require(std::string_view key, std::string_view supported) const 
 void HubConfig::require_multiple(std::string_view width, std::string_view heads) const {
   const int64_t features = config.at(width).integer(), count = config.at(heads).integer();
   if (count < 1 || features % count != 0) config.fail(cat(width, " is ", features, ", which is not a multiple of ", heads, ", ", count));
+}
+
+void HubConfig::activation(std::string_view key, std::string_view option, std::initializer_list<std::string_view> supported) {
+  static constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+      {"swish", "silu"}, {"gelu_fast", "gelu_new"}, {"gelu_pytorch_tanh", "gelu_new"}};
+  if (!config.has(key)) return;
+  const auto has = [&](std::string_view name) { return std::find(supported.begin(), supported.end(), name) != supported.end(); };
+  const std::string name = config.text(key);
+  if (has(name)) return set(option, name);
+  for (const auto& [other, usual] : kOtherNames) {
+    if (name == other && has(usual)) return set(option, usual);
+  }
+  std::string list;
+  for (const std::string_view each : supported) list += cat(list.empty() ? "" : each == *(supported.end() - 1) ? " and " : ", ", each);
+  config.at(key).fail(cat("is ", name, "; this version has ", list));
+}
+
+void HubConfig::refuse_unsupported() const {
+  if (config.has("quantization_config"))
+    config.at("quantization_config").fail("quantized weights of other tools are not supported; use the folder of the float model");
+  require("add_cross_attention", "false");
+  require("is_encoder_decoder", "false");
 }
 
 std::optional<text::JsonNode> HubConfig::file(std::string_view name) const {

@@ -4,6 +4,7 @@
 // write a file hub_NAME.cpp with its HubTable and name the table in hub.cpp.
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,6 +43,10 @@ class HubConfig {
   int64_t required(std::string_view key, std::string_view option = {});
   /// Throws where a key has another value than this version supports; absent counts as supported.
   void require(std::string_view key, std::string_view supported) const;
+  /// Sets an option to the activation that the key names: one of `supported`, or another name of one of them. Throws for others.
+  void activation(std::string_view key, std::string_view option, std::initializer_list<std::string_view> supported);
+  /// Throws for quantized weights, cross attention, and encoders with a decoder.
+  void refuse_unsupported() const;
   /// Another JSON file of the folder; none if it does not exist.
   std::optional<text::JsonNode> file(std::string_view name) const;
   /// Throws where `heads` does not divide `width`; both are keys.

@@ -11,14 +11,7 @@ namespace galley {
 namespace {
 
 void activation(HubConfig& model, std::string_view key) {
-  if (!model.config.has(key)) return;
-  const std::string name = model.config.text(key);
-  for (const std::string_view known : {"silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"}) {
-    if (name == known) return model.set(key, name);
-  }
-  if (name == "swish") return model.set(key, "silu");
-  if (name == "gelu_fast") return model.set(key, "gelu_new");
-  model.config.at(key).fail(cat("is ", name, "; this version has silu, gelu, gelu_new, gelu_pytorch_tanh and relu"));
+  model.activation(key, key, {"silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"});
 }
 
 /// An option that is null where config.json says so: absent and null differ where the family has a default.
@@ -38,13 +31,6 @@ void texts(HubConfig& model, const text::JsonNode& list, std::string_view option
 std::string number_text(const text::JsonNode& node) {
   static_cast<void>(node.number());  // throws for anything else
   return node.json().dump();
-}
-
-void refuse_unsupported(const HubConfig& model) {
-  if (model.config.has("quantization_config"))
-    model.config.at("quantization_config").fail("quantized weights of other tools are not supported; use the folder of the float model");
-  model.require("add_cross_attention", "false");
-  model.require("is_encoder_decoder", "false");
 }
 
 // ---- rotary positions
@@ -110,7 +96,7 @@ void rotary(HubConfig& model) {
 // ---- families
 
 void llama_options(HubConfig& model) {
-  refuse_unsupported(model);
+  model.refuse_unsupported();
   for (const std::string_view key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"})
     model.required(key);
@@ -159,7 +145,7 @@ void qwen3(HubConfig& model) {
 }
 
 void gpt_options(HubConfig& model) {
-  refuse_unsupported(model);
+  model.refuse_unsupported();
   model.required("vocab_size");
   activation(model, "activation_function");
   model.number("layer_norm_epsilon");
@@ -235,34 +221,25 @@ std::string end_tokens(const text::JsonNode& config) {
 }  // namespace
 
 HubTable hub_decoders() {
+  const auto generates = [](std::string_view with_head, std::string_view bare) {
+    return decltype(HubFamily::architectures){{with_head, kLanguageModel}, {bare, kLanguageModel}};
+  };
   const HubTensors rotary_model{.base = "model", .ignore = {"*.rotary_emb.inv_freq", "lm_head.weight"}};
   return {
       {.model_type = "gpt2",
-       .architectures = {{"GPT2LMHeadModel", kLanguageModel}, {"GPT2Model", kLanguageModel}},
+       .architectures = generates("GPT2LMHeadModel", "GPT2Model"),
        .map = gpt2,
        .tensors = {.base = "transformer",
                    .ignore = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"},
                    .transposed = {"*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"}}},
       {.model_type = "gpt_neo",
-       .architectures = {{"GPTNeoForCausalLM", kLanguageModel}, {"GPTNeoModel", kLanguageModel}},
+       .architectures = generates("GPTNeoForCausalLM", "GPTNeoModel"),
        .map = gpt_neo,
        .tensors = {.base = "transformer", .ignore = {"*.attn.attention.bias", "*.attn.attention.masked_bias", "lm_head.weight"}}},
-      {.model_type = "llama",
-       .architectures = {{"LlamaForCausalLM", kLanguageModel}, {"LlamaModel", kLanguageModel}},
-       .map = llama,
-       .tensors = rotary_model},
-      {.model_type = "mistral",
-       .architectures = {{"MistralForCausalLM", kLanguageModel}, {"MistralModel", kLanguageModel}},
-       .map = mistral,
-       .tensors = rotary_model},
-      {.model_type = "qwen2",
-       .architectures = {{"Qwen2ForCausalLM", kLanguageModel}, {"Qwen2Model", kLanguageModel}},
-       .map = qwen2,
-       .tensors = rotary_model},
-      {.model_type = "qwen3",
-       .architectures = {{"Qwen3ForCausalLM", kLanguageModel}, {"Qwen3Model", kLanguageModel}},
-       .map = qwen3,
-       .tensors = rotary_model},
+      {.model_type = "llama", .architectures = generates("LlamaForCausalLM", "LlamaModel"), .map = llama, .tensors = rotary_model},
+      {.model_type = "mistral", .architectures = generates("MistralForCausalLM", "MistralModel"), .map = mistral, .tensors = rotary_model},
+      {.model_type = "qwen2", .architectures = generates("Qwen2ForCausalLM", "Qwen2Model"), .map = qwen2, .tensors = rotary_model},
+      {.model_type = "qwen3", .architectures = generates("Qwen3ForCausalLM", "Qwen3Model"), .map = qwen3, .tensors = rotary_model},
   };
 }
 

@@ -30,11 +30,11 @@ void pooling(HubConfig& model) {
 
 /// What all of them have.
 void common_options(HubConfig& model) {
+  model.refuse_unsupported();
   model.required("vocab_size");
   model.required("max_position_embeddings");
   model.require("position_embedding_type", "absolute");
   model.require("is_decoder", "false");
-  model.require("add_cross_attention", "false");
   model.set("head", model.head);
   if (model.config.has("id2label")) {
     const auto labels = model.config.at("id2label").members();
@@ -50,14 +50,7 @@ void common_options(HubConfig& model) {
   pooling(model);
 }
 
-void activation(HubConfig& model, std::string_view key) {
-  if (!model.config.has(key)) return;
-  const std::string name = model.config.text(key);
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return model.set("hidden_act", "gelu_new");
-  if (name == "gelu" || name == "relu" || name == "silu") return model.set("hidden_act", name);
-  if (name == "swish") return model.set("hidden_act", "silu");
-  model.config.at(key).fail(cat("is ", name, "; this version has gelu, gelu_new, relu and silu"));
-}
+void activation(HubConfig& model, std::string_view key) { model.activation(key, "hidden_act", {"gelu", "gelu_new", "relu", "silu"}); }
 
 void bert_options(HubConfig& model) {
   common_options(model);
