@@ -24,7 +24,7 @@ struct BoundProgram {
 class Runner {
  public:
   virtual ~Runner() = default;
-  /// Enqueues all calls. Allocates nothing from the third run on.
+  /// Enqueues all calls. The second and later runs allocate nothing.
   virtual void run(Stream& stream) = 0;
 };
 

@@ -8,17 +8,12 @@
 #include <limits>
 
 #include "libcore/base/error.h"
+#include "libcore/base/trimmed.h"
 
 namespace galley {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
 
 // Removes a number from the front of `text` (sign, digits with single underscores between them, fraction, exponent) and returns it; nullopt
 // if there is none. An `e` belongs to the number only if digits follow: "1epoch" is 1 and "epoch".

@@ -4,17 +4,12 @@
 #include <cmath>
 
 #include "libcore/base/file.h"
+#include "libcore/base/trimmed.h"
 #include "libcore/data/csv_reader.h"
 #include "libcore/data/sources.h"
 
 namespace galley {
 namespace {
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
 
 template <class T>
 bool parse_number(std::string_view text, T& value) {
@@ -136,7 +131,7 @@ class CsvSource : public Source {
 
   static std::string_view take(const CsvReader& reader, const std::vector<std::string>& fields, size_t column) {
     if (column >= fields.size()) reader.bad(cat("no column ", column, ": the line has ", fields.size(), " fields"));
-    return trim(fields[column]);
+    return trimmed(fields[column]);
   }
 
   std::vector<std::string> paths_;

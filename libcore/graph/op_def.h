@@ -192,8 +192,9 @@ struct OpDef {
   /// Does it multiply 8-bit values of which two products may exceed 16 bits, so that quantize.saturation could make it faster?
   /// nullptr: no.
   bool (*exact_products)(const OpContext&) = nullptr;
-  bool target = false;               // created by a back end's rewrite: the definition is the sub-graph that it replaces
+  bool made_by_rewrite = false;      // only a back end's rewrite creates it: the definition is the sub-graph that it replaces
   std::string_view variant_of = "";  // the operator whose result it computes in another way; reports and recipes use that name
+  bool named_by_parts = false;  // versions before 2026-11-25 computed it by several operators; their calibration files name those values
   std::vector<std::string_view> cases =
       {};  // usual sizes, in the grammar of `galley-benchmark op`; empty: inputs of equal shapes, where infer takes them
   CaseLetters letters = CaseLetters::kNone;

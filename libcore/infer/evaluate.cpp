@@ -8,7 +8,7 @@
 namespace galley {
 
 Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split,
-                     int64_t batch, int64_t samples, std::function<void(Graph&)> round)
+                     int64_t batch, int64_t samples, std::function<void(Graph&)> fake_quantize)
     : session_(session), engine_(engine), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
   const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
   data_bytes_ = loader->buffer_bytes();
@@ -16,8 +16,8 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   const BatchTypes types = session.batch_types(*loader);
   CapturedModel captured = session.capture_evaluation(types);
   results_ = captured.results;
-  const std::string form = round ? "rounded" : plan_ != nullptr ? plan_->str() : "";
-  InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(round));
+  const std::string form = fake_quantize ? "rounded" : plan_ != nullptr ? plan_->str() : "";
+  InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(fake_quantize));
   parameters_ = std::move(model.parameters);
   program_ = engine.program(
       {.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split),

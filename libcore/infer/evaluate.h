@@ -19,10 +19,10 @@ struct QuantizationPlan;
 class Evaluator {
  public:
   /// Compiles the evaluation program for batches of `batch` samples: on integers if there is a plan (loaded_plan(recipe): that of the
-  /// weights), else in float. `samples`: the largest number of samples; 0: all. `round` rewrites the fused graph
-  /// (QuantizationAware::rounding). The engine must outlive the evaluator.
+  /// weights), else in float. `samples`: the largest number of samples; 0: all. `fake_quantize` rewrites the fused graph
+  /// (QuantizationAware::fake_quantize). The engine must outlive the evaluator.
   Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
-            int64_t samples = 0, std::function<void(Graph&)> round = nullptr);
+            int64_t samples = 0, std::function<void(Graph&)> fake_quantize = nullptr);
   ~Evaluator();
 
   const Program& program() const { return *program_; }

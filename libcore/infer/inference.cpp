@@ -50,14 +50,14 @@ std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) {
 }
 
 InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture,
-                              std::function<void(Graph&)> round) {
+                              std::function<void(Graph&)> fake_quantize) {
   InferenceModel made;
   made.graph = std::move(model.graph);
   made.plan = std::move(plan);
   InferencePasses passes;
   if (made.plan == nullptr) passes.precision = model.precision;  // a converted graph has its own types
   if (!capture.empty()) passes.capture = [&](Graph& graph) { add_captured_outputs(graph, capture); };
-  passes.round = std::move(round);
+  passes.fake_quantize = std::move(fake_quantize);
   made.fusion = inference_passes(made.graph, passes);
   if (made.plan == nullptr) {
     made.parameters = std::move(model.parameters);

@@ -27,10 +27,10 @@ struct InferenceModel {
 };
 
 /// Folds, fuses, and converts by the plan. The results of modules that a glob of `capture` matches become outputs after fusion: that of a
-/// convolution includes its batch norm, residual and activation. `round` rewrites the fused graph (evaluation in quantization-aware
+/// convolution includes its batch norm, residual and activation. `fake_quantize` rewrites the fused graph (evaluation in quantization-aware
 /// training).
 InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan,
-                              const std::vector<std::string>& capture = {}, std::function<void(Graph&)> round = nullptr);
+                              const std::vector<std::string>& capture = {}, std::function<void(Graph&)> fake_quantize = nullptr);
 /// The inference graph of a session's model for batches of these types. Without a plan, captured modules have the results that the model
 /// defines, without fusion.
 InferenceModel inference_model(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan,

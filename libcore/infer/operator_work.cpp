@@ -356,7 +356,7 @@ BenchmarkWork operator_work(const std::string& text, bool winograd, std::string_
   BenchmarkWork work;
   for (const Node& node : program->graph().nodes()) {
     // The back end may have replaced the operator by one of its operators.
-    if (node.op != &op && !(node.op->target && node.op->work == WorkClass::kProduct)) continue;
+    if (node.op != &op && !(node.op->made_by_rewrite && node.op->work == WorkClass::kProduct)) continue;
     const Cost cost = cost_of(*node.op, context_of(program->graph(), node));
     work.row.flops = cost.flops;
     work.row.executed.add(cost);

@@ -9,10 +9,17 @@
 namespace galley {
 namespace {
 
+/// The parameters of the head that names masked tokens.
+struct MaskedLmNames {
+  std::string_view dense, norm, decoder, bias;
+  bool always_gelu = false;  // whatever hidden_act is, as in transformers
+};
+
 /// A family: what distinguishes its models from BERT.
 struct Family {
-  std::string_view name, base;  // base: the module of the encoder in a model with a head
+  std::string_view name;  // also of the module of the encoder in a model with a head
   BlockNames block;
+  MaskedLmNames masked_lm;
   bool pooler = true;
 };
 
@@ -43,11 +50,35 @@ constexpr BlockNames kAlbertBlock{.query = "attention.query",
                                   .norm = "full_layer_layer_norm",
                                   .dropout_after_mlp = false};
 
-constexpr Family kBert{.name = "bert", .base = "bert", .block = kBertBlock};
-constexpr Family kRoberta{.name = "roberta", .base = "roberta", .block = kBertBlock};
-constexpr Family kElectra{.name = "electra", .base = "electra", .block = kBertBlock, .pooler = false};
-constexpr Family kDistilBert{.name = "distilbert", .base = "distilbert", .block = kDistilBlock, .pooler = false};
-constexpr Family kAlbert{.name = "albert", .base = "albert", .block = kAlbertBlock};
+constexpr Family kBert{.name = "bert",
+                       .block = kBertBlock,
+                       .masked_lm = {.dense = "cls.predictions.transform.dense",
+                                     .norm = "cls.predictions.transform.LayerNorm",
+                                     .decoder = "cls.predictions.decoder",
+                                     .bias = "cls.predictions.bias"}};
+constexpr Family kRoberta{
+    .name = "roberta",
+    .block = kBertBlock,
+    .masked_lm = {
+        .dense = "lm_head.dense", .norm = "lm_head.layer_norm", .decoder = "lm_head.decoder", .bias = "lm_head.bias", .always_gelu = true}};
+constexpr Family kElectra{.name = "electra",
+                          .block = kBertBlock,
+                          .masked_lm = {.dense = "generator_predictions.dense",
+                                        .norm = "generator_predictions.LayerNorm",
+                                        .decoder = "generator_lm_head",
+                                        .bias = "generator_lm_head.bias",
+                                        .always_gelu = true},
+                          .pooler = false};
+constexpr Family kDistilBert{
+    .name = "distilbert",
+    .block = kDistilBlock,
+    .masked_lm = {.dense = "vocab_transform", .norm = "vocab_layer_norm", .decoder = "vocab_projector", .bias = "vocab_projector.bias"},
+    .pooler = false};
+constexpr Family kAlbert{
+    .name = "albert",
+    .block = kAlbertBlock,
+    .masked_lm = {
+        .dense = "predictions.dense", .norm = "predictions.LayerNorm", .decoder = "predictions.decoder", .bias = "predictions.bias"}};
 
 template <const Family& kFamily>
 struct Params : OptionsOf<Params<kFamily>>, EncoderParams {
@@ -88,7 +119,7 @@ class EncoderModel {
         family_.pooler && (params_.head == EncoderHead::kNone || (params_.head == EncoderHead::kSequenceClassification && !is(kRoberta)));
     Value hidden, pooled;
     {
-      const auto module = b_.scope(bare ? std::string_view() : family_.base);
+      const auto module = b_.scope(bare ? std::string_view() : family_.name);
       hidden = blocks(embeddings());
       if (pools) pooled = tanh(layers_.linear(is(kAlbert) ? "pooler" : "pooler.dense", layers_.first_token(hidden), params_.hidden_size));
     }
@@ -154,29 +185,10 @@ class EncoderModel {
   }
 
   Value masked_lm(Value x) {
-    const int64_t width = is(kAlbert) || is(kElectra) ? params_.embedding_width() : params_.hidden_size;
-    const auto transform = [&](std::string_view dense, std::string_view norm) {
-      return layers_.norm(norm, layers_.activate(layers_.linear(dense, x, width)));
-    };
-    if (is(kBert)) {
-      x = transform("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm");
-      return layers_.token_logits(x, "cls.predictions.decoder", "cls.predictions.bias");
-    }
-    if (is(kRoberta)) {
-      // transformers uses gelu here, whatever hidden_act is.
-      x = layers_.norm("lm_head.layer_norm", gelu(layers_.linear("lm_head.dense", x, width)));
-      return layers_.token_logits(x, "lm_head.decoder", "lm_head.bias");
-    }
-    if (is(kElectra)) {
-      x = layers_.norm("generator_predictions.LayerNorm", gelu(layers_.linear("generator_predictions.dense", x, width)));
-      return layers_.token_logits(x, "generator_lm_head", "generator_lm_head.bias");
-    }
-    if (is(kDistilBert)) {
-      x = transform("vocab_transform", "vocab_layer_norm");
-      return layers_.token_logits(x, "vocab_projector", "vocab_projector.bias");
-    }
-    x = transform("predictions.dense", "predictions.LayerNorm");
-    return layers_.token_logits(x, "predictions.decoder", "predictions.bias");
+    const MaskedLmNames& names = family_.masked_lm;
+    x = layers_.linear(names.dense, x, is(kAlbert) || is(kElectra) ? params_.embedding_width() : params_.hidden_size);
+    x = layers_.norm(names.norm, names.always_gelu ? gelu(x) : layers_.activate(x));
+    return layers_.token_logits(x, names.decoder, names.bias);
   }
 
   Value sequence_classification(Value x, Value pooled) {

@@ -198,6 +198,7 @@ const OpDef& attention_op() {
       .layout = {FormatRule::kContiguous},
       .precision = PrecisionRule::kLow,
       .definition = definition::attention,
+      .named_by_parts = true,
       .cases = {"attention:12x256x18x64:causal=true", "attention:4x256x24x64:causal=true", "attention:2x256x36x64:causal=true",
                 "attention:1x2048x24x64:causal=true", "attention:16x197x36x64", "attention:1x128x36x64"}};
   return def;

@@ -12,7 +12,8 @@ namespace {
 void check_regions(const OpContext& c, int64_t samples) {
   const TensorType& boxes = c.in(1);
   check_floating(boxes, "boxes");
-  GALLEY_CHECK(boxes.shape.rank() == 3 && boxes.shape[0] == samples && boxes.shape[2] == 4, "boxes must be [", samples, ",R,4], not ", boxes);
+  GALLEY_CHECK(boxes.shape.rank() == 3 && boxes.shape[0] == samples && boxes.shape[2] == 4, "boxes must be [", samples, ",R,4], not ",
+               boxes);
   if (c.has(2)) {
     GALLEY_CHECK(c.in(2).dtype == DType::kI64 && c.in(2).shape == Shape{samples}, "count must be i64 ", Shape{samples}, ", not ", c.in(2));
   }

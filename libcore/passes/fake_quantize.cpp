@@ -43,7 +43,7 @@ RangeParams params_of(const Scheme& scheme, const MovingRange& range) {
 }
 
 /// Range parameters of the current values of the weight, f32 [O] or [].
-RangeParams present_params(Value weight, const RoundedWeight& rounded) {
+RangeParams present_params(Value weight, const FakeQuantizedWeight& rounded) {
   Graph& graph = weight.graph();
   const TensorType ranges = real_array(rounded.scales);
   ObserveRangeAttrs observe;
@@ -78,8 +78,8 @@ struct Analysis {
         const WeightScheme& scheme = config.of(domain.name(node.outputs[0])).weights;
         GALLEY_ASSERT(scheme.symmetric, "layers_in_float must keep affine weights in float");
         weights.back() = &rounded.emplace_back(
-            RoundedWeight{domain.layer(n) + ".weight",
-                          scheme.per_channel ? Shape{live.type(node.inputs[weight_input(node)]).shape[0]} : Shape(), scheme});
+            FakeQuantizedWeight{domain.layer(n) + ".weight",
+                                scheme.per_channel ? Shape{live.type(node.inputs[weight_input(node)]).shape[0]} : Shape(), scheme});
       }
       if (node.outputs.empty() || !domain.wanted(node.outputs[0])) continue;
       const ValueId y = node.outputs[0];
@@ -88,25 +88,25 @@ struct Analysis {
     }
   }
 
-  std::vector<RoundingSite> sites;
+  std::vector<FakeQuantizeSite> sites;
   std::vector<bool> integer;  // by node
-  std::deque<RoundedWeight> rounded;
-  std::vector<const RoundedWeight*> weights;  // by node: of layers that compute on integers
-  RoundedModel model() const {
-    RoundedModel found{.weights = {rounded.begin(), rounded.end()}};
-    for (const RoundingSite& site : sites) found.values.push_back(site.observed);
+  std::deque<FakeQuantizedWeight> rounded;
+  std::vector<const FakeQuantizedWeight*> weights;  // by node: of layers that compute on integers
+  FakeQuantizedModel model() const {
+    FakeQuantizedModel found{.weights = {rounded.begin(), rounded.end()}};
+    for (const FakeQuantizeSite& site : sites) found.values.push_back(site.observed);
     return found;
   }
 };
 
-/// Rebuilds the graph with rounding nodes.
-class Rounder {
+/// Rebuilds the graph with fake_quantize nodes.
+class FakeQuantizer {
  public:
-  Rounder(Graph& graph, const FakeQuantizeForm& form) : graph_(graph), form_(form) {}
+  FakeQuantizer(Graph& graph, const FakeQuantizeForm& form) : graph_(graph), form_(form) {}
 
-  std::map<ValueId, RoundingSite> sites;            // by value of the training graph
-  std::set<ValueId> integer_results;                // outputs of nodes that read rounded values
-  std::map<ValueId, const RoundedWeight*> weights;  // by output of a product
+  std::map<ValueId, FakeQuantizeSite> sites;              // by value of the training graph
+  std::set<ValueId> integer_results;                      // outputs of nodes that read rounded values
+  std::map<ValueId, const FakeQuantizedWeight*> weights;  // by output of a product
   /// The factor of the product's output until conversion folds it in, [O]; absent: none.
   std::map<ValueId, Value> gains;
 
@@ -114,7 +114,7 @@ class Rounder {
     const std::deque<Node> old = graph_.nodes();
     graph_.set_nodes({});
     const std::vector<ValueId> inputs = graph_.inputs();
-    for (ValueId id : inputs) round_where_wanted(id);
+    for (ValueId id : inputs) fake_quantize_if_needed(id);
     for (const Node& node : old) {
       Node made = node;
       const bool reads_integers = !node.outputs.empty() && integer_results.count(node.outputs[0]) > 0;
@@ -126,10 +126,10 @@ class Rounder {
       if (const auto weight = node.outputs.empty() || !is_product_layer(node) ? weights.end() : weights.find(node.outputs[0]);
           weight != weights.end()) {
         graph_.set_phase(Phase::kForward);
-        made.inputs[weight_input(node)] = round_weight(node, *weight->second).id();
+        made.inputs[weight_input(node)] = fake_quantize_weight(node, *weight->second).id();
       }
       graph_.nodes().push_back(std::move(made));
-      for (ValueId id : node.outputs) round_where_wanted(id);
+      for (ValueId id : node.outputs) fake_quantize_if_needed(id);
     }
     for (auto& [name, id] : graph_.outputs()) {
       const auto found = rounded_.find(id);
@@ -140,17 +140,17 @@ class Rounder {
   }
 
  private:
-  void round_where_wanted(ValueId id) {
+  void fake_quantize_if_needed(ValueId id) {
     const auto site = sites.find(id);
     if (site == sites.end()) return;
     graph_.set_phase(Phase::kForward);
-    rounded_[id] = round_value(site->second.observed, graph_.at(id));
+    rounded_[id] = fake_quantize_value(site->second.observed, graph_.at(id));
   }
 
   Value number(double value) { return full(graph_, real_array({}), value); }
 
   template <class Scheme>
-  static FakeQuantizeAttrs rounding(const Scheme& scheme) {
+  static FakeQuantizeAttrs attrs_of(const Scheme& scheme) {
     const QuantRange integers = scheme.range();
     FakeQuantizeAttrs attrs;
     attrs.qmin = integers.min;
@@ -158,7 +158,7 @@ class Rounder {
     return attrs;
   }
 
-  Value round_value(const ObservedValue& value, Value x) {
+  Value fake_quantize_value(const ObservedValue& value, Value x) {
     const ActivationScheme& scheme = value.scheme;
     const Value min = graph_.add_input(value.min(), real_array({}), ValueRole::kState),
                 max = graph_.add_input(value.max(), real_array({}), ValueRole::kState);
@@ -172,7 +172,7 @@ class Rounder {
       graph_.set_phase(Phase::kForward);
     }
     const RangeParams params = params_of(scheme, range);
-    FakeQuantizeAttrs attrs = rounding(scheme);
+    FakeQuantizeAttrs attrs = attrs_of(scheme);
     if (!form_.learn_scale) return fake_quantize(x, params.scale, params.zero_point, attrs);
     attrs.gradient_factor = gradient_factor(x.type().elements() / std::max<int64_t>(1, x.shape()[0]), attrs.qmax);
     return fake_quantize(x, learned_scale(value.scale(), {}), params.zero_point, attrs);
@@ -182,20 +182,20 @@ class Rounder {
     return graph_.add_input(name, real_array(std::move(shape)), ValueRole::kParameter);
   }
 
-  Value round_weight(const Node& product, const RoundedWeight& rounded) {
+  Value fake_quantize_weight(const Node& product, const FakeQuantizedWeight& rounded) {
     const Value weight = graph_.at(product.inputs[weight_input(product)]);
     const auto gain = gains.find(product.outputs[0]);
     const bool cancels = rounded.scheme.per_channel && !form_.learn_scale;
-    if (cancels || gain == gains.end()) return round_folded(weight, rounded);
+    if (cancels || gain == gains.end()) return fake_quantize_folded(weight, rounded);
     Shape rows;
     for (int axis = 0; axis < weight.shape().rank(); ++axis) rows.push_back(axis == 0 ? weight.shape()[0] : 1);
     const Value least = full(graph_, gain->second.type(), kSmallestGain);
     const Value factor = reshape(where(greater(abs(gain->second), least), gain->second, least), rows);
-    return div(round_folded(mul(weight, factor), rounded), factor);
+    return div(fake_quantize_folded(mul(weight, factor), rounded), factor);
   }
 
-  Value round_folded(Value weight, const RoundedWeight& rounded) {
-    FakeQuantizeAttrs attrs = rounding(rounded.scheme);
+  Value fake_quantize_folded(Value weight, const FakeQuantizedWeight& rounded) {
+    FakeQuantizeAttrs attrs = attrs_of(rounded.scheme);
     attrs.axis = rounded.scheme.per_channel ? 0 : -1;
     if (!form_.learn_scale) {
       const RangeParams params = present_params(weight, rounded);
@@ -298,27 +298,28 @@ std::map<ValueId, Value> running_gains(Graph& graph, const std::set<ValueId>& pr
 
 }  // namespace
 
-RoundedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale) {
+FakeQuantizedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale) {
   fused.remove_dead_nodes();
   const Analysis analysis(fused, config);
-  Rounder rounder(fused, {.observe = false, .learn_scale = learn_scale});
-  for (const RoundingSite& site : analysis.sites) rounder.sites.emplace(site.id, site);
+  FakeQuantizer quantizer(fused, {.observe = false, .learn_scale = learn_scale});
+  for (const FakeQuantizeSite& site : analysis.sites) quantizer.sites.emplace(site.id, site);
   for (size_t n = 0; n < fused.nodes().size(); ++n) {
     const Node& node = fused.nodes()[n];
-    if (analysis.integer[n]) rounder.integer_results.insert(node.outputs[0]);
-    if (analysis.weights[n] != nullptr) rounder.weights.emplace(node.outputs[0], analysis.weights[n]);
+    if (analysis.integer[n]) quantizer.integer_results.insert(node.outputs[0]);
+    if (analysis.weights[n] != nullptr) quantizer.weights.emplace(node.outputs[0], analysis.weights[n]);
   }
-  rounder.run();
+  quantizer.run();
   return analysis.model();
 }
 
-TrainingRounding::TrainingRounding(const Graph& training, const Graph& evaluation, const Graph& fused, const QuantizeConfig& config) {
+TrainingFakeQuantize::TrainingFakeQuantize(const Graph& training, const Graph& evaluation, const Graph& fused,
+                                           const QuantizeConfig& config) {
   const Analysis analysis(fused, config);
   const Counterparts counterparts(evaluation, training);
   const std::vector<int> producers = evaluation.producers();
   const BatchNorms norms(evaluation);
   model_ = analysis.model();
-  for (const RoundingSite& site : analysis.sites) sites_.emplace(counterparts.at(site.id, site.observed.name), site);
+  for (const FakeQuantizeSite& site : analysis.sites) sites_.emplace(counterparts.at(site.id, site.observed.name), site);
   for (size_t n = 0; n < fused.nodes().size(); ++n) {
     const Node& node = fused.nodes()[n];
     if (!analysis.integer[n]) continue;
@@ -337,21 +338,21 @@ TrainingRounding::TrainingRounding(const Graph& training, const Graph& evaluatio
   }
 }
 
-void TrainingRounding::apply(Graph& training, const FakeQuantizeForm& form) const {
-  Rounder rounder(training, form);
-  rounder.sites = sites_;
-  rounder.integer_results = integer_results_;
-  for (const auto& [result, weight] : weights_) rounder.weights.emplace(result, &weight);
-  if (!form.freeze_batch_norm) rounder.gains = running_gains(training, scaled_);
-  rounder.run();
+void TrainingFakeQuantize::apply(Graph& training, const FakeQuantizeForm& form) const {
+  FakeQuantizer quantizer(training, form);
+  quantizer.sites = sites_;
+  quantizer.integer_results = integer_results_;
+  for (const auto& [result, weight] : weights_) quantizer.weights.emplace(result, &weight);
+  if (!form.freeze_batch_norm) quantizer.gains = running_gains(training, scaled_);
+  quantizer.run();
 }
 
-Graph present_weight_scales(const Graph& fused, const std::vector<RoundedWeight>& rounded) {
+Graph present_weight_scales(const Graph& fused, const std::vector<FakeQuantizedWeight>& rounded) {
   LayerConstants constants = layer_constants(fused);
   Graph& graph = constants.graph;
   std::map<std::string, ValueId> folded(graph.outputs().begin(), graph.outputs().end());
   graph.clear_outputs();
-  for (const RoundedWeight& weight : rounded) {
+  for (const FakeQuantizedWeight& weight : rounded) {
     const auto found = folded.find(weight.name);
     const Value values = graph.at(found != folded.end() ? found->second : graph.find_input(constants.parameters.at(weight.name)));
     graph.add_output(weight.scale(), present_params(values, weight).scale);

@@ -34,58 +34,59 @@ struct ObservedValue {
 };
 
 /// A layer's weight, on symmetric integers. A learned scale is that of the weight as conversion stores it, with its batch norm folded in.
-struct RoundedWeight {
+struct FakeQuantizedWeight {
   std::string name;  // of the tensor in the converted file: "conv1.weight"
   Shape scales;      // [O] per channel, [] per tensor
   WeightScheme scheme;
   std::string scale() const { return name + ".quant_scale"; }  // ValueRole::kParameter, f32 of that shape
 };
 
-/// What is rounded, in the order of the model. The graph has the inputs that ObservedValue and, with learn_scale, RoundedWeight name.
-struct RoundedModel {
+/// What is rounded, in the order of the model. The graph has the inputs that ObservedValue and, with learn_scale, FakeQuantizedWeight name.
+struct FakeQuantizedModel {
   std::vector<ObservedValue> values;
-  std::vector<RoundedWeight> weights;
+  std::vector<FakeQuantizedWeight> weights;
 };
 
 /// A value that is rounded. `everywhere`: conversion makes it as integers, so every reader gets the rounded value; else only operators on
 /// integers do.
-struct RoundingSite {
+struct FakeQuantizeSite {
   ObservedValue observed;
   ValueId id = kNoValue;
   bool everywhere = false;
 };
 
 /// Where a captured training graph rounds. It is made of the graph as it was captured; `apply` runs after the batch norms are frozen and
-/// folded, where they are (passes/pipelines.cpp: rounding_passes).
+/// folded, where they are (passes/pipelines.cpp: fake_quantize_passes).
 ///
 /// Weights are rounded by their present ranges, before the batch norm that conversion will fold in: the scale of a channel then cancels,
 /// fake_quantize(w gamma / sigma) sigma / gamma = fake_quantize(w), for symmetric integers with one scale per channel. With one scale per
 /// tensor, or with a scale that learns, it does not cancel, and the weight is scaled by gamma / sigma_running, rounded, and scaled back.
 /// Either way the batch's own statistics stay in use until they are frozen.
-class TrainingRounding {
+class TrainingFakeQuantize {
  public:
   /// `evaluation` is the same model captured for evaluation, `fused` its folded and fused form (inference_passes). `config` is resolved for
   /// `fused`, its method kQat. Throws (kRecipe) as plan_quantization does.
-  TrainingRounding(const Graph& training, const Graph& evaluation, const Graph& fused, const QuantizeConfig& config);
-  /// Adds the rounding to the graph that this was made of.
+  TrainingFakeQuantize(const Graph& training, const Graph& evaluation, const Graph& fused, const QuantizeConfig& config);
+  /// Adds fake_quantize nodes to the graph that this was made of.
   void apply(Graph& training, const FakeQuantizeForm& form) const;
-  const RoundedModel& model() const { return model_; }
+  const FakeQuantizedModel& model() const { return model_; }
 
  private:
-  RoundedModel model_;
+  FakeQuantizedModel model_;
   // Values of the training graph.
-  std::map<ValueId, RoundingSite> sites_;
-  std::map<ValueId, RoundedWeight> weights_;  // by the result of the product
-  std::set<ValueId> integer_results_;         // of nodes that read rounded values
-  std::set<ValueId> scaled_;                  // results of products before a batch norm that conversion folds
+  std::map<ValueId, FakeQuantizeSite> sites_;
+  std::map<ValueId, FakeQuantizedWeight> weights_;  // by the result of the product
+  std::set<ValueId> integer_results_;               // of nodes that read rounded values
+  std::set<ValueId> scaled_;                        // results of products before a batch norm that conversion folds
 };
 
-/// Adds the rounding to a folded and fused inference graph: what evaluation during the training runs, and conversion repeats in integers.
-RoundedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale);
+/// Adds fake_quantize nodes to a folded and fused inference graph: what evaluation during the training runs, and conversion repeats in
+/// integers.
+FakeQuantizedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale);
 
 /// A graph that computes the scales of the weights from their present ranges: the initial values of learned scales. It reads parameters and
-/// buffers only, and has an output RoundedWeight::scale() for each weight of `rounded` (from fake_quantize_inference for this graph).
-Graph present_weight_scales(const Graph& fused, const std::vector<RoundedWeight>& rounded);
+/// buffers only, and has an output FakeQuantizedWeight::scale() for each weight of `rounded` (from fake_quantize_inference for this graph).
+Graph present_weight_scales(const Graph& fused, const std::vector<FakeQuantizedWeight>& rounded);
 
 /// The range that gives these parameters: how a file of statistics stores learned scales. The range gives the same zero point again, and
 /// the same scale up to two units in the last place, since bounds and quotient are rounded to float32.

@@ -20,21 +20,21 @@ PassReport rewrite(Graph& graph, const Target& target, Stage stage) {
 
 }  // namespace
 
-RoundedModel rounding_passes(Graph& graph, const RoundingPasses& options) {
+FakeQuantizedModel fake_quantize_passes(Graph& graph, const FakeQuantizePasses& options) {
   Graph fused = options.evaluation;
   inference_passes(fused);
-  PassRunner passes("rounding", graph);
-  const TrainingRounding rounding(graph, options.evaluation, fused, options.config);
+  PassRunner passes("fake_quantize", graph);
+  const TrainingFakeQuantize training(graph, options.evaluation, fused, options.config);
   if (options.form.freeze_batch_norm) {
     passes.run("freeze_batch_norm", freeze_batch_norm);
     passes.run("fold_batch_norm", fold_batch_norm);
   }
-  passes.run("fake_quantize", [&](Graph& g) { rounding.apply(g, options.form); });
-  return rounding.model();
+  passes.run("fake_quantize", [&](Graph& g) { training.apply(g, options.form); });
+  return training.model();
 }
 
 PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& options) {
-  if (options.rounding) rounding_passes(graph, *options.rounding);
+  if (options.fake_quantize) fake_quantize_passes(graph, *options.fake_quantize);
   PassRunner passes("training", graph);
   passes.run("assign_precision", [&](Graph& g) { return assign_precision(g, options.precision); });
   PassReport fusion = passes.run("fuse", fuse_training);
@@ -63,7 +63,7 @@ PassReport inference_passes(Graph& graph, const InferencePasses& options) {
   PassReport fusion = passes.run("fuse", fuse_inference);
   passes.run("remove_dead_nodes", [](Graph& g) { g.remove_dead_nodes(); });
   if (options.capture) passes.run("capture", options.capture);
-  if (options.round) passes.run("fake_quantize", options.round);
+  if (options.fake_quantize) passes.run("fake_quantize", options.fake_quantize);
   return fusion;
 }
 

@@ -19,18 +19,18 @@ namespace galley {
 /// Gradients of named inputs, by their ids.
 using GradientMap = std::map<ValueId, ValueId>;
 
-/// Quantization-aware training: how a graph rounds (fake_quantize.h).
-struct RoundingPasses {
+/// Quantization-aware training: the fake_quantize nodes of a graph (fake_quantize.h).
+struct FakeQuantizePasses {
   Graph evaluation;       ///< The same model captured for evaluation, neither folded nor fused.
   QuantizeConfig config;  ///< Resolved for its folded and fused form; the method is kQat.
   FakeQuantizeForm form;
 };
-/// A captured training graph -> the same graph, which rounds weights and values. The first passes of training_passes.
-RoundedModel rounding_passes(Graph& graph, const RoundingPasses& options);
+/// A captured training graph -> the same graph with fake_quantize nodes for weights and values. The first passes of training_passes.
+FakeQuantizedModel fake_quantize_passes(Graph& graph, const FakeQuantizePasses& options);
 
 struct TrainingPasses {
   PrecisionPolicy precision;
-  std::optional<RoundingPasses> rounding;                                 ///< Absent: training in float.
+  std::optional<FakeQuantizePasses> fake_quantize;                        ///< Absent: training in float.
   std::vector<std::string> trained;                                       ///< Named inputs whose gradients are computed.
   std::function<void(Graph&, const GradientMap&)> updates;                ///< Appends the nodes that use the gradients.
   std::function<RecomputeChoice(const Graph& differentiated)> recompute;  ///< What the backward pass recomputes; may be empty.
@@ -41,8 +41,8 @@ PassReport training_passes(Graph& graph, const Target& target, const TrainingPas
 
 struct InferencePasses {
   PrecisionPolicy precision;
-  std::function<void(Graph&)> capture;  ///< Declares further outputs; may be empty.
-  std::function<void(Graph&)> round;    ///< Rounds as conversion will (evaluation in quantization-aware training); may be empty.
+  std::function<void(Graph&)> capture;        ///< Declares further outputs; may be empty.
+  std::function<void(Graph&)> fake_quantize;  ///< Rounds as conversion will (evaluation in quantization-aware training); may be empty.
 };
 /// A captured evaluation graph -> the folded and fused graph that calibration names and conversion reads, the same on every machine.
 /// Returns what was fused and what was declined.

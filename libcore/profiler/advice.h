@@ -38,7 +38,7 @@ struct BelowLimit {
   std::string type, phase;
   std::string module;      // of the operator with the most time above its limit
   std::string bound;       // compute, bandwidth, overhead, threads, data or kernel: docs/tools.md
-  std::string cure;        // why the key helps
+  std::string remedy;      // why the key helps
   std::string key, value;  // as in Advice
   double share = 0;        // of the step's time, 0 to 1
   double beyond_s = 0;     // seconds per step above the machine's limit

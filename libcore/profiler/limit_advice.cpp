@@ -34,7 +34,7 @@ struct Group {
   double beyond_s() const { return std::max(0.0, spent_s - limit_s); }
 };
 
-struct Cure {
+struct Remedy {
   std::string key, value, text;
   double gain_s = 0;
 };
@@ -91,35 +91,36 @@ double fixed_s(const Group& group) {
 }
 
 /// Twice the batch, if the memory suffices and a share of the time does not grow with the batch. Halves that time per sample.
-std::optional<Cure> larger_batch(const Profile& profile, const ProfileFacts& facts, const Group& group, std::string text) {
+std::optional<Remedy> larger_batch(const Profile& profile, const ProfileFacts& facts, const Group& group, std::string text) {
   if (facts.memory_bytes > 0 && 2 * profile.memory.planned_bytes > facts.memory_bytes) return std::nullopt;
   if (fixed_s(group) < kFixedShare * group.spent_s) return std::nullopt;
   if (facts.training) text += " (adapt the learning rate)";
-  return Cure{facts.batch_key, std::to_string(2 * facts.batch), std::move(text), fixed_s(group) / 2};
+  return Remedy{facts.batch_key, std::to_string(2 * facts.batch), std::move(text), fixed_s(group) / 2};
 }
 
-std::optional<Cure> more_threads(const ProfileFacts& facts, const Group& group) {
+std::optional<Remedy> more_threads(const ProfileFacts& facts, const Group& group) {
   if (facts.threads >= facts.cores) return std::nullopt;
   const double part = static_cast<double>(facts.threads) / static_cast<double>(facts.cores);
-  return Cure{"threads", "auto", cat("the process may use ", facts.cores, " cores, but uses ", facts.threads),
-              group.spent_s * (1 - part) * kThreadEfficiency};
+  return Remedy{"threads", "auto", cat("the process may use ", facts.cores, " cores, but uses ", facts.threads),
+                group.spent_s * (1 - part) * kThreadEfficiency};
 }
 
-std::optional<Cure> bf16(const Profile& profile, const ProfileFacts& facts, const Group& group) {
+std::optional<Remedy> bf16(const Profile& profile, const ProfileFacts& facts, const Group& group) {
   if (!facts.fast_low_precision || group.bf16_s < group.spent_s / 2) return std::nullopt;
-  if (group.bound != "compute") return Cure{"precision", "bf16", "bf16 activations take half of the bytes", group.bf16_s / 2};
+  if (group.bound != "compute") return Remedy{"precision", "bf16", "bf16 activations take half of the bytes", group.bf16_s / 2};
   const double ratio = bf16_speed(profile.machine);
   if (ratio < kFasterBf16) return std::nullopt;
-  return Cure{"precision", "bf16", cat("this machine multiplies bf16 ", fixed(ratio, 1), " times as fast as f32"),
-              group.bf16_s * (1 - 1 / ratio)};
+  return Remedy{"precision", "bf16", cat("this machine multiplies bf16 ", fixed(ratio, 1), " times as fast as f32"),
+                group.bf16_s * (1 - 1 / ratio)};
 }
 
-std::optional<Cure> channels_last(const ProfileFacts& facts, const Group& group) {
+std::optional<Remedy> channels_last(const ProfileFacts& facts, const Group& group) {
   if (!facts.contiguous_forced || group.spatial_s <= 0) return std::nullopt;
-  return Cure{"memory_format", "auto", "it is faster in channels_last than in the contiguous format", kChannelsLastSaved * group.spatial_s};
+  return Remedy{"memory_format", "auto", "it is faster in channels_last than in the contiguous format",
+                kChannelsLastSaved * group.spatial_s};
 }
 
-Cure data_cure(const ProfileFacts& facts, const Group& group) {
+Remedy data_remedy(const ProfileFacts& facts, const Group& group) {
   const int64_t workers = std::min(facts.cores, std::max<int64_t>(1, 2 * facts.workers));
   if (workers > facts.workers)
     return {facts.data_key + ".workers", std::to_string(workers),
@@ -128,36 +129,37 @@ Cure data_cure(const ProfileFacts& facts, const Group& group) {
   return {facts.data_key + ".pipeline", "", "a worker runs on every core: use a cheaper pipeline or smaller files", group.spent_s / 2};
 }
 
-Cure overhead_cure(const Profile& profile, const ProfileFacts& facts, const Group& group) {
+Remedy overhead_remedy(const Profile& profile, const ProfileFacts& facts, const Group& group) {
   const bool executor = group.worst == nullptr;
-  if (std::optional<Cure> cure = larger_batch(
+  if (std::optional<Remedy> remedy = larger_batch(
           profile, facts, group,
           executor ? "fewer steps process the same samples" : "calls are shorter than 20 us; a larger batch gives each more work"))
-    return *cure;
+    return *remedy;
   return {"model", "",
           executor ? "the model has many small operators: fewer layers, each larger, need fewer calls"
                    : "calls are shorter than 20 us: fuse them with their neighbors, or use fewer, larger layers"};
 }
 
-Cure threads_cure(const Profile& profile, const ProfileFacts& facts, const Group& group) {
+Remedy threads_remedy(const Profile& profile, const ProfileFacts& facts, const Group& group) {
   if (facts.threads > facts.cores)
     return {"threads", "auto", cat(facts.threads, " threads share ", facts.cores, facts.cores == 1 ? " core" : " cores"),
             group.beyond_s() * (1 - static_cast<double>(facts.cores) / static_cast<double>(facts.threads))};
-  if (std::optional<Cure> cure =
+  if (std::optional<Remedy> remedy =
           larger_batch(profile, facts, group, "each call has too little work for its threads, which wait for each other"))
-    return *cure;
+    return *remedy;
   return {"threads", "", "each call has too little work for its threads, which wait for each other: compare with threads=1"};
 }
 
 /// Operators with long calls and a kernel made for them: compute and bandwidth.
-Cure work_cure(const Profile& profile, const ProfileFacts& facts, const Group& group) {
-  if (std::optional<Cure> cure = channels_last(facts, group)) return *cure;
-  if (std::optional<Cure> cure = more_threads(facts, group)) return *cure;
-  if (std::optional<Cure> cure = bf16(profile, facts, group)) return *cure;
+Remedy work_remedy(const Profile& profile, const ProfileFacts& facts, const Group& group) {
+  if (std::optional<Remedy> remedy = channels_last(facts, group)) return *remedy;
+  if (std::optional<Remedy> remedy = more_threads(facts, group)) return *remedy;
+  if (std::optional<Remedy> remedy = bf16(profile, facts, group)) return *remedy;
   if (group.phase == "update") {
-    if (std::optional<Cure> cure = larger_batch(profile, facts, group, "fewer updates process the same samples")) return *cure;
+    if (std::optional<Remedy> remedy = larger_batch(profile, facts, group, "fewer updates process the same samples")) return *remedy;
   }
-  if (std::optional<Cure> cure = larger_batch(profile, facts, group, "calls are short; a larger batch gives each more work")) return *cure;
+  if (std::optional<Remedy> remedy = larger_batch(profile, facts, group, "calls are short; a larger batch gives each more work"))
+    return *remedy;
   if (group.product)
     return {
         "model", "",
@@ -168,15 +170,15 @@ Cure work_cure(const Profile& profile, const ProfileFacts& facts, const Group& g
               : "it reads and writes whole activations: order layers so that they fuse (--verbose=passes lists why pairs did not)"};
 }
 
-Cure cure_of(const Profile& profile, const ProfileFacts& facts, const Group& group) {
-  if (group.bound == "data") return data_cure(facts, group);
-  if (group.bound == "overhead") return overhead_cure(profile, facts, group);
-  if (group.bound == "threads") return threads_cure(profile, facts, group);
+Remedy remedy_of(const Profile& profile, const ProfileFacts& facts, const Group& group) {
+  if (group.bound == "data") return data_remedy(facts, group);
+  if (group.bound == "overhead") return overhead_remedy(profile, facts, group);
+  if (group.bound == "threads") return threads_remedy(profile, facts, group);
   if (group.bound == "kernel") {
-    if (std::optional<Cure> cure = channels_last(facts, group)) return *cure;
+    if (std::optional<Remedy> remedy = channels_last(facts, group)) return *remedy;
     return {"model", "", cat("it runs on a fallback kernel: ", group.worst->note)};
   }
-  return work_cure(profile, facts, group);
+  return work_remedy(profile, facts, group);
 }
 
 std::string percent(double share) {
@@ -211,16 +213,16 @@ std::optional<Advice> below_limit(const Profile& profile, const ProfileFacts& fa
   std::map<std::pair<std::string, std::string>, double> gains;
   for (const Group& group : groups) {
     if (advice.operators.size() == kNamed || (!advice.operators.empty() && group.beyond_s() < kNamedShare * beyond)) break;
-    const Cure cure = cure_of(profile, facts, group);
+    const Remedy remedy = remedy_of(profile, facts, group);
     named += group.beyond_s();
-    gains[{cure.key, cure.value}] += cure.gain_s;
+    gains[{remedy.key, remedy.value}] += remedy.gain_s;
     advice.operators.push_back({.type = group.type,
                                 .phase = group.phase,
                                 .module = group.worst == nullptr ? "" : group.worst->module,
                                 .bound = group.bound,
-                                .cure = cure.text,
-                                .key = cure.key,
-                                .value = cure.value,
+                                .remedy = remedy.text,
+                                .key = remedy.key,
+                                .value = remedy.value,
                                 .share = group.spent_s / step,
                                 .beyond_s = group.beyond_s(),
                                 .reached = group.spent_s > 0 ? group.limit_s / group.spent_s : 0});

@@ -95,7 +95,7 @@ Table below_limit_table(const Advice& advice) {
   for (const BelowLimit& item : advice.operators) {
     table.rows.push_back({item.type, item.phase, item.module, fixed(100 * item.share, 1), fixed(item.beyond_s * 1e3, 3),
                           fixed(100 * item.reached, 1), item.bound, item.value.empty() ? item.key : cat(item.key, "=", item.value),
-                          item.cure});
+                          item.remedy});
   }
   return table;
 }

@@ -39,7 +39,7 @@ Json advice_json(const Advice& advice) {
                          {"bound", item.bound},
                          {"key", item.key},
                          {"value", item.value.empty() ? Json() : Json(item.value)},
-                         {"cure", item.cure}});
+                         {"cure", item.remedy}});
   }
   return {{"code", advice.code},
           {"message", advice.message},

@@ -74,14 +74,15 @@ std::vector<std::string> quant_names(const Graph& graph) {
   std::set<std::string> taken;
   for (const Node& node : graph.nodes()) {
     // Nodes that depend only on parameters are not named: a compiled program computes them beforehand.
-    if (node.phase != Phase::kForward || node.outputs.empty() || !fed[static_cast<size_t>(node.outputs[0])] || node.is("reorder")) {
+    if (node.phase != Phase::kForward || node.outputs.empty() || !fed[static_cast<size_t>(node.outputs[0])] ||
+        node.op->layout.formats == FormatRule::kReorder) {
       names.emplace_back();
       continue;
     }
-    // A convolution has the same name for every operator that computes it.
-    const std::string op(node.is("winograd_conv2d") ? "conv2d" : node.op->name);
-    const bool module = (op == "conv2d" || op == "linear") && !node.path.empty();
-    const std::string base = module ? node.path : node.path.empty() ? op : cat(node.path, ".", op);
+    // A product has the same name for every operator that computes it.
+    const bool product = family_of(*node.op).quantize == QuantizeRule::kProduct;
+    const std::string op(product ? family_of(*node.op).name : node.op->name);
+    const std::string base = node.path.empty() ? op : product ? node.path : cat(node.path, ".", op);
     int& count = seen[base];
     std::string name;
     do {
@@ -141,7 +142,7 @@ std::map<std::string, std::string> former_names(const Graph& graph, std::span<co
   std::map<std::string, FormerModule> modules;   // by path
   std::map<std::string, std::string> attention;  // the path of the module, by the name of the result
   for (const Node& node : graph.nodes()) {
-    if (!node.is("attention") || node.path.empty() || !values.contains(node.outputs[0])) continue;
+    if (!node.op->named_by_parts || node.path.empty() || !values.contains(node.outputs[0])) continue;
     modules[node.path];
     attention.emplace(values.at(node.outputs[0]), node.path);
   }

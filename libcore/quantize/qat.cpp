@@ -90,11 +90,11 @@ QuantizationAware::QuantizationAware(const Session& session, const BatchTypes& t
         .suggest("remove items of quantize.overrides with keep: float");
 }
 
-RoundingPasses QuantizationAware::passes(const BatchTypes& types, const FakeQuantizeForm& form) const {
+FakeQuantizePasses QuantizationAware::passes(const BatchTypes& types, const FakeQuantizeForm& form) const {
   return {.evaluation = session_.capture_inference(types).graph, .config = config_, .form = form};
 }
 
-std::function<void(Graph&)> QuantizationAware::rounding() const {
+std::function<void(Graph&)> QuantizationAware::fake_quantize() const {
   return [this](Graph& fused) { fake_quantize_inference(fused, config_, learn_scale_); };
 }
 
@@ -102,7 +102,7 @@ std::vector<std::string> QuantizationAware::scales() const {
   std::vector<std::string> names;
   if (!learn_scale_) return names;
   for (const ObservedValue& value : rounded_.values) names.push_back(value.scale());
-  for (const RoundedWeight& weight : rounded_.weights) names.push_back(weight.scale());
+  for (const FakeQuantizedWeight& weight : rounded_.weights) names.push_back(weight.scale());
   return names;
 }
 
@@ -114,7 +114,7 @@ std::vector<StateSpec> QuantizationAware::states() const {
     if (learn_scale_) states.push_back({.name = value.scale(), .of = value.name, .starts_at = 1, .role = ValueRole::kParameter});
   }
   if (!learn_scale_) return states;
-  for (const RoundedWeight& weight : rounded_.weights) {
+  for (const FakeQuantizedWeight& weight : rounded_.weights) {
     StateSpec state{.name = weight.scale(), .of = weight.name, .starts_at = 1, .role = ValueRole::kParameter};
     state.type.shape = weight.scales;
     states.push_back(std::move(state));
@@ -144,7 +144,7 @@ void QuantizationAware::set_scales(Engine& engine) const {
       engine.program({.mode = "weight scales"}, "scales of weights start from their ranges", [&] { return weight_scales_; });
   const std::unique_ptr<Execution> execution = engine.bind(program);
   execution->run();
-  for (const RoundedWeight& weight : rounded_.weights) set_scale(store, weight.scale(), execution->output(weight.scale()));
+  for (const FakeQuantizedWeight& weight : rounded_.weights) set_scale(store, weight.scale(), execution->output(weight.scale()));
 }
 
 Calibration QuantizationAware::calibration(const ParameterStore& store, const std::string& suffix) const {
@@ -166,7 +166,7 @@ Calibration QuantizationAware::calibration(const ParameterStore& store, const st
     if (calibration.values.emplace(value.statistics, std::move(statistics)).second) calibration.order.push_back(value.statistics);
   }
   if (!learn_scale_) return calibration;
-  for (const RoundedWeight& weight : rounded_.weights) {
+  for (const FakeQuantizedWeight& weight : rounded_.weights) {
     Tensor bounds = store.get(named(weight.scale())).clone();
     QuantParams params{.qmin = weight.scheme.range().min, .qmax = weight.scheme.range().max};
     for (float& bound : std::span(bounds.data_as<float>(), static_cast<size_t>(bounds.elements()))) {

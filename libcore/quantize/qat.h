@@ -44,9 +44,9 @@ class QuantizationAware {
 
   const std::vector<ObservedValue>& values() const { return rounded_.values; }
   /// How the training graph rounds. The added parameters (learned scales) are not in CapturedModel::parameters.
-  RoundingPasses passes(const BatchTypes& types, const FakeQuantizeForm& form) const;
-  /// A function that adds the rounding to the fused graph of an evaluation. It refers to this object.
-  std::function<void(Graph&)> rounding() const;
+  FakeQuantizePasses passes(const BatchTypes& types, const FakeQuantizeForm& form) const;
+  /// A function that adds fake_quantize nodes to the fused graph of an evaluation. It refers to this object.
+  std::function<void(Graph&)> fake_quantize() const;
 
   /// Names of learned scales; empty if scales are computed from ranges.
   std::vector<std::string> scales() const;
@@ -66,7 +66,7 @@ class QuantizationAware {
   const Session& session_;
   bool learn_scale_;
   QuantizeConfig config_;
-  RoundedModel rounded_;
+  FakeQuantizedModel rounded_;
   Graph weight_scales_;                  // present_weight_scales, for learned scales
   std::string model_;                    // model_digest
   std::vector<int64_t> input_;           // shape of a sample

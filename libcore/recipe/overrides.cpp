@@ -5,6 +5,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/recipe/loader.h"
+#include "libcore/recipe/schema.h"
 #include "libcore/recipe/write.h"
 
 namespace galley {
@@ -38,11 +39,6 @@ const SchemaNode* find_option(const std::vector<SchemaNode>& options, const std:
     if (option.name == name) return &option;
   }
   return nullptr;
-}
-
-bool is_listlike(ValueKind kind) {
-  return kind == ValueKind::kIntegers || kind == ValueKind::kNumbers || kind == ValueKind::kStrings || kind == ValueKind::kList ||
-         kind == ValueKind::kComponents;
 }
 
 std::string type_of(const YamlNode* node) {
@@ -344,7 +340,7 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
       // If the list has its default value, write that value out before addressing an item.
       if (!last && node->is_null()) {
         const std::optional<SchemaNode> known = schema_at(schema, tree, here);
-        if (known && is_listlike(known->kind) && known->default_value.is_list()) *node = known->default_value;
+        if (known && takes_list(known->kind) && known->default_value.is_list()) *node = known->default_value;
       }
     }
   }
@@ -366,7 +362,7 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
     item = std::move(list);
   };
   if (change.action == Override::Action::kAppend) {
-    if (known && !is_listlike(known->kind))
+    if (known && !takes_list(known->kind))
       fail_key(change.key_place, join_key(change.path), cat("'", join_key(change.path), "' is not a list; += appends to lists only"),
                "use = to set it");
     if (node->is_null() && known && known->default_value.is_list()) *node = known->default_value;

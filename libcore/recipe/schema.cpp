@@ -90,11 +90,6 @@ std::vector<SchemaNode> collect(Options& options) {
 
 bool is_reference(const YamlNode& node) { return node.is_scalar() && node.scalar.starts_with("${") && node.scalar.ends_with("}"); }
 
-bool takes_list(ValueKind kind) {
-  return kind == ValueKind::kIntegers || kind == ValueKind::kNumbers || kind == ValueKind::kStrings || kind == ValueKind::kList ||
-         kind == ValueKind::kComponents;
-}
-
 // `value` becomes {key: value}.
 void wrap_in_map(YamlNode& value, const std::string& key) {
   YamlNode map = YamlNode::map_of();
@@ -120,6 +115,11 @@ void normalize_component(YamlNode& value, const SchemaNode& node) {
 }
 
 }  // namespace
+
+bool takes_list(ValueKind kind) {
+  return kind == ValueKind::kIntegers || kind == ValueKind::kNumbers || kind == ValueKind::kStrings || kind == ValueKind::kList ||
+         kind == ValueKind::kComponents;
+}
 
 std::vector<YamlNode> split_commas(const YamlNode& scalar) {
   std::vector<YamlNode> items;

@@ -29,6 +29,8 @@ enum class ValueKind {
   kComponent,
   kComponents
 };
+/// Whether a value of this kind is written as a list.
+bool takes_list(ValueKind kind);
 
 /// One key: its OptionInfo, kind and default. Children are made on demand, since layers can nest without limit.
 struct SchemaNode {

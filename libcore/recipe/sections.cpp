@@ -271,7 +271,7 @@ void TrainSection::options(OptionVisitor& v) {
                (registry ? *registry : none).schedules);
   v.option({.name = "clip", .doc = "gradient clipping; null: off"}, clip);
   v.option({.name = "ema", .doc = "exponential moving average of the weights; null: off"}, ema);
-  v.option({.name = "validate", .doc = "validation during training; null: only at the end"}, validate);
+  v.option({.name = "validate", .doc = "validation during training; null: only after the last step, on all of data.val"}, validate);
   v.option({.name = "early_stop", .doc = "stop when a metric no longer improves; null: off"}, early_stop);
   v.section({.name = "guard", .doc = "reaction to values that are not finite"}, guard);
   v.option({.name = "recompute", .doc = "recompute activations in the backward pass to save memory; null: off"}, recompute);

@@ -93,11 +93,11 @@ void Engine::follow_store() {
   for (const auto& [name, format] : store_.formats()) formats_.insert_or_assign(name, format);
 }
 
-std::unique_ptr<Execution> Engine::bind(std::shared_ptr<const Program> program, Binding binding) {
-  const bool changes_nothing = binding.arena != nullptr && store_.holds(*program, binding.names);
+std::unique_ptr<Execution> Engine::bind(std::shared_ptr<const Program> program, BindOptions options) {
+  const bool changes_nothing = options.arena != nullptr && store_.holds(*program, options.names);
   const Use use(users_, !changes_nothing);
-  return std::make_unique<Execution>(std::move(program), store_, binding.arena ? std::move(binding.arena) : arena_,
-                                     std::move(binding.names), std::move(binding.carried));
+  return std::make_unique<Execution>(std::move(program), store_, options.arena ? std::move(options.arena) : arena_,
+                                     std::move(options.names), std::move(options.carried));
 }
 
 }  // namespace galley

@@ -66,8 +66,7 @@ class Engine {
   /// Whether a program has led or `follow_store` was called. If not, the next program must lead.
   bool has_formats() const { return has_formats_; }
 
-  /// Options of bind.
-  struct Binding {
+  struct BindOptions {
     std::shared_ptr<Arena> arena = nullptr;  ///< Scratch memory for an execution that runs in parallel with others; null: the engine's.
     std::map<std::string, std::string> names = {};  ///< Maps the program's names to names in the store (evaluation on averaged weights).
     std::shared_ptr<Carried> carried = nullptr;     ///< The request of the execution; null: a new one.
@@ -75,7 +74,7 @@ class Engine {
   /// Creates the carried values of a new request on this engine's device.
   std::shared_ptr<Carried> carried() const { return std::make_shared<Carried>(backend_->device()); }
   /// Binds the program to this engine's parameters, ready to run.
-  std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program, Binding binding);
+  std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program, BindOptions options);
   std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program) { return bind(std::move(program), {}); }
 
   /// All compilations, in order.

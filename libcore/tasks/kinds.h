@@ -7,52 +7,45 @@
 
 namespace galley {
 
-/// One class per sample.
-struct ClassificationTask : TaskOptions {
+/// Base of the options of a task that has no keys of its own: struct ClassificationTask : PlainTask<ClassificationTask> { ... };
+template <class Self>
+struct PlainTask : TaskOptions {
   void options(OptionVisitor&) override {}
-  std::unique_ptr<Options> clone() const override { return std::make_unique<ClassificationTask>(*this); }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+};
+
+/// One class per sample.
+struct ClassificationTask : PlainTask<ClassificationTask> {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
 /// Numbers of the shape of the output.
-struct RegressionTask : TaskOptions {
-  void options(OptionVisitor&) override {}
-  std::unique_ptr<Options> clone() const override { return std::make_unique<RegressionTask>(*this); }
+struct RegressionTask : PlainTask<RegressionTask> {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
 /// Classification with any number of classes per sample.
-struct MultiLabelTask : TaskOptions {
-  void options(OptionVisitor&) override {}
-  std::unique_ptr<Options> clone() const override { return std::make_unique<MultiLabelTask>(*this); }
+struct MultiLabelTask : PlainTask<MultiLabelTask> {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
 /// The next token at each position.
-struct LanguageModelingTask : TaskOptions {
-  void options(OptionVisitor&) override {}
-  std::unique_ptr<Options> clone() const override { return std::make_unique<LanguageModelingTask>(*this); }
+struct LanguageModelingTask : PlainTask<LanguageModelingTask> {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
 /// One class per token.
-struct TokenClassificationTask : TaskOptions {
-  void options(OptionVisitor&) override {}
-  std::unique_ptr<Options> clone() const override { return std::make_unique<TokenClassificationTask>(*this); }
+struct TokenClassificationTask : PlainTask<TokenClassificationTask> {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
 /// The first and the last token of an answer.
-struct QuestionAnsweringTask : TaskOptions {
-  void options(OptionVisitor&) override {}
-  std::unique_ptr<Options> clone() const override { return std::make_unique<QuestionAnsweringTask>(*this); }
+struct QuestionAnsweringTask : PlainTask<QuestionAnsweringTask> {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
 /// One class per pixel.
-struct SegmentationTask : TaskOptions {
-  void options(OptionVisitor&) override {}
-  std::unique_ptr<Options> clone() const override { return std::make_unique<SegmentationTask>(*this); }
+struct SegmentationTask : PlainTask<SegmentationTask> {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };

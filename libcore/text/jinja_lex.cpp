@@ -4,11 +4,14 @@
 #include <array>
 
 #include "libcore/base/error.h"
+#include "libcore/base/trimmed.h"
 
 namespace galley::text::jinja {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'; }
+constexpr std::string_view kSpaces = " \t\n\r\f\v";
+
+bool is_space(char c) { return kSpaces.find(c) != std::string_view::npos; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80; }
 
@@ -81,7 +84,7 @@ class Splitter {
     if (last != ' ') --end;
     const std::string inside = source_.substr(begin, end - begin);
     after = skip_after(after, kind, last);
-    if (kind == '%' && trimmed(inside) == "raw") return raw(open, after);
+    if (kind == '%' && trimmed(inside, kSpaces) == "raw") return raw(open, after);
     if (kind != '#') pieces_.push_back({kind == '{' ? Piece::Kind::kPrint : Piece::Kind::kStatement, line_, inside});
     advance(open, after);
   }
@@ -112,7 +115,7 @@ class Splitter {
       char sign = ' ', last = ' ';
       if (!inside.empty() && (inside.front() == '-' || inside.front() == '+')) sign = inside.front(), inside.remove_prefix(1);
       if (!inside.empty() && (inside.back() == '-' || inside.back() == '+')) last = inside.back(), inside.remove_suffix(1);
-      if (trimmed(inside) != "endraw") continue;
+      if (trimmed(inside, kSpaces) != "endraw") continue;
       advance(open, begin);
       text_before(i, '%', sign);
       at_ = i;
@@ -149,11 +152,6 @@ class Splitter {
     return std::string::npos;
   }
 
-  static std::string_view trimmed(std::string_view text) {
-    while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-    while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-    return text;
-  }
   void add_text(const std::string& text) {
     if (!text.empty()) pieces_.push_back({Piece::Kind::kText, line_, text});
   }

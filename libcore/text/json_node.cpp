@@ -27,9 +27,12 @@ JsonNode JsonNode::parse(std::string_view text, const std::string& path) {
   }
 }
 
-void JsonNode::fail(const std::string& message) const {
-  throw Error(ErrorCode::kInput, (place_.empty() ? "" : place_ + ": ") + message).at({.file = *path_});
+Error JsonNode::error(const std::string& message) const {
+  Error error(ErrorCode::kInput, (place_.empty() ? "" : place_ + ": ") + message);
+  error.at({.file = *path_});
+  return error;
 }
+void JsonNode::fail(const std::string& message) const { throw error(message); }
 
 bool JsonNode::has(std::string_view key) const {
   if (!value_->is_object()) return false;

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "libcore/base/error.h"
+
 namespace galley::text {
 
 class JsonNode {
@@ -36,6 +38,8 @@ class JsonNode {
   int64_t integer(std::string_view key, int64_t otherwise) const;
   std::optional<std::string> optional_text(std::string_view key) const;
 
+  /// An error (kInput) at this place, to throw.
+  Error error(const std::string& message) const;
   [[noreturn]] void fail(const std::string& message) const;
 
  private:

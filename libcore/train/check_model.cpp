@@ -79,7 +79,7 @@ void check_model(const Recipe& recipe) {
     recomputed_modules(training.graph, *recipe.train.recompute);
   if (trains_quantized(recipe)) {
     Graph rounded = training.graph;
-    rounding_passes(rounded, QuantizationAware(session, types).passes(types, {}));
+    fake_quantize_passes(rounded, QuantizationAware(session, types).passes(types, {}));
   }
   const std::vector<Selectable> items = selectables(session.capture_evaluation(types).parameters);
   for (size_t i = 0; i < recipe.train.optimizer.groups.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -25,7 +26,8 @@ constexpr Form kForms[] = {{"contiguous", MemoryFormatChoice::kContiguous},
                            {"channels_last", MemoryFormatChoice::kChannelsLast},
                            {"auto", MemoryFormatChoice::kAuto}};
 
-bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
+/// Whether a value has a memory format to choose.
+bool has_format(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
 
 /// The shortest time of each node of one program over several runs, which excludes most of the influence of other processes.
 class NodeClock : public NodeObserver {
@@ -106,26 +108,26 @@ std::vector<LayoutLoss> losses_of(const std::string& what, const Variant& varian
   return losses;
 }
 
-void add_images(const std::string& what, const Graph& graph, std::vector<LayoutImage>& images) {
+void add_activations(const std::string& what, const Graph& graph, std::vector<LayoutActivation>& activations) {
   const auto add = [&](const std::string& module, std::string op, std::string_view phase, const TensorType& type) {
-    images.push_back({.what = what,
-                      .module = module,
-                      .op = std::move(op),
-                      .phase = std::string(phase),
-                      .shape = type.shape,
-                      .format = type.format.str()});
+    activations.push_back({.what = what,
+                           .module = module,
+                           .op = std::move(op),
+                           .phase = std::string(phase),
+                           .shape = type.shape,
+                           .format = type.format.str()});
   };
   const std::vector<bool> fed = fed_values(graph);
   for (const ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
-    if (info.role == ValueRole::kInput && is_image(info.type)) add(info.name, "input", "forward", info.type);
+    if (info.role == ValueRole::kInput && has_format(info.type)) add(info.name, "input", "forward", info.type);
   }
   for (const Node& node : graph.nodes()) {
     for (size_t o = 0; o < node.outputs.size(); ++o) {
-      if (node.op->outputs[o].kind == PortKind::kWeight) continue;  // a gradient of a weight is not an image
+      if (node.op->outputs[o].kind == PortKind::kWeight) continue;  // a gradient of a weight is no activation
       const ValueId id = node.outputs[o];
       const ValueInfo& info = graph.value(id);
-      if (!fed[static_cast<size_t>(id)] || !is_image(info.type) || info.type.format.is_blocked()) continue;
+      if (!fed[static_cast<size_t>(id)] || !has_format(info.type) || info.type.format.is_blocked()) continue;
       add(node.path, std::string(node.op->name), phase_name(node.phase), info.type);
     }
   }
@@ -204,13 +206,23 @@ std::optional<LayoutCheck> check_layouts(const Recipe& recipe, const LayoutCheck
   if (recipe.train.optimizer.algorithm) kinds.emplace_back("train_step", WorkKind::kTrainStep);
   LayoutCheck check;
   check.measured = options.measure;
+  // Timing takes about as long as the compilations together.
+  constexpr double kFormats = std::size(kForms);
+  const double parts = static_cast<double>(kinds.size()) * (options.measure ? 2 : 1) * kFormats;
+  double done = 0;
+  const auto next = [&](const std::string& text, double size) {
+    if (options.progress) options.progress(done / parts, text);
+    done += size;
+  };
   for (const auto& [what, kind] : kinds) {
     Variants variants;
     for (const Form& form : kForms) {
+      next(cat(what, ": compiles ", form.name), 1);
       variants.push_back(std::make_unique<Variant>(recipe, form, kind, options));
       if (options.timing.stop && options.timing.stop()) return std::nullopt;
     }
     if (options.measure) {
+      next(cat(what, ": times ", std::size(kForms), " formats in turns"), kFormats);
       if (!measure(variants, options.timing)) return std::nullopt;
       check.best = fastest_of(variants);
     }
@@ -219,7 +231,7 @@ std::optional<LayoutCheck> check_layouts(const Recipe& recipe, const LayoutCheck
       check.costs.push_back(layout_cost(what, *variants[i], losses, variants[0]->time.median));
       if (kForms[i].choice == MemoryFormatChoice::kContiguous) continue;
       check.losses.insert(check.losses.end(), losses.begin(), losses.end());
-      if (kForms[i].choice == MemoryFormatChoice::kAuto) add_images(what, variants[i]->program().graph(), check.images);
+      if (kForms[i].choice == MemoryFormatChoice::kAuto) add_activations(what, variants[i]->program().graph(), check.activations);
     }
     if (options.measure) compare_convolutions(what, *variants[0], *variants[1], check.convolutions);
   }

@@ -51,13 +51,13 @@ Json layout_json(const LayoutCheck& check) {
   Json json{{"formats", Json::array()}, {"losses", Json::array()}, {"values", Json::array()}, {"convolutions", Json::array()}};
   for (const LayoutCost& cost : check.costs) json["formats"].push_back(cost_json(cost, check.measured));
   for (const LayoutLoss& loss : check.losses) json["losses"].push_back(loss_json(loss));
-  for (const LayoutImage& image : check.images) {
-    json["values"].push_back({{"what", image.what},
-                              {"module", image.module},
-                              {"type", image.op},
-                              {"phase", image.phase},
-                              {"shape", list_of(image.shape)},
-                              {"memory_format", image.format}});
+  for (const LayoutActivation& activation : check.activations) {
+    json["values"].push_back({{"what", activation.what},
+                              {"module", activation.module},
+                              {"type", activation.op},
+                              {"phase", activation.phase},
+                              {"shape", list_of(activation.shape)},
+                              {"memory_format", activation.format}});
   }
   for (const ContiguousConvolution& found : check.convolutions) {
     json["convolutions"].push_back({{"what", found.what},
@@ -98,10 +98,12 @@ Table layout_loss_table(const LayoutCheck& check) {
   return table;
 }
 
-Table layout_image_table(const LayoutCheck& check) {
+Table layout_activation_table(const LayoutCheck& check) {
   Table table{{"what", "module", "operator", "phase", "shape", "memory_format"}, {}};
-  for (const LayoutImage& image : check.images)
-    table.rows.push_back({image.what, image.module, image.op, image.phase, sizes_text(image.shape), image.format});
+  for (const LayoutActivation& activation : check.activations) {
+    table.rows.push_back(
+        {activation.what, activation.module, activation.op, activation.phase, sizes_text(activation.shape), activation.format});
+  }
   return table;
 }
 
@@ -117,9 +119,10 @@ std::string layout_verdict(const LayoutCheck& check) {
   const int64_t interior = check.interior(), edge = check.edge();
   if (interior > 0)
     return cat("channels_last is lost inside: ", interior, interior == 1 ? " activation is" : " activations are",
-               " reordered between images (interior)\n");
-  std::string text = cat("channels_last is kept from input to output (", check.images.size(),
-                         check.images.size() == 1 ? " image" : " images", "): no activation is reordered inside\n");
+               " reordered between activations of rank 4 or 5 (interior)\n");
+  if (check.activations.empty()) return "the model has no activations of rank 4 or 5, which memory_format is about\n";
+  std::string text = cat("channels_last is kept from input to output (", check.activations.size(),
+                         check.activations.size() == 1 ? " activation" : " activations", "): no activation is reordered inside\n");
   if (edge > 0)
     text +=
         cat(edge, edge == 1 ? " reorder is" : " reorders are", " at the edge, where features are flattened or their gradient returns\n");

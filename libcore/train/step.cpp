@@ -196,7 +196,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
       stage.what.quantized && stage.what.form.learn_scale ? quantization_->scales() : std::vector<std::string>();
   TrainingPasses passes;
   passes.precision = model.precision;
-  if (stage.what.quantized) passes.rounding = quantization_->passes(types, stage.what.form);
+  if (stage.what.quantized) passes.fake_quantize = quantization_->passes(types, stage.what.form);
   for (const ParameterSpec& spec : model.parameters) {
     if (spec.trainable) passes.trained.push_back(spec.name);
   }

@@ -67,7 +67,7 @@ void Trainer::State::make_plan() {
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro),
                                          recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
-                                         aware != nullptr ? aware->rounding() : nullptr);
+                                         aware != nullptr ? aware->fake_quantize() : nullptr);
     };
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);

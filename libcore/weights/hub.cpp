@@ -72,13 +72,9 @@ std::pair<const HubFamily*, std::string> family_of(const text::JsonNode& config)
   }
   std::string list;
   for (const std::string& name : hub_architectures()) list += (list.empty() ? "" : ", ") + name;
-  const std::string near = nearest(named.front(), hub_architectures());
-  try {
-    config.fail(cat("the architecture ", named.front(), " is not known; known are ", list));
-  } catch (Error& error) {
-    if (!near.empty()) error.suggest(cat("did you mean ", near, "?"));
-    throw;
-  }
+  Error error = config.error(cat("the architecture ", named.front(), " is not known; known are ", list));
+  if (const std::string near = nearest(named.front(), hub_architectures()); !near.empty()) error.suggest(cat("did you mean ", near, "?"));
+  throw error;
 }
 
 /// Tensors by shard; the index is checked against the files.
@@ -115,38 +111,60 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",  "vocab.json",
 
 }  // namespace
 
-void HubModel::set(std::string_view option, int64_t value) { options_.emplace_back(option, std::to_string(value)); }
-void HubModel::set(std::string_view option, double value) { options_.emplace_back(option, nlohmann::json(value).dump()); }
-void HubModel::set(std::string_view option, bool value) { options_.emplace_back(option, value ? "true" : "false"); }
-void HubModel::set(std::string_view option, std::string_view value) { options_.emplace_back(option, quoted(value)); }
+void HubConfig::set(std::string_view option, int64_t value) { options_.emplace_back(option, std::to_string(value)); }
+void HubConfig::set(std::string_view option, double value) { options_.emplace_back(option, nlohmann::json(value).dump()); }
+void HubConfig::set(std::string_view option, bool value) { options_.emplace_back(option, value ? "true" : "false"); }
+void HubConfig::set(std::string_view option, std::string_view value) { options_.emplace_back(option, quoted(value)); }
 
-void HubModel::integer(std::string_view key, std::string_view option) {
+void HubConfig::integer(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).integer());
 }
-void HubModel::number(std::string_view key, std::string_view option) {
+void HubConfig::number(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).number());
 }
-void HubModel::flag(std::string_view key, std::string_view option) {
+void HubConfig::flag(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).flag());
 }
-int64_t HubModel::required(std::string_view key, std::string_view option) {
+int64_t HubConfig::required(std::string_view key, std::string_view option) {
   const int64_t value = config.at(key).integer();
   if (value < 1) config.at(key).fail(cat("is ", value, "; it must be at least 1"));
   set(option.empty() ? key : option, value);
   return value;
 }
-void HubModel::require(std::string_view key, std::string_view supported) const {
+void HubConfig::require(std::string_view key, std::string_view supported) const {
   if (!config.has(key)) return;
   const text::JsonNode node = config.at(key);
   const std::string value = node.json().is_string() ? node.text() : node.json().dump();
   if (value != supported) node.fail(cat("is ", value, ", but this version supports only ", supported));
 }
-void HubModel::require_multiple(std::string_view width, std::string_view heads) const {
+void HubConfig::require_multiple(std::string_view width, std::string_view heads) const {
   const int64_t features = config.at(width).integer(), count = config.at(heads).integer();
   if (count < 1 || features % count != 0) config.fail(cat(width, " is ", features, ", which is not a multiple of ", heads, ", ", count));
 }
 
-std::optional<text::JsonNode> HubModel::file(std::string_view name) const {
+void HubConfig::activation(std::string_view key, std::string_view option, std::initializer_list<std::string_view> supported) {
+  static constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+      {"swish", "silu"}, {"gelu_fast", "gelu_new"}, {"gelu_pytorch_tanh", "gelu_new"}};
+  if (!config.has(key)) return;
+  const auto has = [&](std::string_view name) { return std::find(supported.begin(), supported.end(), name) != supported.end(); };
+  const std::string name = config.text(key);
+  if (has(name)) return set(option, name);
+  for (const auto& [other, usual] : kOtherNames) {
+    if (name == other && has(usual)) return set(option, usual);
+  }
+  std::string list;
+  for (const std::string_view each : supported) list += cat(list.empty() ? "" : each == *(supported.end() - 1) ? " and " : ", ", each);
+  config.at(key).fail(cat("is ", name, "; this version has ", list));
+}
+
+void HubConfig::refuse_unsupported() const {
+  if (config.has("quantization_config"))
+    config.at("quantization_config").fail("quantized weights of other tools are not supported; use the folder of the float model");
+  require("add_cross_attention", "false");
+  require("is_encoder_decoder", "false");
+}
+
+std::optional<text::JsonNode> HubConfig::file(std::string_view name) const {
   const std::string path = below(folder, name);
   if (!file_exists(path)) return std::nullopt;
   return text::JsonNode::parse(read_file(path, kMaxConfig), path);
@@ -175,11 +193,11 @@ HubFolder::HubFolder(std::string path, text::JsonNode config) : path_(std::move(
 }
 
 std::string HubFolder::recipe() const {
-  HubModel model(path_, config_, head_);
+  HubConfig model(path_, config_, head_);
   family_->map(model);
   const std::string folder = std::filesystem::absolute(path_).lexically_normal().string();
-  const std::filesystem::path trimmed = folder.ends_with("/") ? folder.substr(0, folder.size() - 1) : folder;
-  std::string text = cat("recipe: 1\nname: ", quoted(trimmed.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
+  const std::filesystem::path named = folder.ends_with("/") ? folder.substr(0, folder.size() - 1) : folder;
+  std::string text = cat("recipe: 1\nname: ", quoted(named.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
   for (const auto& [option, value] : model.options()) text += cat("  ", option, ": ", value, "\n");
   if (!hub_weights_files(path_).empty()) text += cat("weights: ", quoted(folder), "\n");
   for (const std::string_view file : kTokenizerFiles) {

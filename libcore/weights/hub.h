@@ -4,6 +4,7 @@
 // write a file hub_NAME.cpp with its HubTable and name the table in hub.cpp.
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,9 +16,9 @@
 namespace galley {
 
 /// The recipe's section `model`, as it is made from config.json. Errors name config.json and the key (exit code 4).
-class HubModel {
+class HubConfig {
  public:
-  HubModel(std::string path, const text::JsonNode& contents, std::string_view model_head)
+  HubConfig(std::string path, const text::JsonNode& contents, std::string_view model_head)
       : folder(std::move(path)), config(contents), head(model_head) {}
 
   const std::string folder;
@@ -42,6 +43,10 @@ class HubModel {
   int64_t required(std::string_view key, std::string_view option = {});
   /// Throws where a key has another value than this version supports; absent counts as supported.
   void require(std::string_view key, std::string_view supported) const;
+  /// Sets an option to the activation that the key names: one of `supported`, or another name of one of them. Throws for others.
+  void activation(std::string_view key, std::string_view option, std::initializer_list<std::string_view> supported);
+  /// Throws for quantized weights, cross attention, and encoders with a decoder.
+  void refuse_unsupported() const;
   /// Another JSON file of the folder; none if it does not exist.
   std::optional<text::JsonNode> file(std::string_view name) const;
   /// Throws where `heads` does not divide `width`; both are keys.
@@ -68,9 +73,9 @@ struct HubTensors {
 /// A row of the table: a family of architectures.
 struct HubFamily {
   std::string_view model_type;  ///< config.json: "bert"
-  /// config.json's `architectures`, each with the value of HubModel::head; the first stands for a config.json that names none.
+  /// config.json's `architectures`, each with the value of HubConfig::head; the first stands for a config.json that names none.
   std::vector<std::pair<std::string_view, std::string_view>> architectures;
-  void (*map)(HubModel& model);
+  void (*map)(HubConfig& model);
   HubTensors tensors = {};
 };
 using HubTable = std::vector<HubFamily>;
@@ -83,7 +88,7 @@ HubTable hub_decoders();
 
 /// The recipe's section `predict` of a folder that generates text: the defaults of generation_config.json, and the tokens that end a text.
 /// "": there are none.
-std::string hub_generation(const HubModel& model);
+std::string hub_generation(const HubConfig& model);
 
 /// Whether the path is a folder with a config.json, and no RUN folder or checkpoint.
 bool is_hub_folder(const std::string& path);

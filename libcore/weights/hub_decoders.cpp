@@ -10,25 +10,18 @@
 namespace galley {
 namespace {
 
-void activation(HubModel& model, std::string_view key) {
-  if (!model.config.has(key)) return;
-  const std::string name = model.config.text(key);
-  for (const std::string_view known : {"silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"}) {
-    if (name == known) return model.set(key, name);
-  }
-  if (name == "swish") return model.set(key, "silu");
-  if (name == "gelu_fast") return model.set(key, "gelu_new");
-  model.config.at(key).fail(cat("is ", name, "; this version has silu, gelu, gelu_new, gelu_pytorch_tanh and relu"));
+void activation(HubConfig& model, std::string_view key) {
+  model.activation(key, key, {"silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"});
 }
 
 /// An option that is null where config.json says so: absent and null differ where the family has a default.
-void nullable(HubModel& model, std::string_view key) {
+void nullable(HubConfig& model, std::string_view key) {
   if (model.config.has(key)) return model.integer(key);
   if (model.config.json().contains(key)) model.yaml(key, "null");
 }
 
 /// A list of texts.
-void texts(HubModel& model, const text::JsonNode& list, std::string_view option) {
+void texts(HubConfig& model, const text::JsonNode& list, std::string_view option) {
   std::string yaml;
   for (const text::JsonNode& item : list.elements()) yaml += (yaml.empty() ? "" : ", ") + nlohmann::json(item.text()).dump();
   model.yaml(option, "[" + yaml + "]");
@@ -38,13 +31,6 @@ void texts(HubModel& model, const text::JsonNode& list, std::string_view option)
 std::string number_text(const text::JsonNode& node) {
   static_cast<void>(node.number());  // throws for anything else
   return node.json().dump();
-}
-
-void refuse_unsupported(const HubModel& model) {
-  if (model.config.has("quantization_config"))
-    model.config.at("quantization_config").fail("quantized weights of other tools are not supported; use the folder of the float model");
-  model.require("add_cross_attention", "false");
-  model.require("is_encoder_decoder", "false");
 }
 
 // ---- rotary positions
@@ -65,7 +51,7 @@ std::optional<text::JsonNode> rope_of(const text::JsonNode& config) {
   return first ? *first : rope;
 }
 
-void rotary(HubModel& model) {
+void rotary(HubConfig& model) {
   static constexpr std::array<std::string_view, 6> kTypes{"default", "linear", "dynamic", "yarn", "llama3", "longrope"};
   static constexpr std::array<std::string_view, 10> kNumbers{"factor",           "original_max_position_embeddings",
                                                              "attention_factor", "beta_fast",
@@ -109,8 +95,8 @@ void rotary(HubModel& model) {
 
 // ---- families
 
-void llama_options(HubModel& model) {
-  refuse_unsupported(model);
+void llama_options(HubConfig& model) {
+  model.refuse_unsupported();
   for (const std::string_view key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"})
     model.required(key);
@@ -125,41 +111,41 @@ void llama_options(HubModel& model) {
   model.number("initializer_range");
 }
 
-void llama(HubModel& model) {
+void llama(HubConfig& model) {
   model.type = "llama";
   llama_options(model);
   model.flag("attention_bias");
   model.flag("mlp_bias");
 }
 
-void mistral(HubModel& model) {
+void mistral(HubConfig& model) {
   model.type = "mistral";
   llama_options(model);
   nullable(model, "sliding_window");
 }
 
-void windows_of_layers(HubModel& model) {
+void windows_of_layers(HubConfig& model) {
   nullable(model, "sliding_window");
   model.flag("use_sliding_window");
   model.integer("max_window_layers");
   if (model.config.has("layer_types")) texts(model, model.config.at("layer_types"), "layer_types");
 }
 
-void qwen2(HubModel& model) {
+void qwen2(HubConfig& model) {
   model.type = "qwen2";
   llama_options(model);
   windows_of_layers(model);
 }
 
-void qwen3(HubModel& model) {
+void qwen3(HubConfig& model) {
   model.type = "qwen3";
   llama_options(model);
   model.flag("attention_bias");
   windows_of_layers(model);
 }
 
-void gpt_options(HubModel& model) {
-  refuse_unsupported(model);
+void gpt_options(HubConfig& model) {
+  model.refuse_unsupported();
   model.required("vocab_size");
   activation(model, "activation_function");
   model.number("layer_norm_epsilon");
@@ -167,7 +153,7 @@ void gpt_options(HubModel& model) {
   model.flag("tie_word_embeddings");
 }
 
-void gpt2(HubModel& model) {
+void gpt2(HubConfig& model) {
   model.type = "gpt2";
   gpt_options(model);
   for (const std::string_view key : {"n_layer", "n_head", "n_embd"}) model.required(key);
@@ -184,7 +170,7 @@ void gpt2(HubModel& model) {
 }
 
 /// attention_types: [[["global", "local"], 12]] is global, local, global, ... of 24 layers.
-void attention_layers(HubModel& model, int64_t layers) {
+void attention_layers(HubConfig& model, int64_t layers) {
   if (model.config.has("attention_layers")) return texts(model, model.config.at("attention_layers"), "attention_layers");
   if (!model.config.has("attention_types")) return;
   constexpr int64_t kMost = 10000;  // layers of any model
@@ -207,7 +193,7 @@ void attention_layers(HubModel& model, int64_t layers) {
   model.yaml("attention_layers", "[" + yaml + "]");
 }
 
-void gpt_neo(HubModel& model) {
+void gpt_neo(HubConfig& model) {
   model.type = "gpt_neo";
   gpt_options(model);
   const int64_t layers = model.required("num_layers");
@@ -235,38 +221,29 @@ std::string end_tokens(const text::JsonNode& config) {
 }  // namespace
 
 HubTable hub_decoders() {
+  const auto generates = [](std::string_view with_head, std::string_view bare) {
+    return decltype(HubFamily::architectures){{with_head, kLanguageModel}, {bare, kLanguageModel}};
+  };
   const HubTensors rotary_model{.base = "model", .ignore = {"*.rotary_emb.inv_freq", "lm_head.weight"}};
   return {
       {.model_type = "gpt2",
-       .architectures = {{"GPT2LMHeadModel", kLanguageModel}, {"GPT2Model", kLanguageModel}},
+       .architectures = generates("GPT2LMHeadModel", "GPT2Model"),
        .map = gpt2,
        .tensors = {.base = "transformer",
                    .ignore = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"},
                    .transposed = {"*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"}}},
       {.model_type = "gpt_neo",
-       .architectures = {{"GPTNeoForCausalLM", kLanguageModel}, {"GPTNeoModel", kLanguageModel}},
+       .architectures = generates("GPTNeoForCausalLM", "GPTNeoModel"),
        .map = gpt_neo,
        .tensors = {.base = "transformer", .ignore = {"*.attn.attention.bias", "*.attn.attention.masked_bias", "lm_head.weight"}}},
-      {.model_type = "llama",
-       .architectures = {{"LlamaForCausalLM", kLanguageModel}, {"LlamaModel", kLanguageModel}},
-       .map = llama,
-       .tensors = rotary_model},
-      {.model_type = "mistral",
-       .architectures = {{"MistralForCausalLM", kLanguageModel}, {"MistralModel", kLanguageModel}},
-       .map = mistral,
-       .tensors = rotary_model},
-      {.model_type = "qwen2",
-       .architectures = {{"Qwen2ForCausalLM", kLanguageModel}, {"Qwen2Model", kLanguageModel}},
-       .map = qwen2,
-       .tensors = rotary_model},
-      {.model_type = "qwen3",
-       .architectures = {{"Qwen3ForCausalLM", kLanguageModel}, {"Qwen3Model", kLanguageModel}},
-       .map = qwen3,
-       .tensors = rotary_model},
+      {.model_type = "llama", .architectures = generates("LlamaForCausalLM", "LlamaModel"), .map = llama, .tensors = rotary_model},
+      {.model_type = "mistral", .architectures = generates("MistralForCausalLM", "MistralModel"), .map = mistral, .tensors = rotary_model},
+      {.model_type = "qwen2", .architectures = generates("Qwen2ForCausalLM", "Qwen2Model"), .map = qwen2, .tensors = rotary_model},
+      {.model_type = "qwen3", .architectures = generates("Qwen3ForCausalLM", "Qwen3Model"), .map = qwen3, .tensors = rotary_model},
   };
 }
 
-std::string hub_generation(const HubModel& model) {
+std::string hub_generation(const HubConfig& model) {
   const std::optional<text::JsonNode> defaults = model.file("generation_config.json");
   std::string yaml;
   const auto add = [&](std::string_view key, std::string_view option, bool whole) {

@@ -9,7 +9,7 @@ namespace galley {
 namespace {
 
 /// The pooling of sentence-transformers: modules.json lists the steps after the encoder, 1_Pooling/config.json says which.
-void pooling(HubModel& model) {
+void pooling(HubConfig& model) {
   if (const auto config = model.file("1_Pooling/config.json")) {
     std::string mode = config->text("pooling_mode", "");
     for (const auto& [key, node] : config->members()) {
@@ -29,12 +29,12 @@ void pooling(HubModel& model) {
 }
 
 /// What all of them have.
-void common_options(HubModel& model) {
+void common_options(HubConfig& model) {
+  model.refuse_unsupported();
   model.required("vocab_size");
   model.required("max_position_embeddings");
   model.require("position_embedding_type", "absolute");
   model.require("is_decoder", "false");
-  model.require("add_cross_attention", "false");
   model.set("head", model.head);
   if (model.config.has("id2label")) {
     const auto labels = model.config.at("id2label").members();
@@ -50,16 +50,9 @@ void common_options(HubModel& model) {
   pooling(model);
 }
 
-void activation(HubModel& model, std::string_view key) {
-  if (!model.config.has(key)) return;
-  const std::string name = model.config.text(key);
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return model.set("hidden_act", "gelu_new");
-  if (name == "gelu" || name == "relu" || name == "silu") return model.set("hidden_act", name);
-  if (name == "swish") return model.set("hidden_act", "silu");
-  model.config.at(key).fail(cat("is ", name, "; this version has gelu, gelu_new, relu and silu"));
-}
+void activation(HubConfig& model, std::string_view key) { model.activation(key, "hidden_act", {"gelu", "gelu_new", "relu", "silu"}); }
 
-void bert_options(HubModel& model) {
+void bert_options(HubConfig& model) {
   common_options(model);
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) model.required(key);
   model.require_multiple("hidden_size", "num_attention_heads");
@@ -68,34 +61,34 @@ void bert_options(HubModel& model) {
   activation(model, "hidden_act");
 }
 
-void bert(HubModel& model) {
+void bert(HubConfig& model) {
   model.type = "bert";
   bert_options(model);
   model.number("classifier_dropout");
 }
 
-void roberta(HubModel& model) {
+void roberta(HubConfig& model) {
   model.type = "roberta";
   bert_options(model);
   model.number("classifier_dropout");
   model.integer("pad_token_id");
 }
 
-void electra(HubModel& model) {
+void electra(HubConfig& model) {
   model.type = "electra";
   bert_options(model);
   model.number("classifier_dropout");
   model.integer("embedding_size");
 }
 
-void albert(HubModel& model) {
+void albert(HubConfig& model) {
   model.type = "albert";
   bert_options(model);
   model.number("classifier_dropout_prob", "classifier_dropout");
   for (const char* key : {"embedding_size", "num_hidden_groups", "inner_group_num"}) model.integer(key);
 }
 
-void distilbert(HubModel& model) {
+void distilbert(HubConfig& model) {
   model.type = "distilbert";
   common_options(model);
   model.required("dim", "hidden_size");

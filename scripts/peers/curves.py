@@ -1,4 +1,5 @@
-"""Draws training curves as an SVG file: two panels, test accuracy and training loss over epochs; a line for the mean, a band from the smallest to the largest value."""
+"""Draws training curves as an SVG file: two panels, test accuracy and training loss over epochs; a line for the mean, a band from the
+smallest to the largest value."""
 import math
 import statistics
 
@@ -32,9 +33,11 @@ def panel(x0, title, key, sides):
         color = COLORS[number % len(COLORS)]
         edge = [(i + 1, max(c)) for i, c in enumerate(columns)] + [(i + 1, min(c)) for i, c in reversed(list(enumerate(columns)))]
         points = lambda pairs: " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in pairs)
-        parts.append(f'<polygon points="{points(edge)}" fill="{color}" fill-opacity="0.15"/>'
-                     f'<polyline points="{points((i + 1, statistics.fmean(c)) for i, c in enumerate(columns))}" fill="none" stroke="{color}" stroke-width="1.8"/>'
-                     f'<text x="{x0 + WIDTH - 130}" y="{HEIGHT / 2 + 18 * number:.0f}" fill="{color}">{name} ({len(runs)})</text>')
+        parts.append(
+            f'<polygon points="{points(edge)}" fill="{color}" fill-opacity="0.15"/>'
+            f'<polyline points="{points((i + 1, statistics.fmean(c)) for i, c in enumerate(columns))}" fill="none" stroke="{color}" '
+            'stroke-width="1.8"/>'
+            f'<text x="{x0 + WIDTH - 130}" y="{HEIGHT / 2 + 18 * number:.0f}" fill="{color}">{name} ({len(runs)})</text>')
     return parts
 
 

@@ -10,11 +10,14 @@ def run(args, side, precision, models, batch):
     """(milliseconds, version) of one process."""
     tail = [batch, args.threads, args.seconds, precision]
     if side == "Galley":
-        row = galley_benchmark(args, f"benchmark/{models.name}_synthetic", f"weights={models.weights}", "what=forward", f"batch={batch}", f"precision={precision}",
-                               f"benchmark.stop.max_time={args.seconds}s")
+        row = galley_benchmark(args, f"benchmark/{models.name}_synthetic", f"weights={models.weights}", "what=forward", f"batch={batch}",
+                               f"precision={precision}", f"benchmark.stop.max_time={args.seconds}s")
         return row["runs_ms"], None
-    script = {"ONNX Runtime": ["onnx_infer.py", models.onnx], "OpenVINO": ["openvino_infer.py", models.onnx],
-              "eager": ["torch_infer.py", models.name, models.weights, "eager"], "compile": ["torch_infer.py", models.name, models.weights, "compile"]}[side]
+    script = {
+        "ONNX Runtime": ["onnx_infer.py", models.onnx], "OpenVINO": ["openvino_infer.py", models.onnx],
+        "eager": ["torch_infer.py", models.name, models.weights,
+                  "eager"], "compile": ["torch_infer.py", models.name, models.weights, "compile"]
+    }[side]
     result = json_of([python(), PEERS / script[0], *script[1:], *tail])
     return result["times_ms"], result["version"]
 
@@ -41,5 +44,7 @@ def compare_in(args, precision, runtimes, part):
                         versions |= {version} - {None}
                         say(f"inference {name} batch {batch} {precision} {side}: {statistics.median(milliseconds):.2f} ms")
                 torch = min(torch_modes, key=lambda side: times[side].median)
-                rows.append((f"{name}, batch {batch}", {**{side: times[side].summary() for side in ("Galley", *runtimes)}, "PyTorch": times[torch].summary(mode=torch)}))
+                rows.append(
+                    (f"{name}, batch {batch}",
+                     {**{side: times[side].summary() for side in ("Galley", *runtimes)}, "PyTorch": times[torch].summary(mode=torch)}))
     record(args, part, rows, versions)

@@ -16,14 +16,16 @@ def compare(args):
         for name in args.only:
             models = Models(folder, name)
             galley = {"Galley f32": models.weights, **{kind: models.galley_int8(args, *words) for kind, words in galley_kinds().items()}}
-            files = {"ONNX Runtime f32": models.onnx, "ONNX Runtime s8s8": models.onnx_int8("s8s8"), "ONNX Runtime u8s8": models.onnx_int8("u8s8"),
-                     "OpenVINO f32": models.onnx, "OpenVINO int8": models.openvino_int8}
+            files = {
+                "ONNX Runtime f32": models.onnx, "ONNX Runtime s8s8": models.onnx_int8("s8s8"),
+                "ONNX Runtime u8s8": models.onnx_int8("u8s8"), "OpenVINO f32": models.onnx, "OpenVINO int8": models.openvino_int8
+            }
 
             def run(side, batch):
                 if side in galley:
                     words = galley_kinds().get(side, [])
-                    return galley_benchmark(args, f"benchmark/{name}_synthetic", f"weights={galley[side]}", *words, "what=forward", f"batch={batch}",
-                                            f"benchmark.stop.max_time={args.seconds}s")["runs_ms"]
+                    return galley_benchmark(args, f"benchmark/{name}_synthetic", f"weights={galley[side]}", *words, "what=forward",
+                                            f"batch={batch}", f"benchmark.stop.max_time={args.seconds}s")["runs_ms"]
                 script = "onnx_infer.py" if side.startswith("ONNX") else "openvino_infer.py"
                 result = json_of([python(), PEERS / script, files[side], batch, args.threads, args.seconds])
                 versions.add(result["version"])
@@ -44,7 +46,11 @@ def rows_of(title, times, files):
 
     def compared(name, int8, **more):
         f32 = f"{name} f32"
-        return {f32: times[f32].summary(), f"{name} int8": times[int8].summary(**more, file_share=round(bytes_of(files[int8]) / bytes_of(files[f32]), 4))}
+        return {
+            f32: times[f32].summary(),
+            f"{name} int8": times[int8].summary(**more, file_share=round(bytes_of(files[int8]) / bytes_of(files[f32]), 4))
+        }
 
     return [(title if side == "Galley int8" else f"{title}, saturation: reduce",
-             {**compared("Galley", side), **compared("ONNX Runtime", onnx, mode=onnx.split()[-1]), **compared("OpenVINO", "OpenVINO int8")}) for side in galley_kinds()]
+             {**compared("Galley", side), **compared("ONNX Runtime", onnx, mode=onnx.split()[-1]), **compared("OpenVINO", "OpenVINO int8")})
+            for side in galley_kinds()]

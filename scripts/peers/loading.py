@@ -1,4 +1,5 @@
-"""Loads batches from a folder of JPEGs (random_resized_crop 224, flip, normalize), against torchvision's DataLoader with its two decoders."""
+"""Loads batches from a folder of JPEGs (random_resized_crop 224, flip, normalize), against torchvision's DataLoader with its two
+decoders."""
 import statistics
 
 from environment import environment
@@ -35,8 +36,9 @@ def compare(args):
             for _ in range(args.rounds):
                 for side in sides:
                     if side == "Galley":
-                        row = galley_benchmark(args, recipe, "what=data", f"batch={BATCH}", f"data.train.workers={workers}", "benchmark.warmup=4",
-                                               f"benchmark.stop.min_runs={BATCHES}", "benchmark.stop.ci=0.1%", "benchmark.stop.max_time=8s")
+                        row = galley_benchmark(args, recipe, "what=data", f"batch={BATCH}", f"data.train.workers={workers}",
+                                               "benchmark.warmup=4", f"benchmark.stop.min_runs={BATCHES}", "benchmark.stop.ci=0.1%",
+                                               "benchmark.stop.max_time=8s")
                         milliseconds = row["runs_ms"]
                     else:
                         result = json_of([python, PEERS / "torch_loader.py", folder, BATCH, workers, BATCHES, side])
@@ -46,5 +48,6 @@ def compare(args):
                     times[side].add([statistics.fmean(milliseconds)])
                     say(f"data, {workers} workers, {side}: {BATCH * 1e3 / statistics.fmean(milliseconds):.0f} images/s")
             rate = lambda side: times[side].summary(images_per_s=round(BATCH * 1e3 / times[side].median, 1))
-            rows.append((f"{workers} worker{'s' if workers > 1 else ''}", {"Galley": rate("Galley"), "Pillow": rate("pillow"), "decode_jpeg": rate("tensor")}))
+            rows.append((f"{workers} worker{'s' if workers > 1 else ''}",
+                         {"Galley": rate("Galley"), "Pillow": rate("pillow"), "decode_jpeg": rate("tensor")}))
     record(args, "data", rows, versions)

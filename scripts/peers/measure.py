@@ -63,10 +63,12 @@ def processor_has(flag):
 
 
 def machine_class():
-    """The processor's instructions for products and its vendor: rates of the same instructions differ (vdpbf16ps by four, 512-bit products by two)."""
+    """The processor's instructions for products and its vendor: rates of the same instructions differ (vdpbf16ps by four, 512-bit products
+    by two)."""
     facts = dict(re.findall(r"^(\w[^:]*?)\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE))
     maker = {"GenuineIntel": "Intel", "AuthenticAMD": f"AMD family {facts.get('cpu family')}"}.get(facts.get("vendor_id"), "")
-    for name, flag in (("AMX", "amx_tile"), ("AVX-512 with VNNI and bf16", "avx512_bf16"), ("AVX-512 with VNNI", "avx512_vnni"), ("AVX-512", "avx512f"), ("AVX2", "avx2")):
+    for name, flag in (("AMX", "amx_tile"), ("AVX-512 with VNNI and bf16", "avx512_bf16"), ("AVX-512 with VNNI", "avx512_vnni"),
+                       ("AVX-512", "avx512f"), ("AVX2", "avx2")):
         if processor_has(flag):
             return f"{name} ({maker})" if maker else name
     return platform.machine()
@@ -86,14 +88,21 @@ def parse_arguments(doc, parts, models):
     options.add_argument("--rounds", type=int, default=3, help="number of rounds in which the sides take turns")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--seconds", type=float, default=3, help="seconds per cell of inference and int8 in each round")
-    options.add_argument("--bf16", action="store_true", help="also run training and inference in bf16 on processors without bf16 instructions")
+    options.add_argument("--bf16",
+                         action="store_true",
+                         help="also run training and inference in bf16 on processors without bf16 instructions")
     options.add_argument("--no-compile", action="store_true", help="skip torch.compile")
-    options.add_argument("--work", type=pathlib.Path, help="folder to keep the peers' exported and quantized models and the images in, for later calls")
+    options.add_argument("--work",
+                         type=pathlib.Path,
+                         help="folder to keep the peers' exported and quantized models and the images in, for later calls")
     options.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin", help="Galley's programs")
     options.add_argument("--render", action="store_true", help="measure nothing: render the pages from docs/performance/data")
     args = options.parse_args()
     # The command to repeat the measurement elsewhere, without paths of this machine.
-    shown = [word for i, word in enumerate(sys.argv) if i > 0 and not word.startswith(("--work", "--bin")) and sys.argv[i - 1] not in ("--work", "--bin")]
+    shown = [
+        word for i, word in enumerate(sys.argv)
+        if i > 0 and not word.startswith(("--work", "--bin")) and sys.argv[i - 1] not in ("--work", "--bin")
+    ]
     args.command = " ".join(["scripts/bench-peers", *shown])
     for name, known in (("part", parts), ("only", models)):
         chosen = getattr(args, name).split(",")

@@ -1,5 +1,5 @@
-"""The models of the inference comparisons, in the peers' formats: exported from torchvision with random weights, and quantized by the tools of
-each peer on the same random images."""
+"""The models of the inference comparisons, in the peers' formats: exported from torchvision with random weights, and quantized by the tools
+of each peer on the same random images."""
 import contextlib
 import pathlib
 import tempfile
@@ -52,9 +52,14 @@ class Models:
         """Created in each call, since Galley changes."""
         recipe, statistics = f"benchmark/{self.name}_synthetic", self.path("calib")
         path = self.path(f"galley{''.join(overrides).replace('=', '-')}.safetensors")
-        output_of([args.bin / "galley-calibrate", recipe, f"weights={self.weights}", f"data.calibration.samples={SAMPLES}", "data.calibration.batch=16",
-                   "data.calibration.pipeline=train", "--threads", args.threads, "--quiet", "-o", statistics])
-        output_of([args.bin / "galley-quantize", recipe, f"weights={self.weights}", *overrides, "--calibration", statistics, "--threads", args.threads, "--quiet", "-o", path])
+        output_of([
+            args.bin / "galley-calibrate", recipe, f"weights={self.weights}", f"data.calibration.samples={SAMPLES}",
+            "data.calibration.batch=16", "data.calibration.pipeline=train", "--threads", args.threads, "--quiet", "-o", statistics
+        ])
+        output_of([
+            args.bin / "galley-quantize", recipe, f"weights={self.weights}", *overrides, "--calibration", statistics, "--threads",
+            args.threads, "--quiet", "-o", path
+        ])
         return path
 
 

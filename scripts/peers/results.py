@@ -1,7 +1,8 @@
 """Stores measurements as JSON in docs/performance/data/, and renders docs/performance/results.md and the table of README.md from it.
 
-A file of data is {"rows": [...]}. Each row has `work` (the timed work), `machine` (machine_class()), `measured` (date), `threads`, `rounds`, `versions`,
-`command`, and `sides`: name -> {"ms": [median, least, largest round], ...}. A new row replaces the old one of the same work and machine.
+A file of data is {"rows": [...]}. Each row has `work` (the timed work), `machine` (machine_class()), `measured` (date), `threads`,
+`rounds`, `versions`, `command`, and `sides`: name -> {"ms": [median, least, largest round], ...}. A new row replaces the old one of the
+same work and machine.
 """
 import datetime
 import json
@@ -83,7 +84,8 @@ def by_machine(part, headings, cells_of, left=1):
             if row["machine"] != machine:
                 continue
             spread = f", {row['rounds']} rounds" if row.get("rounds") else ""
-            run = f"{row['measured']}, {row['threads']} threads{spread}; {', '.join(row['versions']) + '; ' if row['versions'] else ''}`{row['command']}`"
+            versions = ", ".join(row["versions"]) + "; " if row["versions"] else ""
+            run = f"{row['measured']}, {row['threads']} threads{spread}; {versions}`{row['command']}`"
             if run not in runs:
                 runs.append(run)
             cells += [[*line, str(runs.index(run) + 1)] for line in cells_of(row)]
@@ -94,9 +96,20 @@ def by_machine(part, headings, cells_of, left=1):
 def training():
     def cells(row):
         ours, torch = row["sides"]["Galley"], row["sides"]["PyTorch"]
-        return [[row["work"], time(ours), time(torch), torch["mode"], ratio(torch, ours), number(ours["mib"]), number(ours["planned_mib"]), number(torch["mib"]),
-                 f"{ours['mib'] / torch['mib']:.2f}x"]]
-    return by_machine("training", ["training step", "Galley ms", "PyTorch ms", "its fastest mode", "speed", "Galley MiB", "planned MiB", "PyTorch MiB", "memory"], cells)
+        return [[
+            row["work"],
+            time(ours),
+            time(torch), torch["mode"],
+            ratio(torch, ours),
+            number(ours["mib"]),
+            number(ours["planned_mib"]),
+            number(torch["mib"]), f"{ours['mib'] / torch['mib']:.2f}x"
+        ]]
+
+    return by_machine(
+        "training",
+        ["training step", "Galley ms", "PyTorch ms", "its fastest mode", "speed", "Galley MiB", "planned MiB", "PyTorch MiB", "memory"],
+        cells)
 
 
 def text_training():
@@ -144,8 +157,13 @@ def int8():
         for i, side in enumerate(sides):
             f32, integer = of(side)
             kind = " " + integer["mode"] if "mode" in integer else ""
-            lines.append([row["work"] if i == 0 else "", side, time(f32), time(integer) + kind, ratio(f32, integer), f"{100 * integer['file_share']:.1f} %",
-                          "" if i == 0 else ratio(integer, of("Galley")[1])])
+            lines.append([
+                row["work"] if i == 0 else "", side,
+                time(f32),
+                time(integer) + kind,
+                ratio(f32, integer), f"{100 * integer['file_share']:.1f} %", "" if i == 0 else ratio(integer,
+                                                                                                     of("Galley")[1])
+            ])
         return lines
     return by_machine("int8", ["model", "program", "f32 ms", "int8 ms", "int8 gain", "file", "Galley's speed"], cells, left=2)
 
@@ -154,7 +172,10 @@ def loading():
     def cells(row):
         sides = row["sides"]
         best = max(sides["Pillow"]["images_per_s"], sides["decode_jpeg"]["images_per_s"])
-        return [[row["work"], *(number(sides[name]["images_per_s"]) for name in ("Galley", "Pillow", "decode_jpeg")), f"{sides['Galley']['images_per_s'] / best:.2f}x"]]
+        return [[
+            row["work"], *(number(sides[name]["images_per_s"]) for name in ("Galley", "Pillow", "decode_jpeg")),
+            f"{sides['Galley']['images_per_s'] / best:.2f}x"
+        ]]
     return by_machine("data", ["workers", "Galley images/s", "torchvision, Pillow", "torchvision, decode_jpeg", "speed"], cells)
 
 
@@ -177,9 +198,13 @@ VERDICT_HEADINGS = ["identical sides", "seconds each", "comparisons", *VERDICTS,
 
 def verdict_cells(row):
     counts = row["counts"]
-    return [f"{row['work']}, {row['base_ms']:.3g} ms", str(row["seconds"]), str(row["comparisons"]), *(str(counts[name]) for name in VERDICTS),
-            f"{100 * (counts['faster'] + counts['slower']) / row['comparisons']:.0f} %", f"{100 * row['upper_limit']:.1f} %", f"{100 * row['median_difference']:.2f} %",
-            f"{100 * row['largest_difference']:.2f} %"]
+    return [
+        f"{row['work']}, {row['base_ms']:.3g} ms",
+        str(row["seconds"]),
+        str(row["comparisons"]), *(str(counts[name]) for name in VERDICTS),
+        f"{100 * (counts['faster'] + counts['slower']) / row['comparisons']:.0f} %", f"{100 * row['upper_limit']:.1f} %",
+        f"{100 * row['median_difference']:.2f} %", f"{100 * row['largest_difference']:.2f} %"
+    ]
 
 
 def false_verdict_table(rows):
@@ -193,32 +218,50 @@ def false_verdicts():
 def profiles():
     lines = []
     for row in load("step profiles"):
-        lines += [f"{row['work']}: {number(row['step_ms'])} ms, {row['gib']:.1f} GiB read or written, {row['gflops_per_s']:.0f} GFLOP/s; {row['limit_percent']:.0f} % of the limit of "
-                  f"{row['machine_gflops_per_s']:.0f} GFLOP/s and {row['machine_gbytes_per_s']:.0f} GB/s.", "",
-                  f"{row['machine']}, {row['measured']}, {row['threads']} threads; `{row['command']}`", "",
-                  *table(["operator", "phase", "calls", "ms", "% of step", "GFLOP/s", "GB/s", "% of limit", "bound by"],
-                         [[op["type"], op["phase"], str(op["calls"]), f"{op['ms']:.1f}", f"{op['percent']:.1f}", f"{op['gflops_per_s']:.1f}", f"{op['gbytes_per_s']:.1f}",
-                           f"{op['limit_percent']:.0f}", op["bound"]] for op in row["operators"]], left=2), ""]
+        lines += [
+            f"{row['work']}: {number(row['step_ms'])} ms, {row['gib']:.1f} GiB read or written, {row['gflops_per_s']:.0f} GFLOP/s; "
+            f"{row['limit_percent']:.0f} % of the limit of "
+            f"{row['machine_gflops_per_s']:.0f} GFLOP/s and {row['machine_gbytes_per_s']:.0f} GB/s.", "",
+            f"{row['machine']}, {row['measured']}, {row['threads']} threads; `{row['command']}`", "",
+            *table(["operator", "phase", "calls", "ms", "% of step", "GFLOP/s", "GB/s", "% of limit", "bound by"], [[
+                op["type"], op["phase"],
+                str(op["calls"]), f"{op['ms']:.1f}", f"{op['percent']:.1f}", f"{op['gflops_per_s']:.1f}", f"{op['gbytes_per_s']:.1f}",
+                f"{op['limit_percent']:.0f}", op["bound"]
+            ] for op in row["operators"]],
+                   left=2), ""
+        ]
     return lines[:-1] or ["Not measured yet."]
 
 
 def instructions():
     lines = []
     for machine, counts in json.loads(INSTRUCTIONS.read_text()).items():
-        lines += [f"{machine}; `scripts/count-instructions`:", "", *table(["kernel", "instructions per run"], [[f"`{case}`", f"{count:,}"] for case, count in counts.items()]), ""]
+        lines += [
+            f"{machine}; `scripts/count-instructions`:", "",
+            *table(["kernel", "instructions per run"], [[f"`{case}`", f"{count:,}"] for case, count in counts.items()]), ""
+        ]
     return lines[:-1]
 
 
 SECTIONS = [
-    ("Training steps", "Both sides take steps on one batch. Galley's memory is that of `galley-train` with its data loader. PyTorch's time is its fastest of eager and compile, "
+    ("Training steps",
+     "Both sides take steps on one batch. Galley's memory is that of `galley-train` with its data loader. PyTorch's time is its fastest of "
+     "eager and compile, "
      "contiguous and channels_last; its memory is the least of the modes.", training),
-    ("Where a step's time goes", "The limit of an operator is the longer of two times: its least bytes at the measured memory bandwidth, and its operations at the measured peak. "
-     "GFLOP/s count what a convolution takes by its definition, so Winograd convolutions exceed the peak; their share of the limit counts the operations that they execute. "
+    ("Where a step's time goes",
+     "The limit of an operator is the longer of two times: its least bytes at the measured memory bandwidth, and its operations at the "
+     "measured peak. "
+     "GFLOP/s count what a convolution takes by its definition, so Winograd convolutions exceed the peak; their share of the limit counts "
+     "the operations that they execute. "
      "An operator that finds its inputs in a cache exceeds the memory bandwidth. Rows below 0.7 % of the step are left out.", profiles),
-    ("Inference in f32", "The same random weights for all. PyTorch's time is the faster of eager and compile, channels_last.", lambda: inference("inference", ["ONNX Runtime", "OpenVINO", "PyTorch"])),
+    ("Inference in f32", "The same random weights for all. PyTorch's time is the faster of eager and compile, channels_last.",
+     lambda: inference("inference", ["ONNX Runtime", "OpenVINO", "PyTorch"])),
     ("Inference in bf16", "", lambda: inference("inference bf16", ["OpenVINO", "PyTorch"])),
-    ("Inference in int8", "Each program compared with its own f32, with the same random weights and random calibration images; `file` is the size of the int8 model relative to its f32 file. "
-     "ONNX Runtime's time is the faster of S8S8 and U8S8. Without VNNI, ONNX Runtime's U8S8 products may saturate in 16 bits (its `reduce_range` was off); Galley's products are exact "
+    ("Inference in int8",
+     "Each program compared with its own f32, with the same random weights and random calibration images; `file` is the size of the int8 "
+     "model relative to its f32 file. "
+     "ONNX Runtime's time is the faster of S8S8 and U8S8. Without VNNI, ONNX Runtime's U8S8 products may saturate in 16 bits (its "
+     "`reduce_range` was off); Galley's products are exact "
      "unless `quantize.saturation: reduce` is set, which takes one bit from the weights.", int8),
     ("Training of language models", "GPT-2's transformer on batches of 256 tokens a sample, AdamW, gradients clipped to norm 1. PyTorch's time is its fastest of eager and compile "
      "with fused AdamW and a C library that keeps freed memory; \"as installed\" is eager without these two. bf16 rows compare with PyTorch in bf16 (autocast); their "
@@ -228,11 +271,16 @@ SECTIONS = [
     ("Text generation", "GPT-2 124M with random weights, one sequence. Galley's int8 and int4 are weight-only (int4: groups of 32); PyTorch's int8 is dynamic, llama.cpp's Q8_0 "
      "and Q4_0.", text_decoding),
     ("Loading JPEGs", "JPEGs of 500 x 375 pixels to batches of 64: random_resized_crop to 224, flip, normalize.", loading),
-    ("Inference on a busy machine", "`scripts/shared-machine` measures while other processes compute all the time.", lambda: shared("shared machine, inference")),
+    ("Inference on a busy machine", "`scripts/shared-machine` measures while other processes compute all the time.",
+     lambda: shared("shared machine, inference")),
     ("Training on a busy machine", "", lambda: shared("shared machine, training")),
-    ("How often a verdict is false", "`galley-benchmark RECIPE --compare A A` compares identical commands; a verdict of faster or slower is false. The goal is at most 2 %. "
+    ("How often a verdict is false",
+     "`galley-benchmark RECIPE --compare A A` compares identical commands; a verdict of faster or slower is false. The goal is at most 2 "
+     "%. "
      "\"At most\" is the upper limit of the share, with 95 % confidence.", false_verdicts),
-    ("Instruction counts", "Kernels run on one thread under valgrind, which shows programs a processor with AVX2. A count 2 % above its record is exit code 6.", instructions),
+    ("Instruction counts",
+     "Kernels run on one thread under valgrind, which shows programs a processor with AVX2. A count 2 % above its record is exit code 6.",
+     instructions),
 ]
 
 
@@ -263,15 +311,20 @@ def readme_table():
                 continue
             ours, torch = row["sides"]["Galley"], row["sides"]["PyTorch"]
             memory = f"{ours['mib'] / torch['mib']:.2f}x" if "mib" in ours else ""
-            rows.append([what, row["work"], time(ours), time(torch), ratio(torch, ours), memory])
+            rows.append([what, row["work"], time(ours), time(torch), torch["mode"], ratio(torch, ours), memory])
             runs.append(row)
     if not runs:
         return []
     dates = sorted({row["measured"] for row in runs})
     versions = sorted({version for row in runs for version in row["versions"] if version.startswith("PyTorch")})
-    note = (f"Machine: 2 cores of a Zen 5 in a virtual machine, {README_MACHINE}; {runs[0]['threads']} threads; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}; {', '.join(versions)} in "
-            "its fastest mode. Milliseconds are medians, with the least and the largest round in parentheses; memory is the peak of the process, Galley's divided by PyTorch's.")
-    return [wrapped(note), "", *table(["what", "model", "Galley ms", "PyTorch ms", "speed", "memory"], rows, left=2)]
+    note = (
+        f"Machine: 2 cores of a Zen 5 in a virtual machine, {README_MACHINE}; {runs[0]['threads']} threads; "
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}; {', '.join(versions)} in "
+        "its fastest mode, which is f32 in a row of bf16 where f32 was faster. Milliseconds are medians, with the least and the largest "
+        "round in parentheses; memory is the peak of the "
+        "process, Galley's divided by PyTorch's."
+    )
+    return [wrapped(note), "", *table(["what", "model", "Galley ms", "PyTorch ms", "its fastest mode", "speed", "memory"], rows, left=2)]
 
 
 def replaced(text, name, lines):
@@ -291,5 +344,7 @@ def render():
 
 
 def row_of(args, work, machine, versions, sides):
-    return {"work": work, "machine": machine, "measured": str(datetime.date.today()), "threads": args.threads, "rounds": args.rounds, "versions": list(versions), "command": args.command,
-            "sides": sides}
+    return {
+        "work": work, "machine": machine, "measured": str(datetime.date.today()), "threads": args.threads, "rounds": args.rounds,
+        "versions": list(versions), "command": args.command, "sides": sides
+    }

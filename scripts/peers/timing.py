@@ -21,4 +21,6 @@ def timed(run, seconds, least=10, most=400):
 
 
 def report(times, version, **more):
-    print(json.dumps({"times_ms": times, "version": version, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, **more}))
+    print(
+        json.dumps({"times_ms": times, "version": version, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                    **more}))

@@ -5,8 +5,8 @@ padding, mean, std, seed, threads, state, weights}. One JSON line per epoch on s
 continues from it; `weights` receives the final tensors.
 
 As in Galley: batches extend into the next epoch; the rate of update k of T is lr (1 + cos(pi (k-1)/T)) / 2; crop and flip are applied to u8
-pixels, padded with 0, before 1/255 and normalization; all parameters have weight decay; validation follows the first step at or after the end
-of an epoch.
+pixels, padded with 0, before 1/255 and normalization; all parameters have weight decay; validation follows the first step at or after the
+end of an epoch.
 """
 import json
 import math
@@ -54,7 +54,11 @@ def batch_of(step):
 
 torch.manual_seed(how["seed"])
 model = CifarResNet(how["depth"], how["classes"]).to(memory_format=torch.channels_last)
-optimizer = torch.optim.SGD(model.parameters(), lr=how["lr"], momentum=how["momentum"], weight_decay=how["weight_decay"], nesterov=how["nesterov"])
+optimizer = torch.optim.SGD(model.parameters(),
+                            lr=how["lr"],
+                            momentum=how["momentum"],
+                            weight_decay=how["weight_decay"],
+                            nesterov=how["nesterov"])
 per_epoch = count / how["batch"]
 total = math.ceil(how["epochs"] * per_epoch - 1e-9)
 step, curve, wall = 0, [], 0.0
@@ -84,8 +88,11 @@ while step < total:
         curve.append({"epoch": len(curve) + 1, "step": step, "train_loss": sum(losses) / len(losses), "loss": test_loss, "top1": top1})
         losses = []
         wall = time.monotonic() - began
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "curve": curve, "wall_s": wall}, how["state"] + ".new")
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "curve": curve, "wall_s": wall},
+                   how["state"] + ".new")
         os.replace(how["state"] + ".new", how["state"])
         print(json.dumps(curve[-1]), flush=True)
 safetensors.torch.save_file({name: value.contiguous() for name, value in model.state_dict().items()}, how["weights"])
-print(json.dumps({"wall_s": wall, "steps": total, "train_images": count, "test_images": len(test_labels), "version": f"PyTorch {torch.__version__}"}), flush=True)
+print(json.dumps(
+    {"wall_s": wall, "steps": total, "train_images": count, "test_images": len(test_labels), "version": f"PyTorch {torch.__version__}"}),
+      flush=True)

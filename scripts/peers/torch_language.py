@@ -1,11 +1,11 @@
-"""Trains the recipe tinyshakespeare_lstm in PyTorch, and measures the loss of PyTorch's dynamic quantization of weights that Galley trained;
-called by scripts/language-accuracy.
+"""Trains the recipe tinyshakespeare_lstm in PyTorch, and measures the loss of PyTorch's dynamic quantization of weights that Galley
+trained; called by scripts/language-accuracy.
 
 usage: torch_language.py SETTINGS_JSON: {text, weights (Galley's), epochs, seed, threads}. One JSON line per epoch on stdout, then one with
 {float, int8: mean loss of the validation windows with Galley's weights, version}.
 
-As in Galley: consecutive windows of 64 characters, the last tenth for validation, zero initial state for each window; batches extend into the
-next epoch; dropout on the embeddings, between the layers and before the last product.
+As in Galley: consecutive windows of 64 characters, the last tenth for validation, zero initial state for each window; batches extend into
+the next epoch; dropout on the embeddings, between the layers and before the last product.
 """
 import json
 import math

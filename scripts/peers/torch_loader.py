@@ -17,10 +17,19 @@ mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 if way == "pillow":
     from torchvision import transforms
 
-    work = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.Normalize(mean, std)])
+    work = transforms.Compose(
+        [transforms.RandomResizedCrop(224),
+         transforms.RandomHorizontalFlip(),
+         transforms.ToTensor(),
+         transforms.Normalize(mean, std)])
     images = torchvision.datasets.ImageFolder(folder, work)
 else:
-    work = v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
+    work = v2.Compose([
+        v2.RandomResizedCrop(224, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(mean, std)
+    ])
     decode = lambda path: torchvision.io.decode_jpeg(torchvision.io.read_file(path), torchvision.io.ImageReadMode.RGB)
     images = torchvision.datasets.ImageFolder(folder, work, loader=decode)
 first = 4  # batches whose times start-up and prefetching distort

@@ -27,7 +27,8 @@ def network():
     if how["model"] == "mobilenet_v2":
         first, *strides = how["strides"]
         stages = [(1, 16, 1), (6, 24, 2), (6, 32, 3), (6, 64, 4), (6, 96, 3), (6, 160, 3), (6, 320, 1)]
-        model = torchvision.models.mobilenet_v2(num_classes=how["classes"], inverted_residual_setting=[[*stage, stride] for stage, stride in zip(stages, strides)])
+        model = torchvision.models.mobilenet_v2(num_classes=how["classes"],
+                                                inverted_residual_setting=[[*stage, stride] for stage, stride in zip(stages, strides)])
         model.features[0][0].stride = (first, first)
         return model
     return CifarResNet(int(how["model"].removeprefix("cifar_resnet")), how["classes"])

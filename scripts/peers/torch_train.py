@@ -1,7 +1,8 @@
 """Times training steps of a torchvision model in PyTorch: one mode per process, one JSON line on stdout.
 
 usage: torch_train.py MODEL BATCH STEPS {eager|compile} {contiguous|channels_last} {f32|bf16} THREADS
-bf16: forward pass and loss with autocast. SGD with momentum on random images, cross entropy; each step reads the loss, as in training scripts.
+bf16: forward pass and loss with autocast. SGD with momentum on random images, cross entropy; each step reads the loss, as in training
+scripts.
 """
 import json
 import resource

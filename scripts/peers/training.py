@@ -1,4 +1,5 @@
-"""Training steps against PyTorch: the best of eager and compile, contiguous and channels_last; in bf16 against its best of both precisions."""
+"""Training steps against PyTorch: the best of eager and compile, contiguous and channels_last; in bf16 against its best of both
+precisions."""
 import json
 import pathlib
 import statistics
@@ -14,10 +15,14 @@ def run_galley(args, model, precision):
     """Times steps on one batch, as PyTorch's script does, and measures the memory of training with its loader."""
     batch, steps = WORK[model]
     recipe = f"benchmark/{model}_synthetic"
-    row = galley_benchmark(args, recipe, "what=train_step", f"batch={batch}", f"precision={precision}", f"stop.min_runs={steps}", "stop.ci=100%")
+    row = galley_benchmark(args, recipe, "what=train_step", f"batch={batch}", f"precision={precision}", f"stop.min_runs={steps}",
+                           "stop.ci=100%")
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder) / "run"
-        output_of([args.bin / "galley-train", recipe, "-o", run, "train.duration=4 steps", f"train.batch={batch}", f"precision={precision}", "--threads", args.threads, "--quiet"])
+        output_of([
+            args.bin / "galley-train", recipe, "-o", run, "train.duration=4 steps", f"train.batch={batch}", f"precision={precision}",
+            "--threads", args.threads, "--quiet"
+        ])
         summary = json.loads((run / "result.json").read_text())
     return {"times_ms": row["runs_ms"], "peak_bytes": summary["peak_bytes"], "planned": summary["planned_peak_bytes"]}
 
@@ -26,7 +31,8 @@ def compare(args):
     python = environment("torch", "torchvision")
     precisions = ["f32", "bf16"] if args.bf16 or processor_has("avx512_bf16") else ["f32"]
     ours = [("galley", precision) for precision in precisions]
-    modes = [(mode, layout, precision) for precision in precisions for mode in (["eager"] if args.no_compile else ["eager", "compile"]) for layout in ("contiguous", "channels_last")]
+    modes = [(mode, layout, precision) for precision in precisions for mode in (["eager"] if args.no_compile else ["eager", "compile"])
+             for layout in ("contiguous", "channels_last")]
     rows, version = [], ""
     for model in args.only:
         batch, steps = WORK[model]

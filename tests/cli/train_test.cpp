@@ -43,6 +43,29 @@ std::string digest_of_parameters(const std::string& path) {
   return xxh3_128(text);
 }
 
+/// docs/recipe.md: `train.validate: null` leaves the evaluation after the last step; `data.val: null` leaves none.
+TEST(Train, WithoutValidationEvaluatesOnceAfterTheLastStep) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const auto evaluated_steps = [&](const std::string& name) {
+    std::istringstream lines(read_text(folder + "/" + name + "/metrics.jsonl"));
+    std::vector<int> steps;
+    for (std::string line; std::getline(lines, line);) {
+      const Json row = Json::parse(line);
+      if (row["kind"] == "eval") steps.push_back(row["step"]);
+    }
+    return steps;
+  };
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/each", "validate=2 steps", "-q"}).code, 0);
+  EXPECT_EQ(evaluated_steps("each"), (std::vector<int>{2, 4, 6}));
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/last", "validate=null", "-q"}).code, 0);
+  EXPECT_EQ(evaluated_steps("last"), std::vector<int>{6});
+  EXPECT_EQ(Json::parse(read_text(folder + "/last/result.json"))["metrics"],
+            Json::parse(read_text(folder + "/each/result.json"))["metrics"]);
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/never", "data.val=null", "-q"}).code, 0);
+  EXPECT_TRUE(evaluated_steps("never").empty());
+  EXPECT_TRUE(Json::parse(read_text(folder + "/never/result.json"))["metrics"].empty());
+}
+
 TEST(Train, LeavesTheRunFolderOfTheContract) {
   const std::string folder = scratch_folder();
   const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "--format", "json", "-q"});

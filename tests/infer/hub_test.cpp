@@ -142,7 +142,7 @@ TEST(HubTexts, ALongTextIsShortenedAndKeepsItsEnd) {
   });
 }
 
-TEST(HubModel, ARecipeTakesItsModelFromTheFolder) {
+TEST(HubConfig, ARecipeTakesItsModelFromTheFolder) {
   TemporaryFolder folder;
   std::ofstream(folder / "r.yaml") << "recipe: 1\nmodel: {type: hub, head: sequence_classification, num_labels: 5}\n";
   const Recipe recipe = recipe_of(folder / "r.yaml", {"weights=" + folder_of("bert_base")});
@@ -159,7 +159,7 @@ TEST(HubModel, ARecipeTakesItsModelFromTheFolder) {
   EXPECT_NE(log.find("start at random: classifier.weight, classifier.bias"), std::string::npos) << log;
 }
 
-TEST(HubModel, ARecipeKeepsWhatItSays) {
+TEST(HubConfig, ARecipeKeepsWhatItSays) {
   TemporaryFolder folder;
   std::ofstream(folder / "r.yaml") << "recipe: 1\nname: mine\nmodel: {type: hub, path: " << folder_of("bert_base") << "}\nweights: null\n";
   const Recipe recipe = recipe_of(folder / "r.yaml");
@@ -176,7 +176,7 @@ TEST(HubModel, ARecipeKeepsWhatItSays) {
   }
 }
 
-TEST(HubModel, VocabulariesMustAgree) {
+TEST(HubConfig, VocabulariesMustAgree) {
   TemporaryFolder folder;
   std::filesystem::copy(folder_of("bert_classes"), folder / "m");
   std::ifstream in(folder / "m/config.json");

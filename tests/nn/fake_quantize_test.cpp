@@ -123,7 +123,7 @@ std::multiset<std::string> rounded_names(const std::vector<ObservedValue>& value
 TEST(FakeQuantize, RoundsTheValuesThatThePlanMakesIntegers) {
   Graph training = capture(Mode::kTraining).graph;
   const Graph evaluation = capture(Mode::kEvaluation).graph;
-  const std::vector<ObservedValue> values = rounding_passes(training, {evaluation, config(), {}}).values;
+  const std::vector<ObservedValue> values = fake_quantize_passes(training, {evaluation, config(), {}}).values;
   Graph graph = fused(evaluation);
   EXPECT_EQ(rounded_names(fake_quantize_inference(graph, config(), false).values), rounded_names(values));
   // The plan of a calibration in which every value has the range -1..1.
@@ -165,7 +165,7 @@ TEST(FakeQuantize, LayersLeftInFloatAreNotTouched) {
   keep.keep_float = true;
   for (const char* name : {"stem.0", "fc2"}) some.layers[name] = keep;
   Graph training = capture(Mode::kTraining).graph;
-  const auto names = rounded_names(rounding_passes(training, {capture(Mode::kEvaluation).graph, some, {}}).values);
+  const auto names = rounded_names(fake_quantize_passes(training, {capture(Mode::kEvaluation).graph, some, {}}).values);
   EXPECT_EQ(names.count("input"), 0u) << "its one reader is in float";
   EXPECT_EQ(names.count("fc1"), 0u);
   for (const Node& node : training.nodes()) {
@@ -185,7 +185,7 @@ TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
   // Ranges observed over two batches.
   Graph observing = capture(Mode::kTraining).graph;
   remove_dropping(observing);
-  rounding_passes(observing, {evaluation, scheme, {}});
+  fake_quantize_passes(observing, {evaluation, scheme, {}});
   Feeds feeds = feeds_of(observing);
   for (uint64_t batch = 0; batch < 2; ++batch) {
     feeds["input"] = random_array(f32({kBatch, 3, 8, 8}), 100 + batch);
@@ -197,7 +197,7 @@ TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
 
   Captured frozen = capture(Mode::kTraining);
   remove_dropping(frozen.graph);
-  rounding_passes(frozen.graph, {evaluation, scheme, {.observe = false, .freeze_batch_norm = true}});
+  fake_quantize_passes(frozen.graph, {evaluation, scheme, {.observe = false, .freeze_batch_norm = true}});
   for (const Node& node : frozen.graph.nodes()) EXPECT_TRUE(node.op->updates.empty()) << node.op->name << " at " << node.path;
   Graph evaluated = fused(evaluation);
   fake_quantize_inference(evaluated, scheme, false);
@@ -228,9 +228,9 @@ TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
     const Graph evaluation = capture(Mode::kEvaluation).graph;
     Graph training = capture(Mode::kTraining).graph;
     remove_dropping(training);
-    rounding_passes(training, {evaluation, scheme, {.observe = !learned, .learn_scale = learned}});
+    fake_quantize_passes(training, {evaluation, scheme, {.observe = !learned, .learn_scale = learned}});
     Graph evaluated = fused(evaluation);
-    const RoundedModel rounded = fake_quantize_inference(evaluated, scheme, learned);
+    const FakeQuantizedModel rounded = fake_quantize_inference(evaluated, scheme, learned);
     Feeds feeds = feeds_of(training);
     for (const auto& [name, array] : feeds_of(evaluated)) feeds.emplace(name, array);
     const Graph present = present_weight_scales(fused(evaluation), rounded.weights);
@@ -275,7 +275,8 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
     Graph& graph = made.graph;
     remove_dropping(graph);
     const std::vector<ObservedValue> values =
-        rounding_passes(graph, {capture(Mode::kEvaluation, true).graph, config(), {.observe = false, .freeze_batch_norm = freeze}}).values;
+        fake_quantize_passes(graph, {capture(Mode::kEvaluation, true).graph, config(), {.observe = false, .freeze_batch_norm = freeze}})
+            .values;
     const Value output = graph.at(graph.find_output("output"));
     const Value loss = sum(mul(output, graph.add_input("cotangent", output.type(), ValueRole::kInput)), {0, 1});
     const Graph forward = graph;
@@ -364,7 +365,7 @@ TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
     for (const bool freeze : {false, true}) {
       Graph training = captured(Mode::kTraining);
       const std::vector<ObservedValue> values =
-          rounding_passes(training, {captured(Mode::kEvaluation), config(), {.freeze_batch_norm = freeze}}).values;
+          fake_quantize_passes(training, {captured(Mode::kEvaluation), config(), {.freeze_batch_norm = freeze}}).values;
       verify(training);
       int rounded = 0;
       for (const Node& node : training.nodes()) rounded += node.is("fake_quantize") && node.attrs<FakeQuantizeAttrs>().axis < 0;
@@ -376,13 +377,13 @@ TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
 
 TEST(FakeQuantize, ScalesLearn) {
   Captured made = capture(Mode::kTraining);
-  const RoundedModel rounded =
-      rounding_passes(made.graph, {capture(Mode::kEvaluation).graph, config(), {.observe = false, .learn_scale = true}});
+  const FakeQuantizedModel rounded =
+      fake_quantize_passes(made.graph, {capture(Mode::kEvaluation).graph, config(), {.observe = false, .learn_scale = true}});
   const Value output = made.graph.at(made.graph.find_output("output"));
   const Value loss = sum(output, {0, 1});
   std::vector<ValueId> scales;
   for (const ObservedValue& value : rounded.values) scales.push_back(made.graph.find_input(value.scale()));
-  for (const RoundedWeight& weight : rounded.weights) scales.push_back(made.graph.find_input(weight.scale()));
+  for (const FakeQuantizedWeight& weight : rounded.weights) scales.push_back(made.graph.find_input(weight.scale()));
   EXPECT_EQ(rounded.weights.size(), 8u);
   const std::map<ValueId, ValueId> gradients = differentiate(made.graph, loss.id(), scales);
   for (const ValueId scale : scales) {

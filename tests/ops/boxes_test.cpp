@@ -57,8 +57,7 @@ TEST(Boxes, RoiAlignIsTorchvisions) {
     const Node node = graph.nodes().back();
     GradientBuilder builder(graph, node, {cotangent}, {true, false});
     node.op->gradient(builder);
-    const auto values =
-        interpret(graph, {{"x", want.at("x")}, {"boxes", want.at("boxes")}, {"cotangent", want.at("cotangent")}});
+    const auto values = interpret(graph, {{"x", want.at("x")}, {"boxes", want.at("boxes")}, {"cotangent", want.at("cotangent")}});
     expect_near("y", values.at(y.id()), want.at("y"));
     expect_near("d_x", values.at(builder.result()[0].id()), want.at("d_x"));
   }

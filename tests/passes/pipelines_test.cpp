@@ -78,7 +78,7 @@ TEST(Pipelines, InferenceIsTheSameForEveryBackEnd) {
   how.capture = [&](Graph& graph) {
     order.push_back(cat("capture of ", count(graph, "relu"), " relu, ", count(graph, "batch_norm_inference"), " norms"));
   };
-  how.round = [&](Graph&) { order.push_back("round"); };
+  how.fake_quantize = [&](Graph&) { order.push_back("round"); };
   inference_passes(net.graph, how);
   EXPECT_EQ(order, (std::vector<std::string>{"capture of 0 relu, 0 norms", "round"}));
   expect_same(results(net.graph, feeds), want);

@@ -1,4 +1,4 @@
-// below_limit: for each kind of bound a synthetic profile, with its operators, its cure and what a fragment sets.
+// below_limit: for each kind of bound a synthetic profile, with its operators, its remedy and what a fragment sets.
 
 #include "libcore/profiler/limit_advice.h"
 
@@ -57,7 +57,7 @@ BelowLimit first(const Profile& profile, const ProfileFacts& facts) {
   EXPECT_LE(advice->gain_s, profile.wall_s / static_cast<double>(profile.steps));
   for (const BelowLimit& item : advice->operators) {
     EXPECT_FALSE(item.key.empty()) << item.type;
-    EXPECT_FALSE(item.cure.empty()) << item.type;
+    EXPECT_FALSE(item.remedy.empty()) << item.type;
     EXPECT_NE(advice->message.find(item.type), std::string::npos) << advice->message;
     EXPECT_GE(advice->operators.front().beyond_s, item.beyond_s);
   }
@@ -104,7 +104,7 @@ TEST(BelowLimit, ComputeUsesBf16OrALargerBatch) {
   item = first(profile, facts);
   EXPECT_EQ(item.key, "precision");
   EXPECT_EQ(item.value, "bf16");
-  EXPECT_NE(item.cure.find("2.0 times"), std::string::npos) << item.cure;
+  EXPECT_NE(item.remedy.find("2.0 times"), std::string::npos) << item.remedy;
   profile.machine.bf16_per_s = 1.1e11;
   EXPECT_EQ(first(profile, facts).key, "train.batch.global") << "bf16 is hardly faster";
   profile.machine.bf16_per_s = 2e11;
@@ -127,7 +127,7 @@ TEST(BelowLimit, ALargerBatchDoesNotHelpLongCalls) {
   EXPECT_EQ(item.bound, "compute");
   EXPECT_EQ(item.key, "model");
   EXPECT_EQ(item.value, "");
-  EXPECT_NE(item.cure.find("--by layer"), std::string::npos) << item.cure;
+  EXPECT_NE(item.remedy.find("--by layer"), std::string::npos) << item.remedy;
 }
 
 TEST(BelowLimit, ALargerBatchHalvesWhatDoesNotGrowWithIt) {
@@ -175,7 +175,7 @@ TEST(BelowLimit, Bandwidth) {
   EXPECT_EQ(item.bound, "bandwidth");
   EXPECT_EQ(item.key, "model");
   facts.fusions_declined = {"bn1: batch_norm + relu: the value between has 2 readers"};
-  EXPECT_NE(first(profile, facts).cure.find("fuse"), std::string::npos);
+  EXPECT_NE(first(profile, facts).remedy.find("fuse"), std::string::npos);
   facts.fast_low_precision = true;
   EXPECT_EQ(first(profile, facts).key, "precision");
   item = first(profile_of("adamw_update", "update", 0.95, 0.1, 100, false), facts);
@@ -234,7 +234,7 @@ TEST(BelowLimit, FallbackKernelsSayWhy) {
   profile.operators[0].note = "onednn: too many channels";
   const BelowLimit item = first(profile, facts_of());
   EXPECT_EQ(item.bound, "kernel");
-  EXPECT_NE(item.cure.find("too many channels"), std::string::npos);
+  EXPECT_NE(item.remedy.find("too many channels"), std::string::npos);
 }
 
 TEST(BelowLimit, NamesFewGroupsAndSetsWhatGainsMost) {

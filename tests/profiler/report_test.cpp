@@ -31,7 +31,7 @@ void make(Reported& made) {
                                       .phase = "forward",
                                       .module = "conv1",
                                       .bound = "compute",
-                                      .cure = "why",
+                                      .remedy = "why",
                                       .key = "threads",
                                       .value = "",
                                       .share = 0.5,

@@ -1,4 +1,4 @@
-// Steps allocate no heap memory on any thread: neither training steps from the third on nor inference from the second call on.
+// Steps allocate no heap memory on any thread: neither training steps after batches of both formats, nor inference after the first call.
 
 #include <gtest/gtest.h>
 
@@ -77,9 +77,9 @@ TEST_P(Allocations, OfATrainingStepAreNone) {
   for (auto& [name, tensor] : batches[1].fields) tensor = tensor.to(MemoryFormat::contiguous());
   size_t given = 0;
   const auto next = [&]() -> const Batch& { return batches[given++ % 2]; };
-  for (int64_t step = 1; step <= 3; ++step) at.training.run(step, next);
+  for (int64_t step = 1; step <= 2; ++step) at.training.run(step, next);
   test::AllocationCount allocations;
-  for (int64_t step = 4; step <= 6; ++step) at.training.run(step, next);
+  for (int64_t step = 3; step <= 6; ++step) at.training.run(step, next);
   EXPECT_EQ(allocations.stop(), 0) << allocations.text();
 }
 

@@ -45,8 +45,8 @@ TEST(LayoutCheck, FeaturesAreFlattenedAtTheEdge) {
   EXPECT_NE(layout_verdict(check).find("channels_last is kept"), std::string::npos);
   EXPECT_TRUE(check.best.empty());
   EXPECT_FALSE(layout_json(check).contains("best"));
-  for (const LayoutImage& image : check.images)
-    EXPECT_EQ(image.format, image.module == "flatten" ? "contiguous" : "channels_last") << image.module;
+  for (const LayoutActivation& activation : check.activations)
+    EXPECT_EQ(activation.format, activation.module == "flatten" ? "contiguous" : "channels_last") << activation.module;
 }
 
 TEST(LayoutCheck, TimesEveryFormatOfForwardPassAndUpdate) {
@@ -58,6 +58,33 @@ TEST(LayoutCheck, TimesEveryFormatOfForwardPassAndUpdate) {
   EXPECT_EQ(check.costs[0].speed, 1);
   EXPECT_EQ(layout_json(check)["best"], check.best);
   EXPECT_EQ(layout_cost_table(check).headings.size(), 9u);
+}
+
+TEST(LayoutCheck, AModelWithoutFormats) {
+  const LoadedRecipe loaded = test::load_text(
+      "recipe: 1\nmodel: {type: layers, input: {shape: [5]}, layers: [{name: fc, type: linear, out_features: 4}]}\n"
+      "loss: {type: cross_entropy}\n",
+      {});
+  const LayoutCheck check = checked(loaded, false);
+  EXPECT_TRUE(check.activations.empty());
+  EXPECT_EQ(layout_verdict(check), "the model has no activations of rank 4 or 5, which memory_format is about\n");
+}
+
+TEST(LayoutCheck, SaysWhatItDoes) {
+  const LoadedRecipe loaded = test::load_text(kNet, {});
+  std::vector<std::string> said;
+  double before = -1;
+  LayoutCheckOptions options{.batch = 1, .timing = {.min_runs = 1, .max_time_s = 0.01}};
+  options.progress = [&](double done, const std::string& next) {
+    EXPECT_GT(done, before);
+    EXPECT_LT(done, 1);
+    before = done;
+    said.push_back(next);
+  };
+  ASSERT_TRUE(check_layouts(loaded.recipe, options).has_value());
+  EXPECT_EQ(said, (std::vector<std::string>{"forward: compiles contiguous", "forward: compiles channels_last", "forward: compiles auto",
+                                            "forward: times 3 formats in turns"}));
+  EXPECT_EQ(before, 0.5);
 }
 
 TEST(LayoutCheck, EndsWhenItIsAskedTo) {

@@ -1,5 +1,5 @@
 // Laws: config.json becomes a recipe; a folder that is incomplete or contradicts itself is one error (exit code 4) that names file and
-// cure; files with and without a head's prefix, with old names and in shards fill the same model; absent heads start at random, absent
+// remedy; files with and without a head's prefix, with old names and in shards fill the same model; absent heads start at random, absent
 // layers are an error.
 #include "libcore/weights/hub.h"
 

@@ -7,6 +7,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
 #include "libcore/train/layout_check.h"
+#include "tools/common/progress.h"
 #include "tools/common/signals.h"
 #include "tools/convert-layout/convert_layout.h"
 
@@ -24,7 +25,12 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
                     .max_time_s = section.stop.max_time.value,
                     .stop = [] { return stop_signal() != 0; }};
   const MachineWatch watch;
+  Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
+  options.progress = [&](double done, const std::string& next) {
+    progress.update(done, next, nlohmann::json{{"done", done}, {"next", next}}.dump());
+  };
   const std::optional<LayoutCheck> check = check_layouts(loaded.recipe, options);
+  progress.clear();
   if (!check) return 128 + stop_signal();
   nlohmann::ordered_json json = layout_json(*check);
   const Table costs = layout_cost_table(*check);
@@ -42,7 +48,7 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
     print(json.dump() + "\n");
     return kExitDone;
   }
-  std::string text = values_ ? render(layout_image_table(*check), common.format) + "\n" : "";
+  std::string text = values_ ? render(layout_activation_table(*check), common.format) + "\n" : "";
   text += render(costs, common.format) + layout_verdict(*check);
   const Table lost = layout_loss_table(*check), better = layout_convolution_table(*check);
   if (!lost.rows.empty()) text += "\nwhere channels_last is lost (auto):\n" + render(lost, common.format);

@@ -40,7 +40,7 @@ void ConvertLayoutTool::add_options(Command& command) {
       .type_name("RECIPE")
       .group("Check")
       .take_last();
-  command.add_flag("--values", values_, "with --check: print each image of the model with its format, too").group("Check");
+  command.add_flag("--values", values_, "with --check: print each activation of rank 4 or 5 with its format, too").group("Check");
   command.add_option("--apply", apply_, "with --check: write the fastest format to this recipe fragment")
       .type_name("FILE")
       .group("Check")

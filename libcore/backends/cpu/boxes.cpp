@@ -119,10 +119,11 @@ void walk_samples(const float* box, const Shape& bins, int64_t height, int64_t w
           const RoiSample column = roi_sample(across.at(j, t), width);
           if (!column.inside) continue;
           const double top = share * (1 - row.fraction), bottom = share * row.fraction;
-          visit(i * bins[4] + j, Corners{{row.low * width + column.low, row.low * width + column.high, row.high * width + column.low,
-                                          row.high * width + column.high},
-                                         {static_cast<float>(top * (1 - column.fraction)), static_cast<float>(top * column.fraction),
-                                          static_cast<float>(bottom * (1 - column.fraction)), static_cast<float>(bottom * column.fraction)}});
+          visit(i * bins[4] + j,
+                Corners{{row.low * width + column.low, row.low * width + column.high, row.high * width + column.low,
+                         row.high * width + column.high},
+                        {static_cast<float>(top * (1 - column.fraction)), static_cast<float>(top * column.fraction),
+                         static_cast<float>(bottom * (1 - column.fraction)), static_cast<float>(bottom * column.fraction)}});
         }
       }
     }
@@ -159,8 +160,7 @@ class RoiAlign : public PreparedKernel {
 
 class RoiAlignBackward : public PreparedKernel {
  public:
-  explicit RoiAlignBackward(const KernelQuery& q)
-      : attrs_(q.attrs<RoiAlignBackwardAttrs>()), grad_(q.in(0).shape), dx_(q.out(0).shape) {}
+  explicit RoiAlignBackward(const KernelQuery& q) : attrs_(q.attrs<RoiAlignBackwardAttrs>()), grad_(q.in(0).shape), dx_(q.out(0).shape) {}
   void run(Stream&, const KernelArgs& args) const override {
     constexpr int64_t kChannels = 16;  // of a task: the samples of a region are computed once for them
     const int64_t rows = grad_[1], channels = grad_[2], bins = grad_[3] * grad_[4], pixels = dx_[2] * dx_[3];

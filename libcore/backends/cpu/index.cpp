@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 
+#include "libcore/backends/axis_view.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/random.h"
@@ -18,15 +19,6 @@ namespace galley {
 namespace {
 
 constexpr int64_t kGrain = 4096;  // elements of a task: a few microseconds
-
-/// An array as [outer, size, inner] round one axis.
-struct AxisView {
-  int64_t outer = 1, size = 1, inner = 1;
-  AxisView(const Shape& x, int axis) : size(x[axis]) {
-    for (int d = 0; d < x.rank(); ++d) (d < axis ? outer : inner) *= d == axis ? 1 : x[d];
-  }
-  int64_t at(int64_t o, int64_t s, int64_t i) const { return (o * size + s) * inner + i; }
-};
 
 template <class Index>
 int64_t checked(std::string_view op, Index index, int64_t size) {

@@ -68,7 +68,8 @@ void walk_bins(RefCall& call, const Shape& bins, const Shape& x, const Attrs& at
         const RoiSample row = roi_sample(down.at(bin_row, s), x[2]), column = roi_sample(across.at(bin_column, t), x[3]);
         if (!row.inside || !column.inside) return;
         for (int64_t c = 0; c < channels; ++c) {
-          const int64_t bin = (((n * rows + r) * channels + c) * bins[3] + bin_row) * bins[4] + bin_column, image = (n * channels + c) * x[2];
+          const int64_t bin = (((n * rows + r) * channels + c) * bins[3] + bin_row) * bins[4] + bin_column,
+                        image = (n * channels + c) * x[2];
           visit(bin, (image + row.low) * x[3] + column.low, share * (1 - row.fraction) * (1 - column.fraction));
           visit(bin, (image + row.low) * x[3] + column.high, share * (1 - row.fraction) * column.fraction);
           visit(bin, (image + row.high) * x[3] + column.low, share * row.fraction * (1 - column.fraction));

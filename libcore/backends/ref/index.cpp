@@ -1,19 +1,11 @@
 #include "libcore/ops/index.h"
 
+#include "libcore/backends/axis_view.h"
 #include "libcore/backends/ref/ref.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
 namespace {
-
-/// Elements along one axis are `inner` apart; `outer` blocks follow each other.
-struct AxisView {
-  int64_t outer = 1, size = 1, inner = 1;
-  AxisView(const Shape& x, int axis) : size(x[axis]) {
-    for (int d = 0; d < x.rank(); ++d) (d < axis ? outer : inner) *= d == axis ? 1 : x[d];
-  }
-  int64_t at(int64_t o, int64_t s, int64_t i) const { return (o * size + s) * inner + i; }
-};
 
 /// Indices are data: a bad one is the input's mistake.
 int64_t checked(std::string_view op, double index, int64_t size) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "libcore/backends/axis_view.h"
 #include "libcore/backends/ref/memory.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/resize.h"
@@ -10,15 +11,6 @@
 
 namespace galley {
 namespace {
-
-/// An array as [outer, size, inner] round one axis.
-struct AxisView {
-  int64_t outer = 1, size = 1, inner = 1;
-  AxisView(const Shape& x, int axis) : size(x[axis]) {
-    for (int d = 0; d < x.rank(); ++d) (d < axis ? outer : inner) *= d == axis ? 1 : x[d];
-  }
-  int64_t at(int64_t o, int64_t s, int64_t i) const { return (o * size + s) * inner + i; }
-};
 
 void concat_ref(RefCall& call) {
   const int axis = axis_of(call.attrs<ConcatAttrs>().axis, call.context().in(0));

@@ -55,7 +55,8 @@ put("edges", edges)
 for name, mode in (("bilinear", Image.BILINEAR), ("bicubic", Image.BICUBIC)):
     for height, width in ((12, 15), (45, 61), (30, 17)):
         put(f"edges {name} {height} {width} pillow", np.asarray(Image.fromarray(edges).resize((width, height), mode)))
-        put(f"edges {name} {height} {width} tensor", hwc(F.resize(torch.from_numpy(edges).permute(2, 0, 1).contiguous(), [height, width], modes[name], antialias=True)))
+        put(f"edges {name} {height} {width} tensor",
+            hwc(F.resize(torch.from_numpy(edges).permute(2, 0, 1).contiguous(), [height, width], modes[name], antialias=True)))
 put("center_crop 20 20", hwc(F.center_crop(image, [20, 20])))
 put("center_crop 17 24", hwc(F.center_crop(image, [17, 24])))
 put("center_crop 36 30", hwc(F.center_crop(image, [36, 30])))

@@ -5,7 +5,8 @@
 
   NAME/          config.json, generation_config.json, model.safetensors (one in shards)
   tokenizer/     tokenizer.json, tokenizer_config.json with a chat template: of all of them
-  decoders.json  for each folder and prompt: the ids of the prompt, and the ids of greedy generation in float64, with the distance of the best
+  decoders.json  for each folder and prompt: the ids of the prompt, and the ids of greedy generation in float64, with the distance of the
+  best
                  logit to the second; `logits` are those after the tokens `ids`; `chat` is the text of the chat template
 """
 import json
@@ -27,25 +28,52 @@ text = (here / "make_decoder_folders.py").read_text()
 bpe = Tokenizer(models.BPE())
 bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 bpe.decoder = decoders.ByteLevel()
-bpe.train_from_iterator([text], trainers.BpeTrainer(vocab_size=300, special_tokens=["<|end|>", "<|user|>", "<|bot|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-TEMPLATE = "{% for m in messages %}{{ '<|user|>' if m.role == 'user' else '<|bot|>' }}{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<|bot|>{% endif %}"
+bpe.train_from_iterator([text],
+                        trainers.BpeTrainer(vocab_size=300,
+                                            special_tokens=["<|end|>", "<|user|>", "<|bot|>"],
+                                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+TEMPLATE = "{% for m in messages %}{{ '<|user|>' if m.role == 'user' else '<|bot|>' }}{{ m.content }}{{ eos_token }}{% endfor %}" \
+           "{% if add_generation_prompt %}<|bot|>{% endif %}"
 tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|end|>")
 tokenizer.chat_template = TEMPLATE
 shutil.rmtree(here / "tokenizer", ignore_errors=True)
 tokenizer.save_pretrained(here / "tokenizer", save_jinja_files=False)
 
-LLAMA = dict(vocab_size=ROWS, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64, initializer_range=0.3, bos_token_id=None)
+LLAMA = dict(vocab_size=ROWS,
+             hidden_size=16,
+             intermediate_size=24,
+             num_hidden_layers=2,
+             num_attention_heads=4,
+             max_position_embeddings=64,
+             initializer_range=0.3,
+             bos_token_id=None)
 GROUPED = LLAMA | dict(num_key_value_heads=2)
 GPT = dict(vocab_size=ROWS, initializer_range=0.3, bos_token_id=None)
 CONFIGS = {
     "gpt2": transformers.GPT2Config(**GPT, n_layer=2, n_head=2, n_embd=16, n_positions=64),
-    "gpt_neo": transformers.GPTNeoConfig(**GPT, num_layers=2, num_heads=2, hidden_size=16, max_position_embeddings=64, window_size=4, attention_types=[[["global", "local"], 1]]),
-    "llama": transformers.LlamaConfig(**GROUPED, tie_word_embeddings=True, rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)),
+    "gpt_neo": transformers.GPTNeoConfig(**GPT,
+                                         num_layers=2,
+                                         num_heads=2,
+                                         hidden_size=16,
+                                         max_position_embeddings=64,
+                                         window_size=4,
+                                         attention_types=[[["global", "local"], 1]]),
+    "llama": transformers.LlamaConfig(**GROUPED,
+                                      tie_word_embeddings=True,
+                                      rope_parameters=dict(rope_type="llama3",
+                                                           rope_theta=10000.0,
+                                                           factor=8.0,
+                                                           low_freq_factor=1.0,
+                                                           high_freq_factor=4.0,
+                                                           original_max_position_embeddings=32)),
     "mistral": transformers.MistralConfig(**GROUPED, head_dim=6, sliding_window=5, tie_word_embeddings=True),
     "qwen2": transformers.Qwen2Config(**GROUPED, tie_word_embeddings=True),
     "qwen3": transformers.Qwen3Config(**(GROUPED | dict(head_dim=8)), tie_word_embeddings=False),
 }
-out = {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}, "prompts": PROMPTS, "new_tokens": NEW_TOKENS, "ids": IDS, "folders": {}}
+out = {
+    "versions": {"torch": torch.__version__, "transformers": transformers.__version__}, "prompts": PROMPTS, "new_tokens": NEW_TOKENS,
+    "ids": IDS, "folders": {}
+}
 for name, config in CONFIGS.items():
     config.eos_token_id = None
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -80,5 +108,8 @@ for name, config in CONFIGS.items():
     model.save_pretrained(here / name, max_shard_size="24KB" if name == "qwen3" else "1GB")
     out["folders"][name] = {"end_tokens": ends, "results": results, "logits": [round(float(v), 7) for v in logits[0, -1]]}
 out["chat"] = tokenizer.apply_chat_template([{"role": "user", "content": "Hello there"}], tokenize=False, add_generation_prompt=True)
-out["chat_turns"] = tokenizer.apply_chat_template([{"role": "user", "content": "a"}, {"role": "assistant", "content": "ANSWER"}, {"role": "user", "content": "b"}], tokenize=False, add_generation_prompt=True)
+out["chat_turns"] = tokenizer.apply_chat_template(
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "ANSWER"}, {"role": "user", "content": "b"}],
+    tokenize=False,
+    add_generation_prompt=True)
 (here / "decoders.json").write_text(json.dumps(out) + "\n")

@@ -17,7 +17,10 @@ HERE = pathlib.Path(__file__).parent
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a fine film dull ##er ##est the story is and was it not very good bad , . ! one two ##s".split()
 SIZES = dict(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
              max_position_embeddings=24, type_vocab_size=2)
-TEXTS = ["a fine film", "the story is dull and not very good.", "It was the dullest film!", "good", "bad bad bad bad bad bad bad bad bad bad bad bad"]
+TEXTS = [
+    "a fine film", "the story is dull and not very good.", "It was the dullest film!", "good",
+    "bad bad bad bad bad bad bad bad bad bad bad bad"
+]
 
 
 def save(name, model, shard="5GB", types=True):
@@ -77,7 +80,9 @@ save("bert_masked", transformers.BertForMaskedLM(bert))
 base = transformers.BertModel(bert)
 texts_of(save("bert_base", base, shard="2KB"), base, vectors)
 classes = transformers.BertForSequenceClassification(
-    transformers.BertConfig(**SIZES, id2label={0: "negative", 1: "neutral", 2: "positive"}, label2id={"negative": 0, "neutral": 1, "positive": 2}))
+    transformers.BertConfig(**SIZES,
+                            id2label={0: "negative", 1: "neutral", 2: "positive"},
+                            label2id={"negative": 0, "neutral": 1, "positive": 2}))
 texts_of(save("bert_classes", classes), classes,
          lambda out: {"logits": out.logits[0].tolist(), "scores": out.logits[0].softmax(0).tolist()})
 save("roberta_tokens", transformers.RobertaForTokenClassification(

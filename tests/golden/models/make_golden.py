@@ -3,9 +3,9 @@
 
     python3 tests/golden/models/make_golden.py
 
-Needs torch, torchvision and, for EfficientNet-Lite, the package efficientnet-lite-pytorch. Weights and inputs are a function of (name, index), which
-tests/support/golden_weights.h also computes, so the files contain only results. All arithmetic is float64 on weights rounded to float32. Versions are
-written to VERSIONS.
+Needs torch, torchvision and, for EfficientNet-Lite, the package efficientnet-lite-pytorch. Weights and inputs are a function of (name,
+index), which tests/support/golden_weights.h also computes, so the files contain only results. All arithmetic is float64 on weights rounded
+to float32. Versions are written to VERSIONS.
 """
 import contextlib
 import functools
@@ -215,7 +215,8 @@ REDUCED = {
     "squeezenet1_0_reduced": (lambda: torchvision.models.squeezenet1_0(num_classes=10, dropout=0.0), 48),
     "squeezenet1_1_reduced": (lambda: torchvision.models.squeezenet1_1(num_classes=10, dropout=0.0), 48),
     "densenet_reduced": (densenet_reduced, 64),
-    "googlenet_reduced": (lambda: torchvision.models.googlenet(num_classes=10, dropout=0.0, dropout_aux=0.0, transform_input=True, init_weights=True), 48),
+    "googlenet_reduced": (
+        lambda: torchvision.models.googlenet(num_classes=10, dropout=0.0, dropout_aux=0.0, transform_input=True, init_weights=True), 48),
     "inception_v3_reduced": (lambda: torchvision.models.inception_v3(num_classes=10, dropout=0.0, aux_logits=False, init_weights=True), 75),
     "mnasnet_reduced": (lambda: torchvision.models.MNASNet(0.35, num_classes=10, dropout=0.0), 48),
     "shufflenet_reduced": (lambda: torchvision.models.shufflenet_v2_x0_5(num_classes=10), 64),
@@ -230,8 +231,11 @@ REDUCED = {
     "swin_v2_reduced": (lambda: swin_reduced(True), 60),
 }
 # One model per family at its real size, and the weights of the auxiliary losses of two of them.
-FULL_SIZE = {"alexnet": 224, "squeezenet1_0": 224, "densenet121": 224, "googlenet": 224, "inception_v3": 299, "mnasnet1_0": 224, "shufflenet_v2_x1_0": 224,
-             "efficientnet_b0": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224, "swin_t": 224, "swin_v2_t": 256, "efficientnet_lite0": 224}
+FULL_SIZE = {
+    "alexnet": 224, "squeezenet1_0": 224, "densenet121": 224, "googlenet": 224, "inception_v3": 299, "mnasnet1_0": 224,
+    "shufflenet_v2_x1_0": 224, "efficientnet_b0": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224,
+    "swin_t": 224, "swin_v2_t": 256, "efficientnet_lite0": 224
+}
 AUXILIARY_WEIGHT = 0.3
 SEGMENTATION_WEIGHT = 0.5
 
@@ -252,7 +256,8 @@ class EfficientNetLite0(nn.Module):
             for _ in range(count):
                 block, module = next(blocks), nn.Module()
                 pairs = [("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
-                module.block = nn.ModuleList(nn.ModuleList([getattr(block, conv), getattr(block, norm)]) for conv, norm in pairs if hasattr(block, conv))
+                module.block = nn.ModuleList(
+                    nn.ModuleList([getattr(block, conv), getattr(block, norm)]) for conv, norm in pairs if hasattr(block, conv))
                 stages[-1].append(module)
         self.features = nn.ModuleList([*stages, nn.ModuleList([net._conv_head, net._bn1])])
         self.classifier = nn.ModuleList([nn.Identity(), net._fc])
@@ -389,7 +394,10 @@ def write_zoo():
     """Every model: `model NAME PARAMETERS`, then `p|b SHARED NAME SIZES` in the order of state_dict; SHARED counts the leading
     characters that the name shares with the previous one and that are omitted."""
     lines = []
-    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt", *DECODERS, *SEGMENTATION, "unet"]:
+    for name in [
+            "mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt",
+            *DECODERS, *SEGMENTATION, "unet"
+    ]:
         with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
         parameters = dict(model.named_parameters())
@@ -469,7 +477,8 @@ def prepare(model):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Hardsigmoid):
                 setattr(module, name, ExactHardsigmoid())
-    # Tables that a model computes once are not replaced; those of Swin's second version are rounded to float32 after the arithmetic, not before.
+    # Tables that a model computes once are not replaced; those of Swin's second version are rounded to float32 after the arithmetic, not
+    # before.
     for module in model.modules():
         if isinstance(module, torchvision.models.swin_transformer.ShiftedWindowAttentionV2):
             d = torch.linspace(-8, 8, 2 * module.window_size[0] - 1, dtype=torch.float64)
@@ -520,7 +529,8 @@ def write_case(name, model, shape, classes):
 
 
 def write_full_size():
-    """Logits of whole models at batch 1 in evaluation mode; in training mode, at batch 2, if the auxiliary classifier needs large images."""
+    """Logits of whole models at batch 1 in evaluation mode; in training mode, at batch 2, if the auxiliary classifier needs large
+    images."""
     w = Writer(7)
     for name, size in FULL_SIZE.items():
         model = prepare(make(name)).eval()
@@ -564,11 +574,13 @@ def main():
     write_case("cifar_resnet20", CifarResNet(3), (4, 3, 16, 16), 10)
     write_case("resnet18", tv.resnet18(num_classes=10), (2, 3, 48, 48), 10)
     bottleneck = tv.resnet.Bottleneck
-    write_case("resnet50_dilated", tv.ResNet(bottleneck, [3, 4, 6, 3], num_classes=10, replace_stride_with_dilation=[False, False, True]), (2, 3, 32, 32), 10)
+    write_case("resnet50_dilated", tv.ResNet(bottleneck, [3, 4, 6, 3], num_classes=10, replace_stride_with_dilation=[False, False, True]),
+               (2, 3, 32, 32), 10)
     write_case("resnext50_32x4d", tv.resnext50_32x4d(num_classes=10), (2, 3, 48, 48), 10)
     write_case("mobilenet_v2", tv.mobilenet_v2(num_classes=10, width_mult=0.5, dropout=0.0), (2, 3, 48, 48), 10)
     write_case("mobilenet_v3_large", tv.mobilenet_v3_large(num_classes=10, width_mult=0.75, dropout=0.0), (2, 3, 48, 48), 10)
-    write_case("mobilenet_v3_small", tv.mobilenet_v3_small(num_classes=10, reduced_tail=True, dilated=True, dropout=0.0), (2, 3, 48, 48), 10)
+    write_case("mobilenet_v3_small", tv.mobilenet_v3_small(num_classes=10, reduced_tail=True, dilated=True, dropout=0.0), (2, 3, 48, 48),
+               10)
     write_case("vgg11", vgg("vgg11", 32, 10), (2, 3, 32, 32), 10)
     write_case("vgg13_bn", vgg("vgg13_bn", 32, 10), (2, 3, 32, 32), 10)
     write_case("fcn", segmentation("fcn_resnet50", num_classes=10, aux_loss=True), (2, 3, 17, 20), 10)
@@ -582,7 +594,8 @@ def main():
                 lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.05))
     write_steps("rmsprop_mobilenet_v3_small", tv.mobilenet_v3_small(**small), (4, 3, 32, 32), 10,
                 lambda p: torch.optim.RMSprop(p, lr=1e-3, alpha=0.9, eps=0.0316, momentum=0.9, weight_decay=1e-5))
-    (HERE / "VERSIONS").write_text(f"python {platform.python_version()}\ntorch {torch.__version__}\ntorchvision {torchvision.__version__}\nnumpy {np.__version__}\n")
+    (HERE / "VERSIONS").write_text(
+        f"python {platform.python_version()}\ntorch {torch.__version__}\ntorchvision {torchvision.__version__}\nnumpy {np.__version__}\n")
 
 
 if __name__ == "__main__":

@@ -128,15 +128,43 @@ NEO = dict(num_layers=2, num_heads=2, hidden_size=8, max_position_embeddings=12,
 
 print("# torch", torch.__version__, "transformers", transformers.__version__)
 case("gpt2", GPT2Config(**GPT2), 7)
-case("gpt2_variant", GPT2Config(**GPT2, n_inner=20, activation_function="gelu", scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False), 7)
+case("gpt2_variant",
+     GPT2Config(**GPT2, n_inner=20, activation_function="gelu", scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False), 7)
 case("gpt_neo", GPTNeoConfig(**NEO), 9)
-case("gpt_neo_variant", GPTNeoConfig(**(NEO | dict(attention_types=[[["local"], 2]], intermediate_size=12, activation_function="relu")), tie_word_embeddings=False), 9)
+case(
+    "gpt_neo_variant",
+    GPTNeoConfig(**(NEO | dict(attention_types=[[["local"], 2]], intermediate_size=12, activation_function="relu")),
+                 tie_word_embeddings=False), 9)
 case("llama2", LlamaConfig(**LLAMA, rope_parameters=dict(rope_type="default", **THETA)), 7)
-case("llama3", LlamaConfig(**GROUPED, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_parameters=dict(rope_type="llama3", rope_theta=50.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=20)), 9)
-case("llama_biases", LlamaConfig(**GROUPED, attention_bias=True, mlp_bias=True, hidden_act="gelu", rope_parameters=dict(rope_type="linear", factor=4.0, **THETA)), 7)
-case("llama_dynamic", LlamaConfig(**(LLAMA | dict(max_position_embeddings=6)), rope_parameters=dict(rope_type="dynamic", factor=2.0, **THETA)), 9)
+case(
+    "llama3",
+    LlamaConfig(**GROUPED,
+                rms_norm_eps=1e-5,
+                tie_word_embeddings=True,
+                rope_parameters=dict(rope_type="llama3",
+                                     rope_theta=50.0,
+                                     factor=8.0,
+                                     low_freq_factor=1.0,
+                                     high_freq_factor=4.0,
+                                     original_max_position_embeddings=20)), 9)
+case(
+    "llama_biases",
+    LlamaConfig(**GROUPED,
+                attention_bias=True,
+                mlp_bias=True,
+                hidden_act="gelu",
+                rope_parameters=dict(rope_type="linear", factor=4.0, **THETA)), 7)
+case("llama_dynamic",
+     LlamaConfig(**(LLAMA | dict(max_position_embeddings=6)), rope_parameters=dict(rope_type="dynamic", factor=2.0, **THETA)), 9)
 case("mistral", MistralConfig(**GROUPED, sliding_window=3, rope_parameters=dict(rope_type="default", **THETA)), 9)
-case("qwen2", Qwen2Config(**QWEN2, tie_word_embeddings=True, use_sliding_window=True, sliding_window=4, layer_types=["full_attention", "sliding_attention"], rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, **THETA)), 9)
+case(
+    "qwen2",
+    Qwen2Config(**QWEN2,
+                tie_word_embeddings=True,
+                use_sliding_window=True,
+                sliding_window=4,
+                layer_types=["full_attention", "sliding_attention"],
+                rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, **THETA)), 9)
 case("qwen3", Qwen3Config(**GROUPED, attention_bias=True, rope_parameters=dict(rope_type="default", **THETA)), 9)
 FACTORS = dict(short_factor=[1.0, 1.25, 1.5], long_factor=[1.5, 3.0, 7.0], original_max_position_embeddings=6)
 case("qwen3_long", Qwen3Config(**GROUPED, rope_parameters=dict(rope_type="longrope", **FACTORS, **THETA)), 9)
@@ -146,10 +174,35 @@ rope("linear", rope_type="linear", rope_theta=10000.0, factor=3.0)
 rope("dynamic_short", tokens=40, rope_type="dynamic", rope_theta=10000.0, factor=2.0)
 rope("dynamic_long", tokens=100, rope_type="dynamic", rope_theta=10000.0, factor=2.0)
 rope("yarn", rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64)
-rope("yarn_mscale", rope_type="yarn", rope_theta=10000.0, factor=40.0, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=0.8)
-rope("yarn_bounds", rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=64, attention_factor=1.5, beta_fast=8.0, beta_slow=2.0, truncate=False)
-rope("llama3", max_positions=131072, rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
-LONG = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0 + i / 8 for i in range(8)], long_factor=[2.0 + i for i in range(8)], original_max_position_embeddings=32)
+rope("yarn_mscale",
+     rope_type="yarn",
+     rope_theta=10000.0,
+     factor=40.0,
+     original_max_position_embeddings=4096,
+     mscale=1.0,
+     mscale_all_dim=0.8)
+rope("yarn_bounds",
+     rope_type="yarn",
+     rope_theta=500.0,
+     factor=4.0,
+     original_max_position_embeddings=64,
+     attention_factor=1.5,
+     beta_fast=8.0,
+     beta_slow=2.0,
+     truncate=False)
+rope("llama3",
+     max_positions=131072,
+     rope_type="llama3",
+     rope_theta=500000.0,
+     factor=8.0,
+     low_freq_factor=1.0,
+     high_freq_factor=4.0,
+     original_max_position_embeddings=8192)
+LONG = dict(rope_type="longrope",
+            rope_theta=10000.0,
+            short_factor=[1.0 + i / 8 for i in range(8)],
+            long_factor=[2.0 + i for i in range(8)],
+            original_max_position_embeddings=32)
 rope("longrope_short", tokens=32, **LONG)
 rope("longrope_long", tokens=33, **LONG)
 rope("longrope_factor", tokens=33, factor=8.0, **LONG)

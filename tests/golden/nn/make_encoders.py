@@ -1,8 +1,8 @@
 """Makes encoders.txt: outputs, losses, gradients and updates of small encoders in float64, by transformers.
 
 Run: python make_encoders.py > encoders.txt   (PyTorch and transformers; their versions are in the file's first line)
-Each case: "case NAME TYPE HEAD KEY=VALUE...", the options of the model in a recipe, then arrays "NAME shape | values". Parameters are those of
-`value` below, which the test computes too. Arrays: one for each output; loss, and d_<name>, the gradients of the loss: of all parameters
+Each case: "case NAME TYPE HEAD KEY=VALUE...", the options of the model in a recipe, then arrays "NAME shape | values". Parameters are those
+of `value` below, which the test computes too. Arrays: one for each output; loss, and d_<name>, the gradients of the loss: of all parameters
 with the head masked_lm, else of the parameters of the head and of one in the middle; with the head masked_lm also p_<name>, the parameters
 after five steps of AdamW(lr 0.01, eps 1e-4, weight decay 0.01) on the same batch.
 """
@@ -110,7 +110,8 @@ def case(family, head):
     parameters = {own_name(name): p for name, p in model.named_parameters()}
     middle = [n for n in parameters if ".1." in n and n.endswith("bias")][:1]
     for name, p in parameters.items():
-        if head == "masked_lm" or name in middle or not name.startswith(family + ".") and p.grad is not None and head not in ("none", "embedding"):
+        if head == "masked_lm" or name in middle or not name.startswith(family + ".") and p.grad is not None and head not in ("none",
+                                                                                                                              "embedding"):
             show("d_" + name, p.grad)
     if head != "masked_lm":
         return

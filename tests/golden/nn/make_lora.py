@@ -1,8 +1,8 @@
 """Makes lora.txt and the folder ../lora: a small GPT with LoRA adapters of PEFT.
 
 Run: python make_lora.py > lora.txt   (PyTorch, peft, safetensors; the versions are in the file's first line)
-lora.txt (float64), as gpt.txt: "case NAME LAYERS HEADS WIDTH VOCABULARY BLOCK BIAS TIED RANK ALPHA", then tokens, targets, the parameters under
-PEFT's names without base_model.model., logits, loss, and the gradients d_<name> of the adapters.
+lora.txt (float64), as gpt.txt: "case NAME LAYERS HEADS WIDTH VOCABULARY BLOCK BIAS TIED RANK ALPHA", then tokens, targets, the parameters
+under PEFT's names without base_model.model., logits, loss, and the gradients d_<name> of the adapters.
 ../lora (float32): base.safetensors; the adapter before (start/) and after five steps of AdamW on data.safetensors (trained/), as
 save_pretrained writes them; expected.json with the losses of the steps, in float64 and float32; merged.safetensors, the weights after
 merge_and_unload of trained/, and merged_logits.safetensors, their logits on data.safetensors.
@@ -94,7 +94,9 @@ def files():
     save("merged.safetensors", merged.state_dict())
     save("merged_logits.safetensors", {"logits": merged(tokens).detach()})
     with open(os.path.join(FOLDER, "expected.json"), "w") as file:
-        json.dump({"versions": {"torch": torch.__version__, "peft": peft.__version__}, "losses": exact, "losses_f32": rounded}, file, indent=1)
+        json.dump({"versions": {"torch": torch.__version__, "peft": peft.__version__}, "losses": exact, "losses_f32": rounded},
+                  file,
+                  indent=1)
         file.write("\n")
     for name in ("start", "trained"):
         os.remove(os.path.join(FOLDER, name, "README.md"))

@@ -1,8 +1,8 @@
 """Makes recurrent.txt: results, final states and gradients of torch.nn.LSTM, GRU and RNN in float64.
 
 Run: python make_recurrent.py > recurrent.txt   (PyTorch; the version is in the file's first line)
-Each case: "case NAME CELL HIDDEN LAYERS BIAS BIDIRECTIONAL NONLINEARITY STATES", then arrays "NAME shape | values": x, parameters by torch's
-names, h0 and c0 if given, y, hn, cn; random cotangents of y, hn and cn, and the gradients of their sum, d_<name>.
+Each case: "case NAME CELL HIDDEN LAYERS BIAS BIDIRECTIONAL NONLINEARITY STATES", then arrays "NAME shape | values": x, parameters by
+torch's names, h0 and c0 if given, y, hn, cn; random cotangents of y, hn and cn, and the gradients of their sum, d_<name>.
 """
 import torch
 

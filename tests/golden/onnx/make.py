@@ -85,7 +85,8 @@ def random_weights(model, seed):
                 continue
             draw = torch.empty_like(value).uniform_(-1, 1, generator=generator)
             fan = value[0].numel() if value.dim() > 1 else 1
-            value.copy_(1 + 0.3 * draw if name.endswith("running_var") else draw * (3 / fan) ** 0.5 if value.dim() > 1 else 0.3 * draw + (1 if "norm" in name and name.endswith("weight") or "bn" in name and name.endswith("weight") else 0))
+            value.copy_(1 + 0.3 * draw if name.endswith("running_var") else draw * (3 / fan)**0.5 if value.dim() > 1 else 0.3 * draw +
+                        (1 if "norm" in name and name.endswith("weight") or "bn" in name and name.endswith("weight") else 0))
     return model.eval()
 
 
@@ -93,8 +94,15 @@ def main():
     expected = {}
 
     def export(name, model, example, folding):
-        torch.onnx.export(model, (example,), here / f"{name}.onnx", dynamo=False, opset_version=17, do_constant_folding=folding, input_names=["input"], output_names=["output"],
-                          training=torch.onnx.TrainingMode.EVAL if folding else torch.onnx.TrainingMode.PRESERVE, dynamic_axes={"input": {0: "batch"}, "output": {0: "batch"}})
+        torch.onnx.export(model, (example, ),
+                          here / f"{name}.onnx",
+                          dynamo=False,
+                          opset_version=17,
+                          do_constant_folding=folding,
+                          input_names=["input"],
+                          output_names=["output"],
+                          training=torch.onnx.TrainingMode.EVAL if folding else torch.onnx.TrainingMode.PRESERVE,
+                          dynamic_axes={"input": {0: "batch"}, "output": {0: "batch"}})
         with torch.no_grad():
             expected[f"{name}.input"], expected[f"{name}.output"] = example, model(example)
 
@@ -116,7 +124,12 @@ def main():
         def get_next(self):
             return next(self.batches, None)
 
-    quantize_static(here / "cnn_folded.onnx", here / "cnn_qdq.onnx", Reader(), per_channel=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)
+    quantize_static(here / "cnn_folded.onnx",
+                    here / "cnn_qdq.onnx",
+                    Reader(),
+                    per_channel=True,
+                    activation_type=QuantType.QUInt8,
+                    weight_type=QuantType.QInt8)
     # Computed without optimizations: on processors without VNNI the optimized kernels saturate sums of uint8 and int8 products at 16 bits.
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -124,7 +137,8 @@ def main():
     expected["cnn_qdq.input"] = image
     expected["cnn_qdq.output"] = torch.from_numpy(session.run(None, {"input": image.numpy()})[0])
     save_file({name: value.clone().contiguous() for name, value in expected.items()}, here / "expected.safetensors")
-    (here / "VERSIONS").write_text(f"torch {torch.__version__}\nonnxruntime {onnxruntime.__version__}\nnumpy {numpy.__version__}\npython {sys.version.split()[0]}\n")
+    (here / "VERSIONS").write_text(
+        f"torch {torch.__version__}\nonnxruntime {onnxruntime.__version__}\nnumpy {numpy.__version__}\npython {sys.version.split()[0]}\n")
 
 
 if __name__ == "__main__":

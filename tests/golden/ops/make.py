@@ -57,7 +57,8 @@ case("group_norm", dict(x=rand(2, 6, 3, 2), gamma=rand(6), beta=rand(6)),
 for ceil in (False, True):
     name = "_ceil" if ceil else ""
     case("max_pool2d" + name, dict(x=rand(1, 2, 6, 7)), lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=ceil), ["x"])
-    case("max_pool2d_dilated" + name, dict(x=rand(1, 2, 8, 7)), lambda x: F.max_pool2d(x, (3, 2), (2, 3), (1, 0), (2, 1), ceil_mode=ceil), ["x"])
+    case("max_pool2d_dilated" + name, dict(x=rand(1, 2, 8, 7)), lambda x: F.max_pool2d(x, (3, 2), (2, 3), (1, 0), (2, 1), ceil_mode=ceil),
+         ["x"])
     for include in (False, True):
         case("avg_pool2d" + name + ("_pad" if include else ""), dict(x=rand(1, 2, 6, 5)),
              lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=ceil, count_include_pad=include), ["x"])
@@ -77,7 +78,8 @@ for reduction in ("mean", "sum", "none"):
 
             case("cross_entropy_index" + name, dict(x=rand(3, 4, 2), target=torch.tensor([[0., 1], [3, 2], [1, 0]]), **weight), loss, ["x"])
             case("cross_entropy_probability" + name, dict(x=rand(3, 4, 2), target=rand(3, 4, 2).softmax(1), **weight), loss, ["x"])
-    case("mse_loss_" + reduction, dict(x=rand(3, 4), target=rand(3, 4)), lambda x, target: F.mse_loss(x, target, reduction=reduction), ["x", "target"])
+    case("mse_loss_" + reduction, dict(x=rand(3, 4), target=rand(3, 4)), lambda x, target: F.mse_loss(x, target, reduction=reduction),
+         ["x", "target"])
     case("bce_with_logits_" + reduction, dict(x=rand(3, 4), target=rand(3, 4).sigmoid(), weight=rand(3, 4).abs()),
          lambda x, target, weight: F.binary_cross_entropy_with_logits(x, target, weight, reduction=reduction), ["x", "target"])
 # The slopes in their shape before broadcasting.

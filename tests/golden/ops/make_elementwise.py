@@ -1,7 +1,8 @@
 """Makes elementwise.txt: results and gradients of torch's element-wise functions in float64, including special values.
 
 Run: python make_elementwise.py > elementwise.txt   (PyTorch; the version is in the file's first line)
-Each case: "case OPERATOR.VARIANT", then arrays "NAME shape | values": the operator's real options, x (numbers of float32), y, a random cotangent, d_x.
+Each case: "case OPERATOR.VARIANT", then arrays "NAME shape | values": the operator's real options, x (numbers of float32), y, a random
+cotangent, d_x.
 """
 import math
 
@@ -10,7 +11,10 @@ import torch.nn.functional as F
 
 torch.manual_seed(777)
 
-EDGES = [0.0, -0.0, math.inf, -math.inf, math.nan, 20.0, -20.0, 1e-3, -1e-3, 1e-30, -1e-30, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 88.0, -88.0, 3e38, -3e38]
+EDGES = [
+    0.0, -0.0, math.inf, -math.inf, math.nan, 20.0, -20.0, 1e-3, -1e-3, 1e-30, -1e-30, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 88.0, -88.0, 3e38,
+    -3e38
+]
 
 
 def show(name, array):

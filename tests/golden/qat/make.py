@@ -24,8 +24,17 @@ class PresentRange(PerChannelMinMaxObserver):
         return super().forward(x)
 
 
-activation = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255, dtype=torch.quint8, averaging_constant=0.01)
-weight = FakeQuantize.with_args(observer=PresentRange, quant_min=-127, quant_max=127, dtype=torch.qint8, qscheme=torch.per_channel_symmetric, ch_axis=0)
+activation = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver,
+                                    quant_min=0,
+                                    quant_max=255,
+                                    dtype=torch.quint8,
+                                    averaging_constant=0.01)
+weight = FakeQuantize.with_args(observer=PresentRange,
+                                quant_min=-127,
+                                quant_max=127,
+                                dtype=torch.qint8,
+                                qscheme=torch.per_channel_symmetric,
+                                ch_axis=0)
 qconfig = QConfig(activation=activation, weight=weight)
 
 
@@ -51,8 +60,10 @@ with torch.no_grad():
     norm.running_mean.uniform_(-0.2, 0.2)
     norm.running_var.uniform_(0.5, 1.5)
 x, y = torch.randn(STEPS * BATCH, 3, 8, 8), torch.randint(0, 4, (STEPS * BATCH,))
-names = {"conv1.weight": model.conv.weight, "bn1.weight": norm.weight, "bn1.bias": norm.bias, "bn1.running_mean": norm.running_mean,
-         "bn1.running_var": norm.running_var, "bn1.num_batches_tracked": torch.tensor(0), "fc.weight": model.fc.weight, "fc.bias": model.fc.bias}
+names = {
+    "conv1.weight": model.conv.weight, "bn1.weight": norm.weight, "bn1.bias": norm.bias, "bn1.running_mean": norm.running_mean,
+    "bn1.running_var": norm.running_var, "bn1.num_batches_tracked": torch.tensor(0), "fc.weight": model.fc.weight, "fc.bias": model.fc.bias
+}
 save_file({"input": x, "label": y}, FOLDER + "/data.safetensors")
 save_file({name: value.detach().clone() for name, value in names.items()}, FOLDER + "/weights.safetensors")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -104,6 +104,9 @@ with open(os.path.join(HERE, "observers.txt"), "w") as out:
         scale, zero_point = o.calculate_qparams()
         q = (torch.round(w / scale[:, None]) + zero_point[:, None]).clamp(options.get("quant_min", -128), options.get("quant_max", 127))
         out.write(f"weights sums {name} " + " ".join(str(int(s)) for s in (q.long() * torch.arange(1, 513)).sum(1)) + "\n")
-        o = MinMaxObserver(dtype=torch.qint8, qscheme=torch.per_tensor_symmetric if "symmetric" in name or "reduced" in name else torch.per_tensor_affine, quant_min=options.get("quant_min"), quant_max=options.get("quant_max"))
+        o = MinMaxObserver(dtype=torch.qint8,
+                           qscheme=torch.per_tensor_symmetric if "symmetric" in name or "reduced" in name else torch.per_tensor_affine,
+                           quant_min=options.get("quant_min"),
+                           quant_max=options.get("quant_max"))
         o(w)
         line(out, "weights", "per_tensor", name, params=o.calculate_qparams())

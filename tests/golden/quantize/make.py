@@ -6,8 +6,8 @@ Each case: "case NAME", then arrays "NAME shape | values"; a number is an array 
 import warnings
 
 import torch
-from torch.ao.quantization.observer import (HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver,
-                                            PerChannelMinMaxObserver)
+from torch.ao.quantization.observer import (HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver,
+                                            MovingAveragePerChannelMinMaxObserver, PerChannelMinMaxObserver)
 
 warnings.filterwarnings("ignore")
 torch.manual_seed(4321)
@@ -33,7 +33,9 @@ def q(x, scale, zero_point, dtype=torch.quint8):
 
 def params(prefix, x):
     """Integers, scale (as float32) and zero point of a quantized tensor."""
-    return {prefix: x.int_repr(), prefix + "_scale": torch.tensor(x.q_scale(), dtype=torch.float32), prefix + "_zero_point": x.q_zero_point()}
+    return {
+        prefix: x.int_repr(), prefix + "_scale": torch.tensor(x.q_scale(), dtype=torch.float32), prefix + "_zero_point": x.q_zero_point()
+    }
 
 
 print("# torch", torch.__version__)
@@ -62,12 +64,19 @@ for name, scheme in (("affine", torch.per_channel_affine), ("symmetric", torch.p
         o(weight)
         o(weight * 1.5 + 0.1)
         scale, zero_point = o.calculate_qparams()
-        case(f"observer_channels_{kind}_{name}", batches=torch.stack([weight, weight * 1.5 + 0.1]), low=o.min_val, high=o.max_val, qmin=o.quant_min,
-             qmax=o.quant_max, scale=scale, zero_point=zero_point)
+        case(f"observer_channels_{kind}_{name}",
+             batches=torch.stack([weight, weight * 1.5 + 0.1]),
+             low=o.min_val,
+             high=o.max_val,
+             qmin=o.quant_min,
+             qmax=o.quant_max,
+             scale=scale,
+             zero_point=zero_point)
 
 # Quantize and dequantize.
 x = rand(3, 40) * 3
-for name, scale, zero_point, dtype in (("u8", 0.0473, 119, torch.quint8), ("i8", 0.031, -7, torch.qint8), ("halves", 0.5, 100, torch.quint8)):
+for name, scale, zero_point, dtype in (("u8", 0.0473, 119, torch.quint8), ("i8", 0.031, -7, torch.qint8), ("halves", 0.5, 100,
+                                                                                                           torch.quint8)):
     values = torch.round(x * 4) / 4 if name == "halves" else x
     y = q(values, scale, zero_point, dtype)
     case("quantize_" + name, x=values, **params("y", y), back=y.dequantize())
@@ -122,8 +131,14 @@ for name, shape, wshape, stride, padding, dilation, groups in (
     w, scales = weights(wshape)
     bias = rand(wshape[0]) * 0.3
     packed = ops.conv2d_prepack(w, bias, stride, padding, dilation, groups)
-    common = dict(**params("x", x), weight=w.int_repr(), weight_scale=w.q_per_channel_scales().float(), bias=bias, stride=stride, padding=padding,
-                  dilation=dilation, groups=groups)
+    common = dict(**params("x", x),
+                  weight=w.int_repr(),
+                  weight_scale=w.q_per_channel_scales().float(),
+                  bias=bias,
+                  stride=stride,
+                  padding=padding,
+                  dilation=dilation,
+                  groups=groups)
     case(f"conv2d_{name}", **common, **params("y", ops.conv2d(x, packed, 0.031, 120)), relu=0)
     case(f"conv2d_{name}_relu", **common, **params("y", ops.conv2d_relu(x, packed, 0.019, 0)), relu=1)
 
@@ -138,10 +153,16 @@ for name, shape, outputs in (("plain", (5, 24), 10), ("rank3", (2, 3, 17), 8)):
     real = rand(*shape) * 2 + 0.5
     for reduced in (True, False):
         # Weights so small that the 16-bit sums of the engine cannot saturate with 0..255.
-        small = torch.quantize_per_channel(w.dequantize(), w.q_per_channel_scales() * 2.1, torch.zeros(outputs, dtype=torch.long), 0, torch.qint8)
+        small = torch.quantize_per_channel(w.dequantize(),
+                                           w.q_per_channel_scales() * 2.1, torch.zeros(outputs, dtype=torch.long), 0, torch.qint8)
         y = ops.linear_dynamic(real, ops.linear_prepack(small, bias), reduced)
-        case(f"linear_dynamic_{name}" + ("_reduced" if reduced else ""), x=real, weight=small.int_repr(), weight_scale=small.q_per_channel_scales().float(),
-             bias=bias, y=y, reduced=int(reduced))
+        case(f"linear_dynamic_{name}" + ("_reduced" if reduced else ""),
+             x=real,
+             weight=small.int_repr(),
+             weight_scale=small.q_per_channel_scales().float(),
+             bias=bias,
+             y=y,
+             reduced=int(reduced))
 
 # Element-wise operators, concatenation, pools, table functions.
 a, b = q(rand(2, 5, 4, 3) * 2, 0.043, 120), q(rand(2, 5, 4, 3), 0.021, 99)
@@ -152,7 +173,9 @@ c = q(rand(2, 2, 4, 3) * 4, 0.07, 140)
 case("cat", **params("a", a), **params("b", b), **params("c", c), **params("y", ops.cat([a, b, c], 1, 0.05, 128)))
 case("max_pool2d", **params("x", a), **params("y", torch.nn.functional.max_pool2d(a, 3, 2, 1)))
 case("avg_pool2d", **params("x", a), **params("y", torch.nn.functional.avg_pool2d(a, (3, 2), (1, 2), (1, 0))), count_include_pad=1)
-case("avg_pool2d_valid", **params("x", a), **params("y", torch.nn.functional.avg_pool2d(a, (3, 2), (1, 2), (1, 0), count_include_pad=False)),
+case("avg_pool2d_valid",
+     **params("x", a),
+     **params("y", torch.nn.functional.avg_pool2d(a, (3, 2), (1, 2), (1, 0), count_include_pad=False)),
      count_include_pad=0)
 case("adaptive_avg_pool2d", **params("x", a), **params("y", torch.nn.functional.adaptive_avg_pool2d(a, (3, 2))))
 every = torch._make_per_tensor_quantized_tensor(torch.arange(256, dtype=torch.uint8), 0.05, 120)

@@ -106,7 +106,10 @@ logits = evaluate(state, *val_set, torch.float64)
 loss = F.cross_entropy(logits, val_set[1])
 single = evaluate(state, *val_set, torch.float32).double()
 expected = {
-    "versions": {"python": platform.python_version(), "torch": torch.__version__, "torchvision": torchvision.__version__, "safetensors": safetensors.__version__},
+    "versions": {
+        "python": platform.python_version(), "torch": torch.__version__, "torchvision": torchvision.__version__,
+        "safetensors": safetensors.__version__
+    },
     "evaluate": {
         "loss": loss.item(),
         "top1": 100 * (logits.argmax(1) == val_set[1]).double().mean().item(),
@@ -122,6 +125,7 @@ for name, make_optimizer in OPTIMIZERS.items():
     moved = sum((after[key] - state[key].double()).square().sum().item() for key in floats) ** 0.5
     off = sum((after32[key].double() - after[key]).square().sum().item() for key in floats) ** 0.5
     expected[name] = {"losses": losses, "rounding": {"losses": [abs(a - b) for a, b in zip(losses, losses32)], "moved": off / moved}}
-    safetensors.torch.save_file({key: value.float() if value.is_floating_point() else value for key, value in after.items()}, here / f"{name}.safetensors")
+    safetensors.torch.save_file({key: value.float() if value.is_floating_point() else value for key, value in after.items()},
+                                here / f"{name}.safetensors")
 (here / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 print(json.dumps({key: {k: v for k, v in value.items() if k not in ("logits",)} for key, value in expected.items()}, indent=1))

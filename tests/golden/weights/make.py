@@ -84,8 +84,10 @@ module = torch.nn.Sequential(collections.OrderedDict(conv=torch.nn.Conv2d(2, 3, 
 state = module.state_dict()
 save("state_dict.pth", state, state)
 parameter = torch.nn.Parameter(torch.randn(2))
-save("parameters.pth", {"weight": parameter, "size": torch.Size([1, 2]), "dtype": torch.float16, "device": torch.device("cpu"), "bytes": b"\xff\x00", "set": {1, 2}},
-     {"weight": parameter})
+save("parameters.pth", {
+    "weight": parameter, "size": torch.Size([1, 2]), "dtype": torch.float16, "device": torch.device("cpu"), "bytes": b"\xff\x00",
+    "set": {1, 2}
+}, {"weight": parameter})
 
 optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
 module(torch.randn(2, 2, 1, 1)).sum().backward()
@@ -98,11 +100,15 @@ training = {
 }
 save("training.pth", training, state, others=4, chosen="model")
 save("training_protocol4.pth", training, state, others=4, chosen="model", protocol=4)
-save("nested.pth", {"epoch": 1, "state_dict": {"module." + k: v for k, v in state.items()}}, {"module." + k: v for k, v in state.items()}, chosen="state_dict")
+save("nested.pth", {"epoch": 1, "state_dict": {"module." + k: v for k, v in state.items()}}, {"module." + k: v for k, v in state.items()},
+     chosen="state_dict")
 save("groups.pth", {"encoder": {"w": pool[:2].clone()}, "heads": [pool[2:4].clone(), {"w": pool[4:5].clone()}], 7: (pool[5:6].clone(),)},
      {"encoder.w": pool[:2], "heads.0": pool[2:4], "heads.1.w": pool[4:5], "7.0": pool[5:6]})
 save("tensor.pth", pool[:3].clone(), {"tensor": pool[:3]})
-odd = {"c": torch.zeros(2, dtype=torch.complex64), "u": torch.zeros(3, dtype=torch.uint16), "f8": torch.zeros(4, dtype=torch.float8_e4m3fn), "f32": torch.ones(1)}
+odd = {
+    "c": torch.zeros(2, dtype=torch.complex64), "u": torch.zeros(3, dtype=torch.uint16), "f8": torch.zeros(4, dtype=torch.float8_e4m3fn),
+    "f32": torch.ones(1)
+}
 save("types.pth", odd, odd)
 
 refuse("refused_model.pth", module, "torch.nn.modules.container.Sequential")

@@ -17,8 +17,10 @@ from transformers.utils.chat_template_utils import render_jinja_template
 LLAMA2 = """{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}\
 {% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}\
 {% for message in loop_messages %}\
-{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate: user, assistant, user, ...') }}{% endif %}\
-{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}\
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate: user, assistant, user, ...') }}\
+{% endif %}\
+{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + \
+message['content'] %}\
 {% else %}{% set content = message['content'] %}{% endif %}\
 {% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}\
 {% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"""
@@ -140,7 +142,8 @@ MISTRAL = """{%- if messages[0]["role"] == "system" %}
 {%- endfor %}
 """
 
-QWEN2 = """{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}{% endif %}\
+QWEN2 = """{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nBe \
+helpful.<|im_end|>\\n' }}{% endif %}\
 {{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}\
 {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
@@ -159,7 +162,8 @@ QWEN3 = """{%- if tools %}
 {%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}
     {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
+    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and \
+not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
         {%- set ns.multi_step_tool = false %}
         {%- set ns.last_query_index = index %}
     {%- endif %}
@@ -177,7 +181,8 @@ QWEN3 = """{%- if tools %}
             {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
         {%- endif %}
         {%- if loop.index0 > ns.last_query_index and (loop.last or (not loop.last and reasoning_content)) %}
-            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + \
+content.lstrip('\\n') }}
         {%- else %}
             {{- '<|im_start|>' + message.role + '\\n' + content }}
         {%- endif %}
@@ -204,8 +209,14 @@ QWEN3 = """{%- if tools %}
     {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
 {%- endif %}"""
 
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a \"place\" & more", "parameters": {
-    "type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer", "default": 1.5}}, "required": ["place"]}, "return": None}}]
+TOOLS = [{
+    "type": "function", "function": {
+        "name": "weather", "description": "of a \"place\" & more", "parameters": {
+            "type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer", "default": 1.5}},
+            "required": ["place"]
+        }, "return": None
+    }
+}]
 
 
 def user(text):
@@ -217,14 +228,23 @@ def assistant(text, **more):
 
 
 SYSTEM = {"role": "system", "content": " Be brief.\n"}
-CALL = assistant("", tool_calls=[{"id": "123456789", "type": "function", "function": {"name": "weather", "arguments": {"place": "Gen\u00e8ve", "days": 2}}}])
+CALL = assistant(
+    "",
+    tool_calls=[{"id": "123456789", "type": "function", "function": {"name": "weather", "arguments": {"place": "Gen\u00e8ve", "days": 2}}}])
 CHATS = {
     "one": [user("Hi there")],
     "system": [SYSTEM, user("  What's 1 < 2?  ")],
-    "turns": [user("a"), assistant(" b "), user("c\nd"), assistant("e"), user("\u4f60\u597d \U0001f600")],
-    "system_turns": [SYSTEM, user("a"), assistant("<think>\nwhy\n</think>\n\nb"), user("c"), assistant("<think>\nx</think>y")],
+    "turns": [user("a"), assistant(" b "), user("c\nd"),
+              assistant("e"), user("\u4f60\u597d \U0001f600")],
+    "system_turns": [SYSTEM, user("a"),
+                     assistant("<think>\nwhy\n</think>\n\nb"),
+                     user("c"), assistant("<think>\nx</think>y")],
     "disorder": [assistant("b"), user("a")],
-    "tools": [user("weather?"), CALL, {"role": "tool", "name": "weather", "content": "sunny", "tool_call_id": "123456789"}, assistant("Sunny."), user("thanks")],
+    "tools": [
+        user("weather?"), CALL, {"role": "tool", "name": "weather", "content": "sunny", "tool_call_id": "123456789"},
+        assistant("Sunny."),
+        user("thanks")
+    ],
 }
 
 # Expressions, one a line; each is printed in brackets.
@@ -264,9 +284,12 @@ messages|selectattr('role', 'equalto', 'user')|list|length, messages|rejectattr(
 [3, 1, 2]|sort, ['b', 'A']|sort, [3, 1]|sort(reverse=true), [1, 2]|sum, [1, 2]|max, [1, 2]|min, [1, 1, 2]|unique|list
 [1, 2]|first, [1, 2]|last, [1, 2]|reverse|list, 'abc'|reverse, [1, 2]|list
 nothing|default('d'), ''|default('d'), ''|default('d', true), none|d('x', true), nothing is defined, messages is defined
-1 is number, 'a' is string, [] is sequence, {} is mapping, 'a' is iterable, 1 is iterable, 1.5 is float, true is boolean, 1 is integer, true is integer
-1 is odd, 2 is even, 9 is divisibleby 3, 9 is divisibleby(2), none is none, true is true, 1 is true, 1 is not none, 'a' is in ['a'], 1 is eq 1, 2 is gt(1)
-{'b': 1, 'a': 2}|dictsort, {'b': 1}|items|list, {'b': 1}.items()|list, {'b': 1}.keys()|list, {'b': 1}.values()|list, {'b': 1}.get('x', 'y'), {'b': 1}.get('x')
+1 is number, 'a' is string, [] is sequence, {} is mapping, 'a' is iterable, 1 is iterable, 1.5 is float, true is boolean, 1 is integer, \
+true is integer
+1 is odd, 2 is even, 9 is divisibleby 3, 9 is divisibleby(2), none is none, true is true, 1 is true, 1 is not none, 'a' is in ['a'], 1 is \
+eq 1, 2 is gt(1)
+{'b': 1, 'a': 2}|dictsort, {'b': 1}|items|list, {'b': 1}.items()|list, {'b': 1}.keys()|list, {'b': 1}.values()|list, {'b': 1}.get('x', \
+'y'), {'b': 1}.get('x')
 {'a': 1, 'b': [1.5, none, true], 'c': "<'\u00e9\\n>"}|tojson, []|tojson, {}|tojson(indent=2)
 {'b': {'x': [1, {}], 'y': []}, 'a': 2}|tojson(indent=2)
 {'b': 1, 'a': 2}|tojson(sort_keys=true)
@@ -282,7 +305,8 @@ loop is defined, messages is iterable and messages is not string, namespace(a=1)
 FEATURES = """{%- macro show(x, y='d', z=none) -%}<{{ x }}:{{ y }}:{{ z }}>{%- endmacro -%}
 {{ show(1) }}{{ show(1, 2) }}{{ show(z=3, x='n') }}
 {% for a, b in [(1, 2), [3, 4]] %}{{ a }}-{{ b }};{% endfor %}
-{% for m in messages if m.role == 'user' %}{{ loop.index }}/{{ loop.length }}{{ loop.revindex }}{{ loop.revindex0 }}{% if not loop.last %}, {% endif %}{% else %}none{% endfor %}
+{% for m in messages if m.role == 'user' %}{{ loop.index }}/{{ loop.length }}{{ loop.revindex }}{{ loop.revindex0 }}\
+{% if not loop.last %}, {% endif %}{% else %}none{% endfor %}
 {% for x in [] %}x{% else %}empty{% endfor %}
 {% for x in 'ab' %}{{ x }}{{ loop.cycle('1', '2', '3') }}{{ loop.previtem is defined }}{{ loop.nextitem|default('-') }}{% endfor %}
 {% for k in {'p': 1, 'q': 2} %}{{ k }}{% endfor %}{% for k, v in {'p': 1}.items() %}{{ k }}={{ v }}{% endfor %}
@@ -387,5 +411,7 @@ for item in bad:
         assert render(item["template"], CHATS["one"]) is None, item
     except (TypeError, ZeroDivisionError, SyntaxError):
         pass
-out = {"versions": {"transformers": transformers.__version__, "jinja2": jinja2.__version__}, "templates": FAMILIES, "cases": cases, "bad": bad}
+out = {
+    "versions": {"transformers": transformers.__version__, "jinja2": jinja2.__version__}, "templates": FAMILIES, "cases": cases, "bad": bad
+}
 (pathlib.Path(__file__).parent / "chat.json").write_text(json.dumps(out, indent=1) + "\n")

@@ -95,7 +95,7 @@ const OpDef& batch_norm_depthwise_op() {
       .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
       .precision = PrecisionRule::kActivations,
       .definition = cpu_definition::batch_norm_depthwise,
-      .target = true,
+      .made_by_rewrite = true,
       .cases = {"batch_norm_depthwise:32x64x112x112+64x1x3x3+64+64:stride=2,padding=1,activation=hardswish",
                 "batch_norm_depthwise:32x120x28x28+120x1x5x5+120+120:padding=2"}};
   return def;
@@ -115,7 +115,7 @@ const OpDef& batch_norm_depthwise_backward_op() {
       .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
       .precision = PrecisionRule::kActivations,
       .definition = cpu_definition::batch_norm_depthwise_backward,
-      .target = true,
+      .made_by_rewrite = true,
       .cases = {"batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+32x64x112x112+64+64+64+64:stride=2,padding=1,activation=hardswish"}};
   return def;
 }

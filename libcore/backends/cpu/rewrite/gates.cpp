@@ -38,7 +38,7 @@ const OpDef& sum_products_op() {
                          .no_gradient = "a rewrite of the CPU back end makes it after differentiation",
                          .cost = input_cost<2>,
                          .definition = cpu_definition::sum_products,
-                         .target = true,
+                         .made_by_rewrite = true,
                          .cases = {"sum_products:16x64x56x56+16x64x56x56:shape=[16,64,1,1]"}};
   return def;
 }
@@ -58,7 +58,7 @@ const OpDef& gated_batch_norm_backward_op() {
       .precision = PrecisionRule::kActivations,
       .may_reuse = {{0, 1}, {0, 0}},
       .definition = cpu_definition::gated_batch_norm_backward,
-      .target = true,
+      .made_by_rewrite = true,
       .variant_of = "batch_norm_backward",
       .cases = {"gated_batch_norm_backward:16x64x56x56+16x64x56x56+64+64+64+64+16x64x1x1+16x64x1x1"}};
   return def;

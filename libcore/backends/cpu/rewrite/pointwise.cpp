@@ -85,7 +85,7 @@ const OpDef& pointwise_batch_norm_depthwise_op() {
       .work = WorkClass::kProduct,
       .precision = PrecisionRule::kActivations,
       .definition = cpu_definition::pointwise_batch_norm_depthwise,
-      .target = true,
+      .made_by_rewrite = true,
       .cases = {"pointwise_batch_norm_depthwise:32x16x112x112+64x16x1x1+64x1x3x3+64+64:stride=2,padding=1,activation=relu"}};
   return def;
 }
@@ -103,7 +103,7 @@ const OpDef& pointwise_batch_norm_backward_op() {
       .work = WorkClass::kProduct,
       .precision = PrecisionRule::kActivations,
       .definition = cpu_definition::pointwise_batch_norm_backward,
-      .target = true,
+      .made_by_rewrite = true,
       .cases = {"pointwise_batch_norm_backward:32x72x56x56+32x72x56x56+72+72+72+72+-+32x24x56x56+72x24x1x1:activation=relu"}};
   return def;
 }
@@ -121,7 +121,7 @@ const OpDef& pointwise_batch_norm_depthwise_backward_op() {
       .work = WorkClass::kProduct,
       .precision = PrecisionRule::kActivations,
       .definition = cpu_definition::pointwise_batch_norm_depthwise_backward,
-      .target = true,
+      .made_by_rewrite = true,
       .cases = {"pointwise_batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+64+64+64+64+32x16x112x112+64x16x1x1:stride=2,padding=1,"
                 "activation=relu"}};
   return def;

@@ -87,7 +87,7 @@ const OpDef& quantized_winograd_weights_op() {
                          .layout = {.formats = FormatRule::kExplicit, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kKeepF32,
                          .definition = cpu_definition::quantized_winograd_weights,
-                         .target = true};
+                         .made_by_rewrite = true};
   return def;
 }
 const OpDef& quantized_winograd_conv2d_op() {
@@ -107,7 +107,7 @@ const OpDef& quantized_winograd_conv2d_op() {
       .precision = PrecisionRule::kKeepF32,
       .definition = cpu_definition::quantized_winograd_conv2d,
       .integer = IntegerRole::kComputes,
-      .target = true,
+      .made_by_rewrite = true,
       .variant_of = "quantized_conv2d"};
   return def;
 }

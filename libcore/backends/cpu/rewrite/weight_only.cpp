@@ -50,7 +50,7 @@ const OpDef& weight_only_linear_op() {
       .layout = {.formats = FormatRule::kContiguous},
       .precision = PrecisionRule::kKeepF32,
       .definition = cpu_definition::weight_only_linear,
-      .target = true,
+      .made_by_rewrite = true,
       .variant_of = "linear",
       .cases = {"weight_only_linear:1x4096+4096x4096@i8+4096", "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32"}};
   return def;

@@ -113,7 +113,7 @@ const OpDef& winograd_weights_op() {
                          .cost = cost_weights,
                          .layout = {.formats = FormatRule::kExplicit, .weights = WeightFormat::kLeads},
                          .definition = cpu_definition::winograd_weights,
-                         .target = true,
+                         .made_by_rewrite = true,
                          .cases = {"winograd_weights:512x512x3x3", "winograd_weights:512x512x3x3:backward=true"}};
   return def;
 }
@@ -130,7 +130,7 @@ const OpDef& winograd_conv2d_op() {
       .work = WorkClass::kProduct,
       .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
       .definition = cpu_definition::winograd_conv2d,
-      .target = true,
+      .made_by_rewrite = true,
       .variant_of = "conv2d",
       .cases = {"winograd_conv2d:16x64x56x56+36x64x64:padding=1"}};
   return def;
@@ -149,7 +149,7 @@ const OpDef& winograd_conv2d_backward_weights_op() {
       .work = WorkClass::kProduct,
       .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
       .definition = cpu_definition::winograd_conv2d_backward_weights,
-      .target = true,
+      .made_by_rewrite = true,
       .variant_of = "conv2d_backward_weights",
       .cases = {"winograd_conv2d_backward_weights:16x64x56x56+16x64x56x56:padding=1,kernel_size=3"}};
   return def;
