@@ -1,6 +1,7 @@
 """Exports a BERT-base encoder with random weights for the peers and for Galley.
 
-usage: bert_export.py FOLDER     writes a hub folder (config.json, model.safetensors), bert.onnx and bert_int8.onnx (dynamic, by ONNX Runtime)
+usage: bert_export.py FOLDER
+Writes a hub folder (config.json, model.safetensors), bert.onnx and bert_int8.onnx (dynamic, by ONNX Runtime).
 """
 import pathlib
 import sys

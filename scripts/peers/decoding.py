@@ -1,4 +1,4 @@
-"""Text generation by GPT-2 124M, one sequence, against PyTorch, CTranslate2 and llama.cpp: a token after 128, and a prompt of 512 tokens."""
+"""Text generation by GPT-2 124M, one sequence, against PyTorch, CTranslate2 and llama.cpp: a token after 128, and a prompt of 512."""
 import pathlib
 import statistics
 
@@ -27,8 +27,9 @@ def compare(args):
         def run(side):
             """Milliseconds of decoding and of prefill."""
             if side in weights:
-                words = [folder / "hub", *([f"weights={weights[side]}"] if side != "f32" else []), f"benchmark.stop.max_time={args.seconds}s"]
-                return [galley_benchmark(args, *words, *what)["runs_ms"] for what in (["what=decode", "tokens=128"], ["what=prefill", "tokens=512"])]
+                words = [folder / "hub", f"weights={weights[side]}", f"benchmark.stop.max_time={args.seconds}s"]
+                kinds = ["what=decode", "tokens=128"], ["what=prefill", "tokens=512"]
+                return [galley_benchmark(args, *words, *kind)["runs_ms"] for kind in kinds]
             result = json_of([python, PEERS / "gpt2_decode.py", side, folder, args.threads, RUNS])
             versions.add(result["version"])
             return [result["decode_ms"], result["prefill_ms"]]

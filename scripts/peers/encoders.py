@@ -1,5 +1,5 @@
-"""An encoder, BERT-base on 128 tokens, against ONNX Runtime, OpenVINO and PyTorch: f32, and int8 against ONNX Runtime's dynamic and OpenVINO's
-static quantization."""
+"""An encoder, BERT-base on 128 tokens, against ONNX Runtime, OpenVINO and PyTorch: f32, and int8 against ONNX Runtime's dynamic and
+OpenVINO's static quantization."""
 import pathlib
 import statistics
 

@@ -1,6 +1,7 @@
 """Times GPT-2 124M, one sequence: the next token after a prompt of 128 tokens, and reading a prompt of 512. One JSON line on stdout.
 
-usage: gpt2_decode.py {torch-f32|torch-int8|ct2-float32|ct2-int8|llama-f32|llama-q8_0|llama-q4_0} FOLDER THREADS RUNS    FOLDER: of gpt2_export.py
+usage: gpt2_decode.py SIDE FOLDER THREADS RUNS
+SIDE: torch-f32, torch-int8, ct2-float32, ct2-int8, llama-f32, llama-q8_0 or llama-q4_0. FOLDER: of gpt2_export.py.
 """
 import json
 import pathlib
@@ -57,7 +58,8 @@ def ctranslate2():
 
 def llama():
     import llama_cpp
-    model = llama_cpp.Llama(str(folder / f"{kind}.gguf"), n_ctx=1024, n_threads=threads, n_threads_batch=threads, n_batch=512, verbose=False)
+    model = llama_cpp.Llama(str(folder / f"{kind}.gguf"), n_ctx=1024, n_threads=threads, n_threads_batch=threads, n_batch=512,
+                            verbose=False)
 
     def run(length, new):
         model.reset()

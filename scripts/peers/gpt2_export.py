@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+PRODUCTS = {"attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}  # names of GGUF
 folder = pathlib.Path(sys.argv[1])
 hub = folder / "hub"
 hub.mkdir(parents=True, exist_ok=True)
@@ -67,7 +68,7 @@ def write_gguf():
             for block in range(config.n_layer):
                 for target, source in (("attn_norm", "ln_1"), ("ffn_norm", "ln_2")):
                     add(f"blk.{block}.{target}.{part}", f"transformer.h.{block}.{source}.{part}")
-                for target, source in (("attn_qkv", "attn.c_attn"), ("attn_output", "attn.c_proj"), ("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")):
+                for target, source in PRODUCTS.items():
                     add(f"blk.{block}.{target}.{part}", f"transformer.h.{block}.{source}.{part}", product=part == "weight")
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

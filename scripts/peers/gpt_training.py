@@ -1,4 +1,5 @@
-"""Training steps of GPTs against PyTorch: as installed, and the best of its tuned modes; in f32, and in bf16 on processors with bf16 instructions."""
+"""Training steps of GPTs against PyTorch, as installed and in its best tuned mode: in f32, and in bf16 on processors with bf16
+instructions."""
 import json
 import pathlib
 import statistics
@@ -17,11 +18,12 @@ def run_galley(args, model, precision):
     """Times steps on one batch, as PyTorch's script does, and measures the memory of training with its loader."""
     batch, steps = WORK[model]
     recipe = f"benchmark/{model}_synthetic"
-    row = galley_benchmark(args, recipe, "what=train_step", f"batch={batch}", f"precision={precision}", f"stop.min_runs={steps}", "stop.ci=100%")
+    row = galley_benchmark(args, recipe, "what=train_step", f"batch={batch}", f"precision={precision}", f"stop.min_runs={steps}",
+                           "stop.ci=100%")
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder) / "run"
-        output_of([args.bin / "galley-train", recipe, "-o", run, "train.duration=4 steps", f"precision={precision}", "--threads", args.threads,
-                   "--quiet"])
+        output_of([args.bin / "galley-train", recipe, "-o", run, "train.duration=4 steps", f"precision={precision}", "--threads",
+                   args.threads, "--quiet"])
         summary = json.loads((run / "result.json").read_text())
     return {"times_ms": row["runs_ms"], "peak_bytes": summary["peak_bytes"], "planned": summary["planned_peak_bytes"]}
 

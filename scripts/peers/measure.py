@@ -17,7 +17,8 @@ PEERS = ROOT / "scripts/peers"
 
 
 def output_of(command, environment={}):
-    """The stdout of a process with these additional environment variables. If it fails, the script ends with the messages of the process."""
+    """The stdout of a process with these additional environment variables. If it fails, the script ends with the messages of the
+    process."""
     words = [str(word) for word in command]
     result = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})
     if result.returncode != 0:

@@ -115,10 +115,11 @@ def training():
 def text_training():
     def cells(row):
         ours, torch, installed = (row["sides"][side] for side in ("Galley", "PyTorch", "PyTorch as installed"))
-        return [[row["work"], time(ours), time(torch), torch["mode"], ratio(torch, ours), time(installed), ratio(installed, ours), number(ours["mib"]),
-                 number(ours["planned_mib"]), number(installed["mib"]), f"{ours['mib'] / installed['mib']:.2f}x"]]
-    return by_machine("text training", ["training step", "Galley ms", "PyTorch ms", "its fastest mode", "speed", "PyTorch as installed ms", "speed", "Galley MiB",
-                                        "planned MiB", "PyTorch as installed MiB", "memory"], cells)
+        return [[row["work"], time(ours), time(torch), torch["mode"], ratio(torch, ours), time(installed), ratio(installed, ours),
+                 number(ours["mib"]), number(ours["planned_mib"]), number(installed["mib"]), f"{ours['mib'] / installed['mib']:.2f}x"]]
+    headings = ["training step", "Galley ms", "PyTorch ms", "its fastest mode", "speed", "PyTorch as installed ms", "speed", "Galley MiB",
+                "planned MiB", "PyTorch as installed MiB", "memory"]
+    return by_machine("text training", headings, cells)
 
 
 def text_decoding():
@@ -263,13 +264,14 @@ SECTIONS = [
      "ONNX Runtime's time is the faster of S8S8 and U8S8. Without VNNI, ONNX Runtime's U8S8 products may saturate in 16 bits (its "
      "`reduce_range` was off); Galley's products are exact "
      "unless `quantize.saturation: reduce` is set, which takes one bit from the weights.", int8),
-    ("Training of language models", "GPT-2's transformer on batches of 256 tokens a sample, AdamW, gradients clipped to norm 1. PyTorch's time is its fastest of eager and compile "
-     "with fused AdamW and a C library that keeps freed memory; \"as installed\" is eager without these two. bf16 rows compare with PyTorch in bf16 (autocast); their "
-     "PyTorch as installed is f32.", text_training),
-    ("Encoders", "BERT-base with random weights, samples of 128 tokens without padding. int8: Galley's faster of static and dynamic quantization, ONNX Runtime's dynamic, "
-     "OpenVINO's static (NNCF).", lambda: inference("text encoders", ["ONNX Runtime", "OpenVINO", "PyTorch"])),
-    ("Text generation", "GPT-2 124M with random weights, one sequence. Galley's int8 and int4 are weight-only (int4: groups of 32); PyTorch's int8 is dynamic, llama.cpp's Q8_0 "
-     "and Q4_0.", text_decoding),
+    ("Training of language models", "GPT-2's transformer on batches of 256 tokens a sample, AdamW, gradients clipped to norm 1. PyTorch's "
+     "time is its fastest of eager and compile with fused AdamW and a C library that keeps freed memory; \"as installed\" is eager without "
+     "these two. bf16 rows compare with PyTorch in bf16 (autocast); their PyTorch as installed is f32.", text_training),
+    ("Encoders", "BERT-base with random weights, samples of 128 tokens without padding. int8: Galley's faster of static and dynamic "
+     "quantization, ONNX Runtime's dynamic, OpenVINO's static (NNCF).",
+     lambda: inference("text encoders", ["ONNX Runtime", "OpenVINO", "PyTorch"])),
+    ("Text generation", "GPT-2 124M with random weights, one sequence. Galley's int8 and int4 are weight-only (int4: groups of 32); "
+     "PyTorch's int8 is dynamic, llama.cpp's Q8_0 and Q4_0.", text_decoding),
     ("Loading JPEGs", "JPEGs of 500 x 375 pixels to batches of 64: random_resized_crop to 224, flip, normalize.", loading),
     ("Inference on a busy machine", "`scripts/shared-machine` measures while other processes compute all the time.",
      lambda: shared("shared machine, inference")),

@@ -1,5 +1,5 @@
-"""Transformers against their peers: training steps of GPTs against PyTorch, encoders against ONNX Runtime, OpenVINO and PyTorch, and decoding
-against PyTorch, CTranslate2 and llama.cpp."""
+"""Transformers against their peers: training steps of GPTs against PyTorch, encoders against ONNX Runtime, OpenVINO and PyTorch, and
+decoding against PyTorch, CTranslate2 and llama.cpp."""
 import decoding
 import encoders
 import gpt_training

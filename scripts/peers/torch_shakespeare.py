@@ -1,6 +1,7 @@
 """Trains the recipe shakespeare_gpt in PyTorch; called by scripts/gpt-accuracy.
 
-usage: torch_shakespeare.py TEXT STEPS EVERY SEED THREADS     One JSON line after every EVERY steps: {step, loss (of all validation windows)}
+usage: torch_shakespeare.py TEXT STEPS EVERY SEED THREADS
+One JSON line after every EVERY steps: {step, loss (of all validation windows)}.
 
 As in Galley: consecutive windows of 64 characters, the last tenth for validation; batches of 12 extend into the next epoch.
 """

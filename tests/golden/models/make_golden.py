@@ -331,7 +331,10 @@ class UNet(nn.Module):
         return self.outc["conv"](y)
 
 
-SEGMENTATION = ["fcn_resnet50", "fcn_resnet101", "deeplabv3_resnet50", "deeplabv3_resnet101", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large"]
+SEGMENTATION = [
+    "fcn_resnet50", "fcn_resnet101", "deeplabv3_resnet50", "deeplabv3_resnet101", "deeplabv3_mobilenet_v3_large",
+    "lraspp_mobilenet_v3_large"
+]
 
 
 def segmentation(name, **options):
