@@ -65,6 +65,7 @@ extern const Algorithm kDepthwiseData;                        // depthwise_data.
 extern const Algorithm kDepthwiseWeights;                     // depthwise_weights.cpp
 extern const Algorithm kConvWeightsAmx;                       // conv_weights_amx.cpp
 extern const Algorithm kConvWeightsImplicitGemm;              // conv_weights_implicit_gemm.cpp
+extern const Algorithm kConvWeightsDirect;                    // conv_weights_direct.cpp
 extern const Algorithm kConvWeights1x1;                       // conv_weights_1x1.cpp
 extern const Algorithm kWinogradConv;                         // winograd.cpp
 extern const Algorithm kWinogradTransform;                    // winograd_weights.cpp

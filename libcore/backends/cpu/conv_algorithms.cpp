@@ -34,6 +34,9 @@ constexpr AlgorithmRow kRows[] = {
     {"conv2d_backward_weights", "implicit_gemm", algorithm::kConvWeightsImplicitGemm,
      "f32 with many channels: all windows with AVX2, strided kernels of several pixels with AVX-512",
      "packs each operand once for all taps"},
+    {"conv2d_backward_weights", "direct", algorithm::kConvWeightsDirect,
+     "f32 with at most 4 input channels and a kernel of several columns: a network's first layer",
+     "fills vectors with output channels, so that few input channels cost nothing"},
     {"conv2d_backward_weights", "unpacked_1x1", algorithm::kConvWeights1x1, "1x1 kernels of stride 1 in f32 with few channels on one side",
      "with few channels, packing takes as long as the products"},
 #ifdef GALLEY_WITH_ONEDNN

@@ -33,6 +33,8 @@ inline constexpr Threshold kImplicitGemmWeightBytes{16 << 20, "bytes of a weight
                                                     "galley-benchmark op conv2d_backward_weights:mb16ic512ih14oc512kh3ph1sh2"};
 inline constexpr Threshold kImplicitGemmPadding{8, "implicit_gemm wastes at most one product in so many on padded panels",
                                                 "estimate: about what it gains over oneDNN where panels are full"};
+inline constexpr Threshold kDirectChannels{4, "input channels that direct takes at most",
+                                           "galley-benchmark op conv2d_backward_weights:mb16ic3ih224oc64kh7ph3sh2"};
 inline constexpr Threshold kUnpacked1x1Channels{64, "channels of the narrower side that unpacked_1x1 takes at most, few pixels",
                                                 "galley-benchmark op conv2d_backward_weights:mb32ic80ih14oc480kh1"};
 inline constexpr Threshold kUnpacked1x1ChannelsManyPixels{128, "the same, many pixels",
@@ -85,6 +87,10 @@ inline constexpr Threshold kImplicitGemmInputs{252, "input channels that are pac
                                                "estimate: with kImplicitGemmPixels, 250 to 500 KiB"};
 inline constexpr Threshold kImplicitGemmOutputs{256, "output channels that are packed at a time; a multiple of a panel's 16 and 32",
                                                 "estimate: with kImplicitGemmPixels, 256 to 512 KiB"};
+inline constexpr Threshold kDirectPixels{512, "pixels of a block of direct: with fewer, sums are read and written more often",
+                                         "estimate: a register tile then makes 512 products for each sum that it reads and writes"};
+inline constexpr Threshold kDirectParts{16, "parts of the batch whose sums direct keeps apart",
+                                        "galley-benchmark op conv2d_backward_weights:mb16ic3ih224oc64kh7ph3sh2"};
 inline constexpr Threshold kUnpacked1x1BlockBytes{32 << 10, "bytes of both operands of a block of unpacked_1x1, AVX2",
                                                   "galley-benchmark op conv2d_backward_weights:mb8ic24ih56oc72kh1 --threads 1"};
 inline constexpr Threshold kUnpacked1x1BlockBytesAvx512{64 << 10, "bytes of both operands of a block of unpacked_1x1, AVX-512",
@@ -167,6 +173,7 @@ inline constexpr std::array kAll{kSkinnyRows,
                                  kImplicitGemmChannels1x1,
                                  kImplicitGemmWeightBytes,
                                  kImplicitGemmPadding,
+                                 kDirectChannels,
                                  kUnpacked1x1Channels,
                                  kUnpacked1x1ChannelsManyPixels,
                                  kUnpacked1x1ManyPixels,
@@ -190,6 +197,8 @@ inline constexpr std::array kAll{kSkinnyRows,
                                  kImplicitGemmPixelsAvx512,
                                  kImplicitGemmInputs,
                                  kImplicitGemmOutputs,
+                                 kDirectPixels,
+                                 kDirectParts,
                                  kUnpacked1x1BlockBytes,
                                  kUnpacked1x1BlockBytesAvx512,
                                  kUnpacked1x1Parts,
