@@ -19,6 +19,7 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   const std::string form = fake_quantize ? "rounded" : plan_ != nullptr ? plan_->str() : "";
   InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(fake_quantize));
   parameters_ = std::move(model.parameters);
+  sample_shape_ = types.sample();
   program_ = engine.program(
       {.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split),
       [&] { return std::move(model.graph); }, engine.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);

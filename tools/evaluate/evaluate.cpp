@@ -70,7 +70,7 @@ int EvaluateTool::compare(Session& session, int64_t batch) {
     Engine engine(second.backend());
     const Evaluator evaluator(second, engine, loaded_plan(other), options.split, batch);
     engine.declare(evaluator.program());
-    second.initialize(evaluator.parameters(), engine.store());
+    second.initialize(evaluator.parameters(), engine.store(), evaluator.sample_shape());
     return print_fits(session.recipe());
   }
   const Comparison result = compare_weights_of(session, second, options);
@@ -140,7 +140,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   Engine engine(session.backend());
   Evaluator evaluator(session, engine, loaded_plan(recipe), split, described.batch.value_or(micro));
   engine.declare(evaluator.program());
-  session.initialize(evaluator.parameters(), engine.store());
+  session.initialize(evaluator.parameters(), engine.store(), evaluator.sample_shape());
   if (!against_.empty()) return compare(session, described.batch.value_or(micro));
   if (dry_run_) return print_fits(recipe);
   evaluator.bind();
