@@ -82,9 +82,9 @@ class Trainer::State {
     std::unique_ptr<TensorBoardWriter> board;  // null: none
     double wall_before;                        // time of the previous processes of this run
     std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
-    int64_t first;  // first step of this process
+    int64_t first;                                       // first step of this process
     double log_every, validate_every, checkpoint_every;  // validate_every 0: only after the last step
-    int64_t saved_at;  // step of the last checkpoint, -1: none
+    int64_t saved_at;                                    // step of the last checkpoint, -1: none
     TrainResult result;
     std::optional<TrainRow> unlogged;  // the last finished step, if it is not in metrics.jsonl
   };
@@ -97,6 +97,9 @@ class Trainer::State {
   void end_early(Run& run);
   bool stops_early(bool final_step) const;
   void write_result(Run& run);
+  void plan_facts();
+  void plan_peak();
+  bool load_state();
   void start(TrainEvents& events);
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);
