@@ -5,6 +5,12 @@
 
 namespace galley {
 
+Shape BatchTypes::sample() const {
+  Shape shape;
+  for (int axis = 1; axis < input().shape.rank(); ++axis) shape.push_back(input().shape[axis]);
+  return shape;
+}
+
 TensorType input_type(const ModelInput& input, int64_t batch) {
   TensorType type{.dtype = input.dtype};
   type.shape.push_back(batch);

@@ -21,6 +21,8 @@ struct BatchTypes {
   /// Type of the model's first input.
   const TensorType& input() const { return fields.at(inputs.front()); }
   TensorType& input() { return fields.at(inputs.front()); }
+  /// Shape of one sample of that input, without the batch.
+  Shape sample() const;
 };
 
 /// Feeds the tensors of a batch that are inputs of the program.

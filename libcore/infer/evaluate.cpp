@@ -19,12 +19,13 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   const std::string form = fake_quantize ? "rounded" : plan_ != nullptr ? plan_->str() : "";
   InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(fake_quantize));
   parameters_ = std::move(model.parameters);
+  sample_shape_ = types.sample();
   program_ = engine.program(
       {.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split),
       [&] { return std::move(model.graph); }, engine.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
   // Host copies: all results of a batch, and one result during its conversion to the contiguous format.
   int64_t most = 0;
-  for (const std::string& name : results_.results) {
+  for (const std::string& name : MetricSums(session.task(), metrics_, results_).results()) {
     const TensorType& type = program_->graph().type(program_->graph().find_output(name));
     data_bytes_ += type.bytes();
     if (!type.format.is_contiguous()) most = std::max(most, type.bytes());

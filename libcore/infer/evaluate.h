@@ -30,6 +30,8 @@ class Evaluator {
   /// The meanings of the program's outputs.
   const CapturedResults& results() const { return results_; }
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  /// Shape of a sample of the model's first input, without the batch.
+  const Shape& sample_shape() const { return sample_shape_; }
   /// Null if the program computes in float.
   const std::shared_ptr<const QuantizationPlan>& plan() const { return plan_; }
   /// Host memory of a pass in bytes: data buffers, and copies of the results for collectors.
@@ -62,6 +64,7 @@ class Evaluator {
   int64_t batch_, limit_, seen_ = 0, skipped_ = 0, irregular_ = 0, data_bytes_ = 0;
   std::shared_ptr<const QuantizationPlan> plan_;
   std::vector<ParameterSpec> parameters_;
+  Shape sample_shape_;
   std::shared_ptr<const Program> program_;
   std::unique_ptr<Execution> execution_, average_;
 };

@@ -50,6 +50,7 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
     types_.push_back(model.graph.type(id));
   }
   parameters_ = std::move(model.parameters);
+  sample_shape_ = types.sample();
   engine_ = std::make_unique<Engine>(session.backend(static_cast<int>(threads_)));
   program_ = engine_->program(
       {.mode = "predict", .variant = options_.capture.empty() ? "" : "captured", .fields = types.fields}, "prediction",

@@ -45,6 +45,8 @@ class Predictor {
   /// Type of an output for one batch.
   const TensorType& type(size_t output) const { return types_[output]; }
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  /// Shape of a sample of the model's first input, without the batch.
+  const Shape& sample_shape() const { return sample_shape_; }
   const Program& program() const { return *program_; }
   /// Bytes of parameters, packed weights, scratch and batches of all replicas.
   int64_t planned_bytes() const;
@@ -65,6 +67,7 @@ class Predictor {
   std::vector<std::string> outputs_;
   std::vector<TensorType> types_;
   std::vector<ParameterSpec> parameters_;
+  Shape sample_shape_;
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<const Program> program_;
   int64_t threads_ = 1, data_bytes_ = 0;  // threads of one replica

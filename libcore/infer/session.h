@@ -107,9 +107,10 @@ class Session {
   CapturedModel capture_cached(const BatchTypes& types, int64_t capacity) const;
 
   /// Fills the store with initial values: those of the initializers, by the recipe's seed, then the weights that the recipe names. The
-  /// parameters must be declared in the store. Throws (kRecipe) if the weights are quantized but the parameters are those of the float
-  /// model (infer/inference.h).
-  void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
+  /// parameters must be declared in the store. `sample`: the shape of a sample, without the batch, for the message where weights do not
+  /// fit;
+  /// {}: unknown. Throws (kRecipe) if the weights are quantized but the parameters are those of the float model (infer/inference.h).
+  void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample = {}) const;
 
  private:
   std::shared_ptr<const Backend> backend(int threads, bool chains) const;
@@ -118,7 +119,8 @@ class Session {
   void find_vocabulary(bool without_data);
   void find_adapted_layers();
   bool weights_hold_adapters() const;
-  void load_weights_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
+  void load_weights_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample) const;
+  std::string difference_from(const std::string& weights, const Shape& sample) const;
   void load_adapter_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
   void take_tokenizer_of_weights(const TokenizerOptions& options);
   TokenizerContext tokenizer_context() const;

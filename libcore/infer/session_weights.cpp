@@ -7,7 +7,9 @@
 #include "libcore/base/log.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
+#include "libcore/recipe/differences.h"
 #include "libcore/recipe/recipe.h"
+#include "libcore/recipe/schema.h"
 #include "libcore/recipe/weight_registry.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/weights/adapter.h"
@@ -57,8 +59,8 @@ std::vector<std::string> Session::prediction_categories() const {
   return file.empty() ? std::vector<std::string>() : carried(read_weights_metadata(file)).value_or(std::vector<std::string>());
 }
 
-void Session::initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
-  load_weights_into(parameters, store);
+void Session::initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample) const {
+  load_weights_into(parameters, store, sample);
   if (recipe_.lora && recipe_.lora->load) load_adapter_into(parameters, store);
 }
 
@@ -112,8 +114,39 @@ bool Session::weights_hold_adapters() const {
   return false;
 }
 
+/// How the model and the samples that weights were saved with differ from this session's, in lines; "" if the file does not say.
+std::string Session::difference_from(const std::string& weights, const Shape& sample) const {
+  constexpr size_t kKeysListed = 8;
+  const Metadata metadata = read_weights_metadata(weights);
+  std::string text;
+  const auto add = [&](const std::string& line) { text += (text.empty() ? "" : "\n") + line; };
+  if (const auto found = metadata.find("galley.recipe"); found != metadata.end()) {
+    try {
+      const YamlNode before = parse_yaml(std::make_shared<TextSource>(TextSource{"galley.recipe of " + weights, found->second}));
+      const YamlNode now = write_options(recipe_, Recipe(*recipe_.registry), DumpForm::kFull);
+      const YamlNode *was = before.find("model"), *is = now.find("model");
+      const std::vector<KeyDifference> keys =
+          was != nullptr && is != nullptr ? differences(*was, *is, "model") : std::vector<KeyDifference>();
+      for (size_t i = 0; i < std::min(keys.size(), kKeysListed); ++i) {
+        const auto& [key, theirs, ours] = keys[i];
+        add(theirs.empty() || ours.empty() ? cat("the weights were trained with another ", key)
+                                           : cat("the weights were trained with ", key, ": ", theirs, "; here it is ", ours));
+      }
+      if (keys.size() > kKeysListed) add(cat("and ", keys.size() - kKeysListed, " more keys of the model differ"));
+    } catch (const Error&) {
+      text.clear();  // a recipe of a version whose text this one does not read
+    }
+  }
+  if (const auto found = metadata.find("galley.input"); found != metadata.end() && sample.rank() > 0) {
+    const std::string here = nlohmann::json(std::vector<int64_t>(sample.begin(), sample.end())).dump();
+    if (found->second != here)
+      add(cat("the weights were trained on samples of shape ", found->second, "; here samples have the shape ", here));
+  }
+  return text;
+}
+
 /// The initial values, then the weights that the recipe names.
-void Session::load_weights_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
+void Session::load_weights_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample) const {
   const auto set_initial = [&](const ParameterSpec& spec) {
     if (store.has(spec.name)) store.set(spec.name, galley::initialize(spec, static_cast<uint64_t>(recipe_.seed)));
   };
@@ -131,7 +164,8 @@ void Session::load_weights_into(const std::vector<ParameterSpec>& parameters, Pa
                   .into = source.into,
                   .strict = source.strict,
                   .cast = source.cast,
-                  .check_finite = source.check_finite};
+                  .check_finite = source.check_finite,
+                  .difference = [this, sample, path = source.path()] { return difference_from(path, sample); }};
     if (source.published) {
       rule.rename.insert(rule.rename.end(), source.published->rename.begin(), source.published->rename.end());
       rule.ignore.insert(rule.ignore.end(), source.published->ignore.begin(), source.published->ignore.end());

@@ -1,5 +1,7 @@
 #include "libcore/runtime/parameter_store.h"
 
+#include <algorithm>
+
 #include "libcore/runtime/program.h"
 
 namespace galley {
@@ -76,6 +78,18 @@ Tensor ParameterStore::get(std::string_view name) const {
   const Tensor tensor = on_host(stored, device_->stream());
   if (!stored.storage()->host_access() && tensor.format().is_contiguous()) return tensor;
   return tensor.format().is_contiguous() ? tensor.clone() : tensor.to(MemoryFormat::contiguous());
+}
+
+Tensor ParameterStore::view(std::string_view name) const {
+  return on_host(entry(name).tensor, device_->stream()).to(MemoryFormat::contiguous());
+}
+
+int64_t ParameterStore::largest_view_copy() const {
+  int64_t most = 0;
+  for (const auto& [name, entry] : entries_) {
+    if (!entry.tensor.storage()->host_access() || !entry.tensor.format().is_contiguous()) most = std::max(most, entry.tensor.bytes());
+  }
+  return most;
 }
 
 int64_t ParameterStore::bytes() const {

@@ -41,6 +41,10 @@ class ParameterStore {
   void set(std::string_view name, const Tensor& values);
   /// A contiguous copy in host memory.
   Tensor get(std::string_view name) const;
+  /// As get, without a copy of an array that is stored so on the host: valid until the next change of the array.
+  Tensor view(std::string_view name) const;
+  /// The bytes of the largest copy that `view` makes.
+  int64_t largest_view_copy() const;
   /// The array itself, in the program's format. The host can access it only on the host's device. Call `touch` after writing to it.
   Tensor& tensor(std::string_view name) { return entry(name).tensor; }
   const Tensor& tensor(std::string_view name) const { return entry(name).tensor; }

@@ -38,14 +38,15 @@ class TokenMetrics : public Collector {
   }
 
   void add(const std::map<std::string, Tensor>& results, const Batch& batch) override {
-    const Tensor &losses = results.at("losses"), &scores = results.at("scores");
-    const int64_t tokens = batch.valid * losses.shape()[1], classes = scores.shape()[-1];
+    const Tensor& losses = results.at("losses");
+    const Tensor scores = reads("scores") ? results.at("scores") : Tensor();
+    const int64_t tokens = batch.valid * losses.shape()[1], classes = scores.defined() ? scores.shape()[-1] : 0;
     const int64_t* label = batch.at(std::string(kLabel)).data_as<int64_t>();
     const int32_t* size = batch.has(std::string(kTextSize)) ? batch.at(std::string(kTextSize)).data_as<int32_t>() : nullptr;
     if (confuses_) confusion_.resize(classes);
     for (int64_t n = 0; n < tokens; ++n) {
       if (label[n] < 0) continue;
-      const float* row = scores.data_as<float>() + n * classes;
+      const float* row = scores.defined() ? scores.data_as<float>() + n * classes : nullptr;
       if (confuses_) confusion_.add(label[n], std::max_element(row, row + classes) - row);
       loss_ += static_cast<double>(losses.data_as<float>()[n]);
       ++tokens_;
@@ -54,6 +55,7 @@ class TokenMetrics : public Collector {
       if (ranks_) counts_.add(row, classes, label[n]);
     }
   }
+  bool reads(std::string_view result) const override { return result == "losses" || ranks_ || confuses_; }
   void finish(MetricValues& values) const override {
     if (tokens_ == 0) fail(ErrorCode::kNumeric, "no token was evaluated");
     const double count = static_cast<double>(tokens_), loss = loss_ / count;

@@ -5,7 +5,10 @@
 namespace galley {
 
 MetricSums::MetricSums(const Task& task, std::vector<std::string> names, const CapturedResults& results)
-    : names_(std::move(names)), results_(results.results), collector_(task.collector(names_)) {
+    : names_(std::move(names)), collector_(task.collector(names_)) {
+  for (const std::string& name : results.results) {
+    if (collector_ != nullptr && collector_->reads(name)) results_.push_back(name);
+  }
   for (const auto& [metric, output] : results.sums) {
     if (std::find(names_.begin(), names_.end(), metric) != names_.end()) sums_.push_back({.metric = metric, .output = output});
   }

@@ -18,6 +18,8 @@ class MetricSums {
   MetricSums(const Task& task, std::vector<std::string> names, const CapturedResults& results);
   /// Adds the first `batch.valid` samples of a batch. `output` returns an output of the graph for this batch by name.
   void add(const std::function<Tensor(const std::string&)>& output, const Batch& batch);
+  /// Names of the outputs that `add` passes to the collector, all of one batch together.
+  const std::vector<std::string>& results() const { return results_; }
   int64_t samples() const { return samples_; }
   /// The metrics in the order of the names. Throws Error (kNumeric) if no sample was added.
   MetricValues values() const;
@@ -29,7 +31,7 @@ class MetricSums {
     int64_t count = 0;
   };
   std::vector<std::string> names_;
-  std::vector<std::string> results_;
+  std::vector<std::string> results_;  // those that the collector reads
   std::vector<Sum> sums_;
   std::unique_ptr<Collector> collector_;
   int64_t samples_ = 0;

@@ -42,6 +42,8 @@ class Collector {
   virtual ~Collector() = default;
   /// Adds the results of one batch, by name (TaskCapture::result). Only the first `batch.valid` rows count.
   virtual void add(const std::map<std::string, Tensor>& results, const Batch& batch) = 0;
+  /// Whether `add` reads this result. Results that no collector reads are not copied to the host.
+  virtual bool reads(std::string_view result) const { return static_cast<void>(result), true; }
   /// Adds the metrics to `values`. Throws Error (kNumeric) if nothing was counted.
   virtual void finish(MetricValues& values) const = 0;
 };

@@ -5,51 +5,13 @@
 #include <vector>
 
 #include "libcore/base/error.h"
+#include "libcore/recipe/differences.h"
 #include "libcore/recipe/schema.h"
 
 namespace galley {
 namespace {
 
 constexpr size_t kKeysListed = 8;
-
-/// The address of an item of a list of maps, as in overrides: its name, its type if that is unique, else its number.
-std::string item_name(const YamlNode& list, size_t index) {
-  for (const char* key : {"name", "type"}) {
-    const YamlNode* own = list.items[index].find(key);
-    if (own == nullptr || !own->is_scalar() || own->scalar.empty()) continue;
-    const auto same = [&](const YamlNode& item) {
-      const YamlNode* other = item.find(key);
-      return other != nullptr && other->scalar == own->scalar;
-    };
-    if (std::count_if(list.items.begin(), list.items.end(), same) == 1) return own->scalar;
-  }
-  return std::to_string(index);
-}
-
-/// Appends the keys whose values differ, as deep as both trees have the same structure.
-void differing_keys(const YamlNode& before, const YamlNode& after, const std::string& path, std::vector<std::string>& keys) {
-  if (before == after) return;
-  const auto below = [&](const std::string& part) { return path.empty() ? part : path + "." + part; };
-  if (before.is_map() && after.is_map()) {
-    const YamlNode *was = before.find("type"), *is = after.find("type");
-    if (was != nullptr && is != nullptr && !(*was == *is)) return keys.push_back(below("type"));
-    for (const YamlNode::Entry& entry : before.entries) {
-      const YamlNode* other = after.find(entry.key);
-      differing_keys(entry.value, other != nullptr ? *other : YamlNode(), below(entry.key), keys);
-    }
-    for (const YamlNode::Entry& entry : after.entries) {
-      if (before.find(entry.key) == nullptr) keys.push_back(below(entry.key));
-    }
-    return;
-  }
-  const bool maps = before.is_list() && after.is_list() && before.items.size() == after.items.size() && before.items.front().is_map() &&
-                    after.items.front().is_map();
-  if (!maps) return keys.push_back(path);
-  for (size_t i = 0; i < before.items.size(); ++i) {
-    const std::string name = item_name(after, i);
-    differing_keys(before.items[i], after.items[i], below(name == item_name(before, i) ? name : std::to_string(i)), keys);
-  }
-}
 
 YamlNode tree_of(const Recipe& recipe) { return write_options(recipe, Recipe(*recipe.registry), DumpForm::kFull); }
 
@@ -88,14 +50,13 @@ void ignore_what_may_differ(Recipe& old, const Recipe& now) {
 ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, const std::string& run) {
   Recipe old = old_recipe;
   ignore_what_may_differ(old, new_recipe);
-  std::vector<std::string> differing;
-  differing_keys(tree_of(old), tree_of(new_recipe), "", differing);
+  const std::vector<KeyDifference> differing = differences(tree_of(old), tree_of(new_recipe));
   if (!differing.empty()) {
     std::string keys;
-    for (size_t i = 0; i < std::min(differing.size(), kKeysListed); ++i) keys += (i > 0 ? ", " : "") + differing[i];
+    for (size_t i = 0; i < std::min(differing.size(), kKeysListed); ++i) keys += (i > 0 ? ", " : "") + differing[i].key;
     if (differing.size() > kKeysListed) keys += cat(" and ", differing.size() - kKeysListed, " more");
     throw Error(ErrorCode::kRecipe, cat(run, " contains a run of another recipe: ", keys, differing.size() == 1 ? " differs" : " differ"))
-        .key(differing.front())
+        .key(differing.front().key)
         .suggest(
             "use another folder (-o), the same values, or --force to start again; train.duration may grow, and log, checkpoint, threads, "
             "device, "

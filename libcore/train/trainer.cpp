@@ -81,6 +81,15 @@ void Trainer::State::make_plan() {
   } else if (types.input().shape.rank() == 4) {
     plan.rate = "img/s";
   }
+  plan_facts();
+  plan_peak();
+  plan.compilations = static_cast<int>(engine->compilations().size());
+  plan.compile_s = seconds_since(started);
+  planned = true;
+}
+
+/// What the compiled step does.
+void Trainer::State::plan_facts() {
   plan.global = batch.global;
   plan.micro = batch.micro;
   plan.accumulation = batch.accumulation;
@@ -103,15 +112,49 @@ void Trainer::State::make_plan() {
   for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) plan.scratch_bytes = std::max(plan.scratch_bytes, each->program().scratch_bytes());
   }
-  plan.base_bytes = resident_bytes() - update->store().bytes() + (evaluator ? evaluator->data_bytes() : 0);
-  plan.planned_peak_bytes =
-      plan.base_bytes + plan.persistent_bytes + plan.scratch_bytes + (evaluator ? evaluator->program().prepared_bytes() : 0);
-  plan.compilations = static_cast<int>(engine->compilations().size());
-  plan.compile_s = seconds_since(started);
-  planned = true;
+}
+
+/// The most memory that a phase of the run takes: training, an evaluation, writing parameters and state, or loading weights, which comes
+/// before the arena is allocated.
+void Trainer::State::plan_peak() {
+  plan.base_bytes = resident_bytes() - update->store().bytes();
+  int64_t prepared = 0, evaluation = 0;
+  for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
+    if (each == nullptr) continue;
+    prepared += each->program().prepared_bytes() * (recipe.train.ema ? 2 : 1);
+    evaluation = std::max(evaluation, each->data_bytes());
+  }
+  int64_t loading = 0;
+  for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
+    const std::string& from = recipe.weights.load.at<WeightSource>(i).path();
+    if (!file_exists(from)) continue;  // an error when they are loaded
+    for (const std::string& path : weights_files(from)) loading += InputFile(path).size();
+  }
+  const int64_t writing = update->store().largest_view_copy();
+  plan.base_bytes += std::max(evaluation, writing);
+  plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + std::max(plan.scratch_bytes + prepared, loading);
+}
+
+/// Restores the newest checkpoint, or loads the initial values. Before memory for a step is allocated, so that files and steps do not need
+/// memory at the same time, and before RUN changes, so that unsuitable weights change nothing. Returns whether the run continues.
+bool Trainer::State::load_state() {
+  const std::string saved = options.run + "/checkpoints";
+  std::optional<Checkpoint> found;
+  if (!options.force && recipe.checkpoint && file_exists(saved)) {
+    CheckpointStore checkpoints(saved, keep());
+    checkpoints.remove_stale();
+    found = checkpoints.newest();
+  }
+  if (found) {
+    restore(*found);
+  } else {
+    update->initialize();
+  }
+  return found.has_value();
 }
 
 void Trainer::State::start(TrainEvents& events) {
+  const bool continues = load_state();
   update->bind();
   update->reload_with([this](int64_t first) -> const Batch& {
     reloader = session.training_loader(batch.micro, first);
@@ -124,14 +167,6 @@ void Trainer::State::start(TrainEvents& events) {
     if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
   }
   engine->arena()->reserve(plan.scratch_bytes);
-  const std::string saved = options.run + "/checkpoints";
-  std::optional<Checkpoint> found;
-  if (!options.force && recipe.checkpoint && file_exists(saved)) {
-    CheckpointStore checkpoints(saved, keep());
-    checkpoints.remove_stale();
-    found = checkpoints.newest();
-  }
-  if (!found) update->initialize();  // so that unsuitable weights are reported before RUN changes
   RunFolder folder(options.run);
   remove_stale_temporaries(folder.path());  // left by killed processes
   if (options.force) {
@@ -142,8 +177,7 @@ void Trainer::State::start(TrainEvents& events) {
     remove_tree(folder.file("tensorboard"));
     remove_tree(folder.file("adapter"));
   }
-  if (found) {
-    restore(*found);
+  if (continues) {
     events.resumed(step);
   } else {
     nlohmann::ordered_json files = nlohmann::ordered_json::array();

@@ -29,11 +29,11 @@ struct TrainPlan {
   Arithmetic executed_per_step;           ///< As executed: fewer for Winograd convolutions.
   int64_t persistent_bytes = 0;           ///< Parameters, buffers, optimizer state.
   int64_t scratch_bytes = 0;              ///< The arena of the largest program.
-  int64_t base_bytes = 0;                 ///< Of the process without these two: code, data buffers, prepared kernels.
-  int64_t planned_peak_bytes = 0;         ///< The sum of the three.
-  int reorders = 0;                       ///< Activation reorders inside a step.
-  int widened = 0;                        ///< Operators on bf16 values that compute in f32 between casts.
-  std::map<std::string, int> attention;   ///< "flash, REASON": by how many operators of attention.
+  int64_t base_bytes = 0;  ///< Of the process without these two: code, data buffers, prepared kernels, copies for evaluation and files.
+  int64_t planned_peak_bytes = 0;        ///< Of the phase that takes most: training, evaluation, writing or loading.
+  int reorders = 0;                      ///< Activation reorders inside a step.
+  int widened = 0;                       ///< Operators on bf16 values that compute in f32 between casts.
+  std::map<std::string, int> attention;  ///< "flash, REASON": by how many operators of attention.
   int compilations = 0;
   double compile_s = 0;
   int64_t start_step = 0;          ///< Of a resumed run.

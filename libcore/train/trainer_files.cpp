@@ -25,10 +25,10 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
         .suggest("restore the file, or start again with --force");
   }
   for (const std::string& group : checkpoint.groups()) {
-    for (const auto& [name, tensor] : checkpoint.read(group)) {
+    checkpoint.each(group, [&](const std::string& name, const Tensor& tensor) {
       GALLEY_CHECK_INPUT(update->store().has(name), checkpoint.folder(), " has a tensor ", name, " that this run does not");
       update->store().set(name, tensor);
-    }
+    });
   }
   step = checkpoint.step();
   wall_s = state.at("wall_s");
@@ -69,7 +69,7 @@ std::string Trainer::State::digest() const {
   std::vector<TensorSource> tensors;
   for (const ParameterSpec& spec : update->parameters()) {
     if (spec.role != ValueRole::kParameter) continue;
-    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.get(name); });
+    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.view(name); });
   }
   return digest_of_tensors(tensors);
 }
@@ -81,12 +81,12 @@ std::string Trainer::State::save(RunFolder& folder) {
   const ParameterStore& store = update->store();
   for (const ParameterSpec& spec : update->parameters()) {
     if (!store.has(spec.name)) continue;
-    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape,
-                                                                                    [&store, name = spec.name] { return store.get(name); });
+    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(
+        spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.view(name); });
   }
   for (const StateSpec& state : update->states()) {
     content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape,
-                                           [&store, name = state.name] { return store.get(name); });
+                                           [&store, name = state.name] { return store.view(name); });
   }
   std::erase_if(content.groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
   const auto best_json = [](const Best& b) {
@@ -115,7 +115,7 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
   for (const ParameterSpec& spec : update->parameters()) {
     if (!store.has(spec.name)) continue;
     const std::string source = ema && store.has(spec.name + ".ema") ? spec.name + ".ema" : spec.name;
-    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, source] { return store.get(source); });
+    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, source] { return store.view(source); });
   }
   write_safetensors(folder.file(name), tensors, metadata());
   const QuantizationAware* aware = update->quantization();
@@ -145,7 +145,7 @@ void Trainer::State::save_adapter(RunFolder& folder) {
   for (const ParameterSpec& spec : update->parameters()) {
     if (!spec.trainable) continue;
     tensors.emplace_back(adapter_tensor_name(spec.name), spec.type.dtype, spec.type.shape,
-                         [&store, name = spec.name] { return store.get(name); });
+                         [&store, name = spec.name] { return store.view(name); });
     if (spec.module_type != kAdapterType) {
       if (std::find(config.trained.begin(), config.trained.end(), spec.module) == config.trained.end())
         config.trained.push_back(spec.module);

@@ -97,6 +97,9 @@ class Trainer::State {
   void end_early(Run& run);
   bool stops_early(bool final_step) const;
   void write_result(Run& run);
+  void plan_facts();
+  void plan_peak();
+  bool load_state();
   void start(TrainEvents& events);
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "libcore/base/digest.h"
+#include "libcore/base/file.h"
 #include "libcore/base/log.h"
 
 namespace galley {
@@ -161,6 +162,21 @@ std::map<std::string, Tensor, std::less<>> Checkpoint::read(std::string_view nam
   std::map<std::string, Tensor, std::less<>> tensors;
   for (const WrittenTensor& tensor : wanted.tensors) tensors[tensor.name] = file.read(tensor.name);
   return tensors;
+}
+
+void Checkpoint::each(std::string_view name, const std::function<void(const std::string&, const Tensor&)>& visit) const {
+  const Group& wanted = group(name);
+  const std::string path = file_of(name);
+  // Values are read, not mapped: pages of a mapping would stay in memory until its end.
+  const SafetensorsFile table(path);
+  const InputFile file(path);
+  for (const WrittenTensor& tensor : wanted.tensors) {
+    const SafetensorsEntry* entry = table.find(tensor.name);
+    GALLEY_CHECK_INPUT(entry != nullptr && entry->dtype, path, ": tensor '", tensor.name, "' is missing");
+    Tensor values(*entry->dtype, entry->shape, entry->format);
+    file.read(entry->begin, {static_cast<std::byte*>(values.data()), static_cast<size_t>(entry->end - entry->begin)});
+    visit(tensor.name, values.to(MemoryFormat::contiguous()));
+  }
 }
 
 void Checkpoint::verify() const {

@@ -9,6 +9,7 @@
 // about the ones it skipped.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,6 +54,8 @@ class Checkpoint {
   std::string file_of(std::string_view group) const;
   /// Tensors of a group, mapped; they stay valid when the checkpoint is removed. Digests are not checked again.
   std::map<std::string, Tensor, std::less<>> read(std::string_view group) const;
+  /// Visits the tensors of a group one after another. Only the visited tensor is in memory.
+  void each(std::string_view group, const std::function<void(const std::string& name, const Tensor& values)>& visit) const;
   /// Reads every file and compares it with the manifest; throws Error naming the file and tensor that differ.
   void verify() const;
 

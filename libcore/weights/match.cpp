@@ -248,6 +248,31 @@ std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const
   return proposals;
 }
 
+namespace {
+
+/// What the user can change where names or shapes do not fit, in lines that begin with "\n".
+std::string misfit_remedies(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
+                            const Match& match, bool names_count) {
+  std::string text;
+  const auto proposals = names_count ? propose_renames(model, file, rule, match) : std::vector<std::pair<std::string, std::string>>();
+  if (!proposals.empty()) {
+    text += "\nthese rules would match them:\n  weights:\n    load:\n      from: " + rule.from + "\n      rename:";
+    for (const auto& [from, to] : proposals) text += cat("\n        ", yaml_quoted(from), ": ", yaml_quoted(to));
+  } else if (const std::string difference = !match.misshapen.empty() && rule.difference ? rule.difference() : ""; !difference.empty()) {
+    text += "\n" + difference;
+  } else if (!match.misshapen.empty()) {
+    std::string names;
+    for (size_t i = 0; i < std::min(match.misshapen.size(), kNamesListed); ++i)
+      names += (i ? ", " : "") + yaml_quoted(model[match.misshapen[i].expected].name);
+    text += cat("\nto keep the model's initial values there, set in weights.load: ignore: [", names,
+                match.misshapen.size() > kNamesListed ? ", ..." : "", "]");
+  }
+  if (!match.mistyped.empty()) text += "\nto convert the dtypes (each value is rounded), set in weights.load: cast: true";
+  return text;
+}
+
+}  // namespace
+
 std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
                           const Match& match) {
   const bool names_count = rule.strict || match.pairs.empty();
@@ -299,19 +324,7 @@ std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const
     line.erase(line.find_last_not_of(' ') + 1);
     text += "\n" + line;
   }
-  const auto proposals = names_count ? propose_renames(model, file, rule, match) : std::vector<std::pair<std::string, std::string>>();
-  if (!proposals.empty()) {
-    text += "\nthese rules would match them:\n  weights:\n    load:\n      from: " + rule.from + "\n      rename:";
-    for (const auto& [from, to] : proposals) text += cat("\n        ", yaml_quoted(from), ": ", yaml_quoted(to));
-  } else if (!match.misshapen.empty()) {
-    std::string names;
-    for (size_t i = 0; i < std::min(match.misshapen.size(), kNamesListed); ++i)
-      names += (i ? ", " : "") + yaml_quoted(model[match.misshapen[i].expected].name);
-    text += cat("\nto keep the model's initial values there, set in weights.load: ignore: [", names,
-                match.misshapen.size() > kNamesListed ? ", ..." : "", "]");
-  }
-  if (!match.mistyped.empty()) text += "\nto convert the dtypes (each value is rounded), set in weights.load: cast: true";
-  return text;
+  return text + misfit_remedies(model, file, rule, match, names_count);
 }
 
 }  // namespace galley

@@ -2,6 +2,7 @@
 // Matches the tensors of a weights file to the tensors of a model by the rules of the recipe's `weights` section, and reports all
 // mismatches in one error. Pure: uses only names, types and shapes.
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +50,8 @@ struct LoadRule {
   bool cast = false;
   /// Rejects NaN and infinity.
   bool check_finite = true;
+  /// Says how the model of the file differs from this one, in whole lines, or "" if that is unknown. Called if shapes do not fit.
+  std::function<std::string()> difference = nullptr;
 };
 
 /// The result of applying a rule; indices into the lists of the model (expected) and the file (offered).

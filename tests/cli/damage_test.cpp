@@ -146,7 +146,17 @@ TEST(Weights, OfAnotherShapeAreNamedWithBothShapes) {
   EXPECT_EQ(outcome.out, "");
   const Json error = Json::parse(outcome.err)["error"];
   EXPECT_EQ(error["code"], 4);
-  expect_all(error["message"], {"does not fit the model", "fc2.weight", "f32 [5,8]", "f32 [4,8]", "ignore: [\"fc2.weight\""});
+  expect_all(error["message"], {"does not fit the model", "fc2.weight", "f32 [5,8]", "f32 [4,8]",
+                                "the weights were trained with model.num_classes: 4; here it is 5"});
+  EXPECT_EQ(error["message"].get<std::string>().find("ignore:"), std::string::npos);
+  // Samples of another shape: the first layer has another size, although the recipe is the same.
+  write_text(folder + "/small.safetensors",
+             safetensors_of(R"({"input":{"dtype":"F32","shape":[1,1,4,4],"data_offsets":[0,64]}})", std::string(64, '\0')));
+  const Outcome predicted = run("galley-predict", {folder + "/run", "--tensors", folder + "/small.safetensors", "-o",
+                                                   folder + "/out.safetensors", "--format", "json", "-q"});
+  EXPECT_EQ(predicted.code, 4) << predicted.err;
+  expect_all(Json::parse(predicted.err)["error"]["message"],
+             {"fc1.weight", "the weights were trained on samples of shape [1,28,28]; here samples have the shape [1,4,4]"});
 }
 
 TEST(Weights, ThatAreNotFiniteAreRefusedUnlessTheRecipeTakesThem) {

@@ -127,6 +127,36 @@ void expect_texts(const std::string& name, const std::vector<std::string>& overr
 TEST(HubTexts, LogitsAreThoseOfTransformers) { expect_texts("bert_classes", {}, "logits"); }
 TEST(HubTexts, VectorsAreThoseOfTransformers) { expect_texts("bert_base", {"model.head=embedding"}, "embedding"); }
 
+/// Results with a value for each token have as many as the text, without those of padding. Their mean, of length 1, is the vector of
+/// transformers.
+TEST(HubTexts, ResultsOfTokensEndWithTheText) {
+  const nlohmann::json expected = texts_of("bert_base");
+  for (const int64_t batch : {1, 3, 8}) {
+    SCOPED_TRACE(cat("batch ", batch));
+    const Recipe recipe = recipe_of(folder_of("bert_base"), {"model.head=none"});
+    Session session(recipe);
+    TextPredictor predictor(session, batch);
+    std::vector<std::string> texts, names;
+    for (const auto& row : expected) {
+      texts.push_back(row["text"]);
+      names.push_back("text");
+    }
+    predictor.run(texts, names, [&](size_t index, const TextResult& result) {
+      const Tensor& hidden = result.outputs.at("last_hidden_state");
+      const std::vector<double> vector = expected[index]["embedding"];
+      const auto tokens = static_cast<int64_t>(expected[index]["ids"].size()), width = static_cast<int64_t>(vector.size());
+      ASSERT_EQ(hidden.shape(), (Shape{1, tokens, width})) << texts[index];
+      std::vector<double> sums(vector.size());
+      for (int64_t i = 0; i < tokens * width; ++i) sums[static_cast<size_t>(i % width)] += static_cast<double>(hidden.data_as<float>()[i]);
+      double squares = 0;
+      for (const double sum : sums) squares += sum * sum;
+      Tensor mean(DType::kF32, {1, width});
+      for (int64_t i = 0; i < width; ++i) mean.data_as<float>()[i] = static_cast<float>(sums[static_cast<size_t>(i)] / std::sqrt(squares));
+      expect_near(texts[index], mean, vector);
+    });
+  }
+}
+
 TEST(HubTexts, ALongTextIsShortenedAndKeepsItsEnd) {
   const Recipe recipe = recipe_of(folder_of("bert_classes"));
   Session session(recipe);

@@ -68,14 +68,28 @@ TEST_F(QuantizerTest, WeightsAreWithinHalfAStepAndUseTheWholeRange) {
   for (const auto& [name, tensor] : model.tensors) bytes += tensor.bytes();
   EXPECT_EQ(model.bytes(), bytes);
   int checked = 0;
+  int64_t biases = 0;
   for (const ParameterSpec& spec : quantizer_->parameters()) {
+    if (spec.name.ends_with(".bias")) biases += spec.type.bytes();
     if (!spec.name.ends_with(".weight")) continue;
     SCOPED_TRACE(spec.name);
+    const auto layer = std::find_if(model.layers.begin(), model.layers.end(),
+                                    [&](const LayerResult& each) { return each.plan.name + ".weight" == spec.name; });
+    ASSERT_NE(layer, model.layers.end());
     const std::vector<double> real = initialize(spec, 3).to_doubles(), integers = model.tensors.at(spec.name).to_doubles(),
                               scales = model.tensors.at(spec.name + "_scale").to_doubles();
     ASSERT_EQ(integers.size(), real.size());
     ASSERT_EQ(static_cast<int64_t>(scales.size()), spec.type.shape[0]);
     const size_t row = real.size() / scales.size();
+    double signal = 0, noise = 0;
+    for (size_t i = 0; i < real.size(); ++i) {
+      const double error = integers[i] * scales[i / row] - real[i];
+      signal += real[i] * real[i];
+      noise += error * error;
+    }
+    // The quantizer sums values that are rounded to f32.
+    EXPECT_NEAR(layer->sqnr_weight_db, 10 * std::log10(signal / noise), 1e-3);
+    EXPECT_NEAR(layer->mse_weight, noise / static_cast<double>(real.size()), 1e-4 * layer->mse_weight);
     for (size_t c = 0; c < scales.size(); ++c) {
       double largest = 0;
       for (size_t i = c * row; i < (c + 1) * row; ++i) {
@@ -88,6 +102,11 @@ TEST_F(QuantizerTest, WeightsAreWithinHalfAStepAndUseTheWholeRange) {
     ++checked;
   }
   EXPECT_EQ(checked, 3);
+  int64_t of_layers = 0, float_of_layers = 0, weights = 0;
+  for (const LayerResult& layer : model.layers) of_layers += layer.bytes, float_of_layers += layer.bytes_float;
+  for (const ParameterSpec& spec : quantizer_->parameters()) weights += spec.name.ends_with(".weight") ? spec.type.bytes() : 0;
+  EXPECT_EQ(of_layers, model.bytes()) << "this model has nothing but layers";
+  EXPECT_EQ(float_of_layers, weights + biases);
 }
 
 TEST_F(QuantizerTest, ContinuedCalibrationEqualsOneRun) {
@@ -108,6 +127,21 @@ TEST_F(QuantizerTest, ContinuedCalibrationEqualsOneRun) {
   EXPECT_EQ(parts.samples(), 20);
   EXPECT_EQ(parts.values, whole.values);
   EXPECT_EQ(parts.model, whole.model);
+  // Only the 20 valid samples count, although the last batch has room for 24.
+  EXPECT_EQ(whole.at("input").elements(), 20 * 3 * 8 * 8);
+  EXPECT_EQ(whole.at("conv1").elements(), 20 * 8 * 8 * 8);
+  EXPECT_EQ(whole.at("fc").elements(), 20 * 4);
+  ASSERT_EQ(whole.parts.size(), 1u);
+  EXPECT_EQ(whole.parts[0].batches, 3);
+  ASSERT_EQ(parts.parts.size(), 2u);
+  EXPECT_EQ(parts.parts[0].first, 0);
+  EXPECT_EQ(parts.parts[0].samples, 16);
+  EXPECT_EQ(parts.parts[1].first, 16);
+  EXPECT_EQ(parts.parts[1].samples, 4);
+  EXPECT_NE(parts.parts[0].data, parts.parts[1].data);
+  Calibration again;
+  calibrator.run(again);
+  EXPECT_EQ(again.parts[0].data, whole.parts[0].data);
 
   double low = std::numeric_limits<double>::infinity(), high = -low;
   const std::unique_ptr<DataLoader> loader = session_->calibration_loader(8, 0, 20);
@@ -218,6 +252,40 @@ TEST_F(SearchTest, KeepsInFloatWhatTheGoalRequires) {
   }
 }
 
+/// The search of a model whose activations are quantized tries observers before it leaves layers in float.
+TEST_F(SearchTest, TheObserverThatLosesLeastIsKept) {
+  trials_.reset();
+  use("{method: static}");
+  Calibrator calibrator(*session_);
+  session_->initialize(calibrator.parameters(), calibrator.store());
+  Calibration calibration;
+  calibrator.run(calibration);
+  trials_ = std::make_unique<QuantizationTrials>(*session_, *quantizer_, config_, &calibration);
+  hooks_.find = [this](const TrialSetting& setting, const TrialQuestions&) -> std::optional<Trial> {
+    Trial trial = made_up(setting);
+    double better = 0;
+    if (setting.activations == ObserverType::kEntropy) better += 2;
+    if (setting.activations == ObserverType::kHistogram) better += 1;
+    if (setting.weights == ObserverType::kMse) better += 0.5;
+    trial.metrics[0].second += better;
+    return trial;
+  };
+  const SearchResult result = search(goal_of(1.3));  // all layers lose 3.75, with the best observers 1.25
+  const SearchTrial& best = result.trials.at(result.best);
+  EXPECT_TRUE(best.met);
+  EXPECT_NEAR(best.drop, 1.25, 1e-9);
+  EXPECT_EQ(best.trial.setting.activations, ObserverType::kEntropy);
+  EXPECT_EQ(best.trial.setting.weights, ObserverType::kMse);
+  EXPECT_TRUE(best.trial.setting.float_layers.empty());
+  // Layers in float keep these observers.
+  const SearchResult stricter = search(goal_of(1));
+  const SearchTrial& kept = stricter.trials.at(stricter.best);
+  EXPECT_TRUE(kept.met);
+  EXPECT_EQ(kept.trial.setting.activations, ObserverType::kEntropy);
+  EXPECT_EQ(kept.trial.setting.weights, ObserverType::kMse);
+  EXPECT_EQ(kept.trial.setting.float_layers, std::vector<std::string>{"conv1"});
+}
+
 TEST_F(SearchTest, WithoutATrialThatMeetsTheGoalTheSmallestDropIsBest) {
   GoalSection goal = goal_of(1);
   goal.min = float_top1_ + 1;
@@ -233,6 +301,19 @@ TEST_F(SearchTest, StopsAfterTheTrialThatRuns) {
   EXPECT_TRUE(result.stopped);
   EXPECT_EQ(result.trials.size(), 1u);
   EXPECT_EQ(result.best, 0u);
+}
+
+TEST_F(SearchTest, ALayerWithoutANumberIsTheMostSensitive) {
+  hooks_.find = [this](const TrialSetting& setting, const TrialQuestions&) -> std::optional<Trial> {
+    Trial trial = made_up(setting);
+    const bool only_conv2 = setting.float_layers == std::vector<std::string>{"conv1", "fc"};
+    if (only_conv2) trial.sqnr_db = std::nan("");
+    return trial;
+  };
+  const std::vector<LayerSensitivity> layers = measure_sensitivity(*trials_, "", hooks_, [](int64_t, int64_t) {});
+  ASSERT_EQ(layers.size(), 3u);
+  EXPECT_EQ(layers[0].layer, "conv2");
+  EXPECT_EQ(layers[1].layer, "conv1");
 }
 
 TEST_F(SearchTest, TheMostSensitiveLayerComesFirst) {

@@ -121,6 +121,13 @@ TEST_F(Load, MisfitShowsBothSidesAndTheRenameThatMendsIt) {
   EXPECT_NE(shapes.find("conv1.weight  f32 [4,3,3,3]  f32 [4,3,7,7]"), std::string::npos) << shapes;
   EXPECT_NE(shapes.find("ignore: [\"conv1.weight\"]"), std::string::npos) << shapes;
   EXPECT_EQ(shapes.find("rename:"), std::string::npos) << shapes;
+  LoadRule explained = mended;
+  explained.difference = [] { return std::string("the weights were trained with model.kernel_size: 7; here it is 3"); };
+  const std::string why = error_of(model_, std::vector{explained});
+  EXPECT_NE(why.find("\nthe weights were trained with model.kernel_size: 7; here it is 3"), std::string::npos) << why;
+  EXPECT_EQ(why.find("ignore:"), std::string::npos) << why;
+  explained.difference = [] { return std::string(); };
+  EXPECT_EQ(error_of(model_, std::vector{explained}), shapes) << "nothing is known about the file";
   mended.ignore = {"conv1.weight"};
   EXPECT_EQ(load_weights(model_, std::vector{mended}).tensors.size(), 4u);
 }

@@ -35,6 +35,47 @@ nlohmann::ordered_json metrics_json(const MetricValues& metrics) {
 
 int metric_digits(const std::string& name) { return name == "loss" ? 6 : 3; }
 
+nlohmann::ordered_json comparison_json(const Comparison& result, const std::string& split) {
+  nlohmann::ordered_json json{
+      {"metrics", metrics_json(result.first)}, {"against", metrics_json(result.second)}, {"samples", result.samples}, {"split", split}};
+  json["outputs"] = {{"max_abs", number_json(result.outputs.max_abs())},
+                     {"sqnr_db", number_json(result.outputs.sqnr_db())},
+                     {"top1_agree", number_json(result.top1_agree)}};
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const LayerDistance& layer : result.layers) {
+    json["layers"].push_back({{"module", layer.module},
+                              {"type", layer.type},
+                              {"max_abs", number_json(layer.distance.max_abs())},
+                              {"sqnr_db", number_json(layer.distance.sqnr_db())}});
+  }
+  json["layer_samples"] = result.layer_samples;
+  json["changed"] = nlohmann::ordered_json::array();
+  for (const ChangedSample& sample : result.changed) {
+    json["changed"].push_back({{"sample", sample.sample}, {"label", sample.label}, {"weights", sample.first}, {"against", sample.second}});
+  }
+  return json;
+}
+
+Table comparison_table(const Comparison& result) {
+  Table table{{"what", "weights", "against", "difference"}, {}};
+  for (size_t i = 0; i < result.first.size(); ++i) {
+    const auto& [name, value] = result.first[i];
+    const double there = result.second[i].second;
+    table.rows.push_back(
+        {name, fixed(value, metric_digits(name)), fixed(there, metric_digits(name)), fixed(there - value, metric_digits(name))});
+  }
+  if (!std::isnan(result.top1_agree)) table.rows.push_back({"top1 agree %", "", "", fixed(result.top1_agree, 3)});
+  table.rows.push_back({"outputs max abs", "", "", human_number(result.outputs.max_abs())});
+  table.rows.push_back({"outputs SQNR dB", "", "", fixed(result.outputs.sqnr_db(), 1)});
+  for (const LayerDistance& layer : result.layers)
+    table.rows.push_back({layer.module + " SQNR dB", "", "", fixed(layer.distance.sqnr_db(), 1)});
+  for (size_t i = 0; i < std::min(kChangedShown, result.changed.size()); ++i) {
+    const ChangedSample& sample = result.changed[i];
+    table.rows.push_back({sample.sample, cat(sample.first), cat(sample.second), sample.label < 0 ? "" : cat("label ", sample.label)});
+  }
+  return table;
+}
+
 }  // namespace
 
 void EvaluateTool::add_options(Command& command) {
@@ -70,47 +111,13 @@ int EvaluateTool::compare(Session& session, int64_t batch) {
     Engine engine(second.backend());
     const Evaluator evaluator(second, engine, loaded_plan(other), options.split, batch);
     engine.declare(evaluator.program());
-    second.initialize(evaluator.parameters(), engine.store());
+    second.initialize(evaluator.parameters(), engine.store(), evaluator.sample_shape());
     return print_fits(session.recipe());
   }
   const Comparison result = compare_weights_of(session, second, options);
-  nlohmann::ordered_json json{{"metrics", metrics_json(result.first)},
-                              {"against", metrics_json(result.second)},
-                              {"samples", result.samples},
-                              {"split", options.split}};
-  json["outputs"] = {{"max_abs", number_json(result.outputs.max_abs())},
-                     {"sqnr_db", number_json(result.outputs.sqnr_db())},
-                     {"top1_agree", number_json(result.top1_agree)}};
-  json["layers"] = nlohmann::ordered_json::array();
-  for (const LayerDistance& layer : result.layers) {
-    json["layers"].push_back({{"module", layer.module},
-                              {"type", layer.type},
-                              {"max_abs", number_json(layer.distance.max_abs())},
-                              {"sqnr_db", number_json(layer.distance.sqnr_db())}});
-  }
-  json["layer_samples"] = result.layer_samples;
-  json["changed"] = nlohmann::ordered_json::array();
-  for (const ChangedSample& sample : result.changed) {
-    json["changed"].push_back({{"sample", sample.sample}, {"label", sample.label}, {"weights", sample.first}, {"against", sample.second}});
-  }
+  nlohmann::ordered_json json = comparison_json(result, options.split);
   json["provenance"] = provenance_json(provenance(session.recipe(), dump_recipe(session.recipe(), DumpKind::kFull)));
-
-  Table table{{"what", "weights", "against", "difference"}, {}};
-  for (size_t i = 0; i < result.first.size(); ++i) {
-    const auto& [name, value] = result.first[i];
-    const double there = result.second[i].second;
-    table.rows.push_back(
-        {name, fixed(value, metric_digits(name)), fixed(there, metric_digits(name)), fixed(there - value, metric_digits(name))});
-  }
-  if (!std::isnan(result.top1_agree)) table.rows.push_back({"top1 agree %", "", "", fixed(result.top1_agree, 3)});
-  table.rows.push_back({"outputs max abs", "", "", human_number(result.outputs.max_abs())});
-  table.rows.push_back({"outputs SQNR dB", "", "", fixed(result.outputs.sqnr_db(), 1)});
-  for (const LayerDistance& layer : result.layers)
-    table.rows.push_back({layer.module + " SQNR dB", "", "", fixed(layer.distance.sqnr_db(), 1)});
-  for (size_t i = 0; i < std::min(kChangedShown, result.changed.size()); ++i) {
-    const ChangedSample& sample = result.changed[i];
-    table.rows.push_back({sample.sample, cat(sample.first), cat(sample.second), sample.label < 0 ? "" : cat("label ", sample.label)});
-  }
+  const Table table = comparison_table(result);
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   if (result.changed.size() > kChangedShown)
     log(LogLevel::kInfo, cat(result.changed.size() - kChangedShown, " more samples changed; --format json lists all"));
@@ -140,7 +147,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   Engine engine(session.backend());
   Evaluator evaluator(session, engine, loaded_plan(recipe), split, described.batch.value_or(micro));
   engine.declare(evaluator.program());
-  session.initialize(evaluator.parameters(), engine.store());
+  session.initialize(evaluator.parameters(), engine.store(), evaluator.sample_shape());
   if (!against_.empty()) return compare(session, described.batch.value_or(micro));
   if (dry_run_) return print_fits(recipe);
   evaluator.bind();

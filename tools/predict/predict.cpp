@@ -244,7 +244,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   const int64_t replicas = replicas_ == "auto" ? session.threads() : parse_count(replicas_);
   Predictor predictor(session, source, pipeline,
                       {.batch = batch_, .replicas = replicas, .capture = capture_, .keep_going = on_error_ != "fail"});
-  session.initialize(predictor.parameters(), predictor.store());
+  session.initialize(predictor.parameters(), predictor.store(), predictor.sample_shape());
   log(LogLevel::kInfo, cat(source->describe(), ", memory ", human_bytes(predictor.planned_bytes())));
   if (dry_run_) {
     print("the recipe, its weights and the inputs fit\n");

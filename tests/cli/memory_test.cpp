@@ -1,0 +1,78 @@
+// Law: the memory that galley-train plans before the first step is what the run takes, within 5 % and 64 MiB, in each phase: training,
+// evaluation, writing a checkpoint, continuing from one, and loading weights. The model is small, but its vocabulary is large, so that one
+// more copy of its logits (206 MB), of its state (two arrays of 52 MB) or of its weights is outside these bounds or near them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+constexpr double kRelative = 0.05, kMiB = 1 << 20, kAbsolute = 64 * kMiB;
+
+class PlannedMemory : public testing::Test {
+ protected:
+  PlannedMemory() {
+    std::string text;
+    for (int i = 0; i < 60000; ++i) text += static_cast<char>('a' + i * i % 26);
+    write_text(folder_ + "/text.txt", text);
+    write_text(folder_ + "/gpt.yaml",
+               "recipe: 1\n"
+               "name: gpt\n"
+               "threads: 2\n"
+               "model: {type: gpt, n_layer: 1, n_head: 4, n_embd: 256, block_size: 64, vocab_size: 50304, dropout: 0, bias: false}\n"
+               "data:\n"
+               "  tokenizer: {type: byte}\n"
+               "  train: {source: {type: text, path: " +
+                   folder_ + "/text.txt}, slice: 0%..90%, workers: 1}\n" +
+                   "  val: {from: train, slice: 90%..100%}\n"
+                   "train:\n"
+                   "  duration: 1 steps\n"
+                   "  batch: 16\n"
+                   "  validate: {every: 1 steps, samples: 16}\n"
+                   "  optimizer: {type: adamw, lr: 0.001}\n"
+                   "checkpoint: {every: 1 steps, keep: {last: 1}}\n"
+                   "log: {every: 1 step, tensorboard: false}\n");
+  }
+
+  /// Trains into the folder `name`, and compares plan and peak of its result.
+  void train(const std::string& name, std::vector<std::string> more) {
+    more.insert(more.begin(), {folder_ + "/gpt.yaml", "-o", folder_ + "/" + name, "--format", "json", "-q"});
+    const Outcome outcome = run("galley-train", more);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto result = nlohmann::json::parse(read_text(folder_ + "/" + name + "/result.json"));
+    const double planned = result["planned_peak_bytes"], peak = result["peak_bytes"];
+    EXPECT_TRUE(std::abs(peak - planned) <= kRelative * planned + kAbsolute)
+        << name << ": planned " << planned / kMiB << " MiB, measured " << peak / kMiB << " MiB";
+  }
+
+  const std::string folder_ = scratch_folder();
+};
+
+TEST_F(PlannedMemory, OfTraining) { train("run", {"--unset", "data.val", "--unset", "checkpoint"}); }
+
+TEST_F(PlannedMemory, OfEvaluationCheckpointAndResume) {
+  train("run", {});
+  train("run", {"duration=2 steps"});
+}
+
+/// The collector of this metric reads the logits: one batch of them is copied to the host.
+TEST_F(PlannedMemory, OfAMetricThatReadsLogits) { train("run", {"metrics=[loss, perplexity, top5]"}); }
+
+/// Without data.val the plan has no room for results, and averages make the state larger than the activations.
+TEST_F(PlannedMemory, OfASmallBatchWithAveragesAndItsResume) {
+  const std::vector<std::string> small{"--unset", "data.val", "train.batch=2", "train.ema=0.9"};
+  train("run", small);
+  train("run", {"--unset", "data.val", "train.batch=2", "train.ema=0.9", "duration=2 steps"});
+}
+
+TEST_F(PlannedMemory, OfLoadedWeights) {
+  train("first", {"--unset", "data.val", "--unset", "checkpoint", "train.batch=1"});
+  train("second", {"--unset", "data.val", "--unset", "checkpoint", "train.batch=1", "weights=" + folder_ + "/first"});
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
