@@ -25,7 +25,8 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
       [&] { return std::move(model.graph); }, engine.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
   // Host copies: all results of a batch, and one result during its conversion to the contiguous format.
   int64_t most = 0;
-  for (const std::string& name : MetricSums(session.task(), metrics_, results_).results()) {
+  const MetricSums sums(session.task(), metrics_, results_);
+  for (const std::string& name : sums.results()) {
     const TensorType& type = program_->graph().type(program_->graph().find_output(name));
     data_bytes_ += type.bytes();
     if (!type.format.is_contiguous()) most = std::max(most, type.bytes());
