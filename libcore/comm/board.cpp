@@ -42,7 +42,8 @@ bool BoardEntry::same_as(const BoardEntry& other) const {
 }
 
 std::string BoardEntry::str() const {
-  return cat(collective_name(kind), name[0] != '\0' ? " " : "", name.data(), kind == CollectiveKind::kBarrier ? "" : cat(" of ", count, " ", dtype));
+  return cat(collective_name(kind), name[0] != '\0' ? " " : "", name.data(),
+             kind == CollectiveKind::kBarrier ? "" : cat(" of ", count, " ", dtype));
 }
 
 int64_t Board::bytes(int ranks) {

@@ -69,8 +69,8 @@ class Communicator {
   /// How ranks reach each other, for the first lines of a run: "threads", "shared memory", "messages (MPI)".
   virtual std::string transport() const = 0;
 
-  /// Starts a collective. Its arrays belong to the communicator until `wait`. Threads and shared memory allocate nothing once a collective of
-  /// the same number of leaves has run.
+  /// Starts a collective. Its arrays belong to the communicator until `wait`. Threads and shared memory allocate nothing once a collective
+  /// of the same number of leaves has run.
   Ticket start(const Collective& call);
   /// Waits until the output is complete and the input may change. Tickets may be waited for in any order, each once. Throws Error (kWorker)
   /// if another rank failed, or if ranks started different collectives.

@@ -15,18 +15,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kStageBytes = 128 << 10;    // of a step whose arrays are copied
-constexpr int64_t kChannelBytes = 1 << 20;    // of all messages of a rank that are copied
-constexpr int64_t kCopyGrain = 256 << 10;     // bytes per thread
-constexpr int kSpins = 2000;                  // pauses before a waiting rank sleeps, where every rank has a core
-constexpr int64_t kSleepMs = 50;              // after which a sleeping rank looks for an abort and the time limit
+constexpr int64_t kStageBytes = 128 << 10;  // of a step whose arrays are copied
+constexpr int64_t kChannelBytes = 1 << 20;  // of all messages of a rank that are copied
+constexpr int64_t kCopyGrain = 256 << 10;   // bytes per thread
+constexpr int kSpins = 2000;                // pauses before a waiting rank sleeps, where every rank has a core
+constexpr int64_t kSleepMs = 50;            // after which a sleeping rank looks for an abort and the time limit
 
 int64_t channel_bytes(int ranks) { return std::max<int64_t>(kChannelBytes / ranks / 64 * 64, 4096); }
 
 /// Copies with the compute threads of the rank.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (to == from || bytes == 0) return;
-  parallel_for(bytes, kCopyGrain, [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
+  parallel_for(bytes, kCopyGrain,
+               [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
 }
 
 void pause() {
@@ -40,7 +41,10 @@ void pause() {
 }  // namespace
 
 DirectCommunicator::DirectCommunicator(Board& board, int rank, const DirectOptions& options)
-    : Communicator(rank, board.ranks()), board_(board), options_(options), spins_(board.ranks() <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 0) {
+    : Communicator(rank, board.ranks()),
+      board_(board),
+      options_(options),
+      spins_(board.ranks() <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 0) {
   messages_.reserve(kMostPending);
 }
 
@@ -188,8 +192,9 @@ void DirectCommunicator::check_same(const Pending& p, uint64_t step) {
   for (int r = 0; r < size(); ++r) {
     const BoardEntry& other = entry(r, step);
     if (other.same_as(own)) continue;
-    const std::string message = cat("ranks started different collectives: rank ", std::min(r, rank()), " ", entry(std::min(r, rank()), step).str(),
-                                    ", rank ", std::max(r, rank()), " ", entry(std::max(r, rank()), step).str(), ", as collective ", p.ticket);
+    const std::string message =
+        cat("ranks started different collectives: rank ", std::min(r, rank()), " ", entry(std::min(r, rank()), step).str(), ", rank ",
+            std::max(r, rank()), " ", entry(std::max(r, rank()), step).str(), ", as collective ", p.ticket);
     board_.abort(message);
     throw_if_aborted();
   }
@@ -332,7 +337,8 @@ void DirectCommunicator::throw_timeout(const Pending& p) {
     if (late && r != rank()) behind = cat("rank ", r, " has not reached ");
   }
   if (behind.empty()) behind = "a rank does not go on in ";
-  board_.abort(cat(behind, collective_text(p.ticket, p.call), step() > 0 ? cat(" of step ", step()) : "", " within ", options_.timeout_s, " s"));
+  board_.abort(
+      cat(behind, collective_text(p.ticket, p.call), step() > 0 ? cat(" of step ", step()) : "", " within ", options_.timeout_s, " s"));
   throw_if_aborted();
   fail(ErrorCode::kWorker, "the ranks have stopped");
 }

@@ -1,6 +1,7 @@
 #pragma once
-// DirectCommunicator: collectives between ranks that reach each other's memory. Each rank reads its segment of all partial sums, adds them in
-// the order of the tree, and writes the result to all ranks: two waits, no messages. The work is done by the threads that start and wait.
+// DirectCommunicator: collectives between ranks that reach each other's memory. Each rank reads its segment of all partial sums, adds them
+// in the order of the tree, and writes the result to all ranks: two waits, no messages. The work is done by the threads that start and
+// wait.
 
 #include <array>
 #include <memory>
@@ -40,11 +41,11 @@ class DirectCommunicator : public Communicator {
   static constexpr size_t kMostPending = 256;
   struct Pending {
     Collective call;
-    Ticket ticket = 0;       // 0: free
+    Ticket ticket = 0;  // 0: free
     const ReductionTree* tree = nullptr;
-    uint64_t first = 0;      // its first step
-    int64_t steps = 0;       // messages: pieces, known with the first
-    int64_t piece = 0;       // elements of each segment in one step; messages: bytes done
+    uint64_t first = 0;  // its first step
+    int64_t steps = 0;   // messages: pieces, known with the first
+    int64_t piece = 0;   // elements of each segment in one step; messages: bytes done
     bool staged_input = false, staged_output = false;
   };
   /// The next step of a phase, and the collective that it belongs to.
@@ -84,8 +85,8 @@ class DirectCommunicator : public Communicator {
   std::array<Pending, kMostPending> pending_;
   std::vector<Ticket> messages_;  // not complete, in order
   std::vector<const void*> parts_;
-  uint64_t end_ = 0;     // after the last step of the started collectives
-  Ticket last_ = 0;      // the last started collective or message
+  uint64_t end_ = 0;  // after the last step of the started collectives
+  Ticket last_ = 0;   // the last started collective or message
   Cursor post_, reduce_, finish_;
 };
 

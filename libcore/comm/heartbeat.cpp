@@ -22,7 +22,10 @@ std::string seconds_text(double seconds) {
 }  // namespace
 
 Beat Beat::of(const Position& position) {
-  Beat beat{.step = position.step, .started = position.started, .waiting = position.waiting, .finished = position.finished,
+  Beat beat{.step = position.step,
+            .started = position.started,
+            .waiting = position.waiting,
+            .finished = position.finished,
             .patient = position.patient};
   const std::string text = position.text();
   std::memcpy(beat.text.data(), text.data(), std::min(text.size(), beat.text.size() - 1));
@@ -62,14 +65,15 @@ std::string RankWatch::fault(double now_s) const {
       return cat("rank ", r, " does not answer for ", seconds_text(now_s - rank.heard_s), "; it was ", rank.beat.str());
   }
   // The rank that is furthest behind one for which others wait.
-  const auto waits = std::max_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) { return a.beat.waiting < b.beat.waiting; });
+  const auto waits =
+      std::max_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) { return a.beat.waiting < b.beat.waiting; });
   if (waits->beat.waiting == 0 || waits->beat.step == 0 || now_s - waits->moved_s <= limit) return "";
   const auto behind = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
     return (a.ignored ? ~uint64_t{0} : a.beat.started) < (b.ignored ? ~uint64_t{0} : b.beat.started);
   });
   if (behind->ignored || behind->beat.started >= waits->beat.waiting || now_s - behind->moved_s <= limit) return "";
-  return cat("rank ", behind - ranks_.begin(), " is alive but has not reached collective ", waits->beat.waiting, " (", waits->beat.text.data(),
-             ") for ", seconds_text(now_s - behind->moved_s), "; it is ", behind->beat.str());
+  return cat("rank ", behind - ranks_.begin(), " is alive but has not reached collective ", waits->beat.waiting, " (",
+             waits->beat.text.data(), ") for ", seconds_text(now_s - behind->moved_s), "; it is ", behind->beat.str());
 }
 
 bool RankWatch::ended() const {

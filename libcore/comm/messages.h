@@ -72,7 +72,7 @@ class MessageCommunicator : public Communicator {
 
   std::unique_ptr<PointToPoint> messages_;
   MessageOptions options_;
-  std::vector<int> open_;           // messages that have not left or arrived
+  std::vector<int> open_;            // messages that have not left or arrived
   std::vector<std::byte> received_;  // partial sums of other ranks, of the own segment
   std::vector<const void*> parts_;
 

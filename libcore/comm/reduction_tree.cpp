@@ -12,9 +12,9 @@ namespace galley {
 namespace {
 
 constexpr int kAdd = -1;
-constexpr int64_t kBlock = 512;     // elements that pass through the whole tree together: all operands stay in the first-level cache
+constexpr int64_t kBlock = 512;      // elements that pass through the whole tree together: all operands stay in the first-level cache
 constexpr int64_t kGrain = 1 << 14;  // elements per thread
-constexpr int kMaxDepth = 16;       // of trees with up to 2^15 leaves
+constexpr int kMaxDepth = 16;        // of trees with up to 2^15 leaves
 
 template <class T>
 struct Identity {
@@ -148,7 +148,8 @@ void ReductionTree::build(LeafRange node) {
 
 LeafRange ReductionTree::owned(int rank) const {
   const int64_t count = ranks();
-  return {static_cast<int>(static_cast<int64_t>(leaves_) * rank / count), static_cast<int>(static_cast<int64_t>(leaves_) * (rank + 1) / count)};
+  return {static_cast<int>(static_cast<int64_t>(leaves_) * rank / count),
+          static_cast<int>(static_cast<int64_t>(leaves_) * (rank + 1) / count)};
 }
 
 std::span<const LeafRange> ReductionTree::partials(int rank) const {

@@ -52,7 +52,8 @@ class SharedCommunicator : public DirectCommunicator {
     all_reduce("shared memory", &failed, &failed, 1, DType::kI32, ReduceOp::kMax);
     if (rank() == 0 && segment != nullptr) segment->remove_name();
     if (failed != 0) {
-      if (!problem.empty()) log(LogLevel::kWarning, problem + "; collectives copy their arrays through a small buffer instead, which is slower");
+      if (!problem.empty())
+        log(LogLevel::kWarning, problem + "; collectives copy their arrays through a small buffer instead, which is slower");
       return Communicator::allocate(bytes);
     }
     std::byte* base = segment->data();

@@ -71,7 +71,8 @@ TEST(ReductionTree, SumsHaveTheSameBitsForAnyNumberOfRanks) {
       std::vector<float> result(kCount);
       tree.reduce(parts, result.data(), kCount, DType::kF32, ReduceOp::kSum);
       for (int64_t i = 0; i < kCount; ++i)
-        ASSERT_EQ(std::bit_cast<uint32_t>(result[static_cast<size_t>(i)]), std::bit_cast<uint32_t>(tree_sum(0, leaves, i))) << leaves << " " << ranks;
+        ASSERT_EQ(std::bit_cast<uint32_t>(result[static_cast<size_t>(i)]), std::bit_cast<uint32_t>(tree_sum(0, leaves, i)))
+            << leaves << " " << ranks;
     }
   }
 }
@@ -174,9 +175,20 @@ TEST_P(Transports, AllReduceAndReduceScatterAddInTheOrderOfTheTree) {
         std::copy(parts.begin(), parts.end(), direct);
         const Segment own = segment_of(count, comm.size(), comm.rank());
         std::vector<float> copied(static_cast<size_t>(count)), segment(static_cast<size_t>(own.size()));
-        comm.run({.kind = CollectiveKind::kReduceScatter, .name = "part", .input = direct, .output = segment.data(), .count = count, .leaves = leaves});
-        comm.run({.kind = CollectiveKind::kAllReduce, .name = "copied", .input = parts.data(), .output = copied.data(), .count = count, .leaves = leaves});
-        comm.run({.kind = CollectiveKind::kAllReduce, .name = "direct", .input = direct, .output = direct, .count = count, .leaves = leaves});
+        comm.run({.kind = CollectiveKind::kReduceScatter,
+                  .name = "part",
+                  .input = direct,
+                  .output = segment.data(),
+                  .count = count,
+                  .leaves = leaves});
+        comm.run({.kind = CollectiveKind::kAllReduce,
+                  .name = "copied",
+                  .input = parts.data(),
+                  .output = copied.data(),
+                  .count = count,
+                  .leaves = leaves});
+        comm.run(
+            {.kind = CollectiveKind::kAllReduce, .name = "direct", .input = direct, .output = direct, .count = count, .leaves = leaves});
         int64_t wrong = 0;
         for (int64_t i = 0; i < count; ++i) {
           const auto at = static_cast<size_t>(i);
@@ -220,8 +232,13 @@ TEST_P(Transports, MessagesArriveInOrder) {
       std::iota(first.begin(), first.end(), comm.rank() * 1000.0);
       std::iota(second.begin(), second.end(), comm.rank() * 10.0);
       const auto message = [&](CollectiveKind kind, std::vector<double>& array, int peer) {
-        return comm.start({.kind = kind, .dtype = DType::kF64, .name = "message", .input = array.data(), .output = array.data(),
-                           .count = static_cast<int64_t>(array.size()), .peer = peer});
+        return comm.start({.kind = kind,
+                           .dtype = DType::kF64,
+                           .name = "message",
+                           .input = array.data(),
+                           .output = array.data(),
+                           .count = static_cast<int64_t>(array.size()),
+                           .peer = peer});
       };
       std::vector<Ticket> tickets{message(CollectiveKind::kSend, first, next), message(CollectiveKind::kSend, second, next),
                                   message(CollectiveKind::kReceive, got, before), message(CollectiveKind::kReceive, got_second, before)};
@@ -241,8 +258,11 @@ TEST_P(Transports, ManyMayBeStartedBeforeTheFirstWaitAndWaitedForInAnyOrder) {
       std::vector<Ticket> tickets;
       for (int k = 0; k < kMany; ++k) {
         for (int64_t& value : arrays[static_cast<size_t>(k)]) value = comm.rank() + k;
-        tickets.push_back(comm.start({.kind = CollectiveKind::kAllReduce, .dtype = DType::kI64, .name = "many",
-                                      .input = arrays[static_cast<size_t>(k)].data(), .output = arrays[static_cast<size_t>(k)].data(),
+        tickets.push_back(comm.start({.kind = CollectiveKind::kAllReduce,
+                                      .dtype = DType::kI64,
+                                      .name = "many",
+                                      .input = arrays[static_cast<size_t>(k)].data(),
+                                      .output = arrays[static_cast<size_t>(k)].data(),
                                       .count = static_cast<int64_t>(arrays[static_cast<size_t>(k)].size())}));
       }
       for (int k = kMany; k-- > 0;) {
@@ -296,7 +316,8 @@ TEST_P(Transports, ARankThatFailsEndsTheWaitOfTheOthers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Transports,
-                         testing::Combine(testing::Values(Transport::kThreads, Transport::kShared, Transport::kMessages), testing::Values(1, 2, 3, 5)),
+                         testing::Combine(testing::Values(Transport::kThreads, Transport::kShared, Transport::kMessages),
+                                          testing::Values(1, 2, 3, 5)),
                          [](const auto& info) { return cat(transport_name(std::get<0>(info.param)), "_", std::get<1>(info.param)); });
 
 TEST(DirectCommunicator, ALateRankIsNamedAfterTheTimeLimit) {
@@ -356,7 +377,8 @@ TEST(DelayedCommunicator, AStepTakesTheLongerOfComputingAndCommunicating) {
   using std::chrono::milliseconds;
   auto inner = local_communicators(2);
   std::vector<std::unique_ptr<Communicator>> all;
-  for (auto& each : inner) all.push_back(std::make_unique<DelayedCommunicator>(std::move(each), [](const Collective&) { return milliseconds(150); }));
+  for (auto& each : inner)
+    all.push_back(std::make_unique<DelayedCommunicator>(std::move(each), [](const Collective&) { return milliseconds(150); }));
   double overlapped = 0, one_after_other = 0;
   const auto errors = as_ranks(all, [&](Communicator& comm) {
     std::vector<float> array(10, 1.0f);
@@ -422,7 +444,8 @@ TEST(Mpi, RanksSum) {
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string command =
-      cat("GALLEY_TEST_MPI=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 mpirun --oversubscribe --bind-to none -np 3 '",
+      cat("GALLEY_TEST_MPI=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 mpirun --oversubscribe --bind-to none "
+          "-np 3 '",
           program, "' --gtest_filter=UnderMpi.* >/dev/null");
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
 }

@@ -19,7 +19,8 @@ Opened open_library() {
   // RTLD_GLOBAL: the plug-ins of Open MPI look for its symbols.
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    opened.problem = cat("Open MPI is not installed (", dlerror(), "); Debian and Ubuntu: apt install openmpi-bin libopenmpi-dev, or scripts/setup");
+    opened.problem =
+        cat("Open MPI is not installed (", dlerror(), "); Debian and Ubuntu: apt install openmpi-bin libopenmpi-dev, or scripts/setup");
     return opened;
   }
   const auto take = [&](const char* name, auto& target) {
