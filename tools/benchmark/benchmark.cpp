@@ -36,7 +36,7 @@ void BenchmarkTool::add_options(Command& command) {
       "recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: "
       "what=forward,train_step,decode,prefill,data,load batch=1..8x2 threads=1,2 "
       "memory_format=, precision=, stop.ci=, stop.max_time= or any other key. Or: op [NAME | CASE ...] [precision.winograd=false], "
-      "machine, memory_order");
+      "machine, memory_order, collectives [what=all_reduce,...] [sizes=4KiB,...]");
   command
       .add_option(
           "--compare", compare_,
@@ -49,6 +49,9 @@ void BenchmarkTool::add_options(Command& command) {
   command.add_option("--html", html_, "write an HTML page with curves over the sweep, the roofline and all rows")
       .type_name("FILE")
       .group("Output")
+      .take_last();
+  command.add_option("--simulate-ranks", simulated_ranks_, "collectives: this number of ranks as threads of one process (default 2)")
+      .group("Machine")
       .take_last();
   command.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), which is created if necessary")
       .type_name("FILE")
@@ -166,11 +169,12 @@ int BenchmarkTool::run() {
   }
   const std::string verb = recipes.empty() ? "" : recipes.front();
   const std::vector<std::string> rest(recipes.begin() + (recipes.empty() ? 0 : 1), recipes.end());
-  if (verb == "machine" || verb == "memory_order" || verb == "op") return measure_machine(verb, rest, given);
+  if (simulated_ranks_ != 0 && verb != "collectives") fail(ErrorCode::kUsage, "--simulate-ranks is only for 'collectives'");
+  if (verb == "machine" || verb == "memory_order" || verb == "op" || verb == "collectives") return measure_machine(verb, rest, given);
   if (!compare_.empty()) return compare(recipes);
   if (recipes.empty()) {
     throw Error(ErrorCode::kUsage, "no recipe was given")
-        .suggest("give recipes, or op CASE, machine or memory_order; galley-recipes ls lists the built-in recipes");
+        .suggest("give recipes, or op CASE, machine, memory_order or collectives; galley-recipes ls lists the built-in recipes");
   }
   return sweep(recipes);
 }

@@ -26,12 +26,15 @@ class BenchmarkTool : public RecipeTool {
   std::string examples() const override {
     return "  galley-benchmark resnet.yaml what=forward,train_step batch=1,16 threads=1..4x2\n  galley-benchmark resnet.yaml --compare "
            "'memory_format=contiguous' 'memory_format=channels_last'\n"
-           "  galley-benchmark op conv2d:mb16ic64ih56oc64kh3\n  galley-benchmark machine";
+           "  galley-benchmark op conv2d:mb16ic64ih56oc64kh3\n  galley-benchmark machine\n"
+           "  mpirun -np 2 galley-benchmark collectives what=all_reduce sizes=4KiB,25MiB";
   }
   void add_options(Command& command) override;
   int run() override;
 
  protected:
+  /// Only `collectives` is for several ranks; other verbs are refused.
+  bool uses_ranks() const override { return !words_.empty() && words_.front() == "collectives"; }
   std::string section() const override { return "benchmark"; }
   bool prints_json_lines() const override { return true; }
   std::string output_help() const override { return "journal of finished cells (JSON lines); a repeated command skips the cells in it"; }
@@ -65,6 +68,8 @@ class BenchmarkTool : public RecipeTool {
   int report_comparison(const std::vector<CellComparison>& compared, const MachineWatch& watch) const;
 
   int measure_machine(const std::string& verb, const std::vector<std::string>& rest, const std::vector<std::string>& given);
+  /// Times collectives between the ranks of mpirun or srun, or between threads.
+  int measure_collectives(const std::vector<std::string>& given);
   int measure_operators(const std::vector<std::string>& cases, bool winograd);
   int measure_machine_parts();
   int measure_memory_order();
@@ -83,6 +88,7 @@ class BenchmarkTool : public RecipeTool {
   std::vector<std::string> compare_;
   std::string html_, sqlite_;
   std::string standard_input_;
+  int64_t simulated_ranks_ = 0;  // threads of this process; 0: not given
 };
 
 }  // namespace galley::tools

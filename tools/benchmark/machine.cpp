@@ -1,4 +1,4 @@
-// galley-benchmark op, machine, memory_order.
+// galley-benchmark op, machine, memory_order; collectives.cpp has collectives.
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
@@ -21,6 +21,10 @@ int BenchmarkTool::measure_machine(const std::string& verb, const std::vector<st
     throw Error(ErrorCode::kUsage, cat("-o is only for sweeps: ", verb, " has no journal"))
         .suggest("use --save json:FILE to save the result");
   if (threads_ != 0) set_compute_threads(static_cast<int>(threads_));
+  if (verb == "collectives") {
+    if (!rest.empty()) throw Error(ErrorCode::kUsage, cat("'collectives' takes what= and sizes=, got '", rest.front(), "'"));
+    return measure_collectives(given);
+  }
   bool winograd = true;
   for (const std::string& word : given) {
     const bool known = verb == "op" && (word == "precision.winograd=true" || word == "precision.winograd=false");

@@ -18,6 +18,7 @@
 #include "libcore/infer/components.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/recipe/overrides.h"
+#include "tools/common/ranks.h"
 #include "tools/common/recipe_json.h"
 #include "tools/common/version.h"
 #include "tools/common/weight_folders.h"
@@ -202,8 +203,13 @@ void RecipeTool::require_weights(LoadedRecipe& loaded) {
 
 void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
   open_backend(recipe.device.str());  // throws if the device is not available
-  const int cores = available_cores();
+  const Ranks* job = uses_ranks() ? Ranks::open() : nullptr;
+  const int cores = job != nullptr ? job->cores() : available_cores();
   const int64_t threads = recipe.threads.value_or(cores);
+  if (job != nullptr && threads > available_cores()) {
+    log(LogLevel::kWarning, cat(threads, " threads share ", available_cores(), available_cores() == 1 ? " core" : " cores",
+                                ", to which the launcher has bound this rank; mpirun --bind-to none lets it use all"));
+  }
   if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads is ", threads, ", but must be between 1 and 1024");
   set_compute_threads(static_cast<int>(threads));
   static bool warned = false;  // called for each cell of a sweep

@@ -10,14 +10,22 @@ namespace galley::tools {
 namespace {
 std::atomic<int> stop{0};
 std::atomic<bool> checkpoint{false}, profile{false};
+std::atomic<bool> noticed{false};  // the launcher ends the job
+std::atomic<int> launcher{0};
 
 /// What a second signal says: made before, since a handler may allocate nothing.
 std::string last_words;
 
 void on_stop(int signal) {
-  if (stop.exchange(signal) == 0) return;
+  if (stop.exchange(signal) == 0 || noticed) return;
   static_cast<void>(!::write(STDERR_FILENO, last_words.data(), last_words.size()));
   _exit(128 + signal);
+}
+void on_continue(int, siginfo_t* info, void*) {
+  if (info->si_pid != launcher) return;  // a shell, or a debugger
+  noticed = true;
+  int none = 0;
+  stop.compare_exchange_strong(none, SIGTERM);
 }
 void on_user(int signal) { (signal == SIGUSR1 ? checkpoint : profile) = true; }
 }  // namespace
@@ -40,6 +48,14 @@ void install_signal_handlers(bool json) {
   std::signal(SIGPIPE, SIG_IGN);
   // Exceeding the file size limit must be a write error (EFBIG), not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
+}
+
+void follow_launcher(int pid) {
+  launcher = pid;
+  struct sigaction action{};
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  action.sa_sigaction = on_continue;
+  sigaction(SIGCONT, &action, nullptr);
 }
 
 int stop_signal() { return stop; }

@@ -6,6 +6,9 @@ namespace galley::tools {
 
 /// `json`: messages on stderr are JSON objects, one per line.
 void install_signal_handlers(bool json);
+/// Under mpirun, whose process id this is: its SIGCONT, which it sends one second before SIGTERM, asks for a stop too, and the SIGTERM that
+/// follows is not taken as a second signal.
+void follow_launcher(int pid);
 /// The signal that asked for a stop, or 0.
 int stop_signal();
 /// True once for every SIGUSR1 received.

@@ -17,6 +17,7 @@
 #include "libcore/passes/pass_runner.h"
 #include "libcore/runtime/engine.h"
 #include "tools/common/provenance.h"
+#include "tools/common/ranks.h"
 #include "tools/common/signals.h"
 
 namespace galley::tools {
@@ -220,6 +221,7 @@ void install_log(int verbosity, bool json) {
   set_log_sink([verbosity, json](LogLevel level, const std::string& message) {
     if (level == LogLevel::kDebug && verbosity < 2) return;
     if (level == LogLevel::kInfo && verbosity < 0) return;
+    if (keep_rank_message(cat(level == LogLevel::kWarning ? "warning: " : "", message))) return;
     if (json) {
       const nlohmann::ordered_json line{{level == LogLevel::kWarning ? "warning" : "message", message}};
       std::fprintf(stderr, "%s\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
@@ -268,7 +270,27 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
   apply(flags, tool);
   install_log(tool.common.verbosity, json);
   install_signal_handlers(json);
-  return tool.run();
+  if (is_ranked() && !tool.uses_ranks()) {
+    throw Error(ErrorCode::kUsage, tool.name() + " runs as one process, but a launcher has started several ranks of it")
+        .suggest("start it without mpirun or srun, or with one rank");
+  }
+  const int code = tool.run();
+  Ranks::close();
+  return code;
+}
+
+/// Reports an error and returns the exit code. Ranks do not wait for each other then: mpirun ends the others.
+int report_error(Error error, bool json) {
+  const int code = static_cast<int>(error.code());
+  if (!is_ranked()) {
+    print_error(error, json);
+    return code;
+  }
+  if (must_report_error()) {
+    if (own_rank() != 0) error.context(cat(" (rank ", own_rank(), ")"));
+    print_error(error, json);
+  }
+  leave(code);
 }
 
 }  // namespace
@@ -314,16 +336,14 @@ std::string error_json(const Error& error) {
 int tool_main(int argc, char** argv, std::unique_ptr<Tool> tool) {
   const bool json = wants_json(argc, argv);
   try {
+    supervise(tool->name(), json);
     return run_tool(argc, argv, *tool, json);
   } catch (const Error& error) {
-    print_error(error, json);
-    return static_cast<int>(error.code());
+    return report_error(error, json);
   } catch (const std::bad_alloc&) {
-    print_error(Error(ErrorCode::kResource, "out of memory"), json);
-    return static_cast<int>(ErrorCode::kResource);
+    return report_error(Error(ErrorCode::kResource, "out of memory"), json);
   } catch (const std::exception& error) {
-    print_error(Error(ErrorCode::kInternal, error.what()), json);
-    return static_cast<int>(ErrorCode::kInternal);
+    return report_error(Error(ErrorCode::kInternal, error.what()), json);
   }
 }
 

@@ -49,6 +49,8 @@ class Tool {
   virtual int run() = 0;
   /// Words that shell completion offers for the command line `words` (the last one is being typed).
   virtual std::vector<std::string> complete(const std::vector<std::string>& words) const;
+  /// Whether several ranks may run the tool together (mpirun, srun); others are refused there.
+  virtual bool uses_ranks() const { return false; }
   /// Whether the tool supports --format jsonl.
   virtual bool prints_json_lines() const { return false; }
 

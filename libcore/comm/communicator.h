@@ -1,0 +1,125 @@
+#pragma once
+// Communicator: collectives between the ranks of a run. Every rank starts the same collectives in the same order.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "libcore/comm/position.h"
+#include "libcore/comm/reduction_tree.h"
+
+namespace galley {
+
+enum class CollectiveKind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kSend, kReceive };
+inline constexpr size_t kCollectiveKinds = 7;
+/// "all_reduce"
+std::string_view collective_name(CollectiveKind kind);
+
+/// One collective, as each rank starts it. Arrays have `count` elements and are divided into one segment for each rank (segment_of).
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DType dtype = DType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  /// What the collective is about, for messages: "grads.bucket3". The text must live until the wait.
+  std::string_view name;
+  /// all_reduce, reduce_scatter: the rank's partial sums (ReductionTree), one array after the other. all_gather: the rank's own segment.
+  /// send: the message. broadcast: the array of the root.
+  const void* input = nullptr;
+  /// all_reduce, all_gather: the array. reduce_scatter: the rank's own segment. broadcast, receive: the array.
+  /// The output of all_reduce may be the first partial sum. Segments that are input and output may be at the same place in one array.
+  void* output = nullptr;
+  int64_t count = 0;
+  int peer = 0;    ///< broadcast: the root; send, receive: the other rank.
+  int leaves = 0;  ///< all_reduce, reduce_scatter: leaves of the tree; 0: one for each rank.
+};
+
+/// The elements of a rank's segment. Segments begin at multiples of 16 elements; the last ones may be shorter or empty.
+struct Segment {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+/// Elements from the begin of one segment to that of the next: ceil(count / (16 ranks)) * 16.
+int64_t segment_stride(int64_t count, int ranks);
+Segment segment_of(int64_t count, int ranks, int rank);
+
+/// Bytes that a rank sent to others, or that others read from its memory: what a network would carry.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t bytes = 0;
+};
+
+/// Identifies a started collective: its number, from 1.
+using Ticket = uint64_t;
+
+/// Not thread-safe, except `abort`: one thread of a rank starts and waits.
+class Communicator {
+ public:
+  Communicator(int rank, int size);
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// How ranks reach each other, for the first lines of a run: "threads", "shared memory", "messages (MPI)".
+  virtual std::string transport() const = 0;
+
+  /// Starts a collective. Its arrays belong to the communicator until `wait`. Threads and shared memory allocate nothing once a collective
+  /// of the same number of leaves has run.
+  Ticket start(const Collective& call);
+  /// Waits until the output is complete and the input may change. Tickets may be waited for in any order, each once. Throws Error (kWorker)
+  /// if another rank failed, or if ranks started different collectives.
+  void wait(Ticket ticket);
+  void run(const Collective& call) { wait(start(call)); }
+
+  void all_reduce(std::string_view name, const void* input, void* output, int64_t count, DType dtype, ReduceOp op = ReduceOp::kSum);
+  void reduce_scatter(std::string_view name, const void* input, void* segment, int64_t count, DType dtype);
+  void all_gather(std::string_view name, const void* segment, void* output, int64_t count, DType dtype);
+  void broadcast(std::string_view name, void* array, int64_t count, DType dtype, int root);
+  void barrier(std::string_view name);
+  void send(std::string_view name, const void* array, int64_t count, DType dtype, int to);
+  void receive(std::string_view name, void* array, int64_t count, DType dtype, int from);
+
+  /// Memory from which and to which collectives need no copies: other ranks read it directly where the transport can. All ranks must call
+  /// it, in the same order of calls; sizes may differ. Aligned to 64 bytes, zero at first.
+  virtual std::shared_ptr<std::byte> allocate(int64_t bytes);
+
+  /// Ends the waiting of the other ranks, now and later: their waits throw Error (kWorker) with this message. Any thread may call it.
+  virtual void abort(const std::string& message) = 0;
+
+  Traffic traffic(CollectiveKind kind) const { return traffic_[static_cast<size_t>(kind)]; }
+  Traffic traffic() const;
+  /// The tree of that number of leaves (0: one for each rank).
+  const ReductionTree& tree(int leaves = 0);
+
+  /// Where this rank is, for supervisor and heartbeat: starts and waits are recorded there. nullptr: nowhere.
+  void report_to(Position* position) { position_ = position; }
+  Position* position() const { return position_; }
+  /// The training step, for messages.
+  void set_step(int64_t step);
+  int64_t step() const { return step_; }
+
+ protected:
+  virtual void begin(const Collective& call, Ticket ticket) = 0;
+  virtual void finish(Ticket ticket) = 0;
+
+ private:
+  int64_t bytes_sent(const Collective& call);
+
+  int rank_, size_;
+  int64_t step_ = 0;
+  Ticket started_ = 0;
+  std::array<Traffic, kCollectiveKinds> traffic_{};
+  std::map<int, ReductionTree> trees_;
+  Position* position_ = nullptr;
+};
+
+/// "collective 21 (all_reduce grads.bucket3)"
+std::string collective_text(Ticket ticket, const Collective& call);
+
+}  // namespace galley

@@ -1,0 +1,371 @@
+#include "libcore/comm/direct.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "libcore/base/error.h"
+#include "libcore/base/parallel.h"
+
+namespace galley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kStageBytes = 128 << 10;  // of a step whose arrays are copied
+constexpr int64_t kChannelBytes = 1 << 20;  // of all messages of a rank that are copied
+constexpr int64_t kCopyGrain = 256 << 10;   // bytes per thread
+constexpr int kSpins = 2000;                // pauses before a waiting rank sleeps, where every rank has a core
+constexpr int64_t kSleepMs = 50;            // after which a sleeping rank looks for an abort and the time limit
+
+int64_t channel_bytes(int ranks) { return std::max<int64_t>(kChannelBytes / ranks / 64 * 64, 4096); }
+
+/// Copies with the compute threads of the rank.
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (to == from || bytes == 0) return;
+  parallel_for(bytes, kCopyGrain,
+               [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
+}
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace
+
+DirectCommunicator::DirectCommunicator(Board& board, int rank, const DirectOptions& options)
+    : Communicator(rank, board.ranks()),
+      board_(board),
+      options_(options),
+      spins_(board.ranks() <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 0) {
+  messages_.reserve(kMostPending);
+}
+
+int64_t DirectCommunicator::staging_bytes(int ranks) {
+  return static_cast<int64_t>(BoardRank::kSlots) * 2 * kStageBytes + channel_bytes(ranks) * ranks;
+}
+
+/// The input of a step begins there, its output kStageBytes later.
+Place64 DirectCommunicator::stage_of(uint64_t step) const {
+  return {.region = 0, .base = step % BoardRank::kSlots * 2 * static_cast<uint64_t>(kStageBytes)};
+}
+
+/// Chooses the steps of a collective: one, or as many as the staging memory demands. The result is the same on every rank.
+void DirectCommunicator::divide(Pending& p) const {
+  const Collective& call = p.call;
+  const int64_t stride = segment_stride(call.count, size()), element = dtype_size(call.dtype);
+  p.staged_input = call.input != nullptr && call.count > 0 && place_of(call.input).region == kNone;
+  p.staged_output = call.output != nullptr && call.count > 0 && place_of(call.output).region == kNone;
+  const bool reduces = call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
+  if (call.kind == CollectiveKind::kReduceScatter) p.staged_output = false;  // written by the rank itself
+  if (call.kind == CollectiveKind::kAllGather) p.staged_input = false;       // read by the rank itself
+  if (call.kind == CollectiveKind::kBroadcast) p.staged_input = false;
+  if (!p.staged_input && !p.staged_output) {
+    p.piece = stride;
+    p.steps = 1;
+    return;
+  }
+  const int64_t parts = reduces ? p.tree->most_partials() : 1;
+  p.piece = std::max<int64_t>(kStageBytes / (parts * size() * element) / 16 * 16, 16);
+  GALLEY_ASSERT(p.piece * parts * size() * element <= kStageBytes, "too many ranks for the staging memory: ", size());
+  p.steps = std::max<int64_t>(1, (stride + p.piece - 1) / p.piece);
+}
+
+/// The elements of a rank's segment that a step covers.
+Segment DirectCommunicator::piece_of(const Pending& p, uint64_t step, int rank) const {
+  const Segment all = segment_of(p.call.count, size(), rank);
+  const int64_t offset = static_cast<int64_t>(step - p.first) * p.piece;
+  return {std::min(all.end, all.begin + offset), std::min(all.end, all.begin + offset + p.piece)};
+}
+
+void DirectCommunicator::begin(const Collective& call, Ticket ticket) {
+  Pending& p = pending(ticket);
+  GALLEY_ASSERT(p.ticket == 0, "more than ", kMostPending, " collectives at once");
+  p = {.call = call, .ticket = ticket};
+  if (call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter) p.tree = &tree(call.leaves);
+  last_ = ticket;
+  if (is_message(call)) {
+    messages_.push_back(ticket);
+  } else {
+    divide(p);
+    p.first = end_;
+    end_ += static_cast<uint64_t>(p.steps);
+  }
+  throw_if_aborted();
+  while (progress()) {
+  }
+}
+
+DirectCommunicator::Lowest DirectCommunicator::lowest() const {
+  Lowest low{~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
+  for (int r = 0; r < size(); ++r) {
+    const BoardRank& rank = board_.rank(r);
+    low.posted = std::min(low.posted, rank.posted.load(std::memory_order_acquire));
+    low.reduced = std::min(low.reduced, rank.reduced.load(std::memory_order_acquire));
+    low.finished = std::min(low.finished, rank.finished.load(std::memory_order_acquire));
+  }
+  return low;
+}
+
+DirectCommunicator::Pending& DirectCommunicator::at(Cursor& cursor) {
+  const auto ended = [&](Ticket ticket) {
+    const Pending& p = pending(ticket);
+    return p.ticket != ticket || is_message(p.call) || p.first + static_cast<uint64_t>(p.steps) <= cursor.step;
+  };
+  while (cursor.ticket == 0 || ended(cursor.ticket)) ++cursor.ticket;
+  return pending(cursor.ticket);
+}
+
+/// Does what can be done without waiting. Returns whether anything was done.
+bool DirectCommunicator::progress() {
+  bool moved = false;
+  BoardRank& own = board_.rank(rank());
+  Lowest low = lowest();
+  for (; post_.step < end_ && post_.step < low.finished + BoardRank::kSlots; ++post_.step, moved = true) {
+    post(at(post_), post_.step);
+    own.posted.store(post_.step + 1, std::memory_order_release);
+  }
+  if (moved) low = lowest();
+  for (; reduce_.step < low.posted && reduce_.step < post_.step; ++reduce_.step, moved = true) {
+    reduce(at(reduce_), reduce_.step);
+    own.reduced.store(reduce_.step + 1, std::memory_order_release);
+  }
+  if (moved) low = lowest();
+  for (; finish_.step < low.reduced && finish_.step < reduce_.step; ++finish_.step, moved = true) {
+    copy_out(at(finish_), finish_.step);
+    own.finished.store(finish_.step + 1, std::memory_order_release);
+  }
+  moved |= progress_messages();
+  if (moved) board_.wake();
+  return moved;
+}
+
+/// Publishes the arrays of a step, copied if other ranks cannot reach them.
+void DirectCommunicator::post(Pending& p, uint64_t step) {
+  const Collective& call = p.call;
+  const int64_t element = dtype_size(call.dtype), stride = segment_stride(call.count, size());
+  const auto offset = (step - p.first) * static_cast<uint64_t>(p.piece * element);  // of the step's piece in each segment
+  BoardEntry& e = entry(rank(), step);
+  e.describe(call);
+  e.steps = p.steps;
+  e.input = e.output = stage_of(step);  // a valid place, also of arrays without elements
+  if (call.count == 0) return;
+  const bool reduces = p.tree != nullptr;
+  if (reduces && p.staged_input) {
+    e.input.segment_stride = p.piece * element;
+    e.input.part_stride = p.piece * element * size();
+    std::byte* to = address_of(rank(), e.input);
+    const auto* from = static_cast<const std::byte*>(call.input);
+    const int parts = p.tree->first_partial(rank() + 1) - p.tree->first_partial(rank());
+    for (int part = 0; part < parts; ++part) {
+      for (int r = 0; r < size(); ++r) {
+        const Segment piece = piece_of(p, step, r);
+        copy_bytes(to + part * e.input.part_stride + r * e.input.segment_stride, from + (part * call.count + piece.begin) * element,
+                   piece.size() * element);
+      }
+    }
+  } else if (reduces) {
+    e.input = place_of(call.input);
+    e.input.base += offset;
+    e.input.segment_stride = stride * element;
+    e.input.part_stride = call.count * element;
+  }
+  if (p.staged_output) {
+    e.output.base += static_cast<uint64_t>(kStageBytes);
+    e.output.segment_stride = p.piece * element;
+  } else if (call.output != nullptr && call.kind != CollectiveKind::kReduceScatter) {
+    e.output = place_of(call.output);
+    e.output.base += offset;
+    e.output.segment_stride = stride * element;
+  }
+}
+
+void DirectCommunicator::check_same(const Pending& p, uint64_t step) {
+  const BoardEntry& own = entry(rank(), step);
+  for (int r = 0; r < size(); ++r) {
+    const BoardEntry& other = entry(r, step);
+    if (other.same_as(own)) continue;
+    const std::string message =
+        cat("ranks started different collectives: rank ", std::min(r, rank()), " ", entry(std::min(r, rank()), step).str(), ", rank ",
+            std::max(r, rank()), " ", entry(std::max(r, rank()), step).str(), ", as collective ", p.ticket);
+    board_.abort(message);
+    throw_if_aborted();
+  }
+}
+
+/// Computes the rank's own segment of a step and writes it to the outputs of all ranks.
+void DirectCommunicator::reduce(Pending& p, uint64_t step) {
+  check_same(p, step);
+  const Collective& call = p.call;
+  const int64_t element = dtype_size(call.dtype);
+  const Segment piece = piece_of(p, step, rank());
+  const int64_t offset = piece.begin - segment_of(call.count, size(), rank()).begin;  // in the segment
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduceScatter: {
+      parts_.clear();
+      for (int r = 0; r < size(); ++r) {
+        const Place64& input = entry(r, step).input;
+        const std::byte* first = address_of(r, input) + rank() * input.segment_stride;
+        const int parts = p.tree->first_partial(r + 1) - p.tree->first_partial(r);
+        for (int part = 0; part < parts; ++part) parts_.push_back(first + part * input.part_stride);
+      }
+      std::byte* own = call.kind == CollectiveKind::kReduceScatter
+                           ? static_cast<std::byte*>(call.output) + offset * element
+                           : address_of(rank(), entry(rank(), step).output) + rank() * entry(rank(), step).output.segment_stride;
+      p.tree->reduce(parts_, own, piece.size(), call.dtype, call.op);
+      if (call.kind == CollectiveKind::kAllReduce) deliver(p, step, own, piece);
+      return;
+    }
+    case CollectiveKind::kAllGather: return deliver(p, step, static_cast<const std::byte*>(call.input) + offset * element, piece);
+    case CollectiveKind::kBroadcast: {
+      if (call.peer != rank()) return;
+      for (int segment = 0; segment < size(); ++segment) {
+        const Segment part = piece_of(p, step, segment);
+        const std::byte* from = static_cast<const std::byte*>(call.input) + part.begin * element;
+        for (int r = 0; r < size(); ++r) {
+          const Place64& output = entry(r, step).output;
+          copy_bytes(address_of(r, output) + segment * output.segment_stride, from, part.size() * element);
+        }
+      }
+      return;
+    }
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive: return;
+  }
+}
+
+/// Writes the rank's own piece to the outputs of all ranks, beginning with the next one so that ranks write to different memories.
+void DirectCommunicator::deliver(const Pending& p, uint64_t step, const std::byte* own, Segment piece) {
+  for (int i = 1; i <= size(); ++i) {
+    const int r = (rank() + i) % size();
+    const Place64& output = entry(r, step).output;
+    copy_bytes(address_of(r, output) + rank() * output.segment_stride, own, piece.size() * dtype_size(p.call.dtype));
+  }
+}
+
+/// Copies a staged output to where it was asked for.
+void DirectCommunicator::copy_out(Pending& p, uint64_t step) {
+  if (!p.staged_output) return;
+  const int64_t element = dtype_size(p.call.dtype);
+  const Place64& output = entry(rank(), step).output;
+  const std::byte* from = address_of(rank(), output);
+  for (int r = 0; r < size(); ++r) {
+    const Segment piece = piece_of(p, step, r);
+    copy_bytes(static_cast<std::byte*>(p.call.output) + piece.begin * element, from + r * output.segment_stride, piece.size() * element);
+  }
+}
+
+bool DirectCommunicator::send_piece(Pending& p) {
+  BoardChannel& channel = board_.channel(rank(), p.call.peer);
+  const int64_t total = p.call.count * dtype_size(p.call.dtype);
+  if (channel.sent.load(std::memory_order_relaxed) != channel.taken.load(std::memory_order_acquire)) return false;
+  if (p.steps > 0 && p.piece == total) {  // the last piece was taken
+    p.first = 1;
+    return true;
+  }
+  const std::byte* from = static_cast<const std::byte*>(p.call.input) + p.piece;
+  channel.place = total > 0 ? place_of(from) : Place64{};
+  channel.bytes = total - p.piece;
+  channel.total_bytes = total;
+  if (channel.place.region == kNone) {
+    const int64_t room = channel_bytes(size());
+    channel.place = {.region = 0,
+                     .base = static_cast<uint64_t>(static_cast<int64_t>(BoardRank::kSlots) * 2 * kStageBytes + room * p.call.peer)};
+    channel.bytes = std::min(channel.bytes, room);
+    copy_bytes(address_of(rank(), channel.place), from, channel.bytes);
+  }
+  p.piece += channel.bytes;
+  ++p.steps;
+  channel.sent.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+bool DirectCommunicator::receive_piece(Pending& p) {
+  BoardChannel& channel = board_.channel(p.call.peer, rank());
+  const int64_t total = p.call.count * dtype_size(p.call.dtype);
+  if (channel.taken.load(std::memory_order_relaxed) == channel.sent.load(std::memory_order_acquire)) return false;
+  if (channel.total_bytes != total) {
+    board_.abort(cat("rank ", p.call.peer, " sent ", channel.total_bytes, " bytes, but rank ", rank(), " expects ", total, ", as ",
+                     collective_text(p.ticket, p.call)));
+    throw_if_aborted();
+  }
+  if (channel.bytes > 0)
+    copy_bytes(static_cast<std::byte*>(p.call.output) + p.piece, address_of(p.call.peer, channel.place), channel.bytes);
+  p.piece += channel.bytes;
+  if (p.piece == total) p.first = 1;
+  channel.taken.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+/// Messages between the same ranks are taken in order; `first` is 1 when a message is complete.
+bool DirectCommunicator::progress_messages() {
+  bool moved = false;
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    Pending& p = pending(messages_[i]);
+    const bool behind = std::any_of(messages_.begin(), messages_.begin() + static_cast<std::ptrdiff_t>(i), [&](Ticket earlier) {
+      const Collective& other = pending(earlier).call;
+      return other.kind == p.call.kind && other.peer == p.call.peer;
+    });
+    if (behind) continue;
+    moved |= p.call.kind == CollectiveKind::kSend ? send_piece(p) : receive_piece(p);
+  }
+  std::erase_if(messages_, [&](Ticket ticket) { return pending(ticket).first == 1; });
+  return moved;
+}
+
+bool DirectCommunicator::done(const Pending& p) const {
+  return is_message(p.call) ? p.first == 1 : finish_.step >= p.first + static_cast<uint64_t>(p.steps);
+}
+
+void DirectCommunicator::throw_if_aborted() const {
+  if (board_.aborted()) throw Error(ErrorCode::kWorker, board_.abort_message());
+}
+
+void DirectCommunicator::throw_timeout(const Pending& p) {
+  std::string behind;
+  for (int r = 0; r < size() && behind.empty(); ++r) {
+    const bool late = is_message(p.call) ? r == p.call.peer : board_.rank(r).posted.load() <= finish_.step;
+    if (late && r != rank()) behind = cat("rank ", r, " has not reached ");
+  }
+  if (behind.empty()) behind = "a rank does not go on in ";
+  board_.abort(
+      cat(behind, collective_text(p.ticket, p.call), step() > 0 ? cat(" of step ", step()) : "", " within ", options_.timeout_s, " s"));
+  throw_if_aborted();
+  fail(ErrorCode::kWorker, "the ranks have stopped");
+}
+
+void DirectCommunicator::finish(Ticket ticket) {
+  Pending& p = pending(ticket);
+  GALLEY_ASSERT(p.ticket == ticket, "collective ", ticket, " was waited for already");
+  int spins = 0;
+  Clock::time_point began;
+  for (;;) {
+    const uint32_t pulse = board_.pulse();
+    const bool moved = progress();
+    if (done(p)) break;
+    throw_if_aborted();
+    if (moved) {
+      spins = 0;
+      continue;
+    }
+    if (spins++ < spins_) {
+      pause();
+      continue;
+    }
+    if (began == Clock::time_point()) began = Clock::now();
+    if (options_.timeout_s > 0 && std::chrono::duration<double>(Clock::now() - began).count() > options_.timeout_s) throw_timeout(p);
+    board_.sleep(pulse, kSleepMs);
+  }
+  p.ticket = 0;
+}
+
+}  // namespace galley

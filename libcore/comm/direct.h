@@ -1,0 +1,93 @@
+#pragma once
+// DirectCommunicator: collectives between ranks that reach each other's memory. Each rank reads its segment of all partial sums, adds them
+// in the order of the tree, and writes the result to all ranks: two waits, no messages. The work is done by the threads that start and
+// wait.
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "libcore/comm/board.h"
+#include "libcore/comm/communicator.h"
+
+namespace galley {
+
+struct DirectOptions {
+  /// A wait that takes longer throws Error (kWorker) and names a rank that is behind; 0: no limit.
+  double timeout_s = 0;
+};
+
+/// Base of the communicators of threads and of processes with shared memory.
+class DirectCommunicator : public Communicator {
+ public:
+  void abort(const std::string& message) override { board_.abort(message); }
+
+ protected:
+  /// Arrays whose place is not shared are copied through the rank's part of `staging` (region 0), which has staging_bytes(ranks) bytes.
+  DirectCommunicator(Board& board, int rank, const DirectOptions& options);
+
+  static int64_t staging_bytes(int ranks);
+  /// The place of memory that other ranks can reach, if it is (region kNone: it is not).
+  static constexpr int32_t kNone = -2;
+  virtual Place64 place_of(const void* address) const = 0;
+  /// The address, in this process, of a place in the memory of a rank.
+  virtual std::byte* address_of(int rank, const Place64& place) const = 0;
+
+  void begin(const Collective& call, Ticket ticket) override;
+  void finish(Ticket ticket) override;
+
+ private:
+  static constexpr size_t kMostPending = 256;
+  struct Pending {
+    Collective call;
+    Ticket ticket = 0;  // 0: free
+    const ReductionTree* tree = nullptr;
+    uint64_t first = 0;  // its first step
+    int64_t steps = 0;   // messages: pieces, known with the first
+    int64_t piece = 0;   // elements of each segment in one step; messages: bytes done
+    bool staged_input = false, staged_output = false;
+  };
+  /// The next step of a phase, and the collective that it belongs to.
+  struct Cursor {
+    uint64_t step = 0;
+    Ticket ticket = 0;
+  };
+  struct Lowest {
+    uint64_t posted, reduced, finished;
+  };
+
+  Pending& pending(Ticket ticket) { return pending_[ticket % kMostPending]; }
+  static bool is_message(const Collective& call) { return call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kReceive; }
+  void divide(Pending& p) const;
+  Lowest lowest() const;
+  /// Moves the cursor to the collective of its step.
+  Pending& at(Cursor& cursor);
+  bool progress();
+  bool progress_messages();
+  bool send_piece(Pending& p);
+  bool receive_piece(Pending& p);
+  bool done(const Pending& p) const;
+  void post(Pending& p, uint64_t step);
+  void reduce(Pending& p, uint64_t step);
+  void deliver(const Pending& p, uint64_t step, const std::byte* own, Segment piece);
+  void copy_out(Pending& p, uint64_t step);
+  void check_same(const Pending& p, uint64_t step);
+  Segment piece_of(const Pending& p, uint64_t step, int rank) const;
+  Place64 stage_of(uint64_t step) const;
+  void throw_if_aborted() const;
+  [[noreturn]] void throw_timeout(const Pending& p);
+  BoardEntry& entry(int rank, uint64_t step) { return board_.rank(rank).entries[step % BoardRank::kSlots]; }
+
+  Board& board_;
+  DirectOptions options_;
+  int spins_;
+  std::array<Pending, kMostPending> pending_;
+  std::vector<Ticket> messages_;  // not complete, in order
+  std::vector<const void*> parts_;
+  uint64_t end_ = 0;  // after the last step of the started collectives
+  Ticket last_ = 0;   // the last started collective or message
+  Cursor post_, reduce_, finish_;
+};
+
+}  // namespace galley

@@ -1,0 +1,200 @@
+#include "libcore/comm/messages.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "libcore/base/error.h"
+#include "libcore/base/parallel.h"
+#include "libcore/comm/board.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kMessageBytes = 1 << 20;  // a longer array is sent in pieces
+constexpr int kDataTag = 1, kCheckTag = 2;
+constexpr int kTestsBeforeSleep = 200;
+constexpr std::chrono::microseconds kSleep{50};
+
+const std::byte* bytes_at(const void* base, int64_t offset) { return static_cast<const std::byte*>(base) + offset; }
+std::byte* bytes_at(void* base, int64_t offset) { return static_cast<std::byte*>(base) + offset; }
+
+}  // namespace
+
+MessageCommunicator::MessageCommunicator(std::unique_ptr<PointToPoint> messages, const MessageOptions& options)
+    : Communicator(messages->rank(), messages->size()), messages_(std::move(messages)), options_(options), thread_([this] { work(); }) {}
+
+MessageCommunicator::~MessageCommunicator() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  arrived_.notify_all();
+  thread_.join();
+}
+
+void MessageCommunicator::begin(const Collective& call, Ticket ticket) {
+  const bool reduces = call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  jobs_.push_back({.call = call, .ticket = ticket, .tree = reduces ? &tree(call.leaves) : nullptr});
+  arrived_.notify_all();
+}
+
+void MessageCommunicator::finish(Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  const auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& each) { return each.ticket == ticket; });
+  GALLEY_ASSERT(job != jobs_.end(), "collective ", ticket, " was waited for already");
+  // Elements of a deque keep their addresses when others are added or removed at its ends.
+  Job& own = *job;
+  finished_.wait(lock, [&] { return own.done || error_; });
+  if (error_) std::rethrow_exception(error_);
+  own.ticket = 0;
+  while (!jobs_.empty() && jobs_.front().ticket == 0) jobs_.pop_front();
+}
+
+void MessageCommunicator::work() {
+  const ThreadShare share(1);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto next = [&] { return std::find_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return !job.done; }); };
+    arrived_.wait(lock, [&] { return stop_ || next() != jobs_.end(); });
+    if (stop_) return;
+    Job& job = *next();
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      run_one(job);
+    } catch (const std::exception&) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    job.done = true;
+    error_ = error;
+    finished_.notify_all();
+    if (error_) return;
+  }
+}
+
+void MessageCommunicator::send_all(int to, const std::byte* data, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kMessageBytes)
+    open_.push_back(messages_->send(to, kDataTag, data + at, std::min(bytes - at, kMessageBytes)));
+}
+
+void MessageCommunicator::receive_all(int from, std::byte* data, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kMessageBytes)
+    open_.push_back(messages_->receive(from, kDataTag, data + at, std::min(bytes - at, kMessageBytes)));
+}
+
+/// Waits for all open messages. Testing moves them.
+void MessageCommunicator::complete() {
+  for (int tests = 0; !open_.empty(); ++tests) {
+    const size_t before = open_.size();
+    std::erase_if(open_, [&](int number) { return messages_->test(number); });
+    if (open_.size() < before) tests = 0;
+    if (tests > kTestsBeforeSleep) std::this_thread::sleep_for(kSleep);
+  }
+}
+
+void MessageCommunicator::run_one(const Job& job) {
+  const Collective& call = job.call;
+  const int64_t element = dtype_size(call.dtype);
+  if (options_.check && call.kind != CollectiveKind::kSend && call.kind != CollectiveKind::kReceive) check_neighbor(job);
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduceScatter: return reduce(job);
+    case CollectiveKind::kAllGather: return gather(call, bytes_at(call.input, 0));
+    case CollectiveKind::kBroadcast: return broadcast_array(call);
+    case CollectiveKind::kBarrier: return meet();
+    case CollectiveKind::kSend: send_all(call.peer, bytes_at(call.input, 0), call.count * element); break;
+    case CollectiveKind::kReceive: receive_all(call.peer, bytes_at(call.output, 0), call.count * element); break;
+  }
+  complete();
+}
+
+/// Tells the next rank what this rank runs, and compares with what the rank before it runs.
+void MessageCommunicator::check_neighbor(const Job& job) {
+  BoardEntry own, other;
+  own.describe(job.call);
+  open_.push_back(messages_->receive((rank() + size() - 1) % size(), kCheckTag, &other, sizeof other));
+  open_.push_back(messages_->send((rank() + 1) % size(), kCheckTag, &own, sizeof own));
+  complete();
+  if (other.same_as(own)) return;
+  const int before = (rank() + size() - 1) % size();
+  const std::string message = cat("ranks started different collectives: rank ", before, " ", other.str(), ", rank ", rank(), " ", own.str(),
+                                  ", as collective ", job.ticket);
+  messages_->abort(message);
+  fail(ErrorCode::kWorker, message);
+}
+
+void MessageCommunicator::reduce(const Job& job) {
+  const Collective& call = job.call;
+  const ReductionTree& order = *job.tree;
+  const int64_t element = dtype_size(call.dtype);
+  const Segment own = segment_of(call.count, size(), rank());
+  const auto parts_of = [&](int r) { return order.first_partial(r + 1) - order.first_partial(r); };
+  const int64_t bytes = own.size() * element;
+  received_.resize(std::max(received_.size(), static_cast<size_t>(bytes * order.first_partial(size()))));
+  parts_.clear();
+  for (int r = 0; r < size(); ++r) {
+    for (int part = 0; part < parts_of(r); ++part) {
+      std::byte* slot = received_.data() + bytes * static_cast<int64_t>(parts_.size());
+      if (r == rank()) {
+        parts_.push_back(bytes_at(call.input, (part * call.count + own.begin) * element));
+      } else {
+        parts_.push_back(slot);
+        receive_all(r, slot, bytes);
+      }
+    }
+  }
+  for (int i = 1; i < size(); ++i) {
+    const int r = (rank() + i) % size();
+    const Segment theirs = segment_of(call.count, size(), r);
+    for (int part = 0; part < parts_of(rank()); ++part)
+      send_all(r, bytes_at(call.input, (part * call.count + theirs.begin) * element), theirs.size() * element);
+  }
+  complete();
+  const bool all = call.kind == CollectiveKind::kAllReduce;
+  std::byte* result = bytes_at(call.output, all ? own.begin * element : 0);
+  order.reduce(parts_, result, own.size(), call.dtype, call.op);
+  if (all) gather(call, result);
+}
+
+/// Sends the rank's own segment to all ranks, and receives theirs into the output.
+void MessageCommunicator::gather(const Collective& call, const std::byte* own) {
+  const int64_t element = dtype_size(call.dtype);
+  const Segment mine = segment_of(call.count, size(), rank());
+  for (int i = 1; i < size(); ++i) {
+    const int r = (rank() + size() - i) % size();
+    const Segment theirs = segment_of(call.count, size(), r);
+    receive_all(r, bytes_at(call.output, theirs.begin * element), theirs.size() * element);
+  }
+  for (int i = 1; i < size(); ++i) send_all((rank() + i) % size(), own, mine.size() * element);
+  std::byte* to = bytes_at(call.output, mine.begin * element);
+  if (to != own && mine.size() > 0) std::memcpy(to, own, static_cast<size_t>(mine.size() * element));
+  complete();
+}
+
+void MessageCommunicator::broadcast_array(const Collective& call) {
+  const int64_t bytes = call.count * dtype_size(call.dtype);
+  if (call.peer != rank()) {
+    receive_all(call.peer, bytes_at(call.output, 0), bytes);
+  } else {
+    for (int i = 1; i < size(); ++i) send_all((rank() + i) % size(), bytes_at(call.input, 0), bytes);
+    if (call.output != nullptr && call.output != call.input && bytes > 0) std::memcpy(call.output, call.input, static_cast<size_t>(bytes));
+  }
+  complete();
+}
+
+/// A barrier: in round k each rank hears from the rank 2^k before it (dissemination).
+void MessageCommunicator::meet() {
+  std::array<std::byte, 2> letters{};
+  for (int distance = 1; distance < size(); distance *= 2) {
+    receive_all((rank() + size() - distance) % size(), &letters[0], 1);
+    send_all((rank() + distance) % size(), &letters[1], 1);
+    complete();
+  }
+}
+
+}  // namespace galley

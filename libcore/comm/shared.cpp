@@ -1,0 +1,167 @@
+#include "libcore/comm/shared.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "libcore/base/error.h"
+#include "libcore/base/log.h"
+#include "libcore/base/units.h"
+
+namespace galley {
+namespace {
+
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+class SharedCommunicator : public DirectCommunicator {
+ public:
+  SharedCommunicator(std::shared_ptr<SharedSegment> segment, std::string name, int rank, const DirectOptions& options)
+      : DirectCommunicator(*Board::open(segment->data()), rank, options), name_(std::move(name)) {
+    const int64_t head = aligned(Board::bytes(size()));
+    std::byte* staging = segment->data() + head;
+    regions_.push_back({std::move(segment), staging, staging_bytes(size())});
+  }
+  std::string transport() const override { return "shared memory"; }
+
+  static int64_t board_bytes(int ranks) { return aligned(Board::bytes(ranks)) + ranks * staging_bytes(ranks); }
+
+  std::shared_ptr<std::byte> allocate(int64_t bytes) override {
+    int64_t each = aligned(std::max<int64_t>(bytes, 1));
+    all_reduce("shared memory", &each, &each, 1, DType::kI64, ReduceOp::kMax);
+    const std::string name = cat(name_, "-", regions_.size());
+    std::shared_ptr<SharedSegment> segment;
+    std::string problem;
+    const auto attempt = [&](auto&& make) {
+      try {
+        segment = make();
+      } catch (const Error& error) {
+        problem = error.message();
+      }
+    };
+    if (rank() == 0) attempt([&] { return SharedSegment::create(name, each * size()); });
+    int32_t failed = segment == nullptr;
+    broadcast("shared memory", &failed, 1, DType::kI32, 0);
+    if (failed == 0 && rank() != 0) attempt([&] { return SharedSegment::open(name); });
+    failed = segment == nullptr;
+    all_reduce("shared memory", &failed, &failed, 1, DType::kI32, ReduceOp::kMax);
+    if (rank() == 0 && segment != nullptr) segment->remove_name();
+    if (failed != 0) {
+      if (!problem.empty())
+        log(LogLevel::kWarning, problem + "; collectives copy their arrays through a small buffer instead, which is slower");
+      return Communicator::allocate(bytes);
+    }
+    std::byte* base = segment->data();
+    regions_.push_back({segment, base, each});
+    return {segment, base + rank() * each};
+  }
+
+ protected:
+  Place64 place_of(const void* address) const override {
+    const auto* at = static_cast<const std::byte*>(address);
+    for (size_t i = 0; i < regions_.size(); ++i) {
+      const std::byte* own = regions_[i].base + rank() * regions_[i].each;
+      if (at >= own && at < own + regions_[i].each) return {.region = static_cast<int32_t>(i), .base = static_cast<uint64_t>(at - own)};
+    }
+    return {.region = kNone};
+  }
+  std::byte* address_of(int rank, const Place64& place) const override {
+    const Region& region = regions_[static_cast<size_t>(place.region)];
+    return region.base + rank * region.each + place.base;
+  }
+
+ private:
+  struct Region {
+    std::shared_ptr<SharedSegment> segment;
+    std::byte* base;
+    int64_t each;  // bytes of each rank
+  };
+  std::string name_;
+  std::vector<Region> regions_;  // the first is the staging memory
+};
+
+}  // namespace
+
+SharedSegment::SharedSegment(std::string name, int file, int64_t bytes) : name_(std::move(name)), bytes_(bytes) {
+  void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (mapped == MAP_FAILED) fail(ErrorCode::kResource, "cannot map ", bytes, " bytes of shared memory: ", std::strerror(errno));
+  data_ = static_cast<std::byte*>(mapped);
+}
+
+SharedSegment::~SharedSegment() {
+  munmap(data_, static_cast<size_t>(bytes_));
+  if (named_) shm_unlink(name_.c_str());
+}
+
+std::shared_ptr<SharedSegment> SharedSegment::create(const std::string& name, int64_t bytes) {
+  const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (file < 0) fail(ErrorCode::kResource, "cannot create the shared memory ", name, ": ", std::strerror(errno));
+  // Reserves the pages: without them, a full /dev/shm would end the process by SIGBUS at the first write.
+  const int error = posix_fallocate(file, 0, bytes);
+  if (error != 0) {
+    struct statvfs room{};
+    const bool known = fstatvfs(file, &room) == 0;
+    close(file);
+    shm_unlink(name.c_str());
+    const auto size = [](double n) { return human_bytes(n); };
+    fail(ErrorCode::kResource, "/dev/shm has no room for ", size(static_cast<double>(bytes)),
+         known ? cat(" (", size(static_cast<double>(room.f_bavail) * static_cast<double>(room.f_bsize)), " of ",
+                     size(static_cast<double>(room.f_blocks) * static_cast<double>(room.f_frsize)), " are free)")
+               : cat(": ", std::strerror(error)),
+         "; a container gets more with --shm-size");
+  }
+  std::shared_ptr<SharedSegment> segment;
+  try {
+    segment.reset(new SharedSegment(name, file, bytes));
+  } catch (const Error&) {
+    close(file);
+    shm_unlink(name.c_str());
+    throw;
+  }
+  close(file);
+  segment->named_ = true;
+  return segment;
+}
+
+std::shared_ptr<SharedSegment> SharedSegment::open(const std::string& name) {
+  const int file = shm_open(name.c_str(), O_RDWR, 0600);
+  struct stat status{};
+  if (file < 0 || fstat(file, &status) != 0) {
+    const std::string why = std::strerror(errno);
+    if (file >= 0) close(file);
+    fail(ErrorCode::kResource, "cannot open the shared memory ", name, ": ", why);
+  }
+  std::shared_ptr<SharedSegment> segment;
+  try {
+    segment.reset(new SharedSegment(name, file, status.st_size));
+  } catch (const Error&) {
+    close(file);
+    throw;
+  }
+  close(file);
+  return segment;
+}
+
+void SharedSegment::remove_name() {
+  if (named_) shm_unlink(name_.c_str());
+  named_ = false;
+}
+
+int64_t shared_board_bytes(int ranks) { return SharedCommunicator::board_bytes(ranks); }
+
+void create_shared_board(SharedSegment& segment, int ranks) {
+  GALLEY_ASSERT(segment.bytes() >= shared_board_bytes(ranks));
+  Board::create(segment.data(), ranks);
+}
+
+std::unique_ptr<Communicator> shared_communicator(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank,
+                                                  const DirectOptions& options) {
+  return std::make_unique<SharedCommunicator>(std::move(segment), name, rank, options);
+}
+
+}  // namespace galley

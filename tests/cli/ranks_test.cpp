@@ -1,0 +1,133 @@
+// Several ranks of a tool: as threads, and under mpirun, where ranks are killed and stopped.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+/// mpirun on any machine: as root, with more ranks than cores, unbound. Its processes end with the test.
+constexpr const char* kMpirun =
+    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+    "mpi() { timeout -s KILL 120 mpirun --oversubscribe --bind-to none \"$@\"; }\n"
+    "processes() { for p in /proc/[0-9]*; do [ \"$(cat $p/comm 2>/dev/null)\" = galley-benchmar ] && echo ${p#/proc/}; done; }\n";
+
+bool has_mpirun() { return shell("command -v mpirun >/dev/null").code == 0; }
+
+#define SKIP_WITHOUT_MPIRUN() \
+  if (!has_mpirun()) GTEST_SKIP() << "mpirun is not installed"
+
+void expect_rows(const std::string& text, int ranks, const std::string& transport) {
+  const Json json = Json::parse(text, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << text;
+  EXPECT_EQ(json["ranks"], ranks);
+  EXPECT_EQ(json["transport"], transport);
+  ASSERT_EQ(json["rows"].size(), 8u);  // two collectives, two sizes, two kinds of memory
+  std::set<std::string> seen;
+  for (const Json& row : json["rows"]) {
+    seen.insert(row["what"].get<std::string>() + " " + std::to_string(row["bytes"].get<int>()) + " " + row["memory"].get<std::string>());
+    EXPECT_GT(row["median_us"].get<double>(), 0);
+    EXPECT_LE(row["min_us"].get<double>(), row["median_us"].get<double>());
+    EXPECT_GT(row["gb_per_s"].get<double>(), 0);
+    EXPECT_GE(row["runs"].get<int>(), 5);
+  }
+  EXPECT_EQ(seen.size(), 8u);
+  EXPECT_EQ(json["provenance"]["tool"], "galley-benchmark");
+}
+
+TEST(Ranks, ThreadsTimeCollectives) {
+  const Outcome outcome = run(
+      "galley-benchmark", {"collectives", "what=all_reduce,all_gather", "sizes=4KiB,256KiB", "--simulate-ranks", "3", "--format", "json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_rows(outcome.out, 3, "threads");
+}
+
+TEST(Ranks, CollectivesRefuseWhatTheyDoNotKnow) {
+  EXPECT_EQ(run("galley-benchmark", {"collectives", "what=all_reduc"}).code, 2);
+  EXPECT_NE(run("galley-benchmark", {"collectives", "what=all_reduc"}).err.find("did you mean 'all_reduce'"), std::string::npos);
+  EXPECT_EQ(run("galley-benchmark", {"collectives", "batch=3"}).code, 2);
+  EXPECT_EQ(run("galley-benchmark", {"machine", "--simulate-ranks", "2"}).code, 2);
+}
+
+TEST(Ranks, RanksOfMpirunTimeCollectives) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome =
+      shell(std::string(kMpirun) + "mpi -np 3 galley-benchmark collectives what=all_reduce,all_gather sizes=4KiB,256KiB --format json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_rows(outcome.out, 3, "shared memory");  // and rank 0 alone prints
+}
+
+TEST(Ranks, AToolForOneProcessIsRefused) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = shell(std::string(kMpirun) + "mpi -np 2 galley-recipes ls");
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err.find("galley-recipes runs as one process"), std::string::npos) << outcome.err;
+}
+
+/// Starts a job of three ranks that runs for long, and does something to the process of rank 1: to the rank itself, not to its supervising
+/// parent. Prints the exit code of mpirun last, and what is left of the job.
+Outcome with_rank_1(const std::string& action) {
+  return shell(
+      std::string(kMpirun) +
+      "(mpi -np 3 galley-benchmark collectives what=all_reduce sizes=64MiB,65MiB,66MiB,67MiB,68MiB,69MiB,70MiB,71MiB -q >/dev/null;"
+      " echo \"code $?\") &\n"
+      "job=$!\n"
+      "rank=\n"
+      "for try in $(seq 200); do\n"
+      "  sleep 0.1\n"
+      "  for p in $(processes); do\n"
+      "    tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=1 || continue\n"
+      "    tr '\\0' '\\n' < /proc/$p/environ | grep -qx GALLEY_TEST=$TEST_ID || continue\n"
+      "    parent=$(cut -d' ' -f4 /proc/$p/stat)\n"
+      "    [ \"$(cat /proc/$parent/comm)\" = galley-benchmar ] && rank=$p\n"
+      "  done\n"
+      "  [ -n \"$rank\" ] && [ -e /proc/$rank/task ] && [ $(ls /proc/$rank/task | wc -l) -gt 2 ] && break\n"
+      "done\n"
+      "sleep 1\n" +
+      action +
+      " $rank\n"
+      "wait $job\n"
+      "sleep 0.5\n"
+      "for p in $(processes); do\n"
+      "  tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx GALLEY_TEST=$TEST_ID && echo \"left $p\"\n"
+      "done\n"
+      "exit 0\n");
+}
+
+class RankFaults : public testing::Test {
+ protected:
+  void SetUp() override {
+    SKIP_WITHOUT_MPIRUN();
+    const std::string id = std::to_string(getpid());
+    setenv("TEST_ID", id.c_str(), 1);
+    setenv("GALLEY_TEST", id.c_str(), 1);  // marks the processes of this test; mpirun passes its environment on
+  }
+};
+
+TEST_F(RankFaults, AKilledRankEndsTheJobAndIsNamed) {
+  const Outcome outcome = with_rank_1("kill -9");
+  EXPECT_EQ(outcome.out, "code 8\n") << outcome.err;
+  EXPECT_NE(outcome.err.find("galley: error: rank 1 was killed by signal 9 (Killed) before step 1, collective "), std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find(" benchmark)"), std::string::npos) << outcome.err;
+}
+
+TEST_F(RankFaults, AStoppedRankIsFoundAndNamed) {
+  const auto began = std::chrono::steady_clock::now();
+  const Outcome outcome = with_rank_1("kill -STOP");
+  EXPECT_EQ(outcome.out, "code 8\n") << outcome.err;
+  EXPECT_NE(outcome.err.find("galley: error: rank 1 does not answer for "), std::string::npos) << outcome.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
+}
+
+}  // namespace
+}  // namespace galley::testing_cli

@@ -1,0 +1,454 @@
+// Laws of collectives, over every transport: results, bits, bytes, order, errors.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "libcore/comm/delayed.h"
+#include "libcore/comm/mpi.h"
+#include "tests/comm/ranks.h"
+
+namespace galley {
+namespace {
+
+/// A number that looks random, of a leaf and an element. Magnitudes differ, so that sums round.
+float sample(int leaf, int64_t element) {
+  uint64_t x = static_cast<uint64_t>(leaf + 1) * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(element) * 0xBF58476D1CE4E5B9ull;
+  x ^= x >> 31;
+  x *= 0x94D049BB133111EBull;
+  x ^= x >> 29;
+  const double unit = static_cast<double>(x >> 11) / 9007199254740992.0 - 0.5;
+  return static_cast<float>(unit * std::exp2(static_cast<double>(x % 13)));
+}
+
+/// The sum of leaves [begin, end) in the order that the header states, by recursion in float.
+float tree_sum(int begin, int end, int64_t element) {
+  if (end - begin == 1) return sample(begin, element);
+  int first = 1;
+  while (2 * first < end - begin) first *= 2;
+  return tree_sum(begin, begin + first, element) + tree_sum(begin + first, end, element);
+}
+
+/// The partial sums of a rank, as a rank computes them.
+std::vector<float> partials_of(const ReductionTree& tree, int rank, int64_t count) {
+  std::vector<float> parts;
+  for (const LeafRange& range : tree.partials(rank)) {
+    for (int64_t i = 0; i < count; ++i) parts.push_back(tree_sum(range.begin, range.end, i));
+  }
+  return parts;
+}
+
+TEST(ReductionTree, DividesLeavesAmongRanks) {
+  const ReductionTree tree(8, 3);
+  EXPECT_EQ(tree.owned(0), (LeafRange{0, 2}));
+  EXPECT_EQ(tree.owned(1), (LeafRange{2, 5}));
+  EXPECT_EQ(tree.owned(2), (LeafRange{5, 8}));
+  const auto partials = [&](int rank) { return std::vector<LeafRange>(tree.partials(rank).begin(), tree.partials(rank).end()); };
+  EXPECT_EQ(partials(0), (std::vector<LeafRange>{{0, 2}}));
+  EXPECT_EQ(partials(1), (std::vector<LeafRange>{{2, 4}, {4, 5}}));
+  EXPECT_EQ(partials(2), (std::vector<LeafRange>{{5, 6}, {6, 8}}));
+  EXPECT_EQ(tree.most_partials(), 2);
+  for (const int ranks : {1, 2, 4, 8}) EXPECT_EQ(ReductionTree(8, ranks).most_partials(), 1) << ranks;
+}
+
+TEST(ReductionTree, SumsHaveTheSameBitsForAnyNumberOfRanks) {
+  constexpr int64_t kCount = 1531;  // blocks and a remainder
+  for (const int leaves : {1, 2, 3, 5, 6, 7, 8, 13, 16}) {
+    for (int ranks = 1; ranks <= std::min(leaves, 7); ++ranks) {
+      const ReductionTree tree(leaves, ranks);
+      std::vector<std::vector<float>> contributions;
+      std::vector<const void*> parts;
+      for (int r = 0; r < ranks; ++r) {
+        contributions.push_back(partials_of(tree, r, kCount));
+        for (size_t p = 0; p < tree.partials(r).size(); ++p) parts.push_back(contributions.back().data() + p * kCount);
+      }
+      std::vector<float> result(kCount);
+      tree.reduce(parts, result.data(), kCount, DType::kF32, ReduceOp::kSum);
+      for (int64_t i = 0; i < kCount; ++i)
+        ASSERT_EQ(std::bit_cast<uint32_t>(result[static_cast<size_t>(i)]), std::bit_cast<uint32_t>(tree_sum(0, leaves, i)))
+            << leaves << " " << ranks;
+    }
+  }
+}
+
+TEST(ReductionTree, ARingHasOtherBits) {  // the negative control: with another order the comparison above would fail
+  int different = 0;
+  for (int64_t i = 0; i < 1000; ++i) {
+    float sum = sample(0, i);
+    for (int leaf = 1; leaf < 5; ++leaf) sum += sample(leaf, i);
+    different += sum != tree_sum(0, 5, i);
+  }
+  EXPECT_GT(different, 100);
+}
+
+template <class T>
+void expect_sums(DType dtype, T (*make)(double), double (*value)(T), double tolerance) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kCount = 700;
+  std::vector<std::vector<T>> inputs(kRanks);
+  std::vector<const void*> parts;
+  for (int r = 0; r < kRanks; ++r) {
+    for (int64_t i = 0; i < kCount; ++i) inputs[static_cast<size_t>(r)].push_back(make((i % 50 - 20) * (r + 1)));
+    parts.push_back(inputs[static_cast<size_t>(r)].data());
+  }
+  const ReductionTree tree(kRanks, kRanks);
+  std::vector<T> sum(kCount), most(kCount);
+  tree.reduce(parts, sum.data(), kCount, dtype, ReduceOp::kSum);
+  tree.reduce(parts, most.data(), kCount, dtype, ReduceOp::kMax);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const double base = static_cast<double>(i % 50 - 20);
+    EXPECT_NEAR(value(sum[static_cast<size_t>(i)]), base * 6, std::abs(base * 6) * tolerance) << dtype;
+    EXPECT_EQ(value(most[static_cast<size_t>(i)]), std::max(base, base * 3)) << dtype;
+  }
+}
+
+TEST(ReductionTree, ReducesEveryType) {
+  expect_sums<float>(DType::kF32, [](double x) { return static_cast<float>(x); }, [](float x) { return static_cast<double>(x); }, 0);
+  expect_sums<double>(DType::kF64, [](double x) { return x; }, [](double x) { return x; }, 0);
+  expect_sums<int64_t>(DType::kI64, [](double x) { return static_cast<int64_t>(x); }, [](int64_t x) { return static_cast<double>(x); }, 0);
+  expect_sums<int32_t>(DType::kI32, [](double x) { return static_cast<int32_t>(x); }, [](int32_t x) { return static_cast<double>(x); }, 0);
+  // Operands are exact; the sum is rounded once, to 8 and 11 bits.
+  expect_sums<uint16_t>(
+      DType::kBF16, [](double x) { return bf16_from_float(static_cast<float>(x)); }, [](uint16_t x) { return double{float_from_bf16(x)}; },
+      1.0 / 256);
+  expect_sums<uint16_t>(
+      DType::kF16, [](double x) { return f16_from_float(static_cast<float>(x)); }, [](uint16_t x) { return double{float_from_f16(x)}; },
+      1.0 / 2048);
+}
+
+TEST(ReductionTree, TheMaximumKeepsNaN) {
+  const float nan = std::nanf("");
+  const std::vector<float> a{1, nan, 3}, b{2, 1, nan};
+  std::vector<float> most(3);
+  const std::vector<const void*> parts{a.data(), b.data()};
+  ReductionTree(2, 2).reduce(parts, most.data(), 3, DType::kF32, ReduceOp::kMax);
+  EXPECT_EQ(most[0], 2);
+  EXPECT_TRUE(std::isnan(most[1]) && std::isnan(most[2]));
+}
+
+TEST(Segments, CoverTheArrayAtMultiplesOf16) {
+  for (const int64_t count : {0, 1, 15, 16, 17, 100, 1000, 4097}) {
+    for (int ranks = 1; ranks <= 5; ++ranks) {
+      int64_t at = 0;
+      for (int r = 0; r < ranks; ++r) {
+        const Segment segment = segment_of(count, ranks, r);
+        EXPECT_EQ(segment.begin, at);
+        EXPECT_TRUE(segment.size() == 0 || segment.begin % 16 == 0);
+        at = segment.end;
+      }
+      EXPECT_EQ(at, count);
+    }
+  }
+}
+
+class Transports : public testing::TestWithParam<std::tuple<Transport, int>> {
+ protected:
+  Transport transport() const { return std::get<0>(GetParam()); }
+  int ranks() const { return std::get<1>(GetParam()); }
+  std::vector<std::unique_ptr<Communicator>> make(const DirectOptions& options = {}) const {
+    return communicators_of(transport(), ranks(), options);
+  }
+  /// Runs the body on every rank, and expects no error.
+  void run(const std::function<void(Communicator&)>& body) const {
+    auto all = make();
+    for (const std::string& error : as_ranks(all, body)) EXPECT_EQ(error, "");
+  }
+};
+
+/// Sizes below a segment, uneven, and above the memory through which arrays are copied.
+constexpr int64_t kSizes[] = {0, 1, 100, 4096, 200003};
+
+TEST_P(Transports, AllReduceAndReduceScatterAddInTheOrderOfTheTree) {
+  for (const int leaves : {0, 8}) {
+    run([&](Communicator& comm) {
+      const ReductionTree& tree = comm.tree(leaves);
+      for (const int64_t count : kSizes) {
+        const std::vector<float> parts = partials_of(tree, comm.rank(), count);
+        const auto memory = comm.allocate(static_cast<int64_t>(parts.size() * sizeof(float)));  // reached directly where possible
+        auto* direct = reinterpret_cast<float*>(memory.get());
+        std::copy(parts.begin(), parts.end(), direct);
+        const Segment own = segment_of(count, comm.size(), comm.rank());
+        std::vector<float> copied(static_cast<size_t>(count)), segment(static_cast<size_t>(own.size()));
+        comm.run({.kind = CollectiveKind::kReduceScatter,
+                  .name = "part",
+                  .input = direct,
+                  .output = segment.data(),
+                  .count = count,
+                  .leaves = leaves});
+        comm.run({.kind = CollectiveKind::kAllReduce,
+                  .name = "copied",
+                  .input = parts.data(),
+                  .output = copied.data(),
+                  .count = count,
+                  .leaves = leaves});
+        comm.run(
+            {.kind = CollectiveKind::kAllReduce, .name = "direct", .input = direct, .output = direct, .count = count, .leaves = leaves});
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < count; ++i) {
+          const auto at = static_cast<size_t>(i);
+          const float expected = tree_sum(0, tree.leaves(), i);
+          wrong += copied[at] != expected;
+          wrong += direct[i] != expected;
+          if (i >= own.begin && i < own.end) wrong += segment[static_cast<size_t>(i - own.begin)] != expected;
+        }
+        ASSERT_EQ(wrong, 0) << count << " elements, " << leaves << " leaves, rank " << comm.rank();
+      }
+    });
+  }
+}
+
+TEST_P(Transports, AllGatherAndBroadcastDeliverToEveryRank) {
+  run([&](Communicator& comm) {
+    for (const int64_t count : kSizes) {
+      const Segment own = segment_of(count, comm.size(), comm.rank());
+      const auto memory = comm.allocate(count * 4);
+      for (const bool direct : {false, true}) {
+        std::vector<int32_t> ordinary(static_cast<size_t>(count), -1);
+        int32_t* output = direct ? reinterpret_cast<int32_t*>(memory.get()) : ordinary.data();
+        for (int64_t i = own.begin; i < own.end; ++i) output[i] = static_cast<int32_t>(i * 7);
+        comm.all_gather("gathered", output + own.begin, output, count, DType::kI32);
+        for (int64_t i = 0; i < count; ++i) ASSERT_EQ(output[i], i * 7);
+        const int root = static_cast<int>(count) % comm.size();
+        for (int64_t i = 0; i < count; ++i) output[i] = static_cast<int32_t>(i * 5 + comm.rank());
+        comm.broadcast("told", output, count, DType::kI32, root);
+        for (int64_t i = 0; i < count; ++i) ASSERT_EQ(output[i], i * 5 + root);
+      }
+    }
+  });
+}
+
+TEST_P(Transports, MessagesArriveInOrder) {
+  run([&](Communicator& comm) {
+    const int next = (comm.rank() + 1) % comm.size(), before = (comm.rank() + comm.size() - 1) % comm.size();
+    if (comm.size() == 1) return;
+    for (const int64_t count : kSizes) {
+      std::vector<double> first(static_cast<size_t>(count)), second(3), got(first.size()), got_second(3);
+      std::iota(first.begin(), first.end(), comm.rank() * 1000.0);
+      std::iota(second.begin(), second.end(), comm.rank() * 10.0);
+      const auto message = [&](CollectiveKind kind, std::vector<double>& array, int peer) {
+        return comm.start({.kind = kind,
+                           .dtype = DType::kF64,
+                           .name = "message",
+                           .input = array.data(),
+                           .output = array.data(),
+                           .count = static_cast<int64_t>(array.size()),
+                           .peer = peer});
+      };
+      std::vector<Ticket> tickets{message(CollectiveKind::kSend, first, next), message(CollectiveKind::kSend, second, next),
+                                  message(CollectiveKind::kReceive, got, before), message(CollectiveKind::kReceive, got_second, before)};
+      for (const Ticket ticket : tickets) comm.wait(ticket);
+      for (int64_t i = 0; i < count; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], before * 1000.0 + static_cast<double>(i));
+      for (int i = 0; i < 3; ++i) ASSERT_EQ(got_second[static_cast<size_t>(i)], before * 10.0 + i);
+    }
+  });
+}
+
+TEST_P(Transports, ManyMayBeStartedBeforeTheFirstWaitAndWaitedForInAnyOrder) {
+  run([&](Communicator& comm) {
+    constexpr int kMany = 40;
+    std::vector<std::vector<int64_t>> arrays;
+    for (int k = 0; k < kMany; ++k) arrays.emplace_back(static_cast<size_t>(k * 37), comm.rank() + k);
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      std::vector<Ticket> tickets;
+      for (int k = 0; k < kMany; ++k) {
+        for (int64_t& value : arrays[static_cast<size_t>(k)]) value = comm.rank() + k;
+        tickets.push_back(comm.start({.kind = CollectiveKind::kAllReduce,
+                                      .dtype = DType::kI64,
+                                      .name = "many",
+                                      .input = arrays[static_cast<size_t>(k)].data(),
+                                      .output = arrays[static_cast<size_t>(k)].data(),
+                                      .count = static_cast<int64_t>(arrays[static_cast<size_t>(k)].size())}));
+      }
+      for (int k = kMany; k-- > 0;) {
+        comm.wait(tickets[static_cast<size_t>(k)]);
+        const int64_t expected = comm.size() * (comm.size() - 1) / 2 + k * comm.size();
+        for (const int64_t value : arrays[static_cast<size_t>(k)]) ASSERT_EQ(value, expected);
+      }
+      comm.barrier("repeat");
+    }
+  });
+}
+
+TEST_P(Transports, BytesAreThoseOfTheFormulas) {
+  run([&](Communicator& comm) {
+    const int64_t n = comm.size(), count = 16 * n * 10;
+    std::vector<float> array(static_cast<size_t>(count), 1.0f), segment(static_cast<size_t>(count / n));
+    comm.all_reduce("sum", array.data(), array.data(), count, DType::kF32);
+    comm.reduce_scatter("part", array.data(), segment.data(), count, DType::kF32);
+    comm.all_gather("all", segment.data(), array.data(), count, DType::kF32);
+    EXPECT_EQ(comm.traffic(CollectiveKind::kReduceScatter).bytes, (n - 1) * count * 4 / n);
+    EXPECT_EQ(comm.traffic(CollectiveKind::kAllGather).bytes, (n - 1) * count * 4 / n);
+    EXPECT_EQ(comm.traffic(CollectiveKind::kAllReduce).bytes, 2 * (n - 1) * count * 4 / n);
+    EXPECT_EQ(comm.traffic().calls, 3);
+  });
+}
+
+TEST_P(Transports, RanksThatDifferAreNamed) {
+  if (ranks() == 1) GTEST_SKIP() << "one rank cannot differ";
+  auto all = make();
+  const std::vector<std::string> errors = as_ranks(all, [](Communicator& comm) {
+    std::vector<float> array(100);
+    comm.barrier("begin");
+    comm.all_reduce(comm.rank() == 1 ? "grads.bucket2" : "grads.bucket1", array.data(), array.data(), 100, DType::kF32);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("different collectives"), std::string::npos) << error;
+    EXPECT_NE(error.find("rank 1 all_reduce grads.bucket2 of 100 f32"), std::string::npos) << error;
+    EXPECT_NE(error.find("all_reduce grads.bucket1 of 100 f32"), std::string::npos) << error;
+    EXPECT_NE(error.find("as collective 2"), std::string::npos) << error;
+  }
+}
+
+TEST_P(Transports, ARankThatFailsEndsTheWaitOfTheOthers) {
+  if (ranks() == 1) GTEST_SKIP() << "one rank has no others";
+  auto all = make();
+  const std::vector<std::string> errors = as_ranks(all, [](Communicator& comm) {
+    if (comm.rank() == 1) throw Error(ErrorCode::kResource, "out of memory");
+    comm.barrier("never");
+  });
+  for (const std::string& error : errors) EXPECT_NE(error.find("out of memory"), std::string::npos) << error;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Transports,
+                         testing::Combine(testing::Values(Transport::kThreads, Transport::kShared, Transport::kMessages),
+                                          testing::Values(1, 2, 3, 5)),
+                         [](const auto& info) { return cat(transport_name(std::get<0>(info.param)), "_", std::get<1>(info.param)); });
+
+TEST(DirectCommunicator, ALateRankIsNamedAfterTheTimeLimit) {
+  auto all = local_communicators(3, {.timeout_s = 0.2});
+  const std::vector<std::string> errors = as_ranks(all, [](Communicator& comm) {
+    comm.set_step(20);
+    comm.barrier("first");
+    if (comm.rank() != 2) comm.barrier("grads.bucket3");
+  });
+  EXPECT_EQ(errors[2], "");
+  for (int r = 0; r < 2; ++r)
+    EXPECT_EQ(errors[static_cast<size_t>(r)], "rank 2 has not reached collective 2 (barrier grads.bucket3) of step 20 within 0.2 s");
+}
+
+TEST(SharedCommunicator, ProcessesSum) {
+  constexpr int kRanks = 3;
+  const std::string name = cat("/galley-test-", getpid());
+  const auto segment = SharedSegment::create(name, shared_board_bytes(kRanks));
+  create_shared_board(*segment, kRanks);
+  std::vector<pid_t> children;
+  for (int r = 0; r < kRanks; ++r) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const ThreadShare share(1);
+      const auto comm = shared_communicator(SharedSegment::open(name), name, r);
+      bool good = true;
+      const auto memory = comm->allocate(4000);
+      auto* array = reinterpret_cast<float*>(memory.get());
+      for (int repeat = 0; repeat < 50; ++repeat) {
+        for (int64_t i = 0; i < 1000; ++i) array[i] = sample(r, i + repeat);
+        comm->all_reduce("sum", array, array, 1000, DType::kF32);
+        for (int64_t i = 0; i < 1000; ++i) good &= array[i] == tree_sum(0, kRanks, i + repeat);
+      }
+      _exit(good ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+}
+
+TEST(SharedSegment, SaysThatThereIsNoRoom) {
+  try {
+    SharedSegment::create(cat("/galley-test-", getpid()), int64_t{1} << 50);
+    FAIL() << "a segment of a petabyte was created";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResource);
+    EXPECT_NE(error.message().find("/dev/shm has no room for 1 PiB"), std::string::npos) << error.message();
+  }
+  EXPECT_THROW(SharedSegment::open(cat("/galley-test-", getpid())), Error);  // nothing was left
+}
+
+TEST(DelayedCommunicator, AStepTakesTheLongerOfComputingAndCommunicating) {
+  using std::chrono::milliseconds;
+  auto inner = local_communicators(2);
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (auto& each : inner)
+    all.push_back(std::make_unique<DelayedCommunicator>(std::move(each), [](const Collective&) { return milliseconds(150); }));
+  double overlapped = 0, one_after_other = 0;
+  const auto errors = as_ranks(all, [&](Communicator& comm) {
+    std::vector<float> array(10, 1.0f);
+    const Collective sum{.kind = CollectiveKind::kAllReduce, .name = "sum", .input = array.data(), .output = array.data(), .count = 10};
+    const auto compute = [] { std::this_thread::sleep_for(milliseconds(150)); };
+    const auto timed = [&](const std::function<void()>& step) {
+      const auto began = std::chrono::steady_clock::now();
+      step();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    };
+    const double first = timed([&] {
+      const Ticket ticket = comm.start(sum);
+      compute();
+      comm.wait(ticket);
+    });
+    const double second = timed([&] {
+      comm.run(sum);
+      compute();
+    });
+    if (comm.rank() == 0) overlapped = first, one_after_other = second;
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_LT(overlapped, 0.25);  // 0.15 s if nothing else runs; the sum is 0.30 s
+  EXPECT_GE(one_after_other, 0.3);
+}
+
+TEST(Position, SaysWhereARankIs) {
+  Position position;
+  EXPECT_EQ(position.str(), "before step 1");
+  auto all = local_communicators(1);
+  all[0]->report_to(&position);
+  all[0]->set_step(20);
+  float x = 1;
+  for (int i = 0; i < 21; ++i) all[0]->all_reduce("grads.bucket3", &x, &x, 1, DType::kF32);
+  EXPECT_EQ(position.str(), "in step 20, collective 21 (all_reduce grads.bucket3)");
+  EXPECT_EQ(position.waiting, 0u);
+  EXPECT_EQ(position.finished, 21u);
+  position.set_text("broadcast", std::string(200, 'x'));
+  EXPECT_EQ(position.text().size(), Position::kText - 1);
+}
+
+/// Runs in processes that the next test starts: the same sums by MPI's messages and by shared memory.
+TEST(UnderMpi, SumsHaveTheBitsOfTheTree) {
+  if (!launched_rank() || std::getenv("GALLEY_TEST_MPI") == nullptr) GTEST_SKIP() << "runs under mpirun, started by Mpi.RanksSum";
+  MpiJob job;
+  for (const bool shared : {false, true}) {
+    const auto comm = job.communicator({.messages = {.check = true}, .shared_memory = shared});
+    EXPECT_EQ(comm->transport(), shared ? "shared memory" : "messages (MPI)");
+    EXPECT_EQ(comm->size(), launched_rank()->size);
+    for (const int64_t count : {int64_t{10}, int64_t{1000003}}) {
+      std::vector<float> array(static_cast<size_t>(count));
+      for (int64_t i = 0; i < count; ++i) array[static_cast<size_t>(i)] = sample(comm->rank(), i);
+      comm->all_reduce("sum", array.data(), array.data(), count, DType::kF32);
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < count; ++i) wrong += array[static_cast<size_t>(i)] != tree_sum(0, comm->size(), i);
+      EXPECT_EQ(wrong, 0);
+    }
+    comm->barrier("end");
+  }
+}
+
+TEST(Mpi, RanksSum) {
+  if (std::system("command -v mpirun >/dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command =
+      cat("GALLEY_TEST_MPI=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 mpirun --oversubscribe --bind-to none "
+          "-np 3 '",
+          program, "' --gtest_filter=UnderMpi.* >/dev/null");
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+}
+
+}  // namespace
+}  // namespace galley

@@ -1,0 +1,119 @@
+// The heartbeat names the rank at fault: silent, behind, or neither.
+
+#include "libcore/comm/heartbeat.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "tests/comm/ranks.h"
+
+namespace galley {
+namespace {
+
+Beat beat_in(int64_t step, uint64_t started, uint64_t waiting, const char* text) {
+  Beat beat{.step = step, .started = started, .waiting = waiting, .finished = waiting > 0 ? started - 1 : started};
+  std::strncpy(beat.text.data(), text, beat.text.size() - 1);
+  return beat;
+}
+
+TEST(RankWatch, NamesARankThatIsSilent) {
+  RankWatch watch(3, 5, 0);
+  for (int r = 0; r < 3; ++r) watch.heard(r, beat_in(20, 21, 0, "all_reduce grads.bucket3"), 1);
+  EXPECT_EQ(watch.fault(5.9), "");
+  watch.heard(0, beat_in(20, 21, 0, "all_reduce grads.bucket3"), 6);
+  watch.heard(2, beat_in(20, 21, 0, "all_reduce grads.bucket3"), 6);
+  EXPECT_EQ(watch.fault(6.2), "rank 1 does not answer for 5.2 s; it was in step 20, collective 21 (all_reduce grads.bucket3)");
+}
+
+TEST(RankWatch, NamesTheRankThatTheOthersWaitFor) {
+  RankWatch watch(3, 5, 0);
+  for (int i = 1; i <= 7; ++i) {
+    watch.heard(0, beat_in(20, 21, 21, "all_reduce grads.bucket3"), i);
+    watch.heard(1, beat_in(20, 20, 0, "all_reduce grads.bucket2"), i);  // loops, or is stuck in a lock
+    watch.heard(2, beat_in(20, 21, 21, "all_reduce grads.bucket3"), i);
+    if (i <= 5) {
+      EXPECT_EQ(watch.fault(i), "") << i;
+    }
+  }
+  EXPECT_EQ(watch.fault(7),
+            "rank 1 is alive but has not reached collective 21 (all_reduce grads.bucket3) for 6.0 s; it is in step 20, collective 20 "
+            "(all_reduce grads.bucket2)");
+}
+
+TEST(RankWatch, LongStepsAndLongTasksAreNoFault) {
+  RankWatch watch(2, 5, 0);
+  // Steps of 10 s: the limit is 50 s.
+  for (int step = 1; step <= 3; ++step) {
+    for (int r = 0; r < 2; ++r) watch.heard(r, beat_in(step, static_cast<uint64_t>(step), 0, "x"), step * 10);
+  }
+  for (int t = 31; t <= 75; ++t) {
+    watch.heard(0, beat_in(3, 4, 4, "x"), t);
+    watch.heard(1, beat_in(3, 3, 0, "x"), t);
+    EXPECT_EQ(watch.fault(t), "") << t;
+  }
+  watch.heard(0, beat_in(3, 4, 4, "x"), 90);
+  watch.heard(1, beat_in(3, 3, 0, "x"), 90);
+  EXPECT_NE(watch.fault(90), "");
+  // The rank writes a checkpoint.
+  Beat patient = beat_in(3, 3, 0, "x");
+  patient.patient = 1;
+  watch.heard(1, patient, 91);
+  EXPECT_EQ(watch.fault(91), "");
+}
+
+TEST(RankWatch, NothingIsWrongBeforeTheFirstStepAndAfterTheEnd) {
+  RankWatch watch(2, 5, 0);
+  for (int t = 1; t < 60; ++t) {
+    watch.heard(0, beat_in(0, 2, 2, "broadcast x"), t);
+    watch.heard(1, beat_in(0, 1, 0, ""), t);  // still compiles
+    EXPECT_EQ(watch.fault(t), "");
+  }
+  Beat last;
+  last.last = 1;
+  watch.heard(0, last, 60);
+  watch.heard(1, last, 60);
+  EXPECT_EQ(watch.fault(1000), "");
+  EXPECT_TRUE(watch.ended());
+}
+
+/// Heartbeats of threads; a rank whose messages are held back is like a stopped process.
+TEST(Heartbeat, FindsALoopAndEndsWithoutAFault) {
+  const auto post = std::make_shared<TestMessages::Post>();
+  std::vector<Position> positions(3);
+  for (Position& position : positions) {
+    position.step = 7;
+    position.started = 12;
+    position.waiting = 12;
+    position.set_text("all_reduce", "grads.bucket3");
+  }
+  positions[2].started = 11;
+  positions[2].waiting = 0;
+  positions[2].set_text("all_reduce", "grads.bucket2");
+  std::vector<std::string> faults(3);
+  std::atomic<bool> found = false;
+  {
+    std::vector<std::unique_ptr<Heartbeat>> beats;
+    for (int r = 0; r < 3; ++r) {
+      beats.push_back(std::make_unique<Heartbeat>(
+          std::make_unique<TestMessages>(post, r, 3), positions[static_cast<size_t>(r)],
+          [&faults, &found, r](const std::string& fault) {
+            faults[static_cast<size_t>(r)] = fault;
+            found = true;
+          },
+          HeartbeatOptions{.limit_s = 0.5, .interval_ms = 20}));
+    }
+    for (int i = 0; i < 200 && !found; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    // All ranks end: destructors wait for each other, so each needs a thread.
+    std::vector<std::thread> ends;
+    for (auto& beat : beats) ends.emplace_back([&beat] { beat.reset(); });
+    for (std::thread& end : ends) end.join();
+  }
+  EXPECT_NE(faults[0].find("rank 2 is alive but has not reached collective 12 (all_reduce grads.bucket3)"), std::string::npos) << faults[0];
+  EXPECT_EQ(faults[1], "");
+  EXPECT_EQ(faults[2], "");
+}
+
+}  // namespace
+}  // namespace galley

@@ -1,0 +1,125 @@
+#pragma once
+// Ranks as threads of the test, over every transport that needs no launcher.
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "libcore/base/error.h"
+#include "libcore/base/parallel.h"
+#include "libcore/comm/local.h"
+#include "libcore/comm/messages.h"
+#include "libcore/comm/shared.h"
+
+namespace galley {
+
+/// Messages between threads: a queue for each sender, receiver and tag.
+class TestMessages : public PointToPoint {
+ public:
+  struct Post {
+    std::mutex mutex;
+    std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> queues;
+    std::string aborted;
+  };
+  TestMessages(std::shared_ptr<Post> post, int rank, int size) : post_(std::move(post)), rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string name() const override { return "test"; }
+  int send(int to, int tag, const void* data, int64_t bytes) override {
+    const std::lock_guard lock(post_->mutex);
+    const auto* from = static_cast<const std::byte*>(data);
+    post_->queues[{rank_, to, tag}].emplace_back(from, from + bytes);
+    open_.push_back({true, 0, 0, nullptr, 0});
+    return static_cast<int>(open_.size()) - 1;
+  }
+  int receive(int from, int tag, void* data, int64_t bytes) override {
+    open_.push_back({false, from, tag, data, bytes});
+    return static_cast<int>(open_.size()) - 1;
+  }
+  bool test(int number) override {
+    const std::lock_guard lock(post_->mutex);
+    if (!post_->aborted.empty()) throw Error(ErrorCode::kWorker, post_->aborted);
+    Open& open = open_[static_cast<size_t>(number)];
+    if (open.sent) return true;
+    // Messages of one sender and tag arrive in the order of the receives.
+    for (int earlier = 0; earlier < number; ++earlier) {
+      const Open& other = open_[static_cast<size_t>(earlier)];
+      if (!other.sent && other.from == open.from && other.tag == open.tag) return false;
+    }
+    auto& queue = post_->queues[{open.from, rank_, open.tag}];
+    if (queue.empty()) return false;
+    if (static_cast<int64_t>(queue.front().size()) != open.bytes) throw Error(ErrorCode::kWorker, "a message of another size arrived");
+    std::memcpy(open.data, queue.front().data(), queue.front().size());
+    queue.pop_front();
+    open.sent = true;
+    return true;
+  }
+  void abort(const std::string& message) override {
+    const std::lock_guard lock(post_->mutex);
+    if (post_->aborted.empty()) post_->aborted = message;
+  }
+
+ private:
+  struct Open {
+    bool sent;
+    int from, tag;
+    void* data;
+    int64_t bytes;
+  };
+  std::shared_ptr<Post> post_;
+  int rank_, size_;
+  std::vector<Open> open_;
+};
+
+enum class Transport { kThreads, kShared, kMessages };
+inline std::string transport_name(Transport transport) {
+  return transport == Transport::kThreads ? "threads" : transport == Transport::kShared ? "shared" : "messages";
+}
+
+inline std::vector<std::unique_ptr<Communicator>> communicators_of(Transport transport, int ranks, const DirectOptions& options = {}) {
+  std::vector<std::unique_ptr<Communicator>> all;
+  if (transport == Transport::kThreads) return local_communicators(ranks, options);
+  if (transport == Transport::kShared) {
+    static int number = 0;
+    const std::string name = cat("/galley-test-", getpid(), "-", ++number);
+    const auto created = SharedSegment::create(name, shared_board_bytes(ranks));
+    create_shared_board(*created, ranks);
+    // Each rank has a mapping of its own, at another address.
+    for (int r = 0; r < ranks; ++r) all.push_back(shared_communicator(SharedSegment::open(name), name, r, options));
+    return all;
+  }
+  const auto post = std::make_shared<TestMessages::Post>();
+  for (int r = 0; r < ranks; ++r)
+    all.push_back(std::make_unique<MessageCommunicator>(std::make_unique<TestMessages>(post, r, ranks), MessageOptions{.check = true}));
+  return all;
+}
+
+/// Runs the body as each rank, on a thread of its own with one compute thread. Returns the error messages of the ranks ("": none).
+inline std::vector<std::string> as_ranks(std::vector<std::unique_ptr<Communicator>>& communicators,
+                                         const std::function<void(Communicator&)>& body) {
+  std::vector<std::string> errors(communicators.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < communicators.size(); ++r) {
+    threads.emplace_back([&, r] {
+      const ThreadShare share(1);
+      try {
+        body(*communicators[r]);
+      } catch (const std::exception& error) {
+        errors[r] = error.what();
+        communicators[r]->abort(cat("rank ", r, ": ", errors[r]));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+}  // namespace galley
