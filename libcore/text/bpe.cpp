@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "libcore/base/error.h"
@@ -21,6 +22,16 @@ MergeTable::MergeTable(size_t merges) : square_(size_t{kSquare} * kSquare, kNone
   keys_.resize(capacity, kEmpty);
   ranks_.resize(capacity);
   mask_ = capacity - 1;
+  make_filter();
+}
+
+void MergeTable::make_filter() {
+  const size_t bits = 8 * keys_.size();
+  filter_.assign(bits / 64, 0);
+  filter_shift_ = 64 - std::countr_zero(bits);
+  for (const uint64_t key : keys_) {
+    if (key != kEmpty) mark(key);
+  }
 }
 
 void MergeTable::set(uint32_t left, uint32_t right, uint32_t rank, uint32_t merged) {
@@ -37,6 +48,7 @@ void MergeTable::set(uint32_t left, uint32_t right, uint32_t rank, uint32_t merg
   used_ += keys_[i] == kEmpty;
   keys_[i] = key;
   ranks_[i] = rank;
+  mark(key);
 }
 
 void MergeTable::grow() {
@@ -52,6 +64,7 @@ void MergeTable::grow() {
     keys_[i] = keys[k];
     ranks_[i] = ranks[k];
   }
+  make_filter();
 }
 
 void Merger::merge(const MergeTable& table, std::vector<Symbol>& symbols) {
@@ -130,7 +143,7 @@ void Merger::merge_long(const MergeTable& table, std::vector<Symbol>& symbols) {
 class ByteBpe::Cache {
  public:
   static constexpr size_t kLargest = size_t{1} << 18;  // Entries of a table: 8 MiB of short pieces, half of them used.
-  static constexpr size_t kLongestPiece = 128;
+  static constexpr size_t kLongestShort = 15, kLongestPiece = 128;
   struct Key {
     uint64_t low = 0, high = 0;  // The bytes, and the length in the last.
   };
@@ -164,8 +177,11 @@ class ByteBpe::Cache {
       if (entry.key.high == 0) return nullptr;
     }
   }
+  void prefetch(const Key& key) const { __builtin_prefetch(&shorts_[slot(key)]); }
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&longs_[slot(hash)]); }
   const int32_t* ids(const Short& entry) const { return entry.count <= 3 ? entry.ids : pool_.data() + entry.ids[0]; }
-  void put(const Key& key, const std::vector<Symbol>& symbols) {
+  /// Returns the new entry, which lives until the next one.
+  const Short* put(const Key& key, const std::vector<Symbol>& symbols) {
     if (2 * (used_shorts_ + 1) > shorts_.size()) grow_shorts();
     size_t i = slot(key);
     while (shorts_[i].key.high != 0) i = (i + 1) & (shorts_.size() - 1);
@@ -178,6 +194,7 @@ class ByteBpe::Cache {
       entry.ids[0] = static_cast<int32_t>(keep(symbols));
     }
     ++used_shorts_;
+    return &entry;
   }
 
   static uint64_t hash(std::string_view text) {
@@ -195,7 +212,7 @@ class ByteBpe::Cache {
     return (h ^ h >> 32) | 1;
   }
   const Long* find(uint64_t hash, std::string_view text) const {
-    for (size_t i = hash >> 20 & (longs_.size() - 1);; i = (i + 1) & (longs_.size() - 1)) {
+    for (size_t i = slot(hash);; i = (i + 1) & (longs_.size() - 1)) {
       const Long& entry = longs_[i];
       if (entry.hash == 0) return nullptr;
       if (entry.hash == hash && entry.length == text.size() && std::memcmp(text_.data() + entry.text, text.data(), text.size()) == 0)
@@ -203,14 +220,15 @@ class ByteBpe::Cache {
     }
   }
   const int32_t* ids(const Long& entry) const { return pool_.data() + entry.ids; }
-  void put(uint64_t hash, std::string_view text, const std::vector<Symbol>& symbols) {
+  const Long* put(uint64_t hash, std::string_view text, const std::vector<Symbol>& symbols) {
     if (2 * (used_longs_ + 1) > longs_.size()) grow_longs();
-    size_t i = hash >> 20 & (longs_.size() - 1);
+    size_t i = slot(hash);
     while (longs_[i].hash != 0) i = (i + 1) & (longs_.size() - 1);
     longs_[i] = {hash, static_cast<uint32_t>(text_.size()), static_cast<uint32_t>(text.size()), 0, static_cast<uint32_t>(symbols.size())};
     text_.insert(text_.end(), text.begin(), text.end());
     longs_[i].ids = static_cast<uint32_t>(keep(symbols));
     ++used_longs_;
+    return &longs_[i];
   }
 
   Merger merger;
@@ -232,6 +250,7 @@ class ByteBpe::Cache {
     h = (h ^ h >> 32 ^ key.high) * kMixB;
     return (h ^ h >> 32) & (shorts_.size() - 1);
   }
+  size_t slot(uint64_t hash) const { return hash >> 20 & (longs_.size() - 1); }
   size_t keep(const std::vector<Symbol>& symbols_of) {
     const size_t at = pool_.size();
     for (const Symbol& symbol : symbols_of) pool_.push_back(static_cast<int32_t>(symbol.id));
@@ -261,7 +280,7 @@ class ByteBpe::Cache {
     old.swap(longs_);
     for (const Long& entry : old) {
       if (entry.hash == 0) continue;
-      size_t i = entry.hash >> 20 & (longs_.size() - 1);
+      size_t i = slot(entry.hash);
       while (longs_[i].hash != 0) i = (i + 1) & (longs_.size() - 1);
       longs_[i] = entry;
     }
@@ -323,7 +342,12 @@ void ByteBpe::encode_miss(std::string_view piece, Cache& cache) const {
 void ByteBpe::encode(std::string_view text, Scan scan, std::vector<int32_t>& ids) const {
   const Lease lease(*this);
   Cache& cache = *lease.cache;
-  constexpr size_t kBuffered = 1024;
+  constexpr size_t kBuffered = 1024, kAhead = 16;
+  struct Piece {
+    std::string_view text;
+    Cache::Key key;     // of a short one
+    uint64_t hash = 0;  // of a long one; 0: the cache does not hold it
+  };
   int32_t buffer[kBuffered + 4];
   size_t buffered = 0;
   const auto append = [&](const int32_t* from, size_t count) {
@@ -339,40 +363,47 @@ void ByteBpe::encode(std::string_view text, Scan scan, std::vector<int32_t>& ids
     buffered = 0;
     ids.insert(ids.end(), from, from + count);
   };
+  const auto encode_short = [&](const Piece& piece) {
+    const Cache::Short* entry = cache.find(piece.key);
+    if (!entry) {
+      encode_miss(piece.text, cache);
+      entry = cache.put(piece.key, cache.symbols);
+    }
+    append(cache.ids(*entry), entry->count);
+  };
+  const auto encode_long = [&](const Piece& piece) {
+    const Cache::Long* entry = piece.hash ? cache.find(piece.hash, piece.text) : nullptr;
+    if (!entry) {
+      encode_miss(piece.text, cache);
+      if (piece.hash) entry = cache.put(piece.hash, piece.text, cache.symbols);
+    }
+    if (entry) return append(cache.ids(*entry), entry->count);
+    ids.insert(ids.end(), buffer, buffer + buffered);
+    buffered = 0;
+    for (const Symbol& symbol : cache.symbols) ids.push_back(static_cast<int32_t>(symbol.id));
+  };
   const char* p = text.data();
   const char* end = p + text.size();
   while (p < end) {
-    const char* q = scan(p, end);
-    const auto n = static_cast<size_t>(q - p);
-    if (n <= 15) {
-      const Cache::Key key = Cache::key_of(p, n, end);
-      const Cache::Short* entry = cache.find(key);
-      if (!entry) {
-        encode_miss({p, n}, cache);
-        cache.put(key, cache.symbols);
-        entry = cache.find(key);
-      }
-      append(cache.ids(*entry), entry->count);
-    } else {
-      const std::string_view piece(p, n);
-      const uint64_t hash = n <= Cache::kLongestPiece ? Cache::hash(piece) : 0;
-      const Cache::Long* entry = hash ? cache.find(hash, piece) : nullptr;
-      if (!entry) {
-        encode_miss(piece, cache);
-        if (hash) {
-          cache.put(hash, piece, cache.symbols);
-          entry = cache.find(hash, piece);
-        }
-      }
-      if (entry) {
-        append(cache.ids(*entry), entry->count);
+    // Entries of a large table come from memory: those of the next pieces are asked for before the first is used.
+    std::array<Piece, kAhead> pieces;
+    size_t count = 0;
+    for (; count < kAhead && p < end; ++count) {
+      const char* q = scan(p, end);
+      Piece& piece = pieces[count];
+      piece.text = {p, static_cast<size_t>(q - p)};
+      if (piece.text.size() <= Cache::kLongestShort) {
+        piece.key = Cache::key_of(p, piece.text.size(), end);
+        cache.prefetch(piece.key);
       } else {
-        ids.insert(ids.end(), buffer, buffer + buffered);
-        buffered = 0;
-        for (const Symbol& symbol : cache.symbols) ids.push_back(static_cast<int32_t>(symbol.id));
+        piece.hash = piece.text.size() <= Cache::kLongestPiece ? Cache::hash(piece.text) : 0;
+        if (piece.hash) cache.prefetch(piece.hash);
       }
+      p = q;
     }
-    p = q;
+    for (size_t i = 0; i < count; ++i) {
+      pieces[i].text.size() <= Cache::kLongestShort ? encode_short(pieces[i]) : encode_long(pieces[i]);
+    }
   }
   ids.insert(ids.end(), buffer, buffer + buffered);
 }

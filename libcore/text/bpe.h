@@ -28,6 +28,7 @@ class MergeTable {
   uint32_t find(uint32_t left, uint32_t right) const {
     if (left < kSquare && right < kSquare) return square_[left * kSquare + right];
     const uint64_t key = uint64_t{left} << 32 | right;
+    if (!may_have(key)) return kNone;
     for (uint64_t i = slot(key);; i = (i + 1) & mask_) {
       if (keys_[i] == key) return ranks_[i];
       if (keys_[i] == kEmpty) return kNone;
@@ -36,14 +37,26 @@ class MergeTable {
   uint32_t merged(uint32_t rank) const { return merged_[rank]; }
 
  private:
-  static constexpr uint64_t kEmpty = ~uint64_t{0};
+  static constexpr uint64_t kEmpty = ~uint64_t{0}, kMix = 0x9E3779B97F4A7C15u;
   static constexpr uint32_t kSquare = 272;  // 256 bytes and some special tokens before them: 289 KiB.
-  uint64_t slot(uint64_t key) const { return (key * 0x9E3779B97F4A7C15u) >> 20 & mask_; }
+  uint64_t slot(uint64_t key) const { return (key * kMix) >> 20 & mask_; }
+  /// Most pairs have no merge. One bit for each of some hashes says so, in an eighth of the memory of the keys or less.
+  bool may_have(uint64_t key) const {
+    const uint64_t bit = (key * kMix) >> filter_shift_;
+    return (filter_[bit / 64] >> bit % 64 & 1) != 0;
+  }
+  void mark(uint64_t key) {
+    const uint64_t bit = (key * kMix) >> filter_shift_;
+    filter_[bit / 64] |= uint64_t{1} << bit % 64;
+  }
   void grow();
+  void make_filter();
   std::vector<uint32_t> square_;
   std::vector<uint64_t> keys_;
   std::vector<uint32_t> ranks_;
   std::vector<uint32_t> merged_;  // By rank.
+  std::vector<uint64_t> filter_;  // 8 bits for each key.
+  int filter_shift_ = 0;
   uint64_t mask_ = 0;
   size_t used_ = 0;
 };
