@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "libcore/base/error.h"
 #include "libcore/base/trimmed.h"
+#include "libcore/text/unicode.h"
 
 namespace galley::text::jinja {
 namespace {
@@ -174,6 +176,19 @@ std::vector<Piece> split_template(std::string_view source, const std::string& na
 
 namespace {
 
+/// Appends the character that follows \x, \u or \U as 2, 4 or 8 hexadecimal digits; returns how many these are.
+size_t append_code_point(std::string& result, std::string_view rest, char kind, const std::string& name, int line) {
+  const size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
+  uint32_t code = 0;
+  const char* end = rest.data() + std::min(digits, rest.size());
+  const auto [stop, error] = std::from_chars(rest.data(), end, code, 16);
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  if (rest.size() < digits || error != std::errc() || stop != end || surrogate || code > 0x10ffff)
+    fail_at(name, line, cat("the escape '\\", std::string(1, kind), "' needs ", digits, " hexadecimal digits of a character"));
+  append_utf8(result, code);
+  return digits;
+}
+
 /// The characters of a text in quotes at words[begin]; `end` is set to the place after it.
 std::string unquoted(const std::string& text, size_t begin, size_t& end, const std::string& name, int line) {
   const char quote = text[begin];
@@ -202,7 +217,7 @@ std::string unquoted(const std::string& text, size_t begin, size_t& end, const s
       case '"': result += c; break;
       case 'x':
       case 'u':
-      case 'U':
+      case 'U': i += append_code_point(result, std::string_view(text).substr(i + 1), c, name, line); break;
       case 'N':
       case '0': fail_at(name, line, cat("the escape '\\", std::string(1, c), "' in a text is not supported"));
       default: result += '\\', result += c;
