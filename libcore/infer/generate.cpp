@@ -212,20 +212,36 @@ std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vect
 
 }  // namespace
 
-LanguageModel::LanguageModel(Session& session, bool cache) : session_(session) {
+void check_language_model(const Session& session) {
   if (session.tokenizer() == nullptr)
     throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
   if (session.info().output != ModelOutput::kTokens)
     throw Error(ErrorCode::kRecipe, "the model is not a language model: it has no logits of the next token").key("model");
+}
+
+LanguageModel::LanguageModel(Session& session, bool cache) : session_(session) {
+  check_language_model(session);
   context_ = session.info().input_shape.front();
   plan_ = loaded_plan(session.recipe());
-  engine_ = std::make_unique<Engine>(session.backend());
+  own_engine_ = std::make_unique<Engine>(session.backend());
+  engine_ = own_engine_.get();
   if (cache && session.info().cache) {
     decoder_ = std::make_unique<Decoder>(session, *engine_, plan_);
     vocabulary_ = decoder_->vocabulary();
   } else {
     execution(1, program_length(1, context_));
   }
+  find_missing_tokens();
+}
+
+LanguageModel::LanguageModel(Session& session, Engine& engine) : session_(session), engine_(&engine) {
+  check_language_model(session);
+  context_ = session.info().input_shape.front();
+  execution(1, program_length(1, context_));
+  find_missing_tokens();
+}
+
+void LanguageModel::find_missing_tokens() {
   for (int64_t id = 0; id < vocabulary_; ++id) {
     if (!tokenizer().has(id)) without_token_.push_back(id);
   }

@@ -18,6 +18,9 @@
 
 namespace galley {
 
+/// Throws Error (kRecipe) if the recipe has no tokenizer, or its model is not a language model.
+void check_language_model(const Session& session);
+
 /// A language model compiled for generation. A model that supports it keeps keys and values in a cache (Decoder). For other models,
 /// sequences are padded on the right to one of a few lengths; the program of a length and a number of rows is compiled when it is first
 /// needed.
@@ -26,6 +29,9 @@ class LanguageModel {
   /// Compiles the first program and loads the recipe's weights. Throws Error (kRecipe) if the model's result is not logits [N,T,vocabulary]
   /// of tokens, or the recipe has no tokenizer. `cache`: false computes whole sequences even if the model supports a cache.
   explicit LanguageModel(Session& session, bool cache = true);
+  /// The same with the parameters that a training holds in its engine, as they are now. Computes whole sequences in the memory of the
+  /// training's steps, so that it needs no memory of its own. The engine must outlive the model.
+  LanguageModel(Session& session, Engine& engine);
   ~LanguageModel();
 
   /// The longest sequence, in tokens.
@@ -40,6 +46,7 @@ class LanguageModel {
   void reserve(int64_t tokens);
 
  private:
+  void find_missing_tokens();
   Execution& execution(int64_t rows, int64_t length);
   Tensor logits_without_cache(const std::vector<std::vector<int64_t>>& rows);
 
@@ -48,7 +55,8 @@ class LanguageModel {
   std::shared_ptr<const QuantizationPlan> plan_;
   std::string input_, output_;          // names in the graph
   std::vector<int64_t> without_token_;  // rows of the vocabulary that no token has: its size may be rounded up
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Engine> own_engine_;
+  Engine* engine_ = nullptr;                                                      // own_engine_ or that of a training
   std::unique_ptr<Decoder> decoder_;                                              // of a model with a key-value cache; else null
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Execution>> executions_;  // of others, by rows and length
 };

@@ -235,6 +235,9 @@ void EmaSection::options(OptionVisitor& v) {
 void ValidateSection::options(OptionVisitor& v) {
   v.text({.name = "every", .doc = "interval of evaluations on data.val", .main = true}, every);
   v.option({.name = "samples", .doc = "largest number of samples per evaluation; null: all", .min = 1}, samples);
+  v.option(
+      {.name = "prompts", .doc = "language models: texts that are continued after each evaluation, with the options of predict.generate"},
+      prompts);
 }
 
 void EarlyStopSection::options(OptionVisitor& v) {

@@ -192,6 +192,7 @@ struct ValidateSection : OptionsOf<ValidateSection> {
   void options(OptionVisitor& v) override;
   Duration every{1, DurationUnit::kEpochs};
   std::optional<int64_t> samples;
+  std::vector<std::string> prompts;
 };
 
 /// train.early_stop.

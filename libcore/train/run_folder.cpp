@@ -68,6 +68,7 @@ std::string to_json(const EvalRow& row) {
   json["samples"] = row.samples;
   json["wall_s"] = rounded(row.wall_s);
   json["metrics"] = metrics_json(row.metrics);
+  for (const auto& [prompt, text] : row.texts) json["texts"].push_back({{"prompt", prompt}, {"text", text}});
   return json.dump();
 }
 

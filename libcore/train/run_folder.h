@@ -31,6 +31,7 @@ struct EvalRow {
   int64_t samples = 0;
   double wall_s = 0;
   MetricValues metrics;
+  std::vector<std::pair<std::string, std::string>> texts;  ///< Prompts and their continuations (train.validate.prompts).
 };
 
 /// The best value of a metric so far.

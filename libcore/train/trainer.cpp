@@ -11,6 +11,8 @@
 #include "libcore/base/log.h"
 #include "libcore/base/resident_memory.h"
 #include "libcore/base/units.h"
+#include "libcore/infer/generate.h"
+#include "libcore/text/tokenizer.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer_state.h"
 #include "libcore/weights/load.h"
@@ -63,6 +65,7 @@ void Trainer::State::make_plan() {
     if (tokens != loader->lengths().back()) shorter.push_back(session.batch_types(*loader, tokens));
   }
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter);
+  static_cast<void>(prompt_tokens());  // its errors
   if (recipe.data.val) {
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro),
@@ -221,6 +224,33 @@ TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   return row;
 }
 
+/// The tokens of train.validate.prompts. Throws Error (kRecipe) if they cannot be continued.
+std::vector<std::vector<int64_t>> Trainer::State::prompt_tokens() const {
+  std::vector<std::vector<int64_t>> tokens;
+  if (!recipe.train.validate || recipe.train.validate->prompts.empty()) return tokens;
+  check_language_model(session);
+  static_cast<void>(generate_options(recipe));  // its errors
+  const int64_t context = session.info().input_shape.front();
+  for (const std::string& prompt : recipe.train.validate->prompts) {
+    const std::vector<int32_t> ids = session.tokenizer()->encode(prompt, {.add_special = true, .name = "train.validate.prompts"});
+    if (ids.empty() || std::ssize(ids) > context) {
+      throw Error(ErrorCode::kRecipe, cat("a prompt has ", ids.size(), " tokens; it needs 1 to ", context)).key("train.validate.prompts");
+    }
+    tokens.emplace_back(ids.begin(), ids.end());
+  }
+  return tokens;
+}
+
+std::vector<std::pair<std::string, std::string>> Trainer::State::sample_texts() {
+  std::vector<std::pair<std::string, std::string>> texts;
+  const std::vector<std::vector<int64_t>> prompts = prompt_tokens();
+  if (prompts.empty()) return texts;
+  LanguageModel model(session, *engine);
+  const std::vector<Generation> results = generate(model, prompts, generate_options(recipe));
+  for (size_t i = 0; i < prompts.size(); ++i) texts.emplace_back(recipe.train.validate->prompts[i], results[i].text);
+  return texts;
+}
+
 bool Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board) {
   if (!evaluator || latest_step == step) return false;
   EvalRow row;
@@ -236,6 +266,7 @@ bool Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
   row.metrics = std::move(*metrics);
   row.samples = evaluates.samples();
   row.wall_s = seconds_since(began);
+  row.texts = sample_texts();
   // The result of the run is a rounded model, so earlier values in float must not count as best.
   if (float_evaluator && !in_float && !update->quantized_at(std::max<int64_t>(1, latest_step))) {
     best.known = false;

@@ -108,6 +108,9 @@ class Trainer::State {
   TrainRow one_step(NodeObserver* watcher);
   /// Evaluates, if that was not done after this step. A run with checkpoints stops the evaluation at a signal, and records nothing of it.
   /// Returns whether it was stopped.
+  /// The continuations of train.validate.prompts by the parameters of this step, without averages and rounding.
+  std::vector<std::pair<std::string, std::string>> sample_texts();
+  std::vector<std::vector<int64_t>> prompt_tokens() const;
   bool validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   void validate_or_keep(Run& run, TrainEvents& events);
   void keep_steps(Run& run, TrainEvents& events);

@@ -65,6 +65,53 @@ TEST(Language, ReachesThePerplexityOfItsText) {
   }
 }
 
+// A text after the last evaluation is what galley-predict generates with the run's weights, where a cache computes the logits.
+TEST(Language, ShowsTextsAfterEachEvaluation) {
+  const std::string folder = scratch_folder();
+  write_text(folder + "/text.txt", one_bit_text(2000));
+  const std::vector<std::string> options{"predict.generate={max_new_tokens: 12, temperature: 0.7}"};
+  const std::vector<std::string> train{"shakespeare_gpt",
+                                       "data.train.source.path=" + folder + "/text.txt",
+                                       "model={type: gpt, bias: false, dropout: 0, n_layer: 2, n_head: 2, n_embd: 16, block_size: 16}",
+                                       "train.duration=40 steps",
+                                       "train.validate={every: 20 steps, prompts: [aA, cC]}",
+                                       options.front(),
+                                       "-o",
+                                       folder + "/run",
+                                       "--threads",
+                                       "1"};
+  const Outcome trained = run("galley-train", train);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  std::vector<Json> evaluations;
+  std::istringstream lines(read_text(folder + "/run/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    if (Json row = Json::parse(line); row["kind"] == "eval") evaluations.push_back(std::move(row));
+  }
+  ASSERT_EQ(evaluations.size(), 2u);
+  EXPECT_NE(evaluations[0]["texts"], evaluations[1]["texts"]) << "weights differ";
+  for (size_t i = 0; i < 2; ++i) {
+    const Json text = evaluations[1]["texts"][i];
+    EXPECT_EQ(text["prompt"], i == 0 ? "aA" : "cC");
+    EXPECT_EQ(text["text"].get<std::string>().size(), 12u);
+    EXPECT_NE(trained.err.find("text  " + text["prompt"].get<std::string>() + text["text"].get<std::string>()), std::string::npos)
+        << trained.err;
+  }
+  write_text(folder + "/prompts.txt", "aA\ncC\n");
+  const Outcome predicted = run("galley-predict", {folder + "/run", "--prompts", folder + "/prompts.txt", "--format", "json", "-q"});
+  ASSERT_EQ(predicted.code, 0) << predicted.err;
+  std::istringstream texts(predicted.out);
+  for (size_t i = 0; i < 2; ++i) {
+    std::string line;
+    std::getline(texts, line);
+    EXPECT_EQ(Json::parse(line)["text"], evaluations[1]["texts"][i]["text"]) << i;
+  }
+
+  std::vector<std::string> classifier{"benchmark/cifar_resnet20_synthetic", "train.validate={prompts: [a]}", "-n"};
+  const Outcome refused = run("galley-train", classifier);
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_NE(refused.err.find("has no tokenizer"), std::string::npos) << refused.err;
+}
+
 TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   const std::string folder = scratch_folder();
   write_text(folder + "/text.txt", one_bit_text(500));

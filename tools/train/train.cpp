@@ -53,6 +53,7 @@ class Console : public TrainEvents {
   void evaluated(const EvalRow& row) override {
     progress_.milestone(cat("eval step ", row.step, "  epoch ", fixed(row.epoch, 2), "  ", row.split, "  ", metrics_text(row.metrics),
                             "  (", row.samples, " samples, ", human_seconds(row.wall_s), ")"));
+    for (const auto& [prompt, text] : row.texts) progress_.milestone(cat("text  ", prompt, text));
   }
   void checkpointed(const std::string& folder) override { log(LogLevel::kDebug, "checkpoint " + folder); }
   int stop_signal() override { return tools::stop_signal(); }
