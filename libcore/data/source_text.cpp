@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "libcore/base/error.h"
+#include "libcore/data/documents.h"
 #include "libcore/data/sources.h"
+#include "libcore/data/text_size.h"
 #include "libcore/data/token_cache.h"
 #include "libcore/text/tokenizer.h"
 
@@ -12,21 +14,10 @@ namespace {
 
 constexpr int64_t kNoLabel = -100;  // cross_entropy's ignore_index
 
-struct TextSize {
-  int32_t characters = 0, bytes = 0;
-};
-/// A character counts where its first byte is.
-TextSize size_of(const std::string& bytes) {
-  TextSize size;
-  for (const char c : bytes) size.characters += (static_cast<uint8_t>(c) & 0xC0) != 0x80;
-  size.bytes = static_cast<int32_t>(bytes.size());
-  return size;
-}
-
 /// Window i has tokens i T .. i T + T-1; labels are the tokens one position later. Every token except the first is a label exactly once.
 /// After the last token, inputs are token 0 and labels are ignored. text_size has the characters and bytes of each label's token, by which
 /// metrics of tokens become those of text.
-class TextSource : public Source {
+class TextSource : public TextDocuments {
  public:
   TextSource(std::vector<std::string> files, int64_t length, const text::Tokenizer& tokenizer, const std::string& cache)
       : files_(std::move(files)), length_(length) {
@@ -37,7 +28,7 @@ class TextSource : public Source {
       ends_.push_back(count_);
     }
     vocabulary_ = tokenizer.size();
-    for (int32_t id = 0; id < vocabulary_; ++id) sizes_.push_back(size_of(tokenizer.has(id) ? tokenizer.bytes(id) : ""));
+    sizes_ = text_sizes(tokenizer);
     GALLEY_CHECK_INPUT(count_ > 0, files_.front(), ": the text is empty");
     GALLEY_CHECK_INPUT(count_ > 1, files_.front(), ": the text has only one token; prediction needs at least two");
   }
@@ -73,6 +64,9 @@ class TextSource : public Source {
     return sample;
   }
   int64_t label(int64_t) const override { return -1; }
+  int64_t documents() const override { return std::ssize(files_); }
+  TokenList document(int64_t index) const override { return lists_[static_cast<size_t>(index)]; }
+  std::string document_name(int64_t index) const override { return files_[static_cast<size_t>(index)]; }
   std::string sample_name(int64_t index) const override {
     const int64_t token = index * length_;
     const size_t file = file_of(token);

@@ -8,8 +8,11 @@
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/data/csv_reader.h"
+#include "libcore/data/documents.h"
 #include "libcore/data/sources.h"
+#include "libcore/data/special_tokens.h"
 #include "libcore/text/json_node.h"
+#include "libcore/text/shorten.h"
 #include "libcore/text/tokenizer.h"
 #include "libcore/text/unicode.h"
 
@@ -17,7 +20,7 @@ namespace galley {
 namespace {
 
 struct TextRow {
-  std::string text, pair, label;
+  std::string text, pair, label, target;
   size_t file = 0;
   int64_t line = 0;
 };
@@ -27,31 +30,15 @@ bool parse_integer(std::string_view text, int64_t& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// Removes tokens of texts until `longest` are left: from the end of the longer text, of the second where they are equal. What a template
-/// puts around the texts stays.
-void shorten(std::vector<text::Token>& tokens, size_t first_count, size_t longest) {
-  std::vector<size_t> first, second;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i].begin < tokens[i].end) (first.size() < first_count ? first : second).push_back(i);
-  }
-  std::vector<bool> dropped(tokens.size());
-  for (size_t count = tokens.size(); count > longest && !(first.empty() && second.empty()); --count) {
-    std::vector<size_t>& from = first.size() > second.size() ? first : second;
-    dropped[from.back()] = true;
-    from.pop_back();
-  }
-  size_t to = 0;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!dropped[i]) tokens[to++] = tokens[i];
-  }
-  tokens.resize(std::min(to, longest));
-}
-
-class TextRows : public Source {
+class TextRows : public TextDocuments {
  public:
   TextRows(std::string kind, std::vector<std::string> files, std::vector<TextRow> rows, const TextRowOptions& options,
            const SourceContext& context)
-      : kind_(std::move(kind)), files_(std::move(files)), rows_(std::move(rows)), is_pair_(options.columns.pair.has_value()) {
+      : kind_(std::move(kind)),
+        files_(std::move(files)),
+        rows_(std::move(rows)),
+        is_pair_(options.columns.pair.has_value()),
+        has_target_(options.columns.target) {
     tokenizer_ = context.tokenizer ? context.tokenizer : std::shared_ptr<const text::Tokenizer>(text::byte_tokenizer());
     length_ = options.max_length.value_or(0);
     if (length_ == 0) {
@@ -60,6 +47,12 @@ class TextRows : public Source {
       length_ = context.input_shape[0];
     }
     if (options.columns.label) read_labels(options.classes);
+    if (!has_target_) return;
+    GALLEY_CHECK(!is_pair_ && !options.columns.label, kind_, ": columns.target goes with columns.text alone, not with ",
+                 is_pair_ ? "pair" : "label");
+    target_length_ = options.max_target_length.value_or(length_);
+    begin_ = begin_token(context.tokenizer.get(), options.begin, kind_);
+    end_ = end_token(context.tokenizer.get(), options.end, kind_);
   }
 
   int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
@@ -70,6 +63,16 @@ class TextRows : public Source {
                                    .dtype = DType::kI64,
                                    .sample = {length_},
                                    .classes = tokenizer_->size()}};
+    if (has_target_) {
+      fields.front().name = "src";
+      FieldType target = fields.front();
+      target.sample = {target_length_};
+      target.name = "tgt";
+      fields.push_back(target);
+      target.name = "label";
+      target.kind = FieldKind::kClass;
+      fields.push_back(target);
+    }
     if (is_pair_) {
       FieldType types = fields.front();
       types.name = "token_types";
@@ -79,7 +82,10 @@ class TextRows : public Source {
     if (!labels_.empty()) fields.push_back(label_field(static_cast<int64_t>(categories_.size())));
     return fields;
   }
-  int64_t length(int64_t index) const override { return std::ssize(tokens_of(index)); }
+  int64_t length(int64_t index) const override {
+    const int64_t tokens = std::ssize(tokens_of(index));
+    return has_target_ ? std::max(tokens, std::ssize(target_of(index)) - 1) : tokens;
+  }
   Sample read(int64_t index) const override {
     const std::vector<text::Token> tokens = tokens_of(index);
     const auto count = static_cast<int64_t>(tokens.size());
@@ -89,10 +95,27 @@ class TextRows : public Source {
       types.data_as<int64_t>()[i] = tokens[i].type;
     }
     Sample sample;
+    if (has_target_) {
+      const std::vector<int64_t> target = target_of(index);
+      const auto part = [&](int64_t begin) {
+        Tensor made(DType::kI64, {std::ssize(target) - 1});
+        std::copy_n(target.begin() + begin, made.elements(), made.data_as<int64_t>());
+        return made;
+      };
+      sample.set("src", std::move(input));
+      sample.set("tgt", part(0));
+      sample.set("label", part(1));
+      return sample;
+    }
     sample.set("input", std::move(input));
     if (is_pair_) sample.set("token_types", std::move(types));
     if (!labels_.empty()) sample.set("label", label(index));
     return sample;
+  }
+  int64_t documents() const override { return is_pair_ || has_target_ ? 0 : size(); }
+  TokenList document(int64_t index) const override {
+    const std::string name = sample_name(index);
+    return TokenList(tokenizer_->encode(rows_[static_cast<size_t>(index)].text, {.add_special = false, .name = name}));
   }
   int64_t label(int64_t index) const override { return labels_.empty() ? -1 : labels_[static_cast<size_t>(index)]; }
   std::string sample_name(int64_t index) const override {
@@ -102,11 +125,23 @@ class TextRows : public Source {
   const std::vector<std::string>& categories() const override { return categories_; }
   std::string describe() const override {
     return cat(kind_, ": ", files_.front(), files_.size() > 1 ? cat(" and ", files_.size() - 1, " more") : "", ", ", size(),
-               is_pair_ ? " pairs of texts" : " texts", categories_.empty() ? "" : cat(", ", categories_.size(), " classes"), ", at most ",
-               length_, " tokens");
+               is_pair_      ? " pairs of texts"
+               : has_target_ ? " texts with targets"
+                             : " texts",
+               categories_.empty() ? "" : cat(", ", categories_.size(), " classes"), ", at most ", length_, " tokens");
   }
 
  private:
+  /// The begin token, the target and the end token, of which at most target_length_ + 1: inputs of the decoder and labels overlap.
+  std::vector<int64_t> target_of(int64_t index) const {
+    std::vector<int64_t> ids{begin_};
+    for (const int32_t id :
+         tokenizer_->encode(rows_[static_cast<size_t>(index)].target, {.add_special = false, .name = sample_name(index)}))
+      ids.push_back(id);
+    ids.push_back(end_);
+    ids.resize(std::min(ids.size(), static_cast<size_t>(target_length_) + 1));
+    return ids;
+  }
   std::vector<text::Token> tokens_of(int64_t index) const {
     const TextRow& row = rows_[static_cast<size_t>(index)];
     const std::string name = sample_name(index);
@@ -114,7 +149,7 @@ class TextRows : public Source {
         is_pair_ ? tokenizer_->pair(row.text, row.pair, {.name = name}) : tokenizer_->tokens(row.text, {.name = name});
     if (static_cast<int64_t>(tokens.size()) > length_) {
       const size_t first = tokenizer_->encode(row.text, {.add_special = false, .name = name}).size();
-      shorten(tokens, first, static_cast<size_t>(length_));
+      text::shorten(tokens, first, static_cast<size_t>(length_));
     }
     return tokens;
   }
@@ -148,7 +183,8 @@ class TextRows : public Source {
   std::string kind_;
   std::vector<std::string> files_;
   std::vector<TextRow> rows_;
-  bool is_pair_;
+  bool is_pair_, has_target_;
+  int64_t begin_ = 0, end_ = 0, target_length_ = 0;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   int64_t length_ = 0;
   std::vector<int64_t> labels_;
@@ -175,6 +211,7 @@ void read_json_lines(const std::string& path, size_t file, const TextColumns& co
       row.line = line;
       row.text = node.text(columns.text);
       if (columns.pair) row.pair = node.text(*columns.pair);
+      if (columns.target) row.target = node.text(*columns.target);
       if (columns.label) row.label = text_of(node.at(*columns.label));
     } catch (Error& error) {
       throw error.at({.file = path, .line = static_cast<int>(line), .column = error.place().column});
@@ -203,7 +240,7 @@ void read_table(const std::string& path, size_t file, const TextPairs& options, 
     return text ? std::optional<size_t>(column_of(*text, names, key)) : std::nullopt;
   };
   const auto text = column(options.columns.text, "text"), pair = column(options.columns.pair, "pair"),
-             label = column(options.columns.label, "label");
+             label = column(options.columns.label, "label"), target = column(options.columns.target, "target");
   size_t width = names.size();
   while (reader.next(fields)) {
     if (width == 0) width = fields.size();
@@ -213,7 +250,7 @@ void read_table(const std::string& path, size_t file, const TextPairs& options, 
       if (*at >= fields.size()) reader.bad(cat("no column ", *at, ": the line has ", fields.size(), " fields"));
       return fields[*at];
     };
-    rows.push_back({take(text), take(pair), take(label), file, reader.line()});
+    rows.push_back({take(text), take(pair), take(label), take(target), file, reader.line()});
   }
 }
 
@@ -232,11 +269,21 @@ void TextColumns::options(OptionVisitor& v) {
   v.option({.name = "text", .doc = "The text"}, text);
   v.option({.name = "pair", .doc = "The second text of a pair"}, pair);
   v.option({.name = "label", .doc = "The class: an index or a name"}, label);
+  v.option({.name = "target", .doc = "The text that an encoder-decoder model writes: samples have the fields src, tgt and label"}, target);
 }
 
 void TextRowOptions::common_options(OptionVisitor& v) {
   v.option({.name = "max_length", .doc = "Largest number of tokens per sample; longer texts are truncated; default: the model's", .min = 1},
            max_length);
+  v.option({.name = "max_target_length", .doc = "Largest number of tokens of a target; default: max_length", .unit = "tokens", .min = 1},
+           max_target_length);
+  v.option(
+      {.name = "begin",
+       .doc = "The piece of the tokenizer before a target: auto (<|begin_of_text|>, <s>, <bos>, [CLS] or <|endoftext|>, the first that "
+              "it has), or a piece"},
+      begin);
+  v.option({.name = "end", .doc = "The piece after a target: auto (<|endoftext|>, <|end_of_text|>, </s>, <eos> or [SEP]), or a piece"},
+           end);
   v.option({.name = "classes", .doc = "Class names in the order of labels; default: the names that occur, sorted"}, classes);
 }
 

@@ -98,7 +98,7 @@ void Synthetic::options(OptionVisitor& visitor) {
 }
 
 ComponentKinds data_sources() {
-  static constexpr std::array<ComponentKind, 11> kKinds{{
+  static constexpr std::array<ComponentKind, 12> kKinds{{
       {"image_folder", "images in one folder per class", make_options<ImageFolder>},
       {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_options<TarArchive>},
       {"mask_folder", "images, and in another folder one mask of class indices per image", make_options<MaskFolder>},
@@ -108,6 +108,7 @@ ComponentKinds data_sources() {
       {"text", "windows of tokens of text files, each with the token that follows", make_options<TextFiles>},
       {"jsonl", "texts or pairs of texts, with labels, as JSON Lines (one object per line)", make_options<JsonLines>},
       {"text_pairs", "texts or pairs of texts, with labels, in columns of a table (TSV, CSV)", make_options<TextPairs>},
+      {"squad", "questions with contexts that have the answers: SQuAD's format, or JSON Lines", make_options<Squad>},
       {"tensors", "a safetensors file with input and label or target", make_options<TensorFile>},
       {"synthetic", "random numbers of the model's input shape", make_options<Synthetic>},
   }};

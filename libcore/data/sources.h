@@ -92,15 +92,17 @@ struct TextFiles : SourceOptionsOf<TextFiles> {
 /// Columns of a table of texts, or keys of JSON objects.
 struct TextColumns : OptionsOf<TextColumns> {
   std::string text = "text";
-  std::optional<std::string> pair, label;
+  std::optional<std::string> pair, label, target;
   void options(OptionVisitor& visitor) override;
 };
 /// What sources of one text, or one pair of texts, a sample have in common. Fields: `input`, of pairs `token_types` (0 and 1), both padded
-/// with their lengths; `label` where a column has it.
+/// with their lengths; `label` where a column has it. With a target, for encoder-decoder models: `src`, `tgt` (the begin token and the
+/// target) and `label` (the target and the end token), each padded.
 struct TextRowOptions : SourceOptions {
   std::vector<std::string> path;
   TextColumns columns;
-  std::optional<int64_t> max_length;
+  std::optional<int64_t> max_length, max_target_length;
+  std::string begin = "auto", end = "auto";
   std::vector<std::string> classes;
 
  protected:
@@ -121,6 +123,23 @@ struct TextPairs : TextRowOptions {
   void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
   std::unique_ptr<Options> clone() const override { return std::make_unique<TextPairs>(*this); }
+};
+
+/// Keys of a question.
+struct QuestionColumns : OptionsOf<QuestionColumns> {
+  std::string question = "question", context = "context", answers = "answers";
+  void options(OptionVisitor& visitor) override;
+};
+/// Questions whose answers are parts of a context. Samples are windows over contexts (text/windows.h): `input` and `token_types`, padded
+/// with their lengths, and `start_positions` and `end_positions`, the first and the last token of the first answer, or both 0 where the
+/// window does not have it.
+struct Squad : SourceOptionsOf<Squad> {
+  std::vector<std::string> path;
+  QuestionColumns columns;
+  std::optional<int64_t> max_length;
+  int64_t doc_stride = 128;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
 /// Values of synthetic inputs: uniform floats, u8 pixels, or integers.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "libcore/data/pack.h"
 #include "libcore/data/transform.h"
 #include "libcore/text/tokenizer.h"
 
@@ -118,6 +119,7 @@ std::vector<FieldType> Bucket::fields(std::vector<FieldType> in) const {
 void with_tokenizer(std::vector<Component>& items, const std::shared_ptr<const text::Tokenizer>& tokenizer) {
   for (Component& item : items) {
     if (auto* mask = dynamic_cast<MaskTokens*>(item.params.get())) mask->tokenizer = tokenizer;
+    if (auto* pack = dynamic_cast<Pack*>(item.params.get())) pack->tokenizer = tokenizer;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "libcore/data/pack.h"
 #include "libcore/data/transform.h"
 
 namespace galley {
@@ -73,7 +74,7 @@ const FieldType* first_image(std::span<const FieldType> fields) {
 }  // namespace
 
 ComponentKinds data_transforms() {
-  static constexpr std::array<ComponentKind, 16> kKinds{{
+  static constexpr std::array<ComponentKind, 17> kKinds{{
       {"resize", "resize, antialiased", make_options<Resize>},
       {"center_crop", "cut out the middle", make_options<CenterCrop>},
       {"random_crop", "cut out a random part of fixed size, after padding", make_options<RandomCrop>},
@@ -88,6 +89,7 @@ ComponentKinds data_transforms() {
       {"grayscale", "convert to gray values", make_options<Grayscale>},
       {"pad", "add pixels at the borders, or room for tokens at the end", make_options<Pad>},
       {"bucket", "pad training batches to one of several lengths", make_options<Bucket>},
+      {"pack", "join texts and cut them into blocks of one length, for language models", make_options<Pack>},
       {"mask_tokens", "hide some tokens, which become the label", make_options<MaskTokens>},
       {"rename", "give a field another name", make_options<Rename>},
   }};

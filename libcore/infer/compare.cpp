@@ -102,8 +102,10 @@ Comparison compare_weights_of(Session& session, Session& other_session, const Co
     const std::unique_ptr<Execution> left = ready(session, first), right = ready(other_session, second);
     Execution &a = *left, &b = *right;
     MetricSums first_metrics(session.task(), names, results), second_metrics(session.task(), names, results);
-    const std::shared_ptr<const Source> source = session.source(options.split);
     const std::unique_ptr<DataLoader> loader = session.loader(options.split, options.batch);
+    const Source& source = loader->source();
+    first_metrics.begin(source);
+    second_metrics.begin(source);
     while (const Batch* data = loader->next()) {
       feed_fields(a, *data);
       a.run();
@@ -124,7 +126,7 @@ Comparison compare_weights_of(Session& session, Session& other_session, const Co
         const auto label = data->fields.find("label");
         const bool index = label != data->fields.end() && label->second.dtype() == DType::kI64;
         comparison.changed.push_back(
-            {source->sample_name(data->indices[at]), index ? label->second.data_as<int64_t>()[row] : -1, decided[at], differently[at]});
+            {source.sample_name(data->indices[at]), index ? label->second.data_as<int64_t>()[row] : -1, decided[at], differently[at]});
       }
     }
     comparison.samples = first_metrics.samples();

@@ -5,6 +5,7 @@
 
 #include "libcore/infer/inference.h"
 #include "libcore/nn/attention.h"
+#include "libcore/nn/zoo_transformer.h"
 
 namespace galley {
 namespace {
@@ -32,13 +33,15 @@ Decoder::Decoder(const Session& session, Engine& engine, std::shared_ptr<const Q
       engine_(engine),
       plan_(std::move(plan)),
       context_(session.info().input_shape.front()),
-      capacity_(std::min(context_, kLeastCapacity)) {
+      capacity_(std::min(context_, kLeastCapacity)),
+      memory_(reads_source(session.info()) ? std::min(kShortest, context_) : 0) {
   execution(1, 1);
 }
 
 void Decoder::clear(int64_t rows) {
   executions_.clear();
   slots_.assign(static_cast<size_t>(rows), {});
+  slot_sources_.assign(static_cast<size_t>(rows), {});
   carried_ = engine_.carried();
 }
 
@@ -62,38 +65,97 @@ Execution& Decoder::execution(int64_t rows, int64_t tokens) {
   if (std::ssize(slots_) != rows) clear(rows);
   std::unique_ptr<Execution>& slot = executions_[tokens];
   if (slot != nullptr) return *slot;
-  const bool first = !engine_.has_formats();
   BatchTypes types = session_.usual_types(rows, false);
   types.input().shape = {rows, tokens};
-  std::vector<ParameterSpec> parameters;
-  const auto capture = [&] {
-    InferenceModel model = make_inference(session_.capture_cached(types, capacity_), plan_, {}, {});
-    input_ = types.inputs.front();
-    const auto& [name, id] = model.graph.outputs().front();
-    output_ = name;
-    vocabulary_ = model.graph.type(id).shape[-1];
-    parameters = std::move(model.parameters);
-    return std::move(model.graph);
-  };
-  const auto program =
-      engine_.program({.mode = "decode", .variant = capacity_ == context_ ? "" : cat("cache of ", capacity_), .fields = types.fields},
-                      cat(tokens, tokens == 1 ? " token" : " tokens", " of ", rows, rows == 1 ? " sequence" : " sequences"), capture,
-                      first ? ParameterFormats::kLead : ParameterFormats::kFollow);
-  engine_.declare(*program);
-  if (first) session_.initialize(parameters, engine_.store());
-  slot = engine_.bind(program, {.carried = carried_});
+  input_ = types.inputs.front();
+  if (memory_ > 0) {
+    types.fields.at(kSource).shape = {rows, memory_};
+    types.fields[kSourceLength] = {.dtype = DType::kI64, .shape = {rows}};
+  }
+  slot = compile(types, cat(tokens, tokens == 1 ? " token" : " tokens", " of ", rows, rows == 1 ? " sequence" : " sequences"));
+  const auto& [name, id] = slot->program().graph().outputs().front();
+  output_ = name;
+  vocabulary_ = slot->program().graph().type(id).shape[-1];
   return *slot;
 }
 
-std::vector<Decoder::Place> Decoder::place(const std::vector<std::vector<int64_t>>& rows) {
+Execution& Decoder::encoder(int64_t rows) {
+  constexpr int64_t kEncoder = 0;
+  std::unique_ptr<Execution>& slot = executions_[kEncoder];
+  if (slot != nullptr) return *slot;
+  BatchTypes types = session_.usual_types(rows, false);
+  types.inputs = {kSource, kSourceLength};
+  types.fields = {{kSource, {.dtype = DType::kI64, .shape = {rows, memory_}}}, {kSourceLength, {.dtype = DType::kI64, .shape = {rows}}}};
+  slot = compile(types, cat("sources of ", memory_, " tokens"));
+  return *slot;
+}
+
+std::unique_ptr<Execution> Decoder::compile(const BatchTypes& types, const std::string& purpose) {
+  const bool first = !engine_.has_formats();
+  std::vector<ParameterSpec> parameters;
+  const auto capture = [&] {
+    InferenceModel model = make_inference(session_.capture_cached(types, capacity_), plan_, {}, {});
+    parameters = std::move(model.parameters);
+    return std::move(model.graph);
+  };
+  const std::string variant =
+      cat(capacity_ == context_ ? "" : cat("cache of ", capacity_), memory_ > 0 ? cat(" sources of ", memory_) : "");
+  const auto program = engine_.program({.mode = "decode", .variant = variant, .fields = types.fields}, purpose, capture,
+                                       first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+  engine_.declare(*program);
+  if (first) session_.initialize(parameters, engine_.store());
+  return engine_.bind(program, {.carried = carried_});
+}
+
+void Decoder::reserve_memory(const std::vector<std::vector<int64_t>>& sources) {
+  int64_t longest = 0;
+  for (const std::vector<int64_t>& source : sources) longest = std::max(longest, std::ssize(source));
+  if (longest <= memory_) return;
+  GALLEY_ASSERT(longest <= context_, "a source has ", longest, " tokens, the context ", context_);
+  memory_ = std::min(context_, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest))));
+  clear(std::ssize(slots_));
+}
+
+void Decoder::feed_sources(Execution& run) const {
+  const auto rows = std::ssize(slot_sources_);
+  Tensor tokens(DType::kI64, {rows, memory_}), lengths(DType::kI64, {rows});
+  std::fill_n(tokens.data_as<int64_t>(), tokens.elements(), int64_t{0});
+  for (size_t s = 0; s < slot_sources_.size(); ++s) {
+    std::copy(slot_sources_[s].begin(), slot_sources_[s].end(), tokens.data_as<int64_t>() + static_cast<int64_t>(s) * memory_);
+    lengths.data_as<int64_t>()[s] = std::ssize(slot_sources_[s]);
+  }
+  if (run.takes(kSource)) run.feed(kSource, tokens);  // programs of the decoder do not read them
+  run.feed(kSourceLength, lengths);
+}
+
+void Decoder::encode(const std::vector<std::vector<int64_t>>& sources, const std::vector<Place>& places) {
+  bool known = true;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    std::vector<int64_t>& held = slot_sources_[places[i].slot];
+    known = known && held == sources[i];
+    held = sources[i];
+  }
+  if (known) return;
+  const auto rows = std::ssize(slot_sources_);
+  Execution& run = encoder(rows);
+  feed_sources(run);
+  run.run();
+}
+
+std::vector<Decoder::Place> Decoder::place(const std::vector<std::vector<int64_t>>& rows,
+                                           const std::vector<std::vector<int64_t>>& sources) {
+  const auto held_of = [&](size_t row, size_t slot) {
+    if (!sources.empty() && sources[row] != slot_sources_[slot]) return int64_t{0};
+    return shared(rows[row], slots_[slot]);
+  };
   const size_t count = rows.size();
   std::vector<Place> places(count);
   std::vector<bool> taken(count), placed(count);
   for (size_t i = 0; i < count; ++i) {
     Place& best = places[i];
-    best = {i, shared(rows[i], slots_[i])};
+    best = {i, held_of(i, i)};
     for (size_t s = 0; s < count; ++s) {
-      const int64_t held = shared(rows[i], slots_[s]);
+      const int64_t held = held_of(i, s);
       if (held > best.done) best = {s, held};
     }
     placed[i] = !taken[best.slot];
@@ -106,17 +168,23 @@ std::vector<Decoder::Place> Decoder::place(const std::vector<std::vector<int64_t
     while (taken[next]) ++next;
     taken[next] = true;
     const size_t source = places[i].slot;
-    if (places[i].done > 0) carried_->copy_row(static_cast<int64_t>(source), static_cast<int64_t>(next));
+    if (places[i].done > 0) {
+      carried_->copy_row(static_cast<int64_t>(source), static_cast<int64_t>(next));
+      slot_sources_[next] = slot_sources_[source];
+    }
     places[i].slot = next;
   }
   return places;
 }
 
-Tensor Decoder::next_logits(const std::vector<std::vector<int64_t>>& rows) {
+Tensor Decoder::next_logits(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources) {
   const auto count = static_cast<int64_t>(rows.size());
+  GALLEY_ASSERT(sources.size() == (memory_ > 0 ? rows.size() : 0), "a source for each row of an encoder-decoder model");
   for (const std::vector<int64_t>& row : rows) reserve(std::ssize(row));
+  reserve_memory(sources);
   execution(count, 1);
-  std::vector<Place> places = place(rows);
+  std::vector<Place> places = place(rows, sources);
+  if (memory_ > 0) encode(sources, places);
   for (size_t i = 0; i < rows.size(); ++i) {
     GALLEY_ASSERT(!rows[i].empty() && std::ssize(rows[i]) <= context_, "a row has ", rows[i].size(), " tokens, the context ", context_);
     places[i].done = std::min(places[i].done, std::ssize(rows[i]) - 1);  // the logits of the last token are asked for
@@ -156,6 +224,7 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
   run.feed(input_, input);
   run.feed(cache_input::kStart, start);
   if (run.takes(cache_input::kPositions)) run.feed(cache_input::kPositions, positions);
+  if (memory_ > 0) feed_sources(run);
   if (run.takes(cache_input::kLast)) run.feed(cache_input::kLast, last);
   if (run.takes(cache_input::kLong)) run.feed(cache_input::kLong, long_rows);
   run.run();

@@ -16,7 +16,7 @@ namespace galley {
 
 /// Runs programs of 1, 16, 32 ... 512 further tokens of each sequence, which are compiled when they are first needed: one token in
 /// decoding, more for prompts, long prompts in several runs. The cache has room for the longest row so far; where one needs more, it
-/// becomes larger and all rows are read again.
+/// becomes larger and all rows are read again. An encoder-decoder model reads the source of each row by a program of its encoder, once.
 class Decoder {
  public:
   /// Compiles the program of one token for one sequence and loads the recipe's weights. All must outlive the decoder.
@@ -27,7 +27,8 @@ class Decoder {
   void reserve(int64_t tokens);
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold 1 to `context` tokens. A row continues the sequence of the last
   /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows discards the cache.
-  Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
+  /// `sources`: of an encoder-decoder model, the source of each row, 1 to `context` tokens; else none.
+  Tensor next_logits(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources = {});
   /// The program that reads this many further tokens of each row of the last call, or a part of them if they are many.
   const Program& program(int64_t tokens);
 
@@ -38,13 +39,21 @@ class Decoder {
     int64_t done = 0;
   };
   Execution& execution(int64_t rows, int64_t tokens);
+  Execution& encoder(int64_t rows);
+  /// The program of these inputs.
+  std::unique_ptr<Execution> compile(const BatchTypes& types, const std::string& purpose);
+  /// Makes room for the sources.
+  void reserve_memory(const std::vector<std::vector<int64_t>>& sources);
+  /// Reads the sources of rows that are in slots with other ones.
+  void encode(const std::vector<std::vector<int64_t>>& sources, const std::vector<Place>& places);
+  void feed_sources(Execution& run) const;
   /// Discards what the cache holds.
   void clear(int64_t rows);
   /// Whether a row is so long that the model's rotary frequencies are other ones (ModelInfo::cache_switch).
   bool is_long(const std::vector<int64_t>& row) const;
   /// How many tokens of a row a slot of the cache holds.
   int64_t shared(const std::vector<int64_t>& row, const std::vector<int64_t>& slot) const;
-  std::vector<Place> place(const std::vector<std::vector<int64_t>>& rows);
+  std::vector<Place> place(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources);
   /// Reads up to `tokens` tokens of each row that has some left; puts the logits of rows that end into `logits`.
   void advance(const std::vector<std::vector<int64_t>>& rows, int64_t tokens, std::vector<Place>& places, Tensor& logits);
 
@@ -52,10 +61,12 @@ class Decoder {
   Engine& engine_;
   std::shared_ptr<const QuantizationPlan> plan_;
   int64_t context_ = 0, capacity_ = 0, vocabulary_ = 0;       // capacity_: positions of the cache
+  int64_t memory_ = 0;                                        // positions of an encoder's result; 0: the model has no encoder
   std::string input_, output_;                                // names in the graph
   std::shared_ptr<Carried> carried_;                          // of the present number of rows
   std::vector<std::vector<int64_t>> slots_;                   // the tokens that each row of the cache holds
-  std::map<int64_t, std::unique_ptr<Execution>> executions_;  // by tokens, for the present number of rows
+  std::vector<std::vector<int64_t>> slot_sources_;            // the source of each
+  std::map<int64_t, std::unique_ptr<Execution>> executions_;  // by tokens, for the present number of rows; 0: the encoder
 };
 
 }  // namespace galley

@@ -51,6 +51,7 @@ void Evaluator::bind(const std::string& average) {
 std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::function<bool()>& stop) {
   MetricSums metrics(session_.task(), metrics_, results_);
   const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_);
+  metrics.begin(loader->source());
   while (const Batch* data = loader->next()) {
     feed_fields(execution, *data);
     execution.run();

@@ -7,8 +7,11 @@
 #include <numeric>
 #include <optional>
 
+#include "libcore/data/sources.h"
+#include "libcore/data/special_tokens.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/text_stream.h"
+#include "libcore/nn/zoo_transformer.h"
 #include "libcore/text/tokenizer.h"
 
 namespace galley {
@@ -119,6 +122,11 @@ std::vector<int64_t> best_tokens(std::span<const double> scores, int64_t count) 
   return tokens;
 }
 
+/// What a sequence begins with: the prompt, or where the prompt is a source, the begin token.
+std::vector<int64_t> first_tokens(const LanguageModel& model, const std::vector<int64_t>& prompt) {
+  return model.reads_source() ? std::vector<int64_t>{model.begin()} : prompt;
+}
+
 struct Beam : Sequence {
   using Sequence::Sequence;
   double log_probability = 0;  // of the new tokens
@@ -133,10 +141,11 @@ struct Candidate {
 };
 
 /// One step of beam search: the best among the beams that have ended and the continuations of all others.
-std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, const GenerateOptions& options, Clock::time_point start) {
+std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, const std::vector<std::vector<int64_t>>& sources,
+                         const GenerateOptions& options, Clock::time_point start) {
   std::vector<std::vector<int64_t>> rows(static_cast<size_t>(options.beams), {beams.front().tokens.front()});
   for (size_t i = 0; i < beams.size(); ++i) rows[i] = beams[i].row();
-  const Tensor logits = model.next_logits(rows);
+  const Tensor logits = model.next_logits(rows, sources);
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < beams.size(); ++i) {
     const auto count = static_cast<double>(beams[i].new_tokens());
@@ -165,9 +174,10 @@ std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, c
 Generation beam_search(LanguageModel& model, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                        const GenerateCallbacks& callbacks, size_t index) {
   const auto start = Clock::now();
-  std::vector<Beam> beams{Beam(model.tokenizer(), prompt, options)};
+  std::vector<Beam> beams{Beam(model.tokenizer(), first_tokens(model, prompt), options)};
+  const std::vector<std::vector<int64_t>> sources(model.reads_source() ? static_cast<size_t>(options.beams) : 0, prompt);
   for (int64_t step = 0; step < options.max_new_tokens && !all_ended(beams); ++step) {
-    beams = extend(model, beams, options, start);
+    beams = extend(model, beams, sources, options, start);
     if (callbacks.stop && callbacks.stop()) {
       for (Beam& beam : beams)
         if (!beam.ended) beam.ended = StopReason::kInterrupted;
@@ -184,14 +194,15 @@ std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vect
                                const GenerateCallbacks& callbacks, int64_t first) {
   const auto start = Clock::now();
   std::vector<Sequence> sequences;
-  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(model.tokenizer(), prompt, options);
+  for (const std::vector<int64_t>& prompt : prompts) sequences.emplace_back(model.tokenizer(), first_tokens(model, prompt), options);
+  const std::vector<std::vector<int64_t>> sources = model.reads_source() ? prompts : std::vector<std::vector<int64_t>>();
   const auto emit_text = [&](size_t i, const std::string& text) {
     if (callbacks.text && !text.empty()) callbacks.text(i, text);
   };
   for (int64_t step = 0; step < options.max_new_tokens && !all_ended(sequences); ++step) {
     std::vector<std::vector<int64_t>> rows;
     for (const Sequence& sequence : sequences) rows.push_back(sequence.row());
-    const Tensor logits = model.next_logits(rows);
+    const Tensor logits = model.next_logits(rows, sources);
     const bool interrupted = callbacks.stop && callbacks.stop();
     for (size_t i = 0; i < sequences.size(); ++i) {
       Sequence& sequence = sequences[i];
@@ -222,6 +233,8 @@ void check_language_model(const Session& session) {
 LanguageModel::LanguageModel(Session& session, bool cache) : session_(session) {
   check_language_model(session);
   context_ = session.info().input_shape.front();
+  reads_source_ = galley::reads_source(session.info());
+  if (reads_source()) find_target_tokens();
   plan_ = loaded_plan(session.recipe());
   own_engine_ = std::make_unique<Engine>(session.backend());
   engine_ = own_engine_.get();
@@ -257,6 +270,10 @@ Execution& LanguageModel::execution(int64_t rows, int64_t length) {
   const bool first = !engine_->has_formats();
   BatchTypes types = session_.usual_types(rows, false);
   types.input().shape = {rows, length};
+  if (reads_source()) {
+    types.inputs.emplace_back(kSourceLength);
+    types.fields[kSourceLength] = {.dtype = DType::kI64, .shape = {rows}};
+  }
   InferenceModel model = inference_model(session_, types, plan_);
   input_ = types.inputs.front();
   const auto& [name, id] = model.graph.outputs().front();
@@ -271,14 +288,23 @@ Execution& LanguageModel::execution(int64_t rows, int64_t length) {
   return *slot;
 }
 
-Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows) {
+void LanguageModel::find_target_tokens() {
+  const auto* source = session_.recipe().data.train.source.as<TextRowOptions>();
+  const bool given = source != nullptr && source->columns.target;
+  begin_ = begin_token(session_.tokenizer().get(), given ? source->begin : "auto", "data.train.source");
+  end_ = end_token(session_.tokenizer().get(), given ? source->end : "auto", "data.train.source");
+}
+
+Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows) { return next_logits(rows, {}); }
+
+Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources) {
   Tensor logits;
   if (decoder_ != nullptr) {
     std::vector<std::vector<int64_t>> read = rows;
     for (std::vector<int64_t>& row : read) row.erase(row.begin(), row.end() - std::min(context_, std::ssize(row)));
-    logits = decoder_->next_logits(read);
+    logits = decoder_->next_logits(read, sources);
   } else {
-    logits = logits_without_cache(rows);
+    logits = logits_without_cache(rows, sources);
   }
   for (int64_t n = 0; n < std::ssize(rows); ++n) {
     for (const int64_t id : without_token_) logits.data_as<float>()[n * vocabulary_ + id] = -std::numeric_limits<float>::infinity();
@@ -290,7 +316,8 @@ void LanguageModel::reserve(int64_t tokens) {
   if (decoder_ != nullptr) decoder_->reserve(tokens);
 }
 
-Tensor LanguageModel::logits_without_cache(const std::vector<std::vector<int64_t>>& rows) {
+Tensor LanguageModel::logits_without_cache(const std::vector<std::vector<int64_t>>& rows,
+                                           const std::vector<std::vector<int64_t>>& sources) {
   int64_t longest = 0;
   for (const std::vector<int64_t>& row : rows) longest = std::max(longest, std::min(context_, static_cast<int64_t>(row.size())));
   const auto count = static_cast<int64_t>(rows.size());
@@ -306,6 +333,17 @@ Tensor LanguageModel::logits_without_cache(const std::vector<std::vector<int64_t
     last.push_back(used - 1);
   }
   run.feed(input_, input);
+  if (reads_source()) {
+    Tensor source(DType::kI64, {count, context_}), lengths(DType::kI64, {count});
+    std::fill_n(source.data_as<int64_t>(), source.elements(), int64_t{0});
+    for (int64_t n = 0; n < count; ++n) {
+      const std::vector<int64_t>& read = sources[static_cast<size_t>(n)];
+      std::copy(read.begin(), read.end(), source.data_as<int64_t>() + n * context_);
+      lengths.data_as<int64_t>()[n] = std::ssize(read);
+    }
+    run.feed(kSource, source);
+    run.feed(kSourceLength, lengths);
+  }
   run.run();
   const Tensor all = run.output(output_);
   Tensor logits(DType::kF32, {count, vocabulary_});
@@ -338,11 +376,16 @@ GenerateOptions generate_options(const Recipe& recipe) {
   return options;
 }
 
-std::vector<Generation> generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& options,
+std::vector<Generation> generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& given,
                                  const GenerateCallbacks& callbacks, int64_t first) {
   check_prompts(model, prompts);
-  size_t longest = 0;
-  for (const std::vector<int64_t>& prompt : prompts) longest = std::max(longest, prompt.size());
+  GenerateOptions options = given;
+  size_t longest = model.reads_source() ? 1 : 0;
+  if (model.reads_source()) {
+    options.end_tokens.push_back(model.end());
+    options.max_new_tokens = std::min(options.max_new_tokens, model.context() - 1);  // a target without its beginning is another one
+  }
+  for (const std::vector<int64_t>& prompt : prompts) longest = std::max(longest, model.reads_source() ? 1 : prompt.size());
   model.reserve(static_cast<int64_t>(longest) + options.max_new_tokens);
   for (const int64_t id : options.end_tokens)
     GALLEY_CHECK(id >= 0 && id < model.vocabulary(), "predict.generate.end_tokens has ", id, ", but the model has ", model.vocabulary(),

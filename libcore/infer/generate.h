@@ -42,18 +42,28 @@ class LanguageModel {
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold at least one token; of a row longer than the context only its
   /// last tokens are read. Rows do not influence each other. Ids for which the tokenizer has no token are -infinity.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
+  /// The same of an encoder-decoder model: `sources` are what its encoder reads, for each row.
+  Tensor next_logits(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources);
+  /// Whether it is an encoder-decoder model: prompts are its sources, and sequences begin with the token begin().
+  bool reads_source() const { return reads_source_; }
+  int64_t begin() const { return begin_; }
+  /// The token with which the targets of an encoder-decoder model end.
+  int64_t end() const { return end_; }
   /// Makes room in the cache for rows of this many tokens.
   void reserve(int64_t tokens);
 
  private:
   void find_missing_tokens();
   Execution& execution(int64_t rows, int64_t length);
-  Tensor logits_without_cache(const std::vector<std::vector<int64_t>>& rows);
+  Tensor logits_without_cache(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources);
+  void find_target_tokens();
 
   Session& session_;
   int64_t context_ = 0, vocabulary_ = 0;
   std::shared_ptr<const QuantizationPlan> plan_;
-  std::string input_, output_;          // names in the graph
+  std::string input_, output_;  // names in the graph
+  bool reads_source_ = false;
+  int64_t begin_ = 0, end_ = 0;         // of its targets
   std::vector<int64_t> without_token_;  // rows of the vocabulary that no token has: its size may be rounded up
   std::unique_ptr<Engine> own_engine_;
   Engine* engine_ = nullptr;                                                      // own_engine_ or that of a training
@@ -95,9 +105,9 @@ struct GenerateCallbacks {
   std::function<bool()> stop;
 };
 
-/// Continues each prompt (tokens, at least one). Equal seeds give equal text; a prompt's result does not depend on the others up to the
-/// rounding of logits. `first`: index of the first prompt, for the random draws. Throws Error (kUsage) if a prompt is empty or longer than
-/// the context, (kNumeric) for logits that are not finite.
+/// Continues each prompt (tokens, at least one), or writes the target of each where the model reads sources. Equal seeds give equal text; a
+/// prompt's result does not depend on the others up to the rounding of logits. `first`: index of the first prompt, for the random draws.
+/// Throws Error (kUsage) if a prompt is empty or longer than the context, (kNumeric) for logits that are not finite.
 std::vector<Generation> generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& options,
                                  const GenerateCallbacks& callbacks = {}, int64_t first = 0);
 

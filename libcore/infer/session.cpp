@@ -144,6 +144,7 @@ TokenizerContext Session::tokenizer_context() const {
   TokenizerContext context;
   context.root = recipe_.data.root;
   if (const auto* text = recipe_.data.train.source.as<TextFiles>()) context.training_files = expand_paths(context.root, text->path);
+  if (const auto* rows = recipe_.data.train.source.as<TextRowOptions>()) context.training_files = expand_paths(context.root, rows->path);
   return context;
 }
 

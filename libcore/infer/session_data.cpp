@@ -3,6 +3,7 @@
 
 #include "libcore/base/under_key.h"
 #include "libcore/data/loader.h"
+#include "libcore/data/pack.h"
 #include "libcore/data/sources.h"
 #include "libcore/infer/session.h"
 #include "libcore/nn/loss.h"
@@ -66,7 +67,16 @@ std::shared_ptr<const Source> Session::source(const std::string& split) {
       if (recipe_.data.find(name) == &described) key = cat("data.", name, ".source");
     opened = under_key(key, [&] { return open_source(described.source, context); });
   }
-  return opened;
+  const std::string items = cat("data.", split, ".pipeline");
+  const std::vector<Component> pipeline = pipeline_of(split);
+  const Pack* pack = find_pack(pipeline, items);
+  if (pack == nullptr) return opened;
+  std::shared_ptr<const Source>& blocks = sources_[cat("packed ", split)];
+  if (blocks == nullptr) {
+    const int64_t length = info_.input_shape.size() == 1 ? info_.input_shape[0] : 0;
+    blocks = under_key(cat(items, ".0"), [&] { return pack->blocks(opened, length); });
+  }
+  return blocks;
 }
 
 int64_t Session::ignored_class() const {

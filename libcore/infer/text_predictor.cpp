@@ -8,7 +8,7 @@
 #include "libcore/infer/inference.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/runtime/execution.h"
-#include "libcore/text/tokenizer.h"
+#include "libcore/text/shorten.h"
 
 namespace galley {
 namespace {
@@ -88,20 +88,24 @@ Execution& TextPredictor::execution(int64_t rows, int64_t length) {
   return *slot;
 }
 
-TextPredictor::Row TextPredictor::row_of(const std::string& text, const std::string& name) const {
+TextRow TextPredictor::row(const std::string& text, const std::string* pair, const std::string& name) const {
   const text::Tokenizer& tokenizer = *session_.tokenizer();
-  std::vector<text::Token> tokens = tokenizer.tokens(text, {.name = name});
-  Row row;
-  if (static_cast<int64_t>(tokens.size()) > longest_) {
-    // Special tokens at the end stay.
-    size_t last = tokens.size();
-    while (last > 0 && tokens[last - 1].begin == tokens[last - 1].end && tokens.size() - last + 1 < static_cast<size_t>(longest_)) --last;
-    tokens.erase(tokens.begin() + longest_ - static_cast<std::ptrdiff_t>(tokens.size() - last),
-                 tokens.begin() + static_cast<std::ptrdiff_t>(last));
-    row.shortened = true;
+  std::vector<text::Token> tokens = pair != nullptr ? tokenizer.pair(text, *pair, {.name = name}) : tokenizer.tokens(text, {.name = name});
+  const bool shortened = std::ssize(tokens) > longest_;
+  if (shortened) {
+    const size_t first = tokenizer.encode(text, {.add_special = false, .name = name}).size();
+    text::shorten(tokens, first, static_cast<size_t>(longest_));
   }
   if (tokens.empty()) throw Error(ErrorCode::kInput, cat(name, ": the text has no tokens"));
+  TextRow made = row(tokens, name);
+  made.shortened = shortened;
+  return made;
+}
+
+TextRow TextPredictor::row(const std::vector<text::Token>& tokens, const std::string& name) const {
+  const text::Tokenizer& tokenizer = *session_.tokenizer();
   const LanguageModelParams* params = language_model_params(session_.model());
+  TextRow row;
   for (const text::Token& token : tokens) {
     if (params != nullptr && token.id >= params->tokens())
       throw Error(ErrorCode::kInput, cat(name, ": the token '", tokenizer.piece(token.id), "' has the id ", token.id,
@@ -113,11 +117,11 @@ TextPredictor::Row TextPredictor::row_of(const std::string& text, const std::str
   return row;
 }
 
-std::vector<TextResult> TextPredictor::run_batch(const std::vector<const Row*>& rows, int64_t length) {
+std::vector<TextResult> TextPredictor::run_batch(const std::vector<const TextRow*>& rows, int64_t length) {
   const int64_t count = rows.size() == 1 ? 1 : batch_;
   Tensor ids(DType::kI64, {count, length}), types(DType::kI64, {count, length}), lengths(DType::kI64, {count});
   for (int64_t n = 0; n < count; ++n) {
-    const Row* row = n < std::ssize(rows) ? rows[static_cast<size_t>(n)] : nullptr;
+    const TextRow* row = n < std::ssize(rows) ? rows[static_cast<size_t>(n)] : nullptr;
     const int64_t tokens = row == nullptr ? 0 : std::ssize(row->ids);
     lengths.data_as<int64_t>()[n] = std::max<int64_t>(1, tokens);
     for (int64_t t = 0; t < length; ++t) {
@@ -145,13 +149,18 @@ std::vector<TextResult> TextPredictor::run_batch(const std::vector<const Row*>& 
 void TextPredictor::run(std::span<const std::string> texts, std::span<const std::string> names,
                         const std::function<void(size_t index, TextResult result)>& take) {
   GALLEY_ASSERT(texts.size() == names.size());
+  run(texts.size(), [&](size_t i) { return row(texts[i], nullptr, names[i]); }, take);
+}
+
+void TextPredictor::run(size_t all, const std::function<TextRow(size_t index)>& row,
+                        const std::function<void(size_t index, TextResult result)>& take) {
   // So many texts are sorted by length at a time that batches are full, while their results wait for their turn.
   constexpr int64_t kMostBatches = 64, kWaitingBytes = int64_t{256} << 20;
   const auto window = static_cast<size_t>(std::clamp(kWaitingBytes / std::max<int64_t>(1, result_bytes_), batch_, kMostBatches * batch_));
-  for (size_t begin = 0; begin < texts.size(); begin += window) {
-    const size_t end = std::min(texts.size(), begin + window);
-    std::vector<Row> rows;
-    for (size_t i = begin; i < end; ++i) rows.push_back(row_of(texts[i], names[i]));
+  for (size_t begin = 0; begin < all; begin += window) {
+    const size_t end = std::min(all, begin + window);
+    std::vector<TextRow> rows;
+    for (size_t i = begin; i < end; ++i) rows.push_back(row(i));
     std::map<int64_t, std::vector<size_t>> by_length;
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto tokens = static_cast<uint64_t>(std::max(kShortest, static_cast<int64_t>(rows[i].ids.size())));
@@ -161,7 +170,7 @@ void TextPredictor::run(std::span<const std::string> texts, std::span<const std:
     for (const auto& [length, members] : by_length) {
       for (size_t at = 0; at < members.size(); at += static_cast<size_t>(batch_)) {
         const size_t count = std::min(members.size() - at, static_cast<size_t>(batch_));
-        std::vector<const Row*> batch;
+        std::vector<const TextRow*> batch;
         for (size_t k = 0; k < count; ++k) batch.push_back(&rows[members[at + k]]);
         std::vector<TextResult> made = run_batch(batch, length);
         for (size_t k = 0; k < count; ++k) results[members[at + k]] = std::move(made[k]);

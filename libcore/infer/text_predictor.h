@@ -11,8 +11,15 @@
 
 #include "libcore/infer/session.h"
 #include "libcore/runtime/engine.h"
+#include "libcore/text/tokenizer.h"
 
 namespace galley {
+
+/// One sequence that the model reads: a text, a pair of texts, or a window of a long one.
+struct TextRow {
+  std::vector<int32_t> ids, types;
+  bool shortened = false;
+};
 
 /// The tokens of a text, and the model's results [1,...] by name. Results with a value a token have as many as the text has tokens.
 struct TextResult {
@@ -34,20 +41,23 @@ class TextPredictor {
 
   /// Names of the model's results.
   const std::vector<std::string>& outputs() const { return outputs_; }
-  /// Passes the result of each text to `take`, in order of the texts. `names`: what the texts are called in messages. Throws (kInput) if a
-  /// text is not valid, or an id is outside the model's vocabulary.
+  /// Tokens of the longest sequence.
+  int64_t longest() const { return longest_; }
+  /// The sequence of a text or, with `pair`, of two texts by the tokenizer's template, shortened to what the model takes. `name`: what the
+  /// text is called in messages. Throws (kInput) if a text is not valid or has no tokens, or an id is outside the model's vocabulary.
+  TextRow row(const std::string& text, const std::string* pair, const std::string& name) const;
+  /// The sequence of these tokens, at most `longest()`. Throws (kInput) if an id is outside the model's vocabulary.
+  TextRow row(const std::vector<text::Token>& tokens, const std::string& name) const;
+  /// Passes the result of each of `count` sequences to `take`, in their order.
+  void run(size_t count, const std::function<TextRow(size_t index)>& row, const std::function<void(size_t index, TextResult result)>& take);
+  /// The same for texts.
   void run(std::span<const std::string> texts, std::span<const std::string> names,
            const std::function<void(size_t index, TextResult result)>& take);
 
  private:
-  struct Row {
-    std::vector<int32_t> ids, types;
-    bool shortened = false;
-  };
-  Row row_of(const std::string& text, const std::string& name) const;
   Execution& execution(int64_t rows, int64_t length);
   /// The results of at most `batch_` rows, whose tokens fit `length`.
-  std::vector<TextResult> run_batch(const std::vector<const Row*>& rows, int64_t length);
+  std::vector<TextResult> run_batch(const std::vector<const TextRow*>& rows, int64_t length);
 
   Session& session_;
   int64_t batch_, longest_;

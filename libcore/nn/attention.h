@@ -14,6 +14,10 @@ namespace galley {
 
 class Builder;
 
+/// A second input of the language models gpt, gpt2, gpt_neo, llama and its relatives without a cache, i64 [N,T]: the position of each token
+/// in its document, for packed blocks (data/pack.h). Tokens attend to their document alone. It is taken where the data have it.
+inline constexpr const char* kPositionIds = "position_ids";
+
 /// Inputs of a program with a key-value cache of N sequences, i64.
 namespace cache_input {
 inline constexpr const char* kStart = "start";          ///< [N]: position of the first token; the cache's capacity: none is stored
@@ -29,13 +33,15 @@ struct SelfAttentionOptions {
   std::string_view dropout_name = "attn_dropout";  ///< The module that draws the dropped weights.
   double scale = 0;                                ///< Of the scores; 0: 1 / sqrt(features of a head).
   Value bias = {};                                 ///< Added to the scores; its shape is that of the operator's bias (ops/attention.h).
+  Value lengths = {};                              ///< [N]: tokens from here on are padding, which no token reads; absent: none.
 };
 
 /// Self-attention of packed projections by the operator attention: qkv [N,T,3E] holds query, key and value of each token, each split into
 /// heads of E / heads features. Returns [N,T,E] (Vaswani et al. 2017).
-/// With a cache (BuilderOptions::cache) it must be causal, and token t of sequence n has the position start[n] + t.
+/// With a cache (BuilderOptions::cache) token t of sequence n has the position start[n] + t; attention that is not causal has no cache.
 Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options);
 struct CausalAttentionOptions {
+  Value bias = {};                                 ///< Added to the scores; its shape is that of the operator's bias.
   int64_t window = 0;                              ///< A token attends to itself and the window - 1 tokens before it; 0: to all before it.
   double scale = 0;                                ///< Of the scores; 0: 1 / sqrt(D).
   double dropout = 0;                              ///< Of the attention weights, while training.
@@ -44,6 +50,9 @@ struct CausalAttentionOptions {
 /// Causal self-attention of q [N,T,H,D] to k and v [N,T,G,D], where G divides H (grouped queries). Returns [N,T,H D]. With a cache, token t
 /// of sequence n has the position start[n] + t.
 Value causal_attention(Builder& b, Value q, Value k, Value v, const CausalAttentionOptions& options);
+/// A bias [N,1,T,T] for attention within the documents of packed blocks (data/pack.h). positions [N,T] count from 0 in each document:
+/// tokens are of one document where index and position differ by the same number. Absent without positions.
+Value document_bias(Value positions);
 /// The positions [N,T] of the tokens of a program with a cache.
 Value cache_positions(Builder& b, int64_t sequences, int64_t tokens);
 /// x [N,T,E] -> [N,E]: the token of each sequence whose result is asked for, in a program with a cache.

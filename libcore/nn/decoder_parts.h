@@ -4,10 +4,13 @@
 #include <array>
 #include <string_view>
 
+#include "libcore/nn/attention.h"
 #include "libcore/nn/builder.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/ops/embedding.h"
 #include "libcore/ops/matmul.h"
+#include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
 namespace galley::decoder {
@@ -44,6 +47,21 @@ struct Linear {
   }
 };
 
+/// The inputs of a decoder-only model.
+struct Inputs {
+  Value tokens;     // [N,T]
+  Value positions;  // position_ids [N,T]; absent: one document a sequence
+  static Inputs of(const NamedValues& given) {
+    Inputs inputs;
+    for (const auto& [name, value] : given) (name == kPositionIds ? inputs.positions : inputs.tokens) = value;
+    if (inputs.positions) {
+      GALLEY_CHECK(inputs.positions.dtype() == DType::kI64 && inputs.positions.shape() == inputs.tokens.shape(), "the input `",
+                   kPositionIds, "` is ", inputs.positions.type(), "; it must be i64 of the shape of the tokens, ", inputs.tokens.type());
+    }
+    return inputs;
+  }
+};
+
 /// Checks that x is [N,T] of at most `context` tokens.
 inline void check_tokens(std::string_view model, Value x, int64_t context) {
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32), "[", model,
@@ -54,6 +72,13 @@ inline void check_tokens(std::string_view model, Value x, int64_t context) {
 inline Value embedding_table(Builder& b, std::string_view name, int64_t rows, int64_t width, double stddev) {
   const auto module = b.scope(name);
   return b.parameter("weight", {rows, width}, Init::normal(stddev), "embedding");
+}
+
+/// The rows of a table of positions for tokens of this shape [N,T]: those of position_ids, of a program with a cache, or the first T.
+inline Value positions_of(Builder& b, Value table, Value position_ids, const Shape& tokens) {
+  if (position_ids) return embedding(table, position_ids);
+  if (b.cache() > 0) return embedding(table, cache_positions(b, tokens[0], tokens[1]));
+  return slice(table, 0, 0, tokens[1]);
 }
 
 /// The head on x [...,E]: the token embedding where it is tied, else a layer of its own.

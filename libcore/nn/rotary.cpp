@@ -149,7 +149,7 @@ RotaryForm rotary_form(const RopeParameters& rope, int64_t dims, int64_t max_pos
   GALLEY_ASSERT(false);
 }
 
-Rotation::Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t max_positions, const Shape& tokens) {
+Rotation::Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t max_positions, const Shape& tokens, Value given) {
   const auto attributes = [&](int64_t length) {
     const RotaryForm form = rotary_form(rope, dims, max_positions, length);
     RotaryTableAttrs attrs;
@@ -158,6 +158,11 @@ Rotation::Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t
     return attrs;
   };
   const int64_t n = tokens[0], length = tokens[1];
+  if (given) {
+    table_ = rotary_table(given, attributes(length));
+    rows_of(b, tokens);
+    return;
+  }
   if (b.cache() == 0) {
     RotaryTableAttrs attrs = attributes(length);
     attrs.positions = length;
@@ -174,9 +179,14 @@ Rotation::Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t
     const auto rows = [&](int64_t tokens_of) { return reshape(rotary_table(positions, attributes(tokens_of)), {n, length, dims}); };
     table_ = reshape(where(is_long, rows(b.cache()), rows(1)), {n * length, dims});
   }
-  if (n == 1) return;
-  const TensorType counts{.dtype = DType::kI64, .shape = {n}};
-  start_ = mul(iota(b.graph(), DType::kI64, {n}, 0), full(b.graph(), counts, static_cast<double>(length)));
+  rows_of(b, tokens);
+}
+
+/// Token t of sequence n has the row n T + t of the table.
+void Rotation::rows_of(Builder& b, const Shape& tokens) {
+  if (tokens[0] == 1) return;
+  const TensorType counts{.dtype = DType::kI64, .shape = {tokens[0]}};
+  start_ = mul(iota(b.graph(), DType::kI64, {tokens[0]}, 0), full(b.graph(), counts, static_cast<double>(tokens[1])));
 }
 
 Value Rotation::operator()(Value x) const { return rotary(x, table_, start_); }

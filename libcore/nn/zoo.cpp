@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "libcore/nn/zoo_transformer.h"
+
 namespace galley {
 namespace {
 
@@ -13,7 +15,7 @@ ModelTable& table() {
                                    alexnet_models,    squeezenet_models,   densenet_models, inception_models, mnasnet_models,
                                    shufflenet_models, efficientnet_models, regnet_models,   vit_models,       convnext_models,
                                    swin_models,       segmentation_models, unet_models,     language_models,  gpt_models,
-                                   gpt2_models,       llama_models,        bert_models,     hub_models,       layers_models}) {
+                                   gpt2_models,       llama_models,        bert_models,     transformer_models, hub_models,       layers_models}) {
       for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
     }
     return rows;

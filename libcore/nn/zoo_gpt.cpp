@@ -4,6 +4,7 @@
 
 #include "libcore/nn/attention.h"
 #include "libcore/nn/capture.h"
+#include "libcore/nn/decoder_parts.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/ops/embedding.h"
@@ -42,8 +43,11 @@ InitRules initial(double scale = 1) { return {.linear_weight = Init::normal(0.02
 
 class GptBuilder {
  public:
-  GptBuilder(Builder& b, const GptParams& params)
-      : b_(b), params_(params), residual_(initial(1 / std::sqrt(2.0 * static_cast<double>(params.n_layer)))) {}
+  GptBuilder(Builder& b, const GptParams& params, Value positions)
+      : b_(b),
+        params_(params),
+        documents_(document_bias(positions)),
+        residual_(initial(1 / std::sqrt(2.0 * static_cast<double>(params.n_layer)))) {}
 
   Value block(std::string_view name, Value x) {
     const auto module = b_.scope(name);
@@ -58,7 +62,7 @@ class GptBuilder {
     const auto init = b_.use_init(initial());
     const Value qkv = b_.linear("c_attn", x, {.out_features = 3 * params_.n_embd, .bias = params_.bias});
     return project("c_proj", "resid_dropout",
-                   self_attention(b_, qkv, {.heads = params_.n_head, .causal = true, .dropout = params_.dropout}));
+                   self_attention(b_, qkv, {.heads = params_.n_head, .causal = true, .dropout = params_.dropout, .bias = documents_}));
   }
   Value mlp(Value x) {
     const auto module = b_.scope("mlp");
@@ -75,19 +79,21 @@ class GptBuilder {
 
   Builder& b_;
   const GptParams& params_;
+  Value documents_;  // bias of attention
   InitRules residual_;
 };
 
 /// tokens [N,T], T at most block_size -> logits [N,T,vocab_size]; with a cache (nn/attention.h) [N,vocab_size].
-NamedValues gpt(Builder& b, const Options& options, Value x) {
+NamedValues gpt(Builder& b, const Options& options, const NamedValues& given) {
   const auto& params = params_of<GptParams>(options);
+  const auto [tokens, position_ids] = decoder::Inputs::of(given);
+  Value x = tokens;
   const int64_t vocab = params.tokens(), width = params.n_embd;
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32),
                "[gpt] the input must be integers [N,T] (batch, tokens), it is ", x.type());
   GALLEY_CHECK(x.shape()[1] <= params.block_size, "[gpt] a sample has ", x.shape()[1], " tokens, more than block_size=", params.block_size);
   GALLEY_CHECK(width % params.n_head == 0, "[gpt] n_embd=", width, " is not a multiple of n_head=", params.n_head);
-  const int64_t length = x.shape()[1];
-  GptBuilder layers(b, params);
+  GptBuilder layers(b, params, position_ids);
   Value table;
   {
     const auto transformer = b.scope("transformer");
@@ -99,7 +105,7 @@ NamedValues gpt(Builder& b, const Options& options, Value x) {
       const auto module = b.scope("wpe");
       return b.parameter("weight", {params.block_size, width}, Init::normal(0.02), "embedding");
     }();
-    const Value place = b.cache() > 0 ? embedding(positions, cache_positions(b, x.shape()[0], length)) : slice(positions, 0, 0, length);
+    const Value place = decoder::positions_of(b, positions, position_ids, x.shape());
     x = b.dropout("drop", add(embedding(table, x), place), params.dropout);
     for (int64_t i = 0; i < params.n_layer; ++i) x = layers.block(cat("h.", i), x);
     if (b.cache() > 0) x = last_tokens(b, x);
@@ -132,8 +138,10 @@ std::unique_ptr<Options> make() {
 }  // namespace
 
 ModelTable gpt_models() {
-  return {
-      {{"gpt", "GPT-2's transformer (Radford et al. 2019) with minGPT's names; default: GPT-2 124M", make<12, 12, 768>}, gpt, gpt_info}};
+  return {{{"gpt", "GPT-2's transformer (Radford et al. 2019) with minGPT's names; default: GPT-2 124M", make<12, 12, 768>},
+           nullptr,
+           gpt_info,
+           gpt}};
 }
 
 }  // namespace galley

@@ -97,35 +97,35 @@ Value dense(Builder& b, std::string_view name, Value x, int64_t out, double stdd
   return Linear::declare(b, name, x.shape()[-1], out, true, stddev)(b, x);
 }
 
-/// Token and position embeddings of x [N,T].
-Value embed(Builder& b, Value x, Value tokens, Value positions) {
-  const int64_t length = x.shape()[1];
-  const Value place = b.cache() > 0 ? embedding(positions, cache_positions(b, x.shape()[0], length)) : slice(positions, 0, 0, length);
-  return add(embedding(tokens, x), place);
+/// Token and position embeddings.
+Value embed(Builder& b, const decoder::Inputs& inputs, Value tokens, Value positions) {
+  return add(embedding(tokens, inputs.tokens), decoder::positions_of(b, positions, inputs.positions, inputs.tokens.shape()));
 }
 
 /// tokens [N,T] -> logits [N,T,vocab_size]; with a cache (nn/attention.h) [N,vocab_size].
-NamedValues gpt2(Builder& b, const Options& options, Value x) {
+NamedValues gpt2(Builder& b, const Options& options, const NamedValues& given) {
   const auto& p = params_of<Gpt2Params>(options);
+  const decoder::Inputs inputs = decoder::Inputs::of(given);
   GALLEY_CHECK(p.n_embd % p.n_head == 0, "[gpt2] n_embd=", p.n_embd, " is not a multiple of n_head=", p.n_head);
   GALLEY_CHECK(p.context() <= p.n_positions, "[gpt2] block_size=", p.context(), " is more than n_positions=", p.n_positions);
-  decoder::check_tokens("gpt2", x, p.context());
+  decoder::check_tokens("gpt2", inputs.tokens, p.context());
   // Those that add to the residual stream are smaller by the root of their number.
   const double stddev = p.initializer_range, residual = stddev / std::sqrt(2.0 * static_cast<double>(p.n_layer));
   const LayerNormOptions norm{.eps = p.layer_norm_epsilon};
-  Value table;
+  const Value documents = document_bias(inputs.positions);
+  Value table, x;
   {
     const auto transformer = b.scope("transformer");
     table = decoder::embedding_table(b, "wte", p.tokens(), p.n_embd, stddev);
     const Value positions = decoder::embedding_table(b, "wpe", p.n_positions, p.n_embd, stddev);
-    x = b.dropout("drop", embed(b, x, table, positions), p.embd_pdrop);
+    x = b.dropout("drop", embed(b, inputs, table, positions), p.embd_pdrop);
     for (int64_t i = 0; i < p.n_layer; ++i) {
       const auto block = b.scope(cat("h.", i));
       Value y = b.layer_norm("ln_1", x, norm);
       {
         const auto module = b.scope("attn");
         y = self_attention(b, dense(b, "c_attn", y, 3 * p.n_embd, stddev),
-                           {.heads = p.n_head, .causal = true, .dropout = p.attn_pdrop, .scale = p.scale(i)});
+                           {.heads = p.n_head, .causal = true, .dropout = p.attn_pdrop, .scale = p.scale(i), .bias = documents});
         x = add(x, b.dropout("resid_dropout", dense(b, "c_proj", y, p.n_embd, residual), p.resid_pdrop));
       }
       y = b.layer_norm("ln_2", x, norm);
@@ -139,8 +139,9 @@ NamedValues gpt2(Builder& b, const Options& options, Value x) {
   return {{"logits", decoder::head(b, x, table, p.tie_word_embeddings, stddev)}};
 }
 
-NamedValues gpt_neo(Builder& b, const Options& options, Value x) {
+NamedValues gpt_neo(Builder& b, const Options& options, const NamedValues& given) {
   const auto& p = params_of<GptNeoParams>(options);
+  const decoder::Inputs inputs = decoder::Inputs::of(given);
   GALLEY_CHECK(p.hidden_size % p.num_heads == 0, "[gpt_neo] hidden_size=", p.hidden_size, " is not a multiple of num_heads=", p.num_heads);
   GALLEY_CHECK(p.context() <= p.max_position_embeddings, "[gpt_neo] block_size=", p.context(),
                " is more than max_position_embeddings=", p.max_position_embeddings);
@@ -148,16 +149,17 @@ NamedValues gpt_neo(Builder& b, const Options& options, Value x) {
                p.attention_layers.size(), " entries for num_layers=", p.num_layers);
   for (const std::string& type : p.attention_layers)
     GALLEY_CHECK(type == "global" || type == "local", "[gpt_neo] attention_layers has '", type, "'; known: global, local");
-  decoder::check_tokens("gpt_neo", x, p.context());
+  decoder::check_tokens("gpt_neo", inputs.tokens, p.context());
   const int64_t width = p.hidden_size, head = width / p.num_heads;
   const double stddev = p.initializer_range;
   const LayerNormOptions norm{.eps = p.layer_norm_epsilon};
-  Value table;
+  const Value documents = document_bias(inputs.positions);
+  Value table, x;
   {
     const auto transformer = b.scope("transformer");
     table = decoder::embedding_table(b, "wte", p.tokens(), width, stddev);
     const Value positions = decoder::embedding_table(b, "wpe", p.max_position_embeddings, width, stddev);
-    x = b.dropout("drop", embed(b, x, table, positions), p.embed_dropout);
+    x = b.dropout("drop", embed(b, inputs, table, positions), p.embed_dropout);
     for (int64_t i = 0; i < p.num_layers; ++i) {
       const auto block = b.scope(cat("h.", i));
       Value y = b.layer_norm("ln_1", x, norm);
@@ -168,7 +170,7 @@ NamedValues gpt_neo(Builder& b, const Options& options, Value x) {
                      out = layer("out_proj", true);
         const auto heads = [&](Value z) { return reshape(z, {z.shape()[0], z.shape()[1], p.num_heads, head}); };
         y = causal_attention(b, heads(query(b, y)), heads(key(b, y)), heads(value(b, y)),
-                             {.window = p.window(i), .scale = 1, .dropout = p.attention_dropout});
+                             {.bias = documents, .window = p.window(i), .scale = 1, .dropout = p.attention_dropout});
         x = add(x, b.dropout("resid_dropout", out(b, y), p.resid_dropout));
       }
       y = b.layer_norm("ln_2", x, norm);
@@ -189,10 +191,14 @@ ModelInfo gpt_neo_info(const Options& options) { return decoder::info("gpt_neo",
 }  // namespace
 
 ModelTable gpt2_models() {
-  return {{{"gpt2", "GPT-2 (Radford et al. 2019) with the names of hub folders; default: 124M", make_options<Gpt2Params>}, gpt2, gpt2_info},
+  return {{{"gpt2", "GPT-2 (Radford et al. 2019) with the names of hub folders; default: 124M", make_options<Gpt2Params>},
+           nullptr,
+           gpt2_info,
+           gpt2},
           {{"gpt_neo", "GPT-Neo (Black et al. 2021) with the names of hub folders; default: 1.3B", make_options<GptNeoParams>},
-           gpt_neo,
-           gpt_neo_info}};
+           nullptr,
+           gpt_neo_info,
+           gpt_neo}};
 }
 
 }  // namespace galley

@@ -114,8 +114,11 @@ struct Norm {
 
 class LlamaBuilder {
  public:
-  LlamaBuilder(Builder& b, const LlamaParams& params, const Shape& tokens)
-      : b_(b), p_(params), rotation_(b, params.rope_parameters, params.width(), params.max_position_embeddings, tokens) {}
+  LlamaBuilder(Builder& b, const LlamaParams& params, const decoder::Inputs& inputs)
+      : b_(b),
+        p_(params),
+        documents_(document_bias(inputs.positions)),
+        rotation_(b, params.rope_parameters, params.width(), params.max_position_embeddings, inputs.tokens.shape(), inputs.positions) {}
 
   Value block(int64_t layer, Value x) {
     const auto module = b_.scope(cat("layers.", layer));
@@ -178,8 +181,8 @@ class LlamaBuilder {
     const auto module = b_.scope("self_attn");
     Value q = heads(layer.q(b_, x)), k = heads(layer.k(b_, x));
     if (layer.q_norm) q = norm(*layer.q_norm, q), k = norm(*layer.k_norm, k);
-    return layer.o(
-        b_, causal_attention(b_, rotation_(q), rotation_(k), heads(layer.v(b_, x)), {.window = window, .dropout = p_.attention_dropout}));
+    return layer.o(b_, causal_attention(b_, rotation_(q), rotation_(k), heads(layer.v(b_, x)),
+                                        {.bias = documents_, .window = window, .dropout = p_.attention_dropout}));
   }
   Value apply(const Mlp& layer, Value x) {
     const auto module = b_.scope("mlp");
@@ -190,20 +193,22 @@ class LlamaBuilder {
 
   Builder& b_;
   const LlamaParams& p_;
+  Value documents_;  // bias of attention
   Rotation rotation_;
 };
 
 /// tokens [N,T] -> logits [N,T,vocab_size]; with a cache (nn/attention.h) [N,vocab_size].
-NamedValues llama(Builder& b, const Options& options, Value x) {
+NamedValues llama(Builder& b, const Options& options, const NamedValues& given) {
   const auto& params = params_of<LlamaParams>(options);
+  const decoder::Inputs inputs = decoder::Inputs::of(given);
   params.check();
-  decoder::check_tokens(kFamilyNames[static_cast<size_t>(params.family)], x, params.context());
-  Value table;
+  decoder::check_tokens(kFamilyNames[static_cast<size_t>(params.family)], inputs.tokens, params.context());
+  Value table, x;
   {
     const auto model = b.scope("model");
     table = decoder::embedding_table(b, "embed_tokens", params.tokens(), params.hidden_size, params.initializer_range);
-    LlamaBuilder layers(b, params, x.shape());
-    x = embedding(table, x);
+    LlamaBuilder layers(b, params, inputs);
+    x = embedding(table, inputs.tokens);
     for (int64_t i = 0; i < params.num_hidden_layers; ++i) x = layers.block(i, x);
     if (b.cache() > 0) x = last_tokens(b, x);
     x = layers.norm(layers.declare_norm("norm", params.hidden_size), x);
@@ -244,10 +249,13 @@ std::unique_ptr<Options> make_qwen() {
 
 ModelTable llama_models() {
   return {
-      {{"llama", "Llama 2 and 3 (Touvron et al. 2023) with the names of hub folders; default: Llama 2 7B", make_llama}, llama, llama_info},
-      {{"mistral", "Mistral (Jiang et al. 2023) with the names of hub folders; default: 7B", make_mistral}, llama, llama_info},
-      {{"qwen2", "Qwen2 (Yang et al. 2024) with the names of hub folders", make_qwen<LlamaFamily::kQwen2>}, llama, llama_info},
-      {{"qwen3", "Qwen3 (Yang et al. 2025) with the names of hub folders", make_qwen<LlamaFamily::kQwen3>}, llama, llama_info},
+      {{"llama", "Llama 2 and 3 (Touvron et al. 2023) with the names of hub folders; default: Llama 2 7B", make_llama},
+       nullptr,
+       llama_info,
+       llama},
+      {{"mistral", "Mistral (Jiang et al. 2023) with the names of hub folders; default: 7B", make_mistral}, nullptr, llama_info, llama},
+      {{"qwen2", "Qwen2 (Yang et al. 2024) with the names of hub folders", make_qwen<LlamaFamily::kQwen2>}, nullptr, llama_info, llama},
+      {{"qwen3", "Qwen3 (Yang et al. 2025) with the names of hub folders", make_qwen<LlamaFamily::kQwen3>}, nullptr, llama_info, llama},
   };
 }
 

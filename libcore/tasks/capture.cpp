@@ -1,5 +1,6 @@
 #include "libcore/tasks/capture.h"
 
+#include "libcore/nn/attention.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/unary.h"
 
@@ -28,8 +29,12 @@ const NamedValues& TaskCapture::model() {
   if (!results_.empty()) return results_;
   NamedValues inputs;
   for (const ModelInput& input : info_.all_inputs()) {
-    if (!input.optional || fields_.contains(input.name)) inputs.emplace_back(input.name, field(input.name));
+    // A program with a cache is of the encoder or of the decoder: its fields say of which.
+    const bool needed = !input.optional && builder_.cache() == 0;
+    if (needed || fields_.contains(input.name)) inputs.emplace_back(input.name, field(input.name));
   }
+  if (info_.output == ModelOutput::kTokens && info_.cache && info_.inputs.empty() && fields_.contains(kPositionIds))
+    inputs.emplace_back(kPositionIds, field(kPositionIds));
   try {
     results_ = build_model(builder_, model_, inputs);
   } catch (Error& error) {

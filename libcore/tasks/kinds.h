@@ -40,7 +40,11 @@ struct TokenClassificationTask : PlainTask<TokenClassificationTask> {
   std::span<const MetricInfo> metrics() const override;
 };
 /// The first and the last token of an answer.
-struct QuestionAnsweringTask : PlainTask<QuestionAnsweringTask> {
+struct QuestionAnsweringTask : TaskOptions {
+  int64_t max_answer_length = 30;  ///< Tokens.
+  bool no_answer = false;          ///< That a context has no answer is a possible result.
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<QuestionAnsweringTask>(*this); }
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libcore/tasks/source_collector.h"
+
 namespace galley {
 
 MetricSums::MetricSums(const Task& task, std::vector<std::string> names, const CapturedResults& results)
@@ -12,6 +14,10 @@ MetricSums::MetricSums(const Task& task, std::vector<std::string> names, const C
   for (const auto& [metric, output] : results.sums) {
     if (std::find(names_.begin(), names_.end(), metric) != names_.end()) sums_.push_back({.metric = metric, .output = output});
   }
+}
+
+void MetricSums::begin(const Source& source) {
+  if (auto* collector = dynamic_cast<SourceCollector*>(collector_.get())) collector->begin(source);
 }
 
 void MetricSums::add(const std::function<Tensor(const std::string&)>& output, const Batch& batch) {

@@ -11,11 +11,15 @@
 
 namespace galley {
 
+class Source;
+
 /// The metrics of one evaluation.
 class MetricSums {
  public:
   /// `names`: from metric_names(task, ...). `results`: the meanings of the outputs of the evaluation's graph.
   MetricSums(const Task& task, std::vector<std::string> names, const CapturedResults& results);
+  /// The source of the samples (SourceCollector).
+  void begin(const Source& source);
   /// Adds the first `batch.valid` samples of a batch. `output` returns an output of the graph for this batch by name.
   void add(const std::function<Tensor(const std::string&)>& output, const Batch& batch);
   /// Names of the outputs that `add` passes to the collector, all of one batch together.

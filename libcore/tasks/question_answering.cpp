@@ -1,9 +1,13 @@
 // Question answering: the answer is a span of the input's tokens, given by its first and its last token.
 #include <algorithm>
+#include <map>
 
+#include "libcore/data/answers.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/unary.h"
+#include "libcore/tasks/answers.h"
 #include "libcore/tasks/kinds.h"
+#include "libcore/tasks/source_collector.h"
 
 namespace galley {
 namespace {
@@ -35,13 +39,23 @@ Span best_span(const float* start, const float* end, int64_t length) {
   return best;
 }
 
-class SpanMetrics : public Collector {
+/// Of a source of questions: the texts of the best answers over all windows are compared with the right ones. Of other sources, tensors:
+/// the positions of tokens are.
+class SpanMetrics : public SourceCollector {
  public:
-  explicit SpanMetrics(std::vector<std::string> names) : names_(std::move(names)) {}
+  SpanMetrics(std::vector<std::string> names, int64_t longest, bool no_answer)
+      : names_(std::move(names)), longest_(longest), no_answer_(no_answer) {}
 
+  void begin(const Source& source) override { source_ = dynamic_cast<const AnswerSource*>(&source); }
   void add(const std::map<std::string, Tensor>& results, const Batch& batch) override {
     const Tensor &start = results.at("scores"), &end = results.at("end_scores");
     const int64_t length = start.shape()[1];
+    for (int64_t n = 0; source_ != nullptr && n < batch.valid; ++n) {
+      const AnswerWindow window = source_->window(batch.indices[static_cast<size_t>(n)]);
+      BestSpans& spans = questions_.try_emplace(window.question, longest_, no_answer_).first->second;
+      spans.add(start.data_as<float>() + n * length, end.data_as<float>() + n * length, window.first, window.bytes);
+    }
+    if (source_ != nullptr) return;
     for (int64_t n = 0; n < batch.valid; ++n) {
       const Span truth{batch.at(kStart).data_as<int64_t>()[n], batch.at(kEnd).data_as<int64_t>()[n]};
       if (truth.first < 0 || truth.last < truth.first) continue;
@@ -53,22 +67,36 @@ class SpanMetrics : public Collector {
     }
   }
   void finish(MetricValues& values) const override {
-    if (spans_ == 0) fail(ErrorCode::kNumeric, "no answer was evaluated");
+    double exact = static_cast<double>(exact_), f1 = f1_;
+    for (const auto& [number, spans] : questions_) {
+      const Question& question = source_->question(number);
+      const AnswerSpan best = spans.result().front();
+      const std::string answer = question.context->substr(best.begin, best.end - best.begin);
+      exact += exact_match(answer, question.answers) ? 1 : 0;
+      f1 += answer_f1(answer, question.answers);
+    }
+    const auto count = static_cast<double>(spans_ + std::ssize(questions_));
+    if (count == 0) fail(ErrorCode::kNumeric, "no answer was evaluated");
     for (const std::string& name : names_) {
-      if (name == "exact_match") values.emplace_back(name, 100.0 * static_cast<double>(exact_) / static_cast<double>(spans_));
-      if (name == "f1") values.emplace_back(name, 100.0 * f1_ / static_cast<double>(spans_));
+      if (name == "exact_match") values.emplace_back(name, 100.0 * exact / count);
+      if (name == "f1") values.emplace_back(name, 100.0 * f1 / count);
     }
   }
 
  private:
   std::vector<std::string> names_;
-  int64_t spans_ = 0, exact_ = 0;
+  int64_t longest_;
+  bool no_answer_;
+  const AnswerSource* source_ = nullptr;
+  std::map<int64_t, BestSpans> questions_;  // by their numbers
+  int64_t spans_ = 0, exact_ = 0;           // of tensors
   double f1_ = 0;
 };
 
 class QuestionAnswering : public Task {
  public:
-  explicit QuestionAnswering(const TaskModel& model) : loss_(task_loss("question_answering", model, "cross_entropy")) {
+  QuestionAnswering(const TaskModel& model, const QuestionAnsweringTask& options)
+      : longest_(options.max_answer_length), no_answer_(options.no_answer), loss_(task_loss("question_answering", model, "cross_entropy")) {
     GALLEY_CHECK(model.output.shape.rank() == 2 && model.info.output == ModelOutput::kSpans,
                  "the task question_answering needs a model with start_logits and end_logits [N,T], not ", model.output);
     tokens_ = model.output.shape[1];
@@ -97,18 +125,28 @@ class QuestionAnswering : public Task {
   }
   std::span<const MetricInfo> metrics() const override { return kMetrics; }
   std::unique_ptr<Collector> collector(const std::vector<std::string>& metrics) const override {
-    return std::make_unique<SpanMetrics>(metrics);
+    return std::make_unique<SpanMetrics>(metrics, longest_, no_answer_);
   }
   int64_t tokens(const TensorType& input) const override { return input.shape[1]; }
 
  private:
+  int64_t longest_;
+  bool no_answer_;
   Component loss_;
   int64_t tokens_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Task> QuestionAnsweringTask::make(const TaskModel& model) const { return std::make_unique<QuestionAnswering>(model); }
+void QuestionAnsweringTask::options(OptionVisitor& visitor) {
+  visitor.option({.name = "max_answer_length", .doc = "Longest answer of an evaluation or a prediction", .unit = "tokens", .min = 1},
+                 max_answer_length);
+  visitor.option({.name = "no_answer", .doc = "A context may have no answer: the first token of all stands for that"}, no_answer);
+}
+
+std::unique_ptr<Task> QuestionAnsweringTask::make(const TaskModel& model) const {
+  return std::make_unique<QuestionAnswering>(model, *this);
+}
 std::span<const MetricInfo> QuestionAnsweringTask::metrics() const { return kMetrics; }
 
 }  // namespace galley

@@ -21,8 +21,9 @@ Graph fused_model(const Component& model, int64_t batch) {
   input.dtype = info.input_dtype;
   input.shape = Shape{batch};
   for (int64_t size : info.input_shape) input.shape.push_back(size);
-  const std::string name = info.required_inputs().front().name;
-  graph.add_output("output", build_model(builder, model, NamedValues{{name, builder.input(name, input)}}).front().second);
+  NamedValues inputs;
+  for (const ModelInput& needed : info.required_inputs()) inputs.emplace_back(needed.name, builder.input(needed.name, input));
+  graph.add_output("output", build_model(builder, model, inputs).front().second);
   fold_batch_norm(graph);
   fuse_inference(graph);
   graph.remove_dead_nodes();

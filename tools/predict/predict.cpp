@@ -101,6 +101,13 @@ void PredictTool::add_options(Command& command) {
       .take_last();
   command.add_option("--text", text_.texts, "predict these texts").type_name("TEXT").group("Input");
   command.add_option("--text-file", text_.texts_file, "predict each line of this file").type_name("FILE").group("Input").take_last();
+  command.add_option("--text-pair", text_.pairs, "the second text of each, for models of pairs; of a question, the text with its answer")
+      .type_name("TEXT")
+      .group("Input");
+  command.add_option("--text-pair-file", text_.pairs_file, "the second texts of --text-file, a line each")
+      .type_name("FILE")
+      .group("Input")
+      .take_last();
   command.add_flag("--embed", text_.embed, "write the vector of each text, of an encoder without its head (model.pooling, model.normalize)")
       .group("Output");
   command.add_option("--batch", batch_, "samples per pass").in_range(1, 1 << 20).group("Machine").take_last().show_default();
@@ -134,7 +141,7 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     constexpr const char* kHubName = "input_ids";  // what the tokens of a language model are called on hubs
     const bool language = session.info().output == ModelOutput::kTokens;
     for (const ModelInput& input : session.info().all_inputs()) {
-      const bool renamed = language && file.find(input.name) == nullptr && file.find(kHubName) != nullptr;
+      const bool renamed = language && !input.optional && file.find(input.name) == nullptr && file.find(kHubName) != nullptr;
       const std::string name = renamed ? kHubName : input.name;
       if (!input.optional || file.find(name) != nullptr) arrays.emplace(input.name, file.read(name));
     }

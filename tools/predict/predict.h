@@ -2,6 +2,7 @@
 // galley-predict: what a model says about images (files, folders, archives), text or raw tensors.
 
 #include "libcore/infer/predict.h"
+#include "libcore/infer/text_predictor.h"
 #include "tools/common/recipe_tool.h"
 #include "tools/predict/listing.h"
 #include "tools/predict/text.h"
@@ -18,6 +19,7 @@ class PredictTool : public RecipeTool {
     return "  galley-predict runs/first photo.jpg holiday/ more.tar\n  galley-predict runs/first photo.jpg top=1 --format json\n"
            "  galley-predict runs/gpt --prompt 'To be' generate.max_new_tokens=200 generate.temperature=0.8\n"
            "  galley-predict bert_dir/ --text 'a fine film' 'a dull one' --embed -o vectors.safetensors\n"
+           "  galley-predict runs/answers --text 'Who won?' --text-pair 'The home team won.'\n"
            "  galley-predict runs/first --tensors in.safetensors -o out.safetensors --capture 'layer1.*'";
   }
   void add_options(Command& command) override;
@@ -42,6 +44,8 @@ class PredictTool : public RecipeTool {
   int run_text(LoadedRecipe& loaded);
   /// Classes, or with --embed the vectors, of whole texts.
   int run_whole_texts(LoadedRecipe& loaded);
+  /// The answers of texts to questions, for models with start and end logits.
+  int answer_questions(Session& session, TextPredictor& predictor, const NamedTexts& given, const std::string& recipe_text);
 
   TextOptions text_;
   std::string tensors_, draw_, on_error_ = "report", replicas_ = "1";

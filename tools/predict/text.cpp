@@ -37,6 +37,15 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
   }
 }
 
+/// The lines of a file, without their ends.
+std::vector<std::string> lines_of(const std::string& path) {
+  std::vector<std::string> lines = parts_of(read_file(path), '\n');
+  if (lines.back().empty()) lines.pop_back();
+  for (std::string& line : lines)
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+  return lines;
+}
+
 std::string line_of(Json json, const TextOutput& output) {
   if (!output.provenance.empty()) json["provenance"] = Json::parse(output.provenance);
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -110,7 +119,7 @@ class Continuation {
     GenerateCallbacks callbacks;
     callbacks.stop = [] { return stop_signal() != 0; };
     if (streams) {
-      if (!prompts.front().chat) output_.print(prompts.front().text);
+      if (!answers_alone(prompts.front())) output_.print(prompts.front().text);
       callbacks.text = [&](size_t, std::string_view text) { output_.print(std::string(text)); };
     }
     const std::vector<Generation> results = generate(model_, ids, options_, callbacks, done_);
@@ -119,7 +128,7 @@ class Continuation {
       if (output_.json) {
         output_.print(line_of(json_of(prompts[i], results[i]), output_));
       } else {
-        output_.print(streams ? "\n" : cat(prompts[i].chat ? "" : prompts[i].text, results[i].text, "\n"));
+        output_.print(streams ? "\n" : cat(answers_alone(prompts[i]) ? "" : prompts[i].text, results[i].text, "\n"));
       }
     }
     const Generation& first = results.front();
@@ -129,6 +138,8 @@ class Continuation {
   }
 
  private:
+  /// Whether the prompt is not printed: its text is no beginning of the result.
+  bool answers_alone(const Prompt& prompt) const { return prompt.chat || model_.reads_source(); }
   static Json json_of(const Prompt& prompt, const Generation& result) {
     return {{"prompt", prompt.text},           {"text", result.text},
             {"tokens", result.tokens},         {"stopped", kStopReasonNames[static_cast<size_t>(result.stopped)]},
@@ -214,14 +225,27 @@ NamedTexts texts_of(const TextOptions& options) {
     all.texts.push_back(text);
     all.names.push_back("--text");
   }
+  all.pairs = options.pairs;
+  if (options.has_pairs() && options.pairs.size() != options.texts.size())
+    throw Error(ErrorCode::kUsage, cat("--text has ", options.texts.size(), " texts, --text-pair ", options.pairs.size()))
+        .suggest("give each text a second one: --text A B --text-pair C D");
+  if (options.texts_file.empty() != options.pairs_file.empty() && options.has_pairs())
+    throw Error(ErrorCode::kUsage, cat("the ", options.pairs_file.empty() ? "texts of --text-file" : "second texts of --text-pair-file",
+                                       " belong to no ", options.pairs_file.empty() ? "second ones" : "first ones"))
+        .suggest("give both files, of as many lines");
   if (options.texts_file.empty()) return all;
-  int64_t line = 0;
-  for (std::string& text : parts_of(read_file(options.texts_file), '\n')) {
-    ++line;
-    if (!text.empty() && text.back() == '\r') text.pop_back();
-    if (text.empty()) continue;
-    all.texts.push_back(std::move(text));
-    all.names.push_back(cat(options.texts_file, ":", line));
+  const std::vector<std::string> lines = lines_of(options.texts_file);
+  std::vector<std::string> pairs;
+  if (!options.pairs_file.empty()) {
+    pairs = lines_of(options.pairs_file);
+    if (pairs.size() != lines.size())
+      throw Error(ErrorCode::kInput, cat(options.pairs_file, " has ", pairs.size(), " lines, ", options.texts_file, " has ", lines.size()));
+  }
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].empty()) continue;
+    all.texts.push_back(lines[i]);
+    if (!pairs.empty()) all.pairs.push_back(pairs[i]);
+    all.names.push_back(cat(options.texts_file, ":", i + 1));
   }
   if (all.texts.empty()) throw Error(ErrorCode::kInput, cat(options.texts_file, ": no text, all lines are empty"));
   return all;

@@ -20,9 +20,12 @@ struct TextOptions {
   std::string detokenize;             ///< --detokenize: ids, separated by commas
   std::vector<std::string> texts;     ///< --text
   std::string texts_file;             ///< --text-file: a text a line
+  std::vector<std::string> pairs;     ///< --text-pair: the second text of each
+  std::string pairs_file;             ///< --text-pair-file: the second texts, a line each
   bool embed = false;                 ///< --embed: vectors of the texts instead of classes
 
-  bool predicts() const { return !texts.empty() || !texts_file.empty(); }
+  bool predicts() const { return !texts.empty() || !texts_file.empty() || has_pairs(); }
+  bool has_pairs() const { return !pairs.empty() || !pairs_file.empty(); }
   bool any() const { return continues() || shows_tokens() || show_prompt; }
   bool continues() const { return !prompts.empty() || !prompts_file.empty() || !chats.empty() || interactive; }
   bool shows_tokens() const { return !tokenize.empty() || !detokenize.empty(); }
@@ -37,9 +40,12 @@ struct TextOutput {
 
 /// --tokenize and --detokenize: needs no weights. Throws Error (kUsage) for an id that the vocabulary does not have.
 void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output);
-/// The texts of --text and --text-file, and what they are called in messages. Throws Error (kInput) if the file has none.
+/// The texts of --text and --text-file, their second texts where there are some, and what they are called in messages. Throws Error
+/// (kInput) if a file has none, (kUsage) if not every text has a second one.
 struct NamedTexts {
-  std::vector<std::string> texts, names;
+  std::vector<std::string> texts, pairs, names;
+  /// The second text; null if texts have none.
+  const std::string* pair(size_t i) const { return pairs.empty() ? nullptr : &pairs[i]; }
 };
 NamedTexts texts_of(const TextOptions& options);
 

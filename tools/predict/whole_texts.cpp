@@ -140,9 +140,13 @@ class TextListing {
   TextListing(const Presenter* presenter, const TokenPresenter* tokens, bool embed, Json provenance)
       : presenter_(presenter), tokens_(tokens), embed_(embed), provenance_(std::move(provenance)) {}
 
+  /// Shows second texts too.
+  void show_pairs() { pairs_ = true; }
   bool presents() const { return presenter_ != nullptr || tokens_ != nullptr || embed_; }
-  void add(const std::string& text, const std::string& name, const TextResult& result, const std::string& first) {
+  void add(const NamedTexts& given, size_t index, const TextResult& result, const std::string& first) {
+    const std::string &text = given.texts[index], &name = given.names[index];
     Json line{{"text", text}};
+    if (pairs_) line["pair"] = given.pairs[index];
     if (embed_) {
       const Tensor& vector = result.outputs.at("embedding");
       check_finite_output(vector, name);
@@ -165,6 +169,7 @@ class TextListing {
       for (const auto& [key, value] : made.items()) line[key] = value;
       for (size_t i = 0; i < presented.rows.size(); ++i) {
         rows_.push_back({i == 0 ? text : ""});
+        if (pairs_) rows_.back().push_back(i == 0 ? given.pairs[index] : "");
         rows_.back().insert(rows_.back().end(), presented.rows[i].begin(), presented.rows[i].end());
       }
     }
@@ -175,6 +180,7 @@ class TextListing {
   const std::string& lines() const { return lines_; }
   Table table() const {
     Table table{{"text"}, rows_};
+    if (pairs_) table.headings.emplace_back("pair");
     if (embed_) {
       table.headings.emplace_back("embedding");
     } else {
@@ -187,7 +193,7 @@ class TextListing {
  private:
   const Presenter* presenter_;
   const TokenPresenter* tokens_;
-  bool embed_;
+  bool embed_, pairs_ = false;
   Json provenance_;
   std::vector<std::vector<std::string>> rows_;
   std::string lines_;
@@ -202,9 +208,12 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
         .suggest("give one of them");
   if (!capture_.empty() || !draw_.empty()) throw Error(ErrorCode::kUsage, "--capture and --draw do not apply to text");
   if (!output_.empty()) check_output_file(output_, "-o writes tensors", "out.safetensors");
+  if (text_.embed && text_.has_pairs()) throw Error(ErrorCode::kUsage, "--embed gives the vector of one text, not of a pair");
   const NamedTexts given = texts_of(text_);
   Session session(recipe);
   TextPredictor predictor(session, batch_);
+  const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
+  if (session.info().output == ModelOutput::kSpans && output_.empty()) return answer_questions(session, predictor, given, recipe_text);
   const PresentContext context{.categories = session.prediction_categories(),
                                .top = recipe.predict.top,
                                .min_score = recipe.predict.min_score,
@@ -223,16 +232,17 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
     print("the recipe, its weights and the inputs fit\n");
     return kExitDone;
   }
-  const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
   TextListing listing(presenter.get(), tokens.get(), text_.embed, provenance_json(provenance(recipe, recipe_text)));
+  if (!given.pairs.empty()) listing.show_pairs();
   CollectedTexts collected;
   int64_t shortened = 0;
   const auto began = std::chrono::steady_clock::now();
-  predictor.run(given.texts, given.names, [&](size_t index, TextResult result) {
+  const auto row = [&](size_t index) { return predictor.row(given.texts[index], given.pair(index), given.names[index]); };
+  predictor.run(given.texts.size(), row, [&](size_t index, TextResult result) {
     if (result.shortened && shortened++ == 0)
       log(LogLevel::kWarning, cat(given.names[index], ": the text was shortened to ", result.tokens.size(),
                                   " tokens, the most that the model takes (others are counted)"));
-    if (listing.presents()) listing.add(given.texts[index], given.names[index], result, predictor.outputs().front());
+    if (listing.presents()) listing.add(given, index, result, predictor.outputs().front());
     if (!output_.empty()) collected.add(result);
   });
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
