@@ -2,6 +2,8 @@
 
 #include "libcore/backends/cpu/table.h"
 
+#include "libcore/backends/cpu/collective.h"
+
 namespace galley {
 
 std::span<const Kernel> cpu_kernels() {
@@ -10,6 +12,7 @@ std::span<const Kernel> cpu_kernels() {
     for (const auto& family : {cpu_attention(),
                                cpu_cache(),
                                cpu_cast(),
+                               cpu_collective(),
                                cpu_conv(),
                                cpu_elementwise(),
                                cpu_elementwise_chain(),
