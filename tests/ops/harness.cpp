@@ -116,6 +116,8 @@ Value CaseInputs::fixed(Value value) {
   return value;
 }
 
+std::vector<OpCase> collective_cases();  // collective_cases.cpp
+
 const std::vector<OpCase>& all_cases() {
   static const std::vector<OpCase> cases = [] {
     std::vector<OpCase> all;
@@ -138,6 +140,7 @@ const std::vector<OpCase>& all_cases() {
                                             reduce_cases,
                                             shape_cases,
                                             shuffle_cases,
+                                            collective_cases,
                                             index_cases,
                                             boxes_cases,
                                             update_cases,

@@ -2,6 +2,8 @@
 
 #include "libcore/backends/cpu/table.h"
 
+#include "libcore/backends/cpu/collective.h"
+
 namespace galley {
 
 std::span<const Kernel> cpu_kernels() {
@@ -11,6 +13,7 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_boxes(),
                                cpu_cache(),
                                cpu_cast(),
+                               cpu_collective(),
                                cpu_conv(),
                                cpu_elementwise(),
                                cpu_elementwise_chain(),

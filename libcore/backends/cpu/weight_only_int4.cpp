@@ -1,10 +1,10 @@
 // Matrix products of few rows of activations that are rounded to 8 bits with weights of 4 bits: decoding of quantized language models.
 //
-// Rows of the weight are read where they are: a byte holds two neighbors of the depth, the lower first. Each kRoundedGroup values of x become
-// integers with a scale, even and odd elements apart, so that the low halves of a vector of bytes multiply one array and the high halves
-// the other. Halves are made unsigned by adding 8, which vpdpbusd needs; the sum that this adds, 8 times that of the integers of x, is known
-// beforehand and subtracted where the sum of a lane begins. A lane sums 8 products of a group; it becomes a float and is multiplied by the
-// two scales. 4 columns share what is loaded of x.
+// Rows of the weight are read where they are: a byte holds two neighbors of the depth, the lower first. Each kRoundedGroup values of x
+// become integers with a scale, even and odd elements apart, so that the low halves of a vector of bytes multiply one array and the high
+// halves the other. Halves are made unsigned by adding 8, which vpdpbusd needs; the sum that this adds, 8 times that of the integers of x,
+// is known beforehand and subtracted where the sum of a lane begins. A lane sums 8 products of a group; it becomes a float and is
+// multiplied by the two scales. 4 columns share what is loaded of x.
 //
 // Each element is summed in one order in every tile, so the bits depend neither on the threads nor on the other rows.
 
@@ -130,7 +130,7 @@ void round_row(const float* x, int64_t depth, int64_t padded, const RoundedRow& 
   }
 }
 
-constexpr int64_t kVector = 4 * kLanes;                // bytes of the weight
+constexpr int64_t kVector = 4 * kLanes;  // bytes of the weight
 constexpr int kColumns = kLanes == 16 ? 4 : 2;
 
 /// What one vector of bytes gives: the scales of a column that it needs, four at most, in each lane.
@@ -213,7 +213,7 @@ void multiply_as(const Task& t) {
   for (; column < t.last_column; ++column) columns<kVnni, 1>(t, column, scales);
 }
 
-void multiply(const Task& t) { t.vnni && HWY_TARGET <= HWY_AVX3 ? multiply_as<true>(t) : multiply_as<false>(t); }
+void multiply(const Task& t) { t.vnni&& HWY_TARGET <= HWY_AVX3 ? multiply_as<true>(t) : multiply_as<false>(t); }
 
 #endif  // GALLEY_QUANTIZED_VECTORS
 
@@ -247,7 +247,8 @@ class WeightOnlyInt4 : public PreparedKernel {
   int64_t scratch_bytes() const override { return rows_ * int4::kRowBytes * padded_; }
   void run(Stream&, const KernelArgs& args) const override {
     auto* memory = static_cast<char*>(args.scratch);
-    for (int64_t row = 0; row < rows_; ++row) int4::round(args.in<float>(0) + row * depth_, depth_, padded_, int4::row_at(memory, padded_, row));
+    for (int64_t row = 0; row < rows_; ++row)
+      int4::round(args.in<float>(0) + row * depth_, depth_, padded_, int4::row_at(memory, padded_, row));
     const int4::Task task{.x = memory,
                           .weight = args.in<uint8_t>(1),
                           .scale = args.in<float>(2),

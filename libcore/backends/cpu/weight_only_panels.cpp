@@ -1,7 +1,8 @@
 // Matrix products of many rows with weights that are stored as integers of 8 or 4 bits: prompts of quantized language models.
 //
-// A task takes some panels of columns (packed_product.h): it makes floats of their integers, in the form of a packed operand, and multiplies
-// all rows by them while they are in the second-level cache. So no float copy of the weights is kept, and their integers are read once.
+// A task takes some panels of columns (packed_product.h): it makes floats of their integers, in the form of a packed operand, and
+// multiplies all rows by them while they are in the second-level cache. So no float copy of the weights is kept, and their integers are
+// read once.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -30,12 +31,12 @@ namespace galley::stored_panel {
 
 /// Up to kPanel columns of a weight. An element is a byte: one value, or two of 4 bits.
 struct Source {
-  const int8_t* weight;           // of the first column: [columns][elements]
-  const float* scale;             // [columns][groups]
-  const int8_t* zero;             // [columns][groups], or nullptr
+  const int8_t* weight;  // of the first column: [columns][elements]
+  const float* scale;    // [columns][groups]
+  const int8_t* zero;    // [columns][groups], or nullptr
   int64_t columns, elements, depth;
-  int64_t group, groups;          // group: elements that share a scale
-  bool halves;                    // 4 bits
+  int64_t group, groups;  // group: elements that share a scale
+  bool halves;            // 4 bits
 };
 
 }  // namespace galley::stored_panel

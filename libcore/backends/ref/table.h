@@ -7,6 +7,7 @@
 
 namespace galley {
 
+std::span<const RefEntry> ref_collective();
 std::span<const RefEntry> ref_conv();
 std::span<const RefEntry> ref_matmul();
 std::span<const RefEntry> ref_pool();

@@ -1,0 +1,193 @@
+// Programs of several ranks, as threads: data parallel steps compute what one rank computes with the whole batch.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <thread>
+
+#include "libcore/base/parallel.h"
+#include "libcore/comm/local.h"
+#include "libcore/comm/rank_scope.h"
+#include "libcore/ops/binary.h"
+#include "libcore/ops/collective.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/registry.h"
+#include "libcore/ops/unary.h"
+#include "libcore/ops/update.h"
+#include "libcore/passes/differentiate.h"
+#include "libcore/passes/gate_updates.h"
+#include "libcore/passes/shard.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+#include "tests/support/target.h"
+
+namespace galley::test {
+namespace {
+
+constexpr int64_t kRows = 12, kWidth = 20, kSteps = 4;
+
+TensorType type_of(const Shape& shape, DType dtype = DType::kF32) {
+  TensorType type;
+  type.dtype = dtype;
+  type.shape = shape;
+  return type;
+}
+
+/// A training step of three layers on `rows` rows.
+Graph training_step(int64_t rows, bool many_ranks, int64_t bucket_bytes) {
+  Graph graph;
+  Value x = graph.add_input("x", type_of({rows, kWidth}), ValueRole::kInput);
+  std::vector<std::string> names;
+  std::vector<ValueId> weights;
+  for (int i = 0; i < 3; ++i) {
+    names.push_back(cat("w", i));
+    const Value w = graph.add_input(names.back(), type_of({kWidth, kWidth}), ValueRole::kParameter);
+    weights.push_back(w.id());
+    x = tanh(matmul(x, w));
+  }
+  graph.add_output("loss", mean(mul(x, x)));
+  if (many_ranks) weigh_losses(graph);
+  const auto found = differentiate(graph, graph.find_output("loss"), weights);
+  std::vector<Value> gradients;
+  for (const ValueId id : weights) gradients.push_back(graph.at(found.at(id)));
+  if (many_ranks) {
+    reduce_losses(graph);
+    reduce_gradients(graph, gradients, names, bucket_bytes);
+  }
+  graph.set_phase(Phase::kUpdate);
+  const Value lr = graph.add_input("lr", type_of({}), ValueRole::kInput);
+  const Value step = graph.add_input("step", type_of({}, DType::kI64), ValueRole::kInput);
+  for (size_t i = 0; i < weights.size(); ++i) sgd_update(graph.at(weights[i]), gradients[i], lr, step, {}, {}, SgdUpdateAttrs());
+  gate_updates(graph, graph.find_output("loss"), "stopped");
+  return graph;
+}
+
+double number(int64_t seed, int64_t i) { return std::sin(static_cast<double>(seed * 1009 + i * 7) * 0.37); }
+
+struct RankResult {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<double>> weights;
+};
+
+/// Trains on rows [first, first + rows) of the batch of each step.
+RankResult train(int64_t first, int64_t rows, Communicator* ranks, int64_t bucket_bytes, double bad = 0) {
+  const RankScope scope(ranks);
+  const auto backend = open_backend("cpu", {.threads = 1});
+  const auto program = compile(training_step(rows, ranks != nullptr, bucket_bytes), {.backend = backend});
+  ParameterStore store(backend->device());
+  Execution execution(program, store);
+  for (int64_t w = 0; w < 3; ++w) {
+    Tensor values(DType::kF32, Shape{kWidth, kWidth});
+    for (int64_t i = 0; i < values.elements(); ++i) values.data_as<float>()[i] = static_cast<float>(0.4 * number(w + 100, i));
+    store.set(cat("w", w), values);
+  }
+  RankResult result;
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    Tensor x(DType::kF32, Shape{rows, kWidth});
+    for (int64_t i = 0; i < x.elements(); ++i) x.data_as<float>()[i] = static_cast<float>(number(step, first * kWidth + i));
+    if (step == 3 && bad != 0) x.data_as<float>()[0] = static_cast<float>(bad);
+    execution.feed("x", x);
+    execution.set("lr", 8);
+    execution.set("step", static_cast<double>(step));
+    if (execution.takes(kRankWeight)) execution.set(kRankWeight, static_cast<double>(rows) / kRows);
+    execution.run();
+    result.losses.push_back(execution.scalar("loss"));
+  }
+  for (const std::string& name : store.names(ValueRole::kParameter)) result.weights[name] = store.get(name).to_doubles();
+  return result;
+}
+
+std::vector<RankResult> train_ranks(int ranks, int64_t bucket_bytes, double bad_in_rank_1 = 0) {
+  auto communicators = local_communicators(ranks, {.timeout_s = 60});
+  std::vector<RankResult> results(static_cast<size_t>(ranks));
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      const ThreadShare share(1);
+      const int64_t first = kRows * r / ranks, end = kRows * (r + 1) / ranks;
+      try {
+        results[static_cast<size_t>(r)] =
+            train(first, end - first, communicators[static_cast<size_t>(r)].get(), bucket_bytes, r == 1 ? bad_in_rank_1 : 0);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+        communicators[static_cast<size_t>(r)]->abort(error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  return results;
+}
+
+class DataParallelSteps : public testing::TestWithParam<std::tuple<int, int64_t>> {};
+
+TEST_P(DataParallelSteps, EqualThoseOfOneRank) {
+  if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
+  ensure_ops_registered();
+  const auto [ranks, bucket_bytes] = GetParam();
+  const RankResult alone = train(0, kRows, nullptr, 0);
+  const std::vector<RankResult> together = train_ranks(ranks, bucket_bytes);
+  for (const RankResult& rank : together) {
+    EXPECT_EQ(rank.weights, together.front().weights);  // the same bits on every rank
+    EXPECT_EQ(rank.losses, together.front().losses);
+  }
+  for (size_t s = 0; s < alone.losses.size(); ++s) EXPECT_NEAR(together.front().losses[s], alone.losses[s], 1e-6);
+  ASSERT_EQ(together.front().weights.size(), 3u);
+  double moved = 0;
+  for (const auto& [name, values] : alone.weights) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      // Sums of products in another order: rounding of f32 values below 1.
+      EXPECT_NEAR(together.front().weights.at(name)[i], values[i], 2e-6) << name << " " << i;
+      moved = std::max(moved, std::abs(values[i] - static_cast<float>(0.4 * number(name.back() - '0' + 100, static_cast<int64_t>(i)))));
+    }
+  }
+  EXPECT_GT(moved, 0.01);  // far more than the tolerance
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DataParallelSteps,
+                         testing::Combine(testing::Values(2, 3, 4, 5), testing::Values(int64_t{1}, int64_t{1} << 20)));
+
+TEST(CollectivePrograms, ALossThatIsNotFiniteOnOneRankStopsTheUpdateOfAll) {
+  if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
+  ensure_ops_registered();
+  const std::vector<RankResult> good = train_ranks(2, 1 << 20);
+  const std::vector<RankResult> bad = train_ranks(2, 1 << 20, NAN);
+  for (const RankResult& rank : bad) {
+    EXPECT_TRUE(std::isnan(rank.losses[2]));
+    for (const auto& [name, values] : rank.weights) {
+      EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); })) << name;
+    }
+    EXPECT_EQ(rank.weights, bad.front().weights);
+    EXPECT_NE(rank.weights, good.front().weights);
+  }
+}
+
+TEST(CollectivePrograms, SumsStartBeforeTheRestOfTheBackwardPassAndUseTheMemoryOfTheirOperand) {
+  if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
+  ensure_ops_registered();
+  const auto program = compile(training_step(kRows, true, 1), {.backend = open_backend("cpu", {.threads = 1})});
+  const Graph& graph = program->graph();
+  std::vector<int> starts, waits;
+  int last_product = -1, index = 0;
+  for (const Node& node : graph.nodes()) {
+    const auto slot = [&](ValueId id) { return program->memory().values[static_cast<size_t>(id)]; };
+    if (node.op == &all_reduce_start_op()) starts.push_back(index);
+    if (node.op == &all_reduce_wait_op()) {
+      waits.push_back(index);
+      EXPECT_EQ(slot(node.inputs[0]).offset, slot(node.outputs[0]).offset);  // nothing is copied
+    }
+    if (node.phase == Phase::kBackward && node.op->work == WorkClass::kProduct) last_product = index;
+    ++index;
+  }
+  ASSERT_EQ(starts.size(), 4u);  // the loss and three gradients
+  ASSERT_EQ(waits.size(), 4u);
+  EXPECT_LT(starts[2], last_product);
+  for (const int wait : waits) EXPECT_GT(wait, last_product);
+}
+
+}  // namespace
+}  // namespace galley::test
