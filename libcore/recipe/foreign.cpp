@@ -8,7 +8,7 @@
 namespace galley {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 77> kForeign{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 86> kForeign{{
     {"epochs", "train.duration"},
     {"epoch", "train.duration"},
     {"num_epochs", "train.duration"},
@@ -86,6 +86,15 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 77> kForeign
     {"log_interval", "log.every"},
     {"print_freq", "log.every"},
     {"save_every", "checkpoint.every"},
+    {"zero_stage", "sharding.strategy"},
+    {"zero_optimization", "sharding"},
+    {"fsdp", "sharding"},
+    {"ddp", "sharding"},
+    {"parallelism", "sharding"},
+    {"bucket_cap_mb", "sharding.bucket"},
+    {"auto_wrap_policy", "sharding.wrap"},
+    {"cpu_offload", "sharding.offload"},
+    {"comm_hook", "sharding.hook"},
 }};
 
 }  // namespace

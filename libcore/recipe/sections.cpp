@@ -457,6 +457,7 @@ void Recipe::options(OptionVisitor& v) {
   v.section({.name = "benchmark", .doc = "galley-benchmark"}, benchmark);
   v.section({.name = "profile", .doc = "galley-profile"}, profile);
   v.section({.name = "train", .doc = "galley-train"}, train);
+  v.section({.name = "sharding", .doc = "how ranks divide the model: galley-plan, and galley-train on several ranks"}, sharding);
   v.option({.name = "checkpoint", .doc = "checkpoints for resuming; null: write only the final weights"}, checkpoint);
   v.section({.name = "log", .doc = "what is logged during training"}, log);
 }
@@ -539,6 +540,7 @@ void check_recipe(const Recipe& recipe) {
   if (calibration.batch.count && *calibration.batch.count == 0)
     complain("data.calibration.batch", "'data.calibration.batch' is 0; it must be auto or at least 1", "");
   check_quantize(recipe.quantize, errors);
+  check_sharding(recipe.sharding, errors);
   const TrainSection& train = recipe.train;
   if (train.duration && train.duration->value == 0) complain("train.duration", "'train.duration' is 0", "write e.g. 1 epoch");
   if (train.duration && train.duration->unit == DurationUnit::kPercent) {

@@ -16,6 +16,7 @@
 #include "libcore/base/units.h"
 #include "libcore/ops/attention.h"
 #include "libcore/recipe/quantize_section.h"
+#include "libcore/recipe/sharding_section.h"
 
 namespace galley {
 
@@ -381,6 +382,7 @@ struct Recipe : OptionsOf<Recipe> {
   BenchmarkSection benchmark;
   ProfileSection profile;
   TrainSection train;
+  ShardingSection sharding;
   std::optional<CheckpointSection> checkpoint = CheckpointSection();
   LogSection log;
 };

@@ -1,0 +1,45 @@
+#pragma once
+// Pipeline schedules: the order in which each stage runs forward and backward passes of micro-batches.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "libcore/dist/strategy.h"
+
+namespace galley {
+
+/// One pass of a stage: chunk `chunk` of the stage's parts of the model, on micro-batch `micro_batch`.
+struct PipelinePass {
+  int64_t micro_batch = 0;
+  int64_t chunk = 0;
+  bool backward = false;
+  friend bool operator==(const PipelinePass&, const PipelinePass&) = default;
+};
+
+/// The passes of each stage in order. `chunks` must be 1 unless interleaved, and interleaving needs a number of micro-batches that is a
+/// multiple of `stages`; throws an Error (kRecipe) otherwise.
+std::vector<std::vector<PipelinePass>> pipeline_schedule(PipelineSchedule schedule, int64_t stages, int64_t micro_batches, int64_t chunks);
+
+/// Checks a schedule: every pass once, and an order of all stages together exists in which each pass follows those whose results it reads
+/// (no deadlock), with sends that do not wait. Returns a description of the first fault, "" if there is none.
+std::string check_schedule(const std::vector<std::vector<PipelinePass>>& stages, int64_t micro_batches, int64_t chunks);
+
+/// When each pass of a schedule begins and ends.
+struct TimedPass {
+  PipelinePass pass;
+  double begin = 0, end = 0;
+};
+struct StageTimes {
+  std::vector<double> forward, backward;  ///< Seconds, by part of the model: part = chunk * stages + stage.
+  double transfer = 0;                    ///< Seconds of a send between parts.
+};
+/// The passes of each stage with times. The schedule must have no deadlock.
+std::vector<std::vector<TimedPass>> time_schedule(const std::vector<std::vector<PipelinePass>>& stages, const StageTimes& times);
+
+/// Cuts consecutive segments with these costs into `parts` such that the largest sum is smallest. Returns the first segment of each part.
+/// `may_cut[i]`: whether a part may begin at segment i.
+std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts);
+
+}  // namespace galley

@@ -1,0 +1,89 @@
+#pragma once
+// PlanModel: a model as the simulator sees it: units of parameters, and the segments of one rank's forward and backward pass with their
+// work and memory. Made from a captured graph (train/planned_model.h) or from the sizes of a transformer (transformer.h).
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "libcore/dist/cluster.h"
+#include "libcore/dist/formulas.h"
+#include "libcore/tensor/dtype.h"
+
+namespace galley {
+
+/// One operator, or several with the same limits.
+struct Operation {
+  double flops = 0;     ///< Two per multiply-add, as reports count them.
+  double executed = 0;  ///< That the kernel executes: less for causal attention and Winograd convolutions.
+  double bytes = 0;     ///< Read and written.
+  double extent = 0;    ///< Smallest extent of a product; 0: not a product.
+  DType dtype = DType::kF32;
+  int64_t kernels = 1;
+  double seconds = -1;  ///< Measured; negative: by the rates of the cluster.
+};
+double seconds_of(const Operation& operation, const Cluster& cluster);
+double seconds_of(const std::vector<Operation>& operations, const Cluster& cluster);
+
+/// A trained or frozen parameter.
+struct PlanParameter {
+  std::string name;
+  int64_t elements = 0;
+  int unit = 0;
+  bool trained = true;
+  int final_segment = -1;  ///< The backward segment after which its gradient is final; -1: the last one of its unit.
+  bool divisible = false;  ///< Tensor parallelism divides it: a matrix of an attention block, an embedding or the head.
+};
+
+/// Parameters that are gathered and freed together.
+struct Unit {
+  std::string name;
+  /// Elements of its parts that are gathered one after the other, where they are wrapped on their own although the timeline draws them as
+  /// one; empty: one part.
+  std::vector<int64_t> parts;
+};
+
+/// Consecutive operators that use the parameters of one unit.
+struct Segment {
+  std::string name;
+  int unit = -1;  ///< -1: no parameters.
+  std::vector<Operation> work;
+  double live_bytes = 0;    ///< Forward and backward: largest sum of activations during the segment, without those of other micro-batches.
+  double kept_bytes = 0;    ///< Forward: activations that the backward pass reads.
+  double output_bytes = 0;  ///< Forward: what the next segment reads: the transfer at a boundary of stages.
+  /// Tensor parallelism: bytes of one all-reduce of activations, and how many the segment needs.
+  double reduced_bytes = 0;
+  int reductions = 0;
+  int forward = -1;  ///< Backward: the forward segment that it belongs to.
+};
+
+/// A model with one micro-batch of a rank.
+struct PlanModel {
+  std::string name;
+  std::vector<Unit> units;
+  std::vector<PlanParameter> parameters;
+  std::vector<Segment> forward, backward;  ///< In order of execution.
+  std::vector<Operation> update;           ///< Of all parameters; ranks that divide the optimizer state execute a part.
+  StateBytes bytes;
+  int64_t gather_bytes = 4;  ///< Per element, of gathered parameters.
+  int64_t reduce_bytes = 4;  ///< Per element, of summed gradients.
+  double samples = 1;        ///< In a micro-batch.
+  double tokens = 0;
+  double flops = 0;           ///< Of a micro-batch, recomputation counted.
+  double model_flops = 0;     ///< The same without recomputation.
+  double input_bytes = 0;     ///< Fed data.
+  double copy_bytes = 0;      ///< Parameters in the dtype of computations and in other formats, where those are copies.
+  double exact_bytes = 0;     ///< Peak of one rank without sharding, if it is known from a compiled program; 0: not known.
+  double other_bytes = 0;     ///< Buffers and other arrays that every rank holds whole.
+  DType dtype = DType::kF32;  ///< Of products.
+
+  int64_t elements(int unit) const;
+  int64_t trained_elements() const;
+  int64_t frozen_elements() const;
+  /// Whether each unit stays gathered during the forward pass because segments of other units lie between those that use it.
+  std::vector<bool> staying_units() const;
+  /// Elements of the largest part of a unit, which is gathered at once.
+  int64_t largest_part(int unit) const;
+};
+
+}  // namespace galley

@@ -1,0 +1,183 @@
+#include "libcore/dist/rank_memory.h"
+
+#include <algorithm>
+#include <set>
+
+#include "libcore/base/error.h"
+#include "libcore/dist/simulate.h"
+
+namespace galley {
+namespace {
+
+/// What a stage holds: its units, and activations of a micro-batch.
+struct StageModel {
+  std::set<int> units;
+  double kept = 0, forward_working = 0, backward_working = 0;  // the working sets: live bytes beyond what is kept
+  double boundary = 0;
+};
+
+/// The stage of each forward segment.
+std::vector<int64_t> stages_of(const PlanModel& model, const JobPlan& job, const std::vector<size_t>& cuts) {
+  std::vector<int64_t> stages(model.forward.size(), 0);
+  for (size_t i = 0; i < stages.size() && !cuts.empty(); ++i) {
+    const auto part = static_cast<int64_t>(std::upper_bound(cuts.begin(), cuts.end(), i) - cuts.begin()) - 1;
+    stages[i] = part % job.mesh.pipe;
+  }
+  return stages;
+}
+
+std::vector<StageModel> stage_models(const PlanModel& model, const JobPlan& job, const std::vector<size_t>& cuts) {
+  const std::vector<int64_t> stages = stages_of(model, job, cuts);
+  std::vector<StageModel> result(static_cast<size_t>(std::max<int64_t>(1, cuts.empty() ? 1 : job.mesh.pipe)));
+  double kept = model.input_bytes;
+  std::vector<double> before(model.forward.size() + 1, kept);  // kept by the segments up to this one, on one rank with all of them
+  for (size_t i = 0; i < model.forward.size(); ++i) {
+    const Segment& segment = model.forward[i];
+    StageModel& stage = result[static_cast<size_t>(stages[i])];
+    if (segment.unit >= 0) stage.units.insert(segment.unit);
+    stage.kept += segment.kept_bytes;
+    kept += segment.kept_bytes;
+    before[i + 1] = kept;
+    stage.forward_working = std::max(stage.forward_working, segment.live_bytes - kept);
+    stage.boundary = std::max(stage.boundary, segment.output_bytes);
+  }
+  for (const Segment& segment : model.backward) {
+    const auto of = static_cast<size_t>(std::max(0, segment.forward));
+    StageModel& stage = result[static_cast<size_t>(stages[of])];
+    if (segment.unit >= 0) stage.units.insert(segment.unit);
+    stage.backward_working = std::max(stage.backward_working, segment.live_bytes - before[of + 1]);
+  }
+  return result;
+}
+
+/// Bytes of gathered units at once, and of the whole gradient of the unit in work.
+struct GatheredBytes {
+  double parameters = 0, gradient = 0;
+};
+GatheredBytes gathered_bytes(const PlanModel& model, const JobPlan& job, const Cluster& cluster, const std::set<int>& units) {
+  if (!job.gathers()) return {};
+  double largest = 0, second = 0, all = 0, held = 0;
+  const std::vector<bool> stay = model.staying_units();
+  for (const int unit : units) {
+    const auto bytes = static_cast<double>(model.largest_part(unit) * model.gather_bytes);
+    all += static_cast<double>(model.elements(unit) * model.gather_bytes);
+    if (stay[static_cast<size_t>(unit)]) {
+      held += static_cast<double>(model.elements(unit) * model.gather_bytes);
+      continue;
+    }
+    second = std::max(second, std::min(bytes, largest));
+    // Parts of one unit follow each other, so that two of the same size may be gathered at once.
+    if (!model.units[static_cast<size_t>(unit)].parts.empty()) second = std::max(second, bytes);
+    largest = std::max(largest, bytes);
+  }
+  const double gradient =
+      largest / static_cast<double>(model.gather_bytes) * static_cast<double>(std::min(model.bytes.gradient, model.gather_bytes));
+  const bool prefetches = cluster.overlaps && cluster.allocator == Allocator::kStatic;
+  double parameters = !job.reshard_after_forward ? all : prefetches ? held + largest + second : held + largest;
+  if (job.reshard_after_forward && job.gather_limit > 0)
+    parameters = std::min(parameters, std::max(held + largest, static_cast<double>(job.gather_limit)));
+  // Ranks of a node that share memory read one copy.
+  if (cluster.shared_memory) parameters /= static_cast<double>(job.mesh.shard);
+  return {parameters, gradient};
+}
+
+/// Bytes of the model states of a stage: the formulas over its buckets, and parameters that are not trained.
+ModelBytes stage_bytes(const PlanModel& model, const JobPlan& job, const std::set<int>& units, bool all) {
+  std::vector<BucketItem> items;
+  double frozen = 0;
+  for (size_t i = model.parameters.size(); i-- > 0;) {
+    const PlanParameter& parameter = model.parameters[i];
+    if (!all && !units.contains(parameter.unit)) continue;
+    if (parameter.trained) {
+      items.push_back({.elements = parameter.elements, .unit = parameter.unit});
+    } else {
+      frozen += static_cast<double>(parameter.elements * model.bytes.parameter);
+    }
+  }
+  if (job.mesh.shard == 1 && job.mesh.data == 1) {  // no collectives: no buckets, no padding
+    double elements = 0;
+    for (const BucketItem& item : items) elements += static_cast<double>(item.elements);
+    ModelBytes bytes = model_bytes(ShardingStrategy::kNone, elements, 1, model.bytes);
+    bytes.parameters += frozen;
+    return bytes;
+  }
+  const std::vector<FlatBucket> buckets = make_buckets(
+      items,
+      {.bytes = job.bucket_bytes, .first_bytes = int64_t{1} << 20, .element_bytes = model.bytes.gradient, .within_units = job.gathers()});
+  const bool ranges = job.optimizer_ranks() > 1;
+  ModelBytes bytes =
+      model_bytes(ranges ? job.strategy : ShardingStrategy::kDdp, buckets, ranges ? job.mesh.shard : job.mesh.data, model.bytes);
+  bytes.parameters += frozen / (job.gathers() ? static_cast<double>(job.mesh.shard) : 1);
+  return bytes;
+}
+
+/// Buckets that are sent while the next ones fill.
+double communication_bytes(const PlanModel& model, const JobPlan& job) {
+  if (job.mesh.shard * job.mesh.data == 1) return 0;
+  const double bucket =
+      std::min(static_cast<double>(job.bucket_bytes), static_cast<double>(model.trained_elements() * model.bytes.gradient));
+  double bytes = 0;
+  if (job.strategy == ShardingStrategy::kZero2) bytes += 2 * bucket;  // whole gradients until they are reduced
+  if (job.hook_factor < 1 || model.reduce_bytes != model.bytes.gradient)
+    bytes += 2 * bucket * job.hook_factor * static_cast<double>(model.reduce_bytes) / static_cast<double>(model.bytes.gradient);
+  return bytes;
+}
+
+RankMemory memory_of_stage(const PlanModel& model, const JobPlan& job, const Cluster& cluster, const StageModel& stage, int64_t index,
+                           bool pipelined) {
+  RankMemory memory;
+  memory.stage = index;
+  memory.model = stage_bytes(model, job, stage.units, !pipelined);
+  const double held = pipelined ? held_micro_batches(job.schedule, index, job.mesh.pipe, job.micro_batches, job.chunks) : 1;
+  memory.kept_bytes = held * stage.kept;
+  const GatheredBytes gathered = gathered_bytes(model, job, cluster, stage.units);
+  const auto on_device = [](StatePlace place, double bytes) { return place == StatePlace::kDevice ? bytes : 0; };
+  const bool accumulates = job.micro_batches > 1;
+  // zero2, and pipelines of sharded stages, keep whole gradients of accumulated micro-batches, unless each is reduced.
+  const bool whole = (job.strategy == ShardingStrategy::kZero2 || (pipelined && job.gathers())) && accumulates && !job.reduce_each;
+  const double gradients = whole ? memory.model.gradients * static_cast<double>(job.mesh.shard) : memory.model.gradients;
+  PhaseMemory base;
+  base.parameters = on_device(job.parameters, memory.model.parameters);
+  base.optimizer = on_device(job.optimizer, memory.model.optimizer);
+  base.other = model.other_bytes;
+  if (!job.gathers()) base.gathered = model.copy_bytes * (pipelined ? 1.0 / static_cast<double>(job.mesh.pipe) : 1);
+  PhaseMemory forward = base, backward = base, update = base;
+  forward.phase = "forward";
+  forward.gradients = accumulates ? on_device(job.gradients, gradients) : 0;
+  forward.gathered += gathered.parameters;
+  const double inputs = pipelined && index > 0 ? held * stage.boundary : model.input_bytes;
+  forward.activations = memory.kept_bytes + stage.forward_working + inputs;
+  backward.phase = "backward";
+  backward.gradients = on_device(job.gradients, gradients);
+  backward.gathered += gathered.parameters + gathered.gradient;
+  backward.activations = memory.kept_bytes + stage.backward_working + inputs;
+  backward.communication = communication_bytes(model, job);
+  update.phase = "update";
+  update.gradients = backward.gradients;
+  memory.phases = {forward, backward, update};
+  return memory;
+}
+
+}  // namespace
+
+const PhaseMemory& RankMemory::largest() const {
+  GALLEY_ASSERT(!phases.empty());
+  return *std::max_element(phases.begin(), phases.end(), [](const PhaseMemory& a, const PhaseMemory& b) { return a.sum() < b.sum(); });
+}
+
+std::vector<RankMemory> rank_memory(const PlanModel& model, const JobPlan& job, const Cluster& cluster, const std::vector<size_t>& cuts) {
+  const bool pipelined = !cuts.empty() && job.mesh.pipe > 1;
+  std::vector<RankMemory> result;
+  const std::vector<StageModel> stages = stage_models(model, job, pipelined ? cuts : std::vector<size_t>());
+  for (size_t s = 0; s < stages.size(); ++s)
+    result.push_back(memory_of_stage(model, job, cluster, stages[s], static_cast<int64_t>(s), pipelined));
+  return result;
+}
+
+double peak_bytes(const std::vector<RankMemory>& stages) {
+  double peak = 0;
+  for (const RankMemory& stage : stages) peak = std::max(peak, stage.peak());
+  return peak;
+}
+
+}  // namespace galley

@@ -1,0 +1,45 @@
+#pragma once
+// The simulator: when each rank computes and communicates in one step, by the costs of its operators and the cluster.
+
+#include <string>
+#include <vector>
+
+#include "libcore/dist/job.h"
+#include "libcore/dist/plan_model.h"
+
+namespace galley {
+
+/// What a rank does at a time.
+enum class Lane : uint8_t { kCompute, kCommunication, kHost };
+std::string_view name_of(Lane lane);
+
+struct LaneInterval {
+  int64_t stage = 0;  ///< Ranks of one stage do the same at the same time.
+  Lane lane = Lane::kCompute;
+  std::string name;
+  double begin = 0, end = 0;  ///< Seconds.
+  double bytes = 0;           ///< Of collectives.
+};
+
+struct Simulation {
+  double step_s = 0;
+  double compute_s = 0;               ///< Of the rank that computes longest, tensor-parallel all-reduces excluded.
+  double communication_s = 0;         ///< Time of all collectives of that rank, hidden or not.
+  double exposed_s = 0;               ///< step_s - compute_s: waiting for communication, the pipeline or the host.
+  double bubble_s = 0;                ///< Pipelines: the part of exposed_s in which the rank waits for other stages.
+  Traffic traffic;                    ///< Bytes that the busiest rank sends.
+  double flops = 0, model_flops = 0;  ///< Of one step of all ranks.
+  std::vector<LaneInterval> timeline;
+  std::vector<size_t> cuts;  ///< Pipelines: the first forward segment of each part.
+};
+
+/// Simulates one step. Throws an Error (kRecipe) if the model cannot be cut into the stages.
+Simulation simulate(const PlanModel& model, const JobPlan& job, const Cluster& cluster);
+
+/// The cuts of a pipeline: the first forward segment of each part, balanced by forward and backward time.
+std::vector<size_t> pipeline_cuts(const PlanModel& model, const JobPlan& job, const Cluster& cluster);
+
+/// Bytes that one rank holds of the buckets of parameters of its part of the model: all buckets, or those of segments [begin, end).
+std::vector<FlatBucket> gradient_buckets(const PlanModel& model, const JobPlan& job);
+
+}  // namespace galley
