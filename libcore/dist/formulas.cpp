@@ -59,7 +59,7 @@ ModelBytes model_bytes(ShardingStrategy strategy, double parameters, int64_t ran
   return {of(by.parameters, bytes.parameter), of(by.gradients, bytes.gradient), of(by.optimizer, bytes.optimizer)};
 }
 
-Traffic& Traffic::operator+=(const Traffic& other) {
+StepTraffic& StepTraffic::operator+=(const StepTraffic& other) {
   all_reduce += other.all_reduce;
   reduce_scatter += other.reduce_scatter;
   all_gather += other.all_gather;
@@ -68,10 +68,10 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   return *this;
 }
 
-Traffic data_parallel_traffic(ShardingStrategy strategy, const TrafficRule& rule) {
+StepTraffic data_parallel_traffic(ShardingStrategy strategy, const TrafficRule& rule) {
   const double f = others(rule.ranks);
   const auto k = static_cast<double>(rule.micro_batches);
-  Traffic traffic;
+  StepTraffic traffic;
   switch (strategy) {
     case ShardingStrategy::kAuto:
     case ShardingStrategy::kNone: break;

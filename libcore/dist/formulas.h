@@ -31,10 +31,10 @@ ModelBytes model_bytes(ShardingStrategy strategy, std::span<const FlatBucket> bu
 ModelBytes model_bytes(ShardingStrategy strategy, double parameters, int64_t ranks, const StateBytes& bytes);
 
 /// Bytes that one rank sends in a step, by collective.
-struct Traffic {
+struct StepTraffic {
   double all_reduce = 0, reduce_scatter = 0, all_gather = 0, all_to_all = 0, send = 0;
   double sum() const { return all_reduce + reduce_scatter + all_gather + all_to_all + send; }
-  Traffic& operator+=(const Traffic& other);
+  StepTraffic& operator+=(const StepTraffic& other);
 };
 
 struct TrafficRule {
@@ -46,8 +46,8 @@ struct TrafficRule {
   bool reshard_after_forward = true;
   bool reduce_each = false;  ///< zero2: reduces gradients in each micro-batch, instead of keeping whole gradients until the last one.
 };
-/// Traffic of parameters and gradients: 2f for ddp, zero1 and zero2 and 3f for fsdp, f = (N-1)/N, times the bytes.
-Traffic data_parallel_traffic(ShardingStrategy strategy, const TrafficRule& rule);
+/// StepTraffic of parameters and gradients: 2f for ddp, zero1 and zero2 and 3f for fsdp, f = (N-1)/N, times the bytes.
+StepTraffic data_parallel_traffic(ShardingStrategy strategy, const TrafficRule& rule);
 /// Bytes that the busiest rank sends if sums are added in one tree of `replicas` leaves (deterministic: true), times the bytes of
 /// gradients: f where the ranks divide the leaves and the leaves are a power of two; more partial sums otherwise.
 double tree_reduce_factor(int64_t ranks, int64_t replicas);

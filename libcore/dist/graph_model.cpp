@@ -144,12 +144,12 @@ class GraphReader {
         if (!clones_[at(n)]) model_.model_flops += operation.flops;
         if (operation.dtype != DType::kF32) model_.dtype = operation.dtype;
       }
-      std::vector<Segment>& segments = forward ? model_.forward : model_.backward;
+      std::vector<PlanSegment>& segments = forward ? model_.forward : model_.backward;
       std::string& current = forward ? forward_module : backward_module;
       const std::string& module = owner(node.path);
       if (segments.empty() || (!module.empty() && module != current)) {
         const auto unit = unit_of_module_.find(module);
-        Segment segment{.name = module.empty() ? "model" : module, .unit = unit == unit_of_module_.end() ? -1 : unit->second};
+        PlanSegment segment{.name = module.empty() ? "model" : module, .unit = unit == unit_of_module_.end() ? -1 : unit->second};
         if (forward) first_segment.emplace(module, static_cast<int>(segments.size()));
         const auto of = first_segment.find(module);
         if (!forward) segment.forward = of != first_segment.end() ? of->second : static_cast<int>(model_.forward.size()) - 1;
@@ -196,7 +196,7 @@ class GraphReader {
       const Node& node = this->node(n);
       if (node.phase == Phase::kUpdate) continue;
       const int s = segment_of_[at(n)];
-      Segment* segment = s < 0 ? nullptr : &(node.phase == Phase::kForward ? model_.forward : model_.backward)[at(s)];
+      PlanSegment* segment = s < 0 ? nullptr : &(node.phase == Phase::kForward ? model_.forward : model_.backward)[at(s)];
       double reused = 0;
       for (const InPlace& reuse : node.op->may_reuse) {
         const ValueId input = node.input(static_cast<size_t>(reuse.input));
@@ -293,9 +293,9 @@ PlanModel tensor_parallel(const PlanModel& model, int64_t ranks) {
   for (PlanParameter& parameter : part.parameters) {
     if (parameter.divisible) parameter.elements = (parameter.elements + ranks - 1) / ranks;
   }
-  const auto divide = [&](std::vector<Segment>& segments, bool forward) {
+  const auto divide = [&](std::vector<PlanSegment>& segments, bool forward) {
     for (size_t i = 0; i < segments.size(); ++i) {
-      Segment& segment = segments[i];
+      PlanSegment& segment = segments[i];
       for (Operation& operation : segment.work) {
         operation.flops /= t;
         operation.executed /= t;

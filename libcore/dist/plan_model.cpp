@@ -40,7 +40,7 @@ int64_t PlanModel::frozen_elements() const {
 std::vector<bool> PlanModel::staying_units() const {
   std::vector<bool> seen(units.size(), false), stay(units.size(), false);
   int last = -1;
-  for (const Segment& segment : forward) {
+  for (const PlanSegment& segment : forward) {
     if (segment.unit < 0 || segment.unit == last) continue;
     const auto unit = static_cast<size_t>(segment.unit);
     stay[unit] = stay[unit] || seen[unit];

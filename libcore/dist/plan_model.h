@@ -44,7 +44,7 @@ struct Unit {
 };
 
 /// Consecutive operators that use the parameters of one unit.
-struct Segment {
+struct PlanSegment {
   std::string name;
   int unit = -1;  ///< -1: no parameters.
   std::vector<Operation> work;
@@ -62,8 +62,8 @@ struct PlanModel {
   std::string name;
   std::vector<Unit> units;
   std::vector<PlanParameter> parameters;
-  std::vector<Segment> forward, backward;  ///< In order of execution.
-  std::vector<Operation> update;           ///< Of all parameters; ranks that divide the optimizer state execute a part.
+  std::vector<PlanSegment> forward, backward;  ///< In order of execution.
+  std::vector<Operation> update;               ///< Of all parameters; ranks that divide the optimizer state execute a part.
   StateBytes bytes;
   int64_t gather_bytes = 4;  ///< Per element, of gathered parameters.
   int64_t reduce_bytes = 4;  ///< Per element, of summed gradients.

@@ -32,7 +32,7 @@ std::vector<StageModel> stage_models(const PlanModel& model, const JobPlan& job,
   double kept = model.input_bytes;
   std::vector<double> before(model.forward.size() + 1, kept);  // kept by the segments up to this one, on one rank with all of them
   for (size_t i = 0; i < model.forward.size(); ++i) {
-    const Segment& segment = model.forward[i];
+    const PlanSegment& segment = model.forward[i];
     StageModel& stage = result[static_cast<size_t>(stages[i])];
     if (segment.unit >= 0) stage.units.insert(segment.unit);
     stage.kept += segment.kept_bytes;
@@ -41,7 +41,7 @@ std::vector<StageModel> stage_models(const PlanModel& model, const JobPlan& job,
     stage.forward_working = std::max(stage.forward_working, segment.live_bytes - kept);
     stage.boundary = std::max(stage.boundary, segment.output_bytes);
   }
-  for (const Segment& segment : model.backward) {
+  for (const PlanSegment& segment : model.backward) {
     const auto of = static_cast<size_t>(std::max(0, segment.forward));
     StageModel& stage = result[static_cast<size_t>(stages[of])];
     if (segment.unit >= 0) stage.units.insert(segment.unit);

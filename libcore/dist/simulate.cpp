@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<std::string_view, 3> kLanes{"compute", "communication", "host"};
 
 /// Seconds of the collectives of tensor parallelism in a segment; they are not hidden.
-double reduction_seconds(const Segment& segment, const JobPlan& job, const Cluster& cluster) {
+double reduction_seconds(const PlanSegment& segment, const JobPlan& job, const Cluster& cluster) {
   if (segment.reductions == 0 || job.mesh.tensor <= 1) return 0;
   const GroupLinks links = group_links(cluster, job.mesh, MeshAxis::kTensor);
   return segment.reductions * choose_collective(CollectiveOp::kAllReduce, links, segment.reduced_bytes, cluster.shared_memory).seconds;
@@ -26,9 +26,10 @@ struct SegmentTime {
   double sum() const { return compute + reductions; }
 };
 
-std::vector<SegmentTime> times_of(const std::vector<Segment>& segments, const JobPlan& job, const Cluster& cluster) {
+std::vector<SegmentTime> times_of(const std::vector<PlanSegment>& segments, const JobPlan& job, const Cluster& cluster) {
   std::vector<SegmentTime> times;
-  for (const Segment& segment : segments) times.push_back({seconds_of(segment.work, cluster), reduction_seconds(segment, job, cluster)});
+  for (const PlanSegment& segment : segments)
+    times.push_back({seconds_of(segment.work, cluster), reduction_seconds(segment, job, cluster)});
   return times;
 }
 
@@ -180,7 +181,7 @@ class DataParallelRun {
     entry.ready_at = collective(CollectiveOp::kAllGather, model_.units[static_cast<size_t>(unit)].name, shard_, bytes, ready);
   }
 
-  void run_phase(const std::vector<Segment>& segments, const std::vector<SegmentTime>& times, const std::map<int, size_t>& last,
+  void run_phase(const std::vector<PlanSegment>& segments, const std::vector<SegmentTime>& times, const std::map<int, size_t>& last,
                  bool backward) {
     for (size_t i = 0; i < segments.size(); ++i) {
       const int unit = segments[i].unit;
@@ -206,7 +207,7 @@ class DataParallelRun {
   /// The last unit of the forward pass stays for the backward pass, which begins with it.
   bool next_phase_uses(int unit) const { return !model_.backward.empty() && model_.backward.front().unit == unit; }
 
-  void count_reductions(const Segment& segment) {
+  void count_reductions(const PlanSegment& segment) {
     if (segment.reductions == 0 || job_.mesh.tensor <= 1) return;
     const auto t = static_cast<double>(job_.mesh.tensor);
     result_.traffic.all_reduce += segment.reductions * 2 * (t - 1) / t * segment.reduced_bytes;

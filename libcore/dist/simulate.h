@@ -27,7 +27,7 @@ struct Simulation {
   double communication_s = 0;         ///< Time of all collectives of that rank, hidden or not.
   double exposed_s = 0;               ///< step_s - compute_s: waiting for communication, the pipeline or the host.
   double bubble_s = 0;                ///< Pipelines: the part of exposed_s in which the rank waits for other stages.
-  Traffic traffic;                    ///< Bytes that the busiest rank sends.
+  StepTraffic traffic;                ///< Bytes that the busiest rank sends.
   double flops = 0, model_flops = 0;  ///< Of one step of all ranks.
   std::vector<LaneInterval> timeline;
   std::vector<size_t> cuts;  ///< Pipelines: the first forward segment of each part.

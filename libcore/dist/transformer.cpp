@@ -125,13 +125,13 @@ void add_units(const TransformerShape& shape, const TransformerRun& run, const S
 void add_live_bytes(PlanModel& model, double working, double logits) {
   double kept = model.input_bytes;
   for (size_t i = 0; i < model.forward.size(); ++i) {
-    Segment& segment = model.forward[i];
+    PlanSegment& segment = model.forward[i];
     kept += segment.kept_bytes;
     segment.live_bytes = kept + (i + 1 == model.forward.size() ? logits : i > 0 ? working - segment.kept_bytes : 0);
   }
-  for (Segment& segment : model.backward) {
+  for (PlanSegment& segment : model.backward) {
     const auto of = static_cast<size_t>(segment.forward);
-    const Segment& forward = model.forward[of];
+    const PlanSegment& forward = model.forward[of];
     segment.live_bytes = kept + (of + 1 == model.forward.size() ? logits
                                  : of > 0                       ? working + 2 * forward.output_bytes - forward.kept_bytes
                                                                 : 0);

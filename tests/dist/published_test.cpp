@@ -64,14 +64,14 @@ TEST(Published, LayerInputsOfTheLargestRunDoNotFit) {
   EXPECT_GT(peak_bytes(stages), run.cluster.memory);
   // With the inputs elsewhere, it fits if each matrix is a unit of its own, not if a layer is one.
   PlanModel moved = model;
-  for (Segment& segment : moved.forward) segment.kept_bytes = 0;
+  for (PlanSegment& segment : moved.forward) segment.kept_bytes = 0;
   const auto without_inputs = [&](PlanModel changed) {
     double kept = 0;
     for (size_t i = 0; i < model.forward.size(); ++i) {
       kept += model.forward[i].kept_bytes;
       changed.forward[i].live_bytes -= kept;
     }
-    for (Segment& segment : changed.backward) {
+    for (PlanSegment& segment : changed.backward) {
       segment.live_bytes -= kept;
       kept -= model.forward[static_cast<size_t>(segment.forward)].kept_bytes;
     }

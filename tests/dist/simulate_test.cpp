@@ -102,10 +102,10 @@ TEST(Simulate, TrafficEqualsTheFormulas) {
                     .mesh = {.data = ddp ? 4 : 1, .shard = ddp ? 1 : 4},
                     .micro_batches = micro,
                     .reshard_after_forward = reshard};
-        const Traffic sent = simulate(layers(5, 1, 2), job, test_cluster(1e9)).traffic;
+        const StepTraffic sent = simulate(layers(5, 1, 2), job, test_cluster(1e9)).traffic;
         TrafficRule rule{
             .ranks = 4, .parameter_bytes = bytes, .gradient_bytes = bytes, .micro_batches = micro, .reshard_after_forward = reshard};
-        Traffic formula = data_parallel_traffic(strategy, rule);
+        StepTraffic formula = data_parallel_traffic(strategy, rule);
         // The last unit of the forward pass stays for the backward pass.
         if (strategy == ShardingStrategy::kFsdp && reshard) formula.all_gather -= static_cast<double>(micro) * 0.75 * bytes / 5;
         EXPECT_NEAR(sent.all_reduce, formula.all_reduce, 1e-6 * bytes) << name_of(strategy);
@@ -164,7 +164,7 @@ TEST(Simulate, APrefetchHidesGathers) {
 TEST(Simulate, PipelinesHaveTheBubbleOfTheFormula) {
   JobPlan job{.strategy = ShardingStrategy::kPipeline, .mesh = {.pipe = 4}, .micro_batches = 12};
   PlanModel model = layers(8, 1, 2);
-  for (Segment& segment : model.forward) segment.output_bytes = 1e-9;
+  for (PlanSegment& segment : model.forward) segment.output_bytes = 1e-9;
   const Simulation s = simulate(model, job, test_cluster(1e9));
   EXPECT_NEAR(s.step_s, 12 * 6 / (1 - pipeline_bubble(4, 12, 1)), 1e-6);
   EXPECT_EQ(s.cuts, (std::vector<size_t>{0, 2, 4, 6}));
