@@ -95,7 +95,7 @@ void CharTokenizer::options(OptionVisitor& visitor) {
 void ByteTokenizer::options(OptionVisitor&) {}
 
 std::shared_ptr<const text::Tokenizer> CharTokenizer::make(const TokenizerContext& context) const {
-  const std::vector<std::string> files = path.empty() ? context.training_files : expand_paths(context.root, path);
+  const std::vector<std::string> files = path.empty() ? context.training_files() : expand_paths(context.root, path);
   GALLEY_CHECK(!files.empty(),
                "the tokenizer char takes its vocabulary from the training text, but data.train is not text; set data.tokenizer.path");
   std::set<uint32_t> characters;

@@ -1,6 +1,7 @@
 #pragma once
 // The tokenizers that a recipe may name (data.tokenizer). Each is an option struct; libcore/text makes the tokenizer.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,8 +14,9 @@ namespace galley {
 
 /// Facts from outside a tokenizer's own options.
 struct TokenizerContext {
-  std::string root;                         ///< Folder of relative paths.
-  std::vector<std::string> training_files;  ///< The text files of data.train; empty if it is not text.
+  std::string root;  ///< Folder of relative paths.
+  /// The text files of data.train, none if it is not text. Called only for a tokenizer without a file, since the data may be elsewhere.
+  std::function<std::vector<std::string>()> training_files = [] { return std::vector<std::string>(); };
 };
 
 /// Base of the option structs of all tokenizers.

@@ -143,8 +143,11 @@ void Session::find_input_shape() {
 TokenizerContext Session::tokenizer_context() const {
   TokenizerContext context;
   context.root = recipe_.data.root;
-  if (const auto* text = recipe_.data.train.source.as<TextFiles>()) context.training_files = expand_paths(context.root, text->path);
-  if (const auto* rows = recipe_.data.train.source.as<TextRowOptions>()) context.training_files = expand_paths(context.root, rows->path);
+  context.training_files = [&recipe = recipe_]() -> std::vector<std::string> {
+    if (const auto* text = recipe.data.train.source.as<TextFiles>()) return expand_paths(recipe.data.root, text->path);
+    if (const auto* rows = recipe.data.train.source.as<TextRowOptions>()) return expand_paths(recipe.data.root, rows->path);
+    return {};
+  };
   return context;
 }
 
@@ -168,7 +171,7 @@ void Session::take_tokenizer_of_weights(const TokenizerOptions& options) {
     if (options.from_weights()) return;
     std::shared_ptr<const text::Tokenizer> other;
     try {
-      other = options.make({.root = recipe_.data.root, .training_files = {}});
+      other = options.make({.root = recipe_.data.root});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInput) throw;
       return;  // The file may be elsewhere now.

@@ -35,12 +35,12 @@ TEST(Tokenizers, VocabularyOfTheTrainingTextOrOfAFile) {
   const TestFolder folder;
   const std::string text = folder.write("text.txt", "hello"), more = folder.write("more.txt", "aß\n");
   CharTokenizer options;
-  EXPECT_EQ(options.make({.root = "", .training_files = {text, more}})->saved(), "char \naehloß");
+  EXPECT_EQ(options.make({.root = "", .training_files = [&] { return std::vector{text, more}; }})->saved(), "char \naehloß");
   options.path = {"text.txt"};
-  EXPECT_EQ(options.make({.root = folder.path(), .training_files = {more}})->saved(), "char ehlo");
+  EXPECT_EQ(options.make({.root = folder.path(), .training_files = [&] { return std::vector{more}; }})->saved(), "char ehlo");
   EXPECT_THROW(CharTokenizer().make({}), Error) << "no text at all";
   options.path = {"nothing.txt"};
-  EXPECT_NE(error_of([&] { options.make({.root = folder.path(), .training_files = {}}); }).find("nothing.txt"), std::string::npos);
+  EXPECT_NE(error_of([&] { options.make({.root = folder.path()}); }).find("nothing.txt"), std::string::npos);
   options.path = {folder.write("bad.txt", "a\nb\xFF")};
   EXPECT_NE(error_of([&] { options.make({}); }).find("bad.txt:2:2: error: byte 0xFF at offset 3 is not UTF-8"), std::string::npos);
   EXPECT_EQ(ByteTokenizer().make({})->size(), 256);
@@ -64,7 +64,7 @@ TEST(Tokenizers, FilesBelowTheRoot) {
       EXPECT_THROW(file.make({}), Error) << "no path, and no weights";
       file.path = path;
       EXPECT_FALSE(file.from_weights());
-      return dynamic_cast<const FileTokenizer&>(*file.clone()).make({.root = folder.path(), .training_files = {}});
+      return dynamic_cast<const FileTokenizer&>(*file.clone()).make({.root = folder.path()});
     }
     fail(ErrorCode::kUsage, "no such type: ", type);
   };
