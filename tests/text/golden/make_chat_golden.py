@@ -304,11 +304,14 @@ loop is defined, messages is iterable and messages is not string, namespace(a=1)
 'abc'|count, [1, 2]|count, namespace(a=3)|attr('a'), {'a': 3}|attr('a')
 '<b> & "q"'|escape
 '\\x41\\u00e9\\U0001F600', 'a\\x5c'
-nothing is undefined, messages is undefined, range is callable, 'a' is callable, 'abc' is lower, 'aBc' is lower, 'ABC' is upper, 'AbC' is upper
+nothing is undefined, messages is undefined, range is callable, 'a' is callable, 'abc' is lower, 'aBc' is lower, \
+'ABC' is upper, 'AbC' is upper
 none is sameas none, true is sameas true, 1 is sameas true, 1 is sameas 1.0
 1 is ne 2, 1 is lt 2, 2 is lt 2, 1 is lessthan 2, 3 is greaterthan 2, 2 is le 2, 3 is le 2, 2 is ge 2, 1 is ge 2
-[1, 2, 3]|select('!=', 2)|list, [1, 2, 3]|select('>', 2)|list, [1, 2, 3]|select('<', 2)|list, [1, 2, 3]|select('<=', 2)|list, [1, 2, 3]|select('>=', 2)|list
-[3, 1, 2]|sort(reverse=false)|join, ['b', 'a', 'C']|sort(case_sensitive=true)|join, messages|sort(attribute='role')|map(attribute='role')|join(',')
+[1, 2, 3]|select('!=', 2)|list, [1, 2, 3]|select('>', 2)|list, [1, 2, 3]|select('<', 2)|list, \
+[1, 2, 3]|select('<=', 2)|list, [1, 2, 3]|select('>=', 2)|list
+[3, 1, 2]|sort(reverse=false)|join, ['b', 'a', 'C']|sort(case_sensitive=true)|join, \
+messages|sort(attribute='role')|map(attribute='role')|join(',')
 'abc'.startswith('b'), 'abc'.endswith('b'), 'aXbXc'.split('X', 0), 'a b c'.split(none, 0), 'aXbXc'.rsplit('X'), ''.split(), ''.split(',')
 'abcabc'.find('c', 3) if false else 'abc'.find('a'), 'aaa'.replace('a', 'b', 2), 'abc'.replace('x', 'y')
 7 % -3, -7 % 3, -7 // -2, 2 ** -1, 7.5 // 2, 7.5 % 2, 1e16, 1e-5, 123456789.125
@@ -449,7 +452,8 @@ add("spaces", SPACES, CHATS["one"], **SPECIAL)
 add("windows_lines", SPACES.replace("\n", "\r\n"), CHATS["one"], **SPECIAL)
 bad = [{"name": name, "template": template, "line": line} for name, (template, line) in BAD.items()]
 for item in bad:
-    if item["name"] in ("unknown_function", "unknown_method", "recursive", "range_size", "sum_of_text", "json_of_nothing", "call_of_nothing"):
+    if item["name"] in ("unknown_function", "unknown_method", "recursive", "range_size", "sum_of_text", "json_of_nothing",
+                        "call_of_nothing"):
         continue  # Jinja has them, or refuses them otherwise
     try:
         assert render(item["template"], CHATS["one"]) is None, item
