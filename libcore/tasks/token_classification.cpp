@@ -13,7 +13,9 @@ constexpr MetricInfo kMetrics[] = {
 
 }  // namespace
 
-std::unique_ptr<Task> TokenClassificationTask::make(const TaskModel& model) const { return make_token_task("token_classification", kMetrics, model); }
+std::unique_ptr<Task> TokenClassificationTask::make(const TaskModel& model) const {
+  return make_token_task("token_classification", kMetrics, model);
+}
 std::span<const MetricInfo> TokenClassificationTask::metrics() const { return kMetrics; }
 
 }  // namespace galley
