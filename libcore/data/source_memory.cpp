@@ -45,21 +45,21 @@ Mask mask_of(const Tensor& classes, const std::string& place) {
 
 class TensorSource : public Source {
  public:
-  /// If `labelled`, a file without label and target is an error.
-  TensorSource(std::map<std::string, Tensor> tensors, std::string name, bool labelled = true) : name_(std::move(name)) {
+  /// If `labeled`, a file without label and target is an error.
+  TensorSource(std::map<std::string, Tensor> tensors, std::string name, bool labeled = true) : name_(std::move(name)) {
     // Tensors whose number of samples differs from that of `input` are not fields.
     const auto main = tensors.find("input");
     const int64_t samples = main == tensors.end() || main->second.shape().rank() == 0 ? -1 : main->second.shape()[0];
     for (auto& [key, tensor] : tensors) {
       const bool target = key == "label" || key == "target";
       const bool rows = samples < 0 || (tensor.shape().rank() > 0 && tensor.shape()[0] == samples);
-      if (target ? !labelled : key != "input" && !rows) continue;
+      if (target ? !labeled : key != "input" && !rows) continue;
       if (!target) inputs_.push_back(key);
       GALLEY_CHECK_INPUT(tensor.shape().rank() >= 1, name_, ": '", key, "' is a scalar; its first dimension must be the number of samples");
       tensors_.emplace(key, tensor.to(MemoryFormat::contiguous()));
     }
     GALLEY_CHECK_INPUT(!inputs_.empty(), name_, ": no tensor `input` [N,...]");
-    GALLEY_CHECK_INPUT(!labelled || tensors_.contains("label") || tensors_.contains("target"), name_,
+    GALLEY_CHECK_INPUT(!labeled || tensors_.contains("label") || tensors_.contains("target"), name_,
                        ": neither `label` [N] nor `target` [N,...]");
     const Tensor& input = tensors_.at(inputs_.front());
     size_ = input.shape()[0];
@@ -254,7 +254,7 @@ std::unique_ptr<Source> source_of_tensors(std::map<std::string, Tensor> tensors,
 }
 
 std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const std::string& name) {
-  return std::make_unique<TensorSource>(std::move(inputs), name, /*labelled=*/false);
+  return std::make_unique<TensorSource>(std::move(inputs), name, /*labeled=*/false);
 }
 
 std::unique_ptr<Source> TensorFile::open(const SourceContext& context) const {

@@ -154,7 +154,7 @@ void TextPredictor::run(std::span<const std::string> texts, std::span<const std:
 
 void TextPredictor::run(size_t all, const std::function<TextRow(size_t index)>& row,
                         const std::function<void(size_t index, TextResult result)>& take) {
-  // So many texts are sorted by length at a time that batches are full, while their results wait for their turn.
+  // The number of texts sorted by length at a time: batches are full, while the results wait for their turn.
   constexpr int64_t kMostBatches = 64, kWaitingBytes = int64_t{256} << 20;
   const auto window = static_cast<size_t>(std::clamp(kWaitingBytes / std::max<int64_t>(1, result_bytes_), batch_, kMostBatches * batch_));
   for (size_t begin = 0; begin < all; begin += window) {

@@ -98,8 +98,6 @@ class EncoderLayers {
   /// The vectors of tokens, types and positions, added, normalized and dropped: [N,T,embedding_width]. `positions`: i64 [N,T]; absent:
   /// 0, 1, ...
   Value embed(Value positions);
-  /// The table of tokens that embed used.
-  Value word_table() const { return words_; }
   /// Logits of all tokens [N,T,vocab_size] for x [N,T,embedding_width]: with the table of tokens where tied, else "weight" of the module
   /// `untied`. The bias has the path `bias`.
   Value token_logits(Value x, std::string_view untied, std::string_view bias);

@@ -37,7 +37,7 @@ RotaryForm yarn(const RopeParameters& rope, int64_t dims, int64_t max_positions)
   } else {
     form.factor = yarn_scale(factor);
   }
-  // The pair that turns so many times within the context of pretraining.
+  // The pair that makes this number of turns within the context of pretraining.
   const auto pair_of = [&](double turns) {
     return size * std::log(static_cast<double>(rope.original(max_positions)) / (turns * 2 * std::numbers::pi)) /
            (2 * std::log(rope.rope_theta));

@@ -78,7 +78,7 @@ void LlamaParams::options(OptionVisitor& v) {
     v.option({.name = "attention_bias", .doc = "whether the linear layers of attention have a bias"}, attention_bias);
   if (is(LlamaFamily::kLlama)) v.option({.name = "mlp_bias", .doc = "whether the linear layers of the MLP have a bias"}, mlp_bias);
   if (is(LlamaFamily::kLlama)) return;
-  v.option({.name = "sliding_window", .doc = "a token attends to so many tokens, itself included; default: to all before it", .min = 1},
+  v.option({.name = "sliding_window", .doc = "number of tokens that a token attends to, itself included; default: all before it", .min = 1},
            sliding_window);
   if (!qwen()) return;
   v.option({.name = "use_sliding_window", .doc = "whether sliding_window applies"}, use_sliding_window);

@@ -133,7 +133,7 @@ void AttentionAttrs::options(OptionVisitor& v) {
   v.option({.name = "bias_gradient", .doc = "the last output is the gradient of bias"}, bias_gradient);
   v.choice({.name = "algorithm", .doc = "flash: tiles, never stores the scores; math: the definition"}, algorithm,
            kAttentionAlgorithmNames);
-  v.option({.name = "block_rows", .doc = "memory_efficient: query rows of a block; 0: so many that their scores take 16 MiB", .min = 0},
+  v.option({.name = "block_rows", .doc = "memory_efficient: query rows of a block; 0: as many as have 16 MiB of scores", .min = 0},
            block_rows);
 }
 

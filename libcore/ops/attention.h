@@ -38,7 +38,7 @@ struct AttentionAttrs : OptionsOf<AttentionAttrs> {
   int64_t stream = 0;          // of dropout
   bool bias_gradient = false;  // attention_backward: the last output is the gradient of bias
   AttentionAlgorithm algorithm = AttentionAlgorithm::kAuto;
-  int64_t block_rows = 0;  // memory_efficient: query rows of a block; 0: so many that their scores take 16 MiB
+  int64_t block_rows = 0;  // memory_efficient: query rows of a block; 0: as many as have 16 MiB of scores
   void options(OptionVisitor& v) override;
 };
 

@@ -10,7 +10,7 @@
 
 namespace galley {
 
-/// The result may take the memory of one of so many inputs; kernels refuse chains of more inputs.
+/// The result may take the memory of one of at most this number of inputs; kernels refuse chains of more inputs.
 inline constexpr int kChainInputs = 6;
 
 /// One function of a chain.

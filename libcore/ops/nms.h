@@ -26,7 +26,7 @@ struct Nms {
 /// Candidates are the scores [N,R,K] of R rows and K classes; boxes are [N,R,4], the same for all classes, or [N,R,K,4]. They are visited
 /// by falling score, equal ones by rising index. A candidate is chosen unless a chosen box of its class overlaps it with an intersection
 /// over union of more than `iou_threshold`. Candidates with a score of at most `score_threshold`, or NaN, are left out, and of each class
-/// all after the first `per_class` (0: no limit). `count` (optional, i64 [N]): only so many rows of a sample are valid.
+/// all after the first `per_class` (0: no limit). `count` (optional, i64 [N]): the number of valid rows of a sample, the first ones.
 /// As torchvision.ops.batched_nms, and its detectors' selection of the best of each class.
 Nms nms(Value boxes, Value scores, const NmsAttrs& attrs, Value count = {});
 

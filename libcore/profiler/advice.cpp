@@ -93,7 +93,7 @@ std::optional<Advice> reorders(const Profile& profile, const ProfileFacts& facts
   advice.key = "memory_format";
   if (facts.contiguous_forced) advice.value = "auto";
   advice.gain_s = spent;
-  advice.modelled = false;
+  advice.modeled = false;
   int count = 0;
   const LayoutReport::Reorder* largest = nullptr;
   for (const LayoutReport::Reorder& reorder : facts.reorders) {
@@ -187,7 +187,7 @@ std::optional<Advice> recompute_unneeded(const Profile& profile, const ProfileFa
   advice.value = "null";
   advice.gain_s = spent;
   advice.gain_bytes = -kept;
-  advice.modelled = false;
+  advice.modeled = false;
   advice.message = cat(
       "recomputed operators take ", human_seconds(spent), " of a step, and without recomputation the run still fits: at most ",
       human_bytes(static_cast<double>(profile.memory.planned_bytes + kept)), " of ", human_bytes(static_cast<double>(facts.memory_bytes)));

@@ -37,7 +37,7 @@ struct ProfileFacts {
 struct BelowLimit {
   std::string type, phase;
   std::string module;      // of the operator with the most time above its limit
-  std::string bound;       // compute, bandwidth, overhead, threads, data or kernel: docs/tools.md
+  std::string bound;       // compute, memory, overhead, threads, data or kernel: docs/tools.md
   std::string remedy;      // why the key helps
   std::string key, value;  // as in Advice
   double share = 0;        // of the step's time, 0 to 1
@@ -52,7 +52,7 @@ struct Advice {
   std::string value;    // new value of that key as YAML; "" if no value can be given
   double gain_s = 0;    // seconds per step; 0 if no gain is known
   int64_t gain_bytes = 0;
-  bool modelled = true;     // the gain is an estimate; otherwise it is measured time
+  bool modeled = true;      // the gain is an estimate; otherwise it is measured time
   bool requantize = false;  // the key belongs to galley-quantize: it takes effect in the next quantized file, not in this run
   std::vector<BelowLimit> operators = {};  // of below_limit: most time above the limit first
 };

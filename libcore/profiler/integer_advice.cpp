@@ -9,7 +9,7 @@ namespace galley {
 namespace {
 
 // Measured figures of the models, from docs/performance/notes.md#integers (convolutions of ResNet-50 and
-// MobileNetV3-Large). Winograd convolutions are faster than modelled, so the advice against int8 is conservative.
+// MobileNetV3-Large). Winograd convolutions are faster than modeled, so the advice against int8 is conservative.
 constexpr double kFloatReached = 0.7;     // fraction of the limit that float convolutions reach: 30..43 of 46 GMAC/s
 constexpr double kFloatCall = 1e-5;       // fixed seconds of a float call: waking threads, entering a primitive
 constexpr double kIntegerReached = 0.85;  // fraction of the ratio of the int8 and f32 limits that ResNet-50 reaches: 1.33..1.64 of 1.6
@@ -62,7 +62,7 @@ constexpr const char* kRequantize = "; run galley-quantize to create the new fil
 std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& facts) {
   if (!facts.integers.any || profile.machine.flops_per_s <= 0 || profile.machine.bytes_per_s <= 0) return std::nullopt;
   std::vector<std::string> names;
-  double gain = 0, spent = 0, modelled = 0;
+  double gain = 0, spent = 0, modeled = 0;
   for (const OperatorRow& row : profile.operators) {
     if (!is_layer(row) || row.calls == 0) continue;
     // In float every byte becomes four, and the neighbors need conversions unless they become float too.
@@ -72,7 +72,7 @@ std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& fa
     if (row.self_s <= 1.1 * (floating + conversions)) continue;
     gain += row.self_s - floating - conversions;
     spent += row.self_s;
-    modelled += floating;
+    modeled += floating;
     if (std::find(names.begin(), names.end(), row.module) == names.end()) names.push_back(row.module);
   }
   if (names.empty()) return std::nullopt;
@@ -82,7 +82,7 @@ std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& fa
   advice.requantize = true;
   advice.gain_s = per_step(profile, gain);
   advice.message = cat(names.size(), names.size() == 1 ? " layer takes " : " layers take ", human_seconds(per_step(profile, spent)),
-                       " of a step in int8, and would take about ", human_seconds(per_step(profile, modelled)),
+                       " of a step in int8, and would take about ", human_seconds(per_step(profile, modeled)),
                        " in float without conversions: ", some_of(names), kRequantize);
   return advice;
 }
@@ -130,7 +130,7 @@ std::optional<Advice> int8_conversions(const Profile& profile, const ProfileFact
   Advice advice;
   advice.key = "model";
   advice.gain_s = spent;
-  advice.modelled = false;
+  advice.modeled = false;
   advice.message = cat("values are converted from int8 to float and back at ", count, count == 1 ? " place" : " places", ", which takes ",
                        human_seconds(spent), " of a step; the most expensive: ", cause);
   return advice;

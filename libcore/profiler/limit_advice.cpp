@@ -47,7 +47,7 @@ std::string_view bound_of(const OperatorRow& row, const ProfileFacts& facts) {
   if (row.self_s / calls < kShortCall) return "overhead";
   if (facts.threads > facts.cores) return "threads";
   if (facts.threads > 1 && row.limit_s / calls < kThreadWork) return "threads";
-  return "";  // compute or bandwidth: decided for the whole group
+  return "";  // compute or memory: decided for the whole group
 }
 
 /// The groups of a profile, most time above the limit first.
@@ -74,7 +74,7 @@ std::vector<Group> groups_of(const Profile& profile, const ProfileFacts& facts) 
   }
   std::vector<Group> groups;
   for (auto& [key, group] : found) {
-    if (group.bound.empty()) group.bound = group.compute_s >= group.spent_s / 2 ? "compute" : "bandwidth";
+    if (group.bound.empty()) group.bound = group.compute_s >= group.spent_s / 2 ? "compute" : "memory";
     groups.push_back(std::move(group));
   }
   if (facts.loads_data && profile.data_s >= kDataShare * profile.wall_s)
@@ -150,7 +150,7 @@ Remedy threads_remedy(const Profile& profile, const ProfileFacts& facts, const G
   return {"threads", "", "each call has too little work for its threads, which wait for each other: compare with threads=1"};
 }
 
-/// Operators with long calls and a kernel made for them: compute and bandwidth.
+/// Operators with long calls and a kernel made for them: compute and memory.
 Remedy work_remedy(const Profile& profile, const ProfileFacts& facts, const Group& group) {
   if (std::optional<Remedy> remedy = channels_last(facts, group)) return *remedy;
   if (std::optional<Remedy> remedy = more_threads(facts, group)) return *remedy;

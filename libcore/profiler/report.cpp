@@ -47,7 +47,7 @@ Json advice_json(const Advice& advice) {
           {"value", advice.value.empty() ? Json() : Json(advice.value)},
           {"gain_ms", ms(advice.gain_s)},
           {"gain_bytes", advice.gain_bytes},
-          {"gain", advice.modelled ? "modelled" : "measured"},
+          {"gain", advice.modeled ? "modeled" : "measured"},
           {"requantize", advice.requantize},
           {"operators", std::move(operators)}};
 }

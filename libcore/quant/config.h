@@ -48,8 +48,8 @@ struct WeightScheme {
   bool per_channel = true;               ///< One scale for each slice along dimension 0.
   bool symmetric = true;                 ///< Zero point 0.
   ObserverSpec observer;                 ///< min_max, percentile or mse.
-  int64_t group_size = 0;                ///< One scale per group of so many consecutive values of a slice (weight_only); 0: no groups.
-  bool reduce_range = false;             ///< Use -64..64, so that the sum of two products with 8-bit activations fits in 16 bits.
+  int64_t group_size = 0;     ///< One scale per group of this number of consecutive values of a slice (weight_only); 0: no groups.
+  bool reduce_range = false;  ///< Use -64..64, so that the sum of two products with 8-bit activations fits in 16 bits.
   /// Symmetric int8 -127..127, so that the largest weight is represented exactly; affine int8 -128..127; int4 -8..7; reduced int8 -64..64.
   QuantRange range() const;
   /// "int8 per channel symmetric", "int4 affine, groups of 32"

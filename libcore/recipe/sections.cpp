@@ -4,13 +4,12 @@
 #include <array>
 
 #include "libcore/base/error.h"
+#include "libcore/recipe/choice_names.h"
 #include "libcore/recipe/weight_registry.h"
 
 namespace galley {
 namespace {
 
-constexpr std::array<std::string_view, 4> kMemoryFormats{"auto", "contiguous", "channels_last", "channels_last_3d"};
-constexpr std::array<std::string_view, 4> kPrecisions{"f32", "bf16", "f16", "f64"};
 constexpr std::array<std::string_view, 3> kLastBatch{"wrap", "drop", "keep"};
 constexpr std::array<std::string_view, 2> kOnError{"fail", "skip"};
 constexpr std::array<std::string_view, 2> kFrozenBatchNorm{"frozen", "update"};
@@ -66,9 +65,9 @@ void DeviceName::parse(std::string_view text) {
 }
 
 void PrecisionSection::options(OptionVisitor& v) {
-  v.choice({.name = "compute", .doc = "dtype of activations, and of parameters in computations", .main = true}, compute, kPrecisions);
-  v.choice({.name = "master", .doc = "dtype of the parameters and state that the optimizer keeps"}, master, kPrecisions);
-  v.choice({.name = "reduce", .doc = "dtype of sums over ranks"}, reduce, kPrecisions);
+  v.choice({.name = "compute", .doc = "dtype of activations, and of parameters in computations", .main = true}, compute, kPrecisionNames);
+  v.choice({.name = "master", .doc = "dtype of the parameters and state that the optimizer keeps"}, master, kPrecisionNames);
+  v.choice({.name = "reduce", .doc = "dtype of sums over ranks"}, reduce, kPrecisionNames);
   AutoNumber scale(loss_scale);
   v.text({.name = "loss_scale", .doc = "factor on the loss that prevents underflow of f16 gradients"}, scale);
   v.option({.name = "tf32", .doc = "allow TF32 in matrix products and convolutions on GPUs"}, tf32);
@@ -423,7 +422,8 @@ void Recipe::options(OptionVisitor& v) {
          deterministic);
   v.text({.name = "device", .doc = "device to compute on"}, device);
   v.text({.name = "threads", .doc = "threads of a process; auto: the number of cores it may use"}, threads);
-  v.choice({.name = "memory_format", .doc = "memory format of activations; results agree within rounding"}, memory_format, kMemoryFormats);
+  v.choice({.name = "memory_format", .doc = "memory format of activations; results agree within rounding"}, memory_format,
+           kMemoryFormatNames);
   v.section({.name = "precision", .doc = "dtypes and numerical options"}, precision);
   v.choice({.name = "attention",
             .doc = "how attention is computed. flash: one kernel that never stores the scores; memory_efficient: blocks of query rows, "

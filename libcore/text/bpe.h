@@ -1,6 +1,6 @@
 #pragma once
-// Byte-pair encoding. A word begins as one symbol a byte or character; the adjacent pair of the lowest rank is merged, the leftmost first,
-// until no pair has a merge (Sennrich et al. 2016; with bytes: Radford et al. 2019).
+// Byte-pair encoding. At first each byte or character of a word is a symbol; the adjacent pair of the lowest rank is merged, the leftmost
+// first, until no pair has a merge (Sennrich et al. 2016; with bytes: Radford et al. 2019).
 
 #include <cstddef>
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include "libcore/data/loader.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
+#include "libcore/recipe/choice_names.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/train/workload.h"
 
@@ -67,16 +68,14 @@ void make_model(Parts& parts, WorkKind kind, int64_t batch, BenchmarkWork& work)
 }  // namespace
 
 BenchmarkRow benchmark_row(const Recipe& recipe, const std::string& name, const BenchmarkCell& cell) {
-  constexpr const char* kFormats[] = {"auto", "contiguous", "channels_last", "channels_last_3d"};
-  constexpr const char* kPrecisions[] = {"f32", "bf16", "f16", "f64"};
   BenchmarkRow row;
   row.recipe = name;
   row.what = cell.what;
   row.batch = cell.what == "load" ? 0 : cell.batch;
   row.threads = recipe.threads.value_or(available_cores());
   row.set = cell.set;
-  row.precision = kPrecisions[static_cast<int>(recipe.precision.compute)];
-  row.memory_format = kFormats[static_cast<int>(recipe.memory_format)];
+  row.precision = name_of(recipe.precision.compute);
+  row.memory_format = name_of(recipe.memory_format);
   row.device = recipe.device.str();
   return row;
 }

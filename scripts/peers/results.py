@@ -264,9 +264,9 @@ SECTIONS = [
      "ONNX Runtime's time is the faster of S8S8 and U8S8. Without VNNI, ONNX Runtime's U8S8 products may saturate in 16 bits (its "
      "`reduce_range` was off); Galley's products are exact "
      "unless `quantize.saturation: reduce` is set, which takes one bit from the weights.", int8),
-    ("Training of language models", "GPT-2's transformer on batches of 256 tokens a sample, AdamW, gradients clipped to norm 1. PyTorch's "
-     "time is its fastest of eager and compile with fused AdamW and a C library that keeps freed memory; \"as installed\" is eager without "
-     "these two. bf16 rows compare with PyTorch in bf16 (autocast); their PyTorch as installed is f32.", text_training),
+    ("Training of language models", "GPT-2's transformer on batches of samples of 256 tokens, AdamW, gradients clipped to norm 1. "
+     "PyTorch's time is its fastest of eager and compile with fused AdamW and a C library that keeps freed memory; \"as installed\" is "
+     "eager without these two. bf16 rows compare with PyTorch in bf16 (autocast); their PyTorch as installed is f32.", text_training),
     ("Encoders", "BERT-base with random weights, samples of 128 tokens without padding. int8: Galley's faster of static and dynamic "
      "quantization, ONNX Runtime's dynamic, OpenVINO's static (NNCF).",
      lambda: inference("text encoders", ["ONNX Runtime", "OpenVINO", "PyTorch"])),

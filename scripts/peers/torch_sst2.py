@@ -30,7 +30,8 @@ def evaluate():
     texts, labels = read("dev.tsv")
     model.eval()
     with torch.inference_mode():
-        right = sum((model(**batch_of(texts[i:i + 64])).logits.argmax(1) == labels[i:i + 64]).sum().item() for i in range(0, len(texts), 64))
+        right = sum((model(**batch_of(texts[i:i + 64])).logits.argmax(1) == labels[i:i + 64]).sum().item()
+                    for i in range(0, len(texts), 64))
     model.train()
     return 100 * right / len(texts)
 

@@ -154,7 +154,7 @@ std::string typed(const std::string& completion, const std::string& line) {
   return shell("printf '%s\\n" + line + "\\nexit\\n' '" + completion + "' | TERM=dumb bash --norc --noprofile -i 2>/dev/null").out;
 }
 
-TEST(Conventions, BashCompletesValuesBehindTheEqualsSign) {
+TEST(Conventions, BashCompletesValuesAfterTheEqualsSign) {
   for (const auto& [completion, command] : {std::pair<std::string, std::string>{"source <(galley-train --completion bash)", "galley-train"},
                                             {"source " GALLEY_SOURCE_DIR "/tools/galley/completion.bash", "galley train"}}) {
     const std::string start = command + " fashion_mnist_cnn --explain ";

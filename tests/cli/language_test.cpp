@@ -257,7 +257,7 @@ TEST(Language, APromptThatStopsEarlyLeavesTheOthersOfItsBatchAlone) {
   ASSERT_EQ(alone.size(), 3u);
   std::vector<std::string> texts;
   for (const Json& line : alone) texts.push_back(line["text"]);
-  // The shortest text behind the first character that only the first prompt gives.
+  // The shortest text after the first character that only the first prompt gives.
   std::string stop = texts[0].substr(1, 1);
   while (stop.size() < 20 && (texts[1] + "\n" + texts[2]).find(stop) != std::string::npos) stop = texts[0].substr(1, stop.size() + 1);
   ASSERT_LT(stop.size(), 20u) << texts[0];

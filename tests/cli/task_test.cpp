@@ -88,9 +88,9 @@ TEST(Segmentation, FromFilesToMasks) {
   const Json result = Json::parse(trained.out);
   EXPECT_EQ(result["best"]["metric"], "miou");
   EXPECT_EQ(result["metrics"]["miou"], 100.0) << result.dump() << ": two colors are easily told apart";
-  const Outcome labelled = run("galley-predict", {folder + "/run", folder + "/images/s1.bmp", "--format", "json", "-q"});
-  ASSERT_EQ(labelled.code, 0) << labelled.err;
-  EXPECT_EQ(Json::parse(labelled.out)["classes"][0]["label"], "bright") << labelled.out;
+  const Outcome labeled = run("galley-predict", {folder + "/run", folder + "/images/s1.bmp", "--format", "json", "-q"});
+  ASSERT_EQ(labeled.code, 0) << labeled.err;
+  EXPECT_EQ(Json::parse(labeled.out)["classes"][0]["label"], "bright") << labeled.out;
 
   const Outcome wrong =
       run("galley-train", {recipe, "-o", folder + "/wrong", "data.train.source.num_classes=1", "data.train.source.classes=dark", "-q"});

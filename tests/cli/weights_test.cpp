@@ -148,7 +148,7 @@ TEST(Weights, ListsTheZooAndItsWeights) {
   EXPECT_EQ(row["parameters"], 11'689'512);
   // torchvision publishes 1.814 GMACs of convolutions and the linear layer; the graph also counts the other layers.
   EXPECT_NEAR(row["gflops"].get<double>(), 2 * 1.814, 0.05);
-  // fvcore counts 2.48 M activations of convolutions; 1000 of the linear layer come on top.
+  // fvcore counts 2.48 M activations of convolutions; the graph also counts 1000 of the linear layer.
   EXPECT_NEAR(row["activations"].get<double>(), 2.484e6, 0.01e6);
   EXPECT_EQ(row["metrics"]["top1"], 69.758);
   EXPECT_EQ(row["here"], false);

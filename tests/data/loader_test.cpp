@@ -129,7 +129,7 @@ TEST(DataLoader, GivesTheSameBitsForAnyWorkersPrefetchAndStart) {
   }
 }
 
-TEST(DataLoader, AugmentsAnewEachEpochAndEachSeed) {
+TEST(DataLoader, AugmentsDifferentlyInEachEpochAndWithEachSeed) {
   const auto source = std::make_shared<NumberedSource>(8);
   LoaderOptions options = options_of(8, LastBatchRule::kKeep, 0);
   options.order.shuffle = false;

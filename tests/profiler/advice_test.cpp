@@ -137,7 +137,7 @@ TEST(Advice, ReordersAreMeasured) {
   facts.reorders = {{.path = "head", .reason = "reshape needs contiguous", .bytes = 1 << 20}};
   const Advice advice = only(profile, facts, "reorders");
   EXPECT_NEAR(advice.gain_s, 0.01, 1e-9);
-  EXPECT_FALSE(advice.modelled);
+  EXPECT_FALSE(advice.modeled);
   EXPECT_NE(advice.message.find("reshape needs contiguous"), std::string::npos);
 }
 

@@ -87,7 +87,7 @@ TEST(IntegerAdvice, LayersSlowerThanFloat) {
   EXPECT_EQ(advice.key, "quantize.overrides");
   EXPECT_EQ(advice.value, "[{match: ['features.dw'], keep: float}]");
   EXPECT_TRUE(advice.requantize);
-  EXPECT_TRUE(advice.modelled);
+  EXPECT_TRUE(advice.modeled);
   // float: 1 ms / 0.7 and ten calls of 10 us; conversions: five bytes for each of 1e6.
   EXPECT_NEAR(advice.gain_s, (0.05 - 1e-3 / 0.7 - 1e-4 - 5e6 / 1e10) / 10, 1e-9);
   ProfileFacts facts = clean_facts();
@@ -149,7 +149,7 @@ TEST(IntegerAdvice, ConversionsAreMeasured) {
   facts.integers.islands = {island};
   const Advice advice = only(profile, facts, "int8_conversions");
   EXPECT_EQ(advice.key, "model");
-  EXPECT_FALSE(advice.modelled);
+  EXPECT_FALSE(advice.modeled);
   EXPECT_NEAR(advice.gain_s, 0.0007, 1e-9);
   EXPECT_NE(advice.message.find("softmax has no integer form"), std::string::npos) << advice.message;
 }

@@ -172,7 +172,7 @@ TEST(BelowLimit, Bandwidth) {
   const Profile profile = profile_of("batch_norm", "forward", 0.95, 0.1, 100, false);
   ProfileFacts facts = facts_of();
   BelowLimit item = first(profile, facts);
-  EXPECT_EQ(item.bound, "bandwidth");
+  EXPECT_EQ(item.bound, "memory");
   EXPECT_EQ(item.key, "model");
   facts.fusions_declined = {"bn1: batch_norm + relu: the value between has 2 readers"};
   EXPECT_NE(first(profile, facts).remedy.find("fuse"), std::string::npos);

@@ -116,7 +116,7 @@ void apply(const CommonFlags& flags, Tool& tool) {
   }
 }
 
-// bash splits words at = and : (COMP_WORDBREAKS) and replaces only the part behind them: the words are joined again, and a reply is cut at
+// bash splits words at = and : (COMP_WORDBREAKS) and replaces only the part after them: the words are joined again, and a reply is cut at
 // the joined part. galley's own script tools/galley/completion.bash does the same.
 constexpr const char* kBashCompletion = R"(_galley() {
   local words=() prefix= i

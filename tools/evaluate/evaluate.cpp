@@ -92,7 +92,7 @@ int EvaluateTool::print_fits(const Recipe& recipe) const {
         nlohmann::ordered_json{{"fits", true}, {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}};
     print(json.dump() + "\n");
   } else {
-    print("the recipe, its data and weights fit\n");
+    print("the recipe, its data and its weights are consistent\n");
   }
   return kExitDone;
 }

@@ -2,8 +2,8 @@
 _galley_verbs() {
   local program=${COMP_WORDS[0]} folder words=() prefix= i
   if ((COMP_CWORD > 1)); then
-    # bash splits words at = and : (COMP_WORDBREAKS) and replaces only the part behind them: the words are joined again, and a reply is cut at
-    # the joined part.
+    # bash splits words at = and : (COMP_WORDBREAKS) and replaces only the part after them: the words are joined again, and a reply is cut
+    # at the joined part.
     for ((i = 2; i <= COMP_CWORD; ++i)); do
       if ((i > 2)) && [[ ${COMP_WORDS[i]} =~ ^[=:]+$ ]]; then
         words[-1]+=${COMP_WORDS[i]}

@@ -179,7 +179,7 @@ int PredictTool::run_text(LoadedRecipe& loaded) {
   if (!text_.continues()) return kExitDone;
   if (dry_run_) {
     const LanguageModel model(session);
-    print("the recipe, its weights and the inputs fit\n");
+    print("the recipe, its weights and the inputs are consistent\n");
     return kExitDone;
   }
   return continue_prompts(session, text_, batch_, output);
@@ -254,7 +254,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   session.initialize(predictor.parameters(), predictor.store(), predictor.sample_shape());
   log(LogLevel::kInfo, cat(source->describe(), ", memory ", human_bytes(predictor.planned_bytes())));
   if (dry_run_) {
-    print("the recipe, its weights and the inputs fit\n");
+    print("the recipe, its weights and the inputs are consistent\n");
     return kExitDone;
   }
   if (!draw_.empty()) {

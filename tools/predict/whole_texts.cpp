@@ -60,7 +60,7 @@ class CollectedTexts {
   std::map<std::string, std::vector<Tensor>> rows_;
 };
 
-/// Results with a value a token as text: the class of each token, or the tokens that fit in place of each mask.
+/// Results with one value for each token, as text: the class of each token, or the tokens that fit in place of each mask.
 class TokenPresenter {
  public:
   /// Null for models whose results are of another kind.
@@ -229,7 +229,7 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
         .suggest("-o out.safetensors writes them; --embed gives the vectors of texts");
   }
   if (dry_run_) {
-    print("the recipe, its weights and the inputs fit\n");
+    print("the recipe, its weights and the inputs are consistent\n");
     return kExitDone;
   }
   TextListing listing(presenter.get(), tokens.get(), text_.embed, provenance_json(provenance(recipe, recipe_text)));

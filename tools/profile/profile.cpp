@@ -138,7 +138,7 @@ std::string ProfileTool::text(const Outcome& outcome) const {
                   " % of the machine limits\n");
   for (const Advice& item : report.advice) {
     const std::string gain = cat(", ", item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " per step (",
-                                 fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")");
+                                 fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modeled ? "modeled" : "measured", ")");
     result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value,
                   item.gain_s == 0 ? "" : gain,
                   item.gain_bytes == 0 ? ""

@@ -206,9 +206,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 3> kKernels{{{"nms", "cpu", supports_nms, prepare<NonMaximumSuppression>},
-                                      {"roi_align", "cpu", supports, prepare<RoiAlign>},
-                                      {"roi_align_backward", "cpu", supports, prepare<RoiAlignBackward>}}};
+const std::array<Kernel, 3> kKernels{{{"nms", "heap", supports_nms, prepare<NonMaximumSuppression>},
+                                      {"roi_align", "regions", supports, prepare<RoiAlign>},
+                                      {"roi_align_backward", "channel_parts", supports, prepare<RoiAlignBackward>}}};
 
 }  // namespace
 

@@ -69,7 +69,7 @@ class BroadcastWalk {
     });
   }
 
-  /// Calls piece(at, out_at, rows) on the compute threads: so many whole rows, up to rows_together().
+  /// Calls piece(at, out_at, rows) on the compute threads for `rows` whole rows, at most rows_together().
   template <class Piece>
   void run_rows(const Piece& piece) const {
     parallel_for(rows_, grain(), [&](int64_t begin, int64_t end) {

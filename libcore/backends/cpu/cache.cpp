@@ -52,7 +52,7 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 1> kKernels{{{"cache_write", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
+const std::array<Kernel, 1> kKernels{{{"cache_write", "row_copies", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
                                          return std::make_unique<CacheWrite>(q);
                                        }}}};
 

@@ -185,7 +185,7 @@ Support supports(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 1> kKernels{
-    {{"cast", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Cast>(q); }}}};
+    {{"cast", "one_pass", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Cast>(q); }}}};
 
 }  // namespace
 

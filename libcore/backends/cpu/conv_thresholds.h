@@ -31,21 +31,21 @@ inline constexpr Threshold kImplicitGemmChannels1x1{128, "channels that implicit
                                                     "galley-benchmark op conv2d_backward_weights:mb16ic64ih56oc256kh1"};
 inline constexpr Threshold kImplicitGemmWeightBytes{16 << 20, "bytes of a weight that implicit_gemm takes at most, AVX-512",
                                                     "galley-benchmark op conv2d_backward_weights:mb16ic512ih14oc512kh3ph1sh2"};
-inline constexpr Threshold kImplicitGemmPadding{8, "implicit_gemm wastes at most one product in so many on padded panels",
+inline constexpr Threshold kImplicitGemmPadding{8, "of this many products, implicit_gemm wastes at most one on padded panels",
                                                 "estimate: about what it gains over oneDNN where panels are full"};
 inline constexpr Threshold kDirectChannels{4, "input channels that direct takes at most",
                                            "galley-benchmark op conv2d_backward_weights:mb16ic3ih224oc64kh7ph3sh2"};
 inline constexpr Threshold kUnpacked1x1Channels{64, "channels of the narrower side that unpacked_1x1 takes at most, few pixels",
                                                 "galley-benchmark op conv2d_backward_weights:mb32ic80ih14oc480kh1"};
-inline constexpr Threshold kUnpacked1x1ChannelsManyPixels{128, "the same, many pixels",
+inline constexpr Threshold kUnpacked1x1ChannelsManyPixels{128, "channels of the narrower side that unpacked_1x1 takes at most, many pixels",
                                                           "galley-benchmark op conv2d_backward_weights:mb16ic128ih28oc512kh1"};
 inline constexpr Threshold kUnpacked1x1ManyPixels{8192, "pixels from which unpacked_1x1 counts them as many",
                                                   "galley-benchmark op conv2d_backward_weights:mb16ic128ih28oc512kh1"};
 inline constexpr Threshold kAmxUsefulPercent{25, "percent of the tiles' products that must be useful for implicit_gemm_amx",
                                              "estimate: counted; oneDNN 3.2 reaches an eighth of the unit's rate in ResNet-50"};
-inline constexpr Threshold kTransposeRows{512, "a transposed left operand of matmul is copied where its rows are a multiple of so many",
+inline constexpr Threshold kTransposeRows{512, "a transposed left operand of matmul is copied where this divides its rows",
                                           "galley-benchmark op matmul:2048x1024+2048x256:transpose_a=true"};
-inline constexpr Threshold kTransposeSize{32, "columns and depth from which that copy pays",
+inline constexpr Threshold kTransposeSize{32, "columns and depth from which a transposed left operand of matmul is copied",
                                           "estimate: the copy is then a small part of the products"};
 
 // ---- Winograd against the plain convolution (winograd::worthwhile): operations at the rate of plain convolutions
@@ -58,7 +58,7 @@ inline constexpr Threshold kWinogradFixedKernel{20, "operations for each value o
                                                 "galley-benchmark op winograd_conv2d:1x256x14x14+36x256x256:padding=1"};
 inline constexpr Threshold kWinogradChangingKernel{95, "operations for each value of kernels that are transformed at every run",
                                                    "galley-benchmark op winograd_weights:512x512x3x3"};
-inline constexpr Threshold kWinogradMarginPercent{110, "a plain convolution must cost so many percent of Winograd's operations",
+inline constexpr Threshold kWinogradMarginPercent{110, "cost of a plain convolution in percent of Winograd's operations, at least",
                                                   "estimate: the error of the estimate"};
 
 // ---- Cache blocks and parts of threads
@@ -97,9 +97,10 @@ inline constexpr Threshold kUnpacked1x1BlockBytesAvx512{64 << 10, "bytes of both
                                                         "galley-benchmark op conv2d_backward_weights:mb16ic64ih56oc256kh1"};
 inline constexpr Threshold kUnpacked1x1Parts{16, "parts of the pixels whose sums unpacked_1x1 keeps apart",
                                              "galley-benchmark op conv2d_backward_weights:mb32ic24ih56oc72kh1"};
-inline constexpr Threshold kUnpacked1x1PartBytes{1 << 20, "bytes of those sums, at most, where there are more parts than threads",
+inline constexpr Threshold kUnpacked1x1PartBytes{1 << 20,
+                                                 "bytes of the sums of unpacked_1x1, at most, where there are more parts than threads",
                                                  "estimate: they stay in a second-level cache"};
-inline constexpr Threshold kUnpacked1x1PartPixels{2048, "pixels of a part, at least",
+inline constexpr Threshold kUnpacked1x1PartPixels{2048, "pixels of a part of unpacked_1x1, at least",
                                                   "estimate: adding up the parts is little work in comparison"};
 inline constexpr Threshold kPivotSamples{256, "pixels whose mean is the pivot of PointwiseMoments",
                                          "estimate: any value near the mean serves"};
@@ -133,8 +134,8 @@ inline constexpr Threshold kLineNarrowFloats{4 << 10, "floats of x whose part of
                                              "estimate: half of a first-level cache"};
 inline constexpr Threshold kWinogradRowBytes{1 << 20, "bytes of the transformed values of a part of the tiles",
                                              "estimate: a second-level cache of 1 MiB"};
-inline constexpr Threshold kWinogradFewestRows{24, "tiles of a part, at least", "estimate: two register tiles of 12 rows"};
-inline constexpr Threshold kWinogradMostRows{96, "tiles of a part, at most", "estimate: kPackedRowBlock"};
+inline constexpr Threshold kWinogradFewestRows{24, "Winograd tiles of a part, at least", "estimate: two register tiles of 12 rows"};
+inline constexpr Threshold kWinogradMostRows{96, "Winograd tiles of a part, at most", "estimate: kPackedRowBlock"};
 inline constexpr Threshold kWinogradOwnSumBytes{1 << 20, "bytes of a weight gradient's sums that each thread keeps for itself, at most",
                                                 "galley-benchmark op conv2d_backward_weights:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradOwnBytes{768 << 10, "bytes of the transformed tiles of a round, in a core's cache",
@@ -148,7 +149,7 @@ inline constexpr Threshold kWinogradDepth{128, "tiles that a register tile of su
                                           "estimate: with 12 + 32 floats per tile, 22 KiB"};
 inline constexpr Threshold kWinogradInputs{96, "input channels of a block whose sums the second-level cache holds",
                                            "galley-benchmark op conv2d_backward_weights:mb16ic256ih14oc256kh3ph1"};
-inline constexpr Threshold kWinogradOutputs{32, "output channels of such a block",
+inline constexpr Threshold kWinogradOutputs{32, "output channels of a block whose sums the second-level cache holds",
                                             "galley-benchmark op conv2d_backward_weights:mb16ic256ih14oc256kh3ph1"};
 inline constexpr Threshold kAmxSteps{24, "tiles of 32 pixels of a block of implicit_gemm_amx",
                                      "estimate: counted; no machine with AMX was available"};
@@ -157,8 +158,10 @@ inline constexpr Threshold kAmxChunk{12, "tiles of pixels that stay in the first
 inline constexpr Threshold kAmxTiles{16, "tiles of 16 channels of a side that are packed at a time, at most", "estimate: counted"};
 inline constexpr Threshold kAmxInputTiles{8, "tiles of input channels that are packed at a time where there are several taps, at most",
                                           "estimate: counted"};
-inline constexpr Threshold kAmxInputBytes{768 << 10, "bytes of the packed inputs, at most", "estimate: counted, a share of 2 MiB"};
-inline constexpr Threshold kAmxSumBytes{640 << 10, "bytes of the sums of a block, at most", "estimate: counted, a share of 2 MiB"};
+inline constexpr Threshold kAmxInputBytes{768 << 10, "bytes of the packed inputs of implicit_gemm_amx, at most",
+                                          "estimate: counted, a share of 2 MiB"};
+inline constexpr Threshold kAmxSumBytes{640 << 10, "bytes of the sums of a block of implicit_gemm_amx, at most",
+                                        "estimate: counted, a share of 2 MiB"};
 
 /// All of them, for lists and tests.
 inline constexpr std::array kAll{kSkinnyRows,

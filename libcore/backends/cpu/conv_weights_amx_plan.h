@@ -21,8 +21,8 @@ constexpr int64_t kSteps = conv_threshold::kAmxSteps.value;            // of 32 
 constexpr int64_t kChunk = conv_threshold::kAmxChunk.value;            // in a chunk
 constexpr int64_t kMostTiles = conv_threshold::kAmxTiles.value;        // of channels of a side that are packed at a time,
 constexpr int64_t kMostOfTaps = conv_threshold::kAmxInputTiles.value;  // of inputs where there are several taps,
-constexpr int64_t kXBytes = conv_threshold::kAmxInputBytes.value;      // of so many bytes, in all variants,
-constexpr int64_t kSumBytes = conv_threshold::kAmxSumBytes.value;      // and of so many bytes of sums
+constexpr int64_t kXBytes = conv_threshold::kAmxInputBytes.value;      // of at most this size, in all variants,
+constexpr int64_t kSumBytes = conv_threshold::kAmxSumBytes.value;      // and of sums of at most this size
 
 inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t whole(int64_t channels) { return up(channels, kSide) * kSide; }

@@ -164,7 +164,7 @@ class DirectConvWeights : public PreparedKernel {
   /// The last panel repeats channels of the one before it, so that it is full.
   int64_t first_of(int64_t panel) const { return std::min(panel * panel_, y_[1] - panel_); }
 
-  /// Output lines from `line` on of an image.
+  /// Adds the products of a block of output lines of an image; `line` is the first.
   void add(const KernelArgs& args, int64_t image, int64_t line, float* x_workspace, float* sums) const {
     const int64_t lines = std::min(lines_, y_[2] - line), pixels = lines * y_[3], most = HWY_DYNAMIC_DISPATCH(direct::most_values)(),
                   tiles = (run_ + most - 1) / most;

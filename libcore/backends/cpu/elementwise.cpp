@@ -116,8 +116,8 @@ std::span<const Kernel> cpu_elementwise() {
     for (const OpDef* op : elementwise_ops()) {
       const ElementwiseRow* row = find_elementwise(op->name);
       const FunctionLoops& loops = loops_of((row != nullptr ? row : find_elementwise(op->name, true))->formulas.front().function);
-      if (row == nullptr || loops.wide.value != nullptr) list.push_back({op->name, "cpu", supports_map, prepare_map});
-      if (loops.wide.stepped != nullptr) list.push_back({op->name, "cpu", supports_zip, prepare_zip});
+      if (row == nullptr || loops.wide.value != nullptr) list.push_back({op->name, "map", supports_map, prepare_map});
+      if (loops.wide.stepped != nullptr) list.push_back({op->name, "zip", supports_zip, prepare_zip});
     }
     return list;
   }();

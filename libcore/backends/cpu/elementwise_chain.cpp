@@ -195,7 +195,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Chain<float>>(q);
 }
 
-constexpr Kernel kKernels[] = {{"elementwise_chain", "cpu", supports, prepare}};
+constexpr Kernel kKernels[] = {{"elementwise_chain", "tiles", supports, prepare}};
 
 }  // namespace
 

@@ -97,8 +97,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"embedding", "cpu", supports, prepare<Embedding>}, {"embedding_backward", "cpu", supports_backward, prepare<EmbeddingBackward>}}};
+const std::array<Kernel, 2> kKernels{{{"embedding", "row_copies", supports, prepare<Embedding>},
+                                      {"embedding_backward", "ordered_sums", supports_backward, prepare<EmbeddingBackward>}}};
 
 }  // namespace
 

@@ -227,10 +227,10 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 4> kKernels{{{"amax", "cpu", supports_staged, prepare_extremum<kLargestOf>},
-                                      {"amin", "cpu", supports_staged, prepare_extremum<kSmallestOf>},
-                                      {"argmax", "cpu", supports_argmax, prepare<Argmax>},
-                                      {"topk", "cpu", supports_topk, prepare<Topk>}}};
+const std::array<Kernel, 4> kKernels{{{"amax", "stages", supports_staged, prepare_extremum<kLargestOf>},
+                                      {"amin", "stages", supports_staged, prepare_extremum<kSmallestOf>},
+                                      {"argmax", "bundles", supports_argmax, prepare<Argmax>},
+                                      {"topk", "insertion", supports_topk, prepare<Topk>}}};
 
 }  // namespace
 

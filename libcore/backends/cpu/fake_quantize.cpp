@@ -356,13 +356,13 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 6> kKernels{
-    {{"fake_quantize", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<FakeQuantize>},
-     {"fake_quantize_backward", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 1, {0}); }, prepare<FakeQuantizeBackward>},
-     {"fake_quantize_scale_backward", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 1, {0}); },
+    {{"fake_quantize", "runs", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<FakeQuantize>},
+     {"fake_quantize_backward", "runs", [](const KernelQuery& q) { return supports_arrays(q, 1, {0}); }, prepare<FakeQuantizeBackward>},
+     {"fake_quantize_scale_backward", "runs", [](const KernelQuery& q) { return supports_arrays(q, 1, {0}); },
       prepare<FakeQuantizeScaleBackward>},
-     {"observe_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<ObserveRange>},
-     {"keep_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<KeepRange>},
-     {"qparams_from_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<QparamsFromRange>}}};
+     {"observe_range", "ordered_keys", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<ObserveRange>},
+     {"keep_range", "scalar", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<KeepRange>},
+     {"qparams_from_range", "scalar", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<QparamsFromRange>}}};
 
 }  // namespace
 

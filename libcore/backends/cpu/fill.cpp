@@ -39,7 +39,7 @@ Support supports(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 1> kKernels{
-    {{"full", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Full>(q); }}}};
+    {{"full", "fill", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Full>(q); }}}};
 
 }  // namespace
 

@@ -174,8 +174,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"group_norm", "cpu", supports, prepare<GroupNormForward>}, {"group_norm_backward", "cpu", supports, prepare<GroupNormBackward>}}};
+const std::array<Kernel, 2> kKernels{{{"group_norm", "channel_moments", supports, prepare<GroupNormForward>},
+                                      {"group_norm_backward", "channel_moments", supports, prepare<GroupNormBackward>}}};
 
 }  // namespace
 

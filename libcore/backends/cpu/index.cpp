@@ -198,13 +198,13 @@ Support supports_assign(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 6> kKernels{
-    {{"gather", "cpu", supports, prepare_gather},
-     {"scatter_add", "cpu", supports_numbers, prepare_scatter_add},
-     {"one_hot", "cpu", supports_numbers, prepare_one_hot},
-     {"iota", "cpu", supports_numbers, prepare_iota},
-     {"random_bits", "cpu", supports,
+    {{"gather", "gathers", supports, prepare_gather},
+     {"scatter_add", "owned_lines", supports_numbers, prepare_scatter_add},
+     {"one_hot", "elements", supports_numbers, prepare_one_hot},
+     {"iota", "elements", supports_numbers, prepare_iota},
+     {"random_bits", "philox", supports,
       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<RandomBits>(q); }},
-     {"assign", "cpu", supports_assign,
+     {"assign", "copy", supports_assign,
       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Assign>(q); }}}};
 
 }  // namespace

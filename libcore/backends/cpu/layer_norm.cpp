@@ -228,7 +228,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 2> kKernels{
-    {{"layer_norm", "cpu", supports, prepare<Forward>}, {"layer_norm_backward", "cpu", supports, prepare<Backward>}}};
+    {{"layer_norm", "rows", supports, prepare<Forward>}, {"layer_norm_backward", "rows", supports, prepare<Backward>}}};
 
 }  // namespace
 }  // namespace layernorm

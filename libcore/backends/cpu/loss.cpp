@@ -450,10 +450,10 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 4> kKernels{
-    {{"cross_entropy", "cpu", [](const KernelQuery& q) { return supports_cross_entropy(q, 0); }, prepare<CrossEntropyForward>},
-     {"cross_entropy_backward", "cpu", [](const KernelQuery& q) { return supports_cross_entropy(q, 1); }, prepare<CrossEntropyBackward>},
-     {"mse_loss", "cpu", supports_elementwise, prepare<ElementwiseLoss<ElementLoss::kSquaredError>>},
-     {"bce_with_logits", "cpu", supports_elementwise, prepare<ElementwiseLoss<ElementLoss::kBinaryEntropy>>}}};
+    {{"cross_entropy", "lines", [](const KernelQuery& q) { return supports_cross_entropy(q, 0); }, prepare<CrossEntropyForward>},
+     {"cross_entropy_backward", "lines", [](const KernelQuery& q) { return supports_cross_entropy(q, 1); }, prepare<CrossEntropyBackward>},
+     {"mse_loss", "pieces", supports_elementwise, prepare<ElementwiseLoss<ElementLoss::kSquaredError>>},
+     {"bce_with_logits", "pieces", supports_elementwise, prepare<ElementwiseLoss<ElementLoss::kBinaryEntropy>>}}};
 
 }  // namespace
 }  // namespace losses

@@ -1,7 +1,7 @@
 // The loops of batch norm over rows of channels.
 //
-// Each loop declares that its arrays do not overlap, or that its elements are independent: with so many arrays the compiler would give up
-// its own check for overlap.
+// Each loop declares that its arrays do not overlap, or that its elements are independent: with this number of arrays the compiler would
+// give up its own check for overlap.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS

@@ -18,7 +18,7 @@ class PointwiseSums {
  public:
   /// `weight` [O,C,1,1]: the gradient's type, in any format.
   explicit PointwiseSums(const TensorType& weight);
-  /// Why there are none for so many channels on this machine, or yes.
+  /// Whether there are products for these numbers of channels on this machine; if not, the reason.
   static Support supports(const Shape& weight);
 
   int64_t floats() const { return floats_; }  // of the sums of one part

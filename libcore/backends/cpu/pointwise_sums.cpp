@@ -34,7 +34,7 @@ namespace galley::pointwise_sums {
 
 constexpr int64_t kLine = 64;  // bytes
 
-/// Pixels of both sides, as rows so many floats apart, from a tile's first channels on.
+/// Pixels of both sides from a tile's first channels on, and the floats from one row to the next.
 struct Block {
   const float *wide, *narrow;  // taken by vectors; by single values
   int64_t wide_step, narrow_step, pixels;

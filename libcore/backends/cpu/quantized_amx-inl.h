@@ -49,7 +49,7 @@ struct WeightTile {
   HWY_INLINE const int8_t* operator[](int64_t k) const { return at[k] >= 0 ? weights + at[k] : pads + ~at[k]; }
 };
 
-/// sums[32][kStep]: of kPixels tiles of pixels times kBlocks blocks of outputs, on top of `starts`.
+/// sums[32][kStep]: of kPixels tiles of pixels times kBlocks blocks of outputs, added to `starts`.
 template <int kPixels, int kBlocks>
 HWY_NOINLINE void tile_products(const PixelTile* pixels, const WeightTile* weights, int64_t depth, const int32_t* starts, int32_t* sums) {
   // Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights.

@@ -109,7 +109,7 @@ void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
   const auto turn = hn::BitCast(D32(), hn::Set(d16, t.flip));
   HWY_ALIGN uint8_t outside[kChunk];
 #if HWY_TARGET <= HWY_AVX3
-  const auto mine = static_cast<__mmask16>((uint32_t{1} << t.lanes) - 1);
+  const auto mine = hn::FirstN(d8, static_cast<size_t>(t.lanes));
 #else
   HWY_ALIGN uint8_t piece[2][kChunk] = {};
 #endif
@@ -130,7 +130,7 @@ void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
     const uint8_t* a = line[0];
     const uint8_t* b = line[1];
 #if HWY_TARGET <= HWY_AVX3
-    const auto load = [&](const uint8_t* from, int) HWY_ATTR { return hn::Vec<decltype(d8)>{_mm_maskz_loadu_epi8(mine, from)}; };
+    const auto load = [&](const uint8_t* from, int) HWY_ATTR { return hn::MaskedLoad(mine, d8, from); };
 #else
     if (t.lanes < kChunk) {
       for (int64_t i = 0; i < t.lanes; ++i) {

@@ -314,12 +314,12 @@ std::unique_ptr<PreparedKernel> prepare_binary(const KernelQuery& q) {
   return std::make_unique<QuantizedBinary>(q, kMultiply);
 }
 
-const std::array<Kernel, 6> kKernels{{{"quantized_add", "cpu", supports_binary, prepare_binary<false>},
-                                      {"quantized_mul", "cpu", supports_binary, prepare_binary<true>},
-                                      {"quantized_concat", "cpu", supports_concat, prepare<QuantizedConcat>},
-                                      {"lookup", "cpu", supports_all, prepare<Lookup>},
-                                      {"quantize", "cpu", supports_quantize, prepare<Quantize>},
-                                      {"dequantize", "cpu", supports_all, prepare<Dequantize>}}};
+const std::array<Kernel, 6> kKernels{{{"quantized_add", "float_pieces", supports_binary, prepare_binary<false>},
+                                      {"quantized_mul", "float_pieces", supports_binary, prepare_binary<true>},
+                                      {"quantized_concat", "tables", supports_concat, prepare<QuantizedConcat>},
+                                      {"lookup", "table", supports_all, prepare<Lookup>},
+                                      {"quantize", "pieces", supports_quantize, prepare<Quantize>},
+                                      {"dequantize", "pieces", supports_all, prepare<Dequantize>}}};
 
 }  // namespace
 

@@ -71,7 +71,7 @@ struct Product {
 
 /// Values that widened weights take: `quads` for each of `outputs` outputs, which may start anywhere in a block.
 int64_t wide_values(int64_t quads, int64_t outputs);
-/// Bytes of scratch memory of a product by amx with at most so many pixels and outputs.
+/// Bytes of scratch memory of a product by amx with at most this number of pixels and outputs.
 int64_t tile_workspace(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs);
 /// The sums and results of all pixels.
 void multiply(const Product& product);

@@ -139,9 +139,9 @@ MemoryFormat preferred_format(const KernelQuery& q, int input) {
   return input == 1 ? linear_kernel().preferred_format(q, input) : q.in(input).format;
 }
 
-const std::array<Kernel, 3> kKernels{{{"dynamic_quantized_lstm", "cpu", supports, prepare<Step::kLstm>, preferred_format},
-                                      {"dynamic_quantized_gru", "cpu", supports, prepare<Step::kGru>, preferred_format},
-                                      {"dynamic_quantized_rnn", "cpu", supports, prepare_rnn, preferred_format}}};
+const std::array<Kernel, 3> kKernels{{{"dynamic_quantized_lstm", "packed_steps", supports, prepare<Step::kLstm>, preferred_format},
+                                      {"dynamic_quantized_gru", "packed_steps", supports, prepare<Step::kGru>, preferred_format},
+                                      {"dynamic_quantized_rnn", "packed_steps", supports, prepare_rnn, preferred_format}}};
 
 }  // namespace
 

@@ -27,7 +27,7 @@ inline constexpr Threshold kWinogradResultTransform{560, "operations that transf
                                                     "galley-benchmark op quantized_conv2d:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradKernel{18, "operations for each value of the transformed kernels, which come from memory",
                                            "galley-benchmark op quantized_conv2d:mb1ic512ih7oc512kh3ph1"};
-inline constexpr Threshold kWinogradMarginPercent{110, "a plain convolution must cost so many percent of Winograd's operations",
+inline constexpr Threshold kWinogradMarginPercent{110, "cost of a plain convolution in percent of Winograd's operations, at least",
                                                   "estimate: the error of the estimate"};
 
 // ---- Cache blocks and parts of threads
@@ -43,14 +43,15 @@ inline constexpr Threshold kPrefetchBytes{2 << 20, "bytes of a layer's inputs an
                                           "galley-benchmark op quantized_conv2d:mb16ic256ih56oc64kh1"};
 inline constexpr Threshold kPrefetchQuads{64, "quads of inputs up to which the places of the next pixels' results are prefetched",
                                           "galley-benchmark op quantized_conv2d:mb16ic64ih56oc256kh1"};
-inline constexpr Threshold kPrefetchOutputs{512, "outputs up to which they are",
+inline constexpr Threshold kPrefetchOutputs{512, "outputs up to which the places of the next pixels' results are prefetched",
                                             "galley-benchmark op quantized_conv2d:mb16ic64ih56oc256kh1"};
 inline constexpr Threshold kBandPixels{12, "pixels of a band, at least", "estimate: one register tile"};
 inline constexpr Threshold kSplitOutputs{64, "outputs of a part of a layer that threads divide by outputs, at least",
                                          "estimate: two steps of 32"};
 inline constexpr Threshold kAmxTiles{128, "tiles of 16 pixels that are copied at a time, at most",
                                      "estimate: no machine with AMX was available"};
-inline constexpr Threshold kAmxPanelBytes{512 * 1024, "bytes of these tiles", "estimate: they stay in the second-level cache"};
+inline constexpr Threshold kAmxPanelBytes{512 * 1024, "bytes of the tiles of 16 pixels that are copied at a time, at most",
+                                          "estimate: they stay in the second-level cache"};
 inline constexpr Threshold kAmxTailPixels{6, "pixels after the last whole tile that are left to vpdpbusd, at most",
                                           "estimate: fewer than half of a tile's rows"};
 inline constexpr Threshold kWinogradImageBytes{384 << 10, "bytes of the transformed images of a part of the tiles",

@@ -185,7 +185,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 2> kKernels{
-    {{"dropout", "cpu", supports, prepare<Dropout>}, {"stochastic_depth", "cpu", supports, prepare<StochasticDepth>}}};
+    {{"dropout", "philox", supports, prepare<Dropout>}, {"stochastic_depth", "philox", supports, prepare<StochasticDepth>}}};
 
 }  // namespace
 

@@ -503,13 +503,13 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 7> kKernels{{{"reorder", "cpu", supports_packing, prepare<PackWeight>},
-                                      {"lstm", "cpu", supports_forward, prepare<LstmKernel>, preferred},
-                                      {"lstm_backward", "cpu", supports, prepare<LstmBackward>},
-                                      {"gru", "cpu", supports_forward, prepare<GruKernel>, preferred},
-                                      {"gru_backward", "cpu", supports, prepare<GruBackward>},
-                                      {"rnn", "cpu", supports, prepare<RnnKernel>},
-                                      {"rnn_backward", "cpu", supports, prepare<RnnBackward>}}};
+const std::array<Kernel, 7> kKernels{{{"reorder", "pack_panels", supports_packing, prepare<PackWeight>},
+                                      {"lstm", "packed_steps", supports_forward, prepare<LstmKernel>, preferred},
+                                      {"lstm_backward", "packed_steps", supports, prepare<LstmBackward>},
+                                      {"gru", "packed_steps", supports_forward, prepare<GruKernel>, preferred},
+                                      {"gru_backward", "packed_steps", supports, prepare<GruBackward>},
+                                      {"rnn", "packed_steps", supports, prepare<RnnKernel>},
+                                      {"rnn_backward", "packed_steps", supports, prepare<RnnBackward>}}};
 
 }  // namespace
 

@@ -55,7 +55,7 @@ void sum_rows(const float* x, int64_t rows, int64_t step, int64_t columns, doubl
   }
 }
 
-/// total = the sums of a b over rows of so many columns, at most kWidest.
+/// total = the sums of a b over rows of `columns` columns, at most kWidest.
 template <class T>
 GALLEY_INLINE void product_columns(const T* __restrict a, const T* __restrict b, int64_t rows, int64_t step, int64_t columns,
                                    double* __restrict total) {
@@ -262,13 +262,13 @@ Support supports_squares(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 5> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare_sum_to},
-                                      {"sum_products", "cpu", supports_products, prepare_products},
-                                      {"sum", "cpu", supports_staged, prepare<false>},
-                                      {"mean", "cpu", supports_staged, prepare<true>},
-                                      {"sum_squares", "cpu", supports_squares, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
-                                         return std::make_unique<SumSquares>(q);
-                                       }}}};
+const std::array<Kernel, 5> kKernels{
+    {{"sum_to", "stages", supports_sum_to, prepare_sum_to},
+     {"sum_products", "pixel_rows", supports_products, prepare_products},
+     {"sum", "stages", supports_staged, prepare<false>},
+     {"mean", "stages", supports_staged, prepare<true>},
+     {"sum_squares", "pieces", supports_squares,
+      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<SumSquares>(q); }}}};
 
 }  // namespace
 }  // namespace reductions

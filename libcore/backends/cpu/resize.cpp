@@ -278,8 +278,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"resize", "cpu", supports_resize, prepare_resize}, {"resize_backward", "cpu", supports, prepare<ResizeBackward>}}};
+const std::array<Kernel, 2> kKernels{{{"resize", "source_lines", supports_resize, prepare_resize},
+                                      {"resize_backward", "gathered_lines", supports, prepare<ResizeBackward>}}};
 
 }  // namespace
 

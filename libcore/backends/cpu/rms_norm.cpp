@@ -256,8 +256,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Run<float>>(q);
 }
 
-const std::array<Kernel, 2> kKernels{{{"rms_norm", "cpu", supports_forward, prepare<RmsNormForward>},
-                                      {"rms_norm_backward", "cpu", supports_backward, prepare<RmsNormBackward>}}};
+const std::array<Kernel, 2> kKernels{{{"rms_norm", "rows", supports_forward, prepare<RmsNormForward>},
+                                      {"rms_norm_backward", "rows", supports_backward, prepare<RmsNormBackward>}}};
 
 }  // namespace
 

@@ -173,8 +173,8 @@ class RotaryTable : public PreparedKernel {
 };
 
 const std::array<Kernel, 2> kKernels{
-    {{"rotary", "cpu", supports, prepare},
-     {"rotary_table", "cpu", [](const KernelQuery&) { return Support::yes(); },
+    {{"rotary", "heads", supports, prepare},
+     {"rotary_table", "table", [](const KernelQuery&) { return Support::yes(); },
       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<RotaryTable>(q); }}}};
 
 }  // namespace

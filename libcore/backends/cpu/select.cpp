@@ -203,10 +203,11 @@ std::unique_ptr<PreparedKernel> prepare_comparison(const KernelQuery& q) {
 }
 std::unique_ptr<PreparedKernel> prepare_where(const KernelQuery& q) { return std::make_unique<Broadcast>(selection_of(q.out(0).dtype), q); }
 
-const std::array<Kernel, 4> kKernels{{{"equal", "cpu", supports_comparison<kEqual>, prepare_comparison<kEqual, equal_floats>},
-                                      {"less", "cpu", supports_comparison<kLess>, prepare_comparison<kLess, less_floats>},
-                                      {"greater", "cpu", supports_comparison<kGreater>, prepare_comparison<kGreater, greater_floats>},
-                                      {"where", "cpu", supports_formats, prepare_where}}};
+const std::array<Kernel, 4> kKernels{
+    {{"equal", "broadcast_rows", supports_comparison<kEqual>, prepare_comparison<kEqual, equal_floats>},
+     {"less", "broadcast_rows", supports_comparison<kLess>, prepare_comparison<kLess, less_floats>},
+     {"greater", "broadcast_rows", supports_comparison<kGreater>, prepare_comparison<kGreater, greater_floats>},
+     {"where", "broadcast_rows", supports_formats, prepare_where}}};
 
 }  // namespace
 

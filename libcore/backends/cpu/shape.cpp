@@ -281,14 +281,14 @@ std::unique_ptr<PreparedKernel> prepare_pad(const KernelQuery& q) {
 
 std::unique_ptr<PreparedKernel> prepare_concat(const KernelQuery& q) { return std::make_unique<Concat>(q); }
 
-const std::array<Kernel, 8> kKernels{{{"slice", "cpu", plain_formats, prepare_slice},
-                                      {"slice_backward", "cpu", one_format, prepare_slice_backward},
-                                      {"pad", "cpu", one_format, prepare_pad},
-                                      {"concat", "cpu", one_format, prepare_concat},
-                                      {"permute", "cpu", plain_formats, prepare_permute},
-                                      {"reshape", "cpu", supports_reshape, prepare_reshape},
-                                      {"reorder", "cpu", plain_formats, prepare_reorder},
-                                      {"broadcast_to", "cpu", plain_formats, prepare_broadcast}}};
+const std::array<Kernel, 8> kKernels{{{"slice", "strided_copy", plain_formats, prepare_slice},
+                                      {"slice_backward", "embed", one_format, prepare_slice_backward},
+                                      {"pad", "embed", one_format, prepare_pad},
+                                      {"concat", "part_copies", one_format, prepare_concat},
+                                      {"permute", "strided_copy", plain_formats, prepare_permute},
+                                      {"reshape", "copy", supports_reshape, prepare_reshape},
+                                      {"reorder", "strided_copy", plain_formats, prepare_reorder},
+                                      {"broadcast_to", "strided_copy", plain_formats, prepare_broadcast}}};
 
 }  // namespace
 

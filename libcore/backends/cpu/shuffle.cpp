@@ -178,7 +178,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Planes>(dtype_size(x.dtype), std::move(dims));
 }
 
-const std::array<Kernel, 1> kKernels{{{"channel_shuffle", "cpu", supports, prepare}}};
+const std::array<Kernel, 1> kKernels{{{"channel_shuffle", "interleave", supports, prepare}}};
 
 }  // namespace
 

@@ -236,10 +236,10 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 4> kKernels{{{"softmax", "cpu", supports, prepare<Softmax<false>>},
-                                      {"softmax_backward", "cpu", supports, prepare<SoftmaxBackward<false>>},
-                                      {"log_softmax", "cpu", supports, prepare<Softmax<true>>},
-                                      {"log_softmax_backward", "cpu", supports, prepare<SoftmaxBackward<true>>}}};
+const std::array<Kernel, 4> kKernels{{{"softmax", "lines", supports, prepare<Softmax<false>>},
+                                      {"softmax_backward", "lines", supports, prepare<SoftmaxBackward<false>>},
+                                      {"log_softmax", "lines", supports, prepare<Softmax<true>>},
+                                      {"log_softmax_backward", "lines", supports, prepare<SoftmaxBackward<true>>}}};
 
 }  // namespace
 }  // namespace softmax_lines

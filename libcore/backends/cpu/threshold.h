@@ -1,6 +1,6 @@
 #pragma once
-// Numbers that decide which algorithm runs and how it divides its work, as data: conv_thresholds.h, quantized_thresholds.h. The rules in
-// force, one line each: docs/performance/rules.md.
+// Numbers that decide which algorithm runs and how it divides its work, as data: conv_thresholds.h, quantized_thresholds.h. The tables of
+// docs/performance/rules.md#thresholds are made from these two headers (scripts/check-docs --write).
 
 #include <cstdint>
 #include <string_view>

@@ -366,16 +366,16 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 9> kKernels{
-    {{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
-     {"adam_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
-     {"rmsprop_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
-     {"ema_update", "cpu", supports_ema,
+    {{"sgd_update", "one_pass", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
+     {"adam_update", "one_pass", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
+     {"rmsprop_update", "one_pass", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
+     {"ema_update", "one_pass", supports_ema,
       [](const KernelQuery& q) { return is_floating(q.in(0).dtype) ? prepare<Ema>(q) : prepare<EmaCopy>(q); }},
-     {"accumulate", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
-     {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
-     {"batch_norm_update", "cpu", supports_batch_norm, prepare<BatchNormUpdate>},
-     {"clip_coefficient", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<ClipCoefficient>},
-     {"finite_gate", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<FiniteGate>}}};
+     {"accumulate", "one_pass", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
+     {"clear", "fill", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
+     {"batch_norm_update", "channels", supports_batch_norm, prepare<BatchNormUpdate>},
+     {"clip_coefficient", "scalar", [](const KernelQuery&) { return Support::yes(); }, prepare<ClipCoefficient>},
+     {"finite_gate", "scalar", [](const KernelQuery&) { return Support::yes(); }, prepare<FiniteGate>}}};
 
 }  // namespace
 }  // namespace updates

@@ -13,7 +13,7 @@ namespace galley::winograd {
 
 /// Channels of a row of transformed values: whole panels of 16.
 constexpr int64_t padded(int64_t channels) { return (channels + 15) / 16 * 16; }
-/// At least so many floats, in an odd number of cache lines: arrays so far apart do not share a few sets of the first-level cache. The
+/// At least `floats` floats, in an odd number of cache lines: arrays at this distance do not share a few sets of the first-level cache. The
 /// 36 positions of one row are written together, and the rows of one position read together.
 constexpr int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
 

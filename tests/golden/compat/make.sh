@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the files of this folder with the programs of a build: files that this version writes, and the numbers that it computes from them. Later versions
-# must read them (tests/cli/compat_test.cpp). Make them again only if a format is extended, with a build from before the change:
+# Makes the files of this folder with the programs of a build: files that this version writes, and the numbers that it computes from them.
+# Later versions must read them (tests/cli/compat_test.cpp). Make them again only if a format is extended, with a build from before the
+# change:
 #
 #   tests/golden/compat/make.sh BIN        BIN: a folder of programs, such as build/bin
 #
@@ -20,7 +21,8 @@ losses() { echo "[$(sed -n 's/^{"kind":"train",.*"loss":\([^,]*\),.*/\1/p' "$1/m
 
 "$bin/galley-train" net.yaml -o net "${quiet[@]}" >/dev/null
 "$bin/galley-train" text.yaml -o text "${quiet[@]}" >/dev/null
-"$bin/galley-train" net quantize.method=qat quantize.qat.start="1 steps" train.duration="8 steps" checkpoint=null train.ema=null -o qat "${quiet[@]}" >/dev/null
+"$bin/galley-train" net quantize.method=qat quantize.qat.start="1 steps" train.duration="8 steps" checkpoint=null train.ema=null \
+  -o qat "${quiet[@]}" >/dev/null
 "$bin/galley-calibrate" net -o net.calib "${quiet[@]}" >/dev/null
 "$bin/galley-quantize" net --calibration net.calib -o net.int8.safetensors "${quiet[@]}" >/dev/null
 "$bin/galley-quantize" qat -o qat.int8.safetensors "${quiet[@]}" >/dev/null

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the files of this folder with the programs of a build from before 2026-11-25, in which attention was not an operator: weights, statistics of
-# galley-calibrate, and the int8 weights made from them (tests/cli/compat_test.cpp).
+# Makes the files of this folder with the programs of a build from before 2026-11-25, in which attention was not an operator: weights,
+# statistics of galley-calibrate, and the int8 weights made from them (tests/cli/compat_test.cpp).
 #
 #   tests/golden/compat_attention/make.sh BIN        BIN: a folder of programs, such as build/bin
 set -euo pipefail

@@ -428,7 +428,7 @@ def write_published():
 
 
 def write_init():
-    """`model NAME`, then `NAME MEAN STD MAX` of each parameter after initialisation with seed 0."""
+    """`model NAME`, then `NAME MEAN STD MAX` of each parameter after initialization with seed 0."""
     lines = []
     for name in [*"mlp cnn cifar_resnet20 resnet18 mobilenet_v2 mobilenet_v3_small vgg11_bn".split(), *REDUCED, "inception_v3"]:
         torch.manual_seed(0)

@@ -304,10 +304,12 @@ loop is defined, messages is iterable and messages is not string, namespace(a=1)
 'abc'|count, [1, 2]|count, namespace(a=3)|attr('a'), {'a': 3}|attr('a')
 '<b> & "q"'|escape
 '\\x41\\u00e9\\U0001F600', 'a\\x5c'
-nothing is undefined, messages is undefined, range is callable, 'a' is callable, 'abc' is lower, 'aBc' is lower, 'ABC' is upper, 'AbC' is upper
+nothing is undefined, messages is undefined, range is callable, 'a' is callable, 'abc' is lower, 'aBc' is lower, \
+'ABC' is upper, 'AbC' is upper
 none is sameas none, true is sameas true, 1 is sameas true, 1 is sameas 1.0
 1 is ne 2, 1 is lt 2, 2 is lt 2, 1 is lessthan 2, 3 is greaterthan 2, 2 is le 2, 3 is le 2, 2 is ge 2, 1 is ge 2
-[1, 2, 3]|select('!=', 2)|list, [1, 2, 3]|select('>', 2)|list, [1, 2, 3]|select('<', 2)|list, [1, 2, 3]|select('<=', 2)|list, [1, 2, 3]|select('>=', 2)|list
+[1, 2, 3]|select('!=', 2)|list, [1, 2, 3]|select('>', 2)|list, [1, 2, 3]|select('<', 2)|list, \
+[1, 2, 3]|select('<=', 2)|list, [1, 2, 3]|select('>=', 2)|list
 [3, 1, 2]|sort(reverse=false)|join, ['b', 'a', 'C']|sort(case_sensitive=true)|join, \
 messages|sort(attribute='role')|map(attribute='role')|join(',')
 'abc'.startswith('b'), 'abc'.endswith('b'), 'aXbXc'.split('X', 0), 'a b c'.split(none, 0), 'aXbXc'.rsplit('X'), ''.split(), ''.split(',')

@@ -16,7 +16,7 @@ struct BatchNormDepthwiseAttrs : OptionsOf<BatchNormDepthwiseAttrs> {
   std::vector<int64_t> padding{0};
   void options(OptionVisitor& v) override;
 
-  /// The convolution's, of so many channels.
+  /// The attributes of the convolution, for this number of channels.
   Conv2dWindow window(int64_t channels) const;
 };
 
