@@ -304,11 +304,14 @@ loop is defined, messages is iterable and messages is not string, namespace(a=1)
 'abc'|count, [1, 2]|count, namespace(a=3)|attr('a'), {'a': 3}|attr('a')
 '<b> & "q"'|escape
 '\\x41\\u00e9\\U0001F600', 'a\\x5c'
-nothing is undefined, messages is undefined, range is callable, 'a' is callable, 'abc' is lower, 'aBc' is lower, 'ABC' is upper, 'AbC' is upper
+nothing is undefined, messages is undefined, range is callable, 'a' is callable, 'abc' is lower, 'aBc' is lower, 'ABC' is upper, \
+'AbC' is upper
 none is sameas none, true is sameas true, 1 is sameas true, 1 is sameas 1.0
 1 is ne 2, 1 is lt 2, 2 is lt 2, 1 is lessthan 2, 3 is greaterthan 2, 2 is le 2, 3 is le 2, 2 is ge 2, 1 is ge 2
-[1, 2, 3]|select('!=', 2)|list, [1, 2, 3]|select('>', 2)|list, [1, 2, 3]|select('<', 2)|list, [1, 2, 3]|select('<=', 2)|list, [1, 2, 3]|select('>=', 2)|list
-[3, 1, 2]|sort(reverse=false)|join, ['b', 'a', 'C']|sort(case_sensitive=true)|join, messages|sort(attribute='role')|map(attribute='role')|join(',')
+[1, 2, 3]|select('!=', 2)|list, [1, 2, 3]|select('>', 2)|list, [1, 2, 3]|select('<', 2)|list, [1, 2, 3]|select('<=', 2)|list, [1, 2, \
+3]|select('>=', 2)|list
+[3, 1, 2]|sort(reverse=false)|join, ['b', 'a', 'C']|sort(case_sensitive=true)|join, \
+messages|sort(attribute='role')|map(attribute='role')|join(',')
 'abc'.startswith('b'), 'abc'.endswith('b'), 'aXbXc'.split('X', 0), 'a b c'.split(none, 0), 'aXbXc'.rsplit('X'), ''.split(), ''.split(',')
 'abcabc'.find('c', 3) if false else 'abc'.find('a'), 'aaa'.replace('a', 'b', 2), 'abc'.replace('x', 'y')
 7 % -3, -7 % 3, -7 // -2, 2 ** -1, 7.5 // 2, 7.5 % 2, 1e16, 1e-5, 123456789.125
@@ -319,6 +322,11 @@ none is sameas none, true is sameas true, 1 is sameas true, 1 is sameas 1.0
 [1, 2] == [1, 2], [1] < [2] if false else 1, {'a': 1} == {'a': 1}, (1, 2) == (1, 2), (1,) == [1], 'a' < 'b', 'B' < 'a', 1 != 1.0
 ['a', none, true, 1.0, [1]]|tojson, 'x\\u00e9</script>'|tojson, {'a': {'b': [1]}}|tojson(indent=1), [[], {}]|tojson(indent=2)
 'one\\ntwo\\n'|indent, 'one\\n\\ntwo'|indent(3, blank=true), 'one\\ntwo'|indent(first=true), 'one\\ntwo'|indent('> ') if false else ''
+[{'f': {'n': 'b'}}, {'f': {'n': 'a'}}, {'f': 1}]|map(attribute='f.n')|join('-'), [{'f': {'n': 'b'}}, \
+{'f': {'n': 'a'}}]|sort(attribute='f.n')
+[{'f': {'n': 'b'}}, {'f': {'n': 'a'}}]|selectattr('f.n', 'equalto', 'a')|list, [{'f': {'n': 2}}, {'f': {'n': 3}}]|sum(attribute='f.n')
+{'a': 1} == {'a': 1, 'b': 2}, {'a': 1, 'b': 2} == {'a': 1}, {'a': 1} == {'b': 1}, {'a': 1, 'b': 2} == {'b': 2, 'a': 1}, {'a': 1, \
+'b': 2, 'a': 3}
 {'b': 2, 'a': 1}|dictsort(by='value'), {'b': 2, 'A': 1}|dictsort, {'a': 1, 'b': 2}|dictsort(reverse=true), {'b': 1}|length, {}|list
 """.strip().split("\n")
 
@@ -343,6 +351,13 @@ FEATURES = """{%- macro show(x, y='d', z=none) -%}<{{ x }}:{{ y }}:{{ z }}>{%- e
 {{ nothing }}{{ messages[0].nothing }}{% if nothing %}x{% endif %}{% for x in nothing %}x{% endfor %}
 {% macro outer() %}{{ inner() }}{% endmacro %}{% macro inner() %}deep{% endmacro %}{{ outer() }}
 end
+"""
+
+SCOPES = """{% set v = 1 %}{% set w %}{% set v = 2 %}{{ v }}{% endset %}{{ v }}{{ w }}
+{% filter upper %}{% set v = 'q' %}{{ v }}{% endfilter %}{{ v }}
+{% if true %}{% set v = 3 %}{% endif %}{{ v }}{% for i in [] %}{% else %}{% set v = 4 %}{% endfor %}{{ v }}
+{% macro one(x) %}{% set v = x %}{{ v }}{% endmacro %}{% for i in range(150) %}{{ one(i) }},{% endfor %}{{ v }}
+{% for v in [7] %}{{ v }}{% endfor %}{{ v }}
 """
 
 SPACES = """
@@ -445,11 +460,13 @@ for family in FAMILIES:
 for i, line in enumerate(EXPRESSIONS):
     add(f"expression_{i}", "[{{ " + line + " }}]", CHATS["turns"], **SPECIAL)
 add("features", FEATURES, CHATS["turns"], **SPECIAL)
+add("scopes", SCOPES, CHATS["one"], **SPECIAL)
 add("spaces", SPACES, CHATS["one"], **SPECIAL)
 add("windows_lines", SPACES.replace("\n", "\r\n"), CHATS["one"], **SPECIAL)
 bad = [{"name": name, "template": template, "line": line} for name, (template, line) in BAD.items()]
 for item in bad:
-    if item["name"] in ("unknown_function", "unknown_method", "recursive", "range_size", "sum_of_text", "json_of_nothing", "call_of_nothing"):
+    if item["name"] in ("unknown_function", "unknown_method", "recursive", "range_size", "sum_of_text", "json_of_nothing",
+                        "call_of_nothing"):
         continue  # Jinja has them, or refuses them otherwise
     try:
         assert render(item["template"], CHATS["one"]) is None, item
