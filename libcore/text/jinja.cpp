@@ -397,8 +397,14 @@ class Renderer {
     for (size_t i = 0; i < e.parts.size(); i += 2) {
       const Value key = part(e, i, scope);
       if (!key.is_text()) fail_template(cat("a key of a dictionary must be text, is ", key.kind()));
-      std::erase_if(made, [&](const auto& item) { return item.first == key.text(); });
-      made.emplace_back(key.text(), part(e, i + 1, scope));
+      Value item = part(e, i + 1, scope);
+      // As in Python: a key that occurs again keeps its place and takes the last value.
+      const auto same = std::find_if(made.begin(), made.end(), [&](const auto& other) { return other.first == key.text(); });
+      if (same != made.end()) {
+        same->second = std::move(item);
+      } else {
+        made.emplace_back(key.text(), std::move(item));
+      }
     }
     return made;
   }

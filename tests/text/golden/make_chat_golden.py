@@ -322,6 +322,11 @@ messages|sort(attribute='role')|map(attribute='role')|join(',')
 [1, 2] == [1, 2], [1] < [2] if false else 1, {'a': 1} == {'a': 1}, (1, 2) == (1, 2), (1,) == [1], 'a' < 'b', 'B' < 'a', 1 != 1.0
 ['a', none, true, 1.0, [1]]|tojson, 'x\\u00e9</script>'|tojson, {'a': {'b': [1]}}|tojson(indent=1), [[], {}]|tojson(indent=2)
 'one\\ntwo\\n'|indent, 'one\\n\\ntwo'|indent(3, blank=true), 'one\\ntwo'|indent(first=true), 'one\\ntwo'|indent('> ') if false else ''
+[{'f': {'n': 'b'}}, {'f': {'n': 'a'}}, {'f': 1}]|map(attribute='f.n')|join('-'), [{'f': {'n': 'b'}}, \
+{'f': {'n': 'a'}}]|sort(attribute='f.n')
+[{'f': {'n': 'b'}}, {'f': {'n': 'a'}}]|selectattr('f.n', 'equalto', 'a')|list, [{'f': {'n': 2}}, {'f': {'n': 3}}]|sum(attribute='f.n')
+{'a': 1} == {'a': 1, 'b': 2}, {'a': 1, 'b': 2} == {'a': 1}, {'a': 1} == {'b': 1}, {'a': 1, 'b': 2} == {'b': 2, 'a': 1}, {'a': 1, \
+'b': 2, 'a': 3}
 {'b': 2, 'a': 1}|dictsort(by='value'), {'b': 2, 'A': 1}|dictsort, {'a': 1, 'b': 2}|dictsort(reverse=true), {'b': 1}|length, {}|list
 """.strip().split("\n")
 
@@ -346,6 +351,13 @@ FEATURES = """{%- macro show(x, y='d', z=none) -%}<{{ x }}:{{ y }}:{{ z }}>{%- e
 {{ nothing }}{{ messages[0].nothing }}{% if nothing %}x{% endif %}{% for x in nothing %}x{% endfor %}
 {% macro outer() %}{{ inner() }}{% endmacro %}{% macro inner() %}deep{% endmacro %}{{ outer() }}
 end
+"""
+
+SCOPES = """{% set v = 1 %}{% set w %}{% set v = 2 %}{{ v }}{% endset %}{{ v }}{{ w }}
+{% filter upper %}{% set v = 'q' %}{{ v }}{% endfilter %}{{ v }}
+{% if true %}{% set v = 3 %}{% endif %}{{ v }}{% for i in [] %}{% else %}{% set v = 4 %}{% endfor %}{{ v }}
+{% macro one(x) %}{% set v = x %}{{ v }}{% endmacro %}{% for i in range(150) %}{{ one(i) }},{% endfor %}{{ v }}
+{% for v in [7] %}{{ v }}{% endfor %}{{ v }}
 """
 
 SPACES = """
@@ -448,6 +460,7 @@ for family in FAMILIES:
 for i, line in enumerate(EXPRESSIONS):
     add(f"expression_{i}", "[{{ " + line + " }}]", CHATS["turns"], **SPECIAL)
 add("features", FEATURES, CHATS["turns"], **SPECIAL)
+add("scopes", SCOPES, CHATS["one"], **SPECIAL)
 add("spaces", SPACES, CHATS["one"], **SPECIAL)
 add("windows_lines", SPACES.replace("\n", "\r\n"), CHATS["one"], **SPECIAL)
 bad = [{"name": name, "template": template, "line": line} for name, (template, line) in BAD.items()]
