@@ -124,12 +124,11 @@ class PackedSource : public Source {
 
 void Pack::options(OptionVisitor& visitor) {
   visitor.option({.name = "length", .doc = "Tokens of a block; default: the model's", .min = 1, .main = true}, length);
-  visitor.option({.name = "stride", .doc = "Tokens from the begin of a block to that of the next; default: length", .min = 1}, stride);
+  visitor.option({.name = "stride", .doc = "Tokens from the beginning of a block to that of the next; default: length", .min = 1}, stride);
   visitor.option({.name = "end",
-                  .doc = "The piece of the tokenizer that ends each text: auto (<|endoftext|>, <|end_of_text|>, </s>, <eos> or [SEP], the "
-                         "first that it has), a piece, or none"},
+                  .doc = "The piece of the tokenizer that ends each text; auto: the usual one (docs/tools.md); none: texts have no end"},
                  end);
-  visitor.option({.name = "separate", .doc = "Tokens attend to those of their own text alone, and positions count from its begin"},
+  visitor.option({.name = "separate", .doc = "Tokens attend to those of their own text alone, and positions count from its beginning"},
                  separate);
 }
 

@@ -277,13 +277,8 @@ void TextRowOptions::common_options(OptionVisitor& v) {
            max_length);
   v.option({.name = "max_target_length", .doc = "Largest number of tokens of a target; default: max_length", .unit = "tokens", .min = 1},
            max_target_length);
-  v.option(
-      {.name = "begin",
-       .doc = "The piece of the tokenizer before a target: auto (<|begin_of_text|>, <s>, <bos>, [CLS] or <|endoftext|>, the first that "
-              "it has), or a piece"},
-      begin);
-  v.option({.name = "end", .doc = "The piece after a target: auto (<|endoftext|>, <|end_of_text|>, </s>, <eos> or [SEP]), or a piece"},
-           end);
+  v.option({.name = "begin", .doc = "The piece of the tokenizer before a target; auto: the usual one (docs/tools.md)"}, begin);
+  v.option({.name = "end", .doc = "The piece of the tokenizer after a target; auto: the usual one (docs/tools.md)"}, end);
   v.option({.name = "classes", .doc = "Class names in the order of labels; default: the names that occur, sorted"}, classes);
 }
 

@@ -65,7 +65,7 @@ class Session {
   /// A back end without chains of element-wise functions, regardless of precision.chains, for programs whose values are observed by name.
   std::shared_ptr<const Backend> backend_without_chains() const;
 
-  /// The source of a split ("train", "val", "test"), opened on first use. Follows `from`.
+  /// The samples of a split ("train", "val", "test"): its source, or blocks of its texts (Pack). Opened on first use. Follows `from`.
   std::shared_ptr<const Source> source(const std::string& split);
   /// A loader over a split that starts at a position in samples. `passes` 0: repeat without end. `samples` 0: all.
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);

@@ -46,6 +46,60 @@ TEST(HubFolder, PredictsTextsAsTransformers) {
   }
 }
 
+TEST(HubFolder, PredictsPairsAsTransformers) {
+  const std::string folder = scratch_folder();
+  const Json expected = Json::parse(read_text(hub("bert_classes") + "/pairs.json"));
+  std::vector<std::string> texts, pairs;
+  std::string text_lines, pair_lines;
+  for (const Json& row : expected) {
+    texts.push_back(row["text"]);
+    pairs.push_back(row["pair"]);
+    text_lines += texts.back() + "\n\n";  // empty lines are left out, with their second texts
+    pair_lines += pairs.back() + "\nskipped\n";
+  }
+  write_text(folder + "/t.txt", text_lines);
+  write_text(folder + "/p.txt", pair_lines);
+  std::vector<std::string> words{hub("bert_classes"), "--format", "json", "threads=1", "--text"};
+  words.insert(words.end(), texts.begin(), texts.end());
+  words.emplace_back("--text-pair");
+  words.insert(words.end(), pairs.begin(), pairs.end());
+  const Outcome outcome = run("galley-predict", words);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::vector<Json> lines = lines_of(outcome.out);
+  ASSERT_EQ(lines.size(), expected.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["text"], expected[i]["text"]);
+    EXPECT_EQ(lines[i]["pair"], expected[i]["pair"]);
+    EXPECT_EQ(lines[i].contains("note"), expected[i]["ids"].size() == 24);
+    ASSERT_EQ(lines[i]["top"].size(), 3u);
+    for (const Json& row : lines[i]["top"])
+      EXPECT_NEAR(row["score"].get<double>(), expected[i]["scores"][row["index"].get<size_t>()].get<double>(), 1e-5);
+  }
+  const Outcome of_files = run("galley-predict", {hub("bert_classes"), "--format", "json", "threads=1", "--text-file", folder + "/t.txt",
+                                                  "--text-pair-file", folder + "/p.txt"});
+  ASSERT_EQ(of_files.code, 0) << of_files.err;
+  ASSERT_EQ(lines_of(of_files.out).size(), lines.size());
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines_of(of_files.out)[i]["top"], lines[i]["top"]);
+  const Outcome table = run("galley-predict", {hub("bert_classes"), "threads=1", "--format", "csv", "--text", "a", "--text-pair", "b"});
+  EXPECT_EQ(table.out.substr(0, table.out.find('\n')), "text,pair,rank,index,label,score");
+
+  write_text(folder + "/short.txt", "one\n");
+  const std::vector<std::pair<std::vector<std::string>, std::pair<int, std::string>>> mistakes{
+      {{"--text", "a", "b", "--text-pair", "c"}, {2, "--text has 2 texts, --text-pair 1"}},
+      {{"--text-pair", "c"}, {2, "--text has 0 texts, --text-pair 1"}},
+      {{"--text-file", folder + "/t.txt", "--text-pair-file", folder + "/short.txt"}, {4, "has 1 lines"}},
+      {{"--text-pair-file", folder + "/short.txt"}, {2, "belong to no first ones"}},
+      {{"--text", "a", "--text-pair", "c", "--embed"}, {2, "--embed gives the vector of one text"}},
+  };
+  for (const auto& [arguments, expects] : mistakes) {
+    std::vector<std::string> all{hub("bert_classes")};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const Outcome wrong = run("galley-predict", all);
+    EXPECT_EQ(wrong.code, expects.first) << wrong.err;
+    EXPECT_NE(wrong.err.find(expects.second), std::string::npos) << wrong.err;
+  }
+}
+
 TEST(HubFolder, EmbedsALineEach) {
   const std::string folder = scratch_folder();
   const Json expected = Json::parse(read_text(hub("bert_base") + "/texts.json"));

@@ -157,6 +157,29 @@ TEST(HubTexts, ResultsOfTokensEndWithTheText) {
   }
 }
 
+// Pairs of texts: ids, types and logits, also where both are cut to 24 tokens. A prediction alone and in a batch are the same.
+TEST(HubTexts, PairsAreThoseOfTransformers) {
+  const nlohmann::json expected = nlohmann::json::parse(std::ifstream(folder_of("bert_classes") + "/pairs.json"));
+  ASSERT_GE(expected.size(), 6u);
+  const Recipe recipe = recipe_of(folder_of("bert_classes"));
+  Session session(recipe);
+  TextPredictor predictor(session, 4);
+  const auto row = [&](size_t i) {
+    const std::string text = expected[i]["text"], pair = expected[i]["pair"];
+    TextRow made = predictor.row(text, &pair, "pair");
+    EXPECT_EQ(nlohmann::json(made.ids), expected[i]["ids"]) << text;
+    EXPECT_EQ(nlohmann::json(made.types), expected[i]["types"]) << text;
+    EXPECT_EQ(made.shortened, made.ids.size() == 24) << text;
+    return made;
+  };
+  size_t next = 0;
+  predictor.run(expected.size(), row, [&](size_t index, const TextResult& result) {
+    EXPECT_EQ(index, next++);
+    expect_near(expected[index]["text"], result.outputs.at("logits"), expected[index]["logits"].get<std::vector<double>>());
+  });
+  EXPECT_EQ(next, expected.size());
+}
+
 TEST(HubTexts, ALongTextIsShortenedAndKeepsItsEnd) {
   const Recipe recipe = recipe_of(folder_of("bert_classes"));
   Session session(recipe);
