@@ -99,7 +99,7 @@ NamedValues gpt(Builder& b, const Options& options, Value x) {
       const auto module = b.scope("wpe");
       return b.parameter("weight", {params.block_size, width}, Init::normal(0.02), "embedding");
     }();
-    const Value place = b.cache() > 0 ? embedding(positions, cache_positions(b, x.shape()[0], length)) : slice(positions, 0, 0, length);
+    const Value place = has_positions(b) ? embedding(positions, fed_positions(b, x.shape()[0], length)) : slice(positions, 0, 0, length);
     x = b.dropout("drop", add(embedding(table, x), place), params.dropout);
     for (int64_t i = 0; i < params.n_layer; ++i) x = layers.block(cat("h.", i), x);
     if (b.cache() > 0) x = last_tokens(b, x);

@@ -100,7 +100,7 @@ Value dense(Builder& b, std::string_view name, Value x, int64_t out, double stdd
 /// Token and position embeddings of x [N,T].
 Value embed(Builder& b, Value x, Value tokens, Value positions) {
   const int64_t length = x.shape()[1];
-  const Value place = b.cache() > 0 ? embedding(positions, cache_positions(b, x.shape()[0], length)) : slice(positions, 0, 0, length);
+  const Value place = has_positions(b) ? embedding(positions, fed_positions(b, x.shape()[0], length)) : slice(positions, 0, 0, length);
   return add(embedding(tokens, x), place);
 }
 
