@@ -13,6 +13,7 @@ namespace galley {
 struct ExportOptions {
   int64_t batch = 0;           ///< Samples per run; 0: any number.
   std::vector<int64_t> shape;  ///< Of one sample; empty: the model's default.
+  bool cache = true;           ///< A decoder's file has the keys and values of earlier tokens as inputs and results.
   bool fold = false;           ///< Fold batch norms into the preceding weights.
   std::map<std::string, std::string> metadata;
 };

@@ -1,6 +1,7 @@
 #include "libcore/nn/attention.h"
 
 #include "libcore/nn/builder.h"
+#include "libcore/nn/capture.h"
 #include "libcore/ops/attention.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/cache.h"
@@ -10,6 +11,47 @@
 #include "libcore/ops/unary.h"
 
 namespace galley {
+namespace {
+
+constexpr double kForbidden = -1e30;  // added to a score whose key may not be read: its exponential is 0
+
+int64_t past_tokens(const Builder& b) { return -1 - b.cache(); }
+
+/// The bias of the scores of the open form, f32 [N,1,T,P+T]: forbids padding, later tokens and those outside the window.
+Value open_bias(Builder& b, int64_t sequences, int64_t tokens, int64_t window) {
+  const int64_t keys = past_tokens(b) + tokens;
+  const Value mask = b.fed(open_port::kMask, {.dtype = DType::kI64, .shape = {sequences, keys}});
+  const auto number = [&](DType dtype, double value) { return full(b.graph(), {.dtype = dtype, .shape = {}}, value); };
+  const Value index = iota(b.graph(), DType::kI64, {keys}, 0);
+  const Value key = reshape(index, {1, keys}), query = reshape(slice(index, 0, past_tokens(b), keys), {tokens, 1});
+  const Value zero = number(DType::kF32, 0), forbidden = number(DType::kF32, kForbidden);
+  Value order = where(greater(key, query), forbidden, zero);
+  if (window > 0) order = where(less(key, sub(query, number(DType::kI64, static_cast<double>(window - 1)))), forbidden, order);
+  const Value padding = equal(reshape(mask, {sequences, 1, 1, keys}), number(DType::kI64, 0));
+  return where(padding, forbidden, reshape(order, {1, 1, tokens, keys}));
+}
+
+/// Adds the keys or values x [N,T,G,D] to those of earlier tokens: [N,P+T,G,D].
+Value with_past(Builder& b, const std::string& name, Value x) {
+  if (past_tokens(b) == 0) return x;
+  const Shape shape{x.shape()[0], x.shape()[2], past_tokens(b), x.shape()[3]};
+  const Value past = b.fed(cat(open_port::kPast, name), {.dtype = x.dtype(), .shape = shape});
+  const Value all = concat({past, permute(x, {0, 2, 1, 3})}, 2);
+  b.graph().add_output(cat(open_port::kPresent, name), all);
+  return permute(all, {0, 2, 1, 3});
+}
+
+/// Sets keys, values and bias of the open form.
+void open_attention(Builder& b, AttentionInputs& inputs, AttentionAttrs& attrs) {
+  inputs.bias = open_bias(b, inputs.q.shape()[0], inputs.q.shape()[1], attrs.window);
+  attrs.causal = false;
+  attrs.window = 0;
+  const size_t layer = b.graph().outputs().size() / 2;  // the only outputs while the model is captured
+  inputs.k = with_past(b, cat(layer, ".key"), inputs.k);
+  inputs.v = with_past(b, cat(layer, ".value"), inputs.v);
+}
+
+}  // namespace
 
 Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options) {
   const int64_t n = qkv.shape()[0], length = qkv.shape()[1], width = qkv.shape()[2] / 3, head = width / options.heads;
@@ -25,6 +67,11 @@ Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options)
     inputs.position = b.fed(cache_input::kStart, {.dtype = DType::kI64, .shape = {n}});
     inputs.k = cache_write(cache, inputs.q, inputs.position, keys_and_values);
     inputs.q = slice(inputs.q, 2, 0, options.heads);
+  } else if (is_open(b) && options.causal) {
+    GALLEY_ASSERT(!options.bias, "the open form of causal attention has no bias");
+    const std::vector<Value> parts = chunk(inputs.q, 3, 2);
+    inputs = {.q = parts[0], .k = parts[1], .v = parts[2]};
+    open_attention(b, inputs, attrs);
   }
   if (b.training() && options.dropout > 0) {
     attrs.dropout = options.dropout;
@@ -50,6 +97,8 @@ Value causal_attention(Builder& b, Value q, Value k, Value v, const CausalAttent
     };
     inputs.k = stored("key_cache", k);
     inputs.v = stored("value_cache", v);
+  } else if (is_open(b)) {
+    open_attention(b, inputs, attrs);
   }
   if (b.training() && options.dropout > 0) {
     attrs.dropout = options.dropout;
@@ -68,8 +117,11 @@ Value document_bias(Value positions) {
   return reshape(affine(cast(same, DType::kF32), kForbidden, -kForbidden), {n, 1, length, length});
 }
 
-Value cache_positions(Builder& b, int64_t sequences, int64_t tokens) {
-  return b.fed(cache_input::kPositions, {.dtype = DType::kI64, .shape = {sequences, tokens}});
+bool is_open(const Builder& b) { return b.cache() < 0; }
+bool has_positions(const Builder& b) { return b.cache() != 0; }
+
+Value fed_positions(Builder& b, int64_t sequences, int64_t tokens) {
+  return b.fed(is_open(b) ? open_port::kPositions : cache_input::kPositions, {.dtype = DType::kI64, .shape = {sequences, tokens}});
 }
 
 Value last_tokens(Builder& b, Value x) {

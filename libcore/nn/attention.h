@@ -6,6 +6,12 @@
 // continue the same request. Besides the tokens it is fed the inputs named below. Sequences of different length are padded on the right:
 // what padding leaves in the cache is at positions that no query reads before a token is written there.
 
+//
+// A program that is captured in the open form (open_form below), which is exported, has no number of nodes that depends on the number of
+// tokens. A causal model then has the inputs and outputs that transformers and optimum name: tokens continue earlier ones, whose keys and
+// values are inputs, and padding may be anywhere.
+
+#include <cstdint>
 #include <string_view>
 
 #include "libcore/graph/graph.h"
@@ -25,6 +31,14 @@ inline constexpr const char* kPositions = "positions";  ///< [N,T]: of each toke
 inline constexpr const char* kLast = "last";            ///< [N]: the token of 0..T-1 whose result is asked for; absent for T = 1
 inline constexpr const char* kLong = "long";            ///< [N]: 1 for a sequence of more than ModelInfo::cache_switch tokens, else 0
 }  // namespace cache_input
+
+/// Inputs and results of the open form of a causal model: N sequences of T tokens after P earlier ones, with G heads of keys of D features.
+namespace open_port {
+inline constexpr const char* kPositions = "position_ids";  ///< i64 [N,T]: of each token
+inline constexpr const char* kMask = "attention_mask";     ///< i64 [N,P+T]: 0 for padding, which no token reads
+inline constexpr const char* kPast = "past_key_values.";   ///< with "LAYER.key" and "LAYER.value": f32 [N,G,P,D]; absent for P = 0
+inline constexpr const char* kPresent = "present.";        ///< with the same ends: an output, f32 [N,G,P+T,D]; absent for P = 0
+}  // namespace open_port
 
 struct SelfAttentionOptions {
   int64_t heads = 1;
@@ -53,8 +67,13 @@ Value causal_attention(Builder& b, Value q, Value k, Value v, const CausalAttent
 /// A bias [N,1,T,T] for attention within the documents of packed blocks (data/pack.h). positions [N,T] count from 0 in each document:
 /// tokens are of one document where index and position differ by the same number. Absent without positions.
 Value document_bias(Value positions);
-/// The positions [N,T] of the tokens of a program with a cache.
-Value cache_positions(Builder& b, int64_t sequences, int64_t tokens);
+/// BuilderOptions::cache of the open form with `past` earlier tokens.
+constexpr int64_t open_form(int64_t past) { return -1 - past; }
+bool is_open(const Builder& b);
+/// Whether the positions of tokens are inputs: in a program with a cache, and in the open form.
+bool has_positions(const Builder& b);
+/// These positions, [N,T].
+Value fed_positions(Builder& b, int64_t sequences, int64_t tokens);
 /// x [N,T,E] -> [N,E]: the token of each sequence whose result is asked for, in a program with a cache.
 Value last_tokens(Builder& b, Value x);
 

@@ -77,7 +77,7 @@ inline Value embedding_table(Builder& b, std::string_view name, int64_t rows, in
 /// The rows of a table of positions for tokens of this shape [N,T]: those of position_ids, of a program with a cache, or the first T.
 inline Value positions_of(Builder& b, Value table, Value position_ids, const Shape& tokens) {
   if (position_ids) return embedding(table, position_ids);
-  if (b.cache() > 0) return embedding(table, cache_positions(b, tokens[0], tokens[1]));
+  if (has_positions(b)) return embedding(table, fed_positions(b, tokens[0], tokens[1]));
   return slice(table, 0, 0, tokens[1]);
 }
 

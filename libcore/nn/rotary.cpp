@@ -163,14 +163,16 @@ Rotation::Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t
     rows_of(b, tokens);
     return;
   }
-  if (b.cache() == 0) {
+  if (!has_positions(b)) {
     RotaryTableAttrs attrs = attributes(length);
     attrs.positions = length;
     table_ = rotary_table(b.graph(), attrs);
     return;
   }
-  const Value positions = cache_positions(b, n, length);
+  const Value positions = fed_positions(b, n, length);
   const int64_t limit = rope.switches_after(max_positions);
+  if (limit > 0 && is_open(b))
+    refuse(cat("sequences of more than ", limit, " tokens have other rotary frequencies, for which the exported form has no rule"));
   if (limit == 0 || b.cache() <= limit) {
     table_ = rotary_table(positions, attributes(1));
   } else {

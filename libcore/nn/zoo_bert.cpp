@@ -1,9 +1,11 @@
 // Encoders of text with the parameter names of Hugging Face's transformers: BERT (Devlin et al. 2018), RoBERTa and XLM-R (Liu et al. 2019,
 // Conneau et al. 2020), ELECTRA (Clark et al. 2020), DistilBERT (Sanh et al. 2019), ALBERT (Lan et al. 2020).
 
+#include "libcore/nn/attention.h"
 #include "libcore/nn/capture.h"
 #include "libcore/nn/encoder.h"
 #include "libcore/ops/embedding.h"
+#include "libcore/ops/index.h"
 #include "libcore/ops/matmul.h"
 
 namespace galley {
@@ -149,6 +151,16 @@ class EncoderModel {
     const Value ids = cast(inputs_.ids, DType::kI64);
     const auto constant = [&](double value) { return full(b_.graph(), {.dtype = DType::kI64, .shape = shape}, value); };
     const Value padding = equal(ids, constant(static_cast<double>(params_.pad_token_id)));
+    if (is_open(b_)) {
+      // The sum of all up to it: the product with a triangle of ones.
+      const int64_t length = inputs_.length();
+      const auto number = [&](double value) { return full(b_.graph(), {.dtype = DType::kF32, .shape = {}}, value); };
+      const Value index = iota(b_.graph(), DType::kI64, {length}, 0);
+      const Value later = greater(reshape(index, {length, 1}), reshape(index, {1, length}));
+      const Value count = matmul(where(padding, number(0), number(1)), where(later, number(0), number(1)));
+      const auto first = full(b_.graph(), {.dtype = DType::kI64, .shape = {}}, static_cast<double>(params_.pad_token_id));
+      return where(padding, first, add(cast(count, DType::kI64), first));
+    }
     // The sum of all before it, in steps of 1, 2, 4 ...
     Value count = where(padding, constant(0), constant(1));
     for (int64_t step = 1; step < inputs_.length(); step *= 2)

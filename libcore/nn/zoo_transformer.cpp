@@ -236,7 +236,7 @@ Value positions(Builder& b, const TransformerParams& p, const Shape& tokens, boo
   Value table;
   Shape shape{tokens[1], p.d_model};
   if (target && b.cache() > 0) {
-    table = rotary_table(cache_positions(b, tokens[0], tokens[1]), attrs);
+    table = rotary_table(fed_positions(b, tokens[0], tokens[1]), attrs);
     shape = {tokens[0], tokens[1], p.d_model};
   } else {
     attrs.positions = tokens[1];

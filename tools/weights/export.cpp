@@ -78,6 +78,7 @@ int WeightsTool::export_model() const {
   ExportOptions export_options;
   if (batch_ != "any") export_options.batch = positive(batch_, "--batch");
   export_options.shape = sizes(shape_);
+  export_options.cache = !no_cache_;
   export_options.fold = fold_;
 
   options.recipes_folder = recipes_folder();

@@ -78,6 +78,7 @@ void WeightsTool::add_options(Command& command) {
   exported.add_option("-o,--output", output_, "the ONNX file to write").group("Output").take_last();
   exported.add_option("--batch", batch_, "fixed batch size, or any for a dynamic batch").take_last().show_default();
   exported.add_option("--shape", shape_, "shape of one sample, e.g. 3,192,192 (default: the model's usual input)").take_last();
+  exported.add_flag("--no-cache", no_cache_, "a decoder without the keys and values of earlier tokens: it reads whole sequences");
   exported.add_flag("--fold", fold_, "fold batch norms into the preceding weights");
   exported.add_option("--with", with_, "merge this fragment over the recipe (repeatable)").one_word_each();
   add_merge_options(command);

@@ -72,6 +72,7 @@ class WeightsTool : public Tool {
     std::vector<std::string> special;
   };
   VocabularyOptions vocabulary_;
+  bool no_cache_ = false;
   bool fold_ = false;
   bool all_ = false, dry_run_ = false, strict_ = false;
 };

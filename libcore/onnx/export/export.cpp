@@ -18,7 +18,7 @@ namespace {
 const std::map<std::string_view, WriteNode>& rows() {
   static const std::map<std::string_view, WriteNode> all = [] {
     std::map<std::string_view, WriteNode> made;
-    for (const WriteTable& table : {layer_rows(), attention_rows(), elementwise_rows(), shape_rows()})
+    for (const WriteTable& table : {layer_rows(), attention_rows(), rotary_rows(), elementwise_rows(), shape_rows()})
       made.insert(table.begin(), table.end());
     return made;
   }();
@@ -26,13 +26,16 @@ const std::map<std::string_view, WriteNode>& rows() {
 }
 
 /// Sizes that depend on the batch are derived from the shapes of values; any other difference between the two captures cannot be exported.
-void check_equal_attributes(const GraphWriter& w, const Graph& graph, const Graph* other, size_t n) {
+void check_equal_attributes(const GraphWriter& w, const Graph& graph, const Graph* other, size_t n, std::string_view size,
+                            std::string_view option) {
   if (other == nullptr) return;
   const Node &a = graph.nodes()[n], &b = other->nodes()[n];
   GALLEY_ASSERT(a.op == b.op && a.path == b.path, "two captures of one model differ");
-  if (a.is("reshape") || a.is("broadcast_to") || a.is("full")) return;
+  for (const char* takes_sizes : {"reshape", "broadcast_to", "full", "slice", "iota"}) {
+    if (a.is(takes_sizes)) return;
+  }
   if (print_attributes(*a.op, a.attributes.get()) != print_attributes(*b.op, b.attributes.get()))
-    w.refuse("its attributes depend on the batch: export it for a fixed batch with --batch N");
+    w.refuse(cat("its attributes depend on the ", size, ": export it for a fixed one with ", option));
 }
 
 class Exporter {
@@ -47,8 +50,8 @@ class Exporter {
   }
 
   OnnxDocument run() {
-    if (request_.other != nullptr)
-      GALLEY_ASSERT(graph_.nodes().size() == request_.other->nodes().size(), "two captures of one model differ");
+    for (const Graph* other : {request_.other, request_.longer, request_.later})
+      GALLEY_ASSERT(other == nullptr || graph_.nodes().size() == other->nodes().size(), "two captures of one model differ");
     for (const ValueId id : graph_.inputs()) {
       const ValueInfo& info = graph_.value(id);
       if (info.role == ValueRole::kInput) w_.declare_input(id);
@@ -160,7 +163,9 @@ class Exporter {
   void write(size_t n) {
     const Node& node = graph_.nodes()[n];
     w_.set_node(node);
-    check_equal_attributes(w_, graph_, request_.other, n);
+    check_equal_attributes(w_, graph_, request_.other, n, "batch", "--batch N");
+    check_equal_attributes(w_, graph_, request_.longer, n, "number of tokens", "--shape T");
+    check_equal_attributes(w_, graph_, request_.later, n, "number of earlier tokens", "--no-cache");
     const auto row = rows().find(node.op->name);
     if (row == rows().end()) w_.refuse("ONNX has no equivalent operator");
     if (domain_.integer(n) && domain_.rule(n) == QuantizeRule::kScale) return write_scale(n);

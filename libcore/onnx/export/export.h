@@ -1,7 +1,9 @@
 #pragma once
 // Export of a captured model to ONNX (opset 17). Each operator of an inference graph has a row in a table of export functions.
 
+#include <array>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "libcore/graph/graph.h"
@@ -16,6 +18,15 @@ struct OnnxExport {
   /// The same model captured with another number of samples: sizes that differ depend on the batch, which the file then leaves open.
   /// nullptr: the batch is fixed.
   const Graph* other = nullptr;
+  /// The same for models of text: captured with another number of tokens, and of earlier tokens (nn/attention.h). nullptr: these are fixed.
+  const Graph* longer = nullptr;
+  const Graph* later = nullptr;
+  /// The positions of tokens are less than this.
+  int64_t positions = 0;
+  /// Names of the open sizes: samples, tokens, earlier tokens.
+  std::array<std::string, 3> size_names{"N", "T", "P"};
+  /// The file's names of inputs of the graph that have others.
+  std::map<std::string, std::string> input_names;
   /// Returns the values of parameters and buffers and, for named layers, their tensors ("L.weight", "L.bias", with a plan "L.weight_scale",
   /// ...).
   std::function<Tensor(const std::string& name)> values;

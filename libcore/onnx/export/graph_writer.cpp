@@ -1,7 +1,9 @@
 #include "libcore/onnx/export/graph_writer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <optional>
 
 #include "libcore/base/error.h"
 
@@ -35,16 +37,55 @@ OnnxAttribute attribute(std::string name, Tensor value) {
   return made;
 }
 
-GraphWriter::GraphWriter(const OnnxExport& request, OnnxDocument& document) : request_(request), document_(document) {
-  for (const ValueId id : graph().inputs()) {
-    const ValueInfo& info = graph().value(id);
-    used_names_.insert(info.name);
-    if (info.role != ValueRole::kInput || info.type.shape.rank() == 0) continue;
-    samples_ = info.type.shape[0];
-    if (request.other != nullptr) other_samples_ = request.other->value(id).type.shape[0];
+namespace {
+
+/// What determines a node's results; nullopt for nodes that are written each time. Run times expect a DequantizeLinear for each reader.
+std::optional<std::string> text_of(std::string_view op, const Names& inputs, const Attributes& attributes) {
+  if (op == "DequantizeLinear") return std::nullopt;
+  std::string text(op);
+  for (const std::string& input : inputs) text += cat("\n", input);
+  for (const OnnxAttribute& a : attributes) {
+    if (a.tensor || !a.strings.empty() || !a.floats.empty()) return std::nullopt;
+    text += cat("\n\n", a.name, " ", a.i, " ", std::bit_cast<int64_t>(a.f), " ", a.s);
+    for (const int64_t value : a.ints) text += cat(",", value);
   }
+  return text;
+}
+
+}  // namespace
+
+GraphWriter::GraphWriter(const OnnxExport& request, OnnxDocument& document) : request_(request), document_(document) {
+  for (const ValueId id : graph().inputs()) used_names_.insert(graph().value(id).name);
+  for (const auto& [graph_name, file_name] : request.input_names) used_names_.insert(file_name);
   for (const auto& [name, id] : graph().outputs()) used_names_.insert(name);
-  GALLEY_ASSERT(request.other == nullptr || (samples_ > 1 && other_samples_ > samples_),
+  find_symbols();
+}
+
+/// Each open size is the size of an input that differs between two captures.
+void GraphWriter::find_symbols() {
+  symbols_[kSamples].other = request_.other;
+  symbols_[kTokens].other = request_.longer;
+  symbols_[kPast].other = request_.later;
+  for (size_t kind = 0; kind < symbols_.size(); ++kind) {
+    Symbol& symbol = symbols_[kind];
+    if (symbol.other == nullptr) continue;
+    for (const ValueId id : graph().inputs()) {
+      if (graph().value(id).role != ValueRole::kInput || symbol.step != 0) continue;
+      const Shape& shape = graph().type(id).shape;
+      for (int axis = 0; axis < shape.rank() && symbol.step == 0; ++axis) {
+        // An axis that holds no other open size.
+        bool other_differs = false;
+        for (size_t k = 0; k < symbols_.size(); ++k)
+          other_differs =
+              other_differs || (k != kind && symbols_[k].other != nullptr && symbols_[k].other->type(id).shape[axis] != shape[axis]);
+        if (other_differs) continue;
+        symbol = {symbol.other, graph().value(id).name, axis, shape[axis], symbol.other->type(id).shape[axis] - shape[axis], {}};
+      }
+    }
+    if (symbol.step == 0) symbol.other = nullptr;  // no input has such a size
+  }
+  const Symbol& samples = symbols_[kSamples];
+  GALLEY_ASSERT(request_.other == nullptr || (samples.base > 1 && samples.step > 0),
                 "the two captures must have different batches of more than one sample");
 }
 
@@ -61,7 +102,29 @@ std::string GraphWriter::unique_name(const std::string& wish) {
   }
 }
 
+/// The value whose transposition by the returned order is the transposition of x by `order`: x itself unless it is a transposition too.
+std::string GraphWriter::composed(const std::string& x, std::vector<int64_t>& order) const {
+  const auto made = transposed_.find(x);
+  if (made == transposed_.end()) return x;
+  const auto& [source, first] = made->second;
+  for (int64_t& axis : order) axis = first[static_cast<size_t>(axis)];
+  return source;
+}
+
+std::string GraphWriter::transpose(const std::string& x, std::vector<int64_t> order) {
+  const std::string source = composed(x, order);
+  if (std::is_sorted(order.begin(), order.end())) return source;
+  const std::string made = add("Transpose", {source}, {attribute("perm", order)});
+  transposed_.emplace(made, std::pair(source, std::move(order)));
+  return made;
+}
+
 Names GraphWriter::add_many(std::string_view op, Names inputs, Attributes attributes, size_t outputs) {
+  // Nodes that compute the same, such as the mask in each layer, are written once.
+  const std::optional<std::string> key = text_of(op, inputs, attributes);
+  if (key) {
+    if (const auto known = same_.find(*key); known != same_.end()) return known->second;
+  }
   OnnxNode node;
   node.op_type = op;
   node.name = unique_name(node_ == nullptr || node_->path.empty() ? std::string(op) : cat(node_->path, "/", op));
@@ -70,6 +133,7 @@ Names GraphWriter::add_many(std::string_view op, Names inputs, Attributes attrib
   node.attributes = std::move(attributes);
   for (size_t i = 0; i < outputs; ++i) node.outputs.push_back(unique_name(cat(node.name, "_output", i == 0 ? "" : std::to_string(i))));
   document_.nodes.push_back(node);
+  if (key) same_.emplace(*key, node.outputs);
   return node.outputs;
 }
 std::string GraphWriter::add(std::string_view op, Names inputs, Attributes attributes) {
@@ -121,45 +185,80 @@ std::string GraphWriter::array(const std::string& name, DType dtype, const Shape
   return name;
 }
 
+Dim GraphWriter::fitted(int64_t size, const std::array<int64_t, 3>& others) const {
+  Dim made(size);
+  const auto step = [&](SymbolKind kind) { return symbols_[kind].other == nullptr ? 0 : others[kind] - size; };
+  const Symbol& samples = symbols_[kSamples];
+  made.samples = step(kSamples) != 0;
+  const int64_t each = made.samples ? size / samples.base : size;
+  bool exact = !made.samples || (each * samples.base == size && each * (samples.base + samples.step) == others[kSamples]);
+  const auto factor = [&](SymbolKind kind) {
+    const int64_t unit = symbols_[kind].step * (made.samples ? samples.base : 1);
+    if (step(kind) == 0) return int64_t{0};
+    exact = exact && step(kind) % unit == 0;
+    return step(kind) / unit;
+  };
+  made.tokens = factor(kTokens);
+  made.past = factor(kPast);
+  made.fixed = each - made.tokens * symbols_[kTokens].base - made.past * symbols_[kPast].base;
+  if (!exact)
+    refuse(cat("a size is neither fixed nor a multiple of the batch (", size, " and ", others[kSamples],
+               "): export it for a fixed batch with --batch N"));
+  return made;
+}
+
 std::vector<Dim> GraphWriter::dims(ValueId id) const {
   std::vector<Dim> dims;
   const Shape& shape = graph().type(id).shape;
-  const Shape& other = request_.other == nullptr ? shape : request_.other->type(id).shape;
-  GALLEY_ASSERT(shape.rank() == other.rank());
   for (int axis = 0; axis < shape.rank(); ++axis) {
-    Dim dim{.size = shape[axis]};
-    if (shape[axis] != other[axis]) {
-      dim.per_sample = (other[axis] - shape[axis]) / (other_samples_ - samples_);
-      if (dim.per_sample * samples_ != shape[axis] || dim.per_sample * other_samples_ != other[axis]) {
-        refuse(cat("a size is neither fixed nor a multiple of the batch (", shape, " and ", other,
-                   "): export it for a fixed batch with --batch N"));
-      }
+    std::array<int64_t, 3> others{};
+    for (size_t kind = 0; kind < others.size(); ++kind) {
+      if (symbols_[kind].other == nullptr) continue;
+      GALLEY_ASSERT(symbols_[kind].other->type(id).shape.rank() == shape.rank());
+      others[kind] = symbols_[kind].other->type(id).shape[axis];
     }
-    dims.push_back(dim);
+    dims.push_back(fitted(shape[axis], others));
   }
   return dims;
 }
 
-/// Name of an i64 [1] tensor with the number of samples, taken from an input of the file.
-std::string GraphWriter::batch() {
-  if (!batch_.empty()) return batch_;
-  const Node* node = std::exchange(node_, nullptr);
-  for (const OnnxValue& input : document_.inputs) {
-    if (input.shape.empty() || input.shape[0].size) continue;
-    batch_ = add("Slice", {add("Shape", {input.name}), ints({0}), ints({1})});
-    break;
+Dim GraphWriter::dim(const std::function<int64_t(const Node&)>& attribute) const {
+  const auto& nodes = graph().nodes();
+  const auto n = static_cast<size_t>(
+      std::distance(nodes.begin(), std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return &node == node_; })));
+  std::array<int64_t, 3> others{};
+  for (size_t kind = 0; kind < others.size(); ++kind) {
+    if (symbols_[kind].other != nullptr) others[kind] = attribute(symbols_[kind].other->nodes()[n]);
   }
+  return fitted(attribute(*node_), others);
+}
+
+const std::string& GraphWriter::symbol(SymbolKind kind) {
+  Symbol& symbol = symbols_[kind];
+  if (!symbol.name.empty()) return symbol.name;
+  const Node* node = std::exchange(node_, nullptr);
+  const auto renamed = request_.input_names.find(symbol.input);
+  const std::string& input = renamed == request_.input_names.end() ? symbol.input : renamed->second;
+  symbol.name = add("Slice", {add("Shape", {input}), ints({symbol.axis}), ints({symbol.axis + 1})});
   node_ = node;
-  GALLEY_ASSERT(!batch_.empty());
-  return batch_;
+  return symbol.name;
+}
+
+/// Name of an i64 [1] tensor with an open size.
+std::string GraphWriter::symbol_sum(const Dim& dim) {
+  std::string sum;
+  const auto plus = [&](const std::string& term) { sum = sum.empty() ? term : add("Add", {sum, term}); };
+  const auto part = [&](SymbolKind kind, int64_t factor) {
+    if (factor != 0) plus(factor == 1 ? symbol(kind) : add("Mul", {symbol(kind), ints({factor})}));
+  };
+  part(kTokens, dim.tokens);
+  part(kPast, dim.past);
+  if (sum.empty() && dim.samples) return dim.fixed == 1 ? symbol(kSamples) : add("Mul", {symbol(kSamples), ints({dim.fixed})});
+  if (dim.fixed != 0) plus(ints({dim.fixed}));
+  return dim.samples ? add("Mul", {symbol(kSamples), sum}) : sum;
 }
 
 std::string GraphWriter::shape(const std::vector<Dim>& dims) {
-  if (std::all_of(dims.begin(), dims.end(), [](const Dim& dim) { return dim.per_sample == 0; })) {
-    std::vector<int64_t> sizes;
-    for (const Dim& dim : dims) sizes.push_back(dim.size);
-    return ints(sizes);
-  }
   Names parts;
   std::vector<int64_t> fixed;
   const auto flush = [&] {
@@ -167,15 +266,45 @@ std::string GraphWriter::shape(const std::vector<Dim>& dims) {
     fixed.clear();
   };
   for (const Dim& dim : dims) {
-    if (dim.per_sample == 0) {
+    if (!dim.open()) {
       fixed.push_back(dim.size);
       continue;
     }
     flush();
-    parts.push_back(dim.per_sample == 1 ? batch() : add("Mul", {batch(), ints({dim.per_sample})}));
+    parts.push_back(symbol_sum(dim));
   }
   flush();
+  if (parts.empty()) return ints({});
   return parts.size() == 1 ? parts.front() : add("Concat", parts, {attribute("axis", int64_t{0})});
+}
+
+/// The size as the file declares it: "N", "2N", "P + T".
+std::string GraphWriter::text(const Dim& dim) const {
+  std::string sum;
+  const auto part = [&](int64_t factor, const std::string& name) {
+    if (factor == 0) return;
+    if (!sum.empty()) sum += " + ";
+    sum += factor == 1 && !name.empty() ? name : cat(factor, name);
+  };
+  part(dim.past, request_.size_names[kPast]);
+  part(dim.tokens, request_.size_names[kTokens]);
+  if (!dim.samples) {
+    part(dim.fixed, "");
+    return sum;
+  }
+  const std::string& samples = request_.size_names[kSamples];
+  if (sum.empty()) return dim.fixed == 1 ? samples : cat(dim.fixed, samples);
+  part(dim.fixed, "");
+  return cat(samples, " * (", sum, ")");
+}
+OnnxDimension GraphWriter::declared(const Dim& dim) const {
+  OnnxDimension made;
+  if (dim.open()) {
+    made.name = text(dim);
+  } else {
+    made.size = dim.size;
+  }
+  return made;
 }
 
 std::string GraphWriter::reshape(const std::string& x, const std::vector<Dim>& from, const std::vector<Dim>& to) {
@@ -183,27 +312,37 @@ std::string GraphWriter::reshape(const std::string& x, const std::vector<Dim>& f
   std::vector<int64_t> sizes;
   int open = 0;
   for (size_t axis = 0; axis < to.size(); ++axis) {
-    const bool copied = to[axis].per_sample != 0 && axis < from.size() && from[axis] == to[axis];
-    open += to[axis].per_sample != 0 && !copied;
-    sizes.push_back(to[axis].per_sample == 0 ? to[axis].size : copied ? 0 : -1);
+    const bool copied = to[axis].open() && axis < from.size() && from[axis] == to[axis];
+    open += to[axis].open() && !copied;
+    sizes.push_back(!to[axis].open() ? to[axis].size : copied ? 0 : -1);
   }
   return add("Reshape", {x, open > 1 ? shape(to) : ints(sizes)});
 }
 
 void GraphWriter::declare_input(ValueId id) {
   const ValueInfo& info = graph().value(id);
-  OnnxValue value{.name = info.name, .data_type = onnx_type(info.type.dtype), .has_shape = true};
-  for (const Dim& dim : dims(id)) {
-    OnnxDimension declared;
-    if (dim.per_sample == 0) {
-      declared.size = dim.size;
-    } else {
-      declared.name = "N";
-    }
-    value.shape.push_back(std::move(declared));
-  }
+  const auto renamed = request_.input_names.find(info.name);
+  OnnxValue value{.name = renamed == request_.input_names.end() ? info.name : renamed->second,
+                  .data_type = onnx_type(info.type.dtype),
+                  .has_shape = true};
+  for (const Dim& dim : dims(id)) value.shape.push_back(declared(dim));
+  set(id, value.name);
   document_.inputs.push_back(std::move(value));
-  set(id, info.name);
+}
+
+/// Removes nodes whose results nothing reads, such as permutations that another one undoes.
+void GraphWriter::remove_unread() {
+  std::set<std::string> read;
+  for (const auto& [name, id] : graph().outputs()) read.insert(name);
+  std::vector<OnnxNode> kept;
+  for (size_t n = document_.nodes.size(); n-- > 0;) {
+    OnnxNode& node = document_.nodes[n];
+    if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& output) { return read.contains(output); })) continue;
+    read.insert(node.inputs.begin(), node.inputs.end());
+    kept.push_back(std::move(node));
+  }
+  std::reverse(kept.begin(), kept.end());
+  document_.nodes = std::move(kept);
 }
 
 void GraphWriter::finish_outputs(const std::vector<std::pair<std::string, std::string>>& outputs) {
@@ -224,17 +363,10 @@ void GraphWriter::finish_outputs(const std::vector<std::pair<std::string, std::s
       }
     }
   }
+  remove_unread();
   for (const auto& [name, id] : graph().outputs()) {
     OnnxValue value{.name = name, .data_type = onnx_type(graph().type(id).dtype), .has_shape = true};
-    for (const Dim& dim : dims(id)) {
-      OnnxDimension declared;
-      if (dim.per_sample == 0) {
-        declared.size = dim.size;
-      } else {
-        declared.name = dim.per_sample == 1 ? std::string("N") : cat(dim.per_sample, "N");
-      }
-      value.shape.push_back(std::move(declared));
-    }
+    for (const Dim& dim : dims(id)) value.shape.push_back(declared(dim));
     document_.outputs.push_back(std::move(value));
   }
 }

@@ -1,6 +1,8 @@
 #pragma once
 // State shared by the operators' rows: names of values, constants, and shapes with a batch dimension. Private to onnx/export.
 
+#include <array>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -11,10 +13,22 @@
 
 namespace galley::onnx_export {
 
-/// A dimension size: `size` for the captured batch; proportional to the batch if `per_sample` is not 0.
+/// The size of a dimension: (samples, or 1 if it does not depend on them) * (fixed + tokens * T + past * P), where T is the number of
+/// tokens and P that of earlier tokens.
 struct Dim {
-  int64_t size = 0;
-  int64_t per_sample = 0;  // size per sample; 0: fixed
+  int64_t size = 0;  // of the first capture
+  bool samples = false;
+  int64_t fixed = 0, tokens = 0, past = 0;
+
+  Dim() = default;
+  explicit Dim(int64_t known) : size(known), fixed(known) {}
+  bool open() const { return samples || tokens != 0 || past != 0; }
+  /// This size, `count` times.
+  Dim times(int64_t count) const {
+    Dim made = *this;
+    made.size *= count, made.fixed *= count, made.tokens *= count, made.past *= count;
+    return made;
+  }
   friend bool operator==(const Dim&, const Dim&) = default;
 };
 
@@ -33,6 +47,7 @@ class GraphWriter {
   GraphWriter(const OnnxExport& request, OnnxDocument& document);
 
   const Graph& graph() const { return *request_.graph; }
+  int64_t positions() const { return request_.positions; }
   /// Sets the node being exported, used for names and error messages.
   void set_node(const Node& node) { node_ = &node; }
   /// Throws Error (exit code 3) that the current node cannot be exported.
@@ -57,7 +72,13 @@ class GraphWriter {
 
   /// The sizes of a value, and an i64 [rank] tensor of sizes as Expand and ConstantOfShape take it.
   std::vector<Dim> dims(ValueId id) const;
+  /// A size that is an attribute of the current node.
+  Dim dim(const std::function<int64_t(const Node&)>& attribute) const;
+  /// An i64 [1] tensor with a size.
+  std::string size(const Dim& dim) { return shape({dim}); }
   std::string shape(const std::vector<Dim>& dims);
+  /// Permutes the axes of x. What undoes a permutation is left out.
+  std::string transpose(const std::string& x, std::vector<int64_t> order);
   /// Reshapes x.
   std::string reshape(const std::string& x, const std::vector<Dim>& from, const std::vector<Dim>& to);
 
@@ -66,8 +87,26 @@ class GraphWriter {
   void finish_outputs(const std::vector<std::pair<std::string, std::string>>& outputs);
 
  private:
+  /// An open size: the other capture, the input and the axis where the size can be read, and its values in both captures.
+  struct Symbol {
+    const Graph* other = nullptr;
+    std::string input;
+    int axis = 0;
+    int64_t base = 0, step = 0;
+    std::string name;  // in the file, of an i64 [1] tensor
+  };
+  enum SymbolKind { kSamples, kTokens, kPast };
+
   std::string unique_name(const std::string& wish);
-  std::string batch();
+  void find_symbols();
+  const std::string& symbol(SymbolKind kind);
+  void remove_unread();
+  std::string symbol_sum(const Dim& dim);
+  /// The size that has these values in the first capture and in those of the symbols.
+  Dim fitted(int64_t size, const std::array<int64_t, 3>& others) const;
+  std::string text(const Dim& dim) const;
+  OnnxDimension declared(const Dim& dim) const;
+  std::string composed(const std::string& x, std::vector<int64_t>& order) const;
 
   const OnnxExport& request_;
   OnnxDocument& document_;
@@ -76,9 +115,10 @@ class GraphWriter {
   std::set<std::string> used_names_;
   std::map<std::string, std::string> constants_;  // key: type and bytes
   std::set<std::string> arrays_;
+  std::map<std::string, std::pair<std::string, std::vector<int64_t>>> transposed_;  // name -> what it permutes, and how
   std::map<std::string, int> suffixes_;
-  std::string batch_;
-  int64_t samples_ = 0, other_samples_ = 0;
+  std::map<std::string, Names, std::less<>> same_;  // results of nodes, by what determines them
+  std::array<Symbol, 3> symbols_;
 };
 
 /// One operator to export: its node and the ONNX names of its inputs ("" if absent), which may differ from the node's.
@@ -102,6 +142,7 @@ using WriteNode = Names (*)(const NodeWriter& n);
 using WriteTable = std::vector<std::pair<std::string_view, WriteNode>>;
 WriteTable layer_rows();  // conv2d, linear, norms, pools, recurrent
 WriteTable attention_rows();
+WriteTable rotary_rows();
 WriteTable elementwise_rows();  // element-wise operators
 WriteTable shape_rows();        // data movement and reductions
 

@@ -10,6 +10,7 @@
 #include "libcore/ops/norm.h"
 #include "libcore/ops/pool.h"
 #include "libcore/ops/recurrent.h"
+#include "libcore/ops/rms_norm.h"
 
 namespace galley::onnx_export {
 namespace {
@@ -39,7 +40,7 @@ std::string transposed(GraphWriter& w, const std::string& x, int rank) {
   std::vector<int64_t> order(static_cast<size_t>(rank));
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[order.size() - 1], order[order.size() - 2]);
-  return w.add("Transpose", {x}, {attribute("perm", order)});
+  return w.transpose(x, order);
 }
 
 /// Gemm needs a matrix; other inputs become a MatMul with the transposed weight.
@@ -77,7 +78,7 @@ Names layer_norm_node(const NodeWriter& n) {
   if (gamma.empty()) {
     const Shape& x = n.type(0).shape;
     std::vector<Dim> normalized;
-    for (int axis = x.rank() - static_cast<int>(attrs.dims); axis < x.rank(); ++axis) normalized.push_back({x[axis]});
+    for (int axis = x.rank() - static_cast<int>(attrs.dims); axis < x.rank(); ++axis) normalized.push_back(Dim(x[axis]));
     Tensor one(DType::kF32, {1});
     one.from_doubles({1});
     gamma = n.to.add("ConstantOfShape", {n.to.shape(normalized)}, {attribute("value", one)});
@@ -85,6 +86,20 @@ Names layer_norm_node(const NodeWriter& n) {
   return {
       n.to.add("LayerNormalization", {n.in(0), gamma, optional(n, 2)}, {attribute("axis", -attrs.dims), attribute("epsilon", attrs.eps)}),
       "", ""};
+}
+
+/// RMSNormalization needs opset 23.
+Names rms_norm_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<RmsNormAttrs>();
+  GraphWriter& w = n.to;
+  const DType dtype = n.type(0).dtype;
+  const std::string mean = w.add("ReduceMean", {w.add("Mul", {n.in(0), n.in(0)})},
+                                 {attribute("axes", std::vector<int64_t>{-1}), attribute("keepdims", int64_t{1})});
+  const std::string root = w.add("Sqrt", {w.add("Add", {mean, w.scalar(attrs.eps, dtype)})});
+  const std::string y = w.add("Div", {n.in(0), root});
+  if (!n.has(1)) return {y, ""};
+  const std::string weight = attrs.offset == 0 ? n.in(1) : w.add("Add", {n.in(1), w.scalar(attrs.offset, dtype)});
+  return {w.add("Mul", {y, weight}), ""};
 }
 
 /// Groups become the channels of InstanceNormalization; GroupNormalization needs opset 18.
@@ -95,7 +110,7 @@ Names group_norm_node(const NodeWriter& n) {
   const std::string grouped = w.add("Reshape", {n.in(0), w.ints({0, attrs.groups, -1})});
   std::string y =
       w.add("InstanceNormalization", {grouped, w.uniform(attrs.groups, 1), w.uniform(attrs.groups, 0)}, {attribute("epsilon", attrs.eps)});
-  y = w.reshape(y, {whole[0], Dim{attrs.groups}}, whole);
+  y = w.reshape(y, {whole[0], Dim(attrs.groups)}, whole);
   std::vector<int64_t> per_channel(whole.size() - 1, 1);
   per_channel[0] = whole[1].size;
   if (n.has(1)) y = w.add("Mul", {y, w.add("Reshape", {n.in(1), w.ints(per_channel)})});
@@ -249,6 +264,7 @@ WriteTable layer_rows() {
           {"embedding", embedding_node},
           {"batch_norm_inference", batch_norm_node},
           {"layer_norm", layer_norm_node},
+          {"rms_norm", rms_norm_node},
           {"group_norm", group_norm_node},
           {"max_pool2d", max_pool_node},
           {"avg_pool2d", avg_pool_node},
