@@ -228,6 +228,7 @@ std::shared_ptr<const Backend> Session::backend(int threads, bool chains) const 
                                              .memory_format = layout(),
                                              .winograd = recipe_.precision.winograd,
                                              .chains = chains,
+                                             .int4_products = recipe_.precision.int4_activations == Int4Activations::kInt8,
                                              .attention = recipe_.attention});
 }
 

@@ -79,6 +79,10 @@ void PrecisionSection::options(OptionVisitor& v) {
            "sums, integer results are the same"},
       winograd);
   v.option({.name = "chains", .doc = "run consecutive element-wise functions in one pass over memory; results are bit-identical"}, chains);
+  v.choice({.name = "int4_activations",
+            .doc = "activations of products of few rows with weights stored in 4 bits; int8: each 32 of a row are rounded to 8 bits with a "
+                   "scale of their own and multiplied as integers, about twice as fast; f32: exact"},
+           int4_activations, kInt4ActivationsNames);
   v.option({.name = "keep_f32", .doc = "selectors of modules that compute in f32; parameters and statistics of norms are always f32"},
            keep_f32);
 }

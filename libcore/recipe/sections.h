@@ -3,10 +3,12 @@
 // (sections.cpp); schema.h derives parser, dump, help, documentation and completion from them. Documentation of all keys:
 // docs/recipe.md.
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,10 @@ struct DeviceName : TextValue {
 enum class MemoryFormatChoice { kAuto, kContiguous, kChannelsLast, kChannelsLast3d };
 enum class PrecisionName { kF32, kBf16, kF16, kF64 };
 
+/// Activations that are multiplied by weights of 4 bits.
+enum class Int4Activations : uint8_t { kInt8, kF32 };
+inline constexpr std::array<std::string_view, 2> kInt4ActivationsNames{"int8", "f32"};
+
 /// precision.
 struct PrecisionSection : OptionsOf<PrecisionSection> {
   void options(OptionVisitor& v) override;
@@ -53,6 +59,7 @@ struct PrecisionSection : OptionsOf<PrecisionSection> {
   bool tf32 = false;
   bool winograd = true;
   bool chains = true;
+  Int4Activations int4_activations = Int4Activations::kInt8;
   std::vector<std::string> keep_f32{"type:norm"};
 };
 

@@ -12,6 +12,7 @@ struct Layer {
   int64_t depth, columns, bits, group;
   bool zero_point = false, bias = false;
   Activation activation = Activation::kNone;
+  bool rounded = false;
 };
 
 void build(CaseInputs& in, const Layer& layer) {
@@ -19,6 +20,7 @@ void build(CaseInputs& in, const Layer& layer) {
   attrs.bits = layer.bits;
   attrs.group_size = layer.group;
   attrs.activation = layer.activation;
+  attrs.rounded = layer.rounded;
   Shape x = layer.rows;
   x.push_back(layer.depth);
   Shape scales{layer.columns};
@@ -48,6 +50,19 @@ std::vector<OpCase> weight_only_cases() {
                        },
                    .expected = {15.5},
                    .forward_only = true});
+  // x of 127, 1.4 and -63.5 becomes 127, 1 and -64 with scale 1: half to even. Weights 1, 7, -1.
+  WeightOnlyLinearAttrs rounded;
+  rounded.bits = 4;
+  rounded.group_size = 32;
+  rounded.rounded = true;
+  cases.push_back({.name = "weight_only_linear_hand_rounded",
+                   .build =
+                       [=](CaseInputs& in) {
+                         weight_only_linear(in.values({1, 3}, {127, 1.4, -63.5}, DType::kF32), in.values({1, 2}, {0x71, 0x0F}, DType::kU8),
+                                            in.values({1, 1}, {0.5}, DType::kF32), {}, {}, rounded);
+                       },
+                   .expected = {0.5 * (127 + 7 + 64)},
+                   .forward_only = true});
   for (const Layer& layer : std::vector<Layer>{
            {"one_row", {1}, 64, 40, 8, 0},
            {"one_row_rest", {}, 37, 19, 8, 0, true, true},
@@ -60,6 +75,17 @@ std::vector<OpCase> weight_only_cases() {
            {"int4_groups", {1}, 128, 33, 4, 32},
            {"int4_groups_rest", {7}, 77, 10, 4, 12, true, true, Activation::kGelu},
            {"int4_small_groups", {1}, 40, 9, 4, 2, true},
+           {"many_rows", {3, 9}, 70, 41, 8, 0, true, true, Activation::kRelu},
+           {"many_rows_groups", {40}, 96, 130, 8, 32},
+           {"int4_many_rows", {17}, 77, 33, 4, 12, true, true},
+           {"int4_many_rows_groups", {33}, 160, 70, 4, 32, false, false, Activation::kGelu},
+           {"int4_many_rows_odd", {20}, 43, 16, 4, 0, false, true},
+           {"rounded", {1}, 256, 33, 4, 32, false, true, Activation::kNone, true},
+           {"rounded_rows", {3, 2}, 192, 18, 4, 64, false, false, Activation::kGelu, true},
+           {"rounded_rest", {2}, 333, 13, 4, 32, false, true, Activation::kNone, true},
+           {"rounded_large_groups", {1}, 700, 9, 4, 256, false, false, Activation::kNone, true},
+           {"rounded_one_scale", {1}, 170, 11, 4, 0, false, false, Activation::kNone, true},
+           {"rounded_short", {5}, 5, 3, 4, 32, false, false, Activation::kNone, true},
        }) {
     cases.push_back({.name = "weight_only_linear_" + layer.name, .build = [=](CaseInputs& in) { build(in, layer); }, .forward_only = true});
   }

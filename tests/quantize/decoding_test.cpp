@@ -38,7 +38,7 @@ TEST_P(QuantizedDecoding, TheCacheGivesTheLogitsOfTheWholeSequence) {
     for (const auto& [name, tensor] : model.tensors) tensors.emplace_back(name, tensor);
     write_safetensors(folder / "model.safetensors", tensors, {{std::string(kQuantizationKey), plan_json(*model.plan)}});
   }
-  const LoadedRecipe loaded = load(folder, "weights: " + (folder / "model.safetensors"));
+  const LoadedRecipe loaded = load(folder, "weights: " + (folder / "model.safetensors") + "\nprecision: {int4_activations: f32}");
   Session session(loaded.recipe);
   LanguageModel cached(session), whole(session, false);
   std::vector<std::vector<int64_t>> rows{{7}, {200, 1, 54}};

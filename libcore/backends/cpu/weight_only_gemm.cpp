@@ -251,6 +251,7 @@ Support supports(const KernelQuery& q) {
   }
   if (q.has(4) && q.in(4).dtype != DType::kF32) return Support::no("bias dtype");
   const auto& a = q.attrs<WeightOnlyLinearAttrs>();
+  if (a.rounded) return Support::no("the activations are rounded");
   if (a.bits == 4 && a.group_size % 2 != 0) return Support::no("groups that share bytes");
   const int64_t rows = q.in(0).elements() / q.in(0).shape[-1], most = conv_threshold::kWeightOnlyRows.value;
   if (rows > most) return Support::no(cat(rows, " rows: made for at most ", most));

@@ -266,9 +266,9 @@ TEST(CpuRewrites, StoredWeightsGiveTheSameResults) {
   graph.add_output("weight", read_twice);
   graph.add_output("y", layer(second, "third", 5, 0, ValueRole::kInput).first);  // its weight is fed
   Graph changed = graph;
-  EXPECT_TRUE(use_stored_weights(changed, kNoKernel).done.empty());
+  EXPECT_TRUE(use_stored_weights(changed, kNoKernel, true).done.empty());
   EXPECT_EQ(print(changed), print(graph));
-  EXPECT_EQ(use_stored_weights(changed, kAnyKernel).done.size(), 1u);
+  EXPECT_EQ(use_stored_weights(changed, kAnyKernel, true).done.size(), 1u);
   verify(changed);
   EXPECT_EQ(count(changed, "weight_only_linear"), 1);
   EXPECT_EQ(count(changed, "linear"), 2);

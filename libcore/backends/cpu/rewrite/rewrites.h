@@ -19,8 +19,9 @@ PassReport fuse_gates(Graph& graph, const Target& target);
 PassReport widen_unsupported(Graph& graph, const Target& target);
 
 /// kBeforeLayout: linear layers of few rows read weights that are stored as integers in that form (weight_only.h), where nothing else
-/// reads the dequantized weight. Other layers read a float copy, which an inference makes once.
-PassReport use_stored_weights(Graph& graph, const Target& target);
+/// reads the dequantized weight. Other layers read a float copy, which an inference makes once. `may_round`: activations are rounded to 8
+/// bits where the product has an integer form (weight_only.h: can_round).
+PassReport use_stored_weights(Graph& graph, const Target& target, bool may_round);
 
 /// kBeforeLayout: 3 x 3 convolutions of stride 1, their two gradients and quantized ones use Winograd's minimal filtering (winograd.h)
 /// where that is faster. Kernels are transformed by a node of their own; an inference runs it once.

@@ -16,7 +16,7 @@ bool is_stored(const Graph& graph, const Node& dequantize) {
 
 }  // namespace
 
-PassReport use_stored_weights(Graph& graph, const Target& target) {
+PassReport use_stored_weights(Graph& graph, const Target& target, bool may_round) {
   Fuser fuser(graph);
   for (size_t n = 0; n < fuser.size(); ++n) {
     if (fuser.gone(n) || !fuser.node(n).is("linear")) continue;
@@ -26,16 +26,21 @@ PassReport use_stored_weights(Graph& graph, const Target& target) {
     const Node& dequantize = fuser.node(static_cast<size_t>(producer));
     if (!is_stored(graph, dequantize) || !fuser.reason_against(linear.inputs[1]).empty()) continue;
     const auto& stored = dequantize.attrs<DequantizeWeightAttrs>();
-    auto attrs = std::make_shared<WeightOnlyLinearAttrs>();
-    attrs->bits = stored.bits;
-    attrs->group_size = stored.group_size;
-    attrs->activation = linear.attrs<LinearAttrs>().activation;
-    Node merged = linear;
-    merged.op = &weight_only_linear_op();
-    merged.attributes = std::move(attrs);
-    merged.inputs = {linear.inputs[0], dequantize.inputs[0], dequantize.inputs[1], dequantize.input(2), linear.input(2)};
-    if (target.has_kernel(graph, merged, Stage::kBeforeLayout))
+    WeightOnlyLinearAttrs attrs;
+    attrs.bits = stored.bits;
+    attrs.group_size = stored.group_size;
+    attrs.activation = linear.attrs<LinearAttrs>().activation;
+    for (const bool rounded : {true, false}) {
+      if (rounded && !(may_round && can_round(attrs, dequantize.input(2) != kNoValue))) continue;
+      attrs.rounded = rounded;
+      Node merged = linear;
+      merged.op = &weight_only_linear_op();
+      merged.attributes = std::make_shared<WeightOnlyLinearAttrs>(attrs);
+      merged.inputs = {linear.inputs[0], dequantize.inputs[0], dequantize.inputs[1], dequantize.input(2), linear.input(2)};
+      if (!target.has_kernel(graph, merged, Stage::kBeforeLayout)) continue;
       fuser.merge(n, static_cast<size_t>(producer), std::move(merged), "dequantize_weight + linear");
+      break;
+    }
   }
   fuser.finish();
   return std::move(fuser.report);

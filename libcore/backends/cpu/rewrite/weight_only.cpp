@@ -17,6 +17,8 @@ std::vector<TensorType> infer(const OpContext& c) {
   dequantize.bits = a.bits;
   dequantize.group_size = a.group_size;
   dequantize.shape = {stored.shape[0], x.shape[-1]};
+  GALLEY_CHECK(!a.rounded || can_round(a, c.has(kZeroPoint)),
+               "rounded is for 4 bits in groups of 32, 64 or a multiple of 128, without zero ", "points");
   const TensorType weight = infer_part(dequantize_weight_op(), dequantize, {&stored, &c.in(kScale), given(c, kZeroPoint)})[0];
   LinearAttrs linear;
   linear.activation = a.activation;
@@ -34,6 +36,12 @@ void WeightOnlyLinearAttrs::options(OptionVisitor& v) {
   v.option({.name = "bits", .doc = "8, or 4: two signed integers per byte, the low half first", .min = 4, .max = 8}, bits);
   v.option({.name = "group_size", .doc = "weights of an output channel that share a scale; 0: all", .min = 0}, group_size);
   v.choice({.name = "activation", .doc = "applied to the result"}, activation, kActivationNames);
+  v.option({.name = "rounded", .doc = "each 32 values of x are rounded to 8 bits with a scale, and multiplied as integers"}, rounded);
+}
+
+bool can_round(const WeightOnlyLinearAttrs& attrs, bool zero_point) {
+  const int64_t group = attrs.group_size;
+  return attrs.bits == 4 && !zero_point && (group == 0 || group == 32 || group == 64 || group % 128 == 0);
 }
 
 const OpDef& weight_only_linear_op() {
@@ -52,7 +60,8 @@ const OpDef& weight_only_linear_op() {
       .definition = cpu_definition::weight_only_linear,
       .target = true,
       .variant_of = "linear",
-      .cases = {"weight_only_linear:1x4096+4096x4096@i8+4096", "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32"}};
+      .cases = {"weight_only_linear:1x4096+4096x4096@i8+4096", "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32",
+                "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32,rounded=true"}};
   return def;
 }
 
