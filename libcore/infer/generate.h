@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,8 @@ class LanguageModel {
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold at least one token; of a row longer than the context only its
   /// last tokens are read. Rows do not influence each other. Ids for which the tokenizer has no token are -infinity.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows);
+  /// The memory for `rows` sequences of up to `tokens` tokens, whose prompts have up to `prompt`; nullopt for a model without a cache.
+  std::optional<DecoderMemory> memory(int64_t rows, int64_t prompt, int64_t tokens);
   /// Makes room in the cache for rows of this many tokens.
   void reserve(int64_t tokens);
 
@@ -65,6 +68,9 @@ struct GenerateOptions {
 };
 /// The recipe's predict.generate and seed.
 GenerateOptions generate_options(const Recipe& recipe);
+
+/// Throws Error (kUsage) if a prompt is empty, or longer than the model's context.
+void check_prompts(const LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts);
 
 /// Why a generation ended.
 enum class StopReason : uint8_t { kLength, kStop, kEnd, kInterrupted };
