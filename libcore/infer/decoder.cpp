@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
+#include <set>
 
 #include "libcore/infer/inference.h"
 #include "libcore/nn/attention.h"
@@ -19,6 +21,15 @@ int64_t program_tokens(int64_t tokens, int64_t context) {
   int64_t length = kShortest;
   while (length < tokens && length < kLongest) length *= 2;
   return std::min(length, context);
+}
+
+/// Rows of the smallest cache of a layer.
+int64_t smallest_cache(const Graph& graph) {
+  int64_t rows = std::numeric_limits<int64_t>::max();
+  for (const ValueId id : graph.inputs()) {
+    if (graph.value(id).role == ValueRole::kCarried) rows = std::min(rows, graph.type(id).shape[1]);
+  }
+  return rows;
 }
 
 int64_t common(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
@@ -58,7 +69,10 @@ bool Decoder::is_long(const std::vector<int64_t>& row) const {
 }
 
 int64_t Decoder::shared(const std::vector<int64_t>& row, const std::vector<int64_t>& slot) const {
-  return is_long(row) == is_long(slot) ? common(row, slot) : 0;
+  if (is_long(row) != is_long(slot)) return 0;
+  const int64_t held = common(row, slot), read = std::min(held, std::ssize(row) - 1), length = std::ssize(slot);
+  // A ring holds the last tokens of its sequence only: it can take back one token, but not more.
+  return length <= ring_ || length <= read + 1 ? held : 0;
 }
 
 Execution& Decoder::execution(int64_t rows, int64_t tokens) {
@@ -76,6 +90,7 @@ Execution& Decoder::execution(int64_t rows, int64_t tokens) {
   const auto& [name, id] = slot->program().graph().outputs().front();
   output_ = name;
   vocabulary_ = slot->program().graph().type(id).shape[-1];
+  ring_ = smallest_cache(slot->program().graph());
   return *slot;
 }
 
@@ -140,6 +155,22 @@ void Decoder::encode(const std::vector<std::vector<int64_t>>& sources, const std
   Execution& run = encoder(rows);
   feed_sources(run);
   run.run();
+}
+
+DecoderMemory Decoder::memory(int64_t rows, int64_t prompt, int64_t tokens) {
+  reserve(std::max(prompt, tokens));
+  DecoderMemory memory{.positions = capacity_};
+  int64_t scratch = 0;
+  const std::set<int64_t> lengths{1, program_tokens(std::max<int64_t>(1, prompt), capacity_)};
+  for (const int64_t length : lengths) {
+    const Program& program = execution(rows, length).program();
+    memory.weights = program.persistent_bytes();
+    memory.cache = program.carried_bytes();
+    memory.work += program.prepared_bytes() + program.feed_bytes();
+    scratch = std::max(scratch, program.scratch_bytes());
+  }
+  memory.work += scratch;
+  return memory;
 }
 
 std::vector<Decoder::Place> Decoder::place(const std::vector<std::vector<int64_t>>& rows,
@@ -207,7 +238,7 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
   Tensor input(DType::kI64, {count, tokens}), positions(DType::kI64, {count, tokens}), start(DType::kI64, {count}),
       last(DType::kI64, {count}), long_rows(DType::kI64, {count});
   for (Tensor* tensor : {&input, &positions, &last, &long_rows}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
-  std::fill_n(start.data_as<int64_t>(), count, capacity_);  // rows that have no tokens left store nothing
+  std::fill_n(start.data_as<int64_t>(), count, int64_t{-1});  // of rows that have no tokens left
   std::vector<size_t> ended;
   for (size_t i = 0; i < rows.size(); ++i) {
     Place& place = places[i];

@@ -14,6 +14,14 @@
 
 namespace galley {
 
+/// Memory of a decoder in bytes.
+struct DecoderMemory {
+  int64_t weights = 0;
+  int64_t cache = 0;      ///< Keys and values of all sequences.
+  int64_t positions = 0;  ///< Tokens of a sequence for which the cache has room; layers with a window keep fewer.
+  int64_t work = 0;       ///< Activations, inputs and packed weights.
+};
+
 /// Runs programs of 1, 16, 32 ... 512 further tokens of each sequence, which are compiled when they are first needed: one token in
 /// decoding, more for prompts, long prompts in several runs. The cache has room for the longest row so far; where one needs more, it
 /// becomes larger and all rows are read again. An encoder-decoder model reads the source of each row by a program of its encoder, once.
@@ -25,6 +33,8 @@ class Decoder {
   int64_t vocabulary() const { return vocabulary_; }
   /// Makes room for rows of this many tokens, so that none is read again when it grows to them. At most the context.
   void reserve(int64_t tokens);
+  /// The memory for sequences of up to `tokens` tokens, whose prompts have up to `prompt`.
+  DecoderMemory memory(int64_t rows, int64_t prompt, int64_t tokens);
   /// Logits [rows, vocabulary] of the token after each row, f32. Rows hold 1 to `context` tokens. A row continues the sequence of the last
   /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows discards the cache.
   /// `sources`: of an encoder-decoder model, the source of each row, 1 to `context` tokens; else none.
@@ -62,6 +72,7 @@ class Decoder {
   std::shared_ptr<const QuantizationPlan> plan_;
   int64_t context_ = 0, capacity_ = 0, vocabulary_ = 0;       // capacity_: positions of the cache
   int64_t memory_ = 0;                                        // positions of an encoder's result; 0: the model has no encoder
+  int64_t ring_ = 0;                                          // rows of the smallest cache: that of a layer with a window
   std::string input_, output_;                                // names in the graph
   std::shared_ptr<Carried> carried_;                          // of the present number of rows
   std::vector<std::vector<int64_t>> slots_;                   // the tokens that each row of the cache holds

@@ -29,15 +29,6 @@ int64_t program_length(int64_t tokens, int64_t context) {
   return std::min(length, context);
 }
 
-void check_prompts(const LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts) {
-  for (const std::vector<int64_t>& prompt : prompts) {
-    if (prompt.empty()) throw Error(ErrorCode::kUsage, "the prompt is empty").suggest("write a text of at least one token");
-    if (static_cast<int64_t>(prompt.size()) > model.context())
-      throw Error(ErrorCode::kUsage, cat("the prompt has ", prompt.size(), " tokens, but the model reads at most ", model.context()))
-          .suggest("shorten the prompt");
-  }
-}
-
 /// A prompt and its continuation so far.
 struct Sequence {
   Sequence(const text::Tokenizer& tokenizer, std::vector<int64_t> prompt, const GenerateOptions& options)
@@ -232,6 +223,11 @@ void check_language_model(const Session& session) {
 
 LanguageModel::LanguageModel(Session& session, bool cache) : session_(session) {
   check_language_model(session);
+  if (const CacheStorage stored = session.recipe().predict.generate.cache; !session.info().cache && stored != CacheStorage::kF32)
+    throw Error(ErrorCode::kRecipe, cat("predict.generate.cache is ", kCacheStorageNames[static_cast<size_t>(stored)], ", but the model ",
+                                        session.info().family, " keeps no keys and values of past tokens"))
+        .key("predict.generate.cache")
+        .suggest("leave the key out");
   context_ = session.info().input_shape.front();
   reads_source_ = galley::reads_source(session.info());
   if (reads_source()) find_target_tokens();
@@ -312,6 +308,11 @@ Tensor LanguageModel::next_logits(const std::vector<std::vector<int64_t>>& rows,
   return logits;
 }
 
+std::optional<DecoderMemory> LanguageModel::memory(int64_t rows, int64_t prompt, int64_t tokens) {
+  if (decoder_ == nullptr) return std::nullopt;
+  return decoder_->memory(rows, prompt, tokens);
+}
+
 void LanguageModel::reserve(int64_t tokens) {
   if (decoder_ != nullptr) decoder_->reserve(tokens);
 }
@@ -374,6 +375,15 @@ GenerateOptions generate_options(const Recipe& recipe) {
   for (const std::string& stop : options.stop)
     if (stop.empty()) throw Error(ErrorCode::kRecipe, "a stop string is empty").key("predict.generate.stop");
   return options;
+}
+
+void check_prompts(const LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts) {
+  for (const std::vector<int64_t>& prompt : prompts) {
+    if (prompt.empty()) throw Error(ErrorCode::kUsage, "the prompt is empty").suggest("write a text of at least one token");
+    if (static_cast<int64_t>(prompt.size()) > model.context())
+      throw Error(ErrorCode::kUsage, cat("the prompt has ", prompt.size(), " tokens, but the model reads at most ", model.context()))
+          .suggest("shorten the prompt");
+  }
 }
 
 std::vector<Generation> generate(LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& given,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,8 @@ class LanguageModel {
   int64_t begin() const { return begin_; }
   /// The token with which the targets of an encoder-decoder model end.
   int64_t end() const { return end_; }
+  /// The memory for `rows` sequences of up to `tokens` tokens, whose prompts have up to `prompt`; nullopt for a model without a cache.
+  std::optional<DecoderMemory> memory(int64_t rows, int64_t prompt, int64_t tokens);
   /// Makes room in the cache for rows of this many tokens.
   void reserve(int64_t tokens);
 
@@ -83,6 +86,9 @@ struct GenerateOptions {
 };
 /// The recipe's predict.generate and seed.
 GenerateOptions generate_options(const Recipe& recipe);
+
+/// Throws Error (kUsage) if a prompt is empty, or longer than the model's context.
+void check_prompts(const LanguageModel& model, const std::vector<std::vector<int64_t>>& prompts);
 
 /// Why a generation ended.
 enum class StopReason : uint8_t { kLength, kStop, kEnd, kInterrupted };

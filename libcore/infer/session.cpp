@@ -18,7 +18,8 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kLargestSide = 1 << 20;  // largest side of a sample that galley.input may give
+constexpr std::array kCacheDTypes{DType::kF32, DType::kBF16, DType::kI8};  // by CacheStorage
+constexpr int64_t kLargestSide = 1 << 20;                                  // largest side of a sample that galley.input may give
 
 /// Throws for values of keys that this version does not support, so that none is ignored.
 void refuse_unavailable(const Recipe& recipe) {
@@ -110,6 +111,7 @@ void Session::find_adapted_layers() {
 BuilderOptions Session::builder_options(Mode mode, int64_t cache) const {
   BuilderOptions options{.mode = mode};
   options.cache = cache;
+  options.cache_dtype = kCacheDTypes[static_cast<size_t>(recipe_.predict.generate.cache)];
   options.lora = adapters_;
   return options;
 }

@@ -1,10 +1,12 @@
 #include "libcore/nn/attention.h"
 
+#include <algorithm>
+
 #include "libcore/nn/builder.h"
 #include "libcore/nn/capture.h"
 #include "libcore/ops/attention.h"
 #include "libcore/ops/binary.h"
-#include "libcore/ops/cache.h"
+#include "libcore/ops/cached_attention.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/index.h"
 #include "libcore/ops/shape.h"
@@ -53,21 +55,37 @@ void open_attention(Builder& b, AttentionInputs& inputs, AttentionAttrs& attrs) 
 
 }  // namespace
 
+namespace {
+
+/// Attention of the new tokens q [N,T,...] to those of the module's cache, G = `kv_heads` heads of D values. A layer with a window keeps no
+/// more tokens than it reads.
+Value attend_with_cache(Builder& b, CachedAttentionInputs inputs, int64_t kv_heads, const CachedAttentionAttrs& attrs) {
+  const int64_t n = inputs.q.shape()[0], width = inputs.q.shape()[3];
+  const int64_t rows = attrs.window > 0 ? std::min(attrs.window, b.cache()) : b.cache();
+  const DType dtype = b.cache_dtype() == DType::kF32 ? inputs.q.dtype() : b.cache_dtype();
+  inputs.cache = b.carried("cache", {.dtype = dtype, .shape = {n, rows, 2 * kv_heads, width}});
+  if (dtype == DType::kI8) inputs.scales = b.carried("cache_scales", {.dtype = DType::kF32, .shape = {n, rows, 2 * kv_heads}});
+  inputs.position = b.fed(cache_input::kStart, {.dtype = DType::kI64, .shape = {n}});
+  if (inputs.q.shape()[1] > 1) inputs.last = b.fed(cache_input::kLast, {.dtype = DType::kI64, .shape = {n}});
+  return cached_attention(inputs, attrs).o;
+}
+
+}  // namespace
+
 Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options) {
   const int64_t n = qkv.shape()[0], length = qkv.shape()[1], width = qkv.shape()[2] / 3, head = width / options.heads;
-  AttentionInputs inputs{.q = reshape(qkv, {n, length, 3 * options.heads, head}), .bias = options.bias, .lengths = options.lengths};
+  const Value q = reshape(qkv, {n, length, 3 * options.heads, head});
+  if (b.cache() > 0 && options.causal) {
+    GALLEY_ASSERT(!options.bias, "attention with a cache has no bias");
+    CachedAttentionAttrs attrs;
+    attrs.scale = options.scale;
+    return reshape(attend_with_cache(b, {.q = q}, options.heads, attrs), {n, length, width});
+  }
+  AttentionInputs inputs{.q = q, .bias = options.bias, .lengths = options.lengths};
   AttentionAttrs attrs;
   attrs.causal = options.causal;
   attrs.scale = options.scale;
-  if (b.cache() > 0 && options.causal) {
-    GALLEY_ASSERT(!options.bias, "attention with a cache has no bias");
-    const Value cache = b.carried("cache", {.dtype = qkv.dtype(), .shape = {n, b.cache(), 2 * options.heads, head}});
-    CacheWriteAttrs keys_and_values;
-    keys_and_values.first = options.heads;
-    inputs.position = b.fed(cache_input::kStart, {.dtype = DType::kI64, .shape = {n}});
-    inputs.k = cache_write(cache, inputs.q, inputs.position, keys_and_values);
-    inputs.q = slice(inputs.q, 2, 0, options.heads);
-  } else if (is_open(b) && options.causal) {
+  if (is_open(b) && options.causal) {
     GALLEY_ASSERT(!options.bias, "the open form of causal attention has no bias");
     const std::vector<Value> parts = chunk(inputs.q, 3, 2);
     inputs = {.q = parts[0], .k = parts[1], .v = parts[2]};
@@ -82,30 +100,26 @@ Value self_attention(Builder& b, Value qkv, const SelfAttentionOptions& options)
 }
 
 Value causal_attention(Builder& b, Value q, Value k, Value v, const CausalAttentionOptions& options) {
-  const int64_t n = q.shape()[0], length = q.shape()[1];
+  const Shape result{q.shape()[0], q.shape()[1], q.shape()[2] * v.shape()[3]};
+  if (b.cache() > 0) {
+    GALLEY_ASSERT(!options.bias, "attention with a cache has no bias");
+    CachedAttentionAttrs attrs;
+    attrs.scale = options.scale;
+    attrs.window = options.window;
+    return reshape(attend_with_cache(b, {.q = q, .k = k, .v = v}, k.shape()[2], attrs), result);
+  }
   AttentionInputs inputs{.q = q, .k = k, .v = v, .bias = options.bias};
   AttentionAttrs attrs;
   attrs.causal = true;
   attrs.window = options.window;
   attrs.scale = options.scale;
-  if (b.cache() > 0) {
-    GALLEY_ASSERT(!options.bias, "attention with a cache has no bias");
-    inputs.position = b.fed(cache_input::kStart, {.dtype = DType::kI64, .shape = {n}});
-    const auto stored = [&](std::string_view name, Value x) {
-      const Value cache = b.carried(name, {.dtype = x.dtype(), .shape = {n, b.cache(), x.shape()[2], x.shape()[3]}});
-      return cache_write(cache, x, inputs.position);
-    };
-    inputs.k = stored("key_cache", k);
-    inputs.v = stored("value_cache", v);
-  } else if (is_open(b)) {
-    open_attention(b, inputs, attrs);
-  }
+  if (is_open(b)) open_attention(b, inputs, attrs);
   if (b.training() && options.dropout > 0) {
     attrs.dropout = options.dropout;
     attrs.stream = b.random_stream(options.dropout_name);
     inputs.rng = b.rng();
   }
-  return reshape(attention(inputs, attrs).o, {n, length, q.shape()[2] * v.shape()[3]});
+  return reshape(attention(inputs, attrs).o, result);
 }
 
 Value document_bias(Value positions) {

@@ -26,7 +26,7 @@ inline constexpr const char* kPositionIds = "position_ids";
 
 /// Inputs of a program with a key-value cache of N sequences, i64.
 namespace cache_input {
-inline constexpr const char* kStart = "start";          ///< [N]: position of the first token; the cache's capacity: none is stored
+inline constexpr const char* kStart = "start";          ///< [N]: position of the first token; negative: none
 inline constexpr const char* kPositions = "positions";  ///< [N,T]: of each token, for learned position embeddings
 inline constexpr const char* kLast = "last";            ///< [N]: the token of 0..T-1 whose result is asked for; absent for T = 1
 inline constexpr const char* kLong = "long";            ///< [N]: 1 for a sequence of more than ModelInfo::cache_switch tokens, else 0

@@ -98,6 +98,8 @@ struct BuilderOptions {
   std::function<bool(std::string_view path)> frozen_batch_norm = {};
   /// Positions of the key-value cache of a program that continues sequences (nn/attention.h); 0: the program reads whole sequences.
   int64_t cache = 0;
+  /// How the cache stores keys and values: as f32 (the type of the activations), bf16, or i8 with a scale for each head of a row.
+  DType cache_dtype = DType::kF32;
   LoraOptions lora = {};
 };
 
@@ -152,6 +154,7 @@ class Builder {
   Value carried(std::string_view leaf, const TensorType& type);
   /// BuilderOptions::cache.
   int64_t cache() const { return options_.cache; }
+  DType cache_dtype() const { return options_.cache_dtype; }
   /// Declares a parameter of the current module. `leaf` is the last part of its name ("weight").
   Value parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type);
   /// Declares a buffer of the current module: saved with the model, but not trained.

@@ -11,13 +11,13 @@
 #include "libcore/nn/language_model.h"
 #include "libcore/ops/attention.h"
 #include "libcore/ops/binary.h"
-#include "libcore/ops/cache.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/rotary.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
+#include "libcore/ops/update.h"
 
 namespace galley {
 namespace {
@@ -124,11 +124,10 @@ class TransformerBuilder {
   void store(Value states) {
     const auto module = b_.scope("transformer");
     const int64_t n = states.shape()[0];
-    const Value begin = full(b_.graph(), {.dtype = DType::kI64, .shape = {n}}, 0);
     for (const Layer& layer : decoder_) {
       const auto block = b_.scope(layer.path);
       const auto heads = b_.scope(layer.cross.name);
-      cache_write(carried_memory(n, states.dtype()), keys_and_values(layer.cross, states), begin);
+      assign(carried_memory(n, states.dtype()), keys_and_values(layer.cross, states));
     }
   }
 

@@ -303,6 +303,11 @@ void GenerateSection::options(OptionVisitor& v) {
   v.option({.name = "beams", .doc = "number of sequences in beam search; 1: no beam search", .min = 1, .max = 64}, beams);
   v.option({.name = "stop", .doc = "texts that end the generation; not part of the output"}, stop);
   v.option({.name = "end_tokens", .doc = "ids of tokens that end the generation, as eos_token_id of a hub folder", .min = 0}, end_tokens);
+  v.choice(
+      {.name = "cache",
+       .doc = "how keys and values of past tokens are stored; bf16: half the memory of f32; int8: a quarter, with a scale for each token "
+              "and head"},
+      cache, kCacheStorageNames);
 }
 
 void PredictSection::options(OptionVisitor& v) {

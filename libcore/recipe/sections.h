@@ -249,6 +249,10 @@ struct EvaluateSection : OptionsOf<EvaluateSection> {
   std::string data = "val";
 };
 
+/// How the key-value cache of a language model stores numbers.
+enum class CacheStorage : uint8_t { kF32, kBF16, kInt8 };
+inline constexpr std::array<std::string_view, 3> kCacheStorageNames{"f32", "bf16", "int8"};
+
 /// predict.generate: how a language model continues a prompt.
 struct GenerateSection : OptionsOf<GenerateSection> {
   void options(OptionVisitor& v) override;
@@ -259,6 +263,7 @@ struct GenerateSection : OptionsOf<GenerateSection> {
   int64_t beams = 1;
   std::vector<std::string> stop;
   std::vector<int64_t> end_tokens;
+  CacheStorage cache = CacheStorage::kF32;
 };
 
 /// predict.

@@ -125,6 +125,37 @@ TEST_F(Chat, TheTemplateMakesThePrompt) {
   EXPECT_EQ(other.at(0)["text"], "Hi!");
 }
 
+// int8 and bf16 take a quarter and half of the memory of f32, but for the scales; a window bounds it. What is generated is as long.
+TEST_F(Chat, TheCacheHasTheSizeThatDryRunPrints) {
+  const std::string model = folder("mistral");
+  const auto cache_of = [&](const std::vector<std::string>& overrides) {
+    std::vector<std::string> arguments{model, "--prompt", "Hello", "--dry-run"};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    const Outcome outcome = run("galley-predict", arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const std::string key = "key-value cache ";
+    const size_t at = outcome.out.find(key);
+    EXPECT_NE(at, std::string::npos) << outcome.out;
+    return at == std::string::npos ? "" : outcome.out.substr(at + key.size(), outcome.out.find(')', at) + 1 - at - key.size());
+  };
+  // 2 layers of 64 tokens, keys and values of 2 heads of 4 values; int8 has a scale of 4 bytes for each head.
+  const std::string wide = "model.sliding_window=null";
+  EXPECT_EQ(cache_of({wide}), "8 KiB (f32, 1 sequence of 64 tokens)");
+  EXPECT_EQ(cache_of({wide, "predict.generate.cache=bf16"}), "4 KiB (bf16, 1 sequence of 64 tokens)");
+  EXPECT_EQ(cache_of({wide, "predict.generate.cache=int8"}), "4 KiB (int8, 1 sequence of 64 tokens)");
+  EXPECT_EQ(cache_of({"model.sliding_window=8"}), "1 KiB (f32, 1 sequence of 64 tokens)");
+  EXPECT_EQ(cache_of({wide, "predict.generate.beams=3"}), "24 KiB (f32, 3 sequences of 64 tokens)");
+  for (const std::string cache : {"bf16", "int8"}) {
+    const std::vector<Json> got =
+        lines(run("galley-predict", {model, "--prompt", "Hello", "--format", "json", "predict.generate.cache=" + cache,
+                                     "generate.max_new_tokens=9", "predict.generate.end_tokens=[]"}));
+    EXPECT_EQ(got.at(0)["tokens"].size(), 9u);
+  }
+  const Outcome unknown = run("galley-predict", {model, "--prompt", "Hello", "predict.generate.cache=int4"});
+  EXPECT_EQ(unknown.code, 3);
+  EXPECT_NE(unknown.err.find("f32, bf16 or int8"), std::string::npos) << unknown.err;
+}
+
 TEST_F(Chat, MistakesHaveTheirExitCodes) {
   const std::string model = folder("llama");
   const auto fails = [&](const std::vector<std::string>& more, int code, const std::string& part) {

@@ -229,7 +229,7 @@ TEST_P(CachedDecoder, GivesTheLogitsOfTheWholeSequence) {
             input.data_as<int64_t>()[n * length + t] = t < count ? tokens.data_as<int64_t>()[n * kTokens + from + t] : 7;
             positions.data_as<int64_t>()[n * length + t] = std::min(from + t, kTokens - 1);
           }
-          start.data_as<int64_t>()[n] = count == 0 ? kTokens : from;
+          start.data_as<int64_t>()[n] = count == 0 ? -1 : from;
           last.data_as<int64_t>()[n] = std::max<int64_t>(0, count - 1);
           is_long.data_as<int64_t>()[n] = 1;  // the whole sequence is
           done[static_cast<size_t>(n)] += count;

@@ -272,7 +272,7 @@ TEST(Gpt, ACacheGivesTheLogitsOfTheWholeSequence) {
             input.data_as<int64_t>()[n * length + t] = t < count ? tokens.data_as<int64_t>()[n * kBlock + from + t] : 7;
             positions.data_as<int64_t>()[n * length + t] = std::min(from + t, kBlock - 1);
           }
-          start.data_as<int64_t>()[n] = count == 0 ? kBlock : from;
+          start.data_as<int64_t>()[n] = count == 0 ? -1 : from;
           last.data_as<int64_t>()[n] = std::max<int64_t>(0, count - 1);
           done[static_cast<size_t>(n)] += count;
         }

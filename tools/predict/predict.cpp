@@ -178,8 +178,7 @@ int PredictTool::run_text(LoadedRecipe& loaded) {
   }
   if (!text_.continues()) return kExitDone;
   if (dry_run_) {
-    const LanguageModel model(session);
-    print("the recipe, its weights and the inputs are consistent\n");
+    check_continuation(session, text_, batch_, output);
     return kExitDone;
   }
   return continue_prompts(session, text_, batch_, output);

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <iostream>
@@ -249,6 +250,27 @@ NamedTexts texts_of(const TextOptions& options) {
   }
   if (all.texts.empty()) throw Error(ErrorCode::kInput, cat(options.texts_file, ": no text, all lines are empty"));
   return all;
+}
+
+void check_continuation(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output) {
+  LanguageModel model(session);
+  const std::optional<text::ChatTemplate> chat =
+      options.chats.empty() && !options.interactive ? std::nullopt : chat_template(session.recipe());
+  std::vector<std::vector<int64_t>> prompts;
+  for (const Prompt& prompt : prompts_of(options, model.tokenizer(), chat ? &*chat : nullptr)) prompts.push_back(prompt.ids);
+  check_prompts(model, prompts);
+  const GenerateOptions generate = generate_options(session.recipe());
+  int64_t longest = 1;
+  for (const std::vector<int64_t>& prompt : prompts) longest = std::max(longest, std::ssize(prompt));
+  const int64_t rows = generate.beams > 1 ? generate.beams : std::clamp<int64_t>(std::ssize(prompts), 1, batch);
+  std::string text = "the recipe, its weights and the inputs fit\n";
+  if (const auto memory = model.memory(rows, longest, longest + generate.max_new_tokens)) {
+    const std::string_view stored = kCacheStorageNames[static_cast<size_t>(session.recipe().predict.generate.cache)];
+    text +=
+        cat("memory: weights ", human_bytes(memory->weights), ", key-value cache ", human_bytes(memory->cache), " (", stored, ", ", rows,
+            rows == 1 ? " sequence" : " sequences", " of ", memory->positions, " tokens), work ", human_bytes(memory->work), "\n");
+  }
+  output.print(text);
 }
 
 int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output) {

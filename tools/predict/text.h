@@ -51,5 +51,7 @@ NamedTexts texts_of(const TextOptions& options);
 
 /// Continues all prompts, `batch` at a time, and prints them as they come. Returns the exit code: 130 or 143 after a signal.
 int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output);
+/// --dry-run: checks the prompts and prints the memory of their continuation.
+void check_continuation(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output);
 
 }  // namespace galley::tools

@@ -7,9 +7,7 @@ namespace galley {
 namespace {
 
 constexpr AlgorithmRow kRows[] = {
-    {"attention", "decode", algorithm::kAttentionDecode, "a few queries without bias, dropout and softcap, as in generation with a cache",
-     "divides the keys among the threads; flash has too few rows of queries for them"},
-    {"attention", "flash", algorithm::kAttentionFlash, "all others, in f32 or bf16, on vectors of 256 bits or more",
+    {"attention", "flash", algorithm::kAttentionFlash, "f32 or bf16, on vectors of 256 bits or more",
      "tiles of scores stay in a core's cache"},
     {"attention_backward", "flash", algorithm::kAttentionFlashBackward, "as attention", "recomputes the scores tile by tile"},
 };

@@ -210,12 +210,74 @@ struct Mask {
   int64_t window;
 };
 
+/// `count` heads of K, `step` elements apart, as rows of floats.
+template <class K>
+void copy_heads(const K* from, int64_t step, const float*, int64_t, int64_t count, int64_t width, float* to, int64_t stride) {
+  copy_rows(from, step, count, width, 1.0f, to, stride, count);
+}
+void copy_heads(const int8_t* from, int64_t step, const float* scales, int64_t scale_step, int64_t count, int64_t width, float* to,
+                int64_t stride) {
+  const D d;
+  const hn::Rebind<int8_t, D> code;
+  const int64_t whole = width - width % kLanes;
+  for (int64_t r = 0; r < count; ++r, from += step, scales += scale_step, to += stride) {
+    for (int64_t i = 0; i < whole; i += kLanes)
+      hn::StoreU(hn::Mul(hn::ConvertTo(d, hn::PromoteTo(DI(), hn::LoadU(code, from + i))), hn::Set(d, *scales)), d, to + i);
+    if (whole < stride) hn::StoreU(hn::Zero(d), d, to + whole);
+    for (int64_t i = whole; i < width; ++i) to[i] = static_cast<float>(from[i]) * *scales;
+  }
+}
+
+/// Keys and values of a tile from the rows of a cache, which end at its last row and go on at its first, and from the new tokens.
+template <class K>
+void copy_cached(const Problem& p, const CachedRows& c, int64_t start, int64_t b, const Tile& t, int64_t kv_head, const Memory& m) {
+  const int64_t width = p.width, row = 2 * c.first_value * width;
+  for (int64_t j = 0; j < t.keys;) {
+    const int64_t position = t.key + j;
+    int64_t count = t.keys - j;
+    const K *k = nullptr, *v = nullptr;
+    const float* scales = nullptr;
+    int64_t step = c.row;
+    if (position >= start) {
+      const int64_t at = b * c.tokens + position - start;
+      k = static_cast<const K*>(c.k) + at * c.row + kv_head * width;
+      v = static_cast<const K*>(c.v) + at * c.row + kv_head * width;
+      if (c.scales != nullptr) scales = c.new_scales + at * 2 * c.first_value + kv_head;
+    } else {
+      const int64_t slot = position % c.capacity, at = b * c.capacity + slot;
+      count = std::min({count, start - position, c.capacity - slot});
+      step = row;
+      k = static_cast<const K*>(c.cache) + at * row + kv_head * width;
+      v = k + c.first_value * width;
+      if (c.scales != nullptr) scales = c.scales + at * 2 * c.first_value + kv_head;
+    }
+    copy_heads(k, step, scales, 2 * c.first_value, count, width, m.k + j * m.width, m.width);
+    copy_heads(v, step, scales == nullptr ? nullptr : scales + c.first_value, 2 * c.first_value, count, width, m.v + j * m.value_width,
+               m.value_width);
+    j += count;
+  }
+  const int64_t padded = rounded_up(t.keys, kTall) - t.keys;
+  std::memset(m.k + t.keys * m.width, 0, static_cast<size_t>(padded * m.width) * sizeof(float));
+  std::memset(m.v + t.keys * m.value_width, 0, static_cast<size_t>(padded * m.value_width) * sizeof(float));
+}
+void copy_cached(const Problem& p, const CachedRows& c, int64_t start, int64_t b, const Tile& t, int64_t kv_head, const Memory& m) {
+  switch (c.dtype) {
+    case DType::kI8: return copy_cached<int8_t>(p, c, start, b, t, kv_head, m);
+    case DType::kBF16: return copy_cached<BFloat16>(p, c, start, b, t, kv_head, m);
+    default: return copy_cached<float>(p, c, start, b, t, kv_head, m);
+  }
+}
+
 /// k q^T of a tile, with its mask and bias loaded.
 template <class T>
 HWY_INLINE void raw_scores(const Problem& p, const Arrays<T>& a, const Block& block, const Tile& t, int64_t rows, const Memory& m) {
   const int64_t kv_head = block.h / p.group, padded = rounded_up(t.keys, kTall);
-  copy_rows(a.k.at(block.b, t.key, kv_head, p.width), a.k.row, t.keys, p.width, 1.0f, m.k, m.width, padded);
-  copy_rows(a.v.at(block.b, t.key, kv_head, p.value_width), a.v.row, t.keys, p.value_width, 1.0f, m.v, m.value_width, padded);
+  if (a.cached != nullptr) {
+    copy_cached(p, *a.cached, a.position[block.b], block.b, t, kv_head, m);
+  } else {
+    copy_rows(a.k.at(block.b, t.key, kv_head, p.width), a.k.row, t.keys, p.width, 1.0f, m.k, m.width, padded);
+    copy_rows(a.v.at(block.b, t.key, kv_head, p.value_width), a.v.row, t.keys, p.value_width, 1.0f, m.v, m.value_width, padded);
+  }
   product<false, false, Triangle::kKeysByRows>(m.k, m.width, m.q_columns, kRows, m.scores, kRows, t.keys, rows, p.width, t.diagonal);
   if (a.bias != nullptr) load_bias(p, a.bias, block, t, rows, m.bias);
   if (p.drops) draw_mask(p, a.key, a.first_sample + static_cast<uint64_t>(block.b), block, t, rows, m.mask);

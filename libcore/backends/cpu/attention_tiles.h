@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "libcore/tensor/dtype.h"
+
 namespace galley::attention_tiles {
 
 /// Sizes and masks (ops/attention.h).
@@ -27,6 +29,17 @@ struct Heads {
   T* at(int64_t b, int64_t t, int64_t h, int64_t width) const { return data + b * sample + t * row + h * width; }
 };
 
+/// Keys and values of new tokens, and of those before them in the rows of a cache (ops/cached_attention.h). Steps in elements.
+struct CachedRows {
+  DType dtype;
+  const void* cache;    // [batch][capacity][2 first_value][width]
+  const float* scales;  // [batch][capacity][2 first_value]; of i8
+  int64_t capacity, first_value;
+  const void *k, *v;        // new ones, as the cache stores them: of token 0, head 0
+  const float* new_scales;  // [batch][tokens][2 first_value]
+  int64_t tokens, row;      // of a sample; from a token to the next
+};
+
 template <class T>
 struct Arrays {
   Heads<const T> q, k, v, o, grad;
@@ -35,6 +48,7 @@ struct Arrays {
   float *lse_out = nullptr, *dbias = nullptr;
   const int64_t *lengths = nullptr, *position = nullptr;
   uint64_t key = 0, first_sample = 0;  // of dropout
+  const CachedRows* cached = nullptr;  // in place of k and v; `position` is given
 };
 
 /// Rows of a tile of queries, and the memory of a thread, for the vectors of this machine. Memory in floats.
