@@ -7,7 +7,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "libcore/base/error.h"
@@ -18,6 +22,20 @@ namespace galley {
 namespace {
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Removes what killed jobs have left: segments "galley-PID-..." of processes that no longer exist.
+void remove_stale_segments() {
+  constexpr std::string_view kPrefix = "galley-";
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    pid_t pid = 0;
+    const auto [end, error] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), pid);
+    if (error == std::errc() && end < name.data() + name.size() && *end == '-' && pid > 0 && kill(pid, 0) != 0 && errno == ESRCH)
+      shm_unlink(("/" + name).c_str());
+  }
+}
 
 class SharedCommunicator : public DirectCommunicator {
  public:
@@ -99,6 +117,7 @@ SharedSegment::~SharedSegment() {
 }
 
 std::shared_ptr<SharedSegment> SharedSegment::create(const std::string& name, int64_t bytes) {
+  remove_stale_segments();
   const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (file < 0) fail(ErrorCode::kResource, "cannot create the shared memory ", name, ": ", std::strerror(errno));
   // Reserves the pages: without them, a full /dev/shm would end the process by SIGBUS at the first write.

@@ -362,6 +362,17 @@ TEST(SharedCommunicator, ProcessesSum) {
   }
 }
 
+TEST(SharedSegment, RemovesWhatKilledJobsHaveLeft) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  waitpid(child, nullptr, 0);  // no process has this number any more
+  const std::string stale = cat("/galley-", child, "-17"), live = cat("/galley-", getpid(), "-17");
+  const auto left = SharedSegment::create(stale, 100), kept = SharedSegment::create(live, 100);
+  const auto other = SharedSegment::create(cat("/galley-test-", getpid()), 100);
+  EXPECT_THROW(SharedSegment::open(stale), Error);
+  EXPECT_EQ(SharedSegment::open(live)->bytes(), 100);
+}
+
 TEST(SharedSegment, SaysThatThereIsNoRoom) {
   try {
     SharedSegment::create(cat("/galley-test-", getpid()), int64_t{1} << 50);
