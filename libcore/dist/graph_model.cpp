@@ -152,13 +152,22 @@ class GraphReader {
         PlanSegment segment{.name = module.empty() ? "model" : module, .unit = unit == unit_of_module_.end() ? -1 : unit->second};
         if (forward) first_segment.emplace(module, static_cast<int>(segments.size()));
         const auto of = first_segment.find(module);
-        if (!forward) segment.forward = of != first_segment.end() ? of->second : static_cast<int>(model_.forward.size()) - 1;
+        if (!forward && !module.empty() && of != first_segment.end()) segment.forward = of->second;
         segments.push_back(std::move(segment));
         current = module;
       }
       segments.back().work.push_back(operation);
       segment_of_[at(n)] = static_cast<int>(segments.size()) - 1;
       if (!forward) note_gradients(node, static_cast<int>(segments.size()) - 1);
+    }
+    // The loss, and modules without a forward segment, belong to the end of the forward pass.
+    for (PlanSegment& segment : model_.backward) {
+      if (segment.forward < 0) segment.forward = static_cast<int>(model_.forward.size()) - 1;
+    }
+    for (const auto& [module, segment] : first_segment) {
+      const auto own = parameters_of_module_.find(module);
+      if (own == parameters_of_module_.end()) continue;
+      for (const size_t index : own->second) model_.parameters[index].forward_segment = segment;
     }
     if (model_.backward.empty()) return;
     for (const auto& [id, index] : parameter_of_) {
@@ -183,13 +192,6 @@ class GraphReader {
 
   /// Live and kept bytes of the segments.
   void add_memory() {
-    int first_backward = count_;
-    for (int n = 0; n < count_; ++n) {
-      if (node(n).phase != Phase::kForward) {
-        first_backward = n;
-        break;
-      }
-    }
     std::vector<std::vector<ValueId>> ends(at(count_) + 1);
     double live = 0;
     for (int n = 0; n < count_; ++n) {
@@ -217,7 +219,7 @@ class GraphReader {
         live += bytes;
         const int last = last_[static_cast<size_t>(id)];
         ends[at(last)].push_back(id);
-        if (segment != nullptr && node.phase == Phase::kForward && last >= first_backward) segment->kept_bytes += bytes;
+        if (segment != nullptr && node.phase == Phase::kForward && this->node(last).phase != Phase::kForward) segment->kept_bytes += bytes;
       }
       if (segment != nullptr) segment->live_bytes = std::max(segment->live_bytes, live - reused);
       for (const ValueId id : ends[at(n)]) live -= static_cast<double>(graph_.type(id).bytes());

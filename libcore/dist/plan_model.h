@@ -31,8 +31,9 @@ struct PlanParameter {
   int64_t elements = 0;
   int unit = 0;
   bool trained = true;
-  int final_segment = -1;  ///< The backward segment after which its gradient is final; -1: the last one of its unit.
-  bool divisible = false;  ///< Tensor parallelism divides it: a matrix of an attention block, an embedding or the head.
+  int forward_segment = -1;  ///< The first forward segment that uses it; -1: those of its unit.
+  int final_segment = -1;    ///< The backward segment after which its gradient is final; -1: the last one of its unit.
+  bool divisible = false;    ///< Tensor parallelism divides it: a matrix of an attention block, an embedding or the head.
 };
 
 /// Parameters that are gathered and freed together.

@@ -11,7 +11,7 @@ namespace {
 
 /// What a stage holds: its units, and activations of a micro-batch.
 struct StageModel {
-  std::set<int> units;
+  std::set<int> units, segments;                               // that it uses; its forward segments
   double kept = 0, forward_working = 0, backward_working = 0;  // the working sets: live bytes beyond what is kept
   double boundary = 0;
 };
@@ -35,6 +35,7 @@ std::vector<StageModel> stage_models(const PlanModel& model, const JobPlan& job,
     const PlanSegment& segment = model.forward[i];
     StageModel& stage = result[static_cast<size_t>(stages[i])];
     if (segment.unit >= 0) stage.units.insert(segment.unit);
+    stage.segments.insert(static_cast<int>(i));
     stage.kept += segment.kept_bytes;
     kept += segment.kept_bytes;
     before[i + 1] = kept;
@@ -82,12 +83,14 @@ GatheredBytes gathered_bytes(const PlanModel& model, const JobPlan& job, const C
 }
 
 /// Bytes of the model states of a stage: the formulas over its buckets, and parameters that are not trained.
-ModelBytes stage_bytes(const PlanModel& model, const JobPlan& job, const std::set<int>& units, bool all) {
+ModelBytes stage_bytes(const PlanModel& model, const JobPlan& job, const StageModel& stage, bool all) {
   std::vector<BucketItem> items;
   double frozen = 0;
   for (size_t i = model.parameters.size(); i-- > 0;) {
     const PlanParameter& parameter = model.parameters[i];
-    if (!all && !units.contains(parameter.unit)) continue;
+    const bool here =
+        parameter.forward_segment >= 0 ? stage.segments.contains(parameter.forward_segment) : stage.units.contains(parameter.unit);
+    if (!all && !here) continue;
     if (parameter.trained) {
       items.push_back({.elements = parameter.elements, .unit = parameter.unit});
     } else {
@@ -127,7 +130,7 @@ RankMemory memory_of_stage(const PlanModel& model, const JobPlan& job, const Clu
                            bool pipelined) {
   RankMemory memory;
   memory.stage = index;
-  memory.model = stage_bytes(model, job, stage.units, !pipelined);
+  memory.model = stage_bytes(model, job, stage, !pipelined);
   const double held = pipelined ? held_micro_batches(job.schedule, index, job.mesh.pipe, job.micro_batches, job.chunks) : 1;
   memory.kept_bytes = held * stage.kept;
   const GatheredBytes gathered = gathered_bytes(model, job, cluster, stage.units);

@@ -301,8 +301,12 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
     parts.times.backward[part] += backward[i].sum();
     parts.compute[part] += backward[i].compute;
   }
-  for (size_t part = 0; part < count; ++part) {
-    for (const auto& unit : units[part]) parts.parameters[part] += static_cast<double>(model.elements(unit.first));
+  for (const PlanParameter& parameter : model.parameters) {
+    for (size_t part = 0; part < count; ++part) {
+      const bool here = parameter.forward_segment >= 0 ? part_of(static_cast<size_t>(parameter.forward_segment)) == part
+                                                       : units[part].contains(parameter.unit);
+      if (here && parameter.trained) parts.parameters[part] += static_cast<double>(parameter.elements);
+    }
   }
   const GroupLinks links = group_links(cluster, job.mesh, MeshAxis::kPipe);
   const double rate = links.nodes > 1 ? links.between : links.inside;

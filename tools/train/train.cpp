@@ -147,6 +147,9 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
         cat("starting from ", loaded.recipe.weights.load.at<WeightSource>(0).from, " (weights=null: from initial values)"));
   }
   make_paths_absolute(loaded.recipe);
+  if (loaded.recipe.sharding.strategy > ShardingStrategy::kNone) {
+    log(LogLevel::kInfo, cat("sharding: ", name_of(loaded.recipe.sharding.strategy), " divides nothing on one rank"));
+  }
   const std::string text = dump_recipe(loaded.recipe, DumpKind::kFull);
   bool grown = false;
   if (!force_ && file_exists(run + "/recipe.yaml")) {

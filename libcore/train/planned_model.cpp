@@ -1,0 +1,241 @@
+#include "libcore/train/planned_model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "libcore/base/cores.h"
+#include "libcore/base/resident_memory.h"
+#include "libcore/base/under_key.h"
+#include "libcore/dist/graph_model.h"
+#include "libcore/passes/gate_updates.h"
+#include "libcore/passes/pipelines.h"
+#include "libcore/profiler/machine_limits.h"
+#include "libcore/profiler/recorder.h"
+#include "libcore/train/capture_training.h"
+#include "libcore/train/step.h"
+#include "libcore/train/workload.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kMegabyte = 1'000'000;
+constexpr int kWarmUp = 2, kRecorded = 5;  // runs of the program whose operators are measured
+
+int64_t bytes_of(PrecisionName precision) { return precision == PrecisionName::kF64 ? 8 : precision == PrecisionName::kF32 ? 4 : 2; }
+
+/// A captured graph with gradients and updates, before a back end prepares it.
+struct TrainingGraph {
+  Graph graph;
+  std::vector<ParameterSpec> parameters;
+  std::vector<StateSpec> states;
+};
+
+TrainingGraph training_graph(const Session& session, const BatchTypes& types, int64_t accumulation) {
+  const Recipe& recipe = session.recipe();
+  if (!recipe.train.optimizer.algorithm)
+    throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing")
+        .key("train.optimizer")
+        .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
+  CapturedModel model = capture_training(session, types);
+  TrainingGraph result;
+  TrainingPasses passes;
+  passes.precision = model.precision;
+  for (const ParameterSpec& spec : model.parameters) {
+    if (spec.trainable) passes.trained.push_back(spec.name);
+  }
+  passes.updates = [&](Graph& graph, const GradientMap& gradients) {
+    under_key("train.optimizer", [&] {
+      UpdateOptions options;
+      options.groups = resolve_groups(*recipe.train.optimizer.algorithm.as<Optimizer>(), {});
+      options.accumulation = accumulation;
+      if (recipe.train.clip) options.clip = recipe.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
+      options.ema = recipe.train.ema.has_value();
+      options.ema_buffers = !recipe.train.ema || recipe.train.ema->buffers;
+      result.states = add_updates(graph, gradients, options).states;
+    });
+  };
+  if (recipe.train.recompute) {
+    passes.recompute = [&](const Graph& graph) -> RecomputeChoice {
+      const RecomputeSection& section = *recipe.train.recompute;
+      if (section.mode == RecomputeMode::kFull) return recompute_full(graph);
+      if (section.mode != RecomputeMode::kMatch) return recompute_selective();
+      return [selector = recomputed_modules(graph, section)](const Node& node) {
+        return node.phase == Phase::kForward && selector.selects({node.path, std::string(node.op->name), 0});
+      };
+    };
+  }
+  training_passes(model.graph, *session.backend(), passes);
+  result.graph = std::move(model.graph);
+  result.parameters = std::move(model.parameters);
+  return result;
+}
+
+WrapRule wrap_rule(const Recipe& recipe, const std::vector<ParameterSpec>& parameters) {
+  WrapRule rule;
+  rule.parameters = recipe.sharding.wrap.parameters.value_or(100 * kMegabyte);
+  if (recipe.sharding.wrap.match.empty()) return rule;
+  // Modules and all modules above them.
+  std::vector<Selectable> modules;
+  std::set<std::string> known;
+  for (const ParameterSpec& spec : parameters) {
+    if (known.insert(spec.module).second) modules.push_back({spec.module, spec.module_type, 0});
+    for (size_t dot = spec.module.find('.'); dot != std::string::npos; dot = spec.module.find('.', dot + 1)) {
+      if (known.insert(spec.module.substr(0, dot)).second) modules.push_back({spec.module.substr(0, dot), "", 0});
+    }
+  }
+  std::set<std::string> units;
+  for (const std::string& pattern : recipe.sharding.wrap.match) {
+    std::set<std::string> selected;
+    for (const int64_t index : Selector{{pattern}, {}}.select(modules, "sharding.wrap.match", true))
+      selected.insert(modules[static_cast<size_t>(index)].path);
+    // A name selects all below it too: the topmost modules are the units.
+    const bool by_name = !pattern.starts_with("type:") && !pattern.starts_with("re:");
+    for (const std::string& path : selected) {
+      bool below = false;
+      for (size_t dot = path.rfind('.'); by_name && dot != std::string::npos && dot > 0; dot = path.rfind('.', dot - 1))
+        below = below || selected.contains(path.substr(0, dot));
+      if (!below) units.insert(path);
+    }
+  }
+  rule.selects = [units](const std::string& module) { return units.contains(module); };
+  return rule;
+}
+
+/// Seconds of each node of the program: the fastest of several runs on random data.
+std::vector<double> measured_nodes(Workload& work) {
+  const Program& program = work.program();
+  Recorder recorder;
+  for (int i = 0; i < kWarmUp; ++i) work.run();
+  for (int i = 0; i < kRecorded; ++i) {
+    recorder.begin_step(i);
+    work.run(&recorder);
+    recorder.end_step();
+  }
+  std::vector<double> seconds(program.graph().nodes().size(), 0);
+  std::vector<double> best(program.steps().size(), std::numeric_limits<double>::infinity());
+  for (const NodeEvent& event : recorder.recording().nodes) {
+    double& least = best[static_cast<size_t>(event.step)];
+    least = std::min(least, static_cast<double>(event.end_ns - event.begin_ns) * 1e-9);
+  }
+  for (size_t s = 0; s < best.size(); ++s) {
+    if (best[s] < std::numeric_limits<double>::infinity()) seconds[static_cast<size_t>(program.steps()[s].node)] = best[s];
+  }
+  return seconds;
+}
+
+/// Bytes per element of parameters, gradients and optimizer state.
+void set_bytes(PlanModel& model, const Recipe& recipe, const std::vector<StateSpec>& states) {
+  const int64_t master = bytes_of(recipe.precision.master), compute = bytes_of(recipe.precision.compute);
+  double state = 0;
+  for (const StateSpec& spec : states) {
+    if (spec.name.ends_with(".grad")) continue;
+    state += static_cast<double>(spec.type.bytes());
+  }
+  const auto trained = static_cast<double>(std::max<int64_t>(1, model.trained_elements()));
+  model.bytes = {.parameter = master, .gradient = master, .optimizer = static_cast<int64_t>(state / trained + 0.5)};
+  model.gather_bytes = std::min(master, compute);
+  model.reduce_bytes = bytes_of(recipe.precision.reduce);
+}
+
+}  // namespace
+
+PlanModel planned_model(Session& session, const PlannedModelOptions& options) {
+  const Recipe& recipe = session.recipe();
+  if (options.sequence > 0) session.set_input_shape({options.sequence});
+  const BatchTypes types = session.usual_types(options.micro, true);
+  const TrainingGraph captured = training_graph(session, types, options.accumulation);
+  GraphModelOptions graph_options{.wrap = wrap_rule(recipe, captured.parameters), .samples = static_cast<double>(options.micro)};
+  std::vector<GraphParameter> parameters;
+  for (const ParameterSpec& spec : captured.parameters) {
+    if (spec.role == ValueRole::kParameter) parameters.push_back({spec.name, spec.module, spec.trainable});
+  }
+  PlanModel model;
+  if (options.measure) {
+    Workload work(session, WorkKind::kTrainStep, options.micro);
+    graph_options.node_seconds = measured_nodes(work);
+    model = graph_model(work.program().graph(), parameters, graph_options);
+    model.exact_bytes = static_cast<double>(work.planned_bytes());
+  } else {
+    model = graph_model(captured.graph, parameters, graph_options);
+  }
+  model.name = recipe.name;
+  model.tokens = static_cast<double>(options.micro * session.tokens_of(types));
+  set_bytes(model, recipe, captured.states);
+  return model;
+}
+
+JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster) {
+  const ShardingSection& sharding = recipe.sharding;
+  const MeshSection mesh = resolve_mesh(sharding, ranks, cluster.per_node);
+  JobPlan job;
+  job.strategy = resolve_strategy(sharding, ranks);
+  job.mesh = {.data = mesh.data, .shard = mesh.shard, .tensor = mesh.tensor, .pipe = mesh.pipe};
+  job.schedule = sharding.schedule;
+  job.chunks = sharding.schedule == PipelineSchedule::kInterleaved && mesh.pipe > 1 ? 2 : 1;
+  job.reshard_after_forward = sharding.reshard_after_forward;
+  job.gather_limit = sharding.gather_limit.size ? sharding.gather_limit.size->bytes : 0;
+  job.bucket_bytes = sharding.bucket.bytes;
+  const auto reduce = static_cast<double>(bytes_of(recipe.precision.reduce));
+  if (sharding.hook) job.hook_factor = sharding.hook->type == HookType::kPowerSgd ? 0.1 : std::min(1.0, 2 / reduce);
+  if (!sharding.offload) return job;
+  const auto place = [](const std::optional<OffloadPlace>& where) {
+    return !where ? StatePlace::kDevice : where->host ? StatePlace::kHost : StatePlace::kDisk;
+  };
+  job.parameters = place(sharding.offload->parameters);
+  job.gradients = place(sharding.offload->gradients);
+  job.optimizer = place(sharding.offload->optimizer);
+  return job;
+}
+
+BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job) {
+  if (!recipe.train.batch)
+    throw Error(ErrorCode::kRecipe, "the key train.batch is missing").key("train.batch").suggest("write e.g. batch: 128");
+  const int64_t readers = job.mesh.data * job.mesh.shard;
+  BatchSection batch;
+  batch.global = recipe.train.batch->global;
+  batch.micro = recipe.train.batch->micro;
+  if (!batch.micro.count && job.mesh.pipe > 1 && batch.global % readers == 0) {
+    const int64_t share = batch.global / readers;
+    for (int64_t parts = std::min(4 * job.mesh.pipe, share); parts > 1; --parts) {
+      const bool whole = share % parts == 0 && (job.chunks == 1 || parts % job.mesh.pipe == 0);
+      if (!whole) continue;
+      batch.micro.count = share / parts;
+      break;
+    }
+  }
+  return plan_batch(batch, readers);
+}
+
+MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, int64_t steps) {
+  Recipe share = recipe;
+  const int64_t samples = batch.micro * batch.accumulation;
+  share.train.batch->global = samples;
+  share.train.batch->micro.count = batch.micro;
+  const Session session(share);
+  const int64_t before = resident_bytes();
+  reset_peak_resident_bytes();
+  Workload work(session, WorkKind::kTrainStep, samples);
+  for (int i = 0; i < kWarmUp; ++i) work.run();
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < steps; ++i) {
+    const int64_t begin = steady_ns();
+    work.run();
+    seconds.push_back(static_cast<double>(steady_ns() - begin) * 1e-9);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return {.step_s = seconds[seconds.size() / 2], .peak_bytes = std::max<int64_t>(0, peak_resident_bytes() - before)};
+}
+
+LocalRates local_rates(int threads) {
+  const MachineLimits limits = machine_limits(threads);
+  return {.f32 = limits.flops_per_s,
+          .bf16 = limits.bf16_per_s,
+          .bytes = limits.bytes_per_s,
+          .cores = available_cores(),
+          .memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE))};
+}
+
+}  // namespace galley

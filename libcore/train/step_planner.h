@@ -1,0 +1,90 @@
+#pragma once
+// StepPlanner: what a step of a recipe costs on so many ranks of a cluster, what changes of the recipe would do, and which settings fit.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libcore/dist/rank_memory.h"
+#include "libcore/dist/simulate.h"
+#include "libcore/train/planned_model.h"
+
+namespace galley {
+
+/// The plan of one step.
+struct StepPlan {
+  int64_t ranks = 1;
+  JobPlan job;
+  BatchPlan batch;
+  std::shared_ptr<const PlanModel> model;  ///< Of one rank: divided already if ranks divide matrices.
+  Simulation simulation;
+  std::vector<RankMemory> stages;
+  double peak = 0;   ///< Bytes of the rank that needs most.
+  bool fits = true;  ///< In the memory of the cluster's devices.
+  Utilization use;
+
+  /// Samples per second over all ranks.
+  double rate() const { return static_cast<double>(batch.global) / simulation.step_s; }
+  /// The stage of a rank. Ranks of one stage are neighbors.
+  int64_t stage_of(int64_t rank) const { return rank / (job.mesh.data * job.mesh.shard * job.mesh.tensor); }
+};
+
+/// What one change of the recipe or the number of ranks does.
+struct PlanEffect {
+  std::string key, value;
+  std::optional<StepPlan> plan;  ///< Empty: not possible, `reason` says why.
+  std::string reason;
+};
+
+/// Limits of the recipe on this cluster.
+struct PlanLimits {
+  std::optional<int64_t> micro;     ///< Largest number of samples of a micro-batch that fits; empty: not even one.
+  std::optional<int64_t> sequence;  ///< Largest number of tokens of a sample that fits; empty: not a language model.
+  bool sequence_of_model = false;   ///< The model reads no more tokens.
+};
+
+/// Settings that fit, and their plan.
+struct FittedPlan {
+  StepPlan plan;
+  std::vector<std::pair<std::string, std::string>> settings;  ///< Keys of the recipe and their values.
+  std::string fragment;                                       ///< As YAML, for --with.
+  int64_t tried = 0;
+};
+
+class StepPlanner {
+ public:
+  /// `measure`: operator times are measured on this machine (cluster local). The recipe must outlive the planner.
+  StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, bool measure);
+
+  const Cluster& cluster() const { return cluster_; }
+  /// The plan of the recipe.
+  StepPlan plan();
+  /// Changes one by one: number of ranks, size of units, offload, recomputation, dtype of sums, resharding. Without measured times.
+  std::vector<PlanEffect> effects();
+  PlanLimits limits();
+  /// The fastest of the settings that need at most so many bytes on each rank: micro-batch, recomputation, strategy, size of units,
+  /// offload. Empty if none fits. `progress`: tried and all candidates.
+  std::optional<FittedPlan> fit(double bytes, const std::function<void(int64_t, int64_t)>& progress);
+
+ private:
+  struct Request {
+    int64_t ranks = 1, sequence = 0;
+    bool measure = false;
+  };
+  StepPlan plan_of(const Recipe& recipe, const Request& request);
+  std::shared_ptr<const PlanModel> model_of(const Recipe& recipe, const JobPlan& job, const BatchPlan& batch, const Request& request);
+  /// The cluster with its ranks: local ranks share the machine.
+  Cluster cluster_of(int64_t ranks) const;
+
+  const Recipe& recipe_;
+  int64_t ranks_;
+  Cluster cluster_;
+  bool measure_;
+  std::map<std::string, std::shared_ptr<const PlanModel>> models_;
+};
+
+}  // namespace galley

@@ -1,0 +1,170 @@
+// galley-plan as a user runs it: the object of the contract, clusters, the search, the pages, published runs, mistakes.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string gpt_recipe(const std::string& folder, const std::string& more = "") {
+  const std::string path = folder + "/gpt.yaml";
+  write_text(path,
+             "recipe: 1\n"
+             "name: gpt\n"
+             "model: {type: gpt, n_layer: 4, n_head: 4, n_embd: 64, vocab_size: 256, block_size: 64, dropout: 0}\n"
+             "data: {train: {source: {type: synthetic, samples: 64, values: integer, high: 256}}}\n"
+             "train: {duration: 2 steps, batch: 16, optimizer: {type: adamw, lr: 1e-3}}\n"
+             "threads: 1\n" +
+                 more);
+  return path;
+}
+
+Json plan(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = arguments;
+  words.insert(words.end(), {"--format", "json", "-q"});
+  const Outcome outcome = run("galley-plan", words);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return outcome.code == 0 ? Json::parse(outcome.out) : Json();
+}
+
+TEST(Plan, GivesTheObjectOfTheContract) {
+  const std::string recipe = gpt_recipe(scratch_folder());
+  const Json json = plan({recipe, "--ranks", "4", "--cluster", "a100_80gb", "sharding=zero1"});
+  for (const char* key :
+       {"ranks", "strategy", "peak_bytes", "parameter_bytes", "gradient_bytes", "state_bytes", "activation_bytes", "communication_bytes",
+        "step_ms", "compute_ms", "exposed_communication_ms", "flops", "model_flops", "mfu", "hfu", "tables", "validated", "provenance"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  EXPECT_EQ(json["ranks"], 4);
+  EXPECT_EQ(json["strategy"], "zero1");
+  EXPECT_EQ(json["peak_bytes"].size(), 4u);
+  EXPECT_TRUE(json["validated"].is_null());
+  EXPECT_EQ(json["provenance"]["tool"], "galley-plan");
+  EXPECT_EQ(json["flops"], json["model_flops"]) << "nothing is recomputed";
+  EXPECT_TRUE(json["fits"].get<bool>());
+  // AdamW: two f32 moments, divided; every rank has all parameters.
+  const double parameters = json["parameter_bytes"][0], state = json["state_bytes"][0];
+  EXPECT_NEAR(state, 2 * parameters / 4, 1e-9 * parameters);
+  const Json full = plan({recipe, "--ranks", "4", "--cluster", "a100_80gb", "sharding=fsdp"});
+  EXPECT_NEAR(full["parameter_bytes"][3].get<double>(), parameters / 4, 0.02 * parameters);
+  const double sent = 0.75 * parameters;
+  EXPECT_NEAR(json["communication_bytes"]["reduce_scatter"].get<double>(), sent, 0.02 * sent);
+  EXPECT_NEAR(json["communication_bytes"]["all_gather"].get<double>(), sent, 0.02 * sent);
+  EXPECT_EQ(json["communication_bytes"]["all_reduce"], 0);
+}
+
+TEST(Plan, RecomputationCostsFlopsAndSavesMemory) {
+  const std::string recipe = gpt_recipe(scratch_folder());
+  const Json plain = plan({recipe, "--cluster", "h100_sxm"}), again = plan({recipe, "--cluster", "h100_sxm", "train.recompute=full"});
+  EXPECT_EQ(plain["model_flops"], again["model_flops"]);
+  EXPECT_GT(again["flops"].get<double>(), plain["flops"].get<double>());
+  EXPECT_LT(again["activation_bytes"][0].get<double>(), plain["activation_bytes"][0].get<double>());
+  EXPECT_LT(again["mfu"].get<double>(), again["hfu"].get<double>());
+}
+
+TEST(Plan, MoreRanksThanOnePipeline) {
+  const std::string recipe = gpt_recipe(scratch_folder());
+  const Json json =
+      plan({recipe, "--ranks", "4", "--cluster", "a100_80gb", "sharding={strategy: pipeline, stages: 2}", "train.batch.micro=2"});
+  EXPECT_EQ(json["mesh"]["pipe"], 2);
+  EXPECT_EQ(json["mesh"]["data"], 2);
+  EXPECT_EQ(json["accumulation"], 4);
+  EXPECT_GT(json["bubble_ms"].get<double>(), 0);
+  EXPECT_GT(json["communication_bytes"]["send"].get<double>(), 0);
+  const Json tensor = plan({recipe, "--ranks", "2", "--cluster", "a100_80gb", "sharding=tensor"});
+  EXPECT_EQ(tensor["mesh"]["tensor"], 2);
+  EXPECT_GT(tensor["communication_bytes"]["all_reduce"].get<double>(), 0);
+}
+
+TEST(Plan, ThisMachineIsMeasured) {
+  const std::string recipe = gpt_recipe(scratch_folder());
+  const Json json = plan({recipe, "--validate", "3"});
+  EXPECT_EQ(json["ranks"], 1);
+  EXPECT_EQ(json["strategy"], "none");
+  EXPECT_GT(json["step_ms"].get<double>(), 0);
+  EXPECT_GT(json["validated"]["step_ms"].get<double>(), 0);
+  EXPECT_EQ(json["validated"]["steps"], 3);
+  // Peak memory of one rank is that of the compiled program, which galley-train prints before its first step.
+  const Outcome dry = run("galley-train", {recipe, "--dry-run", "--format", "json", "-q"});
+  ASSERT_EQ(dry.code, 0) << dry.err;
+  EXPECT_LE(json["peak_bytes"][0].get<int64_t>(), Json::parse(dry.out)["planned_peak_bytes"].get<int64_t>());
+  const Outcome text = run("galley-plan", {recipe, "--ranks", "2", "-q"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  for (const char* word : {"2 on local, ddp, data 2", "optimizer state", "MFU"})
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << text.out;
+}
+
+TEST(Plan, TheSearchWritesAFragment) {
+  const std::string folder = scratch_folder(), recipe = gpt_recipe(folder), cluster = folder + "/c.yaml", fragment = folder + "/fit.yaml";
+  write_text(cluster, "gpu: a100_40gb\nper_node: 4\nnetwork: 100Gb/s\nnetwork_share: 50%\nmemory: 6MiB\n");
+  const Outcome big = run("galley-plan", {recipe, "--ranks", "4", "--cluster", cluster});
+  EXPECT_EQ(big.code, 0);
+  EXPECT_NE(big.err.find("needs"), std::string::npos) << big.err;
+  const Json json = plan({recipe, "--ranks", "4", "--cluster", cluster, "--fit", "6MiB", "-o", fragment});
+  EXPECT_LE(json["peak_bytes"][0].get<double>(), 6 << 20);
+  EXPECT_GT(json["fit"]["tried"].get<int64_t>(), 10);
+  const Json same = plan({recipe, "--ranks", "4", "--cluster", cluster, "--with", fragment});
+  EXPECT_EQ(same["peak_bytes"], json["peak_bytes"]);
+  EXPECT_EQ(same["step_ms"], json["step_ms"]);
+  const Outcome none = run("galley-plan", {recipe, "--cluster", cluster, "--fit", "1KiB", "--format", "json", "-q"});
+  EXPECT_EQ(none.code, 6) << "the goal is missed, the result is written";
+  EXPECT_TRUE(Json::parse(none.out)["fit"].is_null());
+}
+
+TEST(Plan, AnswersWhatChangesWouldDo) {
+  const std::string recipe = gpt_recipe(scratch_folder());
+  const Json json = plan({recipe, "--ranks", "2", "--cluster", "a100_40gb_p4d", "sharding=fsdp", "--effects"});
+  std::string changes;
+  for (const Json& effect : json["effects"]) changes += effect["key"].get<std::string>() + ' ';
+  for (const char* key : {"--ranks", "sharding.strategy", "sharding.wrap", "sharding.reshard_after_forward", "train.recompute",
+                          "sharding.offload", "sharding.hook"})
+    EXPECT_NE(changes.find(key), std::string::npos) << key << " is not among " << changes;
+  EXPECT_GT(json["limits"]["micro"].get<int64_t>(), 16);
+  EXPECT_EQ(json["limits"]["sequence"], 64) << "the model reads no more";
+}
+
+TEST(Plan, PagesAndTraces) {
+  const std::string folder = scratch_folder(), recipe = gpt_recipe(folder);
+  plan({recipe, "--ranks", "8", "--cluster", "a100_80gb", "sharding=fsdp", "sharding.wrap=10k", "--html", folder + "/p.html", "--trace",
+        folder + "/t.json"});
+  EXPECT_NE(read_text(folder + "/p.html").find("<title>galley-plan</title>"), std::string::npos);
+  const Json trace = Json::parse(read_text(folder + "/t.json"));
+  bool gathers = false;
+  for (const Json& event : trace["traceEvents"]) gathers = gathers || event["name"].get<std::string>().starts_with("all_gather");
+  EXPECT_TRUE(gathers);
+}
+
+TEST(Plan, PublishedRunsAndClusters) {
+  const Outcome rows = run("galley-plan", {"published", "--format", "json"});
+  ASSERT_EQ(rows.code, 0) << rows.err;
+  const Json json = Json::parse(rows.out);
+  EXPECT_GE(10 * json["within_20_percent"].get<int64_t>(), 8 * static_cast<int64_t>(json["rows"].size()));
+  const Outcome clusters = run("galley-plan", {"clusters"});
+  EXPECT_EQ(clusters.code, 0);
+  EXPECT_NE(clusters.out.find("a100_40gb_p4d"), std::string::npos);
+}
+
+TEST(Plan, MistakesNameWhatIsRight) {
+  const std::string folder = scratch_folder(), recipe = gpt_recipe(folder), cluster = folder + "/c.yaml";
+  const auto said = [](const Outcome& outcome, int code, const std::string& text) {
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << text << " is not in " << outcome.err;
+    EXPECT_TRUE(outcome.out.empty());
+  };
+  said(run("galley-plan", {recipe, "--cluster", "a100_80g"}), 2, "did you mean 'a100_80gb'?");
+  said(run("galley-plan", {recipe, "--cluster", "h100_sxm", "--validate", "2"}), 2, "runs on this machine");
+  said(run("galley-plan", {recipe, "-o", folder + "/x.yaml"}), 2, "only for --fit");
+  said(run("galley-plan", {recipe, "--ranks", "3", "--cluster", "h100_sxm"}), 3, "is not a multiple of the 3 ranks");
+  said(run("galley-plan", {recipe, "--ranks", "4", "--cluster", "h100_sxm", "sharding.mesh.data=3"}), 3, "but the job has 4");
+  write_text(cluster, "gpu: a100_41gb\n");
+  said(run("galley-plan", {recipe, "--cluster", cluster}), 3, "did you mean 'a100_40gb'?");
+  write_text(cluster, "gpu: a100_40gb\nnetwork: 400\n");
+  said(run("galley-plan", {recipe, "--cluster", cluster}), 3, "is not a rate");
+}
+
+}  // namespace
+}  // namespace galley::testing_cli

@@ -1,0 +1,124 @@
+// Laws: the plan model of a recipe has its parameters, optimizer state and FLOPs; recomputation keeps less and computes more; units follow
+// the wrap rule; predicted peak memory of one rank is that of the compiled program; limits and the search agree with the memory of plans.
+
+#include "libcore/train/planned_model.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "libcore/train/step_planner.h"
+#include "libcore/train/workload.h"
+#include "tests/train/stepping.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kGpt = R"(
+recipe: 1
+name: gpt
+model: {type: gpt, n_layer: 3, n_head: 4, n_embd: 64, vocab_size: 256, block_size: 32, dropout: 0}
+data: {train: {source: {type: synthetic, samples: 64, values: integer, high: 256}}}
+train: {duration: 2 steps, batch: 8, optimizer: {type: adamw, lr: 1e-3}}
+)";
+
+PlanModel model_of(const std::vector<std::string>& overrides, int64_t micro = 8) {
+  const LoadedRecipe loaded = test::load_text(kGpt, overrides);
+  Session session(loaded.recipe);
+  return planned_model(session, {.micro = micro});
+}
+
+TEST(PlannedModel, CountsWhatTheRecipeTrains) {
+  const PlanModel model = model_of({});
+  // minGPT: token and position embeddings, 3 blocks, the last norm, a head without bias.
+  const int64_t h = 64, block = 12 * h * h + 13 * h;
+  const int64_t expected = 256 * h + 32 * h + 3 * block + 2 * h + 256 * h;
+  EXPECT_EQ(model.trained_elements(), expected);
+  EXPECT_EQ(model.frozen_elements(), 0);
+  EXPECT_EQ(model.bytes.optimizer, 8) << "two f32 moments";
+  EXPECT_EQ(model.tokens, 8 * 32);
+  // Products: 6 P T without embeddings and vectors, and attention, whose flops depend on the count of masked scores.
+  const double products = 6.0 * static_cast<double>(3 * 12 * h * h + 256 * h) * model.tokens;
+  const double attention = 3.0 * 3 * 4 * model.tokens * 32 * h;
+  EXPECT_GT(model.model_flops, products);
+  EXPECT_LT(model.model_flops, products + 1.4 * attention) << "flash attention computes the scores again in the backward pass";
+  EXPECT_EQ(model.units.size(), 1u) << "smaller than 100M parameters";
+}
+
+TEST(PlannedModel, ActivationsGrowWithTheBatchAndShrinkWithRecomputation) {
+  const auto kept = [](const PlanModel& model) {
+    return std::accumulate(model.forward.begin(), model.forward.end(), 0.0,
+                           [](double sum, const Segment& s) { return sum + s.kept_bytes; });
+  };
+  const PlanModel one = model_of({}, 4), two = model_of({}, 8), full = model_of({"train.recompute=full"}, 8);
+  EXPECT_NEAR(kept(two), 2 * kept(one), 0.05 * kept(two));
+  EXPECT_LT(kept(full), 0.6 * kept(two));
+  EXPECT_GT(full.flops, two.flops);
+  EXPECT_NEAR(full.model_flops, two.model_flops, 1e-6 * two.model_flops);
+}
+
+TEST(PlannedModel, UnitsFollowTheWrapRule) {
+  const PlanModel model = model_of({"sharding.strategy=fsdp", "sharding.wrap=45k"});
+  std::vector<std::string> names;
+  for (const Unit& unit : model.units) names.push_back(unit.name);
+  EXPECT_EQ(names.size(), 4u) << "three blocks, and what is left";
+  const PlanModel named = model_of({"sharding.strategy=fsdp", "sharding.wrap.match=type:linear"});
+  EXPECT_GT(named.units.size(), 12u);
+  EXPECT_THROW(model_of({"sharding.wrap.match=blocks.*"}), Error);
+}
+
+TEST(PlannedModel, FrozenParametersHaveNoGradient) {
+  const PlanModel model = model_of({"train.freeze=[{match: \"*wte*\"}]"});
+  EXPECT_EQ(model.frozen_elements(), 256 * 64);
+}
+
+TEST(StepPlanner, PeakOfOneRankIsThatOfTheProgram) {
+  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  StepPlanner planner(loaded.recipe, 1, local_cluster({.f32 = 1e11, .bytes = 1e10, .cores = 2, .memory = 1e10}, 1), true);
+  const StepPlan plan = planner.plan();
+  const Session session(loaded.recipe);
+  EXPECT_DOUBLE_EQ(plan.peak, static_cast<double>(Workload::planned_bytes(*Workload::compiled(session, WorkKind::kTrainStep, 8))));
+  EXPECT_DOUBLE_EQ(plan.simulation.exposed_s, 0);
+  EXPECT_DOUBLE_EQ(plan.simulation.traffic.sum(), 0);
+}
+
+TEST(StepPlanner, StatesOfRanksEqualTheFormulas) {
+  const LoadedRecipe loaded = test::load_text(kGpt, {"sharding.strategy=zero2", "sharding.bucket=64KiB"});
+  StepPlanner planner(loaded.recipe, 4, *find_cluster("a100_80gb"), false);
+  const StepPlan plan = planner.plan();
+  std::vector<BucketItem> items;
+  for (size_t i = plan.model->parameters.size(); i-- > 0;) items.push_back({.elements = plan.model->parameters[i].elements});
+  const std::vector<FlatBucket> buckets = make_buckets(items, {.bytes = 64 << 10});
+  const ModelBytes bytes = model_bytes(ShardingStrategy::kZero2, buckets, 4, {4, 4, 8});
+  EXPECT_DOUBLE_EQ(plan.stages.front().model.parameters, bytes.parameters);
+  EXPECT_DOUBLE_EQ(plan.stages.front().model.gradients, bytes.gradients);
+  EXPECT_DOUBLE_EQ(plan.stages.front().model.optimizer, bytes.optimizer);
+  EXPECT_EQ(plan.batch.micro, 2);
+}
+
+TEST(StepPlanner, TheSearchKeepsToItsBytesAndIsFastest) {
+  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  Cluster cluster = *find_cluster("a100_80gb");
+  StepPlanner planner(loaded.recipe, 4, cluster, false);
+  const auto silent = [](int64_t, int64_t) {};
+  const double roomy = planner.fit(1e9, silent)->plan.simulation.step_s;
+  const std::optional<FittedPlan> tight = planner.fit(3e6, silent);
+  ASSERT_TRUE(tight.has_value());
+  EXPECT_LE(tight->plan.peak, 3e6);
+  EXPECT_GE(tight->plan.simulation.step_s, roomy);
+  EXPECT_FALSE(planner.fit(1e3, silent).has_value());
+  // The largest micro-batch fits, and one that is 10 % larger does not.
+  cluster.memory = 64e6;
+  StepPlanner small(loaded.recipe, 2, cluster, false);
+  const std::optional<int64_t> micro = small.limits().micro;
+  ASSERT_TRUE(micro.has_value());
+  const auto fits = [&](int64_t samples) {
+    const LoadedRecipe other = test::load_text(kGpt, {cat("train.batch.global=", 2 * samples), cat("train.batch.micro=", samples)});
+    return StepPlanner(other.recipe, 2, cluster, false).plan().fits;
+  };
+  EXPECT_TRUE(fits(*micro));
+  EXPECT_FALSE(fits(*micro + *micro / 10 + 1));
+}
+
+}  // namespace
+}  // namespace galley
