@@ -48,7 +48,7 @@ TEST(PlannedModel, CountsWhatTheRecipeTrains) {
 TEST(PlannedModel, ActivationsGrowWithTheBatchAndShrinkWithRecomputation) {
   const auto kept = [](const PlanModel& model) {
     return std::accumulate(model.forward.begin(), model.forward.end(), 0.0,
-                           [](double sum, const Segment& s) { return sum + s.kept_bytes; });
+                           [](double sum, const PlanSegment& s) { return sum + s.kept_bytes; });
   };
   const PlanModel one = model_of({}, 4), two = model_of({}, 8), full = model_of({"train.recompute=full"}, 8);
   EXPECT_NEAR(kept(two), 2 * kept(one), 0.05 * kept(two));
