@@ -61,7 +61,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 2> kKernels{
-    {{"all_reduce_start", "cpu", supports, prepare<AllReduceStart>}, {"all_reduce_wait", "cpu", supports, prepare<AllReduceWait>}}};
+    {{"all_reduce_start", "communicator", supports, prepare<AllReduceStart>}, {"all_reduce_wait", "communicator", supports, prepare<AllReduceWait>}}};
 
 }  // namespace
 
