@@ -13,6 +13,8 @@ struct EmbeddingBackwardAttrs : OptionsOf<EmbeddingBackwardAttrs> {
 
 const OpDef& embedding_op();
 const OpDef& embedding_backward_op();
+/// Does the operator select rows of a table: input 0 is the table, input 1 the indices?
+inline bool selects_rows(const OpDef& op) { return &op == &embedding_op(); }
 
 /// weight [V,D], index i64 or i32 [...] with values in 0..V-1 -> [...,D].
 Value embedding(Value weight, Value index);

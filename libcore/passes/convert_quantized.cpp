@@ -3,6 +3,9 @@
 #include <deque>
 #include <set>
 
+#include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
+#include "libcore/ops/embedding.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/shape.h"
@@ -71,6 +74,8 @@ class Converter {
       new_.set_phase(node.phase);
       if (domain_.constant(n)) {
         if (needed_[n]) copy(node);
+      } else if (const LayerPlan* table = table_of(n)) {
+        add_table(node, *table);
       } else if (domain_.integer(n)) {
         add_integer(n);
       } else if (const LayerPlan* layer = layer_of(n); layer != nullptr) {
@@ -100,6 +105,9 @@ class Converter {
 
   const LayerPlan* layer_of(size_t n) const { return domain_.layer(n).empty() ? nullptr : plan_.find(domain_.layer(n)); }
 
+  /// The plan of a node that selects rows of a table which is stored as integers, else nullptr.
+  const LayerPlan* table_of(size_t n) const { return domain_.table(n).empty() ? nullptr : plan_.find(domain_.table(n)); }
+
   /// The quantized weights of a recurrent node: both or none.
   std::vector<const LayerPlan*> recurrent_layers(size_t n) const {
     std::vector<const LayerPlan*> layers;
@@ -115,6 +123,7 @@ class Converter {
   void check_layers() const {
     std::set<std::string> here;
     for (size_t n = 0; n < old_.nodes().size(); ++n) {
+      if (table_of(n) != nullptr) here.insert(domain_.table(n));  // plans without tables are complete
       for (const std::string& name : domain_.layers(n)) {
         here.insert(name);
         const LayerPlan* layer = plan_.find(name);
@@ -137,7 +146,9 @@ class Converter {
     const Node& node = old_.nodes()[n];
     const LayerPlan* layer = layer_of(n);
     std::vector<ValueId> kept = node.inputs;
-    if (!recurrent_layers(n).empty()) {
+    if (table_of(n) != nullptr) {
+      kept[0] = kNoValue;
+    } else if (!recurrent_layers(n).empty()) {
       for (size_t i : inputs_of(node, PortKind::kWeight)) kept[i] = kNoValue;
     } else if (layer != nullptr) {
       for (size_t i : inputs_of(node, PortKind::kStatistics)) kept[i] = kNoValue;
@@ -230,6 +241,30 @@ class Converter {
     report_.tensors.push_back({name, std::move(type), ValueRole::kParameter, layer.name, layer.type, false});
   }
 
+  /// The tensors of a table: i8 rows with a scale each.
+  struct Table {
+    Value values, scale;
+  };
+  /// Adds a lookup of rows of integers, which become real values.
+  void add_table(const Node& node, const LayerPlan& layer) {
+    Table& table = tables_[node.inputs[0]];
+    const Shape& shape = old_.type(node.inputs[0]).shape;
+    if (!table.values) {
+      table.values = declare(layer, layer.weight(), array(DType::kI8, shape));
+      table.scale = declare(layer, layer.weight_scale(), array(DType::kF32, {shape[0]}));
+      describe(layer, layer.weight_zero_point(), array(DType::kI8, {shape[0]}));
+    }
+    const Value index = new_.at(real(node.inputs[1], &node));
+    const Value rows = cast(embedding(table.values, index), DType::kF32), scales = embedding(reshape(table.scale, {shape[0], 1}), index);
+    set_real(node, {mul(rows, scales)});
+  }
+  /// The table that a layer has as its weight (a tied head), where it can be read in the table's form; else nullptr.
+  const Table* shared_table(const Node& node, size_t weight, const LayerPlan& layer) const {
+    const auto found = tables_.find(node.inputs[weight]);
+    const bool fits = plan_.method == QuantMethod::kWeightOnly && layer.bits == 8 && layer.group_size == 0;
+    return found == tables_.end() || !fits ? nullptr : &found->second;
+  }
+
   /// Stored weights. `zero_points` are absent if the graph does not read them.
   struct Weights {
     std::vector<IntegerWeight> weights;
@@ -241,6 +276,12 @@ class Converter {
     const std::vector<Shape> shapes = weight_shapes(old_, node);
     for (size_t i = 0; i < shapes.size(); ++i) {
       const LayerPlan& layer = *layers[i];
+      const size_t place = node.op->quantize == QuantizeRule::kScale ? 0 : inputs_of(node, PortKind::kWeight)[i];
+      if (const Table* table = shared_table(node, place, layer)) {
+        w.weights.push_back({.values = table->values, .scale = table->scale});
+        w.zero_points.emplace_back();
+        continue;
+      }
       Shape stored = shapes[i], scales{stored[0]};
       if (layer.group_size > 0)
         scales.push_back((stored.elements() / std::max<int64_t>(1, stored[0]) + layer.group_size - 1) / layer.group_size);
@@ -250,7 +291,8 @@ class Converter {
       weight.scale = declare(layer, layer.weight_scale(), array(DType::kF32, scales));
       weight.reduced = layer.reduced;
       w.zero_points.emplace_back();
-      if (reads_zero_point) {
+      // Zero points of symmetric weights are 0, and products of integers have no use for them.
+      if (reads_zero_point && layer.scheme.find("symmetric") == std::string::npos) {
         w.zero_points.back() = declare(layer, layer.weight_zero_point(), array(DType::kI8, scales));
       } else {
         describe(layer, layer.weight_zero_point(), array(DType::kI8, scales));
@@ -376,6 +418,7 @@ class Converter {
   Graph new_;
   ConvertReport report_;
   std::vector<ValueId> real_, integers_;  // by value of the old graph
+  std::map<ValueId, Table> tables_;       // by value of the old graph
   std::vector<bool> needed_;              // constant nodes whose outputs are still read
   std::set<ValueId> outputs_;
 };
@@ -433,6 +476,7 @@ LayerConstants layer_constants(const Graph& fused) {
       continue;
     }
     for (const std::string& name : domain.recurrent_layers(n)) constants.parameters[name] = name;
+    if (!domain.table(n).empty()) constants.parameters[old.value(node.inputs[0]).name] = old.value(node.inputs[0]).name;
     if (domain.layer(n).empty()) continue;
     const std::string& layer = domain.layer(n);
     if (domain.rule(n) == QuantizeRule::kScale) {

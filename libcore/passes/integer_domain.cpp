@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/ops/embedding.h"
 #include "libcore/quant/names.h"
 
 namespace galley {
@@ -17,6 +18,13 @@ int64_t number_after(std::string_view name, std::string_view stem) {
     number = 10 * number + (c - '0');
   }
   return number;
+}
+
+/// The layer of a table called "L.weight"; "" for other values.
+std::string table_name(const ValueInfo& table) {
+  constexpr std::string_view kWeight = ".weight";
+  const bool named = table.role == ValueRole::kParameter && table.type.dtype == DType::kF32 && table.name.ends_with(kWeight);
+  return named ? table.name.substr(0, table.name.size() - kWeight.size()) : "";
 }
 
 }  // namespace
@@ -54,6 +62,7 @@ IntegerDomain::IntegerDomain(const Graph& graph, const std::function<bool(const 
       rules_(graph.nodes().size(), QuantizeRule::kFloat),
       constant_(graph.nodes().size()),
       layers_(graph.nodes().size()),
+      tables_(graph.nodes().size()),
       recurrent_layers_(graph.nodes().size()),
       integer_(graph.nodes().size()),
       wanted_(graph.value_count()),
@@ -94,6 +103,7 @@ void IntegerDomain::classify(const Graph& graph) {
     constant_[n] = std::all_of(node.inputs.begin(), node.inputs.end(), constant);
     if (constant_[n]) continue;
     for (ValueId id : node.outputs) fed[static_cast<size_t>(id)] = true;
+    if (selects_rows(*node.op)) tables_[n] = table_name(graph.value(node.inputs[0]));
     const QuantizeRule rule = node.op->quantize;
     if (rule == QuantizeRule::kFloat || node.outputs.empty() || !real(node.outputs[0]) || !real(node.inputs[0])) continue;
     if (node.op->quantizable != nullptr && !node.op->quantizable(context_of(graph, node))) continue;

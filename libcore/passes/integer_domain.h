@@ -33,6 +33,8 @@ class IntegerDomain {
   std::vector<std::string> layers(size_t node) const {
     return layers_[node].empty() ? recurrent_layers_[node] : std::vector<std::string>{layers_[node]};
   }
+  /// A node that selects rows of a table, a parameter: the name of its layer; "" for others. A plan may store the table in integers.
+  const std::string& table(size_t node) const { return tables_[node]; }
   /// Does an operator on integers read the value?
   bool wanted(ValueId id) const { return wanted_[static_cast<size_t>(id)]; }
   /// Does a node compute the value as integers?
@@ -58,6 +60,7 @@ class IntegerDomain {
   std::vector<QuantizeRule> rules_;  // by node
   std::vector<bool> constant_;       // by node
   std::vector<std::string> layers_;  // by node
+  std::vector<std::string> tables_;  // by node
   std::vector<std::vector<std::string>> recurrent_layers_;
   std::vector<bool> integer_, wanted_, made_integer_;
   std::vector<ValueId> root_;

@@ -99,6 +99,12 @@ class MapChooser {
   std::map<ValueId, QuantParams> maps_;
 };
 
+/// Tables of embeddings are stored in integers only where an override asks for it.
+bool stores_table(const QuantizeConfig& config, const std::string& name) {
+  const auto found = config.layers.find(name);
+  return found != config.layers.end() && !found->second.keep_float;
+}
+
 /// The graph without dead nodes, whose names and layers must not be in the plan.
 Graph live_part(const Graph& fused) {
   Graph graph = fused;
@@ -185,6 +191,16 @@ std::map<std::string, std::string> layers_in_float(const Graph& graph, const Qua
   return float_reasons;
 }
 
+std::map<std::string, std::string> table_layers(const Graph& fused) {
+  const Graph graph = live_part(fused);
+  const IntegerDomain domain(graph, [](const std::string&) { return true; });
+  std::map<std::string, std::string> tables;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    if (!domain.table(n).empty()) tables.emplace(domain.table(n), domain.name(graph.nodes()[n].outputs[0]));
+  }
+  return tables;
+}
+
 QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& config, const Calibration* calibration) {
   const Graph graph = live_part(fused);
   const bool integers = computes_integers(config.method);
@@ -201,6 +217,9 @@ QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& con
   }
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
+    if (const std::string& table = domain.table(n);
+        !table.empty() && plan.find(table) == nullptr && stores_table(config, domain.name(node.outputs[0])))
+      plan.layers.push_back({.name = table, .type = layer_type(node), .scheme = "int8 per row symmetric", .sqnr_activation_db = kUnknown});
     // A batch norm between real values is not a layer of the plan.
     if (domain.rule(n) == QuantizeRule::kScale && !domain.integer(n)) continue;
     for (const std::string& name : domain.layers(n)) {

@@ -22,6 +22,10 @@ struct QuantizableLayer {
 /// Layers with weights that a method can quantize, in the order of the graph. batch_norm: only those that were not folded, of rank 4.
 std::vector<QuantizableLayer> quantizable_layers(const Graph& fused);
 
+/// Tables of embeddings, which a plan stores as integers where the config has a scheme for them that does not keep them in float: the
+/// quant_name of the result by the layer.
+std::map<std::string, std::string> table_layers(const Graph& fused);
+
 /// The plan for this graph. Only kStatic and kQat need `calibration`. The keys of QuantizeConfig::layers are the
 /// quant_names of layers' results. Throws (kInput) for a value without statistics and, with fallback kError,
 /// (kRecipe) if the scheme of a layer has no kernel; it names all such layers.

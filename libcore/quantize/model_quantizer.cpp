@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "libcore/base/log.h"
 #include "libcore/passes/pipelines.h"
@@ -23,7 +24,9 @@ std::span<const float> floats(const Tensor& tensor) { return {tensor.data_as<flo
 /// A scheme with the integer format of the plan and the observer of the config.
 WeightScheme scheme_of(const LayerPlan& layer, const WeightScheme& wanted) {
   WeightScheme scheme = wanted;
-  if (layer_rule(layer.type) == QuantizeRule::kScale) scheme = {.per_channel = true, .symmetric = true};
+  const QuantizeRule rule = layer_rule(layer.type);
+  if (rule == QuantizeRule::kFloat) scheme = {.per_channel = true, .symmetric = true, .observer = wanted.observer};  // a table of rows
+  if (rule == QuantizeRule::kScale) scheme = {.per_channel = true, .symmetric = true};
   scheme.reduce_range = layer.reduced;
   return scheme;
 }
@@ -58,6 +61,9 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
   model.conversion = conversion_passes(graph, *plan);
   std::map<std::string, std::string> value_of;
   for (const QuantizableLayer& layer : quantizable_layers(folded)) value_of[layer.name] = layer.value;
+  for (const auto& [table, value] : table_layers(folded)) value_of[table] = value;
+  std::set<std::string> wanted_tensors;  // a tied head has those of its table
+  for (const QuantizedTensor& tensor : model.conversion.tensors) wanted_tensors.insert(tensor.name);
 
   for (const LayerPlan& layer : plan->layers) {
     LayerResult result{.plan = layer, .sqnr_weight_db = std::numeric_limits<double>::infinity()};
@@ -70,9 +76,11 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
       const Tensor back = dequantize_weight(q);
       result.sqnr_weight_db = sqnr_db(floats(weight), floats(back));
       result.mse_weight = mse(floats(weight), floats(back));
-      model.tensors[layer.weight()] = q.values;
-      model.tensors[layer.weight_scale()] = q.scale;
-      model.tensors[layer.weight_zero_point()] = q.zero_point;
+      if (wanted_tensors.contains(layer.weight())) {
+        model.tensors[layer.weight()] = q.values;
+        model.tensors[layer.weight_scale()] = q.scale;
+        model.tensors[layer.weight_zero_point()] = q.zero_point;
+      }
     }
     model.layers.push_back(std::move(result));
   }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include "libcore/passes/quantize.h"
 #include "libcore/quant/names.h"
 #include "libcore/recipe/selector.h"
 
@@ -55,6 +56,8 @@ QuantizeConfig resolve_quantize(const QuantizeSection& section, const Graph& fus
     const std::string type = node == nullptr ? "input" : std::string(family_of(*node->op).name);
     items.push_back({name, type, fused.type(id).shape.rank()});
   }
+  std::set<std::string> tables;  // of embeddings, by the names of their results
+  for (const auto& [layer, value] : table_layers(fused)) tables.insert(value);
   // The first item takes precedence, so apply them to the defaults from the last to the first.
   std::vector<std::set<int64_t>> selected;
   for (size_t i = 0; i < section.overrides.size(); ++i) {
@@ -85,7 +88,8 @@ QuantizeConfig resolve_quantize(const QuantizeSection& section, const Graph& fus
         put(activations.reduce_range, item.activations->reduce_range);
       }
     }
-    if (!any) continue;
+    // A table of embeddings stays in float unless it is named as an integer layer.
+    if (!any || (tables.contains(items[n].path) && keep != KeepType::kInteger)) continue;
     LayerScheme scheme = scheme_of(weights, activations, section.saturation, section.method);
     scheme.keep_float = keep == KeepType::kFloat;
     if (scheme.keep_float) scheme.float_reason = "override";

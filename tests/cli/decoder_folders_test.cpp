@@ -125,6 +125,28 @@ TEST_F(Chat, TheTemplateMakesThePrompt) {
   EXPECT_EQ(other.at(0)["text"], "Hi!");
 }
 
+// The system message begins each conversation, also an interactive one.
+TEST_F(Chat, ASystemMessageComesFirst) {
+  const std::string model = folder("qwen2");
+  write_text(scratch_ + "/roles.jinja", "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
+  const std::vector<std::string> shown{"--show-prompt", "--format", "json", "predict.chat_template=" + scratch_ + "/roles.jinja"};
+  const auto with = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), model);
+    arguments.insert(arguments.end(), shown.begin(), shown.end());
+    return arguments;
+  };
+  const std::vector<Json> alone = lines(run("galley-predict", with({"--chat", "a", "--chat", "b", "--system", "Be short."})));
+  ASSERT_EQ(alone.size(), 2u);
+  EXPECT_EQ(alone[0]["text"], "[system: Be short.][user: a]");
+  EXPECT_EQ(alone[1]["text"], "[system: Be short.][user: b]");
+  const std::vector<Json> turns = lines(run("galley-predict", with({"--interactive", "--system", "Be short."}), "a\nb\n"));
+  ASSERT_EQ(turns.size(), 2u);
+  EXPECT_EQ(turns[1]["text"], "[system: Be short.][user: b]");
+  const Outcome none = run("galley-predict", with({"--prompt", "a", "--system", "Be short."}));
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("--system needs a conversation"), std::string::npos) << none.err;
+}
+
 // int8 and bf16 take a quarter and half of the memory of f32, but for the scales; a window bounds it. What is generated is as long.
 TEST_F(Chat, TheCacheHasTheSizeThatDryRunPrints) {
   const std::string model = folder("mistral");

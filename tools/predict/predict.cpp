@@ -88,6 +88,10 @@ void PredictTool::add_options(Command& command) {
       .type_name("TEXT")
       .group("Input")
       .one_word_each();
+  command.add_option("--system", text_.system, "the system message of the conversations of --chat and --interactive")
+      .type_name("TEXT")
+      .group("Input")
+      .take_last();
   command
       .add_flag("--interactive", text_.interactive,
                 "answer each line of standard input in one conversation or, without a chat template, continue it")
@@ -162,6 +166,8 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
 int PredictTool::run_text(LoadedRecipe& loaded) {
   if (text_.show_prompt && !text_.continues())
     throw Error(ErrorCode::kUsage, "--show-prompt needs a prompt").suggest("--prompt TEXT, --prompts FILE, --chat TEXT or --interactive");
+  if (!text_.system.empty() && text_.chats.empty() && !text_.interactive)
+    throw Error(ErrorCode::kUsage, "--system needs a conversation").suggest("--chat TEXT or --interactive");
   if (!inputs_.empty() || !tensors_.empty())
     throw Error(ErrorCode::kUsage, cat("both text and a file were given: ", inputs_.empty() ? tensors_ : inputs_[0]))
         .suggest("give one of them");

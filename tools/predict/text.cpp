@@ -82,7 +82,11 @@ struct Prompt {
 /// A conversation by a chat template, whose text has its special tokens.
 class Conversation {
  public:
-  Conversation(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer) : chat_(chat), tokenizer_(tokenizer) {}
+  /// `system`: the message that says how to answer, or "".
+  Conversation(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer, const std::string& system)
+      : chat_(chat), tokenizer_(tokenizer) {
+    if (!system.empty()) messages_.push_back({"system", system});
+  }
   Prompt ask(std::string message, const std::string& name) {
     messages_.push_back({"user", std::move(message)});
     Prompt prompt{chat_.render(messages_), {}, true};
@@ -155,11 +159,11 @@ class Continuation {
 
 std::vector<Prompt> prompts_of(const TextOptions& options, const text::Tokenizer& tokenizer, const text::ChatTemplate* chat) {
   std::vector<Prompt> prompts;
-  if (!options.chats.empty() && chat == nullptr)
+  if ((!options.chats.empty() || !options.system.empty()) && chat == nullptr)
     throw Error(ErrorCode::kRecipe, "the model has no chat template")
         .key("predict.chat_template")
         .suggest("name its file, chat_template.jinja or tokenizer_config.json; --prompt continues a text as it stands");
-  for (const std::string& message : options.chats) prompts.push_back(Conversation(*chat, tokenizer).ask(message, "--chat"));
+  for (const std::string& message : options.chats) prompts.push_back(Conversation(*chat, tokenizer, options.system).ask(message, "--chat"));
   for (const std::string& text : options.prompts) prompts.push_back({text, ids_of(tokenizer, text, "--prompt")});
   if (!options.prompts_file.empty()) {
     int64_t line = 0;
@@ -294,7 +298,7 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
   }
   if (!options.interactive) return exit_code();
   std::optional<Conversation> conversation;
-  if (chat) conversation.emplace(*chat, tokenizer);
+  if (chat) conversation.emplace(*chat, tokenizer, options.system);
   std::string line;
   while (input_is_ready() && std::getline(std::cin, line)) {
     if (line.empty()) continue;

@@ -14,6 +14,7 @@ struct TextOptions {
   std::vector<std::string> prompts;   ///< --prompt
   std::string prompts_file;           ///< --prompts: one prompt per line
   std::vector<std::string> chats;     ///< --chat: messages of a user, each of its own conversation
+  std::string system;                 ///< --system: the first message of every conversation
   bool interactive = false;           ///< --interactive: prompts from standard input, one per line; a conversation with a chat template
   bool show_prompt = false;           ///< --show-prompt: the exact text and ids instead of a continuation
   std::vector<std::string> tokenize;  ///< --tokenize
