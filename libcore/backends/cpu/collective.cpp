@@ -60,8 +60,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"all_reduce_start", "communicator", supports, prepare<AllReduceStart>}, {"all_reduce_wait", "communicator", supports, prepare<AllReduceWait>}}};
+const std::array<Kernel, 2> kKernels{{{"all_reduce_start", "communicator", supports, prepare<AllReduceStart>},
+                                      {"all_reduce_wait", "communicator", supports, prepare<AllReduceWait>}}};
 
 }  // namespace
 
