@@ -32,7 +32,7 @@ std::string below(const std::string& folder, std::string_view file) {
 }
 
 /// Text between quotes that YAML reads back, and the recipe language does not take for a reference.
-std::string quoted(std::string_view text) {
+std::string yaml_quoted(std::string_view text) {
   std::string escaped;
   for (const char c : text) escaped += c == '$' ? "$$" : std::string(1, c);
   return nlohmann::json(escaped).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -114,7 +114,7 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",  "vocab.json",
 void HubConfig::set(std::string_view option, int64_t value) { options_.emplace_back(option, std::to_string(value)); }
 void HubConfig::set(std::string_view option, double value) { options_.emplace_back(option, nlohmann::json(value).dump()); }
 void HubConfig::set(std::string_view option, bool value) { options_.emplace_back(option, value ? "true" : "false"); }
-void HubConfig::set(std::string_view option, std::string_view value) { options_.emplace_back(option, quoted(value)); }
+void HubConfig::set(std::string_view option, std::string_view value) { options_.emplace_back(option, yaml_quoted(value)); }
 
 void HubConfig::integer(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).integer());
@@ -197,12 +197,12 @@ std::string HubFolder::recipe() const {
   family_->map(model);
   const std::string folder = std::filesystem::absolute(path_).lexically_normal().string();
   const std::filesystem::path named = folder.ends_with("/") ? folder.substr(0, folder.size() - 1) : folder;
-  std::string text = cat("recipe: 1\nname: ", quoted(named.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
+  std::string text = cat("recipe: 1\nname: ", yaml_quoted(named.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
   for (const auto& [option, value] : model.options()) text += cat("  ", option, ": ", value, "\n");
-  if (!hub_weights_files(path_).empty()) text += cat("weights: ", quoted(folder), "\n");
+  if (!hub_weights_files(path_).empty()) text += cat("weights: ", yaml_quoted(folder), "\n");
   for (const std::string_view file : kTokenizerFiles) {
     if (!file_exists(below(path_, file))) continue;
-    text += cat("data:\n  tokenizer: {type: hub, path: ", quoted(folder), "}\n");
+    text += cat("data:\n  tokenizer: {type: hub, path: ", yaml_quoted(folder), "}\n");
     break;
   }
   if (head_ == kLanguageModel) text += hub_generation(model);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <fstream>
 #include <set>
+#include <span>
 
 #include "libcore/base/error.h"
 #include "libcore/infer/components.h"
@@ -196,6 +197,66 @@ TEST_F(Generate, EndTokensEndTheText) {
   EXPECT_EQ(beam.text, "");
   options.end_tokens = {3};
   EXPECT_THROW(generate(model(), prompts({"a"}), options), Error);
+}
+
+// Tokens of the prompt count as repetitions, and those that were drawn.
+TEST_F(Generate, RepetitionsAreThoseOfTheWholeText) {
+  GenerateOptions options;
+  options.sampling.repetition_penalty = 1.7;
+  options.max_new_tokens = 6;
+  bool differs = false;
+  for (const std::string prompt : {"a", "b", "c", "ab", "bbc", "ca"}) {
+    std::vector<int64_t> all = ids(prompt);
+    const size_t begin = all.size();
+    for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+      const Tensor logits = model().next_logits({all});
+      const std::span<const float> row(logits.data_as<float>(), static_cast<size_t>(model().vocabulary()));
+      const std::span<const int64_t> drawn(all.data() + begin, all.size() - begin);
+      const int64_t token = sample_token(row, all, options.sampling, {});
+      differs = differs || token != sample_token(row, drawn, options.sampling, {});
+      all.push_back(token);
+    }
+    EXPECT_EQ(generate(model(), prompts({prompt}), options).front().tokens,
+              std::vector<int64_t>(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end()))
+        << prompt;
+  }
+  EXPECT_TRUE(differs) << "the prompts matter";
+}
+
+LoadedRecipe load(const std::string& text) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "recipe.yaml") << "recipe: 1\nthreads: 1\n" << text << "\n";
+  return load_recipe(folder / "recipe.yaml", recipe_components(), {});
+}
+
+// A model may have more logits than the tokenizer has tokens.
+TEST(GenerateFromRecipe, DrawsOnlyTokensOfTheTokenizer) {
+  const LoadedRecipe loaded =
+      load("data: {tokenizer: byte}\nmodel: {type: gpt, n_layer: 1, n_head: 1, n_embd: 8, block_size: 32, dropout: 0, vocab_size: 2000}");
+  Session session(loaded.recipe);
+  LanguageModel model(session);
+  ASSERT_EQ(model.vocabulary(), 2000);
+  GenerateOptions options;
+  options.sampling.temperature = 1;
+  options.max_new_tokens = 20;
+  const std::vector<Generation> results = generate(model, {{65}}, options);
+  EXPECT_EQ(results.front().tokens.size(), 20u);
+  for (const int64_t token : results.front().tokens) EXPECT_LT(token, 256);
+}
+
+TEST(GenerateFromRecipe, OptionsAreThoseOfTheSection) {
+  const LoadedRecipe loaded = load(
+      "model: gpt\ndata: {tokenizer: byte}\npredict: {generate: {max_new_tokens: 7, temperature: 0.5, top_k: 3, top_p: 0.75, min_p: 0.125, "
+      "repetition_penalty: 1.5, stop: [x, yz], end_tokens: [1, 2]}}");
+  const GenerateOptions options = generate_options(loaded.recipe);
+  EXPECT_EQ(options.max_new_tokens, 7);
+  EXPECT_EQ(options.sampling.temperature, 0.5);
+  EXPECT_EQ(options.sampling.top_k, 3);
+  EXPECT_EQ(options.sampling.top_p, 0.75);
+  EXPECT_EQ(options.sampling.min_p, 0.125);
+  EXPECT_EQ(options.sampling.repetition_penalty, 1.5);
+  EXPECT_EQ(options.stop, (std::vector<std::string>{"x", "yz"}));
+  EXPECT_EQ(options.end_tokens, (std::vector<int64_t>{1, 2}));
 }
 
 TEST_F(Generate, AnInterruptedGenerationKeepsItsText) {

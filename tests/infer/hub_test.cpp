@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
@@ -180,6 +181,69 @@ TEST(HubTexts, PairsAreThoseOfTransformers) {
   EXPECT_EQ(next, expected.size());
 }
 
+/// More texts than are sorted by length at a time.
+TEST(HubTexts, ManyTextsKeepTheirOrder) {
+  const nlohmann::json expected = texts_of("bert_classes");
+  const Recipe recipe = recipe_of(folder_of("bert_classes"));
+  Session session(recipe);
+  TextPredictor predictor(session, 1);
+  std::vector<std::string> texts, names;
+  for (size_t i = 0; i < 150; ++i) {
+    texts.push_back(expected[i * i % expected.size()]["text"]);
+    names.push_back(cat("text ", i));
+  }
+  size_t next = 0;
+  predictor.run(texts, names, [&](size_t index, const TextResult& result) {
+    EXPECT_EQ(index, next);
+    EXPECT_EQ(nlohmann::json(result.tokens), expected[next * next % expected.size()]["ids"]);
+    ++next;
+  });
+  EXPECT_EQ(next, texts.size());
+}
+
+/// The tokenizer of this folder gives its tokens the type 1; the model's results are those of tokens of this type, fed as arrays.
+TEST(HubTexts, TokensHaveTheirTypes) {
+  TemporaryFolder folder;
+  std::filesystem::copy(folder_of("bert_classes"), folder / "m");
+  nlohmann::json tokenizer = nlohmann::json::parse(std::ifstream(folder / "m/tokenizer.json"));
+  const auto special = [](const char* name) { return nlohmann::json{{"SpecialToken", {{"id", name}, {"type_id", 1}}}}; };
+  tokenizer["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {special("[CLS]"), {{"Sequence", {{"id", "A"}, {"type_id", 1}}}}, special("[SEP]")}},
+      {"pair", nlohmann::json::array({{{"Sequence", {{"id", "A"}, {"type_id", 1}}}}, {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}})},
+      {"special_tokens",
+       {{"[CLS]", {{"id", "[CLS]"}, {"ids", {2}}, {"tokens", {"[CLS]"}}}},
+        {"[SEP]", {{"id", "[SEP]"}, {"ids", {3}}, {"tokens", {"[SEP]"}}}}}}};
+  std::ofstream(folder / "m/tokenizer.json") << tokenizer;
+  const nlohmann::json row = texts_of("bert_classes")[0];
+  const std::vector<int64_t> ids = row["ids"];
+  const Recipe recipe = recipe_of(folder / "m");
+  Session session(recipe);
+  const auto array = [&](const std::function<int64_t(size_t)>& value) {
+    Tensor tensor(DType::kI64, {1, 24});  // the model's length
+    for (size_t t = 0; t < 24; ++t) tensor.data_as<int64_t>()[t] = t < ids.size() ? value(t) : 0;
+    return tensor;
+  };
+  std::map<std::string, Tensor> arrays;
+  for (const ModelInput& input : session.info().all_inputs()) {
+    if (input.name == "input_ids") arrays.emplace(input.name, array([&](size_t t) { return ids[t]; }));
+    if (input.name == "attention_mask" || input.name == "token_type_ids") arrays.emplace(input.name, array([](size_t) { return 1; }));
+  }
+  ASSERT_EQ(arrays.size(), 3u);
+  Predictor fed(session, open_arrays(arrays, "arrays"), {}, {.batch = 1});
+  session.initialize(fed.parameters(), fed.store());
+  std::vector<double> expected;
+  fed.run([&](const PredictedBatch& batch) { expected = batch.outputs.at(0).to_doubles(); });
+  TextPredictor predictor(session, 1);
+  predictor.run(std::vector<std::string>{row["text"]}, std::vector<std::string>{"text"}, [&](size_t, const TextResult& result) {
+    EXPECT_EQ(nlohmann::json(result.tokens), row["ids"]);
+    expect_near("logits", result.outputs.at("logits"), expected);
+  });
+  double difference = 0;  // of the usual type 0
+  for (size_t i = 0; i < expected.size(); ++i) difference = std::max(difference, std::abs(expected[i] - row["logits"][i].get<double>()));
+  EXPECT_GT(difference, 1e-3);
+}
+
 TEST(HubTexts, ALongTextIsShortenedAndKeepsItsEnd) {
   const Recipe recipe = recipe_of(folder_of("bert_classes"));
   Session session(recipe);
@@ -227,6 +291,25 @@ TEST(HubConfig, ARecipeKeepsWhatItSays) {
     EXPECT_EQ(error.code(), ErrorCode::kRecipe);
     EXPECT_NE(error.text().find("set weights=DIR or model.path=DIR"), std::string::npos) << error.text();
   }
+}
+
+/// A folder's name is no reference of the recipe language; the keys of id2label are the indices of the classes, in any order.
+TEST(HubConfig, NamesAreThoseOfTheFolder) {
+  TemporaryFolder folder;
+  const std::string path = folder / "a$b ${seed}";
+  std::filesystem::copy(folder_of("bert_classes"), path);
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(std::ifstream(path + "/config.json"));
+  config["id2label"] = {{"2", "c"}, {"0", "a"}, {"1", "b"}};
+  std::ofstream(path + "/config.json") << config;
+  const Recipe recipe = recipe_of(path);
+  EXPECT_EQ(recipe.name, "a$b ${seed}");
+  Session session(recipe);
+  EXPECT_EQ(session.prediction_categories(), (std::vector<std::string>{"a", "b", "c"}));
+  TextPredictor predictor(session, 1);
+  const nlohmann::json row = texts_of("bert_classes")[0];
+  predictor.run(std::vector<std::string>{row["text"]}, std::vector<std::string>{"text"}, [&](size_t, const TextResult& result) {
+    expect_near("logits", result.outputs.at("logits"), row["logits"].get<std::vector<double>>());
+  });
 }
 
 TEST(HubConfig, VocabulariesMustAgree) {

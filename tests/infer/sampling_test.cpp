@@ -67,6 +67,24 @@ TEST(Sampling, FiltersKeepWhatTheyName) {
   EXPECT_EQ(tokens({.top_k = 2, .top_p = 0.6}), (std::set<int64_t>{3}));
 }
 
+/// What a filter keeps is drawn in the proportions of the softmax.
+TEST(Sampling, FiltersKeepTheProportions) {
+  constexpr int kDraws = 20000;
+  const SamplingOptions filters[] = {{.temperature = 1, .top_k = 3},
+                                     {.temperature = 1, .top_p = 0.8},
+                                     {.temperature = 1, .min_p = 0.2},
+                                     {.temperature = 1, .top_p = 0.8, .min_p = 0.1}};
+  for (const SamplingOptions& filter : filters) {
+    SCOPED_TRACE(cat("top_k ", filter.top_k, ", top_p ", filter.top_p, ", min_p ", filter.min_p));
+    std::map<int64_t, int> seen = draws(filter, kDraws);
+    EXPECT_EQ(seen.size(), 3u);
+    for (const auto& [token, kept] : {std::pair{3, 0.5}, {0, 0.25}, {4, 0.125}}) {
+      const double p = kept / 0.875;
+      EXPECT_NEAR(seen[token], p * kDraws, 5 * std::sqrt(p * (1 - p) * kDraws)) << "token " << token;
+    }
+  }
+}
+
 TEST(Sampling, RepetitionPenaltyMovesTokensOfTheText) {
   const std::vector<float> logits{2, 1.5f, -1};
   const std::vector<int64_t> text{0, 0, 2};
@@ -176,6 +194,21 @@ TEST(TextStream, FollowsThePrompt) {
   EXPECT_EQ(after.push(1), " b");
   EXPECT_EQ(after.push(0), " a");
   EXPECT_EQ(after.finish(), "");
+}
+
+/// Beams branch: a copy continues with the characters and the text that the original holds back.
+TEST(TextStream, ACopyGoesOnAlone) {
+  const auto bytes = text::byte_tokenizer();
+  TextStream stream(*bytes, {"</s>"});
+  EXPECT_EQ(push(stream, "a</"), "a");
+  TextStream copy(stream);
+  EXPECT_EQ(push(stream, "s>"), "");
+  EXPECT_TRUE(stream.stopped());
+  EXPECT_EQ(push(copy, "b\xC3"), "</b");
+  EXPECT_FALSE(copy.stopped());
+  stream = copy;
+  EXPECT_EQ(push(stream, "\xA4"), "\xC3\xA4");
+  EXPECT_EQ(copy.finish(), "\xEF\xBF\xBD");
 }
 
 TEST(TextStream, HoldsBackWhatMayBeAStopString) {

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <limits>
 
+#include "libcore/base/digest.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/components.h"
 #include "libcore/nn/parameter.h"
@@ -48,8 +50,9 @@ quantize: )" << section << "\n";
 
 class QuantizerTest : public testing::Test {
  protected:
-  void use(const std::string& section) {
+  void use(const std::string& section, const std::function<void(Recipe&)>& change = [](Recipe&) {}) {
     loaded_.emplace(load(section));
+    change(loaded_->recipe);
     session_.emplace(loaded_->recipe);
     quantizer_.emplace(*session_);
     config_ = resolve_quantize(loaded_->recipe.quantize, quantizer_->graph());
@@ -154,6 +157,82 @@ TEST_F(QuantizerTest, ContinuedCalibrationEqualsOneRun) {
   EXPECT_EQ(whole.at("input").range(), (BatchRange{static_cast<float>(low), static_cast<float>(high)}));
 }
 
+/// Batches have the size of data.calibration.batch; the digest is that of all valid values in order, so it does not depend on the size.
+TEST_F(QuantizerTest, DataOfACalibrationAreThoseOfTheSection) {
+  use("{method: static}", [](Recipe& recipe) { recipe.data.calibration.batch.count = 3; });
+  Calibrator calibrator(*session_);
+  session_->initialize(calibrator.parameters(), calibrator.store());
+  Calibration calibration;
+  calibrator.run(calibration);
+  EXPECT_EQ(calibration.parts.at(0).batch, 3);
+  EXPECT_EQ(calibration.parts.at(0).batches, 7);  // 20 samples
+  Digest digest;
+  const std::unique_ptr<DataLoader> loader = session_->calibration_loader(1, 0, 20);
+  while (const Batch* batch = loader->next()) {
+    const Tensor& values = batch->at("input");
+    digest.update(std::span(static_cast<const std::byte*>(values.data()), size_t{3 * 8 * 8 * sizeof(float)}));
+  }
+  EXPECT_EQ(calibration.parts.at(0).data, digest.hex());
+  // A histogram of each value is in memory, besides the parameters.
+  int64_t parameters = 0;
+  for (const ParameterSpec& spec : calibrator.parameters()) parameters += spec.type.bytes();
+  const int64_t histograms = calibrator.values() * Histogram::kBins * static_cast<int64_t>(sizeof(int64_t));
+  const Program& program = calibrator.program();
+  EXPECT_GE(calibrator.planned_bytes(), parameters + program.scratch_bytes() + program.prepared_bytes() + histograms);
+
+  use("{method: static}", [](Recipe& recipe) { recipe.data.calibration.from = "val"; });
+  Calibrator other(*session_);
+  session_->initialize(other.parameters(), other.store());
+  try {
+    other.run(calibration);
+    ADD_FAILURE() << "a calibration of other data continues";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInput);
+    EXPECT_NE(error.message().find("is of other data"), std::string::npos) << error.message();
+  }
+}
+
+/// The largest integer of each channel of a weight, in magnitude.
+std::vector<double> largest_integers(const QuantizedModel& model, const std::string& name) {
+  const std::vector<double> integers = model.tensors.at(name).to_doubles();
+  std::vector<double> largest(static_cast<size_t>(model.tensors.at(name).shape()[0]));
+  const size_t row = integers.size() / largest.size();
+  for (size_t i = 0; i < integers.size(); ++i) largest[i / row] = std::max(largest[i / row], std::abs(integers[i]));
+  return largest;
+}
+
+TEST_F(QuantizerTest, WeightsKeepOneBitFreeWhereTheConfigSaysSo) {
+  use("{method: static, saturation: reduce, weights: {observer: min_max}}");
+  Calibrator calibrator(*session_);
+  session_->initialize(calibrator.parameters(), calibrator.store());
+  Calibration calibration;
+  calibrator.run(calibration);
+  const QuantizedModel model = quantizer_->quantize(config_, &calibration);
+  bool reduced = false;
+  for (const LayerResult& layer : model.layers) {
+    reduced = reduced || layer.plan.reduced;
+    for (const double largest : largest_integers(model, layer.plan.weight())) {
+      EXPECT_GE(largest, layer.plan.reduced ? 63 : 127) << layer.plan.name;  // 7 bits hold -64 to 63
+      EXPECT_LE(largest, layer.plan.reduced ? 64 : 128) << layer.plan.name;
+    }
+  }
+  EXPECT_TRUE(reduced);
+}
+
+/// Bounds that training learned take the place of those of the observer.
+TEST_F(QuantizerTest, TrainedBoundsDetermineTheScales) {
+  use("{method: static}");
+  Calibrator calibrator(*session_);
+  session_->initialize(calibrator.parameters(), calibrator.store());
+  Calibration calibration;
+  calibrator.run(calibration);
+  calibration.weight_bounds["fc.weight"] = Tensor::of({4}, {1, 2, 4, 8});
+  const QuantizedModel model = quantizer_->quantize(config_, &calibration);
+  const std::vector<double> scales = model.tensors.at("fc.weight_scale").to_doubles();
+  ASSERT_EQ(scales.size(), 4u);
+  for (size_t i = 0; i < scales.size(); ++i) EXPECT_NEAR(scales[i], std::pow(2, i) / 127, 1e-4 * scales[i]);
+}
+
 TEST_F(QuantizerTest, ACalibrationOfOtherWeightsIsRefused) {
   use("{method: static}");
   Calibrator calibrator(*session_);
@@ -193,6 +272,11 @@ TEST(Judge, ComparesTheDropWithTheGoal) {
   loss.min = 1.5;
   EXPECT_TRUE(met(loss, 2, 1.4));
   EXPECT_FALSE(met(loss, 2, 1.6));
+  GoalSection both = goal_of(0.5);
+  both.min = 80;
+  EXPECT_TRUE(met(both, 90, 89.5));
+  EXPECT_FALSE(met(both, 90, 85)) << "above the minimum, but the drop is too large";
+  EXPECT_FALSE(met(both, 80, 79.9)) << "a small drop, but below the minimum";
   EXPECT_THROW(judge(goal_of(1), {{"loss", 1}}, {}), Error) << "a metric that was not computed";
 }
 
@@ -250,6 +334,84 @@ TEST_F(SearchTest, KeepsInFloatWhatTheGoalRequires) {
                 }));
     }
   }
+}
+
+/// The order of single layers is not the whole truth: here the layer with the largest error alone is not the one that costs accuracy.
+TEST_F(SearchTest, QuantizesLayersAgainThatNeedNotBeInFloat) {
+  hooks_.find = [this](const TrialSetting& setting, const TrialQuestions&) -> std::optional<Trial> {
+    Trial trial = made_up(setting);
+    const bool real = std::count(setting.float_layers.begin(), setting.float_layers.end(), "fc") > 0;
+    trial.metrics[0].second = float_top1_ - (real ? 0 : 3) - (setting.float_layers.size() < 2 ? 0.5 : 0.25);
+    trial.latency_s = setting.weights ? 4 : 5 - static_cast<double>(setting.float_layers.size());
+    return trial;
+  };
+  GoalSection goal = goal_of(1);
+  for (const GoalObjective objective : {GoalObjective::kSize, GoalObjective::kLatency}) {
+    goal.objective = objective;
+    const SearchResult result = search(goal);
+    const SearchTrial& best = result.trials.at(result.best);
+    EXPECT_TRUE(best.met);
+    size_t met = 0;
+    for (const SearchTrial& trial : result.trials) {
+      met += trial.met;
+      const auto price = [&](const Trial& of) { return objective == GoalObjective::kSize ? static_cast<double>(of.bytes) : of.latency_s; };
+      EXPECT_TRUE(!trial.met || price(trial.trial) >= price(best.trial));
+      EXPECT_EQ(trial.pareto, std::none_of(result.trials.begin(), result.trials.end(),
+                                           [&](const SearchTrial& other) {
+                                             const Trial &a = trial.trial, &b = other.trial;
+                                             return other.drop <= trial.drop && b.bytes <= a.bytes && b.latency_s <= a.latency_s &&
+                                                    (other.drop < trial.drop || b.bytes < a.bytes || b.latency_s < a.latency_s);
+                                           }))
+          << trial.trial.setting.text();
+    }
+    EXPECT_GE(met, 2u) << "the smallest and the fastest differ";
+    EXPECT_TRUE(objective == GoalObjective::kLatency || best.trial.setting.float_layers == std::vector<std::string>{"fc"});
+  }
+  // The configured model and the one with other observers differ only in time.
+  const SearchResult result = search(goal);
+  EXPECT_FALSE(result.trials.at(0).pareto);
+}
+
+TEST_F(SearchTest, EndsWhenItsTimeIsOver) {
+  GoalSection goal = goal_of(1);
+  goal.time_budget.value = 0;
+  const SearchResult result = search(goal);
+  EXPECT_TRUE(result.out_of_time);
+  EXPECT_FALSE(result.stopped);
+  EXPECT_EQ(result.trials.size(), 1u);
+}
+
+/// Observers of a trial replace those of the section and of its overrides.
+TEST_F(SearchTest, ATrialsObserversAreThoseOfEveryLayer) {
+  use("{method: weight_only, weights: {dtype: int4, observer: min_max}, overrides: [{match: conv2, weights: {observer: percentile}}]}");
+  trials_ = std::make_unique<QuantizationTrials>(*session_, *quantizer_, config_, nullptr);
+  TrialSetting setting;
+  setting.weights = ObserverType::kMse;
+  const QuantizedModel model = trials_->quantize(setting), before = trials_->quantize({});
+  use("{method: weight_only, weights: {dtype: int4, observer: mse}}");
+  const QuantizedModel expected = quantizer_->quantize(config_, nullptr);
+  ASSERT_EQ(model.tensors.size(), expected.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) EXPECT_EQ(model.tensors.at(name).to_doubles(), tensor.to_doubles()) << name;
+  EXPECT_NE(before.tensors.at("conv2.weight_scale").to_doubles(), expected.tensors.at("conv2.weight_scale").to_doubles());
+}
+
+TEST_F(SearchTest, ANewTrialIsMeasuredAndKept) {
+  TrialHooks hooks;
+  std::vector<Trial> kept;
+  hooks.add = [&](const Trial& trial) { kept.push_back(trial); };
+  const Trial quantized = known_or_made(*trials_, hooks, {}, {});
+  TrialSetting setting;
+  setting.float_layers = {"conv1", "conv2", "fc"};
+  const Trial real = known_or_made(*trials_, hooks, setting, {});
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept[0].sqnr_db, quantized.sqnr_db);
+  EXPECT_EQ(kept[1].setting.key(), setting.key());
+  EXPECT_EQ(real.sqnr_db, std::numeric_limits<double>::infinity()) << "no layer is quantized";
+  EXPECT_GT(quantized.sqnr_db, 20) << "8 bits";
+  EXPECT_LT(quantized.sqnr_db, 80) << "are not 32";
+  EXPECT_LT(quantized.bytes, real.bytes);
+  std::swap(setting.float_layers[0], setting.float_layers[2]);
+  EXPECT_EQ(kept[1].setting.key(), setting.key()) << "the order of layers does not matter";
 }
 
 /// The search of a model whose activations are quantized tries observers before it leaves layers in float.
@@ -317,7 +479,12 @@ TEST_F(SearchTest, ALayerWithoutANumberIsTheMostSensitive) {
 }
 
 TEST_F(SearchTest, TheMostSensitiveLayerComesFirst) {
-  for (const std::string metric : {"", "top1"}) {
+  hooks_.find = [this](const TrialSetting& setting, const TrialQuestions&) -> std::optional<Trial> {
+    Trial trial = made_up(setting);
+    trial.metrics.emplace_back("loss", 2 + float_top1_ - trial.metrics[0].second);  // smaller is better
+    return trial;
+  };
+  for (const std::string metric : {"", "top1", "loss"}) {
     std::vector<int64_t> progress;
     const std::vector<LayerSensitivity> layers = measure_sensitivity(*trials_, metric, hooks_, [&](int64_t done, int64_t of) {
       EXPECT_EQ(of, 6);
