@@ -29,7 +29,7 @@ constexpr BackendRow kRows[] = {
   const std::string near = nearest(device, names);
   throw Error(ErrorCode::kResource, cat("device ", device, " is not available: this build of Galley has ", list))
       .key("device")
-      .suggest(cat("device=", near.empty() ? "cpu" : near));
+      .suggest(near.empty() ? "device=cpu computes on the processor" : cat("did you mean device=", near, "?"));
 }
 
 }  // namespace

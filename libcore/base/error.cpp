@@ -48,6 +48,18 @@ static int edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
+/// The words of a name like resnet50_imagenet, sorted.
+static std::vector<std::string> sorted_words(std::string_view name) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('_', begin), name.size());
+    words.emplace_back(name.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::sort(words.begin(), words.end());
+  return words;
+}
+
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   if (word.size() > 200) return "";
   // Of up to three letters, two others make another word.
@@ -57,7 +69,10 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     if (candidate.size() > 200) continue;
     // "bce" means "bce_with_logits".
     const bool begins = word.size() >= 2 && candidate.starts_with(cat(word, "_"));
-    const int distance = begins ? 1 : edit_distance(word, candidate);
+    // "resnet50_imagenet" means "imagenet_resnet50".
+    const bool swapped = word.size() == candidate.size() && word != candidate && word.find('_') != std::string_view::npos &&
+                         sorted_words(word) == sorted_words(candidate);
+    const int distance = begins || swapped ? 1 : edit_distance(word, candidate);
     if (distance < best) {
       best = distance;
       found = candidate;

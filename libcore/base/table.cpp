@@ -10,6 +10,11 @@ std::string human_number(double value) {
   if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
   const double magnitude = std::fabs(value);
   char text[64];
+  // Neither many digits that mean nothing nor zeros alone: an exponent.
+  if (magnitude >= 1e15 || (magnitude < 1e-5 && magnitude > 0)) {
+    std::snprintf(text, sizeof text, "%.4g", value);
+    return text;
+  }
   if (magnitude >= 1000) {
     std::snprintf(text, sizeof text, "%.0f", value);
     std::string digits = text;

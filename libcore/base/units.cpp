@@ -207,8 +207,9 @@ std::string number_text(double value) {
 
 std::string fixed(double value, int digits) {
   if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-  char text[400];  // at most 309 digits before the decimal point
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  char text[400];
+  // Digits after the fifteenth say nothing: an exponent.
+  std::snprintf(text, sizeof text, std::fabs(value) >= 1e15 ? "%.*e" : "%.*f", digits, value);
   return text;
 }
 

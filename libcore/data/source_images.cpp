@@ -1,7 +1,10 @@
 // Images without labels that a command line names: files, folders and archives. For prediction.
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <set>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/file.h"
 #include "libcore/data/sources.h"
 
@@ -29,7 +32,10 @@ class ImageList : public Source {
     const Place& place = at(index);
     return place.archive != nullptr ? place.archive->sample_name(place.member) : place.file;
   }
-  std::string describe() const override { return cat(size(), " images"); }
+  std::string describe() const override {
+    const int64_t missing = std::count_if(images_.begin(), images_.end(), [](const Place& place) { return !place.error.empty(); });
+    return cat(counted(size() - missing, "image"), missing > 0 ? cat(", ", missing, " unreadable") : "");
+  }
   std::vector<FieldType> fields() const override { return {image_field(mode_ == ColorMode::kRgb ? 3 : 1)}; }
   Sample read(int64_t index) const override {
     const Place& place = at(index);
@@ -63,13 +69,18 @@ class ImageList : public Source {
     const std::vector<std::string> files = folder ? image_files(path) : std::vector<std::string>{path};
     GALLEY_CHECK_INPUT(!files.empty(), path, ": no image in this folder");
     if (!folder) InputFile{path};  // throws if it cannot be opened
-    for (const std::string& file : files) images_.push_back({.file = file});
+    for (const std::string& file : files) {
+      // A file that was named before, alone or by its folder, counts once.
+      std::error_code ignored;
+      if (named_.insert(std::filesystem::weakly_canonical(file, ignored).string()).second) images_.push_back({.file = file});
+    }
   }
   const Place& at(int64_t index) const { return images_[static_cast<size_t>(index)]; }
 
   ColorMode mode_;
   std::vector<std::unique_ptr<Source>> archives_;
   std::vector<Place> images_;
+  std::set<std::string> named_;  // canonical paths of the files
 };
 
 }  // namespace

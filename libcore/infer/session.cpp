@@ -10,6 +10,7 @@
 #include "libcore/data/source.h"
 #include "libcore/data/sources.h"
 #include "libcore/data/tokenizers.h"
+#include "libcore/infer/watched_metric.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/weights/load.h"
@@ -44,14 +45,7 @@ void check_watched(const Recipe& recipe, const std::vector<std::string>& given, 
     throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, but the recipe has no ", recipe.data.val ? "train.validate" : "data.val"))
         .key(key);
   }
-  if (std::find(given.begin(), given.end(), metric) != given.end()) return;
-  const std::string near = nearest(metric, given);
-  std::string list;
-  for (const std::string& name : given) list += (list.empty() ? "" : ", ") + name;
-  throw Error(ErrorCode::kRecipe, find_metric_info(metric) == nullptr ? cat("unknown metric '", metric, "'")
-                                                                      : cat("the evaluations do not compute the metric '", metric, "'"))
-      .key(key)
-      .suggest(near.empty() ? "known: " + list : "did you mean '" + near + "'?");
+  require_metric(given, metric, key);
 }
 
 void mark_trainable(std::vector<ParameterSpec>& parameters) {
@@ -86,9 +80,9 @@ const Task& Session::task() const {
     throw Error(ErrorCode::kRecipe, "`task` is null, so there is no objective to train or evaluate")
         .key("task")
         .suggest("write task: auto, or the name of a task");
-  throw Error(ErrorCode::kRecipe,
-              cat("a model of the family '", info_.family, "' has no default loss; set the key `loss`, e.g. cross_entropy"))
-      .key("loss");
+  throw Error(ErrorCode::kRecipe, cat("a model of the family '", info_.family, "' has no default loss, and the recipe has no key `loss`"))
+      .key("model")  // the place to show: there is no `loss`
+      .suggest("add the key `loss` next to `model`, e.g. loss: cross_entropy");
 }
 
 /// Selects the linear layers of the model that get adapters.

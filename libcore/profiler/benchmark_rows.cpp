@@ -130,6 +130,7 @@ Table row_table(const std::vector<BenchmarkRow>& rows) {
   if (threads) table.headings.push_back("threads");
   for (const char* heading : {"median_ms", "+-%", "p90_ms", "runs", "samples/s", "GFLOP/s", "GB/s", "peak%", "bound", "limit%", "MiB"})
     table.headings.push_back(heading);
+  if (std::any_of(rows.begin(), rows.end(), [](const BenchmarkRow& row) { return !row.error.empty(); })) table.headings.push_back("error");
   for (const BenchmarkRow& row : rows) {
     std::vector<std::string> cells;
     if (recipes) cells.push_back(row.recipe);
@@ -141,8 +142,8 @@ Table row_table(const std::vector<BenchmarkRow>& rows) {
     if (batches) cells.push_back(row.batch > 0 ? cat(row.batch) : "");
     if (threads) cells.push_back(cat(row.threads));
     if (!row.error.empty()) {
-      cells.push_back("error: " + row.error);
-      cells.resize(table.headings.size());
+      cells.resize(table.headings.size() - 1);
+      cells.push_back(row.error);
     } else {
       const double t = row.time.median;
       cells.push_back(human_number(t * 1e3));
@@ -157,6 +158,7 @@ Table row_table(const std::vector<BenchmarkRow>& rows) {
       cells.push_back(row.bound().empty() ? "" : fixed(100 * row.limit_fraction(), 1));
       cells.push_back(row.peak_bytes > 0 ? human_number(static_cast<double>(row.peak_bytes) / (1 << 20)) : "");
     }
+    cells.resize(table.headings.size());
     table.rows.push_back(std::move(cells));
   }
   return table;

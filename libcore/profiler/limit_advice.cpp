@@ -147,7 +147,9 @@ Remedy threads_remedy(const Profile& profile, const ProfileFacts& facts, const G
   if (std::optional<Remedy> remedy =
           larger_batch(profile, facts, group, "each call has too little work for its threads, which wait for each other"))
     return *remedy;
-  return {"threads", "", "each call has too little work for its threads, which wait for each other: compare with threads=1"};
+  if (facts.disturbed)
+    return {"threads", "", "each call has little work for its threads, or other programs took their cores: repeat it on an idle machine"};
+  return {"threads", "1", "each call has too little work for its threads, which wait for each other; --verify measures the gain"};
 }
 
 /// Operators with long calls and a kernel made for them: compute and memory.

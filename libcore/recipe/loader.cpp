@@ -57,8 +57,9 @@ std::string near_built_in(const std::string& name, const std::string& folder) {
     if (const size_t slash = names[i].rfind('/'); slash != std::string::npos) names.push_back(names[i].substr(slash + 1));
   }
   const std::string near = nearest(name, names);
-  return near.empty() ? "'galley-recipes ls' lists built-in recipes; write a file with its suffix, e.g. ./my.yaml"
-                      : cat("did you mean '", near, "'?");
+  if (!near.empty()) return cat("did you mean '", near, "'?");
+  return has_suffix(name) ? "check the path, which starts at the current folder; 'galley-recipes ls' lists built-in recipes"
+                          : "'galley-recipes ls' lists built-in recipes; write a file with its suffix, e.g. ./my.yaml";
 }
 
 /// For a word that names neither a file nor a built-in recipe: what was meant.
@@ -67,6 +68,11 @@ std::string near_recipe(const std::string& name, const std::string& folder) {
   const std::string near = nearest(name, list_recipes(folder));
   if (!near.empty()) return cat("did you mean '", near, "'?");
   return "check the path, which starts at the current folder; 'galley-recipes ls' lists built-in recipes";
+}
+
+[[noreturn]] void refuse_folder(const std::string& folder) {
+  throw Error(ErrorCode::kRecipe, cat("the folder '", folder, "' contains neither a recipe.yaml nor a config.json"))
+      .suggest("give a recipe, the folder of a run, or the folder of a model from a hub");
 }
 
 /// What a file of weights is called if the file is one, or "".
@@ -199,6 +205,9 @@ std::string value_text(const YamlNode& value) {
   return text;
 }
 
+/// The default as galley-recipes shows it: a required key has none, whatever its variable holds.
+std::string default_of(const SchemaNode& node) { return node.required ? "(required)" : value_text(node.default_value); }
+
 std::string config_of(const std::string& folder) { return folder + (folder.ends_with("/") ? "" : "/") + "config.json"; }
 
 /// The folder that a model of the type hub stands for: model.path, else that of the first weights; "" if there is none.
@@ -255,14 +264,14 @@ std::string find_recipe(const std::string& recipe, const std::string& recipes_fo
     if (is_folder(recipe)) {
       if (file_exists(as_run)) return as_run;
       if (is_hub_folder(recipe)) return config_of(recipe);
-      throw Error(ErrorCode::kRecipe, cat("the folder '", recipe, "' contains neither a recipe.yaml nor a config.json"))
-          .suggest("give a recipe, the folder of a run, or the folder of a model from a hub");
+      refuse_folder(recipe);
     }
     if (file_exists(recipe)) return recipe;
     if (!is_path(recipe)) {
       if (const std::string file = find_built_in(recipe, recipes_folder); !file.empty()) return file;
     }
   }
+  if (plain_name && is_folder(recipe)) refuse_folder(recipe);
   if (plain_name && file_exists(recipe)) {
     throw Error(ErrorCode::kRecipe, cat("there is no built-in recipe '", recipe, "'")).suggest(cat("to read the file, write ./", recipe));
   }
@@ -342,7 +351,7 @@ std::string explain(const LoadedTree& loaded, const Schema& schema, const std::s
     std::string role, value, place;
   };
   std::vector<Row> rows;
-  if (known) rows.push_back({"default", value_text(known->default_value), ""});
+  if (known) rows.push_back({"default", default_of(*known), ""});
   for (const RecipeLayer& layer : loaded.layers) {
     const YamlNode* value = nullptr;
     if (layer.path.empty()) {
@@ -351,7 +360,7 @@ std::string explain(const LoadedTree& loaded, const Schema& schema, const std::s
       const size_t common = std::min(path.size(), layer.path.size());
       if (!std::equal(path.begin(), path.begin() + static_cast<int64_t>(common), layer.path.begin())) continue;
       if (layer.role == "unset") {
-        if (layer.path.size() <= path.size()) rows.push_back({"unset", known ? value_text(known->default_value) : "", "--unset"});
+        if (layer.path.size() <= path.size()) rows.push_back({"unset", known ? default_of(*known) : "", "--unset"});
         continue;
       }
       // An override of the key itself, of a map above it, or of a part of it.
@@ -370,7 +379,7 @@ std::string explain(const LoadedTree& loaded, const Schema& schema, const std::s
     wide_role = std::max(wide_role, row.role.size());
     wide_value = std::max(wide_value, row.value.size());
   }
-  std::string text = cat(join_key(path), " = ", now ? value_text(*now) : value_text(known->default_value), "\n");
+  std::string text = cat(join_key(path), " = ", now ? value_text(*now) : default_of(*known), "\n");
   for (const Row& row : rows) {
     text += cat("  ", row.role, std::string(wide_role - row.role.size(), ' '), "  ", row.value);
     if (!row.place.empty()) text += cat(std::string(wide_value - row.value.size(), ' '), "  ", row.place);

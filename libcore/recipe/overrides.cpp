@@ -166,7 +166,18 @@ std::vector<std::string> full_path(const Schema& schema, const std::string& key,
     for (const SchemaNode& option : own) names.push_back(option.name);
   }
   const std::string_view foreign = foreign_key(path[0]);
-  const std::string near = foreign.empty() ? nearest(path[0], names) : std::string(foreign);
+  std::string near = foreign.empty() ? nearest(path[0], names) : std::string(foreign);
+  // A key of another section, written without it: temperature for generate.temperature.
+  if (foreign.empty()) {
+    std::string owner;
+    int owners = 0;
+    for (const SchemaNode& option : top) {
+      if (option.kind != ValueKind::kSection || option.named()) continue;
+      const std::vector<SchemaNode> inner = option.children();
+      if (find_option(inner, path[0]) && owners++ == 0) owner = option.name;
+    }
+    if (owners == 1) near = cat(owner, ".", path[0]);
+  }
   TextPlace first = place;
   first.width = static_cast<int>(path[0].size());
   fail_key(first, key, cat("unknown key '", key, "'"), near.empty() ? "" : cat("did you mean '", near, "'?"));

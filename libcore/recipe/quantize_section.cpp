@@ -226,8 +226,6 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
   }
   if (quantize.goal && !quantize.goal->max_drop && !quantize.goal->min)
     complain("quantize.goal", "'quantize.goal' has a metric but no bound", "write e.g. max_drop: 0.5 or min: 73.0");
-  if (quantize.goal && quantize.goal->time_budget.unit != DurationUnit::kSeconds)
-    complain("quantize.goal.time_budget", "'quantize.goal.time_budget' is not a time", "write e.g. 10min");
 }
 
 }  // namespace galley

@@ -8,6 +8,7 @@
 #include "libcore/base/named_options.h"
 #include "libcore/base/units.h"
 #include "libcore/recipe/schema.h"
+#include "libcore/recipe/time_values.h"
 #include "libcore/recipe/write.h"
 
 namespace galley {
@@ -103,9 +104,11 @@ class Reader : public OptionVisitor {
     value = static_cast<int>(found - words.begin());
   }
   void text(const OptionInfo& info, TextValue& value) override {
-    const YamlNode* node = scalar(info, cat("text such as: ", value.grammar()));
+    const bool time = takes_time(value);
+    const YamlNode* node = scalar(info, cat("text such as: ", time ? kTimeGrammar : value.grammar()));
     if (!node) return;
     try {
+      if (time) parse_seconds(node->scalar);  // names times alone where the unit is missing or another one
       value.parse(node->scalar);
     } catch (const Error& error) {
       complain(node->place, path(info), cat("'", path(info), "': ", error.message()), error.suggestion());
@@ -145,7 +148,7 @@ class Reader : public OptionVisitor {
       const YamlNode* type = map_.find("type");
       if (!type) {
         if (info.required)
-          complain(map_.place, key_path("type"), cat("'", key_path("type"), "' is missing"), cat("write one of: ", names_of(kinds)));
+          complain(map_.place, key_path("type"), cat("'", key_path("type"), "' is missing"), missing_type_remedy(map_, kinds));
         kinds_without_type_ = kinds;
         return;
       }
@@ -222,6 +225,18 @@ class Reader : public OptionVisitor {
       names.emplace_back("...");
     }
     return joined(names);
+  }
+  /// What to write where a map has no `type`: the only type that has all of its keys, else a choice.
+  std::string missing_type_remedy(const YamlNode& map, ComponentKinds kinds) const {
+    std::vector<std::string> fitting;
+    for (const ComponentKind& kind : kinds) {
+      const YamlNode tree = write_tree(*kind.make(), WriteMode::kFull);
+      const auto has = [&](const YamlNode::Entry& entry) {
+        return tree.find(entry.key) != nullptr || (&map == &map_ && std::find(known_.begin(), known_.end(), entry.key) != known_.end());
+      };
+      if (std::all_of(map.entries.begin(), map.entries.end(), has)) fitting.emplace_back(kind.type);
+    }
+    return !map.entries.empty() && fitting.size() == 1 ? cat("add type: ", fitting.front()) : cat("write one of: ", names_of(kinds));
   }
   static std::string missing_remedy(const OptionInfo& info) { return info.doc.empty() ? "" : cat("add it: ", info.doc); }
 
@@ -338,7 +353,7 @@ class Reader : public OptionVisitor {
     if (!node.is_map()) return complain(node.place, where, cat("'", where, "' must be a map with a `type`, not ", kind_text(node)), "");
     const YamlNode* type = node.find("type");
     if (!type) {
-      return complain(node.place, where + ".type", cat("'", where, ".type' is missing"), cat("write one of: ", names_of(kinds)));
+      return complain(node.place, where + ".type", cat("'", where, ".type' is missing"), missing_type_remedy(node, kinds));
     }
     if (!make_params(*type, where + ".type", value, kinds)) return;
     Reader reader(node, where, cat(" (type ", value.type, ")"), errors_);

@@ -4,6 +4,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/named_options.h"
+#include "libcore/recipe/time_values.h"
 #include "libcore/recipe/write.h"
 
 namespace galley {
@@ -25,7 +26,9 @@ class Collector : public OptionVisitor {
   void choice(const OptionInfo& info, int&, std::span<const std::string_view> names) override {
     add(info, ValueKind::kChoice).choices.assign(names.begin(), names.end());
   }
-  void text(const OptionInfo& info, TextValue& value) override { add(info, ValueKind::kText).grammar = value.grammar(); }
+  void text(const OptionInfo& info, TextValue& value) override {
+    add(info, ValueKind::kText).grammar = takes_time(value) ? kTimeGrammar : value.grammar();
+  }
   void section(const OptionInfo& info, Options& value) override {
     const bool absent = optional_;
     SchemaNode& node = add(info, ValueKind::kSection);

@@ -2,9 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
+#include "libcore/base/error.h"
+#include "libcore/base/units.h"
 #include "libcore/tasks/kinds.h"
 
 namespace galley {
@@ -154,9 +155,7 @@ bool larger_is_better(std::string_view metric) {
 
 std::string metric_text(std::string_view metric, double value) {
   const MetricInfo* info = find_metric_info(metric);
-  char text[32];
-  std::snprintf(text, sizeof text, info != nullptr && info->unit == "%" ? "%.2f %%" : "%.4f", value);
-  return text;
+  return info != nullptr && info->unit == "%" ? fixed(value, 2) + " %" : fixed(value, 4);
 }
 
 double find_metric(const MetricValues& values, std::string_view name) {

@@ -174,7 +174,8 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
 }
 
 // Two names can match if their shapes are equal and they have a common ending. The differing prefixes are a candidate rule, and the
-// candidate that explains the most tensors wins.
+// candidate that explains the most tensors wins. A rule must keep the shapes of most tensors that it maps; {} unless, with all rules, most
+// tensors of the smaller side match.
 std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file,
                                                                  const LoadRule& rule, const Match& match) {
   std::unordered_map<std::string, std::vector<size_t>> by_ending;
@@ -219,17 +220,29 @@ std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const
   for (const size_t expected : match.missing) open[wanted_name(expected)] = expected;
   std::vector<bool> used(file.size(), false);
   std::vector<Rename> proposals;
+  size_t placed = match.pairs.size();
   const auto place = [&](const Rename& candidate) {
-    bool useful = false;
+    std::vector<std::pair<size_t, std::string>> agreeing;
+    size_t differing = 0;  // shapes
     for (const size_t offered : match.unexpected) {
       if (used[offered]) continue;
       const std::optional<std::string> name = renamed(file[offered].name, candidate.first, candidate.second);
       const auto target = name ? open.find(*name) : open.end();
-      if (target == open.end() || !(model[target->second].shape == file[offered].shape)) continue;
-      used[offered] = useful = true;
-      open.erase(target);
+      if (target == open.end()) continue;
+      if (model[target->second].shape == file[offered].shape) {
+        agreeing.emplace_back(offered, *name);
+      } else {
+        ++differing;
+      }
     }
-    if (useful) proposals.push_back(candidate);
+    // Where many shapes differ, the names belong to other layers: a bias of the same size is chance.
+    if (agreeing.size() <= 2 * differing) return;
+    for (const auto& [offered, name] : agreeing) {
+      used[offered] = true;
+      open.erase(name);
+    }
+    placed += agreeing.size();
+    proposals.push_back(candidate);
   };
   for (const auto& [count, candidate] : ranked) {
     if (proposals.size() >= kRowsShown) break;
@@ -245,6 +258,8 @@ std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const
     const std::string near = same_shape.size() == 1 ? same_shape.front() : nearest(wanted_name(expected), same_shape);
     if (!near.empty()) place({near, wanted_name(expected)});
   }
+  // Between two different models a few tensors agree by chance.
+  if (2 * placed <= std::min(model.size(), file.size())) return {};
   return proposals;
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::vector<std::string> kTools{"galley-train", "galley-evaluate", "galley-predict", "galley-calibrate", "galley-recipes"};
+const std::vector<std::string> kTools{"galley-train",     "galley-evaluate", "galley-predict",        "galley-calibrate", "galley-recipes",
+                                      "galley-benchmark", "galley-profile",  "galley-convert-layout", "galley-quantize",  "galley-weights"};
 
 TEST(Conventions, ADryRunWritesNothing) {
   const std::string folder = scratch_folder();
@@ -156,7 +157,7 @@ std::string typed(const std::string& completion, const std::string& line) {
 
 TEST(Conventions, BashCompletesValuesAfterTheEqualsSign) {
   for (const auto& [completion, command] : {std::pair<std::string, std::string>{"source <(galley-train --completion bash)", "galley-train"},
-                                            {"source " GALLEY_SOURCE_DIR "/tools/galley/completion.bash", "galley train"}}) {
+                                            {"source <(galley --completion bash)", "galley train"}}) {
     const std::string start = command + " fashion_mnist_cnn --explain ";
     EXPECT_NE(typed(completion, start + "memory_format memory_format=cont\\t").find("memory_format = contiguous"), std::string::npos);
     // A value that no completion knows is a file name: the shell completes it.

@@ -74,8 +74,7 @@ TEST_F(Install, LibrariesAreNotThoseOfTheBuild) {
 
 TEST_F(Install, CompletionOffersVerbsAndOptions) {
   const std::string completions = prefix() + "/share/bash-completion/completions/";
-  const Outcome verbs =
-      elsewhere("source " + completions + "galley; COMP_WORDS=(galley pr); COMP_CWORD=1; _galley_verbs; echo ${COMPREPLY[@]}");
+  const Outcome verbs = elsewhere("source " + completions + "galley; COMP_WORDS=(galley pr); COMP_CWORD=1; _galley; echo ${COMPREPLY[@]}");
   EXPECT_EQ(verbs.out, "predict profile\n") << verbs.err;
   const std::string option = "COMP_WORDS=(galley-train --dry); COMP_CWORD=1; _galley; echo ${COMPREPLY[@]}";
   EXPECT_EQ(elsewhere("source " + completions + "galley-train; " + option).out, "--dry-run\n");

@@ -58,7 +58,8 @@ TEST(BenchmarkRows, TablesShowWhatDiffers) {
   EXPECT_EQ(table.headings[1], "batch");
   EXPECT_EQ(table.rows[0][2], "500.0");
   EXPECT_EQ(table.rows[0][6], "8.000");  // samples per second
-  EXPECT_EQ(table.rows[1][2], "error: no data");
+  EXPECT_EQ(table.headings.back(), "error");
+  EXPECT_EQ(table.rows[1].back(), "no data");
   EXPECT_EQ(table.rows[1].size(), table.headings.size());
 }
 

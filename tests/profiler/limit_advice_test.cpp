@@ -204,6 +204,14 @@ TEST(BelowLimit, ThreadsThatWait) {
   ProfileFacts facts = facts_of();
   facts.threads = facts.cores = 1;
   EXPECT_EQ(first(little, facts).bound, "compute") << "one thread waits for no other";
+  // No larger batch helps where all of the time grows with it: one thread is to be compared.
+  const Profile full = profile_of("linear", "forward", 0.95, 0.05, 10000, true);
+  ProfileFacts no_memory = facts_of();
+  no_memory.memory_bytes = 1;
+  EXPECT_EQ(first(full, no_memory).key, "threads");
+  EXPECT_EQ(first(full, no_memory).value, "1");
+  no_memory.disturbed = true;
+  EXPECT_EQ(first(full, no_memory).value, "") << "other programs may have taken the cores";
   facts.threads = 8;
   facts.cores = 4;
   const BelowLimit item = first(profile_of("conv2d", "forward", 0.95, 0.1, 100, true), facts);

@@ -142,6 +142,27 @@ TEST_F(Load, NearNamesWithoutACommonPrefix) {
   EXPECT_NE(text.find("\"head.biases\": \"fc.bias\""), std::string::npos) << text;
 }
 
+TEST_F(Load, ProposesNoRenamesBetweenDifferentModels) {
+  // A bias agrees, but the weight beside it does not.
+  std::vector<TensorSource> sources = tensors("");
+  sources[3] = {"linear.weight", filled({10, 6}, 0)};
+  sources[4] = {"linear.bias", filled({10}, 0)};
+  write(sources);
+  const std::string head = error_of(model_, std::vector{rule()});
+  EXPECT_NE(head.find("2 missing, 2 unexpected"), std::string::npos) << head;
+  EXPECT_EQ(head.find("rename:"), std::string::npos) << head;
+  // A normalization of the same width among the layers of another model.
+  write({{"h.0.ln.weight", filled({4}, 0)},
+         {"h.0.ln.bias", filled({4}, 0)},
+         {"h.0.attn.weight", filled({12, 4}, 0)},
+         {"h.0.attn.bias", filled({12}, 0)},
+         {"wte.weight", filled({20, 4}, 0)},
+         {"wpe.weight", filled({8, 4}, 0)}});
+  const std::string other = error_of(model_, std::vector{rule()});
+  EXPECT_NE(other.find("0 tensors fit"), std::string::npos) << other;
+  EXPECT_EQ(other.find("rename:"), std::string::npos) << other;
+}
+
 TEST_F(Load, NotStrictLeavesOutAndSaysSo) {
   std::vector<TensorSource> sources = tensors("");
   sources[4] = {"other", filled({3}, 0)};

@@ -13,7 +13,7 @@ class CalibrateTool : public RecipeTool {
     return "Collects the ranges of a model's values over samples of its data (data.calibration), once, for every observer.";
   }
   std::string examples() const override {
-    return "  galley-calibrate runs/first -o stats.calib\n  galley-calibrate resnet50_imagenet weights=resnet50.safetensors --samples 256 "
+    return "  galley-calibrate runs/first -o stats.calib\n  galley-calibrate imagenet_resnet50 weights=resnet50.safetensors --samples 256 "
            "-o stats.calib\n"
            "  galley-calibrate --merge a.calib b.calib -o both.calib\n  galley-calibrate --show stats.calib";
   }

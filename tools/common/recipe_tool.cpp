@@ -210,6 +210,12 @@ void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
     log(LogLevel::kWarning, cat(threads, " threads share ", available_cores(), available_cores() == 1 ? " core" : " cores",
                                 ", to which the launcher has bound this rank; mpirun --bind-to none lets it use all"));
   }
+  static bool warned_threads = false;  // called for each cell of a sweep
+  if (job == nullptr && threads > cores && threads <= 1024 && !warned_threads) {
+    warned_threads = true;
+    log(LogLevel::kWarning,
+        cat(threads, " threads share ", cores, cores == 1 ? " core" : " cores", ", which takes more memory and time than threads=", cores));
+  }
   if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads is ", threads, ", but must be between 1 and 1024");
   set_compute_threads(static_cast<int>(threads));
   static bool warned = false;  // called for each cell of a sweep

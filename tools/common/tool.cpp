@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -11,11 +12,14 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
+#include "libcore/backends/backend.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/passes/pass_runner.h"
 #include "libcore/runtime/engine.h"
+#include "tools/common/completion.h"
+#include "tools/common/option_words.h"
 #include "tools/common/provenance.h"
 #include "tools/common/ranks.h"
 #include "tools/common/signals.h"
@@ -45,14 +49,18 @@ bool wants_json(int argc, char** argv) {
   return false;
 }
 
+/// The names but those in `without`.
 template <class T>
-T named(const std::map<std::string, T>& names, const std::string& word, const char* option) {
-  const auto found = names.find(word);
-  if (found != names.end()) return found->second;
-  std::string known;
-  for (const auto& [name, value] : names) known += (known.empty() ? "" : ", ") + name;
-  fail(ErrorCode::kUsage, option, " ", word, " is not supported; it must be one of ", known);
+std::vector<std::string> names_of(const std::map<std::string, T>& names, std::string_view without = "") {
+  std::vector<std::string> known;
+  for (const auto& [name, value] : names) {
+    if (name != without) known.push_back(name);
+  }
+  return known;
 }
+
+/// Names of the formats that the tool prints.
+std::vector<std::string> formats_of(const Tool& tool) { return names_of(kFormats, tool.prints_json_lines() ? "" : "jsonl"); }
 
 struct CommonFlags {
   std::string format = "table", progress = "auto", completion;
@@ -84,16 +92,19 @@ void add_common_options(Command& command, CommonFlags& flags, const Tool& tool) 
 }
 
 Format format_of(const Tool& tool, const std::string& word, const char* option) {
-  const Format format = named(kFormats, word, option);
-  if (format == Format::kJsonLines && !tool.prints_json_lines())
+  const auto found = kFormats.find(word);
+  if (found == kFormats.end()) refuse_word(option, word, formats_of(tool));
+  if (found->second == Format::kJsonLines && !tool.prints_json_lines())
     fail(ErrorCode::kUsage, option, " jsonl is not supported, because ", tool.name(), " prints one object; use json");
-  return format;
+  return found->second;
 }
 
 void apply(const CommonFlags& flags, Tool& tool) {
   CommonOptions& common = tool.common;
   common.format = format_of(tool, flags.format, "--format");
-  common.progress = flags.quiet ? ProgressMode::kNone : named(kProgress, flags.progress, "--progress");
+  const auto progress = kProgress.find(flags.progress);
+  if (progress == kProgress.end()) refuse_word("--progress", flags.progress, names_of(kProgress));
+  common.progress = flags.quiet ? ProgressMode::kNone : progress->second;
   // With JSON on stdout, progress on stderr is JSON too, one object per line.
   if ((common.format == Format::kJson || common.format == Format::kJsonLines) && common.progress == ProgressMode::kAuto)
     common.progress = ProgressMode::kJson;
@@ -106,7 +117,9 @@ void apply(const CommonFlags& flags, Tool& tool) {
     } else if (topic == "compile") {
       set_compile_log(true);
     } else {
-      fail(ErrorCode::kUsage, "--verbose=", topic, " is not supported; it must be ops, compile or passes");
+      const std::string near = nearest(topic, {"ops", "compile", "passes"});
+      throw Error(ErrorCode::kUsage, cat("--verbose=", topic, " is not supported; it must be ops, compile or passes"))
+          .suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
     }
   }
   for (const std::string& save : flags.save) {
@@ -116,54 +129,66 @@ void apply(const CommonFlags& flags, Tool& tool) {
   }
 }
 
-// bash splits words at = and : (COMP_WORDBREAKS) and replaces only the part after them: the words are joined again, and a reply is cut at
-// the joined part. galley's own script tools/galley/completion.bash does the same.
-constexpr const char* kBashCompletion = R"(_galley() {
-  local words=() prefix= i
-  for ((i = 1; i <= COMP_CWORD; ++i)); do
-    if ((i > 1)) && [[ ${COMP_WORDS[i]} =~ ^[=:]+$ ]]; then
-      words[-1]+=${COMP_WORDS[i]}
-      prefix=${words[-1]}
-    elif ((i > 2)) && [[ ${COMP_WORDS[i - 1]} =~ ^[=:]+$ ]]; then
-      prefix=${words[-1]}
-      words[-1]+=${COMP_WORDS[i]}
-    else
-      words+=("${COMP_WORDS[i]}")
-      prefix=
-    fi
-  done
-  mapfile -t COMPREPLY < <("${COMP_WORDS[0]}" --complete-words "${words[@]}" 2>/dev/null)
-  if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace; fi
-  COMPREPLY=("${COMPREPLY[@]#"$prefix"}")
-}
-complete -o default -F _galley )";
-
-std::string completion_script(const std::string& tool, const std::string& shell) {
-  if (shell == "bash") {
-    return std::string(kBashCompletion) + tool + "\n";
+/// An option of the command or of its verbs by its name, "--format" or "-o"; null if there is none.
+const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
+  if (const CLI::Option* option = app.get_option_no_throw(name)) return option;
+  for (const CLI::App* below : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (const CLI::Option* option = find_option(*below, name)) return option;
   }
-  if (shell == "zsh") {
-    // zsh loads the file as the body of the function _TOOL: the first completion has to call the function that it defines.
-    return "#compdef " + tool +
-           "\n_galley_words() { local -a w; w=(\"${(@f)$(${words[1]} --complete-words \"${(@)words[2,CURRENT]}\" 2>/dev/null)}\"); " +
-           "compadd -S '' -- $w; _files; }\nif [[ ${funcstack[1]} == _" + tool +
-           " ]]; then _galley_words \"$@\"; else compdef _galley_words " + tool + "; fi\n";
-  }
-  if (shell == "fish") {
-    return "complete -c " + tool + " -a '(" + tool + " --complete-words (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'\n";
-  }
-  fail(ErrorCode::kUsage, "--completion ", shell, " is not supported; it must be bash, zsh or fish");
+  return nullptr;
 }
 
-/// The long options that begin with `word`, for completion.
-std::vector<std::string> options_from(const CLI::App& app, const std::string& word) {
+/// The words that an option's value may be; {} if any value is possible.
+std::vector<std::string> values_of(const CLI::Option& option, const Tool& tool) {
+  const std::string name = option.get_name();
+  if (name == "--format") return formats_of(tool);
+  if (name == "--progress") return names_of(kProgress);
+  if (name == "--verbose") return {"ops", "compile", "passes"};
+  if (name == "--dump-recipe") return {"min", "full", "origin"};
+  if (name == "--completion") return {"bash", "zsh", "fish"};
+  if (name != "--device") return words_of(&option);
+  std::vector<std::string> devices;
+  for (const BackendRow& row : backend_rows()) devices.emplace_back(row.name);
+  return devices;
+}
+
+/// The words that may complete the last of `words`: options, the values of an option, or what the tool offers.
+std::vector<std::string> completions(const CLI::App& app, const Tool& tool, const std::vector<std::string>& words) {
+  const std::string word = words.empty() ? "" : words.back();
   std::vector<std::string> found;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      if (("--" + name).starts_with(word)) found.push_back("--" + name);
+  const auto offer = [&](const std::string& candidate) {
+    if (candidate.starts_with(word)) found.push_back(candidate);
+  };
+  if (word.starts_with("-")) {
+    const size_t equals = word.find('=');
+    const CLI::Option* option = equals == std::string::npos ? nullptr : find_option(app, word.substr(0, equals));
+    if (option != nullptr) {
+      for (const std::string& value : values_of(*option, tool)) offer(word.substr(0, equals + 1) + value);
+    } else if (equals == std::string::npos) {
+      for (const CLI::Option* each : app.get_options()) {
+        for (const std::string& name : each->get_lnames()) offer("--" + name);
+      }
     }
+    return found;
   }
-  return found;
+  // The tool completes its own arguments; options and their values are not among them.
+  constexpr std::array<std::string_view, 3> kTakeKeys{"--with", "--unset", "--explain"};
+  std::vector<std::string> arguments;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool last = i + 1 == words.size();
+    if (last || !words[i].starts_with("-") || words[i] == "-") {
+      arguments.push_back(words[i]);
+      continue;
+    }
+    const CLI::Option* option = words[i].find('=') == std::string::npos ? find_option(app, words[i]) : nullptr;
+    if (option == nullptr || option->get_expected_min() == 0) continue;
+    const bool takes_key = std::find(kTakeKeys.begin(), kTakeKeys.end(), words[i]) != kTakeKeys.end();
+    if (++i + 1 < words.size() || takes_key) continue;
+    for (const std::string& value : values_of(*option, tool)) offer(value);
+    return found;  // none: the shell completes names of files
+  }
+  if (arguments.empty() || arguments.back() != word) arguments.push_back(word);
+  return tool.complete(arguments);
 }
 
 /// The long options of a command and of the commands below it.
@@ -241,10 +266,8 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
   tool.add_options(command);
   add_common_options(command, flags, tool);
   if (argc > 1 && std::string_view(argv[1]) == "--complete-words") {
-    const std::string word = argc > 2 ? argv[argc - 1] : "";
     std::string out;
-    for (const std::string& found : word.starts_with("-") ? options_from(app, word) : tool.complete({argv + 2, argv + argc}))
-      out += found + "\n";
+    for (const std::string& found : completions(app, tool, {argv + 2, argv + argc})) out += found + "\n";
     std::fputs(out.c_str(), stdout);
     return kExitDone;
   }

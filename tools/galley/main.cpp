@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "libcore/base/error.h"
+#include "tools/common/completion.h"
 #include "tools/common/version.h"
 
 namespace {
@@ -57,7 +58,9 @@ void print_verbs(const std::filesystem::path& folder) {
       "[arguments])\n\nverbs:\n");
   for (const std::string& name : names)
     std::printf("  %-*s  %s\n", static_cast<int>(width), name.c_str(), about(folder / ("galley-" + name)).c_str());
-  std::printf("\n'galley VERB --help' explains one; 'galley recipes ls' lists recipes to start with.\n");
+  std::printf(
+      "\n'galley VERB --help' explains one; 'galley recipes ls' lists recipes to start with.\n"
+      "'source <(galley --completion bash)' completes all words in bash; zsh and fish likewise.\n");
 }
 
 }  // namespace
@@ -72,6 +75,17 @@ int main(int argc, char** argv) {
   }
   if (verb == "--version" || verb == "-V") {
     std::printf("galley %s (%s)\n", galley::tools::kVersion, galley::tools::kCommit);
+    return 0;
+  }
+  if (verb == "--completion") {
+    std::vector<std::string> tools;
+    for (const std::string& name : verbs(folder)) tools.push_back("galley-" + name);
+    try {
+      std::fputs(galley::tools::galley_completion_script(argc > 2 ? argv[2] : "", tools).c_str(), stdout);
+    } catch (const galley::Error& error) {
+      std::fprintf(stderr, "%s\n", error.text().c_str());
+      return static_cast<int>(error.code());
+    }
     return 0;
   }
   const std::string program = "galley-" + verb;

@@ -19,7 +19,7 @@ class QuantizeTool : public RecipeTool {
   }
   std::string examples() const override {
     return "  galley-quantize runs/first -o model.int8.safetensors\n"
-           "  galley-quantize resnet50_imagenet weights=resnet50.safetensors --calibration stats.calib --evaluate -o "
+           "  galley-quantize imagenet_resnet50 weights=resnet50.safetensors --calibration stats.calib --evaluate -o "
            "resnet50.int8.safetensors\n"
            "  galley-quantize runs/first --sensitivity --evaluate -o keep.yaml\n"
            "  galley-quantize runs/first 'goal={metric: top1, max_drop: 0.5}' -o model.int8.safetensors\n"

@@ -36,6 +36,21 @@ std::string about_of(const std::string& text) {
   return comment.substr(0, std::min({comment.find(". "), comment.find(": "), comment.find(", to ")}));
 }
 
+/// describe_key for a word that may be a recipe instead, whose key is missing.
+std::string describe_alone(const Schema& schema, const std::string& word) {
+  try {
+    return describe_key(schema, word, "");
+  } catch (const Error& unknown) {
+    try {
+      find_recipe(word, recipes_folder());
+    } catch (const Error&) {
+      throw unknown;
+    }
+    throw Error(ErrorCode::kUsage, cat(word, " is a recipe; name the key to explain too"))
+        .suggest(cat("e.g. galley-recipes explain ", word, " train.optimizer.lr"));
+  }
+}
+
 Json provenance_of(const std::vector<std::string>& overrides) {
   Provenance provenance;
   provenance.tool = "galley-recipes";
@@ -167,11 +182,17 @@ int RecipesTool::explain_key() const {
   if (words.empty() || words.size() > 2) fail(ErrorCode::kUsage, "galley-recipes explain needs a recipe and a key, or a key");
   const Schema schema = recipe_schema(recipe_components());
   if (words.size() == 1) {
-    print(describe_key(schema, words[0], options.tool_section));
+    print(describe_alone(schema, words[0]));
     return kExitDone;
   }
   const LoadedTree loaded = load_tree(words[0], schema, options);
-  print(describe_key(schema, words[1], options.tool_section, loaded.tree) + explain(loaded, schema, words[1], options));
+  const std::string meaning = describe_key(schema, words[1], options.tool_section, loaded.tree);
+  std::string origin = explain(loaded, schema, words[1], options);
+  // Both end or begin with the key's description.
+  const size_t last = origin.rfind('\n', origin.size() - 2) + 1;
+  const std::string description = origin.substr(last + std::min<size_t>(2, origin.size() - last));
+  if (meaning.find(": " + description) != std::string::npos) origin.resize(last);
+  print(meaning + origin);
   return kExitDone;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -52,7 +53,7 @@ class Console : public TrainEvents {
   }
   void evaluated(const EvalRow& row) override {
     progress_.milestone(cat("eval step ", row.step, "  epoch ", fixed(row.epoch, 2), "  ", row.split, "  ", metrics_text(row.metrics),
-                            "  (", row.samples, " samples, ", human_seconds(row.wall_s), ")"));
+                            "  (", counted(row.samples, "sample"), ", ", human_seconds(row.wall_s), ")"));
     for (const auto& [prompt, text] : row.texts) progress_.milestone(cat("text  ", prompt, text));
   }
   void checkpointed(const std::string& folder) override { log(LogLevel::kDebug, "checkpoint " + folder); }
@@ -79,7 +80,7 @@ class Console : public TrainEvents {
     if (row.step + 1 < *window_ends_ && row.step != total_) return;
     const std::string file = cat(run_, "/profile-", row.step, ".json.gz");
     write_maybe_gzip(file, make_trace(recorder_.recording(), {.process = "galley-train"}).json);
-    progress_.milestone(cat("recorded ", recorder_.recording().steps.size(), " steps in ", file));
+    progress_.milestone(cat("recorded ", counted(std::ssize(recorder_.recording().steps), "step"), " in ", file));
     recorder_.clear();
     window_ends_.reset();
   }
@@ -117,6 +118,24 @@ Json plan_json(const TrainPlan& plan) {
           {"widened", plan.widened},
           {"attention", plan.attention},
           {"compile_s", plan.compile_s}};
+}
+
+/// The numbers and texts of an object as rows, for machines: "metrics.top1", 91.5. Neither provenance nor lists.
+void add_fields(const Json& json, const std::string& prefix, Table& table) {
+  for (const auto& [key, value] : json.items()) {
+    if (key == "provenance" || value.is_array()) continue;
+    if (value.is_object()) {
+      add_fields(value, prefix + key + ".", table);
+    } else {
+      table.rows.push_back({prefix + key, value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump()});
+    }
+  }
+}
+
+Table fields_table(const std::string& heading, const Json& json) {
+  Table table{{heading, "value"}, {}};
+  add_fields(json, "", table);
+  return table;
 }
 
 bool same_folder(const std::string& a, const std::string& b) {
@@ -174,7 +193,9 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   if (common.verbosity > 0) {
     for (const std::string& warning : plan.warnings) log(LogLevel::kWarning, warning);
   } else if (!plan.warnings.empty()) {
-    log(LogLevel::kWarning, cat(plan.warnings.size(), " operators run on slow kernels, e.g. ", plan.warnings.front(), "; -v lists all"));
+    log(LogLevel::kWarning, cat(counted(std::ssize(plan.warnings), "operator"),
+                                plan.warnings.size() == 1 ? " runs on a slow kernel: " : " run on slow kernels, e.g. ",
+                                plan.warnings.front(), plan.warnings.size() == 1 ? "" : "; -v lists all"));
   }
   print_plan(plan, run, dry_run_, options.provenance);
   if (dry_run_) return kExitDone;
@@ -204,6 +225,10 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
     return;
   }
   const auto bytes = [](int64_t n) { return human_bytes(static_cast<double>(n)); };
+  if (to_stdout && common.format == Format::kCsv) {
+    print(fields_table("plan", plan_json(plan)));
+    return;
+  }
   std::vector<std::pair<std::string, std::string>> lines{
       {"run", run},
       {"steps", plan.total_steps > 0 ? cat(human_count(plan.total_steps), " (", fixed(plan.steps_per_epoch, 1), " per epoch)")
@@ -214,10 +239,11 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
       {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP per step")},
       {"memory", cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ",
                      bytes(plan.scratch_bytes), " activations and workspace + ", bytes(plan.base_bytes), " process")},
-      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders per step",
-                       plan.widened > 0 ? cat(", ", plan.widened, " operators in f32 between casts") : "")}};
+      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", counted(plan.reorders, "activation reorder"), " per step",
+                       plan.widened > 0 ? cat(", ", counted(plan.widened, "operator"), " in f32 between casts") : "")}};
   if (plan.adapters > 0)
-    lines.emplace_back("adapters", cat("of ", plan.adapters, " linear layers; the optimizer's state has ", bytes(plan.state_bytes)));
+    lines.emplace_back("adapters",
+                       cat("of ", counted(plan.adapters, "linear layer"), "; the optimizer's state has ", bytes(plan.state_bytes)));
   for (const auto& [choice, count] : plan.attention) lines.emplace_back("attention", cat(count, " x ", choice));
   if (to_stdout) {
     Table table{{"plan", ""}, {}};
@@ -237,9 +263,12 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
     print(json);
     return;
   }
+  Json machine_form = Json::parse(json);
+  machine_form["weights"] = run + "/weights.safetensors";
+  const Table fields = fields_table("result", machine_form);
   Table table{{"result", ""}, {}};
   for (const auto& [name, value] : result.metrics) table.rows.push_back({name, metric_text(name, value)});
-  table.rows.push_back({"trained", cat(human_count(result.steps), " steps, ", fixed(result.epochs, 2), " epochs, ",
+  table.rows.push_back({"trained", cat(counted(result.steps, "step"), ", ", fixed(result.epochs, 2), " epochs, ",
                                        human_seconds(result.wall_s), result.stopped == "early_stop" ? " (stopped early)" : "")});
   if (plan != nullptr && result.session_s > 0) {
     // The rate of this process, validation and saving included, against what this machine can do.
@@ -266,9 +295,9 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
   if (result.skipped > 0) table.rows.push_back({"skipped", cat(human_count(result.skipped), " damaged samples, replaced by others")});
   table.rows.push_back({"weights", run + "/weights.safetensors"});
   for (const auto& [format, file] : common.save) {
-    if (format != Format::kJson) write_file(file, render(table, format));
+    if (format != Format::kJson) write_file(file, render(format == Format::kCsv ? fields : table, format));
   }
-  print(table);
+  print(common.format == Format::kCsv ? fields : table);
 }
 
 }  // namespace galley::tools
