@@ -2,6 +2,8 @@
 // texts of any length in any batch; the recipe of a folder, dumped, loads to the same recipe; a recipe may take its model from the folder
 // of its weights.
 
+#include "libcore/weights/hub.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -299,6 +301,10 @@ TEST(HubConfig, NamesAreThoseOfTheFolder) {
   const std::string path = folder / "a$b ${seed}";
   std::filesystem::copy(folder_of("bert_classes"), path);
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(std::ifstream(path + "/config.json"));
+  nlohmann::ordered_json many = config;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < 12; ++i) many["id2label"][std::to_string(i)] = names.emplace_back(cat("class ", i));  // "10" is before "2" as text
+  EXPECT_EQ(HubFolder(path, many.dump()).categories(), names);
   config["id2label"] = {{"2", "c"}, {"0", "a"}, {"1", "b"}};
   std::ofstream(path + "/config.json") << config;
   const Recipe recipe = recipe_of(path);
