@@ -211,9 +211,9 @@ std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, co
 SearchTrial judge(const GoalSection& goal, const MetricValues& before, Trial trial) {
   const double then = find_metric(before, goal.metric), now = find_metric(trial.metrics, goal.metric);
   if (std::isnan(then))
-    throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", goal.metric, ", which the evaluation does not compute"))
+    throw Error(ErrorCode::kNumeric, cat("the float model has no finite ", goal.metric, " that quantization could keep"))
         .key("quantize.goal.metric")
-        .suggest("add it to metrics");
+        .suggest("galley-evaluate shows its metrics");
   const double sign = larger_is_better(goal.metric) ? 1 : -1;
   SearchTrial judged{.trial = std::move(trial), .drop = sign * (then - now), .met = !std::isnan(now)};
   if (goal.max_drop)

@@ -173,6 +173,29 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
   return match;
 }
 
+/// The unexpected tensors, not yet used, that a rule maps to open names of the model with the same shape; {} where many shapes differ: the
+/// names belong to other layers then, and a bias of the same size is chance.
+static std::vector<std::pair<size_t, std::string>> mapped_by(const std::pair<std::string, std::string>& rule,
+                                                             std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file,
+                                                             const std::vector<size_t>& unexpected, const std::vector<bool>& used,
+                                                             const std::unordered_map<std::string, size_t>& open) {
+  std::vector<std::pair<size_t, std::string>> agreeing;
+  size_t differing = 0;
+  for (const size_t offered : unexpected) {
+    if (used[offered]) continue;
+    const std::optional<std::string> name = renamed(file[offered].name, rule.first, rule.second);
+    const auto target = name ? open.find(*name) : open.end();
+    if (target == open.end()) continue;
+    if (model[target->second].shape == file[offered].shape) {
+      agreeing.emplace_back(offered, *name);
+    } else {
+      ++differing;
+    }
+  }
+  if (agreeing.size() <= 2 * differing) agreeing.clear();
+  return agreeing;
+}
+
 // Two names can match if their shapes are equal and they have a common ending. The differing prefixes are a candidate rule, and the
 // candidate that explains the most tensors wins. A rule must keep the shapes of most tensors that it maps; {} unless, with all rules, most
 // tensors of the smaller side match.
@@ -222,21 +245,8 @@ std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const
   std::vector<Rename> proposals;
   size_t placed = match.pairs.size();
   const auto place = [&](const Rename& candidate) {
-    std::vector<std::pair<size_t, std::string>> agreeing;
-    size_t differing = 0;  // shapes
-    for (const size_t offered : match.unexpected) {
-      if (used[offered]) continue;
-      const std::optional<std::string> name = renamed(file[offered].name, candidate.first, candidate.second);
-      const auto target = name ? open.find(*name) : open.end();
-      if (target == open.end()) continue;
-      if (model[target->second].shape == file[offered].shape) {
-        agreeing.emplace_back(offered, *name);
-      } else {
-        ++differing;
-      }
-    }
-    // Where many shapes differ, the names belong to other layers: a bias of the same size is chance.
-    if (agreeing.size() <= 2 * differing) return;
+    const std::vector<std::pair<size_t, std::string>> agreeing = mapped_by(candidate, model, file, match.unexpected, used, open);
+    if (agreeing.empty()) return;
     for (const auto& [offered, name] : agreeing) {
       used[offered] = true;
       open.erase(name);

@@ -94,12 +94,18 @@ TimerOptions timer_options(const BenchmarkSection& section) {
   TimerOptions options = stoppable({});
   options.relative_error = section.stop.ci.percent / 100;
   options.min_runs = section.stop.min_runs;
-  if (section.stop.max_time.unit != DurationUnit::kSeconds)
-    throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time must be a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
   options.max_time_s = section.stop.max_time.value;
   options.warmup = section.warmup.value_or(-1);
   options.cold = section.cache == CacheState::kCold;
   return options;
+}
+
+std::vector<BenchmarkCell> cells_of(const LoadedRecipe& loaded) {
+  try {
+    return galley::cells_of(loaded.recipe.benchmark);
+  } catch (const Error& error) {
+    throw with_place(error, loaded);
+  }
 }
 
 std::vector<std::string> overrides_of(const BenchmarkCell& cell) {

@@ -18,6 +18,8 @@ TimerOptions stoppable(TimerOptions options);
 TimerOptions timer_options(const BenchmarkSection& section);
 /// The overrides of the recipe for a cell.
 std::vector<std::string> overrides_of(const BenchmarkCell& cell);
+/// The cells of the recipe's benchmark section; errors have the place of their key.
+std::vector<BenchmarkCell> cells_of(const LoadedRecipe& loaded);
 
 class BenchmarkTool : public RecipeTool {
  public:
@@ -56,6 +58,8 @@ class BenchmarkTool : public RecipeTool {
   };
   int sweep(const std::vector<std::string>& recipes);
   int print_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, double at_most) const;
+  /// An error about a recipe with these overrides, with the place of its key.
+  Error placed(const Error& error, const std::string& recipe, const std::vector<std::string>& more) const;
   CellWork make_cell(const std::vector<std::string>& recipes, const BenchmarkCell& cell, const Journal& journal) const;
   int run_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, const TimerOptions& timing,
                 Journal& journal);

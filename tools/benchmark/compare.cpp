@@ -46,6 +46,16 @@ std::vector<BenchmarkRow> read_saved(const std::string& path) {
   }
 }
 
+std::string side_text(const std::string& recipe, const std::vector<std::string>& overrides) {
+  std::string text = recipe;
+  for (const std::string& word : overrides) text += " " + word;
+  return text;
+}
+
+Json side_json(const std::string& recipe, const std::vector<std::string>& overrides) {
+  return {{"recipe", recipe}, {"overrides", overrides}};
+}
+
 }  // namespace
 
 BenchmarkTool::Side BenchmarkTool::side_of(const std::string& text, const std::vector<std::string>& recipes) {
@@ -84,7 +94,7 @@ BenchmarkWork BenchmarkTool::work_of(const Side& side, const BenchmarkCell& cell
   // Sides may differ in what a run is made of: the section's own batch, where it was overridden.
   BenchmarkCell own = cell;
   if (cells == 1) {
-    const std::vector<BenchmarkCell> of_side = cells_of(loaded->recipe.benchmark);
+    const std::vector<BenchmarkCell> of_side = cells_of(*loaded);
     if (of_side.size() == 1) own = of_side.front();
   }
   return benchmark_work(std::move(loaded), side.recipe, own);
@@ -93,17 +103,19 @@ BenchmarkWork BenchmarkTool::work_of(const Side& side, const BenchmarkCell& cell
 int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const MachineWatch& watch) {
   const ComponentRegistry& components = recipe_components();
   const LoadedRecipe first = load_recipe(base.recipe, components, options_with(base.overrides));
-  const std::vector<BenchmarkCell> cells = cells_of(first.recipe.benchmark);
+  const std::vector<BenchmarkCell> cells = cells_of(first);
   const TimerOptions timing = timer_options(first.recipe.benchmark);
   const double equal_within = first.recipe.benchmark.equal_within.percent / 100;
   if (dry_run_) {
     load_recipe(changed.recipe, components, options_with(changed.overrides));
-    Table table{{"cell"}, {}};
+    Table table{{"cell", "base", "new"}, {}};
     Json json{{"cells", Json::array()},
+              {"base", side_json(base.recipe, base.overrides)},
+              {"new", side_json(changed.recipe, changed.overrides)},
               {"at_most_s", timing.max_time_s * static_cast<double>(cells.size())},
               {"provenance", provenance_json(run_provenance())}};
     for (const BenchmarkCell& cell : cells) {
-      table.rows.push_back({cell.name()});
+      table.rows.push_back({cell.name(), side_text(base.recipe, base.overrides), side_text(changed.recipe, changed.overrides)});
       json["cells"].push_back(cell.name());
     }
     report_object(json, table);
@@ -118,7 +130,13 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
     const BenchmarkCell& cell = cells[c];
     progress.update(static_cast<double>(c) / static_cast<double>(cells.size()), cat("[", c + 1, "/", cells.size(), "] ", cell.name()),
                     Json{{"cell", c + 1}, {"cells", cells.size()}}.dump());
-    const auto make = [&](const Side& side) { return work_of(side, cell, cells.size()); };
+    const auto make = [&](const Side& side) {
+      try {
+        return work_of(side, cell, cells.size());
+      } catch (const Error& error) {
+        throw placed(error, side.recipe, side.overrides);
+      }
+    };
     BenchmarkWork first_work = make(base), second_work = make(changed);
     const ComparedWork work = compared_work(std::move(first_work), std::move(second_work), [&] { return make(base); });
     const std::vector<std::function<void()>> works{work.base.run, work.changed.run, work.again.run};

@@ -41,7 +41,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
     print(dump_recipe(first, dump_ == "full" ? DumpKind::kFull : dump_ == "origin" ? DumpKind::kOrigin : DumpKind::kMin));
     return kExitDone;
   }
-  const std::vector<BenchmarkCell> cells = cells_of(first.recipe.benchmark);
+  const std::vector<BenchmarkCell> cells = cells_of(first);
   const TimerOptions timing = timer_options(first.recipe.benchmark);
   std::string command;
   for (const std::string& recipe : recipes)
@@ -67,6 +67,14 @@ int BenchmarkTool::print_cells(const std::vector<std::string>& recipes, const st
   }
   report_object(json, table);
   return kExitDone;
+}
+
+Error BenchmarkTool::placed(const Error& error, const std::string& recipe, const std::vector<std::string>& more) const {
+  try {
+    return with_place(error, load_recipe(recipe, recipe_components(), options_with(more)));
+  } catch (const Error&) {
+    return error;  // the recipe itself does not load; the error has its place
+  }
 }
 
 BenchmarkTool::CellWork BenchmarkTool::make_cell(const std::vector<std::string>& recipes, const BenchmarkCell& cell,
@@ -96,7 +104,7 @@ BenchmarkTool::CellWork BenchmarkTool::make_cell(const std::vector<std::string>&
       known.error = error.message();
       made.rows.push_back(known);
       if (!made.error) made.error = error.code();
-      log(LogLevel::kWarning, cat(recipe, " ", cell.name(), ": ", error.message()));
+      log(LogLevel::kWarning, cat(recipe, " ", cell.name(), ": ", placed(error, recipe, overrides_of(cell)).text()));
     }
   }
   return made;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -111,7 +112,7 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
   session.initialize(calibrator.parameters(), calibrator.store());
   const int64_t before = calibration.samples();
   const std::string plan =
-      cat(human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from, " in batches of ", calibrator.batch(), ", ",
+      cat(counted(calibrator.samples(), "sample"), " of data.", recipe.data.calibration.from, " in batches of ", calibrator.batch(), ", ",
           calibrator.values(), " values, memory ", human_bytes(static_cast<double>(calibrator.planned_bytes())));
   if (dry_run_) {
     nlohmann::ordered_json json{{"fits", true},
@@ -124,7 +125,7 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
     return kExitDone;
   }
   log(LogLevel::kInfo, plan);
-  if (before > 0) log(LogLevel::kInfo, cat("continues ", output_, ", which has ", human_count(before), " samples"));
+  if (before > 0) log(LogLevel::kInfo, cat("continues ", output_, ", which has ", counted(before, "sample")));
   const auto began = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   {
@@ -243,7 +244,7 @@ int CalibrateTool::show(const ActivationScheme& scheme) {
     return kExitDone;
   }
   log(LogLevel::kInfo,
-      cat(human_count(calibration.samples()), " samples in ", calibration.batches(), " batches; SQNR in dB of each observer for ",
+      cat(counted(calibration.samples(), "sample"), " in ", counted(calibration.batches(), "batch"), "; SQNR in dB of each observer for ",
           kQuantDTypeNames[static_cast<size_t>(scheme.dtype)], scheme.symmetric ? " symmetric" : " affine"));
   if (!calibration.weight_bounds.empty())
     log(LogLevel::kInfo, cat("besides, the learned scales of ", calibration.weight_bounds.size(), " weights"));

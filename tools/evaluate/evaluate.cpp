@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -174,7 +175,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
     log(LogLevel::kWarning, cat(human_count(evaluator.skipped()), " damaged samples were skipped; their neighbors stand in for them"));
   if (evaluator.irregular() > 0)
     log(LogLevel::kWarning, cat(human_count(evaluator.irregular()), " samples of irregular files were read in full"));
-  log(LogLevel::kInfo, cat(split, ": ", human_count(evaluator.samples()), " samples in ", human_seconds(wall_s)));
+  log(LogLevel::kInfo, cat(split, ": ", counted(evaluator.samples(), "sample"), " in ", human_seconds(wall_s)));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
   } else {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -225,6 +226,12 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   if (text_.predicts()) return run_whole_texts(loaded);
   const bool images = tensors_.empty();
   Session session(recipe);
+  const bool language = session.info().output == ModelOutput::kTokens;
+  if (!inputs_.empty() && images && (language || session.info().max_length > 0)) {
+    throw Error(ErrorCode::kUsage, cat("the model takes text, but a file was given: ", inputs_[0]))
+        .suggest(language ? "--prompt TEXT continues a text, --prompts FILE each line of a file"
+                          : "--text TEXT predicts a text, --text-file FILE each line of a file");
+  }
   const std::shared_ptr<const Source> source = open_inputs(session);
   const std::vector<Component> pipeline = images ? pipeline_of_images(session) : std::vector<Component>();
   const Task* task = images ? session.task_or_null() : nullptr;
@@ -298,9 +305,11 @@ void PredictTool::predict(const Source& source, Predictor& predictor, const std:
     }
   });
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  if (done == 0 && listing.unreadable() == 0) throw Error(ErrorCode::kInput, cat("none of the ", source.size(), " samples could be read"));
+  if (done == 0 && listing.unreadable() == 0)
+    throw Error(ErrorCode::kInput,
+                source.size() == 1 ? "the sample could not be read" : cat("none of the ", source.size(), " samples could be read"));
   if (collected) collected->write(output_, {{"galley.recipe", recipe_text}});
-  log(LogLevel::kInfo, cat(human_count(done), " samples in ", human_seconds(wall_s), ", ", human_number(static_cast<double>(done) / wall_s),
+  log(LogLevel::kInfo, cat(counted(done, "sample"), " in ", human_seconds(wall_s), ", ", human_number(static_cast<double>(done) / wall_s),
                            " per second", skipped > 0 ? cat(", ", skipped, " skipped") : ""));
 }
 
@@ -315,7 +324,7 @@ int PredictTool::finish(const Listing& listing, int64_t samples) const {
       print(table);
     }
   }
-  if (code != kExitDone) log(LogLevel::kWarning, cat(listing.unreadable(), " of ", samples, " files could not be read"));
+  if (code != kExitDone) log(LogLevel::kWarning, cat(listing.unreadable(), " of ", counted(samples, "file"), " could not be read"));
   return code;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -247,7 +248,7 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
   });
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (!output_.empty()) collected.write(output_, {{"galley.recipe", recipe_text}});
-  log(LogLevel::kInfo, cat(human_count(std::ssize(given.texts)), " texts in ", human_seconds(wall_s),
+  log(LogLevel::kInfo, cat(counted(std::ssize(given.texts), "text"), " in ", human_seconds(wall_s),
                            shortened > 0 ? cat(", ", shortened, " shortened") : ""));
   if (!listing.presents() || (text_.embed && !output_.empty() && common.format != Format::kJson)) return kExitDone;
   const Table table = listing.table();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -114,7 +115,7 @@ std::string ProfileTool::text(const Outcome& outcome) const {
   const auto share = [&](double seconds) { return fixed(100 * seconds / profile.wall_s, 1) + " %"; };
   Table summary{{"profile", ""}, {}};
   summary.rows = {
-      {"workload", cat(report.what, ", ", report.batch, " samples, ", report.threads, report.threads == 1 ? " thread" : " threads",
+      {"workload", cat(report.what, ", ", counted(report.batch, "sample"), ", ", counted(report.threads, "thread"),
                        report.synthetic ? ", random batches" : "")},
       {"step",
        cat(human_seconds(step), " (", profile.steps, " recorded), ", human_number(static_cast<double>(report.batch) / step), " samples/s")},
@@ -126,8 +127,8 @@ std::string ProfileTool::text(const Outcome& outcome) const {
       {"limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of the measured machine limits, ",
                     limits_text(profile.machine, profile.work.executed))}};
   for (const ProfiledProgram& made : report.compilations) {
-    summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", made.operators, " operators in ",
-                                            human_seconds(made.seconds), ", run ", made.runs, " times")});
+    summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", counted(made.operators, "operator"), " in ",
+                                            human_seconds(made.seconds), ", run ", counted(made.runs, "time"))});
   }
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
   std::string result =
@@ -139,8 +140,8 @@ std::string ProfileTool::text(const Outcome& outcome) const {
   for (const Advice& item : report.advice) {
     const std::string gain = cat(", ", item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " per step (",
                                  fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modeled ? "modeled" : "measured", ")");
-    result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value,
-                  item.gain_s == 0 ? "" : gain,
+    result += cat("advice [", item.code, "] ", item.message, "\n       -> ",
+                  item.value.empty() ? "change " + item.key : item.key + "=" + item.value, item.gain_s == 0 ? "" : gain,
                   item.gain_bytes == 0 ? ""
                                        : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))),
                                              item.gain_bytes > 0 ? " less memory" : " more memory"),
@@ -161,7 +162,7 @@ void ProfileTool::print_fits(const Recipe& recipe, const ProfileReport& report) 
               .dump() +
           "\n");
   } else {
-    print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and its weights are consistent\n"));
+    print(cat(report.what, ", ", counted(report.batch, "sample"), ": the recipe, its data and its weights are consistent\n"));
   }
 }
 
@@ -197,7 +198,7 @@ void ProfileTool::write_files(const Outcome& outcome) const {
   if (!output_.empty()) {
     const Trace& trace = outcome.trace;
     write_maybe_gzip(output_, trace.json);
-    log(LogLevel::kInfo, cat("trace ", output_, ": ", human_count(trace.events), " operators",
+    log(LogLevel::kInfo, cat("trace ", output_, ": ", counted(trace.events, "operator"),
                              trace.dropped > 0 ? cat(", the ", human_count(trace.dropped), " shortest left out") : ""));
   }
   if (!html_.empty()) write_file(html_, outcome.html);

@@ -4,12 +4,14 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "libcore/infer/evaluate.h"
 #include "libcore/infer/inference.h"
+#include "libcore/infer/watched_metric.h"
 #include "libcore/quantize/qat.h"
 #include "libcore/quantize/quantize_config.h"
 #include "libcore/runtime/engine.h"
@@ -122,6 +124,9 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   if (recipe.quantize.goal || evaluate_) split_of(recipe, recipe.evaluate.data);
 
   Session session(recipe);
+  // Before the calibration, which takes time.
+  if (recipe.quantize.goal)
+    require_metric(metric_names(session.task(), recipe.metrics), recipe.quantize.goal->metric, "quantize.goal.metric");
   Statistics source = find_statistics(session);
   const std::vector<int64_t> shape = source.calibrator    ? source.calibrator->input()
                                      : source.calibration ? source.calibration->input
@@ -174,7 +179,7 @@ std::optional<Calibration> QuantizeTool::collect(const Session& session, const M
   if (source.calibration) quantizer.adopt(*source.calibration, *recipe.quantize.calibration);
   if (!source.calibrator) return std::move(source.calibration);
   Calibrator& calibrator = *source.calibrator;
-  log(LogLevel::kInfo, cat("calibrates on ", human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from,
+  log(LogLevel::kInfo, cat("calibrates on ", counted(calibrator.samples(), "sample"), " of data.", recipe.data.calibration.from,
                            "; galley-calibrate keeps the statistics in a file"));
   if (dry_run_) return std::nullopt;
   session.initialize(calibrator.parameters(), calibrator.store());
@@ -238,7 +243,7 @@ int QuantizeTool::print_plan(const Session& session, const ModelQuantizer& quant
                              const Calibration* calibration) const {
   const Recipe& recipe = session.recipe();
   const std::vector<QuantizableLayer> layers = quantizable_layers(quantizer.graph());
-  std::string text = cat(method_name(config.method), ": ", layers.size(), " layers with weights, ",
+  std::string text = cat(method_name(config.method), ": ", counted(std::ssize(layers), "layer"), " with weights, ",
                          human_bytes(static_cast<double>(quantizer.float_bytes())), " in float");
   nlohmann::ordered_json json{{"fits", true}, {"layers", layers.size()}, {"bytes_float", quantizer.float_bytes()}};
   if (calibration != nullptr || !wants_calibration(recipe)) {

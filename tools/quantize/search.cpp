@@ -1,5 +1,6 @@
 // galley-quantize with quantize.goal: trials until it is met at the least price.
 
+#include "libcore/base/counted.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "tools/quantize/quantize.h"
@@ -13,8 +14,10 @@ void QuantizeTool::search(Session& session, ModelQuantizer& quantizer, const Qua
   const GoalSection& goal = *recipe.quantize.goal;
   QuantizationTrials trials(session, quantizer, config, calibration);
   Journal journal(journal_path(), trials_command(recipe, quantizer, "search"));
-  if (journal.size() > 0) log(LogLevel::kInfo, cat(journal.size(), " trials are in ", journal_path(), " already"));
-  judge(goal, trials.float_metrics(), {});  // the metric is one that the evaluation gives
+  if (journal.size() > 0)
+    log(LogLevel::kInfo, cat(counted(static_cast<int64_t>(journal.size()), "trial"), journal.size() == 1 ? " is in " : " are in ",
+                             journal_path(), " already"));
+  judge(goal, trials.float_metrics(), {});  // the metric is a number
   int64_t number = 0;
   SearchResult found = search_quantization(session, quantizer, trials, goal, journaled(journal), [&](const SearchTrial& t) {
     log(LogLevel::kInfo, cat("trial ", ++number, ": ", t.trial.setting.text(), ": ", goal.metric, " ",
