@@ -160,13 +160,13 @@ TEST_F(Chat, TheCacheHasTheSizeThatDryRunPrints) {
     EXPECT_NE(at, std::string::npos) << outcome.out;
     return at == std::string::npos ? "" : outcome.out.substr(at + key.size(), outcome.out.find(')', at) + 1 - at - key.size());
   };
-  // 2 layers of 64 tokens, keys and values of 2 heads of 4 values; int8 has a scale of 4 bytes for each head.
+  // 2 layers of 64 tokens, keys and values of 2 heads of 6 values; int8 has a scale of 4 bytes for each head.
   const std::string wide = "model.sliding_window=null";
-  EXPECT_EQ(cache_of({wide}), "8 KiB (f32, 1 sequence of 64 tokens)");
-  EXPECT_EQ(cache_of({wide, "predict.generate.cache=bf16"}), "4 KiB (bf16, 1 sequence of 64 tokens)");
-  EXPECT_EQ(cache_of({wide, "predict.generate.cache=int8"}), "4 KiB (int8, 1 sequence of 64 tokens)");
-  EXPECT_EQ(cache_of({"model.sliding_window=8"}), "1 KiB (f32, 1 sequence of 64 tokens)");
-  EXPECT_EQ(cache_of({wide, "predict.generate.beams=3"}), "24 KiB (f32, 3 sequences of 64 tokens)");
+  EXPECT_EQ(cache_of({wide}), "12 KiB (f32, 1 sequence of 64 tokens)");
+  EXPECT_EQ(cache_of({wide, "predict.generate.cache=bf16"}), "6 KiB (bf16, 1 sequence of 64 tokens)");
+  EXPECT_EQ(cache_of({wide, "predict.generate.cache=int8"}), "5 KiB (int8, 1 sequence of 64 tokens)");
+  EXPECT_EQ(cache_of({"model.sliding_window=8"}), "1.5 KiB (f32, 1 sequence of 64 tokens)");
+  EXPECT_EQ(cache_of({wide, "predict.generate.beams=3"}), "36 KiB (f32, 3 sequences of 64 tokens)");
   for (const std::string cache : {"bf16", "int8"}) {
     const std::vector<Json> got =
         lines(run("galley-predict", {model, "--prompt", "Hello", "--format", "json", "predict.generate.cache=" + cache,
@@ -175,7 +175,7 @@ TEST_F(Chat, TheCacheHasTheSizeThatDryRunPrints) {
   }
   const Outcome unknown = run("galley-predict", {model, "--prompt", "Hello", "predict.generate.cache=int4"});
   EXPECT_EQ(unknown.code, 3);
-  EXPECT_NE(unknown.err.find("f32, bf16 or int8"), std::string::npos) << unknown.err;
+  EXPECT_NE(unknown.err.find("one of: f32, bf16, int8"), std::string::npos) << unknown.err;
 }
 
 TEST_F(Chat, MistakesHaveTheirExitCodes) {

@@ -237,9 +237,9 @@ std::string table_of(const std::map<std::string, Count>& counts) {
       "`tests/onnx/nodes` runs each: what is computed is compared as the suite does (relative 1e-3, absolute 1e-7: other orders of "
       "summation in\n",
       "float32), and a file that Galley does not take is refused by name. Inputs that a real file holds as constants (shapes, axes, "
-      "scales) are bound as\n",
-      "initializers where the node requires known values. Where the rows of a batch are samples, the first sample alone is computed, "
-      "too.\n",
+      "scales) are\n",
+      "bound as initializers where the node requires known values. Where the rows of a batch are samples, the first sample alone is "
+      "computed, too.\n",
       "The table is written by that test (`GALLEY_WRITE_TABLES=1`), and compared by it.\n\n", right, " of ", right + refused,
       " are right, ", refused, " are refused, none is wrong.\n\n", "| operator | right | refused |\n|---|---|---|\n", rows);
 }
