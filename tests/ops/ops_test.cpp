@@ -110,8 +110,8 @@ TEST(Registry, EntriesAgreeWithThemselves) {
   for (const OpDef* op : all_ops()) {
     SCOPED_TRACE(op->name);
     // A product may write a state too: cached attention stores the new keys and values.
-    if (op->work == WorkClass::kState) EXPECT_FALSE(op->updates.empty());
-    if (!op->updates.empty()) EXPECT_TRUE(op->work == WorkClass::kState || op->work == WorkClass::kProduct);
+    EXPECT_TRUE(op->work != WorkClass::kState || !op->updates.empty());
+    EXPECT_TRUE(op->updates.empty() || op->work == WorkClass::kState || op->work == WorkClass::kProduct);
     for (const InPlace& update : op->updates) {
       EXPECT_EQ(op->inputs[static_cast<size_t>(update.input)].kind, PortKind::kState);
       EXPECT_EQ(op->outputs[static_cast<size_t>(update.output)].kind, PortKind::kState);
