@@ -19,8 +19,10 @@ import transformers
 HERE = pathlib.Path(__file__).parent
 FOLDER = HERE / "bert_answers"
 LENGTH, STRIDE, MODEL = 20, 5, 32
-CONTEXT = "The story is dull, and the film was not very good. It was the dullest film! One , two - the film is fine. Is é good? not bad and good ."
-QUESTIONS = [("was it good?", "a fine film", ["fine film", "film"]), ("what is dull", CONTEXT, ["The story"]), ("is it?", CONTEXT, ["é good", "good"]),
+CONTEXT = ("The story is dull, and the film was not very good. It was the dullest film! One , two - the film is fine. Is é good? "
+           "not bad and good .")
+QUESTIONS = [("was it good?", "a fine film", ["fine film", "film"]), ("what is dull", CONTEXT, ["The story"]),
+             ("is it?", CONTEXT, ["é good", "good"]),
              ("one two", CONTEXT, []), ("film", CONTEXT, ["dullest film! One"]), ("bad", "good", ["good"])]
 
 transformers.logging.set_verbosity_error()
@@ -28,7 +30,8 @@ torch.manual_seed(4)
 shutil.rmtree(FOLDER, ignore_errors=True)
 words = json.loads((HERE / "bert_classes" / "tokenizer.json").read_text())["model"]["vocab"]
 model = transformers.BertForQuestionAnswering(transformers.BertConfig(
-    vocab_size=len(words), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12, max_position_embeddings=MODEL)).eval()
+    vocab_size=len(words), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
+    max_position_embeddings=MODEL)).eval()
 with torch.no_grad():
     for key, p in model.named_parameters():
         p.normal_(1 if "norm" in key.lower() and key.endswith("weight") else 0, 0.4)
@@ -86,11 +89,14 @@ for question, context, answers in QUESTIONS:
     for window in windows:
         window["positions"] = positions(window, begin, begin + len(answers[0]) if answers else None)
         del window["offsets"], window["places"]
-    rows.append({"question": question, "context": context, "answers": answers, "windows": windows, "predicted": predicted(question, context)})
-    lines.append(json.dumps({"question": question, "context": context, "answers": {"text": answers, "answer_start": starts}}, ensure_ascii=False))
+    rows.append({"question": question, "context": context, "answers": answers, "windows": windows,
+                 "predicted": predicted(question, context)})
+    lines.append(json.dumps({"question": question, "context": context, "answers": {"text": answers, "answer_start": starts}},
+                            ensure_ascii=False))
     articles.append({"title": "t", "paragraphs": [{"context": context, "qas": [
         {"id": str(len(rows)), "question": question, "answers": [{"text": t, "answer_start": s} for t, s in zip(answers, starts)]}]}]})
-(FOLDER / "questions.json").write_text(json.dumps({"max_length": LENGTH, "doc_stride": STRIDE, "questions": rows}, ensure_ascii=False) + "\n")
+text = json.dumps({"max_length": LENGTH, "doc_stride": STRIDE, "questions": rows}, ensure_ascii=False)
+(FOLDER / "questions.json").write_text(text + "\n")
 (FOLDER / "questions.jsonl").write_text("\n".join(lines) + "\n")
 (FOLDER / "questions.squad.json").write_text(json.dumps({"version": "1.1", "data": articles}, ensure_ascii=False) + "\n")
 (FOLDER / "generation_config.json").unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Exports the hub folders of ../hub, checks the files by onnx.checker and runs them in ONNX Runtime against the results of transformers; then
+"""Exports the hub folders of ../hub, checks the files by onnx.checker and runs them in ONNX Runtime against the results of
+transformers; then
 stores some of them in exported/, without metadata.
 
     python check_exported.py [--bin DIR]      (build/bin with galley-weights and galley-predict; onnx, onnxruntime, numpy, safetensors)
@@ -91,7 +92,8 @@ class Steps:
         feed = {"input_ids": tokens, "attention_mask": self.mask, "position_ids": positions}
         for i in self.session.get_inputs():
             if i.name.startswith("past"):
-                feed[i.name] = numpy.zeros((len(tokens), i.shape[1], 0, i.shape[3]), numpy.float32) if self.past is None else self.past[i.name]
+                empty = (len(tokens), i.shape[1], 0, i.shape[3])
+                feed[i.name] = numpy.zeros(empty, numpy.float32) if self.past is None else self.past[i.name]
         made = dict(zip(self.outputs, self.session.run(None, feed)))
         self.past = {key.replace("present", "past_key_values"): value for key, value in made.items() if key.startswith("present")}
         return made["logits"][:, -1]
@@ -120,7 +122,8 @@ def decoder(name, want, decoders, tokens_of):
     shutil.copytree(hub / name, complete)
     shutil.copytree(hub / "tokenizer", complete, dirs_exist_ok=True)
     for prompt, new in zip(decoders["prompts"], wanted):
-        line = json.loads(run("galley-predict", complete, "--prompt", prompt, "--format", "json", f"generate.max_new_tokens={count}", "generate.end_tokens=[]"))
+        line = json.loads(run("galley-predict", complete, "--prompt", prompt, "--format", "json", f"generate.max_new_tokens={count}",
+                              "generate.end_tokens=[]"))
         check(f"{name} tokens of galley-predict", line["tokens"] == new)
     store(name, model)
     model, session = export(hub / name, "--no-cache")
