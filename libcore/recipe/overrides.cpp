@@ -171,10 +171,14 @@ std::vector<std::string> full_path(const Schema& schema, const std::string& key,
   if (foreign.empty()) {
     std::string owner;
     int owners = 0;
+    const auto is_section = [](const SchemaNode& option) { return option.kind == ValueKind::kSection && !option.named(); };
     for (const SchemaNode& option : top) {
-      if (option.kind != ValueKind::kSection || option.named()) continue;
+      if (!is_section(option)) continue;
       const std::vector<SchemaNode> inner = option.children();
       if (find_option(inner, path[0]) && owners++ == 0) owner = option.name;
+      for (const SchemaNode& part : inner) {
+        if (is_section(part) && find_option(part.children(), path[0]) && owners++ == 0) owner = part.name;
+      }
     }
     if (owners == 1) near = cat(owner, ".", path[0]);
   }

@@ -37,7 +37,7 @@ TEST(Backends, SayWhatIsNotThere) {
       EXPECT_EQ(error.code(), ErrorCode::kResource);
       EXPECT_NE(error.message().find(cat("device ", device, " is not available")), std::string::npos) << error.message();
       EXPECT_NE(error.message().find("cpu, ref"), std::string::npos) << error.message();
-      EXPECT_EQ(error.suggestion(), remedy) << device;
+      EXPECT_NE(error.suggestion().find(remedy), std::string::npos) << device << ": " << error.suggestion();
       EXPECT_EQ(error.key(), "device");
     }
   }

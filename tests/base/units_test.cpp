@@ -41,7 +41,7 @@ TEST(Units, Numbers) {
 TEST(Units, FixedDigits) {
   EXPECT_EQ(fixed(12.3, 2), "12.30");
   EXPECT_EQ(fixed(-0.05, 1), "-0.1");
-  EXPECT_EQ(fixed(1e300, 0).size(), 301u) << "nothing is cut off";
+  EXPECT_EQ(fixed(1e300, 0), "1e+300") << "301 digits are not readable";
   EXPECT_EQ(fixed(-std::nan(""), 1), "nan");
   EXPECT_EQ(fixed(-HUGE_VAL, 1), "-inf");
 }

@@ -114,7 +114,7 @@ TEST_F(LayoutDoctor, NamesMistakes) {
   expect(2, "measures nothing", {"--check", recipe, "--dry-run", "--apply", folder + "/x"});
   expect(2, "'batch=2' is an override", {folder + "/x.safetensors", "batch=2", "--to", "channels_last", "-o", folder + "/y"});
   expect(7, "cannot write", {"--check", recipe, "--apply", folder + "/none/x"});
-  expect(3, "max_time is a time", {"--check", recipe, "stop.max_time=2 epochs"});
+  expect(3, "'2 epochs' is not a time", {"--check", recipe, "stop.max_time=2 epochs"});
 }
 
 }  // namespace

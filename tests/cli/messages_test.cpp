@@ -169,9 +169,9 @@ TEST(Messages, TextModelsSayThatTheyTakeText) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += static_cast<char>('a' + i * i % 7);
   write_text(folder + "/text.txt", text);
-  const Outcome trained =
-      run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt", "model.n_layer=1", "model.n_head=2",
-                           "model.n_embd=8", "model.block_size=8", "batch=4", "duration=1 steps", "-o", folder + "/run", "-q"});
+  const Outcome trained = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt", "model.n_layer=1",
+                                               "model.n_head=2", "model.n_embd=8", "model.block_size=8", "batch=4", "duration=1 steps",
+                                               "train.validate.prompts=[]", "-o", folder + "/run", "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   write_text(folder + "/photo.jpg", "");
   expect_refused("galley-predict", {folder + "/run", folder + "/photo.jpg"}, 2, {"the model takes text", "photo.jpg", "--prompt TEXT"});
@@ -207,7 +207,7 @@ TEST(Messages, AnImageThatIsNamedTwiceIsPredictedOnce) {
   const std::string folder = scratch_folder();
   const std::string made = tiny_run(folder), pics = folder + "/pics";
   ASSERT_EQ(shell("mkdir " + pics + " && cp " GALLEY_SOURCE_DIR "/tests/fuzz/seeds/image/rgb.jpg " + pics + "/a.jpg").code, 0);
-  const std::string pipeline = "data.val={from: train, pipeline: [{type: resize, size: [28, 28]}]}";
+  const std::string pipeline = "data.val.pipeline=[{type: resize, size: [28, 28]}]";
   const Outcome once = run("galley-predict", {made, pics + "/a.jpg", pics, pics + "/../pics/a.jpg", pipeline, "--format", "json"});
   ASSERT_EQ(once.code, 0) << once.err;
   EXPECT_EQ(std::count(once.out.begin(), once.out.end(), '\n'), 1) << once.out;

@@ -112,7 +112,7 @@ TEST(QuantizeSection, WhatCannotBe) {
             "quantize.overrides.0.weights.dtype | write int8, or method: weight_only");
   EXPECT_EQ(mistake("goal: {metric: top1}"), "quantize.goal | write e.g. max_drop: 0.5 or min: 73.0");
   EXPECT_EQ(mistake("goal: {metric: top1, max_drop: -1}").substr(0, 22), "quantize.goal.max_drop");
-  EXPECT_EQ(mistake("goal: {metric: top1, max_drop: 1, time_budget: 3 epochs}"), "quantize.goal.time_budget | write e.g. 10min");
+  EXPECT_EQ(mistake("goal: {metric: top1, max_drop: 1, time_budget: 3 epochs}"), "quantize.goal.time_budget | ");
   EXPECT_EQ(error_of([] { load(kSmall, {"data.calibration.from=trian"}); }).suggestion(), "did you mean 'train'?");
   EXPECT_EQ(error_of([] { load(kSmall, {"data.calibration.samples=0"}); }).key(), "data.calibration.samples");
 }

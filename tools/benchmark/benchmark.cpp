@@ -33,15 +33,10 @@ std::string as_sweep(const std::string& override_text) {
 void BenchmarkTool::add_options(Command& command) {
   RecipeTool::add_options(command);
   command.option("RECIPE").description(
-      "recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: "
-      "what=forward,train_step,decode,prefill,data,load batch=1..8x2 threads=1,2 "
-      "memory_format=, precision=, stop.ci=, stop.max_time= or any other key. Or: op [NAME | CASE ...] [precision.winograd=false], "
-      "machine, memory_order, collectives [what=all_reduce,...] [sizes=4KiB,...]");
+      "recipes, timed in turns, and overrides (what=train_step batch=1..8x2); or op CASE, machine, memory_order, collectives");
   command
-      .add_option(
-          "--compare", compare_,
-          "time BASE and NEW in turns and compare them; each is a recipe, saved JSON, or quoted overrides; exit code 0: NEW is faster or "
-          "the same, 6: slower, 9: inconclusive")
+      .add_option("--compare", compare_,
+                  "time two recipes, saved results or quoted overrides in turns; exit code 6: NEW is slower, 9: inconclusive")
       .expected(2)
       .one_word_each()
       .type_name("BASE NEW")

@@ -86,7 +86,7 @@ void QuantizeTool::add_options(Command& command) {
   command
       .add_flag(
           "--sensitivity", sensitivity_,
-          "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")
+          "quantize each layer alone, and all but it; write no weights; with --evaluate by the metric, else by the SQNR of the outputs")
       .group("Report");
   command.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: number of layers that the fragment keeps in float")
       .in_range(1, 100000)
