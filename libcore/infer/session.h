@@ -70,7 +70,8 @@ class Session {
   /// A loader over a split that starts at a position in samples. `passes` 0: repeat without end. `samples` 0: all.
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
   /// A loader of data.train without end, from a position: its batches have one of the lengths of an item `bucket`.
-  std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start);
+  /// `rank`'s part, of `batch` samples, of batches over all ranks (LoaderOptions::ranks).
+  std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start, int64_t rank = 0, int64_t ranks = 1);
   /// A loader over the samples that data.calibration draws, from position `start` up to `samples`.
   std::unique_ptr<DataLoader> calibration_loader(int64_t batch, int64_t start, int64_t samples);
   /// The pipeline of calibration samples.

@@ -107,11 +107,13 @@ std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t bat
   return open_loader(name, opened, pipeline_of(name), recipe_.data.find(name)->batch_transforms, options);
 }
 
-std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t start) {
+std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t start, int64_t rank, int64_t ranks) {
   const std::shared_ptr<const Source> opened = source("train");
-  LoaderOptions options = loader_options("train", batch);
+  LoaderOptions options = loader_options("train", batch * ranks);
   options.start = start;
   options.cut = true;
+  options.rank = rank;
+  options.ranks = ranks;
   return open_loader("train", opened, pipeline_of("train"), recipe_.data.train.batch_transforms, options);
 }
 

@@ -138,6 +138,8 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   const double mean = 1 / static_cast<double>(options.accumulation);
 
   std::vector<Value> totals, accumulators;
+  // Sums over ranks start in the backward pass, so that what they read is part of it.
+  if (options.reduce) graph.set_phase(Phase::kBackward);
   for (ValueId id : parameters) {
     const Value gradient = graph.at(gradients.at(id));
     if (options.accumulation > 1) {
@@ -147,6 +149,13 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
     } else {
       totals.push_back(gradient);
     }
+  }
+
+  if (options.reduce) {
+    std::vector<std::string> names;
+    for (const ValueId id : parameters) names.push_back(name_of(graph, id));
+    options.reduce(graph, totals, names);
+    graph.set_phase(Phase::kUpdate);
   }
 
   scope.leave_modules();

@@ -2,6 +2,7 @@
 // Adds the optimizer to the graph: for each trained parameter, the nodes that clip its gradient, update it and its states in place, and
 // update its moving average.
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ struct UpdateOptions {
   int64_t accumulation = 1;  // passes per update: "<parameter>.grad" sums the gradients, and the update uses their mean
   bool ema = false;          // moving averages "<parameter>.ema" of the trained parameters, and of buffers
   bool ema_buffers = true;   // average floating-point buffers; false: copy them (integer buffers are always copied)
+  /// Replaces the gradients of an update, accumulated ones included, by their sums over ranks; empty: one rank. The nodes that it adds come
+  /// before the update phase.
+  std::function<void(Graph& graph, std::vector<Value>& gradients, const std::vector<std::string>& parameters)> reduce = {};
 };
 
 /// A named state input of the graph, and its initial value.

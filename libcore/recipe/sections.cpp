@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kMemoryFormats{"auto", "contiguous", "channels_last", "channels_last_3d"};
 constexpr std::array<std::string_view, 4> kPrecisions{"f32", "bf16", "f16", "f64"};
+constexpr std::array<std::string_view, 3> kShardingStrategies{"auto", "none", "ddp"};
 constexpr std::array<std::string_view, 3> kLastBatch{"wrap", "drop", "keep"};
 constexpr std::array<std::string_view, 2> kOnError{"fail", "skip"};
 constexpr std::array<std::string_view, 2> kFrozenBatchNorm{"frozen", "update"};
@@ -260,6 +261,15 @@ void RecomputeSection::options(OptionVisitor& v) {
   v.option({.name = "match", .doc = "selectors of modules whose internal activations are recomputed"}, match);
 }
 
+void ShardingSection::options(OptionVisitor& v) {
+  v.choice({.name = "strategy",
+            .doc = "auto: none on one rank, ddp on more; none: one rank; ddp: every rank has all parameters and a part of each batch, and "
+                   "gradients are summed over ranks",
+            .main = true},
+           strategy, kShardingStrategies);
+  v.text({.name = "bucket", .doc = "bytes of gradients that are summed together, while the backward pass goes on"}, bucket);
+}
+
 void TrainSection::options(OptionVisitor& v) {
   const ComponentRegistry none{};
   optimizer.registry = registry;
@@ -446,6 +456,8 @@ void Recipe::options(OptionVisitor& v) {
   v.section({.name = "benchmark", .doc = "galley-benchmark"}, benchmark);
   v.section({.name = "profile", .doc = "galley-profile"}, profile);
   v.section({.name = "train", .doc = "galley-train"}, train);
+  v.section({.name = "sharding", .doc = "how galley-train is divided among the ranks that mpirun, srun or --simulate-ranks starts"},
+            sharding);
   v.option({.name = "checkpoint", .doc = "checkpoints for resuming; null: write only the final weights"}, checkpoint);
   v.section({.name = "log", .doc = "what is logged during training"}, log);
 }
@@ -553,6 +565,7 @@ void check_recipe(const Recipe& recipe) {
   if (train.ema) positive("train.ema.every", train.ema->every);
   if (recipe.checkpoint) positive("checkpoint.every", recipe.checkpoint->every);
   positive("log.every", recipe.log.every);
+  if (recipe.sharding.bucket.bytes < 1) complain("sharding.bucket", "'sharding.bucket' is 0", "write e.g. 25MiB");
   if (errors.empty()) return;
   Error first = errors.front();
   for (size_t i = 1; i < errors.size(); ++i) first.also(errors[i]);

@@ -217,6 +217,16 @@ struct RecomputeSection : OptionsOf<RecomputeSection> {
   std::vector<std::string> match;  ///< Selectors of modules, for kMatch.
 };
 
+/// How training is divided among ranks. auto: none on one rank, else ddp.
+enum class ShardingStrategy { kAuto, kNone, kDdp };
+
+/// sharding.
+struct ShardingSection : OptionsOf<ShardingSection> {
+  void options(OptionVisitor& v) override;
+  ShardingStrategy strategy = ShardingStrategy::kAuto;
+  ByteSize bucket{int64_t{25} << 20};  ///< Gradients that are summed together.
+};
+
 /// train.
 struct TrainSection : OptionsOf<TrainSection> {
   void options(OptionVisitor& v) override;
@@ -372,6 +382,7 @@ struct Recipe : OptionsOf<Recipe> {
   BenchmarkSection benchmark;
   ProfileSection profile;
   TrainSection train;
+  ShardingSection sharding;
   std::optional<CheckpointSection> checkpoint = CheckpointSection();
   LogSection log;
 };

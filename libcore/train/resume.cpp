@@ -59,6 +59,7 @@ void ignore_what_may_differ(Recipe& old, const Recipe& now) {
   old.checkpoint = now.checkpoint;
   old.threads = now.threads;
   old.device = now.device;
+  old.sharding = now.sharding;
   old.about = now.about;
   old.name = now.name;
   old.evaluate = now.evaluate;  // sections of other tools
@@ -98,7 +99,7 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
         .key(differing.front())
         .suggest(
             "use another folder (-o), the same values, or --force to start again; train.duration may grow, and log, checkpoint, threads, "
-            "device, "
+            "device, sharding, "
             "data.test and the workers, prefetch and on_error of data.train and data.val may change");
   }
   ResumeCheck check;

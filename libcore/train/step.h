@@ -20,6 +20,7 @@
 
 namespace galley {
 
+class Communicator;
 struct Batch;
 
 /// The selector of train.recompute.match. Throws (kRecipe) for a pattern that matches no module of the graph's forward pass.
@@ -31,8 +32,9 @@ class TrainStep {
   /// Captures, differentiates, adds the updates and compiles, for batches of these types. Session and engine must outlive it. Its first
   /// program determines the memory formats of the engine's parameters. `shorter`: types of batches that are cut (DataLoader::lengths), for
   /// which the update is compiled too. Throws Error (kRecipe) if selectors or durations of the recipe do not fit the model.
+  /// `ranks`: the ranks whose gradients are summed; nullptr: one rank.
   TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-            const std::vector<BatchTypes>& shorter = {});
+            const std::vector<BatchTypes>& shorter = {}, Communicator* ranks = nullptr);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<StateSpec>& states() const { return states_; }
@@ -72,6 +74,9 @@ class TrainStep {
   /// Sets the function that reloads a batch by its position (Batch::first). Without it, the error of a non-finite loss names a tensor only
   /// if the batch is the last one of the step.
   void reload_with(std::function<const Batch&(int64_t first)> reload) { reload_ = std::move(reload); }
+  /// With ranks: sets the function that returns the weight of the last batch in the mean over ranks (DataLoader::share). Without it: equal
+  /// weights.
+  void weigh_with(std::function<double()> share) { share_ = std::move(share); }
   /// Sets the function that names the sample of an index in the source, for the error of a non-finite loss. Without it: "sample 17".
   void name_samples_with(std::function<std::string(int64_t index)> name) { sample_name_ = std::move(name); }
   /// Runs update number `step` (from 1) on the batches that `next` returns. The host reads no values before the whole step is enqueued.
@@ -142,7 +147,10 @@ class TrainStep {
   std::vector<Stage> stages_;
   std::function<const Batch&(int64_t first)> reload_;
   std::function<std::string(int64_t index)> sample_name_;
-  std::vector<int64_t> firsts_;  // positions of the step's batches
+  std::function<double()> share_;
+  Communicator* ranks_ = nullptr;
+  std::vector<int64_t> firsts_;          // positions of the step's batches
+  mutable std::vector<double> earlier_;  // losses of the micro-batches before the last
 };
 
 /// Whether a multiple of `every` (in steps, may be fractional) lies after the previous step and not after this one.

@@ -74,7 +74,18 @@ std::string Trainer::State::digest() const {
   return digest_of_tensors(tensors);
 }
 
+/// Rank 0 writes a checkpoint; the others wait for it.
 std::string Trainer::State::save(RunFolder& folder) {
+  std::string saved;
+  {
+    const LongTask writing(options.ranks != nullptr ? options.ranks->position() : nullptr);
+    if (writes()) saved = write_checkpoint(folder);
+  }
+  agreed("checkpoint", 0);
+  return saved;
+}
+
+std::string Trainer::State::write_checkpoint(RunFolder& folder) {
   CheckpointContent content;
   content.step = step;
   content.groups = {{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
@@ -110,6 +121,7 @@ std::string Trainer::State::save(RunFolder& folder) {
 }
 
 void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bool ema) {
+  if (!writes()) return;
   const ParameterStore& store = update->store();
   std::vector<TensorSource> tensors;
   for (const ParameterSpec& spec : update->parameters()) {
@@ -126,6 +138,7 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
 
 /// Writes the adapters, and the parameters that are trained in full, as RUN/adapter in PEFT's layout.
 void Trainer::State::save_adapter(RunFolder& folder) {
+  if (!writes()) return;
   const LoraChoice& lora = *session.lora();
   const ParameterStore& store = update->store();
   AdapterConfig config{.rank = lora.rank, .alpha = lora.alpha, .dropout = lora.dropout};
@@ -167,6 +180,9 @@ void Trainer::State::write_result(Run& run) {
   result.samples = step * batch.global;
   result.wall_s = wall_s;
   result.digest = digest();
+  if (result.stopped != "nan") check_equal_digests(result.digest);
+  result.ranks = rank_count();
+  result.strategy = rank_count() > 1 ? "ddp" : "none";
   result.compilations = engine->compilations();
   result.micro = batch.micro;
   result.planned_peak_bytes = plan.planned_peak_bytes;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "libcore/comm/communicator.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/evaluate.h"
 #include "libcore/infer/session.h"
@@ -47,6 +48,17 @@ class Trainer::State {
           .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   }
 
+  /// Ranks: one without a communicator. Rank 0 writes RUN, evaluates, and decides what depends on time and signals.
+  int rank_count() const { return options.ranks != nullptr ? options.ranks->size() : 1; }
+  int own_rank() const { return options.ranks != nullptr ? options.ranks->rank() : 0; }
+  bool writes() const { return own_rank() == 0; }
+  /// The largest of the ranks' values.
+  int64_t agreed(const char* name, int64_t value) const;
+  double of_rank_0(const char* name, double value) const;
+  int asked_to_stop(TrainEvents& events);
+  void check_equal_digests(const std::string& digest) const;
+  std::unique_ptr<DataLoader> open_loader(int64_t start);
+
   const Recipe& recipe;
   std::string recipe_text;
   TrainerOptions options;
@@ -73,6 +85,7 @@ class Trainer::State {
   int64_t latest_step = -1;
   int64_t skipped_before = 0, irregular_before = 0;  // damaged and irregular samples before this process continued the run
   std::vector<int64_t> sample_shape;                 // galley.input: the shape in validation, or in training without validation
+  bool stop_file = false;                            // RUN/stop was found
   std::string parents;                               // JSON: the files of the initial weights
 
   /// The state of one call of run().
@@ -100,6 +113,7 @@ class Trainer::State {
   void start(TrainEvents& events);
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);
+  std::string write_checkpoint(RunFolder& folder);
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
   void save_adapter(RunFolder& folder);
   TrainRow one_step(NodeObserver* watcher);

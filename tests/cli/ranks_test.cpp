@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -71,6 +72,53 @@ TEST(Ranks, AToolForOneProcessIsRefused) {
   EXPECT_EQ(outcome.code, 2) << outcome.err;
   EXPECT_EQ(outcome.out, "");
   EXPECT_NE(outcome.err.find("galley-recipes runs as one process"), std::string::npos) << outcome.err;
+}
+
+Json result_of(const std::string& run) { return Json::parse(read_text(run + "/result.json"), nullptr, false); }
+
+TEST(Ranks, TrainingHasTheSameBitsOnThreadsAndUnderMpirun) {
+  SKIP_WITHOUT_MPIRUN();
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const Outcome threads = run("galley-train", {recipe, "-o", folder + "/threads", "--simulate-ranks", "2"});
+  ASSERT_EQ(threads.code, 0) << threads.err;
+  const Outcome processes = shell(std::string(kMpirun) + "mpi -np 2 galley-train " + recipe + " -o " + folder + "/processes");
+  ASSERT_EQ(processes.code, 0) << processes.err;
+  const Outcome one = run("galley-train", {recipe, "-o", folder + "/one"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  const Json a = result_of(folder + "/threads"), b = result_of(folder + "/processes");
+  EXPECT_EQ(a["digest"], b["digest"]);
+  for (const Json& result : {a, b}) {
+    EXPECT_EQ(result["ranks"], 2);
+    EXPECT_EQ(result["strategy"], "ddp");
+    EXPECT_EQ(result["micro"], 4);
+    EXPECT_NEAR(result["metrics"]["loss"].get<double>(), result_of(folder + "/one")["metrics"]["loss"].get<double>(), 1e-4);
+  }
+  // Rank 0 alone prints the result.
+  EXPECT_EQ(processes.out.find("trained"), processes.out.rfind("trained"));
+  EXPECT_FALSE(read_text(folder + "/processes/metrics.jsonl").empty());
+}
+
+TEST(Ranks, AFileStopsARunWhichContinuesWithEqualBits) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/whole", "--simulate-ranks", "2"}).code, 0);
+  std::filesystem::create_directories(folder + "/parts");
+  write_text(folder + "/parts/stop", "");
+  const Outcome stopped = run("galley-train", {recipe, "-o", folder + "/parts", "--simulate-ranks", "2"});
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_FALSE(std::filesystem::exists(folder + "/parts/stop"));
+  const Outcome continued = run("galley-train", {recipe, "-o", folder + "/parts", "--simulate-ranks", "2"});
+  ASSERT_EQ(continued.code, 0) << continued.err;
+  EXPECT_EQ(result_of(folder + "/parts")["digest"], result_of(folder + "/whole")["digest"]);
+}
+
+TEST(Ranks, ShardingMustFit) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const Outcome none = run("galley-train", {recipe, "-o", folder + "/a", "--simulate-ranks", "2", "sharding=none"});
+  EXPECT_EQ(none.code, 3);
+  EXPECT_NE(none.err.find("sharding: none trains on one rank, but there are 2"), std::string::npos) << none.err;
+  const Outcome odd = run("galley-train", {recipe, "-o", folder + "/b", "--simulate-ranks", "3"});
+  EXPECT_EQ(odd.code, 3);
+  EXPECT_NE(odd.err.find("is not a multiple of the 3 ranks"), std::string::npos) << odd.err;
 }
 
 /// Starts a job of three ranks that runs for long, and does something to the process of rank 1: to the rank itself, not to its supervising
