@@ -7,6 +7,7 @@
 #include "libcore/base/log.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
+#include "libcore/infer/stored_weights.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/recipe/weight_registry.h"
 #include "libcore/runtime/parameter_store.h"
@@ -143,7 +144,7 @@ void Session::load_weights_into(const std::vector<ParameterSpec>& parameters, Pa
     return;
   }
   const bool quantized = std::none_of(parameters.begin(), parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; });
-  if (const auto plan = quantized ? nullptr : loaded_plan(recipe_)) {
+  if (const auto plan = quantized || stored_plan(recipe_) != nullptr ? nullptr : loaded_plan(recipe_)) {
     throw Error(ErrorCode::kRecipe, cat("the weights ", rules[0].from, " are quantized (", plan->str(),
                                         "); they can be evaluated, but not trained or quantized"))
         .key("weights")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
@@ -25,6 +26,33 @@ const std::map<std::string_view, MakeNode>& rows() {
 
 constexpr int64_t kOldestOpset = 7, kNewestOpset = 21;
 constexpr int64_t kLargestSize = int64_t{1} << 40;  // elements of a tensor that the file describes
+
+/// The values without the axes along which they do not change, which get size 1.
+Tensor unrepeated(const Tensor& x) {
+  Tensor kept = x;
+  const int64_t width = dtype_size(x.dtype());
+  for (int axis = 0; axis < x.shape().rank(); ++axis) {
+    const int64_t size = kept.shape()[axis];
+    int64_t outer = 1, inner = width;
+    for (int i = 0; i < axis; ++i) outer *= kept.shape()[i];
+    for (int i = axis + 1; i < kept.shape().rank(); ++i) inner *= kept.shape()[i];
+    if (size < 2 || kept.elements() == 0) continue;
+    const auto* bytes = static_cast<const std::byte*>(kept.data());
+    bool equal = true;
+    for (int64_t o = 0; equal && o < outer; ++o) {
+      const std::byte* first = bytes + o * size * inner;
+      equal = std::memcmp(first, first + inner, static_cast<size_t>((size - 1) * inner)) == 0;
+    }
+    if (!equal) continue;
+    Shape shape = kept.shape();
+    shape[axis] = 1;
+    Tensor slice(kept.dtype(), shape);
+    for (int64_t o = 0; o < outer; ++o)
+      std::memcpy(static_cast<std::byte*>(slice.data()) + o * inner, bytes + o * size * inner, static_cast<size_t>(inner));
+    kept = slice;
+  }
+  return kept;
+}
 
 /// The module path in a node's name: "/layer1/layer1.0/conv1/Conv_2" and "layer1.0.conv1/Conv" are both recognized.
 std::string path_of(const OnnxNode& node) {
@@ -240,6 +268,17 @@ const OnnxNode* Importer::producer(const std::string& name) const {
   return found == producers_.end() ? nullptr : found->second;
 }
 
+const Node* Importer::made_by(Value value) {
+  const std::deque<Node>& nodes = b_.graph().nodes();
+  for (; indexed_ < nodes.size(); ++indexed_) {
+    for (const ValueId id : nodes[indexed_].outputs) made_[id] = &nodes[indexed_];
+  }
+  const auto found = made_.find(value.id());
+  return found == made_.end() ? nullptr : found->second;
+}
+
+int64_t Importer::largest_constant() const { return folded_ < kMaxTokenConstants ? kMaxTokenConstant : kMaxConstant; }
+
 std::optional<double> Importer::known_scalar(const std::string& name) const {
   if (const auto found = items_.find(name); found != items_.end()) {
     const Tensor& known = found->second.constant;
@@ -367,6 +406,12 @@ Value Importer::value(Item& item) {
   const std::vector<double> values = known.elements() <= (1 << 16) ? known.to_doubles() : std::vector<double>{};
   const bool uniform = !values.empty() && std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
   if (uniform) return item.value = full(b_.graph(), {.dtype = dtype, .shape = known.shape()}, values.front());
+  // Along axes on which it does not change it is stored once: constants that exporters make for each sample are those of any sample.
+  if (const Tensor slice = unrepeated(known); slice.shape() != known.shape()) {
+    Item part = item;
+    part.constant = slice;
+    return item.value = broadcast_to(value(part), known.shape());
+  }
   // A constant table becomes a buffer: saved with the model, not trained.
   std::string name = item.name.empty() || item.name.find("::") != std::string::npos ? std::string("constant") : item.name;
   std::string module = item.name == name ? std::string() : path_;
@@ -413,9 +458,11 @@ void Importer::make(const OnnxNode& node) {
   }
   if (const auto known = known_inputs(call); known && !node.inputs.empty()) {
     if (std::optional<Tensor> result = fold(call, *known)) return call.set_constant(std::move(*result));
-    if (std::optional<std::vector<Tensor>> found = evaluate(node, row, source_, *known)) {
+    if (std::optional<std::vector<Tensor>> found = evaluate(node, row, source_, *known, largest_constant())) {
       for (size_t i = 0; i < found->size(); ++i) {
-        if (!node.outputs[i].empty() && (*found)[i].defined()) set(node.outputs[i], {.constant = std::move((*found)[i])});
+        if (node.outputs[i].empty() || !(*found)[i].defined()) continue;
+        if ((*found)[i].elements() > kMaxConstant) folded_ += (*found)[i].elements();
+        set(node.outputs[i], {.constant = std::move((*found)[i])});
       }
       return;
     }
@@ -524,6 +571,7 @@ NamedValues Importer::run(const NamedValues& inputs) {
     throw Error(error.code(), cat(source_->path(), ": ", error.message()));
   }
   read_initializers();
+  for (const auto& [name, values] : options_.constants) items_[name] = {.constant = values};
   for (const auto& [name, value] : inputs) {
     check_sizes(value.shape(), cat(source_->path(), ": the input '", name, "'"));
     items_[name] = {.value = value};

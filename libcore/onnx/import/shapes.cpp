@@ -111,6 +111,20 @@ void unsqueeze_node(Call& c) {
   c.set(reshape(x, unsqueezed_shape(x.shape(), c.axes(1, {}))));
 }
 
+}  // namespace
+
+Value permuted(Call& c, Value x, std::vector<int64_t> order) {
+  if (const Node* before = c.to.made_by(x); before != nullptr && before->is("permute")) {
+    const std::vector<int64_t>& first = before->attrs<PermuteAttrs>().order;
+    for (int64_t& axis : order) axis = first[static_cast<size_t>(axis_in(axis, std::ssize(first)))];
+    x = x.graph().at(before->inputs[0]);
+  }
+  if (std::is_sorted(order.begin(), order.end())) return x;
+  return permute(x, std::move(order));
+}
+
+namespace {
+
 void transpose_node(Call& c) {
   const Item& item = c.item(0);
   const int rank = item.value ? item.value.shape().rank() : item.constant.shape().rank();
@@ -125,15 +139,25 @@ void transpose_node(Call& c) {
     transposed.name = c.node.inputs[0];
     return c.to.set(c.node.outputs[0], std::move(transposed));
   }
-  c.set(permute(c.x(0), order));
+  c.set(permuted(c, c.x(0), std::move(order)));
 }
 
 void concat_node(Call& c) {
+  if (c.inputs() == 1) {
+    c.find("axis");
+    return c.pass(0);
+  }
   std::vector<Value> parts;
-  for (size_t i = 0; i < c.inputs(); ++i) parts.push_back(c.x(i));
-  GALLEY_CHECK_INPUT(!parts.empty(), "it has no inputs");
+  for (size_t i = 0; i < c.inputs(); ++i) {
+    // Known empty parts are the keys and values of no earlier tokens.
+    const std::optional<Tensor> known = c.constant(i);
+    if (!known || known->elements() > 0) parts.push_back(c.x(i));
+  }
+  GALLEY_CHECK_INPUT(c.inputs() > 0, "it has no inputs");
+  if (parts.empty()) parts.push_back(c.x(0));
   ConcatAttrs attrs;
   attrs.axis = axis_in(c.integer("axis", 0), parts.front().shape().rank());
+  if (parts.size() == 1) return c.set(parts.front());
   c.set(concat(parts, attrs));
 }
 
