@@ -32,7 +32,7 @@ struct Beat {
 /// Judges the beats of ranks. Times are seconds from any start.
 class RankWatch {
  public:
-  /// `limit_s`: a rank may be silent, or behind the others, for that time or for five of its steps, whichever is longer.
+  /// `limit_s`: how long a rank may be silent or lag the others; at least the time of five of its steps.
   RankWatch(int ranks, double limit_s, double now_s);
   void heard(int rank, const Beat& beat, double now_s);
   /// The rank at fault and where it is, or "" if all is well.

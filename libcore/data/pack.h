@@ -20,7 +20,8 @@ namespace galley {
 /// labels kNoLabel. Blocks are samples: the position of a loader counts them.
 ///
 /// With `separate`, the field position_ids [length] counts tokens from 0 in each document, and models that take it attend within documents
-/// (nn/attention.h). A document ends with the end token, also where a text spells it out. The first token of a document is no label then.
+/// (nn/attention.h). A document ends with the end token, even if the text itself contains it. The first token of a document is then not a
+/// label.
 struct Pack : Transform {
   static constexpr int64_t kNoLabel = -100;  ///< The default of cross_entropy's ignore_index.
   std::optional<int64_t> length, stride;

@@ -8,7 +8,7 @@
 
 namespace galley {
 
-/// A key, and its values as text; "" for a value that is no scalar and no list of scalars, "null" where the key is absent.
+/// A key, and its values as text; "" for a value that is neither a scalar nor a list of scalars, "null" if the key is absent.
 struct KeyDifference {
   std::string key, before, after;
 };

@@ -124,7 +124,7 @@ void add_activations(const std::string& what, const Graph& graph, std::vector<La
   }
   for (const Node& node : graph.nodes()) {
     for (size_t o = 0; o < node.outputs.size(); ++o) {
-      if (node.op->outputs[o].kind == PortKind::kWeight) continue;  // a gradient of a weight is no activation
+      if (node.op->outputs[o].kind == PortKind::kWeight) continue;  // the gradient of a weight is not an activation
       const ValueId id = node.outputs[o];
       const ValueInfo& info = graph.value(id);
       if (!fed[static_cast<size_t>(id)] || !has_format(info.type) || info.type.format.is_blocked()) continue;

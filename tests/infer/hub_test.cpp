@@ -295,7 +295,7 @@ TEST(HubConfig, ARecipeKeepsWhatItSays) {
   }
 }
 
-/// A folder's name is no reference of the recipe language; the keys of id2label are the indices of the classes, in any order.
+/// A folder's name is not read as a reference of the recipe language; the keys of id2label are the indices of the classes, in any order.
 TEST(HubConfig, NamesAreThoseOfTheFolder) {
   TemporaryFolder folder;
   const std::string path = folder / "a$b ${seed}";

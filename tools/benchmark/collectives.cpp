@@ -59,7 +59,7 @@ CollectiveKind kind_of(const std::string& word) {
   std::string list;
   for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
   const std::string near = nearest(word, known);
-  throw Error(ErrorCode::kUsage, cat("what=", word, " is no collective; known: ", list))
+  throw Error(ErrorCode::kUsage, cat("what=", word, " is not a collective; known: ", list))
       .suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
 }
 

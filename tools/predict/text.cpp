@@ -143,7 +143,7 @@ class Continuation {
   }
 
  private:
-  /// Whether the prompt is not printed: its text is no beginning of the result.
+  /// Whether the prompt is not printed: its text is not the beginning of the result.
   bool answers_alone(const Prompt& prompt) const { return prompt.chat || model_.reads_source(); }
   static Json json_of(const Prompt& prompt, const Generation& result) {
     return {{"prompt", prompt.text},           {"text", result.text},
