@@ -52,7 +52,6 @@ std::span<const AlgorithmRow> quantized_algorithms();
 /// The algorithms; each is defined in the file that its comment names.
 namespace algorithm {
 
-extern const Algorithm kAttentionDecode;         // attention_decode.cpp
 extern const Algorithm kAttentionFlash;          // attention.cpp
 extern const Algorithm kAttentionFlashBackward;  // attention.cpp
 

@@ -20,7 +20,7 @@ inline constexpr Threshold kSkinnyImages{16, "one-pixel images that skinny_gemm 
 inline constexpr Threshold kPacked1x1Weight{98304, "values of a weight that packed_1x1 takes at most",
                                             "galley-benchmark op conv2d:mb16ic256ih14oc1024kh1"};
 inline constexpr Threshold kPacked1x1Pixels{1024, "pixels that packed_1x1 takes at least",
-                                            "estimate: packing the weight is then at most a thousandth of the products"};
+                                            "galley-benchmark op conv2d:mb4ic256ih14oc256kh1"};
 inline constexpr Threshold kLineBufferChannels{48, "input channels of a 1x1 convolution whose output line_buffer recomputes, at most",
                                                "galley-benchmark benchmark/mobilenet_v3_large_synthetic what=train_step batch=32"};
 inline constexpr Threshold kImplicitGemmChannels{32, "channels that implicit_gemm takes at least, several taps, AVX2",
@@ -32,7 +32,7 @@ inline constexpr Threshold kImplicitGemmChannels1x1{128, "channels that implicit
 inline constexpr Threshold kImplicitGemmWeightBytes{16 << 20, "bytes of a weight that implicit_gemm takes at most, AVX-512",
                                                     "galley-benchmark op conv2d_backward_weights:mb16ic512ih14oc512kh3ph1sh2"};
 inline constexpr Threshold kImplicitGemmPadding{8, "of this many products, implicit_gemm wastes at most one on padded panels",
-                                                "estimate: about what it gains over oneDNN where panels are full"};
+                                                "galley-benchmark op conv2d_backward_weights:mb16ic80ih28oc80kh3ph1sh2"};
 inline constexpr Threshold kDirectChannels{4, "input channels that direct takes at most",
                                            "galley-benchmark op conv2d_backward_weights:mb16ic3ih224oc64kh7ph3sh2"};
 inline constexpr Threshold kUnpacked1x1Channels{64, "channels of the narrower side that unpacked_1x1 takes at most, few pixels",
@@ -43,9 +43,9 @@ inline constexpr Threshold kUnpacked1x1ManyPixels{8192, "pixels from which unpac
                                                   "galley-benchmark op conv2d_backward_weights:mb16ic128ih28oc512kh1"};
 inline constexpr Threshold kAmxUsefulPercent{25, "percent of the tiles' products that must be useful for implicit_gemm_amx",
                                              "estimate: counted; oneDNN 3.2 reaches an eighth of the unit's rate in ResNet-50"};
-inline constexpr Threshold kTransposeRows{512, "a transposed left operand of matmul is copied where this divides its rows",
+inline constexpr Threshold kTransposeRows{512, "a transposed left operand of matmul is copied where this divides its rows, AVX2",
                                           "galley-benchmark op matmul:2048x1024+2048x256:transpose_a=true"};
-inline constexpr Threshold kTransposeSize{32, "columns and depth from which a transposed left operand of matmul is copied",
+inline constexpr Threshold kTransposeSize{32, "columns and depth from which a transposed left operand of matmul is copied, AVX2",
                                           "estimate: the copy is then a small part of the products"};
 
 // ---- Winograd against the plain convolution (winograd::worthwhile): operations at the rate of plain convolutions
@@ -64,31 +64,33 @@ inline constexpr Threshold kWinogradMarginPercent{110, "cost of a plain convolut
 // ---- Cache blocks and parts of threads
 
 inline constexpr Threshold kSkinnyRowBytes{256 << 10, "bytes of rows that stay in the second-level cache while the weight passes",
-                                           "estimate: half of a second-level cache of 512 KiB"};
+                                           "galley-benchmark op linear:mb32ic3072oc768"};
 inline constexpr Threshold kPackedRowBlock{96, "rows that stay in the second-level cache while the packed panels pass",
-                                           "estimate: with a depth of 512, 192 KiB"};
+                                           "galley-benchmark op conv2d:mb16ic64ih56oc64kh1"};
 inline constexpr Threshold kPackedCachedFloats{8192, "floats of packed panels that are in the first-level cache and not prefetched",
                                                "galley-benchmark op conv2d:mb32ic16ih112oc16kh1"};
 inline constexpr Threshold kPacked1x1TaskRows{192, "pixels that a thread of packed_1x1 takes at a time",
-                                              "estimate: four blocks of kPacked1x1BlockRows"};
+                                              "galley-benchmark op conv2d:mb16ic64ih56oc64kh1"};
 inline constexpr Threshold kPacked1x1BlockRows{48, "pixels that are still in a near cache when residual and activation are applied",
-                                               "estimate: with 256 channels, 48 KiB"};
-inline constexpr Threshold kPointwiseRowBlock{48, "pixels of which all panels are computed one after the other",
-                                              "estimate: with 256 channels, 48 KiB"};
-inline constexpr Threshold kPointwisePrefetchRows{24, "rows from those that are read or written to those that are prefetched",
-                                                  "estimate: two register tiles of 12 rows"};
+                                               "galley-benchmark op conv2d:mb16ic64ih56oc256kh1"};
+inline constexpr Threshold kPointwiseRowBlock{
+    48, "pixels of which all panels are computed one after the other",
+    "galley-benchmark op pointwise_batch_norm_depthwise:32x16x112x112+64x16x1x1+64x1x3x3+64+64:stride=2,padding=1,activation=relu"};
+inline constexpr Threshold kPointwisePrefetchRows{
+    24, "rows from those that are read or written to those that are prefetched",
+    "galley-benchmark op pointwise_batch_norm_depthwise:32x16x112x112+64x16x1x1+64x1x3x3+64+64:stride=2,padding=1,activation=relu"};
 inline constexpr Threshold kWeightSumBytes{32 << 20, "bytes of a weight gradient's sums that all threads keep, at most",
-                                           "estimate: bounds the scratch memory"};
+                                           "derived: bounds the scratch memory"};
 inline constexpr Threshold kImplicitGemmPixels{256, "pixels of a block of implicit_gemm, AVX2",
                                                "galley-benchmark op conv2d_backward_weights:mb16ic128ih28oc128kh3ph1"};
 inline constexpr Threshold kImplicitGemmPixelsAvx512{512, "pixels of a block of implicit_gemm, AVX-512",
                                                      "galley-benchmark op conv2d_backward_weights:mb16ic256ih28oc256kh3ph1sh2"};
 inline constexpr Threshold kImplicitGemmInputs{252, "input channels that are packed at a time; a multiple of a panel's 6 and 12",
-                                               "estimate: with kImplicitGemmPixels, 250 to 500 KiB"};
+                                               "galley-benchmark op conv2d_backward_weights:mb16ic512ih14oc512kh3ph1sh2"};
 inline constexpr Threshold kImplicitGemmOutputs{256, "output channels that are packed at a time; a multiple of a panel's 16 and 32",
-                                                "estimate: with kImplicitGemmPixels, 256 to 512 KiB"};
+                                                "galley-benchmark op conv2d_backward_weights:mb16ic512ih14oc512kh3ph1sh2"};
 inline constexpr Threshold kDirectPixels{512, "pixels of a block of direct: with fewer, sums are read and written more often",
-                                         "estimate: a register tile then makes 512 products for each sum that it reads and writes"};
+                                         "galley-benchmark op conv2d_backward_weights:mb16ic3ih224oc64kh7ph3sh2"};
 inline constexpr Threshold kDirectParts{16, "parts of the batch whose sums direct keeps apart",
                                         "galley-benchmark op conv2d_backward_weights:mb16ic3ih224oc64kh7ph3sh2"};
 inline constexpr Threshold kUnpacked1x1BlockBytes{32 << 10, "bytes of both operands of a block of unpacked_1x1, AVX2",
@@ -99,23 +101,25 @@ inline constexpr Threshold kUnpacked1x1Parts{16, "parts of the pixels whose sums
                                              "galley-benchmark op conv2d_backward_weights:mb32ic24ih56oc72kh1"};
 inline constexpr Threshold kUnpacked1x1PartBytes{1 << 20,
                                                  "bytes of the sums of unpacked_1x1, at most, where there are more parts than threads",
-                                                 "estimate: they stay in a second-level cache"};
+                                                 "galley-benchmark op conv2d_backward_weights:mb32ic24ih56oc72kh1"};
 inline constexpr Threshold kUnpacked1x1PartPixels{2048, "pixels of a part of unpacked_1x1, at least",
-                                                  "estimate: adding up the parts is little work in comparison"};
+                                                  "galley-benchmark op conv2d_backward_weights:mb32ic24ih56oc72kh1"};
 inline constexpr Threshold kPivotSamples{256, "pixels whose mean is the pivot of PointwiseMoments",
-                                         "estimate: any value near the mean serves"};
+                                         "derived: any value near the mean serves"};
 inline constexpr Threshold kDepthwiseChunks{8, "chunks of 16 channels that a task of depthwise weight gradients takes, at most",
                                             "galley-benchmark op conv2d_backward_weights:mb32ic120ih28oc120kh5ph2g120"};
 inline constexpr Threshold kDepthwiseBandPixels{256, "pixels that depthwise weight gradients sum in float",
-                                                "estimate: bounds the rounding of float sums"};
+                                                "derived: bounds the rounding of float sums"};
 inline constexpr Threshold kDepthwiseParts{8, "parts of the batch whose sums are kept apart, for any number of threads",
-                                           "estimate: enough for the threads, few enough to add up"};
+                                           "galley-benchmark op conv2d_backward_weights:mb32ic120ih28oc120kh5ph2g120"};
 inline constexpr Threshold kLineBandPixels{512, "pixels that line_buffer sums in float",
-                                           "estimate: 512 sums round by at most 2^-15 of their largest"};
+                                           "derived: 512 sums round by at most 2^-15 of their largest"};
 inline constexpr Threshold kLineBlockPixels{128, "pixels whose gradients stay in the second-level cache",
-                                            "estimate: with 512 channels, 256 KiB"};
+                                            "galley-benchmark benchmark/mobilenet_v3_large_synthetic what=train_step batch=32"};
 inline constexpr Threshold kLineParts{16, "parts of the batch whose sums line_buffer keeps apart",
-                                      "estimate: enough for the threads, few enough to add up"};
+                                      "galley-benchmark op "
+                                      "pointwise_batch_norm_depthwise_backward:32x72x56x56+72x1x3x3+72+72+72+72+32x24x56x56+72x24x1x1+"
+                                      "32x24x56x56+25x24:padding=1,activation=relu"};
 inline constexpr Threshold kLineSliceChunks{
     2, "chunks of 16 channels of a slice of a line, forward",
     "galley-benchmark op batch_norm_depthwise:32x64x112x112+64x1x3x3+64+64:stride=2,padding=1,activation=relu"};
@@ -129,24 +133,29 @@ inline constexpr Threshold kLinePrefetchPixels{
     32, "pixels from those that are computed to those that are prefetched, at least",
     "galley-benchmark op batch_norm_depthwise:32x64x112x112+64x1x3x3+64+64:stride=2,padding=1,activation=relu"};
 inline constexpr Threshold kLineFloatBlocks{8, "blocks of lines whose products are summed in float",
-                                            "estimate: bounds the rounding of float sums"};
+                                            "derived: bounds the rounding of float sums"};
 inline constexpr Threshold kLineNarrowFloats{4 << 10, "floats of x whose part of the gradient is computed together",
-                                             "estimate: half of a first-level cache"};
+                                             "galley-benchmark op "
+                                             "pointwise_batch_norm_depthwise_backward:32x72x56x56+72x1x3x3+72+72+72+72+32x24x56x56+"
+                                             "72x24x1x1+32x24x56x56+25x24:padding=1,activation=relu"};
 inline constexpr Threshold kWinogradRowBytes{1 << 20, "bytes of the transformed values of a part of the tiles",
-                                             "estimate: a second-level cache of 1 MiB"};
-inline constexpr Threshold kWinogradFewestRows{24, "Winograd tiles of a part, at least", "estimate: two register tiles of 12 rows"};
-inline constexpr Threshold kWinogradMostRows{96, "Winograd tiles of a part, at most", "estimate: kPackedRowBlock"};
+                                             "galley-benchmark op winograd_conv2d:16x256x14x14+36x256x256:padding=1"};
+inline constexpr Threshold kWinogradFewestRows{24, "Winograd tiles of a part, at least",
+                                               "galley-benchmark op winograd_conv2d:1x256x14x14+36x256x256:padding=1"};
+inline constexpr Threshold kWinogradMostRows{96, "Winograd tiles of a part, at most",
+                                             "galley-benchmark op winograd_conv2d:16x64x56x56+36x64x64:padding=1"};
 inline constexpr Threshold kWinogradOwnSumBytes{1 << 20, "bytes of a weight gradient's sums that each thread keeps for itself, at most",
                                                 "galley-benchmark op conv2d_backward_weights:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradOwnBytes{768 << 10, "bytes of the transformed tiles of a round, in a core's cache",
-                                             "estimate: with kWinogradOwnSumBytes, a second-level cache of 2 MiB"};
+                                             "galley-benchmark op conv2d_backward_weights:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradSharedBytes{4 << 20, "bytes of the transformed tiles of a round, in the shared cache",
-                                                "estimate: a part of the cache that all cores share"};
+                                                "galley-benchmark op conv2d_backward_weights:mb16ic256ih14oc256kh3ph1"};
 inline constexpr Threshold kWinogradOneRoundBytes{24 << 20, "bytes of all transformed tiles that are taken in one round",
                                                   "galley-benchmark op conv2d_backward_weights:mb16ic512ih7oc512kh3ph1"};
-inline constexpr Threshold kWinogradRoundRows{192, "tiles of one of several rounds, at most", "estimate: one and a half kWinogradDepth"};
+inline constexpr Threshold kWinogradRoundRows{192, "tiles of one of several rounds, at most",
+                                              "galley-benchmark op conv2d_backward_weights:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradDepth{128, "tiles that a register tile of sums passes at a time: the first-level cache holds them",
-                                          "estimate: with 12 + 32 floats per tile, 22 KiB"};
+                                          "galley-benchmark op conv2d_backward_weights:mb16ic256ih14oc256kh3ph1"};
 inline constexpr Threshold kWinogradInputs{96, "input channels of a block whose sums the second-level cache holds",
                                            "galley-benchmark op conv2d_backward_weights:mb16ic256ih14oc256kh3ph1"};
 inline constexpr Threshold kWinogradOutputs{32, "output channels of a block whose sums the second-level cache holds",

@@ -15,7 +15,7 @@ inline constexpr Threshold kAmxQuads{8, "quads of inputs of a run from which a p
 inline constexpr Threshold kUnwidenedPixels{4, "copied pixels up to which exact reads the weights without widening them first",
                                             "galley-benchmark op quantized_linear:mb1ic960oc1280"};
 inline constexpr Threshold kOneThreadProducts{64 * 1024, "products up to which one thread computes the layer",
-                                              "estimate: some microseconds, in which a second thread would only begin"};
+                                              "galley-benchmark op quantized_linear:mb1ic128oc1000"};
 
 // ---- Winograd against the plain convolution (winograd::worthwhile_whole): operations at the rate of plain convolutions
 
@@ -34,7 +34,7 @@ inline constexpr Threshold kWinogradMarginPercent{110, "cost of a plain convolut
 
 inline constexpr Threshold kResidentWeightBytes{128 * 1024,
                                                 "bytes of widened weights that are widened once for all pixels of a band, at most",
-                                                "estimate: half of a second-level cache of 512 KiB, with the band"};
+                                                "galley-benchmark op quantized_conv2d:mb16ic128ih28oc128kh3ph1"};
 inline constexpr Threshold kExactBandBytes{384 * 1024, "bytes of a band's inputs and results, exact",
                                            "estimate: they stay in a second-level cache of 512 KiB"};
 inline constexpr Threshold kByteBandBytes{96 * 1024, "bytes of a band's inputs and results, paths that multiply bytes",
@@ -45,9 +45,9 @@ inline constexpr Threshold kPrefetchQuads{64, "quads of inputs up to which the p
                                           "galley-benchmark op quantized_conv2d:mb16ic64ih56oc256kh1"};
 inline constexpr Threshold kPrefetchOutputs{512, "outputs up to which the places of the next pixels' results are prefetched",
                                             "galley-benchmark op quantized_conv2d:mb16ic64ih56oc256kh1"};
-inline constexpr Threshold kBandPixels{12, "pixels of a band, at least", "estimate: one register tile"};
+inline constexpr Threshold kBandPixels{12, "pixels of a band, at least", "galley-benchmark op quantized_conv2d:mb1ic512ih7oc512kh3ph1"};
 inline constexpr Threshold kSplitOutputs{64, "outputs of a part of a layer that threads divide by outputs, at least",
-                                         "estimate: two steps of 32"};
+                                         "galley-benchmark op quantized_linear:mb1ic960oc1280"};
 inline constexpr Threshold kAmxTiles{128, "tiles of 16 pixels that are copied at a time, at most",
                                      "estimate: no machine with AMX was available"};
 inline constexpr Threshold kAmxPanelBytes{512 * 1024, "bytes of the tiles of 16 pixels that are copied at a time, at most",
@@ -55,10 +55,11 @@ inline constexpr Threshold kAmxPanelBytes{512 * 1024, "bytes of the tiles of 16 
 inline constexpr Threshold kAmxTailPixels{6, "pixels after the last whole tile that are left to vpdpbusd, at most",
                                           "estimate: fewer than half of a tile's rows"};
 inline constexpr Threshold kWinogradImageBytes{384 << 10, "bytes of the transformed images of a part of the tiles",
-                                               "estimate: with kWinogradSumBytes, a second-level cache of 1 MiB"};
+                                               "galley-benchmark op quantized_conv2d:mb16ic64ih56oc64kh3ph1"};
 inline constexpr Threshold kWinogradSumBytes{216 << 10, "bytes of the sums of a step of outputs of a part",
-                                             "estimate: with kWinogradImageBytes, a second-level cache of 1 MiB"};
-inline constexpr Threshold kWinogradFewestTiles{12, "tiles of a part, at least", "estimate: one register tile"};
+                                             "galley-benchmark op quantized_conv2d:mb16ic64ih56oc64kh3ph1"};
+inline constexpr Threshold kWinogradFewestTiles{12, "tiles of a part, at least",
+                                                "galley-benchmark op quantized_conv2d:mb1ic256ih14oc256kh3ph1"};
 inline constexpr Threshold kWinogradFewTiles{128, "tiles up to which all are transformed before the threads divide the outputs",
                                              "galley-benchmark op quantized_conv2d:mb1ic256ih14oc256kh3ph1"};
 

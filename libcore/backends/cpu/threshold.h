@@ -10,8 +10,9 @@ namespace galley {
 struct Threshold {
   int64_t value;
   std::string_view decides;
-  /// The command whose time decided, or "estimate: " and what the value was derived from. docs/performance/notes.md has the
-  /// figures with machine and date. To measure again: change the value, build, and run the command with both builds in turns.
+  /// The command whose time decided; "derived: " and the bound of rounding or memory that it keeps; or "estimate: " and what it was
+  /// estimated from. docs/performance/notes.md has the figures with machine and date. To measure again: change the value, build, and run
+  /// the command with both builds in turns.
   std::string_view measured_by;
 };
 

@@ -49,6 +49,7 @@ class Product : public PreparedKernel {
 
 /// A transposed left operand whose rows are a multiple of 2 KiB apart. oneDNN packs it column by column, which uses few sets of the cache,
 /// at half its speed (1024 x 2048 by 2048 x 256, the weight gradient of an LSTM: 33 instead of 71 GFLOP/s, AVX2). It is transposed first.
+/// With AVX-512 oneDNN copies it itself, and the transposition would only cost time.
 class TransposedFirst : public PreparedKernel {
  public:
   TransposedFirst(const Desc& a, const Desc& plain, std::unique_ptr<PreparedKernel> product, int threads)
@@ -57,7 +58,7 @@ class TransposedFirst : public PreparedKernel {
         product_(std::move(product)) {}
   static bool pays(int64_t m, int64_t n, int64_t k) {
     const int64_t least = conv_threshold::kTransposeSize.value;
-    return m % conv_threshold::kTransposeRows.value == 0 && n >= least && k >= least;
+    return !onednn::has_avx512() && m % conv_threshold::kTransposeRows.value == 0 && n >= least && k >= least;
   }
   void run(Stream& stream, const KernelArgs& args) const override {
     transpose_.run({args.inputs[0], args.scratch});
