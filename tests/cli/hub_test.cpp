@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "tests/cli/json_lines.h"
 #include "tests/cli/process.h"
 
 namespace galley::testing_cli {
@@ -16,23 +17,13 @@ namespace fs = std::filesystem;
 
 std::string hub(const std::string& name) { return std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/" + name; }
 
-std::vector<Json> lines_of(const std::string& text) {
-  std::vector<Json> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(Json::parse(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return lines;
-}
-
 TEST(HubFolder, PredictsTextsAsTransformers) {
   const Json expected = Json::parse(read_text(hub("bert_classes") + "/texts.json"));
   std::vector<std::string> arguments{hub("bert_classes") + "/", "--format", "json", "threads=1", "--text"};
   for (const Json& row : expected) arguments.push_back(row["text"]);
   const Outcome outcome = run("galley-predict", arguments);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const std::vector<Json> lines = lines_of(outcome.out);
+  const std::vector<Json> lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), expected.size());
   const std::vector<std::string> names{"negative", "neutral", "positive"};
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -65,7 +56,7 @@ TEST(HubFolder, PredictsPairsAsTransformers) {
   words.insert(words.end(), pairs.begin(), pairs.end());
   const Outcome outcome = run("galley-predict", words);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const std::vector<Json> lines = lines_of(outcome.out);
+  const std::vector<Json> lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), expected.size());
   for (size_t i = 0; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i]["text"], expected[i]["text"]);
@@ -78,8 +69,8 @@ TEST(HubFolder, PredictsPairsAsTransformers) {
   const Outcome of_files = run("galley-predict", {hub("bert_classes"), "--format", "json", "threads=1", "--text-file", folder + "/t.txt",
                                                   "--text-pair-file", folder + "/p.txt"});
   ASSERT_EQ(of_files.code, 0) << of_files.err;
-  ASSERT_EQ(lines_of(of_files.out).size(), lines.size());
-  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines_of(of_files.out)[i]["top"], lines[i]["top"]);
+  ASSERT_EQ(json_lines(of_files.out).size(), lines.size());
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(json_lines(of_files.out)[i]["top"], lines[i]["top"]);
   const Outcome table = run("galley-predict", {hub("bert_classes"), "threads=1", "--format", "csv", "--text", "a", "--text-pair", "b"});
   EXPECT_EQ(table.out.substr(0, table.out.find('\n')), "text,pair,rank,index,label,score");
 
@@ -110,7 +101,7 @@ TEST(HubFolder, EmbedsALineEach) {
   const Outcome outcome =
       run("galley-predict", {hub("bert_base"), "--text-file", folder + "/t.txt", "--embed", "--format", "json", "-o", out, "threads=1"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const std::vector<Json> lines = lines_of(outcome.out);
+  const std::vector<Json> lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), expected.size());
   for (size_t i = 0; i < lines.size(); ++i) {
     const auto vector = lines[i]["embedding"].get<std::vector<double>>(), wanted = expected[i]["embedding"].get<std::vector<double>>();
@@ -170,7 +161,7 @@ TEST(HubFolder, IsFineTunedByTheRecipeOfSst2) {
   const Outcome predicted =
       run("galley-predict", {folder + "/run", "top=1", "--format", "json", "threads=1", "--text", "a very good film", "a bad film"});
   ASSERT_EQ(predicted.code, 0) << predicted.err;
-  const std::vector<Json> lines = lines_of(predicted.out);
+  const std::vector<Json> lines = json_lines(predicted.out);
   EXPECT_EQ(lines[0]["top"][0]["index"], 1);
   EXPECT_EQ(lines[1]["top"][0]["index"], 0);
 }

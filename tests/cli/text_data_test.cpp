@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "tests/cli/json_lines.h"
 #include "tests/cli/process.h"
 
 namespace galley::testing_cli {
@@ -16,15 +17,6 @@ using Json = nlohmann::json;
 
 std::string hub(const std::string& name) { return std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/" + name; }
 
-std::vector<Json> lines_of(const std::string& text) {
-  std::vector<Json> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(Json::parse(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return lines;
-}
 Json result_of(const std::string& run) { return Json::parse(read_text(run + "/result.json")); }
 
 /// Texts of which each repeats one letter, so that a model has to see where a text begins.
@@ -135,7 +127,7 @@ TEST(Questions, AnswersAreThoseOfTransformers) {
   arguments.insert(arguments.end(), contexts.begin(), contexts.end());
   const Outcome outcome = run("galley-predict", arguments);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const std::vector<Json> lines = lines_of(outcome.out);
+  const std::vector<Json> lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), golden["questions"].size());
   for (size_t i = 0; i < lines.size(); ++i) {
     const Json& expected = golden["questions"][i]["predicted"];
@@ -215,7 +207,7 @@ TEST(EncoderDecoder, LearnsToReverseByTheRecipe) {
     const Outcome outcome = run("galley-predict", {folder + "/run", "--prompt", "abcd", "--prompt", "ea", "--prompt", "bbcde", "--format",
                                                    "json", std::string("generate.beams=") + beams});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    const std::vector<Json> lines = lines_of(outcome.out);
+    const std::vector<Json> lines = json_lines(outcome.out);
     ASSERT_EQ(lines.size(), 3u);
     int right = 0;
     for (const auto& [index, wanted] : std::vector<std::pair<size_t, std::string>>{{0, "dcba"}, {1, "ae"}, {2, "edcbb"}}) {

@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -125,29 +123,7 @@ inline std::pair<std::vector<double>, std::vector<double>> decoder_tokens(const 
 
 /// The results of each case of decoders.txt.
 inline const std::map<std::string, GoldenFile>& decoder_results() {
-  static const std::map<std::string, GoldenFile> all = [] {
-    std::map<std::string, GoldenFile> made;
-    std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/nn/decoders.txt");
-    EXPECT_TRUE(file);
-    std::string line, name;
-    while (std::getline(file, line)) {
-      std::istringstream words(line);
-      std::string key, kind;
-      words >> key >> kind;
-      if (key == "#") continue;
-      if (key == "case") {
-        name = kind;
-        continue;
-      }
-      GoldenEntry entry;
-      entry.full = kind == "full";
-      words >> entry.count;
-      for (double v = 0; words >> v;) entry.values.push_back(v);
-      EXPECT_EQ(entry.values.size(), entry.full ? static_cast<size_t>(entry.count) : 5u) << name << " " << key;
-      made[name].emplace(key, std::move(entry));
-    }
-    return made;
-  }();
+  static const std::map<std::string, GoldenFile> all = read_golden_cases("nn/decoders");
   return all;
 }
 

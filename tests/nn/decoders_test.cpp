@@ -12,29 +12,23 @@
 #include "libcore/nn/attention.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/rotary.h"
-#include "libcore/optim/updates.h"
-#include "libcore/passes/differentiate.h"
-#include "libcore/passes/order_updates.h"
 #include "libcore/runtime/engine.h"
 #include "tests/nn/decoder_golden.h"
+#include "tests/nn/golden_training.h"
 #include "tests/support/graphs.h"
 
 namespace galley {
 namespace {
 
 /// The training pass in double.
-struct TrainedDecoder {
+struct TrainedDecoder : TrainingPass {
   explicit TrainedDecoder(const DecoderCase& c) : shape{2, c.tokens} {
     Builder b(graph, {.dtype = DType::kF64});
     const Value out = build_model(b, c.component(), b.input("tokens", {.dtype = DType::kI64, .shape = shape})).front().second;
     const Component cross_entropy = over_last_dimension(make_loss("cross_entropy"));
     logits = out.id();
     loss = build_loss(b, cross_entropy, out, b.input("targets", loss_target(cross_entropy, out.type()))).id();
-    specs = b.take_parameters();
-    for (const ParameterSpec& spec : specs) {
-      parameters.push_back(graph.find_input(spec.name));
-      feeds[spec.name] = {spec.type.shape, golden_state(spec.name, spec.type.shape)};
-    }
+    take_parameters(b);
   }
   void feed(const std::string& name) {
     auto [tokens, targets] = decoder_tokens(name, shape[1]);
@@ -42,67 +36,20 @@ struct TrainedDecoder {
     feeds["targets"] = {shape, std::move(targets)};
   }
   Shape shape;
-  Graph graph;
-  std::vector<ParameterSpec> specs;
-  std::vector<ValueId> parameters;
-  std::map<std::string, RefArray> feeds;
-  ValueId logits = kNoValue, loss = kNoValue;
 };
 
 class Decoders : public testing::TestWithParam<DecoderCase> {};
 
 TEST_P(Decoders, LogitsLossAndGradientsAreThoseOfTransformers) {
-  const DecoderCase& c = GetParam();
-  const GoldenFile& want = decoder_results().at(c.name);
-  TrainedDecoder model(c);
-  model.feed(c.name);
-  const std::map<ValueId, ValueId> gradients = differentiate(model.graph, model.loss, model.parameters);
-  const std::map<ValueId, RefArray> values = interpret(model.graph, model.feeds);
-  // Both sides compute in double, with sums in other orders, and 12 digits are stored.
-  expect_golden("logits", want.at("logits"), values.at(model.logits).v, 1e-10);
-  expect_golden("loss", want.at("loss"), values.at(model.loss).v, 1e-10);
-  size_t compared = 0;
-  for (size_t i = 0; i < model.specs.size(); ++i) {
-    const std::string key = "grad:" + model.specs[i].name;
-    ASSERT_TRUE(want.contains(key)) << key;
-    // The gradient of a key bias is 0: softmax does not see it.
-    expect_golden(key, want.at(key), values.at(gradients.at(model.parameters[i])).v, 1e-9, 1e-13);
-    ++compared;
-  }
-  EXPECT_EQ(compared, std::count_if(want.begin(), want.end(), [](const auto& entry) { return entry.first.starts_with("grad:"); }));
+  TrainedDecoder model(GetParam());
+  model.feed(GetParam().name);
+  expect_golden_gradients(model, decoder_results().at(GetParam().name));
 }
 
 TEST_P(Decoders, FiveAdamWStepsAreThoseOfTransformers) {
-  const DecoderCase& c = GetParam();
-  const GoldenFile& want = decoder_results().at(c.name);
-  TrainedDecoder model(c);
-  AdamW adamw;
-  adamw.lr = 1e-3;
-  adamw.betas = {0.9, 0.99};
-  adamw.weight_decay = 0.05;
-  UpdateOptions options;
-  options.groups = resolve_groups(adamw);
-  const UpdateTable updates = add_updates(model.graph, differentiate(model.graph, model.loss, model.parameters), options);
-  order_updates(model.graph);
-  for (const StateSpec& state : updates.states)
-    model.feeds[state.name] = {state.type.shape, std::vector<double>(static_cast<size_t>(state.type.elements()))};
-  model.feeds["lr." + options.groups.groups[0].name] = {{}, {adamw.lr}};
-  for (int step = 0; step < 5; ++step) {
-    model.feed(c.name + std::to_string(step));
-    model.feeds["step"] = {{}, {static_cast<double>(step + 1)}};
-    auto values = interpret(model.graph, model.feeds);
-    expect_golden("loss", want.at("loss" + std::to_string(step)), values.at(model.loss).v, 1e-7);
-    for (const Node& node : model.graph.nodes()) {
-      for (const InPlace& update : node.op->updates) {
-        const ValueId input = node.input(static_cast<size_t>(update.input));
-        if (input != kNoValue) model.feeds[model.graph.value(input).name] = values.at(node.outputs[static_cast<size_t>(update.output)]);
-      }
-    }
-  }
-  // Where a gradient is nearly 0, AdamW divides rounding by rounding: a key bias moves by up to lr in each step in either direction.
-  for (const ParameterSpec& spec : model.specs)
-    expect_golden(spec.name, want.at("after:" + spec.name), model.feeds.at(spec.name).v, 1e-6,
-                  spec.name.ends_with("k_proj.bias") ? 5e-3 : 0);
+  TrainedDecoder model(GetParam());
+  const auto feed = [&](int step) { model.feed(GetParam().name + std::to_string(step)); };
+  expect_golden_steps(model, decoder_results().at(GetParam().name), feed, "k_proj.bias");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Decoders, testing::ValuesIn(decoder_cases()), [](const auto& info) { return info.param.name; });

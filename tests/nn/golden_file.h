@@ -1,6 +1,6 @@
 #pragma once
-// Reads the golden files of tests/golden/models: "KEY full COUNT VALUES..." and "KEY sample COUNT NORM V0 V1 V2 V3" with the elements
-// at 0, n/3, 2n/3, n-1.
+// Reads golden files of models: "KEY full COUNT VALUES..." and "KEY sample COUNT NORM V0 V1 V2 V3" with the elements at 0, n/3, 2n/3, n-1.
+// Files of several cases begin each with "case NAME"; lines that begin with "# " are comments.
 
 #include <gtest/gtest.h>
 
@@ -29,24 +29,31 @@ struct GoldenEntry {
 
 using GoldenFile = std::map<std::string, GoldenEntry>;
 
-inline GoldenFile read_golden(const std::string& name) {
-  std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/models/" + name + ".txt");
-  EXPECT_TRUE(file) << name;
-  GoldenFile golden;
-  std::string line;
+/// The cases of tests/golden/PATH.txt by name. Lines before the first `case` are the case "".
+inline std::map<std::string, GoldenFile> read_golden_cases(const std::string& path) {
+  std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/" + path + ".txt");
+  EXPECT_TRUE(file) << path;
+  std::map<std::string, GoldenFile> cases;
+  std::string line, name;
   while (std::getline(file, line)) {
     std::istringstream words(line);
     std::string key, kind;
+    words >> key >> kind;
+    if (key == "case") name = kind;
+    if (key == "#" || key == "case") continue;
     GoldenEntry entry;
-    words >> key >> kind >> entry.count;
     entry.full = kind == "full";
+    words >> entry.count;
     for (double v = 0; words >> v;) entry.values.push_back(v);
-    EXPECT_EQ(entry.values.size(), entry.full ? static_cast<size_t>(entry.count) : 5u) << name << " " << key;
-    golden.emplace(key, std::move(entry));
+    EXPECT_EQ(entry.values.size(), entry.full ? static_cast<size_t>(entry.count) : 5u) << path << " " << name << " " << key;
+    cases[name].emplace(key, std::move(entry));
   }
-  EXPECT_FALSE(golden.empty()) << name;
-  return golden;
+  EXPECT_FALSE(cases.empty()) << path;
+  return cases;
 }
+
+/// tests/golden/models/NAME.txt, which has one case.
+inline GoldenFile read_golden(const std::string& name) { return read_golden_cases("models/" + name).at(""); }
 
 /// Compares every stored number of `entry` with `got`: |error| <= relative * max(|want|, rms) + absolute.
 inline void expect_golden(const std::string& what, const GoldenEntry& entry, std::span<const double> got, double relative,

@@ -12,12 +12,8 @@
 #include "libcore/nn/language_model.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"
-#include "libcore/optim/updates.h"
-#include "libcore/passes/differentiate.h"
-#include "libcore/passes/order_updates.h"
-#include "tests/nn/golden_file.h"
+#include "tests/nn/golden_training.h"
 #include "tests/nn/set_option.h"
-#include "tests/support/golden_weights.h"
 #include "tests/support/graphs.h"
 
 namespace galley {
@@ -45,31 +41,13 @@ Component component(const TransformerCase& c) {
   return with_vocabulary(std::move(model), kVocabulary);
 }
 
-const std::map<std::string, GoldenFile>& results() {
-  static const std::map<std::string, GoldenFile> all = [] {
-    std::map<std::string, GoldenFile> made;
-    std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/nn/transformer.txt");
-    EXPECT_TRUE(file);
-    std::string line, name;
-    while (std::getline(file, line)) {
-      std::istringstream words(line);
-      std::string key, kind;
-      words >> key >> kind;
-      if (key == "case") name = kind;
-      if (key == "#" || key == "case") continue;
-      GoldenEntry entry;
-      entry.full = kind == "full";
-      words >> entry.count;
-      for (double v = 0; words >> v;) entry.values.push_back(v);
-      made[name].emplace(key, std::move(entry));
-    }
-    return made;
-  }();
-  return all;
+const GoldenFile& results(const TransformerCase& c) {
+  static const std::map<std::string, GoldenFile> all = read_golden_cases("nn/transformer");
+  return all.at(c.name);
 }
 
 /// The training pass in double.
-struct TrainedTransformer {
+struct TrainedTransformer : TrainingPass {
   explicit TrainedTransformer(const TransformerCase& c) {
     Builder b(graph, {.dtype = DType::kF64});
     const auto integers = [&](const char* name, const Shape& shape) { return b.input(name, {.dtype = DType::kI64, .shape = shape}); };
@@ -81,11 +59,7 @@ struct TrainedTransformer {
     smoothed.params->options(setter);
     logits = out.id();
     loss = build_loss(b, smoothed, out, b.input("label", loss_target(smoothed, out.type()))).id();
-    specs = b.take_parameters();
-    for (const ParameterSpec& spec : specs) {
-      parameters.push_back(graph.find_input(spec.name));
-      feeds[spec.name] = {spec.type.shape, golden_state(spec.name, spec.type.shape)};
-    }
+    take_parameters(b);
   }
   /// make_transformer.py's tokens(name).
   void feed(const std::string& name) {
@@ -104,66 +78,20 @@ struct TrainedTransformer {
     feeds["label"] = label;
     feeds["src.length"] = {{2}, {7, 4}};
   }
-  Graph graph;
-  std::vector<ParameterSpec> specs;
-  std::vector<ValueId> parameters;
-  std::map<std::string, RefArray> feeds;
-  ValueId logits = kNoValue, loss = kNoValue;
 };
 
 class Transformers : public testing::TestWithParam<TransformerCase> {};
 
 TEST_P(Transformers, LogitsLossAndGradientsAreThoseOfPyTorch) {
-  const TransformerCase& c = GetParam();
-  const GoldenFile& want = results().at(c.name);
-  TrainedTransformer model(c);
-  model.feed(c.name);
-  const std::map<ValueId, ValueId> gradients = differentiate(model.graph, model.loss, model.parameters);
-  const std::map<ValueId, RefArray> values = interpret(model.graph, model.feeds);
-  // Both sides compute in double, with sums in other orders, and 12 digits are stored.
-  expect_golden("logits", want.at("logits"), values.at(model.logits).v, 1e-10);
-  expect_golden("loss", want.at("loss"), values.at(model.loss).v, 1e-10);
-  for (size_t i = 0; i < model.specs.size(); ++i) {
-    const std::string key = "grad:" + model.specs[i].name;
-    ASSERT_TRUE(want.contains(key)) << key;
-    // The gradient of a key bias is 0: softmax does not see it.
-    expect_golden(key, want.at(key), values.at(gradients.at(model.parameters[i])).v, 1e-9, 1e-13);
-  }
-  EXPECT_EQ(std::ssize(model.specs),
-            std::count_if(want.begin(), want.end(), [](const auto& entry) { return entry.first.starts_with("grad:"); }));
+  TrainedTransformer model(GetParam());
+  model.feed(GetParam().name);
+  expect_golden_gradients(model, results(GetParam()));
 }
 
 TEST_P(Transformers, FiveAdamWStepsAreThoseOfPyTorch) {
-  const TransformerCase& c = GetParam();
-  const GoldenFile& want = results().at(c.name);
-  TrainedTransformer model(c);
-  AdamW adamw;
-  adamw.lr = 1e-3;
-  adamw.betas = {0.9, 0.99};
-  adamw.weight_decay = 0.05;
-  UpdateOptions options;
-  options.groups = resolve_groups(adamw);
-  const UpdateTable updates = add_updates(model.graph, differentiate(model.graph, model.loss, model.parameters), options);
-  order_updates(model.graph);
-  for (const StateSpec& state : updates.states)
-    model.feeds[state.name] = {state.type.shape, std::vector<double>(static_cast<size_t>(state.type.elements()))};
-  model.feeds["lr." + options.groups.groups[0].name] = {{}, {adamw.lr}};
-  for (int step = 0; step < 5; ++step) {
-    model.feed(c.name + std::to_string(step));
-    model.feeds["step"] = {{}, {static_cast<double>(step + 1)}};
-    auto values = interpret(model.graph, model.feeds);
-    expect_golden("loss", want.at("loss" + std::to_string(step)), values.at(model.loss).v, 1e-7);
-    for (const Node& node : model.graph.nodes()) {
-      for (const InPlace& update : node.op->updates) {
-        const ValueId input = node.input(static_cast<size_t>(update.input));
-        if (input != kNoValue) model.feeds[model.graph.value(input).name] = values.at(node.outputs[static_cast<size_t>(update.output)]);
-      }
-    }
-  }
-  // Where a gradient is nearly 0, AdamW divides rounding by rounding: a key bias moves by up to lr in each step in either direction.
-  for (const ParameterSpec& spec : model.specs)
-    expect_golden(spec.name, want.at("after:" + spec.name), model.feeds.at(spec.name).v, 1e-6,
-                  spec.name.ends_with("in_proj_bias") ? 5e-3 : 0);
+  TrainedTransformer model(GetParam());
+  const auto feed = [&](int step) { model.feed(GetParam().name + std::to_string(step)); };
+  expect_golden_steps(model, results(GetParam()), feed, "in_proj_bias");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Transformers,

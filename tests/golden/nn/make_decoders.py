@@ -3,16 +3,13 @@
 
 Run: python make_decoders.py > decoders.txt   (torch, transformers; the versions are in the file's first line)
 
-Weights are golden_state of ../models/make_golden.py, a function of name and index, so that the file has only results. Each model:
+Weights are golden_state of golden_values.py, a function of name and index, so that the file has only results. Each model:
 `case NAME`, then `KEY full|sample COUNT VALUES` as in tests/nn/golden_file.h: `logits`, `loss` (the mean over targets that are not -100),
 `grad:PARAMETER`, and after five AdamW steps on other tokens `lossI` and `after:PARAMETER`. `rope:NAME` has the attention factor and the
 frequencies of rope_parameters. Cases and options: tests/nn/decoder_golden.h.
 
 transformers computes rotary angles and norms in float32 whatever the model's dtype; float32 is double here, so that both sides are exact.
 """
-import math
-
-import numpy as np
 import torch
 
 torch.float = torch.float32 = torch.float64
@@ -23,39 +20,10 @@ from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, MistralConfig, Q
 from transformers.pytorch_utils import Conv1D
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from golden_values import golden_state, show
+
 torch.set_default_dtype(torch.float64)
 VOCABULARY = 13
-
-
-def golden(name, shape, scale=1.0, shift=0.0):
-    h = 0xCBF29CE484222325
-    for c in name.encode():
-        h = ((h ^ c) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    with np.errstate(over="ignore"):
-        z = np.uint64(h) + np.arange(math.prod(shape), dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    u = (z >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0
-    return torch.from_numpy((shift + scale * u).astype(np.float32).astype(np.float64).reshape(shape))
-
-
-def golden_state(name, shape):
-    if len(shape) >= 2:
-        return golden(name, shape, math.sqrt(6.0 / math.prod(shape[1:])))
-    if name.endswith(".weight"):
-        return golden(name, shape, 0.2, 1.0)
-    return golden(name, shape, 0.1)
-
-
-def show(key, array, full=False):
-    values = array.detach().reshape(-1).tolist()
-    n = len(values)
-    if full or n <= 8:
-        print(key, "full", n, *(f"{v:.12g}" for v in values))
-    else:
-        norm = math.sqrt(sum(v * v for v in values))
-        print(key, "sample", n, *(f"{v:.12g}" for v in (norm, values[0], values[n // 3], values[2 * n // 3], values[n - 1])))
 
 
 def tokens_of(name, length):

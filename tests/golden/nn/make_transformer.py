@@ -3,52 +3,22 @@
 
 Run: python make_transformer.py > transformer.txt   (PyTorch; the version is in the file's first line)
 
-Weights are golden_state of ../models/make_golden.py, a function of name and index, so that the file has only results. Each model:
+Weights are golden_state of golden_values.py, a function of name and index, so that the file has only results. Each model:
 `case NAME`, then `KEY full|sample COUNT VALUES` as in tests/nn/golden_file.h: `logits`, `loss` (cross-entropy with label smoothing 0.1 over
 targets that are not -100), `grad:PARAMETER`, and after five AdamW steps on other tokens `lossI` and `after:PARAMETER`. The sources of a
 batch have different lengths: keys past a length are masked in the encoder and in cross attention. Cases: tests/nn/transformer_test.cpp.
 """
 import math
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from golden_values import golden_state, show
+
 torch.set_default_dtype(torch.float64)
 VOCABULARY, SOURCE, TARGET = 13, 7, 5
 LENGTHS = torch.tensor([7, 4])
-
-
-def golden(name, shape, scale=1.0, shift=0.0):
-    h = 0xCBF29CE484222325
-    for c in name.encode():
-        h = ((h ^ c) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    with np.errstate(over="ignore"):
-        z = np.uint64(h) + np.arange(math.prod(shape), dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    u = (z >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0
-    return torch.from_numpy((shift + scale * u).astype(np.float32).astype(np.float64).reshape(shape))
-
-
-def golden_state(name, shape):
-    if len(shape) >= 2:
-        return golden(name, shape, math.sqrt(6.0 / math.prod(shape[1:])))
-    if name.endswith(".weight"):
-        return golden(name, shape, 0.2, 1.0)
-    return golden(name, shape, 0.1)
-
-
-def show(key, array, full=False):
-    values = array.detach().reshape(-1).tolist()
-    n = len(values)
-    if full or n <= 8:
-        print(key, "full", n, *(f"{v:.12g}" for v in values))
-    else:
-        norm = math.sqrt(sum(v * v for v in values))
-        print(key, "sample", n, *(f"{v:.12g}" for v in (norm, values[0], values[n // 3], values[2 * n // 3], values[n - 1])))
 
 
 def sinusoids(length, width):
