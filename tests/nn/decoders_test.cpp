@@ -24,8 +24,8 @@ namespace {
 
 /// The training pass in double.
 struct TrainedDecoder {
-  explicit TrainedDecoder(const DecoderCase& c) : shape{2, c.tokens} {
-    Builder b(graph, {.dtype = DType::kF64});
+  explicit TrainedDecoder(const DecoderCase& c, LoraOptions lora = {}) : shape{2, c.tokens} {
+    Builder b(graph, {.dtype = DType::kF64, .lora = std::move(lora)});
     const Value out = build_model(b, c.component(), b.input("tokens", {.dtype = DType::kI64, .shape = shape})).front().second;
     const Component cross_entropy = over_last_dimension(make_loss("cross_entropy"));
     logits = out.id();
@@ -103,6 +103,44 @@ TEST_P(Decoders, FiveAdamWStepsAreThoseOfTransformers) {
   for (const ParameterSpec& spec : model.specs)
     expect_golden(spec.name, want.at("after:" + spec.name), model.feeds.at(spec.name).v, 1e-6,
                   spec.name.ends_with("k_proj.bias") ? 5e-3 : 0);
+}
+
+// Adapters (LoRA) of PEFT on transformers' models: selectors find the layers, and logits, loss and gradients agree.
+TEST(DecoderAdapters, AreThoseOfPeft) {
+  const std::map<std::string, std::vector<std::string>> targets{
+      {"gpt2", {"c_attn", "c_proj", "c_fc"}},
+      {"gpt_neo", {"k_proj", "v_proj", "q_proj", "out_proj", "c_fc", "c_proj"}},
+      {"llama2", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}},
+      {"mistral", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}},
+      {"qwen2", {"q_proj", "v_proj"}},
+      {"qwen3", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}}};
+  size_t cases = 0;
+  for (const DecoderCase& c : decoder_cases()) {
+    const auto names = targets.find(c.name);
+    if (names == targets.end()) continue;
+    SCOPED_TRACE(c.name);
+    ++cases;
+    const GoldenFile& want = decoder_results().at("lora_" + c.name);
+    TrainedDecoder model(c, {.rank = 3, .alpha = 6, .selects = [&](std::string_view path) {
+                               return std::any_of(names->second.begin(), names->second.end(),
+                                                  [&](const std::string& name) { return path.ends_with("." + name) || path == name; });
+                             }});
+    model.feed(c.name);
+    std::vector<ValueId> adapters;
+    for (size_t i = 0; i < model.specs.size(); ++i)
+      if (model.specs[i].module_type == kAdapterType) adapters.push_back(model.parameters[i]);
+    const std::map<ValueId, ValueId> gradients = differentiate(model.graph, model.loss, adapters);
+    const std::map<ValueId, RefArray> values = interpret(model.graph, model.feeds);
+    expect_golden("logits", want.at("logits"), values.at(model.logits).v, 1e-10);
+    expect_golden("loss", want.at("loss"), values.at(model.loss).v, 1e-10);
+    EXPECT_EQ(want.size(), adapters.size() + 2);
+    for (const ValueId adapter : adapters) {
+      const std::string key = "grad:" + model.graph.value(adapter).name;
+      ASSERT_TRUE(want.contains(key)) << key;
+      expect_golden(key, want.at(key), values.at(gradients.at(adapter)).v, 1e-9);
+    }
+  }
+  EXPECT_EQ(cases, targets.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Decoders, testing::ValuesIn(decoder_cases()), [](const auto& info) { return info.param.name; });
