@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
+#include "libcore/infer/stored_weights.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/recipe/recipe.h"
-#include "libcore/weights/load.h"
-#include "libcore/weights/quantization_plan.h"
 
 namespace galley {
 namespace {
@@ -33,21 +32,7 @@ std::vector<ParameterSpec> specs_of(const ConvertReport& report, const std::map<
 
 }  // namespace
 
-std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) {
-  const OptionList& sources = recipe.weights.load;
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const auto& source = sources.at<WeightSource>(i);
-    const Metadata metadata = read_weights_metadata(source.path());
-    const auto found = metadata.find(std::string(kQuantizationKey));
-    if (found == metadata.end()) continue;
-    if (sources.size() > 1)
-      throw Error(ErrorCode::kRecipe, cat(source.from, " contains quantized weights, which must be the only source; weights.load names ",
-                                          sources.size(), " sources"))
-          .key("weights.load");
-    return std::make_shared<const QuantizationPlan>(parse_plan(found->second, source.from));
-  }
-  return nullptr;
-}
+std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) { return recipe.lora ? nullptr : file_plan(recipe); }
 
 InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture,
                               std::function<void(Graph&)> fake_quantize) {

@@ -10,6 +10,7 @@
 #include "libcore/data/source.h"
 #include "libcore/data/sources.h"
 #include "libcore/data/tokenizers.h"
+#include "libcore/infer/stored_weights.h"
 #include "libcore/infer/watched_metric.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/recipe/selector.h"
@@ -50,6 +51,13 @@ void check_watched(const Recipe& recipe, const std::vector<std::string>& given, 
 
 void mark_trainable(std::vector<ParameterSpec>& parameters) {
   for (ParameterSpec& spec : parameters) spec.trainable = spec.role == ValueRole::kParameter;
+}
+
+/// The last step of each capture: which parameters may be trained, the precision, and stored weights under adapters.
+void finish_capture(const Recipe& recipe, CapturedModel& model) {
+  mark_trainable(model.parameters);
+  model.precision = precision_of(recipe, model.parameters);
+  if (const auto plan = stored_plan(recipe)) store_weights(model, *plan);
 }
 
 }  // namespace
@@ -261,8 +269,7 @@ CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   under_key("loss", [&] { task().capture(TaskMode::kEvaluate, capture); });
   model.results = capture.finish();
   model.parameters = capture.take_parameters();
-  mark_trainable(model.parameters);
-  model.precision = precision_of(recipe_, model.parameters);
+  finish_capture(recipe_, model);
   return model;
 }
 
@@ -273,8 +280,7 @@ CapturedModel Session::capture_cached(const BatchTypes& types, int64_t capacity)
   capture_results(task_capture);
   model.results = task_capture.finish();
   model.parameters = task_capture.take_parameters();
-  mark_trainable(model.parameters);
-  model.precision = precision_of(recipe_, model.parameters);
+  finish_capture(recipe_, model);
   return model;
 }
 
@@ -289,8 +295,7 @@ CapturedModel Session::capture_inference(const BatchTypes& types, const std::vec
   model.results = task_capture.finish();
   add_captured_outputs(model.graph, capture);
   model.parameters = task_capture.take_parameters();
-  mark_trainable(model.parameters);
-  model.precision = precision_of(recipe_, model.parameters);
+  finish_capture(recipe_, model);
   return model;
 }
 

@@ -7,6 +7,7 @@
 #include "libcore/base/log.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
+#include "libcore/infer/stored_weights.h"
 #include "libcore/recipe/differences.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/recipe/schema.h"
@@ -177,13 +178,12 @@ void Session::load_weights_into(const std::vector<ParameterSpec>& parameters, Pa
     return;
   }
   const bool quantized = std::none_of(parameters.begin(), parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; });
-  if (const auto plan = quantized ? nullptr : loaded_plan(recipe_)) {
+  if (const auto plan = quantized || stored_plan(recipe_) != nullptr ? nullptr : loaded_plan(recipe_)) {
     throw Error(ErrorCode::kRecipe, cat("the weights ", rules[0].from, " are quantized (", plan->str(),
                                         "); they can be evaluated, but not trained or quantized"))
         .key("weights")
-        .suggest(
-            "use the float weights that they were made from (galley-weights show lists them as galley.parents), or train with "
-            "quantize.method=qat");
+        .suggest(cat("use the float weights that they were made from (galley-weights show lists them as galley.parents), or ",
+                     plan->method == QuantMethod::kWeightOnly ? "train adapters over them (lora)" : "train with quantize.method=qat"));
   }
   const LoadedWeights loaded = load_weights(expected, rules);
   // Drawing random numbers takes longer than reading the file, so initialize only parameters that it does not contain.

@@ -2,6 +2,7 @@
 // What the decoder-only models of hub folders share (zoo_gpt2.cpp, zoo_llama.cpp). Their options have the names of config.json.
 
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "libcore/nn/attention.h"
@@ -34,16 +35,14 @@ inline Value activate(Value x, HiddenActivation activation) {
 /// A linear layer whose parameters are declared before it is applied: published models list parameters in another order than they are used.
 struct Linear {
   std::string_view name;
-  Value weight, bias;
+  LinearParameters parameters;
   static Linear declare(Builder& b, std::string_view name, int64_t in, int64_t out, bool bias, double stddev) {
     const auto module = b.scope(name);
-    Linear layer{name, b.parameter("weight", {out, in}, Init::normal(stddev), "linear"), {}};
-    if (bias) layer.bias = b.parameter("bias", {out}, Init::zeros(), "linear");
-    return layer;
+    return {name, b.linear_parameters({out, in}, Init::normal(stddev), bias ? std::optional(Init::zeros()) : std::nullopt)};
   }
   Value operator()(Builder& b, Value x) const {
     const auto module = b.scope(name);
-    return linear(x, weight, bias);
+    return b.linear(x, parameters);
   }
 };
 

@@ -9,4 +9,8 @@ namespace galley {
 /// when these change. Returns how many there are.
 size_t hoist_prepare(Graph& graph);
 
+/// Whether the node makes a weight from parameters that store it in less memory, as integers. In training its result is not kept: each
+/// pass makes it when it reads it.
+bool unpacks_parameters(const Graph& graph, const Node& node);
+
 }  // namespace galley

@@ -1,5 +1,7 @@
 #include "libcore/passes/pipelines.h"
 
+#include <set>
+
 #include "libcore/passes/choose_attention.h"
 #include "libcore/passes/differentiate.h"
 #include "libcore/passes/expand.h"
@@ -46,10 +48,16 @@ PassReport training_passes(Graph& graph, const Target& target, const TrainingPas
     return differentiate(g, g.find_output("loss"), wanted);
   });
   passes.run("updates", [&](Graph& g) { options.updates(g, gradients); });
-  if (options.recompute) {
+  std::set<ValueId> unpacked;  // weights that the backward pass unpacks again
+  for (const Node& node : graph.nodes()) {
+    if (unpacks_parameters(graph, node)) unpacked.insert(node.outputs[0]);
+  }
+  if (options.recompute || !unpacked.empty()) {
     passes.run("recompute", [&](Graph& g) {
       // Observed ranges are kept: they are small, and recomputing one reads a whole array.
-      return recompute(g, [choice = options.recompute(g)](const Node& node) { return !node.op->stops_gradient && choice(node); });
+      const RecomputeChoice choice = options.recompute ? options.recompute(g) : [](const Node&) { return false; };
+      return recompute(g,
+                       [&](const Node& node) { return !node.op->stops_gradient && (unpacked.contains(node.outputs[0]) || choice(node)); });
     });
   }
   if (options.guard) passes.run("guard", options.guard);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "libcore/base/under_key.h"
+#include "libcore/infer/stored_weights.h"
 
 namespace galley {
 namespace {
@@ -76,6 +77,7 @@ CapturedModel capture_training(const Session& session, const BatchTypes& types) 
   if (std::none_of(model.parameters.begin(), model.parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; })) {
     throw Error(ErrorCode::kRecipe, "train.freeze selects all parameters; at least one must remain trainable").key("train.freeze");
   }
+  if (const auto plan = stored_plan(recipe)) store_weights(model, *plan, /*training=*/true);
   return model;
 }
 

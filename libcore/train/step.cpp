@@ -9,6 +9,7 @@
 #include "libcore/base/under_key.h"
 #include "libcore/data/bad_row.h"
 #include "libcore/data/loader.h"
+#include "libcore/infer/stored_weights.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/recipe/selector.h"
@@ -113,6 +114,11 @@ TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& t
       log(LogLevel::kInfo, cat("from step ", stage.first, ": ", stage_text(stage, quantization_->values().size())));
   }
   add_shorter(shorter);
+  if (stored_plan(recipe_) != nullptr) {  // zero points of 0 are part of the weights, but programs do not read them
+    for (const ParameterSpec& spec : parameters_) {
+      if (!engine_.store().has(spec.name)) engine_.store().declare(spec.name, spec.type, spec.role);
+    }
+  }
   if (!quantization_) return;
   for (const StateSpec& state : quantization_->states()) engine_.store().declare(state.name, state.type, state.role);
   add_states(quantization_->states());

@@ -7,11 +7,13 @@
 #include "libcore/base/digest.h"
 #include "libcore/base/file.h"
 #include "libcore/base/resident_memory.h"
+#include "libcore/infer/stored_weights.h"
 #include "libcore/text/tokenizer.h"
 #include "libcore/train/trainer_state.h"
 #include "libcore/weights/adapter.h"
 #include "libcore/weights/calibration_file.h"
 #include "libcore/weights/load.h"
+#include "libcore/weights/quantization_plan.h"
 
 namespace galley {
 
@@ -54,6 +56,7 @@ Metadata Trainer::State::metadata() {
   if (session.tokenizer() != nullptr) metadata["galley.tokenizer"] = session.tokenizer()->saved();
   if (!categories.empty()) metadata["galley.categories"] = nlohmann::json(categories).dump();
   if (recipe.data.val) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
+  if (const auto plan = stored_plan(recipe)) metadata[std::string(kQuantizationKey)] = plan_json(*plan);
   if (!parents.empty()) metadata["galley.parents"] = parents;
   return metadata;
 }

@@ -215,6 +215,186 @@ TEST(Lora, FineTunesAnEncoderOfAHubWithItsNewHead) {
   EXPECT_NEAR(scores({folder + "/run"}), scores({"sst2_bert", "weights=" + bert, "lora.load=" + folder + "/run/adapter"}), 1e-6);
 }
 
+/// A file of f32 tensors [rows, columns] or [columns].
+void write_floats(const std::string& path, const std::map<std::string, std::pair<std::vector<int64_t>, std::vector<float>>>& tensors) {
+  Json header = Json::object();
+  std::string values;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t begin = values.size(), bytes = tensor.second.size() * sizeof(float);
+    values.append(reinterpret_cast<const char*>(tensor.second.data()), bytes);
+    header[name] = {{"dtype", "F32"}, {"shape", tensor.first}, {"data_offsets", {begin, begin + bytes}}};
+  }
+  const std::string text = header.dump();
+  const uint64_t size = text.size();
+  write_text(path, std::string(reinterpret_cast<const char*>(&size), sizeof size) + text + values);
+}
+
+/// The float weights that a file of weight_only integers stands for: (q - zero point) * scale.
+void dequantize(const std::string& from, const std::string& to, int group) {
+  const std::string bytes = read_text(from);
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof size);
+  const Json header = Json::parse(bytes.substr(8, size));
+  const auto data = [&](const std::string& name) { return bytes.data() + 8 + size + header[name]["data_offsets"][0].get<size_t>(); };
+  std::map<std::string, std::pair<std::vector<int64_t>, std::vector<float>>> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__" || name.ends_with("_scale") || name.ends_with("_zero_point")) continue;
+    std::vector<int64_t> shape = entry["shape"];
+    if (entry["dtype"] == "F32") {
+      std::vector<float> values((entry["data_offsets"][1].get<size_t>() - entry["data_offsets"][0].get<size_t>()) / sizeof(float));
+      std::memcpy(values.data(), data(name), values.size() * sizeof(float));
+      tensors[name] = {shape, values};
+      continue;
+    }
+    const bool packed = entry["dtype"] == "U8";
+    const int64_t rows = shape[0], stored = shape[1], columns = packed ? 2 * stored : stored;
+    const int64_t groups = group > 0 ? (columns + group - 1) / group : 1;
+    std::vector<float> values;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const auto* row = reinterpret_cast<const uint8_t*>(data(name)) + r * stored;
+        int q = packed ? row[c / 2] >> (c % 2 * 4) & 15 : static_cast<int8_t>(row[c]);
+        if (packed && q > 7) q -= 16;
+        const int64_t at = r * groups + (group > 0 ? c / group : 0);
+        float scale = 0;
+        std::memcpy(&scale, data(name + "_scale") + at * 4, sizeof scale);
+        values.push_back(static_cast<float>(q - static_cast<int8_t>(data(name + "_zero_point")[at])) * scale);
+      }
+    }
+    shape[1] = columns;
+    tensors[name] = {shape, values};
+  }
+  write_floats(to, tensors);
+}
+
+std::vector<double> losses_of(const std::string& run_folder) {
+  std::vector<double> losses;
+  std::istringstream journal(read_text(run_folder + "/metrics.jsonl"));
+  for (std::string line; std::getline(journal, line);) {
+    if (const Json row = Json::parse(line); row["kind"] == "train") losses.push_back(row["loss"]);
+  }
+  return losses;
+}
+
+// Adapters over integers train as over the float weights that the integers stand for. Dropout draws the same masks.
+TEST(Lora, TrainsOverABaseInIntegers) {
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder), untied = "model.tie_weights=false";
+  ASSERT_EQ(run("galley-train", {recipe, untied, "duration=3 steps", "-o", folder + "/base", "-q"}).code, 0);
+  const std::string lora = "lora={rank: 3, alpha: 6, dropout: 0.1, match: [\"*c_attn\", \"*c_fc\"]}";
+  for (const int bits : {8, 4}) {
+    SCOPED_TRACE(bits);
+    const std::string q = folder + "/q" + std::to_string(bits) + ".safetensors", f = folder + "/f" + std::to_string(bits) + ".safetensors";
+    std::vector<std::string> quantize{recipe, untied, "weights=" + folder + "/base", "quantize.method=weight_only", "-o", q, "-q"};
+    if (bits == 4) quantize.insert(quantize.end(), {"quantize.weights.dtype=int4", "quantize.weights.group_size=4"});
+    const Outcome quantized = run("galley-quantize", quantize);
+    ASSERT_EQ(quantized.code, 0) << quantized.err;
+    dequantize(q, f, bits == 4 ? 4 : 0);
+    std::map<std::string, Json> plans;
+    for (const std::string& base : {q, f}) {
+      std::vector<std::string> arguments{recipe, untied, "weights=" + base, lora, "-o", base + ".run", "--format", "json"};
+      const Outcome trained = run("galley-train", arguments);
+      ASSERT_EQ(trained.code, 0) << trained.err;
+      arguments.insert(arguments.end(), {"-n", "--force"});
+      const Outcome planned = run("galley-train", arguments);
+      ASSERT_EQ(planned.code, 0) << planned.err;
+      plans[base] = Json::parse(planned.out);
+    }
+    const std::vector<double> got = losses_of(q + ".run"), wanted = losses_of(f + ".run");
+    ASSERT_EQ(got.size(), 5u);
+    ASSERT_EQ(wanted.size(), 5u);
+    for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(got[i], wanted[i], 1e-5) << i;
+    EXPECT_GT(std::abs(got[4] - losses_of(folder + "/base")[0]), 1e-3);
+    EXPECT_EQ(plans[q]["trainable"], plans[f]["trainable"]);
+    EXPECT_EQ(plans[q]["state_bytes"], plans[f]["state_bytes"]);
+    const auto adapter = floats_of(q + ".run/adapter/adapter_model.safetensors"),
+               other = floats_of(f + ".run/adapter/adapter_model.safetensors");
+    ASSERT_EQ(adapter.size(), 8u);
+    for (const auto& [name, values] : other) expect_near(adapter.at(name), values, 2e-4, name);
+
+    // The run holds the integers as they were, and is evaluated, predicts and continues.
+    const auto before = tensor_bytes(q), after = tensor_bytes(q + ".run/weights.safetensors");
+    const auto loss = [&](std::vector<std::string> arguments) {
+      arguments.insert(arguments.end(), {"--format", "json", "-q"});
+      const Outcome outcome = run("galley-evaluate", arguments);
+      EXPECT_EQ(outcome.code, 0) << outcome.err;
+      return outcome.code == 0 ? Json::parse(outcome.out)["metrics"]["loss"].get<double>() : 0.0;
+    };
+    EXPECT_NE(before, after);
+    EXPECT_NEAR(loss({q + ".run"}), loss({f + ".run"}), 1e-5);
+    EXPECT_NEAR(loss({q + ".run"}), loss({recipe, untied, "weights=" + q, "lora.load=" + q + ".run/adapter"}), 1e-6);
+    EXPECT_GT(std::abs(loss({q + ".run"}) - loss({recipe, untied, "weights=" + q})), 1e-4);
+    const Outcome next = run("galley-train", {q + ".run", "duration=6 steps", "-q"});
+    EXPECT_EQ(next.code, 0) << next.err;
+
+    const Outcome merged = run("galley-weights", {"merge-lora", q, q + ".run/adapter", "-o", folder + "/merged.safetensors"});
+    EXPECT_EQ(merged.code, 4);
+    EXPECT_NE(merged.err.find("merge the adapter into the float weights that it was made from, then quantize"), std::string::npos)
+        << merged.err;
+  }
+}
+
+TEST(Lora, ABaseForProductsOfIntegersIsRefused) {
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder), q = folder + "/q.safetensors";
+  ASSERT_EQ(run("galley-quantize", {recipe, kBase, "quantize.method=dynamic", "-o", q, "-q"}).code, 0);
+  const Outcome refused = run("galley-train", {recipe, "weights=" + q, "lora={match: [\"*c_attn\"]}", "-o", folder + "/run"});
+  EXPECT_EQ(refused.code, 3) << refused.err;
+  EXPECT_NE(refused.err.find("adapters need products in float"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("quantize.method=weight_only"), std::string::npos) << refused.err;
+}
+
+TEST(Lora, ALayerInIntegersIsNotTrainedItself) {
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder), q = folder + "/q.safetensors";
+  ASSERT_EQ(run("galley-quantize", {recipe, kBase, "quantize.method=weight_only", "-o", q, "-q"}).code, 0);
+  const Outcome refused =
+      run("galley-train", {recipe, "weights=" + q, "lora={match: [\"*c_attn\"], train: [\"*c_fc\"]}", "-o", folder + "/run"});
+  EXPECT_EQ(refused.code, 3) << refused.err;
+  EXPECT_NE(refused.err.find("lora.train selects 'transformer.h.0.mlp.c_fc.weight', which the weights store as i8"), std::string::npos)
+      << refused.err;
+  const Outcome whole = run("galley-train", {recipe, "weights=" + q, "-o", folder + "/run"});
+  EXPECT_EQ(whole.code, 3) << whole.err;
+  EXPECT_NE(whole.err.find("or train adapters over them (lora)"), std::string::npos) << whole.err;
+}
+
+// A decoder of a hub, from its folder and as integers.
+TEST(Lora, TheRecipeForDecodersOfHubsTrains) {
+  const std::string folder = scratch_folder(), llama = folder + "/llama", golden = GALLEY_SOURCE_DIR "/tests/golden/hub/";
+  fs::copy(golden + "llama", llama, fs::copy_options::recursive);
+  fs::copy(golden + "tokenizer", llama, fs::copy_options::recursive);
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "To be, or not to be, that is the question. ";
+  write_text(folder + "/text.txt", text);
+  const std::vector<std::string> usual{"llama_lora",
+                                       "data.train.source.path=" + folder + "/text.txt",
+                                       "data.train.source.sequence_length=16",
+                                       "duration=60 steps",
+                                       "optimizer.lr=0.02",
+                                       "threads=1",
+                                       "-q"};
+  const auto train = [&](const std::string& to, std::vector<std::string> more) {
+    std::vector<std::string> arguments = usual;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.insert(arguments.end(), {"-o", folder + "/" + to});
+    const Outcome outcome = run("galley-train", arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return losses_of(folder + "/" + to);
+  };
+  const std::vector<double> whole = train("run", {"weights=" + llama});
+  ASSERT_GE(whole.size(), 2u);
+  EXPECT_LT(whole.back(), whole.front() - 0.2);
+  const Json config = Json::parse(read_text(folder + "/run/adapter/adapter_config.json"));
+  EXPECT_EQ(config["target_modules"], Json({"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj",
+                                            "model.layers.1.self_attn.q_proj", "model.layers.1.self_attn.v_proj"}));
+  const std::string q = folder + "/q.safetensors";
+  const Outcome quantized = run("galley-quantize", {llama, "quantize.method=weight_only", "-o", q, "-q"});
+  ASSERT_EQ(quantized.code, 0) << quantized.err;
+  const std::vector<double> stored = train("stored", {"model.path=" + llama, "weights=" + q});
+  ASSERT_EQ(stored.size(), whole.size());
+  EXPECT_NEAR(stored.front(), whole.front(), 0.05) << "int8";
+  EXPECT_LT(stored.back(), stored.front() - 0.2);
+  const Outcome said = run("galley-predict", {folder + "/stored", "--prompt", "To be", "--format", "json", "generate.max_new_tokens=3"});
+  EXPECT_EQ(said.code, 0) << said.err;
+}
+
 TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
   const std::string folder = scratch_folder(), recipe = recipe_file(folder), start = kGolden + "/start";
   const auto changed = [&](const std::string& key, const Json& value) {

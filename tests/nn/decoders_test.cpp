@@ -12,6 +12,7 @@
 #include "libcore/nn/attention.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/rotary.h"
+#include "libcore/passes/differentiate.h"
 #include "libcore/runtime/engine.h"
 #include "tests/nn/decoder_golden.h"
 #include "tests/nn/golden_training.h"
@@ -22,8 +23,8 @@ namespace {
 
 /// The training pass in double.
 struct TrainedDecoder : TrainingPass {
-  explicit TrainedDecoder(const DecoderCase& c) : shape{2, c.tokens} {
-    Builder b(graph, {.dtype = DType::kF64});
+  explicit TrainedDecoder(const DecoderCase& c, LoraOptions lora = {}) : shape{2, c.tokens} {
+    Builder b(graph, {.dtype = DType::kF64, .lora = std::move(lora)});
     const Value out = build_model(b, c.component(), b.input("tokens", {.dtype = DType::kI64, .shape = shape})).front().second;
     const Component cross_entropy = over_last_dimension(make_loss("cross_entropy"));
     logits = out.id();
@@ -50,6 +51,44 @@ TEST_P(Decoders, FiveAdamWStepsAreThoseOfTransformers) {
   TrainedDecoder model(GetParam());
   const auto feed = [&](int step) { model.feed(GetParam().name + std::to_string(step)); };
   expect_golden_steps(model, decoder_results().at(GetParam().name), feed, "k_proj.bias");
+}
+
+// Adapters (LoRA) of PEFT on transformers' models: selectors find the layers, and logits, loss and gradients agree.
+TEST(DecoderAdapters, AreThoseOfPeft) {
+  const std::map<std::string, std::vector<std::string>> targets{
+      {"gpt2", {"c_attn", "c_proj", "c_fc"}},
+      {"gpt_neo", {"k_proj", "v_proj", "q_proj", "out_proj", "c_fc", "c_proj"}},
+      {"llama2", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}},
+      {"mistral", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}},
+      {"qwen2", {"q_proj", "v_proj"}},
+      {"qwen3", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}}};
+  size_t cases = 0;
+  for (const DecoderCase& c : decoder_cases()) {
+    const auto names = targets.find(c.name);
+    if (names == targets.end()) continue;
+    SCOPED_TRACE(c.name);
+    ++cases;
+    const GoldenFile& want = decoder_results().at("lora_" + c.name);
+    TrainedDecoder model(c, {.rank = 3, .alpha = 6, .selects = [&](std::string_view path) {
+                               return std::any_of(names->second.begin(), names->second.end(),
+                                                  [&](const std::string& name) { return path.ends_with("." + name) || path == name; });
+                             }});
+    model.feed(c.name);
+    std::vector<ValueId> adapters;
+    for (size_t i = 0; i < model.specs.size(); ++i)
+      if (model.specs[i].module_type == kAdapterType) adapters.push_back(model.parameters[i]);
+    const std::map<ValueId, ValueId> gradients = differentiate(model.graph, model.loss, adapters);
+    const std::map<ValueId, RefArray> values = interpret(model.graph, model.feeds);
+    expect_golden("logits", want.at("logits"), values.at(model.logits).v, 1e-10);
+    expect_golden("loss", want.at("loss"), values.at(model.loss).v, 1e-10);
+    EXPECT_EQ(want.size(), adapters.size() + 2);
+    for (const ValueId adapter : adapters) {
+      const std::string key = "grad:" + model.graph.value(adapter).name;
+      ASSERT_TRUE(want.contains(key)) << key;
+      expect_golden(key, want.at(key), values.at(gradients.at(adapter)).v, 1e-9);
+    }
+  }
+  EXPECT_EQ(cases, targets.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Decoders, testing::ValuesIn(decoder_cases()), [](const auto& info) { return info.param.name; });

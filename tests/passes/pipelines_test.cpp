@@ -7,6 +7,9 @@
 #include <algorithm>
 
 #include "libcore/base/log.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/quantize.h"
+#include "libcore/ops/reduce.h"
 #include "libcore/passes/pass_runner.h"
 #include "tests/support/graphs.h"
 #include "tests/support/results.h"
@@ -66,6 +69,43 @@ TEST(Pipelines, TrainingGivesTheSameGradientsWithAndWithoutRecomputation) {
     return results(net.graph, feeds_for(net.graph));
   };
   expect_same(gradients(true), gradients(false));
+}
+
+// A weight stored as integers is unpacked once for the forward and once for the backward pass, and not kept between steps; in inference it
+// is unpacked once for all runs.
+TEST(Pipelines, TrainingUnpacksStoredWeightsInEachPass) {
+  const auto build = [](Graph& graph) {
+    const Value x = graph.add_input("x", {.shape = {2, 4}}, ValueRole::kInput);
+    const Value down = graph.add_input("down", {.shape = {4, 4}}, ValueRole::kParameter);
+    const Value w = graph.add_input("w", {.dtype = DType::kI8, .shape = {3, 4}}, ValueRole::kParameter);
+    const Value scale = graph.add_input("scale", {.shape = {3}}, ValueRole::kParameter);
+    const Value y = linear(linear(x, down), dequantize_weight(w, scale, {}));
+    graph.add_output("loss", mean(y));
+  };
+  Graph training;
+  build(training);
+  TrainingPasses how{.trained = {"down"}};
+  how.updates = [](Graph& graph, const GradientMap& gradients) {
+    for (const auto& [of, gradient] : gradients) graph.add_output("d" + graph.value(of).name, graph.at(gradient));
+  };
+  training_passes(training, FakeTarget(), how);
+  const CompileReport report = compile_passes(training, FakeTarget(), {});
+  std::vector<Phase> phases;
+  size_t at = 0;
+  for (const Node& node : training.nodes()) {
+    if (node.is("dequantize_weight")) {
+      phases.push_back(node.phase);
+      EXPECT_GE(at, report.prepare_nodes) << "it is kept";
+    }
+    ++at;
+  }
+  EXPECT_EQ(phases, (std::vector<Phase>{Phase::kForward, Phase::kBackward}));
+
+  Graph inference;
+  build(inference);
+  inference_passes(inference);
+  EXPECT_EQ(compile_passes(inference, FakeTarget(), {}).prepare_nodes, 1u);
+  EXPECT_EQ(count(inference, "dequantize_weight"), 1);
 }
 
 TEST(Pipelines, InferenceIsTheSameForEveryBackEnd) {

@@ -279,11 +279,75 @@ class Dequantize : public PreparedKernel {
   int64_t count_;
 };
 
+/// A weight [O,...] from integers of 8 or 4 bits. Each output channel is read once, in runs that share a scale.
+class DequantizeWeight : public PreparedKernel {
+ public:
+  explicit DequantizeWeight(const KernelQuery& q) : packed_(q.attrs<DequantizeWeightAttrs>().bits == 4) {
+    const Shape& shape = q.out(0).shape;
+    outputs_ = shape[0];
+    weights_ = shape.elements() / outputs_;
+    line_ = packed_ ? shape[-1] : weights_;
+    group_ = q.attrs<DequantizeWeightAttrs>().group_size > 0 ? q.attrs<DequantizeWeightAttrs>().group_size : weights_;
+    groups_ = (weights_ + group_ - 1) / group_;
+    zero_points_ = q.context.has(2);
+  }
+  void run(Stream&, const KernelArgs& args) const override {
+    const int64_t stored = packed_ ? (line_ + 1) / 2 : line_, lines = weights_ / line_;
+    parallel_for(outputs_, std::max<int64_t>(1, kGrain / 4 / weights_), [&](int64_t begin, int64_t end) {
+      for (int64_t at = begin * lines; at < end * lines; ++at)
+        write_line(args, at / lines, at % lines * line_, args.in<uint8_t>(0) + at * stored);
+    });
+  }
+
+ private:
+  /// `count` halves of bytes from half `first` on.
+  static void unpack(const uint8_t* bytes, int64_t first, int64_t count, uint8_t* out) {
+    const auto half = [&](int64_t i) { return static_cast<uint8_t>(bytes[i / 2] >> (i % 2 * 4) & 15); };
+    int64_t i = 0;
+    if (first % 2 != 0 && count > 0) out[i++] = half(first);
+    const uint8_t* from = bytes + (first + i) / 2;
+    for (; i + 2 <= count; i += 2, ++from) {
+      out[i] = *from & 15;
+      out[i + 1] = static_cast<uint8_t>(*from >> 4);
+    }
+    if (i < count) out[i] = half(first + i);
+  }
+
+  /// The values of channel `output` from `first` on, as many as a line has.
+  void write_line(const KernelArgs& args, int64_t output, int64_t first, const uint8_t* q) const {
+    const uint8_t flip = packed_ ? 8 : 128;  // makes a signed number one from 0 on
+    std::array<uint8_t, kPiece> codes;
+    for (int64_t done = 0; done < line_;) {
+      const int64_t at = first + done, group = output * groups_ + at / group_;
+      int64_t count = std::min(line_ - done, group_ - at % group_);
+      const uint8_t* from = q + done;
+      if (packed_) {
+        count = std::min<int64_t>(count, kPiece);
+        unpack(q, done, count, codes.data());
+        from = codes.data();
+      }
+      const int32_t zero = flip + (zero_points_ ? args.in<int8_t>(2)[group] : 0);
+      HWY_DYNAMIC_DISPATCH(quantized_elementwise_loops::dequantize_values)(from, flip, zero, args.in<float>(1)[group],
+                                                                           args.out<float>(0) + output * weights_ + at, count);
+      done += count;
+    }
+  }
+
+  bool packed_, zero_points_ = false;
+  int64_t outputs_ = 0, weights_ = 0, line_ = 0, group_ = 0, groups_ = 0;
+};
+
 Support supports_all(const KernelQuery& q) {
   if (q.in(0).format.is_blocked()) return Support::no(cat("format ", q.in(0).format));
   if (!(q.in(0).format == q.out(0).format)) return Support::no(cat("formats ", q.in(0).format, " and ", q.out(0).format));
   if (q.in(0).elements() == 0 || q.out(0).elements() == 0) return Support::no("empty array");
   return Support::yes();
+}
+Support supports_weight(const KernelQuery& q) {
+  if (q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.out(0).dtype));
+  for (const TensorType* type : {&q.in(0), &q.out(0)})
+    if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format));
+  return q.out(0).elements() == 0 ? Support::no("empty array") : Support::yes();
 }
 Support supports_quantize(const KernelQuery& q) {
   if (q.in(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(0).dtype));
@@ -314,12 +378,13 @@ std::unique_ptr<PreparedKernel> prepare_binary(const KernelQuery& q) {
   return std::make_unique<QuantizedBinary>(q, kMultiply);
 }
 
-const std::array<Kernel, 6> kKernels{{{"quantized_add", "float_pieces", supports_binary, prepare_binary<false>},
+const std::array<Kernel, 7> kKernels{{{"quantized_add", "float_pieces", supports_binary, prepare_binary<false>},
                                       {"quantized_mul", "float_pieces", supports_binary, prepare_binary<true>},
                                       {"quantized_concat", "tables", supports_concat, prepare<QuantizedConcat>},
                                       {"lookup", "table", supports_all, prepare<Lookup>},
                                       {"quantize", "pieces", supports_quantize, prepare<Quantize>},
-                                      {"dequantize", "pieces", supports_all, prepare<Dequantize>}}};
+                                      {"dequantize", "pieces", supports_all, prepare<Dequantize>},
+                                      {"dequantize_weight", "lines", supports_weight, prepare<DequantizeWeight>}}};
 
 }  // namespace
 

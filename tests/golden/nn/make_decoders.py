@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Makes decoders.txt: results of transformers' decoder models of tiny sizes, and rotary frequencies, in float64.
 
-Run: python make_decoders.py > decoders.txt   (torch, transformers; the versions are in the file's first line)
+Run: python make_decoders.py > decoders.txt   (torch, transformers, peft; the versions are in the file's first line)
 
 Weights are golden_state of golden_values.py, a function of name and index, so that the file has only results. Each model:
 `case NAME`, then `KEY full|sample COUNT VALUES` as in tests/nn/golden_file.h: `logits`, `loss` (the mean over targets that are not -100),
 `grad:PARAMETER`, and after five AdamW steps on other tokens `lossI` and `after:PARAMETER`. `rope:NAME` has the attention factor and the
 frequencies of rope_parameters. Cases and options: tests/nn/decoder_golden.h.
+
+`case lora_NAME` is a model with adapters of PEFT (golden weights too): `logits`, `loss` and the gradients of the adapters.
 
 transformers computes rotary angles and norms in float32 whatever the model's dtype; float32 is double here, so that both sides are exact.
 """
@@ -14,6 +16,7 @@ import torch
 
 torch.float = torch.float32 = torch.float64
 torch.Tensor.float = torch.Tensor.double
+import peft
 import transformers
 from torch.nn import functional as F
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
@@ -79,12 +82,48 @@ def case(name, config, length):
         show_parameter("after:", key, parameter)
 
 
+def lora(name, config, length, targets, rank=3, alpha=6):
+    config.vocab_size = VOCABULARY
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64).double()
+    transposed = {key + ".weight" for key, module in model.named_modules() if isinstance(module, Conv1D)}
+    adapters = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, fan_in_fan_out=bool(transposed))
+    model = peft.get_peft_model(model, adapters)
+    trained = {}
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            key = key.replace("base_model.model.", "").replace(".base_layer", "").replace(".default", "")
+            parameter.copy_(golden_state(key, parameter.shape[::-1]).T if key in transposed else golden_state(key, parameter.shape))
+            assert parameter.requires_grad == ("lora_" in key)
+            if parameter.requires_grad:
+                trained[key] = parameter
+    print("case lora_" + name)
+    model.train()
+    tokens, labels = tokens_of(name, length)
+    logits = model(input_ids=tokens, use_cache=False).logits
+    loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), labels.reshape(-1))
+    loss.backward()
+    show("logits", logits, full=True)
+    show("loss", loss)
+    for key, parameter in trained.items():
+        show("grad:" + key, parameter.grad)
+
+
 def rope(name, tokens=None, max_positions=64, dims=16, **parameters):
     config = LlamaConfig(hidden_size=dims, num_attention_heads=1, max_position_embeddings=max_positions, rope_parameters=dict(parameters))
     frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, None, seq_len=tokens)
     print("case rope_" + name)
     show("factor", torch.tensor(factor))
     show("frequencies", frequencies, full=True)
+
+
+def qwen2():
+    return Qwen2Config(**QWEN2,
+                       tie_word_embeddings=True,
+                       use_sliding_window=True,
+                       sliding_window=4,
+                       layer_types=["full_attention", "sliding_attention"],
+                       rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, **THETA))
 
 
 LLAMA = dict(hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=16)
@@ -94,7 +133,7 @@ THETA = dict(rope_theta=100.0)
 GPT2 = dict(n_layer=2, n_head=2, n_embd=8, n_positions=12, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 NEO = dict(num_layers=2, num_heads=2, hidden_size=8, max_position_embeddings=12, window_size=3, attention_types=[[["global", "local"], 1]])
 
-print("# torch", torch.__version__, "transformers", transformers.__version__)
+print("# torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)
 case("gpt2", GPT2Config(**GPT2), 7)
 case("gpt2_variant",
      GPT2Config(**GPT2, n_inner=20, activation_function="gelu", scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False), 7)
@@ -125,18 +164,19 @@ case(
 case("llama_dynamic",
      LlamaConfig(**(LLAMA | dict(max_position_embeddings=6)), rope_parameters=dict(rope_type="dynamic", factor=2.0, **THETA)), 9)
 case("mistral", MistralConfig(**GROUPED, sliding_window=3, rope_parameters=dict(rope_type="default", **THETA)), 9)
-case(
-    "qwen2",
-    Qwen2Config(**QWEN2,
-                tie_word_embeddings=True,
-                use_sliding_window=True,
-                sliding_window=4,
-                layer_types=["full_attention", "sliding_attention"],
-                rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, **THETA)), 9)
+case("qwen2", qwen2(), 9)
 case("qwen3", Qwen3Config(**GROUPED, attention_bias=True, rope_parameters=dict(rope_type="default", **THETA)), 9)
 FACTORS = dict(short_factor=[1.0, 1.25, 1.5], long_factor=[1.5, 3.0, 7.0], original_max_position_embeddings=6)
 case("qwen3_long", Qwen3Config(**GROUPED, rope_parameters=dict(rope_type="longrope", **FACTORS, **THETA)), 9)
 case("qwen3_short", Qwen3Config(**GROUPED, rope_parameters=dict(rope_type="longrope", **FACTORS, **THETA)), 6)
+
+ATTENTION, GATED = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
+lora("gpt2", GPT2Config(**GPT2), 7, ["c_attn", "c_proj", "c_fc"])
+lora("gpt_neo", GPTNeoConfig(**NEO), 9, ["k_proj", "v_proj", "q_proj", "out_proj", "c_fc", "c_proj"])
+lora("llama2", LlamaConfig(**LLAMA, rope_parameters=dict(rope_type="default", **THETA)), 7, ATTENTION + GATED + ["lm_head"])
+lora("mistral", MistralConfig(**GROUPED, sliding_window=3, rope_parameters=dict(rope_type="default", **THETA)), 9, ATTENTION + GATED)
+lora("qwen2", qwen2(), 9, ["q_proj", "v_proj"])
+lora("qwen3", Qwen3Config(**GROUPED, attention_bias=True, rope_parameters=dict(rope_type="default", **THETA)), 9, ATTENTION + GATED)
 
 rope("linear", rope_type="linear", rope_theta=10000.0, factor=3.0)
 rope("dynamic_short", tokens=40, rope_type="dynamic", rope_theta=10000.0, factor=2.0)
