@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
+#include <tuple>
 
 #include "libcore/base/error.h"
 #include "libcore/text/unicode.h"
@@ -12,6 +14,9 @@ namespace galley::text {
 namespace {
 
 constexpr size_t kShortWord = 64;  // Symbols. Above it the heap is faster; the anchors measured 0.4 us a short word.
+constexpr size_t kLongWord = 512;  // Above it lists by rank are faster than one heap.
+constexpr size_t kWindow = 16384;  // Symbols of a longer word that are merged together: 400 KiB, which the second-level cache holds.
+constexpr size_t kOverlap = 64;    // Symbols at the end of a window that the next one merges again, at least.
 constexpr uint64_t kMixA = 0x9E3779B97F4A7C15u, kMixB = 0xFF51AFD7ED558CCDu;
 
 }  // namespace
@@ -71,8 +76,12 @@ void Merger::merge(const MergeTable& table, std::vector<Symbol>& symbols) {
   if (symbols.size() < 2) return;
   if (symbols.size() <= kShortWord) {
     merge_short(table, symbols);
+  } else if (symbols.size() <= kLongWord) {
+    merge_by_heap(table, symbols);
+  } else if (symbols.size() <= kWindow) {
+    merge_by_rank(table, symbols);
   } else {
-    merge_long(table, symbols);
+    merge_in_windows(table, symbols);
   }
 }
 
@@ -99,43 +108,172 @@ void Merger::merge_short(const MergeTable& table, std::vector<Symbol>& symbols) 
   symbols.resize(pairs + 1);
 }
 
-void Merger::merge_long(const MergeTable& table, std::vector<Symbol>& symbols) {
-  constexpr uint32_t kEnd = ~uint32_t{0};
+/// Finds the pairs and neighbors of all symbols.
+void Merger::link(const MergeTable& table, const std::vector<Symbol>& symbols) {
   const auto n = static_cast<uint32_t>(symbols.size());
-  next_.resize(n);
-  previous_.resize(n);
-  found_.resize(n);
-  heap_.clear();
+  nodes_.resize(n);
   for (uint32_t i = 0; i < n; ++i) {
-    next_[i] = i + 1 < n ? i + 1 : kEnd;
-    previous_[i] = i > 0 ? i - 1 : kEnd;
-    found_[i] = i + 1 < n ? table.find(symbols[i].id, symbols[i + 1].id) : MergeTable::kNone;
-    if (found_[i] != MergeTable::kNone) heap_.push_back(uint64_t{found_[i]} << 32 | i);
+    const bool last = i + 1 == n;
+    nodes_[i] = {symbols[i].id, last ? MergeTable::kNone : table.find(symbols[i].id, symbols[i + 1].id), last ? kEnd : i + 1, i - 1};
   }
-  const std::greater<> lowest;
-  std::make_heap(heap_.begin(), heap_.end(), lowest);
-  const auto look_up = [&](uint32_t at) {
-    found_[at] = next_[at] == kEnd ? MergeTable::kNone : table.find(symbols[at].id, symbols[next_[at]].id);
-    if (found_[at] == MergeTable::kNone) return;
-    heap_.push_back(uint64_t{found_[at]} << 32 | at);
-    std::push_heap(heap_.begin(), heap_.end(), lowest);
-  };
+  nodes_[0].previous = kEnd;
+}
+
+/// Merges the pair at this node by its rank, which makes other pairs of the node and of that before it.
+void Merger::join(const MergeTable& table, uint32_t at) {
+  Node& node = nodes_[at];
+  Node& right = nodes_[node.next];
+  node.id = table.merged(node.rank);
+  node.next = right.next;
+  right.rank = MergeTable::kNone;  // It is gone.
+  node.rank = MergeTable::kNone;
+  if (node.next != kEnd) {
+    nodes_[node.next].previous = at;
+    node.rank = table.find(node.id, nodes_[node.next].id);
+  }
+  if (node.previous != kEnd) nodes_[node.previous].rank = table.find(nodes_[node.previous].id, node.id);
+}
+
+/// Leaves the symbols of the nodes that are left.
+void Merger::collect(std::vector<Symbol>& symbols) const {
+  size_t count = 0;
+  for (uint32_t at = 0; at != kEnd; at = nodes_[at].next) {
+    const uint32_t end = nodes_[at].next == kEnd ? static_cast<uint32_t>(symbols.size()) : nodes_[at].next;
+    uint32_t length = 0;
+    for (uint32_t i = at; i < end; ++i) length += symbols[i].length;
+    symbols[count++] = {nodes_[at].id, length};
+  }
+  symbols.resize(count);
+}
+
+void Merger::merge_by_heap(const MergeTable& table, std::vector<Symbol>& symbols) {
+  link(table, symbols);
+  heap_.clear();
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].rank != MergeTable::kNone) heap_.push_back(uint64_t{nodes_[i].rank} << 32 | i);
+  }
+  std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
   while (!heap_.empty()) {
-    std::pop_heap(heap_.begin(), heap_.end(), lowest);
-    const auto at = static_cast<uint32_t>(heap_.back());
-    const auto rank = static_cast<uint32_t>(heap_.back() >> 32);
-    heap_.pop_back();
-    if (found_[at] != rank) continue;  // The pair changed since.
-    const uint32_t right = next_[at];
-    symbols[at] = {table.merged(rank), symbols[at].length + symbols[right].length};
-    symbols[right].id = kEnd;  // It is gone.
-    found_[right] = MergeTable::kNone;
-    next_[at] = next_[right];
-    if (next_[at] != kEnd) previous_[next_[at]] = at;
-    look_up(at);
-    if (previous_[at] != kEnd) look_up(previous_[at]);
+    const auto [rank, at] = pop_pair();
+    if (nodes_[at].rank != rank) continue;  // The pair changed since.
+    join(table, at);
+    push_pair(at);
+    push_pair(nodes_[at].previous);
   }
-  std::erase_if(symbols, [](const Symbol& symbol) { return symbol.id == kEnd; });
+  collect(symbols);
+}
+
+void Merger::push_pair(uint32_t at) {
+  if (at == kEnd || nodes_[at].rank == MergeTable::kNone) return;
+  heap_.push_back(uint64_t{nodes_[at].rank} << 32 | at);
+  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+}
+
+std::pair<uint32_t, uint32_t> Merger::pop_pair() {
+  std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+  const uint64_t lowest = heap_.back();
+  heap_.pop_back();
+  return {static_cast<uint32_t>(lowest >> 32), static_cast<uint32_t>(lowest)};
+}
+
+/// Adds the pair at this node to the list of its rank.
+void Merger::list_pair(uint32_t at) {
+  List& list = lists_[nodes_[at].rank];
+  const auto place = static_cast<uint32_t>(pairs_.size());
+  pairs_.push_back({at, kEnd});
+  if (list.first == kEnd) {
+    list.first = place;
+    ranks_.push_back(nodes_[at].rank);
+    std::push_heap(ranks_.begin(), ranks_.end(), std::greater<>());
+  } else {
+    pairs_[list.last].next = place;
+  }
+  list.last = place;
+}
+
+/// Takes the list of the lowest rank to taken_, the leftmost pair first. Returns the rank.
+uint32_t Merger::take_list() {
+  std::pop_heap(ranks_.begin(), ranks_.end(), std::greater<>());
+  const uint32_t rank = ranks_.back();
+  ranks_.pop_back();
+  taken_.clear();
+  for (uint32_t i = lists_[rank].first; i != kEnd; i = pairs_[i].next) taken_.push_back(pairs_[i].at);
+  lists_[rank].first = kEnd;
+  if (!std::is_sorted(taken_.begin(), taken_.end())) std::sort(taken_.begin(), taken_.end());
+  return rank;
+}
+
+/// Lists are emptied in the order of ranks. A merge usually makes pairs of higher ranks, which join the lists. Pairs of the present rank or
+/// a lower one are left of all that remain of the list, so they come first, from a heap of their own.
+void Merger::merge_by_rank(const MergeTable& table, std::vector<Symbol>& symbols) {
+  link(table, symbols);
+  lists_.resize(table.ranks());  // All are empty after a word.
+  pairs_.clear();
+  heap_.clear();
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].rank != MergeTable::kNone) list_pair(i);
+  }
+  while (!ranks_.empty()) {
+    const uint32_t present = take_list();
+    const auto file = [&](uint32_t at) {
+      if (at == kEnd || nodes_[at].rank == MergeTable::kNone) return;
+      nodes_[at].rank > present ? list_pair(at) : push_pair(at);
+    };
+    for (uint32_t at : taken_) {
+      for (uint32_t rank = present;; std::tie(rank, at) = pop_pair()) {
+        if (nodes_[at].rank == rank) {  // Else the pair changed since.
+          join(table, at);
+          file(at);
+          file(nodes_[at].previous);
+        }
+        if (heap_.empty()) break;
+      }
+    }
+  }
+  collect(symbols);
+}
+
+/// Merges windows of the word one after the other, so that what is in work fits the caches. Each window begins where a symbol that the ones
+/// before it gave begins, some way from their end. Where both give the same symbol at the same place, the symbols of the first up to there
+/// and of the second from there on are what the whole word gives: only a merge across the boundary of two neighbors could change them, and
+/// for any two neighbors a window has shown that none does. Without such a symbol the window begins earlier, and in the end with the word.
+void Merger::merge_in_windows(const MergeTable& table, std::vector<Symbol>& symbols) {
+  std::vector<Symbol> done, window;  // their lengths count symbols of the word
+  size_t end = 0, overlap = 0;       // end: of `done` in the word
+  while (end < symbols.size()) {
+    size_t kept = done.size(), begin = end;
+    while (end - begin < overlap) begin -= done[--kept].length;
+    const size_t next_end = std::min(symbols.size(), end + kWindow);
+    window.clear();
+    for (size_t i = begin; i < next_end; ++i) window.push_back({symbols[i].id, 1});
+    merge_by_rank(table, window);
+    size_t i = 0, left = begin, right = begin;
+    const auto equal = [&] { return left == right && done[kept].length == window[i].length; };  // and so the same symbol
+    while (kept < done.size() && i < window.size() && !equal()) {
+      if (left <= right) {
+        left += done[kept++].length;
+      } else {
+        right += window[i++].length;
+      }
+    }
+    if (end > 0 && (kept == done.size() || i == window.size())) {
+      overlap *= 2;
+      if (overlap > kWindow) return merge_by_rank(table, symbols);
+      continue;
+    }
+    done.resize(kept);
+    done.insert(done.end(), window.begin() + static_cast<std::ptrdiff_t>(i), window.end());
+    end = next_end;
+    overlap = kOverlap;
+  }
+  size_t at = 0;
+  for (Symbol& symbol : done) {
+    const size_t count = symbol.length;
+    symbol.length = 0;
+    for (size_t i = at; i < at + count; ++i) symbol.length += symbols[i].length;
+    at += count;
+  }
+  symbols.swap(done);
 }
 
 /// Two tables of pieces and their ids. Pieces of up to 15 bytes are two words of 64 bits, followed by up to three ids: one cache

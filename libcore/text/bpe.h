@@ -35,6 +35,8 @@ class MergeTable {
     }
   }
   uint32_t merged(uint32_t rank) const { return merged_[rank]; }
+  /// All ranks are less.
+  size_t ranks() const { return merged_.size(); }
 
  private:
   static constexpr uint64_t kEmpty = ~uint64_t{0}, kMix = 0x9E3779B97F4A7C15u;
@@ -67,17 +69,44 @@ struct Symbol {
   uint32_t length = 0;
 };
 
-/// Merges in place. Short words search an array for the lowest rank, which is fastest up to some 64 symbols; longer ones keep a heap, so
-/// the time is n log n for any word.
+/// Merges in place. Short words search an array for the lowest rank, which is fastest up to some 64 symbols; longer ones keep a heap of
+/// pairs. Words of hundreds of symbols keep a list of pairs for each rank and a heap of the ranks, and words of tens of thousands do so for
+/// one window after the other: the time is in proportion to the length.
 class Merger {
  public:
   void merge(const MergeTable& table, std::vector<Symbol>& symbols);
 
  private:
+  static constexpr uint32_t kEnd = ~uint32_t{0};
+  /// A symbol of the word in work.
+  struct Node {
+    uint32_t id, rank;        // rank: of its pair with the next symbol
+    uint32_t next, previous;  // kEnd: none
+  };
+  /// A pair in the list of its rank.
+  struct Pair {
+    uint32_t at, next;  // the node on its left; the next pair
+  };
+  struct List {
+    uint32_t first = kEnd, last = kEnd;
+  };
   void merge_short(const MergeTable& table, std::vector<Symbol>& symbols);
-  void merge_long(const MergeTable& table, std::vector<Symbol>& symbols);
-  std::vector<uint32_t> found_, next_, previous_;
-  std::vector<uint64_t> heap_;
+  void merge_by_heap(const MergeTable& table, std::vector<Symbol>& symbols);
+  void merge_by_rank(const MergeTable& table, std::vector<Symbol>& symbols);
+  void merge_in_windows(const MergeTable& table, std::vector<Symbol>& symbols);
+  void link(const MergeTable& table, const std::vector<Symbol>& symbols);
+  void join(const MergeTable& table, uint32_t at);
+  void collect(std::vector<Symbol>& symbols) const;
+  void push_pair(uint32_t at);
+  std::pair<uint32_t, uint32_t> pop_pair();
+  void list_pair(uint32_t at);
+  uint32_t take_list();
+  std::vector<Node> nodes_;
+  std::vector<uint64_t> heap_;  // rank and node of pairs
+  std::vector<Pair> pairs_;
+  std::vector<List> lists_;      // by rank, in pairs_
+  std::vector<uint32_t> ranks_;  // a heap of those that have a list
+  std::vector<uint32_t> taken_;  // the list in work
 };
 
 /// What a merge joins and makes, by ids. Pairs of the lowest rank come first; of two merges of one pair the later one counts.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
 
 #include "libcore/base/error.h"
@@ -89,30 +90,105 @@ std::vector<uint32_t> merged_by_definition(const MergeTable& table, std::vector<
   }
 }
 
-TEST(Merger, ShortAndLongWordsFollowTheDefinition) {
-  uint64_t state = 1;
-  const auto random = [&](uint64_t below) {
+/// The same for long words, by a set of all pairs in their order.
+std::vector<uint32_t> merged_by_set(const MergeTable& table, std::vector<uint32_t> ids) {
+  std::set<std::pair<uint32_t, size_t>> pairs;  // rank and place
+  std::set<size_t> places;
+  for (size_t i = 0; i < ids.size(); ++i) places.insert(places.end(), i);
+  const auto pair_at = [&](std::set<size_t>::iterator place) {
+    const auto next = std::next(place);
+    return std::pair{next == places.end() ? MergeTable::kNone : table.find(ids[*place], ids[*next]), *place};
+  };
+  const auto add = [&](std::set<size_t>::iterator place) {
+    if (pair_at(place).first != MergeTable::kNone) pairs.insert(pair_at(place));
+  };
+  for (auto place = places.begin(); place != places.end(); ++place) add(place);
+  while (!pairs.empty()) {
+    const auto [rank, at] = *pairs.begin();
+    const auto place = places.find(at), right = std::next(place);
+    if (place != places.begin()) pairs.erase(pair_at(std::prev(place)));
+    pairs.erase(pair_at(place));
+    pairs.erase(pair_at(right));
+    places.erase(right);
+    ids[at] = table.merged(rank);
+    add(place);
+    if (place != places.begin()) add(std::prev(place));
+  }
+  std::vector<uint32_t> merged;
+  for (const size_t place : places) merged.push_back(ids[place]);
+  return merged;
+}
+
+struct Words {
+  uint32_t random(uint64_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return static_cast<uint32_t>((state >> 33) % below);
-  };
-  for (int round = 0; round < 300; ++round) {
-    MergeTable table(1);
-    const uint32_t first = random(2) * 260, letters = 2 + random(3);  // In the table's square, and across its end.
+  }
+  /// A table of 30 symbols above `letters` that start at `first`, each made in two ways of one rank, as in a table of ranked tokens.
+  MergeTable table(uint32_t first, uint32_t letters) {
+    MergeTable made(1);
     uint32_t next = first + letters;
-    for (uint32_t i = 0; i < 30; ++i, ++next) {  // Two ways to each symbol, of one rank, as in a table of ranked tokens.
+    for (uint32_t i = 0; i < 30; ++i, ++next) {
       const uint32_t rank = random(40) * 30 + i;
-      for (int way = 0; way < 2; ++way) table.set(first + random(next - first), first + random(next - first), rank, next);
+      for (int way = 0; way < 2; ++way) made.set(first + random(next - first), first + random(next - first), rank, next);
     }
-    std::vector<uint32_t> ids(1 + random(200));
-    for (uint32_t& id : ids) id = first + random(letters);
-    std::vector<Symbol> symbols;
-    for (const uint32_t id : ids) symbols.push_back({id, 1});
-    Merger().merge(table, symbols);
-    std::vector<uint32_t> merged;
-    uint32_t length = 0;
-    for (const Symbol& symbol : symbols) merged.push_back(symbol.id), length += symbol.length;
-    ASSERT_EQ(length, ids.size());
-    ASSERT_EQ(merged, merged_by_definition(table, ids)) << "round " << round << ", " << ids.size() << " symbols";
+    return made;
+  }
+  uint64_t state = 1;
+};
+
+/// Merges symbols of these ids, whose lengths are 1, 2 and 3 in turn.
+void expect_merged(const MergeTable& table, const std::vector<uint32_t>& ids, const std::vector<uint32_t>& expected) {
+  std::vector<Symbol> symbols;
+  uint32_t length = 0, whole = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    symbols.push_back({ids[i], static_cast<uint32_t>(1 + i % 3)});
+    whole += symbols.back().length;
+  }
+  Merger().merge(table, symbols);
+  std::vector<uint32_t> merged;
+  for (const Symbol& symbol : symbols) merged.push_back(symbol.id), length += symbol.length;
+  ASSERT_EQ(length, whole);
+  ASSERT_EQ(merged, expected);
+}
+
+TEST(Merger, WordsFollowTheDefinition) {
+  Words words;
+  for (int round = 0; round < 300; ++round) {
+    const uint32_t first = words.random(2) * 260, letters = 2 + words.random(3);  // In the table's square, and across its end.
+    const MergeTable table = words.table(first, letters);
+    std::vector<uint32_t> ids(1 + words.random(round < 200 ? 200 : 1500));
+    for (uint32_t& id : ids) id = first + words.random(letters);
+    SCOPED_TRACE(cat("round ", round, ", ", ids.size(), " symbols"));
+    ASSERT_NO_FATAL_FAILURE(expect_merged(table, ids, merged_by_definition(table, ids)));
+    ASSERT_NO_FATAL_FAILURE(expect_merged(table, ids, merged_by_set(table, ids)));
+  }
+}
+
+// Words of one window, of several that can be joined, and of some that cannot.
+TEST(Merger, LongWordsFollowTheDefinition) {
+  Words words;
+  for (int round = 0; round < 60; ++round) {
+    const uint32_t letters = 1 + words.random(4);
+    const MergeTable table = words.table(0, letters);
+    std::vector<uint32_t> ids(16000 + words.random(40000));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = round % 4 == 0 ? static_cast<uint32_t>(i / 3 % letters) : words.random(letters);
+    SCOPED_TRACE(cat("round ", round, ", ", ids.size(), " symbols"));
+    ASSERT_NO_FATAL_FAILURE(expect_merged(table, ids, merged_by_set(table, ids)));
+  }
+}
+
+// The last letter decides about all before it: a z = y and a y = z leave one symbol.
+TEST(Merger, WhatEndsAWordMayChangeItsBeginning) {
+  MergeTable table(2);
+  constexpr uint32_t kA = 0, kY = 1, kZ = 2;
+  table.set(kA, kZ, 0, kY);
+  table.set(kA, kY, 1, kZ);
+  for (const size_t count : {100, 1000, 16384, 30000, 50001}) {
+    std::vector<uint32_t> ids(count, kA);
+    ASSERT_NO_FATAL_FAILURE(expect_merged(table, ids, ids)) << count;
+    ids.push_back(kZ);
+    ASSERT_NO_FATAL_FAILURE(expect_merged(table, ids, {count % 2 == 0 ? kZ : kY})) << count;
   }
 }
 
