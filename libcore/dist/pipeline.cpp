@@ -118,7 +118,7 @@ std::vector<std::vector<TimedPass>> time_schedule(const std::vector<Passes>& sta
   const auto count = static_cast<int64_t>(stages.size()), parts = static_cast<int64_t>(times.forward.size());
   std::map<PassKey, double> ends;
   std::vector<std::vector<TimedPass>> timed(stages.size());
-  std::vector<double> free(stages.size(), 0);
+  std::vector<double> free = times.begin.empty() ? std::vector<double>(stages.size(), 0) : times.begin;
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t s = 0; s < stages.size(); ++s) {
@@ -147,7 +147,7 @@ std::vector<std::vector<TimedPass>> time_schedule(const std::vector<Passes>& sta
   return timed;
 }
 
-std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts) {
+std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts, const PartFits& fits) {
   const size_t n = costs.size();
   const auto count = static_cast<size_t>(parts);
   GALLEY_ASSERT(parts >= 1 && may_cut.size() == n);
@@ -157,13 +157,18 @@ std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vect
   // best[k][i]: smallest largest sum of the first i segments in k + 1 parts.
   std::vector<std::vector<double>> best(count, std::vector<double>(n + 1, kNever));
   std::vector<std::vector<size_t>> from(count, std::vector<size_t>(n + 1, 0));
-  for (size_t i = 1; i <= n; ++i) best[0][i] = sums[i];
+  const auto good = [&](size_t part, size_t begin, size_t end) { return !fits || fits(static_cast<int64_t>(part), begin, end); };
+  for (size_t i = 1; i <= n; ++i) {
+    const bool ends = i == n || may_cut[i];
+    if (ends && good(0, 0, i)) best[0][i] = sums[i];
+  }
   for (size_t k = 1; k < count; ++k) {
     for (size_t i = k + 1; i <= n; ++i) {
+      if (i < n && !may_cut[i]) continue;
       for (size_t j = k; j < i; ++j) {
-        if (!may_cut[j]) continue;
+        if (!may_cut[j] || best[k - 1][j] == kNever) continue;
         const double largest = std::max(best[k - 1][j], sums[i] - sums[j]);
-        if (largest < best[k][i]) {
+        if (largest < best[k][i] && good(k, j, i)) {
           best[k][i] = largest;
           from[k][i] = j;
         }

@@ -2,6 +2,7 @@
 // Pipeline schedules: the order in which each stage runs forward and backward passes of micro-batches.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,12 +35,16 @@ struct TimedPass {
 struct StageTimes {
   std::vector<double> forward, backward;  ///< Seconds, by part of the model: part = chunk * stages + stage.
   double transfer = 0;                    ///< Seconds of a send between parts.
+  std::vector<double> begin;              ///< When each stage may begin; empty: at once.
 };
 /// The passes of each stage with times. The schedule must have no deadlock.
 std::vector<std::vector<TimedPass>> time_schedule(const std::vector<std::vector<PipelinePass>>& stages, const StageTimes& times);
 
 /// Cuts consecutive segments with these costs into `parts` such that the largest sum is smallest. Returns the first segment of each part.
-/// `may_cut[i]`: whether a part may begin at segment i.
-std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts);
+/// `may_cut[i]`: whether a part may begin at segment i. `fits`: whether segments [begin, end) may be part number `part`; empty: always.
+/// Empty if there is no such division.
+using PartFits = std::function<bool(int64_t part, size_t begin, size_t end)>;
+std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts,
+                                  const PartFits& fits = nullptr);
 
 }  // namespace galley

@@ -179,10 +179,26 @@ JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster)
   job.gather_limit = sharding.gather_limit.size ? sharding.gather_limit.size->bytes : 0;
   job.bucket_bytes = sharding.bucket.bytes;
   const auto reduce = static_cast<double>(bytes_of(recipe.precision.reduce));
-  if (sharding.hook) job.hook_factor = sharding.hook->type == HookType::kPowerSgd ? 0.1 : std::min(1.0, 2 / reduce);
+  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd) {
+    job.power_sgd_rank = sharding.hook->rank;
+    job.error_feedback = sharding.hook->error_feedback;
+  } else if (sharding.hook) {
+    job.hook_factor = std::min(1.0, 2 / reduce);
+  }
+  if (sharding.split != std::vector<std::string>{"auto"}) {
+    job.split = sharding.split;
+    const int64_t parts = mesh.pipe * job.chunks;
+    if (static_cast<int64_t>(job.split.size()) != parts - 1)
+      throw Error(ErrorCode::kRecipe,
+                  cat("'sharding.split' names ", job.split.size(), " modules, but ", parts, " parts begin at ", parts - 1))
+          .key("sharding.split")
+          .suggest("write one module for each part after the first, or auto");
+  }
   if (!sharding.offload) return job;
-  const auto place = [](const std::optional<OffloadPlace>& where) {
-    return !where ? StatePlace::kDevice : where->host ? StatePlace::kHost : StatePlace::kDisk;
+  // The host's memory is that of the device where the device is a CPU.
+  const auto place = [&](const std::optional<OffloadPlace>& where) {
+    if (!where || (where->host && cluster.shared_memory)) return StatePlace::kDevice;
+    return where->host ? StatePlace::kHost : StatePlace::kDisk;
   };
   job.parameters = place(sharding.offload->parameters);
   job.gradients = place(sharding.offload->gradients);

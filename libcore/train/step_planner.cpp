@@ -5,6 +5,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/log.h"
+#include "libcore/base/units.h"
 #include "libcore/dist/graph_model.h"
 #include "libcore/recipe/schema.h"
 
@@ -64,6 +65,19 @@ void set_offload(Recipe& recipe, const std::string& what, bool to_host) {
   if (what == "all") recipe.sharding.offload->parameters = recipe.sharding.offload->gradients = place;
 }
 
+/// Throws if not even the largest unit is allowed to be gathered.
+void check_units(const PlanModel& model, const JobPlan& job) {
+  if (!job.gathers() || job.gather_limit == 0) return;
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const int64_t bytes = model.largest_part(static_cast<int>(u)) * model.gather_bytes;
+    if (bytes <= job.gather_limit) continue;
+    throw Error(ErrorCode::kRecipe, cat("'sharding.gather_limit' is ", human_bytes(static_cast<double>(job.gather_limit)),
+                                        ", but the unit ", model.units[u].name, " has ", human_bytes(static_cast<double>(bytes))))
+        .key("sharding.gather_limit")
+        .suggest("use a larger limit, or smaller units (sharding.wrap)");
+  }
+}
+
 bool shards_units(ShardingStrategy strategy) { return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid; }
 
 }  // namespace
@@ -105,9 +119,14 @@ StepPlan StepPlanner::plan_of(const Recipe& recipe, const Request& request) {
   plan.batch = planned_batch(recipe, plan.job);
   plan.job.micro_batches = plan.batch.accumulation;
   plan.model = model_of(recipe, plan.job, plan.batch, request);
+  check_units(*plan.model, plan.job);
+  plan.tables = planned_tables(recipe, *plan.model, plan.job, cluster, plan.batch.micro * plan.batch.accumulation);
+  if (plan.tables) plan.model = std::make_shared<const PlanModel>(plan.tables->rest);
   plan.simulation = simulate(*plan.model, plan.job, cluster);
+  if (plan.tables) add_tables(plan.simulation, plan.tables->plan);
   plan.stages = rank_memory(*plan.model, plan.job, cluster, plan.simulation.cuts);
   plan.peak = peak_bytes(plan.stages);
+  if (plan.tables) plan.peak += *std::max_element(plan.tables->plan.rank_bytes.begin(), plan.tables->plan.rank_bytes.end());
   if (request.ranks == 1 && plan.model->exact_bytes > 0) plan.peak = plan.model->exact_bytes;
   plan.fits = plan.peak <= cluster.memory;
   plan.use = utilization(plan.simulation.model_flops, plan.simulation.flops, plan.simulation.step_s, request.ranks,

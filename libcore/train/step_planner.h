@@ -12,6 +12,7 @@
 #include "libcore/dist/rank_memory.h"
 #include "libcore/dist/simulate.h"
 #include "libcore/train/planned_model.h"
+#include "libcore/train/planned_tables.h"
 
 namespace galley {
 
@@ -22,13 +23,16 @@ struct StepPlan {
   BatchPlan batch;
   std::shared_ptr<const PlanModel> model;  ///< Of one rank: divided already if ranks divide matrices.
   Simulation simulation;
-  std::vector<RankMemory> stages;
+  std::vector<RankMemory> stages;  ///< Without divided tables.
+  std::optional<PlannedTables> tables;
   double peak = 0;   ///< Bytes of the rank that needs most.
   bool fits = true;  ///< In the memory of the cluster's devices.
   Utilization use;
 
   /// Samples per second over all ranks.
   double rate() const { return static_cast<double>(batch.global) / simulation.step_s; }
+  /// Bytes of divided tables on a rank.
+  double table_bytes(int64_t rank) const { return tables ? tables->plan.rank_bytes[static_cast<size_t>(rank)] : 0; }
   /// The stage of a rank. Ranks of one stage are neighbors.
   int64_t stage_of(int64_t rank) const { return rank / (job.mesh.data * job.mesh.shard * job.mesh.tensor); }
 };

@@ -80,6 +80,109 @@ TEST(Plan, MoreRanksThanOnePipeline) {
   EXPECT_GT(tensor["communication_bytes"]["all_reduce"].get<double>(), 0);
 }
 
+TEST(Plan, StagesBeginWhereTheRecipeSays) {
+  const std::string recipe = gpt_recipe(scratch_folder(), "sharding: {strategy: pipeline, split: [transformer.h.1, transformer.h.3]}\n");
+  const Json json = plan({recipe, "--ranks", "3", "--cluster", "a100_80gb"});
+  ASSERT_EQ(json["stages"].size(), 3u);
+  EXPECT_EQ(json["stages"][1]["begins"][0].get<std::string>().rfind("transformer.h.1.", 0), 0u) << json["stages"];
+  EXPECT_EQ(json["stages"][2]["begins"][0].get<std::string>().rfind("transformer.h.3.", 0), 0u) << json["stages"];
+  const auto refused = [&](const std::vector<std::string>& overrides, const std::string& text) {
+    std::vector<std::string> words{recipe, "--ranks", "3", "--cluster", "a100_80gb"};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    const Outcome outcome = run("galley-plan", words);
+    EXPECT_EQ(outcome.code, 3) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("sharding"), std::string::npos) << "the line is shown: " << outcome.err;
+  };
+  refused({"sharding.split=transformer.h.1,transformer.h.7"}, "names 'transformer.h.7', but no module of that name");
+  refused({"sharding.split=transformer.h.2,transformer.h.1"}, "but it computes earlier");
+  refused({"sharding.split=transformer.h.1"}, "names 1 modules, but 3 parts begin at 2");
+  refused({"sharding.offload.parameters=host"}, "does not apply to pipelines");
+  refused({"sharding.tables=row_wise"}, "does not apply to pipelines");
+}
+
+/// Two tables, read by lookups of one and of four rows, and a small network.
+std::string tables_recipe(const std::string& folder) {
+  const std::string path = folder + "/tables.yaml";
+  write_text(path,
+             "recipe: 1\n"
+             "name: ratings\n"
+             "model:\n"
+             "  type: layers\n"
+             "  input: {shape: [4], dtype: i64}\n"
+             "  layers:\n"
+             "    - {name: user, type: embedding, num_embeddings: 400000, embedding_dim: 16}\n"
+             "    - {name: flat, type: flatten}\n"
+             "    - {name: day, type: embedding, inputs: [in], num_embeddings: 1000, embedding_dim: 16}\n"
+             "    - {name: flat_day, type: flatten}\n"
+             "    - {name: both, type: concat, inputs: [flat, flat_day], dim: 1}\n"
+             "    - {name: fc, type: linear, out_features: 2}\n"
+             "loss: cross_entropy\n"
+             "data: {train: {source: {type: synthetic, samples: 64, values: integer, high: 1000}}}\n"
+             "train: {duration: 2 steps, batch: 16, optimizer: {type: adamw, lr: 1e-3}}\n"
+             "threads: 1\n");
+  return path;
+}
+
+TEST(Plan, TablesAreDivided) {
+  const std::string recipe = tables_recipe(scratch_folder());
+  const double user = 400000 * 16 * 16.0;  // parameters, gradients and two moments, in f32
+  const Json json = plan({recipe, "--ranks", "4", "--cluster", "a100_80gb"});
+  ASSERT_EQ(json["tables"].size(), 2u) << "most parameters are in tables: auto divides them";
+  EXPECT_EQ(json["tables"][0]["name"], "user.weight");
+  EXPECT_NE(json["tables"][0]["sharding"], "data_parallel");
+  EXPECT_EQ(json["tables"][1]["name"], "day.weight");
+  const Json rows = plan({recipe, "--ranks", "4", "--cluster", "a100_80gb", "sharding.tables=row_wise"});
+  EXPECT_EQ(rows["tables"][0]["sharding"], "row_wise");
+  EXPECT_DOUBLE_EQ(rows["tables"][0]["bytes"].get<double>(), user / 4);
+  EXPECT_NEAR(rows["parameter_bytes"][3].get<double>(), (400000 + 1000) * 16 * 4 / 4, 5000) << "and a small layer";
+  EXPECT_GT(rows["communication_bytes"]["reduce_scatter"].get<double>(), 0);
+  // One rank holds the large table, each the small one.
+  const Json one = plan({recipe, "--ranks", "4", "--cluster", "a100_80gb",
+                         "sharding.tables={sharding: data_parallel, overrides: [{match: user, sharding: table_wise}]}"});
+  ASSERT_EQ(one["tables"][0]["ranks"].size(), 1u);
+  const int64_t holder = one["tables"][0]["ranks"][0];
+  const double with = one["parameter_bytes"][static_cast<size_t>(holder)],
+               without = one["parameter_bytes"][static_cast<size_t>((holder + 1) % 4)];
+  EXPECT_NEAR(with - without, 400000 * 16 * 4, 1);
+  EXPECT_NEAR(
+      one["peak_bytes"][static_cast<size_t>(holder)].get<double>() - one["peak_bytes"][static_cast<size_t>((holder + 1) % 4)].get<double>(),
+      user, 1);
+  const Json whole = plan({recipe, "--ranks", "4", "--cluster", "a100_80gb", "sharding.tables=data_parallel"});
+  EXPECT_GT(whole["communication_bytes"]["all_reduce"].get<double>(), 1.4 * 401000 * 16 * 4) << "dense gradients";
+  const auto refused = [&](const std::vector<std::string>& overrides, int code, const std::string& text) {
+    std::vector<std::string> words{recipe, "--ranks", "3", "--cluster", "a100_80gb", "train.batch=18"};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    const Outcome outcome = run("galley-plan", words);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
+  };
+  refused({"sharding.tables=column_wise"}, 3, "16 columns, which 3 ranks cannot divide");
+  refused({"sharding.tables={overrides: [{match: usr, sharding: row_wise}]}"}, 3, "usr");
+}
+
+TEST(Plan, HostIsTheDeviceOnACpu) {
+  const std::string recipe = gpt_recipe(scratch_folder());
+  const Outcome noted = run("galley-plan", {recipe, "--ranks", "2", "--dry-run", "--format", "json", "sharding.offload.optimizer=host"});
+  ASSERT_EQ(noted.code, 0) << noted.err;
+  EXPECT_NE(noted.err.find("host changes nothing on a CPU"), std::string::npos) << noted.err;
+  const Json plain = plan({recipe, "--ranks", "2", "--dry-run"}),
+             disk = plan({recipe, "--ranks", "2", "--dry-run", "sharding.offload.optimizer=disk"});
+  EXPECT_EQ(Json::parse(noted.out)["peak_bytes"], plain["peak_bytes"]);
+  EXPECT_LT(disk["peak_bytes"][0].get<double>(), plain["peak_bytes"][0].get<double>());
+  EXPECT_GT(disk["step_ms"].get<double>(), plain["step_ms"].get<double>());
+}
+
+TEST(Plan, RecomputationByModule) {
+  const std::string recipe = gpt_recipe(scratch_folder());
+  const auto bytes = [&](const std::string& policy) {
+    return plan({recipe, "--cluster", "h100_sxm", "train.recompute=" + policy})["activation_bytes"][0].get<double>();
+  };
+  const double none = bytes("null"), one = bytes("{match: [transformer.h.0]}"), all = bytes("full");
+  EXPECT_LT(one, none);
+  EXPECT_LT(all, one);
+}
+
 TEST(Plan, ThisMachineIsMeasured) {
   const std::string recipe = gpt_recipe(scratch_folder());
   const Json json = plan({recipe, "--validate", "3"});

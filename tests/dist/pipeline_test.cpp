@@ -112,5 +112,18 @@ TEST(Pipeline, CutsAreTheBestOnes) {
   EXPECT_TRUE(balanced_cuts(costs, std::vector<bool>(costs.size(), false), 2).empty());
 }
 
+TEST(Pipeline, CutsKeepToWhatFits) {
+  const std::vector<double> costs{3, 1, 4, 1, 5, 9, 2, 6};
+  const std::vector<bool> may(costs.size(), true);
+  // Part k holds at most 2 + k segments, and segment 5 only alone.
+  const auto fits = [](int64_t part, size_t begin, size_t end) {
+    return static_cast<int64_t>(end - begin) <= 2 + part && (begin > 5 || end <= 5 || end - begin == 1);
+  };
+  EXPECT_EQ(balanced_cuts(costs, may, 4, fits), (std::vector<size_t>{0, 2, 5, 6}));
+  const std::vector<size_t> free = balanced_cuts(costs, may, 4);
+  EXPECT_NE(free, (std::vector<size_t>{0, 2, 5, 6}));
+  EXPECT_TRUE(balanced_cuts(costs, may, 3, fits).empty());
+}
+
 }  // namespace
 }  // namespace galley

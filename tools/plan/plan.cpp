@@ -143,6 +143,16 @@ void PlanTool::find(const Recipe& recipe, StepPlanner& planner, Outcome& outcome
   if (validate_ > 0) outcome.measured = measured_step(recipe, outcome.plan->batch, validate_);
 }
 
+void PlanTool::note_host(const Recipe& recipe) const {
+  if (!local() || !recipe.sharding.offload) return;
+  for (const auto& [key, place] :
+       {std::pair("parameters", recipe.sharding.offload->parameters), std::pair("gradients", recipe.sharding.offload->gradients),
+        std::pair("optimizer", recipe.sharding.offload->optimizer)}) {
+    if (place && place->host)
+      log(LogLevel::kWarning, cat("sharding.offload.", key, ": host changes nothing on a CPU, whose memory it is; disk does"));
+  }
+}
+
 int PlanTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   if (!dry_run_) check_outputs({output_, html_, trace_});
@@ -154,6 +164,7 @@ int PlanTool::run_recipe(LoadedRecipe& loaded) {
   Outcome outcome;
   outcome.cluster = cluster();
   if (local()) set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
+  note_host(recipe);
   StepPlanner planner(recipe, ranks_, outcome.cluster, local() && !dry_run_);
   find(recipe, planner, outcome);
   const bool missed = !fit_.empty() && !outcome.fit;
@@ -218,6 +229,7 @@ void PlanTool::print_outcome(const Recipe& recipe, const Outcome& outcome) const
   }
   std::string text = render(summary_table(plan, outcome.cluster), Format::kTable) + "\n" + render(memory_table(plan), Format::kTable);
   if (plan.stages.size() > 1) text += "\n" + render(stages_table(plan), Format::kTable);
+  if (plan.tables) text += "\n" + render(tables_table(plan), Format::kTable);
   if (outcome.fit) {
     text += cat("\nfastest of ", outcome.fit->tried, " candidates in ", fit_, ":\n");
     for (const auto& [key, value] : outcome.fit->settings) text += cat("  ", key, ": ", value, "\n");

@@ -19,6 +19,7 @@ Table summary_table(const StepPlan& plan, const Cluster& cluster);
 /// Rows: what a rank holds; columns: phases. Of the stage that needs most.
 Table memory_table(const StepPlan& plan);
 Table stages_table(const StepPlan& plan);
+Table tables_table(const StepPlan& plan);
 Table effects_table(const std::vector<PlanEffect>& effects);
 Table cluster_table(const Cluster& cluster);
 
