@@ -162,13 +162,21 @@ std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vect
     const bool ends = i == n || may_cut[i];
     if (ends && good(0, 0, i)) best[0][i] = sums[i];
   }
+  std::vector<size_t> places;  // at which parts begin
+  for (size_t i = 1; i < n; ++i) {
+    if (may_cut[i]) places.push_back(i);
+  }
+  std::vector<size_t> ends = places;
+  ends.push_back(n);
   for (size_t k = 1; k < count; ++k) {
-    for (size_t i = k + 1; i <= n; ++i) {
-      if (i < n && !may_cut[i]) continue;
-      for (size_t j = k; j < i; ++j) {
-        if (!may_cut[j] || best[k - 1][j] == kNever) continue;
-        const double largest = std::max(best[k - 1][j], sums[i] - sums[j]);
-        if (largest < best[k][i] && good(k, j, i)) {
+    for (const size_t i : ends) {
+      for (size_t at = places.size(); at-- > 0;) {
+        const size_t j = places[at];
+        if (j >= i || best[k - 1][j] == kNever) continue;
+        const double last = sums[i] - sums[j];
+        if (last > best[k][i]) break;  // longer parts take longer
+        const double largest = std::max(best[k - 1][j], last);
+        if (largest <= best[k][i] && good(k, j, i)) {
           best[k][i] = largest;
           from[k][i] = j;
         }

@@ -19,13 +19,13 @@ struct PipelineParts {
   std::vector<double> reductions;                     // bytes that tensor parallelism sends in a micro-batch
 };
 
-PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const Cluster& cluster) {
+PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const Cluster& cluster, std::vector<size_t> cuts) {
   PipelineParts parts;
-  parts.cuts = pipeline_cuts(model, job, cluster);
+  parts.cuts = std::move(cuts);
   const size_t count = parts.cuts.size();
   const std::vector<SegmentTime> forward = times_of(model.forward, job, cluster), backward = times_of(model.backward, job, cluster);
-  for (std::vector<double>* values : {&parts.times.forward, &parts.times.backward, &parts.compute, &parts.elements, &parts.gradients,
-                                      &parts.gathered, &parts.reductions})
+  for (std::vector<double>* values :
+       {&parts.times.forward, &parts.times.backward, &parts.compute, &parts.elements, &parts.gradients, &parts.gathered, &parts.reductions})
     values->assign(count, 0);
   const auto part_of = [&](size_t segment) {
     return static_cast<size_t>(std::upper_bound(parts.cuts.begin(), parts.cuts.end(), segment) - parts.cuts.begin()) - 1;
@@ -66,8 +66,8 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
 /// One step: passes of all stages by the schedule, then sums of gradients and updates.
 class PipelineRun {
  public:
-  PipelineRun(const PlanModel& model, const JobPlan& job, const Cluster& cluster)
-      : model_(model), job_(job), cluster_(cluster), parts_(pipeline_parts(model, job, cluster)) {
+  PipelineRun(const PlanModel& model, const JobPlan& job, const Cluster& cluster, std::vector<size_t> cuts)
+      : model_(model), job_(job), cluster_(cluster), parts_(pipeline_parts(model, job, cluster, std::move(cuts))) {
     if (job.gathers()) add_gathers();
   }
 
@@ -117,7 +117,8 @@ class PipelineRun {
   /// Bytes that a rank of the stage sends during the passes.
   StepTraffic traffic_of(size_t stage) const {
     StepTraffic sent;
-    const auto m = static_cast<double>(job_.micro_batches), n = static_cast<double>(job_.mesh.shard), t = static_cast<double>(job_.mesh.tensor);
+    const auto m = static_cast<double>(job_.micro_batches), n = static_cast<double>(job_.mesh.shard),
+               t = static_cast<double>(job_.mesh.tensor);
     double boundary = 0;
     for (size_t c = 1; c < parts_.cuts.size(); ++c) boundary = std::max(boundary, model_.forward[parts_.cuts[c] - 1].output_bytes);
     if (job_.mesh.pipe > 1) sent.send = 2 * boundary / t * m * static_cast<double>(job_.chunks);
@@ -155,11 +156,9 @@ class PipelineRun {
     }
     const double end = passes.back().end;
     const GradientSum sum = sum_gradients(job_, cluster_, gradients, parameters);
-    const double update =
-        update_seconds(model_, job_, cluster_, elements / std::max(1.0, static_cast<double>(model_.trained_elements())));
+    const double update = update_seconds(model_, job_, cluster_, elements / std::max(1.0, static_cast<double>(model_.trained_elements())));
     const double updated = end + sum.reduce_s + update;
-    if (sum.reduce_s > 0)
-      result_.timeline.push_back({stage, Lane::kCommunication, "gradients", end, end + sum.reduce_s, gradients});
+    if (sum.reduce_s > 0) result_.timeline.push_back({stage, Lane::kCommunication, "gradients", end, end + sum.reduce_s, gradients});
     result_.timeline.push_back({stage, Lane::kCompute, "update", end + sum.reduce_s, updated, 0});
     if (sum.gather_s > 0)
       result_.timeline.push_back({stage, Lane::kCommunication, "all_gather parameters", updated, updated + sum.gather_s, parameters});
@@ -186,8 +185,8 @@ class PipelineRun {
 
 }  // namespace
 
-Simulation simulate_pipeline(const PlanModel& model, const JobPlan& job, const Cluster& cluster) {
-  return PipelineRun(model, job, cluster).run();
+Simulation simulate_pipeline(const PlanModel& model, const JobPlan& job, const Cluster& cluster, std::vector<size_t> cuts) {
+  return PipelineRun(model, job, cluster, std::move(cuts)).run();
 }
 
 }  // namespace galley

@@ -5,6 +5,6 @@
 
 namespace galley {
 
-Simulation simulate_pipeline(const PlanModel& model, const JobPlan& job, const Cluster& cluster);
+Simulation simulate_pipeline(const PlanModel& model, const JobPlan& job, const Cluster& cluster, std::vector<size_t> cuts);
 
 }  // namespace galley

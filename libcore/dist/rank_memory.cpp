@@ -159,6 +159,9 @@ RankMemory memory_of_stage(const PlanModel& model, const JobPlan& job, const Clu
   const bool whole = (job.strategy == ShardingStrategy::kZero2 || (pipelined && job.gathers() && !job.reshard_after_forward)) &&
                      accumulates && !job.reduce_each;
   const double gradients = whole ? memory.model.gradients * static_cast<double>(job.mesh.shard) : memory.model.gradients;
+  const auto on_host = [](StatePlace place, double bytes) { return place == StatePlace::kHost ? bytes : 0; };
+  memory.host =
+      on_host(job.parameters, memory.model.parameters) + on_host(job.gradients, gradients) + on_host(job.optimizer, memory.model.optimizer);
   PhaseMemory base;
   base.parameters = on_device(job.parameters, memory.model.parameters);
   base.optimizer = on_device(job.optimizer, memory.model.optimizer);

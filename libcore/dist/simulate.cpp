@@ -247,10 +247,12 @@ class DataParallelRun {
 
 std::string_view name_of(Lane lane) { return kLanes[static_cast<size_t>(lane)]; }
 
-Simulation simulate(const PlanModel& model, const JobPlan& job, const Cluster& cluster) {
+bool has_stages(const JobPlan& job) { return job.mesh.pipe > 1 || job.strategy == ShardingStrategy::kPipeline; }
+
+Simulation simulate(const PlanModel& model, const JobPlan& job, const Cluster& cluster, std::vector<size_t> cuts) {
   GALLEY_ASSERT(job.micro_batches >= 1);
-  return job.mesh.pipe > 1 || job.strategy == ShardingStrategy::kPipeline ? simulate_pipeline(model, job, cluster)
-                                                                          : DataParallelRun(model, job, cluster).run();
+  if (!has_stages(job)) return DataParallelRun(model, job, cluster).run();
+  return simulate_pipeline(model, job, cluster, cuts.empty() ? pipeline_cuts(model, job, cluster) : std::move(cuts));
 }
 
 std::vector<FlatBucket> gradient_buckets(const PlanModel& model, const JobPlan& job) {

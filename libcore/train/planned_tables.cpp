@@ -83,7 +83,8 @@ void add_tables(Simulation& simulation, const TablesPlan& tables) {
   const TableCost cost = tables.of_rank(tables.busiest_rank());
   const double begin = simulation.step_s, looked_up = begin + cost.lookup_s;
   if (cost.lookup_s > 0)
-    simulation.timeline.push_back({.lane = Lane::kCompute, .name = "lookups in tables", .begin = begin, .end = looked_up, .bytes = cost.bytes});
+    simulation.timeline.push_back(
+        {.lane = Lane::kCompute, .name = "lookups in tables", .begin = begin, .end = looked_up, .bytes = cost.bytes});
   if (cost.communication_s > 0)
     simulation.timeline.push_back({.lane = Lane::kCommunication,
                                    .name = "exchange of rows",

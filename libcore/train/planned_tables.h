@@ -13,7 +13,7 @@ namespace galley {
 /// How the ranks divide the tables of a model, and the rest of it.
 struct PlannedTables {
   TablesPlan plan;
-  PlanModel rest;  ///< The model without the tables of the plan.
+  PlanModel rest;        ///< The model without the tables of the plan.
   ModelBytes row_share;  ///< Parts of a table's bytes: parameters, gradients and optimizer state; their sum is 1.
 };
 

@@ -79,7 +79,8 @@ TEST(PipelineRun, StagesBeginAtTheModulesThatAreNamed) {
 }
 
 TEST(PipelineRun, WhatCannotBeCutIsNamed) {
-  EXPECT_NE(mistake({"h.9"}).find("no module of that name computes in the forward pass | did you mean 'h.0'?"), std::string::npos) << mistake({"h.9"});
+  EXPECT_NE(mistake({"h.9"}).find("no module of that name computes in the forward pass | did you mean 'h.0'?"), std::string::npos)
+      << mistake({"h.9"});
   EXPECT_NE(mistake({"h.0"}).find("with which the first stage begins"), std::string::npos) << mistake({"h.0"});
   EXPECT_NE(mistake({"h.2", "h.1"}).find("'h.1' after 'h.2.attn', but it computes earlier"), std::string::npos) << mistake({"h.2", "h.1"});
   EXPECT_NE(mistake({"h.2.mlp"}).find("more than one value of the forward pass would cross to it | begin at 'h.2.attn' or 'h.3.attn'"),

@@ -126,6 +126,7 @@ Json plan_json(const StepPlan& plan, const Cluster& cluster) {
   json["units"] = plan.model->units.size();
   json["fits"] = plan.fits;
   json["memory_bytes"] = whole(cluster.memory);
+  json["host_bytes"] = whole(plan.host);
   json["phases"] = phases_json(largest_stage(plan));
   Json facts = Json::array();
   for (const ClusterFact& fact : cluster_facts(cluster))
@@ -145,6 +146,22 @@ Json effects_json(const std::vector<PlanEffect>& effects) {
     item["reason"] = effect.plan ? Json() : Json(effect.reason);
     list.push_back(std::move(item));
   }
+  return list;
+}
+
+Json settings_json(const std::vector<std::pair<std::string, std::string>>& settings) {
+  Json json = Json::object();
+  for (const auto& [key, text] : settings) json[key] = text;
+  return json;
+}
+
+Json rejected_json(const std::vector<PlanRejection>& rejected) {
+  Json list = Json::array();
+  for (const PlanRejection& item : rejected)
+    list.push_back({{"reason", item.reason},
+                    {"candidates", item.candidates},
+                    {"least_bytes", item.least_bytes > 0 ? Json(std::llround(item.least_bytes)) : Json()},
+                    {"settings", item.settings.empty() ? Json() : settings_json(item.settings)}});
   return list;
 }
 
@@ -173,6 +190,10 @@ Table summary_table(const StepPlan& plan, const Cluster& cluster) {
                             " sent by a rank; not hidden: ", human_seconds(s.exposed_s), " (", percent(s.exposed_s / s.step_s), ")")},
       {"work", cat(human_number(s.flops * 1e-12), " TFLOP per step, ", human_number(s.model_flops * 1e-12), " without recomputation")},
       {"utilization", cat("MFU ", percent(plan.use.mfu), ", HFU ", percent(plan.use.hfu), " (recomputation counted)")}};
+  if (plan.host > 0)
+    table.rows.push_back(
+        {"host of a node", cat(human_bytes(plan.host), cluster.host_memory > 0 ? cat(" of ", human_bytes(cluster.host_memory)) : "",
+                               cluster.host_memory > 0 && plan.host > cluster.host_memory ? ": does not fit" : "")});
   if (plan.job.mesh.pipe > 1) table.rows.push_back({"bubble", cat(human_seconds(s.bubble_s), " (", percent(s.bubble_s / s.step_s), ")")});
   if (cluster.allocator == Allocator::kSerialises) table.rows.push_back({"allocator", "serialises: gathers do not run beside computation"});
   return table;
@@ -234,6 +255,20 @@ Table effects_table(const std::vector<PlanEffect>& effects) {
     }
     table.rows.push_back({change, human_bytes(effect.plan->peak), human_seconds(effect.plan->simulation.step_s),
                           human_number(effect.plan->rate()), effect.plan->fits ? "" : "does not fit"});
+  }
+  return table;
+}
+
+Table rejected_table(const std::vector<PlanRejection>& rejected) {
+  Table table{{"other candidates", "", "of these"}, {}};
+  for (const PlanRejection& item : rejected) {
+    std::string settings;
+    for (const auto& [key, value] : item.settings) {
+      const bool usual =
+          value == "null" || value == "auto" || value == "true" || value == "{parameters: auto, match: []}" || value == "1f1b";
+      if (!usual) settings += cat(settings.empty() ? "" : ", ", key.substr(key.rfind('.') + 1), " ", value);
+    }
+    table.rows.push_back({std::to_string(item.candidates), item.reason, settings});
   }
   return table;
 }
