@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <tuple>
 
 #include "libcore/base/error.h"
 
@@ -11,23 +9,6 @@ namespace galley {
 namespace {
 
 using Passes = std::vector<PipelinePass>;
-/// Identifies a pass of a part of the model: (part, micro-batch, backward).
-using PassKey = std::tuple<int64_t, int64_t, bool>;
-
-PassKey key_of(const PipelinePass& pass, int64_t stage, int64_t stages) {
-  return {pass.chunk * stages + stage, pass.micro_batch, pass.backward};
-}
-
-/// The passes whose results a pass reads.
-std::vector<PassKey> needs(const PassKey& key, int64_t parts) {
-  const auto [part, micro_batch, backward] = key;
-  std::vector<PassKey> result;
-  if (!backward && part > 0) result.emplace_back(part - 1, micro_batch, false);
-  if (backward) result.emplace_back(part, micro_batch, false);
-  if (backward && part + 1 < parts) result.emplace_back(part + 1, micro_batch, true);
-  return result;
-}
-
 /// Pass number `number` of the forward (or backward) passes of a stage with several chunks: groups of `stages` micro-batches go through one
 /// chunk after the other (Narayanan et al. 2021, section 2.2).
 PipelinePass interleaved_pass(int64_t number, bool backward, int64_t stages, int64_t chunks) {
@@ -77,74 +58,6 @@ std::vector<Passes> pipeline_schedule(PipelineSchedule schedule, int64_t stages,
     all.push_back(std::move(passes));
   }
   return all;
-}
-
-std::string check_schedule(const std::vector<Passes>& stages, int64_t micro_batches, int64_t chunks) {
-  const auto count = static_cast<int64_t>(stages.size()), parts = count * chunks;
-  std::map<PassKey, int> seen;
-  for (int64_t s = 0; s < count; ++s) {
-    for (const PipelinePass& pass : stages[static_cast<size_t>(s)]) {
-      if (pass.micro_batch < 0 || pass.micro_batch >= micro_batches || pass.chunk < 0 || pass.chunk >= chunks)
-        return cat("stage ", s, " has a pass of micro-batch ", pass.micro_batch, " of chunk ", pass.chunk, ", which does not exist");
-      if (++seen[key_of(pass, s, count)] > 1) return cat("stage ", s, " runs a pass of micro-batch ", pass.micro_batch, " twice");
-    }
-  }
-  if (static_cast<int64_t>(seen.size()) != 2 * parts * micro_batches) return "a pass is missing";
-  std::map<PassKey, bool> done;
-  std::vector<size_t> next(stages.size(), 0);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t s = 0; s < stages.size(); ++s) {
-      while (next[s] < stages[s].size()) {
-        const PassKey key = key_of(stages[s][next[s]], static_cast<int64_t>(s), count);
-        const std::vector<PassKey> before = needs(key, parts);
-        if (!std::all_of(before.begin(), before.end(), [&](const PassKey& other) { return done.contains(other); })) break;
-        done[key] = true;
-        ++next[s];
-        moved = true;
-      }
-    }
-  }
-  for (size_t s = 0; s < stages.size(); ++s) {
-    if (next[s] == stages[s].size()) continue;
-    const PipelinePass& pass = stages[s][next[s]];
-    return cat("deadlock: stage ", s, " waits for the input of the ", pass.backward ? "backward" : "forward", " pass of micro-batch ",
-               pass.micro_batch);
-  }
-  return "";
-}
-
-std::vector<std::vector<TimedPass>> time_schedule(const std::vector<Passes>& stages, const StageTimes& times) {
-  const auto count = static_cast<int64_t>(stages.size()), parts = static_cast<int64_t>(times.forward.size());
-  std::map<PassKey, double> ends;
-  std::vector<std::vector<TimedPass>> timed(stages.size());
-  std::vector<double> free = times.begin.empty() ? std::vector<double>(stages.size(), 0) : times.begin;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t s = 0; s < stages.size(); ++s) {
-      while (timed[s].size() < stages[s].size()) {
-        const PipelinePass& pass = stages[s][timed[s].size()];
-        const PassKey key = key_of(pass, static_cast<int64_t>(s), count);
-        double begin = free[s];
-        bool ready = true;
-        for (const PassKey& other : needs(key, parts)) {
-          const auto found = ends.find(other);
-          ready = ready && found != ends.end();
-          if (found == ends.end()) break;
-          const bool own = std::get<0>(other) == std::get<0>(key) || count == 1;
-          begin = std::max(begin, found->second + (own ? 0 : times.transfer));
-        }
-        if (!ready) break;
-        const auto part = static_cast<size_t>(std::get<0>(key));
-        const double end = begin + (pass.backward ? times.backward : times.forward)[part];
-        timed[s].push_back({pass, begin, end});
-        ends[key] = free[s] = end;
-        moved = true;
-      }
-    }
-  }
-  for (size_t s = 0; s < stages.size(); ++s) GALLEY_ASSERT(timed[s].size() == stages[s].size(), "the schedule has a deadlock");
-  return timed;
 }
 
 std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts, const PartFits& fits) {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "libcore/base/error.h"
-#include "libcore/dist/pipeline.h"
+#include "libcore/dist/pipeline_actions.h"
 #include "libcore/dist/step_times.h"
 
 namespace galley {
@@ -72,8 +72,11 @@ class PipelineRun {
   }
 
   Simulation run() {
-    const auto stages = pipeline_schedule(job_.schedule, job_.mesh.pipe, job_.micro_batches, job_.chunks);
-    const std::vector<std::vector<TimedPass>> timed = time_schedule(stages, parts_.times);
+    const auto schedule = pipeline_schedule(job_.schedule, job_.mesh.pipe, job_.micro_batches, job_.chunks);
+    const std::vector<StageActions> actions = pipeline_actions(schedule, job_.chunks);
+    const std::string fault = check_actions(actions, job_.micro_batches, job_.chunks, 1);
+    GALLEY_ASSERT(fault.empty(), fault);
+    const std::vector<TimedStage> timed = time_actions(actions, parts_.times);
     result_.cuts = parts_.cuts;
     for (size_t s = 0; s < timed.size(); ++s) finish_stage(s, timed[s]);
     result_.exposed_s = result_.step_s - result_.compute_s;
@@ -131,14 +134,47 @@ class PipelineRun {
     return sent;
   }
 
-  void finish_stage(size_t s, const std::vector<TimedPass>& passes) {
+  /// Sums of gradients: of each chunk beside later passes, or of all after the last one.
+  GradientSum sum_of(size_t s, const TimedStage& timed, double& end) {
+    if (!job_.overlap_gradients || !cluster_.overlaps) {
+      double gradients = 0, parameters = 0;
+      for (const size_t p : parts_of(s)) {
+        gradients += parts_.gradients[p];
+        parameters += parts_.elements[p] * static_cast<double>(model_.gather_bytes);
+      }
+      const GradientSum sum = sum_gradients(job_, cluster_, gradients, parameters);
+      add_sum(s, "gradients", end, end + sum.reduce_s, gradients);
+      end += sum.reduce_s;
+      return sum;
+    }
+    GradientSum all;
+    double queue = 0;
+    for (int64_t c = job_.chunks; c-- > 0;) {  // the backward pass ends with chunk 0
+      const auto p = static_cast<size_t>(c * job_.mesh.pipe) + s;
+      const GradientSum sum =
+          sum_gradients(job_, cluster_, parts_.gradients[p], parts_.elements[p] * static_cast<double>(model_.gather_bytes));
+      const double begin = std::max(queue, timed.reduce[static_cast<size_t>(c)]);
+      queue = begin + sum.reduce_s;
+      add_sum(s, job_.chunks > 1 ? cat("gradients of part ", c) : "gradients", begin, queue, parts_.gradients[p]);
+      all.reduce_s += sum.reduce_s;
+      all.gather_s += sum.gather_s;
+      all.sent += sum.sent;
+    }
+    end = std::max(end, queue);
+    return all;
+  }
+  void add_sum(size_t s, const std::string& name, double begin, double end, double bytes) {
+    if (end > begin) result_.timeline.push_back({static_cast<int64_t>(s), Lane::kCommunication, name, begin, end, bytes});
+  }
+
+  void finish_stage(size_t s, const TimedStage& timed) {
     const auto stage = static_cast<int64_t>(s);
-    double busy = 0, elements = 0, gradients = 0, parameters = 0, computed = 0, communication = 0;
+    double busy = 0, elements = 0, parameters = 0, computed = 0, communication = 0;
     if (!parts_.times.begin.empty()) {
       communication = parts_.times.begin[s];
       result_.timeline.push_back({stage, Lane::kCommunication, "all_gather parameters", 0, communication, 0});
     }
-    for (const TimedPass& pass : passes) {
+    for (const TimedPass& pass : timed.passes) {
       busy += pass.end - pass.begin;
       result_.timeline.push_back({.stage = stage,
                                   .lane = Lane::kCompute,
@@ -149,17 +185,16 @@ class PipelineRun {
     }
     for (const size_t p : parts_of(s)) {
       elements += parts_.elements[p];
-      gradients += parts_.gradients[p];
       parameters += parts_.elements[p] * static_cast<double>(model_.gather_bytes);
       computed += parts_.compute[p] * static_cast<double>(job_.micro_batches);
       if (job_.gathers() && job_.reshard_after_forward) communication += 2 * gather_s_[p] * static_cast<double>(job_.micro_batches);
     }
-    const double end = passes.back().end;
-    const GradientSum sum = sum_gradients(job_, cluster_, gradients, parameters);
+    const double end = timed.passes.back().end;
+    double reduced = end;
+    const GradientSum sum = sum_of(s, timed, reduced);
     const double update = update_seconds(model_, job_, cluster_, elements / std::max(1.0, static_cast<double>(model_.trained_elements())));
-    const double updated = end + sum.reduce_s + update;
-    if (sum.reduce_s > 0) result_.timeline.push_back({stage, Lane::kCommunication, "gradients", end, end + sum.reduce_s, gradients});
-    result_.timeline.push_back({stage, Lane::kCompute, "update", end + sum.reduce_s, updated, 0});
+    const double updated = reduced + update;
+    result_.timeline.push_back({stage, Lane::kCompute, "update", reduced, updated, 0});
     if (sum.gather_s > 0)
       result_.timeline.push_back({stage, Lane::kCommunication, "all_gather parameters", updated, updated + sum.gather_s, parameters});
     result_.step_s = std::max(result_.step_s, updated + sum.gather_s);

@@ -142,7 +142,7 @@ std::vector<PlanCandidate> plan_candidates(const Recipe& recipe, int64_t ranks, 
           for (const char* offload : {"null", "optimizer", "all"}) {
             if (pipeline && std::string_view(offload) == "all") continue;
             for (const int64_t millions : units && !pipeline ? std::vector<int64_t>{100, 10, 1} : std::vector<int64_t>{0}) {
-              for (const bool reshard : pipeline && units ? std::vector<bool>{true, false} : std::vector<bool>{true})
+              for (const bool reshard : pipeline&& units ? std::vector<bool>{true, false} : std::vector<bool>{true})
                 all.push_back({.strategy = division.strategy,
                                .mesh = division.mesh,
                                .schedule = schedule,

@@ -42,7 +42,7 @@ std::string plan_fragment(const std::vector<std::pair<std::string, std::string>>
 struct PlanRejection {
   std::string reason;
   int64_t candidates = 0;
-  double least_bytes = 0;  ///< Of those that do not fit: the smallest peak of a rank; else 0.
+  double least_bytes = 0;                                     ///< Of those that do not fit: the smallest peak of a rank; else 0.
   std::vector<std::pair<std::string, std::string>> settings;  ///< Of that candidate, or of the first one.
 };
 
@@ -58,7 +58,8 @@ class PlanRejections {
   std::vector<PlanRejection> list() const;
 
  private:
-  void keep_least(const std::string& key, const PlanCandidate& candidate, double bytes, const std::string& reason, const std::string& place);
+  void keep_least(const std::string& key, const PlanCandidate& candidate, double bytes, const std::string& reason,
+                  const std::string& place);
 
   std::map<std::string, PlanRejection> by_reason_;
 };
