@@ -23,16 +23,16 @@ constexpr double kLaunch = 3e-6;          // start of a kernel in a captured ste
 constexpr double kLocalLatency = 3e-6;    // a barrier of two ranks in shared memory
 
 constexpr std::array<DeviceModel, 5> kDevices{{
-    {"a100_40gb", 312e12, 19.5e12, 624e12, 1.30e12, 39.4e9, 230e9, 8e9,
+    {"a100_40gb", 312e12, 19.5e12, 624e12, 1.30e12, 39.4e9, 230e9, 8e9, 1.15e12,
      "data sheet: 312 TFLOP/s bf16, 1555 GB/s (85 % reached), 40 GB less context and NCCL buffers; NVLink 3 ring 230 of 300 GB/s; PCIe 4 "
      "shared by two"},
-    {"a100_80gb", 312e12, 19.5e12, 624e12, 1.60e12, 79.0e9, 230e9, 12e9,
+    {"a100_80gb", 312e12, 19.5e12, 624e12, 1.60e12, 79.0e9, 230e9, 12e9, 2.0e12,
      "data sheet: 312 TFLOP/s bf16, 2039 GB/s (80 % reached), 80 GB less context and NCCL buffers; NVLink 3 ring 230 of 300 GB/s"},
-    {"h100_sxm", 989e12, 67e12, 1979e12, 2.70e12, 84.0e9, 360e9, 40e9,
+    {"h100_sxm", 989e12, 67e12, 1979e12, 2.70e12, 84.0e9, 360e9, 40e9, 2.0e12,
      "data sheet: 989 TFLOP/s bf16, 3350 GB/s (80 % reached), 80 GiB less context; NVLink 4 ring 350 to 370 of 450 GB/s"},
-    {"h100_96gb_500w", 800e12, 54e12, 1583e12, 1.90e12, 101e9, 350e9, 40e9,
+    {"h100_96gb_500w", 800e12, 54e12, 1583e12, 1.90e12, 101e9, 350e9, 40e9, 2.0e12,
      "the SXM part limited to 500 W: about 0.8 of 989 TFLOP/s; HBM2e 2400 GB/s (80 % reached); 96 GiB less context"},
-    {"h200_sxm", 989e12, 67e12, 1979e12, 3.84e12, 148e9, 360e9, 40e9,
+    {"h200_sxm", 989e12, 67e12, 1979e12, 3.84e12, 148e9, 360e9, 40e9, 2.0e12,
      "data sheet: 989 TFLOP/s bf16, 4800 GB/s (80 % reached), 141 GB; NVLink 4 ring 350 to 370 of 450 GB/s"},
 }};
 
@@ -68,6 +68,7 @@ Cluster with_device(const DeviceModel& device) {
   cluster.link = device.link;
   cluster.host_link = device.host_link;
   cluster.host_bandwidth = kHostBandwidth;
+  cluster.host_memory = device.host_memory;
   cluster.launch = kLaunch;
   cluster.product_share = kProductShare;
   cluster.product_half = kProductHalf;
@@ -115,6 +116,8 @@ void ClusterOptions::options(OptionVisitor& v) {
   v.option({.name = "network", .doc = "bandwidth into one node; default: eight cards of 200Gb/s"}, network);
   v.text({.name = "network_share", .doc = "part of the network's bandwidth that collectives reach"}, network_share);
   v.option({.name = "memory", .doc = "memory of a device that a program can use; default: of the device model"}, memory);
+  v.option({.name = "host_memory", .doc = "memory of a node's host for offloaded states; default: of the usual node with that device"},
+           host_memory);
   v.choice(
       {.name = "allocator",
        .doc = "static: memory is placed before the run; serialises: a caching allocator that frees all when it finds no block, so that "
@@ -147,6 +150,7 @@ Cluster make_cluster(const ClusterOptions& options, std::string name) {
     throw Error(ErrorCode::kRecipe, cat("'network_share' is ", options.network_share.str(), "; it must be above 0% and at most 100%"))
         .key("network_share");
   if (options.memory) cluster.memory = static_cast<double>(options.memory->bytes);
+  if (options.host_memory) cluster.host_memory = static_cast<double>(options.host_memory->bytes);
   cluster.allocator = options.allocator;
   return cluster;
 }
@@ -209,6 +213,8 @@ std::vector<ClusterFact> cluster_facts(const Cluster& cluster) {
        device != nullptr ? "cuBLAS on random data at the power limit: 235 to 240 of 312 TFLOP/s" : "oneDNN on large products"},
       {"extent of half that share", number_text(cluster.product_half), "fit to published rates of layers of 1024 to 25600"},
       {"rate beside collectives", number_text(cluster.contention), "assumption: collectives take multiprocessors and bandwidth"},
+      {"host memory", cluster.host_memory > 0 ? human_bytes(cluster.host_memory) : "that of the device",
+       "for offloaded states, all ranks of a node; data sheets of the usual nodes: p4d 1152 GiB, DGX 2 TB"},
       {"host memory bandwidth", rate_text(cluster.host_bandwidth), "assumption: 40 % of the peak of two sockets"},
       {"allocator", std::string(kAllocators[static_cast<size_t>(cluster.allocator)]), "cluster.allocator"}};
   return facts;

@@ -22,13 +22,14 @@ enum class Allocator : uint8_t { kStatic, kSerialises };
 /// A device model.
 struct DeviceModel {
   std::string_view name;
-  double peak_16 = 0;    ///< Products of 16-bit floats, flops per second, dense.
-  double peak_32 = 0;    ///< Products of f32 without TF32.
-  double peak_8 = 0;     ///< Products of 8-bit floats or integers; 0: none.
-  double bandwidth = 0;  ///< Bytes per second that element-wise kernels reach.
-  double memory = 0;     ///< Bytes that a program can use.
-  double link = 0;       ///< Bytes per second: bus bandwidth of a ring over the devices of a node.
-  double host_link = 0;  ///< Bytes per second between a device and its host, all devices of the node active.
+  double peak_16 = 0;      ///< Products of 16-bit floats, flops per second, dense.
+  double peak_32 = 0;      ///< Products of f32 without TF32.
+  double peak_8 = 0;       ///< Products of 8-bit floats or integers; 0: none.
+  double bandwidth = 0;    ///< Bytes per second that element-wise kernels reach.
+  double memory = 0;       ///< Bytes that a program can use.
+  double link = 0;         ///< Bytes per second: bus bandwidth of a ring over the devices of a node.
+  double host_link = 0;    ///< Bytes per second between a device and its host, all devices of the node active.
+  double host_memory = 0;  ///< Bytes of the host of the usual node.
   std::string_view source;
 };
 
@@ -41,6 +42,7 @@ struct Cluster {
   double network = 0;          ///< Bytes per second into one node; 0: one node only.
   double network_share = 1;    ///< Part of it that a collective over nodes reaches.
   double host_bandwidth = 0;   ///< Bytes per second of a host's memory, shared by the ranks of the node.
+  double host_memory = 0;      ///< Bytes of a host, shared by the ranks of the node; 0: those of the devices are counted.
   double disk = 2e9;           ///< Bytes per second of a node's disk.
   double latency = 15e-6;      ///< Seconds per step of a collective.
   double launch = 0;           ///< Shortest time of a kernel, in seconds.
@@ -81,7 +83,7 @@ struct ClusterOptions : OptionsOf<ClusterOptions> {
   int64_t per_node = 8;
   std::optional<ByteRate> link, network;
   Percentage network_share{60};
-  std::optional<ByteSize> memory;
+  std::optional<ByteSize> memory, host_memory;
   Allocator allocator = Allocator::kStatic;
 };
 

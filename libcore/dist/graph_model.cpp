@@ -32,6 +32,7 @@ class GraphReader {
     clones_ = recomputed_nodes(graph_);
     find_units();
     find_storage();
+    find_tables();
     make_segments();
     add_memory();
     add_boundaries();
@@ -57,7 +58,8 @@ class GraphReader {
                                    .elements = modules[i].second,
                                    .unit = units.of[i],
                                    .trained = parameters_[i].trained,
-                                   .divisible = matrix});
+                                   .divisible = matrix,
+                                   .rows = matrix ? graph_.type(id).shape[0] : 0});
       unit_of_module_[parameters_[i].module] = units.of[i];
       parameters_of_module_[parameters_[i].module].push_back(i);
       if (id != kNoValue) parameter_of_[id] = i;
@@ -112,6 +114,75 @@ class GraphReader {
     }
   }
 
+  /// Tables: matrices whose readers all select rows of them by an index.
+  void find_tables() {
+    std::map<ValueId, size_t> parameter_of = parameter_of_;  // also copies of parameters in another dtype
+    std::vector<double> reads(parameters_.size(), 0);
+    std::vector<bool> other(parameters_.size(), false);
+    std::map<std::string, size_t> of_path;
+    for (int n = 0; n < count_; ++n) {
+      const Node& node = this->node(n);
+      if (node.phase != Phase::kForward) continue;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const auto read = parameter_of.find(node.inputs[i]);
+        if (read == parameter_of.end()) continue;
+        const size_t parameter = read->second;
+        if (node.inputs.size() == 1 && from_parameters_[static_cast<size_t>(node.outputs[0])]) {
+          parameter_of[node.outputs[0]] = parameter;
+          continue;
+        }
+        const double rows = selected_rows(node, i);
+        other[parameter] = other[parameter] || rows == 0;
+        reads[parameter] += rows;
+        of_path[node.path] = parameter;
+      }
+    }
+    std::vector<int> table_of(parameters_.size(), -1);
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      const PlanParameter& parameter = model_.parameters[p];
+      if (reads[p] == 0 || other[p]) continue;
+      table_of[p] = static_cast<int>(model_.tables.size());
+      model_.tables.push_back({.parameter = p,
+                               .module = parameters_[p].module,
+                               .rows = parameter.rows,
+                               .width = parameter.elements / std::max<int64_t>(1, parameter.rows),
+                               .reads = reads[p]});
+    }
+    find_operations_of_tables(parameter_of, of_path, table_of);
+  }
+
+  /// Rows that a node selects of the matrix at input `i` by an index; 0: it does something else with it.
+  double selected_rows(const Node& node, size_t i) const {
+    const TensorType& matrix = graph_.type(node.inputs[i]);
+    if (matrix.shape.rank() != 2) return 0;
+    for (size_t k = 0; k < std::min(node.inputs.size(), node.op->inputs.size()); ++k) {
+      if (k == i || node.op->inputs[k].kind != PortKind::kIndex || node.inputs[k] == kNoValue) continue;
+      const int64_t rows = graph_.type(node.inputs[k]).elements();
+      if (graph_.type(node.outputs[0]).elements() == rows * matrix.shape[1]) return static_cast<double>(rows);
+    }
+    return 0;
+  }
+
+  /// Lookups, the operators that add rows of gradients, and updates.
+  void find_operations_of_tables(const std::map<ValueId, size_t>& parameter_of, const std::map<std::string, size_t>& of_path,
+                                 const std::vector<int>& table_of) {
+    table_of_node_.assign(at(count_), -1);
+    for (int n = 0; n < count_; ++n) {
+      const Node& node = this->node(n);
+      if (node.phase == Phase::kBackward) {
+        const auto path = of_path.find(node.path);
+        const bool indexed =
+            std::any_of(node.op->inputs.begin(), node.op->inputs.end(), [](const Port& port) { return port.kind == PortKind::kIndex; });
+        if (path != of_path.end() && indexed) table_of_node_[at(n)] = table_of[path->second];
+        continue;
+      }
+      for (const ValueId id : node.inputs) {
+        const auto read = id == kNoValue ? parameter_of.end() : parameter_of.find(id);
+        if (read != parameter_of.end() && table_of[read->second] >= 0) table_of_node_[at(n)] = table_of[read->second];
+      }
+    }
+  }
+
   Operation operation_of(int n) const {
     const Node& node = this->node(n);
     const OpContext context = context_of(graph_, node);
@@ -123,6 +194,7 @@ class GraphReader {
       if (cost.dtype == DType::kF32 && context.has(0) && is_floating(context.in(0).dtype)) operation.dtype = context.in(0).dtype;
     }
     if (!options_.node_seconds.empty()) operation.seconds = options_.node_seconds[at(n)];
+    operation.table = table_of_node_[at(n)];
     return operation;
   }
 
@@ -263,7 +335,7 @@ class GraphReader {
   std::map<std::string, std::string> owners_;
   std::map<ValueId, size_t> parameter_of_;
   std::vector<ValueId> root_;
-  std::vector<int> last_, last_forward_, segment_of_;
+  std::vector<int> last_, last_forward_, segment_of_, table_of_node_;
   std::vector<bool> clones_, from_parameters_, gradient_;
 };
 

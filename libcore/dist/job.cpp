@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libcore/dist/plan_model.h"
+
 namespace galley {
 
 int64_t size_of(const Mesh& mesh, MeshAxis axis) {
@@ -26,6 +28,17 @@ GroupLinks group_links(const Cluster& cluster, const Mesh& mesh, MeshAxis axis) 
   const double part = std::min(1.0, static_cast<double>(in_node) / static_cast<double>(cluster.per_node));
   links.between = cluster.network * cluster.network_share * part;
   return links;
+}
+
+double summed_bytes(const PlanModel& model, const PlanParameter& parameter, const JobPlan& job) {
+  if (!parameter.trained) return 0;
+  int64_t elements = parameter.elements;
+  if (job.power_sgd_rank > 0 && parameter.rows > 0) {
+    // Factors P [rows, rank] and Q [columns, rank] take the place of a matrix, where they are smaller (Vogels et al. 2019).
+    const int64_t columns = elements / parameter.rows;
+    elements = std::min(elements, job.power_sgd_rank * (parameter.rows + columns));
+  }
+  return static_cast<double>(elements * model.reduce_bytes) * job.hook_factor;
 }
 
 }  // namespace galley

@@ -1,7 +1,9 @@
 #pragma once
-// Pipeline schedules: the order in which each stage runs forward and backward passes of micro-batches.
+// Pipeline schedules: the order in which each stage runs forward and backward passes of micro-batches. pipeline_actions.h makes lists of
+// actions of them.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,24 +24,11 @@ struct PipelinePass {
 /// multiple of `stages`; throws an Error (kRecipe) otherwise.
 std::vector<std::vector<PipelinePass>> pipeline_schedule(PipelineSchedule schedule, int64_t stages, int64_t micro_batches, int64_t chunks);
 
-/// Checks a schedule: every pass once, and an order of all stages together exists in which each pass follows those whose results it reads
-/// (no deadlock), with sends that do not wait. Returns a description of the first fault, "" if there is none.
-std::string check_schedule(const std::vector<std::vector<PipelinePass>>& stages, int64_t micro_batches, int64_t chunks);
-
-/// When each pass of a schedule begins and ends.
-struct TimedPass {
-  PipelinePass pass;
-  double begin = 0, end = 0;
-};
-struct StageTimes {
-  std::vector<double> forward, backward;  ///< Seconds, by part of the model: part = chunk * stages + stage.
-  double transfer = 0;                    ///< Seconds of a send between parts.
-};
-/// The passes of each stage with times. The schedule must have no deadlock.
-std::vector<std::vector<TimedPass>> time_schedule(const std::vector<std::vector<PipelinePass>>& stages, const StageTimes& times);
-
 /// Cuts consecutive segments with these costs into `parts` such that the largest sum is smallest. Returns the first segment of each part.
-/// `may_cut[i]`: whether a part may begin at segment i.
-std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts);
+/// `may_cut[i]`: whether a part may begin at segment i. `fits`: whether segments [begin, end) may be part number `part`; empty: always.
+/// Empty if there is no such division.
+using PartFits = std::function<bool(int64_t part, size_t begin, size_t end)>;
+std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts,
+                                  const PartFits& fits = nullptr);
 
 }  // namespace galley

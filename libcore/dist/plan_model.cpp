@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libcore/base/error.h"
+
 namespace galley {
 
 double seconds_of(const Operation& operation, const Cluster& cluster) {
@@ -53,6 +55,21 @@ std::vector<bool> PlanModel::staying_units() const {
 int64_t PlanModel::largest_part(int unit) const {
   const std::vector<int64_t>& parts = units[static_cast<size_t>(unit)].parts;
   return parts.empty() ? elements(unit) : *std::max_element(parts.begin(), parts.end());
+}
+
+PlanModel without_tables(PlanModel model, const std::vector<bool>& removed) {
+  GALLEY_ASSERT(removed.size() == model.tables.size());
+  const auto clean = [&](std::vector<Operation>& work) {
+    std::erase_if(work, [&](const Operation& operation) { return operation.table >= 0 && removed[static_cast<size_t>(operation.table)]; });
+  };
+  for (std::vector<PlanSegment>* segments : {&model.forward, &model.backward}) {
+    for (PlanSegment& segment : *segments) clean(segment.work);
+  }
+  clean(model.update);
+  for (size_t i = 0; i < removed.size(); ++i) {
+    if (removed[i]) model.parameters[model.tables[i].parameter].elements = 0;
+  }
+  return model;
 }
 
 }  // namespace galley

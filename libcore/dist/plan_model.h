@@ -21,6 +21,7 @@ struct Operation {
   DType dtype = DType::kF32;
   int64_t kernels = 1;
   double seconds = -1;  ///< Measured; negative: by the rates of the cluster.
+  int table = -1;       ///< The embedding table that it reads or writes, an index of PlanModel::tables; -1: none.
 };
 double seconds_of(const Operation& operation, const Cluster& cluster);
 double seconds_of(const std::vector<Operation>& operations, const Cluster& cluster);
@@ -34,6 +35,15 @@ struct PlanParameter {
   int forward_segment = -1;  ///< The first forward segment that uses it; -1: those of its unit.
   int final_segment = -1;    ///< The backward segment after which its gradient is final; -1: the last one of its unit.
   bool divisible = false;    ///< Tensor parallelism divides it: a matrix of an attention block, an embedding or the head.
+  int64_t rows = 0;          ///< First extent of a matrix (all others together are the second one); 0: a vector.
+};
+
+/// A parameter that is only read by lookups of rows.
+struct PlanTable {
+  size_t parameter = 0;  ///< Index of PlanModel::parameters.
+  std::string module;
+  int64_t rows = 0, width = 0;
+  double reads = 0;  ///< Rows that a micro-batch reads.
 };
 
 /// Parameters that are gathered and freed together.
@@ -65,6 +75,7 @@ struct PlanModel {
   std::vector<PlanParameter> parameters;
   std::vector<PlanSegment> forward, backward;  ///< In order of execution.
   std::vector<Operation> update;               ///< Of all parameters; ranks that divide the optimizer state execute a part.
+  std::vector<PlanTable> tables;
   StateBytes bytes;
   int64_t gather_bytes = 4;  ///< Per element, of gathered parameters.
   int64_t reduce_bytes = 4;  ///< Per element, of summed gradients.
@@ -86,5 +97,9 @@ struct PlanModel {
   /// Elements of the largest part of a unit, which is gathered at once.
   int64_t largest_part(int unit) const;
 };
+
+/// The model without some of its embedding tables, which ranks divide in another way: their parameters have no elements, and nothing reads
+/// or updates them. `removed`: one entry for each table.
+PlanModel without_tables(PlanModel model, const std::vector<bool>& removed);
 
 }  // namespace galley

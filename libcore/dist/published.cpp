@@ -305,6 +305,8 @@ PublishedRow predict(const PublishedRun& run) {
   }
   const std::vector<RankMemory> stages = rank_memory(model, run.job, run.cluster, simulation.cuts);
   row.predicted_memory = (peak_bytes(stages) + copied_bytes(run, model)) * run.reserved;
+  for (const RankMemory& stage : stages) row.kept_memory = std::max(row.kept_memory, stage.kept_bytes);
+  row.fits = row.predicted_memory <= run.cluster.memory;
   return row;
 }
 

@@ -28,6 +28,8 @@ struct PublishedRow {
   const PublishedRun* run = nullptr;
   double predicted = 0;         ///< In the run's unit.
   double predicted_memory = 0;  ///< Bytes.
+  double kept_memory = 0;       ///< Bytes of activations that wait for the backward pass, in predicted_memory.
+  bool fits = true;             ///< In the memory of the devices, as far as the run is described.
   double step_s = 0;
   double mfu = 0, hfu = 0;
   double ratio() const { return predicted / run->published; }

@@ -11,8 +11,9 @@ namespace {
 
 /// What a stage holds: its units, and activations of a micro-batch.
 struct StageModel {
-  std::set<int> units, segments;                               // that it uses; its forward segments
-  double kept = 0, forward_working = 0, backward_working = 0;  // the working sets: live bytes beyond what is kept
+  std::set<int> units, segments;               // that it uses; its forward segments
+  double kept = 0;                             // by all of its segments for their backward passes
+  double forward_peak = 0, backward_peak = 0;  // largest sums of live bytes, without fed data
   double boundary = 0;
 };
 
@@ -29,8 +30,10 @@ std::vector<int64_t> stages_of(const PlanModel& model, const JobPlan& job, const
 std::vector<StageModel> stage_models(const PlanModel& model, const JobPlan& job, const std::vector<size_t>& cuts) {
   const std::vector<int64_t> stages = stages_of(model, job, cuts);
   std::vector<StageModel> result(static_cast<size_t>(std::max<int64_t>(1, cuts.empty() ? 1 : job.mesh.pipe)));
+  // What the segments up to this one keep that are not of its stage: counted in its live bytes, which are those of one rank with all
+  // stages.
+  std::vector<double> elsewhere(model.forward.size(), 0);
   double kept = model.input_bytes;
-  std::vector<double> before(model.forward.size() + 1, kept);  // kept by the segments up to this one, on one rank with all of them
   for (size_t i = 0; i < model.forward.size(); ++i) {
     const PlanSegment& segment = model.forward[i];
     StageModel& stage = result[static_cast<size_t>(stages[i])];
@@ -38,15 +41,15 @@ std::vector<StageModel> stage_models(const PlanModel& model, const JobPlan& job,
     stage.segments.insert(static_cast<int>(i));
     stage.kept += segment.kept_bytes;
     kept += segment.kept_bytes;
-    before[i + 1] = kept;
-    stage.forward_working = std::max(stage.forward_working, segment.live_bytes - kept);
+    elsewhere[i] = kept - stage.kept;
+    stage.forward_peak = std::max(stage.forward_peak, segment.live_bytes - elsewhere[i]);
     stage.boundary = std::max(stage.boundary, segment.output_bytes);
   }
   for (const PlanSegment& segment : model.backward) {
     const auto of = static_cast<size_t>(std::max(0, segment.forward));
     StageModel& stage = result[static_cast<size_t>(stages[of])];
     if (segment.unit >= 0) stage.units.insert(segment.unit);
-    stage.backward_working = std::max(stage.backward_working, segment.live_bytes - before[of + 1]);
+    stage.backward_peak = std::max(stage.backward_peak, segment.live_bytes - elsewhere[of]);
   }
   return result;
 }
@@ -56,7 +59,7 @@ struct GatheredBytes {
   double parameters = 0, gradient = 0;
 };
 GatheredBytes gathered_bytes(const PlanModel& model, const JobPlan& job, const Cluster& cluster, const std::set<int>& units) {
-  if (!job.gathers()) return {};
+  if (!job.fetches()) return {};
   double largest = 0, second = 0, all = 0, held = 0;
   const std::vector<bool> stay = model.staying_units();
   for (const int unit : units) {
@@ -71,14 +74,16 @@ GatheredBytes gathered_bytes(const PlanModel& model, const JobPlan& job, const C
     if (!model.units[static_cast<size_t>(unit)].parts.empty()) second = std::max(second, bytes);
     largest = std::max(largest, bytes);
   }
-  const double gradient =
-      largest / static_cast<double>(model.gather_bytes) * static_cast<double>(std::min(model.bytes.gradient, model.gather_bytes));
+  const bool whole_gradient = job.gathers() || job.gradients != StatePlace::kDevice;
+  const double gradient = !whole_gradient ? 0
+                                          : largest / static_cast<double>(model.gather_bytes) *
+                                                static_cast<double>(std::min(model.bytes.gradient, model.gather_bytes));
   const bool prefetches = cluster.overlaps && cluster.allocator == Allocator::kStatic;
   double parameters = !job.reshard_after_forward ? all : prefetches ? held + largest + second : held + largest;
   if (job.reshard_after_forward && job.gather_limit > 0)
     parameters = std::min(parameters, std::max(held + largest, static_cast<double>(job.gather_limit)));
   // Ranks of a node that share memory read one copy.
-  if (cluster.shared_memory) parameters /= static_cast<double>(job.mesh.shard);
+  if (cluster.shared_memory && job.gathers()) parameters /= static_cast<double>(job.mesh.shard);
   return {parameters, gradient};
 }
 
@@ -126,6 +131,20 @@ double communication_bytes(const PlanModel& model, const JobPlan& job) {
   return bytes;
 }
 
+/// What the communication hook keeps between steps for the parameters of a stage.
+double hook_bytes(const PlanModel& model, const JobPlan& job, const StageModel& stage, bool all) {
+  if (job.power_sgd_rank == 0) return 0;
+  double bytes = 0;
+  for (const PlanParameter& parameter : model.parameters) {
+    const bool here =
+        all || (parameter.forward_segment >= 0 ? stage.segments.contains(parameter.forward_segment) : stage.units.contains(parameter.unit));
+    if (!here || !parameter.trained || parameter.rows == 0) continue;
+    bytes += summed_bytes(model, parameter, job);  // factors
+    if (job.error_feedback) bytes += static_cast<double>(parameter.elements * model.bytes.gradient);
+  }
+  return bytes;
+}
+
 RankMemory memory_of_stage(const PlanModel& model, const JobPlan& job, const Cluster& cluster, const StageModel& stage, int64_t index,
                            bool pipelined) {
   RankMemory memory;
@@ -136,25 +155,30 @@ RankMemory memory_of_stage(const PlanModel& model, const JobPlan& job, const Clu
   const GatheredBytes gathered = gathered_bytes(model, job, cluster, stage.units);
   const auto on_device = [](StatePlace place, double bytes) { return place == StatePlace::kDevice ? bytes : 0; };
   const bool accumulates = job.micro_batches > 1;
-  // zero2, and pipelines of sharded stages, keep whole gradients of accumulated micro-batches, unless each is reduced.
-  const bool whole = (job.strategy == ShardingStrategy::kZero2 || (pipelined && job.gathers())) && accumulates && !job.reduce_each;
+  // zero2, and stages whose units stay gathered, keep whole gradients of accumulated micro-batches, unless each is reduced.
+  const bool whole = (job.strategy == ShardingStrategy::kZero2 || (pipelined && job.gathers() && !job.reshard_after_forward)) &&
+                     accumulates && !job.reduce_each;
   const double gradients = whole ? memory.model.gradients * static_cast<double>(job.mesh.shard) : memory.model.gradients;
+  const auto on_host = [](StatePlace place, double bytes) { return place == StatePlace::kHost ? bytes : 0; };
+  memory.host =
+      on_host(job.parameters, memory.model.parameters) + on_host(job.gradients, gradients) + on_host(job.optimizer, memory.model.optimizer);
   PhaseMemory base;
   base.parameters = on_device(job.parameters, memory.model.parameters);
   base.optimizer = on_device(job.optimizer, memory.model.optimizer);
   base.other = model.other_bytes;
+  base.communication = hook_bytes(model, job, stage, !pipelined);
   if (!job.gathers()) base.gathered = model.copy_bytes * (pipelined ? 1.0 / static_cast<double>(job.mesh.pipe) : 1);
   PhaseMemory forward = base, backward = base, update = base;
   forward.phase = "forward";
   forward.gradients = accumulates ? on_device(job.gradients, gradients) : 0;
   forward.gathered += gathered.parameters;
   const double inputs = pipelined && index > 0 ? held * stage.boundary : model.input_bytes;
-  forward.activations = memory.kept_bytes + stage.forward_working + inputs;
+  forward.activations = memory.kept_bytes - stage.kept + stage.forward_peak + inputs;
   backward.phase = "backward";
   backward.gradients = on_device(job.gradients, gradients);
   backward.gathered += gathered.parameters + gathered.gradient;
-  backward.activations = memory.kept_bytes + stage.backward_working + inputs;
-  backward.communication = communication_bytes(model, job);
+  backward.activations = memory.kept_bytes - stage.kept + stage.backward_peak + inputs;
+  backward.communication += communication_bytes(model, job);
   update.phase = "update";
   update.gradients = backward.gradients;
   memory.phases = {forward, backward, update};

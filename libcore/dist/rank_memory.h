@@ -25,6 +25,7 @@ struct RankMemory {
   int64_t stage = 0;
   ModelBytes model;  ///< What the formulas give, including what is offloaded.
   std::vector<PhaseMemory> phases;
+  double host = 0;        ///< Bytes offloaded to the host.
   double kept_bytes = 0;  ///< Activations that wait for the backward pass, of all micro-batches in flight.
 
   const PhaseMemory& largest() const;

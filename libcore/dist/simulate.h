@@ -33,8 +33,11 @@ struct Simulation {
   std::vector<size_t> cuts;  ///< Pipelines: the first forward segment of each part.
 };
 
-/// Simulates one step. Throws an Error (kRecipe) if the model cannot be cut into the stages.
-Simulation simulate(const PlanModel& model, const JobPlan& job, const Cluster& cluster);
+/// Simulates one step. `cuts`: of pipeline_cuts, where they are known already. Throws an Error (kRecipe) if the model cannot be cut into
+/// the stages.
+Simulation simulate(const PlanModel& model, const JobPlan& job, const Cluster& cluster, std::vector<size_t> cuts = {});
+/// Whether the job is a pipeline, which has cuts.
+bool has_stages(const JobPlan& job);
 
 /// The cuts of a pipeline: the first forward segment of each part, balanced by forward and backward time.
 std::vector<size_t> pipeline_cuts(const PlanModel& model, const JobPlan& job, const Cluster& cluster);

@@ -48,7 +48,7 @@ TableCost table_cost(const EmbeddingTable& table, TableSharding sharding, const 
   };
   const auto lookup = [&](double count, double row) { return kRowPasses * count * row / cluster.bandwidth; };
   // Pooled rows of the whole batch and their gradients, f32: what all ranks together receive.
-  const double pooled = global * width * 4, indices = reads * kIndexBytes;
+  const double pooled = global * width * 4, indices = reads * kIndexBytes, others = (ranks - 1) / ranks;
   TableCost cost;
   switch (sharding) {
     case TableSharding::kAuto: break;
@@ -56,6 +56,7 @@ TableCost table_cost(const EmbeddingTable& table, TableSharding sharding, const 
       cost = {.bytes = bytes, .holders = n, .lookup_s = lookup(reads / ranks, row_bytes)};
       // The sum of dense gradients, in 32 bits.
       cost.communication_s = exchange(CollectiveOp::kAllReduce, all, rows * width * 4);
+      cost.sent.all_reduce = 2 * others * rows * width * 4;
       break;
     case TableSharding::kTableWise:
       cost = {.bytes = bytes, .holders = 1, .lookup_s = lookup(reads, row_bytes)};
@@ -65,15 +66,18 @@ TableCost table_cost(const EmbeddingTable& table, TableSharding sharding, const 
                                  : (2 * pooled + indices) * (ranks - 1) / ranks /
                                            (all.nodes > 1 ? std::min(all.inside, all.between / static_cast<double>(in_node)) : all.inside) +
                                        3 * all.latency;
+      cost.sent.all_to_all = others * (2 * pooled + indices);
       break;
     case TableSharding::kRowWise:
       cost = {.bytes = bytes / ranks, .holders = n, .lookup_s = lookup(reads / ranks, row_bytes)};
       cost.communication_s = exchange(CollectiveOp::kReduceScatter, all, pooled) + exchange(CollectiveOp::kAllGather, all, pooled) +
                              exchange(CollectiveOp::kAllToAll, all, indices / ranks);
+      cost.sent = {.reduce_scatter = others * pooled, .all_gather = others * pooled, .all_to_all = others * indices / ranks};
       break;
     case TableSharding::kColumnWise:
       cost = {.bytes = bytes / ranks, .holders = n, .lookup_s = lookup(reads, row_bytes / ranks)};
       cost.communication_s = exchange(CollectiveOp::kAllGather, all, indices) + 2 * exchange(CollectiveOp::kAllToAll, all, pooled / ranks);
+      cost.sent = {.all_gather = others * indices, .all_to_all = 2 * others * pooled / ranks};
       break;
     case TableSharding::kTableRowWise: {
       const auto part = static_cast<double>(in_node);
@@ -83,14 +87,43 @@ TableCost table_cost(const EmbeddingTable& table, TableSharding sharding, const 
       cost = {.bytes = bytes / part, .holders = in_node, .lookup_s = lookup(reads / part, row_bytes)};
       cost.communication_s =
           2 * exchange(CollectiveOp::kReduceScatter, node, pooled) + exchange(CollectiveOp::kAllToAll, node, indices / part);
+      cost.sent = {.reduce_scatter = 2 * (part - 1) / part * pooled, .all_to_all = (part - 1) / part * indices / part};
       // Sums leave the node that holds the table.
-      if (all.nodes > 1)
-        cost.communication_s += (2 * pooled + indices) * static_cast<double>(all.nodes - 1) / static_cast<double>(all.nodes) / all.between;
+      if (all.nodes > 1) {
+        const double leaves = (2 * pooled + indices) * static_cast<double>(all.nodes - 1) / static_cast<double>(all.nodes);
+        cost.communication_s += leaves / all.between;
+        cost.sent.all_to_all += leaves / part;
+      }
       break;
     }
   }
   return cost;
 }
+
+void TablesPlan::join(size_t table) {
+  PlannedTable& planned = tables[table];
+  GALLEY_ASSERT(!planned.joined);
+  planned.joined = true;
+  for (const int64_t rank : planned.ranks) {
+    rank_bytes[static_cast<size_t>(rank)] -= planned.cost.bytes;
+    rank_seconds[static_cast<size_t>(rank)] -= planned.cost.seconds();
+  }
+}
+
+TableCost TablesPlan::of_rank(int64_t rank) const {
+  TableCost sum{.holders = 0};
+  for (const PlannedTable& table : tables) {
+    if (table.joined || !std::binary_search(table.ranks.begin(), table.ranks.end(), rank)) continue;
+    sum.bytes += table.cost.bytes;
+    sum.lookup_s += table.cost.lookup_s;
+    sum.communication_s += table.cost.communication_s;
+    sum.sent += table.cost.sent;
+    ++sum.holders;
+  }
+  return sum;
+}
+
+int64_t TablesPlan::busiest_rank() const { return std::max_element(rank_seconds.begin(), rank_seconds.end()) - rank_seconds.begin(); }
 
 TablesPlan plan_tables(const std::vector<EmbeddingTable>& tables, const TableJob& job, const Cluster& cluster) {
   const auto n = static_cast<size_t>(job.ranks);
@@ -135,6 +168,12 @@ TablesPlan plan_tables(const std::vector<EmbeddingTable>& tables, const TableJob
         consider(sharding, least_busy(plan.rank_seconds, 0, job.ranks, job.ranks));
       }
     }
+    if (!best && table.sharding == TableSharding::kColumnWise && table.width % job.ranks != 0) {
+      throw Error(ErrorCode::kRecipe,
+                  cat("the table ", table.name, " has ", table.width, " columns, which ", job.ranks, " ranks cannot divide evenly"))
+          .key("sharding.tables")
+          .suggest("use row_wise, or a number of ranks that divides the columns");
+    }
     if (!best) {
       throw Error(ErrorCode::kResource, cat("the table ", table.name, " of ", human_bytes(static_cast<double>(size(index))),
                                             " does not fit next to the others on ", job.ranks, " ranks of ", human_bytes(memory),
@@ -142,7 +181,8 @@ TablesPlan plan_tables(const std::vector<EmbeddingTable>& tables, const TableJob
           .key("sharding.tables")
           .suggest("use more ranks, or fewer rows");
     }
-    plan.tables[index] = {.name = table.name, .sharding = best->sharding, .ranks = best->ranks, .bytes = best->cost.bytes};
+    plan.tables[index] = {
+        .name = table.name, .sharding = best->sharding, .ranks = best->ranks, .bytes = best->cost.bytes, .cost = best->cost};
     for (const int64_t rank : best->ranks) {
       plan.rank_bytes[static_cast<size_t>(rank)] += best->cost.bytes;
       plan.rank_seconds[static_cast<size_t>(rank)] += best->cost.seconds();

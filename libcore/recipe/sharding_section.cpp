@@ -22,8 +22,7 @@ bool shards_parameters(ShardingStrategy strategy) { return strategy == ShardingS
 
 /// The axis of the mesh that must stay 1 with this strategy, or "".
 std::string_view excess_axis(ShardingStrategy strategy, const MeshSection& mesh) {
-  const bool shards = strategy == ShardingStrategy::kZero1 || strategy == ShardingStrategy::kZero2 || shards_parameters(strategy) ||
-                      strategy == ShardingStrategy::kTensor || strategy == ShardingStrategy::kPipeline;
+  const bool shards = strategy == ShardingStrategy::kZero1 || strategy == ShardingStrategy::kZero2 || shards_parameters(strategy);
   if (strategy == ShardingStrategy::kNone && mesh.ranks() > 1) {
     return mesh.data > 1 ? "data" : mesh.shard > 1 ? "shard" : mesh.tensor > 1 ? "tensor" : "pipe";
   }
@@ -88,7 +87,9 @@ void OffloadPlace::parse(std::string_view text) {
 }
 
 void OffloadSection::options(OptionVisitor& v) {
-  v.option({.name = "parameters", .doc = "where shards of parameters are kept between uses; null: in memory of the device"}, parameters);
+  v.option({.name = "parameters",
+            .doc = "where parameters (fsdp, hybrid: shards of them) are kept between uses, unit by unit; null: in memory of the device"},
+           parameters);
   v.option({.name = "gradients", .doc = "where shards of gradients are kept until the update"}, gradients);
   v.option({.name = "optimizer", .doc = "where optimizer state is kept; with host, the host computes the update"}, optimizer);
 }
@@ -103,7 +104,8 @@ void TablesSection::options(OptionVisitor& v) {
   v.choice(
       {.name = "sharding",
        .doc = "data_parallel: each rank holds the table; table_wise: one rank holds it; row_wise, column_wise: ranks hold ranges of rows "
-              "or columns; table_row_wise: the ranks of one node hold ranges of rows; auto: the fastest that fits, for each table",
+              "or columns; table_row_wise: the ranks of one node hold ranges of rows; auto: the fastest that fits, for each table of a "
+              "model most of whose parameters are in tables, with ddp, zero1 or zero2; other tables as other parameters",
        .main = true},
       sharding, kTableShardings);
   v.list({.name = "overrides", .doc = "sharding of some tables; the first matching item counts"}, overrides.items,
@@ -148,7 +150,7 @@ void check_sharding(const ShardingSection& sharding, std::vector<Error>& errors)
     if (const std::string_view axis = excess_axis(strategy, *sharding.mesh); !axis.empty())
       complain(cat("sharding.mesh.", axis),
                cat("'sharding.mesh.", axis, "' is above 1, but the strategy ", name, " does not use that axis"),
-               strategy == ShardingStrategy::kDdp ? "write data: N, or strategy: fsdp" : "remove the mesh, or change the strategy");
+               strategy == ShardingStrategy::kNone ? "remove the mesh, or change the strategy" : "write data: N, or strategy: fsdp");
     if (sharding.stages && sharding.mesh->pipe != 1 && sharding.mesh->pipe != *sharding.stages)
       complain("sharding.stages", cat("'sharding.stages' is ", *sharding.stages, ", but 'sharding.mesh.pipe' is ", sharding.mesh->pipe),
                "remove one of them");
@@ -175,6 +177,20 @@ void check_sharding(const ShardingSection& sharding, std::vector<Error>& errors)
     complain("sharding.gather_limit", "'sharding.gather_limit' is 0", "write auto, or bytes such as 2GiB");
   if (sharding.wrap.parameters.count && !sharding.wrap.match.empty())
     complain("sharding.wrap", "'sharding.wrap' has both a number of parameters and selectors", "remove one of them");
+  if (pipeline && sharding.offload) {
+    for (const auto& [key, place] :
+         {std::pair("parameters", sharding.offload->parameters), std::pair("gradients", sharding.offload->gradients)}) {
+      if (place)
+        complain(cat("sharding.offload.", key),
+                 cat("'sharding.offload.", key, "' does not apply to pipelines, whose stages run passes of several micro-batches in turn"),
+                 "offload the optimizer only, or use fsdp");
+    }
+  }
+  const bool divides_tables = sharding.tables.sharding != TableSharding::kAuto || !sharding.tables.overrides.empty();
+  const bool divides_matrices = strategy == ShardingStrategy::kTensor || (sharding.mesh && sharding.mesh->tensor > 1);
+  if (divides_tables && (pipeline || divides_matrices))
+    complain("sharding.tables", cat("'sharding.tables' does not apply to ", pipeline ? "pipelines" : "tensor parallelism"),
+             "use auto, or strategy: ddp, zero1, zero2, fsdp or hybrid");
   if (sharding.hook && sharding.hook->type == HookType::kPowerSgd &&
       (shards_parameters(strategy) || strategy == ShardingStrategy::kZero2)) {
     complain("sharding.hook",

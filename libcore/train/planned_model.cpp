@@ -142,29 +142,51 @@ void set_bytes(PlanModel& model, const Recipe& recipe, const std::vector<StateSp
 
 }  // namespace
 
-PlanModel planned_model(Session& session, const PlannedModelOptions& options) {
-  const Recipe& recipe = session.recipe();
+struct PlannedGraph {
+  Graph graph;
+  std::vector<ParameterSpec> parameters;
+  std::vector<StateSpec> states;
+  double samples = 1, tokens = 0;
+  std::vector<double> node_seconds;  // of the compiled program, if measured
+  double exact_bytes = 0;
+};
+
+std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options) {
   if (options.sequence > 0) session.set_input_shape({options.sequence});
   const BatchTypes types = session.usual_types(options.micro, true);
-  const TrainingGraph captured = training_graph(session, types, options.accumulation);
-  GraphModelOptions graph_options{.wrap = wrap_rule(recipe, captured.parameters), .samples = static_cast<double>(options.micro)};
-  std::vector<GraphParameter> parameters;
-  for (const ParameterSpec& spec : captured.parameters) {
-    if (spec.role == ValueRole::kParameter) parameters.push_back({spec.name, spec.module, spec.trainable});
-  }
-  PlanModel model;
+  TrainingGraph captured = training_graph(session, types, options.accumulation);
+  auto result = std::make_shared<PlannedGraph>();
+  result->parameters = std::move(captured.parameters);
+  result->states = std::move(captured.states);
+  result->samples = static_cast<double>(options.micro);
+  result->tokens = static_cast<double>(options.micro * session.tokens_of(types));
   if (options.measure) {
     Workload work(session, WorkKind::kTrainStep, options.micro);
-    graph_options.node_seconds = measured_nodes(work);
-    model = graph_model(work.program().graph(), parameters, graph_options);
-    model.exact_bytes = static_cast<double>(work.planned_bytes());
+    result->node_seconds = measured_nodes(work);
+    result->graph = work.program().graph();
+    result->exact_bytes = static_cast<double>(work.planned_bytes());
   } else {
-    model = graph_model(captured.graph, parameters, graph_options);
+    result->graph = std::move(captured.graph);
   }
+  return result;
+}
+
+PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe) {
+  std::vector<GraphParameter> parameters;
+  for (const ParameterSpec& spec : graph.parameters) {
+    if (spec.role == ValueRole::kParameter) parameters.push_back({spec.name, spec.module, spec.trainable});
+  }
+  PlanModel model = graph_model(
+      graph.graph, parameters, {.wrap = wrap_rule(recipe, graph.parameters), .samples = graph.samples, .node_seconds = graph.node_seconds});
+  model.exact_bytes = graph.exact_bytes;
   model.name = recipe.name;
-  model.tokens = static_cast<double>(options.micro * session.tokens_of(types));
-  set_bytes(model, recipe, captured.states);
+  model.tokens = graph.tokens;
+  set_bytes(model, recipe, graph.states);
   return model;
+}
+
+PlanModel planned_model(Session& session, const PlannedModelOptions& options) {
+  return planned_model(*planned_graph(session, options), session.recipe());
 }
 
 JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster) {
@@ -179,10 +201,26 @@ JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster)
   job.gather_limit = sharding.gather_limit.size ? sharding.gather_limit.size->bytes : 0;
   job.bucket_bytes = sharding.bucket.bytes;
   const auto reduce = static_cast<double>(bytes_of(recipe.precision.reduce));
-  if (sharding.hook) job.hook_factor = sharding.hook->type == HookType::kPowerSgd ? 0.1 : std::min(1.0, 2 / reduce);
+  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd) {
+    job.power_sgd_rank = sharding.hook->rank;
+    job.error_feedback = sharding.hook->error_feedback;
+  } else if (sharding.hook) {
+    job.hook_factor = std::min(1.0, 2 / reduce);
+  }
+  if (sharding.split != std::vector<std::string>{"auto"}) {
+    job.split = sharding.split;
+    const int64_t parts = mesh.pipe * job.chunks;
+    if (static_cast<int64_t>(job.split.size()) != parts - 1)
+      throw Error(ErrorCode::kRecipe,
+                  cat("'sharding.split' names ", job.split.size(), " modules, but ", parts, " parts begin at ", parts - 1))
+          .key("sharding.split")
+          .suggest("write one module for each part after the first, or auto");
+  }
   if (!sharding.offload) return job;
-  const auto place = [](const std::optional<OffloadPlace>& where) {
-    return !where ? StatePlace::kDevice : where->host ? StatePlace::kHost : StatePlace::kDisk;
+  // The host's memory is that of the device where the device is a CPU.
+  const auto place = [&](const std::optional<OffloadPlace>& where) {
+    if (!where || (where->host && cluster.shared_memory)) return StatePlace::kDevice;
+    return where->host ? StatePlace::kHost : StatePlace::kDisk;
   };
   job.parameters = place(sharding.offload->parameters);
   job.gradients = place(sharding.offload->gradients);

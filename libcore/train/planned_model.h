@@ -2,6 +2,7 @@
 // The plan model of a recipe: its training graph on one rank's micro-batch, as galley-plan simulates it.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "libcore/dist/job.h"
@@ -19,7 +20,13 @@ struct PlannedModelOptions {
   bool measure = false;
 };
 
+/// A captured training graph. Units of parameters are not part of it: one graph serves recipes that differ in `sharding` only.
+struct PlannedGraph;
 /// Throws the errors that training would throw before its first step.
+std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options);
+/// The model of a graph, with the units of the recipe.
+PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe);
+/// Both at once.
 PlanModel planned_model(Session& session, const PlannedModelOptions& options);
 
 /// The job of so many ranks by the recipe's section `sharding`, with `accumulation` micro-batches of each rank. Throws an Error (kRecipe)

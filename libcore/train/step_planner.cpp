@@ -5,13 +5,14 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/log.h"
+#include "libcore/base/units.h"
 #include "libcore/dist/graph_model.h"
 #include "libcore/recipe/schema.h"
 
 namespace galley {
 namespace {
 
-constexpr int64_t kMillion = 1'000'000;
+constexpr long kMillion = 1'000'000;
 
 /// A session that needs no data: where the text of a vocabulary is missing, the vocabulary of bytes takes its place.
 std::unique_ptr<Session> open_session(const Recipe& recipe) {
@@ -64,6 +65,47 @@ void set_offload(Recipe& recipe, const std::string& what, bool to_host) {
   if (what == "all") recipe.sharding.offload->parameters = recipe.sharding.offload->gradients = place;
 }
 
+/// Throws if not even the largest unit is allowed to be gathered.
+void check_units(const PlanModel& model, const JobPlan& job) {
+  if (!job.gathers() || job.gather_limit == 0) return;
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const int64_t bytes = model.largest_part(static_cast<int>(u)) * model.gather_bytes;
+    if (bytes <= job.gather_limit) continue;
+    throw Error(ErrorCode::kRecipe, cat("'sharding.gather_limit' is ", human_bytes(static_cast<double>(job.gather_limit)),
+                                        ", but the unit ", model.units[u].name, " has ", human_bytes(static_cast<double>(bytes))))
+        .key("sharding.gather_limit")
+        .suggest("use a larger limit, or smaller units (sharding.wrap)");
+  }
+}
+
+std::string size_text(int64_t parameters) {
+  return parameters % kMillion == 0 ? cat(parameters / kMillion, "M") : cat(parameters / 1000, "k");
+}
+
+/// Sizes of units to compare: up to a thousand units, and one size with which the model is one unit.
+std::vector<int64_t> unit_sizes(const StepPlan& plan) {
+  const int64_t all = plan.model->trained_elements() + plan.model->frozen_elements();
+  std::vector<int64_t> sizes;
+  for (const int64_t size : {10'000L, 100'000L, kMillion, 10 * kMillion, 25 * kMillion, 100 * kMillion, 400 * kMillion, 4000 * kMillion}) {
+    if (1000 * size < all) continue;
+    sizes.push_back(size);
+    if (size > all) break;
+  }
+  return sizes;
+}
+
+/// Bytes of states that a rank holds at least, if stages are equal.
+double least_states(const PlanModel& model, const JobPlan& job) {
+  const double elements = static_cast<double>(model.trained_elements()) / static_cast<double>(job.mesh.pipe);
+  const bool ranges = job.optimizer_ranks() > 1;
+  const ModelBytes bytes = model_bytes(ranges ? job.strategy : ShardingStrategy::kDdp, elements, ranges ? job.mesh.shard : 1, model.bytes);
+  const auto on_device = [](StatePlace place, double size) { return place == StatePlace::kDevice ? size : 0; };
+  return on_device(job.parameters, bytes.parameters) + on_device(job.gradients, bytes.gradients) +
+         on_device(job.optimizer, bytes.optimizer);
+}
+
+bool fits_host(const StepPlan& plan, const Cluster& cluster) { return cluster.host_memory == 0 || plan.host <= cluster.host_memory; }
+
 bool shards_units(ShardingStrategy strategy) { return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid; }
 
 }  // namespace
@@ -84,16 +126,17 @@ Cluster StepPlanner::cluster_of(int64_t ranks) const {
 
 std::shared_ptr<const PlanModel> StepPlanner::model_of(const Recipe& recipe, const JobPlan& job, const BatchPlan& batch,
                                                        const Request& request) {
-  const std::string key =
-      cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.measure, "|", recompute_text(recipe), "|",
-          wrap_text(recipe), "|", static_cast<int>(recipe.precision.reduce), "|", job.mesh.tensor);
-  std::shared_ptr<const PlanModel>& model = models_[key];
-  if (!model) {
+  const std::string graph_key =
+      cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.measure, "|", recompute_text(recipe));
+  std::shared_ptr<const PlannedGraph>& graph = graphs_[graph_key];
+  if (!graph) {
     const std::unique_ptr<Session> session = open_session(recipe);
-    PlanModel whole = planned_model(
+    graph = planned_graph(
         *session, {.micro = batch.micro, .accumulation = batch.accumulation, .sequence = request.sequence, .measure = request.measure});
-    model = std::make_shared<const PlanModel>(tensor_parallel(whole, job.mesh.tensor));
   }
+  std::shared_ptr<const PlanModel>& model =
+      models_[cat(graph_key, "|", wrap_text(recipe), "|", static_cast<int>(recipe.precision.reduce), "|", job.mesh.tensor)];
+  if (!model) model = std::make_shared<const PlanModel>(tensor_parallel(planned_model(*graph, recipe), job.mesh.tensor));
   return model;
 }
 
@@ -105,11 +148,24 @@ StepPlan StepPlanner::plan_of(const Recipe& recipe, const Request& request) {
   plan.batch = planned_batch(recipe, plan.job);
   plan.job.micro_batches = plan.batch.accumulation;
   plan.model = model_of(recipe, plan.job, plan.batch, request);
-  plan.simulation = simulate(*plan.model, plan.job, cluster);
-  plan.stages = rank_memory(*plan.model, plan.job, cluster, plan.simulation.cuts);
+  check_units(*plan.model, plan.job);
+  plan.tables = planned_tables(recipe, *plan.model, plan.job, cluster, plan.batch.micro * plan.batch.accumulation);
+  if (plan.tables) plan.model = std::make_shared<const PlanModel>(plan.tables->rest);
+  if (request.limit > 0) {
+    plan.peak = least_states(*plan.model, plan.job);
+    if (plan.peak > request.limit) return plan;  // stages need not be cut
+  }
+  const std::vector<size_t> cuts = has_stages(plan.job) ? pipeline_cuts(*plan.model, plan.job, cluster) : std::vector<size_t>();
+  plan.stages = rank_memory(*plan.model, plan.job, cluster, cuts);
   plan.peak = peak_bytes(plan.stages);
+  if (plan.tables) plan.peak += *std::max_element(plan.tables->plan.rank_bytes.begin(), plan.tables->plan.rank_bytes.end());
   if (request.ranks == 1 && plan.model->exact_bytes > 0) plan.peak = plan.model->exact_bytes;
-  plan.fits = plan.peak <= cluster.memory;
+  for (const RankMemory& stage : plan.stages) plan.host = std::max(plan.host, stage.host);
+  plan.host *= static_cast<double>(std::min(cluster.per_node, request.ranks));
+  plan.fits = plan.peak <= cluster.memory && fits_host(plan, cluster);
+  if (request.limit > 0 && plan.peak > request.limit) return plan;
+  plan.simulation = simulate(*plan.model, plan.job, cluster, cuts);
+  if (plan.tables) add_tables(plan.simulation, plan.tables->plan);
   plan.use = utilization(plan.simulation.model_flops, plan.simulation.flops, plan.simulation.step_s, request.ranks,
                          cluster.peak(plan.model->dtype));
   return plan;
@@ -133,6 +189,15 @@ std::vector<PlanEffect> StepPlanner::effects() {
   for (const int64_t ranks : {ranks_ / 2, 2 * ranks_}) {
     if (ranks >= 1 && !fixed_mesh) add("--ranks", std::to_string(ranks), ranks, [](Recipe&) {});
   }
+  if (fixed_mesh) {
+    for (const bool half : {true, false}) {
+      MeshSection mesh = *recipe_.sharding.mesh;
+      int64_t& axis = mesh.data > 1 ? mesh.data : mesh.shard;  // ranks that read different samples
+      if (half && axis % 2 != 0) continue;
+      axis = half ? axis / 2 : 2 * axis;
+      add("sharding.mesh", cat(mesh.ranks(), " ranks"), mesh.ranks(), [mesh](Recipe& r) { r.sharding.mesh = mesh; });
+    }
+  }
   const ShardingStrategy strategy = resolve_strategy(recipe_.sharding, ranks_);
   if (ranks_ > 1 && !fixed_mesh) {
     for (const ShardingStrategy other :
@@ -141,11 +206,11 @@ std::vector<PlanEffect> StepPlanner::effects() {
         add("sharding.strategy", std::string(name_of(other)), ranks_, [other](Recipe& r) { r.sharding.strategy = other; });
     }
   }
-  if (shards_units(strategy)) {
-    for (const int64_t millions : {1, 10, 25, 100, 400}) {
-      add("sharding.wrap", cat(millions, "M"), ranks_, [millions](Recipe& r) {
+  if (shards_units(strategy) && effects.front().plan) {
+    for (const int64_t size : unit_sizes(*effects.front().plan)) {
+      add("sharding.wrap", size_text(size), ranks_, [size](Recipe& r) {
         r.sharding.wrap = WrapSection();
-        r.sharding.wrap.parameters.count = millions * kMillion;
+        r.sharding.wrap.parameters.count = size;
       });
     }
     const bool reshard = recipe_.sharding.reshard_after_forward;
@@ -159,9 +224,7 @@ std::vector<PlanEffect> StepPlanner::effects() {
   for (const char* what : {"optimizer", "all"})
     add("sharding.offload", cat(what, host ? " to host" : " to disk"), ranks_, [what, host](Recipe& r) { set_offload(r, what, host); });
   if (ranks_ > 1) {
-    for (const HookType hook : {HookType::kBf16}) {
-      if (!recipe_.sharding.hook) add("sharding.hook", "bf16", ranks_, [hook](Recipe& r) { r.sharding.hook.emplace().type = hook; });
-    }
+    if (!recipe_.sharding.hook) add("sharding.hook", "bf16", ranks_, [](Recipe& r) { r.sharding.hook.emplace().type = HookType::kBf16; });
   }
   return effects;
 }
@@ -202,81 +265,94 @@ PlanLimits StepPlanner::limits() {
   return limits;
 }
 
-std::optional<FittedPlan> StepPlanner::fit(double bytes, const std::function<void(int64_t, int64_t)>& progress) {
-  std::vector<ShardingStrategy> strategies{resolve_strategy(recipe_.sharding, ranks_)};
-  if (!recipe_.sharding.mesh && ranks_ > 1) {
-    strategies = {ShardingStrategy::kDdp, ShardingStrategy::kZero1, ShardingStrategy::kZero2, ShardingStrategy::kFsdp};
-    if (ranks_ > cluster_.per_node && ranks_ % cluster_.per_node == 0) strategies.push_back(ShardingStrategy::kHybrid);
-  }
-  const bool host = !cluster_.shared_memory;
-  struct Candidate {
-    ShardingStrategy strategy;
-    int64_t micro, millions;
-    const char *recompute, *offload;
-  };
-  std::vector<Candidate> candidates;
-  for (const ShardingStrategy strategy : strategies) {
+void StepPlanner::bound(std::vector<PlanCandidate>& candidates, PlanRejections& rejections) {
+  const Cluster cluster = cluster_of(ranks_);
+  std::map<const PlanModel*, double> seconds;  // of a micro-batch
+  std::map<std::string, std::string> refused;  // models that cannot be made
+  std::erase_if(candidates, [&](PlanCandidate& candidate) {
     Recipe changed = recipe_;
-    changed.sharding.strategy = strategy;
-    const JobPlan job = planned_job(changed, ranks_, cluster_of(ranks_));
-    const int64_t readers = job.mesh.data * job.mesh.shard;
-    const int64_t share = recipe_.train.batch ? recipe_.train.batch->global / readers : 0;
-    if (share == 0 || recipe_.train.batch->global % readers != 0) continue;
-    std::vector<int64_t> micros{share};
-    for (int64_t power = int64_t{1} << 20; power >= 1; power /= 2) {
-      if (power < share && share % power == 0) micros.push_back(power);
-    }
-    for (const int64_t micro : micros) {
-      for (const char* recompute : {"null", "selective", "full"}) {
-        for (const char* offload : {"null", "optimizer", "all"}) {
-          for (const int64_t millions : shards_units(strategy) ? std::vector<int64_t>{100, 10, 1} : std::vector<int64_t>{100})
-            candidates.push_back({strategy, micro, millions, recompute, offload});
+    candidate.apply(changed, place());
+    changed.sharding.wrap = recipe_.sharding.wrap;  // does not change the work
+    try {
+      const JobPlan job = planned_job(changed, ranks_, cluster);
+      const BatchPlan batch = planned_batch(changed, job);
+      const std::shared_ptr<const PlanModel> model = model_of(changed, job, batch, {.ranks = ranks_});
+      const auto [known, added] = seconds.emplace(model.get(), 0);
+      if (added) {
+        for (const std::vector<PlanSegment>* segments : {&model->forward, &model->backward}) {
+          for (const PlanSegment& segment : *segments) known->second += seconds_of(segment.work, cluster);
         }
       }
-    }
-  }
-  std::optional<FittedPlan> best;
-  int64_t tried = 0;
-  for (const Candidate& candidate : candidates) {
-    progress(tried, static_cast<int64_t>(candidates.size()));
-    ++tried;
-    Recipe changed = recipe_;
-    changed.sharding.strategy = candidate.strategy;
-    changed.train.batch->micro.count = candidate.micro;
-    set_recompute(changed, candidate.recompute);
-    set_offload(changed, candidate.offload, host);
-    if (shards_units(candidate.strategy)) {
-      changed.sharding.wrap = WrapSection();
-      changed.sharding.wrap.parameters.count = candidate.millions * kMillion;
-    }
-    StepPlan plan;
-    try {
-      plan = plan_of(changed, {.ranks = ranks_});
+      candidate.bound = known->second * static_cast<double>(batch.accumulation) / static_cast<double>(job.mesh.pipe);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kRecipe) throw;
-      continue;  // these settings do not go together
+      rejections.refused(candidate, error.message(), place());
+      return true;
     }
-    if (plan.peak > bytes || (best && plan.simulation.step_s >= best->plan.simulation.step_s * (1 - 1e-9))) continue;
-    best = FittedPlan{.plan = std::move(plan), .settings = {}, .fragment = "", .tried = 0};
-    best->settings = {{"train.batch.micro", std::to_string(candidate.micro)},
-                      {"train.recompute", candidate.recompute},
-                      {"sharding.strategy", std::string(name_of(candidate.strategy))}};
-    if (shards_units(candidate.strategy)) best->settings.emplace_back("sharding.wrap", cat(candidate.millions, "M"));
-    const std::string place = host ? "host" : "disk", what = candidate.offload;
-    const std::string offload = what == "null"        ? "null"
-                                : what == "optimizer" ? cat("{optimizer: ", place, "}")
-                                                      : cat("{parameters: ", place, ", gradients: ", place, ", optimizer: ", place, "}");
-    best->settings.emplace_back("sharding.offload", offload);
+    return false;
+  });
+}
+
+PlanSearch StepPlanner::fit(double bytes, const std::function<void(int64_t, int64_t)>& progress) {
+  PlanSearch search;
+  PlanRejections rejections;
+  std::vector<PlanCandidate> candidates = plan_candidates(recipe_, ranks_, cluster_of(ranks_));
+  search.candidates = static_cast<int64_t>(candidates.size());
+  bound(candidates, rejections);
+  std::stable_sort(candidates.begin(), candidates.end(), [](const PlanCandidate& a, const PlanCandidate& b) { return a.bound < b.bound; });
+  const auto count = static_cast<int64_t>(candidates.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const PlanCandidate& candidate = candidates[static_cast<size_t>(i)];
+    const double best = search.best ? search.best->plan.simulation.step_s : 0;
+    if (search.best && candidate.bound >= best) {
+      rejections.slower(count - i);
+      break;
+    }
+    progress(i, count);
+    Recipe changed = recipe_;
+    candidate.apply(changed, place());
+    StepPlan plan;
+    try {
+      plan = plan_of(changed, {.ranks = ranks_, .limit = bytes});
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kRecipe && error.code() != ErrorCode::kResource) throw;
+      rejections.refused(candidate, error.message(), place());
+      continue;
+    }
+    if (plan.peak > bytes) {
+      rejections.too_large(candidate, plan.peak, largest_part(plan), place());
+    } else if (!fits_host(plan, cluster_)) {
+      rejections.too_large_for_host(candidate, plan.host, place());
+    } else if (search.best && plan.simulation.step_s >= best * (1 - 1e-9)) {
+      rejections.slower(1);
+    } else {
+      if (search.best) rejections.slower(1);
+      search.best = FittedPlan{.plan = std::move(plan), .settings = candidate.settings(place()), .fragment = ""};
+    }
   }
-  if (!best) return best;
-  best->tried = tried;
-  std::string sharding;
-  for (const auto& [key, value] : best->settings) {
-    if (key.starts_with("sharding.")) sharding += cat(sharding.empty() ? "" : ", ", key.substr(9), ": ", value);
-  }
-  best->fragment = cat("train: {batch: {micro: ", best->settings[0].second, "}, recompute: ", best->settings[1].second, "}\nsharding: {",
-                       sharding, "}\n");
-  return best;
+  if (search.best) search.best->fragment = plan_fragment(search.best->settings);
+  search.rejected = rejections.list();
+  return search;
+}
+
+std::string largest_part(const StepPlan& plan) {
+  if (plan.stages.empty()) return "all of it parameters, gradients and optimizer state";
+  const RankMemory& stage = *std::max_element(plan.stages.begin(), plan.stages.end(),
+                                              [](const RankMemory& a, const RankMemory& b) { return a.peak() < b.peak(); });
+  const PhaseMemory& phase = stage.largest();
+  const bool activations = phase.phase != "update";
+  const std::pair<double, const char*> parts[] = {
+      {activations ? stage.kept_bytes : 0, "activations that wait for the backward pass"},
+      {activations ? phase.activations - stage.kept_bytes : 0, "arrays of the operators that run"},
+      {phase.parameters, "parameters"},
+      {phase.gradients, "gradients"},
+      {phase.optimizer, "optimizer state"},
+      {phase.gathered, "gathered units and copies"},
+      {phase.communication, "buckets"},
+      {phase.other, "buffers"},
+      {plan.tables ? *std::max_element(plan.tables->plan.rank_bytes.begin(), plan.tables->plan.rank_bytes.end()) : 0, "embedding tables"}};
+  const auto* most = std::max_element(std::begin(parts), std::end(parts), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return cat(human_bytes(most->first), " of it ", most->second);
 }
 
 }  // namespace galley

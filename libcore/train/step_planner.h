@@ -11,7 +11,9 @@
 
 #include "libcore/dist/rank_memory.h"
 #include "libcore/dist/simulate.h"
+#include "libcore/train/plan_search.h"
 #include "libcore/train/planned_model.h"
+#include "libcore/train/planned_tables.h"
 
 namespace galley {
 
@@ -22,13 +24,17 @@ struct StepPlan {
   BatchPlan batch;
   std::shared_ptr<const PlanModel> model;  ///< Of one rank: divided already if ranks divide matrices.
   Simulation simulation;
-  std::vector<RankMemory> stages;
+  std::vector<RankMemory> stages;  ///< Without divided tables.
+  std::optional<PlannedTables> tables;
   double peak = 0;   ///< Bytes of the rank that needs most.
-  bool fits = true;  ///< In the memory of the cluster's devices.
+  double host = 0;   ///< Bytes that the ranks of a node offload to their host.
+  bool fits = true;  ///< In the memory of the cluster's devices and hosts.
   Utilization use;
 
   /// Samples per second over all ranks.
   double rate() const { return static_cast<double>(batch.global) / simulation.step_s; }
+  /// Bytes of divided tables on a rank.
+  double table_bytes(int64_t rank) const { return tables ? tables->plan.rank_bytes[static_cast<size_t>(rank)] : 0; }
   /// The stage of a rank. Ranks of one stage are neighbors.
   int64_t stage_of(int64_t rank) const { return rank / (job.mesh.data * job.mesh.shard * job.mesh.tensor); }
 };
@@ -52,8 +58,17 @@ struct FittedPlan {
   StepPlan plan;
   std::vector<std::pair<std::string, std::string>> settings;  ///< Keys of the recipe and their values.
   std::string fragment;                                       ///< As YAML, for --with.
-  int64_t tried = 0;
 };
+
+/// What a search found.
+struct PlanSearch {
+  std::optional<FittedPlan> best;  ///< Empty: nothing fits.
+  int64_t candidates = 0;
+  std::vector<PlanRejection> rejected;  ///< The others, by reason.
+};
+
+/// What most of a rank's memory holds when it needs most, as "53.7 GiB of it activations that wait for the backward pass".
+std::string largest_part(const StepPlan& plan);
 
 class StepPlanner {
  public:
@@ -66,24 +81,29 @@ class StepPlanner {
   /// Changes one by one: number of ranks, size of units, offload, recomputation, dtype of sums, resharding. Without measured times.
   std::vector<PlanEffect> effects();
   PlanLimits limits();
-  /// The fastest of the settings that need at most so many bytes on each rank: micro-batch, recomputation, strategy, size of units,
-  /// offload. Empty if none fits. `progress`: tried and all candidates.
-  std::optional<FittedPlan> fit(double bytes, const std::function<void(int64_t, int64_t)>& progress);
+  /// Searches the settings with which a step is fastest among those that need at most so many bytes on each rank (plan_search.h says what
+  /// is tried). `progress`: tried and all candidates.
+  PlanSearch fit(double bytes, const std::function<void(int64_t, int64_t)>& progress);
 
  private:
   struct Request {
     int64_t ranks = 1, sequence = 0;
     bool measure = false;
+    double limit = 0;  ///< Above 0: no simulation if a rank needs more bytes.
   };
   StepPlan plan_of(const Recipe& recipe, const Request& request);
   std::shared_ptr<const PlanModel> model_of(const Recipe& recipe, const JobPlan& job, const BatchPlan& batch, const Request& request);
   /// The cluster with its ranks: local ranks share the machine.
   Cluster cluster_of(int64_t ranks) const;
+  /// Sets the bound of each candidate. Candidates whose model cannot be divided so are rejected and removed.
+  void bound(std::vector<PlanCandidate>& candidates, PlanRejections& rejections);
+  std::string place() const { return cluster_.shared_memory ? "disk" : "host"; }
 
   const Recipe& recipe_;
   int64_t ranks_;
   Cluster cluster_;
   bool measure_;
+  std::map<std::string, std::shared_ptr<const PlannedGraph>> graphs_;
   std::map<std::string, std::shared_ptr<const PlanModel>> models_;
 };
 

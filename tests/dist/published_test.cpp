@@ -62,6 +62,9 @@ TEST(Published, LayerInputsOfTheLargestRunDoNotFit) {
   EXPECT_DOUBLE_EQ(stages.front().kept_bytes, inputs) << "53.7 GB";
   EXPECT_GT(inputs, run.cluster.memory);
   EXPECT_GT(peak_bytes(stages), run.cluster.memory);
+  EXPECT_FALSE(predict(run).fits);
+  EXPECT_DOUBLE_EQ(predict(run).kept_memory, inputs);
+  EXPECT_TRUE(predict(run_named("GPT-175B, 128")).fits);
   // With the inputs elsewhere, it fits if each matrix is a unit of its own, not if a layer is one.
   PlanModel moved = model;
   for (PlanSegment& segment : moved.forward) segment.kept_bytes = 0;

@@ -178,8 +178,47 @@ TEST(Simulate, OffloadMovesTheUpdateToTheHost) {
   JobPlan job{.optimizer = StatePlace::kHost};
   const Cluster cluster = test_cluster(1e9);
   const double elements = 2.0 * kElements, host = elements * 8 / cluster.host_bandwidth + elements * 4 / cluster.host_link;
-  EXPECT_NEAR(simulate(model, job, cluster).step_s, 4 + host, 1e-9);
+  // The gradients of the last layer arrive after the backward pass.
+  EXPECT_NEAR(simulate(model, job, cluster).step_s, 4 + kElements * 4 / cluster.host_link + host, 1e-9);
   EXPECT_NEAR(simulate(model, {}, cluster).step_s, 4 + 5, 1e-9);
+}
+
+TEST(Simulate, OffloadedParametersAndGradientsPassBy) {
+  PlanModel model = layers(4, 1, 2);
+  const double bytes = 4.0 * kElements;
+  Cluster cluster = test_cluster(1e9);
+  cluster.host_link = bytes / 0.5;  // a unit comes in half a second
+  JobPlan job{.parameters = StatePlace::kHost};
+  // The next unit comes beside computation; the first one is seen, and the last one is still there when the backward pass begins.
+  EXPECT_DOUBLE_EQ(simulate(model, job, cluster).step_s, 12 + 0.5 + 4 * 2 * 0.5) << "the update reads and writes all parameters";
+  cluster.host_link = bytes / 10;
+  const Simulation slow = simulate(model, job, cluster);
+  EXPECT_DOUBLE_EQ(slow.step_s, 10 * 7 + 2 + 4 * 2 * 10) << "bound by the link: seven transfers and the last backward pass";
+  job = {.gradients = StatePlace::kHost};
+  cluster.host_link = bytes / 0.5;
+  EXPECT_DOUBLE_EQ(simulate(model, job, cluster).step_s, 12 + 0.5 + 4 * 0.5) << "the last gradient leaves, and all come back";
+  job = {.parameters = StatePlace::kDisk};
+  cluster.disk = bytes / 0.5;
+  EXPECT_DOUBLE_EQ(simulate(model, job, cluster).step_s, 12 + 0.5 + 4 * 2 * 0.5);
+  const RankMemory memory = rank_memory(model, job, cluster, {}).front();
+  EXPECT_DOUBLE_EQ(memory.phases[0].parameters, 0);
+  EXPECT_DOUBLE_EQ(memory.phases[0].gathered, 2 * bytes) << "a unit and the next one";
+}
+
+TEST(Simulate, PowerSgdSumsFactors) {
+  PlanModel model = layers(4, 1, 2);
+  for (PlanParameter& parameter : model.parameters) parameter.rows = 1600;  // 1600 x 1000
+  model.parameters.push_back({.name = "bias", .elements = 1000, .unit = 3, .forward_segment = 3});
+  JobPlan job{.strategy = ShardingStrategy::kDdp, .mesh = {.data = 4}};
+  job.power_sgd_rank = 2;
+  const double factors = 4 * 2.0 * (1600 + 1000) * 4, vectors = 1000 * 4;
+  EXPECT_NEAR(simulate(model, job, test_cluster(1e9)).traffic.all_reduce, 1.5 * (factors + vectors), 1e-6);
+  const double all = 4.0 * kElements * 4;
+  EXPECT_NEAR(rank_memory(model, job, test_cluster(1e9), {}).front().phases[0].communication, all + factors, 1e-6);
+  job.error_feedback = false;
+  EXPECT_NEAR(rank_memory(model, job, test_cluster(1e9), {}).front().phases[0].communication, factors, 1e-6);
+  job.power_sgd_rank = 1000;  // larger than the matrix: it stays
+  EXPECT_NEAR(simulate(model, job, test_cluster(1e9)).traffic.all_reduce, 1.5 * (all + vectors), 1e-6);
 }
 
 TEST(RankMemory, PhasesEqualTheFormulas) {

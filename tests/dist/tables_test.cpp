@@ -58,6 +58,45 @@ TEST(Tables, WorkIsBalanced) {
   EXPECT_EQ(held, std::vector<int>(8, 2));
 }
 
+TEST(Tables, BytesSentEqualTheFormulas) {
+  const EmbeddingTable table{.name = "t", .rows = 1000, .width = 8, .pooling = 3};
+  const TableJob job{.ranks = 4, .batch = 10};
+  const double pooled = 40 * 8 * 4, indices = 40 * 3 * 8, f = 0.75;
+  EXPECT_DOUBLE_EQ(table_cost(table, TableSharding::kDataParallel, job, devices()).sent.all_reduce, 2 * f * 1000 * 8 * 4);
+  EXPECT_DOUBLE_EQ(table_cost(table, TableSharding::kTableWise, job, devices()).sent.sum(), f * (2 * pooled + indices));
+  const StepTraffic rows = table_cost(table, TableSharding::kRowWise, job, devices()).sent;
+  EXPECT_DOUBLE_EQ(rows.reduce_scatter, f * pooled) << "partial sums of all samples";
+  EXPECT_DOUBLE_EQ(rows.all_gather, f * pooled) << "their gradients";
+  EXPECT_DOUBLE_EQ(table_cost(table, TableSharding::kColumnWise, job, devices()).sent.all_to_all, 2 * f * pooled / 4);
+}
+
+TEST(Tables, SumsOfRanksAreThoseOfTheirParts) {
+  const std::vector<EmbeddingTable> tables{{.name = "a", .rows = 1 << 20, .width = 64, .pooling = 5, .sharding = TableSharding::kRowWise},
+                                           {.name = "b", .rows = 1 << 16, .width = 64, .sharding = TableSharding::kTableWise},
+                                           {.name = "c", .rows = 100, .width = 64, .sharding = TableSharding::kDataParallel}};
+  TablesPlan plan = plan_tables(tables, {.ranks = 4, .batch = 256}, devices());
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    EXPECT_NEAR(plan.of_rank(rank).bytes, plan.rank_bytes[static_cast<size_t>(rank)], 1e-6);
+    EXPECT_NEAR(plan.of_rank(rank).seconds(), plan.rank_seconds[static_cast<size_t>(rank)], 1e-12);
+  }
+  EXPECT_EQ(plan.busiest_rank(), plan.tables[1].ranks.front());
+  const double before = plan.rank_bytes[0];
+  plan.join(2);
+  EXPECT_NEAR(plan.rank_bytes[0], before - 100 * 64 * 4, 1e-6);
+  EXPECT_NEAR(plan.of_rank(0).bytes, plan.rank_bytes[0], 1e-6);
+}
+
+TEST(Tables, ColumnsMustDivide) {
+  const std::vector<EmbeddingTable> tables{{.name = "user", .rows = 100, .width = 10, .sharding = TableSharding::kColumnWise}};
+  try {
+    plan_tables(tables, {.ranks = 4, .batch = 8}, devices());
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+    EXPECT_NE(error.message().find("10 columns"), std::string::npos) << error.message();
+  }
+}
+
 TEST(Tables, WhatDoesNotFitIsNamed) {
   const std::vector<EmbeddingTable> tables{{.name = "user", .rows = 1'000'000'000, .width = 128, .sharding = TableSharding::kTableWise}};
   try {

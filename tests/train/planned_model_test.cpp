@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
 
 #include "libcore/train/step_planner.h"
 #include "libcore/train/workload.h"
@@ -96,17 +97,63 @@ TEST(StepPlanner, StatesOfRanksEqualTheFormulas) {
   EXPECT_EQ(plan.batch.micro, 2);
 }
 
+TEST(StepPlanner, TheSearchFindsWhatAllCandidatesOneByOneGive) {
+  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const Cluster cluster = *find_cluster("a100_80gb");
+  StepPlanner planner(loaded.recipe, 4, cluster, false);
+  for (const double bytes : {1e9, 2.5e6}) {
+    double best = 1e9;
+    for (const PlanCandidate& candidate : plan_candidates(loaded.recipe, 4, cluster)) {
+      Recipe changed = loaded.recipe;
+      candidate.apply(changed, "host");
+      try {
+        const StepPlan plan = StepPlanner(changed, 4, cluster, false).plan();
+        if (plan.peak <= bytes) best = std::min(best, plan.simulation.step_s);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kRecipe) << error.message();
+      }
+    }
+    const PlanSearch search = planner.fit(bytes, [](int64_t, int64_t) {});
+    ASSERT_TRUE(search.best.has_value()) << bytes;
+    EXPECT_NEAR(search.best->plan.simulation.step_s, best, 1e-9 * best) << bytes;
+  }
+}
+
+TEST(StepPlanner, CandidatesCoverMeshes) {
+  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  std::set<std::string> meshes;
+  for (const PlanCandidate& candidate : plan_candidates(loaded.recipe, 8, *find_cluster("a100_80gb"))) {
+    const MeshSection mesh = candidate.mesh.value_or(MeshSection());
+    meshes.insert(cat(name_of(candidate.strategy), " ", mesh.data, mesh.shard, mesh.tensor, mesh.pipe));
+  }
+  for (const char* mesh :
+       {"ddp 1111", "fsdp 1111", "tensor 4121", "tensor 1181", "pipeline 1118", "pipeline 2122", "zero1 1421", "fsdp 1214"})
+    EXPECT_TRUE(meshes.contains(mesh)) << mesh;
+  const LoadedRecipe fixed = test::load_text(kGpt, {"sharding={strategy: fsdp, mesh: {shard: 4, tensor: 2}}"});
+  for (const PlanCandidate& candidate : plan_candidates(fixed.recipe, 8, *find_cluster("a100_80gb"))) {
+    EXPECT_EQ(candidate.strategy, ShardingStrategy::kFsdp);
+    EXPECT_EQ(candidate.mesh->tensor, 2) << "the recipe's mesh stays";
+  }
+}
+
 TEST(StepPlanner, TheSearchKeepsToItsBytesAndIsFastest) {
   const LoadedRecipe loaded = test::load_text(kGpt, {});
   Cluster cluster = *find_cluster("a100_80gb");
   StepPlanner planner(loaded.recipe, 4, cluster, false);
   const auto silent = [](int64_t, int64_t) {};
-  const double roomy = planner.fit(1e9, silent)->plan.simulation.step_s;
-  const std::optional<FittedPlan> tight = planner.fit(3e6, silent);
-  ASSERT_TRUE(tight.has_value());
-  EXPECT_LE(tight->plan.peak, 3e6);
-  EXPECT_GE(tight->plan.simulation.step_s, roomy);
-  EXPECT_FALSE(planner.fit(1e3, silent).has_value());
+  const double roomy = planner.fit(1e9, silent).best->plan.simulation.step_s;
+  const PlanSearch tight = planner.fit(3e6, silent);
+  ASSERT_TRUE(tight.best.has_value());
+  EXPECT_LE(tight.best->plan.peak, 3e6);
+  EXPECT_GE(tight.best->plan.simulation.step_s, roomy);
+  const PlanSearch none = planner.fit(1e3, silent);
+  EXPECT_FALSE(none.best.has_value());
+  int64_t counted = 0;
+  for (const PlanRejection& rejection : none.rejected) counted += rejection.candidates;
+  EXPECT_EQ(counted, none.candidates) << "each has a reason";
+  counted = 1;
+  for (const PlanRejection& rejection : tight.rejected) counted += rejection.candidates;
+  EXPECT_EQ(counted, tight.candidates);
   // The largest micro-batch fits, and one that is 10 % larger does not.
   cluster.memory = 64e6;
   StepPlanner small(loaded.recipe, 2, cluster, false);

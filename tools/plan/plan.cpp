@@ -41,6 +41,17 @@ Cluster read_cluster(const std::string& path) {
   }
 }
 
+/// Why a plan does not fit.
+std::string excess_text(const StepPlan& plan, const Cluster& cluster) {
+  if (plan.peak <= cluster.memory)
+    return cat("the ranks of a node offload ", human_bytes(plan.host), ", but a host of ", cluster.name, " has ",
+               human_bytes(cluster.host_memory), "; divide the states among more ranks");
+  return cat("a rank needs ", human_bytes(plan.peak), " (", largest_part(plan), "), but a device of ", cluster.name, " has ",
+             human_bytes(cluster.memory), "; --fit ",
+             cluster.memory >= (1 << 30) ? ByteSize(static_cast<int64_t>(cluster.memory) >> 30 << 30).str() : "SIZE",
+             " searches settings that fit");
+}
+
 std::string limit_text(const PlanLimits& limits) {
   std::string text = limits.micro ? cat("largest micro-batch that fits: ", *limits.micro) : "not even one sample fits";
   if (limits.sequence)
@@ -55,9 +66,10 @@ struct PlanTool::Outcome {
   std::optional<StepPlan> plan;
   std::vector<PlanEffect> effects;
   std::optional<PlanLimits> limits;
-  std::optional<FittedPlan> fit;
+  std::optional<PlanSearch> search;
   std::optional<MeasuredStep> measured;
   Cluster cluster;
+  bool fitted() const { return search && search->best; }
 };
 
 void PlanTool::add_options(Command& command) {
@@ -69,7 +81,9 @@ void PlanTool::add_options(Command& command) {
   command.add_option("--ranks", ranks_, "number of ranks").in_range(1, 1 << 20).group("Cluster").take_last();
   command.add_option("--cluster", cluster_, cat("a cluster file, or ", known_clusters())).type_name("FILE").group("Cluster").take_last();
   command
-      .add_option("--fit", fit_, "search micro-batch, recomputation, strategy, wrap size and offload for the fastest step in this memory")
+      .add_option("--fit", fit_,
+                  "search micro-batch, recomputation, strategy, stages, tensor degree, wrap size and offload for the fastest step in this "
+                  "memory")
       .type_name("SIZE")
       .group("Plan")
       .take_last();
@@ -129,18 +143,28 @@ void PlanTool::find(const Recipe& recipe, StepPlanner& planner, Outcome& outcome
   if (!fit_.empty()) {
     Progress progress(common.progress);
     const double bytes = static_cast<double>(parse_bytes(fit_));
-    outcome.fit = planner.fit(bytes, [&](int64_t done, int64_t all) {
+    outcome.search = planner.fit(bytes, [&](int64_t done, int64_t all) {
       progress.update(static_cast<double>(done) / static_cast<double>(all), cat("candidate ", done, "/", all),
                       Json{{"candidate", done}, {"candidates", all}}.dump());
     });
     progress.clear();
   }
-  outcome.plan = outcome.fit ? outcome.fit->plan : planner.plan();
+  outcome.plan = outcome.fitted() ? outcome.search->best->plan : planner.plan();
   if (effects_) {
     outcome.effects = planner.effects();
     outcome.limits = planner.limits();
   }
   if (validate_ > 0) outcome.measured = measured_step(recipe, outcome.plan->batch, validate_);
+}
+
+void PlanTool::note_host(const Recipe& recipe) const {
+  if (!local() || !recipe.sharding.offload) return;
+  for (const auto& [key, place] :
+       {std::pair("parameters", recipe.sharding.offload->parameters), std::pair("gradients", recipe.sharding.offload->gradients),
+        std::pair("optimizer", recipe.sharding.offload->optimizer)}) {
+    if (place && place->host)
+      log(LogLevel::kWarning, cat("sharding.offload.", key, ": host changes nothing on a CPU, whose memory it is; disk does"));
+  }
 }
 
 int PlanTool::run_recipe(LoadedRecipe& loaded) {
@@ -154,18 +178,15 @@ int PlanTool::run_recipe(LoadedRecipe& loaded) {
   Outcome outcome;
   outcome.cluster = cluster();
   if (local()) set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
+  note_host(recipe);
   StepPlanner planner(recipe, ranks_, outcome.cluster, local() && !dry_run_);
   find(recipe, planner, outcome);
-  const bool missed = !fit_.empty() && !outcome.fit;
+  const bool missed = !fit_.empty() && !outcome.fitted();
   if (missed) log(LogLevel::kWarning, cat("no settings need at most ", fit_, " on each rank; the plan is that of the recipe"));
-  if (!missed && !outcome.plan->fits)
-    log(LogLevel::kWarning,
-        cat("a rank needs ", human_bytes(outcome.plan->peak), ", but a device of ", outcome.cluster.name, " has ",
-            human_bytes(outcome.cluster.memory), "; --fit ",
-            outcome.cluster.memory >= (1 << 30) ? ByteSize(static_cast<int64_t>(outcome.cluster.memory) >> 30 << 30).str() : "SIZE",
-            " searches settings that fit"));
+  if (!missed && !outcome.plan->fits) log(LogLevel::kWarning, excess_text(*outcome.plan, outcome.cluster));
   if (!dry_run_) {
-    if (!output_.empty() && outcome.fit) write_file(output_, cat("# Found by galley-plan --fit ", fit_, ".\n", outcome.fit->fragment));
+    if (!output_.empty() && outcome.fitted())
+      write_file(output_, cat("# Found by galley-plan --fit ", fit_, ".\n", outcome.search->best->fragment));
     if (!trace_.empty()) write_maybe_gzip(trace_, plan_trace(*outcome.plan));
   }
   print_outcome(recipe, outcome);
@@ -188,11 +209,10 @@ Json PlanTool::json(const Recipe& recipe, const Outcome& outcome) const {
   }
   if (!fit_.empty()) {
     json["fit"] = nullptr;
-    if (outcome.fit) {
-      Json settings;
-      for (const auto& [key, text] : outcome.fit->settings) settings[key] = text;
-      json["fit"] = {{"bytes", parse_bytes(fit_)}, {"tried", outcome.fit->tried}, {"settings", settings}};
-    }
+    if (outcome.fitted())
+      json["fit"] = {
+          {"bytes", parse_bytes(fit_)}, {"tried", outcome.search->candidates}, {"settings", settings_json(outcome.search->best->settings)}};
+    json["rejected"] = rejected_json(outcome.search->rejected);
   }
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
   return json;
@@ -218,10 +238,12 @@ void PlanTool::print_outcome(const Recipe& recipe, const Outcome& outcome) const
   }
   std::string text = render(summary_table(plan, outcome.cluster), Format::kTable) + "\n" + render(memory_table(plan), Format::kTable);
   if (plan.stages.size() > 1) text += "\n" + render(stages_table(plan), Format::kTable);
-  if (outcome.fit) {
-    text += cat("\nfastest of ", outcome.fit->tried, " candidates in ", fit_, ":\n");
-    for (const auto& [key, value] : outcome.fit->settings) text += cat("  ", key, ": ", value, "\n");
+  if (plan.tables) text += "\n" + render(tables_table(plan), Format::kTable);
+  if (outcome.fitted()) {
+    text += cat("\nfastest of ", outcome.search->candidates, " candidates in ", fit_, ":\n");
+    for (const auto& [key, value] : outcome.search->best->settings) text += cat("  ", key, ": ", value, "\n");
   }
+  if (outcome.search) text += "\n" + render(rejected_table(outcome.search->rejected), Format::kTable);
   if (outcome.limits) text += cat("\n", render(effects_table(outcome.effects), Format::kTable), "\n", limit_text(*outcome.limits));
   if (outcome.measured) {
     const MeasuredStep& measured = *outcome.measured;
@@ -236,6 +258,7 @@ int PlanTool::print_published() const {
   Table table{{"source", "run", "published", "predicted", "ratio", "memory, GiB", "predicted", "ratio", "MFU", "HFU", "assumptions"}, {}};
   Json rows = Json::array();
   int64_t within = 0;
+  std::string findings;
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   for (const PublishedRun& run : published_runs()) {
     const PublishedRow row = predict(run);
@@ -245,6 +268,10 @@ int PlanTool::print_published() const {
                           fixed(row.ratio(), 2), memory ? fixed(run.memory / kGiB, 1) : "",
                           memory ? fixed(row.predicted_memory / kGiB, 1) : "", memory ? fixed(row.memory_ratio(), 2) : "",
                           fixed(100 * row.mfu, 1), fixed(100 * row.hfu, 1), run.assumptions});
+    if (!row.fits)
+      findings += cat(run.name, ": does not fit as published: a rank needs ", human_bytes(row.predicted_memory), " of ",
+                      human_bytes(run.cluster.memory), ", ", human_bytes(row.kept_memory),
+                      " of it activations that wait for the backward pass (with full recomputation: inputs of layers)\n");
     rows.push_back({{"source", run.source},
                     {"run", run.name},
                     {"unit", run.unit},
@@ -253,6 +280,9 @@ int PlanTool::print_published() const {
                     {"ratio", row.ratio()},
                     {"published_bytes", memory ? Json(run.memory) : Json()},
                     {"predicted_bytes", row.predicted_memory},
+                    {"kept_bytes", row.kept_memory},
+                    {"memory_bytes", run.cluster.memory},
+                    {"fits", row.fits},
                     {"mfu", row.mfu},
                     {"hfu", row.hfu},
                     {"assumptions", run.assumptions}});
@@ -265,6 +295,7 @@ int PlanTool::print_published() const {
           "\n");
   } else {
     print(table);
+    if (common.format == Format::kTable && !findings.empty()) print("\n" + findings);
   }
   return kExitDone;
 }

@@ -34,6 +34,7 @@ class PlanTool : public RecipeTool {
   void check_options() const;
   Cluster cluster() const;
   bool local() const { return cluster_ == "local"; }
+  void note_host(const Recipe& recipe) const;
   int print_published() const;
   int print_clusters() const;
   void find(const Recipe& recipe, StepPlanner& planner, Outcome& outcome) const;

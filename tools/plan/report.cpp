@@ -51,26 +51,56 @@ std::string mesh_text(const Mesh& mesh) {
   return text.empty() ? "one rank" : text;
 }
 
+/// The modules at which the parts of a stage begin.
+std::vector<std::string> begins_of(const StepPlan& plan, size_t stage) {
+  std::vector<std::string> modules;
+  for (size_t part = stage; part < plan.simulation.cuts.size(); part += plan.stages.size())
+    modules.push_back(plan.model->forward[plan.simulation.cuts[part]].name);
+  return modules;
+}
+
+Json stages_json(const StepPlan& plan) {
+  Json list = Json::array();
+  for (size_t s = 0; s < plan.stages.size() && plan.stages.size() > 1; ++s)
+    list.push_back({{"begins", begins_of(plan, s)},
+                    {"parameter_bytes", std::llround(plan.stages[s].model.parameters)},
+                    {"kept_bytes", std::llround(plan.stages[s].kept_bytes)},
+                    {"peak_bytes", std::llround(plan.stages[s].peak())}});
+  return list;
+}
+
+Json tables_json(const StepPlan& plan) {
+  Json list = Json::array();
+  if (!plan.tables) return list;
+  for (const PlannedTable& table : plan.tables->plan.tables)
+    list.push_back(
+        {{"name", table.name}, {"sharding", name_of(table.sharding)}, {"ranks", table.ranks}, {"bytes", std::llround(table.bytes)}});
+  return list;
+}
+
 }  // namespace
 
 Json plan_json(const StepPlan& plan, const Cluster& cluster) {
-  const auto per_rank = [&](const std::function<double(const RankMemory&)>& of) {
+  // `part`: of the bytes of tables.
+  const auto per_rank = [&](const std::function<double(const RankMemory&)>& of, double part) {
     Json list = Json::array();
-    for (int64_t rank = 0; rank < plan.ranks; ++rank)
-      list.push_back(
-          static_cast<int64_t>(std::llround(of(plan.stages[static_cast<size_t>(plan.stages.size() > 1 ? plan.stage_of(rank) : 0)]))));
+    for (int64_t rank = 0; rank < plan.ranks; ++rank) {
+      const RankMemory& stage = plan.stages[static_cast<size_t>(plan.stages.size() > 1 ? plan.stage_of(rank) : 0)];
+      list.push_back(static_cast<int64_t>(std::llround(of(stage) + part * plan.table_bytes(rank))));
+    }
     return list;
   };
+  const ModelBytes in_tables = plan.tables ? plan.tables->row_share : ModelBytes();
   const Simulation& s = plan.simulation;
   const auto whole = [](double bytes) { return static_cast<int64_t>(std::llround(bytes)); };
   Json json;
   json["ranks"] = plan.ranks;
   json["strategy"] = name_of(plan.job.strategy);
-  json["peak_bytes"] = per_rank([&](const RankMemory& m) { return peak_of(plan, m); });
-  json["parameter_bytes"] = per_rank([](const RankMemory& m) { return m.model.parameters; });
-  json["gradient_bytes"] = per_rank([](const RankMemory& m) { return m.model.gradients; });
-  json["state_bytes"] = per_rank([](const RankMemory& m) { return m.model.optimizer; });
-  json["activation_bytes"] = per_rank([](const RankMemory& m) { return m.phases[1].activations; });
+  json["peak_bytes"] = per_rank([&](const RankMemory& m) { return peak_of(plan, m); }, 1);
+  json["parameter_bytes"] = per_rank([](const RankMemory& m) { return m.model.parameters; }, in_tables.parameters);
+  json["gradient_bytes"] = per_rank([](const RankMemory& m) { return m.model.gradients; }, in_tables.gradients);
+  json["state_bytes"] = per_rank([](const RankMemory& m) { return m.model.optimizer; }, in_tables.optimizer);
+  json["activation_bytes"] = per_rank([](const RankMemory& m) { return m.phases[1].activations; }, 0);
   json["communication_bytes"] = {{"all_reduce", whole(s.traffic.all_reduce)},
                                  {"reduce_scatter", whole(s.traffic.reduce_scatter)},
                                  {"all_gather", whole(s.traffic.all_gather)},
@@ -85,7 +115,8 @@ Json plan_json(const StepPlan& plan, const Cluster& cluster) {
   json["model_flops"] = s.model_flops;
   json["mfu"] = plan.use.mfu;
   json["hfu"] = plan.use.hfu;
-  json["tables"] = Json::array();
+  json["tables"] = tables_json(plan);
+  json["stages"] = stages_json(plan);
   json["mesh"] = {
       {"data", plan.job.mesh.data}, {"shard", plan.job.mesh.shard}, {"tensor", plan.job.mesh.tensor}, {"pipe", plan.job.mesh.pipe}};
   json["global"] = plan.batch.global;
@@ -95,6 +126,7 @@ Json plan_json(const StepPlan& plan, const Cluster& cluster) {
   json["units"] = plan.model->units.size();
   json["fits"] = plan.fits;
   json["memory_bytes"] = whole(cluster.memory);
+  json["host_bytes"] = whole(plan.host);
   json["phases"] = phases_json(largest_stage(plan));
   Json facts = Json::array();
   for (const ClusterFact& fact : cluster_facts(cluster))
@@ -114,6 +146,22 @@ Json effects_json(const std::vector<PlanEffect>& effects) {
     item["reason"] = effect.plan ? Json() : Json(effect.reason);
     list.push_back(std::move(item));
   }
+  return list;
+}
+
+Json settings_json(const std::vector<std::pair<std::string, std::string>>& settings) {
+  Json json = Json::object();
+  for (const auto& [key, text] : settings) json[key] = text;
+  return json;
+}
+
+Json rejected_json(const std::vector<PlanRejection>& rejected) {
+  Json list = Json::array();
+  for (const PlanRejection& item : rejected)
+    list.push_back({{"reason", item.reason},
+                    {"candidates", item.candidates},
+                    {"least_bytes", item.least_bytes > 0 ? Json(std::llround(item.least_bytes)) : Json()},
+                    {"settings", item.settings.empty() ? Json() : settings_json(item.settings)}});
   return list;
 }
 
@@ -142,6 +190,10 @@ Table summary_table(const StepPlan& plan, const Cluster& cluster) {
                             " sent by a rank; not hidden: ", human_seconds(s.exposed_s), " (", percent(s.exposed_s / s.step_s), ")")},
       {"work", cat(human_number(s.flops * 1e-12), " TFLOP per step, ", human_number(s.model_flops * 1e-12), " without recomputation")},
       {"utilization", cat("MFU ", percent(plan.use.mfu), ", HFU ", percent(plan.use.hfu), " (recomputation counted)")}};
+  if (plan.host > 0)
+    table.rows.push_back(
+        {"host of a node", cat(human_bytes(plan.host), cluster.host_memory > 0 ? cat(" of ", human_bytes(cluster.host_memory)) : "",
+                               cluster.host_memory > 0 && plan.host > cluster.host_memory ? ": does not fit" : "")});
   if (plan.job.mesh.pipe > 1) table.rows.push_back({"bubble", cat(human_seconds(s.bubble_s), " (", percent(s.bubble_s / s.step_s), ")")});
   if (cluster.allocator == Allocator::kSerialises) table.rows.push_back({"allocator", "serialises: gathers do not run beside computation"});
   return table;
@@ -176,10 +228,19 @@ Table stages_table(const StepPlan& plan) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const RankMemory& stage = plan.stages[s];
     std::string begins;
-    for (size_t part = s; part < plan.simulation.cuts.size(); part += plan.stages.size())
-      begins += cat(begins.empty() ? "" : ", ", plan.model->forward[plan.simulation.cuts[part]].name);
+    for (const std::string& module : begins_of(plan, s)) begins += cat(begins.empty() ? "" : ", ", module);
     table.rows.push_back(
         {std::to_string(s), begins, human_bytes(stage.model.parameters), human_bytes(stage.kept_bytes), human_bytes(stage.peak())});
+  }
+  return table;
+}
+
+Table tables_table(const StepPlan& plan) {
+  Table table{{"table", "sharding", "ranks", "bytes on each"}, {}};
+  for (const PlannedTable& planned : plan.tables->plan.tables) {
+    std::string ranks = std::to_string(planned.ranks.front());
+    if (planned.ranks.size() > 1) ranks += cat(" .. ", planned.ranks.back());
+    table.rows.push_back({planned.name, std::string(name_of(planned.sharding)), ranks, human_bytes(planned.bytes)});
   }
   return table;
 }
@@ -194,6 +255,20 @@ Table effects_table(const std::vector<PlanEffect>& effects) {
     }
     table.rows.push_back({change, human_bytes(effect.plan->peak), human_seconds(effect.plan->simulation.step_s),
                           human_number(effect.plan->rate()), effect.plan->fits ? "" : "does not fit"});
+  }
+  return table;
+}
+
+Table rejected_table(const std::vector<PlanRejection>& rejected) {
+  Table table{{"other candidates", "", "of these"}, {}};
+  for (const PlanRejection& item : rejected) {
+    std::string settings;
+    for (const auto& [key, value] : item.settings) {
+      const bool usual =
+          value == "null" || value == "auto" || value == "true" || value == "{parameters: auto, match: []}" || value == "1f1b";
+      if (!usual) settings += cat(settings.empty() ? "" : ", ", key.substr(key.rfind('.') + 1), " ", value);
+    }
+    table.rows.push_back({std::to_string(item.candidates), item.reason, settings});
   }
   return table;
 }

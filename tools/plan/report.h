@@ -14,12 +14,17 @@ namespace galley::tools {
 nlohmann::ordered_json plan_json(const StepPlan& plan, const Cluster& cluster);
 nlohmann::ordered_json effects_json(const std::vector<PlanEffect>& effects);
 nlohmann::ordered_json timeline_json(const StepPlan& plan);
+nlohmann::ordered_json settings_json(const std::vector<std::pair<std::string, std::string>>& settings);
+nlohmann::ordered_json rejected_json(const std::vector<PlanRejection>& rejected);
 
 Table summary_table(const StepPlan& plan, const Cluster& cluster);
 /// Rows: what a rank holds; columns: phases. Of the stage that needs most.
 Table memory_table(const StepPlan& plan);
 Table stages_table(const StepPlan& plan);
+Table tables_table(const StepPlan& plan);
 Table effects_table(const std::vector<PlanEffect>& effects);
+/// Why the other candidates of a search are not the result.
+Table rejected_table(const std::vector<PlanRejection>& rejected);
 Table cluster_table(const Cluster& cluster);
 
 /// A page with the timeline of a step, memory and tables. `json`: the tool's object, with timeline.
