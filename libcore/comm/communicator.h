@@ -43,7 +43,7 @@ struct Segment {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
 };
-/// Elements from the begin of one segment to that of the next: ceil(count / (16 ranks)) * 16.
+/// Elements from the start of one segment to that of the next: ceil(count / (16 ranks)) * 16.
 int64_t segment_stride(int64_t count, int ranks);
 Segment segment_of(int64_t count, int ranks, int rank);
 

@@ -336,11 +336,11 @@ void DirectCommunicator::throw_timeout(const Pending& p) {
     const bool late = is_message(p.call) ? r == p.call.peer : board_.rank(r).posted.load() <= finish_.step;
     if (late && r != rank()) behind = cat("rank ", r, " has not reached ");
   }
-  if (behind.empty()) behind = "a rank does not go on in ";
+  if (behind.empty()) behind = "a rank is stuck in ";
   board_.abort(
       cat(behind, collective_text(p.ticket, p.call), step() > 0 ? cat(" of step ", step()) : "", " within ", options_.timeout_s, " s"));
   throw_if_aborted();
-  fail(ErrorCode::kWorker, "the ranks have stopped");
+  fail(ErrorCode::kInternal, "a collective timed out, but the ranks were not told to stop");
 }
 
 void DirectCommunicator::finish(Ticket ticket) {

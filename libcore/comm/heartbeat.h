@@ -47,7 +47,7 @@ class RankWatch {
     Beat beat;
     double heard_s = 0;  // last beat
     double moved_s = 0;  // last change of its position
-    double step_s = 0;   // last begin of a step
+    double step_s = 0;   // last start of a step
     double step_took = 0;
     bool ignored = false;
   };

@@ -108,8 +108,7 @@ class Session {
 
   /// Fills the store with initial values: those of the initializers, by the recipe's seed, then the weights that the recipe names. The
   /// parameters must be declared in the store. `sample`: the shape of a sample, without the batch, for the message where weights do not
-  /// fit;
-  /// {}: unknown. Throws (kRecipe) if the weights are quantized but the parameters are those of the float model (infer/inference.h).
+  /// fit; {}: unknown. Throws (kRecipe) if the weights are quantized but the parameters are those of the float model (infer/inference.h).
   void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample = {}) const;
 
  private:

@@ -23,7 +23,7 @@ bool has_input(const ModelInfo& info, std::string_view name) {
   return std::any_of(info.inputs.begin(), info.inputs.end(), [&](const ModelInput& input) { return input.name == name; });
 }
 
-/// Row `row` of a batch's result; of results with a value a token, the first `tokens`.
+/// Row `row` of a batch's result; of results with a value per token, the first `tokens`.
 Tensor row_of_result(const Tensor& output, size_t row, int64_t length, int64_t tokens) {
   Shape shape = output.shape();
   const int64_t bytes = output.bytes() / shape[0];

@@ -21,7 +21,7 @@ struct TextRow {
   bool shortened = false;
 };
 
-/// The tokens of a text, and the model's results [1,...] by name. Results with a value a token have as many as the text has tokens.
+/// The tokens of a text, and the model's results [1,...] by name. Results with a value per token have as many as the text has tokens.
 struct TextResult {
   std::vector<int32_t> tokens;
   bool shortened = false;  ///< The text has more tokens than the model takes; the last ones were left out.

@@ -145,7 +145,7 @@ class EncoderModel {
  private:
   bool is(const Family& family) const { return &family_ == &family; }
 
-  /// Positions of RoBERTa: tokens that are no padding count from pad_token_id + 1; padding has pad_token_id.
+  /// Positions of RoBERTa: tokens that are not padding count from pad_token_id + 1; padding has pad_token_id.
   Value roberta_positions() const {
     const Shape shape{inputs_.batch(), inputs_.length()};
     const Value ids = cast(inputs_.ids, DType::kI64);

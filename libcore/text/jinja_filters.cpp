@@ -250,7 +250,7 @@ Value item_pairs(const Value& value, const Arguments& a) {
   return method_of(value, "items").function().call(a);
 }
 
-/// An attribute of a namespace; keys of dictionaries are no attributes.
+/// An attribute of a namespace; keys of dictionaries are not attributes.
 Value attribute(const Value& value, const Arguments& a) {
   const std::string& name = text_argument(a, 0, "name", "attr");
   const Value* found = value.is_mutable() ? value.find(name) : nullptr;

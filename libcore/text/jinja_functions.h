@@ -10,7 +10,7 @@ namespace galley::text::jinja {
 
 inline constexpr std::string_view kWhiteSpace = " \t\n\r\f\v";
 
-/// The argument at a position or of a name; throws if it is absent or no text. `of`: the function, for the message.
+/// The argument at a position or of a name; throws if it is absent or not a string. `of`: the function, for the message.
 const std::string& text_argument(const Arguments& a, size_t position, std::string_view name, std::string_view of);
 /// The whole number there, or `missing` if it is absent or none; throws if it is another value.
 int64_t number_argument(const Arguments& a, size_t position, std::string_view name, int64_t missing);
@@ -21,7 +21,7 @@ bool flag_argument(const Arguments& a, size_t position, std::string_view name, b
 std::string stripped(std::string_view text, std::string_view set, bool left, bool right);
 /// The characters to strip: the argument chars, or white space.
 std::string strip_set(const Arguments& a);
-/// Of letters of ASCII.
+/// Changes ASCII letters only.
 std::string lower(const std::string& text);
 std::string upper(const std::string& text);
 std::string capitalized(const std::string& text);

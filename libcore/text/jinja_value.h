@@ -108,7 +108,7 @@ bool contains(const Value& a, const Value& b);
 /// Throws where a text has too many bytes, or a list too many elements: a template must not use up the memory.
 void check_size(size_t size);
 
-/// Characters (code points) of UTF-8 text; bytes that are no UTF-8 are characters.
+/// Characters (code points) of UTF-8 text; bytes that are not UTF-8 are characters.
 std::vector<std::string> characters(std::string_view text);
 
 }  // namespace galley::text::jinja

@@ -1,5 +1,5 @@
 #pragma once
-// Models: from a word that pre-tokenization left to tokens.
+// Models split a pre-tokenized word into tokens.
 
 #include <cstdint>
 #include <memory>

@@ -30,7 +30,7 @@ std::unique_ptr<Tokenizer> read_word_piece(const SourceFile& file, bool lowercas
 /// such library.
 std::unique_ptr<Tokenizer> read_sentencepiece(const SourceFile& file, const SourceFile* config);
 
-/// As word_tokenizer.
+/// word_tokenizer (tokenizer.h), as an object that is not const yet.
 std::unique_ptr<Tokenizer> make_word_tokenizer(const std::vector<std::string>& words, const std::string& unknown);
 /// One word per line.
 std::unique_ptr<Tokenizer> read_word_list(const SourceFile& file, const std::string& unknown);
@@ -38,7 +38,7 @@ std::unique_ptr<Tokenizer> read_word_list(const SourceFile& file, const std::str
 /// The parts of byte-level BPE: of a vocabulary that spells bytes as GPT-2 does. Null if a byte has no token.
 std::unique_ptr<ByteBpe> make_byte_bpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges, bool whole);
 
-/// The bytes of base64 text with its padding; false if it is none.
+/// The bytes of base64 text with its padding; false if it is not base64.
 bool from_base64(std::string_view text, std::string& bytes);
 std::string to_base64(std::string_view bytes);
 

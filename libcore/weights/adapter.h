@@ -35,7 +35,7 @@ std::string adapter_tensor_name(std::string_view name);
 /// A folder, opened.
 class AdapterFolder {
  public:
-  /// Throws Error (exit code 4) if a file is missing, for tensors that are no adapters, and for shapes that contradict each other.
+  /// Throws Error (exit code 4) if a file is missing, for tensors that are not adapters, and for shapes that contradict each other.
   explicit AdapterFolder(const std::string& path);
 
   const std::string& path() const { return path_; }

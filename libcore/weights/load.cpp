@@ -110,7 +110,7 @@ Tensor transpose(const Tensor& stored) {
   return result;
 }
 
-/// Of a hub folder, tensors that the model does not use are no misfit, and neither are heads and poolers that the folder does not have:
+/// Of a hub folder, tensors that the model does not use are not misfits, and neither are heads and poolers that the folder does not have:
 /// they keep their initial values. Says both.
 void allow_other_head(std::span<const ExpectedTensor> model, const Source& source, const LoadRule& rule, Match& match) {
   const auto list = [&](const std::vector<std::string>& names, std::string_view what, LogLevel level) {

@@ -30,7 +30,7 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
-/// Values store types as indices into the table of types; -1 is no type.
+/// Values store types as indices into the table of types; -1 is not a type.
 int64_t index_of(const TorchType* type) { return type == nullptr ? -1 : type - torch_types().data(); }
 const TorchType* type_at(int64_t index) { return index < 0 ? nullptr : &torch_types()[static_cast<size_t>(index)]; }
 

@@ -153,7 +153,7 @@ PthTable parse_archive(std::span<const std::byte> file) {
   GALLEY_CHECK_INPUT(order.empty() || order == "little", "the file's values have the byte order '", order,
                      "', but only little-endian files are supported");
 
-  // Offsets in messages count from the begin of data.pkl, as in pickletools.
+  // Offsets in messages count from the start of data.pkl, as in pickletools.
   const std::span<const std::byte> bytes = contents(*pickled->second);
   const Pickle pickle = parse_pickle(bytes);
   GALLEY_CHECK_INPUT(pickle.end == static_cast<int64_t>(bytes.size()), "data.pkl has ", static_cast<int64_t>(bytes.size()) - pickle.end,

@@ -1,6 +1,6 @@
 #pragma once
 // A tool as one of several ranks that mpirun or srun has started: a supervising parent for each rank, so that the death of a rank ends the
-// job with exit code 8 and is named; a heartbeat, so that a rank that does not go on is named too; the communicator.
+// job with exit code 8 and is named; a heartbeat, so that a rank that is stuck is named too; the communicator.
 
 #include <memory>
 #include <string>

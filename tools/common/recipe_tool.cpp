@@ -14,6 +14,7 @@
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/processor.h"
+#include "libcore/base/trimmed.h"
 #include "libcore/data/source.h"
 #include "libcore/infer/components.h"
 #include "libcore/nn/zoo.h"
@@ -130,7 +131,7 @@ int RecipeTool::run() {
   if (!seed_.empty()) overrides_.push_back("seed=" + seed_);
   if (recipes.empty()) {
     throw Error(ErrorCode::kUsage, "no recipe was given")
-        .suggest("e.g. " + examples().substr(0, examples().find('\n')) + "; galley-recipes ls lists the built-in recipes");
+        .suggest(cat("e.g. '", trimmed(examples().substr(0, examples().find('\n'))), "'; 'galley-recipes ls' lists the built-in recipes"));
   }
   if (takes_inputs()) {
     inputs_.assign(recipes.begin() + 1, recipes.end());

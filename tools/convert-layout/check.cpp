@@ -1,4 +1,4 @@
-// The layout doctor: galley-convert-layout --check RECIPE.
+// The layout check: galley-convert-layout --check RECIPE.
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"

@@ -1,5 +1,5 @@
 #pragma once
-// galley-convert-layout: tensor files from one memory format to another; and the layout doctor, which says where a model loses
+// galley-convert-layout: tensor files from one memory format to another; and the layout check, which says where a model loses
 // channels_last, why, and what each format costs.
 
 #include "tools/common/recipe_tool.h"

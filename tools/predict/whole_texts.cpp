@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Collects the results of all texts for -o. Results with a value a token are padded with zeros; tokens.length has their number.
+/// Collects the results of all texts for -o. Results with a value per token are padded with zeros; tokens.length has their number.
 class CollectedTexts {
  public:
   void add(const TextResult& result) {

@@ -58,6 +58,8 @@ extern const Algorithm kAttentionFlashBackward;  // attention.cpp
 extern const Algorithm kSkinnyGemmConv;                       // skinny_gemm.cpp
 extern const Algorithm kSkinnyGemmLinear;                     // skinny_gemm.cpp
 extern const Algorithm kWeightOnlyGemm;                       // weight_only_gemm.cpp
+extern const Algorithm kWeightOnlyInt4;                       // weight_only_int4.cpp
+extern const Algorithm kWeightOnlyPanels;                     // weight_only_panels.cpp
 extern const Algorithm kPacked1x1;                            // packed_1x1.cpp
 extern const Algorithm kPacked1x1Data;                        // packed_1x1.cpp
 extern const Algorithm kDepthwiseData;                        // depthwise_data.cpp

@@ -37,7 +37,7 @@ struct Plan {
     new_row = shape.new_heads * shape.width;
   }
   int64_t position(const KernelArgs& args, int64_t b) const { return args.in<int64_t>(kPosition)[b]; }
-  /// New tokens of a sequence that are no padding.
+  /// New tokens of a sequence that are not padding.
   int64_t count(const KernelArgs& args, int64_t b) const {
     if (position(args, b) < 0) return 0;
     const auto* last = args.in<int64_t>(kLast);

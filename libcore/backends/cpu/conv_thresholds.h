@@ -42,7 +42,7 @@ inline constexpr Threshold kUnpacked1x1ChannelsManyPixels{128, "channels of the 
 inline constexpr Threshold kUnpacked1x1ManyPixels{8192, "pixels from which unpacked_1x1 counts them as many",
                                                   "galley-benchmark op conv2d_backward_weights:mb16ic128ih28oc512kh1"};
 inline constexpr Threshold kAmxUsefulPercent{25, "percent of the tiles' products that must be useful for implicit_gemm_amx",
-                                             "estimate: counted; oneDNN 3.2 reaches an eighth of the unit's rate in ResNet-50"};
+                                             "estimate: by counting tiles; oneDNN 3.2 reaches an eighth of the unit's rate in ResNet-50"};
 inline constexpr Threshold kTransposeRows{512, "a transposed left operand of matmul is copied where this divides its rows, AVX2",
                                           "galley-benchmark op matmul:2048x1024+2048x256:transpose_a=true"};
 inline constexpr Threshold kTransposeSize{32, "columns and depth from which a transposed left operand of matmul is copied, AVX2",
@@ -161,16 +161,17 @@ inline constexpr Threshold kWinogradInputs{96, "input channels of a block whose 
 inline constexpr Threshold kWinogradOutputs{32, "output channels of a block whose sums the second-level cache holds",
                                             "galley-benchmark op conv2d_backward_weights:mb16ic256ih14oc256kh3ph1"};
 inline constexpr Threshold kAmxSteps{24, "tiles of 32 pixels of a block of implicit_gemm_amx",
-                                     "estimate: counted; no machine with AMX was available"};
-inline constexpr Threshold kAmxChunk{12, "tiles of pixels that stay in the first-level cache while all inputs and taps pass",
-                                     "estimate: counted, 24 KiB"};
-inline constexpr Threshold kAmxTiles{16, "tiles of 16 channels of a side that are packed at a time, at most", "estimate: counted"};
+                                     "estimate: 24 steps of 32 pixels by 16 inputs are 24 KiB; no machine with AMX was available"};
+inline constexpr Threshold kAmxInnerSteps{12, "tiles of pixels that stay in the first-level cache while all inputs and taps pass",
+                                          "estimate: 12 steps of two output tiles are 24 KiB, half of a first-level cache"};
+inline constexpr Threshold kAmxTiles{16, "tiles of 16 channels of a side that are packed at a time, at most",
+                                     "estimate: with kAmxSteps, 16 tiles are 384 KiB"};
 inline constexpr Threshold kAmxInputTiles{8, "tiles of input channels that are packed at a time where there are several taps, at most",
-                                          "estimate: counted"};
+                                          "estimate: with several taps a packed tile has more lines: half of kAmxTiles"};
 inline constexpr Threshold kAmxInputBytes{768 << 10, "bytes of the packed inputs of implicit_gemm_amx, at most",
-                                          "estimate: counted, a share of 2 MiB"};
+                                          "estimate: a third of a second-level cache of 2 MiB"};
 inline constexpr Threshold kAmxSumBytes{640 << 10, "bytes of the sums of a block of implicit_gemm_amx, at most",
-                                        "estimate: counted, a share of 2 MiB"};
+                                        "estimate: a third of a second-level cache of 2 MiB"};
 
 /// All of them, for lists and tests.
 inline constexpr std::array kAll{kSkinnyRows,
@@ -241,7 +242,7 @@ inline constexpr std::array kAll{kSkinnyRows,
                                  kWinogradInputs,
                                  kWinogradOutputs,
                                  kAmxSteps,
-                                 kAmxChunk,
+                                 kAmxInnerSteps,
                                  kAmxTiles,
                                  kAmxInputTiles,
                                  kAmxInputBytes,

@@ -13,9 +13,9 @@
 // x may meet those zeros, an inf or NaN in x may turn other taps of its channel into NaN, too.
 //
 // Cost. 2 x 2 tiles of sums are accumulated at a time, which load 2 + 2 tiles: 32 cycles of loads to 64 of products, so the tile unit
-// bounds it. A chunk of pixels of two tiles of outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a packed
-// block of at most 256 outputs (384 KiB), as many inputs (768 KiB at most) and their sums (640 KiB) stay in the second-level cache. Tile
-// layouts follow the chapter on AMX of Intel's Optimization Reference Manual. Bits depend on the logical thread count only.
+// bounds it. An inner block of pixels of two tiles of outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a
+// packed block of at most 256 outputs (384 KiB), as many inputs (768 KiB at most) and their sums (640 KiB) stay in the second-level cache.
+// Tile layouts follow the chapter on AMX of Intel's Optimization Reference Manual. Bits depend on the logical thread count only.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -367,11 +367,11 @@ class AmxConvWeights : public PreparedKernel {
   void add_products(Tiles& tiles, const Task& task, int64_t at, int outputs, int64_t columns, int64_t steps, bool first_block, float* sums,
                     int64_t row_step) const {
     const Plan& p = plan_;
-    const int64_t chunks = up(steps, kChunk), together = outputs == 2 ? 2 : 4;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const int64_t first = steps * chunk / chunks, count = steps * (chunk + 1) / chunks - first;
+    const int64_t inner_blocks = up(steps, kInnerSteps), together = outputs == 2 ? 2 : 4;
+    for (int64_t inner = 0; inner < inner_blocks; ++inner) {
+      const int64_t first = steps * inner / inner_blocks, count = steps * (inner + 1) / inner_blocks - first;
       const uint16_t* left = task.at<uint16_t>(grad_at_) + (at + first) * kHalves;
-      const bool clear = first_block && chunk == 0;
+      const bool clear = first_block && inner == 0;
       for (int64_t column = 0; column < columns; column += together) {
         const uint16_t* right[4];
         const int64_t now = std::min(together, columns - column);

@@ -18,7 +18,7 @@ constexpr int64_t kHalves = kSide * kDepth;  // values of bf16 of a tile
 constexpr int64_t kSums = kSide * kSide;     // values of f32 of a tile
 
 constexpr int64_t kSteps = conv_threshold::kAmxSteps.value;            // of 32 pixels, in a block
-constexpr int64_t kChunk = conv_threshold::kAmxChunk.value;            // in a chunk
+constexpr int64_t kInnerSteps = conv_threshold::kAmxInnerSteps.value;  // in an inner block
 constexpr int64_t kMostTiles = conv_threshold::kAmxTiles.value;        // of channels of a side that are packed at a time,
 constexpr int64_t kMostOfTaps = conv_threshold::kAmxInputTiles.value;  // of inputs where there are several taps,
 constexpr int64_t kXBytes = conv_threshold::kAmxInputBytes.value;      // of at most this size, in all variants,

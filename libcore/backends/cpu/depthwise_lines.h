@@ -1,5 +1,5 @@
 #pragma once
-// Depthwise convolution line by line. Lines of channels_last images of f32 or bf16 are packed to f32 panels [chunk of 16
+// Depthwise convolution line by line. Lines of channels_last images of f32 or bf16 are packed to f32 lines [chunk of 16
 // channels][pixel][16] with zeros at both ends. Code on packed lines has no edges, no remaining channels, and no address far from the last
 // one.
 

@@ -1,6 +1,6 @@
 // Group normalization, contiguous or channels_last: moments of each channel of a sample (in channels_last of
-// fixed blocks of its pixels), combined over the group in one order, then an affine map of each channel. The bits do not depend on the
-// threads.
+// fixed blocks of its pixels), combined over the group in one order, then an affine map of each channel. It reads x twice and writes y;
+// bound by memory. The bits do not depend on the threads.
 
 #include <algorithm>
 #include <array>

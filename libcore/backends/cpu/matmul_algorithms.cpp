@@ -3,7 +3,6 @@
 
 #include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/weight_only_algorithms.h"
 
 namespace galley {
 namespace {
@@ -11,17 +10,17 @@ namespace {
 constexpr AlgorithmRow kRows[] = {
     {"linear", "skinny_gemm", algorithm::kSkinnyGemmLinear, "at most 32 rows in f32, 16 in bf16: classifiers at small batches",
      "reads the weight once, where it is; oneDNN packs it at every run"},
-    {"weight_only_linear", "int4", algorithm::kWeightOnlyInt4, "activations rounded to 8 bits, at most 16 rows",
-     "multiplies integers: a fifth of the instructions of the conversion to floats"},
-    {"weight_only_linear", "weight_only_gemm", algorithm::kWeightOnlyGemm, "f32 activations, at most 16 rows",
-     "reads the stored integers, a quarter or an eighth of the bytes of floats"},
-    {"weight_only_linear", "panels", algorithm::kWeightOnlyPanels, "f32 activations, any number of rows",
-     "keeps no float copy of the weight"},
 #ifdef GALLEY_WITH_ONEDNN
     {"linear", "onednn", algorithm::kOneDnnLinear, "contiguous; f32 everywhere, bf16 where the processor multiplies it faster than f32",
      "blocked products with packed operands"},
     {"matmul", "onednn", algorithm::kOneDnnMatmul, "as linear, with batches and transposes", "as linear"},
 #endif
+    {"weight_only_linear", "int8_dot_gemm", algorithm::kWeightOnlyInt4, "weights of 4 bits, activations rounded to 8 bits, at most 16 rows",
+     "multiplies integers: a fifth of the instructions of the conversion to floats"},
+    {"weight_only_linear", "weight_only_gemm", algorithm::kWeightOnlyGemm, "f32 activations, at most 16 rows",
+     "reads the stored integers, a quarter or an eighth of the bytes of floats"},
+    {"weight_only_linear", "dequantized_gemm", algorithm::kWeightOnlyPanels, "f32 activations, any number of rows",
+     "keeps no float copy of the weight"},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Batch normalization on contiguous arrays of rank 3 to 5: statistics of each sample's plane, combined over the samples in their order,
-// then an affine map of each plane. The bits do not depend on the threads. (channels_last and rank 2: norm.cpp.)
+// then an affine map of each plane. Training reads x twice and writes y; bound by memory. The bits do not depend on the threads.
+// (channels_last and rank 2: norm.cpp.)
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
-// quantized_conv2d, quantized_linear and dynamic_quantized_linear on packed weights (quantized_implicit_gemm.h). Depthwise convolutions are
-// in quantized_depthwise.cpp.
+// quantized_conv2d, quantized_linear and dynamic_quantized_linear on packed weights; quantized_implicit_gemm.h has layout, cost and bound.
+// Depthwise convolutions are in quantized_depthwise.cpp.
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,8 @@
 // implicit_gemm and packed_gemm of integers: a quantized convolution or matrix product as a plan of bands of output pixels times ranges of
 // outputs. The inputs of a band are copied once into a thread's scratch memory (widened or as bytes, with padding around them), so that a
 // row of the window is one run of consecutive memory for every pixel. No image is unrolled (Chetlur et al., "cuDNN: Efficient Primitives
-// for Deep Learning", 2014).
+// for Deep Learning", 2014). 2 pixels taps channels outputs operations; bound by the products of bytes, in 1x1 layers of few channels by
+// memory.
 
 #include <cstddef>
 #include <cstdint>

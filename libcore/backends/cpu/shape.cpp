@@ -203,7 +203,7 @@ class Embed : public PreparedKernel {
     }
     return row;
   }
-  /// Every step-th element of first..last, which `to` is the begin of, from its place in a row of the input.
+  /// Every step-th element of first..last, which `to` is the start of, from its place in a row of the input.
   template <class T>
   void scatter(const std::byte* x, std::byte* to, int64_t first, int64_t last) const {
     const int64_t begin = (first - inner_.start + inner_.step - 1) / inner_.step,

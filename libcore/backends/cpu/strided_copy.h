@@ -23,7 +23,7 @@ inline void copy_run(std::byte* to, const std::byte* from, int64_t bytes) {
   std::memcpy(to + bytes - 16, from + bytes - 16, 16);
 }
 
-/// `bytes` of a repeated pattern of 64 bytes, from its begin.
+/// `bytes` of a repeated pattern of 64 bytes, from its start.
 inline void fill_run(std::byte* to, const std::array<std::byte, 64>& pattern, int64_t bytes) {
   while (bytes >= 64) {
     std::memcpy(to, pattern.data(), 64);

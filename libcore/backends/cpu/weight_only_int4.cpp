@@ -1,4 +1,5 @@
-// Matrix products of few rows of activations that are rounded to 8 bits with weights of 4 bits: decoding of quantized language models.
+// int8_dot_gemm: matrix products of few rows of activations that are rounded to 8 bits with weights of 4 bits, for decoding of quantized
+// language models. 2 rows columns depth operations; bound by memory, which has half a byte per weight and a scale per group.
 //
 // Rows of the weight are read where they are: a byte holds two neighbors of the depth, the lower first. Each kRoundedGroup values of x
 // become integers with a scale, even and odd elements apart, so that the low halves of a vector of bytes multiply one array and the high
@@ -30,7 +31,6 @@
 #include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/quantized_paths.h"
 #include "libcore/backends/cpu/rewrite/weight_only.h"
-#include "libcore/backends/cpu/weight_only_algorithms.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::int4 {

@@ -1,4 +1,5 @@
-// Matrix products of many rows with weights that are stored as integers of 8 or 4 bits: prompts of quantized language models.
+// dequantized_gemm: matrix products of many rows with weights that are stored as integers of 8 or 4 bits, for prompts of quantized language
+// models. 2 rows columns depth operations and a conversion per weight; bound by the products.
 //
 // A task takes some panels of columns (packed_product.h): it makes floats of their integers, in the form of a packed operand, and
 // multiplies all rows by them while they are in the second-level cache. So no float copy of the weights is kept, and their integers are
@@ -24,7 +25,6 @@
 #include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/packed_product.h"
 #include "libcore/backends/cpu/rewrite/weight_only.h"
-#include "libcore/backends/cpu/weight_only_algorithms.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::stored_panel {

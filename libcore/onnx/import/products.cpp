@@ -50,7 +50,7 @@ void conv(Call& c) {
   c.set(restore_rank(conv2d(padded, as_image(w), weight_of(c, 2, "bias", "conv2d"), attrs), x.shape().rank() == 3));
 }
 
-/// The uncropped size of a transposed convolution's result, the cropped size, and what is cropped at the begin.
+/// The uncropped size of a transposed convolution's result, the cropped size, and what is cropped at the start.
 struct TransposedSizes {
   std::vector<int64_t> whole, size, before;  // for rows and columns
 };

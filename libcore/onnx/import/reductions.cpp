@@ -140,7 +140,7 @@ void softmax_node(Call& c) {
   c.set(reshape(kSoftmax(reshape(x, {rows, columns}), attrs), x.shape()));
 }
 
-/// x shifted by `by` elements along an axis, towards the end or the begin, filled with zeros.
+/// x shifted by `by` elements along an axis, towards the end or the start, filled with zeros.
 Value shifted(Value x, int axis, int64_t by, bool to_end) {
   const int64_t size = x.shape()[axis];
   std::vector<int64_t> padding(static_cast<size_t>(2 * x.shape().rank()), 0);
