@@ -175,6 +175,31 @@ TEST_F(Onnx, InputsAndOutputsHaveTheFilesNames) {
   refused("galley-predict two.yaml --tensors out.safetensors -o x.safetensors", 4, {"left"});
 }
 
+TEST_F(Onnx, ADecoderGeneratesAndTrainsAsItsFolder) {
+  const std::string hub = GALLEY_SOURCE_DIR "/tests/golden/hub/", tokenizer = "{type: hub, path: " + hub + "tokenizer}";
+  std::string words;
+  for (int i = 0; i < 20; ++i) words += "To be, or not to be, that is the question. ";
+  write_text(path("text.txt"), words);
+  const std::string rest = "\ndata:\n  tokenizer: " + tokenizer +
+                           "\n  train: {source: {type: text, path: text.txt, sequence_length: 16}}\n"
+                           "train: {duration: 3 steps, batch: 2, optimizer: {type: sgd, lr: 0.01}}\nlog: {every: 1 step}\nthreads: 1\n";
+  write_text(path("folder.yaml"), "recipe: 1\nmodel: {type: hub, path: " + hub + "llama}\nweights: " + hub + "llama" + rest);
+  write_text(path("file.yaml"), "recipe: 1\nmodel: {type: onnx, path: llama.onnx, shape: [64]}" + rest);
+  done("galley-weights export folder.yaml -o llama.onnx");
+  const auto tokens = [&](const std::string& recipe) {
+    return Json::parse(done("galley-predict " + recipe + " --prompt 'To be' generate.max_new_tokens=8 --format json -q"))["tokens"];
+  };
+  EXPECT_EQ(tokens("file.yaml"), tokens("folder.yaml"));
+  const auto loss = [&](const std::string& recipe) {
+    done("galley-train " + recipe + " -o " + recipe + ".run -q");
+    const Json json = Json::parse(done("galley-evaluate " + recipe + ".run data.val='{from: train}' --format json -q"));
+    return json["metrics"]["loss"].get<double>();
+  };
+  const double wanted = loss("folder.yaml");
+  EXPECT_GT(wanted, 1);
+  EXPECT_NEAR(loss("file.yaml"), wanted, 1e-5 * wanted);
+}
+
 TEST_F(Onnx, AWholeRunIsOneSample) {
   using namespace onnx_records;
   write_text(path("whole.onnx"), model(node("Flatten", in("input"), out("y"), integer("axis", 2)) + input(fixed("input", {2, 3, 4})) +

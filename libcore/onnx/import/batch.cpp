@@ -200,6 +200,19 @@ Place by_first_axis(Step& s) {
   return s.in(0).axis == 0 ? s.in(0) : s.mixes("it operates along the sample axis");
 }
 
+/// Queries, keys and values have the samples along their first axis, in parts (windows) of one size. A bias is the same for all samples, or
+/// has them too.
+Place attended(Step& s) {
+  if (!s.any_samples()) return {};
+  const Place& q = s.in(0);
+  for (size_t i = 0; i < s.inputs(); ++i) {
+    if (!s.given(i)) continue;
+    if (s.in(i).has_samples() ? !(s.in(i) == q) || q.axis != 0 || q.outer != 1 : q.inner % s.shape(i)[0] != 0 && (s.in(i).equal & 1) == 0)
+      return s.mixes("it reads the keys of other samples");
+  }
+  return q;
+}
+
 /// The operator must not change the size of the sample axis.
 Place keeps_axis(Step& s) {
   const Place& x = s.in(0);
@@ -299,6 +312,7 @@ const std::map<std::string_view, Rule>& rules() {
       {"layer_norm", normalized},
       {"linear", [](Step& s) { return along(s, {s.shape(0).rank() - 1}, false); }},
       {"matmul", product},
+      {"attention", attended},
       {"embedding", picked_rows},
       {"one_hot", class_axis},
       {"lstm", recurrent},

@@ -11,9 +11,9 @@ namespace {
 
 constexpr double kExact = 9007199254740992.0;  // 2^53: the reference back end computes in double
 
-bool is_small(const Tensor& x) {
+bool is_small(const Tensor& x, int64_t largest) {
   if (!x.defined()) return true;
-  if (x.elements() > kMaxConstant || x.elements() == 0) return false;
+  if (x.elements() > (is_floating(x.dtype()) ? kMaxConstant : largest) || x.elements() == 0) return false;
   if (x.dtype() != DType::kI64) return true;
   const std::vector<int64_t> values = to_ints(x);
   return std::all_of(values.begin(), values.end(), [](int64_t value) { return std::fabs(static_cast<double>(value)) < kExact; });
@@ -43,9 +43,11 @@ std::map<std::string, Tensor> run_graph(Graph& graph, const std::vector<Paramete
 }  // namespace
 
 std::optional<std::vector<Tensor>> evaluate(const OnnxNode& node, MakeNode make, std::shared_ptr<const Source> source,
-                                            const std::vector<Tensor>& inputs) {
+                                            const std::vector<Tensor>& inputs, int64_t largest) {
   // Quantized weights stay weights.
-  if (node.op_type == "DequantizeLinear" || !std::all_of(inputs.begin(), inputs.end(), is_small)) return std::nullopt;
+  if (node.op_type == "DequantizeLinear" ||
+      !std::all_of(inputs.begin(), inputs.end(), [&](const Tensor& x) { return is_small(x, largest); }))
+    return std::nullopt;
   try {
     Graph graph;
     Builder b(graph, {.mode = Mode::kEvaluation});
@@ -56,7 +58,7 @@ std::optional<std::vector<Tensor>> evaluate(const OnnxNode& node, MakeNode make,
       if (outputs[i].constant.defined()) {
         results[i] = outputs[i].constant;
       } else if (outputs[i].value) {
-        if (outputs[i].value.shape().elements() > kMaxConstant || outputs[i].value.shape().elements() == 0) return std::nullopt;
+        if (outputs[i].value.shape().elements() > largest || outputs[i].value.shape().elements() == 0) return std::nullopt;
         graph.add_output(cat("out", i), outputs[i].value);
       }
     }

@@ -240,6 +240,17 @@ const OnnxNode* Importer::producer(const std::string& name) const {
   return found == producers_.end() ? nullptr : found->second;
 }
 
+const Node* Importer::made_by(Value value) {
+  const std::deque<Node>& nodes = b_.graph().nodes();
+  for (; indexed_ < nodes.size(); ++indexed_) {
+    for (const ValueId id : nodes[indexed_].outputs) made_[id] = &nodes[indexed_];
+  }
+  const auto found = made_.find(value.id());
+  return found == made_.end() ? nullptr : found->second;
+}
+
+int64_t Importer::largest_constant() const { return folded_ < kMaxTokenConstants ? kMaxTokenConstant : kMaxConstant; }
+
 std::optional<double> Importer::known_scalar(const std::string& name) const {
   if (const auto found = items_.find(name); found != items_.end()) {
     const Tensor& known = found->second.constant;
@@ -355,36 +366,6 @@ Value Importer::parameter(Item& item, std::string_view leaf, std::string_view ty
   return item.value;
 }
 
-Value Importer::value(Item& item) {
-  if (item.value) return item.value;
-  const Tensor& known = item.constant;
-  GALLEY_ASSERT(known.defined());
-  if (item.transposed) return item.value = permute(value(items_.at(item.name)), {1, 0});
-  const DType dtype = known.dtype();
-  GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "a constant is ", known.str(),
-                     ", but Galley computes in f32; export the model in float32");
-  if (item.is_weight) return parameter(item, "weight", "onnx");
-  const std::vector<double> values = known.elements() <= (1 << 16) ? known.to_doubles() : std::vector<double>{};
-  const bool uniform = !values.empty() && std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
-  if (uniform) return item.value = full(b_.graph(), {.dtype = dtype, .shape = known.shape()}, values.front());
-  // A constant table becomes a buffer: saved with the model, not trained.
-  std::string name = item.name.empty() || item.name.find("::") != std::string::npos ? std::string("constant") : item.name;
-  std::string module = item.name == name ? std::string() : path_;
-  if (const size_t dot = name.rfind('.'); item.name == name && dot != std::string::npos && dot > 0 && dot + 1 < name.size()) {
-    module = name.substr(0, dot);
-    name = name.substr(dot + 1);
-  }
-  const std::string wish = name;
-  for (int turn = 2; declared(module.empty() ? name : cat(module, ".", name)); ++turn) name = cat(wish, "_", turn);
-  return item.value =
-             in_module(module, [&] { return b_.buffer(name, {.dtype = dtype, .shape = known.shape()}, Init::given(known), "onnx"); });
-}
-
-Value Importer::table(const Tensor& values) {
-  Item item{.constant = values};
-  return value(item);
-}
-
 /// The values of all inputs, if they are constant and none is a weight.
 std::optional<std::vector<Tensor>> Importer::known_inputs(Call& call) const {
   std::vector<Tensor> known;
@@ -413,9 +394,11 @@ void Importer::make(const OnnxNode& node) {
   }
   if (const auto known = known_inputs(call); known && !node.inputs.empty()) {
     if (std::optional<Tensor> result = fold(call, *known)) return call.set_constant(std::move(*result));
-    if (std::optional<std::vector<Tensor>> found = evaluate(node, row, source_, *known)) {
+    if (std::optional<std::vector<Tensor>> found = evaluate(node, row, source_, *known, largest_constant())) {
       for (size_t i = 0; i < found->size(); ++i) {
-        if (!node.outputs[i].empty() && (*found)[i].defined()) set(node.outputs[i], {.constant = std::move((*found)[i])});
+        if (node.outputs[i].empty() || !(*found)[i].defined()) continue;
+        if ((*found)[i].elements() > kMaxConstant) folded_ += (*found)[i].elements();
+        set(node.outputs[i], {.constant = std::move((*found)[i])});
       }
       return;
     }
@@ -472,6 +455,7 @@ void Importer::make_checked(const OnnxNode& node) {
   try {
     const PathScope scope(b_.graph(), path_);
     make(node);
+    mark_sized(node);
   } catch (Error& error) {
     std::string fix = error.suggestion();
     if (fix.empty() && other_batch())
@@ -524,6 +508,7 @@ NamedValues Importer::run(const NamedValues& inputs) {
     throw Error(error.code(), cat(source_->path(), ": ", error.message()));
   }
   read_initializers();
+  for (const auto& [name, values] : options_.constants) items_[name] = {.constant = values};
   for (const auto& [name, value] : inputs) {
     check_sizes(value.shape(), cat(source_->path(), ": the input '", name, "'"));
     items_[name] = {.value = value};

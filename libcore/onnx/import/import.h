@@ -45,6 +45,7 @@ struct Item {
   bool is_weight = false;   // a float initializer, which becomes a parameter
   bool transposed = false;  // the transpose of the initializer `name`; `constant` holds the untransposed values
   std::string name;         // name of the initializer
+  std::string sized;        // name of the value in the file, if the constant was computed from sizes of inputs; "" otherwise
 };
 
 /// A set of nodes of the file.
@@ -111,10 +112,11 @@ class Call {
 
 /// Options of one import, besides its inputs.
 struct ImportOptions {
-  std::vector<std::string> outputs;       // names in the file, the main one first; nodes that no output needs are skipped
-  std::optional<int64_t> batch;           // number of samples, if the first dimension of all inputs counts them
-  std::optional<int64_t> declared_batch;  // the batch that the file declares, if it is a fixed number
-  bool values = true;                     // whether to read weights; false: only shapes are computed and no weight is copied
+  std::vector<std::string> outputs;              // names in the file, the main one first; nodes that no output needs are skipped
+  std::optional<int64_t> batch;                  // number of samples, if the first dimension of all inputs counts them
+  std::optional<int64_t> declared_batch;         // the batch that the file declares, if it is a fixed number
+  std::map<std::string, Tensor> constants = {};  // inputs with known values
+  bool values = true;                            // whether to read weights; false: only shapes are computed and no weight is copied
   const NodeSet* batch_nodes =
       nullptr;  // nodes with the declared batch in their constant sizes, from an earlier import; null: find them in this one
 };
@@ -144,7 +146,8 @@ class Importer {
   Item& item(const std::string& name);
   /// The transpose of a weight [I,O], as a separate weight.
   Item& transposed_weight(const std::string& name);
-  /// The item as a value of the graph; adds constants to the graph.
+  /// The item as a value of the graph; adds constants to the graph. Those that depend on sizes of inputs are computed there by their
+  /// nodes: a buffer would have the shape of one batch.
   Value value(Item& item);
   /// An initializer as a parameter: under its own name if that belongs to a module, otherwise as `leaf` of the node's path.
   Value parameter(Item& item, std::string_view leaf, std::string_view type);
@@ -161,6 +164,10 @@ class Importer {
   /// Whether a node reads the value or it is an output of the model.
   bool is_read(const std::string& name) const { return readers_.contains(name) || is_output(name); }
   const OnnxNode* producer(const std::string& name) const;
+  /// The node of the graph that computed a value; nullptr for inputs and constants.
+  const Node* made_by(Value value);
+  /// The largest constant that is folded now: large ones, which are masks and indices of tokens, only while there are few of them.
+  int64_t largest_constant() const;
   std::optional<double> known_scalar(const std::string& name) const;
   /// A constant that is not in the file, as a value of the graph.
   Value table(const Tensor& values);
@@ -176,6 +183,8 @@ class Importer {
   NodeSet needed() const;
   void make_checked(const OnnxNode& node);
   void make(const OnnxNode& node);
+  void mark_sized(const OnnxNode& node);
+  Value computed(const Item& item);
   NamedValues results();
   std::optional<std::vector<Tensor>> known_inputs(Call& call) const;
   /// The module path: of the layer if its weight's name tells, otherwise from the node's name.
@@ -191,6 +200,9 @@ class Importer {
   std::map<std::string, const OnnxNode*, std::less<>> producers_;
   std::set<std::string, std::less<>> outputs_;
   NodeSet skipped_;
+  std::map<ValueId, const Node*> made_;  // of the first `indexed_` nodes of the graph
+  size_t indexed_ = 0;
+  int64_t folded_ = 0;  // elements of large constants so far
 };
 
 MakeTable product_rows();  // convolutions, matrix products
@@ -210,12 +222,18 @@ MakeNode find_row(std::string_view op_type);
 std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs);
 /// The results of a node that `fold` does not know, computed by the reference back end if inputs and outputs are small.
 std::optional<std::vector<Tensor>> evaluate(const OnnxNode& node, MakeNode make, std::shared_ptr<const Source> source,
-                                            const std::vector<Tensor>& inputs);
+                                            const std::vector<Tensor>& inputs, int64_t largest);
 /// Imports a function that exporters write as several nodes (gelu, silu, hardswish) and skips those nodes. Returns false if the node does
 /// not begin one.
 bool make_pattern(Call& c);
+/// Imports softmax(scale q k^T + bias) v as the operator attention, at its last product. Returns false if the node is not one.
+bool make_attention(Call& c);
+/// x with its axes permuted; permutations of a permutation become one.
+Value permuted(Call& c, Value x, std::vector<int64_t> order);
 
-constexpr int64_t kMaxConstant = 4096;  // limit of elements of constants that are folded
+constexpr int64_t kMaxConstant = 4096;                    // elements of constants that are always folded
+constexpr int64_t kMaxTokenConstant = int64_t{1} << 20;   // of masks and indices of tokens
+constexpr int64_t kMaxTokenConstants = int64_t{1} << 26;  // of all of these
 std::vector<int64_t> to_ints(const Tensor& tensor);
 Tensor from_ints(const std::vector<int64_t>& values);
 /// Input i as a parameter of the layer if the file has its values; an empty value if it is absent.

@@ -42,18 +42,20 @@ Value from_zero(Call& c, size_t input, int64_t size, bool tokens = false) {
       if (i < 0) i += size;
     }
     if (!changed) return index;
-    const Tensor list = from_ints(at);
-    return c.table(Tensor(DType::kI64, known->shape(), {}, list.storage()));
+    if (c.item(input).sized.empty()) {
+      const Tensor list = from_ints(at);
+      return c.table(Tensor(DType::kI64, known->shape(), {}, list.storage()));
+    }
   }
   const ValueInfo& info = index.graph().value(index.id());
   if ((tokens && info.role == ValueRole::kInput) || c.opset() < 11) return index;
   return where(less(index, c.scalar_value(index.dtype(), 0)), add(index, c.scalar_value(index.dtype(), static_cast<double>(size))), index);
 }
 
-/// Constant indices of rank 0 or 1, counted from 0; nullopt if they are not constant.
+/// Constant indices in their order, counted from 0; nullopt if they are not constant.
 std::optional<std::vector<int64_t>> constant_positions(Call& c, size_t input, int64_t size) {
   const std::optional<Tensor> known = c.constant(input);
-  if (!known || known->shape().rank() > 1 || known->elements() < 1 || known->elements() > kMaxIndices) return std::nullopt;
+  if (!known || known->elements() < 1 || known->elements() > kMaxIndices) return std::nullopt;
   std::vector<int64_t> at = to_ints(*known);
   for (int64_t& i : at) {
     GALLEY_CHECK_INPUT(i >= -size && i < size, "index ", i, " is out of range for ", size, " elements");
@@ -68,6 +70,16 @@ bool is_range(const std::vector<int64_t>& places) {
   return true;
 }
 
+/// x with its axis split into these sizes.
+Value with_axes(Value x, int axis, const Shape& sizes) {
+  Shape shape;
+  for (int i = 0; i < axis; ++i) shape.push_back(x.shape()[i]);
+  for (const int64_t size : sizes) shape.push_back(size);
+  for (int i = axis + 1; i < x.shape().rank(); ++i) shape.push_back(x.shape()[i]);
+  GALLEY_CHECK_INPUT(shape.rank() <= Shape::kMaxRank, "its result has too many dimensions");
+  return shape == x.shape() ? x : reshape(x, shape);
+}
+
 /// Slices of an axis, or rows of a weight table by indices.
 void gather_node(Call& c) {
   const Item& data = c.item(0);
@@ -76,8 +88,9 @@ void gather_node(Call& c) {
   const int axis = axis_in(c.integer("axis", 0), x.shape().rank());
   const int64_t size = x.shape()[axis];
   if (const auto places = constant_positions(c, 1, size); places && is_range(*places)) {
-    const Value part = slice(x, axis, places->front(), places->back() + 1);
-    return c.set(c.constant(1)->shape().rank() == 0 ? squeeze(part, axis) : part);
+    Value part = x;
+    if (std::ssize(*places) < size) part = slice(x, axis, places->front(), places->back() + 1);
+    return c.set(with_axes(part, axis, c.constant(1)->shape()));
   }
   c.set(gather_along(x, axis, from_zero(c, 1, size, weight)));
 }
@@ -113,12 +126,42 @@ Value flat_index(Call& c, size_t input, const Shape& shape, int batch) {
   return flat;
 }
 
+/// Whether the index tuples of GatherND are constant and name all elements of the first axes in their order: how exporters read
+/// attention_mask[sample, token].
+bool reads_all_in_order(Call& c, const Shape& shape) {
+  const std::optional<Tensor> known = c.constant(1);
+  if (!known || known->shape().rank() < 1 || known->elements() > kMaxIndices) return false;
+  const int64_t k = known->shape()[-1];
+  if (k < 1 || k > shape.rank()) return false;
+  const std::vector<int64_t> at = to_ints(*known);
+  const int64_t count = product_of(shape, 0, static_cast<int>(k));
+  if (std::ssize(at) != count * k) return false;
+  for (int64_t row = 0; row < count; ++row) {
+    int64_t flat = 0;
+    for (int d = 0; d < static_cast<int>(k); ++d) {
+      const int64_t i = at[static_cast<size_t>(row * k + d)];
+      if (i < 0 || i >= shape[d]) return false;
+      flat = flat * shape[d] + i;
+    }
+    if (flat != row) return false;
+  }
+  return true;
+}
+
 void gather_nd(Call& c) {
   const Value x = c.x(0);
   const int batch = static_cast<int>(c.integer("batch_dims", 0));
   const Shape& shape = x.shape();
   GALLEY_CHECK_INPUT(batch >= 0 && batch < shape.rank() && c.x(1).shape().rank() > batch, "batch_dims ", batch, " does not fit data ",
                      x.type());
+  if (batch == 0 && reads_all_in_order(c, shape)) {
+    const Shape index = c.constant(1)->shape();
+    const int k = static_cast<int>(index[-1]);
+    Shape all;
+    for (int d = 0; d + 1 < index.rank(); ++d) all.push_back(index[d]);
+    for (int d = k; d < shape.rank(); ++d) all.push_back(shape[d]);
+    return c.set(reshape(x, all));
+  }
   Value index = flat_index(c, 1, shape, batch);
   const int last = batch + static_cast<int>(c.x(1).shape()[-1]);
   const int64_t rows = product_of(shape, batch, last), batches = product_of(shape, 0, batch);

@@ -10,6 +10,8 @@ namespace galley::onnx_import {
 namespace {
 
 constexpr int64_t kUsualSide = 224;  // default side of images whose size the file leaves open
+/// Default lengths of texts whose length the file leaves open; the first that the nodes accept (a table of positions may be shorter).
+constexpr std::array<int64_t, 3> kUsualLengths{128, 32, 8};
 
 std::string shape_text(const OnnxValue& value) {
   std::string text;
@@ -93,8 +95,14 @@ std::map<std::string, Given> given_shapes(const Source& source, const std::vecto
   return given;
 }
 
+/// Whether the input holds a number for each token of each sample: [samples,tokens] of integers, the tokens open.
+bool is_text(const OnnxValue& value) {
+  const OnnxType* type = find_onnx_type(value.data_type);
+  return value.shape.size() == 2 && !value.shape[1].size && (type->dtype == DType::kI64 || type->dtype == DType::kI32);
+}
+
 /// One input; with `rows` its first dimension counts samples, otherwise all of it is one sample.
-FileInput input_of(const Source& source, const OnnxValue& value, const Given& given, bool rows) {
+FileInput input_of(const Source& source, const OnnxValue& value, const Given& given, bool rows, int64_t length) {
   FileInput input{
       .name = value.name, .dtype = *find_onnx_type(value.data_type)->dtype, .sample = {}, .declared = {}, .text = shape_text(value)};
   const size_t first = rows ? 1 : 0, count = value.shape.size() - first;
@@ -106,14 +114,15 @@ FileInput input_of(const Source& source, const OnnxValue& value, const Given& gi
   for (size_t axis = first; axis < value.shape.size(); ++axis) {
     const std::optional<int64_t>& declared = value.shape[axis].size;
     const bool image = rows && value.shape.size() == 4 && axis >= 2;
-    if (!declared && !used && !image) {
+    const bool tokens = is_text(value) && rows;
+    if (!declared && !used && !image && !tokens) {
       throw Error(ErrorCode::kRecipe,
                   cat(source.path(), " leaves dimension ", axis, " of its input '", value.name, "' ", input.text, " open"))
           .key(given.key)
           .suggest(cat("set ", given.key, " to the ", count, " sizes of one sample"));
     }
     input.declared.push_back(declared);
-    input.sample.push_back(declared ? *declared : used ? given.sizes[axis - first] : kUsualSide);
+    input.sample.push_back(declared ? *declared : used ? given.sizes[axis - first] : tokens ? length : kUsualSide);
   }
   return input;
 }
@@ -194,9 +203,9 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
   const std::map<std::string, Given> given = given_shapes(*source, fed, shape, shapes);
   FileLayout layout;
   for (const OnnxValue* output : outputs) layout.outputs.push_back(output->name);
-  const auto set_inputs = [&](bool rows) {
+  const auto set_inputs = [&](bool rows, int64_t length = kUsualLengths.front()) {
     layout.inputs.clear();
-    for (const OnnxValue* input : fed) layout.inputs.push_back(input_of(*source, *input, given.at(input->name), rows));
+    for (const OnnxValue* input : fed) layout.inputs.push_back(input_of(*source, *input, given.at(input->name), rows, length));
   };
   // The recipe gives as many sizes as the file's input has, so no dimension counts samples.
   const bool whole = std::any_of(fed.begin(), fed.end(), [&](const OnnxValue* input) {
@@ -205,8 +214,17 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
   layout.reason = "its inputs have no batch dimension";
   std::optional<Error> failure;
   if (!whole && may_have_rows(fed, layout.declared_batch)) {
-    set_inputs(true);
-    if (find_use(source, layout, failure)) return layout;
+    const bool text =
+        std::any_of(fed.begin(), fed.end(), [&](const OnnxValue* input) { return is_text(*input) && given.at(input->name).sizes.empty(); });
+    std::optional<Error> first;
+    for (const int64_t length : kUsualLengths) {
+      set_inputs(true, length);
+      if (find_use(source, layout, failure)) return layout;
+      if (!first) first = failure;
+      if (!text || !failure) break;
+      failure.reset();
+    }
+    failure = first;
   }
   layout.use = SampleUse::kWhole;
   layout.fixed_batch = 1;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "libcore/base/named_options.h"
+#include "libcore/onnx/import/decoder.h"
 #include "libcore/onnx/import/layout.h"
 
 namespace galley {
@@ -33,7 +34,7 @@ struct OnnxParams : OptionsOf<OnnxParams> {
         path);
     v.option({.name = "shape",
               .doc = "shape of one sample, if the file leaves sizes open, e.g. [3, 224, 224]; default: the file's sizes, 224 for open "
-                     "sizes of images",
+                     "sizes of images; of a decoder: its longest sequence, by default the rows of its table of positions, or 1024",
               .min = 1},
              shape);
     v.section(
@@ -50,6 +51,10 @@ struct OnnxParams : OptionsOf<OnnxParams> {
     const std::lock_guard lock(mutex());
     if (opened_ == nullptr || opened_->path() != path) opened_ = std::make_shared<const Source>(path);
     return opened_;
+  }
+  /// The file as a decoder, if it is one and the recipe does not say how to feed it.
+  std::optional<onnx_import::DecoderFile> decoder() const {
+    return inputs.items.empty() && outputs.empty() ? onnx_import::find_decoder(*source()) : std::nullopt;
   }
   /// The layout of the file for these options.
   std::shared_ptr<const FileLayout> layout() const {
@@ -92,14 +97,33 @@ void check_inputs(const FileLayout& layout, const std::string& path, const Named
 
 NamedValues build(Builder& b, const Options& options, const NamedValues& given) {
   const auto& params = params_of<OnnxParams>(options);
+  if (const auto decoder = params.decoder()) return onnx_import::capture_decoder(b, params.source(), *decoder, given.front().second);
   const std::shared_ptr<const FileLayout> layout = params.layout();
   GALLEY_ASSERT(given.size() == layout->inputs.size());
   check_inputs(*layout, params.path, given);
   return onnx_import::capture_file(b, params.source(), *layout, given);
 }
 
+constexpr int64_t kUsualContext = 1024;  // of a decoder whose file does not tell
+
+ModelInfo decoder_info(const onnx_import::DecoderFile& decoder, const OnnxParams& params) {
+  if (params.shape.size() > 1)
+    throw Error(ErrorCode::kRecipe, cat("model.shape has ", params.shape.size(), " sizes, but a sample of the decoder ", params.path,
+                                        " is a list of tokens: one number, the longest sequence"))
+        .key("model.shape");
+  const int64_t usual = decoder.context > 0 ? decoder.context : kUsualContext;
+  ModelInfo info{.family = "onnx", .output = ModelOutput::kTokens};
+  info.input_shape = {params.shape.empty() ? usual : params.shape.front()};
+  info.input_names = {"T"};
+  info.input_dtype = DType::kI64;
+  info.cache = decoder.continues();
+  info.named_outputs = true;
+  return info;
+}
+
 ModelInfo info(const Options& options) {
   const auto& params = params_of<OnnxParams>(options);
+  if (const auto decoder = params.decoder()) return decoder_info(*decoder, params);
   const std::shared_ptr<const FileLayout> layout = params.layout();
   ModelInfo info{.family = "onnx", .named_outputs = layout->outputs.size() > 1 || !params.outputs.empty()};
   info.input_shape = layout->inputs.front().sample;

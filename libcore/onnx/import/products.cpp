@@ -154,6 +154,7 @@ Value product(Value a, Value b, const MatmulAttrs& attrs = {}) {
 
 void mat_mul(Call& c) {
   const Value w = matrix(c, 1, false);
+  if (!w && make_attention(c)) return;
   if (!w) return c.set(product(c.x(0), c.x(1)));
   const Value x = c.x(0);
   if (x.shape().rank() < 2) return c.set(product(x, c.x(1)));

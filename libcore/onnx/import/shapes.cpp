@@ -7,6 +7,7 @@
 #include "libcore/onnx/import/indices.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
+#include "libcore/ops/index.h"
 #include "libcore/ops/shape.h"
 
 namespace galley::onnx_import {
@@ -111,6 +112,21 @@ void unsqueeze_node(Call& c) {
   c.set(reshape(x, unsqueezed_shape(x.shape(), c.axes(1, {}))));
 }
 
+}  // namespace
+
+Value permuted(Call& c, Value x, std::vector<int64_t> order) {
+  if (const Node* before = c.to.made_by(x); before != nullptr && before->is("permute")) {
+    const std::vector<int64_t>& first = before->attrs<PermuteAttrs>().order;
+    for (int64_t& axis : order) axis = first[static_cast<size_t>(axis_in(axis, std::ssize(first)))];
+    x = x.graph().at(before->inputs[0]);
+  }
+  bool same = std::ssize(order) == x.shape().rank();
+  for (size_t i = 0; same && i < order.size(); ++i) same = order[i] == static_cast<int64_t>(i);
+  return same ? x : permute(x, std::move(order));
+}
+
+namespace {
+
 void transpose_node(Call& c) {
   const Item& item = c.item(0);
   const int rank = item.value ? item.value.shape().rank() : item.constant.shape().rank();
@@ -125,15 +141,25 @@ void transpose_node(Call& c) {
     transposed.name = c.node.inputs[0];
     return c.to.set(c.node.outputs[0], std::move(transposed));
   }
-  c.set(permute(c.x(0), order));
+  c.set(permuted(c, c.x(0), std::move(order)));
 }
 
 void concat_node(Call& c) {
+  if (c.inputs() == 1) {
+    c.find("axis");
+    return c.pass(0);
+  }
   std::vector<Value> parts;
-  for (size_t i = 0; i < c.inputs(); ++i) parts.push_back(c.x(i));
-  GALLEY_CHECK_INPUT(!parts.empty(), "it has no inputs");
+  for (size_t i = 0; i < c.inputs(); ++i) {
+    // Known empty parts are the keys and values of no earlier tokens.
+    const std::optional<Tensor> known = c.constant(i);
+    if (!known || known->elements() > 0) parts.push_back(c.x(i));
+  }
+  GALLEY_CHECK_INPUT(c.inputs() > 0, "it has no inputs");
+  if (parts.empty()) parts.push_back(c.x(0));
   ConcatAttrs attrs;
   attrs.axis = axis_in(c.integer("axis", 0), parts.front().shape().rank());
+  if (parts.size() == 1) return c.set(parts.front());
   c.set(concat(parts, attrs));
 }
 
@@ -332,16 +358,12 @@ void triangle(Call& c) {
   }
   const bool upper = c.integer("upper", 1) != 0;
   const int64_t rows = x.shape()[-2], columns = x.shape()[-1];
-  GALLEY_CHECK_INPUT(rows * columns <= kMaxGenerated, "its input ", x.type(), " is too large: at most ", kMaxGenerated,
-                     " elements per matrix are supported");
   if (rows * columns == 0) return c.pass(0);
-  Tensor kept(DType::kBool, {rows, columns});
-  std::vector<double> values;
-  const int64_t diagonal = std::clamp(k, -rows - columns, rows + columns);
-  for (int64_t i = 0; i < rows * columns; ++i)
-    values.push_back((upper ? i % columns - i / columns >= diagonal : i % columns - i / columns <= diagonal) ? 1 : 0);
-  kept.from_doubles(values);
-  c.set(where(c.table(kept), x, c.scalar_value(x.dtype(), 0)));
+  const double diagonal = static_cast<double>(std::clamp(k, -rows - columns, rows + columns));
+  Graph& graph = c.to.builder().graph();
+  const Value distance = sub(iota(graph, DType::kI64, {1, columns}, 1), iota(graph, DType::kI64, {rows, 1}, 0));
+  const Value at = c.scalar_value(DType::kI64, diagonal), zero = c.scalar_value(x.dtype(), 0);
+  c.set(where(upper ? less(distance, at) : greater(distance, at), zero, x));
 }
 
 /// Ones on a diagonal; only the shape of the input matters.

@@ -4,9 +4,11 @@
 
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
+#include "libcore/backends/cpu/rewrite/weight_only.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/unary.h"
 #include "libcore/passes/assign_precision.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/order_updates.h"
@@ -274,6 +276,32 @@ TEST(CpuRewrites, StoredWeightsGiveTheSameResults) {
   EXPECT_EQ(count(changed, "linear"), 2);
   const auto feeds = feeds_for(graph);
   expect_same(results(changed, feeds), results(graph, feeds));
+}
+
+// Products of int4 weights round activations in inference; the forward pass of a training does not, since its gradients are of floats.
+TEST(CpuRewrites, TrainingDoesNotRoundActivations) {
+  for (const bool trains : {false, true}) {
+    Graph graph;
+    DequantizeWeightAttrs attrs;
+    attrs.bits = 4;
+    attrs.group_size = 32;
+    TensorType stored = f32({8, 16});
+    stored.dtype = DType::kU8;
+    const Value weight = dequantize_weight(graph.add_input("w", stored, ValueRole::kParameter),
+                                           graph.add_input("scale", f32({8, 1}), ValueRole::kParameter), {}, attrs);
+    const Value y = linear(graph.add_input("x", f32({3, 32}), ValueRole::kInput), weight);
+    if (trains) {
+      graph.set_phase(Phase::kBackward);
+      graph.add_output("gradient", affine(y, 2));
+    }
+    graph.add_output("y", y);
+    EXPECT_EQ(use_stored_weights(graph, kAnyKernel, true).done.size(), 1u);
+    for (const Node& node : graph.nodes()) {
+      if (!node.is("weight_only_linear")) continue;
+      EXPECT_EQ(node.attrs<WeightOnlyLinearAttrs>().rounded, !trains);
+    }
+    EXPECT_EQ(count(graph, "weight_only_linear"), 1);
+  }
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Exports the hub folders of ../hub, checks the files by onnx.checker and runs them in ONNX Runtime against the results of
-transformers; then
-stores some of them in exported/, without metadata.
+transformers; then stores some of them in exported/, without metadata, as what tests/onnx/models/text_export_test.cpp expects.
 
     python check_exported.py [--bin DIR]      (build/bin with galley-weights and galley-predict; onnx, onnxruntime, numpy, safetensors)
 

@@ -20,7 +20,7 @@ PassReport widen_unsupported(Graph& graph, const Target& target);
 
 /// kBeforeLayout: linear layers of few rows read weights that are stored as integers in that form (weight_only.h), where nothing else
 /// reads the dequantized weight. Other layers read a float copy, which an inference makes once. `may_round`: activations are rounded to 8
-/// bits where the product has an integer form (weight_only.h: can_round).
+/// bits where the product has an integer form (weight_only.h: can_round), but not in training.
 PassReport use_stored_weights(Graph& graph, const Target& target, bool may_round);
 
 /// kBeforeLayout: 3 x 3 convolutions of stride 1, their two gradients and quantized ones use Winograd's minimal filtering (winograd.h)

@@ -17,6 +17,9 @@ bool is_stored(const Graph& graph, const Node& dequantize) {
 }  // namespace
 
 PassReport use_stored_weights(Graph& graph, const Target& target, bool may_round) {
+  // In training, the gradients are those of products in float.
+  const auto& nodes = graph.nodes();
+  may_round = may_round && std::none_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.phase == Phase::kBackward; });
   Fuser fuser(graph);
   for (size_t n = 0; n < fuser.size(); ++n) {
     if (fuser.gone(n) || !fuser.node(n).is("linear")) continue;
