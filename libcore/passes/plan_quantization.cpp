@@ -191,12 +191,19 @@ std::map<std::string, std::string> layers_in_float(const Graph& graph, const Qua
   return float_reasons;
 }
 
-std::map<std::string, std::string> table_layers(const Graph& fused) {
+std::map<std::string, TableLayer> table_layers(const Graph& fused) {
   const Graph graph = live_part(fused);
   const IntegerDomain domain(graph, [](const std::string&) { return true; });
-  std::map<std::string, std::string> tables;
+  std::set<ValueId> weights;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    if (!domain.table(n).empty()) tables.emplace(domain.table(n), domain.name(graph.nodes()[n].outputs[0]));
+    if (domain.layers(n).empty()) continue;
+    for (const size_t i : inputs_of(graph.nodes()[n], PortKind::kWeight)) weights.insert(graph.nodes()[n].inputs[i]);
+  }
+  std::map<std::string, TableLayer> tables;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    if (!domain.table(n).empty())
+      tables.emplace(domain.table(n), TableLayer{domain.name(node.outputs[0]), weights.contains(node.inputs[0])});
   }
   return tables;
 }

@@ -22,9 +22,13 @@ struct QuantizableLayer {
 /// Layers with weights that a method can quantize, in the order of the graph. batch_norm: only those that were not folded, of rank 4.
 std::vector<QuantizableLayer> quantizable_layers(const Graph& fused);
 
-/// Tables of embeddings, which a plan stores as integers where the config has a scheme for them that does not keep them in float: the
-/// quant_name of the result by the layer.
-std::map<std::string, std::string> table_layers(const Graph& fused);
+/// A table of embeddings. A plan stores it as integers where the config has a scheme for its value that does not keep it in float.
+struct TableLayer {
+  std::string value;    // quant_name of the result of its first lookup
+  bool shared = false;  // whether a layer (a tied head) has it as its weight
+};
+/// The tables of embeddings by the names of their layers.
+std::map<std::string, TableLayer> table_layers(const Graph& fused);
 
 /// The plan for this graph. Only kStatic and kQat need `calibration`. The keys of QuantizeConfig::layers are the
 /// quant_names of layers' results. Throws (kInput) for a value without statistics and, with fallback kError,

@@ -61,7 +61,7 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
   model.conversion = conversion_passes(graph, *plan);
   std::map<std::string, std::string> value_of;
   for (const QuantizableLayer& layer : quantizable_layers(folded)) value_of[layer.name] = layer.value;
-  for (const auto& [table, value] : table_layers(folded)) value_of[table] = value;
+  for (const auto& [name, table] : table_layers(folded)) value_of[name] = table.value;
   std::set<std::string> wanted_tensors;  // a tied head has those of its table
   for (const QuantizedTensor& tensor : model.conversion.tensors) wanted_tensors.insert(tensor.name);
 

@@ -33,6 +33,12 @@ LayerScheme scheme_of(const QuantizeWeightsSection& weights, const QuantizeActiv
   return scheme;
 }
 
+/// Whether the section stores a table as integers where no override names it.
+bool stores(const QuantizeSection& section, const TableLayer& table) {
+  const bool automatic = section.method == QuantMethod::kWeightOnly && table.shared;
+  return section.embeddings == EmbeddingStorage::kInt8 || (section.embeddings == EmbeddingStorage::kAuto && automatic);
+}
+
 template <class T, class U>
 void put(T& to, const std::optional<U>& from) {
   if (from) to = *from;
@@ -47,6 +53,11 @@ ActivationScheme default_activations(const QuantizeSection& section) {
 QuantizeConfig resolve_quantize(const QuantizeSection& section, const Graph& fused) {
   QuantizeConfig config{.method = section.method, .fallback = section.fallback, .saturation = section.saturation};
   config.defaults = scheme_of(section.weights, section.activations, section.saturation, section.method);
+  std::map<std::string, bool> tables;  // of embeddings, by the names of their results: whether they are integers
+  for (const auto& [layer, table] : table_layers(fused)) tables.emplace(table.value, stores(section, table));
+  for (const auto& [value, integers] : tables) {
+    if (integers) config.layers.emplace(value, config.defaults);
+  }
   if (section.overrides.empty()) return config;
   std::vector<Selectable> items;
   const std::vector<int> producers = fused.producers();
@@ -56,8 +67,6 @@ QuantizeConfig resolve_quantize(const QuantizeSection& section, const Graph& fus
     const std::string type = node == nullptr ? "input" : std::string(family_of(*node->op).name);
     items.push_back({name, type, fused.type(id).shape.rank()});
   }
-  std::set<std::string> tables;  // of embeddings, by the names of their results
-  for (const auto& [layer, value] : table_layers(fused)) tables.insert(value);
   // The first item takes precedence, so apply them to the defaults from the last to the first.
   std::vector<std::set<int64_t>> selected;
   for (size_t i = 0; i < section.overrides.size(); ++i) {
@@ -88,12 +97,14 @@ QuantizeConfig resolve_quantize(const QuantizeSection& section, const Graph& fus
         put(activations.reduce_range, item.activations->reduce_range);
       }
     }
-    // A table of embeddings stays in float unless it is named as an integer layer.
-    if (!any || (tables.contains(items[n].path) && keep != KeepType::kInteger)) continue;
+    if (!any) continue;
+    // Other overrides than `keep` do not make integers of a table of embeddings.
+    const auto table = tables.find(items[n].path);
+    if (table != tables.end() && !table->second && keep != KeepType::kInteger) continue;
     LayerScheme scheme = scheme_of(weights, activations, section.saturation, section.method);
     scheme.keep_float = keep == KeepType::kFloat;
     if (scheme.keep_float) scheme.float_reason = "override";
-    config.layers.emplace(items[n].path, std::move(scheme));
+    config.layers.insert_or_assign(items[n].path, std::move(scheme));
   }
   return config;
 }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "libcore/base/error.h"
+#include "libcore/recipe/optional_choice.h"
 
 namespace galley {
 namespace {
@@ -14,6 +15,7 @@ constexpr std::array<std::string_view, 2> kFallbacks{"error", "float"};
 constexpr std::array<std::string_view, 2> kSaturations{"exact", "reduce"};
 constexpr std::array<std::string_view, 2> kKeeps{"float", "integer"};
 constexpr std::array<std::string_view, 2> kObjectives{"latency", "size"};
+constexpr std::array<std::string_view, 3> kEmbeddings{"auto", "int8", "float"};
 
 constexpr std::string_view kDTypeOfWeights = "type of stored weights: int8, or int4 with two values per byte (weight_only)";
 constexpr std::string_view kSchemeOfWeights = "one scale per output channel or per tensor; symmetric: zero point 0; affine: any zero point";
@@ -26,16 +28,6 @@ constexpr std::string_view kObserverOfActivations =
 constexpr std::string_view kReduceRange =
     "quantize activations to 7 bits, so that machines that add pairs of products in 16 bits are fast and exact; auto: 8 bits (with "
     "saturation: reduce, weights have 7 bits instead)";
-
-template <class E>
-void optional_choice(OptionVisitor& v, const OptionInfo& info, std::optional<E>& value, std::span<const std::string_view> names) {
-  if (!v.present(info, value.has_value())) {
-    value.reset();
-    return;
-  }
-  if (!value) value.emplace();
-  v.choice(info, *value, names);
-}
 
 }  // namespace
 
@@ -140,6 +132,11 @@ void QuantizeSection::options(OptionVisitor& v) {
   v.option({.name = "calibration", .doc = "file of galley-calibrate; null: galley-quantize calibrates on data.calibration"}, calibration);
   v.section({.name = "weights", .doc = "weights of convolutions and linear layers"}, weights);
   v.section({.name = "activations", .doc = "outputs of layers, and the model's input"}, activations);
+  v.choice(
+      {.name = "embeddings",
+       .doc = "tables of embeddings: int8 (rows with a scale each) or float; auto: int8 where the method is weight_only and the output "
+              "layer shares the table, else float"},
+      embeddings, kEmbeddings);
   v.list({.name = "overrides", .doc = "settings of individual layers; each key comes from the first matching item that sets it"},
          overrides.items, make_options<QuantizeOverride>);
   v.choice({.name = "fallback", .doc = "layers without an integer kernel: error, or float (reported)"}, fallback, kFallbacks);

@@ -123,6 +123,9 @@ struct QatSection : OptionsOf<QatSection> {
   bool learn_scale = false;
 };
 
+/// How tables of embeddings are stored.
+enum class EmbeddingStorage : uint8_t { kAuto, kInt8, kFloat };
+
 /// quantize.
 struct QuantizeSection : OptionsOf<QuantizeSection> {
   void options(OptionVisitor& v) override;
@@ -130,6 +133,7 @@ struct QuantizeSection : OptionsOf<QuantizeSection> {
   std::optional<std::string> calibration;
   QuantizeWeightsSection weights;
   QuantizeActivationsSection activations;
+  EmbeddingStorage embeddings = EmbeddingStorage::kAuto;
   OptionList overrides;  ///< QuantizeOverride
   QuantFallback fallback = QuantFallback::kError;
   SaturationRule saturation = SaturationRule::kExact;

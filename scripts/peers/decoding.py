@@ -1,6 +1,7 @@
 """Text generation by GPT-2 124M, one sequence, against PyTorch, CTranslate2 and llama.cpp: a token after 128, and a prompt of 512."""
 import pathlib
 import statistics
+import subprocess
 
 from environment import environment
 from measure import PEERS, Series, galley_benchmark, json_of, output_of, record, say
@@ -10,14 +11,19 @@ WORK = ["gpt2"]
 RUNS = 5
 # precision: the peers' sides, and the options of galley-quantize
 PRECISIONS = {"f32": (["torch-f32", "ct2-float32", "llama-f32"], None),
-              "int8": (["torch-int8", "ct2-int8", "llama-q8_0"], ["quantize.weights.dtype=int8"]),
-              "int4": (["llama-q4_0"], ["quantize.weights.dtype=int4", "quantize.weights.group_size=32"])}
+              "int8": (["torch-int8", "ct2-int8", "llama-q8_0"], ["quantize.method=weight_only", "quantize.weights.dtype=int8"]),
+              "int8 dynamic": (["torch-int8", "ct2-int8", "llama-q8_0"], ["quantize.method=dynamic"]),
+              "int4": (["llama-q4_0"], ["quantize.method=weight_only", "quantize.weights.dtype=int4", "quantize.weights.group_size=32"])}
 PROGRAMS = {"torch": "PyTorch", "ct2": "CTranslate2", "llama": "llama.cpp"}
 
 
 def compare(args):
-    python = environment("torch", "transformers", "ctranslate2", "gguf", "llama_cpp")
+    python = environment("torch", "transformers", "ctranslate2", "gguf")
     rows, versions = [], set()
+    if subprocess.run([python, "-c", "import llama_cpp"], capture_output=True).returncode != 0:
+        say("llama.cpp is left out: llama_cpp is not installed (pip install llama-cpp-python builds it)")
+        for peers, _ in PRECISIONS.values():
+            peers[:] = [side for side in peers if not side.startswith("llama")]
     with work_folder(args) as folder:
         folder = pathlib.Path(folder) / "gpt2"
         if not (folder / "q4_0.gguf").exists():
@@ -34,7 +40,7 @@ def compare(args):
             versions.add(result["version"])
             return [result["decode_ms"], result["prefill_ms"]]
 
-        sides = [*PRECISIONS, *(side for peers, _ in PRECISIONS.values() for side in peers)]
+        sides = [*PRECISIONS, *dict.fromkeys(side for peers, _ in PRECISIONS.values() for side in peers)]
         times = {side: (Series(), Series()) for side in sides}
         for _ in range(args.rounds):
             for side, series in times.items():
@@ -54,6 +60,6 @@ def galley_weights(args, folder, precision):
     words = PRECISIONS[precision][1]
     if words is None:
         return folder / "hub"
-    path = folder / f"galley_{precision}.safetensors"
-    output_of([args.bin / "galley-quantize", folder / "hub", "quantize.method=weight_only", *words, "--quiet", "-o", path])
+    path = folder / f"galley_{precision.replace(' ', '_')}.safetensors"
+    output_of([args.bin / "galley-quantize", folder / "hub", *words, "--quiet", "-o", path])
     return path

@@ -22,6 +22,7 @@ namespace galley {
 namespace {
 
 constexpr const char* kGpt = "{type: gpt, n_layer: 2, n_head: 2, n_embd: 32, dropout: 0, block_size: 24}";
+constexpr const char* kOwnHead = "{type: gpt, n_layer: 2, n_head: 2, n_embd: 32, dropout: 0, block_size: 24, tie_weights: false}";
 constexpr const char* kTied = "{type: gpt2, n_layer: 2, n_head: 2, n_embd: 32, n_positions: 24, initializer_range: 0.3}";
 
 LoadedRecipe load(const TemporaryFolder& folder, const std::string& more, const std::string& model = kGpt) {
@@ -120,13 +121,12 @@ TEST_P(StoredTables, GiveTheLogitsOfTheirValues) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-5 * largest_of(want)) << "logit " << i;
 }
-INSTANTIATE_TEST_SUITE_P(Models, StoredTables, testing::Values(kGpt, kTied),
+INSTANTIATE_TEST_SUITE_P(Models, StoredTables, testing::Values(kOwnHead, kTied),
                          [](const auto& info) { return info.param == kTied ? "tied" : "own_head"; });
 
 TEST(StoredTables, ATiedHeadReadsTheTable) {
   const TemporaryFolder folder;
-  const std::string select = "overrides: [{match: 'type:embedding', keep: integer}]";
-  const QuantizedModel plain = quantize(folder, "weights: int8", kTied), tied = quantize(folder, select, kTied);
+  const QuantizedModel plain = quantize(folder, "embeddings: float", kTied), tied = quantize(folder, "weights: int8", kTied);
   const std::string table = "transformer.wte.weight", head = "lm_head.weight";
   EXPECT_EQ(plain.tensors.at(table).dtype(), DType::kF32);
   EXPECT_TRUE(plain.tensors.contains(head)) << "an array of its own";
@@ -138,13 +138,35 @@ TEST(StoredTables, ATiedHeadReadsTheTable) {
   EXPECT_EQ(plain.bytes() - tied.bytes(), rows * 4 * 32);
   // In groups, or in 4 bits, the head has an array of its own.
   for (const std::string dtype : {"{dtype: int8, group_size: 16}", "int4"})
-    EXPECT_TRUE(quantize(folder, "weights: " + dtype + ", " + select, kTied).tensors.contains(head)) << dtype;
+    EXPECT_TRUE(quantize(folder, "weights: " + dtype, kTied).tensors.contains(head)) << dtype;
 }
 
-// A pattern that selects everything does not select tables. A tied head in float has an array of its own.
-TEST(StoredTables, AreSelectedByNameOnly) {
+TEST(StoredTables, FollowTheKeyAndOverrides) {
   const TemporaryFolder folder;
-  EXPECT_EQ(quantize(folder, "overrides: [{match: '*', weights: {observer: min_max}}]", kTied).plan->find("transformer.wte"), nullptr);
+  const auto stored = [&](const std::string& section, const std::string& model) {
+    const QuantizedModel made = quantize(folder, section, model);
+    const LayerPlan* table = made.plan->find("transformer.wte");
+    if (table != nullptr) {
+      EXPECT_EQ(table->scheme, "int8 per row symmetric");
+    }
+    return table != nullptr;
+  };
+  EXPECT_TRUE(stored("weights: int8", kTied)) << "shared with the head";
+  EXPECT_TRUE(stored("weights: int4", kTied));
+  EXPECT_FALSE(stored("weights: int8", kOwnHead)) << "the head has a weight of its own";
+  EXPECT_TRUE(stored("embeddings: int8", kOwnHead));
+  EXPECT_FALSE(stored("embeddings: float", kTied));
+  EXPECT_FALSE(stored("overrides: [{match: 'type:embedding', keep: float}]", kTied));
+  EXPECT_TRUE(stored("embeddings: float, overrides: [{match: 'type:embedding', keep: integer}]", kTied));
+  // A pattern that selects everything neither selects nor excludes tables.
+  for (const std::string all : {"overrides: [{match: '*', weights: {observer: min_max}}]", "overrides: [{match: '*', weights: int4}]"}) {
+    EXPECT_TRUE(stored(all, kTied)) << all;
+    EXPECT_FALSE(stored(all, kOwnHead)) << all;
+  }
+}
+
+TEST(StoredTables, AHeadInFloatHasAnArrayOfItsOwn) {
+  const TemporaryFolder folder;
   const QuantizedModel made =
       quantize(folder, "overrides: [{match: 'lm_head', keep: float}, {match: 'type:embedding', keep: integer}]", kTied);
   EXPECT_EQ(made.tensors.at("transformer.wte.weight").dtype(), DType::kI8);

@@ -4,7 +4,7 @@
 //
 // Rows of the weight are read where they are and become floats in registers, so that memory traffic is a quarter or an eighth of that of
 // floats; the layer is bound by memory, as a GEMV is. Vectors run along the depth; each group is summed, then added to the sum of the
-// column times its scale. A tile is 1 row by 8 columns (4 without AVX-512), or 4 by 2. Of 4 bits, a byte holds two neighbors of the depth:
+// column times its scale. A tile is 1 row by 4 columns, or 4 by 2. Of 4 bits, a byte holds two neighbors of the depth:
 // x is first split into its even and its odd elements, which multiply the low and the high halves. 2 rows columns depth operations.
 //
 // Each element is summed in one order in every tile, so the bits depend neither on the threads nor on the other rows.
@@ -43,6 +43,10 @@ struct Task {
   int64_t first_column, last_column;
 };
 
+/// The columns of a tile lie one after the other in memory, but they are read side by side: as many streams as columns, each too short for
+/// the processor's own prefetch.
+constexpr int64_t kLine = 64, kAhead = conv_threshold::kWeightOnlyAhead.value;
+
 }  // namespace galley::weight_only
 
 #endif
@@ -56,7 +60,7 @@ using Floats = hn::CappedTag<float, 16>;
 using Integers = hn::RebindToSigned<Floats>;
 using Bytes = hn::Rebind<int8_t, Floats>;
 constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats()));
-constexpr int kSingle = kWide == 16 ? 8 : 4, kTall = 4, kBroad = 2;
+constexpr int kSingle = 4, kTall = 4, kBroad = 2;
 
 /// The low and the high half of a byte, as signed numbers.
 HWY_INLINE float low_half(int8_t byte) { return static_cast<float>(static_cast<int8_t>(static_cast<uint8_t>(byte) << 4) >> 4); }
@@ -101,6 +105,9 @@ HWY_INLINE void tile(const Task& t, int64_t row, int64_t column) {
       for (int r = 0; r < kRows; ++r) {
         first[r] = hn::LoadU(d, x + r * t.elements + k);
         if constexpr (kHalves) second[r] = hn::LoadU(d, odd + r * t.elements + k);
+      }
+      if (k % kLine == 0) {
+        for (int c = 0; c < kColumns; ++c) __builtin_prefetch(weight + c * t.elements + k + kAhead);
       }
       for (int c = 0; c < kColumns; ++c) {
         const auto stored = hn::PromoteTo(integers, hn::LoadU(Bytes(), weight + c * t.elements + k));

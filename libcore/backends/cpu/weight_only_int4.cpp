@@ -36,7 +36,9 @@
 namespace galley::int4 {
 
 constexpr int64_t kBytes = kRoundedGroup / 2;  // of a group of x, in the weight
-constexpr int64_t kPadding = 64;               // bytes to whose multiple rows of x are filled up with zeros
+// Columns that are read side by side are streams too short for the processor's own prefetch.
+constexpr int64_t kAhead = conv_threshold::kWeightOnlyInt4Ahead.value;
+constexpr int64_t kPadding = 64;  // bytes to whose multiple rows of x are filled up with zeros
 
 /// A row of x. Of each 4 bytes of the weight: 4 even and 4 odd elements, the start of their sum, their scale.
 struct RoundedRow {
@@ -162,6 +164,7 @@ HWY_INLINE void add_vector(const RoundedRow& x, int64_t at, const uint8_t* weigh
   const VF x_scale = hn::Load(DF(), x.scale + at / 4);
   each<kWide>([&](auto c) GALLEY_LOOP {
     const auto bytes = hn::LoadU(du, weight + c * step);
+    __builtin_prefetch(weight + c * step + kAhead);
     const hn::Repartition<uint16_t, DU8> d16;
     const auto low = hn::Xor(hn::And(bytes, half), flip);
     const auto high = hn::Xor(hn::And(hn::BitCast(du, hn::ShiftRight<4>(hn::BitCast(d16, bytes))), half), flip);
