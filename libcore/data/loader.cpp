@@ -56,6 +56,8 @@ struct Slot {
   int64_t handed_out = 0;
   int64_t missing = 0;
   bool ready = false;
+  int64_t next = 0;  // position after the batch, with the parts of other ranks
+  double share = 1;
   Findings findings;
   std::map<std::string, std::vector<Tensor>> jagged;  // per jagged field: its rows, until all of them are read
   std::exception_ptr error;
@@ -78,6 +80,7 @@ class DataLoader::State {
   const std::map<std::string, Tensor>& layout() const { return slots_.front().full; }
   const std::vector<int64_t>& lengths() const { return lengths_; }
   int64_t buffer_bytes() const;
+  double share() const { return share_; }
   const SkipReport& skips() const { return skips_; }
   const IrregularReport& irregular() const { return irregular_; }
 
@@ -88,6 +91,7 @@ class DataLoader::State {
   void make_buffers();
   void group_samples();
   void cut(Slot& slot) const;
+  int64_t part_rows() const { return options_.order.batch / options_.ranks; }
   bool begin_batch(Slot& slot);
   void check_value(const FieldType& type, const FieldValue& value, int64_t index) const;
   void fill_field(Slot& slot, const FieldType& type, const Sample& sample, int64_t row, int64_t index) const;
@@ -113,6 +117,7 @@ class DataLoader::State {
   SkipReport skips_;
   IrregularReport irregular_;
   int64_t delivered_ = 0;    // position of the next batch to deliver
+  double share_ = 1;         // of the batch that was delivered last
   Slot* current_ = nullptr;  // the batch that the caller holds
 
   // Shared with the workers; guarded by mutex_.
@@ -127,6 +132,7 @@ class DataLoader::State {
 DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
                          LoaderOptions options)
     : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(std::move(options)), order_(source_->size(), options_.order) {
+  GALLEY_ASSERT(options_.ranks >= 1 && options_.rank < options_.ranks && options_.order.batch % options_.ranks == 0);
   GALLEY_CHECK(!options_.format.is_blocked(), "batches cannot have the blocked format ", options_.format);
   for (const Component& component : batch_transforms) {
     batch_transforms_.push_back(component.params->clone());
@@ -217,7 +223,7 @@ void DataLoader::State::make_buffers() {
   for (Slot& slot : slots_) {
     slot.batch.types = types_;
     for (const FieldType& type : types_) {
-      for (const FieldTensor& tensor : tensors_of(type, options_.order.batch)) {
+      for (const FieldTensor& tensor : tensors_of(type, part_rows())) {
         const bool image = type.kind == FieldKind::kImage && tensor.shape.rank() == 4;
         slot.batch.fields.emplace(tensor.name, Tensor(tensor.dtype, tensor.shape, image ? options_.format : MemoryFormat()));
       }
@@ -275,18 +281,23 @@ bool DataLoader::State::begin_batch(Slot& slot) {
   if (end_ && begun_ >= *end_) return false;
   Batch& batch = slot.batch;
   if (!lengths_.empty()) batch.fields = slot.full;
-  batch.first = begun_;
-  batch.valid = order_.batch_samples(begun_);
-  if (end_) batch.valid = std::min(batch.valid, *end_ - begun_);
-  batch.epoch = order_.at(begun_).epoch;
+  int64_t all = order_.batch_samples(begun_);
+  if (end_) all = std::min(all, *end_ - begun_);
+  const int64_t begin = all * options_.rank / options_.ranks, end = all * (options_.rank + 1) / options_.ranks;
+  slot.share = static_cast<double>(end - begin) / static_cast<double>(all);
+  // A part without samples has one of another part, so that its loss is a number; its share is 0.
+  batch.first = begun_ + std::min(begin, all - 1);
+  batch.valid = std::max<int64_t>(end - begin, 1);
+  batch.epoch = order_.at(batch.first).epoch;
   batch.indices.assign(static_cast<size_t>(batch.valid), 0);
-  begun_ += batch.valid;
+  begun_ += all;
+  slot.next = begun_;
   slot.handed_out = 0;
   slot.missing = batch.valid;
   slot.ready = false;
   slot.findings = {};
   for (const FieldType& type : types_)
-    if (type.layout == FieldLayout::kJagged) slot.jagged[type.name].assign(static_cast<size_t>(options_.order.batch), Tensor());
+    if (type.layout == FieldLayout::kJagged) slot.jagged[type.name].assign(static_cast<size_t>(part_rows()), Tensor());
   slot.error = nullptr;
   return true;
 }
@@ -325,7 +336,7 @@ void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Samp
     return;
   }
   Tensor& tensor = slot.batch.fields.at(type.name);
-  const auto row_bytes = static_cast<size_t>(tensor.bytes() / options_.order.batch);
+  const auto row_bytes = static_cast<size_t>(tensor.bytes() / part_rows());
   std::byte* to = static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes;
   const auto* number = std::get_if<int64_t>(value);
   if (number != nullptr && type.dtype == DType::kF32) {
@@ -359,9 +370,9 @@ void DataLoader::State::clear_row(Slot& slot, const FieldType& type, int64_t row
     slot.jagged.at(type.name)[static_cast<size_t>(row)] = Tensor(type.dtype, Shape{0});
     return;
   }
-  for (const FieldTensor& part : tensors_of(type, options_.order.batch)) {
+  for (const FieldTensor& part : tensors_of(type, part_rows())) {
     Tensor& tensor = slot.batch.fields.at(part.name);
-    const auto row_bytes = static_cast<size_t>(tensor.bytes() / options_.order.batch);
+    const auto row_bytes = static_cast<size_t>(tensor.bytes() / part_rows());
     std::memset(static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes, 0, row_bytes);
   }
 }
@@ -402,7 +413,7 @@ void DataLoader::State::join_jagged(Slot& slot, const FieldType& type) const {
   int64_t* offsets = slot.batch.fields.at(type.name + ".offsets").data_as<int64_t>();
   auto* to = static_cast<std::byte*>(values.data());
   const std::vector<Tensor>& rows = slot.jagged.at(type.name);
-  for (int64_t row = 0; row < options_.order.batch; ++row) {
+  for (int64_t row = 0; row < part_rows(); ++row) {
     const bool valid = row < slot.batch.valid;
     const Tensor& from = rows[static_cast<size_t>(row)];
     if (valid) to = std::copy_n(static_cast<const std::byte*>(from.data()), from.bytes(), to);
@@ -413,16 +424,16 @@ void DataLoader::State::join_jagged(Slot& slot, const FieldType& type) const {
 
 /// Clears the rows after the valid ones.
 void DataLoader::State::clear_padding(Batch& batch, const FieldType& type) const {
-  const int64_t empty = options_.order.batch - batch.valid;
-  for (const FieldTensor& part : tensors_of(type, options_.order.batch)) {
+  const int64_t empty = part_rows() - batch.valid;
+  for (const FieldTensor& part : tensors_of(type, part_rows())) {
     Tensor& tensor = batch.fields.at(part.name);
-    const int64_t row_bytes = tensor.bytes() / options_.order.batch;
+    const int64_t row_bytes = tensor.bytes() / part_rows();
     std::memset(static_cast<std::byte*>(tensor.data()) + batch.valid * row_bytes, 0, static_cast<size_t>(empty * row_bytes));
   }
   const bool classes = type.kind == FieldKind::kClass || type.kind == FieldKind::kMask;
   if (!classes || type.dtype != DType::kI64) return;
   Tensor& tensor = batch.fields.at(type.name);
-  const int64_t row = tensor.elements() / options_.order.batch;
+  const int64_t row = tensor.elements() / part_rows();
   std::fill_n(tensor.data_as<int64_t>() + batch.valid * row, empty * row, options_.pad_label);
 }
 
@@ -515,7 +526,8 @@ const Batch* DataLoader::State::next() {
 
 /// Counts the findings of a batch that goes to the caller. Throws the batch's error.
 void DataLoader::State::deliver(Slot& slot) {
-  delivered_ = slot.batch.first + slot.batch.valid;
+  delivered_ = slot.next;
+  share_ = slot.share;
   if (slot.error != nullptr) std::rethrow_exception(slot.error);
   slot.batch.unreadable = std::move(slot.findings.unreadable);
   slot.batch.irregular.clear();
@@ -542,6 +554,7 @@ const std::vector<FieldType>& DataLoader::types() const { return state_->types()
 const std::map<std::string, Tensor>& DataLoader::layout() const { return state_->layout(); }
 const std::vector<int64_t>& DataLoader::lengths() const { return state_->lengths(); }
 int64_t DataLoader::buffer_bytes() const { return state_->buffer_bytes(); }
+double DataLoader::share() const { return state_->share(); }
 const SkipReport& DataLoader::skips() const { return state_->skips(); }
 const IrregularReport& DataLoader::irregular() const { return state_->irregular(); }
 

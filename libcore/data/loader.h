@@ -33,6 +33,8 @@ struct LoaderOptions {
   int64_t start = 0;         ///< Position of the first batch: number of samples consumed earlier.
   int64_t passes = 0;        ///< Number of epochs after which the loader ends; 0: never.
   int64_t max_samples = 0;   ///< Position at which the loader ends; 0: never.
+  int64_t rank = 0;          ///< Batches of order.batch samples are divided into `ranks` equal parts, of which the loader delivers
+  int64_t ranks = 1;         ///< part `rank`. Positions count the samples of all parts.
   bool cut = false;          ///< Batches end at the shortest of FieldType::lengths that holds their samples; such samples come together.
 };
 
@@ -69,6 +71,9 @@ class DataLoader {
   /// Position of the batch that next() returns next: the number of samples delivered so far. A checkpoint saves it after it has consumed
   /// the last delivered batch.
   int64_t position() const;
+  /// With LoaderOptions::ranks: the samples of the last delivered part, divided by those of all parts of its batch. 0: the part would be
+  /// empty, and has a sample of another part instead.
+  double share() const;
   /// Samples of one epoch, and of all epochs together (0: endless).
   int64_t epoch_samples() const;
   int64_t total_samples() const;

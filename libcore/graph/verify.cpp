@@ -80,11 +80,9 @@ class Verifier {
       if (old == kNoValue || static_cast<size_t>(update.output) >= node.outputs.size()) continue;
       const ValueId root = base_[static_cast<size_t>(old)];
       const ValueRole role = graph_.value(root).role;
-      GALLEY_ASSERT(role == ValueRole::kParameter || role == ValueRole::kBuffer || role == ValueRole::kState ||
-                        role == ValueRole::kCarried || updated_.count(root) > 0,
-                    where(node, index), " updates %", old, ", which is not a parameter, buffer or state");
+      GALLEY_ASSERT(role != ValueRole::kInput, where(node, index), " updates %", old,
+                    ", which is fed: it is not a parameter, buffer or state, and not made by a node");
       writer_[static_cast<size_t>(root)] = index;
-      updated_.insert(node.outputs[static_cast<size_t>(update.output)]);
     }
   }
 
@@ -103,7 +101,6 @@ class Verifier {
   std::vector<bool> made_;
   std::vector<ValueId> base_;  // the value whose memory it uses: its own, or that of the viewed value
   std::vector<int> writer_;    // the node that overwrote that memory, or -1
-  std::set<ValueId> updated_;  // new values of state
 };
 
 }  // namespace

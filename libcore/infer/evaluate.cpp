@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/comm/communicator.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/inference.h"
 
@@ -48,15 +49,26 @@ void Evaluator::bind(const std::string& average) {
   average_ = engine_.bind(program_, {.names = std::move(binding)});
 }
 
-std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::function<bool()>& stop) {
+bool Evaluator::divides() const { return MetricSums(session_.task(), metrics_, results_).only_sums(); }
+
+std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::function<bool()>& stop, Communicator* ranks) {
   MetricSums metrics(session_.task(), metrics_, results_);
-  const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_);
+  const std::unique_ptr<DataLoader> loader =
+      ranks == nullptr ? session_.loader(split_, batch_, 0, 1, limit_)
+                       : session_.loader(split_, batch_, 0, 1, limit_, {.rank = ranks->rank(), .ranks = ranks->size()});
   metrics.begin(loader->source());
   while (const Batch* data = loader->next()) {
-    feed_fields(execution, *data);
-    execution.run();
-    metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
+    if (loader->share() > 0) {  // 0: this rank has no part of the batch
+      feed_fields(execution, *data);
+      execution.run();
+      metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
+    }
     if (stop()) return std::nullopt;
+  }
+  if (ranks != nullptr) {
+    metrics.add_others([&](std::span<double> sums) {
+      ranks->all_reduce("metrics", sums.data(), sums.data(), static_cast<int64_t>(sums.size()), DType::kF64);
+    });
   }
   seen_ = metrics.samples();
   skipped_ = loader->skips().skipped;
@@ -64,11 +76,11 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
   return metrics.values();
 }
 
-std::optional<MetricValues> Evaluator::run(const std::function<bool()>& stop) {
+std::optional<MetricValues> Evaluator::run(const std::function<bool()>& stop, Communicator* ranks) {
   GALLEY_ASSERT(execution_ != nullptr);
-  std::optional<MetricValues> values = pass(*execution_, stop);
+  std::optional<MetricValues> values = pass(*execution_, stop, ranks);
   if (!values || !average_) return values;
-  const std::optional<MetricValues> averaged = pass(*average_, stop);
+  const std::optional<MetricValues> averaged = pass(*average_, stop, ranks);
   if (!averaged) return std::nullopt;
   for (const auto& [name, value] : *averaged) values->emplace_back("ema/" + name, value);
   return values;

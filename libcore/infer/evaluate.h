@@ -13,6 +13,7 @@
 
 namespace galley {
 
+class Communicator;
 struct QuantizationPlan;
 
 /// A compiled evaluation that can be repeated.
@@ -41,7 +42,10 @@ class Evaluator {
   void bind(const std::string& average = "");
   /// Computes the metrics of the split; nullopt if `stop`, which is asked after each batch, returned true. Throws (kNumeric) if the split
   /// has no samples.
-  std::optional<MetricValues> run(const std::function<bool()>& stop);
+  /// `ranks`: each rank evaluates a part of every batch, and `stop` returns the same on all of them; nullptr: this rank alone.
+  std::optional<MetricValues> run(const std::function<bool()>& stop, Communicator* ranks = nullptr);
+  /// Whether ranks can divide the samples: all metrics are sums over samples.
+  bool divides() const;
   MetricValues run() {
     return *run([] { return false; });
   }
@@ -53,7 +57,7 @@ class Evaluator {
   int64_t irregular() const { return irregular_; }
 
  private:
-  std::optional<MetricValues> pass(Execution& execution, const std::function<bool()>& stop);
+  std::optional<MetricValues> pass(Execution& execution, const std::function<bool()>& stop, Communicator* ranks);
 
   std::vector<std::string> metrics_;
   CapturedResults results_;

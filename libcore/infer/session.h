@@ -67,9 +67,17 @@ class Session {
 
   /// The samples of a split ("train", "val", "test"): its source, or blocks of its texts (Pack). Opened on first use. Follows `from`.
   std::shared_ptr<const Source> source(const std::string& split);
-  /// A loader over a split that starts at a position in samples. `passes` 0: repeat without end. `samples` 0: all.
+  /// The part of a rank in each batch (LoaderOptions::ranks).
+  struct LoaderPart {
+    int64_t rank = 0, ranks = 1;
+  };
+  /// A loader over a split that starts at a position in samples. `passes` 0: repeat without end. `samples` 0: all. Batches have `batch`
+  /// samples for each rank.
+  std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start, int64_t passes, int64_t samples,
+                                     LoaderPart part);
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
   /// A loader of data.train without end, from a position: its batches have one of the lengths of an item `bucket`.
+  std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start, LoaderPart part);
   std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start);
   /// A loader over the samples that data.calibration draws, from position `start` up to `samples`.
   std::unique_ptr<DataLoader> calibration_loader(int64_t batch, int64_t start, int64_t samples);

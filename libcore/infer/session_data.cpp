@@ -108,20 +108,31 @@ LoaderOptions Session::loader_options(const std::string& name, int64_t batch) co
   return options;
 }
 
-std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t batch, int64_t start, int64_t passes, int64_t samples) {
+std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t batch, int64_t start, int64_t passes, int64_t samples,
+                                            LoaderPart part) {
   const std::shared_ptr<const Source> opened = source(name);
-  LoaderOptions options = loader_options(name, batch);
+  LoaderOptions options = loader_options(name, batch * part.ranks);
+  options.rank = part.rank;
+  options.ranks = part.ranks;
   options.start = start;
   options.passes = passes;
   options.max_samples = samples;
   return open_loader(name, opened, pipeline_of(name), recipe_.data.find(name)->batch_transforms, options);
 }
 
-std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t start) {
+std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t batch, int64_t start, int64_t passes, int64_t samples) {
+  return loader(name, batch, start, passes, samples, LoaderPart());
+}
+
+std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t start) { return training_loader(batch, start, LoaderPart()); }
+
+std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t start, LoaderPart part) {
   const std::shared_ptr<const Source> opened = source("train");
-  LoaderOptions options = loader_options("train", batch);
+  LoaderOptions options = loader_options("train", batch * part.ranks);
   options.start = start;
   options.cut = true;
+  options.rank = part.rank;
+  options.ranks = part.ranks;
   return open_loader("train", opened, pipeline_of("train"), recipe_.data.train.batch_transforms, options);
 }
 

@@ -14,8 +14,19 @@ struct CollectiveAttrs : OptionsOf<CollectiveAttrs> {
   void options(OptionVisitor& v) override;
 };
 
+/// Of collectives in which ranks hold parts of an array.
+struct SegmentAttrs : OptionsOf<SegmentAttrs> {
+  std::string name;
+  int64_t rank = 0, ranks = 1;  // the rank whose graph this is
+  void options(OptionVisitor& v) override;
+};
+
 const OpDef& all_reduce_start_op();
 const OpDef& all_reduce_wait_op();
+const OpDef& reduce_scatter_start_op();
+const OpDef& reduce_scatter_wait_op();
+const OpDef& all_gather_start_op();
+const OpDef& all_gather_wait_op();
 OpTable collective_ops();
 
 /// Starts the sum of x over all ranks, which wait for each other only in all_reduce_wait. The result has the type of x and holds no values
@@ -23,5 +34,15 @@ OpTable collective_ops();
 Value all_reduce_start(Value x, const std::string& name);
 /// The sum over ranks. `started` is the result of all_reduce_start, which nothing else may read.
 Value all_reduce_wait(Value started, const std::string& name);
+
+/// Starts the sum over all ranks of a flat array [n], of which each rank receives one of equal parts; n is a multiple of 16 * ranks. The
+/// result is for reduce_scatter_wait alone.
+Value reduce_scatter_start(Value x, const SegmentAttrs& attrs);
+/// The rank's part [n/ranks] of the sum.
+Value reduce_scatter_wait(Value started, const SegmentAttrs& attrs);
+/// Starts to collect the parts [c] of all ranks, in their order; c is a multiple of 16. The result is for all_gather_wait alone.
+Value all_gather_start(Value part, const SegmentAttrs& attrs);
+/// The whole array [c*ranks]. Run alone: the other parts are zero.
+Value all_gather_wait(Value started, const SegmentAttrs& attrs);
 
 }  // namespace galley

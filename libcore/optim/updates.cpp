@@ -54,6 +54,14 @@ Value add_state(Graph& graph, UpdateTable& table, ValueId of, std::string_view s
   return graph.add_input(spec.name, type, ValueRole::kState);
 }
 
+/// The state of what one node updates.
+Value add_state(Graph& graph, UpdateTable& table, const UpdatePiece& piece, std::string_view suffix) {
+  if (piece.in_parameter) return add_state(graph, table, piece.parameter.id(), suffix, false);
+  StateSpec spec{cat(piece.name, ".", suffix), piece.parameter.type(), piece.name};
+  table.states.push_back(spec);
+  return graph.add_input(spec.name, spec.type, ValueRole::kState);
+}
+
 /// Parameters with a gradient, in the order of the graph's inputs.
 std::vector<ValueId> trained(const Graph& graph, const Gradients& gradients) {
   std::vector<ValueId> parameters;
@@ -103,6 +111,53 @@ Value total_of_squares(Graph& graph, const std::vector<Value>& gradients, bool o
   return total ? total : full(graph, scalar(DType::kF32), 0);
 }
 
+/// The parameters, with their gradients of all passes of an update.
+std::vector<UpdatePiece> whole_parameters(Graph& graph, const Gradients& gradients, const std::vector<ValueId>& parameters,
+                                          const UpdateOptions& options, UpdateScope& scope, UpdateTable& table,
+                                          std::vector<Value>& accumulators) {
+  // Sums over ranks start in the backward pass, so that what they read is part of it.
+  if (options.ranks != nullptr) graph.set_phase(Phase::kBackward);
+  std::vector<UpdatePiece> pieces;
+  for (ValueId id : parameters) {
+    const std::string name = name_of(graph, id);
+    Value gradient = graph.at(gradients.at(id));
+    if (options.accumulation > 1) {
+      scope.enter_module_of(name);
+      accumulators.push_back(add_state(graph, table, id, "grad", false));
+      gradient = add(accumulators.back(), gradient);
+    }
+    const auto group = options.groups.group_of.find(name);
+    pieces.push_back({.name = name,
+                      .parameter = graph.at(id),
+                      .gradient = gradient,
+                      .group = group == options.groups.group_of.end() ? 0 : static_cast<int64_t>(group->second)});
+  }
+  graph.set_phase(Phase::kUpdate);
+  return pieces;
+}
+
+/// The scale of the summed gradients; absent: 1. Adds the output "grad_norm".
+Value gradient_scale(Graph& graph, const std::vector<UpdatePiece>& pieces, const UpdateOptions& options) {
+  const double mean = 1 / static_cast<double>(options.accumulation);
+  Value scale;
+  if (options.grad_norm || options.clip == ClipMode::kNorm) {
+    std::vector<Value> gradients;
+    for (const UpdatePiece& piece : pieces) gradients.push_back(piece.gradient);
+    Value squares = total_of_squares(graph, gradients, options.clip == ClipMode::kNorm);
+    if (options.ranks != nullptr) squares = options.ranks->total(squares);
+    if (options.accumulation > 1) squares = affine(squares, mean * mean);
+    if (options.grad_norm) graph.add_output("grad_norm", sqrt(squares));
+    if (options.clip == ClipMode::kNorm) {
+      ClipCoefficientAttrs attrs;
+      attrs.max_norm = options.clip_max;
+      scale = clip_coefficient(squares, attrs);
+      if (options.accumulation > 1) scale = affine(scale, mean);
+    }
+  }
+  if (options.accumulation > 1 && options.clip == ClipMode::kNone) scale = full(graph, scalar(DType::kF32), mean);
+  return scale;
+}
+
 void add_averages(Graph& graph, const std::vector<ValueId>& parameters, const UpdateOptions& options, UpdateScope& scope,
                   UpdateTable& table) {
   const Value decay = scalar_input(graph, "ema_decay", DType::kF32);
@@ -135,49 +190,35 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   UpdateScope scope(graph);
   scope.leave_modules();
   const Value step = scalar_input(graph, "step", DType::kI64);
-  const double mean = 1 / static_cast<double>(options.accumulation);
 
-  std::vector<Value> totals, accumulators;
-  for (ValueId id : parameters) {
-    const Value gradient = graph.at(gradients.at(id));
-    if (options.accumulation > 1) {
-      scope.enter_module_of(name_of(graph, id));
-      accumulators.push_back(add_state(graph, table, id, "grad", false));
-      totals.push_back(add(accumulators.back(), gradient));
-    } else {
-      totals.push_back(gradient);
-    }
-  }
+  std::vector<Value> accumulators;
+  std::vector<UpdatePiece> pieces = whole_parameters(graph, gradients, parameters, options, scope, table, accumulators);
+  if (options.ranks != nullptr) pieces = options.ranks->reduce(graph, pieces);
 
   scope.leave_modules();
-  Value scale;  // scale of the summed gradients; absent: 1
-  if (options.grad_norm || options.clip == ClipMode::kNorm) {
-    Value squares = total_of_squares(graph, totals, options.clip == ClipMode::kNorm);
-    if (options.accumulation > 1) squares = affine(squares, mean * mean);
-    if (options.grad_norm) graph.add_output("grad_norm", sqrt(squares));
-    if (options.clip == ClipMode::kNorm) {
-      ClipCoefficientAttrs attrs;
-      attrs.max_norm = options.clip_max;
-      scale = clip_coefficient(squares, attrs);
-      if (options.accumulation > 1) scale = affine(scale, mean);
+  const Value scale = gradient_scale(graph, pieces, options);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const UpdatePiece& piece = pieces[i];
+    const ParameterGroup& group = options.groups.groups[static_cast<size_t>(piece.group)];
+    if (piece.in_parameter) {
+      scope.enter_module_of(piece.name);
+    } else {
+      scope.leave_modules();
     }
-  }
-  if (options.accumulation > 1 && options.clip == ClipMode::kNone) scale = full(graph, scalar(DType::kF32), mean);
-
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string name = name_of(graph, parameters[i]);
-    const ParameterGroup& group = options.groups.of(name);
-    scope.enter_module_of(name);
-    Value gradient = totals[i];
+    Value gradient = piece.gradient;
     if (options.clip == ClipMode::kValue) {
-      if (options.accumulation > 1) gradient = affine(gradient, mean);
+      if (options.accumulation > 1) gradient = affine(gradient, 1 / static_cast<double>(options.accumulation));
       gradient = clamp(gradient, -options.clip_max, options.clip_max);
     }
     std::vector<Value> states;
-    for (std::string_view suffix : group.optimizer->states()) states.push_back(add_state(graph, table, parameters[i], suffix, false));
-    const UpdateInputs inputs{graph.at(parameters[i]), gradient, scalar_input(graph, "lr." + group.name, DType::kF32), step, scale};
-    group.optimizer->add_update(inputs, states);
-    if (options.accumulation > 1) clear(accumulators[i]);
+    for (std::string_view suffix : group.optimizer->states()) states.push_back(add_state(graph, table, piece, suffix));
+    const UpdateInputs inputs{piece.parameter, gradient, scalar_input(graph, "lr." + group.name, DType::kF32), step, scale};
+    const Value updated = group.optimizer->add_update(inputs, states);
+    if (!piece.in_parameter) options.ranks->finish(graph, i, updated);
+  }
+  for (size_t i = 0; i < accumulators.size(); ++i) {
+    scope.enter_module_of(name_of(graph, parameters[i]));
+    clear(accumulators[i]);
   }
   if (options.ema) add_averages(graph, parameters, options, scope, table);
   return table;

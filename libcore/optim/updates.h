@@ -8,6 +8,7 @@
 
 #include "libcore/graph/graph.h"
 #include "libcore/optim/optimizer.h"
+#include "libcore/passes/shard.h"
 
 namespace galley {
 
@@ -18,11 +19,12 @@ enum class ClipMode { kNone, kNorm, kValue };
 struct UpdateOptions {
   ParameterGroups groups;
   ClipMode clip = ClipMode::kNone;
-  double clip_max = 1;       // limit of the norm (kNorm), or of the magnitude of an element (kValue)
-  bool grad_norm = true;     // adds the output "grad_norm", the norm before clipping: f32 []
-  int64_t accumulation = 1;  // passes per update: "<parameter>.grad" sums the gradients, and the update uses their mean
-  bool ema = false;          // moving averages "<parameter>.ema" of the trained parameters, and of buffers
-  bool ema_buffers = true;   // average floating-point buffers; false: copy them (integer buffers are always copied)
+  double clip_max = 1;           // limit of the norm (kNorm), or of the magnitude of an element (kValue)
+  bool grad_norm = true;         // adds the output "grad_norm", the norm before clipping: f32 []
+  int64_t accumulation = 1;      // passes per update: "<parameter>.grad" sums the gradients, and the update uses their mean
+  bool ema = false;              // moving averages "<parameter>.ema" of the trained parameters, and of buffers
+  bool ema_buffers = true;       // average floating-point buffers; false: copy them (integer buffers are always copied)
+  RankUpdates* ranks = nullptr;  // sums gradients, accumulated ones included, over ranks, and divides updates; nullptr: one rank
 };
 
 /// A named state input of the graph, and its initial value.

@@ -91,8 +91,16 @@ class Planner {
     const auto v = static_cast<size_t>(id);
     for (const InPlace& update : node.op->updates) {
       if (update.output != static_cast<int>(o) || node.input(static_cast<size_t>(update.input)) == kNoValue) continue;
-      named_of_[v] = named_of_[static_cast<size_t>(node.inputs[static_cast<size_t>(update.input)])];
-      GALLEY_ASSERT(named_of_[v] != kNoValue, node.op->name, " updates a value that is not a named input, at ", node.path);
+      const auto old = static_cast<size_t>(node.inputs[static_cast<size_t>(update.input)]);
+      named_of_[v] = named_of_[old];
+      if (named_of_[v] != kNoValue) return;
+      // A value that a node has made, e.g. a rank's range of parameters. Its memory is written in place in each run.
+      GALLEY_ASSERT(block_of_[old] >= 0 && !is_result_[v], node.op->name, " updates a value without memory of its own, at ", node.path);
+      GALLEY_ASSERT(blocks_[static_cast<size_t>(block_of_[old])].last <= index, node.op->name, " updates a value that is read later, at ",
+                    node.path);
+      GALLEY_ASSERT(blocks_[static_cast<size_t>(block_of_[old])].first >= prepare_nodes_, node.op->name, " updates a constant, at ",
+                    node.path);
+      share(v, block_of_[old]);
       return;
     }
     if (o == 0 && is_view(graph_, node)) {

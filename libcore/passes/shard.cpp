@@ -6,7 +6,10 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/collective.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
+#include "libcore/ops/update.h"
 
 namespace galley {
 namespace {
@@ -43,40 +46,211 @@ void move_nodes(Graph& graph, size_t first, int after) {
   std::rotate(to, nodes.begin() + static_cast<std::ptrdiff_t>(first), nodes.end());
 }
 
-/// One bucket: its gradients side by side, and the start of their sum. Returns the started sum.
-Value start_bucket(const std::vector<Value>& gradients, const std::string& name) {
-  std::vector<Value> flat;
-  for (const Value& gradient : gradients) flat.push_back(reshape(gradient, Shape{gradient.shape().elements()}));
-  ConcatAttrs attrs;
-  attrs.axis = 0;
-  return all_reduce_start(flat.size() == 1 ? flat.front() : concat(flat, attrs), name);
+TensorType flat_type(DType dtype, int64_t elements) {
+  TensorType type;
+  type.dtype = dtype;
+  type.shape = Shape{elements};
+  return type;
 }
 
-/// The gradients in order of the nodes that make them, divided into buckets.
-std::vector<std::vector<size_t>> divide(const Graph& graph, const std::vector<Value>& gradients, int64_t bucket_bytes) {
-  const std::vector<int> made_by = graph.producers();
-  std::vector<size_t> order(gradients.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return made_by[static_cast<size_t>(gradients[a].id())] < made_by[static_cast<size_t>(gradients[b].id())];
-  });
-  std::vector<std::vector<size_t>> buckets;
-  std::map<DType, size_t> open;  // the last bucket of each dtype
-  std::map<DType, int64_t> bytes;
-  for (const size_t i : order) {
-    const DType dtype = gradients[i].dtype();
-    if (open.count(dtype) == 0) {
-      open[dtype] = buckets.size();
-      bytes[dtype] = 0;
-      buckets.emplace_back();
+/// The values one after the other, each from its place in `at` on, with zeros between them and up to `elements`.
+Value flat_array(Graph& graph, const std::vector<Value>& values, const std::vector<int64_t>& at, DType dtype, int64_t elements) {
+  std::vector<Value> parts;
+  int64_t filled = 0;
+  const auto fill_until = [&](int64_t end) {
+    if (end > filled) parts.push_back(full(graph, flat_type(dtype, end - filled), 0));
+    filled = std::max(filled, end);
+  };
+  for (size_t i = 0; i < values.size(); ++i) {
+    fill_until(at[i]);
+    parts.push_back(values[i].shape().rank() == 1 ? values[i] : reshape(values[i], Shape{values[i].shape().elements()}));
+    filled += values[i].shape().elements();
+  }
+  fill_until(elements);
+  ConcatAttrs attrs;
+  attrs.axis = 0;
+  return parts.size() == 1 ? parts.front() : concat(parts, attrs);
+}
+
+/// The part of a flat array that is one tensor of it.
+Value tensor_of(Value array, int64_t at, const Shape& shape) {
+  const int64_t elements = shape.elements();
+  return reshape(array.shape()[0] == elements ? array : slice(array, 0, at, at + elements), shape);
+}
+
+/// Moves the node that makes each gradient directly after what it reads: the sum with accumulated gradients is computed as soon as the
+/// gradient of the last micro-batch is final.
+void advance(Graph& graph, const std::vector<UpdatePiece>& pieces) {
+  for (const UpdatePiece& piece : pieces) {
+    const std::vector<int> made_by = graph.producers();
+    const int maker = made_by[static_cast<size_t>(piece.gradient.id())];
+    int last = -1;
+    for (const ValueId id : graph.nodes()[static_cast<size_t>(maker)].inputs) {
+      if (id != kNoValue) last = std::max(last, made_by[static_cast<size_t>(id)]);
     }
-    buckets[open[dtype]].push_back(i);
-    bytes[dtype] += gradients[i].type().elements() * dtype_size(dtype);
-    const int64_t limit = buckets.size() == 1 ? std::min(bucket_bytes, kFirstBucketBytes) : bucket_bytes;
-    if (bytes[dtype] >= limit) open.erase(dtype);
+    const auto begin = graph.nodes().begin();
+    std::rotate(begin + last + 1, begin + maker, begin + maker + 1);
+  }
+}
+
+/// The gradients in order of the nodes that make them, divided into buckets. The members of the layouts are places in `pieces`.
+std::vector<GradientBucket> divide(const Graph& graph, const std::vector<UpdatePiece>& pieces, const BucketChoice& choice) {
+  if (choice.like != nullptr) {
+    GALLEY_ASSERT(!choice.like->buckets().empty());
+    return choice.like->buckets();  // parameters have the same order in all graphs of a model
+  }
+  const std::vector<int> made_by = graph.producers();
+  std::vector<size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto maker = [&](size_t i) { return made_by[static_cast<size_t>(pieces[i].gradient.id())]; };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return maker(a) < maker(b); });
+  std::vector<BucketMember> members;
+  for (const size_t i : order) {
+    const DType dtype = pieces[i].gradient.dtype();
+    members.push_back({.elements = pieces[i].gradient.shape().elements(),
+                       .element_bytes = dtype_size(dtype),
+                       .key = pieces[i].group * 256 + static_cast<int64_t>(dtype)});
+  }
+  std::vector<GradientBucket> buckets;
+  for (BucketLayout& layout : divide_into_buckets(members, choice.bytes, kFirstBucketBytes)) {
+    GradientBucket& bucket = buckets.emplace_back();
+    bucket.name = cat("grads.bucket", buckets.size());
+    bucket.state = cat("shard.bucket", buckets.size());
+    for (size_t& member : layout.members) {
+      member = order[member];
+      bucket.parameters.push_back(pieces[member].name);
+      bucket.shapes.push_back(pieces[member].gradient.shape());
+    }
+    bucket.dtype = pieces[layout.members.front()].gradient.dtype();
+    bucket.group = pieces[layout.members.front()].group;
+    bucket.layout = std::move(layout);
   }
   return buckets;
 }
+
+/// Puts the gradients of a bucket into one array of `elements`, and starts its collective, directly after the last gradient.
+template <class Start>
+Value start_bucket(Graph& graph, const std::vector<UpdatePiece>& pieces, const GradientBucket& bucket, int64_t elements, Start&& start) {
+  const std::vector<int> made_by = graph.producers();
+  std::vector<Value> own;
+  int last = -1;
+  for (const size_t i : bucket.layout.members) {
+    own.push_back(pieces[i].gradient);
+    last = std::max(last, made_by[static_cast<size_t>(own.back().id())]);
+  }
+  const CollectiveScope scope(graph, Phase::kBackward);
+  const size_t first = graph.nodes().size();
+  const Value started = start(flat_array(graph, own, bucket.layout.offsets, bucket.dtype, elements));
+  move_nodes(graph, first, last);
+  return started;
+}
+
+class Replicated : public RankUpdates {
+ public:
+  explicit Replicated(const BucketChoice& choice) : choice_(choice) {}
+
+  std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
+    advance(graph, own);
+    buckets_ = divide(graph, own, choice_);
+    std::vector<Value> started;
+    for (const GradientBucket& bucket : buckets_) {
+      started.push_back(
+          start_bucket(graph, own, bucket, bucket.layout.elements, [&](Value array) { return all_reduce_start(array, bucket.name); }));
+    }
+    std::vector<UpdatePiece> pieces = own;
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      Value sum;
+      {
+        const CollectiveScope scope(graph, Phase::kBackward);
+        sum = all_reduce_wait(started[b], buckets_[b].name);
+      }
+      // As updates, they stand before the updates of their parameters, after the wait.
+      const CollectiveScope scope(graph, Phase::kUpdate);
+      const BucketLayout& layout = buckets_[b].layout;
+      for (size_t m = 0; m < layout.members.size(); ++m) {
+        Value& gradient = pieces[layout.members[m]].gradient;
+        gradient = tensor_of(sum, layout.offsets[m], gradient.shape());
+      }
+    }
+    return pieces;
+  }
+  Value total(Value own) const override { return own; }
+  void finish(Graph&, size_t, Value) override {}
+
+ private:
+  BucketChoice choice_;
+};
+
+class Sharded : public RankUpdates {
+ public:
+  Sharded(const BucketChoice& choice, int rank, int ranks) : choice_(choice), rank_(rank), ranks_(ranks) {}
+
+  std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
+    advance(graph, own);
+    buckets_ = divide(graph, own, choice_);
+    std::vector<Value> started;
+    for (const GradientBucket& bucket : buckets_) {
+      started.push_back(start_bucket(graph, own, bucket, bucket.layout.padded(ranks_),
+                                     [&](Value array) { return reduce_scatter_start(array, attrs(bucket.name)); }));
+    }
+    for (const UpdatePiece& piece : own) parameters_.push_back(piece.parameter);
+    std::vector<UpdatePiece> pieces;
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      // In the backward pass, so that order_updates does not move the copy of parameters before it.
+      const CollectiveScope scope(graph, Phase::kBackward);
+      const Value gradient = reduce_scatter_wait(started[b], attrs(buckets_[b].name));
+      pieces.push_back({.name = buckets_[b].state,
+                        .parameter = range_of(graph, buckets_[b], gradient),
+                        .gradient = gradient,
+                        .group = buckets_[b].group,
+                        .in_parameter = false});
+    }
+    return pieces;
+  }
+
+  Value total(Value own) const override { return all_reduce_wait(all_reduce_start(own, "grad_norm"), "grad_norm"); }
+
+  void finish(Graph& graph, size_t piece, Value updated) override {
+    const GradientBucket& bucket = buckets_[piece];
+    const CollectiveScope scope(graph, Phase::kUpdate);
+    const std::string name = cat("params.bucket", piece + 1);
+    const Value whole = all_gather_wait(all_gather_start(updated, attrs(name)), attrs(name));
+    for (size_t m = 0; m < bucket.layout.members.size(); ++m)
+      assign(parameters_[bucket.layout.members[m]], tensor_of(whole, bucket.layout.offsets[m], bucket.shapes[m]));
+  }
+
+ private:
+  SegmentAttrs attrs(const std::string& name) const {
+    SegmentAttrs attrs;
+    attrs.name = name;
+    attrs.rank = rank_;
+    attrs.ranks = ranks_;
+    return attrs;
+  }
+
+  /// A copy of this rank's range of the bucket's parameters, which the update changes in place. `gradient`: of the range.
+  Value range_of(Graph& graph, const GradientBucket& bucket, Value gradient) const {
+    const int64_t size = bucket.layout.shard(ranks_);
+    std::vector<int64_t> elements, at;
+    for (const Shape& shape : bucket.shapes) elements.push_back(shape.elements());
+    const std::vector<BucketPiece> pieces = pieces_in(bucket.layout, elements, {size * rank_, size * (rank_ + 1)});
+    // Only padding: zeros, as its gradient. They are computed in each step, since an update changes no constant.
+    if (pieces.empty()) return affine(gradient, 0);
+    const bool alone = pieces.size() == 1 && pieces.front().part.size() == size;  // a slice copies
+    std::vector<Value> parts;
+    for (const BucketPiece& piece : pieces) {
+      const Value whole = reshape(parameters_[bucket.layout.members[piece.member]], Shape{elements[piece.member]});
+      const bool all = piece.part.size() == elements[piece.member] && !alone;
+      parts.push_back(all ? whole : slice(whole, 0, piece.part.begin, piece.part.end));
+      at.push_back(piece.at);
+    }
+    return flat_array(graph, parts, at, bucket.dtype, size);
+  }
+
+  BucketChoice choice_;
+  int rank_, ranks_;
+  std::vector<Value> parameters_;
+};
 
 }  // namespace
 
@@ -93,8 +267,10 @@ void weigh_losses(Graph& graph) {
 void reduce_losses(Graph& graph) {
   std::vector<size_t> places;
   std::vector<Value> losses;
+  std::vector<int64_t> at;
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     if (!is_loss(graph.outputs()[i].first)) continue;
+    at.push_back(static_cast<int64_t>(places.size()));
     places.push_back(i);
     losses.push_back(graph.at(graph.outputs()[i].second));
   }
@@ -103,60 +279,17 @@ void reduce_losses(Graph& graph) {
   for (const Value& loss : losses) last = std::max(last, made_by[static_cast<size_t>(loss.id())]);
   const CollectiveScope scope(graph, Phase::kBackward);
   const size_t first = graph.nodes().size();
-  const Value started = start_bucket(losses, "loss");
+  const auto count = static_cast<int64_t>(losses.size());
+  const Value started = all_reduce_start(flat_array(graph, losses, at, losses.front().dtype(), count), "loss");
   move_nodes(graph, first, last);
   const Value sums = all_reduce_wait(started, "loss");
-  for (size_t i = 0; i < places.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    const Value own = losses.size() == 1 ? sums : slice(sums, 0, at, at + 1);
-    graph.outputs()[places[i]].second = reshape(own, Shape{}).id();
-  }
+  for (size_t i = 0; i < places.size(); ++i) graph.outputs()[places[i]].second = tensor_of(sums, at[i], Shape{}).id();
 }
 
-std::vector<GradientBucket> reduce_gradients(Graph& graph, std::vector<Value>& gradients, const std::vector<std::string>& names,
-                                             int64_t bucket_bytes) {
-  GALLEY_ASSERT(gradients.size() == names.size());
-  std::vector<GradientBucket> report;
-  struct Started {
-    std::vector<size_t> members;
-    Value sum;
-  };
-  std::vector<Started> started;
-  for (const std::vector<size_t>& members : divide(graph, gradients, bucket_bytes)) {
-    GradientBucket& bucket = report.emplace_back();
-    bucket.name = cat("grads.bucket", report.size());
-    std::vector<Value> own;
-    for (const size_t i : members) {
-      own.push_back(gradients[i]);
-      bucket.parameters.push_back(names[i]);
-      bucket.elements += gradients[i].type().elements();
-    }
-    const std::vector<int> made_by = graph.producers();
-    int last = -1;
-    for (const Value& gradient : own) last = std::max(last, made_by[static_cast<size_t>(gradient.id())]);
-    const CollectiveScope scope(graph, Phase::kBackward);
-    const size_t first = graph.nodes().size();
-    const Value sum = start_bucket(own, bucket.name);
-    move_nodes(graph, first, last);
-    started.push_back({members, sum});
-  }
-  for (size_t b = 0; b < started.size(); ++b) {
-    Value sum;
-    {
-      const CollectiveScope scope(graph, Phase::kBackward);
-      sum = all_reduce_wait(started[b].sum, report[b].name);
-    }
-    // As updates, they stand before the updates of their parameters, after the wait.
-    const CollectiveScope scope(graph, Phase::kUpdate);
-    int64_t at = 0;
-    for (const size_t i : started[b].members) {
-      const Shape shape = gradients[i].shape();
-      const Value own = started[b].members.size() == 1 ? sum : slice(sum, 0, at, at + shape.elements());
-      at += shape.elements();
-      gradients[i] = reshape(own, shape);
-    }
-  }
-  return report;
+std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice) { return std::make_unique<Replicated>(choice); }
+
+std::unique_ptr<RankUpdates> sharded_updates(const BucketChoice& choice, int rank, int ranks) {
+  return std::make_unique<Sharded>(choice, rank, ranks);
 }
 
 void remove_collectives(Graph& graph) {

@@ -1,11 +1,14 @@
 #pragma once
 // shard: turns the graph of one rank into that of one of several ranks, by collectives. Data parallel (ddp): every rank has all parameters
-// and a part of the batch; losses and gradients are summed over ranks.
+// and a part of the batch; losses and gradients are summed over ranks. ZeRO (Rajbhandari et al. 2020): each rank updates a part of the
+// parameters.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "libcore/comm/bucket_layout.h"
 #include "libcore/graph/graph.h"
 
 namespace galley {
@@ -21,21 +24,57 @@ void weigh_losses(Graph& graph);
 /// backward pass.
 void reduce_losses(Graph& graph);
 
-/// What reduce_gradients did with some gradients.
+/// A flat bucket of gradients.
 struct GradientBucket {
-  std::string name;
+  std::string name;   // of the collective: "grads.bucket1"
+  std::string state;  // "shard.bucket1"
   std::vector<std::string> parameters;
-  int64_t elements = 0;
+  std::vector<Shape> shapes;
+  BucketLayout layout;  // its members are places in `parameters`
+  DType dtype = DType::kF32;
+  int64_t group = 0;  // UpdatePiece::group
 };
 
-/// After differentiation: replaces gradients by their sums over ranks. Gradients of one dtype are copied into buckets of about
-/// `bucket_bytes` (the first is smaller, so that communication begins early) in the order in which they become final. The sum of a bucket
-/// starts directly after its last gradient; buckets are waited for after the backward pass, each before the updates of its parameters.
-/// `names` are those of the parameters.
-std::vector<GradientBucket> reduce_gradients(Graph& graph, std::vector<Value>& gradients, const std::vector<std::string>& names,
-                                             int64_t bucket_bytes);
+/// What one update node changes: a parameter, or this rank's range of a bucket of parameters.
+struct UpdatePiece {
+  std::string name;  // of the parameter or the bucket
+  Value parameter, gradient;
+  int64_t group = 0;         // parameters with the same settings of the optimizer
+  bool in_parameter = true;  // `parameter` is an input of the graph; else RankUpdates::finish writes the new value to the parameters
+};
 
-/// Replaces all sums over ranks by their operands: the graph of one rank again. For tests.
+/// How ranks divide gradients and updates. One object serves one graph.
+class RankUpdates {
+ public:
+  virtual ~RankUpdates() = default;
+  /// After differentiation: replaces gradients by their sums over ranks. Gradients of one dtype and group are copied into buckets (the
+  /// first is smaller, so that communication begins early) in the order in which they become final. The collective of a bucket starts
+  /// directly after its last gradient; buckets are waited for after the backward pass, each before its updates. Returns what this rank
+  /// updates.
+  virtual std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) = 0;
+  /// The sum over all pieces of all ranks, from that of this rank's pieces.
+  virtual Value total(Value own) const = 0;
+  /// Called with the new value of each piece that is not a parameter: writes it to the parameters of all ranks.
+  virtual void finish(Graph& graph, size_t piece, Value updated) = 0;
+  const std::vector<GradientBucket>& buckets() const { return buckets_; }
+
+ protected:
+  std::vector<GradientBucket> buckets_;
+};
+
+/// How gradients are divided into buckets: as `like` does, which has the same parameters, or by size.
+struct BucketChoice {
+  int64_t bytes = int64_t{25} << 20;
+  const RankUpdates* like = nullptr;
+};
+
+/// ddp: every rank updates all parameters with the sums of the gradients.
+std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice);
+/// zero1 and zero2: a rank receives its range of the sum of each bucket, updates its range of the bucket's parameters, and all ranks gather
+/// the new values. The optimizer's state has the size of the ranges; its names begin with that of UpdatePiece::name, "shard.bucket1".
+std::unique_ptr<RankUpdates> sharded_updates(const BucketChoice& choice, int rank, int ranks);
+
+/// Replaces sums over ranks (ddp) by their operands: the graph of one rank again. For tests.
 void remove_collectives(Graph& graph);
 
 }  // namespace galley

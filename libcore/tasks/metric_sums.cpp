@@ -1,6 +1,7 @@
 #include "libcore/tasks/metric_sums.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "libcore/tasks/source_collector.h"
 
@@ -32,6 +33,18 @@ void MetricSums::add(const std::function<Tensor(const std::string&)>& output, co
   std::map<std::string, Tensor> results;
   for (const std::string& name : results_) results.emplace(name, output(name));
   collector_->add(results, batch);
+}
+
+void MetricSums::add_others(const std::function<void(std::span<double>)>& sum) {
+  GALLEY_ASSERT(only_sums());
+  std::vector<double> numbers{static_cast<double>(samples_)};
+  for (const Sum& own : sums_) numbers.insert(numbers.end(), {own.total, static_cast<double>(own.count)});
+  sum(numbers);
+  samples_ = std::llround(numbers[0]);
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    sums_[i].total = numbers[1 + 2 * i];
+    sums_[i].count = std::llround(numbers[2 + 2 * i]);
+  }
 }
 
 MetricValues MetricSums::values() const {

@@ -93,6 +93,7 @@ std::string to_json(const TrainResult& result) {
     json["compilations"].push_back({{"program", each.program}, {"reason", each.reason}, {"seconds", rounded(each.seconds)}});
   json["micro"] = result.micro;
   json["ranks"] = result.ranks;
+  json["strategy"] = result.strategy;
   json["planned_peak_bytes"] = result.planned_peak_bytes;
   json["peak_bytes"] = result.peak_bytes;
   json["skipped"] = result.skipped;
@@ -124,6 +125,7 @@ TrainResult parse_result(const std::string& text, const std::string& path) {
     }
     result.micro = json.at("micro");
     result.ranks = json.at("ranks");
+    result.strategy = json.value("strategy", std::string("none"));
     result.planned_peak_bytes = json.at("planned_peak_bytes");
     result.peak_bytes = json.at("peak_bytes");
     result.skipped = json.value("skipped", int64_t{0});
@@ -135,9 +137,12 @@ TrainResult parse_result(const std::string& text, const std::string& path) {
   return result;
 }
 
-RunFolder::RunFolder(std::string path) : path_(std::move(path)) { make_folders(path_); }
+RunFolder::RunFolder(std::string path, bool writes) : path_(std::move(path)), writes_(writes) {
+  if (writes_) make_folders(path_);
+}
 
 void RunFolder::append(const std::string& json_line) {
+  if (!writes_) return;
   const std::string name = file("metrics.jsonl");
   const int descriptor = ::open(name.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor < 0) fail(ErrorCode::kResource, name, " cannot be written: ", std::strerror(errno));
@@ -151,7 +156,7 @@ void RunFolder::append(const std::string& json_line) {
 
 void RunFolder::truncate_after(int64_t step) {
   const std::string name = file("metrics.jsonl");
-  if (!file_exists(name)) return;
+  if (!writes_ || !file_exists(name)) return;
   const std::string old = read_file(name);
   std::string kept;
   for (size_t begin = 0; begin < old.size();) {
@@ -165,6 +170,8 @@ void RunFolder::truncate_after(int64_t step) {
   if (kept != old) write_file(name, kept);
 }
 
-void RunFolder::write_text(const std::string& name, const std::string& text) { write_file(file(name), text); }
+void RunFolder::write_text(const std::string& name, const std::string& text) {
+  if (writes_) write_file(file(name), text);
+}
 
 }  // namespace galley

@@ -56,6 +56,7 @@ struct TrainResult {
   std::string digest;                     ///< Of all parameters (digest_of_tensors); "" in results of old versions.
   std::vector<Compilation> compilations;  ///< Of this process, in order.
   int64_t micro = 0, ranks = 1;
+  std::string strategy = "none";  ///< How training was divided among the ranks.
   int64_t planned_peak_bytes = 0, peak_bytes = 0;
   int64_t skipped = 0;     ///< Damaged samples that were replaced (on_error: skip), over the whole run.
   int64_t irregular = 0;   ///< Samples from files with format errors that were read in full (e.g. JPEGs without an end marker).
@@ -73,7 +74,8 @@ TrainResult parse_result(const std::string& text, const std::string& path);
 class RunFolder {
  public:
   /// Creates the folder if it does not exist. Throws Error (kResource) if it cannot be written.
-  explicit RunFolder(std::string path);
+  /// `writes`: false for ranks other than 0, which write nothing.
+  explicit RunFolder(std::string path, bool writes = true);
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
@@ -86,6 +88,7 @@ class RunFolder {
 
  private:
   std::string path_;
+  bool writes_;
 };
 
 }  // namespace galley

@@ -7,15 +7,18 @@
 
 #include "libcore/base/log.h"
 #include "libcore/base/under_key.h"
+#include "libcore/comm/rank_scope.h"
 #include "libcore/data/bad_row.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/stored_weights.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/pipelines.h"
+#include "libcore/passes/shard.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/check_model.h"
+#include "libcore/train/rank_values.h"
 
 namespace galley {
 namespace {
@@ -93,13 +96,19 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 }
 
 TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-                     const std::vector<BatchTypes>& shorter)
+                     const std::vector<BatchTypes>& shorter, Communicator* ranks)
     : session_(session),
       engine_(engine),
       recipe_(session.recipe()),
       batch_(batch),
       length_(length),
-      schedule_run_(schedule_length(recipe_.train.schedule, length)) {
+      schedule_run_(schedule_length(recipe_.train.schedule, length)),
+      ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr) {
+  if (ranks_ != nullptr && trains_quantized(recipe_)) {
+    throw Error(ErrorCode::kRecipe, cat("quantization-aware training runs on one rank, but there are ", ranks_->size()))
+        .key("quantize.method")
+        .suggest("start it without mpirun and --simulate-ranks");
+  }
   check_durations(recipe_, length);
   schedule_ = Schedule(recipe_.train.schedule, schedule_run_);
   if (!recipe_.train.optimizer.algorithm)
@@ -207,10 +216,15 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     if (spec.trainable) passes.trained.push_back(spec.name);
   }
   passes.trained.insert(passes.trained.end(), scales.begin(), scales.end());
+  if (ranks_ != nullptr) weigh_losses(model.graph);
   if (update) {
     parameters_ = model.parameters;
     stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
     passes.updates = [&](Graph& graph, const GradientMap& gradients) {
+      if (ranks_ != nullptr) {
+        reduce_losses(graph);
+        make_division(stage);
+      }
       under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, update_options(stage)).states; });
     };
   } else {
@@ -227,6 +241,18 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   return std::move(model.graph);
 }
 
+/// All graphs of the run have the buckets of the first one, since they share the optimizer's state.
+void TrainStep::make_division(Stage& stage) const {
+  const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes,
+                            .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get()};
+  stage.divisions.push_back(divides_state(recipe_, ranks_->size()) ? sharded_updates(choice, ranks_->rank(), ranks_->size())
+                                                                   : replicated_updates(choice));
+}
+
+const std::vector<GradientBucket>* TrainStep::shards() const {
+  return ranks_ != nullptr && divides_state(recipe_, ranks_->size()) ? &stages_.front().divisions.front()->buckets() : nullptr;
+}
+
 UpdateOptions TrainStep::update_options(const Stage& stage) const {
   UpdateOptions options;
   options.groups = stage.groups;
@@ -235,6 +261,7 @@ UpdateOptions TrainStep::update_options(const Stage& stage) const {
     options.clip = recipe_.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
     options.clip_max = recipe_.train.clip->max;
   }
+  if (ranks_ != nullptr) options.ranks = stage.divisions.back().get();
   options.ema = recipe_.train.ema.has_value();
   options.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
   return options;
@@ -289,10 +316,29 @@ void TrainStep::bind() {
   firsts_.resize(static_cast<size_t>(batch_.accumulation));
 }
 
+/// The weight of this rank's batch in the mean over ranks: its labels that the loss does not ignore, divided by those of all ranks; without
+/// such labels its samples.
+double TrainStep::weight_of(const Batch& data) const {
+  const double share = share_ ? share_() : 1.0 / ranks_->size();
+  if (RankScope::current() == nullptr) return share;  // repeated by this rank alone
+  for (const FieldType& target : session_.task().targets()) {
+    const auto found = data.fields.find(target.name);
+    if (found == data.fields.end() || target.classes == 0 || found->second.dtype() != DType::kI64) continue;
+    const int64_t* labels = found->second.data_as<int64_t>();
+    const int64_t count = found->second.elements() / found->second.shape()[0] * data.valid;
+    const int64_t own = share > 0 ? count - std::count(labels, labels + count, session_.ignored_class()) : 0;
+    int64_t all = own;
+    ranks_->all_reduce("labels", &all, &all, 1, DType::kI64);
+    return all > 0 ? static_cast<double>(own) / static_cast<double>(all) : share;
+  }
+  return share;
+}
+
 void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step) const {
   feed_fields(execution, data);
   const int64_t key[] = {recipe_.seed, step, data.first};
   if (execution.takes("rng")) execution.set("rng", key);
+  if (execution.takes(kRankWeight)) execution.set(kRankWeight, weight_of(data));
 }
 
 void TrainStep::feed_update(const Stage& stage, Execution& execution, int64_t step) const {
@@ -330,18 +376,27 @@ std::string TrainStep::fault_of_data(const Execution& execution, const Batch& ba
 /// The update was skipped: parameters and state are those before the step, so repeating the forward and backward pass gives the same
 /// numbers.
 void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const {
+  const RankScope alone(nullptr);                            // each rank repeats its own part
   const bool last = micro_batch + 1 == batch_.accumulation;  // its inputs are still set
   Execution& execution = last ? update_for(stage, last_batch) : *stage.accumulate;
   const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
   if (!last && batch != nullptr) feed_batch(execution, *batch, step);
   const auto culprit = batch != nullptr ? find_non_finite(execution) : std::nullopt;
-  const std::string fault = batch != nullptr ? fault_of_data(execution, *batch) : "";
-  throw Error(ErrorCode::kNumeric,
-              cat("the loss is ",
-                  std::isnan(loss) ? "nan"
-                  : loss > 0       ? "inf"
-                                   : "-inf",
-                  " at step ", step, culprit ? "; first in " + culprit->text() : "", fault.empty() ? "" : "; " + fault))
+  std::string where = culprit ? "; first in " + culprit->text() : "";
+  std::string fault = batch != nullptr ? fault_of_data(execution, *batch) : "";
+  if (ranks_ != nullptr) {
+    // The first rank with a culprit speaks for all.
+    const std::string own = where.empty() && fault.empty() ? "" : cat(where, " (rank ", ranks_->rank(), ")\n", fault);
+    const std::string first = first_text(*ranks_, own);
+    const size_t end = std::min(first.find('\n'), first.size());
+    where = first.substr(0, end);
+    fault = first.substr(std::min(end + 1, first.size()));
+  }
+  throw Error(ErrorCode::kNumeric, cat("the loss is ",
+                                       std::isnan(loss) ? "nan"
+                                       : loss > 0       ? "inf"
+                                                        : "-inf",
+                                       " at step ", step, where, fault.empty() ? "" : "; " + fault))
       .key("train.guard.nan")
       .suggest(cat(fault.empty() ? "lower train.optimizer.lr, set train.clip=1.0, or check the data" : "correct or remove such samples",
                    "; this step changed no parameters"));
@@ -350,15 +405,24 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
 void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_batch, Outcome& outcome) const {
   const Execution& update = update_for(stage, last_batch);
   for (const std::string& name : losses_) outcome.losses.emplace_back(name, 0);
+  // The update's losses are sums over ranks already; those of earlier micro-batches are this rank's parts.
+  earlier_.clear();
+  for (int64_t k = 0; k + 1 < batch_.accumulation; ++k) {
+    earlier_.push_back(stage.accumulate->scalar("loss", batch_.accumulation - 2 - k));
+    for (const std::string& name : losses_) earlier_.push_back(stage.accumulate->scalar("loss." + name, batch_.accumulation - 2 - k));
+  }
+  if (ranks_ != nullptr && !earlier_.empty())
+    ranks_->all_reduce("losses", earlier_.data(), earlier_.data(), static_cast<int64_t>(earlier_.size()), DType::kF64);
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
     const bool last = k + 1 == batch_.accumulation;
-    const auto read = [&](const std::string& name) {
-      return last ? update.scalar(name) : stage.accumulate->scalar(name, batch_.accumulation - 2 - k);
+    const auto read = [&](const std::string& output, size_t place) {
+      return last ? update.scalar(output) : earlier_[static_cast<size_t>(k) * (1 + losses_.size()) + place];
     };
-    const double loss = read("loss");
+    const double loss = read("loss", 0);
     if (guards() && !std::isfinite(loss)) stop(stage, step, k, loss, last_batch);
     outcome.loss += loss;
-    for (auto& [name, part] : outcome.losses) part += read("loss." + name) / static_cast<double>(batch_.accumulation);
+    for (size_t i = 0; i < outcome.losses.size(); ++i)
+      outcome.losses[i].second += read("loss." + outcome.losses[i].first, 1 + i) / static_cast<double>(batch_.accumulation);
   }
   outcome.loss /= static_cast<double>(batch_.accumulation);
 }
@@ -367,6 +431,8 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
   const Stage& stage = stage_at(step);
   GALLEY_ASSERT(stage.update != nullptr);
   if (step == learns_from()) quantization_->set_scales(engine_);
+  if (ranks_ != nullptr) ranks_->set_step(step);
+  const RankScope scope(ranks_);
   Outcome outcome;
   const Batch* last = nullptr;
   for (int64_t k = 0; k < batch_.accumulation; ++k) {

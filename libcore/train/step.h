@@ -20,6 +20,7 @@
 
 namespace galley {
 
+class Communicator;
 struct Batch;
 
 /// The selector of train.recompute.match. Throws (kRecipe) for a pattern that matches no module of the graph's forward pass.
@@ -31,8 +32,9 @@ class TrainStep {
   /// Captures, differentiates, adds the updates and compiles, for batches of these types. Session and engine must outlive it. Its first
   /// program determines the memory formats of the engine's parameters. `shorter`: types of batches that are cut (DataLoader::lengths), for
   /// which the update is compiled too. Throws Error (kRecipe) if selectors or durations of the recipe do not fit the model.
+  /// `ranks`: the ranks whose gradients are summed; nullptr: one rank.
   TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-            const std::vector<BatchTypes>& shorter = {});
+            const std::vector<BatchTypes>& shorter = {}, Communicator* ranks = nullptr);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<StateSpec>& states() const { return states_; }
@@ -40,6 +42,8 @@ class TrainStep {
   const Program& program() const { return *stages_.front().update_program; }
   std::shared_ptr<const Program> shared_program() const { return stages_.front().update_program; }
   const Program* accumulate_program() const { return stages_.front().accumulate_program.get(); }
+  /// The buckets of which each rank holds a range of the optimizer's state; null: the state is whole.
+  const std::vector<GradientBucket>* shards() const;
   /// Null for training in float.
   const QuantizationAware* quantization() const { return quantization_.get(); }
   /// Whether this update runs with rounded weights and activations.
@@ -72,6 +76,9 @@ class TrainStep {
   /// Sets the function that reloads a batch by its position (Batch::first). Without it, the error of a non-finite loss names a tensor only
   /// if the batch is the last one of the step.
   void reload_with(std::function<const Batch&(int64_t first)> reload) { reload_ = std::move(reload); }
+  /// With ranks: sets the function that returns the share of this rank in the samples of the last batch (DataLoader::share). Without it:
+  /// equal shares.
+  void weigh_with(std::function<double()> share) { share_ = std::move(share); }
   /// Sets the function that names the sample of an index in the source, for the error of a non-finite loss. Without it: "sample 17".
   void name_samples_with(std::function<std::string(int64_t index)> name) { sample_name_ = std::move(name); }
   /// Runs update number `step` (from 1) on the batches that `next` returns. The host reads no values before the whole step is enqueued.
@@ -104,6 +111,7 @@ class TrainStep {
     std::unique_ptr<Execution> update, accumulate;
     std::vector<Shorter> shorter;
     std::vector<Rate> rates;
+    std::vector<std::unique_ptr<RankUpdates>> divisions;  // of the graphs that update; empty: one rank
   };
   void add_stage(const TrainStage& what, const BatchTypes& types);
   void add_shorter(const std::vector<BatchTypes>& shorter);
@@ -111,11 +119,13 @@ class TrainStep {
   static Execution& update_for(const Stage& stage, const Batch& data);
   Graph capture(Stage& stage, const BatchTypes& types, bool update);
   UpdateOptions update_options(const Stage& stage) const;
+  void make_division(Stage& stage) const;
   void add_states(const std::vector<StateSpec>& states);
   const Stage& stage_at(int64_t step) const;
   /// The first update that trains scales; 0 if none does.
   int64_t learns_from() const;
   double learning_rate(int64_t step, double lr) const { return schedule_.value(schedule_position(schedule_run_, step, time_passed_), lr); }
+  double weight_of(const Batch& data) const;
   void feed_batch(Execution& execution, const Batch& data, int64_t step) const;
   void feed_update(const Stage& stage, Execution& execution, int64_t step) const;
   /// Whether a loss that is not finite ends the run.
@@ -142,7 +152,10 @@ class TrainStep {
   std::vector<Stage> stages_;
   std::function<const Batch&(int64_t first)> reload_;
   std::function<std::string(int64_t index)> sample_name_;
-  std::vector<int64_t> firsts_;  // positions of the step's batches
+  std::function<double()> share_;
+  Communicator* ranks_ = nullptr;
+  std::vector<int64_t> firsts_;          // positions of the step's batches
+  mutable std::vector<double> earlier_;  // losses of the micro-batches before the last
 };
 
 /// Whether a multiple of `every` (in steps, may be fractional) lies after the previous step and not after this one.

@@ -13,6 +13,7 @@
 #include "libcore/base/units.h"
 #include "libcore/infer/generate.h"
 #include "libcore/text/tokenizer.h"
+#include "libcore/train/rank_values.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer_state.h"
 #include "libcore/weights/load.h"
@@ -36,8 +37,11 @@ std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
 void Trainer::State::make_plan() {
   if (planned) return;
   const auto started = Clock::now();
-  batch = plan_batch(*recipe.train.batch);
-  loader = session.training_loader(batch.micro, 0);
+  const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
+  check_ranks(recipe, rank_count());
+  batch = plan_batch(*recipe.train.batch, rank_count());
+  loader = open_loader(0);
+  check_facts();
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
     throw Error(ErrorCode::kRecipe,
@@ -64,8 +68,10 @@ void Trainer::State::make_plan() {
   for (const int64_t tokens : loader->lengths()) {
     if (tokens != loader->lengths().back()) shorter.push_back(session.batch_types(*loader, tokens));
   }
-  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter);
+  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks);
   static_cast<void>(prompt_tokens());  // its errors
+  if (const auto* buckets = update->shards())
+    sharded = std::make_unique<ShardedState>(*options.ranks, update->store(), *buckets, update->states());
   if (recipe.data.val) {
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro),
@@ -145,7 +151,8 @@ bool Trainer::State::load_state() {
   std::optional<Checkpoint> found;
   if (!options.force && recipe.checkpoint && file_exists(saved)) {
     CheckpointStore checkpoints(saved, keep());
-    checkpoints.remove_stale();
+    if (writes()) checkpoints.remove_stale();
+    agreed("checkpoints", 0);  // other ranks read what is left
     found = checkpoints.newest();
   }
   if (found) {
@@ -159,8 +166,9 @@ bool Trainer::State::load_state() {
 void Trainer::State::start(TrainEvents& events) {
   const bool continues = load_state();
   update->bind();
+  update->weigh_with([this] { return loader->share(); });
   update->reload_with([this](int64_t first) -> const Batch& {
-    reloader = session.training_loader(batch.micro, first);
+    reloader = open_loader(positions.at(first));
     const Batch* data = reloader->next();
     GALLEY_ASSERT(data != nullptr && data->first == first, "the batch at ", first, " was not loaded again");
     return *data;
@@ -170,9 +178,10 @@ void Trainer::State::start(TrainEvents& events) {
     if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
   }
   engine->arena()->reserve(plan.scratch_bytes);
-  RunFolder folder(options.run);
-  remove_stale_temporaries(folder.path());  // left by killed processes
-  if (options.force) {
+  agreed("loaded", 0);  // rank 0 changes RUN when all ranks have read it
+  RunFolder folder(options.run, writes());
+  if (writes()) remove_stale_temporaries(folder.path());  // left by killed processes
+  if (options.force && writes()) {
     remove_tree(folder.file("checkpoints"));
     for (const char* name : {"metrics.jsonl", "result.json", "weights.safetensors", "weights_ema.safetensors", "weights_best.safetensors",
                              "stats.calib", "stats_ema.calib", "stats_best.calib"})
@@ -194,21 +203,25 @@ void Trainer::State::start(TrainEvents& events) {
   if (recipe.train.early_stop) stopping.metric = recipe.train.early_stop->metric;
   plan.start_step = step;
   folder.truncate_after(step);
-  remove_tree(folder.file("result.json"));
+  if (writes()) remove_tree(folder.file("result.json"));
   folder.write_text("recipe.yaml", recipe_text);
-  if (step > 0) loader = session.training_loader(batch.micro, step * batch.global);
+  if (step > 0) loader = open_loader(consumed);
 }
 
 TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   const auto began = Clock::now();
   ++step;
+  positions.clear();
   const auto next = [this]() -> const Batch& {
+    const int64_t position = loader->position();
     const Batch* data = loader->next();
     GALLEY_ASSERT(data != nullptr, "the loader ended, although it should repeat the data");
+    positions[data->first] = position;
     return *data;
   };
-  if (time_limit_s > 0) update->set_time_passed(wall_s / time_limit_s);
+  if (time_limit_s > 0) update->set_time_passed(of_rank_0("time", wall_s) / time_limit_s);
   const TrainStep::Outcome outcome = update->run(step, next, watcher != nullptr ? watcher : options.time_operators ? &timer : nullptr);
+  consumed = loader->position();
   TrainRow row;
   row.step = step;
   row.epoch = epoch_at(step);
@@ -261,12 +274,12 @@ bool Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
   const bool in_float = float_evaluator && !update->quantized_at(step);
   update->prepare_evaluation(step);
   Evaluator& evaluates = in_float ? *float_evaluator : *evaluator;
-  std::optional<MetricValues> metrics = evaluates.run([&] { return recipe.checkpoint.has_value() && events.stop_signal() != 0; });
+  const std::optional<MetricValues> metrics = evaluate(evaluates, events);
   if (!metrics) return true;
-  row.metrics = std::move(*metrics);
+  row.metrics = *metrics;
   row.samples = evaluates.samples();
   row.wall_s = seconds_since(began);
-  row.texts = sample_texts();
+  if (writes()) row.texts = sample_texts();
   // The result of the run is a rounded model, so earlier values in float must not count as best.
   if (float_evaluator && !in_float && !update->quantized_at(std::max<int64_t>(1, latest_step))) {
     best.known = false;
@@ -297,9 +310,9 @@ bool Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
   return false;
 }
 
-Trainer::State::Run::Run(State& state) : folder(state.options.run), wall_before(state.wall_s), first(state.step + 1) {
+Trainer::State::Run::Run(State& state) : folder(state.options.run, state.writes()), wall_before(state.wall_s), first(state.step + 1) {
   const Recipe& recipe = state.recipe;
-  if (recipe.log.tensorboard) board = std::make_unique<TensorBoardWriter>(folder.file("tensorboard"), first);
+  if (recipe.log.tensorboard && state.writes()) board = std::make_unique<TensorBoardWriter>(folder.file("tensorboard"), first);
   log_every = std::max(1.0, steps_of(recipe.log.every, state.length));
   validate_every = recipe.train.validate ? steps_of(recipe.train.validate->every, state.length) : 0;
   checkpoint_every = recipe.checkpoint ? steps_of(recipe.checkpoint->every, state.length) : 0;
@@ -321,8 +334,9 @@ void Trainer::State::end_early(Run& run) {
 /// Called if an error ends the run: saves the finished steps, so that the same command continues after them.
 void Trainer::State::keep_steps(Run& run, TrainEvents& events) {
   end_early(run);
-  if (!recipe.checkpoint || step < run.first || run.saved_at == step) return;
-  events.checkpointed(save(run.folder));
+  // The other ranks are in the middle of a step, and cannot send their state.
+  if (!recipe.checkpoint || step < run.first || run.saved_at == step || !writes() || sharded) return;
+  events.checkpointed(write_checkpoint(run.folder));
   run.saved_at = step;
 }
 
@@ -333,6 +347,10 @@ TrainRow Trainer::State::checked_step(Run& run, TrainEvents& events) {
     row = one_step(events.watch(step + 1));
   } catch (const Error& error) {
     --step;
+    if (error.code() == ErrorCode::kWorker) {  // another rank failed in the middle of the step: parameters are of no step
+      end_early(run);
+      throw;
+    }
     if (error.code() != ErrorCode::kNumeric) {
       keep_steps(run, events);
       throw;
@@ -385,14 +403,14 @@ TrainResult Trainer::State::train(TrainEvents& events) {
   TrainResult& result = run.result;
   while (length.total_steps == 0 || step < length.total_steps) {
     const TrainRow row = checked_step(run, events);
-    const bool out_of_time = time_limit_s > 0 && wall_s >= time_limit_s;
-    int signal = events.stop_signal();
+    const bool out_of_time = time_limit_s > 0 && of_rank_0("time", wall_s) >= time_limit_s;
+    int signal = asked_to_stop(events);
     const bool final_step = step == length.total_steps || out_of_time;
     report_step(run, events, row, step == run.first || final_step || signal != 0 || step_due(step, run.log_every));
     if (final_step || (signal == 0 && run.validate_every > 0 && step_due(step, run.validate_every))) validate_or_keep(run, events);
-    signal = events.stop_signal();
+    signal = asked_to_stop(events);
     const bool stop_early = stops_early(final_step);
-    const bool asked = events.take_checkpoint_request();
+    const bool asked = agreed("checkpoint request", events.take_checkpoint_request()) != 0;
     wall_s = run.wall_before + seconds_since(run.began);
     if (recipe.checkpoint && (asked || signal != 0 || final_step || stop_early || step_due(step, run.checkpoint_every)) &&
         run.saved_at != step) {

@@ -15,6 +15,7 @@
 
 namespace galley {
 
+class Communicator;
 class NodeObserver;
 
 /// Facts known before step 1.
@@ -70,6 +71,8 @@ struct TrainerOptions {
   bool force = false;           ///< Start again and replace the contents of RUN.
   std::string provenance;       ///< A JSON object for result.json.
   bool time_operators = false;  ///< Collect operator_table.
+  /// The ranks that train together, each with a trainer and a thread or process of its own; nullptr: one rank. Rank 0 writes RUN.
+  Communicator* ranks = nullptr;
 };
 
 /// Trains one recipe into a RUN folder.

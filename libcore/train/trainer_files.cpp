@@ -28,11 +28,13 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
   }
   for (const std::string& group : checkpoint.groups()) {
     checkpoint.each(group, [&](const std::string& name, const Tensor& tensor) {
+      if (sharded && sharded->has(name)) return sharded->set(name, tensor);
       GALLEY_CHECK_INPUT(update->store().has(name), checkpoint.folder(), " has a tensor ", name, " that this run does not");
       update->store().set(name, tensor);
     });
   }
   step = checkpoint.step();
+  consumed = state.value("position", step * batch.global);  // absent in checkpoints of old versions
   wall_s = state.at("wall_s");
   const auto read_best = [&](const char* key, Best& to) {
     const auto& json = state.at(key);
@@ -77,7 +79,29 @@ std::string Trainer::State::digest() const {
   return digest_of_tensors(tensors);
 }
 
+/// Rank 0 writes a checkpoint; the others wait for it, and send their ranges of the optimizer's state.
 std::string Trainer::State::save(RunFolder& folder) {
+  std::string saved;
+  count_samples();
+  {
+    const LongTask writing(options.ranks != nullptr ? options.ranks->position() : nullptr);
+    if (writes()) {
+      try {
+        saved = write_checkpoint(folder);
+      } catch (const Error&) {
+        if (sharded) sharded->finish();
+        throw;
+      }
+      if (sharded) sharded->finish();
+    } else if (sharded) {
+      sharded->serve();
+    }
+  }
+  agreed("checkpoint", 0);
+  return saved;
+}
+
+std::string Trainer::State::write_checkpoint(RunFolder& folder) {
   CheckpointContent content;
   content.step = step;
   content.groups = {{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
@@ -87,7 +111,9 @@ std::string Trainer::State::save(RunFolder& folder) {
     content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(
         spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.view(name); });
   }
+  if (sharded) content.groups[2].tensors = sharded->sources();
   for (const StateSpec& state : update->states()) {
+    if (sharded && sharded->is_range(state.name)) continue;
     content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape,
                                            [&store, name = state.name] { return store.view(name); });
   }
@@ -95,9 +121,15 @@ std::string Trainer::State::save(RunFolder& folder) {
   const auto best_json = [](const Best& b) {
     return nlohmann::json{{"metric", b.metric}, {"value", b.value}, {"step", b.step}, {"known", b.known}};
   };
-  nlohmann::json state{
-      {"wall_s", wall_s},           {"best", best_json(best)}, {"stopping", best_json(stopping)}, {"stopping_since", stopping_since},
-      {"latest_step", latest_step}, {"skipped", skipped()},    {"irregular", irregular()},        {"parents", parents}};
+  nlohmann::json state{{"wall_s", wall_s},
+                       {"best", best_json(best)},
+                       {"stopping", best_json(stopping)},
+                       {"stopping_since", stopping_since},
+                       {"latest_step", latest_step},
+                       {"position", consumed},
+                       {"skipped", skipped()},
+                       {"irregular", irregular()},
+                       {"parents", parents}};
   if (session.tokenizer() != nullptr) state["tokenizer"] = tokenizer_digest();
   state["latest"] = nlohmann::json::array();
   for (const auto& [name, value] : latest) {
@@ -113,6 +145,7 @@ std::string Trainer::State::save(RunFolder& folder) {
 }
 
 void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bool ema) {
+  if (!writes()) return;
   const ParameterStore& store = update->store();
   std::vector<TensorSource> tensors;
   for (const ParameterSpec& spec : update->parameters()) {
@@ -129,6 +162,7 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
 
 /// Writes the adapters, and the parameters that are trained in full, as RUN/adapter in PEFT's layout.
 void Trainer::State::save_adapter(RunFolder& folder) {
+  if (!writes()) return;
   const LoraChoice& lora = *session.lora();
   const ParameterStore& store = update->store();
   AdapterConfig config{.rank = lora.rank, .alpha = lora.alpha, .dropout = lora.dropout};
@@ -163,6 +197,7 @@ void Trainer::State::save_adapter(RunFolder& folder) {
 
 void Trainer::State::write_result(Run& run) {
   TrainResult& result = run.result;
+  count_samples();
   result.metrics = latest_step == step ? latest : MetricValues();
   if (best.known)
     result.best = {best.metric, best.value, best.step, recipe.checkpoint && recipe.checkpoint->keep.best ? "weights_best.safetensors" : ""};
@@ -171,6 +206,9 @@ void Trainer::State::write_result(Run& run) {
   result.samples = step * batch.global;
   result.wall_s = wall_s;
   result.digest = digest();
+  if (result.stopped != "nan") check_equal_digests(result.digest);
+  result.ranks = rank_count();
+  result.strategy = name_of(rank_count() > 1 ? resolve_strategy(recipe.sharding, rank_count()) : ShardingStrategy::kNone);
   result.compilations = engine->compilations();
   result.micro = batch.micro;
   result.planned_peak_bytes = plan.planned_peak_bytes;

@@ -3,15 +3,18 @@
 
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "libcore/comm/communicator.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/evaluate.h"
 #include "libcore/infer/session.h"
 #include "libcore/runtime/execution.h"
+#include "libcore/train/sharded_state.h"
 #include "libcore/train/step.h"
 #include "libcore/train/tensorboard.h"
 #include "libcore/train/trainer.h"
@@ -47,6 +50,24 @@ class Trainer::State {
           .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   }
 
+  /// Ranks: one without a communicator. Rank 0 writes RUN, evaluates, and decides what depends on time and signals.
+  int rank_count() const { return options.ranks != nullptr ? options.ranks->size() : 1; }
+  int own_rank() const { return options.ranks != nullptr ? options.ranks->rank() : 0; }
+  bool writes() const { return own_rank() == 0; }
+  /// The largest of the ranks' values.
+  int64_t agreed(const char* name, int64_t value) const;
+  double of_rank_0(const char* name, double value) const;
+  int asked_to_stop(TrainEvents& events);
+  void check_equal_digests(const std::string& digest) const;
+  std::unique_ptr<DataLoader> open_loader(int64_t start);
+  void check_facts();
+  /// The metrics of all ranks; nullopt: stopped.
+  std::optional<MetricValues> evaluate(Evaluator& evaluates, TrainEvents& events);
+  /// Learns how many samples of the other ranks are damaged or irregular.
+  void count_samples();
+  /// Gives all ranks the buffers of rank 0 (running statistics), and their averages.
+  void share_buffers();
+
   const Recipe& recipe;
   std::string recipe_text;
   TrainerOptions options;
@@ -58,22 +79,27 @@ class Trainer::State {
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;
   std::unique_ptr<DataLoader> reloader;  // reloads batches whose loss is not finite
+  std::map<int64_t, int64_t> positions;  // of the step's batches: the loader's position, by the first sample
   std::unique_ptr<Engine> engine;        // must outlive the programs below
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
   std::unique_ptr<TrainStep> update;
+  std::unique_ptr<ShardedState> sharded;  // null: each rank holds the optimizer's state
   NodeTimer timer;
 
   // The state that a checkpoint holds besides tensors.
   int64_t step = 0;
+  int64_t consumed = 0;  // position in data.train after the last finished step; less than step * batch.global with last_batch: keep
   double wall_s = 0;
   Best best, stopping;
   int64_t stopping_since = 0;
   MetricValues latest;
   int64_t latest_step = -1;
-  int64_t skipped_before = 0, irregular_before = 0;  // damaged and irregular samples before this process continued the run
-  std::vector<int64_t> sample_shape;                 // galley.input: the shape in validation, or in training without validation
-  std::string parents;                               // JSON: the files of the initial weights
+  int64_t skipped_before = 0, irregular_before = 0;        // damaged and irregular samples before this process continued the run
+  int64_t skipped_elsewhere = 0, irregular_elsewhere = 0;  // of other ranks, when count_samples() was called
+  std::vector<int64_t> sample_shape;                       // galley.input: the shape in validation, or in training without validation
+  bool stop_file = false;                                  // RUN/stop was found
+  std::string parents;                                     // JSON: the files of the initial weights
 
   /// The state of one call of run().
   struct Run {
@@ -103,6 +129,7 @@ class Trainer::State {
   void start(TrainEvents& events);
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);
+  std::string write_checkpoint(RunFolder& folder);
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
   void save_adapter(RunFolder& folder);
   TrainRow one_step(NodeObserver* watcher);
@@ -115,10 +142,10 @@ class Trainer::State {
   void validate_or_keep(Run& run, TrainEvents& events);
   void keep_steps(Run& run, TrainEvents& events);
   Metadata metadata();
-  int64_t irregular() const { return irregular_before + loader->irregular().samples; }
+  int64_t irregular() const { return irregular_before + loader->irregular().samples + irregular_elsewhere; }
   std::string digest() const;
   std::string tokenizer_digest() const;
-  int64_t skipped() const { return skipped_before + loader->skips().skipped; }
+  int64_t skipped() const { return skipped_before + loader->skips().skipped + skipped_elsewhere; }
   double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
   KeepPolicy keep() const {
     KeepPolicy policy;

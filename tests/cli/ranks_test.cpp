@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -18,7 +19,7 @@ using Json = nlohmann::json;
 constexpr const char* kMpirun =
     "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
     "mpi() { timeout -s KILL 120 mpirun --oversubscribe --bind-to none \"$@\"; }\n"
-    "processes() { for p in /proc/[0-9]*; do [ \"$(cat $p/comm 2>/dev/null)\" = galley-benchmar ] && echo ${p#/proc/}; done; }\n";
+    "processes() { for p in /proc/[0-9]*; do [ \"$(cat $p/comm 2>/dev/null)\" = $NAME ] && echo ${p#/proc/}; done; }\n";
 
 bool has_mpirun() { return shell("command -v mpirun >/dev/null").code == 0; }
 
@@ -73,34 +74,100 @@ TEST(Ranks, AToolForOneProcessIsRefused) {
   EXPECT_NE(outcome.err.find("galley-recipes runs as one process"), std::string::npos) << outcome.err;
 }
 
-/// Starts a job of three ranks that runs for long, and does something to the process of rank 1: to the rank itself, not to its supervising
-/// parent. Prints the exit code of mpirun last, and what is left of the job.
-Outcome with_rank_1(const std::string& action) {
-  return shell(
-      std::string(kMpirun) +
-      "(mpi -np 3 galley-benchmark collectives what=all_reduce sizes=64MiB,65MiB,66MiB,67MiB,68MiB,69MiB,70MiB,71MiB -q >/dev/null;"
-      " echo \"code $?\") &\n"
-      "job=$!\n"
-      "rank=\n"
-      "for try in $(seq 200); do\n"
-      "  sleep 0.1\n"
-      "  for p in $(processes); do\n"
-      "    tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=1 || continue\n"
-      "    tr '\\0' '\\n' < /proc/$p/environ | grep -qx GALLEY_TEST=$TEST_ID || continue\n"
-      "    parent=$(cut -d' ' -f4 /proc/$p/stat)\n"
-      "    [ \"$(cat /proc/$parent/comm)\" = galley-benchmar ] && rank=$p\n"
-      "  done\n"
-      "  [ -n \"$rank\" ] && [ -e /proc/$rank/task ] && [ $(ls /proc/$rank/task | wc -l) -gt 2 ] && break\n"
-      "done\n"
-      "sleep 1\n" +
-      action +
-      " $rank\n"
-      "wait $job\n"
-      "sleep 0.5\n"
-      "for p in $(processes); do\n"
-      "  tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx GALLEY_TEST=$TEST_ID && echo \"left $p\"\n"
-      "done\n"
-      "exit 0\n");
+Json result_of(const std::string& run) { return Json::parse(read_text(run + "/result.json"), nullptr, false); }
+
+TEST(Ranks, TrainingHasTheSameBitsOnThreadsAndUnderMpirun) {
+  SKIP_WITHOUT_MPIRUN();
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const Outcome one = run("galley-train", {recipe, "-o", folder + "/one"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  for (const std::string strategy : {"ddp", "zero1", "zero2"}) {
+    const std::string in_threads = folder + "/threads_" + strategy, in_processes = folder + "/processes_" + strategy;
+    const Outcome threads = run("galley-train", {recipe, "-o", in_threads, "--simulate-ranks", "2", "sharding=" + strategy});
+    ASSERT_EQ(threads.code, 0) << threads.err;
+    const Outcome processes =
+        shell(std::string(kMpirun) + "mpi -np 2 galley-train " + recipe + " sharding=" + strategy + " -o " + in_processes);
+    ASSERT_EQ(processes.code, 0) << processes.err;
+    const Json a = result_of(in_threads), b = result_of(in_processes);
+    EXPECT_EQ(a["digest"], b["digest"]);
+    for (const Json& result : {a, b}) {
+      EXPECT_EQ(result["ranks"], 2);
+      EXPECT_EQ(result["strategy"], strategy);
+      EXPECT_EQ(result["micro"], 4);
+      EXPECT_NEAR(result["metrics"]["loss"].get<double>(), result_of(folder + "/one")["metrics"]["loss"].get<double>(), 1e-4);
+    }
+    // Rank 0 alone prints the result, and writes one line for each step.
+    EXPECT_EQ(processes.out.find("trained"), processes.out.rfind("trained"));
+    const std::string rows = read_text(in_processes + "/metrics.jsonl");
+    EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 8);  // six steps and two evaluations
+    EXPECT_NE(read_text(in_processes + "/logs/rank-0001.log").find("2 ranks"), std::string::npos);
+  }
+}
+
+TEST(Ranks, DifferentRecipesAreRefused) {
+  SKIP_WITHOUT_MPIRUN();
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const Outcome outcome = shell(std::string(kMpirun) + "mpi -np 1 galley-train " + recipe + " -o " + folder + "/run : -np 1 galley-train " +
+                                recipe + " train.optimizer.lr=0.07 -o " + folder + "/run");
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_NE(outcome.err.find("train.optimizer.lr is 0.05 on rank 0, but 0.07 on rank 1"), std::string::npos) << outcome.err;
+}
+
+TEST(Ranks, AFileStopsARunWhichContinuesWithEqualBits) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/whole", "--simulate-ranks", "2"}).code, 0);
+  std::filesystem::create_directories(folder + "/parts");
+  write_text(folder + "/parts/stop", "");
+  const Outcome stopped = run("galley-train", {recipe, "-o", folder + "/parts", "--simulate-ranks", "2"});
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_FALSE(std::filesystem::exists(folder + "/parts/stop"));
+  const Outcome continued = run("galley-train", {recipe, "-o", folder + "/parts", "--simulate-ranks", "2"});
+  ASSERT_EQ(continued.code, 0) << continued.err;
+  EXPECT_EQ(result_of(folder + "/parts")["digest"], result_of(folder + "/whole")["digest"]);
+}
+
+TEST(Ranks, ShardingMustFit) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const Outcome none = run("galley-train", {recipe, "-o", folder + "/a", "--simulate-ranks", "2", "sharding=none"});
+  EXPECT_EQ(none.code, 3);
+  EXPECT_NE(none.err.find("sharding: none trains on one rank, but there are 2"), std::string::npos) << none.err;
+  const Outcome odd = run("galley-train", {recipe, "-o", folder + "/b", "--simulate-ranks", "3"});
+  EXPECT_EQ(odd.code, 3);
+  EXPECT_NE(odd.err.find("is not a multiple of the 3 ranks"), std::string::npos) << odd.err;
+}
+
+constexpr const char* kLongBenchmark =
+    "galley-benchmark collectives what=all_reduce sizes=64MiB,65MiB,66MiB,67MiB,68MiB,69MiB,70MiB,71MiB -q";
+
+/// Starts a job of three ranks that runs for long, and does something to the process of rank 1, to the rank itself and not to its
+/// supervising parent, a second after `ready` is true. Prints the exit code of mpirun last, and what is left of the job.
+Outcome with_rank_1(const std::string& action, const std::string& command = kLongBenchmark, const std::string& ready = "true") {
+  const std::string name = command.substr(0, std::min<size_t>(command.find(' '), 15));  // as /proc shows it
+  return shell("NAME=" + name + "\n" + kMpirun + "(mpi -np 3 " + command +
+               " >/dev/null; echo \"code $?\") &\n"
+               "job=$!\n"
+               "rank=\n"
+               "for try in $(seq 200); do\n"
+               "  sleep 0.1\n"
+               "  for p in $(processes); do\n"
+               "    tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=1 || continue\n"
+               "    tr '\\0' '\\n' < /proc/$p/environ | grep -qx GALLEY_TEST=$TEST_ID || continue\n"
+               "    parent=$(cut -d' ' -f4 /proc/$p/stat)\n"
+               "    [ \"$(cat /proc/$parent/comm)\" = $NAME ] && rank=$p\n"
+               "  done\n"
+               "  [ -n \"$rank\" ] && [ -e /proc/$rank/task ] && [ $(ls /proc/$rank/task | wc -l) -gt 2 ] && " +
+               ready +
+               " && break\n"
+               "done\n"
+               "sleep 1\n" +
+               action +
+               " $rank\n"
+               "wait $job\n"
+               "sleep 0.5\n"
+               "for p in $(processes); do\n"
+               "  tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx GALLEY_TEST=$TEST_ID && echo \"left $p\"\n"
+               "done\n"
+               "exit 0\n");
 }
 
 class RankFaults : public testing::Test {
@@ -119,6 +186,21 @@ TEST_F(RankFaults, AKilledRankEndsTheJobAndIsNamed) {
   EXPECT_NE(outcome.err.find("galley: error: rank 1 was killed by signal 9 (Killed) before step 1, collective "), std::string::npos)
       << outcome.err;
   EXPECT_NE(outcome.err.find(")\n"), std::string::npos) << outcome.err;  // its last collective
+}
+
+TEST_F(RankFaults, ATrainingWhoseRankIsKilledContinuesWithOtherRanks) {
+  const std::string folder = scratch_folder(), saved = folder + "/run/checkpoints";
+  const std::string recipe = tiny_recipe(folder, "sharding: zero1\n");
+  const std::string arguments = recipe + " train.batch=12 train.validate=null log.every=1000steps checkpoint.every=500steps " +
+                                "train.duration=100000000steps -q -o " + folder + "/run";
+  const Outcome killed = with_rank_1("kill -9", "galley-train " + arguments, "ls " + saved + " 2>/dev/null | grep -q step-");
+  EXPECT_EQ(killed.out, "code 8\n") << killed.err.substr(0, 2000);
+  EXPECT_NE(killed.err.find("galley: error: rank 1 was killed by signal 9 (Killed) in step "), std::string::npos)
+      << killed.err.substr(0, 2000);
+  EXPECT_NE(killed.err.find(", collective "), std::string::npos) << killed.err.substr(0, 2000);
+  write_text(folder + "/run/stop", "");
+  const Outcome continued = shell("galley-train " + arguments + " --simulate-ranks 2 sharding=ddp");
+  EXPECT_EQ(continued.code, 75) << continued.err.substr(0, 2000);
 }
 
 TEST_F(RankFaults, AStoppedRankIsFoundAndNamed) {

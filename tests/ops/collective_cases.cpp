@@ -1,4 +1,5 @@
-// Cases of collectives. Without other ranks, a sum is its own part; sums over ranks are in tests/train.
+// Cases of collectives. Without other ranks, a sum is its own part, and parts of others are zero; sums over ranks are in
+// tests/runtime and tests/train.
 
 #include "libcore/ops/collective.h"
 #include "tests/ops/harness.h"
@@ -17,6 +18,23 @@ std::vector<OpCase> collective_cases() {
   cases.push_back({.name = "all_reduce_wait_image", .build = [](CaseInputs& in) { all_reduce_wait(in.real({2, 3, 5, 4}), "x"); }});
   cases.push_back(
       {.name = "all_reduce_start_many", .build = [](CaseInputs& in) { all_reduce_start(in.real({300001}), "x"); }, .forward_only = true});
+  const auto second_of_two = [] {
+    SegmentAttrs attrs;
+    attrs.name = "x";
+    attrs.rank = 1;
+    attrs.ranks = 2;
+    return attrs;
+  };
+  cases.push_back({.name = "reduce_scatter_start_many",
+                   .build = [second_of_two](CaseInputs& in) { reduce_scatter_start(in.real({300032}), second_of_two()); },
+                   .forward_only = true});
+  cases.push_back(
+      {.name = "reduce_scatter_wait", .build = [second_of_two](CaseInputs& in) { reduce_scatter_wait(in.real({96}), second_of_two()); }});
+  cases.push_back(
+      {.name = "all_gather_start", .build = [second_of_two](CaseInputs& in) { all_gather_start(in.real({48}), second_of_two()); }});
+  cases.push_back({.name = "all_gather_wait_many",
+                   .build = [second_of_two](CaseInputs& in) { all_gather_wait(in.real({300032}), second_of_two()); },
+                   .forward_only = true});
   return cases;
 }
 

@@ -48,6 +48,19 @@ Net net(int layers, int64_t width, bool weigh) {
   return net;
 }
 
+/// Replaces the gradients of a net by their sums.
+std::vector<GradientBucket> reduce_gradients(Net& net, int64_t bucket_bytes) {
+  std::vector<UpdatePiece> pieces;
+  for (size_t i = 0; i < net.names.size(); ++i) {
+    const Value parameter = net.graph.at(net.graph.find_input(net.names[i]));
+    pieces.push_back({.name = net.names[i], .parameter = parameter, .gradient = net.gradients[i]});
+  }
+  const auto updates = replicated_updates({.bytes = bucket_bytes});
+  pieces = updates->reduce(net.graph, pieces);
+  for (size_t i = 0; i < pieces.size(); ++i) net.gradients[i] = pieces[i].gradient;
+  return updates->buckets();
+}
+
 /// Positions of the nodes of an operator.
 std::vector<size_t> places(const Graph& graph, const OpDef& op) {
   std::vector<size_t> found;
@@ -59,13 +72,13 @@ std::vector<size_t> places(const Graph& graph, const OpDef& op) {
 
 TEST(Shard, StartsDirectlyAfterTheLastGradientOfABucketAndWaitsAtTheEnd) {
   Net sharded = net(6, 32, true);  // 4 KiB of gradients for each layer
-  const std::vector<GradientBucket> buckets = reduce_gradients(sharded.graph, sharded.gradients, sharded.names, 8 << 10);
+  const std::vector<GradientBucket> buckets = reduce_gradients(sharded, 8 << 10);
   ASSERT_EQ(buckets.size(), 3u);
   // The gradients of the last layers are final first.
   EXPECT_EQ(buckets[0].parameters, (std::vector<std::string>{"w5", "w4"}));
   EXPECT_EQ(buckets[1].parameters, (std::vector<std::string>{"w3", "w2"}));
   EXPECT_EQ(buckets[2].parameters, (std::vector<std::string>{"w1", "w0"}));
-  for (const GradientBucket& bucket : buckets) EXPECT_EQ(bucket.elements, 2 * 32 * 32);
+  for (const GradientBucket& bucket : buckets) EXPECT_EQ(bucket.layout.elements, 2 * 32 * 32);
   verify(sharded.graph);
   const std::vector<size_t> starts = places(sharded.graph, all_reduce_start_op()), waits = places(sharded.graph, all_reduce_wait_op());
   ASSERT_EQ(starts.size(), 3u);
@@ -84,7 +97,7 @@ TEST(Shard, StartsDirectlyAfterTheLastGradientOfABucketAndWaitsAtTheEnd) {
 TEST(Shard, GradientsKeepTheirTypes) {
   Net sharded = net(3, 8, true);
   const Net plain = net(3, 8, true);
-  reduce_gradients(sharded.graph, sharded.gradients, sharded.names, 1 << 20);
+  reduce_gradients(sharded, 1 << 20);
   for (size_t i = 0; i < plain.gradients.size(); ++i) EXPECT_EQ(sharded.gradients[i].type(), plain.gradients[i].type());
   EXPECT_EQ(places(sharded.graph, all_reduce_start_op()).size(), 1u);
 }
@@ -105,8 +118,8 @@ TEST(Shard, WithoutItsCollectivesItIsTheGraphOfOneRank) {
   Net sharded = net(4, 8, true);
   Net again = net(4, 8, true);
   const ValueId loss = again.graph.find_output("loss");
-  std::vector<Value> sums = again.gradients;
-  reduce_gradients(again.graph, sums, again.names, 1);  // each gradient alone: nothing is copied
+  reduce_gradients(again, 1);  // each gradient alone: nothing is copied
+  const std::vector<Value>& sums = again.gradients;
   for (size_t i = 0; i < sums.size(); ++i) again.graph.add_output(cat("g", i), sums[i]);
   EXPECT_EQ(again.graph.find_output("loss"), loss);
   remove_collectives(again.graph);
@@ -117,6 +130,31 @@ TEST(Shard, WithoutItsCollectivesItIsTheGraphOfOneRank) {
     return std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return !is_view(graph, node); });
   };
   EXPECT_EQ(real(again.graph), real(sharded.graph));
+}
+
+TEST(Shard, RanksUpdateTheirRangesOfBucketsOfOneGroup) {
+  Net net = galley::net(4, 10, true);  // 100 elements for each layer, 112 in a bucket
+  std::vector<UpdatePiece> pieces;
+  for (size_t i = 0; i < net.names.size(); ++i) {
+    const Value parameter = net.graph.at(net.graph.find_input(net.names[i]));
+    pieces.push_back({.name = net.names[i], .parameter = parameter, .gradient = net.gradients[i], .group = i == 2 ? 1 : 0});
+  }
+  const auto updates = sharded_updates({}, 1, 3);
+  const std::vector<UpdatePiece> own = updates->reduce(net.graph, pieces);
+  ASSERT_EQ(updates->buckets().size(), 2u);
+  EXPECT_EQ(updates->buckets()[0].parameters, (std::vector<std::string>{"w3", "w1", "w0"}));
+  EXPECT_EQ(updates->buckets()[1].parameters, (std::vector<std::string>{"w2"}));
+  EXPECT_EQ(updates->buckets()[0].layout.offsets, (std::vector<int64_t>{0, 112, 224}));
+  EXPECT_EQ(updates->buckets()[0].layout.elements, 324);
+  ASSERT_EQ(own.size(), 2u);
+  // 324 elements on 3 ranks: 112 each; 100: 48 each.
+  for (const size_t b : {size_t{0}, size_t{1}}) {
+    EXPECT_EQ(own[b].parameter.shape(), (Shape{b == 0 ? 112 : 48}));
+    EXPECT_EQ(own[b].gradient.shape(), own[b].parameter.shape());
+    EXPECT_EQ(own[b].group, static_cast<int64_t>(b));
+    EXPECT_FALSE(own[b].in_parameter);
+  }
+  verify(net.graph);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@
 namespace galley::test {
 namespace {
 
-constexpr int64_t kRows = 12, kWidth = 20, kSteps = 4;
+constexpr int64_t kRows = 12, kWidth = 19, kSteps = 4;  // 361 elements: gaps in buckets
 
 TensorType type_of(const Shape& shape, DType dtype = DType::kF32) {
   TensorType type;
@@ -36,8 +36,15 @@ TensorType type_of(const Shape& shape, DType dtype = DType::kF32) {
   return type;
 }
 
-/// A training step of three layers on `rows` rows.
-Graph training_step(int64_t rows, bool many_ranks, int64_t bucket_bytes) {
+/// How the ranks of a test divide the work.
+struct Division {
+  int64_t bucket_bytes = 1 << 20;
+  bool sharded = false;
+};
+
+/// A training step of three layers on `rows` rows, by SGD with momentum.
+Graph training_step(int64_t rows, Communicator* ranks, const Division& division) {
+  const bool many_ranks = ranks != nullptr;
   Graph graph;
   Value x = graph.add_input("x", type_of({rows, kWidth}), ValueRole::kInput);
   std::vector<std::string> names;
@@ -51,16 +58,26 @@ Graph training_step(int64_t rows, bool many_ranks, int64_t bucket_bytes) {
   graph.add_output("loss", mean(mul(x, x)));
   if (many_ranks) weigh_losses(graph);
   const auto found = differentiate(graph, graph.find_output("loss"), weights);
-  std::vector<Value> gradients;
-  for (const ValueId id : weights) gradients.push_back(graph.at(found.at(id)));
+  std::vector<UpdatePiece> pieces;
+  for (size_t i = 0; i < weights.size(); ++i)
+    pieces.push_back({.name = names[i], .parameter = graph.at(weights[i]), .gradient = graph.at(found.at(weights[i]))});
+  const auto updates = !many_ranks        ? nullptr
+                       : division.sharded ? sharded_updates({.bytes = division.bucket_bytes}, ranks->rank(), ranks->size())
+                                          : replicated_updates({.bytes = division.bucket_bytes});
   if (many_ranks) {
     reduce_losses(graph);
-    reduce_gradients(graph, gradients, names, bucket_bytes);
+    pieces = updates->reduce(graph, pieces);
   }
   graph.set_phase(Phase::kUpdate);
   const Value lr = graph.add_input("lr", type_of({}), ValueRole::kInput);
   const Value step = graph.add_input("step", type_of({}, DType::kI64), ValueRole::kInput);
-  for (size_t i = 0; i < weights.size(); ++i) sgd_update(graph.at(weights[i]), gradients[i], lr, step, {}, {}, SgdUpdateAttrs());
+  SgdUpdateAttrs attrs;
+  attrs.momentum = 0.5;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Value momentum = graph.add_input(pieces[i].name + ".momentum", pieces[i].parameter.type(), ValueRole::kState);
+    const Value updated = sgd_update(pieces[i].parameter, pieces[i].gradient, lr, step, momentum, {}, attrs).front();
+    if (!pieces[i].in_parameter) updates->finish(graph, i, updated);
+  }
   gate_updates(graph, graph.find_output("loss"), "stopped");
   return graph;
 }
@@ -70,13 +87,15 @@ double number(int64_t seed, int64_t i) { return std::sin(static_cast<double>(see
 struct RankResult {
   std::vector<double> losses;
   std::map<std::string, std::vector<double>> weights;
+  int64_t state_bytes = 0;
+  Traffic gradients, parameters;  // after the run: of scattered or reduced sums, of gathers
 };
 
 /// Trains on rows [first, first + rows) of the batch of each step.
-RankResult train(int64_t first, int64_t rows, Communicator* ranks, int64_t bucket_bytes, double bad = 0) {
+RankResult train(int64_t first, int64_t rows, Communicator* ranks, const Division& division, double bad = 0) {
   const RankScope scope(ranks);
   const auto backend = open_backend("cpu", {.threads = 1});
-  const auto program = compile(training_step(rows, ranks != nullptr, bucket_bytes), {.backend = backend});
+  const auto program = compile(training_step(rows, ranks, division), {.backend = backend});
   ParameterStore store(backend->device());
   Execution execution(program, store);
   for (int64_t w = 0; w < 3; ++w) {
@@ -90,17 +109,24 @@ RankResult train(int64_t first, int64_t rows, Communicator* ranks, int64_t bucke
     for (int64_t i = 0; i < x.elements(); ++i) x.data_as<float>()[i] = static_cast<float>(number(step, first * kWidth + i));
     if (step == 3 && bad != 0) x.data_as<float>()[0] = static_cast<float>(bad);
     execution.feed("x", x);
-    execution.set("lr", 8);
+    execution.set("lr", 4);
     execution.set("step", static_cast<double>(step));
     if (execution.takes(kRankWeight)) execution.set(kRankWeight, static_cast<double>(rows) / kRows);
     execution.run();
     result.losses.push_back(execution.scalar("loss"));
   }
   for (const std::string& name : store.names(ValueRole::kParameter)) result.weights[name] = store.get(name).to_doubles();
+  for (const std::string& name : store.names(ValueRole::kState)) {
+    if (name.ends_with(".momentum")) result.state_bytes += store.get(name).bytes();
+  }
+  if (ranks != nullptr) {
+    result.gradients = ranks->traffic(division.sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce);
+    result.parameters = ranks->traffic(CollectiveKind::kAllGather);
+  }
   return result;
 }
 
-std::vector<RankResult> train_ranks(int ranks, int64_t bucket_bytes, double bad_in_rank_1 = 0) {
+std::vector<RankResult> train_ranks(int ranks, const Division& division, double bad_in_rank_1 = 0) {
   auto communicators = local_communicators(ranks, {.timeout_s = 60});
   std::vector<RankResult> results(static_cast<size_t>(ranks));
   std::vector<std::string> errors(static_cast<size_t>(ranks));
@@ -111,7 +137,7 @@ std::vector<RankResult> train_ranks(int ranks, int64_t bucket_bytes, double bad_
       const int64_t first = kRows * r / ranks, end = kRows * (r + 1) / ranks;
       try {
         results[static_cast<size_t>(r)] =
-            train(first, end - first, communicators[static_cast<size_t>(r)].get(), bucket_bytes, r == 1 ? bad_in_rank_1 : 0);
+            train(first, end - first, communicators[static_cast<size_t>(r)].get(), division, r == 1 ? bad_in_rank_1 : 0);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(r)] = error.what();
         communicators[static_cast<size_t>(r)]->abort(error.what());
@@ -123,14 +149,14 @@ std::vector<RankResult> train_ranks(int ranks, int64_t bucket_bytes, double bad_
   return results;
 }
 
-class DataParallelSteps : public testing::TestWithParam<std::tuple<int, int64_t>> {};
+class DataParallelSteps : public testing::TestWithParam<std::tuple<int, int64_t, bool>> {};
 
 TEST_P(DataParallelSteps, EqualThoseOfOneRank) {
   if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
   ensure_ops_registered();
-  const auto [ranks, bucket_bytes] = GetParam();
-  const RankResult alone = train(0, kRows, nullptr, 0);
-  const std::vector<RankResult> together = train_ranks(ranks, bucket_bytes);
+  const auto [ranks, bucket_bytes, sharded] = GetParam();
+  const RankResult alone = train(0, kRows, nullptr, {});
+  const std::vector<RankResult> together = train_ranks(ranks, {.bucket_bytes = bucket_bytes, .sharded = sharded});
   for (const RankResult& rank : together) {
     EXPECT_EQ(rank.weights, together.front().weights);  // the same bits on every rank
     EXPECT_EQ(rank.losses, together.front().losses);
@@ -149,27 +175,54 @@ TEST_P(DataParallelSteps, EqualThoseOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DataParallelSteps,
-                         testing::Combine(testing::Values(2, 3, 4, 5), testing::Values(int64_t{1}, int64_t{1} << 20)));
+                         testing::Combine(testing::Values(2, 3, 4, 5), testing::Values(int64_t{1}, int64_t{1} << 20), testing::Bool()));
+
+TEST(CollectivePrograms, RanksHoldTheirRangeOfTheStateAndSendTheBytesOfTheFormula) {
+  if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
+  ensure_ops_registered();
+  for (const int ranks : {2, 3, 5}) {
+    // One bucket: three arrays of 361 elements, each at a multiple of 16, then padding to a multiple of 16 for each rank.
+    const int64_t shard = (2 * 368 + 361 + 16 * ranks - 1) / (16 * ranks) * 16;
+    const int64_t dense = 4 * (2 * 368 + 361);
+    for (const RankResult& rank : train_ranks(ranks, {.sharded = true})) {
+      EXPECT_EQ(rank.state_bytes, 4 * shard);
+      EXPECT_EQ(rank.gradients.bytes, kSteps * 4 * shard * (ranks - 1));
+      EXPECT_EQ(rank.parameters.bytes, kSteps * 4 * shard * (ranks - 1));
+      EXPECT_EQ(rank.gradients.calls, kSteps);
+    }
+    int64_t sent = 0;
+    for (const RankResult& rank : train_ranks(ranks, {})) {
+      EXPECT_EQ(rank.state_bytes, 3 * 361 * 4);
+      EXPECT_EQ(rank.parameters.bytes, 0);
+      sent += rank.gradients.bytes;
+    }
+    EXPECT_EQ(sent, kSteps * 2 * (ranks - 1) * (dense + 4));  // and the loss
+  }
+}
 
 TEST(CollectivePrograms, ALossThatIsNotFiniteOnOneRankStopsTheUpdateOfAll) {
   if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
   ensure_ops_registered();
-  const std::vector<RankResult> good = train_ranks(2, 1 << 20);
-  const std::vector<RankResult> bad = train_ranks(2, 1 << 20, NAN);
-  for (const RankResult& rank : bad) {
-    EXPECT_TRUE(std::isnan(rank.losses[2]));
-    for (const auto& [name, values] : rank.weights) {
-      EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); })) << name;
+  for (const bool sharded : {false, true}) {
+    const std::vector<RankResult> good = train_ranks(2, {.sharded = sharded});
+    const std::vector<RankResult> bad = train_ranks(2, {.sharded = sharded}, NAN);
+    for (const RankResult& rank : bad) {
+      EXPECT_TRUE(std::isnan(rank.losses[2]));
+      for (const auto& [name, values] : rank.weights) {
+        EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); })) << name;
+      }
+      EXPECT_EQ(rank.weights, bad.front().weights);
+      EXPECT_NE(rank.weights, good.front().weights);
     }
-    EXPECT_EQ(rank.weights, bad.front().weights);
-    EXPECT_NE(rank.weights, good.front().weights);
   }
 }
 
 TEST(CollectivePrograms, SumsStartBeforeTheRestOfTheBackwardPassAndUseTheMemoryOfTheirOperand) {
   if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
   ensure_ops_registered();
-  const auto program = compile(training_step(kRows, true, 1), {.backend = open_backend("cpu", {.threads = 1})});
+  const auto two = local_communicators(2);
+  const auto program =
+      compile(training_step(kRows, two.front().get(), {.bucket_bytes = 1}), {.backend = open_backend("cpu", {.threads = 1})});
   const Graph& graph = program->graph();
   std::vector<int> starts, waits;
   int last_product = -1, index = 0;

@@ -1,19 +1,25 @@
 #include "tools/train/train.h"
 
 #include <cmath>
+#include <csignal>
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
+#include "libcore/comm/local.h"
 #include "libcore/profiler/machine_limits.h"
 #include "libcore/profiler/trace.h"
 #include "libcore/tasks/task.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer.h"
+#include "tools/common/ranks.h"
 #include "tools/common/signals.h"
 
 namespace galley::tools {
@@ -98,6 +104,15 @@ class Console : public TrainEvents {
   bool watching_ = false;
 };
 
+/// The events of ranks other than 0, which print nothing. Their signals count.
+class Silent : public TrainEvents {
+ public:
+  void stepped(const TrainRow&, double, double, bool) override {}
+  void evaluated(const EvalRow&) override {}
+  int stop_signal() override { return tools::stop_signal(); }
+  bool take_checkpoint_request() override { return tools::take_checkpoint_request(); }
+};
+
 Json plan_json(const TrainPlan& plan) {
   return {{"global_batch", plan.global},
           {"micro", plan.micro},
@@ -148,6 +163,9 @@ bool same_folder(const std::string& a, const std::string& b) {
 void TrainTool::add_options(Command& command) {
   RecipeTool::add_options(command);
   command.add_flag("-f,--force", force_, "start again, whatever RUN holds").group("Output");
+  command.add_option("--simulate-ranks", simulated_ranks_, "train on this number of ranks, as threads of this process")
+      .group("Machine")
+      .take_last();
 }
 
 std::string TrainTool::run_folder(const LoadedRecipe& loaded) const {
@@ -166,7 +184,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
         cat("starting from ", loaded.recipe.weights.load.at<WeightSource>(0).from, " (weights=null: from initial values)"));
   }
   make_paths_absolute(loaded.recipe);
-  if (loaded.recipe.sharding.strategy > ShardingStrategy::kNone) {
+  if (loaded.recipe.sharding.strategy > ShardingStrategy::kNone && !is_ranked() && simulated_ranks_ <= 1) {
     log(LogLevel::kInfo, cat("sharding: ", name_of(loaded.recipe.sharding.strategy), " divides nothing on one rank"));
   }
   const std::string text = dump_recipe(loaded.recipe, DumpKind::kFull);
@@ -182,10 +200,67 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   options.force = force_;
   options.provenance = provenance_json(provenance(loaded.recipe, text)).dump();
   options.time_operators = common.verbose_ops;
+  if (simulated_ranks_ < 0 || simulated_ranks_ > 1024)
+    fail(ErrorCode::kUsage, "--simulate-ranks is ", simulated_ranks_, ", but must be between 1 and 1024");
+  Ranks* job = Ranks::open();
+  if (job != nullptr && simulated_ranks_ > 0)
+    fail(ErrorCode::kUsage, "--simulate-ranks makes ranks of its own; start it without mpirun or srun");
+  if (simulated_ranks_ > 1) return simulate_ranks(loaded, text, options, grown);
+  if (job != nullptr) {
+    options.ranks = &job->communicator();
+    log(LogLevel::kInfo, "ranks       " + job->str());
+  }
+  return train_rank(loaded, text, options, grown);
+}
+
+int TrainTool::simulate_ranks(const LoadedRecipe& loaded, const std::string& text, const TrainerOptions& options, bool grown) {
+  const auto count = static_cast<size_t>(simulated_ranks_);
+  auto communicators = local_communicators(static_cast<int>(count));
+  std::vector<std::exception_ptr> errors(count);
+  std::vector<int> codes(count, kExitDone);
+  const int share = std::max(1, compute_threads() / static_cast<int>(count));
+  const auto rank = [&](size_t r) {
+    const SimulatedRank self(static_cast<int>(r));
+    const ThreadShare own(share);
+    TrainerOptions mine = options;
+    mine.ranks = communicators[r].get();
+    try {
+      codes[r] = train_rank(loaded, text, mine, grown);
+    } catch (const std::exception& error) {
+      errors[r] = std::current_exception();
+      communicators[r]->abort(cat("rank ", r, " failed: ", error.what()));
+    }
+  };
+  log(LogLevel::kInfo, cat("ranks       ", count, ", threads of this process, ", share, share == 1 ? " thread" : " threads", " each"));
+  std::vector<std::thread> others;
+  for (size_t r = 1; r < count; ++r) others.emplace_back(rank, r);
+  rank(0);
+  for (std::thread& other : others) other.join();
+  // What failed in one rank is reported by the others as its failure: the cause comes first.
+  std::exception_ptr cause;
+  for (const std::exception_ptr& error : errors) {
+    if (!error) continue;
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& each) {
+      if (!cause || each.code() != ErrorCode::kWorker) cause = error;
+      if (each.code() != ErrorCode::kWorker) break;
+    } catch (const std::exception&) {
+      cause = error;
+      break;
+    }
+  }
+  if (cause) std::rethrow_exception(cause);
+  return codes.front();
+}
+
+int TrainTool::train_rank(const LoadedRecipe& loaded, const std::string& text, const TrainerOptions& options, bool grown) {
+  const std::string& run = options.run;
+  const bool prints = own_rank() == 0;
   Trainer trainer(loaded, text, options);
   if (const auto result = trainer.finished(); result && !grown && !dry_run_) {
     log(LogLevel::kInfo, cat(run, " is finished already; a longer train.duration continues it, --force starts again"));
-    print_result(*result, nullptr, run);
+    if (prints) print_result(*result, nullptr, run);
     return kExitDone;
   }
   const TrainPlan& plan = trainer.plan();
@@ -197,8 +272,14 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
                                 plan.warnings.size() == 1 ? " runs on a slow kernel: " : " run on slow kernels, e.g. ",
                                 plan.warnings.front(), plan.warnings.size() == 1 ? "" : "; -v lists all"));
   }
-  print_plan(plan, run, dry_run_, options.provenance);
+  if (prints) print_plan(plan, run, dry_run_, options.provenance);
   if (dry_run_) return kExitDone;
+  if (options.ranks != nullptr) log_ranks_to(run + "/logs");
+  if (!prints) {
+    Silent silent;
+    const std::string stopped = trainer.run(silent).stopped;
+    return stopped != "signal" ? kExitDone : loaded.recipe.checkpoint ? kExitResumable : 128 + SIGTERM;
+  }
   Console console(common, plan, run, loaded.recipe.profile.schedule);
   const TrainResult result = trainer.run(console);
   console.finish();
@@ -211,7 +292,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
     log(LogLevel::kInfo,
         cat("stopped after step ", result.steps,
             saved ? cat("; the same command continues: galley-train ", run) : "; without checkpoints there is nothing to continue"));
-    return saved ? kExitResumable : 128 + stop_signal();
+    return saved ? kExitResumable : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);  // another rank's signal, or RUN/stop
   }
   print_result(result, &plan, run);
   return kExitDone;

@@ -13,13 +13,12 @@ namespace {
 constexpr int64_t kCopyGrain = 256 << 10;  // bytes per thread
 
 /// Does nothing where the memory plan gave both the same memory.
-void copy_all(const KernelArgs& args, int64_t bytes) {
-  const auto* from = args.in<std::byte>(0);
-  auto* to = args.out<std::byte>(0);
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (from == to) return;
   parallel_for(bytes, kCopyGrain,
                [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
 }
+void copy_all(const KernelArgs& args, int64_t bytes) { copy_bytes(args.out<std::byte>(0), args.in<std::byte>(0), bytes); }
 
 class AllReduceStart : public PreparedKernel {
  public:
@@ -39,9 +38,10 @@ class AllReduceStart : public PreparedKernel {
   int64_t count_;
 };
 
-class AllReduceWait : public PreparedKernel {
+/// Of sums and of gathered parts.
+class WholeWait : public PreparedKernel {
  public:
-  explicit AllReduceWait(const KernelQuery& q) : bytes_(q.in(0).bytes()) {}
+  explicit WholeWait(const KernelQuery& q) : bytes_(q.in(0).bytes()) {}
   void run(Stream&, const KernelArgs& args) const override {
     if (RankScope* ranks = RankScope::current()) ranks->wait(args.inputs[0]);
     copy_all(args, bytes_);
@@ -49,6 +49,73 @@ class AllReduceWait : public PreparedKernel {
 
  private:
   int64_t bytes_;
+};
+
+/// What the kernels of segments know: bytes of the rank's part, and of the parts before it.
+struct OwnPart {
+  OwnPart(const KernelQuery& q, int64_t elements)
+      : name(q.attrs<SegmentAttrs>().name),
+        dtype(q.in(0).dtype),
+        count(elements * q.attrs<SegmentAttrs>().ranks),
+        bytes(elements * dtype_size(dtype)),
+        begin(bytes * q.attrs<SegmentAttrs>().rank) {}
+  std::string name;
+  DType dtype;
+  int64_t count, bytes, begin;
+};
+
+class ReduceScatterStart : public PreparedKernel {
+ public:
+  explicit ReduceScatterStart(const KernelQuery& q) : part_(q, q.in(0).elements() / q.attrs<SegmentAttrs>().ranks) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    copy_all(args, part_.count * dtype_size(part_.dtype));
+    if (RankScope* ranks = RankScope::current()) {
+      auto* array = args.out<std::byte>(0);
+      ranks->start({.kind = CollectiveKind::kReduceScatter,
+                    .dtype = part_.dtype,
+                    .name = part_.name,
+                    .input = array,
+                    .output = array + part_.begin,
+                    .count = part_.count});
+    }
+  }
+
+ private:
+  OwnPart part_;
+};
+
+class ReduceScatterWait : public PreparedKernel {
+ public:
+  explicit ReduceScatterWait(const KernelQuery& q) : part_(q, q.in(0).elements() / q.attrs<SegmentAttrs>().ranks) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const auto* own = args.in<std::byte>(0) + part_.begin;
+    if (RankScope* ranks = RankScope::current()) ranks->wait(own);
+    copy_bytes(args.out<std::byte>(0), own, part_.bytes);
+  }
+
+ private:
+  OwnPart part_;
+};
+
+class AllGatherStart : public PreparedKernel {
+ public:
+  explicit AllGatherStart(const KernelQuery& q) : part_(q, q.in(0).elements()) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    auto* array = args.out<std::byte>(0);
+    RankScope* ranks = RankScope::current();
+    if (ranks == nullptr) std::memset(array, 0, static_cast<size_t>(part_.count * dtype_size(part_.dtype)));
+    copy_bytes(array + part_.begin, args.in<std::byte>(0), part_.bytes);
+    if (ranks == nullptr) return;
+    ranks->start({.kind = CollectiveKind::kAllGather,
+                  .dtype = part_.dtype,
+                  .name = part_.name,
+                  .input = array + part_.begin,
+                  .output = array,
+                  .count = part_.count});
+  }
+
+ private:
+  OwnPart part_;
 };
 
 Support supports(const KernelQuery& q) {
@@ -60,8 +127,12 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{{{"all_reduce_start", "communicator", supports, prepare<AllReduceStart>},
-                                      {"all_reduce_wait", "communicator", supports, prepare<AllReduceWait>}}};
+const std::array<Kernel, 6> kKernels{{{"all_reduce_start", "communicator", supports, prepare<AllReduceStart>},
+                                      {"all_reduce_wait", "communicator", supports, prepare<WholeWait>},
+                                      {"reduce_scatter_start", "communicator", supports, prepare<ReduceScatterStart>},
+                                      {"reduce_scatter_wait", "communicator", supports, prepare<ReduceScatterWait>},
+                                      {"all_gather_start", "communicator", supports, prepare<AllGatherStart>},
+                                      {"all_gather_wait", "communicator", supports, prepare<WholeWait>}}};
 
 }  // namespace
 

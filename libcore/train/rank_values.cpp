@@ -1,0 +1,225 @@
+#include "libcore/train/rank_values.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "libcore/base/digest.h"
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/comm/communicator.h"
+#include "libcore/recipe/differences.h"
+#include "libcore/recipe/sections.h"
+#include "libcore/train/trainer_state.h"
+
+namespace galley {
+namespace {
+
+constexpr char kSeparator = '\x1e';  // of texts that ranks exchange; not in recipes
+
+/// The text of one rank.
+std::string text_of(Communicator& ranks, const char* name, std::string text, int root) {
+  auto length = static_cast<int64_t>(text.size());
+  ranks.broadcast(name, &length, 1, DType::kI64, root);
+  text.resize(static_cast<size_t>(length));
+  if (length > 0) ranks.broadcast(name, text.data(), length, DType::kI8, root);
+  return text;
+}
+
+/// The first key whose values differ in two recipes; their texts differ.
+KeyDifference first_difference(const std::string& before, const std::string& after) {
+  const auto tree = [](const std::string& text) { return parse_yaml(std::make_shared<TextSource>(TextSource{"recipe", text})); };
+  const std::vector<KeyDifference> found = differences(tree(before), tree(after));
+  return found.empty() ? KeyDifference{"recipe", digest_of(before), digest_of(after)} : found.front();
+}
+
+}  // namespace
+
+bool divides_state(const Recipe& recipe, int ranks) {
+  const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks);
+  return strategy == ShardingStrategy::kZero1 || strategy == ShardingStrategy::kZero2;
+}
+
+void check_ranks(const Recipe& recipe, int ranks) {
+  if (ranks == 1) return;
+  const ShardingSection& sharding = recipe.sharding;
+  const ShardingStrategy strategy = resolve_strategy(sharding, ranks);
+  const auto refuse = [](const char* key, const std::string& message, const char* suggestion) {
+    throw Error(ErrorCode::kRecipe, message).key(key).suggest(suggestion);
+  };
+  if (strategy == ShardingStrategy::kNone)
+    refuse("sharding.strategy", cat("sharding: none trains on one rank, but there are ", ranks),
+           "write sharding: ddp, or start one process");
+  if (strategy != ShardingStrategy::kDdp && !divides_state(recipe, ranks))
+    refuse("sharding.strategy",
+           cat("sharding: ", name_of(strategy), " can be planned by galley-plan, but galley-train does not train with it yet"),
+           "write sharding: ddp, zero1 or zero2");
+  if (const MeshSection mesh = resolve_mesh(sharding, ranks, ranks); (divides_state(recipe, ranks) ? mesh.shard : mesh.data) != ranks)
+    refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"),
+           divides_state(recipe, ranks) ? "write mesh: null, or mesh: {shard: N}" : "write mesh: null, or mesh: {data: N}");
+  if (sharding.hook) refuse("sharding.hook", "galley-train does not compress gradients yet", "write hook: null");
+  if (sharding.offload && (sharding.offload->parameters || sharding.offload->gradients || sharding.offload->optimizer))
+    refuse("sharding.offload", "galley-train does not keep parameters, gradients or optimizer state on disk yet", "write offload: null");
+  if (recipe.device.str() != "cpu")
+    refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
+}
+
+void check_equal_facts(Communicator& ranks, const RankFacts& own) {
+  RankFacts first;
+  first.recipe_text = text_of(ranks, "recipe", own.recipe_text, 0);
+  first.build = text_of(ranks, "build", own.build, 0);
+  first.data = text_of(ranks, "data", own.data, 0);
+  first.run = text_of(ranks, "run", own.run, 0);
+  std::string found;  // key, message and suggestion of the first difference
+  const auto differs = [&](const std::string& key, const std::string& what, const std::string& was, const std::string& is,
+                           const char* suggestion) {
+    found = cat(key, kSeparator, what, was, " on rank 0, but ", is, " on rank ", ranks.rank(), kSeparator, suggestion);
+  };
+  if (first.build != own.build) {
+    differs("", "the program is ", first.build, own.build, "start the same build on every machine");
+  } else if (first.recipe_text != own.recipe_text) {
+    const KeyDifference key = first_difference(first.recipe_text, own.recipe_text);
+    differs(key.key, cat("the recipes of the ranks differ: ", key.key, " is "), key.before, key.after,
+            "give all ranks the same recipe, overrides and environment");
+  } else if (first.data != own.data) {
+    differs("data", "the data of the ranks differ: ", first.data, own.data, "give all ranks the same files");
+  } else if (first.run != own.run) {
+    differs("", "the folder RUN is ", first.run, own.run, "write it with -o to a file system that all machines share");
+  }
+  const std::string message = first_text(ranks, found);
+  if (message.empty()) return;
+  const size_t key_end = message.find(kSeparator), message_end = message.rfind(kSeparator);
+  const std::string key = message.substr(0, key_end);
+  Error error(key.empty() ? ErrorCode::kWorker : ErrorCode::kRecipe, message.substr(key_end + 1, message_end - key_end - 1));
+  if (!key.empty()) error.key(key);
+  throw error.suggest(message.substr(message_end + 1));
+}
+
+std::string first_text(Communicator& ranks, const std::string& own) {
+  // The largest of size - rank over the ranks that have a text is that of the lowest.
+  int32_t lowest = own.empty() ? 0 : ranks.size() - ranks.rank();
+  ranks.all_reduce("messages", &lowest, &lowest, 1, DType::kI32, ReduceOp::kMax);
+  return lowest == 0 ? "" : text_of(ranks, "messages", own, ranks.size() - lowest);
+}
+
+void share_metrics(Communicator& ranks, std::optional<MetricValues>& metrics) {
+  std::string names;
+  std::vector<double> values;
+  if (metrics) {
+    for (const auto& [name, value] : *metrics) {
+      names += name + "\n";
+      values.push_back(value);
+    }
+  }
+  int32_t given = metrics.has_value();
+  ranks.broadcast("metrics", &given, 1, DType::kI32, 0);
+  if (given == 0) {
+    metrics.reset();
+    return;
+  }
+  names = text_of(ranks, "metrics", names, 0);
+  std::vector<std::string> list;
+  for (size_t at = 0; at < names.size();) {
+    const size_t end = names.find('\n', at);
+    list.push_back(names.substr(at, end - at));
+    at = end + 1;
+  }
+  values.resize(list.size());
+  if (!values.empty()) ranks.broadcast("metrics", values.data(), static_cast<int64_t>(values.size()), DType::kF64, 0);
+  metrics.emplace();
+  for (size_t i = 0; i < list.size(); ++i) metrics->emplace_back(list[i], values[i]);
+}
+
+int64_t Trainer::State::agreed(const char* name, int64_t value) const {
+  if (options.ranks != nullptr) options.ranks->all_reduce(name, &value, &value, 1, DType::kI64, ReduceOp::kMax);
+  return value;
+}
+
+double Trainer::State::of_rank_0(const char* name, double value) const {
+  if (options.ranks != nullptr) options.ranks->broadcast(name, &value, 1, DType::kF64, 0);
+  return value;
+}
+
+/// The signal that one of the ranks received; SIGTERM's number for a file RUN/stop, which is removed.
+int Trainer::State::asked_to_stop(TrainEvents& events) {
+  int64_t signal = events.stop_signal();
+  const std::string file = options.run + "/stop";
+  if (signal == 0 && writes() && file_exists(file)) {
+    remove_tree(file);
+    stop_file = true;
+  }
+  constexpr int kTerminate = 15;
+  if (stop_file) signal = kTerminate;
+  return static_cast<int>(agreed("signals", signal));
+}
+
+void Trainer::State::check_equal_digests(const std::string& digest) const {
+  if (options.ranks == nullptr) return;
+  const std::string first = text_of(*options.ranks, "digest", digest, 0);
+  const std::string differs =
+      first == digest ? "" : cat("rank ", own_rank(), " has other parameters than rank 0: ", digest, ", not ", first);
+  const std::string message = first_text(*options.ranks, differs);
+  GALLEY_ASSERT(message.empty(), message);
+}
+
+/// Throws on all ranks if they do not train the same.
+void Trainer::State::check_facts() {
+  if (rank_count() == 1) return;
+  RankFacts facts;
+  facts.recipe_text = recipe_text;
+  const auto provenance = nlohmann::json::parse(options.provenance);
+  for (const char* key : {"version", "commit", "isa"}) {
+    const std::string value = provenance.value(key, std::string());
+    if (!value.empty()) facts.build += (facts.build.empty() ? "" : ", ") + value;
+  }
+  for (const char* split : {"train", "val"}) {
+    if (recipe.data.find(split) == nullptr) continue;
+    const std::shared_ptr<const Source> source = session.source(split);
+    facts.data += cat(facts.data.empty() ? "" : "; ", "data.", split, " has ", source->size(), " samples");
+    if (source->size() > 0) facts.data += cat(" from ", source->sample_name(0), " to ", source->sample_name(source->size() - 1));
+  }
+  facts.run = file_exists(options.run) ? "there" : "not there";
+  check_equal_facts(*options.ranks, facts);
+}
+
+void Trainer::State::count_samples() {
+  if (rank_count() == 1) return;
+  const std::array<int64_t, 2> own{loader->skips().skipped, loader->irregular().samples};
+  std::array<int64_t, 2> all = own;
+  options.ranks->all_reduce("samples", all.data(), all.data(), 2, DType::kI64);
+  skipped_elsewhere = all[0] - own[0];
+  irregular_elsewhere = all[1] - own[1];
+}
+
+void Trainer::State::share_buffers() {
+  ParameterStore& store = update->store();
+  for (const ParameterSpec& spec : update->parameters()) {
+    if (spec.role != ValueRole::kBuffer) continue;
+    for (const std::string& name : {spec.name, spec.name + ".ema"}) {
+      if (!store.has(name)) continue;
+      Tensor& values = store.tensor(name);
+      options.ranks->broadcast("buffers", values.data(), values.bytes(), DType::kI8, 0);
+      store.touch(name);
+    }
+  }
+}
+
+std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, TrainEvents& events) {
+  const auto stop = [&] { return recipe.checkpoint.has_value() && events.stop_signal() != 0; };
+  if (rank_count() == 1) return evaluates.run(stop);
+  const LongTask evaluation(options.ranks->position());
+  share_buffers();
+  if (evaluates.divides()) return evaluates.run([&] { return agreed("signals", stop()) != 0; }, options.ranks);
+  std::optional<MetricValues> metrics;
+  if (writes()) metrics = evaluates.run(stop);
+  share_metrics(*options.ranks, metrics);
+  return metrics;
+}
+
+std::unique_ptr<DataLoader> Trainer::State::open_loader(int64_t start) {
+  return session.training_loader(batch.micro, start, {.rank = own_rank(), .ranks = rank_count()});
+}
+
+}  // namespace galley

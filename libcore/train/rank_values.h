@@ -1,0 +1,30 @@
+#pragma once
+// What ranks tell each other besides gradients: texts, metrics, decisions.
+
+#include <optional>
+#include <string>
+
+#include "libcore/tasks/metrics.h"
+
+namespace galley {
+
+class Communicator;
+struct Recipe;
+
+/// Throws Error (kRecipe) if the recipe cannot be trained on that many ranks.
+void check_ranks(const Recipe& recipe, int ranks);
+/// Whether ranks divide the optimizer's state: zero1, zero2.
+bool divides_state(const Recipe& recipe, int ranks);
+/// What all ranks must have in common. The texts of the recipe are full dumps.
+struct RankFacts {
+  std::string recipe_text, build, data, run;
+};
+/// Throws Error (kRecipe; kWorker for different builds) on every rank if the facts of a rank differ from those of rank 0: with the first
+/// difference, its values and both ranks.
+void check_equal_facts(Communicator& ranks, const RankFacts& own);
+/// The text of the lowest rank whose text is not empty; "" if all are.
+std::string first_text(Communicator& ranks, const std::string& own);
+/// Gives every rank the metrics of rank 0; absent: the evaluation was stopped.
+void share_metrics(Communicator& ranks, std::optional<MetricValues>& metrics);
+
+}  // namespace galley

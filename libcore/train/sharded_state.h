@@ -1,0 +1,59 @@
+#pragma once
+// ShardedState: optimizer state of which each rank holds a range of every bucket, as the arrays of parameters that checkpoints contain.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "libcore/comm/communicator.h"
+#include "libcore/optim/updates.h"
+#include "libcore/passes/shard.h"
+#include "libcore/runtime/parameter_store.h"
+#include "libcore/weights/safetensors.h"
+
+namespace galley {
+
+/// Checkpoints contain whole arrays under the names of parameters ("fc.weight.exp_avg"), so that they can be loaded by any number of ranks
+/// and with any strategy. One bucket at a time is whole on a rank.
+class ShardedState {
+ public:
+  /// `states`: of a step with these buckets. All must outlive the object.
+  ShardedState(Communicator& ranks, ParameterStore& store, const std::vector<GradientBucket>& buckets,
+               const std::vector<StateSpec>& states);
+
+  /// Whether the state of the store is a range of a bucket.
+  bool is_range(const std::string& state) const { return ranges_.count(state) > 0; }
+  /// Whether there is a whole array of that name.
+  bool has(const std::string& name) const { return whole_.count(name) > 0; }
+  /// Sets this rank's range from the whole array of a parameter, contiguous.
+  void set(const std::string& name, const Tensor& values);
+
+  /// The whole arrays, for rank 0, while all other ranks are in serve(). Rank 0 calls finish() afterwards, also after an error.
+  std::vector<TensorSource> sources();
+  void serve();
+  void finish();
+
+ private:
+  struct Range {
+    std::string state;  // in the store
+    const GradientBucket* bucket = nullptr;
+  };
+  struct Whole {
+    size_t range = 0;   // in list_
+    size_t member = 0;  // in the bucket
+  };
+  /// Collects the range's array from all ranks.
+  void gather(size_t range);
+  Tensor values_of(const Whole& whole);
+
+  Communicator& ranks_;
+  ParameterStore& store_;
+  std::vector<Range> list_;
+  std::map<std::string, size_t> ranges_;  // places in list_, by name of the state
+  std::map<std::string, Whole> whole_;
+  std::vector<std::string> order_;  // names of whole arrays, bucket after bucket
+  Tensor gathered_;
+  size_t gathered_range_ = SIZE_MAX;
+};
+
+}  // namespace galley

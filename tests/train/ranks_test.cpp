@@ -1,0 +1,477 @@
+// Training on several ranks, as threads: they compute what one rank computes, within rounding, with equal bits on all ranks.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "libcore/base/file.h"
+#include "libcore/base/parallel.h"
+#include "libcore/comm/local.h"
+#include "libcore/data/loader.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/train/trainer.h"
+#include "libcore/weights/safetensors.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/train/stepping.h"
+
+namespace galley {
+namespace {
+
+/// 50 samples in batches of 12: the last batch of an epoch has 2, fewer than three ranks.
+constexpr std::string_view kRecipe = R"(
+recipe: 1
+name: ranks
+model:
+  type: layers
+  input: {shape: [12]}
+  layers:
+    - {name: fc1, type: linear, out_features: 16}
+    - {name: norm, type: layer_norm}
+    - {type: gelu}
+    - {type: dropout, p: 0.3}
+    - {name: fc2, type: linear, out_features: 3}
+loss: {type: cross_entropy}
+data:
+  train: {source: {type: synthetic, samples: 50, shape: [12], classes: 3}, shuffle: true, last_batch: keep, workers: 1}
+  val: {source: {type: synthetic, samples: 20, shape: [12], classes: 3}}
+train:
+  duration: 12 steps
+  batch: 12
+  optimizer: {type: sgd, lr: 0.1, momentum: 0.9, weight_decay: 0.01}
+  validate: {every: 6 steps}
+checkpoint: {every: 6 steps}
+log: {every: 1 step, tensorboard: false}
+)";
+
+class Quiet : public TrainEvents {
+ public:
+  void stepped(const TrainRow& row, double, double, bool) override {
+    losses.push_back(row.loss);
+    norms.push_back(row.grad_norm);
+  }
+  void evaluated(const EvalRow& row) override { metrics = row.metrics; }
+  std::vector<double> losses, norms;
+  MetricValues metrics;
+};
+
+struct Trained {
+  std::vector<std::string> digests;         // of each rank
+  std::vector<std::vector<double>> losses;  // of each rank
+  std::vector<std::vector<double>> norms;   // of gradients, of each rank
+  std::vector<MetricValues> metrics;        // of each rank
+  std::map<std::string, std::vector<double>> parameters;
+  std::vector<std::string> errors;
+  std::vector<ErrorCode> codes;
+  std::vector<Traffic> reduced, scattered;
+  std::vector<int64_t> state_bytes;
+  std::string run;
+};
+
+std::map<std::string, std::vector<double>> parameters_of(const std::string& file) {
+  std::map<std::string, std::vector<double>> all;
+  const SafetensorsFile weights(file);
+  for (const SafetensorsEntry& entry : weights.entries()) all[entry.name] = weights.read(entry).to_doubles();
+  return all;
+}
+
+/// One recipe for all ranks, or one for each.
+Trained train_each(const std::string& folder, const std::vector<const LoadedRecipe*>& recipes) {
+  const size_t ranks = recipes.size();
+  auto communicators = local_communicators(static_cast<int>(ranks), {.timeout_s = 120});
+  Trained run;
+  run.run = folder;
+  run.digests.resize(ranks);
+  run.losses.resize(ranks);
+  run.norms.resize(ranks);
+  run.metrics.resize(ranks);
+  run.errors.resize(ranks);
+  run.codes.resize(ranks);
+  run.state_bytes.resize(ranks);
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      const ThreadShare share(1);
+      try {
+        TrainerOptions options;
+        options.run = folder;
+        options.provenance = "{}";
+        options.ranks = ranks > 1 ? communicators[r].get() : nullptr;
+        Trainer trainer(*recipes[r], dump_recipe(recipes[r]->recipe, DumpKind::kFull), options);
+        Quiet events;
+        run.state_bytes[r] = trainer.plan().state_bytes;
+        run.digests[r] = trainer.run(events).digest;
+        run.losses[r] = events.losses;
+        run.norms[r] = events.norms;
+        run.metrics[r] = events.metrics;
+      } catch (const Error& error) {
+        run.errors[r] = error.message();
+        run.codes[r] = error.code();
+        communicators[r]->abort(cat("rank ", r, ": ", error.what()));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& communicator : communicators) {
+    run.reduced.push_back(communicator->traffic(CollectiveKind::kAllReduce));
+    run.scattered.push_back(communicator->traffic(CollectiveKind::kReduceScatter));
+  }
+  if (run.errors.front().empty()) run.parameters = parameters_of(folder + "/weights.safetensors");
+  return run;
+}
+
+Trained train(const std::string& folder, int ranks, std::vector<std::string> overrides = {}, std::string_view recipe = kRecipe) {
+  const LoadedRecipe loaded = test::load_text(recipe, std::move(overrides));
+  return train_each(folder, std::vector<const LoadedRecipe*>(static_cast<size_t>(ranks), &loaded));
+}
+
+/// Sums are added in another order; 12 steps amplify the rounding of f32 a little.
+void expect_near(const Trained& a, const Trained& b) {
+  ASSERT_FALSE(a.parameters.empty());
+  ASSERT_EQ(a.parameters.size(), b.parameters.size());
+  for (const auto& [name, values] : a.parameters) {
+    const std::vector<double>& others = b.parameters.at(name);
+    ASSERT_EQ(values.size(), others.size());
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_NEAR(values[i], others[i], 2e-5 * std::max(1.0, std::abs(values[i]))) << name << " " << i;
+  }
+}
+
+void expect_no_errors(const Trained& run) {
+  for (const std::string& error : run.errors) ASSERT_EQ(error, "");
+}
+
+std::vector<std::string> with(std::vector<std::string> list, const std::vector<std::string>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+using Way = std::tuple<int, const char*>;  // ranks, strategy
+
+class Ranks : public testing::TestWithParam<Way> {
+ protected:
+  int ranks() const { return std::get<0>(GetParam()); }
+  std::string sharding() const { return cat("sharding=", std::get<1>(GetParam())); }
+};
+
+TEST_P(Ranks, ComputeWhatOneRankComputes) {
+  const TemporaryFolder one, many;
+  const Trained alone = train(one / "run", 1);
+  const Trained together = train(many / "run", ranks(), {sharding(), "sharding.bucket=1KiB"});
+  expect_no_errors(together);
+  expect_near(alone, together);
+  for (size_t r = 0; r < together.digests.size(); ++r) {
+    EXPECT_EQ(together.digests[r], together.digests[0]);
+    ASSERT_EQ(together.losses[r].size(), alone.losses[0].size());
+    for (size_t s = 0; s < alone.losses[0].size(); ++s) {  // every rank reports the loss of the whole batch
+      EXPECT_NEAR(together.losses[r][s], alone.losses[0][s], 1e-5);
+      EXPECT_NEAR(together.norms[r][s], alone.norms[0][s], 1e-5 * std::max(1.0, alone.norms[0][s]));
+    }
+    ASSERT_EQ(together.metrics[r].size(), alone.metrics[0].size());
+    for (size_t m = 0; m < alone.metrics[0].size(); ++m) EXPECT_NEAR(together.metrics[r][m].second, alone.metrics[0][m].second, 1e-4);
+  }
+}
+
+TEST_P(Ranks, AccumulateAndClipByTheNormOfAllGradients) {
+  const TemporaryFolder one, many;
+  const std::vector<std::string> wrap{"data.train.last_batch=wrap", "train.clip=0.5", "train.batch.global=12"};
+  const Trained alone = train(one / "run", 1, wrap);
+  const Trained together = train(many / "run", ranks(), with(wrap, {sharding(), "train.batch.micro=1"}));
+  expect_no_errors(together);
+  EXPECT_GT(*std::max_element(alone.norms[0].begin(), alone.norms[0].end()), 0.5);  // it clips
+  expect_near(alone, together);
+}
+
+TEST_P(Ranks, KeepAveragesGroupsAndMoments) {
+  const TemporaryFolder one, many;
+  const std::vector<std::string> adam{"train.optimizer={type: adamw, lr: 0.01, groups: [{match: '*.bias', weight_decay: 0, lr: 2x}]}",
+                                      "train.ema={decay: 0.9}"};
+  const Trained alone = train(one / "run", 1, adam);
+  const Trained together = train(many / "run", ranks(), with(adam, {sharding()}));
+  ASSERT_EQ(alone.errors[0], "");
+  expect_no_errors(together);
+  expect_near(alone, together);
+  const auto a = parameters_of(alone.run + "/weights_ema.safetensors"), b = parameters_of(together.run + "/weights_ema.safetensors");
+  for (const auto& [name, values] : a) {
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], b.at(name)[i], 2e-5) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Ranks, testing::Combine(testing::Values(2, 3, 4), testing::Values("ddp", "zero1", "zero2")),
+                         [](const auto& way) { return cat(std::get<1>(way.param), std::get<0>(way.param)); });
+
+TEST(RankTraining, CommunicatesInTheLastMicroBatchOnly) {
+  const std::vector<std::string> common{"data.train.last_batch=wrap", "train.validate=null", "checkpoint=null"};
+  const TemporaryFolder whole, parts;
+  const Trained once = train(whole / "run", 2, common);
+  const Trained thrice = train(parts / "run", 2, with(common, {"train.batch={global: 12, micro: 2}"}));
+  expect_no_errors(once);
+  expect_no_errors(thrice);
+  // The same gradients; of two more micro-batches in 12 steps the losses (f64) and the number of labels (i64).
+  EXPECT_EQ(thrice.reduced[0].calls, once.reduced[0].calls + 12 + 12 * 2);
+  int64_t more = 0;
+  for (const size_t r : {size_t{0}, size_t{1}}) more += thrice.reduced[r].bytes - once.reduced[r].bytes;
+  EXPECT_EQ(more, 12 * 2 * (2 * 8) + 12 * 2 * (2 * 8));
+}
+
+TEST(RankTraining, FrozenParametersAreNotReducedAndHaveNoState) {
+  const std::vector<std::string> common{"train.validate=null", "checkpoint=null", "train.duration=1 steps"};
+  const auto reduced = [&](const std::vector<std::string>& more) {
+    const TemporaryFolder folder;
+    const Trained run = train(folder / "run", 2, with(common, more));
+    EXPECT_EQ(run.errors[0], "");
+    return run.reduced[0].bytes + run.reduced[1].bytes;
+  };
+  // fc1 has 12 * 16 weights and 16 biases: each rank sends half of its gradients, and half of the sums.
+  EXPECT_EQ(reduced({}) - reduced({"train.freeze=[{match: 'fc1.*'}]"}), 2 * 4 * (12 * 16 + 16));
+}
+
+TEST(RankTraining, RanksDivideTheStateOfTheOptimizer) {
+  // fc1 12 x 16 + 16, norm 16 + 16, fc2 16 x 3 + 3, in one bucket: members begin at multiples of 16 elements.
+  const int64_t elements = (12 * 16 + 16) + (16 + 16) + (16 * 3 + 3);
+  for (const int ranks : {1, 2, 3, 4}) {
+    const TemporaryFolder folder;
+    const Trained run = train(folder / "run", ranks, {ranks > 1 ? "sharding=zero1" : "sharding=auto", "train.duration=1 steps"});
+    expect_no_errors(run);
+    // fc2.bias may stand anywhere: with its gap, or last and without.
+    for (const int64_t bytes : run.state_bytes) {
+      const int64_t shard = (elements + 16 * ranks - 1) / (16 * ranks) * 16, padded = (elements + 13 + 16 * ranks - 1) / (16 * ranks) * 16;
+      if (ranks == 1) {
+        EXPECT_EQ(bytes, 4 * elements);
+      } else {
+        EXPECT_TRUE(bytes == 4 * shard || bytes == 4 * padded) << bytes;
+      }
+    }
+    if (ranks > 1) {
+      EXPECT_EQ(run.scattered[0].bytes, run.state_bytes[0] * (ranks - 1));
+    }
+  }
+}
+
+TEST(RankTraining, ContinuesWithAnotherNumberOfRanksAndStrategy) {
+  struct Half {
+    int ranks;
+    const char* sharding;
+  };
+  const TemporaryFolder one;
+  const Trained alone = train(one / "run", 1);
+  const std::vector<std::pair<Half, Half>> pairs{{{2, "ddp"}, {3, "ddp"}},    {{2, "zero1"}, {3, "ddp"}},  {{3, "ddp"}, {4, "zero2"}},
+                                                 {{4, "zero2"}, {1, "auto"}}, {{1, "auto"}, {2, "zero1"}}, {{3, "zero2"}, {2, "zero1"}},
+                                                 {{1, "auto"}, {1, "auto"}}};
+  for (const auto& [first, second] : pairs) {
+    const TemporaryFolder many;
+    expect_no_errors(train(many / "run", first.ranks, {"train.duration=6 steps", cat("sharding=", first.sharding)}));
+    const Trained continued = train(many / "run", second.ranks, {cat("sharding=", second.sharding)});
+    expect_no_errors(continued);
+    EXPECT_EQ(continued.losses[0].size(), 6u);
+    expect_near(alone, continued);
+  }
+}
+
+TEST(RankTraining, AContinuedRunHasTheBitsOfAnUninterruptedOne) {
+  for (const char* sharding : {"sharding=ddp", "sharding=zero1"}) {
+    const TemporaryFolder whole, parts;
+    const Trained once = train(whole / "run", 3, {sharding});
+    expect_no_errors(train(parts / "run", 3, {sharding, "train.duration=6 steps"}));
+    const Trained twice = train(parts / "run", 3, {sharding});
+    EXPECT_EQ(twice.digests[0], once.digests[0]) << sharding;
+  }
+}
+
+constexpr std::string_view kGpt = R"(
+recipe: 1
+name: gpt
+model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 32, vocab_size: 64, block_size: 16, dropout: 0.1}
+data:
+  train: {source: {type: synthetic, samples: 24, values: integer, high: 64}, workers: 1}
+  val: {source: {type: synthetic, samples: 6, values: integer, high: 64}}
+train: {duration: 6 steps, batch: 6, optimizer: {type: adamw, lr: 1e-3}, clip: 1.0}
+log: {every: 1 step, tensorboard: false}
+)";
+
+TEST(RankTraining, ALanguageModelTrainsAsOnOneRank) {
+  const TemporaryFolder one;
+  const Trained alone = train(one / "run", 1, {}, kGpt);
+  ASSERT_EQ(alone.errors[0], "");
+  for (const char* sharding : {"sharding=ddp", "sharding=zero1", "sharding=zero2"}) {
+    const TemporaryFolder many;
+    const Trained together = train(many / "run", 3, {sharding, "sharding.bucket=16KiB"}, kGpt);
+    expect_no_errors(together);
+    EXPECT_EQ(together.digests[1], together.digests[0]);
+    for (size_t s = 0; s < alone.losses[0].size(); ++s) EXPECT_NEAR(together.losses[0][s], alone.losses[0][s], 2e-5);
+    // Adam divides by the root of tiny second moments: its first steps have the size of the rate, whatever the gradient.
+    for (const auto& [name, values] : alone.parameters) {
+      double difference = 0;
+      for (size_t i = 0; i < values.size(); ++i) difference += std::abs(values[i] - together.parameters.at(name)[i]);
+      EXPECT_LT(difference / static_cast<double>(values.size()), 2e-5) << name;
+    }
+  }
+}
+
+constexpr std::string_view kImages = R"(
+recipe: 1
+name: images
+model: {type: cifar_resnet20, num_classes: 4}
+data:
+  train: {source: {type: synthetic, samples: 32}, workers: 1}
+  val: {source: {type: synthetic, samples: 10}}
+train: {duration: 3 steps, batch: 8, optimizer: {type: sgd, lr: 0.05, momentum: 0.9}}
+log: {every: 1 step, tensorboard: false}
+)";
+
+TEST(RankTraining, ImagesTrainWithEqualBitsOnAllRanksInEachStrategy) {
+  std::vector<Trained> runs;
+  std::vector<std::unique_ptr<TemporaryFolder>> folders;
+  for (const char* sharding : {"sharding=ddp", "sharding=zero1", "sharding=zero2"}) {
+    folders.push_back(std::make_unique<TemporaryFolder>());
+    runs.push_back(train(*folders.back() / "run", 2, {sharding, "sharding.bucket=64KiB"}, kImages));
+    expect_no_errors(runs.back());
+    EXPECT_EQ(runs.back().digests[1], runs.back().digests[0]);
+    EXPECT_EQ(runs.back().metrics[1], runs.back().metrics[0]);  // with the running statistics of rank 0 on all ranks
+  }
+  // The order of sums is the same for all strategies, but not that of vectors in which updates are computed.
+  for (const Trained& run : runs) expect_near(runs.front(), run);
+}
+
+TEST(RankTraining, ANumberThatIsNotFiniteStopsAllRanksAndNamesOne) {
+  const TemporaryFolder folder;
+  std::string rows = "a,b,label\n";
+  for (int i = 0; i < 16; ++i) rows += cat(i == 11 ? "1e30" : std::to_string(i % 5), ",", i % 3, ",", i % 2, "\n");
+  write_file(folder / "rows.csv", rows);
+  const std::string recipe =
+      cat(R"(
+recipe: 1
+name: rows
+model: {type: layers, input: {shape: [2]}, layers: [{name: fc, type: linear, out_features: 1}]}
+loss: {type: mse}
+data: {train: {source: {type: csv, path: )",
+          folder / "rows.csv", R"(, header: true, columns: {dense: [a, b], target: label}}, shuffle: false, workers: 1}}
+train: {duration: 4 steps, batch: {global: 8, micro: 2}, optimizer: {type: sgd, lr: 0.1}}
+)");
+  for (const char* sharding : {"sharding=ddp", "sharding=zero1"}) {
+    const Trained run = train(folder / "run", 2, {sharding}, recipe);
+    for (const size_t r : {size_t{0}, size_t{1}}) {
+      EXPECT_EQ(run.codes[r], ErrorCode::kNumeric);
+      EXPECT_NE(run.errors[r].find("at step 2; first in "), std::string::npos) << run.errors[r];
+      EXPECT_NE(run.errors[r].find("(rank 1)"), std::string::npos) << run.errors[r];  // row 11 is in the second part of its micro-batch
+      EXPECT_EQ(run.errors[r], run.errors[0]);
+    }
+    const auto json = nlohmann::json::parse(read_file(folder / "run/result.json"));
+    EXPECT_EQ(json["stopped"], "nan");
+    EXPECT_EQ(json["steps"], 1);
+  }
+}
+
+TEST(RankTraining, ResultSaysHowItWasTrained) {
+  const TemporaryFolder folder;
+  train(folder / "run", 2, {"sharding=zero2"});
+  const auto json = nlohmann::json::parse(read_file(folder / "run/result.json"));
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["strategy"], "zero2");
+  EXPECT_EQ(json["micro"], 6);
+}
+
+TEST(RankTraining, EachSampleComesOnceInAnEpoch) {
+  for (const char* rule : {"keep", "drop"}) {
+    const LoadedRecipe loaded = test::load_text(kRecipe, {cat("data.train.last_batch=", rule)});
+    for (const int64_t ranks : {1, 2, 3, 4, 6}) {
+      std::multiset<int64_t> seen;
+      double shares = 0;
+      for (int64_t r = 0; r < ranks; ++r) {
+        Session session(loaded.recipe);
+        const auto loader = session.training_loader(12 / ranks, 0, {.rank = r, .ranks = ranks});
+        while (loader->position() < (std::string_view(rule) == "keep" ? 50 : 48)) {
+          const Batch* batch = loader->next();
+          shares += loader->share();
+          if (loader->share() > 0) seen.insert(batch->indices.begin(), batch->indices.begin() + batch->valid);
+        }
+      }
+      EXPECT_EQ(seen.size(), std::string_view(rule) == "keep" ? 50u : 48u);
+      EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), seen.size());
+      EXPECT_NEAR(shares, std::string_view(rule) == "keep" ? 5 : 4, 1e-12);  // of each batch: 1
+    }
+  }
+}
+
+TEST(RankTraining, DifferentRecipesAreRefusedByTheFirstDifference) {
+  const TemporaryFolder folder;
+  const LoadedRecipe first = test::load_text(kRecipe, {});
+  const LoadedRecipe second = test::load_text(kRecipe, {"train.optimizer.lr=0.2"});
+  const Trained run = train_each(folder / "run", {&first, &first, &second});
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(run.codes[r], ErrorCode::kRecipe);
+    EXPECT_NE(run.errors[r].find("the recipes of the ranks differ: train.optimizer.lr is 0.1 on rank 0, but 0.2 on rank 2"),
+              std::string::npos)
+        << run.errors[r];
+  }
+  EXPECT_FALSE(file_exists(folder / "run"));
+}
+
+TEST(RankTraining, DifferentDataAreRefused) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a", "b"}) {
+    make_folders(folder / name);
+    std::string rows = "x,y,label\n";
+    for (int i = 0; i < (*name == 'a' ? 16 : 17); ++i) rows += "1,2,0\n3,4,1\n";
+    write_file(folder / name + "/rows.csv", rows);
+  }
+  const auto recipe = [&](const char* name) {
+    return test::load_text(R"(
+recipe: 1
+name: rows
+model: {type: layers, input: {shape: [2]}, layers: [{name: fc, type: linear, out_features: 2}]}
+loss: {type: cross_entropy}
+data: {train: {source: {type: csv, path: rows.csv, header: true, columns: {dense: [x, y], label: label}}, workers: 1}}
+train: {duration: 4 steps, batch: 8, optimizer: {type: sgd, lr: 0.1}}
+)",
+                           {cat("data.train.source.path=", folder / name, "/rows.csv")});
+  };
+  LoadedRecipe first = recipe("a");
+  LoadedRecipe second = recipe("b");
+  auto communicators = local_communicators(2, {.timeout_s = 60});
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> threads;
+  for (const size_t r : {size_t{0}, size_t{1}}) {
+    threads.emplace_back([&, r] {
+      try {
+        TrainerOptions options;
+        options.run = folder / "run";
+        options.provenance = "{}";
+        options.ranks = communicators[r].get();
+        Trainer trainer(r == 0 ? first : second, dump_recipe(first.recipe, DumpKind::kFull), options);
+        trainer.plan();
+      } catch (const Error& error) {
+        errors[r] = error.message();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) EXPECT_NE(error.find("data.train has 32 samples"), std::string::npos) << error;
+  EXPECT_NE(errors[0].find("34 samples"), std::string::npos) << errors[0];
+}
+
+TEST(RankTraining, RefusesWhatItCannotTrain) {
+  const TemporaryFolder folder;
+  const auto error = [&](int ranks, const std::vector<std::string>& overrides) {
+    return train(folder / "run", ranks, overrides).errors[0];
+  };
+  EXPECT_NE(error(2, {"sharding=none"}).find("sharding: none trains on one rank"), std::string::npos);
+  EXPECT_NE(error(5, {}).find("not a multiple of the 5 ranks"), std::string::npos);
+  EXPECT_NE(error(2, {"device=ref"}).find("device: ref trains on one rank"), std::string::npos);
+  for (const char* strategy : {"fsdp", "hybrid", "pipeline", "tensor"})
+    EXPECT_NE(error(2, {cat("sharding=", strategy)}).find(cat("sharding: ", strategy, " can be planned by galley-plan, but")),
+              std::string::npos);
+  EXPECT_NE(error(2, {"sharding.hook={type: bf16}"}).find("does not compress gradients yet"), std::string::npos);
+  EXPECT_NE(error(2, {"sharding.offload={optimizer: disk}"}).find("on disk yet"), std::string::npos);
+  EXPECT_NE(error(4, {"sharding=zero1", "sharding.mesh={data: 2, shard: 2}"}).find("on one axis of the mesh"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace galley
