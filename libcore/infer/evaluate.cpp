@@ -51,7 +51,7 @@ void Evaluator::bind(const std::string& average) {
 std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::function<bool()>& stop) {
   MetricSums metrics(session_.task(), metrics_, results_);
   const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_);
-  metrics.begin(loader->source());
+  metrics.begin(*loader);
   while (const Batch* data = loader->next()) {
     feed_fields(execution, *data);
     execution.run();
@@ -61,6 +61,7 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
   seen_ = metrics.samples();
   skipped_ = loader->skips().skipped;
   irregular_ = loader->irregular().samples;
+  classes_ = metrics.classes();
   return metrics.values();
 }
 
