@@ -76,6 +76,9 @@ class DataLoader::State {
   int64_t epoch_samples() const { return order_.epoch_samples(); }
   int64_t total_samples() const { return end_.value_or(0); }
   const Source& source() const { return *source_; }
+  std::optional<PixelGrid> grid(int64_t height, int64_t width, int64_t index) const {
+    return pipeline_.grid(height, width, {options_.order.seed, 0, index});
+  }
   const std::vector<FieldType>& types() const { return types_; }
   const std::map<std::string, Tensor>& layout() const { return slots_.front().full; }
   const std::vector<int64_t>& lengths() const { return lengths_; }
@@ -332,7 +335,8 @@ void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Samp
   GALLEY_CHECK_INPUT(value != nullptr, source_->sample_name(index), ": field `", type.name, "` is missing, but the first sample has it");
   check_value(type, *value, index);
   if (type.layout == FieldLayout::kJagged) {
-    slot.jagged.at(type.name)[static_cast<size_t>(row)] = std::get<Tensor>(*value).to(type.dtype);
+    const auto* boxes = std::get_if<Boxes>(value);
+    slot.jagged.at(type.name)[static_cast<size_t>(row)] = (boxes != nullptr ? boxes->corners : std::get<Tensor>(*value)).to(type.dtype);
     return;
   }
   Tensor& tensor = slot.batch.fields.at(type.name);
@@ -550,6 +554,7 @@ int64_t DataLoader::position() const { return state_->position(); }
 int64_t DataLoader::epoch_samples() const { return state_->epoch_samples(); }
 int64_t DataLoader::total_samples() const { return state_->total_samples(); }
 const Source& DataLoader::source() const { return state_->source(); }
+std::optional<PixelGrid> DataLoader::grid(int64_t height, int64_t width, int64_t index) const { return state_->grid(height, width, index); }
 const std::vector<FieldType>& DataLoader::types() const { return state_->types(); }
 const std::map<std::string, Tensor>& DataLoader::layout() const { return state_->layout(); }
 const std::vector<int64_t>& DataLoader::lengths() const { return state_->lengths(); }

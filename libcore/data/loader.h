@@ -79,6 +79,8 @@ class DataLoader {
   int64_t total_samples() const;
   /// The source of the samples.
   const Source& source() const;
+  /// The pixels of a sample's first pass in its original image of height x width pixels; nullopt: unknown (Pipeline::grid).
+  std::optional<PixelGrid> grid(int64_t height, int64_t width, int64_t index) const;
   /// The fields of every batch.
   const std::vector<FieldType>& types() const;
   /// Names, dtypes and shapes (N first) of the tensors of every batch; with LoaderOptions::cut, of the longest.

@@ -149,12 +149,13 @@ std::optional<PixelGrid> Pipeline::grid(int64_t height, int64_t width, const Dra
 Shape Pipeline::shape_of(const FieldValue& value) {
   if (const auto* image = std::get_if<Image>(&value)) return {image->channels(), image->height(), image->width()};
   if (const auto* mask = std::get_if<Mask>(&value)) return {mask->classes.height(), mask->classes.width()};
+  if (const auto* boxes = std::get_if<Boxes>(&value)) return boxes->corners.shape();
   const auto* tensor = std::get_if<Tensor>(&value);
   return tensor == nullptr ? Shape() : tensor->shape();
 }
 
 DType Pipeline::dtype_of(const FieldValue& value) {
-  if (std::holds_alternative<Image>(value)) return DType::kF32;
+  if (std::holds_alternative<Image>(value) || std::holds_alternative<Boxes>(value)) return DType::kF32;
   const auto* tensor = std::get_if<Tensor>(&value);
   if (tensor == nullptr) return DType::kI64;
   return is_floating(tensor->dtype()) || tensor->dtype() == DType::kU8 ? DType::kF32 : tensor->dtype();

@@ -21,8 +21,14 @@ struct Mask {
   Image classes;
 };
 
-/// A class index, an image, a mask, or an array.
-using FieldValue = std::variant<int64_t, Image, Mask, Tensor>;
+/// Boxes on the first image of a sample. Transforms that move pixels move them, clip them to the image, and drop those without area.
+struct Boxes {
+  Tensor corners;                       ///< f32 [n,4]: left, top, right, bottom in pixels.
+  std::vector<std::string> companions;  ///< Fields with one element per box: they lose the elements of dropped boxes.
+};
+
+/// A class index, an image, a mask, an array, or boxes.
+using FieldValue = std::variant<int64_t, Image, Mask, Tensor, Boxes>;
 
 /// A deviation from a file's format that does not change its values. `kind` is a short phrase ("no end marker", "extraneous bytes", ...) by
 /// which loaders count; it is empty for a correct file. `message` is for the log.
@@ -47,6 +53,12 @@ class Sample {
     return input == nullptr ? nullptr : std::get_if<Image>(input);
   }
   const Image* image() const { return const_cast<Sample*>(this)->image(); }
+  /// The first field with boxes, or null.
+  Boxes* boxes() {
+    for (auto& [key, value] : fields_)
+      if (auto* found = std::get_if<Boxes>(&value)) return found;
+    return nullptr;
+  }
   const std::vector<std::pair<std::string, FieldValue>>& fields() const { return fields_; }
   std::vector<std::pair<std::string, FieldValue>>& fields() { return fields_; }
 

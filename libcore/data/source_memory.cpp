@@ -1,7 +1,9 @@
 // tensors and synthetic: samples that are arrays already.
+#include <algorithm>
 #include <cmath>
 
 #include "libcore/base/philox.h"
+#include "libcore/data/objects.h"
 #include "libcore/data/sources.h"
 
 namespace galley {
@@ -263,6 +265,16 @@ std::unique_ptr<Source> TensorFile::open(const SourceContext& context) const {
   return source_of_tensors(context.load_tensors(full), full);
 }
 
-std::unique_ptr<Source> Synthetic::open(const SourceContext& context) const { return std::make_unique<SyntheticSource>(*this, context); }
+std::unique_ptr<Source> Synthetic::open(const SourceContext& context) const {
+  const auto boxes =
+      std::find_if(context.targets.begin(), context.targets.end(), [](const auto& type) { return type.kind == FieldKind::kBoxes; });
+  if (boxes == context.targets.end()) return std::make_unique<SyntheticSource>(*this, context);
+  SourceContext images = context;
+  images.targets.clear();
+  images.classes = 0;
+  const Shape sample = shape.empty() ? context.input_shape : Shape(shape);
+  GALLEY_CHECK(sample.rank() == 3, "[synthetic] boxes need a shape [C,H,W], not ", sample);
+  return with_random_objects(std::make_unique<SyntheticSource>(*this, images), context.targets, sample, context.seed);
+}
 
 }  // namespace galley

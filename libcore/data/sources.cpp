@@ -14,6 +14,8 @@ constexpr std::string_view kTarLabelsNames[] = {"folder", "cls", "none"};
 constexpr std::string_view kIdxSplitNames[] = {"train", "test"};
 constexpr std::string_view kCifarNames[] = {"cifar10", "cifar100", "cifar100_coarse"};
 constexpr std::string_view kUnpairedNames[] = {"fail", "skip"};
+constexpr std::string_view kEmptyNames[] = {"keep", "skip"};
+constexpr std::string_view kBadBoxesNames[] = {"fail", "skip"};
 constexpr std::string_view kSyntheticNames[] = {"float", "image", "integer"};
 
 constexpr OptionInfo kPaths{
@@ -51,6 +53,34 @@ void MaskFolder::options(OptionVisitor& visitor) {
   visitor.option({.name = "classes", .doc = "Class names in the order of the indices"}, classes);
   visitor.choice({.name = "unpaired", .doc = "Images without a mask: fail, or skip them"}, unpaired, kUnpairedNames);
   visitor.choice(kMode, mode, kColorModeNames);
+}
+
+void ObjectOptions::common_options(OptionVisitor& visitor) {
+  visitor.choice({.name = "empty", .doc = "Images without objects: keep them as background, or skip them"}, empty, kEmptyNames);
+  visitor.choice({.name = "bad_boxes",
+                  .doc = "Boxes without area, or more than a pixel outside their image: fail, or skip the box. Boxes that lie outside by "
+                         "less are clipped"},
+                 bad_boxes, kBadBoxesNames);
+  visitor.choice(kMode, mode, kColorModeNames);
+}
+
+void Voc::options(OptionVisitor& visitor) {
+  visitor.option({.name = "path", .doc = "Folder that has JPEGImages and Annotations; default: data.root", .main = true}, path);
+  visitor.option({.name = "set", .doc = "The file of ImageSets/Main that lists the images, e.g. train; default: all annotations"}, set);
+  visitor.option({.name = "classes", .doc = "Class names in the order of labels, which begin at 1; default: the 20 of Pascal VOC"},
+                 classes);
+  visitor.option({.name = "difficult", .doc = "Train on objects that are marked difficult. Metrics of VOC ignore them in any case"},
+                 difficult);
+  common_options(visitor);
+}
+
+void Coco::options(OptionVisitor& visitor) {
+  visitor.option({.name = "images", .doc = "Folder of the images", .required = true, .main = true}, images);
+  visitor.option({.name = "annotations", .doc = "JSON file with images, annotations and categories", .required = true}, annotations);
+  visitor.option({.name = "renumber",
+                  .doc = "Labels are 1, 2, ... in the order of category ids; without it they are the ids, as published models take them"},
+                 renumber);
+  common_options(visitor);
 }
 
 void Idx::options(OptionVisitor& visitor) {
@@ -98,10 +128,12 @@ void Synthetic::options(OptionVisitor& visitor) {
 }
 
 ComponentKinds data_sources() {
-  static constexpr std::array<ComponentKind, 12> kKinds{{
+  static constexpr std::array<ComponentKind, 14> kKinds{{
       {"image_folder", "images in one folder per class", make_options<ImageFolder>},
       {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_options<TarArchive>},
       {"mask_folder", "images, and in another folder one mask of class indices per image", make_options<MaskFolder>},
+      {"voc", "images with boxes around objects, in folders and XML files in the form of Pascal VOC", make_options<Voc>},
+      {"coco", "images with boxes around objects, in a JSON file in the form of COCO", make_options<Coco>},
       {"idx", "MNIST and Fashion-MNIST files, .gz or not", make_options<Idx>},
       {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_options<CifarBinary>},
       {"csv", "a table of numbers", make_options<Csv>},

@@ -56,6 +56,39 @@ struct CifarBinary : SourceOptionsOf<CifarBinary> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// Images without objects, and boxes that cannot be used.
+enum class EmptyImages { kKeep, kSkip };
+enum class BadBoxes { kFail, kSkip };
+
+/// What sources of boxes have in common. Fields: `input`, `boxes` and `labels` (objects.h).
+struct ObjectOptions : SourceOptions {
+  EmptyImages empty = EmptyImages::kKeep;
+  BadBoxes bad_boxes = BadBoxes::kFail;
+  ColorMode mode = ColorMode::kRgb;
+
+ protected:
+  void common_options(OptionVisitor& visitor);
+};
+
+/// A folder in the form of Pascal VOC: JPEGImages, Annotations, ImageSets/Main.
+struct Voc : ObjectOptions {
+  std::string path, set;
+  std::vector<std::string> classes;
+  bool difficult = true;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Voc>(*this); }
+};
+
+/// A folder of images and a JSON file of boxes in the form of COCO.
+struct Coco : ObjectOptions {
+  std::string images, annotations;
+  bool renumber = false;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Coco>(*this); }
+};
+
 /// Columns of each field of a csv file: numbers from 0, ranges "1..13" (both ends included), or header names.
 struct CsvColumns : OptionsOf<CsvColumns> {
   std::vector<std::string> label, dense, sparse, target;

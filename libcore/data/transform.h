@@ -33,10 +33,10 @@ class Transform : public Options {
 
 /// The dtype of pixels that an item needs. u8 is converted to f32 (0..1) before an item that computes on floats.
 enum class PixelInput { kAny, kU8, kFloat };
-/// How an item moves pixels. Masks follow kMoves with the same random numbers; they cannot follow kDistorts.
+/// How an item moves pixels. Masks and boxes follow kMoves with the same random numbers; they cannot follow kDistorts.
 enum class Motion { kNone, kMoves, kDistorts };
 
-/// An item that changes one image of the sample. If it moves the pixels of the sample's first image, it moves those of its masks too.
+/// An item that changes one image of the sample. If it moves the pixels of the sample's first image, its masks and boxes follow.
 class ImageTransform : public Transform {
  public:
   /// The dtype of pixels that apply() needs.
@@ -61,8 +61,11 @@ class ImageTransform : public Transform {
   /// Declares the options that all items have. Called at the end of options().
   void item_options(OptionVisitor& visitor);
 
- private:
+  /// Sets the size of a mask as that of the image.
   void map_size(FieldType& mask) const;
+
+ private:
+  void move_places(Sample& sample, const Image& image, const RandomStream& random) const;
 };
 
 /// Implements clone() for the option struct Self.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "libcore/data/box_transforms.h"
 #include "libcore/data/pack.h"
 #include "libcore/data/transform.h"
 
@@ -74,13 +75,18 @@ const FieldType* first_image(std::span<const FieldType> fields) {
 }  // namespace
 
 ComponentKinds data_transforms() {
-  static constexpr std::array<ComponentKind, 17> kKinds{{
+  static constexpr std::array<ComponentKind, 22> kKinds{{
       {"resize", "resize, antialiased", make_options<Resize>},
       {"center_crop", "cut out the middle", make_options<CenterCrop>},
       {"random_crop", "cut out a random part of fixed size, after padding", make_options<RandomCrop>},
       {"random_resized_crop", "cut out a random part of random size and shape, and resize it", make_options<RandomResizedCrop>},
       {"random_horizontal_flip", "mirror left and right", make_options<RandomHorizontalFlip>},
       {"random_vertical_flip", "mirror top and bottom", make_options<RandomVerticalFlip>},
+      {"random_iou_crop", "cut out a random part that overlaps a box well, for detection", make_options<RandomIouCrop>},
+      {"random_zoom_out", "put the image on a larger one", make_options<RandomZoomOut>},
+      {"scale_jitter", "resize by a random factor", make_options<ScaleJitter>},
+      {"sanitize_bounding_boxes", "drop small boxes", make_options<SanitizeBoundingBoxes>},
+      {"random_photometric_distort", "change colors at random, as detectors are trained", make_options<RandomPhotometricDistort>},
       {"normalize", "(x - mean) / std, of pixels in 0..1", make_options<Normalize>},
       {"to_dtype", "convert pixels", make_options<ToDtype>},
       {"color_jitter", "change brightness, contrast, saturation and hue in random order", make_options<ColorJitter>},
@@ -118,10 +124,10 @@ std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
   for (FieldType& other : in) {
     const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints;
     if (!places) continue;
-    GALLEY_CHECK(other.kind == FieldKind::kMask && motion() == Motion::kMoves, "moves the pixels of '", field, "', but cannot move the ",
-                 field_kind_name(other.kind), " of the field '", other.name, "'", other.kind == FieldKind::kMask ? "" : " yet",
-                 "; remove the item");
-    map_size(other);
+    GALLEY_CHECK(other.kind != FieldKind::kKeypoints && motion() == Motion::kMoves, "moves the pixels of '", field,
+                 "', but cannot move the ", field_kind_name(other.kind), " of the field '", other.name, "'",
+                 other.kind == FieldKind::kKeypoints ? " yet" : "", "; remove the item");
+    if (other.kind == FieldKind::kMask) map_size(other);
   }
   return in;
 }
@@ -146,22 +152,31 @@ void ImageTransform::apply_to_sample(Sample& sample, RandomStream& random) const
   }
   Image& image = std::get<Image>(*value);
   if (motion() == Motion::kMoves) {
-    // Masks belong to the first image of a sample.
+    // Masks and boxes belong to the first image of a sample.
     const auto first = std::find_if(sample.fields().begin(), sample.fields().end(),
                                     [](const auto& item) { return std::holds_alternative<Image>(item.second); });
-    for (auto& [name, other] : sample.fields()) {
-      Mask* mask = &first->second == value ? std::get_if<Mask>(&other) : nullptr;
-      if (mask == nullptr) continue;
-      GALLEY_CHECK_INPUT(mask->classes.height() == image.height() && mask->classes.width() == image.width(), "the mask '", name, "' has ",
-                         mask->classes.height(), " x ", mask->classes.width(), " pixels, but its image '", field, "' ", image.height(),
-                         " x ", image.width());
-      RandomStream same = random;
-      apply_to_mask(mask->classes, same);
-    }
+    if (&first->second == value) move_places(sample, image, random);
   }
   if (pixel_input() == PixelInput::kFloat && image.dtype() == DType::kU8) image = image.to(DType::kF32, true);
   GALLEY_CHECK(pixel_input() != PixelInput::kU8 || image.dtype() == DType::kU8, "needs u8 pixels; the image is ", image.str());
   apply(image, random);
+}
+
+/// Moves masks and boxes as apply() moves the image. Boxes of several fields drop their rows separately.
+void ImageTransform::move_places(Sample& sample, const Image& image, const RandomStream& random) const {
+  for (auto& [name, other] : sample.fields()) {
+    RandomStream same = random;
+    if (Mask* mask = std::get_if<Mask>(&other)) {
+      GALLEY_CHECK_INPUT(mask->classes.height() == image.height() && mask->classes.width() == image.width(), "the mask '", name, "' has ",
+                         mask->classes.height(), " x ", mask->classes.width(), " pixels, but its image '", field, "' ", image.height(),
+                         " x ", image.width());
+      apply_to_mask(mask->classes, same);
+    } else if (Boxes* boxes = std::get_if<Boxes>(&other)) {
+      PixelGrid grid(image.height(), image.width());
+      map_grid(grid, same);
+      move_boxes(sample, *boxes, grid);
+    }
+  }
 }
 
 void Rename::options(OptionVisitor& visitor) {
@@ -180,13 +195,16 @@ std::vector<FieldType> Rename::fields(std::vector<FieldType> in) const {
 }
 
 void Rename::apply_to_sample(Sample& sample, RandomStream&) const {
+  bool found = false;
   for (auto& [name, value] : sample.fields()) {
     if (name == from) {
       name = to;
-      return;
+      found = true;
+    } else if (Boxes* boxes = std::get_if<Boxes>(&value)) {
+      std::replace(boxes->companions.begin(), boxes->companions.end(), from, to);
     }
   }
-  GALLEY_ASSERT(false, "no field ", from);
+  GALLEY_ASSERT(found, "no field ", from);
 }
 
 std::vector<FieldType> Pad::fields(std::vector<FieldType> in) const {

@@ -104,8 +104,8 @@ Comparison compare_weights_of(Session& session, Session& other_session, const Co
     MetricSums first_metrics(session.task(), names, results), second_metrics(session.task(), names, results);
     const std::unique_ptr<DataLoader> loader = session.loader(options.split, options.batch);
     const Source& source = loader->source();
-    first_metrics.begin(source);
-    second_metrics.begin(source);
+    first_metrics.begin(*loader);
+    second_metrics.begin(*loader);
     while (const Batch* data = loader->next()) {
       feed_fields(a, *data);
       a.run();

@@ -56,7 +56,7 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
   const std::unique_ptr<DataLoader> loader =
       ranks == nullptr ? session_.loader(split_, batch_, 0, 1, limit_)
                        : session_.loader(split_, batch_, 0, 1, limit_, {.rank = ranks->rank(), .ranks = ranks->size()});
-  metrics.begin(loader->source());
+  metrics.begin(*loader);
   while (const Batch* data = loader->next()) {
     if (loader->share() > 0) {  // 0: this rank has no part of the batch
       feed_fields(execution, *data);
@@ -73,6 +73,7 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
   seen_ = metrics.samples();
   skipped_ = loader->skips().skipped;
   irregular_ = loader->irregular().samples;
+  classes_ = metrics.classes();
   return metrics.values();
 }
 

@@ -51,6 +51,8 @@ class Evaluator {
   }
   /// Number of samples of the last run.
   int64_t samples() const { return seen_; }
+  /// Metrics of each class in the last run, where the task has them.
+  const std::vector<ClassMetrics>& classes() const { return classes_; }
   /// Damaged samples of the last run that were replaced by others (on_error: skip).
   int64_t skipped() const { return skipped_; }
   /// Samples of the last run whose files have format errors but were read in full.
@@ -65,6 +67,7 @@ class Evaluator {
   Session& session_;
   Engine& engine_;
   std::string split_;
+  std::vector<ClassMetrics> classes_;
   int64_t batch_, limit_, seen_ = 0, skipped_ = 0, irregular_ = 0, data_bytes_ = 0;
   std::shared_ptr<const QuantizationPlan> plan_;
   std::vector<ParameterSpec> parameters_;

@@ -20,6 +20,26 @@ void fill_random(Tensor& tensor, RandomStream stream, int64_t below) {
   tensor.from_doubles(drawn);
 }
 
+/// Objects of a detector: as many in each sample as fit, of random size in an image of that size.
+void fill_objects(Batch& batch, const FieldType& field, int64_t rows, int64_t side) {
+  Tensor &offsets = batch.fields.at(field.name + ".offsets"), &values = batch.fields.at(field.name + ".values");
+  const int64_t capacity = values.shape()[0] / rows;
+  for (int64_t n = 0; n <= rows; ++n) offsets.data_as<int64_t>()[n] = n * capacity;
+  RandomStream stream(0, "workload boxes", 0);
+  if (field.kind == FieldKind::kClass) {
+    for (int64_t i = 0; i < values.elements(); ++i)
+      values.data_as<int64_t>()[i] = 1 + static_cast<int64_t>(stream.below(static_cast<uint64_t>(std::max<int64_t>(1, field.classes - 1))));
+  }
+  for (int64_t i = 0; i < values.shape()[0] && field.kind == FieldKind::kBoxes; ++i) {
+    float* box = values.data_as<float>() + i * 4;
+    for (int axis = 0; axis < 2; ++axis) {
+      const double size = stream.uniform(0.05, 0.5), start = stream.uniform(0, 1 - size);
+      box[axis] = static_cast<float>(start * static_cast<double>(side));
+      box[axis + 2] = static_cast<float>((start + size) * static_cast<double>(side));
+    }
+  }
+}
+
 }  // namespace
 
 Batch random_batch(const Session& session, const BatchTypes& types) {
@@ -37,6 +57,11 @@ Batch random_batch(const Session& session, const BatchTypes& types) {
     batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last()) : tensor);
   }
   batch.valid = types.input().shape[0];
+  if (session.info().output == ModelOutput::kDetections) {
+    for (const FieldType& field : session.task().targets()) {
+      if (batch.fields.contains(field.name + ".offsets")) fill_objects(batch, field, batch.valid, types.input().shape[2]);
+    }
+  }
   return batch;
 }
 

@@ -235,7 +235,9 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
   for (const FieldType& target : task_->targets()) {
     const FieldType* given = find_field(std::span<const FieldType>(loader.types()), target.name);
     // A single label per sample is checked when the loader opens (check_labels).
-    if (given == nullptr || given->sample.empty() || given->classes <= target.classes || target.classes == 0) continue;
+    if (given == nullptr || (given->sample.empty() && given->layout == FieldLayout::kDense) || given->classes <= target.classes ||
+        target.classes == 0)
+      continue;
     throw Error(ErrorCode::kRecipe, cat("the field `", target.name, "` of the data has ", given->classes, " classes, but the model has ",
                                         target.classes, " (", loader.source().describe(), ")"))
         .key("model")

@@ -24,6 +24,7 @@ enum class ModelOutput : uint8_t {
   kMaskedTokens,  ///< Logits of the token at every position, [N,T,vocabulary], for positions whose token is masked.
   kTokenClasses,  ///< Logits of a class at every position, [N,T,classes].
   kSpans,         ///< Logits of the first and the last token of an answer, [N,T] each.
+  kDetections,    ///< Boxes [N,D,4], scores and labels [N,D], count [N]; with objects among the inputs, their losses (nn/detection.h).
 };
 
 /// One of several named inputs of a model.
@@ -47,6 +48,7 @@ struct ModelInfo {
   bool named_outputs = false;                                // all outputs have names, including the first
   bool cache = false;                                        // it can be captured with a key-value cache (BuilderOptions::cache)
   int64_t cache_switch = 0;                                  // longer sequences have other rotary frequencies (nn/rotary.h); 0: none
+  int64_t classes = 0;                                       // of detections, the background included; 0: not a detector
   int64_t fixed_batch = 0;                                   // required batch size; 0: any
   int64_t max_length = 0;                                    // tokens of the longest sample that the model takes; 0: unknown
 
@@ -121,6 +123,7 @@ ModelTable convnext_models();
 ModelTable swin_models();
 ModelTable segmentation_models();
 ModelTable unet_models();
+ModelTable ssd_models();
 ModelTable language_models();
 ModelTable gpt_models();
 ModelTable bert_models();

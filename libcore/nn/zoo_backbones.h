@@ -16,4 +16,9 @@ std::vector<Value> resnet_stages(Builder& b, ResNetDepth depth, const std::vecto
 /// model's parameter.
 std::vector<Value> mobilenet_v3_large_features(Builder& b, bool dilated, Value x);
 
+/// MobileNetV3-Large without its classifier in two halves, "features.0" up to the expansion of block 13 and "features.1" from there to the
+/// end (section 6.3 of Howard et al. 2019): their results, of a sixteenth and a 32nd of the resolution. `reduced_tail`: as the model's
+/// parameter.
+std::vector<Value> mobilenet_v3_large_halves(Builder& b, bool reduced_tail, const BatchNormOptions& norm, Value x);
+
 }  // namespace galley

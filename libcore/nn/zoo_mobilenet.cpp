@@ -125,27 +125,35 @@ struct BlockV3 {
   int64_t stride, dilation;
 };
 
-Value inverted_residual_v3(Builder& b, std::string_view name, Value x, const BlockV3& block) {
+/// A block after its expansion: the depthwise convolution, squeeze-and-excite and the projection, in the builder's scope from that index.
+Value after_expansion(Builder& b, int index, Value y, const BlockV3& block, const BatchNormOptions& norm) {
+  const auto next = [&index] { return std::to_string(index++); };
+  y = conv_norm(b, next(), y,
+                {.channels = block.expanded,
+                 .kernel = block.kernel,
+                 .stride = block.dilation > 1 ? 1 : block.stride,
+                 .dilation = block.dilation,
+                 .groups = block.expanded,
+                 .activation = block.activation,
+                 .norm = norm});
+  if (block.squeeze_excite)
+    y = squeeze_excite(b, next(), y, {.squeeze_channels = make_divisible(static_cast<double>(y.channels() / 4), 8), .gate = hardsigmoid});
+  return conv_norm(b, next(), y, {.channels = block.channels, .norm = norm});
+}
+
+/// The expansion of a block.
+Value expansion_v3(Builder& b, std::string_view name, Value x, const BlockV3& block, const BatchNormOptions& norm) {
+  return conv_norm(b, name, x, {.channels = block.expanded, .activation = block.activation, .norm = norm});
+}
+
+Value inverted_residual_v3(Builder& b, std::string_view name, Value x, const BlockV3& block, const BatchNormOptions& norm) {
   const auto module = b.scope(name);
   Value y = x;
   {
     const auto inner = b.scope("block");
-    int index = 0;
-    const auto next = [&index] { return std::to_string(index++); };
-    if (block.expanded != x.channels())
-      y = conv_norm(b, next(), y, {.channels = block.expanded, .activation = block.activation, .norm = kNormV3});
-    y = conv_norm(b, next(), y,
-                  {.channels = block.expanded,
-                   .kernel = block.kernel,
-                   .stride = block.dilation > 1 ? 1 : block.stride,
-                   .dilation = block.dilation,
-                   .groups = block.expanded,
-                   .activation = block.activation,
-                   .norm = kNormV3});
-    if (block.squeeze_excite) {
-      y = squeeze_excite(b, next(), y, {.squeeze_channels = make_divisible(static_cast<double>(y.channels() / 4), 8), .gate = hardsigmoid});
-    }
-    y = conv_norm(b, next(), y, {.channels = block.channels, .norm = kNormV3});
+    const bool expands = block.expanded != x.channels();
+    if (expands) y = expansion_v3(b, "0", y, block, norm);
+    y = after_expansion(b, expands ? 1 : 0, y, block, norm);
   }
   return block.stride == 1 && x.channels() == block.channels ? add(y, x) : y;
 }
@@ -155,24 +163,32 @@ int64_t scaled(const MobileNetV3Params& params, int64_t channels) {
   return make_divisible(static_cast<double>(channels) * params.width_mult, 8);
 }
 
+BlockV3 block_of(const MobileNetV3Params& params, const Bottleneck& row) {
+  const int64_t divide = params.reduced_tail ? 2 : 1;
+  return {row.kernel,
+          scaled(params, row.tail && row.expanded_tail ? row.expanded / divide : row.expanded),
+          scaled(params, row.tail ? row.channels / divide : row.channels),
+          row.squeeze_excite,
+          row.activation,
+          row.stride,
+          row.tail && params.dilated ? 2 : 1};
+}
+
+Value first_v3(Builder& b, const MobileNetV3Params& params, Value x, const BatchNormOptions& norm) {
+  return conv_norm(b, "0", x,
+                   {.channels = scaled(params, 16), .kernel = 3, .stride = 2, .activation = ActivationKind::kHardswish, .norm = norm});
+}
+
+Value last_v3(Builder& b, std::string_view name, Value x, const BatchNormOptions& norm) {
+  return conv_norm(b, name, x, {.channels = 6 * x.channels(), .activation = ActivationKind::kHardswish, .norm = norm});
+}
+
 /// The results of the first convolution, of each block and of the last convolution.
 std::vector<Value> features_v3(Builder& b, const MobileNetV3Params& params, std::span<const Bottleneck> rows, Value x) {
-  const int64_t divide = params.reduced_tail ? 2 : 1;
-  std::vector<Value> results;
-  results.push_back(conv_norm(
-      b, "0", x, {.channels = scaled(params, 16), .kernel = 3, .stride = 2, .activation = ActivationKind::kHardswish, .norm = kNormV3}));
-  for (const Bottleneck& row : rows) {
-    const BlockV3 block{row.kernel,
-                        scaled(params, row.tail && row.expanded_tail ? row.expanded / divide : row.expanded),
-                        scaled(params, row.tail ? row.channels / divide : row.channels),
-                        row.squeeze_excite,
-                        row.activation,
-                        row.stride,
-                        row.tail && params.dilated ? 2 : 1};
-    results.push_back(inverted_residual_v3(b, std::to_string(results.size()), results.back(), block));
-  }
-  results.push_back(conv_norm(b, std::to_string(results.size()), results.back(),
-                              {.channels = 6 * results.back().channels(), .activation = ActivationKind::kHardswish, .norm = kNormV3}));
+  std::vector<Value> results{first_v3(b, params, x, kNormV3)};
+  for (const Bottleneck& row : rows)
+    results.push_back(inverted_residual_v3(b, std::to_string(results.size()), results.back(), block_of(params, row), kNormV3));
+  results.push_back(last_v3(b, std::to_string(results.size()), results.back(), kNormV3));
   return results;
 }
 
@@ -233,6 +249,32 @@ std::vector<Value> mobilenet_v3_large_features(Builder& b, bool dilated, Value x
   MobileNetV3Params params;
   params.dilated = dilated;
   return features_v3(b, params, kLargeRows, x);
+}
+
+std::vector<Value> mobilenet_v3_large_halves(Builder& b, bool reduced_tail, const BatchNormOptions& norm, Value x) {
+  constexpr size_t kCut = 12;  // the row of block 13, the last with a stride
+  const auto init = b.use_init(mobilenet_init());
+  const auto features = b.scope("features");
+  MobileNetV3Params params;
+  params.reduced_tail = reduced_tail;
+  const std::span<const Bottleneck> rows(kLargeRows);
+  const BlockV3 cut = block_of(params, rows[kCut]);
+  std::vector<Value> halves;
+  {
+    const auto first = b.scope("0");
+    x = first_v3(b, params, x, norm);
+    for (size_t row = 0; row < kCut; ++row) x = inverted_residual_v3(b, std::to_string(row + 1), x, block_of(params, rows[row]), norm);
+    halves.push_back(expansion_v3(b, std::to_string(kCut + 1), x, cut, norm));
+  }
+  const auto second = b.scope("1");
+  {
+    const auto block = b.scope("0");
+    x = after_expansion(b, 1, halves[0], cut, norm);
+  }
+  for (size_t row = kCut + 1; row < rows.size(); ++row)
+    x = inverted_residual_v3(b, std::to_string(row - kCut), x, block_of(params, rows[row]), norm);
+  halves.push_back(last_v3(b, std::to_string(rows.size() - kCut), x, norm));
+  return halves;
 }
 
 ModelTable mobilenet_models() {

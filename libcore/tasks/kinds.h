@@ -54,6 +54,12 @@ struct SegmentationTask : PlainTask<SegmentationTask> {
   std::span<const MetricInfo> metrics() const override;
 };
 
+/// Boxes around objects, with their classes.
+struct DetectionTask : PlainTask<DetectionTask> {
+  std::unique_ptr<Task> make(const TaskModel& model) const override;
+  std::span<const MetricInfo> metrics() const override;
+};
+
 /// The recipe's loss, or one of type `usual` if the recipe has none. Throws (exit 3) if the recipe's loss has another type.
 Component task_loss(std::string_view task, const TaskModel& model, std::string_view usual);
 /// Throws Error (kNumeric) with the sample and the element if a value of the output is not finite.

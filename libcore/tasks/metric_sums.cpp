@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "libcore/data/loader.h"
 #include "libcore/tasks/source_collector.h"
 
 namespace galley {
@@ -19,6 +20,16 @@ MetricSums::MetricSums(const Task& task, std::vector<std::string> names, const C
 
 void MetricSums::begin(const Source& source) {
   if (auto* collector = dynamic_cast<SourceCollector*>(collector_.get())) collector->begin(source);
+}
+
+void MetricSums::begin(const DataLoader& loader) {
+  begin(loader.source());
+  if (auto* collector = dynamic_cast<SourceCollector*>(collector_.get()))
+    collector->locate([&loader](int64_t height, int64_t width, int64_t index) { return loader.grid(height, width, index); });
+}
+
+std::vector<ClassMetrics> MetricSums::classes() const {
+  return collector_ == nullptr ? std::vector<ClassMetrics>() : collector_->classes();
 }
 
 void MetricSums::add(const std::function<Tensor(const std::string&)>& output, const Batch& batch) {

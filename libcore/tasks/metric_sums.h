@@ -12,6 +12,7 @@
 
 namespace galley {
 
+class DataLoader;
 class Source;
 
 /// The metrics of one evaluation.
@@ -21,6 +22,8 @@ class MetricSums {
   MetricSums(const Task& task, std::vector<std::string> names, const CapturedResults& results);
   /// The source of the samples (SourceCollector).
   void begin(const Source& source);
+  /// The same for the samples of a loader, whose places in the original images are known.
+  void begin(const DataLoader& loader);
   /// Adds the first `batch.valid` samples of a batch. `output` returns an output of the graph for this batch by name.
   void add(const std::function<Tensor(const std::string&)>& output, const Batch& batch);
   /// Names of the outputs that `add` passes to the collector, all of one batch together.
@@ -32,6 +35,8 @@ class MetricSums {
   void add_others(const std::function<void(std::span<double>)>& sum);
   /// The metrics in the order of the names. Throws Error (kNumeric) if no sample was added.
   MetricValues values() const;
+  /// Metrics of each class, where the task has them.
+  std::vector<ClassMetrics> classes() const;
 
  private:
   struct Sum {

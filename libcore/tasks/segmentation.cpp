@@ -5,6 +5,7 @@
 
 #include "libcore/base/units.h"
 #include "libcore/data/codec.h"
+#include "libcore/data/draw.h"
 #include "libcore/data/sample.h"
 #include "libcore/tasks/kinds.h"
 
@@ -94,19 +95,6 @@ class Confusion : public Collector {
   double loss_ = 0;
   int64_t pixels_ = 0;
 };
-
-/// The 256 colors of Pascal VOC masks: the bits of the index, distributed over red, green and blue from the highest bit down.
-std::vector<Color> voc_palette() {
-  std::vector<Color> palette;
-  for (int index = 0; index < 256; ++index) {
-    Color color{0, 0, 0};
-    for (int rest = index, shift = 7; rest > 0; rest >>= 3, --shift)
-      for (int channel = 0; channel < 3; ++channel)
-        color[static_cast<size_t>(channel)] |= static_cast<uint8_t>(((rest >> channel) & 1) << shift);
-    palette.push_back(color);
-  }
-  return palette;
-}
 
 /// Resamples a mask to the canvas by nearest neighbors. The mask, of any size, covers the pixels that the model received; others become
 /// Mask::kNoClass.

@@ -36,6 +36,14 @@ struct MetricInfo {
   bool ranks = false;      ///< Ranks checkpoints if the recipe names no metric. At most one per task.
 };
 
+/// Metrics of one class, for reports.
+struct ClassMetrics {
+  int64_t index = 0;
+  std::string label;
+  int64_t count = 0;  ///< Of objects or samples of the class.
+  MetricValues values;
+};
+
 /// Computes metrics that sums in the graph cannot express. Each collector serves one evaluation.
 class Collector {
  public:
@@ -46,6 +54,8 @@ class Collector {
   virtual bool reads(std::string_view result) const { return static_cast<void>(result), true; }
   /// Adds the metrics to `values`. Throws Error (kNumeric) if nothing was counted.
   virtual void finish(MetricValues& values) const = 0;
+  /// Metrics of each class, where the task has them.
+  virtual std::vector<ClassMetrics> classes() const { return {}; }
 };
 
 /// Options of a presenter.
@@ -59,9 +69,10 @@ struct PresentContext {
   std::string label(int64_t index) const;
 };
 
-/// The image to draw a prediction on: the decoded sample before the pipeline.
+/// The image of a prediction: the decoded sample before the pipeline.
 struct Canvas {
   const Image& image;
+  bool draws = true;              ///< Whether the prediction is drawn on it; false: only its place is needed (Presenter::needs_image).
   std::optional<PixelGrid> seen;  ///< The pixels that the model received, in coordinates of the image; nullopt: unknown (Pipeline::grid).
 };
 
@@ -80,8 +91,10 @@ class Presenter {
   virtual ~Presenter() = default;
   /// Columns of the table, after `file`.
   virtual std::vector<std::string> columns() const = 0;
-  /// `results`: the rows of one sample by name, [1,...]. `canvas`: null if nothing is drawn. Throws Error (kNumeric) if a result is not
-  /// finite, (kRecipe) if the position of results on the canvas is unknown. `sample` names the sample in messages.
+  /// Whether present() needs a canvas even if nothing is drawn.
+  virtual bool needs_image() const { return false; }
+  /// `results`: the rows of one sample by name, [1,...]. `canvas`: null if nothing is drawn, unless needs_image(). Throws Error (kNumeric)
+  /// if a result is not finite, (kRecipe) if the position of results on the canvas is unknown. `sample` names the sample in messages.
   virtual Presentation present(const std::map<std::string, Tensor>& results, const std::string& sample, const Canvas* canvas) const = 0;
 };
 

@@ -15,6 +15,7 @@ constexpr std::string_view kNoTask = "";
 
 /// The task of a model and a loss; kNoTask if they do not determine one.
 std::string_view auto_task(const TaskModel& model) {
+  if (model.info.output == ModelOutput::kDetections) return "detection";
   if (model.loss.as<MseParams>() != nullptr) return "regression";
   if (model.loss.as<BceWithLogitsParams>() != nullptr) return "multi_label";
   if (model.info.output == ModelOutput::kTokens || model.info.output == ModelOutput::kMaskedTokens) return "language_modeling";
@@ -37,7 +38,7 @@ std::string_view without_prefix(std::string_view metric) {
 }  // namespace
 
 ComponentKinds tasks() {
-  static constexpr std::array<ComponentKind, 7> kKinds{{
+  static constexpr std::array<ComponentKind, 8> kKinds{{
       {"classification", "one class per sample: outputs [N,classes], field label [N]", make_options<ClassificationTask>},
       {"regression", "numbers: outputs and field target of the same shape", make_options<RegressionTask>},
       {"multi_label", "any number of classes per sample: outputs [N,classes], field target [N,classes] of 0 and 1",
@@ -48,6 +49,7 @@ ComponentKinds tasks() {
       {"question_answering", "a span of tokens: start_logits and end_logits [N,T], fields start_positions and end_positions [N]",
        make_options<QuestionAnsweringTask>},
       {"segmentation", "one class per pixel: outputs [N,classes,H,W], field label [N,H,W]", make_options<SegmentationTask>},
+      {"detection", "boxes around objects, with their classes: a detector, fields boxes and labels", make_options<DetectionTask>},
   }};
   return kKinds;
 }

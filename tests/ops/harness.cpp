@@ -143,6 +143,7 @@ const std::vector<OpCase>& all_cases() {
                                             collective_cases,
                                             index_cases,
                                             boxes_cases,
+                                            detection_cases,
                                             update_cases,
                                             quantize_cases,
                                             quantized_cases,

@@ -236,7 +236,7 @@ TEST(Segmentation, PresentsSharesMaskAndOverlay) {
   EXPECT_TRUE(bare.mask_png.empty());
   Image image(DType::kU8, 4, 4, 3);
   std::fill_n(image.as<uint8_t>(), image.values(), uint8_t{100});
-  const Canvas canvas{image, PixelGrid(4, 4)};
+  const Canvas canvas{.image = image, .seen = PixelGrid(4, 4)};
   const Presentation drawn = presenter->present(results, "a.png", &canvas);
   const auto bytes = std::as_bytes(std::span(drawn.mask_png));
   const Image mask = decode_png_values(bytes, "mask");
@@ -254,7 +254,7 @@ TEST(Segmentation, PresentsSharesMaskAndOverlay) {
   std::fill_n(wide.as<uint8_t>(), wide.values(), uint8_t{100});
   PixelGrid seen(4, 8);
   seen.crop({0, 2, 4, 4});
-  const Canvas part{wide, seen};
+  const Canvas part{.image = wide, .seen = seen};
   const Presentation partly = presenter->present(results, "a.png", &part);
   const Image placed = decode_png_values(std::as_bytes(std::span(partly.mask_png)), "mask");
   for (int64_t y = 0; y < 4; ++y) {
@@ -265,7 +265,7 @@ TEST(Segmentation, PresentsSharesMaskAndOverlay) {
     }
   }
   EXPECT_EQ(partly.rows.at(0), bare.rows.at(0)) << "shares are of the pixels that the model saw";
-  const Canvas unknown{wide, std::nullopt};
+  const Canvas unknown{.image = wide, .seen = std::nullopt};
   EXPECT_THROW(presenter->present(results, "a.png", &unknown), Error);
   EXPECT_THROW(presenter->present({{"output", Tensor::of({1, 3, 2, 2}, {NAN, 0, 1, 2, 0, 5, 4, 5, 0, 0, 0, 0})}}, "a.png", nullptr), Error);
 }

@@ -34,6 +34,24 @@ nlohmann::ordered_json metrics_json(const MetricValues& metrics) {
   return json;
 }
 
+/// Metrics without a value, such as those of small objects where there are none, are null.
+nlohmann::ordered_json figures_json(const MetricValues& metrics) {
+  nlohmann::ordered_json json = metrics_json(metrics);
+  for (const auto& [name, value] : metrics)
+    if (std::isnan(value) && name != "loss") json[name] = nullptr;
+  return json;
+}
+
+nlohmann::ordered_json classes_json(const std::vector<ClassMetrics>& classes) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ClassMetrics& kind : classes) {
+    nlohmann::ordered_json item{{"index", kind.index}, {"label", kind.label}, {"count", kind.count}};
+    item.update(figures_json(kind.values));
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
 int metric_digits(const std::string& name) { return name == "loss" ? 6 : 3; }
 
 nlohmann::ordered_json comparison_json(const Comparison& result, const std::string& split) {
@@ -159,7 +177,8 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   const std::string text = dump_recipe(recipe, DumpKind::kFull);
   nlohmann::ordered_json json;
-  json["metrics"] = metrics_json(metrics);
+  json["metrics"] = figures_json(metrics);
+  if (!evaluator.classes().empty()) json["classes"] = classes_json(evaluator.classes());
   json["samples"] = evaluator.samples();
   json["skipped"] = evaluator.skipped();
   json["irregular"] = evaluator.irregular();
@@ -181,7 +200,9 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   } else {
     print(table);
   }
-  const auto bad = std::find_if(metrics.begin(), metrics.end(), [](const auto& metric) { return !std::isfinite(metric.second); });
+  const auto bad = std::find_if(metrics.begin(), metrics.end(), [](const auto& metric) {
+    return std::isinf(metric.second) || (std::isnan(metric.second) && metric.first == "loss");
+  });
   if (bad != metrics.end())
     log(LogLevel::kWarning, cat(bad->first, " is ", bad->second, "; galley-weights verify looks for damage in the weights"));
   return kExitDone;

@@ -26,19 +26,19 @@ Listing::Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered
   headings_.insert(headings_.end(), columns.begin(), columns.end());
 }
 
-void Listing::draw_into(std::string folder, Pipeline pipeline) {
-  folder_ = std::move(folder);
-  pipeline_ = std::move(pipeline);
-}
+void Listing::draw_into(std::string folder) { folder_ = std::move(folder); }
+
+void Listing::place_by(Pipeline pipeline) { pipeline_ = std::move(pipeline); }
 
 void Listing::add(const Source& source, int64_t index, const std::map<std::string, Tensor>& results, const std::string& note) {
   const std::string file = source.sample_name(index);
   std::optional<Sample> original;
-  if (!folder_.empty()) original = source.read(index);
+  if (!folder_.empty() || presenter_->needs_image()) original = source.read(index);
   const Image* image = original ? original->image() : nullptr;
   GALLEY_ASSERT(!original || image != nullptr, file);
   std::optional<Canvas> canvas;
-  if (image != nullptr) canvas.emplace(Canvas{*image, pipeline_->grid(image->height(), image->width(), {.index = index})});
+  if (image != nullptr)
+    canvas.emplace(Canvas{*image, !folder_.empty(), pipeline_->grid(image->height(), image->width(), {.index = index})});
   const Presentation shown = presenter_->present(results, file, canvas ? &*canvas : nullptr);
   nlohmann::ordered_json json{{"file", file}};
   const auto made = nlohmann::ordered_json::parse(shown.json);
@@ -48,7 +48,7 @@ void Listing::add(const Source& source, int64_t index, const std::map<std::strin
     rows_.push_back({i == 0 || repeat_file_ ? file : ""});
     rows_.back().insert(rows_.back().end(), shown.rows[i].begin(), shown.rows[i].end());
   }
-  if (image != nullptr) draw(file, *image, shown, json);
+  if (!folder_.empty()) draw(file, *image, shown, json);
   if (!note.empty()) json["note"] = note;
   add_line(std::move(json));
 }
@@ -73,7 +73,8 @@ void Listing::draw(const std::string& sample, const Image& image, const Presenta
     write_file(mask, shown.mask_png);
     json["mask"] = mask;
   }
-  write_png(path, draw_labels(shown.overlay ? *shown.overlay : image, shown.lines));
+  const Image& drawn = shown.overlay ? *shown.overlay : image;
+  write_png(path, shown.lines.empty() ? drawn : draw_labels(drawn, shown.lines));
 }
 
 Table Listing::table() const {

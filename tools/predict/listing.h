@@ -23,8 +23,10 @@ class Listing {
   /// `repeat_file`: each row of the table names its file, not only the first of a file.
   Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered_json provenance);
 
-  /// From now on add() writes annotated images to `folder`. `pipeline`: what happened to samples before the model took them.
-  void draw_into(std::string folder, Pipeline pipeline);
+  /// From now on add() writes annotated images to `folder`.
+  void draw_into(std::string folder);
+  /// What happens to samples before the model takes them.
+  void place_by(Pipeline pipeline);
 
   /// A sample that was predicted; `results` are its rows by name. `note`: what is wrong with its file although it was read in full, or "".
   void add(const Source& source, int64_t index, const std::map<std::string, Tensor>& results, const std::string& note);

@@ -275,8 +275,9 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     } catch (Error& error) {
       throw error.context(" (--draw)");
     }
-    listing.draw_into(draw_, Pipeline(items_for(pipeline, source->fields())));
+    listing.draw_into(draw_);
   }
+  if (images) listing.place_by(Pipeline(items_for(pipeline, source->fields())));
   predict(*source, predictor, recipe_text, listing);
   return finish(listing, source->size());
 }

@@ -15,6 +15,7 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_cast(),
                                cpu_collective(),
                                cpu_conv(),
+                               cpu_detection(),
                                cpu_elementwise(),
                                cpu_elementwise_chain(),
                                cpu_embedding(),

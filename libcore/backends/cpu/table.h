@@ -12,6 +12,7 @@ std::span<const Kernel> cpu_kernels();
 
 std::span<const Kernel> cpu_attention();
 std::span<const Kernel> cpu_boxes();
+std::span<const Kernel> cpu_detection();
 std::span<const Kernel> cpu_cache();
 std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_conv();

@@ -22,5 +22,6 @@ std::span<const RefEntry> ref_quantize();
 std::span<const RefEntry> ref_rotary();
 std::span<const RefEntry> ref_cache();
 std::span<const RefEntry> ref_boxes();
+std::span<const RefEntry> ref_detection();
 
 }  // namespace galley

@@ -1,0 +1,91 @@
+#pragma once
+// Transforms for detection, and how boxes follow their image. Names, options and rules are those of torchvision.transforms.v2, except that
+// every item clips boxes to the image and drops those without area, which torchvision leaves to sanitize_bounding_boxes.
+
+#include <vector>
+
+#include "libcore/data/transform.h"
+
+namespace galley {
+
+/// Moves boxes as an item moves the pixels of their image: `grid` maps the new pixels to the old ones. Clips them to the new image and
+/// drops those without area.
+void move_boxes(Sample& sample, Boxes& boxes, const PixelGrid& grid);
+/// Keeps the boxes marked in `keep`, and the elements of their companions.
+void keep_boxes(Sample& sample, Boxes& boxes, const std::vector<bool>& keep);
+
+/// Crops a random part that holds the center of a box and overlaps such a box with at least an intersection over union that is drawn from
+/// sampler_options; 1 or more: the image stays (Liu et al. 2015, SSD). Boxes whose center is outside are dropped. An image without boxes
+/// stays.
+struct RandomIouCrop : TransformOf<RandomIouCrop> {
+  double min_scale = 0.3, max_scale = 1.0, min_aspect_ratio = 0.5, max_aspect_ratio = 2.0;
+  std::vector<double> sampler_options{0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0};
+  int64_t trials = 40;
+  void options(OptionVisitor& visitor) override;
+  void check() const override;
+  Motion motion() const override { return Motion::kDistorts; }  // it depends on the boxes, so no grid can follow
+  std::vector<FieldType> fields(std::vector<FieldType> in) const override;
+  void apply_to_sample(Sample& sample, RandomStream& random) const override;
+  void apply(Image&, RandomStream&) const override {}
+
+  /// Draws the part to keep of an image with boxes [n,4], and sets `inside`: the boxes whose center it holds. Returns false if the image
+  /// stays.
+  bool draw(const Tensor& boxes, int64_t height, int64_t width, RandomStream& random, Region& part, std::vector<bool>& inside) const;
+};
+
+/// Puts the image at a random place of a larger one, with probability p (Liu et al. 2015, SSD).
+struct RandomZoomOut : TransformOf<RandomZoomOut> {
+  std::vector<double> fill{0};
+  std::vector<double> side_range{1.0, 4.0};
+  double p = 0.5;
+  void options(OptionVisitor& visitor) override;
+  void check() const override;
+  Motion motion() const override { return Motion::kMoves; }
+  void apply(Image& image, RandomStream& random) const override;
+  void apply_to_mask(Image& mask, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
+
+ private:
+  /// The larger image in the coordinates of the image.
+  Region draw(int64_t height, int64_t width, RandomStream& random) const;
+};
+
+/// Resizes to a random multiple of the largest size that fits into target_size, with the aspect ratio kept (Ghiasi et al. 2020).
+struct ScaleJitter : TransformOf<ScaleJitter> {
+  std::vector<int64_t> target_size;
+  std::vector<double> scale_range{0.1, 2.0};
+  Interpolation interpolation = Interpolation::kBilinear;
+  bool antialias = true;
+  void options(OptionVisitor& visitor) override;
+  void check() const override;
+  Motion motion() const override { return Motion::kMoves; }
+  void apply(Image& image, RandomStream& random) const override;
+  void apply_to_mask(Image& mask, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
+
+ private:
+  /// The resize that the image gets.
+  Resize draw(int64_t height, int64_t width, RandomStream& random) const;
+};
+
+/// Drops boxes with a side below min_size or an area below min_area.
+struct SanitizeBoundingBoxes : Transform {
+  double min_size = 1, min_area = 1;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<SanitizeBoundingBoxes>(*this); }
+  std::vector<FieldType> fields(std::vector<FieldType> in) const override;
+  void apply_to_sample(Sample& sample, RandomStream& random) const override;
+};
+
+/// Changes brightness, contrast, saturation, hue and the order of channels, each with probability p (Liu et al. 2015, SSD).
+struct RandomPhotometricDistort : TransformOf<RandomPhotometricDistort> {
+  std::vector<double> brightness{0.875, 1.125}, contrast{0.5, 1.5}, saturation{0.5, 1.5}, hue{-0.05, 0.05};
+  double p = 0.5;
+  void options(OptionVisitor& visitor) override;
+  void check() const override;
+  void apply(Image& image, RandomStream& random) const override;
+};
+
+}  // namespace galley

@@ -1,0 +1,116 @@
+#include "libcore/nn/detection.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
+
+namespace galley {
+namespace {
+
+const double kLargestGrowth = std::log(1000.0 / 16);
+
+/// Column i of [..,4], as [..,1].
+Value column(Value boxes, int64_t i) { return slice(boxes, -1, i, i + 1); }
+
+/// Centers and sizes of boxes, [..,1] each.
+struct Centers {
+  explicit Centers(Value boxes)
+      : w(sub(column(boxes, 2), column(boxes, 0))),
+        h(sub(column(boxes, 3), column(boxes, 1))),
+        x(add(column(boxes, 0), affine(w, 0.5))),
+        y(add(column(boxes, 1), affine(h, 0.5))) {}
+  Value w, h, x, y;
+};
+
+}  // namespace
+
+std::vector<ModelInput> detector_inputs(int64_t height, int64_t width) {
+  ModelInput image{.name = "input", .shape = {3, height, width}, .names = image_names()};
+  ModelInput boxes{.name = std::string(kObjectBoxes), .shape = {4}, .optional = true};
+  ModelInput offsets{.name = std::string(kObjectOffsets), .shape = {}, .dtype = DType::kI64, .optional = true};
+  ModelInput labels{.name = std::string(kObjectLabels), .shape = {}, .dtype = DType::kI64, .optional = true};
+  return {std::move(image), std::move(boxes), std::move(offsets), std::move(labels)};
+}
+
+Objects objects_of(const Builder& b, const NamedValues& inputs) {
+  const auto find = [&](std::string_view name) {
+    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) { return input.first == name; });
+    return found == inputs.end() ? Value() : found->second;
+  };
+  Objects objects{find(kObjectBoxes), find(kObjectLabels), find(kObjectOffsets)};
+  if (!objects.boxes || !objects.labels || !objects.offsets) objects = {};
+  if (b.training() && !objects) {
+    throw Error(ErrorCode::kRecipe, "training a detector needs the fields `boxes` and `labels`, which the data do not have")
+        .key("data.train.source")
+        .suggest("a source with boxes: voc or coco");
+  }
+  return objects;
+}
+
+Value BoxCoder::encode(Value boxes, Value anchors) const {
+  const Centers at(boxes), from(anchors);
+  return concat({affine(div(sub(at.x, from.x), from.w), xy), affine(div(sub(at.y, from.y), from.h), xy), affine(log(div(at.w, from.w)), wh),
+                 affine(log(div(at.h, from.h)), wh)},
+                boxes.shape().rank() - 1);
+}
+
+Value BoxCoder::decode(Value codes, Value anchors, int64_t height, int64_t width) const {
+  const Centers from(anchors);
+  const auto most = std::numeric_limits<double>::infinity();
+  const Value x = add(mul(affine(column(codes, 0), 1 / xy), from.w), from.x), y = add(mul(affine(column(codes, 1), 1 / xy), from.h), from.y);
+  const Value w = mul(exp(clamp(affine(column(codes, 2), 1 / wh), -most, kLargestGrowth)), affine(from.w, 0.5));
+  const Value h = mul(exp(clamp(affine(column(codes, 3), 1 / wh), -most, kLargestGrowth)), affine(from.h, 0.5));
+  const auto across = [&](Value v) { return clamp(v, 0, static_cast<double>(width)); };
+  const auto down = [&](Value v) { return clamp(v, 0, static_cast<double>(height)); };
+  return concat({across(sub(x, w)), down(sub(y, h)), across(add(x, w)), down(add(y, h))}, codes.shape().rank() - 1);
+}
+
+Value smooth_l1(Value x, Value target, double beta) {
+  // With m = min(|d|, beta): m^2 / (2 beta) + |d| - m.
+  const Value distance = abs(sub(x, target)), inner = clamp(distance, 0, beta);
+  return add(affine(square(inner), 0.5 / beta), sub(distance, inner));
+}
+
+Value constant_like(Value x, double value) { return full(x.graph(), {.dtype = x.type().dtype, .shape = {}}, value); }
+
+Value foreground(Value labels) {
+  const Value values = cast(labels, DType::kF32);
+  return greater(values, constant_like(values, 0));
+}
+
+Value count_true(Value mask) {
+  const Value one = full(mask.graph(), {.dtype = DType::kF32, .shape = {}}, 1), zero = full(mask.graph(), {.dtype = DType::kF32, .shape = {}}, 0);
+  return sum(where(mask, one, zero), {1});
+}
+
+Value masked_sum(Value x, Value mask) {
+  const int rank = x.shape().rank();
+  if (rank == 3) mask = unsqueeze(mask, 2);
+  const Value kept = where(mask, x, constant_like(x, 0));
+  return sum(kept, rank == 3 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{1});
+}
+
+Value by_anchor(Value logits, int64_t per_anchor) {
+  const Shape& s = logits.shape();
+  const int64_t anchors = s[1] / per_anchor;
+  const Value split = reshape(logits, {s[0], anchors, per_anchor, s[2], s[3]});
+  return reshape(permute(split, {0, 3, 4, 1, 2}), {s[0], s[2] * s[3] * anchors, per_anchor});
+}
+
+void add_detections(NamedValues& results, Value boxes, Value scores, const NmsAttrs& attrs, int64_t first_label) {
+  const Nms chosen = nms(boxes, scores, attrs);
+  TakeBoxesAttrs take;
+  take.first_label = first_label;
+  const TakenBoxes taken = take_boxes(boxes, scores, chosen.index, chosen.count, take);
+  results.emplace_back(kDetectedBoxes, taken.boxes);
+  results.emplace_back(kDetectedScores, taken.scores);
+  results.emplace_back(kDetectedLabels, taken.labels);
+  results.emplace_back(kDetectedCount, chosen.count);
+}
+
+}  // namespace galley

@@ -1,0 +1,63 @@
+#pragma once
+// What detectors share: the names of their inputs and results, codes of boxes, losses, post-processing.
+//
+// A detector's inputs are the image and, in training and evaluation, the objects: the jagged fields `boxes` and `labels` of a batch. Its
+// results in evaluation are `boxes` [N,D,4], `scores` [N,D], `labels` i64 [N,D] and `count` i64 [N], best first; rows from the count on are
+// 0. With objects, each part of the objective is two results, "NAME.sum" [N] and "NAME.count" [N]: the part is the total of the sums over
+// max(1, the total of the counts), of a batch in training and of all samples in an evaluation.
+
+#include <string>
+#include <vector>
+
+#include "libcore/nn/builder.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/ops/detection.h"
+#include "libcore/ops/nms.h"
+
+namespace galley {
+
+/// The tensors of a batch that hold the objects.
+inline constexpr std::string_view kObjectBoxes = "boxes.values", kObjectOffsets = "boxes.offsets", kObjectLabels = "labels.values";
+/// Results of a detector.
+inline constexpr std::string_view kDetectedBoxes = "boxes", kDetectedScores = "scores", kDetectedLabels = "labels", kDetectedCount = "count";
+inline constexpr std::string_view kLossSum = ".sum", kLossCount = ".count";
+
+/// The inputs of a detector for images of that size.
+std::vector<ModelInput> detector_inputs(int64_t height, int64_t width);
+
+/// The objects among a detector's inputs. Invalid values where the data have none.
+struct Objects {
+  Value boxes, labels, offsets;
+  explicit operator bool() const { return static_cast<bool>(boxes); }
+};
+/// Throws Error (exit 3) if the builder captures training and the data have no objects.
+Objects objects_of(const Builder& b, const NamedValues& inputs);
+
+/// Weights of the four numbers of a code.
+struct BoxCoder {
+  double xy = 1, wh = 1;
+  /// Codes [..,4] of boxes [..,4] relative to anchors, which broadcast: offsets of the centers in sizes of the anchor, logarithms of the
+  /// ratios of sizes.
+  Value encode(Value boxes, Value anchors) const;
+  /// The boxes of codes, clipped to an image of that size. Sizes grow at most by 1000 / 16.
+  Value decode(Value codes, Value anchors, int64_t height, int64_t width) const;
+};
+
+/// |d| - beta / 2 for |d| > beta, else d^2 / (2 beta).
+Value smooth_l1(Value x, Value target, double beta);
+
+/// A constant of x's dtype, which broadcasts.
+Value constant_like(Value x, double value);
+/// The mask of labels [N,A] above 0, and how many of each sample are: [N].
+Value foreground(Value labels);
+Value count_true(Value mask);
+/// Sums x [N,A] or [N,A,4], where the mask [N,A] is true, over each sample: [N].
+Value masked_sum(Value x, Value mask);
+
+/// Logits [N,A*K,H,W] -> [N,H*W*A,K]: torchvision's order, cell by cell.
+Value by_anchor(Value logits, int64_t per_anchor);
+
+/// Appends the results of post-processing.
+void add_detections(NamedValues& results, Value boxes, Value scores, const NmsAttrs& attrs, int64_t first_label);
+
+}  // namespace galley

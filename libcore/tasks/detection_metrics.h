@@ -1,0 +1,70 @@
+#pragma once
+// Average precision of detections: COCO's rule, equal to pycocotools, and Pascal VOC's.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "libcore/data/objects.h"
+
+namespace galley {
+
+/// A detected object in pixels of the image as the file has it.
+struct DetectedBox {
+  std::array<double, 4> box{};  ///< left, top, width, height.
+  double score = 0;
+  int64_t label = 0;
+};
+
+/// COCO's figures in 0..1; NaN where no object counts (pycocotools: -1).
+struct CocoFigures {
+  double map = 0, map50 = 0, map75 = 0, map_small = 0, map_medium = 0, map_large = 0;
+  double ar1 = 0, ar10 = 0, ar100 = 0, ar_small = 0, ar_medium = 0, ar_large = 0;
+};
+
+/// COCO's evaluation of boxes (Lin et al. 2014): average precision over intersections over union of 0.5, 0.55 .. 0.95, at 101 recalls, of
+/// the best 100 detections of each class in an image. Detections that match a crowd, or an object outside the range of areas, do not count.
+class CocoEvaluation {
+ public:
+  /// Adds an image; each id once.
+  void add(int64_t image_id, const std::vector<ObjectBox>& objects, std::vector<DetectedBox> detections);
+  CocoFigures figures() const;
+  /// Of each label that has objects: average precision over all overlaps, and at 0.5.
+  struct OfClass {
+    int64_t label = 0, objects = 0;
+    double map = 0, map50 = 0;
+  };
+  std::vector<OfClass> classes() const;
+
+ private:
+  struct Image {
+    std::vector<ObjectBox> objects;
+    std::vector<DetectedBox> detections;
+  };
+  std::map<int64_t, Image> images_;  // in the order of ids
+};
+
+/// Average precision by Pascal VOC's development kit, in 0..1: a detection is right if it overlaps an object that no better one has found
+/// by more than 0.5; boxes include both of their ends, so that sides are one pixel longer. Difficult objects do not count.
+class VocEvaluation {
+ public:
+  void add(const std::vector<ObjectBox>& objects, const std::vector<DetectedBox>& detections);
+  /// The mean over classes with objects: `eleven_points` is the rule of 2007 (mean of the precision at recalls 0, 0.1 .. 1), otherwise that
+  /// from 2010 on (area under the curve). NaN without objects.
+  double map(bool eleven_points) const;
+
+ private:
+  struct Found {
+    double score;
+    bool right;
+  };
+  struct Class {
+    int64_t objects = 0;
+    std::vector<Found> found;
+  };
+  std::map<int64_t, Class> classes_;
+};
+
+}  // namespace galley

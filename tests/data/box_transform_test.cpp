@@ -1,0 +1,259 @@
+// Boxes follow the pixels of their image.
+#include "libcore/data/box_transforms.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "libcore/data/pipeline.h"
+#include "libcore/data/source.h"
+
+namespace galley {
+namespace {
+
+template <class T>
+Component item(std::string type, T params) {
+  Component component;
+  component.type = std::move(type);
+  component.params = params.clone();
+  return component;
+}
+
+constexpr int64_t kHeight = 40, kWidth = 60;
+
+std::vector<FieldType> types() {
+  return {image_field(1, kHeight, kWidth),
+          {.name = "boxes", .kind = FieldKind::kBoxes, .layout = FieldLayout::kJagged, .sample = {4}, .capacity = 5},
+          {.name = "labels", .kind = FieldKind::kClass, .layout = FieldLayout::kJagged, .dtype = DType::kI64, .sample = {}, .capacity = 5}};
+}
+
+/// Rectangles that do not touch, each of its own value, with their boxes; the label is the value.
+Sample rectangles() {
+  constexpr float kBoxes[][4] = {{4, 3, 20, 14}, {30, 2, 56, 10}, {10, 20, 22, 38}, {28, 16, 34, 36}, {40, 14, 58, 33}};
+  Image image(DType::kU8, kHeight, kWidth, 1);
+  std::fill_n(image.as<uint8_t>(), image.area(), uint8_t{1});
+  Tensor corners(DType::kF32, {5, 4}), labels(DType::kI64, {5});
+  for (int64_t i = 0; i < 5; ++i) {
+    for (int64_t y = static_cast<int64_t>(kBoxes[i][1]); y < static_cast<int64_t>(kBoxes[i][3]); ++y)
+      for (int64_t x = static_cast<int64_t>(kBoxes[i][0]); x < static_cast<int64_t>(kBoxes[i][2]); ++x)
+        image.row<uint8_t>(y)[x] = static_cast<uint8_t>(50 * (i + 1));
+    std::copy_n(kBoxes[i], 4, corners.data_as<float>() + i * 4);
+    labels.data_as<int64_t>()[i] = 50 * (i + 1);
+  }
+  Sample sample;
+  sample.set("input", std::move(image));
+  sample.set("boxes", Boxes{std::move(corners), {"labels"}});
+  sample.set("labels", std::move(labels));
+  return sample;
+}
+
+/// The smallest box around the pixels of a value; empty where it does not occur.
+std::array<double, 4> around(const Image& image, int64_t value) {
+  std::array<double, 4> box{1e9, 1e9, -1, -1};
+  for (int64_t y = 0; y < image.height(); ++y) {
+    for (int64_t x = 0; x < image.width(); ++x) {
+      if (image.row<uint8_t>(y)[x] != value) continue;
+      box = {std::min(box[0], static_cast<double>(x)), std::min(box[1], static_cast<double>(y)), std::max(box[2], static_cast<double>(x + 1)),
+             std::max(box[3], static_cast<double>(y + 1))};
+    }
+  }
+  return box;
+}
+
+/// All boxes lie around their pixels, `off` pixels off at most; boxes are missing only where `drops` or where they have no pixel.
+void expect_follow(const std::vector<Component>& items, double off, bool drops = false) {
+  const Pipeline pipeline(items);
+  ASSERT_NO_THROW(pipeline.fields(types()));
+  for (int64_t index = 0; index < 30; ++index) {
+    Sample sample = rectangles();
+    pipeline.apply(sample, {7, 1, index});
+    const Image& image = *sample.image();
+    const Tensor& corners = sample.boxes()->corners;
+    const auto& labels = std::get<Tensor>(*sample.find("labels"));
+    ASSERT_EQ(corners.shape()[0], labels.shape()[0]);
+    std::set<int64_t> seen;
+    for (int64_t i = 0; i < labels.shape()[0]; ++i) {
+      const int64_t value = labels.data_as<int64_t>()[i];
+      const std::array<double, 4> want = around(image, value);
+      const float* box = corners.data_as<float>() + i * 4;
+      seen.insert(value);
+      EXPECT_GT(box[2], box[0]);
+      EXPECT_GT(box[3], box[1]);
+      EXPECT_GE(std::min(box[0], box[1]), 0);
+      EXPECT_LE(box[2], static_cast<float>(image.width()));
+      EXPECT_LE(box[3], static_cast<float>(image.height()));
+      if (want[2] < 0) continue;  // less than a pixel
+      for (size_t c = 0; c < 4; ++c)
+        EXPECT_NEAR(box[c], want[c], off) << items.front().type << " " << index << ": corner " << c << " of " << value;
+    }
+    for (int64_t value = 50; value <= 250 && !drops; value += 50)
+      EXPECT_TRUE(seen.contains(value) || around(image, value)[2] < 0) << items.front().type << " " << index << " lost " << value;
+  }
+}
+
+TEST(Boxes, FollowTheirImage) {
+  Resize larger, smaller;
+  larger.size = {90, 75};
+  larger.interpolation = smaller.interpolation = Interpolation::kNearest;
+  smaller.size = {25};
+  CenterCrop center;
+  center.size = {30, 44};
+  Pad pad;
+  pad.padding = {3, 2, 1, 4};
+  RandomCrop crop;
+  crop.size = {31, 37};
+  crop.padding = {6};
+  RandomResizedCrop part;
+  part.size = {36, 48};
+  part.interpolation = Interpolation::kNearest;
+  RandomZoomOut zoom;
+  ScaleJitter jitter;
+  jitter.target_size = {50, 50};
+  jitter.scale_range = {0.5, 2};
+  jitter.interpolation = Interpolation::kNearest;
+  expect_follow({item("random_horizontal_flip", RandomHorizontalFlip())}, 0);
+  expect_follow({item("random_vertical_flip", RandomVerticalFlip())}, 0);
+  expect_follow({item("center_crop", center)}, 0);
+  expect_follow({item("pad", pad)}, 0);
+  expect_follow({item("random_crop", crop)}, 0);
+  expect_follow({item("random_zoom_out", zoom)}, 0);
+  // A resized edge lies between two pixels, so that the pixel next to it may have either value.
+  expect_follow({item("resize", larger)}, 1);
+  expect_follow({item("resize", smaller)}, 1);
+  expect_follow({item("random_resized_crop", part)}, 2);  // of parts that are enlarged up to twice
+  expect_follow({item("scale_jitter", jitter)}, 1);
+  expect_follow({item("random_iou_crop", RandomIouCrop())}, 0, true);
+  expect_follow({item("random_zoom_out", zoom), item("random_iou_crop", RandomIouCrop()), item("random_horizontal_flip", RandomHorizontalFlip())},
+                0, true);
+}
+
+TEST(Boxes, ResizeIsTorchvisions) {
+  // tv_tensors.BoundingBoxes(..., canvas_size=(40, 60)), resized to (90, 75): float32 products with the ratios 2.25 and 1.25.
+  Resize resize;
+  resize.size = {90, 75};
+  Sample sample = rectangles();
+  Pipeline({item("resize", resize)}).apply(sample, {});
+  const float* box = sample.boxes()->corners.data_as<float>();
+  EXPECT_EQ(std::vector<float>(box, box + 8), (std::vector<float>{5, 6.75, 25, 31.5, 37.5, 4.5, 70, 22.5}));
+}
+
+TEST(RandomIouCrop, KeepsItsPromises) {
+  RandomIouCrop crop;
+  crop.sampler_options = {0.3, 1.0};
+  Sample sample = rectangles();
+  const Tensor boxes = sample.boxes()->corners;
+  int64_t stays = 0, crops = 0;
+  for (uint64_t index = 0; index < 300; ++index) {
+    RandomStream random(3, "crop", index);
+    Region part;
+    std::vector<bool> inside;
+    if (!crop.draw(boxes, kHeight, kWidth, random, part, inside)) {
+      ++stays;
+      continue;
+    }
+    ++crops;
+    const double ratio = static_cast<double>(part.width) / static_cast<double>(part.height);
+    EXPECT_TRUE(ratio >= 0.5 && ratio <= 2) << ratio;
+    EXPECT_TRUE(part.left >= 0 && part.top >= 0 && part.left + part.width <= kWidth && part.top + part.height <= kHeight);
+    EXPECT_GE(part.width, kWidth * 3 / 10);
+    EXPECT_GE(part.height, kHeight * 3 / 10);
+    double most = 0;
+    for (size_t i = 0; i < 5; ++i) {
+      const float* box = boxes.data_as<float>() + 4 * i;
+      const double x = (box[0] + box[2]) / 2, y = (box[1] + box[3]) / 2;
+      const auto left = static_cast<double>(part.left), top = static_cast<double>(part.top);
+      const double right = left + static_cast<double>(part.width), bottom = top + static_cast<double>(part.height);
+      EXPECT_EQ(inside[i], x > left && x < right && y > top && y < bottom);
+      if (!inside[i]) continue;
+      const double both = (std::min<double>(box[2], right) - std::max<double>(box[0], left)) * (std::min<double>(box[3], bottom) - std::max<double>(box[1], top));
+      most = std::max(most, both / ((box[2] - box[0]) * (box[3] - box[1]) + (right - left) * (bottom - top) - both));
+    }
+    EXPECT_GE(most, 0.3 - 1e-6);
+  }
+  // Both options are drawn; a drawn 0.3 that finds no part is drawn again.
+  EXPECT_GT(stays, 100);
+  EXPECT_GT(crops, 50);
+}
+
+TEST(RandomIouCrop, AnImageWithoutBoxesStays) {
+  Sample sample = rectangles();
+  sample.boxes()->corners = Tensor(DType::kF32, {0, 4});
+  *sample.find("labels") = Tensor(DType::kI64, {0});
+  Pipeline({item("random_iou_crop", RandomIouCrop())}).apply(sample, {1, 2, 3});
+  EXPECT_EQ(sample.image()->height(), kHeight);
+  EXPECT_EQ(sample.image()->width(), kWidth);
+}
+
+TEST(SanitizeBoundingBoxes, DropsSmallBoxesWithTheirLabels) {
+  SanitizeBoundingBoxes sanitize;
+  sanitize.min_size = 8;
+  sanitize.min_area = 200;
+  Sample sample = rectangles();  // 16 x 11, 26 x 8, 12 x 18, 6 x 20, 18 x 19
+  Pipeline({item("sanitize_bounding_boxes", sanitize)}).apply(sample, {});
+  const auto& labels = std::get<Tensor>(*sample.find("labels"));
+  const int64_t* label = labels.data_as<int64_t>();
+  EXPECT_EQ(std::vector<int64_t>(label, label + labels.elements()), (std::vector<int64_t>{100, 150, 250}));
+  EXPECT_EQ(sample.boxes()->corners.shape(), (Shape{3, 4}));
+  EXPECT_EQ(sample.boxes()->corners.data_as<float>()[4], 10);
+}
+
+TEST(RandomPhotometricDistort, ChangesColorsAndNoPlaces) {
+  RandomPhotometricDistort distort;
+  const Pipeline pipeline({item("random_photometric_distort", distort)});
+  int64_t same = 0, permuted = 0;
+  for (int64_t index = 0; index < 200; ++index) {
+    Image image(DType::kU8, 2, 2, 3);
+    const std::array<uint8_t, 3> color{200, 100, 50};
+    for (int64_t i = 0; i < 12; ++i) image.as<uint8_t>()[i] = color[static_cast<size_t>(i % 3)];
+    Sample sample;
+    sample.set("input", std::move(image));
+    pipeline.apply(sample, {5, 0, index});
+    const uint8_t* pixel = sample.image()->as<uint8_t>();
+    for (int64_t i = 3; i < 12; ++i) EXPECT_EQ(pixel[i], pixel[i % 3]);  // a plain image stays plain
+    same += std::equal(color.begin(), color.end(), pixel);
+    permuted += !(pixel[0] >= pixel[1] && pixel[1] >= pixel[2]);
+  }
+  // Nothing is drawn in 1 of 32 images; in half of them channels are permuted, in 5 of 6 of these visibly.
+  EXPECT_GT(same, 0);
+  EXPECT_LT(same, 25);
+  EXPECT_NEAR(static_cast<double>(permuted), 200 * 5.0 / 12, 30);
+}
+
+TEST(Boxes, RenamedLabelsAreDroppedWithTheirBoxes) {
+  Rename rename;
+  rename.from = "labels";
+  rename.to = "kinds";
+  CenterCrop center;
+  center.size = {10, 20};
+  Sample sample = rectangles();
+  Pipeline({item("rename", rename), item("center_crop", center)}).apply(sample, {});
+  EXPECT_EQ(sample.boxes()->corners.shape()[0], std::get<Tensor>(*sample.find("kinds")).shape()[0]);
+  EXPECT_LT(sample.boxes()->corners.shape()[0], 5);
+}
+
+void expect_refused(const std::vector<Component>& items, std::vector<FieldType> fields, const std::string& part) {
+  try {
+    Pipeline(items).fields(fields);
+    ADD_FAILURE() << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+    EXPECT_NE(error.text().find(part), std::string::npos) << error.text();
+  }
+}
+
+TEST(Boxes, MistakesAreReported) {
+  expect_refused({item("random_iou_crop", RandomIouCrop())}, {image_field(3)}, "needs boxes");
+  expect_refused({item("sanitize_bounding_boxes", SanitizeBoundingBoxes())}, {image_field(3)}, "needs boxes");
+  AutoAugment augment;
+  expect_refused({item("auto_augment", augment)}, types(), "cannot move the boxes");
+  RandomIouCrop endless;
+  endless.sampler_options = {0.5};
+  expect_refused({item("random_iou_crop", endless)}, types(), "needs a number of at least 1");
+  RandomZoomOut zoom;
+  zoom.side_range = {0.5, 2};
+  expect_refused({item("random_zoom_out", zoom)}, types(), "at least 1");
+}
+
+}  // namespace
+}  // namespace galley

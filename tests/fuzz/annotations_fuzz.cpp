@@ -1,0 +1,37 @@
+// Parsers of annotations: any bytes give an Error, or numbers that are finite.
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+
+#include "libcore/base/error.h"
+#include "libcore/data/annotations.h"
+
+namespace {
+
+template <class Parse>
+void survive(const Parse& parse) {
+  try {
+    parse();
+  } catch (const galley::Error&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  survive([&] {
+    for (const auto& object : galley::parse_voc(text, "fuzz.xml").objects) {
+      for (const double corner : object.box)
+        if (!std::isfinite(corner)) std::abort();
+    }
+  });
+  survive([&] {
+    for (const auto& annotation : galley::parse_coco(text, "fuzz.json").annotations) {
+      for (const double corner : annotation.box)
+        if (!std::isfinite(corner)) std::abort();
+    }
+  });
+  return 0;
+}

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Makes the golden files of detectors in this folder: results of torchvision.
+
+    python3 tests/golden/models/make_detection.py
+
+Needs torch and torchvision. Weights and images are those of make_golden.py. ssdlite.txt has, for small images in float64: the losses, samples
+of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same of SSD300, whose size is
+fixed, in float32, without gradients. detectors.txt has the parameters and buffers of each detector, as zoo.txt.
+"""
+import os
+import pathlib
+
+import torch
+import torchvision
+from torch import nn
+
+from make_golden import Writer, golden, prepare
+
+HERE = pathlib.Path(__file__).resolve().parent
+detection = torchvision.models.detection
+DETECTORS = ["ssdlite320_mobilenet_v3_large", "ssd300_vgg16"]
+
+# Objects of three images of 64 x 96 pixels, rows of (x1, y1, x2, y2, label); the second image has none.
+OBJECTS = [[(3, 5, 41, 52, 2), (50, 9, 91, 60, 4), (30, 20, 60, 44, 1)], [], [(8.5, 10.25, 70, 58, 3), (60, 2, 95, 30, 1)]]
+
+
+def targets_of(objects, scale=(1, 1), dtype=torch.float64):
+    rows = [torch.tensor(image, dtype=dtype).reshape(-1, 5) for image in objects]
+    factor = torch.tensor([*scale, *scale], dtype=dtype)
+    return [{"boxes": image[:, :4] * factor, "labels": image[:, 4].long()} for image in rows]
+
+
+def without_transform(model, height, width):
+    """The model on images that are prepared already."""
+    model.transform = detection.transform.GeneralizedRCNNTransform(min(height, width), max(height, width), [0.0] * 3, [1.0] * 3, size_divisible=1,
+                                                                   fixed_size=(width, height))
+    return model
+
+
+def write_detections(writer, detections):
+    for n, found in enumerate(detections):
+        writer.full(f"boxes{n}", found["boxes"])
+        writer.full(f"scores{n}", found["scores"])
+        writer.full(f"labels{n}", found["labels"])
+
+
+def write_ssdlite():
+    height, width = 64, 96
+    torch.set_default_dtype(torch.float64)  # default boxes too
+    model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5, score_thresh=0.1, topk_candidates=12,
+                                                    detections_per_img=40)
+    generator = model.anchor_generator
+    generator._wh_pairs = generator._generate_wh_pairs(len(generator.aspect_ratios), dtype=torch.float64)
+    model = prepare(without_transform(model, height, width))
+    images = golden("input", (3, 3, height, width), 3.0**0.5)
+    w = Writer()
+    model.eval()
+    with torch.no_grad():
+        write_detections(w, model(list(images)))
+    model.train()
+    losses = model(list(images), targets_of(OBJECTS))
+    for name, loss in losses.items():
+        w.full(f"loss:{name}", loss)
+    sum(losses.values()).backward()
+    for name, parameter in model.named_parameters():
+        w.sample(f"grad:{name}", parameter.grad)
+    for name, value in model.named_buffers():
+        if not name.endswith("num_batches_tracked"):
+            w.sample(f"buffer:{name}", value)
+    w.save("ssdlite")
+    torch.set_default_dtype(torch.float32)
+
+
+def write_ssd300():
+    model = detection.ssd300_vgg16(weights=None, weights_backbone=None, num_classes=5, detections_per_img=30, topk_candidates=10)
+    model = prepare(without_transform(model, 300, 300)).float()
+    images = golden("input", (1, 3, 300, 300), 3.0**0.5).float()
+    w = Writer(digits=8)
+    model.eval()
+    with torch.no_grad():
+        write_detections(w, model(list(images)))
+        model.train()
+        for name, loss in model(list(images), targets_of(OBJECTS[:1], (3, 4), torch.float32)).items():
+            w.full(f"loss:{name}", loss)
+    w.save("ssd300")
+
+
+def write_names():
+    lines = []
+    for name in DETECTORS:
+        model = getattr(detection, name)(weights=None, weights_backbone=None)
+        parameters = dict(model.named_parameters())
+        lines.append(f"model {name} {sum(p.numel() for p in parameters.values())}")
+        before = ""
+        for key, value in model.state_dict().items():
+            shared = len(os.path.commonprefix([before, key]))
+            lines.append(f"{'p' if key in parameters else 'b'} {shared} {key[shared:]} {','.join(map(str, value.shape)) or '-'}")
+            before = key
+    (HERE / "detectors.txt").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    write_names()
+    write_ssdlite()
+    write_ssd300()

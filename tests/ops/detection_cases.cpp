@@ -1,0 +1,143 @@
+// Cases of grid_boxes, match_boxes, top_mask and take_boxes. Hand values follow the rules in ops/detection.h.
+
+#include "libcore/ops/detection.h"
+
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+
+namespace {
+
+MatchBoxesAttrs match_attrs(double high, double low, MatchBest best) {
+  MatchBoxesAttrs attrs;
+  attrs.high = high;
+  attrs.low = low;
+  attrs.best = best;
+  return attrs;
+}
+
+/// Boxes [rows,4] of which many overlap, in numbers that float32 holds.
+std::vector<double> some_boxes(std::string_view name, int64_t rows, double extent) {
+  RandomStream random(7, name);
+  std::vector<double> values;
+  for (int64_t i = 0; i < rows; ++i) {
+    const double x = random.uniform() * extent, y = random.uniform() * extent;
+    for (const double v : {x, y, x + extent * (0.1 + 0.4 * random.uniform()), y + extent * (0.1 + 0.4 * random.uniform())})
+      values.push_back(static_cast<float>(v));
+  }
+  return values;
+}
+
+std::vector<OpCase> grid_cases() {
+  std::vector<OpCase> cases;
+  const auto grid = [&](const std::string& name, std::vector<int64_t> cells, std::vector<double> strides, std::vector<int64_t> per_cell,
+                        std::vector<double> corners, std::vector<double> expected = {}) {
+    cases.push_back({.name = "grid_boxes_" + name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           GridBoxesAttrs attrs;
+                           attrs.grid = cells;
+                           attrs.strides = strides;
+                           attrs.per_cell = per_cell;
+                           attrs.corners = corners;
+                           grid_boxes(in.graph(), attrs);
+                         },
+                     .expected = std::move(expected)});
+  };
+  // Two boxes in each of two columns that are 20 apart.
+  grid("hand", {1, 2}, {10, 20}, {2}, {0, 2.5, 20, 7.5, 8, 0, 12, 10}, {0, 2.5, 20, 7.5, 8, 0, 12, 10, 20, 2.5, 40, 7.5, 28, 0, 32, 10});
+  // Rows are 7 apart, columns 3; a row comes before the next.
+  grid("rows", {2, 2}, {7, 3}, {1}, {-1, -2, 1, 2}, {-1, -2, 1, 2, 2, -2, 4, 2, -1, 5, 1, 9, 2, 5, 4, 9});
+  grid("levels", {5, 4, 3, 3, 1, 1}, {61, 64, 100, 90.5, 300, 300}, {2, 1, 1},
+       {-5, -5, 5, 5, -8, -3, 8, 3, -30, -31, 30, 31, -100, -90, 100, 90});
+  return cases;
+}
+
+std::vector<OpCase> match_cases() {
+  std::vector<OpCase> cases;
+  // Anchors [0,10], [6,16], [12,22] and [20,30] on a line. The object [0,8] overlaps them by 0.8, 2/16, 0 and 0; [11,21] by 0, 5/15, 9/11
+  // and 1/19: the third anchor takes it, and the second is neither from 0.3 to 0.5.
+  const std::vector<double> anchors{0, 0, 10, 1, 6, 0, 16, 1, 12, 0, 22, 1, 20, 0, 30, 1}, objects{0, 0, 8, 1, 11, 0, 21, 1};
+  const auto hand = [&](const std::string& name, const MatchBoxesAttrs& attrs, std::vector<double> boxes, std::vector<double> expected) {
+    cases.push_back({.name = "match_boxes_" + name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           const auto count = static_cast<int64_t>(boxes.size()) / 4;
+                           std::vector<double> labels;
+                           for (int64_t i = 0; i < count; ++i) labels.push_back(static_cast<double>(i + 5));
+                           match_boxes(in.fixed(in.values({4, 4}, anchors)), in.fixed(in.values({count, 4}, boxes)),
+                                       in.values({count}, labels, DType::kI64),
+                                       in.values({2}, {0, static_cast<double>(count)}, DType::kI64), attrs);
+                         },
+                     .expected = std::move(expected)});
+  };
+  hand("hand", match_attrs(0.5, 0.3, MatchBest::kNo), objects, {0, 0, 8, 1, 6, 0, 16, 1, 11, 0, 21, 1, 20, 0, 30, 1});
+  // No anchor exceeds the threshold; the best anchor of each object takes it, of two objects the later.
+  hand("every_box", match_attrs(0.95, 0.95, MatchBest::kEveryBox), {0, 0, 8, 1, 1, 0, 9, 1},
+       {1, 0, 9, 1, 6, 0, 16, 1, 12, 0, 22, 1, 20, 0, 30, 1});
+  // The third anchor is the best of the second object, but overlaps the first object more: it takes that one.
+  hand("low_quality", match_attrs(0.95, 0.9, MatchBest::kLowQuality), {12, 0, 21, 1, 17, 0, 19, 1},
+       {0, 0, 10, 1, 6, 0, 16, 1, 12, 0, 21, 1, 20, 0, 30, 1});
+  // An object that no anchor overlaps: all anchors without an overlap are its best.
+  hand("elsewhere", match_attrs(0.7, 0.3, MatchBest::kLowQuality), {50, 50, 60, 60},
+       {50, 50, 60, 60, 50, 50, 60, 60, 50, 50, 60, 60, 50, 50, 60, 60});
+  const auto random = [&](const std::string& name, int64_t samples, int64_t rows, std::vector<double> offsets, bool own,
+                          const MatchBoxesAttrs& attrs) {
+    cases.push_back({.name = "match_boxes_" + name, .build = [=](CaseInputs& in) {
+                       const int64_t capacity = samples * 6;
+                       const Shape shape = own ? Shape{samples, rows, 4} : Shape{rows, 4};
+                       const Value anchors = in.fixed(in.values(shape, some_boxes("anchors " + name, own ? samples * rows : rows, 20)));
+                       const Value boxes = in.fixed(in.values({capacity, 4}, some_boxes("objects " + name, capacity, 20)));
+                       match_boxes(anchors, boxes, in.integers({capacity}, 1, 9), in.values({samples + 1}, offsets, DType::kI64), attrs);
+                     }});
+  };
+  random("several", 3, 40, {0, 4, 4, 10}, false, match_attrs(0.5, 0.5, MatchBest::kNo));
+  random("ssd", 3, 60, {0, 6, 6, 8}, false, match_attrs(0.5, 0.5, MatchBest::kEveryBox));
+  random("rpn", 2, 50, {0, 5, 9}, false, match_attrs(0.7, 0.3, MatchBest::kLowQuality));
+  random("own_anchors", 2, 30, {0, 3, 5}, true, match_attrs(0.5, 0.4, MatchBest::kLowQuality));
+  random("no_objects", 2, 10, {0, 0, 0}, false, match_attrs(0.5, 0.5, MatchBest::kEveryBox));
+  return cases;
+}
+
+}  // namespace
+
+std::vector<OpCase> detection_cases() {
+  std::vector<OpCase> cases = grid_cases();
+  for (OpCase& c : match_cases()) cases.push_back(std::move(c));
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto mask = [&](const std::string& name, const Shape& shape, std::vector<double> values, std::vector<double> count,
+                        std::vector<double> expected) {
+    cases.push_back({.name = "top_mask_" + name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Value x = values.empty() ? in.fixed(in.real(shape, {.distinct = true})) : in.fixed(in.values(shape, values));
+                           top_mask(x, in.fixed(in.values({shape[0]}, count)));
+                         },
+                     .expected = std::move(expected)});
+  };
+  // Of equal values the first; -infinity is the last; a fraction of a row counts as a row.
+  mask("hand", {2, 4}, {3, 5, 5, 1, 2, 7, -infinity, 7}, {2, 2.5}, {0, 1, 1, 0, 1, 1, 0, 1});
+  mask("ties", {1, 4}, {4, 4, 4, 4}, {2}, {1, 1, 0, 0});
+  mask("all_and_none", {3, 2}, {1, 2, 3, 4, 5, 6}, {0, 5, -1}, {0, 0, 1, 1, 0, 0});
+  mask("rows", {3, 57}, {}, {30, 56, 1}, {});
+  cases.push_back({.name = "take_boxes_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         TakeBoxesAttrs attrs;
+                         attrs.first_label = 1;
+                         const Value boxes = in.fixed(in.values({1, 2, 4}, {1, 2, 3, 4, 5, 6, 7, 8}));
+                         take_boxes(boxes, in.fixed(in.values({1, 2, 3}, {0.1, 0.2, 0.3, 0.4, 0.5, 0.6})),
+                                    in.values({1, 3}, {4, 1, 0}, DType::kI64), in.values({1}, {2}, DType::kI64), attrs);
+                       },
+                   .expected = {5, 6, 7, 8, 1, 2, 3, 4, 0, 0, 0, 0}});
+  for (const bool own : {false, true}) {
+    cases.push_back({.name = cat("take_boxes_", own ? "own" : "shared"), .build = [=](CaseInputs& in) {
+                       const Shape shape = own ? Shape{3, 5, 4, 4} : Shape{3, 5, 4};
+                       const Value boxes = in.fixed(in.real(shape)), scores = in.fixed(in.real({3, 5, 4}));
+                       take_boxes(boxes, scores, in.integers({3, 6}, 0, 20), in.values({3}, {6, 0, 3}, DType::kI64));
+                     }});
+  }
+  return cases;
+}
+
+}  // namespace galley::test
