@@ -62,7 +62,8 @@ Value BoxCoder::encode(Value boxes, Value anchors) const {
 Value BoxCoder::decode(Value codes, Value anchors, int64_t height, int64_t width) const {
   const Centers from(anchors);
   const auto most = std::numeric_limits<double>::infinity();
-  const Value x = add(mul(affine(column(codes, 0), 1 / xy), from.w), from.x), y = add(mul(affine(column(codes, 1), 1 / xy), from.h), from.y);
+  const Value x = add(mul(affine(column(codes, 0), 1 / xy), from.w), from.x),
+              y = add(mul(affine(column(codes, 1), 1 / xy), from.h), from.y);
   const Value w = mul(exp(clamp(affine(column(codes, 2), 1 / wh), -most, kLargestGrowth)), affine(from.w, 0.5));
   const Value h = mul(exp(clamp(affine(column(codes, 3), 1 / wh), -most, kLargestGrowth)), affine(from.h, 0.5));
   const auto across = [&](Value v) { return clamp(v, 0, static_cast<double>(width)); };
@@ -84,7 +85,8 @@ Value foreground(Value labels) {
 }
 
 Value count_true(Value mask) {
-  const Value one = full(mask.graph(), {.dtype = DType::kF32, .shape = {}}, 1), zero = full(mask.graph(), {.dtype = DType::kF32, .shape = {}}, 0);
+  const Value one = full(mask.graph(), {.dtype = DType::kF32, .shape = {}}, 1),
+              zero = full(mask.graph(), {.dtype = DType::kF32, .shape = {}}, 0);
   return sum(where(mask, one, zero), {1});
 }
 

@@ -19,7 +19,8 @@ namespace galley {
 /// The tensors of a batch that hold the objects.
 inline constexpr std::string_view kObjectBoxes = "boxes.values", kObjectOffsets = "boxes.offsets", kObjectLabels = "labels.values";
 /// Results of a detector.
-inline constexpr std::string_view kDetectedBoxes = "boxes", kDetectedScores = "scores", kDetectedLabels = "labels", kDetectedCount = "count";
+inline constexpr std::string_view kDetectedBoxes = "boxes", kDetectedScores = "scores", kDetectedLabels = "labels",
+                                  kDetectedCount = "count";
 inline constexpr std::string_view kLossSum = ".sum", kLossCount = ".count";
 
 /// The inputs of a detector for images of that size.

@@ -32,10 +32,10 @@ std::vector<TensorType> infer_match_boxes(const OpContext& c) {
                offsets);
   const int64_t samples = offsets.shape[0] - 1;
   const int rank = anchors.shape.rank();
-  GALLEY_CHECK((rank == 2 || (rank == 3 && anchors.shape[0] == samples)) && anchors.shape[rank - 1] == 4,
-               "anchors must be [A,4] or [", samples, ",A,4], not ", anchors);
-  GALLEY_CHECK(boxes.dtype == anchors.dtype && boxes.shape.rank() == 2 && boxes.shape[1] == 4, "boxes must be [M,4] of the type of anchors ",
-               anchors.dtype, ", not ", boxes);
+  GALLEY_CHECK((rank == 2 || (rank == 3 && anchors.shape[0] == samples)) && anchors.shape[rank - 1] == 4, "anchors must be [A,4] or [",
+               samples, ",A,4], not ", anchors);
+  GALLEY_CHECK(boxes.dtype == anchors.dtype && boxes.shape.rank() == 2 && boxes.shape[1] == 4,
+               "boxes must be [M,4] of the type of anchors ", anchors.dtype, ", not ", boxes);
   GALLEY_CHECK(labels.dtype == DType::kI64 && labels.shape == Shape{boxes.shape[0]}, "labels must be i64 ", Shape{boxes.shape[0]}, ", not ",
                labels);
   TensorType matched;

@@ -1,6 +1,6 @@
 #pragma once
-// What detectors compute besides layers: boxes on grids (anchors), the objects that training compares them with, hard examples, and the chosen boxes.
-// Boxes are (x1, y1, x2, y2) in pixels.
+// What detectors compute besides layers: boxes on grids (anchors), the objects that training compares them with, hard examples, and the
+// chosen boxes. Boxes are (x1, y1, x2, y2) in pixels.
 
 #include <vector>
 
@@ -41,8 +41,8 @@ const OpDef& match_boxes_op();
 const OpDef& top_mask_op();
 const OpDef& take_boxes_op();
 
-/// Boxes that repeat in every cell of several grids, f32 [A,4]: levels in order, in a level row by row, in a cell as listed. As torchvision's
-/// AnchorGenerator and DefaultBoxGenerator.
+/// Boxes that repeat in every cell of several grids, f32 [A,4]: levels in order, in a level row by row, in a cell as listed. As
+/// torchvision's AnchorGenerator and DefaultBoxGenerator.
 Value grid_boxes(Graph& graph, const GridBoxesAttrs& attrs);
 
 /// The objects that anchors are compared with.

@@ -33,8 +33,8 @@ void ShardedState::set(const std::string& name, const Tensor& values) {
   Tensor& own = store_.tensor(range.state);
   for (const BucketPiece& piece : pieces_in(bucket.layout, elements, {shard * ranks_.rank(), shard * (ranks_.rank() + 1)})) {
     if (piece.member != whole.member) continue;
-    std::memcpy(static_cast<std::byte*>(own.data()) + piece.at * size, static_cast<const std::byte*>(values.data()) + piece.part.begin * size,
-                static_cast<size_t>(piece.part.size() * size));
+    std::memcpy(static_cast<std::byte*>(own.data()) + piece.at * size,
+                static_cast<const std::byte*>(values.data()) + piece.part.begin * size, static_cast<size_t>(piece.part.size() * size));
   }
   store_.touch(range.state);
 }

@@ -204,7 +204,8 @@ TEST(Detectors, SizesGrowAtMostBy1000Over16) {
   Builder b(graph);
   const Value codes = b.input("codes", {.shape = {1, 2, 4}}), anchors = b.input("anchors", {.shape = {2, 4}});
   const Value boxes = BoxCoder{.xy = 10, .wh = 5}.decode(codes, anchors, 1000, 2000);
-  const auto values = interpret(graph, {{"codes", {{1, 2, 4}, {0, 0, 60, -60, 5, -10, 0, 5}}}, {"anchors", {{2, 4}, {600, 400, 620, 420, 0, 0, 40, 40}}}});
+  const auto values =
+      interpret(graph, {{"codes", {{1, 2, 4}, {0, 0, 60, -60, 5, -10, 0, 5}}}, {"anchors", {{2, 4}, {600, 400, 620, 420, 0, 0, 40, 40}}}});
   const double half = 10 * 1000.0 / 16, small = 10 * std::exp(-12.0), tall = 20 * std::exp(1.0);
   const std::vector<double> want{std::max(610 - half, 0.0), 410 - small, 610 + half, 410 + small, 20, 0, 60, std::max(0.0, -20 + tall)};
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(values.at(boxes.id()).v[i], want[i], 1e-9) << i;

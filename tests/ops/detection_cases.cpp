@@ -1,7 +1,6 @@
 // Cases of grid_boxes, match_boxes, top_mask and take_boxes. Hand values follow the rules in ops/detection.h.
 
 #include "libcore/ops/detection.h"
-
 #include "tests/ops/harness.h"
 
 namespace galley::test {
@@ -110,7 +109,8 @@ std::vector<OpCase> detection_cases() {
     cases.push_back({.name = "top_mask_" + name,
                      .build =
                          [=](CaseInputs& in) {
-                           const Value x = values.empty() ? in.fixed(in.real(shape, {.distinct = true})) : in.fixed(in.values(shape, values));
+                           const Value x =
+                               values.empty() ? in.fixed(in.real(shape, {.distinct = true})) : in.fixed(in.values(shape, values));
                            top_mask(x, in.fixed(in.values({shape[0]}, count)));
                          },
                      .expected = std::move(expected)});

@@ -97,7 +97,9 @@ class MatchBoxes : public PreparedKernel {
           at[g] = static_cast<int32_t>(a);
         }
       }
-      object[a] = count == 0 || static_cast<double>(most) < attrs_.low ? kBackground : static_cast<double>(most) >= attrs_.high ? own : kNeither;
+      object[a] = count == 0 || static_cast<double>(most) < attrs_.low ? kBackground
+                  : static_cast<double>(most) >= attrs_.high           ? own
+                                                                       : kNeither;
     }
     if (anchors_ > 0) take_best(anchors, boxes, count, best, at, object);
     auto* to = reinterpret_cast<Box*>(args.out<float>(0)) + n * anchors_;

@@ -99,10 +99,8 @@ void take_boxes_ref(RefCall& call) {
   }
 }
 
-constexpr RefEntry kEntries[] = {{"grid_boxes", grid_boxes_ref},
-                                 {"match_boxes", match_boxes_ref},
-                                 {"top_mask", top_mask_ref},
-                                 {"take_boxes", take_boxes_ref}};
+constexpr RefEntry kEntries[] = {
+    {"grid_boxes", grid_boxes_ref}, {"match_boxes", match_boxes_ref}, {"top_mask", top_mask_ref}, {"take_boxes", take_boxes_ref}};
 
 }  // namespace
 
