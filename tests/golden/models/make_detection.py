@@ -32,7 +32,9 @@ def targets_of(objects, scale=(1, 1), dtype=torch.float64):
 
 def without_transform(model, height, width):
     """The model on images that are prepared already."""
-    model.transform = detection.transform.GeneralizedRCNNTransform(min(height, width), max(height, width), [0.0] * 3, [1.0] * 3, size_divisible=1,
+    model.transform = detection.transform.GeneralizedRCNNTransform(min(height, width),
+                                                                   max(height, width), [0.0] * 3, [1.0] * 3,
+                                                                   size_divisible=1,
                                                                    fixed_size=(width, height))
     return model
 
@@ -47,7 +49,11 @@ def write_detections(writer, detections):
 def write_ssdlite():
     height, width = 64, 96
     torch.set_default_dtype(torch.float64)  # default boxes too
-    model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5, score_thresh=0.1, topk_candidates=12,
+    model = detection.ssdlite320_mobilenet_v3_large(weights=None,
+                                                    weights_backbone=None,
+                                                    num_classes=5,
+                                                    score_thresh=0.1,
+                                                    topk_candidates=12,
                                                     detections_per_img=40)
     generator = model.anchor_generator
     generator._wh_pairs = generator._generate_wh_pairs(len(generator.aspect_ratios), dtype=torch.float64)
