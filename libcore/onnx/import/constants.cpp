@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "libcore/onnx/import/import.h"
 #include "libcore/ops/binary.h"
@@ -12,33 +11,6 @@
 
 namespace galley::onnx_import {
 namespace {
-
-/// The values without the axes along which they do not change, which get size 1.
-Tensor unrepeated(const Tensor& x) {
-  Tensor kept = x;
-  const int64_t width = dtype_size(x.dtype());
-  for (int axis = 0; axis < x.shape().rank(); ++axis) {
-    const int64_t size = kept.shape()[axis];
-    int64_t outer = 1, inner = width;
-    for (int i = 0; i < axis; ++i) outer *= kept.shape()[i];
-    for (int i = axis + 1; i < kept.shape().rank(); ++i) inner *= kept.shape()[i];
-    if (size < 2 || kept.elements() == 0) continue;
-    const auto* bytes = static_cast<const std::byte*>(kept.data());
-    bool equal = true;
-    for (int64_t o = 0; equal && o < outer; ++o) {
-      const std::byte* first = bytes + o * size * inner;
-      equal = std::memcmp(first, first + inner, static_cast<size_t>((size - 1) * inner)) == 0;
-    }
-    if (!equal) continue;
-    Shape shape = kept.shape();
-    shape[axis] = 1;
-    Tensor slice(kept.dtype(), shape);
-    for (int64_t o = 0; o < outer; ++o)
-      std::memcpy(static_cast<std::byte*>(slice.data()) + o * inner, bytes + o * size * inner, static_cast<size_t>(inner));
-    kept = slice;
-  }
-  return kept;
-}
 
 /// A list of whole numbers at equal distances, counted in the graph; an empty value for other constants.
 Value counted(Graph& graph, const Tensor& known) {
@@ -69,12 +41,6 @@ Value Importer::value(Item& item) {
   const bool uniform = !values.empty() && std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
   if (uniform) return item.value = full(b_.graph(), {.dtype = dtype, .shape = known.shape()}, values.front());
   if (!item.sized.empty()) return item.value = computed(item);
-  // Along axes on which it does not change it is stored once: constants that exporters make for each sample are those of any sample.
-  if (const Tensor slice = unrepeated(known); slice.shape() != known.shape()) {
-    Item part = item;
-    part.constant = slice;
-    return item.value = broadcast_to(value(part), known.shape());
-  }
   // A constant table becomes a buffer: saved with the model, not trained.
   std::string name = item.name.empty() || item.name.find("::") != std::string::npos ? std::string("constant") : item.name;
   std::string module = item.name == name ? std::string() : path_;
