@@ -69,8 +69,15 @@ bool Decoder::is_long(const std::vector<int64_t>& row) const {
 }
 
 int64_t Decoder::shared(const std::vector<int64_t>& row, const std::vector<int64_t>& slot) const {
-  if (is_long(row) != is_long(slot)) return 0;
   const int64_t held = common(row, slot), read = std::min(held, std::ssize(row) - 1), length = std::ssize(slot);
+  if (session_.info().cache_stretch) {
+    // As in transformers, a new token has the frequencies of its length, and tokens before it keep theirs. What other texts left has
+    // others.
+    const bool is_next = held == length && std::ssize(row) == length + 1;
+    if ((is_long(row) || is_long(slot)) && !is_next && row != slot) return 0;
+  } else if (is_long(row) != is_long(slot)) {
+    return 0;
+  }
   // A ring holds the last tokens of its sequence only: it can take back one token, but not more.
   return length <= ring_ || length <= read + 1 ? held : 0;
 }
@@ -236,8 +243,8 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
   const auto count = static_cast<int64_t>(rows.size());
   Execution& run = execution(count, tokens);
   Tensor input(DType::kI64, {count, tokens}), positions(DType::kI64, {count, tokens}), start(DType::kI64, {count}),
-      last(DType::kI64, {count}), long_rows(DType::kI64, {count});
-  for (Tensor* tensor : {&input, &positions, &last, &long_rows}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
+      last(DType::kI64, {count}), lengths(DType::kI64, {count});
+  for (Tensor* tensor : {&input, &positions, &last, &lengths}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
   std::fill_n(start.data_as<int64_t>(), count, int64_t{-1});  // of rows that have no tokens left
   std::vector<size_t> ended;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -248,7 +255,7 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
     for (int64_t t = 0; t < tokens; ++t) positions.data_as<int64_t>()[slot * tokens + t] = std::min(place.done + t, capacity_ - 1);
     start.data_as<int64_t>()[slot] = place.done;
     last.data_as<int64_t>()[slot] = taken - 1;
-    long_rows.data_as<int64_t>()[slot] = is_long(rows[i]) ? 1 : 0;
+    lengths.data_as<int64_t>()[slot] = std::ssize(rows[i]);
     place.done += taken;
     if (place.done == std::ssize(rows[i])) ended.push_back(i);
   }
@@ -257,7 +264,7 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
   if (run.takes(cache_input::kPositions)) run.feed(cache_input::kPositions, positions);
   if (memory_ > 0) feed_sources(run);
   if (run.takes(cache_input::kLast)) run.feed(cache_input::kLast, last);
-  if (run.takes(cache_input::kLong)) run.feed(cache_input::kLong, long_rows);
+  if (run.takes(cache_input::kLength)) run.feed(cache_input::kLength, lengths);
   run.run();
   const Tensor all = run.output(output_);
   for (const size_t i : ended) {

@@ -58,6 +58,7 @@ class LanguageModel {
  private:
   void find_missing_tokens();
   Execution& execution(int64_t rows, int64_t length);
+  Tensor logits_of_each(const std::vector<std::vector<int64_t>>& rows);
   Tensor logits_without_cache(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources);
   void find_target_tokens();
 

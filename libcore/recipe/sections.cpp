@@ -5,6 +5,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/recipe/choice_names.h"
+#include "libcore/recipe/optional_choice.h"
 #include "libcore/recipe/weight_registry.h"
 
 namespace galley {
@@ -285,6 +286,11 @@ void TrainSection::options(OptionVisitor& v) {
 
 void EvaluateSection::options(OptionVisitor& v) {
   v.option({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data);
+  optional_choice(v,
+                  {.name = "cache",
+                   .doc = "language models: read keys and values as a cache of this kind stores them, as generation does; null: without a "
+                          "cache"},
+                  cache, kCacheStorageNames);
 }
 
 void GenerateSection::options(OptionVisitor& v) {

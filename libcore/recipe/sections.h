@@ -243,15 +243,16 @@ struct TrainSection : OptionsOf<TrainSection> {
   std::optional<RecomputeSection> recompute;
 };
 
+/// How the key-value cache of a language model stores numbers.
+enum class CacheStorage : uint8_t { kF32, kBF16, kInt8 };
+inline constexpr std::array<std::string_view, 3> kCacheStorageNames{"f32", "bf16", "int8"};
+
 /// evaluate.
 struct EvaluateSection : OptionsOf<EvaluateSection> {
   void options(OptionVisitor& v) override;
   std::string data = "val";
+  std::optional<CacheStorage> cache;
 };
-
-/// How the key-value cache of a language model stores numbers.
-enum class CacheStorage : uint8_t { kF32, kBF16, kInt8 };
-inline constexpr std::array<std::string_view, 3> kCacheStorageNames{"f32", "bf16", "int8"};
 
 /// predict.generate: how a language model continues a prompt.
 struct GenerateSection : OptionsOf<GenerateSection> {
