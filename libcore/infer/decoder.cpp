@@ -6,6 +6,7 @@
 #include <set>
 
 #include "libcore/infer/inference.h"
+#include "libcore/infer/packed_weights.h"
 #include "libcore/nn/attention.h"
 #include "libcore/nn/zoo_transformer.h"
 
@@ -45,8 +46,17 @@ Decoder::Decoder(const Session& session, Engine& engine, std::shared_ptr<const Q
       plan_(std::move(plan)),
       context_(session.info().input_shape.front()),
       capacity_(std::min(context_, kLeastCapacity)),
-      memory_(reads_source(session.info()) ? std::min(kShortest, context_) : 0) {
+      memory_(reads_source(session.info()) ? std::min(kShortest, context_) : 0),
+      packed_(engine.has_formats() ? nullptr : PackedWeights::open(session, engine)) {
   execution(1, 1);
+}
+
+Decoder::~Decoder() = default;
+
+void Decoder::keep_packed_weights() {
+  if (packed_ == nullptr) return;
+  for (const auto& [tokens, execution] : executions_) packed_->keep_prepared(*execution);
+  packed_->write(engine_.store());
 }
 
 void Decoder::clear(int64_t rows) {
@@ -124,9 +134,12 @@ std::unique_ptr<Execution> Decoder::compile(const BatchTypes& types, const std::
       cat(capacity_ == context_ ? "" : cat("cache of ", capacity_), memory_ > 0 ? cat(" sources of ", memory_) : "");
   const auto program = engine_.program({.mode = "decode", .variant = variant, .fields = types.fields}, purpose, capture,
                                        first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+  const bool packed = first && packed_ != nullptr && packed_->adopt(*program, engine_.store());
   engine_.declare(*program);
-  if (first) session_.initialize(parameters, engine_.store());
-  return engine_.bind(program, {.carried = carried_});
+  if (first && !packed) session_.initialize(parameters, engine_.store());
+  std::unique_ptr<Execution> execution = engine_.bind(program, {.carried = carried_});
+  if (packed_ != nullptr) packed_->adopt_prepared(*execution);
+  return execution;
 }
 
 void Decoder::reserve_memory(const std::vector<std::vector<int64_t>>& sources) {

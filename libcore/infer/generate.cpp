@@ -313,6 +313,10 @@ std::optional<DecoderMemory> LanguageModel::memory(int64_t rows, int64_t prompt,
   return decoder_->memory(rows, prompt, tokens);
 }
 
+void LanguageModel::keep_packed_weights() {
+  if (decoder_ != nullptr) decoder_->keep_packed_weights();
+}
+
 void LanguageModel::reserve(int64_t tokens) {
   if (decoder_ != nullptr) decoder_->reserve(tokens);
 }

@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, 2> kNanGuards{"stop", "ignore"};
 constexpr std::array<std::string_view, 3> kRecomputeModes{"full", "selective", "match"};
 constexpr std::array<std::string_view, 2> kCacheStates{"hot", "cold"};
 constexpr std::array<std::string_view, 3> kProfileKinds{"auto", "train_step", "forward"};
+constexpr std::array<std::string_view, 3> kPackedFiles{"auto", "write", "none"};
 constexpr double kMaxBatch = 1 << 24;
 
 // precision.loss_scale: auto or a number.
@@ -108,6 +109,11 @@ const std::string& WeightSource::path() const { return published ? published->fi
 void WeightsSection::options(OptionVisitor& v) {
   v.list({.name = "load", .doc = "sources of initial weights, in order; later ones take precedence; null: none", .main = true}, load.items,
          make_options<WeightSource>);
+  v.choice(
+      {.name = "packed",
+       .doc = "inference: a second file beside the weights that holds them as kernels read them; write: create it where it is missing; "
+              "auto: use it where it exists; none: neither"},
+      packed, kPackedFiles);
 }
 
 void LoraSection::options(OptionVisitor& v) {

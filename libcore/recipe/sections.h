@@ -81,10 +81,14 @@ struct WeightSource : OptionsOf<WeightSource> {
   const std::string& path() const;
 };
 
+/// Whether programs of inference keep weights in the form of their kernels in a file.
+enum class PackedFile : uint8_t { kAuto, kWrite, kNone };
+
 /// weights.
 struct WeightsSection : OptionsOf<WeightsSection> {
   void options(OptionVisitor& v) override;
   OptionList load;  ///< WeightSource
+  PackedFile packed = PackedFile::kAuto;
   /// The registry's entry of the model's default weights. Its pipeline is used if no other is known. Set by resolve_weights; not part of
   /// the recipe's text.
   std::shared_ptr<const PublishedWeights> model_default;

@@ -32,8 +32,8 @@ std::vector<Case> cases() {
           {"qwen3_longrope", "{type: qwen3, max_position_embeddings: 24, " + sizes +
                                  ", rope_parameters: {rope_type: longrope, original_max_position_embeddings: 8, short_factor: [1, 1, 1, 1, "
                                  "2, 2, 2, 2], long_factor: [1, 2, 3, 4, 5, 6, 7, 8]}}"},
-          {"llama_dynamic", "{type: llama, max_position_embeddings: 12, block_size: 24, " + sizes +
-                                ", rope_parameters: {rope_type: dynamic, factor: 2}}"}};
+          {"llama_dynamic",
+           "{type: llama, max_position_embeddings: 12, block_size: 24, " + sizes + ", rope_parameters: {rope_type: dynamic, factor: 2}}"}};
 }
 
 class CachedEvaluation : public testing::TestWithParam<Case> {
@@ -112,7 +112,8 @@ TEST_P(CachedEvaluationErrors, ModelsWithoutACacheAreRefused) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Models, CachedEvaluationErrors,
-                         testing::Values(Case{"lstm", "{type: rnn_lm, cell: lstm, hidden_size: 16, embedding_dim: 16, num_layers: 1, sequence_length: 24}"}),
+                         testing::Values(Case{
+                             "lstm", "{type: rnn_lm, cell: lstm, hidden_size: 16, embedding_dim: 16, num_layers: 1, sequence_length: 24}"}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
