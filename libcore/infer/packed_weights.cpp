@@ -35,7 +35,7 @@ int64_t aligned(int64_t offset) { return (offset + kAlignment - 1) / kAlignment 
 
 /// Size and time of the last change, in nanoseconds; zeros if it cannot be read.
 std::pair<int64_t, int64_t> state_of(const std::string& path) {
-  struct stat state {};
+  struct stat state{};
   if (stat(path.c_str(), &state) != 0) return {0, 0};
   return {state.st_size, int64_t{state.st_mtim.tv_sec} * 1'000'000'000 + state.st_mtim.tv_nsec};
 }
@@ -82,7 +82,8 @@ std::unique_ptr<PackedWeights> PackedWeights::open(const Session& session, const
   const std::string& from = source.path();
   const std::string path = is_folder(from) ? cat(from, "/galley.packed") : cat(from, ".packed");
   if (wanted == PackedFile::kAuto && !file_exists(path)) return nullptr;
-  std::string key = cat("version ", kVersion, " seed ", recipe.seed, " into ", source.into, source.strict ? " strict" : "", source.cast ? " cast" : "");
+  std::string key =
+      cat("version ", kVersion, " seed ", recipe.seed, " into ", source.into, source.strict ? " strict" : "", source.cast ? " cast" : "");
   for (const std::string& name : source.ignore) key += cat(" ignore ", name);
   for (const auto& [was, is] : source.rename) key += cat(" rename ", was, " ", is);
   std::unique_ptr<PackedWeights> packed(new PackedWeights(path, digest_of(key), from));
@@ -225,7 +226,10 @@ void PackedWeights::write(const ParameterStore& store) {
     for (const auto& [kind, blocks] : {std::pair{"arrays", &arrays}, {"prepared", &prepared}}) {
       json[kind] = Json::array();
       for (const Block& block : *blocks) {
-        json[kind].push_back({{"name", block.name}, {"type", block.type}, {"offset", offset}, {"bytes", block.bytes.size()},
+        json[kind].push_back({{"name", block.name},
+                              {"type", block.type},
+                              {"offset", offset},
+                              {"bytes", block.bytes.size()},
                               {"digest", digest_of(block.bytes)}});
         offset = aligned(offset + std::ssize(block.bytes));
       }

@@ -1,7 +1,7 @@
 #pragma once
-// A second file beside the weights of a language model (weights.packed), which holds them as its programs read them: converted to the formats
-// of kernels, with the results of `prepare`. A start maps it, and neither reads, checks and converts the weights nor packs them. The weights'
-// own file stays what it is; the second one may be deleted at any time.
+// A second file beside the weights of a language model (weights.packed), which holds them as its programs read them: converted to the
+// formats of kernels, with the results of `prepare`. A start maps it, and neither reads, checks and converts the weights nor packs them.
+// The weights' own file stays what it is; the second one may be deleted at any time.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace galley {
 
 class MappedFile;
 
-/// The file: FILE.packed beside weights that are a file, galley.packed in a folder. It has digests of the weights' files, of the parts of the
-/// recipe on which values depend, and of each array. Only for the host's memory, and one source of weights without adapters.
+/// The file: FILE.packed beside weights that are a file, galley.packed in a folder. It has digests of the weights' files, of the parts of
+/// the recipe on which values depend, and of each array. Only for the host's memory, and one source of weights without adapters.
 class PackedWeights {
  public:
   /// Null where weights.packed does not ask for a file: none, or auto without one. A file that is damaged, of other weights or of another
