@@ -6,6 +6,7 @@
 #include <set>
 
 #include "libcore/infer/inference.h"
+#include "libcore/infer/packed_weights.h"
 #include "libcore/nn/attention.h"
 #include "libcore/nn/zoo_transformer.h"
 
@@ -45,8 +46,17 @@ Decoder::Decoder(const Session& session, Engine& engine, std::shared_ptr<const Q
       plan_(std::move(plan)),
       context_(session.info().input_shape.front()),
       capacity_(std::min(context_, kLeastCapacity)),
-      memory_(reads_source(session.info()) ? std::min(kShortest, context_) : 0) {
+      memory_(reads_source(session.info()) ? std::min(kShortest, context_) : 0),
+      packed_(engine.has_formats() ? nullptr : PackedWeights::open(session, engine)) {
   execution(1, 1);
+}
+
+Decoder::~Decoder() = default;
+
+void Decoder::keep_packed_weights() {
+  if (packed_ == nullptr) return;
+  for (const auto& [tokens, execution] : executions_) packed_->keep_prepared(*execution);
+  packed_->write(engine_.store());
 }
 
 void Decoder::clear(int64_t rows) {
@@ -69,8 +79,15 @@ bool Decoder::is_long(const std::vector<int64_t>& row) const {
 }
 
 int64_t Decoder::shared(const std::vector<int64_t>& row, const std::vector<int64_t>& slot) const {
-  if (is_long(row) != is_long(slot)) return 0;
   const int64_t held = common(row, slot), read = std::min(held, std::ssize(row) - 1), length = std::ssize(slot);
+  if (session_.info().cache_stretch) {
+    // As in transformers, a new token has the frequencies of its length, and tokens before it keep theirs. What other texts left has
+    // others.
+    const bool is_next = held == length && std::ssize(row) == length + 1;
+    if ((is_long(row) || is_long(slot)) && !is_next && row != slot) return 0;
+  } else if (is_long(row) != is_long(slot)) {
+    return 0;
+  }
   // A ring holds the last tokens of its sequence only: it can take back one token, but not more.
   return length <= ring_ || length <= read + 1 ? held : 0;
 }
@@ -117,9 +134,12 @@ std::unique_ptr<Execution> Decoder::compile(const BatchTypes& types, const std::
       cat(capacity_ == context_ ? "" : cat("cache of ", capacity_), memory_ > 0 ? cat(" sources of ", memory_) : "");
   const auto program = engine_.program({.mode = "decode", .variant = variant, .fields = types.fields}, purpose, capture,
                                        first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+  const bool packed = first && packed_ != nullptr && packed_->adopt(*program, engine_.store());
   engine_.declare(*program);
-  if (first) session_.initialize(parameters, engine_.store());
-  return engine_.bind(program, {.carried = carried_});
+  if (first && !packed) session_.initialize(parameters, engine_.store());
+  std::unique_ptr<Execution> execution = engine_.bind(program, {.carried = carried_});
+  if (packed_ != nullptr) packed_->adopt_prepared(*execution);
+  return execution;
 }
 
 void Decoder::reserve_memory(const std::vector<std::vector<int64_t>>& sources) {
@@ -236,8 +256,8 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
   const auto count = static_cast<int64_t>(rows.size());
   Execution& run = execution(count, tokens);
   Tensor input(DType::kI64, {count, tokens}), positions(DType::kI64, {count, tokens}), start(DType::kI64, {count}),
-      last(DType::kI64, {count}), long_rows(DType::kI64, {count});
-  for (Tensor* tensor : {&input, &positions, &last, &long_rows}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
+      last(DType::kI64, {count}), lengths(DType::kI64, {count});
+  for (Tensor* tensor : {&input, &positions, &last, &lengths}) std::fill_n(tensor->data_as<int64_t>(), tensor->elements(), int64_t{0});
   std::fill_n(start.data_as<int64_t>(), count, int64_t{-1});  // of rows that have no tokens left
   std::vector<size_t> ended;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -248,7 +268,7 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
     for (int64_t t = 0; t < tokens; ++t) positions.data_as<int64_t>()[slot * tokens + t] = std::min(place.done + t, capacity_ - 1);
     start.data_as<int64_t>()[slot] = place.done;
     last.data_as<int64_t>()[slot] = taken - 1;
-    long_rows.data_as<int64_t>()[slot] = is_long(rows[i]) ? 1 : 0;
+    lengths.data_as<int64_t>()[slot] = std::ssize(rows[i]);
     place.done += taken;
     if (place.done == std::ssize(rows[i])) ended.push_back(i);
   }
@@ -257,7 +277,7 @@ void Decoder::advance(const std::vector<std::vector<int64_t>>& rows, int64_t tok
   if (run.takes(cache_input::kPositions)) run.feed(cache_input::kPositions, positions);
   if (memory_ > 0) feed_sources(run);
   if (run.takes(cache_input::kLast)) run.feed(cache_input::kLast, last);
-  if (run.takes(cache_input::kLong)) run.feed(cache_input::kLong, long_rows);
+  if (run.takes(cache_input::kLength)) run.feed(cache_input::kLength, lengths);
   run.run();
   const Tensor all = run.output(output_);
   for (const size_t i : ended) {

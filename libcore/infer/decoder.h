@@ -14,6 +14,8 @@
 
 namespace galley {
 
+class PackedWeights;
+
 /// Memory of a decoder in bytes.
 struct DecoderMemory {
   int64_t weights = 0;
@@ -29,6 +31,7 @@ class Decoder {
  public:
   /// Compiles the program of one token for one sequence and loads the recipe's weights. All must outlive the decoder.
   Decoder(const Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan);
+  ~Decoder();
 
   int64_t vocabulary() const { return vocabulary_; }
   /// Makes room for rows of this many tokens, so that none is read again when it grows to them. At most the context.
@@ -39,6 +42,8 @@ class Decoder {
   /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows discards the cache.
   /// `sources`: of an encoder-decoder model, the source of each row, 1 to `context` tokens; else none.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources = {});
+  /// Writes the second file of the weights (packed_weights.h), if one is wanted that is missing, out of date or incomplete.
+  void keep_packed_weights();
   /// The program that reads this many further tokens of each row of the last call, or a part of them if they are many.
   const Program& program(int64_t tokens);
 
@@ -78,6 +83,7 @@ class Decoder {
   std::vector<std::vector<int64_t>> slots_;                   // the tokens that each row of the cache holds
   std::vector<std::vector<int64_t>> slot_sources_;            // the source of each
   std::map<int64_t, std::unique_ptr<Execution>> executions_;  // by tokens, for the present number of rows; 0: the encoder
+  std::unique_ptr<PackedWeights> packed_;
 };
 
 }  // namespace galley

@@ -21,9 +21,10 @@ class Evaluator {
  public:
   /// Compiles the evaluation program for batches of `batch` samples: on integers if there is a plan (loaded_plan(recipe): that of the
   /// weights), else in float. `samples`: the largest number of samples; 0: all. `fake_quantize` rewrites the fused graph
-  /// (QuantizationAware::fake_quantize). The engine must outlive the evaluator.
+  /// (QuantizationAware::fake_quantize). `cache`: keys and values are read as a key-value cache of this kind stores them
+  /// (Session::capture_evaluation). The engine must outlive the evaluator.
   Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
-            int64_t samples = 0, std::function<void(Graph&)> fake_quantize = nullptr);
+            int64_t samples = 0, std::function<void(Graph&)> fake_quantize = nullptr, std::optional<CacheStorage> cache = {});
   ~Evaluator();
 
   const Program& program() const { return *program_; }
@@ -60,6 +61,7 @@ class Evaluator {
 
  private:
   std::optional<MetricValues> pass(Execution& execution, const std::function<bool()>& stop, Communicator* ranks);
+  void feed_cache_inputs(Execution& execution) const;
 
   std::vector<std::string> metrics_;
   CapturedResults results_;
@@ -72,6 +74,7 @@ class Evaluator {
   std::shared_ptr<const QuantizationPlan> plan_;
   std::vector<ParameterSpec> parameters_;
   Shape sample_shape_;
+  int64_t tokens_ = 0;  // of a sample that is read with a cache
   std::shared_ptr<const Program> program_;
   std::unique_ptr<Execution> execution_, average_;
 };

@@ -313,8 +313,21 @@ std::optional<DecoderMemory> LanguageModel::memory(int64_t rows, int64_t prompt,
   return decoder_->memory(rows, prompt, tokens);
 }
 
+void LanguageModel::keep_packed_weights() {
+  if (decoder_ != nullptr) decoder_->keep_packed_weights();
+}
+
 void LanguageModel::reserve(int64_t tokens) {
   if (decoder_ != nullptr) decoder_->reserve(tokens);
+}
+
+/// Of rows that are read one after the other, without sources.
+Tensor LanguageModel::logits_of_each(const std::vector<std::vector<int64_t>>& rows) {
+  Tensor logits(DType::kF32, {std::ssize(rows), vocabulary_});
+  for (size_t i = 0; i < rows.size(); ++i)
+    std::copy_n(logits_without_cache({rows[i]}, {}).data_as<float>(), vocabulary_,
+                logits.data_as<float>() + static_cast<int64_t>(i) * vocabulary_);
+  return logits;
 }
 
 Tensor LanguageModel::logits_without_cache(const std::vector<std::vector<int64_t>>& rows,
@@ -322,7 +335,12 @@ Tensor LanguageModel::logits_without_cache(const std::vector<std::vector<int64_t
   int64_t longest = 0;
   for (const std::vector<int64_t>& row : rows) longest = std::max(longest, std::min(context_, static_cast<int64_t>(row.size())));
   const auto count = static_cast<int64_t>(rows.size());
-  const int64_t length = program_length(longest, context_);
+  int64_t length = program_length(longest, context_);
+  if (const int64_t limit = session_.info().cache_switch; limit > 0 && length > limit) {
+    // Rotary frequencies are those of the program's length, which is then that of the row.
+    if (count > 1) return logits_of_each(rows);
+    length = longest;
+  }
   Execution& run = execution(count, length);
   Tensor input(DType::kI64, {count, length});
   std::fill_n(input.data_as<int64_t>(), count * length, int64_t{0});

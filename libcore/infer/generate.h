@@ -54,10 +54,13 @@ class LanguageModel {
   std::optional<DecoderMemory> memory(int64_t rows, int64_t prompt, int64_t tokens);
   /// Makes room in the cache for rows of this many tokens.
   void reserve(int64_t tokens);
+  /// Writes the second file of the weights (Decoder::keep_packed_weights), after the programs have run.
+  void keep_packed_weights();
 
  private:
   void find_missing_tokens();
   Execution& execution(int64_t rows, int64_t length);
+  Tensor logits_of_each(const std::vector<std::vector<int64_t>>& rows);
   Tensor logits_without_cache(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources);
   void find_target_tokens();
 

@@ -12,7 +12,9 @@
 #include "libcore/data/tokenizers.h"
 #include "libcore/infer/stored_weights.h"
 #include "libcore/infer/watched_metric.h"
+#include "libcore/nn/attention.h"
 #include "libcore/nn/language_model.h"
+#include "libcore/nn/zoo_transformer.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
@@ -47,6 +49,16 @@ void check_watched(const Recipe& recipe, const std::vector<std::string>& given, 
         .key(key);
   }
   require_metric(given, metric, key);
+}
+
+/// Throws if an evaluation cannot read keys and values from a cache.
+void check_evaluation_cache(const ModelInfo& info, const BatchTypes& types) {
+  const auto refuse = [](const std::string& message) {
+    throw Error(ErrorCode::kRecipe, message).key("evaluate.cache").suggest("leave the key out");
+  };
+  if (!info.cache) refuse(cat("the model ", info.family, " keeps no keys and values of past tokens"));
+  if (reads_source(info)) refuse("evaluate.cache is for models that read one text; this one has an encoder");
+  if (types.fields.contains(kPositionIds)) refuse("the blocks of the data hold several documents, which a cache does not keep apart");
 }
 
 void mark_trainable(std::vector<ParameterSpec>& parameters) {
@@ -263,9 +275,16 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
   return types;
 }
 
-CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
+CapturedModel Session::capture_evaluation(const BatchTypes& types, std::optional<CacheStorage> cache) const {
   CapturedModel model;
-  TaskCapture capture(model.graph, model_, info_, types.fields, builder_options(Mode::kEvaluation));
+  BuilderOptions options = builder_options(Mode::kEvaluation);
+  if (cache) {
+    check_evaluation_cache(info_, types);
+    options.cache = types.fields.at(types.inputs.front()).shape[1];
+    options.cache_dtype = kCacheDTypes[static_cast<size_t>(*cache)];
+    options.every_token = true;
+  }
+  TaskCapture capture(model.graph, model_, info_, types.fields, options);
   under_key("loss", [&] { task().capture(TaskMode::kEvaluate, capture); });
   model.results = capture.finish();
   model.parameters = capture.take_parameters();

@@ -104,8 +104,9 @@ class Session {
   /// Options of builders that capture the model: the mode, and the layers with adapters.
   BuilderOptions builder_options(Mode mode, int64_t cache = 0) const;
 
-  /// The forward pass with the metrics and results of the task.
-  CapturedModel capture_evaluation(const BatchTypes& types) const;
+  /// The forward pass with the metrics and results of the task. `cache`: of a language model that reads keys and values as a key-value
+  /// cache of this kind stores them; the graph then has its inputs (nn/attention.h). Throws (kRecipe) if the model has none.
+  CapturedModel capture_evaluation(const BatchTypes& types, std::optional<CacheStorage> cache = {}) const;
   /// The forward pass for prediction. Outputs are the model's results under their names ("output" if the main one has no name), then, under
   /// their paths, the results of modules that a glob of `capture` matches ("layer1.*"; `*` matches dots). Throws (kUsage) for a glob that
   /// matches none.

@@ -29,7 +29,7 @@ namespace cache_input {
 inline constexpr const char* kStart = "start";          ///< [N]: position of the first token; negative: none
 inline constexpr const char* kPositions = "positions";  ///< [N,T]: of each token, for learned position embeddings
 inline constexpr const char* kLast = "last";            ///< [N]: the token of 0..T-1 whose result is asked for; absent for T = 1
-inline constexpr const char* kLong = "long";            ///< [N]: 1 for a sequence of more than ModelInfo::cache_switch tokens, else 0
+inline constexpr const char* kLength = "length";        ///< [N]: tokens of each sequence, where rotary frequencies depend on them
 }  // namespace cache_input
 
 /// Inputs and results of the open form of a causal model: N sequences of T tokens after P earlier ones, with G heads of keys of D features.
@@ -74,7 +74,7 @@ bool is_open(const Builder& b);
 bool has_positions(const Builder& b);
 /// These positions, [N,T].
 Value fed_positions(Builder& b, int64_t sequences, int64_t tokens);
-/// x [N,T,E] -> [N,E]: the token of each sequence whose result is asked for, in a program with a cache.
+/// x [N,T,E] -> [N,E]: the token of each sequence whose result is asked for, in a program with a cache; x with BuilderOptions::every_token.
 Value last_tokens(Builder& b, Value x);
 
 }  // namespace galley

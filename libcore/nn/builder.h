@@ -100,6 +100,8 @@ struct BuilderOptions {
   int64_t cache = 0;
   /// How the cache stores keys and values: as f32 (the type of the activations), bf16, or i8 with a scale for each head of a row.
   DType cache_dtype = DType::kF32;
+  /// With a cache: results of all tokens of the program, not of the last token of each sequence.
+  bool every_token = false;
   LoraOptions lora = {};
 };
 
@@ -155,6 +157,7 @@ class Builder {
   /// BuilderOptions::cache.
   int64_t cache() const { return options_.cache; }
   DType cache_dtype() const { return options_.cache_dtype; }
+  bool every_token() const { return options_.every_token; }
   /// Declares a parameter of the current module. `leaf` is the last part of its name ("weight").
   Value parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type);
   /// Declares a buffer of the current module: saved with the model, but not trained.

@@ -175,9 +175,14 @@ Rotation::Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t
     refuse(cat("sequences of more than ", limit, " tokens have other rotary frequencies, for which the exported form has no rule"));
   if (limit == 0 || b.cache() <= limit) {
     table_ = rotary_table(positions, attributes(1));
+  } else if (rope.rope_type == RopeType::kDynamic) {
+    RotaryTableAttrs attrs = attributes(1);
+    attrs.limit = max_positions;
+    attrs.growth = required_factor(rope);
+    table_ = rotary_table(positions, attrs, b.fed(cache_input::kLength, {.dtype = DType::kI64, .shape = {n}}));
   } else {
-    const Value zero = full(b.graph(), {.dtype = DType::kI64, .shape = {n, 1, 1}}, 0);
-    const Value is_long = greater(reshape(b.fed(cache_input::kLong, {.dtype = DType::kI64, .shape = {n}}), {n, 1, 1}), zero);
+    const Value most = full(b.graph(), {.dtype = DType::kI64, .shape = {n, 1, 1}}, static_cast<double>(limit));
+    const Value is_long = greater(reshape(b.fed(cache_input::kLength, {.dtype = DType::kI64, .shape = {n}}), {n, 1, 1}), most);
     const auto rows = [&](int64_t tokens_of) { return reshape(rotary_table(positions, attributes(tokens_of)), {n, length, dims}); };
     table_ = reshape(where(is_long, rows(b.cache()), rows(1)), {n * length, dims});
   }

@@ -58,7 +58,7 @@ RotaryForm rotary_form(const RopeParameters& rope, int64_t dims, int64_t max_pos
 class Rotation {
  public:
   /// Of a program that reads [N,T] tokens. With a cache the positions are fed (nn/attention.h), and, where the frequencies depend on the
-  /// length of a sequence, whether it is long. Without a cache `positions` [N,T] gives them; absent: 0, 1, ...
+  /// length of a sequence, that length. Without a cache `positions` [N,T] gives them; absent: 0, 1, ...
   Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t max_positions, const Shape& tokens, Value positions = {});
   /// x [N,T,heads,D] by transformers' layout of pairs, halves.
   Value operator()(Value x) const;

@@ -48,6 +48,7 @@ struct ModelInfo {
   bool named_outputs = false;                                // all outputs have names, including the first
   bool cache = false;                                        // it can be captured with a key-value cache (BuilderOptions::cache)
   int64_t cache_switch = 0;                                  // longer sequences have other rotary frequencies (nn/rotary.h); 0: none
+  bool cache_stretch = false;                                // and those depend on the number of tokens
   int64_t classes = 0;                                       // of detections, the background included; 0: not a detector
   int64_t fixed_batch = 0;                                   // required batch size; 0: any
   int64_t max_length = 0;                                    // tokens of the longest sample that the model takes; 0: unknown

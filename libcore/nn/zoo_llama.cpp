@@ -220,6 +220,7 @@ ModelInfo llama_info(const Options& options) {
   const auto& params = params_of<LlamaParams>(options);
   ModelInfo info = decoder::info(kFamilyNames[static_cast<size_t>(params.family)], params.context());
   info.cache_switch = params.rope_parameters.switches_after(params.max_position_embeddings);
+  info.cache_stretch = params.rope_parameters.rope_type == RopeType::kDynamic;
   return info;
 }
 

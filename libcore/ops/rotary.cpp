@@ -26,6 +26,12 @@ std::vector<TensorType> infer_table(const OpContext& c) {
   } else {
     GALLEY_CHECK(rows >= 1, "positions must be at least 1, is ", rows);
   }
+  if (c.has(1)) {
+    GALLEY_CHECK(c.has(0) && c.in(0).shape.rank() >= 1, "length needs the input position");
+    GALLEY_CHECK(c.in(1).dtype == DType::kI64 && c.in(1).shape == Shape({c.in(0).shape[0]}), "length must be i64 [", c.in(0).shape[0],
+                 "], is ", c.in(1));
+    GALLEY_CHECK(a.limit >= 1 && a.frequencies.size() >= 2, "length needs a limit of at least 1 and two frequencies");
+  }
   TensorType table;
   table.shape = {rows, 2 * static_cast<int64_t>(a.frequencies.size())};
   return {table};
@@ -67,6 +73,8 @@ void RotaryTableAttrs::options(OptionVisitor& v) {
   v.option({.name = "positions", .doc = "rows of the table, of positions 0, 1, ...; 0: the input position has them", .min = 0}, positions);
   v.option({.name = "frequencies", .doc = "rotation of each pair per position, in radians", .required = true}, frequencies);
   v.option({.name = "factor", .doc = "of all values"}, factor);
+  v.option({.name = "limit", .doc = "tokens of a sequence beyond which its frequencies are smaller; 0: none", .min = 0}, limit);
+  v.option({.name = "growth", .doc = "how fast frequencies fall beyond limit", .min = 1}, growth);
 }
 
 namespace definition {
@@ -131,7 +139,7 @@ const OpDef& rotary_op() {
 const OpDef& rotary_table_op() {
   static const OpDef def{.name = "rotary_table",
                          .doc = "cosines and sines of the angles of rotary position embeddings, computed in float64",
-                         .inputs = {Port::index("position?")},
+                         .inputs = {Port::index("position?"), Port::index("length?")},
                          .outputs = {Port::statistics("table")},
                          .make_attrs = make_options<RotaryTableAttrs>,
                          .infer = infer_table,
@@ -147,11 +155,17 @@ std::vector<double> rotary_frequencies(int64_t dims, double base) {
   return frequencies;
 }
 
+double dynamic_stretch(const RotaryTableAttrs& attrs, int64_t length, int64_t i) {
+  if (attrs.limit <= 0 || length <= attrs.limit) return 1;
+  const double grown = attrs.growth * static_cast<double>(length) / static_cast<double>(attrs.limit) - (attrs.growth - 1);
+  return std::pow(grown, -static_cast<double>(i) / static_cast<double>(attrs.frequencies.size() - 1));
+}
+
 Value rotary_table(Graph& graph, const RotaryTableAttrs& attrs) {
   ensure_ops_registered();
   return graph.add_node(rotary_table_op(), std::make_unique<RotaryTableAttrs>(attrs), {}).front();
 }
-Value rotary_table(Value position, const RotaryTableAttrs& attrs) { return emit("rotary_table", {position}, attrs); }
+Value rotary_table(Value position, const RotaryTableAttrs& attrs, Value length) { return emit("rotary_table", {position, length}, attrs); }
 Value rotary(Value x, Value table, Value position, const RotaryAttrs& attrs) { return emit("rotary", {x, table, position}, attrs); }
 
 OpTable rotary_ops() { return {&rotary_op(), &rotary_table_op()}; }

@@ -5,6 +5,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/recipe/choice_names.h"
+#include "libcore/recipe/optional_choice.h"
 #include "libcore/recipe/weight_registry.h"
 
 namespace galley {
@@ -18,6 +19,7 @@ constexpr std::array<std::string_view, 2> kNanGuards{"stop", "ignore"};
 constexpr std::array<std::string_view, 3> kRecomputeModes{"full", "selective", "match"};
 constexpr std::array<std::string_view, 2> kCacheStates{"hot", "cold"};
 constexpr std::array<std::string_view, 3> kProfileKinds{"auto", "train_step", "forward"};
+constexpr std::array<std::string_view, 3> kPackedFiles{"auto", "write", "none"};
 constexpr double kMaxBatch = 1 << 24;
 
 // precision.loss_scale: auto or a number.
@@ -107,6 +109,11 @@ const std::string& WeightSource::path() const { return published ? published->fi
 void WeightsSection::options(OptionVisitor& v) {
   v.list({.name = "load", .doc = "sources of initial weights, in order; later ones take precedence; null: none", .main = true}, load.items,
          make_options<WeightSource>);
+  v.choice(
+      {.name = "packed",
+       .doc = "inference: a second file beside the weights that holds them as kernels read them; write: create it where it is missing; "
+              "auto: use it where it exists; none: neither"},
+      packed, kPackedFiles);
 }
 
 void LoraSection::options(OptionVisitor& v) {
@@ -285,6 +292,11 @@ void TrainSection::options(OptionVisitor& v) {
 
 void EvaluateSection::options(OptionVisitor& v) {
   v.option({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data);
+  optional_choice(v,
+                  {.name = "cache",
+                   .doc = "language models: read keys and values as a cache of this kind stores them, as generation does; null: without a "
+                          "cache"},
+                  cache, kCacheStorageNames);
 }
 
 void GenerateSection::options(OptionVisitor& v) {

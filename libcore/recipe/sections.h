@@ -81,10 +81,14 @@ struct WeightSource : OptionsOf<WeightSource> {
   const std::string& path() const;
 };
 
+/// Whether programs of inference keep weights in the form of their kernels in a file.
+enum class PackedFile : uint8_t { kAuto, kWrite, kNone };
+
 /// weights.
 struct WeightsSection : OptionsOf<WeightsSection> {
   void options(OptionVisitor& v) override;
   OptionList load;  ///< WeightSource
+  PackedFile packed = PackedFile::kAuto;
   /// The registry's entry of the model's default weights. Its pipeline is used if no other is known. Set by resolve_weights; not part of
   /// the recipe's text.
   std::shared_ptr<const PublishedWeights> model_default;
@@ -243,15 +247,16 @@ struct TrainSection : OptionsOf<TrainSection> {
   std::optional<RecomputeSection> recompute;
 };
 
+/// How the key-value cache of a language model stores numbers.
+enum class CacheStorage : uint8_t { kF32, kBF16, kInt8 };
+inline constexpr std::array<std::string_view, 3> kCacheStorageNames{"f32", "bf16", "int8"};
+
 /// evaluate.
 struct EvaluateSection : OptionsOf<EvaluateSection> {
   void options(OptionVisitor& v) override;
   std::string data = "val";
+  std::optional<CacheStorage> cache;
 };
-
-/// How the key-value cache of a language model stores numbers.
-enum class CacheStorage : uint8_t { kF32, kBF16, kInt8 };
-inline constexpr std::array<std::string_view, 3> kCacheStorageNames{"f32", "bf16", "int8"};
 
 /// predict.generate: how a language model continues a prompt.
 struct GenerateSection : OptionsOf<GenerateSection> {

@@ -336,6 +336,18 @@ void Execution::run(const RunOptions& options) {
   for (const std::string& name : updated_) store_.touch(name);
 }
 
+std::span<const std::byte> Execution::prepared() const {
+  if (prepared_ == nullptr || !prepared_at_) return {};
+  return {prepared_->data(), static_cast<size_t>(program_->memory().prepared_bytes)};
+}
+
+void Execution::adopt_prepared(std::shared_ptr<Storage> values) {
+  GALLEY_ASSERT(prepared_ != nullptr && values->bytes() == program_->memory().prepared_bytes && values->host_access());
+  prepared_ = std::move(values);
+  prepared_at_ = prepared_versions();
+  bound_generation_.reset();  // addresses change
+}
+
 Tensor Execution::output(std::string_view name) const {
   const ValueId id = program_->graph().find_output(name);
   GALLEY_ASSERT(id != kNoValue, "the program has no output '", name, "'");

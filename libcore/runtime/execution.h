@@ -58,6 +58,10 @@ class Execution {
   void run(const RunOptions& options = {});
   /// Waits for all runs so far. Throws their first error.
   void wait() { stream_.synchronize(); }
+  /// Results of `prepare` (MemoryPlan::prepared_bytes), which a later start may adopt: empty before the first run, or where there are none.
+  std::span<const std::byte> prepared() const;
+  /// Takes the results of `prepare` of an equal program with the parameters as they are now, which may be in a mapped file.
+  void adopt_prepared(std::shared_ptr<Storage> values);
   /// A contiguous copy of an output of the last run, in host memory. Waits for the run.
   Tensor output(std::string_view name) const;
   /// Keeps the one-element outputs of the last `runs` runs; the default is 1. Discards the outputs so far.

@@ -18,6 +18,7 @@ void ParameterStore::declare(const std::string& name, const TensorType& type, Va
     entries_[name] = {Tensor(type.dtype, type.shape, type.format, *device_), role};
     return;
   }
+  if (found->second.role != role) found->second.role = role;  // that of an adopted array was not known
   const Tensor& tensor = found->second.tensor;
   GALLEY_ASSERT(tensor.dtype() == type.dtype && tensor.shape() == type.shape && tensor.format() == type.format, "'", name, "' is ",
                 tensor.str(), " in the store, but ", type, " in a program");
@@ -70,6 +71,21 @@ void ParameterStore::set(std::string_view name, const Tensor& values) {
                      target.tensor.dtype(), " ", target.tensor.shape(), ", but the given values are ", values.dtype(), " ", values.shape());
   const Tensor converted = values.to(target.tensor.format());
   copy(converted, target.tensor, device_->stream());
+  ++target.version;
+}
+
+void ParameterStore::adopt(std::string_view name, Tensor values) {
+  GALLEY_ASSERT(device_ == &host_device(), "only the host's arrays can be adopted");
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    entries_[std::string(name)] = {std::move(values), ValueRole::kParameter};
+    return;
+  }
+  Entry& target = found->second;
+  GALLEY_ASSERT(
+      values.dtype() == target.tensor.dtype() && values.shape() == target.tensor.shape() && values.format() == target.tensor.format(), "'",
+      name, "' is ", target.tensor.str(), ", but the adopted array is ", values.str());
+  target.tensor = std::move(values);
   ++target.version;
 }
 

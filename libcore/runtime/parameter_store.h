@@ -39,6 +39,9 @@ class ParameterStore {
 
   /// Overwrites the values. Dtype and shape must match; the format may differ.
   void set(std::string_view name, const Tensor& values);
+  /// Puts this array, which may be in a mapped file, in the place of the present one. Dtype, shape and format must match, and nothing may
+  /// write it.
+  void adopt(std::string_view name, Tensor values);
   /// A contiguous copy in host memory.
   Tensor get(std::string_view name) const;
   /// As get, without a copy of an array that is stored so on the host: valid until the next change of the array.

@@ -148,6 +148,38 @@ TEST_F(LongRope, RowsAreReadAgainWhereTheirFrequenciesChange) {
   for (int64_t i = 0; i < 256; ++i) ASSERT_NEAR(got.data_as<float>()[i], expected.data_as<float>()[i], 2e-3);
 }
 
+// A text has the frequencies of its length when it is read; a token that is added has those of the new length, as in transformers. So a
+// text that is read at once has the logits of the model without a cache, and what was left of another text does not count.
+struct DynamicRope : DecoderTest {
+  DynamicRope()
+      : DecoderTest(
+            "{type: llama, num_hidden_layers: 2, hidden_size: 32, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, "
+            "intermediate_size: 48, max_position_embeddings: 20, block_size: 80, initializer_range: 0.5, "
+            "rope_parameters: {rope_type: dynamic, factor: 4}}") {}
+  void expect_near(const Rows& rows, double tolerance) {
+    const Tensor got = cached_.next_logits(rows), expected = whole_.next_logits(rows);
+    ASSERT_EQ(got.shape(), expected.shape());
+    for (int64_t i = 0; i < expected.elements(); ++i)
+      ASSERT_NEAR(got.data_as<float>()[i], expected.data_as<float>()[i], tolerance) << "row " << i / 256 << " of " << rows.size();
+  }
+};
+TEST_F(DynamicRope, TextsThatAreReadAtOnceAreThoseWithoutACache) {
+  const std::vector<int64_t> text = sequence(60);
+  const auto part = [&](int64_t length) { return std::vector<int64_t>(text.begin(), text.begin() + length); };
+  // Each row shares its beginning with one of the call before, whose tokens have other frequencies unless both are short.
+  for (const Rows& rows : std::vector<Rows>{{part(30), part(7), part(21)}, {part(33), part(19), part(60)}, {part(20), part(24), part(50)}})
+    ASSERT_NO_FATAL_FAILURE(expect_near(rows, 2e-3));
+}
+TEST_F(DynamicRope, TokensBeforeKeepTheirFrequencies) {
+  std::vector<int64_t> row = sequence(20);
+  ASSERT_NO_FATAL_FAILURE(expect_near({row}, 2e-3));
+  row.push_back(9);
+  const Tensor got = cached_.next_logits({row}), expected = whole_.next_logits({row});
+  double largest = 0;
+  for (int64_t i = 0; i < 256; ++i) largest = std::max<double>(largest, std::abs(got.data_as<float>()[i] - expected.data_as<float>()[i]));
+  EXPECT_GT(largest, 1e-3) << "the tokens before were read again";
+}
+
 constexpr const char* kLlamaSizes =
     "num_hidden_layers: 2, hidden_size: 32, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, intermediate_size: 48, "
     "max_position_embeddings: 40, initializer_range: 0.3";

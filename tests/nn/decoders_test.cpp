@@ -208,7 +208,7 @@ TEST_P(CachedDecoder, GivesTheLogitsOfTheWholeSequence) {
       for (const std::array<int64_t, kRows>& piece : pieces) {
         const int64_t length = *std::max_element(piece.begin(), piece.end());
         Tensor input(DType::kI64, {kRows, length}), positions(DType::kI64, {kRows, length}), start(DType::kI64, {kRows}),
-            last(DType::kI64, {kRows}), is_long(DType::kI64, {kRows});
+            last(DType::kI64, {kRows}), total(DType::kI64, {kRows});
         for (int64_t n = 0; n < kRows; ++n) {
           const int64_t from = done[static_cast<size_t>(n)], count = piece[static_cast<size_t>(n)];
           for (int64_t t = 0; t < length; ++t) {
@@ -217,15 +217,15 @@ TEST_P(CachedDecoder, GivesTheLogitsOfTheWholeSequence) {
           }
           start.data_as<int64_t>()[n] = count == 0 ? -1 : from;
           last.data_as<int64_t>()[n] = std::max<int64_t>(0, count - 1);
-          is_long.data_as<int64_t>()[n] = 1;  // the whole sequence is
+          total.data_as<int64_t>()[n] = kTokens;  // the frequencies of the whole sequence
           done[static_cast<size_t>(n)] += count;
         }
         const auto run = engine.bind(program(engine, kRows, length, kTokens), {.carried = request});
         run->feed("tokens", input);
         run->feed(cache_input::kStart, start);
-        EXPECT_EQ(run->takes(cache_input::kLong), limit > 0);
+        EXPECT_EQ(run->takes(cache_input::kLength), limit > 0);
         for (const auto& [name, value] : std::map<const char*, const Tensor*>{
-                 {cache_input::kPositions, &positions}, {cache_input::kLast, &last}, {cache_input::kLong, &is_long}}) {
+                 {cache_input::kPositions, &positions}, {cache_input::kLast, &last}, {cache_input::kLength, &total}}) {
           if (run->takes(name)) run->feed(name, *value);
         }
         run->run();
@@ -245,6 +245,83 @@ TEST_P(CachedDecoder, GivesTheLogitsOfTheWholeSequence) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, CachedDecoder, testing::ValuesIn(decoder_cases()), [](const auto& info) { return info.param.name; });
+
+/// Runs tokens [begin, end) of both rows, of sequences of `end` tokens, and returns the logits of the last one.
+Tensor next_logits(Engine& engine, const std::shared_ptr<Carried>& request, const DecoderCase& c, int64_t begin, int64_t end,
+                   const std::vector<double>& tokens, const std::function<void(const std::vector<ParameterSpec>&)>& initialize) {
+  const int64_t rows = 2, length = end - begin;
+  std::vector<ParameterSpec> specs;
+  const auto program = engine.program(
+      {.mode = "test", .fields = {{"tokens", test::i64({rows, length})}}}, "test",
+      [&] {
+        Graph graph;
+        Builder b(graph, {.mode = Mode::kEvaluation, .cache = c.tokens});
+        graph.add_output("logits", build_model(b, c.component(), b.input("tokens", test::i64({rows, length}))).front().second);
+        specs = b.take_parameters();
+        return graph;
+      },
+      engine.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
+  engine.declare(*program);
+  initialize(specs);
+  const auto run = engine.bind(program, {.carried = request});
+  const auto feed = [&](const char* name, const Shape& shape, const std::function<int64_t(int64_t)>& value) {
+    Tensor values(DType::kI64, shape);
+    for (int64_t i = 0; i < values.elements(); ++i) values.data_as<int64_t>()[i] = value(i);
+    if (run->takes(name)) run->feed(name, values);
+  };
+  feed("tokens", {rows, length},
+       [&](int64_t i) { return static_cast<int64_t>(tokens[static_cast<size_t>(i / length * c.tokens + begin + i % length)]); });
+  feed(cache_input::kPositions, {rows, length}, [&](int64_t i) { return begin + i % length; });
+  feed(cache_input::kStart, {rows}, [&](int64_t) { return begin; });
+  feed(cache_input::kLast, {rows}, [&](int64_t) { return length - 1; });
+  feed(cache_input::kLength, {rows}, [&](int64_t) { return end; });
+  run->run();
+  return run->output("logits");
+}
+
+// Frequencies follow the number of tokens: a prompt of 4 or 9 tokens, then one token at a time, past a context of pretraining of 6.
+TEST(DynamicRope, ContinuedTextsHaveTheLogitsOfTransformers) {
+  for (const int64_t prompt : {4, 9}) {
+    const std::string name = cat("dynamic_after_", prompt);
+    const DecoderCase c{name,
+                        "llama",
+                        12,
+                        {{"hidden_size", {12}},
+                         {"intermediate_size", {20}},
+                         {"num_hidden_layers", {2}},
+                         {"num_attention_heads", {4}},
+                         {"num_key_value_heads", {2}},
+                         {"head_dim", {6}},
+                         {"vocab_size", {static_cast<double>(kDecoderVocabulary)}},
+                         {"max_position_embeddings", {6}},
+                         {"rope_parameters.rope_type", {2}},
+                         {"rope_parameters.rope_theta", {100}},
+                         {"rope_parameters.factor", {2}}}};
+    const GoldenEntry& want = decoder_results().at(name).at("logits");
+    const std::vector<double> tokens = decoder_tokens(name, c.tokens).first;
+    for (const char* device : {"cpu", "ref"}) {
+      SCOPED_TRACE(cat(name, " on ", device));
+      Engine engine(open_backend(device, {.threads = 2}));
+      const auto request = engine.carried();
+      const int64_t steps = c.tokens - prompt + 1;
+      for (int64_t step = 0; step < steps; ++step) {
+        const int64_t begin = step == 0 ? 0 : prompt + step - 1, end = prompt + step;
+        const Tensor got = next_logits(engine, request, c, begin, end, tokens, [&](const std::vector<ParameterSpec>& specs) {
+          for (const ParameterSpec& spec : specs) {
+            Tensor values(DType::kF32, spec.type.shape);
+            values.from_doubles(golden_state(spec.name, spec.type.shape));
+            engine.store().set(spec.name, values);
+          }
+        });
+        for (int64_t i = 0; i < 2 * kDecoderVocabulary; ++i) {
+          const int64_t row = i / kDecoderVocabulary, v = i % kDecoderVocabulary;
+          ASSERT_NEAR(got.data_as<float>()[i], want.values[static_cast<size_t>((row * steps + step) * kDecoderVocabulary + v)], 2e-5)
+              << "row " << row << ", " << end << " tokens";
+        }
+      }
+    }
+  }
+}
 
 std::string message_of(const Component& model, int64_t tokens = 4) {
   Graph graph;

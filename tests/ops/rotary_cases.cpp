@@ -77,6 +77,18 @@ void add_rotary(std::vector<OpCase>& cases) {
                          rotary_table(in.values({2, 2}, {2, 0, 1, 5}, DType::kI64), attrs);
                        },
                    .expected = {-2, 0, 2, 0, 0, 2, 0, 2}});
+  // Sequences of 4 and of 8 tokens, where the base grows beyond 4: the second frequency of the longer one is divided by 2 * 8 / 4 - 1.
+  cases.push_back({.name = "rotary_table_lengths",
+                   .build =
+                       [](CaseInputs& in) {
+                         RotaryTableAttrs attrs;
+                         attrs.frequencies = {std::numbers::pi / 2, 3 * std::numbers::pi / 2};
+                         attrs.limit = 4;
+                         attrs.growth = 2;
+                         const Value position = in.values({2, 2}, {0, 1, 0, 1}, DType::kI64);
+                         rotary_table(position, attrs, in.values({2}, {4, 8}, DType::kI64));
+                       },
+                   .expected = {1, 1, 0, 0, 0, 0, 1, -1, 1, 1, 0, 0, 0, 0, 1, 1}});
   cases.push_back({.name = "rotary_table_far", .build = [](CaseInputs& in) {
                      RotaryTableAttrs attrs;
                      attrs.positions = 5001;

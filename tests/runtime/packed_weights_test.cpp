@@ -84,5 +84,40 @@ TEST(PackedWeights, RecurrentLayersWithAndWithoutAnotherProgramsChoice) {
   }
 }
 
+// What an execution adopts stands for its own results of `prepare`, until the weights change.
+TEST(PackedWeights, AdoptedResultsOfPrepareAreUsed) {
+  if (!has_cpu()) GTEST_SKIP();
+  const auto training = compile(make_layer(false, true));
+  ParameterStore store;
+  store.declare(*training);
+  CompileOptions options;
+  options.parameter_formats = store.formats();
+  const auto program = compile(make_layer(false, false), options);
+  ASSERT_GT(program->prepared_bytes(), 0);
+  store.declare(*program);
+  const auto set_weights = [&](double step) {
+    for (const std::string& name : store.names(ValueRole::kParameter)) store.set(name, waves(store.tensor(name).shape(), step));
+  };
+  const auto output = [](Execution& execution) {
+    execution.feed("x", waves({3, 5, 7}, 0.7));
+    execution.run();
+    return execution.output("y");
+  };
+  set_weights(2.3);
+  Execution other(program, store);
+  const Tensor of_others = output(other);
+  EXPECT_EQ(std::ssize(other.prepared()), program->prepared_bytes());
+  const auto kept = Storage::allocate(program->prepared_bytes());
+  std::copy(other.prepared().begin(), other.prepared().end(), kept->data());
+
+  set_weights(1.1);
+  Execution execution(program, store);
+  EXPECT_TRUE(execution.prepared().empty());
+  execution.adopt_prepared(kept);
+  EXPECT_TRUE(bit_equal(output(execution), of_others)) << "the adopted results are those of other weights";
+  Execution plain(program, store);
+  EXPECT_FALSE(bit_equal(output(plain), of_others));
+}
+
 }  // namespace
 }  // namespace galley::test

@@ -162,9 +162,13 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   const Split& described = *recipe.data.find(split);
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
   Session session(recipe);
+  if (!against_.empty() && recipe.evaluate.cache)
+    throw Error(ErrorCode::kRecipe, "--against compares two sets of weights, both without a cache")
+        .key("evaluate.cache")
+        .suggest("leave the key out, or evaluate each set of weights alone");
   if (!against_.empty() && !dry_run_) return compare(session, described.batch.value_or(micro));
   Engine engine(session.backend());
-  Evaluator evaluator(session, engine, loaded_plan(recipe), split, described.batch.value_or(micro));
+  Evaluator evaluator(session, engine, loaded_plan(recipe), split, described.batch.value_or(micro), 0, nullptr, recipe.evaluate.cache);
   engine.declare(evaluator.program());
   session.initialize(evaluator.parameters(), engine.store(), evaluator.sample_shape());
   if (!against_.empty()) return compare(session, described.batch.value_or(micro));

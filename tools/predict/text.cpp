@@ -117,6 +117,7 @@ class Continuation {
       : model_(session), options_(generate_options(session.recipe())), output_(output) {}
 
   const LanguageModel& model() const { return model_; }
+  void keep_packed_weights() { model_.keep_packed_weights(); }
   std::vector<Generation> run(const std::vector<Prompt>& prompts) {
     std::vector<std::vector<int64_t>> ids;
     for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
@@ -296,7 +297,10 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
       continuation->run({prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});
     }
   }
-  if (!options.interactive) return exit_code();
+  if (!options.interactive) {
+    if (continuation && stop_signal() == 0) continuation->keep_packed_weights();
+    return exit_code();
+  }
   std::optional<Conversation> conversation;
   if (chat) conversation.emplace(*chat, tokenizer, options.system);
   std::string line;
@@ -318,6 +322,7 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
       if (conversation) conversation->forget();
     }
   }
+  if (continuation && stop_signal() == 0) continuation->keep_packed_weights();
   return exit_code();
 }
 

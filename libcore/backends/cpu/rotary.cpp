@@ -149,16 +149,19 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 /// Without positions it runs once where the table is at most 1 MiB (passes/hoist_prepare.cpp).
 class RotaryTable : public PreparedKernel {
  public:
-  explicit RotaryTable(const KernelQuery& q) : attrs_(q.attrs<RotaryTableAttrs>()), rows_(q.out(0).shape[0]), given_(q.has(0)) {}
+  explicit RotaryTable(const KernelQuery& q)
+      : attrs_(q.attrs<RotaryTableAttrs>()), rows_(q.out(0).shape[0]), sequences_(q.has(1) ? q.in(0).shape[0] : 0), given_(q.has(0)) {}
   void run(Stream&, const KernelArgs& args) const override {
     const auto pairs = static_cast<int64_t>(attrs_.frequencies.size());
     const auto* given = given_ ? args.in<int64_t>(0) : nullptr;
+    const auto* lengths = sequences_ > 0 ? args.in<int64_t>(1) : nullptr;
     parallel_for(rows_, std::max<int64_t>(1, 256 / pairs), [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         float* row = args.out<float>(0) + p * 2 * pairs;
         const auto position = static_cast<double>(given == nullptr ? p : given[p]);
+        const int64_t length = lengths == nullptr ? 0 : lengths[p / (rows_ / sequences_)];
         for (int64_t i = 0; i < pairs; ++i) {
-          const double angle = position * attrs_.frequencies[static_cast<size_t>(i)];
+          const double angle = position * attrs_.frequencies[static_cast<size_t>(i)] * dynamic_stretch(attrs_, length, i);
           row[i] = static_cast<float>(attrs_.factor * std::cos(angle));
           row[pairs + i] = static_cast<float>(attrs_.factor * std::sin(angle));
         }
@@ -168,7 +171,7 @@ class RotaryTable : public PreparedKernel {
 
  private:
   RotaryTableAttrs attrs_;
-  int64_t rows_;
+  int64_t rows_, sequences_;  // sequences_: with lengths
   bool given_;
 };
 

@@ -13,6 +13,7 @@ namespace {
 Names rotary_table_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<RotaryTableAttrs>();
   GraphWriter& w = n.to;
+  if (n.has(1)) w.refuse("its frequencies depend on the number of tokens");
   const int64_t rows = n.has(0) ? w.positions() : n.result().shape[0], pairs = std::ssize(attrs.frequencies);
   if (!n.has(0) && w.dims(n.node.outputs[0])[0].open()) w.refuse("its table depends on the number of tokens");
   Tensor table(DType::kF32, {rows, 2 * pairs});

@@ -126,6 +126,22 @@ def qwen2():
                        rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, **THETA))
 
 
+def continued(name, config, prompt, length):
+    """Logits of the next token after a prompt, and after each further token up to `length`, with transformers' key-value cache."""
+    config.vocab_size = VOCABULARY
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64).double().eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            parameter.copy_(golden_state(key, parameter.shape))
+        tokens, _ = tokens_of(name, length)
+        cache, logits = transformers.DynamicCache(), []
+        for begin, end in [(0, prompt)] + [(t, t + 1) for t in range(prompt, length)]:
+            logits.append(model(tokens[:, begin:end], past_key_values=cache, use_cache=True).logits[:, -1])
+    print("case", name)
+    show("logits", torch.stack(logits, 1), full=True)
+
+
 LLAMA = dict(hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=16)
 GROUPED = LLAMA | dict(num_attention_heads=4, num_key_value_heads=2, head_dim=6)
 QWEN2 = LLAMA | dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2)
@@ -163,6 +179,9 @@ case(
                 rope_parameters=dict(rope_type="linear", factor=4.0, **THETA)), 7)
 case("llama_dynamic",
      LlamaConfig(**(LLAMA | dict(max_position_embeddings=6)), rope_parameters=dict(rope_type="dynamic", factor=2.0, **THETA)), 9)
+DYNAMIC = dict(rope_type="dynamic", factor=2.0, **THETA)
+for length in (4, 9):
+    continued(f"dynamic_after_{length}", LlamaConfig(**(GROUPED | dict(max_position_embeddings=6)), rope_parameters=DYNAMIC), length, 12)
 case("mistral", MistralConfig(**GROUPED, sliding_window=3, rope_parameters=dict(rope_type="default", **THETA)), 9)
 case("qwen2", qwen2(), 9)
 case("qwen3", Qwen3Config(**GROUPED, attention_bias=True, rope_parameters=dict(rope_type="default", **THETA)), 9)
