@@ -1,5 +1,6 @@
 #pragma once
-// LeafSums: the partial sums that a rank contributes to a ReductionTree, from leaves (logical replicas) that it computes one after the other.
+// LeafSums: the partial sums that a rank contributes to a ReductionTree, from leaves (logical replicas) that it computes one after the
+// other.
 
 #include <cstdint>
 #include <span>

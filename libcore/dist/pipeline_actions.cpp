@@ -112,7 +112,9 @@ std::string check_stage(const StageActions& list, int64_t stage, int64_t micro_b
   std::map<Message, int> done;  // 1: forward, 2: backward too
   std::vector<int64_t> backward(static_cast<size_t>(chunks), 0), reduced(static_cast<size_t>(chunks), 0);
   int64_t updates = 0;
-  const auto fault = [&](const PipelineAction& action, std::string_view text) { return cat("stage ", stage, ": ", text_of(action), " ", text); };
+  const auto fault = [&](const PipelineAction& action, std::string_view text) {
+    return cat("stage ", stage, ": ", text_of(action), " ", text);
+  };
   for (const PipelineAction& action : list.actions) {
     const Message key{action.chunk, action.micro_batch};
     if (action.chunk < 0 || action.chunk >= chunks || action.micro_batch < 0 || action.micro_batch >= micro_batches)

@@ -1,5 +1,6 @@
 #pragma once
-// What each rank of a pipeline does in a step: a list of actions in order, made before the run. Planner and training execute the same lists.
+// What each rank of a pipeline does in a step: a list of actions in order, made before the run. Planner and training execute the same
+// lists.
 
 #include <cstdint>
 #include <functional>

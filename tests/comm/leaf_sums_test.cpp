@@ -107,7 +107,8 @@ TEST(LeafSums, ASumFromLeftToRightHasOtherBits) {  // the negative control
 
 TEST(LeafSums, HoldsAsFewArraysAsTheOrderNeeds) {
   const std::vector<std::vector<float>> leaves = random_leaves(8, 16);
-  for (const auto& [ranks, arrays] : {std::pair(1, 4), std::pair(2, 3), std::pair(3, 3), std::pair(4, 2), std::pair(5, 2), std::pair(8, 1)}) {
+  for (const auto& [ranks, arrays] :
+       {std::pair(1, 4), std::pair(2, 3), std::pair(3, 3), std::pair(4, 2), std::pair(5, 2), std::pair(8, 1)}) {
     size_t most = 0;
     over_ranks(leaves, ranks, &most);
     EXPECT_EQ(most, static_cast<size_t>(arrays)) << ranks << " ranks";

@@ -24,7 +24,9 @@ using Kind = PipelineActionKind;
 struct Shape {
   PipelineSchedule schedule;
   int64_t stages, micro_batches, chunks;
-  std::string text() const { return cat(name_of(schedule), ", ", stages, " stages, ", micro_batches, " micro-batches, ", chunks, " chunks"); }
+  std::string text() const {
+    return cat(name_of(schedule), ", ", stages, " stages, ", micro_batches, " micro-batches, ", chunks, " chunks");
+  }
 };
 
 /// All schedules of up to so many stages and micro-batches.
@@ -127,7 +129,8 @@ class Multiplier {
     for (size_t part = 0; part < parts(); ++part) product *= weight(part);
     for (int64_t b = 1; b <= shape_.micro_batches; ++b) {
       // d(out^2 / 2) / d w_k = out^2 / w_k
-      for (size_t part = 0; part < parts(); ++part) result[part] += product * static_cast<double>(b) * product * static_cast<double>(b) / weight(part);
+      for (size_t part = 0; part < parts(); ++part)
+        result[part] += product * static_cast<double>(b) * product * static_cast<double>(b) / weight(part);
     }
     return result;
   }
@@ -264,8 +267,7 @@ TEST(PipelineActions, MessagesTakeTime) {
   const std::vector<TimedStage> timed = time_actions(actions_of(shape), {.forward = {1, 1, 1}, .backward = {2, 2, 2}, .transfer = 0.5});
   EXPECT_DOUBLE_EQ(timed[2].passes.front().begin, 3);
   EXPECT_DOUBLE_EQ(timed[0].passes.back().end, 3 * 1 + 3 * 2 + 4 * 0.5);
-  const std::vector<TimedStage> late =
-      time_actions(actions_of(shape), {.forward = {1, 1, 1}, .backward = {2, 2, 2}, .begin = {0, 0, 7}});
+  const std::vector<TimedStage> late = time_actions(actions_of(shape), {.forward = {1, 1, 1}, .backward = {2, 2, 2}, .begin = {0, 0, 7}});
   EXPECT_DOUBLE_EQ(late[2].passes.front().begin, 7);
 }
 
