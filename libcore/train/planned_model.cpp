@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
+#include <numeric>
 #include <set>
 
 #include "libcore/base/cores.h"
@@ -22,7 +22,7 @@ namespace galley {
 namespace {
 
 constexpr int64_t kMegabyte = 1'000'000;
-constexpr int kWarmUp = 2, kRecorded = 5;  // runs of the program whose operators are measured
+constexpr int kWarmUp = 2;  // runs that are not measured
 
 int64_t bytes_of(PrecisionName precision) { return precision == PrecisionName::kF64 ? 8 : precision == PrecisionName::kF32 ? 4 : 2; }
 
@@ -104,26 +104,57 @@ WrapRule wrap_rule(const Recipe& recipe, const std::vector<ParameterSpec>& param
   return rule;
 }
 
-/// Seconds of each node of the program: the fastest of several runs on random data.
-std::vector<double> measured_nodes(Workload& work) {
+double seconds_of_run(Workload& work) {
+  const int64_t begin = steady_ns();
+  work.run();
+  return static_cast<double>(steady_ns() - begin) * 1e-9;
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// What a measured program took.
+struct MeasuredProgram {
+  std::vector<double> node_seconds;  // medians, scaled to the median of their sum
+  double step_s = 0, fastest_s = 0;
+  int64_t peak_bytes = 0;  // resident, before recordings take memory
+};
+
+/// Runs of a program with and without a recorder, in turns, so that both see the same machine.
+MeasuredProgram measured_program(Workload& work, int64_t runs) {
   const Program& program = work.program();
   Recorder recorder;
   for (int i = 0; i < kWarmUp; ++i) work.run();
-  for (int i = 0; i < kRecorded; ++i) {
+  const int64_t peak = peak_resident_bytes();
+  std::vector<double> plain;
+  for (int64_t i = 0; i < runs; ++i) {
     recorder.begin_step(i);
     work.run(&recorder);
     recorder.end_step();
+    plain.push_back(seconds_of_run(work));
   }
-  std::vector<double> seconds(program.graph().nodes().size(), 0);
-  std::vector<double> best(program.steps().size(), std::numeric_limits<double>::infinity());
-  for (const NodeEvent& event : recorder.recording().nodes) {
-    double& least = best[static_cast<size_t>(event.step)];
-    least = std::min(least, static_cast<double>(event.end_ns - event.begin_ns) * 1e-9);
+  std::vector<std::vector<double>> times(program.steps().size());
+  for (const NodeEvent& event : recorder.recording().nodes)
+    times[static_cast<size_t>(event.step)].push_back(static_cast<double>(event.end_ns - event.begin_ns) * 1e-9);
+  MeasuredProgram measured{.node_seconds = std::vector<double>(program.graph().nodes().size(), 0)};
+  for (size_t s = 0; s < times.size(); ++s) {
+    if (!times[s].empty()) measured.node_seconds[static_cast<size_t>(program.steps()[s].node)] = median_of(times[s]);
   }
-  for (size_t s = 0; s < best.size(); ++s) {
-    if (best[s] < std::numeric_limits<double>::infinity()) seconds[static_cast<size_t>(program.steps()[s].node)] = best[s];
+  // An interruption falls on one operator in one run: the median of that operator leaves it out, but each run has some.
+  std::vector<double> sums(static_cast<size_t>(runs), 0);
+  for (const std::vector<double>& of_step : times) {
+    for (size_t run = 0; run < of_step.size() && run < sums.size(); ++run) sums[run] += of_step[run];
   }
-  return seconds;
+  const double medians = std::accumulate(measured.node_seconds.begin(), measured.node_seconds.end(), 0.0);
+  const double factor = medians > 0 ? median_of(sums) / medians : 1;
+  for (double& seconds : measured.node_seconds) seconds *= factor;
+  measured.step_s = median_of(plain);
+  measured.fastest_s = *std::min_element(plain.begin(), plain.end());
+  measured.peak_bytes = peak;
+  return measured;
 }
 
 /// Bytes per element of parameters, gradients and optimizer state.
@@ -149,6 +180,7 @@ struct PlannedGraph {
   double samples = 1, tokens = 0;
   std::vector<double> node_seconds;  // of the compiled program, if measured
   double exact_bytes = 0;
+  MeasuredStep measured;
 };
 
 std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options) {
@@ -160,16 +192,26 @@ std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const Planne
   result->states = std::move(captured.states);
   result->samples = static_cast<double>(options.micro);
   result->tokens = static_cast<double>(options.micro * session.tokens_of(types));
-  if (options.measure) {
+  if (options.runs > 0) {
+    const int64_t before = resident_bytes();
+    reset_peak_resident_bytes();
     Workload work(session, WorkKind::kTrainStep, options.micro);
-    result->node_seconds = measured_nodes(work);
+    MeasuredProgram measured = measured_program(work, options.runs);
+    result->node_seconds = std::move(measured.node_seconds);
     result->graph = work.program().graph();
     result->exact_bytes = static_cast<double>(work.planned_bytes());
+    result->measured = {.step_s = measured.step_s,
+                        .fastest_s = measured.fastest_s,
+                        .arena_bytes = work.arena_bytes(),
+                        .planned_arena_bytes = work.program().scratch_bytes(),
+                        .peak_bytes = std::max<int64_t>(0, measured.peak_bytes - before)};
   } else {
     result->graph = std::move(captured.graph);
   }
   return result;
 }
+
+const MeasuredStep& measured_step(const PlannedGraph& graph) { return graph.measured; }
 
 PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe) {
   std::vector<GraphParameter> parameters;
@@ -258,13 +300,12 @@ MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, int64_t
   Workload work(session, WorkKind::kTrainStep, samples);
   for (int i = 0; i < kWarmUp; ++i) work.run();
   std::vector<double> seconds;
-  for (int64_t i = 0; i < steps; ++i) {
-    const int64_t begin = steady_ns();
-    work.run();
-    seconds.push_back(static_cast<double>(steady_ns() - begin) * 1e-9);
-  }
-  std::sort(seconds.begin(), seconds.end());
-  return {.step_s = seconds[seconds.size() / 2], .peak_bytes = std::max<int64_t>(0, peak_resident_bytes() - before)};
+  for (int64_t i = 0; i < steps; ++i) seconds.push_back(seconds_of_run(work));
+  return {.step_s = median_of(seconds),
+          .fastest_s = *std::min_element(seconds.begin(), seconds.end()),
+          .arena_bytes = work.arena_bytes(),
+          .planned_arena_bytes = work.program().scratch_bytes(),
+          .peak_bytes = std::max<int64_t>(0, peak_resident_bytes() - before)};
 }
 
 LocalRates local_rates(int threads) {

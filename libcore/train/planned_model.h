@@ -11,19 +11,33 @@
 
 namespace galley {
 
+/// How steps ran on this machine, on random data and without collectives.
+struct MeasuredStep {
+  double step_s = 0;                ///< Median.
+  double fastest_s = 0;             ///< Of all steps.
+  int64_t arena_bytes = 0;          ///< Scratch memory that is allocated.
+  int64_t planned_arena_bytes = 0;  ///< That the memory plan asks for.
+  int64_t peak_bytes = 0;           ///< High-water mark of resident memory, less that of the process before.
+};
+
+/// Runs after which medians are good to a few percent.
+inline constexpr int64_t kMeasuredRuns = 7;
+
 struct PlannedModelOptions {
   int64_t micro = 1;         ///< Samples.
   int64_t accumulation = 1;  ///< Micro-batches of a step: above 1, gradients are states.
   int64_t sequence = 0;      ///< Tokens of a sample; 0: the model's.
-  /// Runs the compiled program on random data and uses the time of each operator. Otherwise costs come from the rates of a cluster, and
-  /// nothing is compiled.
-  bool measure = false;
+  /// Above 0: runs the compiled program on random data so often, once with and once without a look at each operator, and uses the median
+  /// time of each. Otherwise costs come from the rates of a cluster, and nothing is compiled.
+  int64_t runs = 0;
 };
 
 /// A captured training graph. Units of parameters are not part of it: one graph serves recipes that differ in `sharding` only.
 struct PlannedGraph;
 /// Throws the errors that training would throw before its first step.
 std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options);
+/// Of a measured graph: its steps without a look at operators.
+const MeasuredStep& measured_step(const PlannedGraph& graph);
 /// The model of a graph, with the units of the recipe.
 PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe);
 /// Both at once.
@@ -37,10 +51,6 @@ JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster)
 BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job);
 
 /// Steps of one rank's share as they run on this machine, on random data and without collectives.
-struct MeasuredStep {
-  double step_s = 0;       ///< Median.
-  int64_t peak_bytes = 0;  ///< High-water mark of resident memory, less that of the process before.
-};
 MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, int64_t steps);
 
 /// Rates of this machine: as galley-benchmark machine stored or measures them.

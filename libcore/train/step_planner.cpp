@@ -110,10 +110,10 @@ bool shards_units(ShardingStrategy strategy) { return strategy == ShardingStrate
 
 }  // namespace
 
-StepPlanner::StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, bool measure)
-    : recipe_(recipe), ranks_(ranks), cluster_(std::move(cluster)), measure_(measure) {}
+StepPlanner::StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, int64_t runs)
+    : recipe_(recipe), ranks_(ranks), cluster_(std::move(cluster)), runs_(runs) {}
 
-StepPlan StepPlanner::plan() { return plan_of(recipe_, {.ranks = ranks_, .measure = measure_}); }
+StepPlan StepPlanner::plan() { return plan_of(recipe_, {.ranks = ranks_, .runs = runs_}); }
 
 Cluster StepPlanner::cluster_of(int64_t ranks) const {
   if (!cluster_.shared_memory || ranks == ranks_) return cluster_;
@@ -127,15 +127,16 @@ Cluster StepPlanner::cluster_of(int64_t ranks) const {
 std::shared_ptr<const PlanModel> StepPlanner::model_of(const Recipe& recipe, const JobPlan& job, const BatchPlan& batch,
                                                        const Request& request) {
   const std::string graph_key =
-      cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.measure, "|", recompute_text(recipe));
+      cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.runs, "|", recompute_text(recipe));
   std::shared_ptr<const PlannedGraph>& graph = graphs_[graph_key];
   if (!graph) {
     const std::unique_ptr<Session> session = open_session(recipe);
-    graph = planned_graph(
-        *session, {.micro = batch.micro, .accumulation = batch.accumulation, .sequence = request.sequence, .measure = request.measure});
+    graph = planned_graph(*session,
+                          {.micro = batch.micro, .accumulation = batch.accumulation, .sequence = request.sequence, .runs = request.runs});
   }
   std::shared_ptr<const PlanModel>& model =
       models_[cat(graph_key, "|", wrap_text(recipe), "|", static_cast<int>(recipe.precision.reduce), "|", job.mesh.tensor)];
+  if (request.runs > 0) measured_ = measured_step(*graph);
   if (!model) model = std::make_shared<const PlanModel>(tensor_parallel(planned_model(*graph, recipe), job.mesh.tensor));
   return model;
 }

@@ -72,10 +72,12 @@ std::string largest_part(const StepPlan& plan);
 
 class StepPlanner {
  public:
-  /// `measure`: operator times are measured on this machine (cluster local). The recipe must outlive the planner.
-  StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, bool measure);
+  /// `runs`: above 0, operator times are medians of so many runs on this machine (cluster local). The recipe must outlive the planner.
+  StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, int64_t runs);
 
   const Cluster& cluster() const { return cluster_; }
+  /// Steps of one micro-batch as they ran in turns with those whose operators were measured; empty before plan(), or without `runs`.
+  const std::optional<MeasuredStep>& measured() const { return measured_; }
   /// The plan of the recipe.
   StepPlan plan();
   /// Changes one by one: number of ranks, size of units, offload, recomputation, dtype of sums, resharding. Without measured times.
@@ -88,7 +90,7 @@ class StepPlanner {
  private:
   struct Request {
     int64_t ranks = 1, sequence = 0;
-    bool measure = false;
+    int64_t runs = 0;
     double limit = 0;  ///< Above 0: no simulation if a rank needs more bytes.
   };
   StepPlan plan_of(const Recipe& recipe, const Request& request);
@@ -102,7 +104,8 @@ class StepPlanner {
   const Recipe& recipe_;
   int64_t ranks_;
   Cluster cluster_;
-  bool measure_;
+  int64_t runs_;
+  std::optional<MeasuredStep> measured_;
   std::map<std::string, std::shared_ptr<const PlannedGraph>> graphs_;
   std::map<std::string, std::shared_ptr<const PlanModel>> models_;
 };

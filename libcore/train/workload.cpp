@@ -83,6 +83,7 @@ void Workload::make_forward(const Session& session, int64_t batch) {
     forward->execution->wait();
   };
   parts_ = parts;
+  arena_ = parts->engine.arena();
   add_cost(*program_, 1);
 }
 
@@ -107,6 +108,7 @@ void Workload::make_update(const Session& session, int64_t batch) {
     update->step->run(++update->number, [update]() -> const Batch& { return update->batch; }, observer);
   };
   parts_ = parts;
+  arena_ = parts->engine.arena();
   add_cost(*program_, 1);
   if (const Program* accumulate = parts->step->accumulate_program()) add_cost(*accumulate, static_cast<double>(plan.accumulation - 1));
 }

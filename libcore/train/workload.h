@@ -47,6 +47,8 @@ class Workload {
   /// Bytes of parameters, state, scratch, packed weights and the batch.
   int64_t planned_bytes() const { return planned_bytes(*program_); }
   static int64_t planned_bytes(const Program& program);
+  /// Bytes of scratch memory that are allocated; 0 for generation.
+  int64_t arena_bytes() const { return arena_ != nullptr ? arena_->bytes() : 0; }
 
  private:
   struct Forward;
@@ -59,6 +61,7 @@ class Workload {
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<void> parts_;  // objects that run_ uses
+  std::shared_ptr<const Arena> arena_;
   std::function<void(NodeObserver*)> run_;
   int64_t samples_ = 0;
   double flops_ = 0, bytes_ = 0;

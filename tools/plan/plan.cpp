@@ -91,7 +91,9 @@ void PlanTool::add_options(Command& command) {
       .add_flag("--effects", effects_,
                 "what changes would do: ranks, strategy, wrap size, offload, recomputation; and the limits of batch and sequence")
       .group("Plan");
-  command.add_option("--validate", validate_, "run so many steps of one rank's share on this machine, and compare")
+  command
+      .add_option("--validate", validate_,
+                  cat("run so many steps of one rank's share on this machine (at least ", kMeasuredRuns, "), and compare"))
       .type_name("STEPS")
       .in_range(1, 1000000)
       .group("Plan")
@@ -154,7 +156,10 @@ void PlanTool::find(const Recipe& recipe, StepPlanner& planner, Outcome& outcome
     outcome.effects = planner.effects();
     outcome.limits = planner.limits();
   }
-  if (validate_ > 0) outcome.measured = measured_step(recipe, outcome.plan->batch, validate_);
+  if (validate_ > 0) {
+    const bool same = planner.measured() && outcome.plan->batch.accumulation == 1;
+    outcome.measured = same ? *planner.measured() : measured_step(recipe, outcome.plan->batch, validate_);
+  }
 }
 
 void PlanTool::note_host(const Recipe& recipe) const {
@@ -179,7 +184,7 @@ int PlanTool::run_recipe(LoadedRecipe& loaded) {
   outcome.cluster = cluster();
   if (local()) set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
   note_host(recipe);
-  StepPlanner planner(recipe, ranks_, outcome.cluster, local() && !dry_run_);
+  StepPlanner planner(recipe, ranks_, outcome.cluster, local() && !dry_run_ ? std::max(kMeasuredRuns, validate_) : 0);
   find(recipe, planner, outcome);
   const bool missed = !fit_.empty() && !outcome.fitted();
   if (missed) log(LogLevel::kWarning, cat("no settings need at most ", fit_, " on each rank; the plan is that of the recipe"));
@@ -199,8 +204,11 @@ Json PlanTool::json(const Recipe& recipe, const Outcome& outcome) const {
   json["validated"] = nullptr;
   if (outcome.measured)
     json["validated"] = {{"step_ms", outcome.measured->step_s * 1e3},
+                         {"fastest_step_ms", outcome.measured->fastest_s * 1e3},
+                         {"arena_bytes", outcome.measured->arena_bytes},
+                         {"planned_arena_bytes", outcome.measured->planned_arena_bytes},
                          {"peak_bytes", outcome.measured->peak_bytes},
-                         {"steps", validate_},
+                         {"steps", outcome.plan->batch.accumulation == 1 && !dry_run_ ? std::max(kMeasuredRuns, validate_) : validate_},
                          {"predicted_step_ms", outcome.plan->simulation.compute_s * 1e3}};
   if (outcome.limits) {
     json["effects"] = effects_json(outcome.effects);
@@ -247,9 +255,12 @@ void PlanTool::print_outcome(const Recipe& recipe, const Outcome& outcome) const
   if (outcome.limits) text += cat("\n", render(effects_table(outcome.effects), Format::kTable), "\n", limit_text(*outcome.limits));
   if (outcome.measured) {
     const MeasuredStep& measured = *outcome.measured;
-    text += cat("\nmeasured: ", human_seconds(measured.step_s), " per step of one rank's share, predicted ",
-                human_seconds(plan.simulation.compute_s), " (", fixed(100 * (plan.simulation.compute_s / measured.step_s - 1), 1),
-                " %); peak ", human_bytes(static_cast<double>(measured.peak_bytes)), ", planned ", human_bytes(plan.peak), "\n");
+    text += cat("\nmeasured: ", human_seconds(measured.step_s), " per step of one rank's share (fastest ",
+                human_seconds(measured.fastest_s), "), predicted ", human_seconds(plan.simulation.compute_s), " (",
+                fixed(100 * (plan.simulation.compute_s / measured.step_s - 1), 1), " %); scratch memory ",
+                human_bytes(static_cast<double>(measured.arena_bytes)), ", planned ",
+                human_bytes(static_cast<double>(measured.planned_arena_bytes)), "; resident ",
+                human_bytes(static_cast<double>(measured.peak_bytes)), ", planned ", human_bytes(plan.peak), "\n");
   }
   print(text);
 }
