@@ -58,11 +58,9 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
                        : session_.loader(split_, batch_, 0, 1, limit_, {.rank = ranks->rank(), .ranks = ranks->size()});
   metrics.begin(loader->source());
   while (const Batch* data = loader->next()) {
-    if (loader->share() > 0) {  // 0: this rank has no part of the batch
-      feed_fields(execution, *data);
-      execution.run();
-      metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
-    }
+    feed_fields(execution, *data);
+    execution.run();  // also without a part of the batch: ranks may gather parameters
+    if (loader->share() > 0) metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
     if (stop()) return std::nullopt;
   }
   if (ranks != nullptr) {
