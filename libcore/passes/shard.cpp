@@ -146,6 +146,10 @@ Value start_bucket(Graph& graph, const std::vector<UpdatePiece>& pieces, const G
   return started;
 }
 
+/// The communication hook: what is sent, and what is received, in the dtype of the gradients.
+Value to_hook(Value array, std::optional<DType> hook) { return hook ? cast(array, *hook) : array; }
+Value from_hook(Value sum, std::optional<DType> hook, DType dtype) { return hook ? cast(sum, dtype) : sum; }
+
 class Replicated : public RankUpdates {
  public:
   explicit Replicated(const BucketChoice& choice) : choice_(choice) {}
@@ -155,15 +159,15 @@ class Replicated : public RankUpdates {
     buckets_ = divide(graph, own, choice_);
     std::vector<Value> started;
     for (const GradientBucket& bucket : buckets_) {
-      started.push_back(
-          start_bucket(graph, own, bucket, bucket.layout.elements, [&](Value array) { return all_reduce_start(array, bucket.name); }));
+      started.push_back(start_bucket(graph, own, bucket, bucket.layout.elements,
+                                     [&](Value array) { return all_reduce_start(to_hook(array, choice_.hook), bucket.name); }));
     }
     std::vector<UpdatePiece> pieces = own;
     for (size_t b = 0; b < buckets_.size(); ++b) {
       Value sum;
       {
         const CollectiveScope scope(graph, Phase::kBackward);
-        sum = all_reduce_wait(started[b], buckets_[b].name);
+        sum = from_hook(all_reduce_wait(started[b], buckets_[b].name), choice_.hook, buckets_[b].dtype);
       }
       // As updates, they stand before the updates of their parameters, after the wait.
       const CollectiveScope scope(graph, Phase::kUpdate);
@@ -185,7 +189,7 @@ class Replicated : public RankUpdates {
 /// What zero1, zero2 and fsdp share: ranks receive ranges of sums.
 class Scattered : public RankUpdates {
  public:
-  Scattered(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  Scattered(int rank, int ranks, std::optional<DType> hook) : rank_(rank), ranks_(ranks), hook_(hook) {}
   Value total(Value own) const override { return all_reduce_wait(all_reduce_start(own, "grad_norm"), "grad_norm"); }
 
  protected:
@@ -198,15 +202,20 @@ class Scattered : public RankUpdates {
   }
   Value start(Graph& graph, const std::vector<UpdatePiece>& own, const GradientBucket& bucket) const {
     return start_bucket(graph, own, bucket, bucket.layout.padded(ranks_),
-                        [&](Value array) { return reduce_scatter_start(array, attrs(bucket.name)); });
+                        [&](Value array) { return reduce_scatter_start(to_hook(array, hook_), attrs(bucket.name)); });
+  }
+  Value wait(Value started, const GradientBucket& bucket) const {
+    return from_hook(reduce_scatter_wait(started, attrs(bucket.name)), hook_, bucket.dtype);
   }
 
   int rank_, ranks_;
+  std::optional<DType> hook_;
 };
 
 class Gathered : public Scattered {
  public:
-  Gathered(std::vector<GradientBucket> units, int rank, int ranks) : Scattered(rank, ranks), units_(std::move(units)) {}
+  Gathered(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook)
+      : Scattered(rank, ranks, hook), units_(std::move(units)) {}
 
   bool reduces_each() const override { return true; }
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
@@ -223,7 +232,7 @@ class Gathered : public Scattered {
     for (size_t b = 0; b < buckets_.size(); ++b) {
       const GradientBucket& bucket = buckets_[b];
       const CollectiveScope scope(graph, Phase::kBackward);
-      const Value gradient = reduce_scatter_wait(started[b], attrs(bucket.name));
+      const Value gradient = wait(started[b], bucket);
       const Value parameter = graph.add_input(bucket.state, gradient.type(), ValueRole::kParameter);
       pieces.push_back({.name = bucket.state, .parameter = parameter, .gradient = gradient, .group = bucket.group});
     }
@@ -237,7 +246,7 @@ class Gathered : public Scattered {
 
 class Sharded : public Scattered {
  public:
-  Sharded(const BucketChoice& choice, int rank, int ranks) : Scattered(rank, ranks), choice_(choice) {}
+  Sharded(const BucketChoice& choice, int rank, int ranks) : Scattered(rank, ranks, choice.hook), choice_(choice) {}
 
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
     advance(graph, own);
@@ -249,7 +258,7 @@ class Sharded : public Scattered {
     for (size_t b = 0; b < buckets_.size(); ++b) {
       // In the backward pass, so that order_updates does not move the copy of parameters before it.
       const CollectiveScope scope(graph, Phase::kBackward);
-      const Value gradient = reduce_scatter_wait(started[b], attrs(buckets_[b].name));
+      const Value gradient = wait(started[b], buckets_[b]);
       pieces.push_back({.name = buckets_[b].state,
                         .parameter = range_of(graph, buckets_[b], gradient),
                         .gradient = gradient,
@@ -328,8 +337,8 @@ void reduce_losses(Graph& graph) {
 
 std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice) { return std::make_unique<Replicated>(choice); }
 
-std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks) {
-  return std::make_unique<Gathered>(std::move(units), rank, ranks);
+std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook) {
+  return std::make_unique<Gathered>(std::move(units), rank, ranks, hook);
 }
 
 std::unique_ptr<RankUpdates> sharded_updates(const BucketChoice& choice, int rank, int ranks) {

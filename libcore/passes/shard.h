@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,12 +70,13 @@ class RankUpdates {
 /// fsdp: a rank receives its range of the sum of each unit's gradients and updates its range of the unit's parameters, an input that is
 /// added to the graph; gather_units replaces the parameters afterwards. Ranges of sums are accumulated. Units without gradients are
 /// skipped.
-std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks);
+std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook = {});
 
 /// How gradients are divided into buckets: as `like` does, which has the same parameters, or by size.
 struct BucketChoice {
   int64_t bytes = int64_t{25} << 20;
   const RankUpdates* like = nullptr;
+  std::optional<DType> hook = std::nullopt;  // gradients are rounded to this dtype and summed over ranks in it
 };
 
 /// ddp: every rank updates all parameters with the sums of the gradients.

@@ -64,7 +64,8 @@ void check_ranks(const Recipe& recipe, int ranks) {
   if (const MeshSection mesh = resolve_mesh(sharding, ranks, ranks); (divides_state(recipe, ranks) ? mesh.shard : mesh.data) != ranks)
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"),
            divides_state(recipe, ranks) ? "write mesh: null, or mesh: {shard: N}" : "write mesh: null, or mesh: {data: N}");
-  if (sharding.hook) refuse("sharding.hook", "galley-train does not compress gradients yet", "write hook: null");
+  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
+    refuse("sharding.hook", "galley-train does not train with the hook power_sgd yet", "write hook: bf16, or hook: null");
   if (sharding.offload && (sharding.offload->parameters || sharding.offload->gradients || sharding.offload->optimizer))
     refuse("sharding.offload", "galley-train does not keep parameters, gradients or optimizer state on disk yet", "write offload: null");
   if (divides_parameters(recipe, ranks)) {

@@ -246,9 +246,11 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
 
 /// All graphs of the run have the buckets of the first one, since they share the optimizer's state.
 void TrainStep::make_division(Stage& stage) const {
-  if (gathers()) return stage.divisions.push_back(gathered_updates(units_, ranks_->rank(), ranks_->size()));
-  const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes,
-                            .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get()};
+  std::optional<DType> hook;
+  if (recipe_.sharding.hook) hook = recipe_.sharding.hook->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
+  if (gathers()) return stage.divisions.push_back(gathered_updates(units_, ranks_->rank(), ranks_->size(), hook));
+  const BucketChoice choice{
+      .bytes = recipe_.sharding.bucket.bytes, .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get(), .hook = hook};
   stage.divisions.push_back(divides_state(recipe_, ranks_->size()) ? sharded_updates(choice, ranks_->rank(), ranks_->size())
                                                                    : replicated_updates(choice));
 }

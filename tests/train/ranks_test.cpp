@@ -260,6 +260,32 @@ TEST(RankTraining, RanksDivideTheStateOfTheOptimizer) {
   }
 }
 
+TEST(RankTraining, HooksHalveTheBytesOfGradientsAndRoundThem) {
+  const std::vector<std::string> common{"train.validate=null", "checkpoint=null", "train.duration=3 steps"};
+  for (const char* strategy : {"ddp", "zero1", "fsdp"}) {
+    const std::vector<std::string> here = with(common, {cat("sharding=", strategy)});
+    const TemporaryFolder folder;
+    const Trained exact = train(folder / "exact", 3, here);
+    for (const auto& [hook, digits] : {std::pair("bf16", 8), std::pair("f16", 11)}) {
+      const Trained rounded = train(folder / hook, 3, with(here, {cat("sharding.hook={type: ", hook, "}")}));
+      expect_no_errors(rounded);
+      EXPECT_EQ(rounded.digests[1], rounded.digests[0]);
+      if (std::string_view(strategy) != "ddp") {
+        EXPECT_EQ(2 * rounded.scattered[0].bytes, exact.scattered[0].bytes);
+      } else {
+        EXPECT_LT(rounded.reduced[0].bytes, 0.55 * static_cast<double>(exact.reduced[0].bytes));  // and losses
+      }
+      // Three steps with rate 0.1 and momentum: each gradient, and two partial sums, have relative errors of half a unit.
+      double difference = 0;
+      for (const auto& [name, values] : exact.parameters) {
+        for (size_t i = 0; i < values.size(); ++i) difference = std::max(difference, std::abs(values[i] - rounded.parameters.at(name)[i]));
+      }
+      EXPECT_GT(difference, 0) << strategy << " " << hook;
+      EXPECT_LT(difference, 6 * std::ldexp(1, -digits)) << strategy << " " << hook;
+    }
+  }
+}
+
 TEST(RankTraining, RanksDivideParametersAndGatherThemTwice) {
   // Units by module: fc1 12 x 16 + 16, norm 16 + 16, fc2 16 x 3 + 3.
   for (const int ranks : {2, 3}) {
@@ -497,7 +523,7 @@ TEST(RankTraining, RefusesWhatItCannotTrain) {
     EXPECT_NE(error(2, {cat("sharding=", strategy)}).find(cat("sharding: ", strategy, " can be planned by galley-plan, but")),
               std::string::npos);
   EXPECT_NE(error(2, {"sharding=fsdp", "train.ema={decay: 0.9}"}).find("moving averages yet"), std::string::npos);
-  EXPECT_NE(error(2, {"sharding.hook={type: bf16}"}).find("does not compress gradients yet"), std::string::npos);
+  EXPECT_NE(error(2, {"sharding.hook={type: power_sgd}"}).find("hook power_sgd yet"), std::string::npos);
   EXPECT_NE(error(2, {"sharding.offload={optimizer: disk}"}).find("on disk yet"), std::string::npos);
   EXPECT_NE(error(4, {"sharding=zero1", "sharding.mesh={data: 2, shard: 2}"}).find("on one axis of the mesh"), std::string::npos);
 }
