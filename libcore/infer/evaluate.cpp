@@ -79,11 +79,9 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
   metrics.begin(*loader);
   feed_cache_inputs(execution);
   while (const Batch* data = loader->next()) {
-    if (loader->share() > 0) {  // 0: this rank has no part of the batch
-      feed_fields(execution, *data);
-      execution.run();
-      metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
-    }
+    feed_fields(execution, *data);
+    execution.run();  // also without a part of the batch: ranks may gather parameters
+    if (loader->share() > 0) metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
     if (stop()) return std::nullopt;
   }
   if (ranks != nullptr) {

@@ -111,6 +111,8 @@ Value total_of_squares(Graph& graph, const std::vector<Value>& gradients, bool o
   return total ? total : full(graph, scalar(DType::kF32), 0);
 }
 
+bool reduces_each(const UpdateOptions& options) { return options.ranks != nullptr && options.ranks->reduces_each(); }
+
 /// The parameters, with their gradients of all passes of an update.
 std::vector<UpdatePiece> whole_parameters(Graph& graph, const Gradients& gradients, const std::vector<ValueId>& parameters,
                                           const UpdateOptions& options, UpdateScope& scope, UpdateTable& table,
@@ -121,7 +123,7 @@ std::vector<UpdatePiece> whole_parameters(Graph& graph, const Gradients& gradien
   for (ValueId id : parameters) {
     const std::string name = name_of(graph, id);
     Value gradient = graph.at(gradients.at(id));
-    if (options.accumulation > 1) {
+    if (options.accumulation > 1 && !reduces_each(options)) {
       scope.enter_module_of(name);
       accumulators.push_back(add_state(graph, table, id, "grad", false));
       gradient = add(accumulators.back(), gradient);
@@ -194,6 +196,12 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   std::vector<Value> accumulators;
   std::vector<UpdatePiece> pieces = whole_parameters(graph, gradients, parameters, options, scope, table, accumulators);
   if (options.ranks != nullptr) pieces = options.ranks->reduce(graph, pieces);
+  if (options.accumulation > 1 && reduces_each(options)) {
+    for (UpdatePiece& piece : pieces) {
+      accumulators.push_back(add_state(graph, table, piece, "grad"));
+      piece.gradient = add(accumulators.back(), piece.gradient);
+    }
+  }
 
   scope.leave_modules();
   const Value scale = gradient_scale(graph, pieces, options);
@@ -216,20 +224,26 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
     const Value updated = group.optimizer->add_update(inputs, states);
     if (!piece.in_parameter) options.ranks->finish(graph, i, updated);
   }
-  for (size_t i = 0; i < accumulators.size(); ++i) {
-    scope.enter_module_of(name_of(graph, parameters[i]));
-    clear(accumulators[i]);
+  for (const Value& accumulator : accumulators) {
+    const std::string name = name_of(graph, accumulator.id());
+    scope.enter_module_of(name.substr(0, name.rfind('.')));
+    clear(accumulator);
   }
   if (options.ema) add_averages(graph, parameters, options, scope, table);
   return table;
 }
 
-UpdateTable add_accumulation(Graph& graph, const Gradients& gradients) {
+UpdateTable add_accumulation(Graph& graph, const Gradients& gradients, const UpdateOptions& options) {
   UpdateTable table;
   UpdateScope scope(graph);
-  for (ValueId id : trained(graph, gradients)) {
-    scope.enter_module_of(name_of(graph, id));
-    accumulate(add_state(graph, table, id, "grad", false), graph.at(gradients.at(id)));
+  std::vector<Value> accumulators;
+  UpdateOptions once = options;
+  once.accumulation = 1;
+  std::vector<UpdatePiece> pieces = whole_parameters(graph, gradients, trained(graph, gradients), once, scope, table, accumulators);
+  if (reduces_each(options)) pieces = options.ranks->reduce(graph, pieces);
+  for (const UpdatePiece& piece : pieces) {
+    scope.enter_module_of(piece.name);
+    accumulate(add_state(graph, table, piece, "grad"), piece.gradient);
   }
   return table;
 }

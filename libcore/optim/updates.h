@@ -52,6 +52,7 @@ using Gradients = std::map<ValueId, ValueId>;
 UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOptions& options);
 
 /// For the second program of a run with accumulation: adds the gradients to the states "<parameter>.grad" without updating parameters.
-UpdateTable add_accumulation(Graph& graph, const Gradients& gradients);
+/// Reads of the options `groups` and `ranks`.
+UpdateTable add_accumulation(Graph& graph, const Gradients& gradients, const UpdateOptions& options);
 
 }  // namespace galley

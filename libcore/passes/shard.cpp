@@ -116,6 +116,7 @@ std::vector<GradientBucket> divide(const Graph& graph, const std::vector<UpdateP
     GradientBucket& bucket = buckets.emplace_back();
     bucket.name = cat("grads.bucket", buckets.size());
     bucket.state = cat("shard.bucket", buckets.size());
+    bucket.gather_name = cat("params.bucket", buckets.size());
     for (size_t& member : layout.members) {
       member = order[member];
       bucket.parameters.push_back(pieces[member].name);
@@ -145,6 +146,10 @@ Value start_bucket(Graph& graph, const std::vector<UpdatePiece>& pieces, const G
   return started;
 }
 
+/// The communication hook: what is sent, and what is received, in the dtype of the gradients.
+Value to_hook(Value array, std::optional<DType> hook) { return hook ? cast(array, *hook) : array; }
+Value from_hook(Value sum, std::optional<DType> hook, DType dtype) { return hook ? cast(sum, dtype) : sum; }
+
 class Replicated : public RankUpdates {
  public:
   explicit Replicated(const BucketChoice& choice) : choice_(choice) {}
@@ -154,15 +159,15 @@ class Replicated : public RankUpdates {
     buckets_ = divide(graph, own, choice_);
     std::vector<Value> started;
     for (const GradientBucket& bucket : buckets_) {
-      started.push_back(
-          start_bucket(graph, own, bucket, bucket.layout.elements, [&](Value array) { return all_reduce_start(array, bucket.name); }));
+      started.push_back(start_bucket(graph, own, bucket, bucket.layout.elements,
+                                     [&](Value array) { return all_reduce_start(to_hook(array, choice_.hook), bucket.name); }));
     }
     std::vector<UpdatePiece> pieces = own;
     for (size_t b = 0; b < buckets_.size(); ++b) {
       Value sum;
       {
         const CollectiveScope scope(graph, Phase::kBackward);
-        sum = all_reduce_wait(started[b], buckets_[b].name);
+        sum = from_hook(all_reduce_wait(started[b], buckets_[b].name), choice_.hook, buckets_[b].dtype);
       }
       // As updates, they stand before the updates of their parameters, after the wait.
       const CollectiveScope scope(graph, Phase::kUpdate);
@@ -181,24 +186,79 @@ class Replicated : public RankUpdates {
   BucketChoice choice_;
 };
 
-class Sharded : public RankUpdates {
+/// What zero1, zero2 and fsdp share: ranks receive ranges of sums.
+class Scattered : public RankUpdates {
  public:
-  Sharded(const BucketChoice& choice, int rank, int ranks) : choice_(choice), rank_(rank), ranks_(ranks) {}
+  Scattered(int rank, int ranks, std::optional<DType> hook) : rank_(rank), ranks_(ranks), hook_(hook) {}
+  Value total(Value own) const override { return all_reduce_wait(all_reduce_start(own, "grad_norm"), "grad_norm"); }
+
+ protected:
+  SegmentAttrs attrs(const std::string& name) const {
+    SegmentAttrs attrs;
+    attrs.name = name;
+    attrs.rank = rank_;
+    attrs.ranks = ranks_;
+    return attrs;
+  }
+  Value start(Graph& graph, const std::vector<UpdatePiece>& own, const GradientBucket& bucket) const {
+    return start_bucket(graph, own, bucket, bucket.layout.padded(ranks_),
+                        [&](Value array) { return reduce_scatter_start(to_hook(array, hook_), attrs(bucket.name)); });
+  }
+  Value wait(Value started, const GradientBucket& bucket) const {
+    return from_hook(reduce_scatter_wait(started, attrs(bucket.name)), hook_, bucket.dtype);
+  }
+
+  int rank_, ranks_;
+  std::optional<DType> hook_;
+};
+
+class Gathered : public Scattered {
+ public:
+  Gathered(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook)
+      : Scattered(rank, ranks, hook), units_(std::move(units)) {}
+
+  bool reduces_each() const override { return true; }
+  std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
+    std::map<std::string, size_t> places;
+    for (size_t i = 0; i < own.size(); ++i) places[own[i].name] = i;
+    for (const GradientBucket& unit : units_) {
+      if (!unit.trained) continue;
+      buckets_.push_back(unit);
+      for (size_t m = 0; m < unit.parameters.size(); ++m) buckets_.back().layout.members[m] = places.at(unit.parameters[m]);
+    }
+    std::vector<Value> started;
+    for (const GradientBucket& bucket : buckets_) started.push_back(start(graph, own, bucket));
+    std::vector<UpdatePiece> pieces;
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      const GradientBucket& bucket = buckets_[b];
+      const CollectiveScope scope(graph, Phase::kBackward);
+      const Value gradient = wait(started[b], bucket);
+      const Value parameter = graph.add_input(bucket.state, gradient.type(), ValueRole::kParameter);
+      pieces.push_back({.name = bucket.state, .parameter = parameter, .gradient = gradient, .group = bucket.group});
+    }
+    return pieces;
+  }
+  void finish(Graph&, size_t, Value) override {}
+
+ private:
+  std::vector<GradientBucket> units_;
+};
+
+class Sharded : public Scattered {
+ public:
+  Sharded(const BucketChoice& choice, int rank, int ranks) : Scattered(rank, ranks, choice.hook), choice_(choice) {}
 
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
     advance(graph, own);
     buckets_ = divide(graph, own, choice_);
     std::vector<Value> started;
-    for (const GradientBucket& bucket : buckets_) {
-      started.push_back(start_bucket(graph, own, bucket, bucket.layout.padded(ranks_),
-                                     [&](Value array) { return reduce_scatter_start(array, attrs(bucket.name)); }));
-    }
+    for (const GradientBucket& bucket : buckets_) started.push_back(start(graph, own, bucket));
     for (const UpdatePiece& piece : own) parameters_.push_back(piece.parameter);
     std::vector<UpdatePiece> pieces;
     for (size_t b = 0; b < buckets_.size(); ++b) {
       // In the backward pass, so that order_updates does not move the copy of parameters before it.
       const CollectiveScope scope(graph, Phase::kBackward);
-      const Value gradient = reduce_scatter_wait(started[b], attrs(buckets_[b].name));
+      const Value gradient = wait(started[b], buckets_[b]);
       pieces.push_back({.name = buckets_[b].state,
                         .parameter = range_of(graph, buckets_[b], gradient),
                         .gradient = gradient,
@@ -208,26 +268,16 @@ class Sharded : public RankUpdates {
     return pieces;
   }
 
-  Value total(Value own) const override { return all_reduce_wait(all_reduce_start(own, "grad_norm"), "grad_norm"); }
-
   void finish(Graph& graph, size_t piece, Value updated) override {
     const GradientBucket& bucket = buckets_[piece];
     const CollectiveScope scope(graph, Phase::kUpdate);
-    const std::string name = cat("params.bucket", piece + 1);
-    const Value whole = all_gather_wait(all_gather_start(updated, attrs(name)), attrs(name));
+    const SegmentAttrs gather = attrs(bucket.gather_name);
+    const Value whole = all_gather_wait(all_gather_start(updated, gather), gather);
     for (size_t m = 0; m < bucket.layout.members.size(); ++m)
       assign(parameters_[bucket.layout.members[m]], tensor_of(whole, bucket.layout.offsets[m], bucket.shapes[m]));
   }
 
  private:
-  SegmentAttrs attrs(const std::string& name) const {
-    SegmentAttrs attrs;
-    attrs.name = name;
-    attrs.rank = rank_;
-    attrs.ranks = ranks_;
-    return attrs;
-  }
-
   /// A copy of this rank's range of the bucket's parameters, which the update changes in place. `gradient`: of the range.
   Value range_of(Graph& graph, const GradientBucket& bucket, Value gradient) const {
     const int64_t size = bucket.layout.shard(ranks_);
@@ -248,7 +298,6 @@ class Sharded : public RankUpdates {
   }
 
   BucketChoice choice_;
-  int rank_, ranks_;
   std::vector<Value> parameters_;
 };
 
@@ -287,6 +336,10 @@ void reduce_losses(Graph& graph) {
 }
 
 std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice) { return std::make_unique<Replicated>(choice); }
+
+std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook) {
+  return std::make_unique<Gathered>(std::move(units), rank, ranks, hook);
+}
 
 std::unique_ptr<RankUpdates> sharded_updates(const BucketChoice& choice, int rank, int ranks) {
   return std::make_unique<Sharded>(choice, rank, ranks);

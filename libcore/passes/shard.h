@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,13 +27,15 @@ void reduce_losses(Graph& graph);
 
 /// A flat bucket of gradients.
 struct GradientBucket {
-  std::string name;   // of the collective: "grads.bucket1"
-  std::string state;  // "shard.bucket1"
+  std::string name;         // of the collective: "grads.bucket1"
+  std::string state;        // "shard.bucket1"
+  std::string gather_name;  // of the collective that collects its parameters: "params.bucket1"
   std::vector<std::string> parameters;
   std::vector<Shape> shapes;
   BucketLayout layout;  // its members are places in `parameters`
   DType dtype = DType::kF32;
   int64_t group = 0;  // UpdatePiece::group
+  bool trained = true;
 };
 
 /// What one update node changes: a parameter, or this rank's range of a bucket of parameters.
@@ -52,6 +55,8 @@ class RankUpdates {
   /// directly after its last gradient; buckets are waited for after the backward pass, each before its updates. Returns what this rank
   /// updates.
   virtual std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) = 0;
+  /// Whether gradients are reduced in each pass of an accumulation, so that pieces are accumulated; else whole gradients are.
+  virtual bool reduces_each() const { return false; }
   /// The sum over all pieces of all ranks, from that of this rank's pieces.
   virtual Value total(Value own) const = 0;
   /// Called with the new value of each piece that is not a parameter: writes it to the parameters of all ranks.
@@ -62,10 +67,16 @@ class RankUpdates {
   std::vector<GradientBucket> buckets_;
 };
 
+/// fsdp: a rank receives its range of the sum of each unit's gradients and updates its range of the unit's parameters, an input that is
+/// added to the graph; gather_units replaces the parameters afterwards. Ranges of sums are accumulated. Units without gradients are
+/// skipped.
+std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook = {});
+
 /// How gradients are divided into buckets: as `like` does, which has the same parameters, or by size.
 struct BucketChoice {
   int64_t bytes = int64_t{25} << 20;
   const RankUpdates* like = nullptr;
+  std::optional<DType> hook = std::nullopt;  // gradients are rounded to this dtype and summed over ranks in it
 };
 
 /// ddp: every rank updates all parameters with the sums of the gradients.

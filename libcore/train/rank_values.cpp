@@ -10,6 +10,7 @@
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/comm/communicator.h"
+#include "libcore/comm/rank_scope.h"
 #include "libcore/recipe/differences.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/train/trainer_state.h"
@@ -39,7 +40,11 @@ KeyDifference first_difference(const std::string& before, const std::string& aft
 
 bool divides_state(const Recipe& recipe, int ranks) {
   const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks);
-  return strategy == ShardingStrategy::kZero1 || strategy == ShardingStrategy::kZero2;
+  return strategy == ShardingStrategy::kZero1 || strategy == ShardingStrategy::kZero2 || strategy == ShardingStrategy::kFsdp;
+}
+
+bool divides_parameters(const Recipe& recipe, int ranks) {
+  return ranks > 1 && resolve_strategy(recipe.sharding, ranks) == ShardingStrategy::kFsdp;
 }
 
 void check_ranks(const Recipe& recipe, int ranks) {
@@ -55,13 +60,20 @@ void check_ranks(const Recipe& recipe, int ranks) {
   if (strategy != ShardingStrategy::kDdp && !divides_state(recipe, ranks))
     refuse("sharding.strategy",
            cat("sharding: ", name_of(strategy), " can be planned by galley-plan, but galley-train does not train with it yet"),
-           "write sharding: ddp, zero1 or zero2");
+           "write sharding: ddp, zero1, zero2 or fsdp");
   if (const MeshSection mesh = resolve_mesh(sharding, ranks, ranks); (divides_state(recipe, ranks) ? mesh.shard : mesh.data) != ranks)
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"),
            divides_state(recipe, ranks) ? "write mesh: null, or mesh: {shard: N}" : "write mesh: null, or mesh: {data: N}");
-  if (sharding.hook) refuse("sharding.hook", "galley-train does not compress gradients yet", "write hook: null");
+  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
+    refuse("sharding.hook", "galley-train does not train with the hook power_sgd yet", "write hook: bf16, or hook: null");
   if (sharding.offload && (sharding.offload->parameters || sharding.offload->gradients || sharding.offload->optimizer))
     refuse("sharding.offload", "galley-train does not keep parameters, gradients or optimizer state on disk yet", "write offload: null");
+  if (divides_parameters(recipe, ranks)) {
+    if (recipe.train.ema)
+      refuse("train.ema", "sharding: fsdp does not keep moving averages yet", "write train.ema: null, or sharding: zero2");
+    if (recipe.train.validate && !recipe.train.validate->prompts.empty())
+      refuse("train.validate.prompts", "sharding: fsdp continues no prompts in validation", "write sharding: zero2, or use galley-predict");
+  }
   if (recipe.device.str() != "cpu")
     refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
 }
@@ -156,7 +168,7 @@ int Trainer::State::asked_to_stop(TrainEvents& events) {
 }
 
 void Trainer::State::check_equal_digests(const std::string& digest) const {
-  if (options.ranks == nullptr) return;
+  if (options.ranks == nullptr || divides_parameters(recipe, rank_count())) return;
   const std::string first = text_of(*options.ranks, "digest", digest, 0);
   const std::string differs =
       first == digest ? "" : cat("rank ", own_rank(), " has other parameters than rank 0: ", digest, ", not ", first);
@@ -182,6 +194,43 @@ void Trainer::State::check_facts() {
   }
   facts.run = file_exists(options.run) ? "there" : "not there";
   check_equal_facts(*options.ranks, facts);
+}
+
+void Trainer::State::on_rank_0(const std::function<void()>& write) {
+  if (!writes()) {
+    if (sharded) sharded->serve();
+    return;
+  }
+  try {
+    write();
+  } catch (const Error&) {
+    if (sharded) sharded->finish();
+    throw;
+  }
+  if (sharded) sharded->finish();
+}
+
+/// The digest of the current parameters. It excludes buffers (running statistics), which depend on the division of the batch.
+std::string Trainer::State::digest() {
+  std::string digest;
+  const auto compute = [&] {
+    std::vector<TensorSource> tensors;
+    for (const ParameterSpec& spec : update->parameters()) {
+      if (spec.role == ValueRole::kParameter) tensors.push_back(source_of(spec.name, spec));
+    }
+    digest = digest_of_tensors(tensors);
+  };
+  if (!divides_parameters(recipe, rank_count())) {
+    compute();
+    return digest;
+  }
+  on_rank_0(compute);
+  return text_of(*options.ranks, "digest", digest, 0);
+}
+
+TensorSource Trainer::State::source_of(const std::string& name, const ParameterSpec& spec) {
+  if (sharded && sharded->has(name)) return sharded->source(name);
+  return {spec.name, spec.type.dtype, spec.type.shape, [&store = update->store(), name] { return store.view(name); }};
 }
 
 void Trainer::State::count_samples() {
@@ -211,7 +260,11 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   if (rank_count() == 1) return evaluates.run(stop);
   const LongTask evaluation(options.ranks->position());
   share_buffers();
-  if (evaluates.divides()) return evaluates.run([&] { return agreed("signals", stop()) != 0; }, options.ranks);
+  const auto agreed_stop = [&] { return agreed("signals", stop()) != 0; };
+  const bool gathers = divides_parameters(recipe, rank_count());
+  const RankScope scope(gathers ? options.ranks : nullptr);
+  if (evaluates.divides()) return evaluates.run(agreed_stop, options.ranks);
+  if (gathers) return evaluates.run(agreed_stop);  // all ranks evaluate all samples
   std::optional<MetricValues> metrics;
   if (writes()) metrics = evaluates.run(stop);
   share_metrics(*options.ranks, metrics);

@@ -13,8 +13,9 @@ struct Recipe;
 
 /// Throws Error (kRecipe) if the recipe cannot be trained on that many ranks.
 void check_ranks(const Recipe& recipe, int ranks);
-/// Whether ranks divide the optimizer's state: zero1, zero2.
+/// Whether ranks divide the optimizer's state: zero1, zero2, fsdp; and the parameters: fsdp.
 bool divides_state(const Recipe& recipe, int ranks);
+bool divides_parameters(const Recipe& recipe, int ranks);
 /// What all ranks must have in common. The texts of the recipe are full dumps.
 struct RankFacts {
   std::string recipe_text, build, data, run;

@@ -5,8 +5,14 @@
 namespace galley {
 
 ShardedState::ShardedState(Communicator& ranks, ParameterStore& store, const std::vector<GradientBucket>& buckets,
-                           const std::vector<StateSpec>& states)
+                           const std::vector<StateSpec>& states, bool parameters)
     : ranks_(ranks), store_(store) {
+  for (const GradientBucket& bucket : buckets) {
+    if (!parameters) break;
+    ranges_[bucket.state] = list_.size();
+    for (size_t m = 0; m < bucket.parameters.size(); ++m) whole_[bucket.parameters[m]] = {list_.size(), m};
+    list_.push_back({bucket.state, &bucket});
+  }
   for (const StateSpec& state : states) {
     for (const GradientBucket& bucket : buckets) {
       if (state.of != bucket.state) continue;
@@ -27,16 +33,19 @@ void ShardedState::set(const std::string& name, const Tensor& values) {
   const GradientBucket& bucket = *range.bucket;
   GALLEY_CHECK_INPUT(values.dtype() == bucket.dtype && values.shape() == bucket.shapes[whole.member], "the tensor ", name, " is ",
                      dtype_name(values.dtype()), " ", values.shape(), ", not ", dtype_name(bucket.dtype), " ", bucket.shapes[whole.member]);
-  const int64_t size = dtype_size(bucket.dtype), shard = bucket.layout.shard(ranks_.size());
+  set_range(store_.tensor(range.state), bucket, whole.member, values, ranks_.rank(), ranks_.size());
+  store_.touch(range.state);
+}
+
+void ShardedState::set_range(Tensor& range, const GradientBucket& bucket, size_t member, const Tensor& values, int rank, int ranks) {
+  const int64_t size = dtype_size(bucket.dtype), shard = bucket.layout.shard(ranks);
   std::vector<int64_t> elements;
   for (const Shape& shape : bucket.shapes) elements.push_back(shape.elements());
-  Tensor& own = store_.tensor(range.state);
-  for (const BucketPiece& piece : pieces_in(bucket.layout, elements, {shard * ranks_.rank(), shard * (ranks_.rank() + 1)})) {
-    if (piece.member != whole.member) continue;
-    std::memcpy(static_cast<std::byte*>(own.data()) + piece.at * size,
+  for (const BucketPiece& piece : pieces_in(bucket.layout, elements, {shard * rank, shard * (rank + 1)})) {
+    if (piece.member != member) continue;
+    std::memcpy(static_cast<std::byte*>(range.data()) + piece.at * size,
                 static_cast<const std::byte*>(values.data()) + piece.part.begin * size, static_cast<size_t>(piece.part.size() * size));
   }
-  store_.touch(range.state);
 }
 
 void ShardedState::gather(size_t range) {
@@ -61,13 +70,15 @@ Tensor ShardedState::values_of(const Whole& whole) {
   return values;
 }
 
-std::vector<TensorSource> ShardedState::sources() {
+TensorSource ShardedState::source(const std::string& name) {
+  const Whole& whole = whole_.at(name);
+  const GradientBucket& bucket = *list_[whole.range].bucket;
+  return {name, bucket.dtype, bucket.shapes[whole.member], [this, whole] { return values_of(whole); }};
+}
+
+std::vector<TensorSource> ShardedState::states() {
   std::vector<TensorSource> sources;
-  for (const std::string& name : order_) {
-    const Whole& whole = whole_.at(name);
-    const GradientBucket& bucket = *list_[whole.range].bucket;
-    sources.emplace_back(name, bucket.dtype, bucket.shapes[whole.member], [this, whole] { return values_of(whole); });
-  }
+  for (const std::string& name : order_) sources.push_back(source(name));
   return sources;
 }
 

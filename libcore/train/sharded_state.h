@@ -17,9 +17,9 @@ namespace galley {
 /// and with any strategy. One bucket at a time is whole on a rank.
 class ShardedState {
  public:
-  /// `states`: of a step with these buckets. All must outlive the object.
-  ShardedState(Communicator& ranks, ParameterStore& store, const std::vector<GradientBucket>& buckets,
-               const std::vector<StateSpec>& states);
+  /// `states`: of a step with these buckets. `parameters`: ranks also hold ranges of the parameters. All must outlive the object.
+  ShardedState(Communicator& ranks, ParameterStore& store, const std::vector<GradientBucket>& buckets, const std::vector<StateSpec>& states,
+               bool parameters);
 
   /// Whether the state of the store is a range of a bucket.
   bool is_range(const std::string& state) const { return ranges_.count(state) > 0; }
@@ -28,8 +28,13 @@ class ShardedState {
   /// Sets this rank's range from the whole array of a parameter, contiguous.
   void set(const std::string& name, const Tensor& values);
 
-  /// The whole arrays, for rank 0, while all other ranks are in serve(). Rank 0 calls finish() afterwards, also after an error.
-  std::vector<TensorSource> sources();
+  /// Sets the range of rank `rank` of `ranks` in a bucket from the whole array of a member, contiguous.
+  static void set_range(Tensor& range, const GradientBucket& bucket, size_t member, const Tensor& values, int rank, int ranks);
+
+  /// Whole arrays, for rank 0, while all other ranks are in serve(): one, and all of the optimizer. Rank 0 calls finish() afterwards, also
+  /// after an error.
+  TensorSource source(const std::string& name);
+  std::vector<TensorSource> states();
   void serve();
   void finish();
 
@@ -51,7 +56,7 @@ class ShardedState {
   std::vector<Range> list_;
   std::map<std::string, size_t> ranges_;  // places in list_, by name of the state
   std::map<std::string, Whole> whole_;
-  std::vector<std::string> order_;  // names of whole arrays, bucket after bucket
+  std::vector<std::string> order_;  // names of the whole arrays of the optimizer, bucket after bucket
   Tensor gathered_;
   size_t gathered_range_ = SIZE_MAX;
 };

@@ -12,6 +12,7 @@
 #include "libcore/data/loader.h"
 #include "libcore/infer/stored_weights.h"
 #include "libcore/passes/gate_updates.h"
+#include "libcore/passes/gather_units.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/passes/shard.h"
 #include "libcore/recipe/selector.h"
@@ -19,6 +20,8 @@
 #include "libcore/train/capture_training.h"
 #include "libcore/train/check_model.h"
 #include "libcore/train/rank_values.h"
+#include "libcore/train/sharded_state.h"
+#include "libcore/train/units.h"
 
 namespace galley {
 namespace {
@@ -220,6 +223,8 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   if (update) {
     parameters_ = model.parameters;
     stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
+    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_->size()) && units_.empty())
+      units_ = units_of(recipe_, parameters_, stage.groups);
     passes.updates = [&](Graph& graph, const GradientMap& gradients) {
       if (ranks_ != nullptr) {
         reduce_losses(graph);
@@ -228,11 +233,15 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
       under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, update_options(stage)).states; });
     };
   } else {
-    passes.updates = [](Graph& graph, const GradientMap& gradients) { add_accumulation(graph, gradients); };
+    passes.updates = [&](Graph& graph, const GradientMap& gradients) {
+      if (ranks_ != nullptr) make_division(stage);
+      add_accumulation(graph, gradients, update_options(stage));
+    };
   }
   if (guards()) passes.guard = [](Graph& graph) { gate_updates(graph, graph.find_output("loss"), "train.guard.stopped"); };
   if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_choice(graph, *recipe_.train.recompute); };
   PassReport report = training_passes(model.graph, engine_.backend(), passes);
+  if (gathers()) gather_pass()(model.graph);
   for (const std::string& line : report.declined) log(LogLevel::kDebug, "not fused: " + line);
   if (&stage == &stages_.front()) {
     fusions_declined_ = std::move(report.declined);
@@ -243,13 +252,24 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
 
 /// All graphs of the run have the buckets of the first one, since they share the optimizer's state.
 void TrainStep::make_division(Stage& stage) const {
-  const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes,
-                            .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get()};
+  std::optional<DType> hook;
+  if (recipe_.sharding.hook) hook = recipe_.sharding.hook->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
+  if (gathers()) return stage.divisions.push_back(gathered_updates(units_, ranks_->rank(), ranks_->size(), hook));
+  const BucketChoice choice{
+      .bytes = recipe_.sharding.bucket.bytes, .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get(), .hook = hook};
   stage.divisions.push_back(divides_state(recipe_, ranks_->size()) ? sharded_updates(choice, ranks_->rank(), ranks_->size())
                                                                    : replicated_updates(choice));
 }
 
+std::function<void(Graph&)> TrainStep::gather_pass() const {
+  if (!gathers()) return nullptr;
+  GatherOptions options{.rank = ranks_->rank(), .ranks = ranks_->size(), .reshard_after_forward = recipe_.sharding.reshard_after_forward};
+  if (recipe_.sharding.gather_limit.size) options.limit = recipe_.sharding.gather_limit.size->bytes;
+  return [this, options](Graph& graph) { gather_units(graph, units_, options); };
+}
+
 const std::vector<GradientBucket>* TrainStep::shards() const {
+  if (gathers()) return &units_;
   return ranks_ != nullptr && divides_state(recipe_, ranks_->size()) ? &stages_.front().divisions.front()->buckets() : nullptr;
 }
 
@@ -287,8 +307,30 @@ std::pair<double, Arithmetic> TrainStep::flops() const {
   return {flops, executed};
 }
 
+/// Sets this rank's ranges. Without files of weights, one unit at a time is whole.
+void TrainStep::initialize_units() {
+  const auto initialize = [&](size_t begin, size_t end) {
+    ParameterStore whole;
+    std::map<std::string, const ParameterSpec*> specs;
+    for (const ParameterSpec& spec : parameters_) specs[spec.name] = &spec;
+    for (size_t u = begin; u < end; ++u) {
+      for (const std::string& name : units_[u].parameters) whole.declare(name, specs.at(name)->type, ValueRole::kParameter);
+    }
+    session_.initialize(parameters_, whole);
+    for (size_t u = begin; u < end; ++u) {
+      const GradientBucket& unit = units_[u];
+      for (size_t m = 0; m < unit.parameters.size(); ++m)
+        ShardedState::set_range(store().tensor(unit.state), unit, m, whole.get(unit.parameters[m]), ranks_->rank(), ranks_->size());
+      store().touch(unit.state);
+    }
+  };
+  const bool loads = !recipe_.weights.load.empty() || recipe_.lora;
+  for (size_t u = 0; u < units_.size(); u += loads ? units_.size() : 1) initialize(u, loads ? units_.size() : u + 1);
+}
+
 void TrainStep::initialize() {
   session_.initialize(parameters_, engine_.store());
+  if (gathers()) initialize_units();
   for (const StateSpec& state : states_) {
     if (state.starts_as_copy) {
       engine_.store().set(state.name, engine_.store().get(state.of));
@@ -381,7 +423,8 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
   Execution& execution = last ? update_for(stage, last_batch) : *stage.accumulate;
   const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
   if (!last && batch != nullptr) feed_batch(execution, *batch, step);
-  const auto culprit = batch != nullptr ? find_non_finite(execution) : std::nullopt;
+  // A rank alone cannot gather units.
+  const auto culprit = batch != nullptr && !gathers() ? find_non_finite(execution) : std::nullopt;
   std::string where = culprit ? "; first in " + culprit->text() : "";
   std::string fault = batch != nullptr ? fault_of_data(execution, *batch) : "";
   if (ranks_ != nullptr) {

@@ -42,6 +42,8 @@ class TrainStep {
   const Program& program() const { return *stages_.front().update_program; }
   std::shared_ptr<const Program> shared_program() const { return stages_.front().update_program; }
   const Program* accumulate_program() const { return stages_.front().accumulate_program.get(); }
+  /// For other programs of the run, after fusion: replaces parameters by gathers where ranks divide them; null: they do not.
+  std::function<void(Graph&)> gather_pass() const;
   /// The buckets of which each rank holds a range of the optimizer's state; null: the state is whole.
   const std::vector<GradientBucket>* shards() const;
   /// Null for training in float.
@@ -120,6 +122,8 @@ class TrainStep {
   Graph capture(Stage& stage, const BatchTypes& types, bool update);
   UpdateOptions update_options(const Stage& stage) const;
   void make_division(Stage& stage) const;
+  bool gathers() const { return !units_.empty(); }
+  void initialize_units();
   void add_states(const std::vector<StateSpec>& states);
   const Stage& stage_at(int64_t step) const;
   /// The first update that trains scales; 0 if none does.
@@ -146,6 +150,7 @@ class TrainStep {
   std::unique_ptr<QuantizationAware> quantization_;
   std::vector<std::string> losses_;  // names of the parts of the objective, if it has several
   std::vector<ParameterSpec> parameters_;
+  std::vector<GradientBucket> units_;  // whose parameters ranks divide; empty: each rank has all parameters
   std::vector<std::string> fusions_declined_;
   std::map<std::string, int> attention_;
   std::vector<StateSpec> states_;

@@ -71,12 +71,13 @@ void Trainer::State::make_plan() {
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks);
   static_cast<void>(prompt_tokens());  // its errors
   if (const auto* buckets = update->shards())
-    sharded = std::make_unique<ShardedState>(*options.ranks, update->store(), *buckets, update->states());
+    sharded = std::make_unique<ShardedState>(*options.ranks, update->store(), *buckets, update->states(),
+                                             divides_parameters(recipe, rank_count()));
   if (recipe.data.val) {
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro),
                                          recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
-                                         aware != nullptr ? aware->fake_quantize() : nullptr);
+                                         aware != nullptr ? aware->fake_quantize() : update->gather_pass());
     };
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);

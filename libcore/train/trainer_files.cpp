@@ -68,34 +68,13 @@ std::string Trainer::State::tokenizer_digest() const {
   return session.tokenizer() == nullptr ? "" : digest_of(session.tokenizer()->saved());
 }
 
-/// The digest of the current parameters. It excludes buffers (running statistics), which depend on the division of the batch.
-std::string Trainer::State::digest() const {
-  const ParameterStore& store = update->store();
-  std::vector<TensorSource> tensors;
-  for (const ParameterSpec& spec : update->parameters()) {
-    if (spec.role != ValueRole::kParameter) continue;
-    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.view(name); });
-  }
-  return digest_of_tensors(tensors);
-}
-
 /// Rank 0 writes a checkpoint; the others wait for it, and send their ranges of the optimizer's state.
 std::string Trainer::State::save(RunFolder& folder) {
   std::string saved;
   count_samples();
   {
     const LongTask writing(options.ranks != nullptr ? options.ranks->position() : nullptr);
-    if (writes()) {
-      try {
-        saved = write_checkpoint(folder);
-      } catch (const Error&) {
-        if (sharded) sharded->finish();
-        throw;
-      }
-      if (sharded) sharded->finish();
-    } else if (sharded) {
-      sharded->serve();
-    }
+    on_rank_0([&] { saved = write_checkpoint(folder); });
   }
   agreed("checkpoint", 0);
   return saved;
@@ -107,11 +86,10 @@ std::string Trainer::State::write_checkpoint(RunFolder& folder) {
   content.groups = {{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
   const ParameterStore& store = update->store();
   for (const ParameterSpec& spec : update->parameters()) {
-    if (!store.has(spec.name)) continue;
-    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(
-        spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.view(name); });
+    if (!store.has(spec.name) && !(sharded && sharded->has(spec.name))) continue;
+    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.push_back(source_of(spec.name, spec));
   }
-  if (sharded) content.groups[2].tensors = sharded->sources();
+  if (sharded) content.groups[2].tensors = sharded->states();
   for (const StateSpec& state : update->states()) {
     if (sharded && sharded->is_range(state.name)) continue;
     content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape,
@@ -145,15 +123,13 @@ std::string Trainer::State::write_checkpoint(RunFolder& folder) {
 }
 
 void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bool ema) {
-  if (!writes()) return;
   const ParameterStore& store = update->store();
   std::vector<TensorSource> tensors;
   for (const ParameterSpec& spec : update->parameters()) {
-    if (!store.has(spec.name)) continue;
-    const std::string source = ema && store.has(spec.name + ".ema") ? spec.name + ".ema" : spec.name;
-    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, source] { return store.view(source); });
+    if (!store.has(spec.name) && !(sharded && sharded->has(spec.name))) continue;
+    tensors.push_back(source_of(ema && store.has(spec.name + ".ema") ? spec.name + ".ema" : spec.name, spec));
   }
-  write_safetensors(folder.file(name), tensors, metadata());
+  on_rank_0([&] { write_safetensors(folder.file(name), tensors, metadata()); });
   const QuantizationAware* aware = update->quantization();
   if (aware == nullptr || !update->quantized_at(step)) return;
   update->prepare_evaluation(step);
@@ -162,9 +138,7 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
 
 /// Writes the adapters, and the parameters that are trained in full, as RUN/adapter in PEFT's layout.
 void Trainer::State::save_adapter(RunFolder& folder) {
-  if (!writes()) return;
   const LoraChoice& lora = *session.lora();
-  const ParameterStore& store = update->store();
   AdapterConfig config{.rank = lora.rank, .alpha = lora.alpha, .dropout = lora.dropout};
   if (!recipe.weights.load.empty()) config.base = recipe.weights.load.at<WeightSource>(0).from;
   const ModelInfo& info = session.info();
@@ -182,8 +156,8 @@ void Trainer::State::save_adapter(RunFolder& folder) {
   std::vector<TensorSource> tensors;
   for (const ParameterSpec& spec : update->parameters()) {
     if (!spec.trainable) continue;
-    tensors.emplace_back(adapter_tensor_name(spec.name), spec.type.dtype, spec.type.shape,
-                         [&store, name = spec.name] { return store.view(name); });
+    tensors.push_back(source_of(spec.name, spec));
+    tensors.back().name = adapter_tensor_name(spec.name);
     if (spec.module_type != kAdapterType) {
       if (std::find(config.trained.begin(), config.trained.end(), spec.module) == config.trained.end())
         config.trained.push_back(spec.module);
@@ -191,9 +165,11 @@ void Trainer::State::save_adapter(RunFolder& folder) {
       config.layers.push_back(spec.module.substr(0, spec.module.size() - kLeaf.size()));
     }
   }
-  make_folders(folder.file("adapter"));
-  write_safetensors(folder.file("adapter/adapter_model.safetensors"), tensors, {{"format", "pt"}});
-  write_file(folder.file("adapter/adapter_config.json"), adapter_config_text(config));
+  on_rank_0([&] {
+    make_folders(folder.file("adapter"));
+    write_safetensors(folder.file("adapter/adapter_model.safetensors"), tensors, {{"format", "pt"}});
+    write_file(folder.file("adapter/adapter_config.json"), adapter_config_text(config));
+  });
 }
 
 void Trainer::State::write_result(Run& run) {

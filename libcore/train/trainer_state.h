@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -84,7 +85,7 @@ class Trainer::State {
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
   std::unique_ptr<TrainStep> update;
-  std::unique_ptr<ShardedState> sharded;  // null: each rank holds the optimizer's state
+  std::unique_ptr<ShardedState> sharded;  // null: each rank holds parameters and state
   NodeTimer timer;
 
   // The state that a checkpoint holds besides tensors.
@@ -143,7 +144,11 @@ class Trainer::State {
   void keep_steps(Run& run, TrainEvents& events);
   Metadata metadata();
   int64_t irregular() const { return irregular_before + loader->irregular().samples + irregular_elsewhere; }
-  std::string digest() const;
+  std::string digest();
+  /// The array `name` of the store, written under the name of the parameter.
+  TensorSource source_of(const std::string& name, const ParameterSpec& spec);
+  /// Calls `write` on rank 0; the others send their ranges of arrays that it reads.
+  void on_rank_0(const std::function<void()>& write);
   std::string tokenizer_digest() const;
   int64_t skipped() const { return skipped_before + loader->skips().skipped + skipped_elsewhere; }
   double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }

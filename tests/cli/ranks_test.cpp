@@ -81,7 +81,7 @@ TEST(Ranks, TrainingHasTheSameBitsOnThreadsAndUnderMpirun) {
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
   const Outcome one = run("galley-train", {recipe, "-o", folder + "/one"});
   ASSERT_EQ(one.code, 0) << one.err;
-  for (const std::string strategy : {"ddp", "zero1", "zero2"}) {
+  for (const std::string strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
     const std::string in_threads = folder + "/threads_" + strategy, in_processes = folder + "/processes_" + strategy;
     const Outcome threads = run("galley-train", {recipe, "-o", in_threads, "--simulate-ranks", "2", "sharding=" + strategy});
     ASSERT_EQ(threads.code, 0) << threads.err;

@@ -13,6 +13,7 @@
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
 #include "libcore/passes/differentiate.h"
+#include "libcore/passes/gather_units.h"
 
 namespace galley {
 namespace {
@@ -155,6 +156,50 @@ TEST(Shard, RanksUpdateTheirRangesOfBucketsOfOneGroup) {
     EXPECT_FALSE(own[b].in_parameter);
   }
   verify(net.graph);
+}
+
+/// The gathers of a graph: for each start its place and that of its wait.
+std::vector<std::pair<size_t, size_t>> gathers(const Graph& graph) {
+  std::vector<std::pair<size_t, size_t>> found;
+  for (const size_t start : places(graph, all_gather_start_op())) {
+    for (const size_t wait : places(graph, all_gather_wait_op())) {
+      if (graph.nodes()[wait].inputs[0] == graph.nodes()[start].outputs[0]) found.emplace_back(start, wait);
+    }
+  }
+  return found;
+}
+
+TEST(Shard, UnitsAreGatheredAheadWithinTheLimitAndFreed) {
+  const Net plain = net(4, 16, true);
+  std::vector<GradientBucket> units;
+  for (const std::string& name : plain.names) {
+    GradientBucket& unit = units.emplace_back();
+    unit.state = "shard." + name;
+    unit.parameters = {name};
+    unit.shapes = {Shape{16, 16}};
+    unit.layout = divide_into_buckets(std::vector<BucketMember>{{.elements = 256}}, 1, 1).front();
+  }
+  const auto with = [&](const GatherOptions& options) {
+    Graph graph = plain.graph;
+    gather_units(graph, units, options);
+    verify(graph);
+    for (const std::string& name : plain.names) {
+      EXPECT_EQ(graph.find_input(name), kNoValue);
+      EXPECT_EQ(graph.type(graph.find_input("shard." + name)).shape, Shape{128});
+    }
+    return gathers(graph);
+  };
+  // Four in the forward pass; the gradient of x is not needed, so that the backward pass reads three.
+  const auto ahead = with({.rank = 1, .ranks = 2});
+  ASSERT_EQ(ahead.size(), 7u);
+  for (size_t g = 1; g < ahead.size(); ++g) {
+    EXPECT_EQ(ahead[g].first, ahead[g - 1].second + 2) << "starts after the wait and the view of the unit before it";
+    EXPECT_GT(ahead[g].second, ahead[g].first + 1);
+  }
+  const auto alone = with({.rank = 1, .ranks = 2, .limit = 1500});  // two units of 1024 bytes do not fit
+  ASSERT_EQ(alone.size(), 7u);
+  for (const auto& [start, wait] : alone) EXPECT_EQ(wait, start + 1);
+  EXPECT_EQ(with({.rank = 0, .ranks = 2, .reshard_after_forward = false}).size(), 4u);
 }
 
 }  // namespace

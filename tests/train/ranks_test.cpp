@@ -70,7 +70,7 @@ struct Trained {
   std::map<std::string, std::vector<double>> parameters;
   std::vector<std::string> errors;
   std::vector<ErrorCode> codes;
-  std::vector<Traffic> reduced, scattered;
+  std::vector<Traffic> reduced, scattered, gathered;
   std::vector<int64_t> state_bytes;
   std::string run;
 };
@@ -122,6 +122,7 @@ Trained train_each(const std::string& folder, const std::vector<const LoadedReci
   for (const auto& communicator : communicators) {
     run.reduced.push_back(communicator->traffic(CollectiveKind::kAllReduce));
     run.scattered.push_back(communicator->traffic(CollectiveKind::kReduceScatter));
+    run.gathered.push_back(communicator->traffic(CollectiveKind::kAllGather));
   }
   if (run.errors.front().empty()) run.parameters = parameters_of(folder + "/weights.safetensors");
   return run;
@@ -159,12 +160,14 @@ class Ranks : public testing::TestWithParam<Way> {
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
   std::string sharding() const { return cat("sharding=", std::get<1>(GetParam())); }
+  /// Two units: what one linear layer has, and the rest.
+  std::string units() const { return "sharding.wrap.parameters=200"; }
 };
 
 TEST_P(Ranks, ComputeWhatOneRankComputes) {
   const TemporaryFolder one, many;
   const Trained alone = train(one / "run", 1);
-  const Trained together = train(many / "run", ranks(), {sharding(), "sharding.bucket=1KiB"});
+  const Trained together = train(many / "run", ranks(), {sharding(), "sharding.bucket=1KiB", units()});
   expect_no_errors(together);
   expect_near(alone, together);
   for (size_t r = 0; r < together.digests.size(); ++r) {
@@ -183,7 +186,7 @@ TEST_P(Ranks, AccumulateAndClipByTheNormOfAllGradients) {
   const TemporaryFolder one, many;
   const std::vector<std::string> wrap{"data.train.last_batch=wrap", "train.clip=0.5", "train.batch.global=12"};
   const Trained alone = train(one / "run", 1, wrap);
-  const Trained together = train(many / "run", ranks(), with(wrap, {sharding(), "train.batch.micro=1"}));
+  const Trained together = train(many / "run", ranks(), with(wrap, {sharding(), "train.batch.micro=1", units()}));
   expect_no_errors(together);
   EXPECT_GT(*std::max_element(alone.norms[0].begin(), alone.norms[0].end()), 0.5);  // it clips
   expect_near(alone, together);
@@ -191,20 +194,22 @@ TEST_P(Ranks, AccumulateAndClipByTheNormOfAllGradients) {
 
 TEST_P(Ranks, KeepAveragesGroupsAndMoments) {
   const TemporaryFolder one, many;
+  const bool averages = sharding() != "sharding=fsdp";  // which refuses them
   const std::vector<std::string> adam{"train.optimizer={type: adamw, lr: 0.01, groups: [{match: '*.bias', weight_decay: 0, lr: 2x}]}",
-                                      "train.ema={decay: 0.9}"};
+                                      averages ? "train.ema={decay: 0.9}" : "train.ema=null"};
   const Trained alone = train(one / "run", 1, adam);
-  const Trained together = train(many / "run", ranks(), with(adam, {sharding()}));
+  const Trained together = train(many / "run", ranks(), with(adam, {sharding(), units()}));
   ASSERT_EQ(alone.errors[0], "");
   expect_no_errors(together);
   expect_near(alone, together);
+  if (!averages) return;
   const auto a = parameters_of(alone.run + "/weights_ema.safetensors"), b = parameters_of(together.run + "/weights_ema.safetensors");
   for (const auto& [name, values] : a) {
     for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], b.at(name)[i], 2e-5) << name;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Ranks, testing::Combine(testing::Values(2, 3, 4), testing::Values("ddp", "zero1", "zero2")),
+INSTANTIATE_TEST_SUITE_P(All, Ranks, testing::Combine(testing::Values(2, 3, 4), testing::Values("ddp", "zero1", "zero2", "fsdp")),
                          [](const auto& way) { return cat(std::get<1>(way.param), std::get<0>(way.param)); });
 
 TEST(RankTraining, CommunicatesInTheLastMicroBatchOnly) {
@@ -255,6 +260,55 @@ TEST(RankTraining, RanksDivideTheStateOfTheOptimizer) {
   }
 }
 
+TEST(RankTraining, HooksHalveTheBytesOfGradientsAndRoundThem) {
+  const std::vector<std::string> common{"train.validate=null", "checkpoint=null", "train.duration=3 steps"};
+  for (const char* strategy : {"ddp", "zero1", "fsdp"}) {
+    const std::vector<std::string> here = with(common, {cat("sharding=", strategy)});
+    const TemporaryFolder folder;
+    const Trained exact = train(folder / "exact", 3, here);
+    for (const auto& [hook, digits] : {std::pair("bf16", 8), std::pair("f16", 11)}) {
+      const Trained rounded = train(folder / hook, 3, with(here, {cat("sharding.hook={type: ", hook, "}")}));
+      expect_no_errors(rounded);
+      EXPECT_EQ(rounded.digests[1], rounded.digests[0]);
+      if (std::string_view(strategy) != "ddp") {
+        EXPECT_EQ(2 * rounded.scattered[0].bytes, exact.scattered[0].bytes);
+      } else {
+        EXPECT_LT(rounded.reduced[0].bytes, 0.55 * static_cast<double>(exact.reduced[0].bytes));  // and losses
+      }
+      // Three steps with rate 0.1 and momentum: each gradient, and two partial sums, have relative errors of half a unit.
+      double difference = 0;
+      for (const auto& [name, values] : exact.parameters) {
+        for (size_t i = 0; i < values.size(); ++i) difference = std::max(difference, std::abs(values[i] - rounded.parameters.at(name)[i]));
+      }
+      EXPECT_GT(difference, 0) << strategy << " " << hook;
+      EXPECT_LT(difference, 6 * std::ldexp(1, -digits)) << strategy << " " << hook;
+    }
+  }
+}
+
+TEST(RankTraining, RanksDivideParametersAndGatherThemTwice) {
+  // Units by module: fc1 12 x 16 + 16, norm 16 + 16, fc2 16 x 3 + 3.
+  for (const int ranks : {2, 3}) {
+    for (const bool reshard : {true, false}) {
+      const TemporaryFolder folder;
+      const Trained run = train(folder / "run", ranks,
+                                {"sharding=fsdp", "sharding.wrap.match=[fc1, norm, fc2]",
+                                 reshard ? "sharding.reshard_after_forward=true" : "sharding.reshard_after_forward=false",
+                                 "train.duration=1 steps", "train.validate=null", "checkpoint=null", "data.val=null"});
+      expect_no_errors(run);
+      int64_t shards = 0;
+      for (const int64_t elements : {208, 32, 64}) shards += (elements + 16 * ranks - 1) / (16 * ranks) * 16;
+      for (size_t r = 0; r < static_cast<size_t>(ranks); ++r) {
+        EXPECT_EQ(run.state_bytes[r], 4 * shards);
+        EXPECT_EQ(run.scattered[r].bytes, 4 * shards * (ranks - 1));
+        EXPECT_EQ(run.scattered[r].calls, 3);
+        // In the forward pass, and in the backward pass those whose gradients need them; for the digest and the weights all.
+        EXPECT_GE(run.gathered[r].calls, 3 + (reshard ? 2 : 0));
+      }
+    }
+  }
+}
+
 TEST(RankTraining, ContinuesWithAnotherNumberOfRanksAndStrategy) {
   struct Half {
     int ranks;
@@ -276,7 +330,7 @@ TEST(RankTraining, ContinuesWithAnotherNumberOfRanksAndStrategy) {
 }
 
 TEST(RankTraining, AContinuedRunHasTheBitsOfAnUninterruptedOne) {
-  for (const char* sharding : {"sharding=ddp", "sharding=zero1"}) {
+  for (const char* sharding : {"sharding=ddp", "sharding=zero1", "sharding=fsdp"}) {
     const TemporaryFolder whole, parts;
     const Trained once = train(whole / "run", 3, {sharding});
     expect_no_errors(train(parts / "run", 3, {sharding, "train.duration=6 steps"}));
@@ -300,9 +354,9 @@ TEST(RankTraining, ALanguageModelTrainsAsOnOneRank) {
   const TemporaryFolder one;
   const Trained alone = train(one / "run", 1, {}, kGpt);
   ASSERT_EQ(alone.errors[0], "");
-  for (const char* sharding : {"sharding=ddp", "sharding=zero1", "sharding=zero2"}) {
+  for (const char* sharding : {"sharding=ddp", "sharding=zero1", "sharding=zero2", "sharding=fsdp"}) {
     const TemporaryFolder many;
-    const Trained together = train(many / "run", 3, {sharding, "sharding.bucket=16KiB"}, kGpt);
+    const Trained together = train(many / "run", 3, {sharding, "sharding.bucket=16KiB", "sharding.wrap.parameters=12K"}, kGpt);
     expect_no_errors(together);
     EXPECT_EQ(together.digests[1], together.digests[0]);
     for (size_t s = 0; s < alone.losses[0].size(); ++s) EXPECT_NEAR(together.losses[0][s], alone.losses[0][s], 2e-5);
@@ -329,9 +383,9 @@ log: {every: 1 step, tensorboard: false}
 TEST(RankTraining, ImagesTrainWithEqualBitsOnAllRanksInEachStrategy) {
   std::vector<Trained> runs;
   std::vector<std::unique_ptr<TemporaryFolder>> folders;
-  for (const char* sharding : {"sharding=ddp", "sharding=zero1", "sharding=zero2"}) {
+  for (const char* sharding : {"sharding=ddp", "sharding=zero1", "sharding=zero2", "sharding=fsdp"}) {
     folders.push_back(std::make_unique<TemporaryFolder>());
-    runs.push_back(train(*folders.back() / "run", 2, {sharding, "sharding.bucket=64KiB"}, kImages));
+    runs.push_back(train(*folders.back() / "run", 2, {sharding, "sharding.bucket=64KiB", "sharding.wrap.parameters=50K"}, kImages));
     expect_no_errors(runs.back());
     EXPECT_EQ(runs.back().digests[1], runs.back().digests[0]);
     EXPECT_EQ(runs.back().metrics[1], runs.back().metrics[0]);  // with the running statistics of rank 0 on all ranks
@@ -465,10 +519,11 @@ TEST(RankTraining, RefusesWhatItCannotTrain) {
   EXPECT_NE(error(2, {"sharding=none"}).find("sharding: none trains on one rank"), std::string::npos);
   EXPECT_NE(error(5, {}).find("not a multiple of the 5 ranks"), std::string::npos);
   EXPECT_NE(error(2, {"device=ref"}).find("device: ref trains on one rank"), std::string::npos);
-  for (const char* strategy : {"fsdp", "hybrid", "pipeline", "tensor"})
+  for (const char* strategy : {"hybrid", "pipeline", "tensor"})
     EXPECT_NE(error(2, {cat("sharding=", strategy)}).find(cat("sharding: ", strategy, " can be planned by galley-plan, but")),
               std::string::npos);
-  EXPECT_NE(error(2, {"sharding.hook={type: bf16}"}).find("does not compress gradients yet"), std::string::npos);
+  EXPECT_NE(error(2, {"sharding=fsdp", "train.ema={decay: 0.9}"}).find("moving averages yet"), std::string::npos);
+  EXPECT_NE(error(2, {"sharding.hook={type: power_sgd}"}).find("hook power_sgd yet"), std::string::npos);
   EXPECT_NE(error(2, {"sharding.offload={optimizer: disk}"}).find("on disk yet"), std::string::npos);
   EXPECT_NE(error(4, {"sharding=zero1", "sharding.mesh={data: 2, shard: 2}"}).find("on one axis of the mesh"), std::string::npos);
 }
