@@ -138,6 +138,7 @@ void Trainer::State::save_adapter(RunFolder& folder) {
     case ModelOutput::kClasses: config.task_type = info.input_dtype == DType::kI64 ? "SEQ_CLS" : ""; break;
     case ModelOutput::kMaskedTokens:
     case ModelOutput::kPixelClasses:
+    case ModelOutput::kDetections:
     case ModelOutput::kOther: break;
   }
   constexpr std::string_view kLeaf = ".lora_A";
