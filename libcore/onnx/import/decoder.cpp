@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "libcore/nn/attention.h"
 #include "libcore/ops/binary.h"
