@@ -99,10 +99,11 @@ TEST_F(EncoderDecoder, ASourceIsReadOnce) {
 }
 
 TEST_F(EncoderDecoder, BeamsOfOneSourceDoNotReadItAgain) {
-  const Rows sources(3, sequence(7));
+  Rows sources{sequence(5), sequence(7), sequence(6)};
   Rows rows(3, sequence(2));
   rows[1] = sequence(2), rows[2] = sequence(2);
   cached_.next_logits(rows, sources);
+  sources.assign(3, sources[1]);
   for (int64_t step = 0; step < 4; ++step) {
     const std::vector<int64_t> best = rows[1];  // all go on in copies of one row, with its source
     for (int64_t i = 0; i < 3; ++i) {
