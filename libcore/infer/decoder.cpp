@@ -175,6 +175,7 @@ void Decoder::encode(const std::vector<std::vector<int64_t>>& sources, const std
   Execution& run = encoder(rows);
   feed_sources(run);
   run.run();
+  ++encoder_runs_;
 }
 
 DecoderMemory Decoder::memory(int64_t rows, int64_t prompt, int64_t tokens) {

@@ -42,6 +42,8 @@ class Decoder {
   /// call with which it shares most of its beginning, wherever that was; the rest of it is read. Another number of rows discards the cache.
   /// `sources`: of an encoder-decoder model, the source of each row, 1 to `context` tokens; else none.
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources = {});
+  /// How often the encoder of an encoder-decoder model has run: once for new sources.
+  int64_t encoder_runs() const { return encoder_runs_; }
   /// Writes the second file of the weights (packed_weights.h), if one is wanted that is missing, out of date or incomplete.
   void keep_packed_weights();
   /// The program that reads this many further tokens of each row of the last call, or a part of them if they are many.
@@ -75,8 +77,9 @@ class Decoder {
   const Session& session_;
   Engine& engine_;
   std::shared_ptr<const QuantizationPlan> plan_;
-  int64_t context_ = 0, capacity_ = 0, vocabulary_ = 0;       // capacity_: positions of the cache
-  int64_t memory_ = 0;                                        // positions of an encoder's result; 0: the model has no encoder
+  int64_t context_ = 0, capacity_ = 0, vocabulary_ = 0;  // capacity_: positions of the cache
+  int64_t memory_ = 0;                                   // positions of an encoder's result; 0: the model has no encoder
+  int64_t encoder_runs_ = 0;
   int64_t ring_ = 0;                                          // rows of the smallest cache: that of a layer with a window
   std::string input_, output_;                                // names in the graph
   std::shared_ptr<Carried> carried_;                          // of the present number of rows

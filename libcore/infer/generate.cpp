@@ -313,6 +313,8 @@ std::optional<DecoderMemory> LanguageModel::memory(int64_t rows, int64_t prompt,
   return decoder_->memory(rows, prompt, tokens);
 }
 
+int64_t LanguageModel::encoder_runs() const { return decoder_ == nullptr ? 0 : decoder_->encoder_runs(); }
+
 void LanguageModel::keep_packed_weights() {
   if (decoder_ != nullptr) decoder_->keep_packed_weights();
 }

@@ -54,6 +54,8 @@ class LanguageModel {
   std::optional<DecoderMemory> memory(int64_t rows, int64_t prompt, int64_t tokens);
   /// Makes room in the cache for rows of this many tokens.
   void reserve(int64_t tokens);
+  /// Decoder::encoder_runs.
+  int64_t encoder_runs() const;
   /// Writes the second file of the weights (Decoder::keep_packed_weights), after the programs have run.
   void keep_packed_weights();
 

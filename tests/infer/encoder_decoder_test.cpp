@@ -95,6 +95,24 @@ TEST_F(EncoderDecoder, ASourceIsReadOnce) {
   }
   EXPECT_EQ(cached_.engine().compilations().size(), before);
   EXPECT_EQ(before, 3u) << "one token, the source, the first two tokens";
+  EXPECT_EQ(cached_.encoder_runs(), 1);
+}
+
+TEST_F(EncoderDecoder, BeamsOfOneSourceDoNotReadItAgain) {
+  Rows sources{sequence(5), sequence(7), sequence(6)};
+  Rows rows(3, sequence(2));
+  rows[1] = sequence(2), rows[2] = sequence(2);
+  cached_.next_logits(rows, sources);
+  sources.assign(3, sources[1]);
+  for (int64_t step = 0; step < 4; ++step) {
+    const std::vector<int64_t> best = rows[1];  // all go on in copies of one row, with its source
+    for (int64_t i = 0; i < 3; ++i) {
+      rows[static_cast<size_t>(i)] = best;
+      rows[static_cast<size_t>(i)].push_back(3 + i);
+    }
+    expect_same(rows, sources);
+  }
+  EXPECT_EQ(cached_.encoder_runs(), 1);
 }
 
 TEST_F(EncoderDecoder, GeneratesTargets) {
