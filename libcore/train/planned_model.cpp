@@ -73,37 +73,6 @@ TrainingGraph training_graph(const Session& session, const BatchTypes& types, in
   return result;
 }
 
-WrapRule wrap_rule(const Recipe& recipe, const std::vector<ParameterSpec>& parameters) {
-  WrapRule rule;
-  rule.parameters = recipe.sharding.wrap.parameters.value_or(100 * kMegabyte);
-  if (recipe.sharding.wrap.match.empty()) return rule;
-  // Modules and all modules above them.
-  std::vector<Selectable> modules;
-  std::set<std::string> known;
-  for (const ParameterSpec& spec : parameters) {
-    if (known.insert(spec.module).second) modules.push_back({spec.module, spec.module_type, 0});
-    for (size_t dot = spec.module.find('.'); dot != std::string::npos; dot = spec.module.find('.', dot + 1)) {
-      if (known.insert(spec.module.substr(0, dot)).second) modules.push_back({spec.module.substr(0, dot), "", 0});
-    }
-  }
-  std::set<std::string> units;
-  for (const std::string& pattern : recipe.sharding.wrap.match) {
-    std::set<std::string> selected;
-    for (const int64_t index : Selector{{pattern}, {}}.select(modules, "sharding.wrap.match", true))
-      selected.insert(modules[static_cast<size_t>(index)].path);
-    // A name selects all below it too: the topmost modules are the units.
-    const bool by_name = !pattern.starts_with("type:") && !pattern.starts_with("re:");
-    for (const std::string& path : selected) {
-      bool below = false;
-      for (size_t dot = path.rfind('.'); by_name && dot != std::string::npos && dot > 0; dot = path.rfind('.', dot - 1))
-        below = below || selected.contains(path.substr(0, dot));
-      if (!below) units.insert(path);
-    }
-  }
-  rule.selects = [units](const std::string& module) { return units.contains(module); };
-  return rule;
-}
-
 double seconds_of_run(Workload& work) {
   const int64_t begin = steady_ns();
   work.run();
@@ -172,6 +141,37 @@ void set_bytes(PlanModel& model, const Recipe& recipe, const std::vector<StateSp
 }
 
 }  // namespace
+
+WrapRule wrap_rule(const Recipe& recipe, const std::vector<ParameterSpec>& parameters) {
+  WrapRule rule;
+  rule.parameters = recipe.sharding.wrap.parameters.value_or(100 * kMegabyte);
+  if (recipe.sharding.wrap.match.empty()) return rule;
+  // Modules and all modules above them.
+  std::vector<Selectable> modules;
+  std::set<std::string> known;
+  for (const ParameterSpec& spec : parameters) {
+    if (known.insert(spec.module).second) modules.push_back({spec.module, spec.module_type, 0});
+    for (size_t dot = spec.module.find('.'); dot != std::string::npos; dot = spec.module.find('.', dot + 1)) {
+      if (known.insert(spec.module.substr(0, dot)).second) modules.push_back({spec.module.substr(0, dot), "", 0});
+    }
+  }
+  std::set<std::string> units;
+  for (const std::string& pattern : recipe.sharding.wrap.match) {
+    std::set<std::string> selected;
+    for (const int64_t index : Selector{{pattern}, {}}.select(modules, "sharding.wrap.match", true))
+      selected.insert(modules[static_cast<size_t>(index)].path);
+    // A name selects all below it too: the topmost modules are the units.
+    const bool by_name = !pattern.starts_with("type:") && !pattern.starts_with("re:");
+    for (const std::string& path : selected) {
+      bool below = false;
+      for (size_t dot = path.rfind('.'); by_name && dot != std::string::npos && dot > 0; dot = path.rfind('.', dot - 1))
+        below = below || selected.contains(path.substr(0, dot));
+      if (!below) units.insert(path);
+    }
+  }
+  rule.selects = [units](const std::string& module) { return units.contains(module); };
+  return rule;
+}
 
 struct PlannedGraph {
   Graph graph;

@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "libcore/dist/graph_model.h"
 #include "libcore/dist/job.h"
-#include "libcore/dist/plan_model.h"
 #include "libcore/infer/session.h"
 
 namespace galley {
@@ -55,5 +55,8 @@ MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, int64_t
 
 /// Rates of this machine: as galley-benchmark machine stored or measures them.
 LocalRates local_rates(int threads);
+
+/// The rule of sharding.wrap for a model with these parameters. Throws Error (kRecipe) for selectors that match no module.
+WrapRule wrap_rule(const Recipe& recipe, const std::vector<ParameterSpec>& parameters);
 
 }  // namespace galley
