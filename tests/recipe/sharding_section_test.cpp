@@ -72,6 +72,12 @@ TEST(ShardingSection, ContradictionsAreErrors) {
   EXPECT_EQ(mistake("sharding: fspd\n"), "sharding.strategy | did you mean 'fsdp'?");
   EXPECT_EQ(mistake("sharding: {strategy: ddp, mesh: {shard: 2}}\n"), "sharding.mesh.shard | write data: N, or strategy: fsdp");
   EXPECT_EQ(mistake("sharding: {strategy: none, mesh: {data: 2}}\n"), "sharding.mesh.data | remove the mesh, or change the strategy");
+  EXPECT_EQ(mistake("sharding: {strategy: tensor, mesh: {shard: 2, tensor: 2}}\n"),
+            "sharding.mesh.shard | write data: N, or strategy: fsdp");
+  EXPECT_EQ(mistake("sharding: {strategy: pipeline, offload: {gradients: disk}}\n"),
+            "sharding.offload.gradients | offload the optimizer only, or use fsdp");
+  EXPECT_EQ(mistake("sharding: {strategy: tensor, tables: row_wise}\n"),
+            "sharding.tables | use auto, or strategy: ddp, zero1, zero2, fsdp or hybrid");
   EXPECT_EQ(mistake("sharding: {strategy: ddp, stages: 4}\n"), "sharding.stages | write strategy: pipeline");
   EXPECT_EQ(mistake("sharding: {strategy: pipeline, stages: 4, mesh: {pipe: 2}}\n"), "sharding.stages | remove one of them");
   EXPECT_EQ(mistake("sharding: {strategy: fsdp, split: [a]}\n"), "sharding.split | write strategy: pipeline");
