@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "libcore/tasks/count_collector.h"
 #include "libcore/tasks/source_collector.h"
 
 namespace galley {
@@ -35,11 +36,23 @@ void MetricSums::add(const std::function<Tensor(const std::string&)>& output, co
   collector_->add(results, batch);
 }
 
+bool MetricSums::only_sums() const {
+  const auto* counts = dynamic_cast<const CountCollector*>(collector_.get());
+  return collector_ == nullptr || (counts != nullptr && counts->only_counts());
+}
+
 void MetricSums::add_others(const std::function<void(std::span<double>)>& sum) {
   GALLEY_ASSERT(only_sums());
   std::vector<double> numbers{static_cast<double>(samples_)};
   for (const Sum& own : sums_) numbers.insert(numbers.end(), {own.total, static_cast<double>(own.count)});
+  const size_t own = numbers.size();
+  auto* counts = dynamic_cast<CountCollector*>(collector_.get());
+  if (counts != nullptr) {
+    const std::vector<double> more = counts->counts();
+    numbers.insert(numbers.end(), more.begin(), more.end());
+  }
   sum(numbers);
+  if (counts != nullptr) counts->set_counts(std::span(numbers).subspan(own));
   samples_ = std::llround(numbers[0]);
   for (size_t i = 0; i < sums_.size(); ++i) {
     sums_[i].total = numbers[1 + 2 * i];
