@@ -179,7 +179,7 @@ TEST(Updates, AccumulationIsTheMeanGradient) {
     const UpdateTable once_table = add_updates(once.graph, once.gradients, options);
     options.accumulation = 3;
     const UpdateTable last_table = add_updates(last.graph, last.gradients, options);
-    EXPECT_EQ(add_accumulation(earlier.graph, earlier.gradients).states.size(), 1u);
+    EXPECT_EQ(add_accumulation(earlier.graph, earlier.gradients, {}).states.size(), 1u);
 
     GraphRunner whole(once.graph), final_part(last.graph), part(earlier.graph);
     whole["w"] = final_part["w"] = part["w"] = start_array();
