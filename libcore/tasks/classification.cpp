@@ -5,6 +5,7 @@
 
 #include "libcore/base/units.h"
 #include "libcore/tasks/confusion.h"
+#include "libcore/tasks/count_collector.h"
 #include "libcore/tasks/kinds.h"
 #include "libcore/tasks/ranks.h"
 
@@ -21,7 +22,7 @@ constexpr MetricInfo kMetrics[] = {
     {.name = "mcc", .larger_is_better = true, .by_default = false},
 };
 
-class Accuracy : public Collector {
+class Accuracy : public CountCollector {
  public:
   explicit Accuracy(std::vector<std::string> names) : names_(std::move(names)) {
     for (const std::string& name : names_) confuses_ |= name == "f1" || name == "mcc";
@@ -40,6 +41,15 @@ class Accuracy : public Collector {
       counts_.add(row, classes, label);
       if (confuses_ && label >= 0 && label < classes) confusion_.add(label, std::max_element(row, row + classes) - row);
     }
+  }
+  bool only_counts() const override { return !confuses_; }
+  std::vector<double> counts() const override {
+    return {static_cast<double>(samples_), static_cast<double>(counts_.top1), static_cast<double>(counts_.top5)};
+  }
+  void set_counts(std::span<const double> counts) override {
+    samples_ = std::llround(counts[0]);
+    counts_.top1 = std::llround(counts[1]);
+    counts_.top5 = std::llround(counts[2]);
   }
   void finish(MetricValues& values) const override {
     for (const std::string& name : names_) {

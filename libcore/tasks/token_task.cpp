@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "libcore/tasks/confusion.h"
+#include "libcore/tasks/count_collector.h"
 #include "libcore/tasks/kinds.h"
 #include "libcore/tasks/ranks.h"
 
@@ -14,7 +15,7 @@ namespace {
 constexpr std::string_view kLabel = "label";
 constexpr std::string_view kTextSize = "text_size";  // characters and bytes of each label's token; absent where samples are tensors
 /// Sums over the tokens whose label is not negative. Others are ignored.
-class TokenMetrics : public Collector {
+class TokenMetrics : public CountCollector {
  public:
   explicit TokenMetrics(std::vector<std::string> names) : names_(std::move(names)) {
     for (const std::string& name : names_) {
@@ -42,6 +43,23 @@ class TokenMetrics : public Collector {
     }
   }
   bool reads(std::string_view result) const override { return result == "losses" || ranks_ || confuses_; }
+  bool only_counts() const override { return !confuses_; }
+  std::vector<double> counts() const override {
+    return {loss_,
+            static_cast<double>(tokens_),
+            static_cast<double>(characters_),
+            static_cast<double>(bytes_),
+            static_cast<double>(counts_.top1),
+            static_cast<double>(counts_.top5)};
+  }
+  void set_counts(std::span<const double> counts) override {
+    loss_ = counts[0];
+    tokens_ = std::llround(counts[1]);
+    characters_ = std::llround(counts[2]);
+    bytes_ = std::llround(counts[3]);
+    counts_.top1 = std::llround(counts[4]);
+    counts_.top5 = std::llround(counts[5]);
+  }
   void finish(MetricValues& values) const override {
     if (tokens_ == 0) fail(ErrorCode::kNumeric, "no token was evaluated");
     const double count = static_cast<double>(tokens_), loss = loss_ / count;

@@ -213,7 +213,7 @@ INSTANTIATE_TEST_SUITE_P(All, Ranks, testing::Combine(testing::Values(2, 3, 4), 
                          [](const auto& way) { return cat(std::get<1>(way.param), std::get<0>(way.param)); });
 
 TEST(RankTraining, CommunicatesInTheLastMicroBatchOnly) {
-  const std::vector<std::string> common{"data.train.last_batch=wrap", "train.validate=null", "checkpoint=null"};
+  const std::vector<std::string> common{"data.train.last_batch=wrap", "data.val=null", "checkpoint=null"};
   const TemporaryFolder whole, parts;
   const Trained once = train(whole / "run", 2, common);
   const Trained thrice = train(parts / "run", 2, with(common, {"train.batch={global: 12, micro: 2}"}));
@@ -257,6 +257,21 @@ TEST(RankTraining, RanksDivideTheStateOfTheOptimizer) {
     if (ranks > 1) {
       EXPECT_EQ(run.scattered[0].bytes, run.state_bytes[0] * (ranks - 1));
     }
+  }
+}
+
+TEST(RankTraining, IgnoredLabelsDoNotCount) {
+  // A third of the labels: ranks have different numbers of labels that count.
+  const std::vector<std::string> ignoring{"loss.ignore_index=2", "data.train.last_batch=wrap", "train.duration=4 steps"};
+  const TemporaryFolder one;
+  const Trained alone = train(one / "run", 1, ignoring);
+  ASSERT_EQ(alone.errors[0], "");
+  for (const char* sharding : {"sharding=ddp", "sharding=fsdp"}) {
+    const TemporaryFolder many;
+    const Trained together = train(many / "run", 2, with(ignoring, {sharding}));
+    expect_no_errors(together);
+    expect_near(alone, together);
+    for (size_t s = 0; s < alone.losses[0].size(); ++s) EXPECT_NEAR(together.losses[1][s], alone.losses[0][s], 1e-5);
   }
 }
 
@@ -360,6 +375,12 @@ TEST(RankTraining, ALanguageModelTrainsAsOnOneRank) {
     expect_no_errors(together);
     EXPECT_EQ(together.digests[1], together.digests[0]);
     for (size_t s = 0; s < alone.losses[0].size(); ++s) EXPECT_NEAR(together.losses[0][s], alone.losses[0][s], 2e-5);
+    for (const MetricValues& metrics : together.metrics) {  // of validation, which ranks divide
+      ASSERT_EQ(metrics.size(), alone.metrics[0].size());
+      ASSERT_FALSE(metrics.empty());
+      for (size_t m = 0; m < metrics.size(); ++m)
+        EXPECT_NEAR(metrics[m].second, alone.metrics[0][m].second, 1e-4 * alone.metrics[0][m].second);
+    }
     // Adam divides by the root of tiny second moments: its first steps have the size of the rate, whatever the gradient.
     for (const auto& [name, values] : alone.parameters) {
       double difference = 0;

@@ -1,0 +1,21 @@
+#pragma once
+// Collectors that count: ranks that evaluate parts of the samples add up their counts.
+
+#include <span>
+#include <vector>
+
+#include "libcore/tasks/task.h"
+
+namespace galley {
+
+/// A collector whose metrics follow from sums over samples.
+class CountCollector : public Collector {
+ public:
+  /// Whether all of the metrics do.
+  virtual bool only_counts() const = 0;
+  /// The sums so far, always as many. Whole numbers are exact up to 2^53.
+  virtual std::vector<double> counts() const = 0;
+  virtual void set_counts(std::span<const double> counts) = 0;
+};
+
+}  // namespace galley
