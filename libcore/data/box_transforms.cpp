@@ -11,8 +11,8 @@ constexpr OptionInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .
 
 void check_increasing(std::string_view item, std::string_view key, const std::vector<double>& range, double low) {
   GALLEY_CHECK(range.size() == 2, "[", item, "] `", key, "` has ", range.size(), " values; expected 2");
-  GALLEY_CHECK(range[0] >= low && range[0] <= range[1] && std::isfinite(range[1]), "[", item, "] `", key, "` is [", range[0], ", ", range[1],
-               "]; expected two increasing numbers of at least ", low);
+  GALLEY_CHECK(range[0] >= low && range[0] <= range[1] && std::isfinite(range[1]), "[", item, "] `", key, "` is [", range[0], ", ",
+               range[1], "]; expected two increasing numbers of at least ", low);
 }
 
 /// A random multiple of `size`, truncated as in torchvision.
@@ -121,7 +121,8 @@ bool RandomIouCrop::draw(const Tensor& corners, int64_t height, int64_t width, R
         const float x = 0.5f * (box.left + box.right), y = 0.5f * (box.top + box.bottom);
         inside.push_back(left < x && x < right && top < y && y < bottom);
         if (!inside.back()) continue;
-        const float both = (std::min(box.right, right) - std::max(box.left, left)) * (std::min(box.bottom, bottom) - std::max(box.top, top));
+        const float both =
+            (std::min(box.right, right) - std::max(box.left, left)) * (std::min(box.bottom, bottom) - std::max(box.top, top));
         most = std::max(most, both / ((box.right - box.left) * (box.bottom - box.top) + (right - left) * (bottom - top) - both));
       }
       if (most >= 0 && static_cast<double>(most) >= least) return true;
@@ -186,14 +187,15 @@ void RandomZoomOut::map_image(FieldType& image) const { image.sample = {image.sa
 void RandomZoomOut::map_grid(PixelGrid& grid, RandomStream& random) const { grid.crop(draw(grid.height, grid.width, random)); }
 
 void ScaleJitter::options(OptionVisitor& visitor) {
-  visitor.option({.name = "target_size",
-                  .doc = "[height, width] that the image at factor 1 fits into; of unequal sides, torchvision takes the first for the width",
-                  .unit = "pixels",
-                  .min = 1,
-                  .max = 16384,
-                  .required = true,
-                  .main = true},
-                 target_size);
+  visitor.option(
+      {.name = "target_size",
+       .doc = "[height, width] that the image at factor 1 fits into; of unequal sides, torchvision takes the first for the width",
+       .unit = "pixels",
+       .min = 1,
+       .max = 16384,
+       .required = true,
+       .main = true},
+      target_size);
   visitor.option({.name = "scale_range", .doc = "Smallest and largest factor", .min = 0.001}, scale_range);
   visitor.choice({.name = "interpolation", .doc = "Interpolation between pixels"}, interpolation, kInterpolationNames);
   visitor.option({.name = "antialias", .doc = "Widen the filter when downscaling (bilinear and bicubic), as Pillow does"}, antialias);
@@ -266,7 +268,8 @@ void RandomPhotometricDistort::apply(Image& image, RandomStream& random) const {
     const std::vector<double>& range;
     void (*adjust)(Image&, double);
   };
-  const Change changes[] = {{brightness, adjust_brightness}, {contrast, adjust_contrast}, {saturation, adjust_saturation}, {hue, adjust_hue}};
+  const Change changes[] = {
+      {brightness, adjust_brightness}, {contrast, adjust_contrast}, {saturation, adjust_saturation}, {hue, adjust_hue}};
   std::array<double, 4> factor{};
   std::array<bool, 4> changed{};
   for (size_t i = 0; i < 4; ++i) {

@@ -18,8 +18,8 @@ void append_utf8(std::string& out, uint32_t code) {
   } else if (code < 0x10000) {
     out += {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3F)), static_cast<char>(0x80 | (code & 0x3F))};
   } else {
-    out += {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3F)), static_cast<char>(0x80 | (code >> 6 & 0x3F)),
-            static_cast<char>(0x80 | (code & 0x3F))};
+    out += {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3F)),
+            static_cast<char>(0x80 | (code >> 6 & 0x3F)), static_cast<char>(0x80 | (code & 0x3F))};
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// JsonCursor: reads a JSON text from front to back without building a tree, for annotation files of hundreds of MB. Errors have the file, line
-// and column. A pure function over bytes.
+// JsonCursor: reads a JSON text from front to back without building a tree, for annotation files of hundreds of MB. Errors have the file,
+// line and column. A pure function over bytes.
 
 #include <cstdint>
 #include <string>

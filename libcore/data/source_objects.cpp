@@ -20,8 +20,9 @@ constexpr const char* kBackground = "__background__";
 constexpr const char* kUnused = "N/A";  // the name of a label that no category has, as torchvision's
 constexpr double kTolerance = 1;        // pixels by which a box may lie outside
 
-constexpr std::array kVocClasses{"aeroplane",   "bicycle", "bird",  "boat",      "bottle", "bus",         "car",   "cat",  "chair",     "cow",
-                                 "diningtable", "dog",     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"};
+constexpr std::array kVocClasses{"aeroplane", "bicycle",     "bird",  "boat",        "bottle", "bus",      "car",
+                                 "cat",       "chair",       "cow",   "diningtable", "dog",    "horse",    "motorbike",
+                                 "person",    "pottedplant", "sheep", "sofa",        "train",  "tvmonitor"};
 
 /// Checks and collects the objects of images.
 class ObjectList {
@@ -56,7 +57,8 @@ class ObjectList {
   }
 
   std::vector<ObjectImage> take() {
-    if (skipped_ > 0) log(LogLevel::kWarning, cat(kind_, ": skipped ", skipped_, skipped_ == 1 ? " box" : " boxes", " without area or outside"));
+    if (skipped_ > 0)
+      log(LogLevel::kWarning, cat(kind_, ": skipped ", skipped_, skipped_ == 1 ? " box" : " boxes", " without area or outside"));
     return std::move(images_);
   }
   std::string str() const {
@@ -252,7 +254,8 @@ std::unique_ptr<Source> Voc::open(const SourceContext& context) const {
     const std::string xml = cat(root, "/Annotations/", stem, ".xml");
     if (!file_exists(xml)) no_such(xml, "file");
     const VocAnnotation annotation = parse_voc(read_file(xml), xml);
-    ObjectImage image{.file = image_of(root, stem, annotation, xml), .id = number++, .height = annotation.height, .width = annotation.width};
+    ObjectImage image{
+        .file = image_of(root, stem, annotation, xml), .id = number++, .height = annotation.height, .width = annotation.width};
     if (image.height < 1 || image.width < 1) {  // the annotation does not give the size
       const std::string bytes = read_file(image.file);
       const Image pixels = decode_image(std::as_bytes(std::span(bytes)), mode, image.file);
@@ -335,15 +338,12 @@ std::unique_ptr<Source> Coco::open(const SourceContext& context) const {
     const auto [x, y, width, height] = given.box;
     ObjectImage& target = read[image->second];
     const auto fail = [&](const std::string& message) {
-      const bool corners = width > x && height > y && width <= static_cast<double>(target.width) && height <= static_cast<double>(target.height);
+      const bool corners =
+          width > x && height > y && width <= static_cast<double>(target.width) && height <= static_cast<double>(target.height);
       json.fail(given.offset, cat(message, corners ? "; it looks like [x1, y1, x2, y2], but COCO has [x, y, width, height]" : "",
                                   ". Set bad_boxes: skip to leave such boxes out"));
     };
-    list.add(target,
-             {.box = given.box,
-              .label = label->second,
-              .area = given.area < 0 ? width * height : given.area,
-              .crowd = given.crowd},
+    list.add(target, {.box = given.box, .label = label->second, .area = given.area < 0 ? width * height : given.area, .crowd = given.crowd},
              labels.names[static_cast<size_t>(label->second)], fail);
   }
   for (ObjectImage& image : read) list.finish(std::move(image));

@@ -19,7 +19,8 @@ namespace galley {
 /// The tensors of a batch that hold the objects.
 inline constexpr std::string_view kObjectBoxes = "boxes.values", kObjectOffsets = "boxes.offsets", kObjectLabels = "labels.values";
 /// Results of a detector.
-inline constexpr std::string_view kDetectedBoxes = "boxes", kDetectedScores = "scores", kDetectedLabels = "labels", kDetectedCount = "count";
+inline constexpr std::string_view kDetectedBoxes = "boxes", kDetectedScores = "scores", kDetectedLabels = "labels",
+                                  kDetectedCount = "count";
 inline constexpr std::string_view kLossSum = ".sum", kLossCount = ".count";
 
 /// The inputs of a detector for images of that size.
@@ -39,9 +40,12 @@ struct BoxCoder {
   /// Codes [..,4] of boxes [..,4] relative to anchors, which broadcast: offsets of the centers in sizes of the anchor, logarithms of the
   /// ratios of sizes.
   Value encode(Value boxes, Value anchors) const;
-  /// The boxes of codes, clipped to an image of that size. Sizes grow at most by 1000 / 16.
-  Value decode(Value codes, Value anchors, int64_t height, int64_t width) const;
+  /// The boxes of codes. Sizes grow at most by 1000 / 16.
+  Value decode(Value codes, Value anchors) const;
 };
+
+/// Boxes [..,4] without what lies outside an image of that size.
+Value clip_boxes(Value boxes, int64_t height, int64_t width);
 
 /// |d| - beta / 2 for |d| > beta, else d^2 / (2 beta).
 Value smooth_l1(Value x, Value target, double beta);

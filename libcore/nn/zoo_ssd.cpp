@@ -102,8 +102,7 @@ void add_losses(NamedValues& results, const SsdParams& params, Value anchors, Va
   const Value hard = top_mask(negative, affine(positives, (1 - params.positive_fraction) / params.positive_fraction));
   results.emplace_back("classification.sum", add(masked_sum(losses, positive), masked_sum(losses, hard)));
   results.emplace_back("classification.count", positives);
-  results.emplace_back("bbox_regression.sum",
-                       masked_sum(smooth_l1(codes, kCoder.encode(matched.boxes, anchors), kSmoothL1Beta), positive));
+  results.emplace_back("bbox_regression.sum", masked_sum(smooth_l1(codes, kCoder.encode(matched.boxes, anchors), kSmoothL1Beta), positive));
   results.emplace_back("bbox_regression.count", positives);
 }
 
@@ -120,7 +119,7 @@ NamedValues finish(Builder& b, const SsdParams& params, const Shape& image, Valu
     attrs.max_output = params.detections_per_img;
     attrs.per_class = params.topk_candidates;
     const Value scores = slice(softmax(logits), 2, 1);  // without the background
-    add_detections(results, kCoder.decode(codes, anchors, image[2], image[3]), scores, attrs, 1);
+    add_detections(results, clip_boxes(kCoder.decode(codes, anchors), image[2], image[3]), scores, attrs, 1);
   }
   if (objects) {
     const auto module = b.scope("loss");
@@ -245,8 +244,8 @@ NamedValues ssd300(Builder& b, const Options& options, const NamedValues& inputs
     for (const Block& block : {Block{256, 512, 2, 1}, {128, 256, 2, 1}, {128, 256, 1, 0}, {128, 256, 1, 0}}) {
       const auto module = b.scope(std::to_string(features.size() - 1));
       const Value x = relu(xavier_conv(b, "0", features.back(), {.out_channels = block.inner}));
-      features.push_back(
-          relu(xavier_conv(b, "2", x, {.out_channels = block.channels, .kernel_size = 3, .stride = block.stride, .padding = block.padding})));
+      features.push_back(relu(
+          xavier_conv(b, "2", x, {.out_channels = block.channels, .kernel_size = 3, .stride = block.stride, .padding = block.padding})));
     }
   }
   const DefaultBoxRule rule{.ratios = {{2}, {2, 3}, {2, 3}, {2, 3}, {2}, {2}},
@@ -271,7 +270,8 @@ ModelInfo ssd300_info(const Options& options) { return info_of(300, params_of<Ss
 
 ModelTable ssd_models() {
   return {
-      {{"ssdlite320_mobilenet_v3_large", "SSDlite (Sandler et al. 2018) on MobileNetV3-Large, 3.4 M parameters", make_options<SsdliteParams>},
+      {{"ssdlite320_mobilenet_v3_large", "SSDlite (Sandler et al. 2018) on MobileNetV3-Large, 3.4 M parameters",
+        make_options<SsdliteParams>},
        nullptr,
        ssdlite_info,
        ssdlite},

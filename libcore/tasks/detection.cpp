@@ -1,4 +1,6 @@
 // Detection: boxes around objects, with their classes.
+#include "libcore/nn/detection.h"
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -6,7 +8,6 @@
 
 #include "libcore/base/units.h"
 #include "libcore/data/draw.h"
-#include "libcore/nn/detection.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
@@ -103,7 +104,8 @@ class AveragePrecision : public SourceCollector {
     GALLEY_ASSERT(source_ != nullptr);
     for (int64_t n = 0; n < batch.valid; ++n) {
       for (const auto& [name, tensor] : results) {
-        if (name.ends_with(kLossSum)) sums_[name.substr(0, name.size() - kLossSum.size())] += static_cast<double>(tensor.data_as<float>()[n]);
+        if (name.ends_with(kLossSum))
+          sums_[name.substr(0, name.size() - kLossSum.size())] += static_cast<double>(tensor.data_as<float>()[n]);
         if (name.ends_with(kLossCount))
           counts_[name.substr(0, name.size() - kLossCount.size())] += static_cast<double>(tensor.data_as<float>()[n]);
       }
@@ -114,7 +116,8 @@ class AveragePrecision : public SourceCollector {
       if (!grid) fail_unknown_place();
       std::vector<DetectedBox> boxes;
       for (const Detection& found : detections_of(results, n, *grid, image.height, image.width))
-        boxes.push_back({.box = {found.x1, found.y1, found.x2 - found.x1, found.y2 - found.y1}, .score = found.score, .label = found.label});
+        boxes.push_back(
+            {.box = {found.x1, found.y1, found.x2 - found.x1, found.y2 - found.y1}, .score = found.score, .label = found.label});
       if (!seen_.insert(index).second) continue;  // it also stands in for a damaged sample
       voc_.add(image.objects, boxes);
       coco_.add(image.id, image.objects, std::move(boxes));
@@ -126,10 +129,18 @@ class AveragePrecision : public SourceCollector {
     const CocoFigures coco = coco_.figures();
     double loss = 0;
     for (const auto& [name, sum] : sums_) loss += sum / std::max(1.0, counts_.at(name));
-    const std::pair<std::string_view, double> figures[] = {
-        {"map", coco.map},         {"map50", coco.map50},         {"map75", coco.map75},       {"map_small", coco.map_small},
-        {"map_medium", coco.map_medium}, {"map_large", coco.map_large}, {"ar1", coco.ar1},           {"ar10", coco.ar10},
-        {"ar100", coco.ar100},     {"ar_small", coco.ar_small},   {"ar_medium", coco.ar_medium}, {"ar_large", coco.ar_large}};
+    const std::pair<std::string_view, double> figures[] = {{"map", coco.map},
+                                                           {"map50", coco.map50},
+                                                           {"map75", coco.map75},
+                                                           {"map_small", coco.map_small},
+                                                           {"map_medium", coco.map_medium},
+                                                           {"map_large", coco.map_large},
+                                                           {"ar1", coco.ar1},
+                                                           {"ar10", coco.ar10},
+                                                           {"ar100", coco.ar100},
+                                                           {"ar_small", coco.ar_small},
+                                                           {"ar_medium", coco.ar_medium},
+                                                           {"ar_large", coco.ar_large}};
     for (const std::string& name : names_) {
       if (name == "loss") values.emplace_back(name, loss);
       if (name == "voc_map") values.emplace_back(name, 100 * voc_.map(false));

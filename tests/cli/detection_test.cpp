@@ -30,7 +30,8 @@ std::string scene(const Box& box, bool red) {
   for (int y = kHeight - 1; y >= 0; --y) {
     for (int x = 0; x < kWidth; ++x) {
       const bool inside = x >= box[0] && x < box[2] && y >= box[1] && y < box[3];
-      rows += inside ? (red ? std::string{20, 20, static_cast<char>(230)} : std::string{static_cast<char>(230), 20, 20}) : std::string(3, 120);
+      rows +=
+          inside ? (red ? std::string{20, 20, static_cast<char>(230)} : std::string{static_cast<char>(230), 20, 20}) : std::string(3, 120);
     }
   }
   return "BM" + number(static_cast<uint32_t>(54 + rows.size()), 4) + number(0, 4) + number(54, 4) + number(40, 4) + number(kWidth, 4) +
@@ -43,14 +44,17 @@ class DetectionFiles {
   explicit DetectionFiles(std::string folder) : folder_(std::move(folder)) {
     std::filesystem::create_directories(folder_ + "/JPEGImages");
     std::filesystem::create_directories(folder_ + "/Annotations");
-    Json coco{{"images", Json::array()}, {"annotations", Json::array()}, {"categories", {{{"id", 1}, {"name", "red"}}, {{"id", 2}, {"name", "blue"}}}}};
+    Json coco{{"images", Json::array()},
+              {"annotations", Json::array()},
+              {"categories", {{{"id", 1}, {"name", "red"}}, {{"id", 2}, {"name", "blue"}}}}};
     for (int i = 0; i < 8; ++i) {
       const int left = 4 + 9 * i % 50, top = 3 + 13 * i % 30;
       const Box box{left, top, left + 30 + 4 * (i % 3), top + 26 - 3 * (i % 2)};
       const bool red = i % 2 == 0;
       const std::string name = "s" + std::to_string(i);
       write_text(folder_ + "/JPEGImages/" + name + ".jpg", scene(box, red));
-      std::string xml = "<annotation><size><width>96</width><height>64</height></size>\n<object><name>" + std::string(red ? "red" : "blue") + "</name><bndbox>";
+      std::string xml = "<annotation><size><width>96</width><height>64</height></size>\n<object><name>" +
+                        std::string(red ? "red" : "blue") + "</name><bndbox>";
       const char* corners[] = {"xmin", "ymin", "xmax", "ymax"};
       for (size_t c = 0; c < 4; ++c) xml += std::string("<") + corners[c] + ">" + std::to_string(box[c]) + "</" + corners[c] + ">";
       write_text(folder_ + "/Annotations/" + name + ".xml", xml + "</bndbox></object></annotation>\n");
@@ -68,9 +72,11 @@ class DetectionFiles {
 
  private:
   std::string recipe(const std::string& source) const {
-    return "recipe: 1\nname: boxes\nthreads: 2\nmodel: {type: ssdlite320_mobilenet_v3_large, num_classes: 3, detections_per_img: 40}\ndata:\n  root: " +
+    return "recipe: 1\nname: boxes\nthreads: 2\nmodel: {type: ssdlite320_mobilenet_v3_large, num_classes: 3, detections_per_img: "
+           "40}\ndata:\n  root: " +
            folder_ + "\n  train:\n    source: " + source +
-           "\n    pipeline: [{type: random_horizontal_flip}, {type: resize, size: [64, 64]}, {type: normalize, mean: 0.5, std: 0.5}]\n  val:\n    source: " +
+           "\n    pipeline: [{type: random_horizontal_flip}, {type: resize, size: [64, 64]}, {type: normalize, mean: 0.5, std: 0.5}]\n  "
+           "val:\n    source: " +
            source +
            "\n    pipeline: [{type: resize, size: [64, 64]}, {type: normalize, mean: 0.5, std: 0.5}]\n    batch: 3\n"
            "train: {duration: 300 steps, batch: 8, optimizer: {type: adamw, lr: 0.002}, validate: 300 steps,\n"
@@ -120,7 +126,8 @@ TEST(Detection, FromAnnotationsToBoxes) {
   EXPECT_EQ(one["classes"][0]["label"], "red");
   EXPECT_EQ(one["classes"][0]["count"], 4);
 
-  const Outcome predicted = run("galley-predict", {folder + "/run", folder + "/JPEGImages", "--draw", folder + "/drawn", "--format", "json", "-q"});
+  const Outcome predicted =
+      run("galley-predict", {folder + "/run", folder + "/JPEGImages", "--draw", folder + "/drawn", "--format", "json", "-q"});
   ASSERT_EQ(predicted.code, 0) << predicted.err;
   const Json lines = lines_of(predicted.out);
   ASSERT_EQ(lines.size(), 8u);
@@ -139,12 +146,13 @@ TEST(Detection, FromAnnotationsToBoxes) {
       EXPECT_LE(found["score"].get<double>(), before);
       before = found["score"];
       EXPECT_TRUE(box[0] >= 0 && box[1] >= 0 && box[2] <= kWidth && box[3] <= kHeight) << found.dump();
-      truth["annotations"].push_back({{"image_id", i}, {"category_id", found["index"]}, {"bbox", {box[0], box[1], box[2] - box[0], box[3] - box[1]}}});
+      truth["annotations"].push_back(
+          {{"image_id", i}, {"category_id", found["index"]}, {"bbox", {box[0], box[1], box[2] - box[0], box[3] - box[1]}}});
     }
   }
   write_text(folder + "/found.json", truth.dump());
-  const Outcome again = run("galley-evaluate", {files.coco(), weights, "data.val.source.annotations=found.json", "data.val.source.bad_boxes=skip",
-                                                "--format", "json", "-q"});
+  const Outcome again = run("galley-evaluate", {files.coco(), weights, "data.val.source.annotations=found.json",
+                                                "data.val.source.bad_boxes=skip", "--format", "json", "-q"});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_GT(Json::parse(again.out)["metrics"]["map"].get<double>(), 99) << again.out;
 }

@@ -1,11 +1,10 @@
 // Boxes follow the pixels of their image.
-#include "libcore/data/box_transforms.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
+#include "libcore/data/box_transforms.h"
 #include "libcore/data/pipeline.h"
 #include "libcore/data/source.h"
 
@@ -54,8 +53,8 @@ std::array<double, 4> around(const Image& image, int64_t value) {
   for (int64_t y = 0; y < image.height(); ++y) {
     for (int64_t x = 0; x < image.width(); ++x) {
       if (image.row<uint8_t>(y)[x] != value) continue;
-      box = {std::min(box[0], static_cast<double>(x)), std::min(box[1], static_cast<double>(y)), std::max(box[2], static_cast<double>(x + 1)),
-             std::max(box[3], static_cast<double>(y + 1))};
+      box = {std::min(box[0], static_cast<double>(x)), std::min(box[1], static_cast<double>(y)),
+             std::max(box[2], static_cast<double>(x + 1)), std::max(box[3], static_cast<double>(y + 1))};
     }
   }
   return box;
@@ -124,8 +123,9 @@ TEST(Boxes, FollowTheirImage) {
   expect_follow({item("random_resized_crop", part)}, 2);  // of parts that are enlarged up to twice
   expect_follow({item("scale_jitter", jitter)}, 1);
   expect_follow({item("random_iou_crop", RandomIouCrop())}, 0, true);
-  expect_follow({item("random_zoom_out", zoom), item("random_iou_crop", RandomIouCrop()), item("random_horizontal_flip", RandomHorizontalFlip())},
-                0, true);
+  expect_follow(
+      {item("random_zoom_out", zoom), item("random_iou_crop", RandomIouCrop()), item("random_horizontal_flip", RandomHorizontalFlip())}, 0,
+      true);
 }
 
 TEST(Boxes, ResizeIsTorchvisions) {
@@ -166,7 +166,8 @@ TEST(RandomIouCrop, KeepsItsPromises) {
       const double right = left + static_cast<double>(part.width), bottom = top + static_cast<double>(part.height);
       EXPECT_EQ(inside[i], x > left && x < right && y > top && y < bottom);
       if (!inside[i]) continue;
-      const double both = (std::min<double>(box[2], right) - std::max<double>(box[0], left)) * (std::min<double>(box[3], bottom) - std::max<double>(box[1], top));
+      const double both = (std::min<double>(box[2], right) - std::max<double>(box[0], left)) *
+                          (std::min<double>(box[3], bottom) - std::max<double>(box[1], top));
       most = std::max(most, both / ((box[2] - box[0]) * (box[3] - box[1]) + (right - left) * (bottom - top) - both));
     }
     EXPECT_GE(most, 0.3 - 1e-6);
@@ -230,6 +231,13 @@ TEST(Boxes, RenamedLabelsAreDroppedWithTheirBoxes) {
   Pipeline({item("rename", rename), item("center_crop", center)}).apply(sample, {});
   EXPECT_EQ(sample.boxes()->corners.shape()[0], std::get<Tensor>(*sample.find("kinds")).shape()[0]);
   EXPECT_LT(sample.boxes()->corners.shape()[0], 5);
+}
+
+TEST(Boxes, PredictionLeavesOutItemsThatNeedThem) {
+  const std::vector<Component> items{item("random_iou_crop", RandomIouCrop()), item("sanitize_bounding_boxes", SanitizeBoundingBoxes()),
+                                     item("random_horizontal_flip", RandomHorizontalFlip())};
+  EXPECT_EQ(items_for(items, {image_field(3)}).size(), 1u);
+  EXPECT_EQ(items_for(items, types()).size(), 3u);
 }
 
 void expect_refused(const std::vector<Component>& items, std::vector<FieldType> fields, const std::string& part) {

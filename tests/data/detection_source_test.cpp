@@ -23,8 +23,8 @@ std::string object_xml(const std::string& name, const std::string& box, const st
 }
 
 std::string voc_xml(const std::string& objects, int width = 40, int height = 30, const std::string& file = "a.jpg") {
-  return cat("<annotation>\n  <filename>", file, "</filename>\n  <size><width>", width, "</width><height>", height, "</height></size>\n", objects,
-             "</annotation>\n");
+  return cat("<annotation>\n  <filename>", file, "</filename>\n  <size><width>", width, "</width><height>", height, "</height></size>\n",
+             objects, "</annotation>\n");
 }
 
 /// A VOC folder of BMP images of 40 x 30 pixels, whose names end in .jpg, as the decoder looks at the contents.
@@ -125,7 +125,8 @@ TEST(VocSource, MistakesHaveTheirPlace) {
   std::string deep = "<annotation>";
   for (int i = 0; i < 100000; ++i) deep += "<a>";
   expect_error(with(deep), {"more than 64 elements inside each other"}, 1);
-  expect_error(with(cat("<annotation><filename>", std::string(1 << 20, 'x'), "</filename></annotation>")), {"a text of more than 65536 bytes"}, 1);
+  expect_error(with(cat("<annotation><filename>", std::string(1 << 20, 'x'), "</filename></annotation>")),
+               {"a text of more than 65536 bytes"}, 1);
   write_voc(folder, "a", voc_xml("", 41));
   expect_error([&] { open_voc(folder)->read(0); }, {"the image has 40 x 30 pixels, its annotation says 41 x 30"});
   std::filesystem::remove(folder.path() + "/JPEGImages/a.jpg");
@@ -145,7 +146,8 @@ TEST(VocSource, BadBoxesMayBeSkippedAndSlightlyOutsideAreClipped) {
 }
 
 /// A COCO file of two images of 40 x 30 pixels, not in the order of their ids.
-std::string coco_json(const std::string& annotations, const std::string& categories = R"([{"id": 3, "name": "cat"}, {"id": 1, "name": "dog"}])") {
+std::string coco_json(const std::string& annotations,
+                      const std::string& categories = R"([{"id": 3, "name": "cat"}, {"id": 1, "name": "dog"}])") {
   return cat(R"({"info": {"x": [1, {"y": null}]},
 "images": [{"id": 9, "file_name": "b.bmp", "width": 40, "height": 30},
   {"license": 1, "height": 30, "width": 40, "file_name": "\u00e4.bmp", "id": 2}],
@@ -170,7 +172,8 @@ struct CocoFolder {
 
 TEST(CocoSource, ReadsObjectsAsWritten) {
   const CocoFolder folder;
-  const auto source = folder.open(coco_json(R"({"image_id": 2, "category_id": 3, "bbox": [1.5, 2, 3.25, 4], "area": 7.5, "iscrowd": 0, "segmentation": [[1, 2]]},
+  const auto source = folder.open(
+      coco_json(R"({"image_id": 2, "category_id": 3, "bbox": [1.5, 2, 3.25, 4], "area": 7.5, "iscrowd": 0, "segmentation": [[1, 2]]},
 {"image_id": 2, "category_id": 1, "bbox": [0, 0, 40, 30], "iscrowd": 1, "id": 5})"));
   ASSERT_EQ(source->size(), 2);
   EXPECT_TRUE(source->sample_name(1).ends_with("ä.bmp"));
@@ -197,8 +200,11 @@ TEST(CocoSource, ReadsObjectsAsWritten) {
 TEST(CocoSource, MistakesHaveTheirPlace) {
   const CocoFolder folder;
   const auto with = [&](const std::string& json) { return [&folder, json] { folder.open(json); }; };
-  const auto one = [&](const std::string& annotation) { return with(coco_json("{\"image_id\": 2, \"category_id\": 1, \"bbox\": [1, 2, 3, 4]},\n" + annotation)); };
-  expect_error(one(R"({"image_id": 2, "category_id": 7, "bbox": [1, 2, 3, 4]})"), {"boxes.json:6", "the category 7, which 'categories' lacks"}, 6);
+  const auto one = [&](const std::string& annotation) {
+    return with(coco_json("{\"image_id\": 2, \"category_id\": 1, \"bbox\": [1, 2, 3, 4]},\n" + annotation));
+  };
+  expect_error(one(R"({"image_id": 2, "category_id": 7, "bbox": [1, 2, 3, 4]})"),
+               {"boxes.json:6", "the category 7, which 'categories' lacks"}, 6);
   expect_error(one(R"({"image_id": 5, "category_id": 1, "bbox": [1, 2, 3, 4]})"), {"the image 5, which 'images' lacks"}, 6);
   expect_error(one(R"({"image_id": 2, "category_id": 1, "bbox": [1, 2, 0, 4]})"), {"the box of 'dog' has no area"}, 6);
   expect_error(one(R"({"image_id": 2, "category_id": 1, "bbox": [20, 10, 38, 30]})"), {"lies outside", "looks like [x1, y1, x2, y2]"}, 6);
@@ -216,8 +222,9 @@ TEST(CocoSource, MistakesHaveTheirPlace) {
 }
 
 TEST(CocoSource, DeepAndBrokenTextsAreErrors) {
-  for (const std::string& text : {std::string(100000, '['), std::string("{\"a\": ") + std::string(100000, '{'), std::string("{\"a\": \"\\ud800\"}"),
-                                  std::string("{\"a\": \"\\q\"}"), std::string("{\"a\": 1e999}"), std::string("{\"a\": -}"), std::string("nul")})
+  for (const std::string& text :
+       {std::string(100000, '['), std::string("{\"a\": ") + std::string(100000, '{'), std::string("{\"a\": \"\\ud800\"}"),
+        std::string("{\"a\": \"\\q\"}"), std::string("{\"a\": 1e999}"), std::string("{\"a\": -}"), std::string("nul")})
     EXPECT_THROW(parse_coco(text, "x.json"), Error) << text.substr(0, 20);
 }
 

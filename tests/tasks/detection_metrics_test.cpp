@@ -63,7 +63,8 @@ TEST(DetectionMetrics, EqualPycocotools) {
       voc.add(objects, detections);
     }
     const CocoFigures f = coco.figures();
-    const double got[] = {f.map, f.map50, f.map75, f.map_small, f.map_medium, f.map_large, f.ar1, f.ar10, f.ar100, f.ar_small, f.ar_medium, f.ar_large};
+    const double got[] = {f.map, f.map50, f.map75, f.map_small, f.map_medium, f.map_large,
+                          f.ar1, f.ar10,  f.ar100, f.ar_small,  f.ar_medium,  f.ar_large};
     for (size_t i = 0; i < 12; ++i) expect_figure(cat(name, " figure ", i), got[i], world.at("coco").at(i));
     std::map<std::string, std::vector<double>> classes;
     for (const CocoEvaluation::OfClass& kind : coco.classes()) classes[std::to_string(kind.label)] = {kind.map, kind.map50};
@@ -77,7 +78,8 @@ TEST(DetectionMetrics, EqualPycocotools) {
 
 TEST(DetectionMetrics, TheOrderOfImagesDoesNotMatter) {
   const std::vector<ObjectBox> objects{{.box = {0, 0, 50, 50}, .label = 1, .area = 2500}};
-  const std::vector<DetectedBox> right{{.box = {0, 0, 50, 50}, .score = 0.5, .label = 1}}, wrong{{.box = {90, 90, 9, 9}, .score = 0.5, .label = 1}};
+  const std::vector<DetectedBox> right{{.box = {0, 0, 50, 50}, .score = 0.5, .label = 1}},
+      wrong{{.box = {90, 90, 9, 9}, .score = 0.5, .label = 1}};
   CocoEvaluation forward, backward;
   forward.add(1, objects, right);
   forward.add(2, objects, wrong);

@@ -1,5 +1,7 @@
-// Laws: the objective of a detector is the sum over max(1, count) of each part; losses and average precision do not depend on how samples are
-// batched; boxes of predictions are in pixels of the original image.
+// Laws: the objective of a detector is the sum over max(1, count) of each part; losses and average precision do not depend on how samples
+// are batched; boxes of predictions are in pixels of the original image.
+#include "libcore/nn/detection.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,7 +10,6 @@
 
 #include "libcore/data/draw.h"
 #include "libcore/data/objects.h"
-#include "libcore/nn/detection.h"
 #include "libcore/tasks/source_collector.h"
 #include "libcore/tasks/task.h"
 
@@ -46,7 +47,8 @@ class ThreeImages : public ObjectSource {
   ThreeImages() {
     for (int64_t n = 0; n < 3; ++n) {
       const auto x = 10.0 * static_cast<double>(n);
-      images_.push_back({.file = "i", .id = n, .height = 100, .width = 200, .objects = {{.box = {x, 20, 40, 50}, .label = 1, .area = 2000}}});
+      images_.push_back(
+          {.file = "i", .id = n, .height = 100, .width = 200, .objects = {{.box = {x, 20, 40, 50}, .label = 1, .area = 2000}}});
     }
   }
   int64_t size() const override { return 3; }
