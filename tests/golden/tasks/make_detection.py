@@ -73,7 +73,12 @@ def coco_figures(made, categories):
         truth = COCO()
         truth.dataset = data
         truth.createIndex()
-        found = [{"image_id": d["image"], "category_id": d["label"], "bbox": list(d["box"]), "score": d["score"]} for d in made["detections"]]
+        found = [{
+            "image_id": d["image"],
+            "category_id": d["label"],
+            "bbox": list(d["box"]),
+            "score": d["score"]
+        } for d in made["detections"]]
         if found:
             results = truth.loadRes(found)
         else:
