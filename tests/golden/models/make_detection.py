@@ -36,8 +36,8 @@ def targets_of(objects, scale=(1, 1), dtype=torch.float64):
 
 def without_transform(model, height, width):
     """The model on images that are prepared already."""
-    model.transform = detection.transform.GeneralizedRCNNTransform(min(height, width), max(height, width), [0.0] * 3, [1.0] * 3, size_divisible=1,
-                                                                   fixed_size=(width, height))
+    sides = min(height, width), max(height, width)
+    model.transform = detection.transform.GeneralizedRCNNTransform(*sides, [0.0] * 3, [1.0] * 3, size_divisible=1, fixed_size=(width, height))
     return model
 
 
@@ -62,10 +62,11 @@ def write_training(writer, model, images, objects):
 
 
 def write_pyramid(name, file, detects=True):
-    """A detector on a feature pyramid, for two images of 32 x 64 pixels. Without norms in its head all scores are 1, and their order is open:
-    then no detections are written."""
+    """A detector on a feature pyramid, for two images of 32 x 64 pixels. Without norms in its head all scores are 1, and their order is
+    open: then no detections are written."""
     torch.set_default_dtype(torch.float64)
-    model = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=5, topk_candidates=30, detections_per_img=20)
+    options = {"num_classes": 5, "topk_candidates": 30, "detections_per_img": 20}
+    model = getattr(detection, name)(weights=None, weights_backbone=None, **options)
     generator = model.anchor_generator
     generator.cell_anchors = [cell.double() for cell in generator.cell_anchors]
     model = prepare(without_transform(model, 32, 64))
@@ -83,8 +84,8 @@ def write_pyramid(name, file, detects=True):
 def write_ssdlite():
     height, width = 64, 96
     torch.set_default_dtype(torch.float64)  # default boxes too
-    model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5, score_thresh=0.1, topk_candidates=12,
-                                                    detections_per_img=40)
+    options = {"num_classes": 5, "score_thresh": 0.1, "topk_candidates": 12, "detections_per_img": 40}
+    model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, **options)
     generator = model.anchor_generator
     generator._wh_pairs = generator._generate_wh_pairs(len(generator.aspect_ratios), dtype=torch.float64)
     model = prepare(without_transform(model, height, width))
