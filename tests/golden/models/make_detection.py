@@ -3,8 +3,8 @@
 
     python3 tests/golden/models/make_detection.py
 
-Needs torch and torchvision. Weights and images are those of make_golden.py. ssdlite.txt has, for small images in float64: the losses, samples
-of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same of SSD300, whose size is
+Needs torch and torchvision. Weights and images are those of make_golden.py. ssdlite.txt has, for small images in float64: the losses,
+samples of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same of SSD300, whose size is
 fixed, in float32, without gradients. detectors.txt has the parameters and buffers of each detector, as zoo.txt.
 """
 import os
@@ -37,7 +37,8 @@ def targets_of(objects, scale=(1, 1), dtype=torch.float64):
 def without_transform(model, height, width):
     """The model on images that are prepared already."""
     sides = min(height, width), max(height, width)
-    model.transform = detection.transform.GeneralizedRCNNTransform(*sides, [0.0] * 3, [1.0] * 3, size_divisible=1, fixed_size=(width, height))
+    model.transform = detection.transform.GeneralizedRCNNTransform(*sides, [0.0] * 3, [1.0] * 3, size_divisible=1,
+                                                                   fixed_size=(width, height))
     return model
 
 
