@@ -4,8 +4,8 @@
     python3 tests/golden/models/make_detection.py
 
 Needs torch and torchvision. Weights and images are those of make_golden.py. ssdlite.txt has, for small images in float64: the losses,
-samples of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same of SSD300, whose size is
-fixed, in float32, without gradients. detectors.txt has the parameters and buffers of each detector, as zoo.txt.
+samples of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same of SSD300,
+whose size is fixed, in float32, without gradients. detectors.txt has the parameters and buffers of each detector, as zoo.txt.
 """
 import os
 import pathlib
