@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libcore/base/under_key.h"
+#include "libcore/data/box_transforms.h"
 
 namespace galley {
 
@@ -239,7 +240,9 @@ Tensor Pipeline::run(Sample sample, const DrawKey& key) const {
 
 std::vector<Component> items_for(const std::vector<Component>& items, std::vector<FieldType> fields) {
   std::vector<Component> kept;
+  const bool boxes = std::any_of(fields.begin(), fields.end(), [](const FieldType& type) { return type.kind == FieldKind::kBoxes; });
   for (const Component& item : items) {
+    if (!boxes && (item.as<RandomIouCrop>() != nullptr || item.as<SanitizeBoundingBoxes>() != nullptr)) continue;
     const auto* image = item.as<ImageTransform>();
     const auto* rename = item.as<Rename>();
     const std::string& changed = image != nullptr ? image->field : rename != nullptr ? rename->from : std::string();

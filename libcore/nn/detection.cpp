@@ -59,16 +59,19 @@ Value BoxCoder::encode(Value boxes, Value anchors) const {
                 boxes.shape().rank() - 1);
 }
 
-Value BoxCoder::decode(Value codes, Value anchors, int64_t height, int64_t width) const {
+Value BoxCoder::decode(Value codes, Value anchors) const {
   const Centers from(anchors);
   const auto most = std::numeric_limits<double>::infinity();
   const Value x = add(mul(affine(column(codes, 0), 1 / xy), from.w), from.x),
               y = add(mul(affine(column(codes, 1), 1 / xy), from.h), from.y);
   const Value w = mul(exp(clamp(affine(column(codes, 2), 1 / wh), -most, kLargestGrowth)), affine(from.w, 0.5));
   const Value h = mul(exp(clamp(affine(column(codes, 3), 1 / wh), -most, kLargestGrowth)), affine(from.h, 0.5));
-  const auto across = [&](Value v) { return clamp(v, 0, static_cast<double>(width)); };
-  const auto down = [&](Value v) { return clamp(v, 0, static_cast<double>(height)); };
-  return concat({across(sub(x, w)), down(sub(y, h)), across(add(x, w)), down(add(y, h))}, codes.shape().rank() - 1);
+  return concat({sub(x, w), sub(y, h), add(x, w), add(y, h)}, codes.shape().rank() - 1);
+}
+
+Value clip_boxes(Value boxes, int64_t height, int64_t width) {
+  const auto clipped = [&](int64_t i, int64_t size) { return clamp(column(boxes, i), 0, static_cast<double>(size)); };
+  return concat({clipped(0, width), clipped(1, height), clipped(2, width), clipped(3, height)}, boxes.shape().rank() - 1);
 }
 
 Value smooth_l1(Value x, Value target, double beta) {

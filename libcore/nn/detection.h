@@ -40,9 +40,12 @@ struct BoxCoder {
   /// Codes [..,4] of boxes [..,4] relative to anchors, which broadcast: offsets of the centers in sizes of the anchor, logarithms of the
   /// ratios of sizes.
   Value encode(Value boxes, Value anchors) const;
-  /// The boxes of codes, clipped to an image of that size. Sizes grow at most by 1000 / 16.
-  Value decode(Value codes, Value anchors, int64_t height, int64_t width) const;
+  /// The boxes of codes. Sizes grow at most by 1000 / 16.
+  Value decode(Value codes, Value anchors) const;
 };
+
+/// Boxes [..,4] without what lies outside an image of that size.
+Value clip_boxes(Value boxes, int64_t height, int64_t width);
 
 /// |d| - beta / 2 for |d| > beta, else d^2 / (2 beta).
 Value smooth_l1(Value x, Value target, double beta);

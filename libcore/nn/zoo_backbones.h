@@ -1,6 +1,8 @@
 #pragma once
 // Classifiers without their classifier: the features of several resolutions, for models that put another head on them.
 
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "libcore/nn/builder.h"
@@ -9,8 +11,13 @@ namespace galley {
 
 enum class ResNetDepth { k50, k101 };
 /// The results of the stages layer1 to layer4 of a ResNet, with the parameters of the model in the builder's scope.
-/// `replace_stride_with_dilation`: for stages 2, 3 and 4, as the models' parameter.
-std::vector<Value> resnet_stages(Builder& b, ResNetDepth depth, const std::vector<int64_t>& replace_stride_with_dilation, Value x);
+/// `replace_stride_with_dilation`: for stages 2, 3 and 4, as the models' parameter. `frozen_eps`: the batch norms are constants
+/// (frozen_batch_norm) with that epsilon.
+std::vector<Value> resnet_stages(Builder& b, ResNetDepth depth, const std::vector<int64_t>& replace_stride_with_dilation, Value x,
+                                 std::optional<double> frozen_eps = {});
+
+/// torchvision's FrozenBatchNorm2d: a batch norm in evaluation whose weight and bias are buffers too.
+Value frozen_batch_norm(Builder& b, std::string_view name, Value x, double eps);
 
 /// The results of the modules 0 to 16 of MobileNetV3-Large's `features`, with their parameters in the builder's scope. `dilated`: as the
 /// model's parameter.

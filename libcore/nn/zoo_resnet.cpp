@@ -6,6 +6,7 @@
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/nn/zoo_backbones.h"
+#include "libcore/ops/norm.h"
 
 namespace galley {
 namespace {
@@ -16,6 +17,7 @@ struct ResNetParams : OptionsOf<ResNetParams> {
   int64_t width_per_group = 64;
   bool zero_init_residual = false;
   std::vector<int64_t> replace_stride_with_dilation{0, 0, 0};
+  std::optional<double> frozen_eps = {};  // for detectors: batch norms are constants
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "groups", .doc = "groups of the 3x3 convolutions of bottlenecks", .min = 1}, groups);
@@ -41,17 +43,22 @@ struct BlockSize {
   int64_t dilation;
 };
 
-Value basic_block(Builder& b, Value x, const BlockSize& size, Init last_norm) {
+Value norm(Builder& b, std::string_view name, Value x, const ResNetParams& params, Init weight = Init::ones()) {
+  if (params.frozen_eps) return frozen_batch_norm(b, name, x, *params.frozen_eps);
+  return b.batch_norm(name, x, {.weight_init = weight});
+}
+
+Value basic_block(Builder& b, Value x, const BlockSize& size, const ResNetParams& params, Init last_norm) {
   Value y = b.conv2d("conv1", x, {.out_channels = size.planes, .kernel_size = 3, .stride = size.stride, .padding = 1, .bias = false});
-  y = relu(b.batch_norm("bn1", y));
+  y = relu(norm(b, "bn1", y, params));
   y = b.conv2d("conv2", y, {.out_channels = size.planes, .kernel_size = 3, .padding = 1, .bias = false});
-  return b.batch_norm("bn2", y, {.weight_init = last_norm});
+  return norm(b, "bn2", y, params, last_norm);
 }
 
 Value bottleneck(Builder& b, Value x, const BlockSize& size, const ResNetParams& params, Init last_norm) {
   const int64_t width = size.planes * params.width_per_group / 64 * params.groups;
   Value y = b.conv2d("conv1", x, {.out_channels = width, .bias = false});
-  y = relu(b.batch_norm("bn1", y));
+  y = relu(norm(b, "bn1", y, params));
   y = b.conv2d("conv2", y,
                {.out_channels = width,
                 .kernel_size = 3,
@@ -60,15 +67,15 @@ Value bottleneck(Builder& b, Value x, const BlockSize& size, const ResNetParams&
                 .dilation = size.dilation,
                 .groups = params.groups,
                 .bias = false});
-  y = relu(b.batch_norm("bn2", y));
+  y = relu(norm(b, "bn2", y, params));
   y = b.conv2d("conv3", y, {.out_channels = size.out_channels, .bias = false});
-  return b.batch_norm("bn3", y, {.weight_init = last_norm});
+  return norm(b, "bn3", y, params, last_norm);
 }
 
-Value downsample(Builder& b, Value x, const BlockSize& size) {
+Value downsample(Builder& b, Value x, const BlockSize& size, const ResNetParams& params) {
   const auto module = b.scope("downsample");
   x = b.conv2d("0", x, {.out_channels = size.out_channels, .stride = size.stride, .bias = false});
-  return b.batch_norm("1", x);
+  return norm(b, "1", x, params);
 }
 
 /// The results of the four stages.
@@ -83,7 +90,7 @@ std::vector<Value> stages_of(Builder& b, const ResNetParams& params, const Archi
   const Init last_norm = params.zero_init_residual ? Init::zeros() : Init::ones();
 
   x = b.conv2d("conv1", x, {.out_channels = 64, .kernel_size = 7, .stride = 2, .padding = 3, .bias = false});
-  x = relu(b.batch_norm("bn1", x));
+  x = relu(norm(b, "bn1", x, params));
   x = max_pool(x, {.kernel_size = 3, .stride = 2, .padding = 1});
   int64_t dilation = 1;
   std::vector<Value> stages;
@@ -97,8 +104,8 @@ std::vector<Value> stages_of(Builder& b, const ResNetParams& params, const Archi
       const int64_t planes = int64_t{64} << stage;
       // The first block of a dilated stage keeps the dilation of the previous stage.
       const BlockSize size{planes, basic ? planes : 4 * planes, i == 0 ? stride : 1, dilation};
-      const Value y = basic ? basic_block(b, x, size, last_norm) : bottleneck(b, x, size, params, last_norm);
-      if (size.stride != 1 || x.channels() != size.out_channels) x = downsample(b, x, size);
+      const Value y = basic ? basic_block(b, x, size, params, last_norm) : bottleneck(b, x, size, params, last_norm);
+      if (size.stride != 1 || x.channels() != size.out_channels) x = downsample(b, x, size, params);
       x = relu(add(y, x));
       if (i == 0 && dilate) dilation *= 2;
     }
@@ -129,8 +136,21 @@ ModelInfo info(const Options&) { return {"resnet", ModelOutput::kClasses, {3, 22
 
 }  // namespace
 
-std::vector<Value> resnet_stages(Builder& b, ResNetDepth depth, const std::vector<int64_t>& replace_stride_with_dilation, Value x) {
+Value frozen_batch_norm(Builder& b, std::string_view name, Value x, double eps) {
+  const auto module = b.scope(name);
+  const TensorType type{.dtype = b.dtype(), .shape = {x.channels()}};
+  const Value weight = b.buffer("weight", type, Init::ones(), "batch_norm"), bias = b.buffer("bias", type, Init::zeros(), "batch_norm");
+  const Value mean = b.buffer("running_mean", type, Init::zeros(), "batch_norm"),
+              var = b.buffer("running_var", type, Init::ones(), "batch_norm");
+  BatchNormInferenceAttrs attrs;
+  attrs.eps = eps;
+  return emit("batch_norm_inference", {x, weight, bias, mean, var}, attrs);
+}
+
+std::vector<Value> resnet_stages(Builder& b, ResNetDepth depth, const std::vector<int64_t>& replace_stride_with_dilation, Value x,
+                                 std::optional<double> frozen_eps) {
   ResNetParams params;
+  params.frozen_eps = frozen_eps;
   params.replace_stride_with_dilation = replace_stride_with_dilation;
   const int64_t third = depth == ResNetDepth::k50 ? 6 : 23;
   return stages_of(b, params, {Block::kBottleneck, {3, 4, third, 3}}, x);

@@ -119,7 +119,7 @@ NamedValues finish(Builder& b, const SsdParams& params, const Shape& image, Valu
     attrs.max_output = params.detections_per_img;
     attrs.per_class = params.topk_candidates;
     const Value scores = slice(softmax(logits), 2, 1);  // without the background
-    add_detections(results, kCoder.decode(codes, anchors, image[2], image[3]), scores, attrs, 1);
+    add_detections(results, clip_boxes(kCoder.decode(codes, anchors), image[2], image[3]), scores, attrs, 1);
   }
   if (objects) {
     const auto module = b.scope("loss");

@@ -23,10 +23,8 @@ std::vector<TensorType> infer_grid_boxes(const OpContext& c) {
   return {y};
 }
 
-std::vector<TensorType> infer_match_boxes(const OpContext& c) {
-  const auto& a = c.attrs<MatchBoxesAttrs>();
+std::vector<TensorType> infer_matches(const OpContext& c) {
   const TensorType &anchors = c.in(0), &boxes = c.in(1), &labels = c.in(2), &offsets = c.in(3);
-  GALLEY_CHECK(a.low <= a.high, "low ", a.low, " must not exceed high ", a.high);
   check_floating(anchors, "anchors");
   GALLEY_CHECK(offsets.dtype == DType::kI64 && offsets.shape.rank() == 1 && offsets.shape[0] >= 1, "offsets must be i64 [N+1], not ",
                offsets);
@@ -45,6 +43,19 @@ std::vector<TensorType> infer_match_boxes(const OpContext& c) {
   classes.dtype = DType::kI64;
   classes.shape = {samples, anchors.shape[rank - 2]};
   return {matched, classes};
+}
+
+std::vector<TensorType> infer_match_boxes(const OpContext& c) {
+  const auto& a = c.attrs<MatchBoxesAttrs>();
+  GALLEY_CHECK(a.low <= a.high, "low ", a.low, " must not exceed high ", a.high);
+  return infer_matches(c);
+}
+
+std::vector<TensorType> infer_match_centers(const OpContext& c) {
+  const auto& a = c.attrs<MatchCentersAttrs>();
+  const int64_t anchors = c.in(0).shape.rank() < 2 ? 0 : c.in(0).shape[-2];
+  GALLEY_CHECK(a.first <= anchors && a.last <= anchors, "first ", a.first, " and last ", a.last, " must not exceed the anchors ", anchors);
+  return infer_matches(c);
 }
 
 /// An operation for each anchor; the number of objects that it is compared with depends on the data.
@@ -95,6 +106,12 @@ void MatchBoxesAttrs::options(OptionVisitor& v) {
   v.choice({.name = "best", .doc = "anchors below the threshold that take an object"}, best, kMatchBestNames);
 }
 
+void MatchCentersAttrs::options(OptionVisitor& v) {
+  v.option({.name = "radius", .doc = "largest distance of centers, in sizes of the anchor", .min = 0}, radius);
+  v.option({.name = "first", .doc = "anchors of the first level", .min = 0}, first);
+  v.option({.name = "last", .doc = "anchors of the last level", .min = 0}, last);
+}
+
 void TakeBoxesAttrs::options(OptionVisitor& v) {
   v.option({.name = "first_label", .doc = "label of the first class of scores", .min = 0}, first_label);
 }
@@ -124,6 +141,22 @@ const OpDef& match_boxes_op() {
                          .precision = PrecisionRule::kKeepF32,
                          .stops_gradient = true,
                          .cases = {"match_boxes:3234x4+64x4+64+9"}};
+  return def;
+}
+
+const OpDef& match_centers_op() {
+  static const OpDef def{.name = "match_centers",
+                         .doc = "the object that each anchor is compared with in training, by its center",
+                         .inputs = {"anchors", "boxes", Port::index("labels"), Port::index("offsets")},
+                         .outputs = {"matched", Port::index("classes")},
+                         .make_attrs = make_options<MatchCentersAttrs>,
+                         .infer = infer_match_centers,
+                         .no_gradient = kChosen,
+                         .cost = cost_match_boxes,
+                         .layout = {FormatRule::kContiguous},
+                         .precision = PrecisionRule::kKeepF32,
+                         .stops_gradient = true,
+                         .cases = {"match_centers:3234x4+64x4+64+9"}};
   return def;
 }
 
@@ -163,6 +196,12 @@ Value grid_boxes(Graph& graph, const GridBoxesAttrs& attrs) {
 MatchedBoxes match_boxes(Value anchors, Value boxes, Value labels, Value offsets, const MatchBoxesAttrs& attrs) {
   const Value inputs[] = {anchors, boxes, labels, offsets};
   const std::vector<Value> outputs = emit_all("match_boxes", std::make_unique<MatchBoxesAttrs>(attrs), inputs);
+  return {outputs[0], outputs[1]};
+}
+
+MatchedBoxes match_centers(Value anchors, Value boxes, Value labels, Value offsets, const MatchCentersAttrs& attrs) {
+  const Value inputs[] = {anchors, boxes, labels, offsets};
+  const std::vector<Value> outputs = emit_all("match_centers", std::make_unique<MatchCentersAttrs>(attrs), inputs);
   return {outputs[0], outputs[1]};
 }
 

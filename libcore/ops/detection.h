@@ -31,6 +31,11 @@ struct MatchBoxesAttrs : OptionsOf<MatchBoxesAttrs> {
   MatchBest best = MatchBest::kNo;
   void options(OptionVisitor& v) override;
 };
+struct MatchCentersAttrs : OptionsOf<MatchCentersAttrs> {
+  double radius = 1.5;
+  int64_t first = 0, last = 0;  // anchors of the first and of the last level
+  void options(OptionVisitor& v) override;
+};
 struct TakeBoxesAttrs : OptionsOf<TakeBoxesAttrs> {
   int64_t first_label = 0;
   void options(OptionVisitor& v) override;
@@ -38,6 +43,7 @@ struct TakeBoxesAttrs : OptionsOf<TakeBoxesAttrs> {
 
 const OpDef& grid_boxes_op();
 const OpDef& match_boxes_op();
+const OpDef& match_centers_op();
 const OpDef& top_mask_op();
 const OpDef& take_boxes_op();
 
@@ -54,6 +60,12 @@ struct MatchedBoxes {
 /// are rows offsets[n] .. offsets[n+1]-1. An anchor takes the object that it overlaps most, of equal ones the first, if their intersection
 /// over union is at least `high`; below `low` it is background.
 MatchedBoxes match_boxes(Value anchors, Value boxes, Value labels, Value offsets, const MatchBoxesAttrs& attrs);
+
+/// As match_boxes, by FCOS' rule (Tian et al. 2019): an anchor takes an object whose center is nearer than `radius` sizes of the anchor
+/// along both axes, that has the anchor's center inside, and whose farthest side is more than 4 and less than 8 sizes away (of the first
+/// level less than 8, of the last more than 4); of several the one with the smallest area, where areas that float32 cannot tell from 1e8
+/// apart are equal, then the first.
+MatchedBoxes match_centers(Value anchors, Value boxes, Value labels, Value offsets, const MatchCentersAttrs& attrs);
 
 /// values [N,R], count f32 [N] -> bool [N,R]: true for the values of a sample that fewer than count[n] exceed. Of equal values the first
 /// counts as larger.

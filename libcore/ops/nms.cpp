@@ -59,6 +59,6 @@ Nms nms(Value boxes, Value scores, const NmsAttrs& attrs, Value count) {
   return {outputs[0], outputs[1]};
 }
 
-OpTable nms_ops() { return {&nms_op(), &grid_boxes_op(), &match_boxes_op(), &top_mask_op(), &take_boxes_op()}; }
+OpTable nms_ops() { return {&nms_op(), &grid_boxes_op(), &match_boxes_op(), &match_centers_op(), &top_mask_op(), &take_boxes_op()}; }
 
 }  // namespace galley

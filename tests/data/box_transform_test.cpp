@@ -233,6 +233,13 @@ TEST(Boxes, RenamedLabelsAreDroppedWithTheirBoxes) {
   EXPECT_LT(sample.boxes()->corners.shape()[0], 5);
 }
 
+TEST(Boxes, PredictionLeavesOutItemsThatNeedThem) {
+  const std::vector<Component> items{item("random_iou_crop", RandomIouCrop()), item("sanitize_bounding_boxes", SanitizeBoundingBoxes()),
+                                     item("random_horizontal_flip", RandomHorizontalFlip())};
+  EXPECT_EQ(items_for(items, {image_field(3)}).size(), 1u);
+  EXPECT_EQ(items_for(items, types()).size(), 3u);
+}
+
 void expect_refused(const std::vector<Component>& items, std::vector<FieldType> fields, const std::string& part) {
   try {
     Pipeline(items).fields(fields);

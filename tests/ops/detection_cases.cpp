@@ -98,10 +98,55 @@ std::vector<OpCase> match_cases() {
   return cases;
 }
 
+std::vector<OpCase> center_cases() {
+  std::vector<OpCase> cases;
+  const auto attrs_of = [](double radius, int64_t first, int64_t last) {
+    MatchCentersAttrs attrs;
+    attrs.radius = radius;
+    attrs.first = first;
+    attrs.last = last;
+    return attrs;
+  };
+  // Anchors of size 8 at 0, 10 and 40, and of size 16 at 20, the last level. Only the second and the last are near the center 20 of the
+  // object [-4,44] x [-20,20]. The second takes [8,14] x [-4,4], which is smaller; for the last the sides, at most 24 away, are too near.
+  cases.push_back({.name = "match_centers_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         const Value anchors = in.fixed(in.values({4, 4}, {-4, -4, 4, 4, 6, -4, 14, 4, 36, -4, 44, 4, 12, -8, 28, 8}));
+                         match_centers(anchors, in.fixed(in.values({2, 4}, {-4, -20, 44, 20, 8, -4, 14, 4})),
+                                       in.values({2}, {3, 7}, DType::kI64), in.values({2}, {0, 2}, DType::kI64), attrs_of(1.5, 3, 1));
+                       },
+                   .expected = {-4, -4, 4, 4, 8, -4, 14, 4, 36, -4, 44, 4, 12, -8, 28, 8}});
+  // The same with a first level of all anchors: the last one is not bound from below, and takes the large object.
+  cases.push_back({.name = "match_centers_levels",
+                   .build =
+                       [=](CaseInputs& in) {
+                         const Value anchors = in.fixed(in.values({4, 4}, {-4, -4, 4, 4, 6, -4, 14, 4, 36, -4, 44, 4, 12, -8, 28, 8}));
+                         match_centers(anchors, in.fixed(in.values({2, 4}, {-4, -20, 44, 20, 8, -4, 14, 4})),
+                                       in.values({2}, {3, 7}, DType::kI64), in.values({2}, {0, 2}, DType::kI64), attrs_of(1.5, 4, 1));
+                       },
+                   .expected = {-4, -4, 4, 4, 8, -4, 14, 4, 36, -4, 44, 4, -4, -20, 44, 20}});
+  const auto random = [&](const std::string& name, int64_t samples, std::vector<double> offsets, bool own, double scale) {
+    cases.push_back({.name = "match_centers_" + name, .build = [=](CaseInputs& in) {
+                       const int64_t rows = 60, capacity = samples * 6;
+                       const Shape shape = own ? Shape{samples, rows, 4} : Shape{rows, 4};
+                       const Value anchors = in.fixed(in.values(shape, some_boxes("centers " + name, own ? samples * rows : rows, 4)));
+                       const Value boxes = in.fixed(in.values({capacity, 4}, some_boxes("objects " + name, capacity, scale)));
+                       match_centers(anchors, boxes, in.integers({capacity}, 1, 9), in.values({samples + 1}, offsets, DType::kI64),
+                                     attrs_of(4, 20, 20));
+                     }});
+  };
+  random("several", 3, {0, 4, 4, 10}, false, 5);
+  random("own_anchors", 2, {0, 6, 12}, true, 6);
+  random("no_objects", 2, {0, 0, 0}, false, 5);
+  return cases;
+}
+
 }  // namespace
 
 std::vector<OpCase> detection_cases() {
   std::vector<OpCase> cases = grid_cases();
+  for (OpCase& c : center_cases()) cases.push_back(std::move(c));
   for (OpCase& c : match_cases()) cases.push_back(std::move(c));
   const double infinity = std::numeric_limits<double>::infinity();
   const auto mask = [&](const std::string& name, const Shape& shape, std::vector<double> values, std::vector<double> count,

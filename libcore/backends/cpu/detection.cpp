@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "libcore/backends/cpu/table.h"
@@ -135,6 +136,60 @@ class MatchBoxes : public PreparedKernel {
   bool shared_;
 };
 
+class MatchCenters : public PreparedKernel {
+ public:
+  explicit MatchCenters(const KernelQuery& q)
+      : attrs_(q.attrs<MatchCentersAttrs>()),
+        samples_(q.out(1).shape[0]),
+        anchors_(q.out(1).shape[1]),
+        objects_(q.in(1).shape[0]),
+        shared_(q.in(0).shape.rank() == 2) {}
+
+  void run(Stream&, const KernelArgs& args) const override {
+    constexpr int64_t kGrain = 1024;  // anchors that are worth a second thread
+    const auto* anchors = reinterpret_cast<const Box*>(args.in<float>(0));
+    const auto* boxes = reinterpret_cast<const Box*>(args.in<float>(1));
+    const int64_t* offsets = args.in<int64_t>(3);
+    auto* to = reinterpret_cast<Box*>(args.out<float>(0));
+    parallel_for(samples_ * anchors_, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t n = i / anchors_, a = i % anchors_;
+        const int64_t first = std::clamp<int64_t>(offsets[n], 0, objects_), last = std::clamp<int64_t>(offsets[n + 1], first, objects_);
+        const Box& anchor = anchors[shared_ ? a : i];
+        const int64_t found = find(anchor, a, boxes, first, last);
+        to[i] = found >= 0 ? boxes[found] : anchor;
+        args.out<int64_t>(1)[i] = found >= 0 ? args.in<int64_t>(2)[found] : 0;
+      }
+    });
+  }
+
+ private:
+  int64_t find(const Box& anchor, int64_t a, const Box* boxes, int64_t first, int64_t last) const {
+    const float x = (anchor.x1 + anchor.x2) / 2, y = (anchor.y1 + anchor.y2) / 2, size = anchor.x2 - anchor.x1;
+    const float radius = static_cast<float>(attrs_.radius) * size;
+    const float low = a < attrs_.first ? 0 : 4 * size;
+    const float high = a >= anchors_ - attrs_.last ? std::numeric_limits<float>::infinity() : 8 * size;
+    float best = 1e-5f;
+    int64_t found = -1;
+    for (int64_t g = first; g < last; ++g) {
+      const Box& box = boxes[g];
+      if (std::abs(x - (box.x1 + box.x2) / 2) >= radius || std::abs(y - (box.y1 + box.y2) / 2) >= radius) continue;
+      const float left = x - box.x1, top = y - box.y1, right = box.x2 - x, bottom = box.y2 - y;
+      const float farthest = std::max(std::max(left, right), std::max(top, bottom));
+      if (std::min(std::min(left, right), std::min(top, bottom)) <= 0 || farthest <= low || farthest >= high) continue;
+      const float value = 1e8f - box.area();
+      if (value <= best) continue;
+      best = value;
+      found = g;
+    }
+    return found;
+  }
+
+  MatchCentersAttrs attrs_;
+  int64_t samples_, anchors_, objects_;
+  bool shared_;
+};
+
 class TopMask : public PreparedKernel {
  public:
   explicit TopMask(const KernelQuery& q) : samples_(q.in(0).shape[0]), rows_(q.in(0).shape[1]) {}
@@ -209,8 +264,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 4> kKernels{{{"grid_boxes", "cells", supports, prepare<GridBoxes>},
+const std::array<Kernel, 5> kKernels{{{"grid_boxes", "cells", supports, prepare<GridBoxes>},
                                       {"match_boxes", "pairs", supports, prepare<MatchBoxes>},
+                                      {"match_centers", "pairs", supports, prepare<MatchCenters>},
                                       {"top_mask", "selection", supports, prepare<TopMask>},
                                       {"take_boxes", "copy", supports, prepare<TakeBoxes>}}};
 

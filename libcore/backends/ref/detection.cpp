@@ -3,6 +3,7 @@
 #include "libcore/ops/detection.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "libcore/backends/ref/ref.h"
@@ -74,6 +75,35 @@ void match_boxes_ref(RefCall& call) {
   }
 }
 
+void match_centers_ref(RefCall& call) {
+  const auto& attrs = call.attrs<MatchCentersAttrs>();
+  const RefArray &anchors = call.in(0), &boxes = call.in(1), &labels = call.in(2), &offsets = call.in(3);
+  const int64_t samples = call.out(1).shape[0], count = call.out(1).shape[1];
+  const bool shared = anchors.shape.rank() == 2;
+  for (int64_t n = 0; n < samples; ++n) {
+    for (int64_t a = 0; a < count; ++a) {
+      const double* anchor = anchors.v.data() + ((shared ? 0 : n * count) + a) * 4;
+      const double x = (anchor[0] + anchor[2]) / 2, y = (anchor[1] + anchor[3]) / 2, size = anchor[2] - anchor[0];
+      float best = 1e-5f;
+      int64_t found = -1;
+      for (auto g = static_cast<int64_t>(offsets[n]); g < static_cast<int64_t>(offsets[n + 1]); ++g) {
+        const double* box = boxes.v.data() + g * 4;
+        const double off = std::max(std::abs(x - (box[0] + box[2]) / 2), std::abs(y - (box[1] + box[3]) / 2));
+        const auto [nearest, farthest] = std::minmax({x - box[0], y - box[1], box[2] - x, box[3] - y});
+        const bool far_enough = farthest > (a < attrs.first ? 0 : 4 * size);
+        const bool near_enough = a >= count - attrs.last || farthest < 8 * size;
+        if (off >= attrs.radius * size || nearest <= 0 || !far_enough || !near_enough) continue;
+        const float value = 1e8f - static_cast<float>((box[2] - box[0]) * (box[3] - box[1]));
+        if (value <= best) continue;
+        best = value;
+        found = g;
+      }
+      for (int64_t i = 0; i < 4; ++i) call.out(0)[(n * count + a) * 4 + i] = found >= 0 ? boxes[found * 4 + i] : anchor[i];
+      call.out(1)[n * count + a] = found >= 0 ? labels[found] : 0;
+    }
+  }
+}
+
 void top_mask_ref(RefCall& call) {
   const RefArray &values = call.in(0), &count = call.in(1);
   const int64_t rows = values.shape[1];
@@ -99,8 +129,11 @@ void take_boxes_ref(RefCall& call) {
   }
 }
 
-constexpr RefEntry kEntries[] = {
-    {"grid_boxes", grid_boxes_ref}, {"match_boxes", match_boxes_ref}, {"top_mask", top_mask_ref}, {"take_boxes", take_boxes_ref}};
+constexpr RefEntry kEntries[] = {{"grid_boxes", grid_boxes_ref},
+                                 {"match_boxes", match_boxes_ref},
+                                 {"match_centers", match_centers_ref},
+                                 {"top_mask", top_mask_ref},
+                                 {"take_boxes", take_boxes_ref}};
 
 }  // namespace
 

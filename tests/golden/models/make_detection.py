@@ -18,10 +18,14 @@ from make_golden import Writer, golden, prepare
 
 HERE = pathlib.Path(__file__).resolve().parent
 detection = torchvision.models.detection
-DETECTORS = ["ssdlite320_mobilenet_v3_large", "ssd300_vgg16"]
+DETECTORS = ["ssdlite320_mobilenet_v3_large", "ssd300_vgg16", "retinanet_resnet50_fpn", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn"]
 
 # Objects of three images of 64 x 96 pixels, rows of (x1, y1, x2, y2, label); the second image has none.
 OBJECTS = [[(3, 5, 41, 52, 2), (50, 9, 91, 60, 4), (30, 20, 60, 44, 1)], [], [(8.5, 10.25, 70, 58, 3), (60, 2, 95, 30, 1)]]
+
+
+# Objects of two images of 32 x 64 pixels.
+SMALL_OBJECTS = [[(2, 3, 33, 29, 2), (20, 5, 61, 31, 4)], [(8.5, 1.25, 40, 30, 3), (30, 2, 62, 18, 1), (1, 8, 13, 20, 2)]]
 
 
 def targets_of(objects, scale=(1, 1), dtype=torch.float64):
@@ -32,9 +36,8 @@ def targets_of(objects, scale=(1, 1), dtype=torch.float64):
 
 def without_transform(model, height, width):
     """The model on images that are prepared already."""
-    model.transform = detection.transform.GeneralizedRCNNTransform(min(height, width),
-                                                                   max(height, width), [0.0] * 3, [1.0] * 3,
-                                                                   size_divisible=1,
+    sides = min(height, width), max(height, width)
+    model.transform = detection.transform.GeneralizedRCNNTransform(*sides, [0.0] * 3, [1.0] * 3, size_divisible=1,
                                                                    fixed_size=(width, height))
     return model
 
@@ -46,15 +49,44 @@ def write_detections(writer, detections):
         writer.full(f"labels{n}", found["labels"])
 
 
+def write_training(writer, model, images, objects):
+    model.train()
+    losses = model(list(images), targets_of(objects))
+    for name, loss in losses.items():
+        writer.full(f"loss:{name}", loss)
+    sum(losses.values()).backward()
+    for name, parameter in model.named_parameters():
+        writer.sample(f"grad:{name}", parameter.grad)
+    for name, value in model.named_buffers():
+        if not name.endswith("num_batches_tracked"):
+            writer.sample(f"buffer:{name}", value)
+
+
+def write_pyramid(name, file, detects=True):
+    """A detector on a feature pyramid, for two images of 32 x 64 pixels. Without norms in its head all scores are 1, and their order is
+    open: then no detections are written."""
+    torch.set_default_dtype(torch.float64)
+    options = {"num_classes": 5, "topk_candidates": 30, "detections_per_img": 20}
+    model = getattr(detection, name)(weights=None, weights_backbone=None, **options)
+    generator = model.anchor_generator
+    generator.cell_anchors = [cell.double() for cell in generator.cell_anchors]
+    model = prepare(without_transform(model, 32, 64))
+    images = golden("input", (2, 3, 32, 64), 3.0**0.5)
+    w = Writer()
+    model.eval()
+    with torch.no_grad():
+        if detects:
+            write_detections(w, model(list(images)))
+    write_training(w, model, images, SMALL_OBJECTS)
+    w.save(file)
+    torch.set_default_dtype(torch.float32)
+
+
 def write_ssdlite():
     height, width = 64, 96
     torch.set_default_dtype(torch.float64)  # default boxes too
-    model = detection.ssdlite320_mobilenet_v3_large(weights=None,
-                                                    weights_backbone=None,
-                                                    num_classes=5,
-                                                    score_thresh=0.1,
-                                                    topk_candidates=12,
-                                                    detections_per_img=40)
+    options = {"num_classes": 5, "score_thresh": 0.1, "topk_candidates": 12, "detections_per_img": 40}
+    model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, **options)
     generator = model.anchor_generator
     generator._wh_pairs = generator._generate_wh_pairs(len(generator.aspect_ratios), dtype=torch.float64)
     model = prepare(without_transform(model, height, width))
@@ -63,16 +95,7 @@ def write_ssdlite():
     model.eval()
     with torch.no_grad():
         write_detections(w, model(list(images)))
-    model.train()
-    losses = model(list(images), targets_of(OBJECTS))
-    for name, loss in losses.items():
-        w.full(f"loss:{name}", loss)
-    sum(losses.values()).backward()
-    for name, parameter in model.named_parameters():
-        w.sample(f"grad:{name}", parameter.grad)
-    for name, value in model.named_buffers():
-        if not name.endswith("num_batches_tracked"):
-            w.sample(f"buffer:{name}", value)
+    write_training(w, model, images, OBJECTS)
     w.save("ssdlite")
     torch.set_default_dtype(torch.float32)
 
@@ -109,3 +132,6 @@ if __name__ == "__main__":
     write_names()
     write_ssdlite()
     write_ssd300()
+    write_pyramid("retinanet_resnet50_fpn", "retinanet", detects=False)
+    write_pyramid("retinanet_resnet50_fpn_v2", "retinanet_v2")
+    write_pyramid("fcos_resnet50_fpn", "fcos")

@@ -1,0 +1,120 @@
+#include "libcore/nn/detection_parts.h"
+
+#include <cmath>
+
+#include "libcore/nn/capture.h"
+#include "libcore/nn/zoo_backbones.h"
+#include "libcore/ops/conv.h"
+#include "libcore/ops/detection.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kPyramidChannels = 256;
+constexpr double kGiouEps = 1e-7;
+
+Value column(Value boxes, int64_t i) { return slice(boxes, -1, i, i + 1); }
+Value area_of(Value width, Value height) { return mul(width, height); }
+
+/// A convolution of the pyramid, with its initial values.
+Value pyramid_conv(Builder& b, std::string_view name, Value x, int64_t kernel, int64_t stride = 1) {
+  const auto init = b.use_init({.conv_weight = Init::kaiming_uniform(1), .conv_bias = Init::zeros()});
+  return b.conv2d(name, x, {.out_channels = kPyramidChannels, .kernel_size = kernel, .stride = stride, .padding = kernel / 2});
+}
+
+}  // namespace
+
+void NormParams::options(OptionVisitor& v) {
+  v.option({.name = "frozen_norm",
+            .doc = "batch norms of the backbone are constants (weight and bias are buffers), as in torchvision's models with weights"},
+           frozen_norm);
+  v.option({.name = "frozen_eps", .doc = "epsilon of frozen batch norms; 0 in some published models", .min = 0}, frozen_eps);
+}
+
+SharedConv::SharedConv(Builder& b, std::string_view name, int64_t in_channels, const Conv2dOptions& options, const Init& weight,
+                       const Init& bias)
+    : options_(options) {
+  const auto module = b.scope(name);
+  weight_ = b.parameter("weight", {options.out_channels, in_channels, options.kernel_size.h, options.kernel_size.w}, weight, "conv2d");
+  if (options.bias) bias_ = b.parameter("bias", {options.out_channels}, bias, "conv2d");
+}
+
+Value SharedConv::operator()(Value x) const {
+  Conv2dAttrs attrs;
+  attrs.stride = options_.stride.list();
+  attrs.padding = options_.padding.list();
+  return conv2d(x, weight_, bias_, attrs);
+}
+
+std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& features, ExtraLevels extra) {
+  const auto module = b.scope("fpn");
+  std::vector<Value> levels(features.size());
+  Value above;
+  for (size_t i = features.size(); i-- > 0;) {
+    const auto number = std::to_string(i);
+    Value inner;
+    {
+      const auto blocks = b.scope("inner_blocks." + number);
+      inner = pyramid_conv(b, "0", features[i], 1);
+    }
+    if (above) {
+      ResizeAttrs attrs;
+      attrs.size = {inner.shape()[2], inner.shape()[3]};
+      attrs.mode = ResizeMode::kNearest;
+      inner = add(inner, resize(above, attrs));
+    }
+    above = inner;
+    const auto blocks = b.scope("layer_blocks." + number);
+    levels[i] = pyramid_conv(b, "0", inner, 3);
+  }
+  if (extra == ExtraLevels::kPool) {
+    levels.push_back(max_pool(levels.back(), {.kernel_size = 1, .stride = 2}));
+    return levels;
+  }
+  const auto blocks = b.scope("extra_blocks");
+  const Value sixth = pyramid_conv(b, "p6", extra == ExtraLevels::kFromC5 ? features.back() : levels.back(), 3, 2);
+  levels.push_back(sixth);
+  levels.push_back(pyramid_conv(b, "p7", relu(sixth), 3, 2));
+  return levels;
+}
+
+std::vector<Value> resnet50_pyramid(Builder& b, const NormParams& norm, const std::vector<size_t>& stages, ExtraLevels extra, Value x) {
+  const auto module = b.scope("backbone");
+  std::vector<Value> features;
+  {
+    const auto body = b.scope("body");
+    const std::vector<Value> all = resnet_stages(b, ResNetDepth::k50, {0, 0, 0}, x, norm.eps());
+    for (const size_t stage : stages) features.push_back(all[stage]);
+  }
+  return feature_pyramid(b, features, extra);
+}
+
+Value AnchorRule::boxes(Graph& graph, const Shape& image, Value feature, size_t level) const {
+  const int64_t rows = feature.shape()[2], columns = feature.shape()[3];
+  GridBoxesAttrs attrs;
+  attrs.grid = {rows, columns};
+  attrs.strides = {static_cast<double>(image[2] / rows), static_cast<double>(image[3] / columns)};
+  attrs.per_cell = {per_cell()};
+  for (const double ratio : ratios) {
+    for (const double size : sizes[level]) {
+      const double w = std::nearbyint(size / std::sqrt(ratio) / 2), h = std::nearbyint(size * std::sqrt(ratio) / 2);
+      attrs.corners.insert(attrs.corners.end(), {-w, -h, w, h});
+    }
+  }
+  return grid_boxes(graph, attrs);
+}
+
+Value giou_loss(Value boxes, Value target) {
+  const auto most = std::numeric_limits<double>::infinity();
+  const auto corner = [&](Value (*choose)(Value, Value), int64_t i) { return choose(column(boxes, i), column(target, i)); };
+  const auto side = [](Value box, int64_t i) { return sub(column(box, i + 2), column(box, i)); };
+  const Value width = clamp(sub(corner(minimum, 2), corner(maximum, 0)), 0, most);
+  const Value height = clamp(sub(corner(minimum, 3), corner(maximum, 1)), 0, most);
+  const Value both = area_of(width, height);
+  const Value all = sub(add(area_of(side(boxes, 0), side(boxes, 1)), area_of(side(target, 0), side(target, 1))), both);
+  const Value around = area_of(sub(corner(maximum, 2), corner(minimum, 0)), sub(corner(maximum, 3), corner(minimum, 1)));
+  const Value iou = div(both, affine(all, 1, kGiouEps));
+  return affine(sub(iou, div(sub(around, all), affine(around, 1, kGiouEps))), -1, 1);
+}
+
+}  // namespace galley

@@ -1,0 +1,59 @@
+#pragma once
+// Parts of detectors on feature pyramids: shared layers, the pyramid, anchors, boxes' overlap as a loss.
+
+#include <vector>
+
+#include "libcore/nn/zoo.h"
+
+namespace galley {
+
+/// Options of the batch norms of a detector's backbone.
+struct NormParams {
+  bool frozen_norm = false;
+  double frozen_eps = 1e-5;
+  void options(OptionVisitor& v);
+  /// The epsilon of frozen norms, or nullopt.
+  std::optional<double> eps() const { return frozen_norm ? std::optional(frozen_eps) : std::nullopt; }
+};
+
+/// A convolution that is applied several times: one module with its parameters.
+class SharedConv {
+ public:
+  SharedConv(Builder& b, std::string_view name, int64_t in_channels, const Conv2dOptions& options, const Init& weight, const Init& bias);
+  Value operator()(Value x) const;
+
+ private:
+  Value weight_, bias_;
+  Conv2dOptions options_;
+};
+
+/// Levels of a pyramid beyond the backbone's.
+enum class ExtraLevels {
+  kPool,    ///< One, every second pixel of the last.
+  kFromP5,  ///< Two, by convolutions with stride 2 from the last level of the pyramid ...
+  kFromC5,  ///< ... or from the backbone's last features.
+};
+
+/// A feature pyramid (Lin et al. 2017, FPN), "fpn" in the builder's scope: from features of falling resolution to as many of 256 channels,
+/// and the extra ones.
+std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& features, ExtraLevels extra);
+/// The pyramid over stages of ResNet-50 (0 is layer1), "backbone" in the builder's scope.
+std::vector<Value> resnet50_pyramid(Builder& b, const NormParams& norm, const std::vector<size_t>& stages, ExtraLevels extra, Value x);
+
+/// Anchors of a pyramid: in each cell boxes of several sizes and ratios height / width, centered at the cell's first pixel. Cells are as
+/// far apart as the image's size divided by the grid's, rounded down. As torchvision's AnchorGenerator.
+struct AnchorRule {
+  std::vector<std::vector<double>> sizes;  // of each level
+  std::vector<double> ratios;
+  int64_t per_cell() const { return std::ssize(sizes[0]) * std::ssize(ratios); }
+  /// The anchors of a level, [A,4], of an image [N,C,H,W].
+  Value boxes(Graph& graph, const Shape& image, Value feature, size_t level) const;
+};
+
+/// 1 - generalized intersection over union (Rezatofighi et al. 2019) of boxes [..,4], as [..,1].
+Value giou_loss(Value boxes, Value target);
+
+/// RetinaNet and FCOS, for the table of models.
+std::vector<ModelEntry> retinanet_models();
+
+}  // namespace galley

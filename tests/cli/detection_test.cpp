@@ -1,0 +1,181 @@
+// Detection from files to boxes: a small detector is trained on VOC's and COCO's form of the same images, evaluated, and draws its boxes.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kWidth = 96, kHeight = 64;
+
+std::string number(uint32_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
+  return text;
+}
+
+using Box = std::array<int, 4>;  // left, top, right, bottom
+
+/// A BMP of a gray image with a red or a blue rectangle.
+std::string scene(const Box& box, bool red) {
+  std::string rows;
+  for (int y = kHeight - 1; y >= 0; --y) {
+    for (int x = 0; x < kWidth; ++x) {
+      const bool inside = x >= box[0] && x < box[2] && y >= box[1] && y < box[3];
+      rows +=
+          inside ? (red ? std::string{20, 20, static_cast<char>(230)} : std::string{static_cast<char>(230), 20, 20}) : std::string(3, 120);
+    }
+  }
+  return "BM" + number(static_cast<uint32_t>(54 + rows.size()), 4) + number(0, 4) + number(54, 4) + number(40, 4) + number(kWidth, 4) +
+         number(kHeight, 4) + number(1, 2) + number(24, 2) + std::string(24, '\0') + rows;
+}
+
+/// Images with one rectangle each, their annotations in both forms, and a recipe for each form.
+class DetectionFiles {
+ public:
+  explicit DetectionFiles(std::string folder) : folder_(std::move(folder)) {
+    std::filesystem::create_directories(folder_ + "/JPEGImages");
+    std::filesystem::create_directories(folder_ + "/Annotations");
+    Json coco{{"images", Json::array()},
+              {"annotations", Json::array()},
+              {"categories", {{{"id", 1}, {"name", "red"}}, {{"id", 2}, {"name", "blue"}}}}};
+    for (int i = 0; i < 8; ++i) {
+      const int left = 4 + 9 * i % 50, top = 3 + 13 * i % 30;
+      const Box box{left, top, left + 30 + 4 * (i % 3), top + 26 - 3 * (i % 2)};
+      const bool red = i % 2 == 0;
+      const std::string name = "s" + std::to_string(i);
+      write_text(folder_ + "/JPEGImages/" + name + ".jpg", scene(box, red));
+      std::string xml = "<annotation><size><width>96</width><height>64</height></size>\n<object><name>" +
+                        std::string(red ? "red" : "blue") + "</name><bndbox>";
+      const char* corners[] = {"xmin", "ymin", "xmax", "ymax"};
+      for (size_t c = 0; c < 4; ++c) xml += std::string("<") + corners[c] + ">" + std::to_string(box[c]) + "</" + corners[c] + ">";
+      write_text(folder_ + "/Annotations/" + name + ".xml", xml + "</bndbox></object></annotation>\n");
+      coco["images"].push_back({{"id", i}, {"file_name", name + ".jpg"}, {"width", kWidth}, {"height", kHeight}});
+      coco["annotations"].push_back(
+          {{"id", i + 1}, {"image_id", i}, {"category_id", red ? 1 : 2}, {"bbox", {box[0], box[1], box[2] - box[0], box[3] - box[1]}}});
+    }
+    write_text(folder_ + "/boxes.json", coco.dump());
+    write_text(voc(), recipe("{type: voc, classes: [red, blue]}"));
+    write_text(this->coco(), recipe("{type: coco, images: JPEGImages, annotations: boxes.json}"));
+  }
+  std::string voc() const { return folder_ + "/voc.yaml"; }
+  std::string coco() const { return folder_ + "/coco.yaml"; }
+  const std::string& folder() const { return folder_; }
+
+ private:
+  std::string recipe(const std::string& source) const {
+    return "recipe: 1\nname: boxes\nthreads: 2\nmodel: {type: ssdlite320_mobilenet_v3_large, num_classes: 3, detections_per_img: "
+           "40}\ndata:\n  root: " +
+           folder_ + "\n  train:\n    source: " + source +
+           "\n    pipeline: [{type: random_horizontal_flip}, {type: resize, size: [64, 64]}, {type: normalize, mean: 0.5, std: 0.5}]\n  "
+           "val:\n    source: " +
+           source +
+           "\n    pipeline: [{type: resize, size: [64, 64]}, {type: normalize, mean: 0.5, std: 0.5}]\n    batch: 3\n"
+           "train: {duration: 300 steps, batch: 8, optimizer: {type: adamw, lr: 0.002}, validate: 300 steps,\n"
+           // Small steps at the end let the running statistics of batch norms catch up.
+           "  schedule: [{type: cosine, to: 0.001x, duration: 200 steps}, {type: linear, from: 0.001x, to: 0.001x}]}\n"
+           "checkpoint: null\nlog: {tensorboard: false}\n";
+  }
+  std::string folder_;
+};
+
+Json lines_of(const std::string& text) {
+  Json lines = Json::array();
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    lines.push_back(Json::parse(text.substr(at, end - at)));
+    at = end + 1;
+  }
+  return lines;
+}
+
+TEST(Detection, FromAnnotationsToBoxes) {
+  const DetectionFiles files(scratch_folder());
+  const std::string& folder = files.folder();
+  const Outcome trained = run("galley-train", {files.voc(), "-o", folder + "/run", "--format", "json", "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json result = Json::parse(trained.out);
+  EXPECT_TRUE(result["losses"].contains("bbox_regression") && result["losses"].contains("classification")) << result.dump();
+  EXPECT_GT(result["metrics"]["map50"].get<double>(), 80) << result.dump() << ": colored rectangles are easy to find";
+
+  // Both forms of the annotations say the same.
+  const std::string weights = "weights=" + folder + "/run/weights.safetensors";
+  const Outcome voc = run("galley-evaluate", {folder + "/run", "--format", "json", "-q"});
+  ASSERT_EQ(voc.code, 0) << voc.err;
+  const Outcome coco = run("galley-evaluate", {files.coco(), weights, "--format", "json", "-q", "data.val.batch=8"});
+  ASSERT_EQ(coco.code, 0) << coco.err;
+  const Json one = Json::parse(voc.out), other = Json::parse(coco.out);
+  EXPECT_EQ(one["metrics"].size(), 13u) << one.dump();
+  for (const auto& [name, value] : one["metrics"].items()) {
+    if (name == "loss") {
+      EXPECT_NEAR(value.get<double>(), other["metrics"][name].get<double>(), 1e-5) << "the batch does not matter";
+    } else {
+      EXPECT_EQ(value, other["metrics"][name]) << name;
+    }
+  }
+  EXPECT_TRUE(one["metrics"]["map_large"].is_null()) << "no object is large";
+  EXPECT_EQ(one["classes"].size(), 2u);
+  EXPECT_EQ(one["classes"][0]["label"], "red");
+  EXPECT_EQ(one["classes"][0]["count"], 4);
+
+  const Outcome predicted =
+      run("galley-predict", {folder + "/run", folder + "/JPEGImages", "--draw", folder + "/drawn", "--format", "json", "-q"});
+  ASSERT_EQ(predicted.code, 0) << predicted.err;
+  const Json lines = lines_of(predicted.out);
+  ASSERT_EQ(lines.size(), 8u);
+  EXPECT_EQ(lines[0]["width"], kWidth);
+  EXPECT_EQ(lines[0]["height"], kHeight);
+  EXPECT_EQ(lines[1]["detections"][0]["label"], "blue") << lines[1].dump();
+  EXPECT_TRUE(std::filesystem::exists(folder + "/drawn/s0.png"));
+
+  // Predicted boxes, taken as the truth, are found by the same model in full: predict and evaluate agree on coordinates.
+  Json truth = Json::parse(R"({"images": [], "annotations": [], "categories": [{"id": 1, "name": "red"}, {"id": 2, "name": "blue"}]})");
+  for (size_t i = 0; i < lines.size(); ++i) {
+    truth["images"].push_back({{"id", i}, {"file_name", "s" + std::to_string(i) + ".jpg"}, {"width", kWidth}, {"height", kHeight}});
+    double before = 2;
+    for (const Json& found : lines[i]["detections"]) {
+      const std::vector<double> box = found["box"];
+      EXPECT_LE(found["score"].get<double>(), before);
+      before = found["score"];
+      EXPECT_TRUE(box[0] >= 0 && box[1] >= 0 && box[2] <= kWidth && box[3] <= kHeight) << found.dump();
+      truth["annotations"].push_back(
+          {{"image_id", i}, {"category_id", found["index"]}, {"bbox", {box[0], box[1], box[2] - box[0], box[3] - box[1]}}});
+    }
+  }
+  write_text(folder + "/found.json", truth.dump());
+  const Outcome again = run("galley-evaluate", {files.coco(), weights, "data.val.source.annotations=found.json",
+                                                "data.val.source.bad_boxes=skip", "--format", "json", "-q"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_GT(Json::parse(again.out)["metrics"]["map"].get<double>(), 99) << again.out;
+}
+
+TEST(Detection, MistakesNameTheirPlace) {
+  const DetectionFiles files(scratch_folder());
+  const std::string& folder = files.folder();
+  const auto expect = [&](const std::vector<std::string>& words, int code, const std::vector<std::string>& parts) {
+    std::vector<std::string> all{files.voc(), "-o", folder + "/wrong", "-q"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome outcome = run("galley-train", all);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    for (const std::string& part : parts) EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " is not in " << outcome.err;
+  };
+  expect({"data.train.source.classes=red"}, 4, {"Annotations/s1.xml:2", "'blue' is not a class"});
+  expect({"model.num_classes=2"}, 3, {"has 3 classes, but the model has 2"});
+  expect({"loss=mse"}, 3, {"a detector has its own losses"});
+  expect({"task=classification"}, 3, {"classification"});
+  expect({"data.train.pipeline=[{type: auto_augment}, {type: resize, size: [64, 64]}]"}, 3, {"cannot move the boxes"});
+  expect({"data.train.batch_transforms=[{type: mixup}]"}, 3, {"boxes"});
+  write_text(folder + "/Annotations/s3.xml", "<?xml version=\"1.0\"?>\n<!DOCTYPE a [<!ENTITY b \"bb\">]>\n<annotation>&b;</annotation>");
+  expect({}, 4, {"Annotations/s3.xml:2", "document type declaration"});
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
