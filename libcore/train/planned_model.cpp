@@ -22,7 +22,8 @@ namespace galley {
 namespace {
 
 constexpr int64_t kMegabyte = 1'000'000;
-constexpr int kWarmUp = 2;  // runs that are not measured
+constexpr int kWarmUp = 2;               // runs that are not measured
+constexpr double kMeasuredSeconds = 10;  // of the runs of a step, about
 
 int64_t bytes_of(PrecisionName precision) { return precision == PrecisionName::kF64 ? 8 : precision == PrecisionName::kF32 ? 4 : 2; }
 
@@ -93,10 +94,13 @@ struct MeasuredProgram {
 };
 
 /// Runs of a program with and without a recorder, in turns, so that both see the same machine.
+/// Large models get fewer, but at least one of each: about kMeasuredSeconds in all.
 MeasuredProgram measured_program(Workload& work, int64_t runs) {
   const Program& program = work.program();
   Recorder recorder;
-  for (int i = 0; i < kWarmUp; ++i) work.run();
+  double warm = seconds_of_run(work);
+  if (warm * 2 < kMeasuredSeconds) warm = seconds_of_run(work);  // the first one touches memory for the first time
+  runs = std::clamp<int64_t>(static_cast<int64_t>(kMeasuredSeconds / (2 * warm)), 1, runs);
   const int64_t peak = peak_resident_bytes();
   std::vector<double> plain;
   for (int64_t i = 0; i < runs; ++i) {

@@ -27,8 +27,8 @@ struct PlannedModelOptions {
   int64_t micro = 1;         ///< Samples.
   int64_t accumulation = 1;  ///< Micro-batches of a step: above 1, gradients are states.
   int64_t sequence = 0;      ///< Tokens of a sample; 0: the model's.
-  /// Above 0: runs the compiled program on random data so often, once with and once without a look at each operator, and uses the median
-  /// time of each. Otherwise costs come from the rates of a cluster, and nothing is compiled.
+  /// Above 0: runs the compiled program on random data at most so often (about 10 s), once with and once without a look at each operator,
+  /// and uses the median time of each. Otherwise costs come from the rates of a cluster, and nothing is compiled.
   int64_t runs = 0;
 };
 
