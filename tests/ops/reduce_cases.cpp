@@ -128,6 +128,14 @@ void add_argmax_and_topk(std::vector<OpCase>& cases) {
                      }});
   }
   cases.push_back({.name = "topk_many", .build = [=](CaseInputs& in) { topk(in.real({23, 1003}), topk_attrs(5, -1)); }});
+  std::vector<double> repeated;
+  for (int i = 0; i < 2 * 401; ++i) repeated.push_back(i % 97 == 5 ? std::numeric_limits<double>::quiet_NaN() : i * 37 % 29 - 14);
+  for (const int64_t axis : {0, 1}) {
+    cases.push_back({.name = cat("topk_repeated_", axis), .build = [=](CaseInputs& in) {
+                       topk(in.values(axis == 1 ? Shape{2, 401} : Shape{401, 2}, repeated), topk_attrs(150, axis));
+                     }});
+  }
+  cases.push_back({.name = "topk_large", .build = [=](CaseInputs& in) { topk(in.real({5, 1003}), topk_attrs(300, -1)); }});
   cases.push_back({.name = "topk_all", .build = [=](CaseInputs& in) { topk(in.real({3, 128}), topk_attrs(128, -1)); }});
 }
 

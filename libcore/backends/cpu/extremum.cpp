@@ -1,6 +1,7 @@
 // Largest and smallest values and their positions: amax, amin (in stages, as sums: reduce_stages.h), argmax, topk. NaN counts as both the
 // largest and the smallest; of equal ones the first is found. One pass over x with 64 columns in vectors, bound by memory; topk inserts
-// into the k best so far, O(n) where most elements fail the comparison with the last of these, O(n k) at worst.
+// into the k best so far, O(n) where most elements fail the comparison with the last of these, O(n k) at worst; many are kept in a heap,
+// O(n log k) at worst.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -174,6 +175,9 @@ Support supports_argmax(const KernelQuery& q) {
 
 constexpr int64_t kMostKept = 128;
 
+/// Of equal values, the earlier one stays.
+bool precedes(float later, float earlier) { return later > earlier || (std::isnan(later) && !std::isnan(earlier)); }
+
 /// Keeps the k best in order; most elements fail the one comparison with the last kept.
 class Topk : public PreparedKernel {
  public:
@@ -208,18 +212,64 @@ class Topk : public PreparedKernel {
   }
 
  private:
-  static bool precedes(float later, float earlier) { return later > earlier || (std::isnan(later) && !std::isnan(earlier)); }
   Lines lines_;
   int64_t k_;
 };
 
-Support supports_topk(const KernelQuery& q) {
+/// Keeps the k best in a heap whose first element is the last in order, and sorts them at the end. The heap of each line is scratch memory.
+class TopkHeap : public PreparedKernel {
+ public:
+  explicit TopkHeap(const KernelQuery& q)
+      : lines_(lines_of(q.in(0), axis_of(q.attrs<TopkAttrs>().axis, q.in(0)))), k_(q.attrs<TopkAttrs>().k) {}
+  int64_t scratch_bytes() const override { return lines_.outer * lines_.inner * k_ * static_cast<int64_t>(sizeof(Kept)); }
+  void run(Stream&, const KernelArgs& args) const override {
+    const Lines s = lines_;
+    parallel_for(s.outer * s.inner, std::max<int64_t>(1, 4096 / s.length), [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) {
+        const int64_t o = line / s.inner, i = line % s.inner;
+        const float* x = args.in<float>(0) + o * s.length * s.inner + i;
+        Kept* heap = static_cast<Kept*>(args.scratch) + line * k_;
+        for (int64_t j = 0; j < k_; ++j) heap[j] = {x[j * s.inner], j};
+        std::make_heap(heap, heap + k_, comes_first);
+        for (int64_t j = k_; j < s.length; ++j) {
+          const float value = x[j * s.inner];
+          if (!precedes(value, heap[0].value)) continue;
+          std::pop_heap(heap, heap + k_, comes_first);
+          heap[k_ - 1] = {value, j};
+          std::push_heap(heap, heap + k_, comes_first);
+        }
+        std::sort_heap(heap, heap + k_, comes_first);
+        for (int64_t j = 0; j < k_; ++j) {
+          args.out<float>(0)[(o * k_ + j) * s.inner + i] = heap[j].value;
+          args.out<int64_t>(1)[(o * k_ + j) * s.inner + i] = heap[j].index;
+        }
+      }
+    });
+  }
+
+ private:
+  struct Kept {
+    float value;
+    int64_t index;
+  };
+  static bool comes_first(const Kept& a, const Kept& b) {
+    return precedes(a.value, b.value) || (!precedes(b.value, a.value) && a.index < b.index);
+  }
+  Lines lines_;
+  int64_t k_;
+};
+
+Support supports_topk_heap(const KernelQuery& q) {
   const TensorType& x = q.in(0);
   if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_contiguous() || !q.out(0).format.is_contiguous() || !q.out(1).format.is_contiguous())
     return Support::no(cat("format ", x.format));
-  if (q.attrs<TopkAttrs>().k > kMostKept) return Support::no(cat("k is larger than ", kMostKept));
   return Support::yes();
+}
+
+Support supports_topk(const KernelQuery& q) {
+  if (q.attrs<TopkAttrs>().k > kMostKept) return Support::no(cat("k is larger than ", kMostKept));
+  return supports_topk_heap(q);
 }
 
 template <class T>
@@ -227,10 +277,11 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 4> kKernels{{{"amax", "stages", supports_staged, prepare_extremum<kLargestOf>},
+const std::array<Kernel, 5> kKernels{{{"amax", "stages", supports_staged, prepare_extremum<kLargestOf>},
                                       {"amin", "stages", supports_staged, prepare_extremum<kSmallestOf>},
                                       {"argmax", "bundles", supports_argmax, prepare<Argmax>},
-                                      {"topk", "insertion", supports_topk, prepare<Topk>}}};
+                                      {"topk", "insertion", supports_topk, prepare<Topk>},
+                                      {"topk", "heap", supports_topk_heap, prepare<TopkHeap>}}};
 
 }  // namespace
 
