@@ -335,7 +335,7 @@ std::unique_ptr<Source> Coco::open(const SourceContext& context) const {
     const auto label = labels.by_id.find(given.category_id);
     if (label == labels.by_id.end())
       json.fail(given.offset, cat("the annotation is of the category ", given.category_id, ", which 'categories' lacks"));
-    const auto [x, y, width, height] = given.box;
+    const double x = given.box[0], y = given.box[1], width = given.box[2], height = given.box[3];
     ObjectImage& target = read[image->second];
     const auto fail = [&](const std::string& message) {
       const bool corners =
