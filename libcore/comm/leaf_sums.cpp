@@ -68,7 +68,7 @@ void LeafSums::add(std::span<const float> leaf) {
     join();
   }
   if (next_ < part.end) return;
-  while (waiting_.size() > 1) join();  // what is left of a node that is no power of two: from the right
+  while (waiting_.size() > 1) join();  // the leaf count is not a power of two: joins the remaining sums from right to left
   complete_.push_back(waiting_.back());
   waiting_.clear();
   ++part_;

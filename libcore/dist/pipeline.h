@@ -26,7 +26,7 @@ std::vector<std::vector<PipelinePass>> pipeline_schedule(PipelineSchedule schedu
 
 /// Cuts consecutive segments with these costs into `parts` such that the largest sum is smallest. Returns the first segment of each part.
 /// `may_cut[i]`: whether a part may begin at segment i. `fits`: whether segments [begin, end) may be part number `part`; empty: always.
-/// Empty if there is no such division.
+/// Returns an empty list if no choice of cuts satisfies both conditions.
 using PartFits = std::function<bool(int64_t part, size_t begin, size_t end)>;
 std::vector<size_t> balanced_cuts(std::span<const double> costs, const std::vector<bool>& may_cut, int64_t parts,
                                   const PartFits& fits = nullptr);

@@ -44,7 +44,8 @@ class Decoder {
   Tensor next_logits(const std::vector<std::vector<int64_t>>& rows, const std::vector<std::vector<int64_t>>& sources = {});
   /// How often the encoder of an encoder-decoder model has run: once for new sources.
   int64_t encoder_runs() const { return encoder_runs_; }
-  /// Writes the second file of the weights (packed_weights.h), if one is wanted that is missing, out of date or incomplete.
+  /// With weights.packed set to write or auto, writes the file of packed weights (packed_weights.h) again if it is out of date or
+  /// incomplete; write also creates a missing one.
   void keep_packed_weights();
   /// The program that reads this many further tokens of each row of the last call, or a part of them if they are many.
   const Program& program(int64_t tokens);

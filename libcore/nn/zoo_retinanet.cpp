@@ -134,7 +134,8 @@ void add_dense_detections(NamedValues& results, const DenseParams& params, const
   add_detections(results, join(taken_boxes, 1), join(taken_scores, 1), attrs, 0);
 }
 
-/// Focal loss (Lin et al. 2017) of logits [N,A,K] summed over each sample: [N]. `labels` [N,A]: 0 is no class, -1 leaves an anchor out.
+/// Focal loss (Lin et al. 2017) of logits [N,A,K] summed over each sample: [N]. `labels` [N,A]: the class of each anchor,
+/// 0 for background, -1 for anchors that do not count.
 Value focal_sum(Value logits, Value labels) {
   constexpr double kAlpha = 0.25;
   const Value values = cast(labels, DType::kF32);

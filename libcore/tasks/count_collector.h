@@ -8,10 +8,10 @@
 
 namespace galley {
 
-/// A collector whose metrics follow from sums over samples.
+/// A collector that computes metrics from counts, which can be added over ranks.
 class CountCollector : public Collector {
  public:
-  /// Whether all of the metrics do.
+  /// Whether the counts alone determine all metrics.
   virtual bool only_counts() const = 0;
   /// The sums so far, always as many. Whole numbers are exact up to 2^53.
   virtual std::vector<double> counts() const = 0;

@@ -29,7 +29,7 @@ class MetricSums {
   /// Names of the outputs that `add` passes to the collector, all of one batch together.
   const std::vector<std::string>& results() const { return results_; }
   int64_t samples() const { return samples_; }
-  /// Whether all metrics follow from sums over samples: there is no collector, or it counts.
+  /// Whether sums over samples determine all metrics, so that ranks can evaluate parts of a batch and add their sums.
   bool only_sums() const;
   /// Adds the sums of other ranks. `sum` replaces each number by its sum over ranks. Only if only_sums().
   void add_others(const std::function<void(std::span<double>)>& sum);

@@ -7,17 +7,10 @@
 #include "libcore/data/box_transforms.h"
 #include "libcore/data/pipeline.h"
 #include "libcore/data/source.h"
+#include "tests/data/item.h"
 
 namespace galley {
 namespace {
-
-template <class T>
-Component item(std::string type, T params) {
-  Component component;
-  component.type = std::move(type);
-  component.params = params.clone();
-  return component;
-}
 
 constexpr int64_t kHeight = 40, kWidth = 60;
 

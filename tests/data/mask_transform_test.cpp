@@ -3,17 +3,10 @@
 #include "libcore/data/source.h"
 #include "libcore/data/transform.h"
 #include "tests/data/golden.h"
+#include "tests/data/item.h"
 
 namespace galley {
 namespace {
-
-template <class T>
-Component item(std::string type, T params) {
-  Component component;
-  component.type = std::move(type);
-  component.params = params.clone();
-  return component;
-}
 
 constexpr int64_t kSide = 24;
 

@@ -221,7 +221,7 @@ TEST(Detectors, NamesAreTorchvisions) {
 }
 
 TEST(Detectors, FrozenNormsAreBuffers) {
-  // 26,560 channels of ResNet-50's norms: their weights and biases are no parameters, and there are no counters.
+  // The norms of ResNet-50 have 26,560 channels. Their weights and biases are constants, and they have no counters.
   Component model = default_model("retinanet_resnet50_fpn");
   const std::vector<ParameterSpec> free = CapturedDetector(model, Mode::kTraining, {2, 3, 64, 64}).specs;
   Setter frozen("frozen_norm", {1});

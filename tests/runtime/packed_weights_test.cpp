@@ -84,7 +84,7 @@ TEST(PackedWeights, RecurrentLayersWithAndWithoutAnotherProgramsChoice) {
   }
 }
 
-// What an execution adopts stands for its own results of `prepare`, until the weights change.
+// An execution uses adopted results instead of running `prepare`, until the weights change.
 TEST(PackedWeights, AdoptedResultsOfPrepareAreUsed) {
   if (!has_cpu()) GTEST_SKIP();
   const auto training = compile(make_layer(false, true));
