@@ -88,27 +88,28 @@ double median_of(std::vector<double> values) {
 
 /// What a measured program took.
 struct MeasuredProgram {
-  std::vector<double> node_seconds;  // medians, scaled to the median of their sum
+  std::vector<double> node_seconds;  // medians, scaled to the median of their sum; empty if stopped before
   double step_s = 0, fastest_s = 0;
   int64_t peak_bytes = 0;  // resident, before recordings take memory
 };
 
 /// Runs of a program with and without a recorder, in turns, so that both see the same machine.
 /// Large models get fewer, but at least one of each: about kMeasuredSeconds in all.
-MeasuredProgram measured_program(Workload& work, int64_t runs) {
+MeasuredProgram measured_program(Workload& work, const StepMeasuring& measuring) {
   const Program& program = work.program();
   Recorder recorder;
   double warm = seconds_of_run(work);
   if (warm * 2 < kMeasuredSeconds) warm = seconds_of_run(work);  // the first one touches memory for the first time
-  runs = std::clamp<int64_t>(static_cast<int64_t>(kMeasuredSeconds / (2 * warm)), 1, runs);
+  const int64_t runs = std::clamp<int64_t>(static_cast<int64_t>(kMeasuredSeconds / (2 * warm)), 1, measuring.runs);
   const int64_t peak = peak_resident_bytes();
   std::vector<double> plain;
-  for (int64_t i = 0; i < runs; ++i) {
+  for (int64_t i = 0; i < runs && !(measuring.stop && measuring.stop()); ++i) {
     recorder.begin_step(i);
     work.run(&recorder);
     recorder.end_step();
     plain.push_back(seconds_of_run(work));
   }
+  if (plain.empty()) return {.node_seconds = {}, .step_s = warm, .fastest_s = warm, .peak_bytes = peak};
   std::vector<std::vector<double>> times(program.steps().size());
   for (const NodeEvent& event : recorder.recording().nodes)
     times[static_cast<size_t>(event.step)].push_back(static_cast<double>(event.end_ns - event.begin_ns) * 1e-9);
@@ -117,7 +118,7 @@ MeasuredProgram measured_program(Workload& work, int64_t runs) {
     if (!times[s].empty()) measured.node_seconds[static_cast<size_t>(program.steps()[s].node)] = median_of(times[s]);
   }
   // An interruption falls on one operator in one run: the median of that operator leaves it out, but each run has some.
-  std::vector<double> sums(static_cast<size_t>(runs), 0);
+  std::vector<double> sums(plain.size(), 0);
   for (const std::vector<double>& of_step : times) {
     for (size_t run = 0; run < of_step.size() && run < sums.size(); ++run) sums[run] += of_step[run];
   }
@@ -184,8 +185,34 @@ struct PlannedGraph {
   double samples = 1, tokens = 0;
   std::vector<double> node_seconds;  // of the compiled program, if measured
   double exact_bytes = 0;
-  MeasuredStep measured;
+  std::optional<MeasuredStep> measured;
 };
+
+namespace {
+
+bool may_run(const Session& session, const PlannedModelOptions& options) {
+  if (options.measuring.runs <= 0) return false;
+  if (!options.measuring.may_run) return true;
+  return options.measuring.may_run(Workload::planned_bytes(*Workload::compiled(session, WorkKind::kTrainStep, options.micro)));
+}
+
+/// Runs the compiled step, and stores what it took.
+void measure(const Session& session, const PlannedModelOptions& options, PlannedGraph& result) {
+  const int64_t before = resident_bytes();
+  reset_peak_resident_bytes();
+  Workload work(session, WorkKind::kTrainStep, options.micro);
+  MeasuredProgram measured = measured_program(work, options.measuring);
+  result.node_seconds = std::move(measured.node_seconds);
+  result.graph = work.program().graph();
+  result.exact_bytes = static_cast<double>(work.planned_bytes());
+  result.measured = MeasuredStep{.step_s = measured.step_s,
+                                 .fastest_s = measured.fastest_s,
+                                 .arena_bytes = work.arena_bytes(),
+                                 .planned_arena_bytes = work.program().scratch_bytes(),
+                                 .peak_bytes = std::max<int64_t>(0, measured.peak_bytes - before)};
+}
+
+}  // namespace
 
 std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options) {
   if (options.sequence > 0) session.set_input_shape({options.sequence});
@@ -196,26 +223,15 @@ std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const Planne
   result->states = std::move(captured.states);
   result->samples = static_cast<double>(options.micro);
   result->tokens = static_cast<double>(options.micro * session.tokens_of(types));
-  if (options.runs > 0) {
-    const int64_t before = resident_bytes();
-    reset_peak_resident_bytes();
-    Workload work(session, WorkKind::kTrainStep, options.micro);
-    MeasuredProgram measured = measured_program(work, options.runs);
-    result->node_seconds = std::move(measured.node_seconds);
-    result->graph = work.program().graph();
-    result->exact_bytes = static_cast<double>(work.planned_bytes());
-    result->measured = {.step_s = measured.step_s,
-                        .fastest_s = measured.fastest_s,
-                        .arena_bytes = work.arena_bytes(),
-                        .planned_arena_bytes = work.program().scratch_bytes(),
-                        .peak_bytes = std::max<int64_t>(0, measured.peak_bytes - before)};
+  if (may_run(session, options)) {
+    measure(session, options, *result);
   } else {
     result->graph = std::move(captured.graph);
   }
   return result;
 }
 
-const MeasuredStep& measured_step(const PlannedGraph& graph) { return graph.measured; }
+const std::optional<MeasuredStep>& measured_step(const PlannedGraph& graph) { return graph.measured; }
 
 PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe) {
   std::vector<GraphParameter> parameters;
@@ -293,7 +309,7 @@ BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job) {
   return plan_batch(batch, readers);
 }
 
-MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, int64_t steps) {
+MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, const StepMeasuring& measuring) {
   Recipe share = recipe;
   const int64_t samples = batch.micro * batch.accumulation;
   share.train.batch->global = samples;
@@ -304,7 +320,8 @@ MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, int64_t
   Workload work(session, WorkKind::kTrainStep, samples);
   for (int i = 0; i < kWarmUp; ++i) work.run();
   std::vector<double> seconds;
-  for (int64_t i = 0; i < steps; ++i) seconds.push_back(seconds_of_run(work));
+  do seconds.push_back(seconds_of_run(work));
+  while (static_cast<int64_t>(seconds.size()) < measuring.runs && !(measuring.stop && measuring.stop()));
   return {.step_s = median_of(seconds),
           .fastest_s = *std::min_element(seconds.begin(), seconds.end()),
           .arena_bytes = work.arena_bytes(),

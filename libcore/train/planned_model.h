@@ -2,6 +2,7 @@
 // The plan model of a recipe: its training graph on one rank's micro-batch, as galley-plan simulates it.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -23,21 +24,30 @@ struct MeasuredStep {
 /// Runs after which medians are good to a few percent.
 inline constexpr int64_t kMeasuredRuns = 7;
 
+/// How steps are measured.
+struct StepMeasuring {
+  /// Runs of the compiled program on random data with and without a look at each operator, at most (about 10 s, at least one of each). 0:
+  /// costs come from the rates of a cluster, and nothing is compiled.
+  int64_t runs = 0;
+  /// Asked with the bytes that the step needs, before memory is allocated: false means that costs come from rates. Empty: always true.
+  std::function<bool(int64_t bytes)> may_run;
+  /// Asked after each run: true ends the measurement early. Empty: never.
+  std::function<bool()> stop;
+};
+
 struct PlannedModelOptions {
   int64_t micro = 1;         ///< Samples.
   int64_t accumulation = 1;  ///< Micro-batches of a step: above 1, gradients are states.
   int64_t sequence = 0;      ///< Tokens of a sample; 0: the model's.
-  /// Above 0: runs the compiled program on random data at most so often (about 10 s), once with and once without a look at each operator,
-  /// and uses the median time of each. Otherwise costs come from the rates of a cluster, and nothing is compiled.
-  int64_t runs = 0;
+  StepMeasuring measuring;
 };
 
 /// A captured training graph. Units of parameters are not part of it: one graph serves recipes that differ in `sharding` only.
 struct PlannedGraph;
 /// Throws the errors that training would throw before its first step.
 std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options);
-/// Of a measured graph: its steps without a look at operators.
-const MeasuredStep& measured_step(const PlannedGraph& graph);
+/// The steps of a measured graph without a look at operators; empty if none ran.
+const std::optional<MeasuredStep>& measured_step(const PlannedGraph& graph);
 /// The model of a graph, with the units of the recipe.
 PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe);
 /// Both at once.
@@ -50,8 +60,8 @@ JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster)
 /// How the ranks divide the recipe's batch. Without train.batch.micro, a pipeline takes four micro-batches for each stage if that divides.
 BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job);
 
-/// Steps of one rank's share as they run on this machine, on random data and without collectives.
-MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, int64_t steps);
+/// Steps of one rank's share (`measuring.runs`) as they run on this machine, on random data and without collectives.
+MeasuredStep measured_step(const Recipe& recipe, const BatchPlan& batch, const StepMeasuring& measuring);
 
 /// Rates of this machine: as galley-benchmark machine stored or measures them.
 LocalRates local_rates(int threads);

@@ -110,10 +110,10 @@ bool shards_units(ShardingStrategy strategy) { return strategy == ShardingStrate
 
 }  // namespace
 
-StepPlanner::StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, int64_t runs)
-    : recipe_(recipe), ranks_(ranks), cluster_(std::move(cluster)), runs_(runs) {}
+StepPlanner::StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, StepMeasuring measuring)
+    : recipe_(recipe), ranks_(ranks), cluster_(std::move(cluster)), measuring_(std::move(measuring)) {}
 
-StepPlan StepPlanner::plan() { return plan_of(recipe_, {.ranks = ranks_, .runs = runs_}); }
+StepPlan StepPlanner::plan() { return plan_of(recipe_, {.ranks = ranks_, .measured = measuring_.runs > 0}); }
 
 Cluster StepPlanner::cluster_of(int64_t ranks) const {
   if (!cluster_.shared_memory || ranks == ranks_) return cluster_;
@@ -127,16 +127,18 @@ Cluster StepPlanner::cluster_of(int64_t ranks) const {
 std::shared_ptr<const PlanModel> StepPlanner::model_of(const Recipe& recipe, const JobPlan& job, const BatchPlan& batch,
                                                        const Request& request) {
   const std::string graph_key =
-      cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.runs, "|", recompute_text(recipe));
+      cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.measured, "|", recompute_text(recipe));
   std::shared_ptr<const PlannedGraph>& graph = graphs_[graph_key];
   if (!graph) {
     const std::unique_ptr<Session> session = open_session(recipe);
-    graph = planned_graph(*session,
-                          {.micro = batch.micro, .accumulation = batch.accumulation, .sequence = request.sequence, .runs = request.runs});
+    graph = planned_graph(*session, {.micro = batch.micro,
+                                     .accumulation = batch.accumulation,
+                                     .sequence = request.sequence,
+                                     .measuring = request.measured ? measuring_ : StepMeasuring()});
   }
   std::shared_ptr<const PlanModel>& model =
       models_[cat(graph_key, "|", wrap_text(recipe), "|", static_cast<int>(recipe.precision.reduce), "|", job.mesh.tensor)];
-  if (request.runs > 0) measured_ = measured_step(*graph);
+  if (request.measured) measured_ = measured_step(*graph);
   if (!model) model = std::make_shared<const PlanModel>(tensor_parallel(planned_model(*graph, recipe), job.mesh.tensor));
   return model;
 }
@@ -294,7 +296,7 @@ void StepPlanner::bound(std::vector<PlanCandidate>& candidates, PlanRejections& 
   });
 }
 
-PlanSearch StepPlanner::fit(double bytes, const std::function<void(int64_t, int64_t)>& progress) {
+PlanSearch StepPlanner::fit(double bytes, const std::function<bool(int64_t, int64_t)>& progress) {
   PlanSearch search;
   PlanRejections rejections;
   std::vector<PlanCandidate> candidates = plan_candidates(recipe_, ranks_, cluster_of(ranks_));
@@ -309,7 +311,7 @@ PlanSearch StepPlanner::fit(double bytes, const std::function<void(int64_t, int6
       rejections.slower(count - i);
       break;
     }
-    progress(i, count);
+    if (!progress(i, count)) break;
     Recipe changed = recipe_;
     candidate.apply(changed, place());
     StepPlan plan;

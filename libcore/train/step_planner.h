@@ -72,11 +72,11 @@ std::string largest_part(const StepPlan& plan);
 
 class StepPlanner {
  public:
-  /// `runs`: above 0, operator times are medians of so many runs on this machine (cluster local). The recipe must outlive the planner.
-  StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, int64_t runs);
+  /// With `measuring.runs`, operator times are medians of runs on this machine (cluster local). The recipe must outlive the planner.
+  StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, StepMeasuring measuring = {});
 
   const Cluster& cluster() const { return cluster_; }
-  /// Steps of one micro-batch as they ran in turns with those whose operators were measured; empty before plan(), or without `runs`.
+  /// Steps of one micro-batch as they ran in turns with those whose operators were measured; empty if none ran.
   const std::optional<MeasuredStep>& measured() const { return measured_; }
   /// The plan of the recipe.
   StepPlan plan();
@@ -84,13 +84,13 @@ class StepPlanner {
   std::vector<PlanEffect> effects();
   PlanLimits limits();
   /// Searches the settings with which a step is fastest among those that need at most so many bytes on each rank (plan_search.h says what
-  /// is tried). `progress`: tried and all candidates.
-  PlanSearch fit(double bytes, const std::function<void(int64_t, int64_t)>& progress);
+  /// is tried). `progress` is called with the numbers of tried and of all candidates; the search ends early when it returns false.
+  PlanSearch fit(double bytes, const std::function<bool(int64_t, int64_t)>& progress);
 
  private:
   struct Request {
     int64_t ranks = 1, sequence = 0;
-    int64_t runs = 0;
+    bool measured = false;
     double limit = 0;  ///< Above 0: no simulation if a rank needs more bytes.
   };
   StepPlan plan_of(const Recipe& recipe, const Request& request);
@@ -104,7 +104,7 @@ class StepPlanner {
   const Recipe& recipe_;
   int64_t ranks_;
   Cluster cluster_;
-  int64_t runs_;
+  StepMeasuring measuring_;
   std::optional<MeasuredStep> measured_;
   std::map<std::string, std::shared_ptr<const PlannedGraph>> graphs_;
   std::map<std::string, std::shared_ptr<const PlanModel>> models_;

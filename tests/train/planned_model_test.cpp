@@ -73,9 +73,26 @@ TEST(PlannedModel, FrozenParametersHaveNoGradient) {
   EXPECT_EQ(model.frozen_elements(), 256 * 64);
 }
 
+TEST(StepPlanner, EstimatesWhereMemoryIsTooSmallAndStopsWhenAsked) {
+  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const Cluster cluster = local_cluster({.f32 = 1e11, .bytes = 1e10, .cores = 2, .memory = 1e10}, 1);
+  const Session session(loaded.recipe);
+  const int64_t needed = Workload::planned_bytes(*Workload::compiled(session, WorkKind::kTrainStep, 8));
+  for (const int64_t memory : {needed - 1, needed}) {
+    int64_t asked = 0;
+    const auto stop = [&asked] { return ++asked > 0; };
+    StepPlanner planner(loaded.recipe, 1, cluster,
+                        {.runs = kMeasuredRuns, .may_run = [=](int64_t b) { return b <= memory; }, .stop = stop});
+    EXPECT_GT(planner.plan().simulation.step_s, 0);
+    EXPECT_EQ(planner.measured().has_value(), memory == needed);
+    EXPECT_EQ(asked, memory == needed ? 1 : 0) << "asked once, before the first of several runs";
+  }
+}
+
 TEST(StepPlanner, PeakOfOneRankIsThatOfTheProgram) {
   const LoadedRecipe loaded = test::load_text(kGpt, {});
-  StepPlanner planner(loaded.recipe, 1, local_cluster({.f32 = 1e11, .bytes = 1e10, .cores = 2, .memory = 1e10}, 1), kMeasuredRuns);
+  StepPlanner planner(loaded.recipe, 1, local_cluster({.f32 = 1e11, .bytes = 1e10, .cores = 2, .memory = 1e10}, 1),
+                      {.runs = kMeasuredRuns});
   const StepPlan plan = planner.plan();
   const Session session(loaded.recipe);
   EXPECT_DOUBLE_EQ(plan.peak, static_cast<double>(Workload::planned_bytes(*Workload::compiled(session, WorkKind::kTrainStep, 8))));
@@ -85,7 +102,7 @@ TEST(StepPlanner, PeakOfOneRankIsThatOfTheProgram) {
 
 TEST(StepPlanner, StatesOfRanksEqualTheFormulas) {
   const LoadedRecipe loaded = test::load_text(kGpt, {"sharding.strategy=zero2", "sharding.bucket=64KiB"});
-  StepPlanner planner(loaded.recipe, 4, *find_cluster("a100_80gb"), 0);
+  StepPlanner planner(loaded.recipe, 4, *find_cluster("a100_80gb"));
   const StepPlan plan = planner.plan();
   std::vector<BucketItem> items;
   for (size_t i = plan.model->parameters.size(); i-- > 0;) items.push_back({.elements = plan.model->parameters[i].elements});
@@ -100,20 +117,20 @@ TEST(StepPlanner, StatesOfRanksEqualTheFormulas) {
 TEST(StepPlanner, TheSearchFindsWhatAllCandidatesOneByOneGive) {
   const LoadedRecipe loaded = test::load_text(kGpt, {});
   const Cluster cluster = *find_cluster("a100_80gb");
-  StepPlanner planner(loaded.recipe, 4, cluster, 0);
+  StepPlanner planner(loaded.recipe, 4, cluster);
   for (const double bytes : {1e9, 2.5e6}) {
     double best = 1e9;
     for (const PlanCandidate& candidate : plan_candidates(loaded.recipe, 4, cluster)) {
       Recipe changed = loaded.recipe;
       candidate.apply(changed, "host");
       try {
-        const StepPlan plan = StepPlanner(changed, 4, cluster, 0).plan();
+        const StepPlan plan = StepPlanner(changed, 4, cluster).plan();
         if (plan.peak <= bytes) best = std::min(best, plan.simulation.step_s);
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kRecipe) << error.message();
       }
     }
-    const PlanSearch search = planner.fit(bytes, [](int64_t, int64_t) {});
+    const PlanSearch search = planner.fit(bytes, [](int64_t, int64_t) { return true; });
     ASSERT_TRUE(search.best.has_value()) << bytes;
     EXPECT_NEAR(search.best->plan.simulation.step_s, best, 1e-9 * best) << bytes;
   }
@@ -139,8 +156,8 @@ TEST(StepPlanner, CandidatesCoverMeshes) {
 TEST(StepPlanner, TheSearchKeepsToItsBytesAndIsFastest) {
   const LoadedRecipe loaded = test::load_text(kGpt, {});
   Cluster cluster = *find_cluster("a100_80gb");
-  StepPlanner planner(loaded.recipe, 4, cluster, 0);
-  const auto silent = [](int64_t, int64_t) {};
+  StepPlanner planner(loaded.recipe, 4, cluster);
+  const auto silent = [](int64_t, int64_t) { return true; };
   const double roomy = planner.fit(1e9, silent).best->plan.simulation.step_s;
   const PlanSearch tight = planner.fit(3e6, silent);
   ASSERT_TRUE(tight.best.has_value());
@@ -156,12 +173,12 @@ TEST(StepPlanner, TheSearchKeepsToItsBytesAndIsFastest) {
   EXPECT_EQ(counted, tight.candidates);
   // The largest micro-batch fits, and one that is 10 % larger does not.
   cluster.memory = 64e6;
-  StepPlanner small(loaded.recipe, 2, cluster, 0);
+  StepPlanner small(loaded.recipe, 2, cluster);
   const std::optional<int64_t> micro = small.limits().micro;
   ASSERT_TRUE(micro.has_value());
   const auto fits = [&](int64_t samples) {
     const LoadedRecipe other = test::load_text(kGpt, {cat("train.batch.global=", 2 * samples), cat("train.batch.micro=", samples)});
-    return StepPlanner(other.recipe, 2, cluster, 0).plan().fits;
+    return StepPlanner(other.recipe, 2, cluster).plan().fits;
   };
   EXPECT_TRUE(fits(*micro));
   EXPECT_FALSE(fits(*micro + *micro / 10 + 1));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/cores.h"
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -14,6 +15,7 @@
 #include "libcore/recipe/schema.h"
 #include "tools/common/progress.h"
 #include "tools/common/recipe_json.h"
+#include "tools/common/signals.h"
 #include "tools/plan/report.h"
 
 namespace galley::tools {
@@ -51,6 +53,8 @@ std::string excess_text(const StepPlan& plan, const Cluster& cluster) {
              cluster.memory >= (1 << 30) ? ByteSize(static_cast<int64_t>(cluster.memory) >> 30 << 30).str() : "SIZE",
              " searches settings that fit");
 }
+
+bool stop_requested() { return stop_signal() != 0; }
 
 std::string limit_text(const PlanLimits& limits) {
   std::string text = limits.micro ? cat("largest micro-batch that fits: ", *limits.micro) : "not even one sample fits";
@@ -141,24 +145,49 @@ Cluster PlanTool::cluster() const {
   return read_cluster(cluster_);
 }
 
+int64_t PlanTool::memory_to_fit() const {
+  const int64_t bytes = parse_bytes(fit_);
+  if (bytes < (1 << 20))
+    throw Error(ErrorCode::kUsage, cat("--fit ", fit_, " is ", counted(bytes, "byte"))).suggest("write a unit, e.g. --fit 40GiB");
+  return bytes;
+}
+
+StepMeasuring PlanTool::measuring(const Cluster& cluster) const {
+  if (!local() || dry_run_) return {};
+  const auto may_run = [&cluster](int64_t bytes) {
+    const auto size = static_cast<double>(bytes);
+    const bool fits = size <= cluster.memory;
+    log(fits ? LogLevel::kInfo : LogLevel::kWarning,
+        fits ? cat("measuring steps of one rank on this machine: about 10 s, at least three steps, ", human_bytes(size),
+                   "; --dry-run estimates instead")
+             : cat("a step needs ", human_bytes(size), ", but this machine has ", human_bytes(cluster.memory),
+                   ": its time is estimated, not measured"));
+    return fits;
+  };
+  return {.runs = std::max(kMeasuredRuns, validate_), .may_run = may_run, .stop = stop_requested};
+}
+
 void PlanTool::find(const Recipe& recipe, StepPlanner& planner, Outcome& outcome) const {
   if (!fit_.empty()) {
     Progress progress(common.progress);
-    const double bytes = static_cast<double>(parse_bytes(fit_));
+    const double bytes = static_cast<double>(memory_to_fit());
     outcome.search = planner.fit(bytes, [&](int64_t done, int64_t all) {
       progress.update(static_cast<double>(done) / static_cast<double>(all), cat("candidate ", done, "/", all),
                       Json{{"candidate", done}, {"candidates", all}}.dump());
+      return !stop_requested();
     });
     progress.clear();
   }
   outcome.plan = outcome.fitted() ? outcome.search->best->plan : planner.plan();
+  if (stop_requested()) return;
   if (effects_) {
     outcome.effects = planner.effects();
     outcome.limits = planner.limits();
   }
-  if (validate_ > 0) {
-    const bool same = planner.measured() && outcome.plan->batch.accumulation == 1;
-    outcome.measured = same ? *planner.measured() : measured_step(recipe, outcome.plan->batch, validate_);
+  if (validate_ > 0 && planner.measured()) {
+    const bool same = outcome.plan->batch.accumulation == 1;
+    outcome.measured =
+        same ? *planner.measured() : measured_step(recipe, outcome.plan->batch, {.runs = validate_, .may_run = {}, .stop = stop_requested});
   }
 }
 
@@ -184,8 +213,9 @@ int PlanTool::run_recipe(LoadedRecipe& loaded) {
   outcome.cluster = cluster();
   if (local()) set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
   note_host(recipe);
-  StepPlanner planner(recipe, ranks_, outcome.cluster, local() && !dry_run_ ? std::max(kMeasuredRuns, validate_) : 0);
+  StepPlanner planner(recipe, ranks_, outcome.cluster, measuring(outcome.cluster));
   find(recipe, planner, outcome);
+  if (stop_requested()) return 128 + stop_signal();
   const bool missed = !fit_.empty() && !outcome.fitted();
   if (missed) log(LogLevel::kWarning, cat("no settings need at most ", fit_, " on each rank; the plan is that of the recipe"));
   if (!missed && !outcome.plan->fits) log(LogLevel::kWarning, excess_text(*outcome.plan, outcome.cluster));
@@ -208,7 +238,7 @@ Json PlanTool::json(const Recipe& recipe, const Outcome& outcome) const {
                          {"arena_bytes", outcome.measured->arena_bytes},
                          {"planned_arena_bytes", outcome.measured->planned_arena_bytes},
                          {"peak_bytes", outcome.measured->peak_bytes},
-                         {"steps", outcome.plan->batch.accumulation == 1 && !dry_run_ ? std::max(kMeasuredRuns, validate_) : validate_},
+                         {"steps", outcome.plan->batch.accumulation == 1 ? std::max(kMeasuredRuns, validate_) : validate_},
                          {"predicted_step_ms", outcome.plan->simulation.compute_s * 1e3}};
   if (outcome.limits) {
     json["effects"] = effects_json(outcome.effects);

@@ -34,6 +34,10 @@ class PlanTool : public RecipeTool {
   void check_options() const;
   Cluster cluster() const;
   bool local() const { return cluster_ == "local"; }
+  /// The bytes of --fit.
+  int64_t memory_to_fit() const;
+  /// How steps are measured for this cluster, which must outlive the result.
+  StepMeasuring measuring(const Cluster& cluster) const;
   void note_host(const Recipe& recipe) const;
   int print_published() const;
   int print_clusters() const;
