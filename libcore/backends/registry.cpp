@@ -5,6 +5,7 @@
 #include "libcore/backends/backend.h"
 #include "libcore/backends/cpu/backend.h"
 #include "libcore/backends/cpu/rewrite/target_operators.h"
+#include "libcore/backends/cuda/backend.h"
 #include "libcore/backends/ref/backend.h"
 #include "libcore/backends/sim/backend.h"
 
@@ -14,6 +15,9 @@ namespace {
 constexpr BackendRow kRows[] = {
 #ifdef GALLEY_WITH_CPU  // not in builds of some rooms only (the sanitizers')
     {"cpu", "the processor, with oneDNN and own kernels", false, open_cpu},
+#endif
+#ifdef GALLEY_WITH_CUDA
+    {"cuda", "an NVIDIA GPU; cuda:1 is the second one", true, open_cuda},
 #endif
     {"ref", "the processor, every operator computed plainly in double precision: slow, for comparisons", false, open_ref},
     {"sim", "a test device: the kernels of ref on separate memory, asynchronous to the host", false, open_sim},

@@ -15,6 +15,10 @@
 #include "libcore/base/philox.h"
 #include "libcore/graph/graph.h"
 
+namespace galley {
+class Backend;
+}
+
 namespace galley::test {
 
 /// The values of an input: uniform numbers at least `margin` away from each of `kinks`; `distinct`: any two are at least
@@ -131,8 +135,8 @@ std::unique_ptr<CaseGraph> make_graph(const OpCase& c, DType real, bool gradient
 /// largest gradient of that input. Perturbs at most 49 elements per input. NaN if a value is not finite.
 double gradient_error(const OpCase& c, double scale = 1);
 
-/// Runs every supporting kernel on every node of the case's graph in every format; each failure is one line. With `tried`, runs nothing
-/// and only collects "kernel of op" of the kernels that would run.
-std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<std::string>* tried = nullptr);
+/// Runs every supporting kernel of the back end on every node of the case's graph in every format; each failure is one line. With `tried`,
+/// runs nothing and only collects "kernel of op" of the kernels that would run.
+std::vector<std::string> kernel_failures(const Backend& backend, const OpCase& c, DType real, std::set<std::string>* tried = nullptr);
 
 }  // namespace galley::test

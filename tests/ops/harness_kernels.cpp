@@ -6,8 +6,9 @@
 
 #include "libcore/backends/ref/memory.h"
 #include "libcore/backends/ref/reference.h"
-#include "libcore/device/stream.h"
+#include "libcore/device/device.h"
 #include "libcore/ops/quantized.h"
+#include "libcore/tensor/tensor.h"
 #include "tests/ops/harness.h"
 #include "tests/support/target.h"
 
@@ -34,12 +35,39 @@ class Guarded {
     for (size_t i = 0; i < memory_.size(); ++i) {
       if ((i < start_ || i >= start_ + bytes_) && memory_[i] != kGuardByte) return false;
     }
-    return true;
+    return guards_intact_;
+  }
+
+  /// The address for kernels of a device: of this memory, or of a copy between guard bytes in the device's memory.
+  void* on(Device& device) {
+    if (device.is_host()) return data();
+    if (!block_) {
+      const auto size = static_cast<int64_t>(bytes_ + 2 * kDeviceGuard);
+      block_ = Storage::allocate(size, device);
+      std::vector<std::byte> filled(static_cast<size_t>(size), kGuardByte);
+      std::memcpy(filled.data() + kDeviceGuard, data(), bytes_);
+      device.stream().copy(block_->address(), filled.data(), size);
+    }
+    return static_cast<std::byte*>(block_->address()) + kDeviceGuard;
+  }
+  /// Copies the array back from the device, and checks the guard bytes there.
+  void take_back(Device& device) {
+    if (!block_) return;
+    std::vector<std::byte> read(bytes_ + 2 * kDeviceGuard);
+    device.stream().copy(read.data(), block_->address(), static_cast<int64_t>(read.size()));
+    const auto is_guard = [](std::byte b) { return b == kGuardByte; };
+    guards_intact_ =
+        std::all_of(read.begin(), read.begin() + kDeviceGuard, is_guard) && std::all_of(read.end() - kDeviceGuard, read.end(), is_guard);
+    std::memcpy(data(), read.data() + kDeviceGuard, bytes_);
   }
 
  private:
+  static constexpr size_t kDeviceGuard = 256;  // keeps the alignment of blocks
+
   size_t bytes_, start_ = 0;
   std::vector<std::byte> memory_;
+  std::shared_ptr<Storage> block_;
+  bool guards_intact_ = true;
 };
 
 /// A node with separate types, to try formats.
@@ -114,67 +142,20 @@ std::vector<double> unrounded(const Trial& trial, const std::vector<const RefArr
 /// Whether a kernel that computes in float32 may round this value either way: 256 levels, six roundings of 2^-24, so 1e-4 of a level.
 bool near_a_tie(double level) { return std::abs(level - std::floor(level) - 0.5) <= 1e-4; }
 
-/// Runs the kernel, in place with `reuse`. Returns "" or a description of the error.
-std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, const OpCase& c,
-                      double tolerance, const InPlace* reuse = nullptr) {
+/// Compares outputs with the reference's. Returns "" or a description of the difference.
+std::string difference(const Trial& trial, const std::vector<const RefArray*>& inputs, const std::vector<Guarded*>& outputs,
+                       const OpCase& c, double tolerance) {
   const KernelQuery query = trial.query();
-  std::vector<RefArray> arrays(trial.inputs.size());
-  std::vector<const RefArray*> reference_inputs;
-  std::vector<std::unique_ptr<Guarded>> inputs, outputs;
-  std::vector<const void*> in_addresses;
-  std::vector<void*> out_addresses;
-  for (size_t i = 0; i < trial.inputs.size(); ++i) {
-    inputs.push_back(nullptr);
-    in_addresses.push_back(nullptr);
-    reference_inputs.push_back(nullptr);
-    if (trial.node.inputs[i] == kNoValue) continue;
-    arrays[i] = values.at(trial.node.inputs[i]);
-    reference_inputs.back() = &arrays[i];
-    inputs.back() = std::make_unique<Guarded>(trial.inputs[i].bytes());
-    write_array(trial.inputs[i], arrays[i], inputs.back()->data());
-    in_addresses.back() = inputs.back()->data();
-  }
-  for (const TensorType& type : trial.outputs) {
-    outputs.push_back(std::make_unique<Guarded>(type.bytes()));
-    out_addresses.push_back(outputs.back()->data());
-  }
-  std::vector<bool> updated(inputs.size());
-  for (const InPlace& update : trial.node.op->updates) {
-    if (update.output >= static_cast<int>(outputs.size()) || update.input >= static_cast<int>(inputs.size()) ||
-        !inputs[static_cast<size_t>(update.input)])
-      continue;
-    if (trial.outputs[static_cast<size_t>(update.output)].bytes() != trial.inputs[static_cast<size_t>(update.input)].bytes()) continue;
-    out_addresses[static_cast<size_t>(update.output)] = inputs[static_cast<size_t>(update.input)]->data();
-    updated[static_cast<size_t>(update.input)] = true;
-  }
-  if (reuse != nullptr) {
-    out_addresses[static_cast<size_t>(reuse->output)] = inputs[static_cast<size_t>(reuse->input)]->data();
-    updated[static_cast<size_t>(reuse->input)] = true;
-  }
-  std::vector<std::vector<std::byte>> before;
-  for (const auto& input : inputs) before.push_back(input ? input->content() : std::vector<std::byte>());
-
-  const std::unique_ptr<PreparedKernel> prepared = kernel.prepare(query);
-  Guarded scratch(prepared->scratch_bytes());
-  prepared->run(host_stream(), {in_addresses, out_addresses, prepared->scratch_bytes() == 0 ? nullptr : scratch.data()});
-
-  if (!scratch.intact()) return "writes outside of its scratch memory";
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i]) continue;
-    if (!inputs[i]->intact()) return cat("writes outside input ", i);
-    if (!updated[i] && inputs[i]->content() != before[i]) return cat("changes input ", i);
-  }
   std::vector<RefArray> expected;
   for (const TensorType& type : trial.outputs) expected.push_back({type.shape, std::vector<double>(static_cast<size_t>(type.elements()))});
   const Reference reference(*trial.node.op, trial.node.attributes, query.context);
-  RefCall call(trial.node.attributes.get(), query.context, reference_inputs, expected);
+  RefCall call(trial.node.attributes.get(), query.context, inputs, expected);
   reference.run(call);
-  const std::vector<double> levels = unrounded(trial, reference_inputs);
+  const std::vector<double> levels = unrounded(trial, inputs);
   const bool ties = !levels.empty() && !c.exact_ties;
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (!outputs[o]->intact()) return cat("writes outside output ", o);
     const TensorType& type = trial.outputs[o];
-    const RefArray got = read_array(type, out_addresses[o]);
+    const RefArray got = read_array(type, outputs[o]->data());
     double largest = 0;
     for (double value : expected[o].v) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0.0);
     for (int64_t i = 0; i < type.elements(); ++i) {
@@ -190,9 +171,73 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
   return "";
 }
 
+/// Runs the kernel, in place with `reuse`. Returns "" or a description of the error.
+std::string run_trial(Device& device, const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, const OpCase& c,
+                      double tolerance, const InPlace* reuse = nullptr) {
+  const KernelQuery query = trial.query();
+  std::vector<RefArray> arrays(trial.inputs.size());
+  std::vector<const RefArray*> reference_inputs;
+  std::vector<std::unique_ptr<Guarded>> inputs, outputs;
+  std::vector<const void*> in_addresses;
+  std::vector<void*> out_addresses;
+  std::vector<Guarded*> home;  // of each output: its own array, or the input's that it overwrites
+  for (size_t i = 0; i < trial.inputs.size(); ++i) {
+    inputs.push_back(nullptr);
+    in_addresses.push_back(nullptr);
+    reference_inputs.push_back(nullptr);
+    if (trial.node.inputs[i] == kNoValue) continue;
+    arrays[i] = values.at(trial.node.inputs[i]);
+    reference_inputs.back() = &arrays[i];
+    inputs.back() = std::make_unique<Guarded>(trial.inputs[i].bytes());
+    write_array(trial.inputs[i], arrays[i], inputs.back()->data());
+    in_addresses.back() = inputs.back()->on(device);
+  }
+  for (const TensorType& type : trial.outputs) {
+    outputs.push_back(std::make_unique<Guarded>(type.bytes()));
+    out_addresses.push_back(outputs.back()->on(device));
+    home.push_back(outputs.back().get());
+  }
+  std::vector<bool> updated(inputs.size());
+  for (const InPlace& update : trial.node.op->updates) {
+    if (update.output >= static_cast<int>(outputs.size()) || update.input >= static_cast<int>(inputs.size()) ||
+        !inputs[static_cast<size_t>(update.input)])
+      continue;
+    if (trial.outputs[static_cast<size_t>(update.output)].bytes() != trial.inputs[static_cast<size_t>(update.input)].bytes()) continue;
+    home[static_cast<size_t>(update.output)] = inputs[static_cast<size_t>(update.input)].get();
+    out_addresses[static_cast<size_t>(update.output)] = home[static_cast<size_t>(update.output)]->on(device);
+    updated[static_cast<size_t>(update.input)] = true;
+  }
+  if (reuse != nullptr) {
+    home[static_cast<size_t>(reuse->output)] = inputs[static_cast<size_t>(reuse->input)].get();
+    out_addresses[static_cast<size_t>(reuse->output)] = home[static_cast<size_t>(reuse->output)]->on(device);
+    updated[static_cast<size_t>(reuse->input)] = true;
+  }
+  std::vector<std::vector<std::byte>> before;
+  for (const auto& input : inputs) before.push_back(input ? input->content() : std::vector<std::byte>());
+
+  const std::unique_ptr<PreparedKernel> prepared = kernel.prepare(query);
+  Guarded scratch(prepared->scratch_bytes());
+  prepared->run(device.stream(), {in_addresses, out_addresses, prepared->scratch_bytes() == 0 ? nullptr : scratch.on(device)});
+  for (const auto& input : inputs)
+    if (input) input->take_back(device);
+  for (const auto& output : outputs) output->take_back(device);
+  scratch.take_back(device);
+
+  if (!scratch.intact()) return "writes outside of its scratch memory";
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i]) continue;
+    if (!inputs[i]->intact()) return cat("writes outside input ", i);
+    if (!updated[i] && inputs[i]->content() != before[i]) return cat("changes input ", i);
+  }
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (!outputs[o]->intact()) return cat("writes outside output ", o);
+  }
+  return difference(trial, reference_inputs, home, c, tolerance);
+}
+
 }  // namespace
 
-std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<std::string>* tried) {
+std::vector<std::string> kernel_failures(const Backend& backend, const OpCase& c, DType real, std::set<std::string>* tried) {
   std::vector<std::string> failures;
   const std::unique_ptr<CaseGraph> made = make_graph(c, real, true);
   std::map<ValueId, RefArray> values;
@@ -203,7 +248,7 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<s
     Trial contiguous = trial_of(made->graph, node), last = contiguous;
     std::vector<Trial> trials{contiguous};
     if (make_channels_last(made->graph, last)) trials.push_back(last);
-    for (const Kernel* kernel : cpu().kernels(*node.op)) {
+    for (const Kernel* kernel : backend.kernels(*node.op)) {
       for (const Trial& plain : trials) {
         std::vector<Trial> forms{plain};
         for (size_t i = 0; kernel->preferred_format != nullptr && i < plain.inputs.size(); ++i) {
@@ -227,10 +272,10 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<s
           std::string formats;
           for (size_t i = 0; i < form.inputs.size(); ++i) formats += node.inputs[i] == kNoValue ? " -" : " " + form.inputs[i].str();
           for (const TensorType& type : form.outputs) formats += " -> " + type.str();
-          std::string problem = run_trial(*kernel, form, values, c, tolerance);
+          std::string problem = run_trial(backend.device(), *kernel, form, values, c, tolerance);
           for (const InPlace& reuse : node.op->may_reuse) {
             if (!problem.empty() || !can_reuse(form, reuse)) continue;
-            problem = run_trial(*kernel, form, values, c, tolerance, &reuse);
+            problem = run_trial(backend.device(), *kernel, form, values, c, tolerance, &reuse);
             if (!problem.empty()) problem += cat(", in the memory of input ", reuse.input);
           }
           if (!problem.empty())

@@ -57,9 +57,9 @@ TEST_P(EveryCase, GradientAgreesWithFiniteDifferences) {
 TEST_P(EveryCase, KernelsAgreeWithTheReference) {
   if (kSanitized && GetParam().large) GTEST_SKIP() << "large cases take minutes in a sanitizer's build";
   with_each_width([] {
-    for (const std::string& failure : kernel_failures(GetParam(), DType::kF32)) ADD_FAILURE() << failure;
+    for (const std::string& failure : kernel_failures(cpu(), GetParam(), DType::kF32)) ADD_FAILURE() << failure;
     if (!GetParam().low_precision) return;
-    for (const std::string& failure : kernel_failures(GetParam(), DType::kBF16)) ADD_FAILURE() << failure;
+    for (const std::string& failure : kernel_failures(cpu(), GetParam(), DType::kBF16)) ADD_FAILURE() << failure;
   });
 }
 
@@ -72,9 +72,9 @@ TEST_P(EveryCase, KernelsAgreeWithTheReferenceOnNarrowVectors) {
   if (made->graph.nodes()[made->node].op->work == WorkClass::kProduct) targets.push_back(HWY_SSSE3);
   for (const int64_t target : targets) {
     const Targets narrow(target);
-    for (const std::string& failure : kernel_failures(c, DType::kF32)) ADD_FAILURE() << failure;
+    for (const std::string& failure : kernel_failures(cpu(), c, DType::kF32)) ADD_FAILURE() << failure;
     if (!c.low_precision) continue;
-    for (const std::string& failure : kernel_failures(c, DType::kBF16)) ADD_FAILURE() << failure;
+    for (const std::string& failure : kernel_failures(cpu(), c, DType::kBF16)) ADD_FAILURE() << failure;
   }
 }
 
@@ -197,8 +197,8 @@ TEST(Registry, EveryKernelIsTried) {
   // Some support only one vector width.
   with_each_width([&] {
     for (const OpCase& c : all_cases()) {
-      kernel_failures(c, DType::kF32, &tried);
-      if (c.low_precision) kernel_failures(c, DType::kBF16, &tried);
+      kernel_failures(cpu(), c, DType::kF32, &tried);
+      if (c.low_precision) kernel_failures(cpu(), c, DType::kBF16, &tried);
     }
   });
   for (const OpDef* op : all_ops()) {

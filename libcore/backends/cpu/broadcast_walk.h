@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "libcore/backends/broadcast_dimensions.h"
 #include "libcore/base/parallel.h"
-#include "libcore/graph/tensor_type.h"
 
 namespace galley {
 
@@ -19,26 +19,8 @@ class BroadcastWalk {
  public:
   using Steps = std::array<int64_t, kMax>;  // in elements, of each operand
 
-  BroadcastWalk(std::span<const TensorType* const> operands, const TensorType& out) : operands_(operands.size()) {
-    std::array<Shape, kMax> own;
-    for (size_t o = 0; o < operands_; ++o) own[o] = operands[o]->format.strides(operands[o]->shape);
-    for (const int d : out.format.order(out.shape.rank())) {
-      if (out.shape[d] == 1) continue;
-      Dimension next{out.shape[d], {}};
-      bool joins = !outer_.empty();
-      for (size_t o = 0; o < operands_; ++o) {
-        const Shape& shape = operands[o]->shape;
-        const int at = d - (out.shape.rank() - shape.rank());
-        next.steps[o] = at < 0 || shape[at] == 1 ? 0 : own[o][at];
-        joins = joins && outer_.back().steps[o] == next.steps[o] * next.size;
-      }
-      if (joins) {
-        outer_.back() = {outer_.back().size * next.size, next.steps};
-      } else {
-        outer_.push_back(next);
-      }
-    }
-    if (outer_.empty()) outer_.push_back({});
+  BroadcastWalk(std::span<const TensorType* const> operands, const TensorType& out)
+      : operands_(operands.size()), outer_(broadcast_dimensions<kMax>(operands, out)) {
     row_ = outer_.back();
     outer_.pop_back();
     for (const Dimension& dimension : outer_) rows_ *= dimension.size;
@@ -96,10 +78,7 @@ class BroadcastWalk {
     return at;
   }
 
-  struct Dimension {
-    int64_t size = 1;
-    Steps steps{};
-  };
+  using Dimension = BroadcastDimension<kMax>;
 
   size_t operands_;
   std::vector<Dimension> outer_;

@@ -1,0 +1,34 @@
+#include "libcore/backends/cuda/backend.h"
+
+#include "libcore/backends/cuda/device.h"
+#include "libcore/backends/cuda/kernels.h"
+#include "libcore/backends/cuda/table.h"
+#include "libcore/backends/table.h"
+
+namespace galley {
+namespace {
+
+class CudaBackend : public Backend {
+ public:
+  explicit CudaBackend(const BackendOptions& options) : Backend(options), device_(cuda_device(options.index)) {}
+  std::string_view name() const override { return "cuda"; }
+  CudaDevice& device() const override { return device_; }
+  Limits limits() const override { return {.threads = options().threads, .alignment = 256}; }
+  std::span<const Kernel* const> kernels(const OpDef& op) const override {
+    static const KernelTable table{cuda_elementwise()};
+    return table.of(op);
+  }
+
+ private:
+  CudaDevice& device_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
+  auto backend = std::make_unique<CudaBackend>(options);
+  load_cuda_kernels(backend->device());  // an image that the GPU cannot run is an error now, not in the first program
+  return backend;
+}
+
+}  // namespace galley

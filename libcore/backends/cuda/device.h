@@ -1,0 +1,35 @@
+#pragma once
+// CUDA devices: memory, streams and events of an NVIDIA GPU through the driver API, in its primary context, which vendor libraries use too.
+
+#include <string>
+
+#include "libcore/device/device.h"
+#include "libcore/vendor/cuda/driver.h"
+
+namespace galley {
+
+/// Facts of a GPU.
+struct CudaFacts {
+  std::string name;          ///< "NVIDIA H100 80GB HBM3"
+  int capability = 0;        ///< Compute capability: 90 is 9.0.
+  int processors = 0;        ///< Streaming multiprocessors.
+  int64_t memory = 0;        ///< Bytes.
+  int64_t shared_bytes = 0;  ///< Shared memory that a block of threads may have.
+};
+
+/// A GPU, for the CUDA back end.
+class CudaDevice : public Device {
+ public:
+  virtual const CudaFacts& facts() const = 0;
+  /// Makes its context that of the calling thread.
+  virtual void make_current() const = 0;
+};
+
+/// The GPU of that number, as nvidia-smi counts those in CUDA_VISIBLE_DEVICES. The first call opens it. Throws Error (kResource) if there
+/// is no driver or no such GPU.
+CudaDevice& cuda_device(int index);
+
+/// The handle of a stream of a CUDA device.
+cuda::StreamHandle cuda_stream(Stream& stream);
+
+}  // namespace galley

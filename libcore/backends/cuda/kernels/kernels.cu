@@ -1,0 +1,2 @@
+// All kernels, for nvcc. A kernel with C linkage keeps its name, whatever its namespace.
+#include "libcore/backends/cuda/kernels/elementwise.h"

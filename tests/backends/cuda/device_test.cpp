@@ -1,0 +1,92 @@
+// The CUDA device over the stand-in driver: laws of devices, and errors of the driver.
+
+#include "libcore/backends/cuda/device.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <numeric>
+#include <vector>
+
+#include "libcore/base/error.h"
+#include "tests/backends/cuda/stand_in.h"
+
+namespace galley::test {
+namespace {
+
+TEST(CudaDevice, CopiesThereAndBack) {
+  CudaDevice& device = stand_in_device();
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  for (const int64_t bytes : {int64_t{1}, int64_t{1000}, int64_t{1} << 20}) {
+    std::vector<uint8_t> from(static_cast<size_t>(bytes)), to(from.size());
+    std::iota(from.begin(), from.end(), uint8_t{3});
+    void* block = device.memory().allocate(bytes, 256);
+    void* pinned = device.host_memory().allocate(bytes, 64);
+    stream->copy(block, from.data(), bytes);
+    stream->copy(pinned, block, bytes);
+    stream->fill(block, 9, bytes);
+    stream->copy(to.data(), pinned, bytes);
+    EXPECT_EQ(to, from);
+    stream->copy(to.data(), block, bytes);
+    EXPECT_EQ(to, std::vector<uint8_t>(from.size(), 9));
+    device.memory().free(block, bytes, 256);
+    device.host_memory().free(pinned, bytes, 64);
+  }
+}
+
+TEST(CudaDevice, AlignsMemory) {
+  CudaDevice& device = stand_in_device();
+  for (const int64_t alignment : {64, 256, 4096, 2 << 20}) {
+    void* block = device.memory().allocate(100, alignment);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % static_cast<uintptr_t>(alignment), 0u);
+    device.memory().free(block, 100, alignment);
+  }
+}
+
+TEST(CudaDevice, EventsOrderStreamsAndTellTime) {
+  CudaDevice& device = stand_in_device();
+  const std::unique_ptr<Stream> first = device.make_stream(), second = device.make_stream();
+  const std::unique_ptr<Event> begin = device.make_event(), end = device.make_event();
+  EXPECT_TRUE(begin->done());
+  EXPECT_EQ(begin->time_ns(), 0);
+  constexpr int64_t kBytes = 1 << 22;
+  void* block = device.memory().allocate(kBytes, 256);
+  first->record(*begin);
+  for (int i = 0; i < 20; ++i) first->fill(block, static_cast<uint8_t>(i), kBytes);
+  first->record(*end);
+  second->wait(*end);
+  std::vector<uint8_t> read(kBytes);
+  second->copy(read.data(), block, kBytes);
+  EXPECT_EQ(read, std::vector<uint8_t>(kBytes, 19));
+  EXPECT_TRUE(end->done());
+  EXPECT_GT(end->time_ns(), begin->time_ns());
+  device.memory().free(block, kBytes, 256);
+}
+
+TEST(CudaDevice, EventsOfAnotherDeviceAreRefused) {
+  const std::unique_ptr<Event> event = host_device().make_event();
+  EXPECT_THROW(stand_in_device().stream().record(*event), InternalError);
+  EXPECT_THROW(stand_in_device().stream().wait(*event), InternalError);
+}
+
+TEST(CudaDevice, ReportsErrorsOfTheDriver) {
+  CudaDevice& device = stand_in_device();
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  fail_stand_in("cuMemAlloc", 1, cuda::kOutOfMemory);
+  EXPECT_EQ(device.memory().allocate(64, 64), nullptr);
+  void* block = device.memory().allocate(64, 64);
+  ASSERT_NE(block, nullptr);
+  fail_stand_in("cuMemsetD8Async", 1, 719);
+  EXPECT_EQ(message_of([&] { stream->fill(block, 1, 64); }),
+            "CUDA: filling memory: unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED 719)");
+  fail_stand_in("cuStreamSynchronize", 1, 700);
+  EXPECT_EQ(message_of([&] { stream->synchronize(); }), "CUDA: running the kernels of a stream: an error of the stand-in (CUDA_ERROR 700)");
+  device.memory().free(block, 64, 64);
+}
+
+TEST(CudaDevice, NamesAMissingGpu) {
+  EXPECT_EQ(message_of([] { cuda_device(3); }), "device cuda:3 does not exist: there is 1 GPU");
+}
+
+}  // namespace
+}  // namespace galley::test

@@ -1,0 +1,309 @@
+// A stand-in for libcuda.so.1: the functions of vendor/cuda/driver.h over the memory and the streams of the sim device, and Galley's
+// kernels compiled for the host. So the CUDA back end runs on machines without a GPU. It refuses what a driver refuses: calls without a
+// context, unknown handles, launches beyond the limits.
+//
+// Environment: GALLEY_STAND_IN_SEED is the seed of the order of threads and blocks. GALLEY_STAND_IN_FAIL="cuMemAlloc:3=2" makes the third
+// call of cuMemAlloc return error 2.
+
+#include "libcore/vendor/cuda/driver.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "libcore/device/sim_device.h"
+#include "tests/backends/cuda/stand_in/emulate.h"
+#include "tests/backends/cuda/stand_in/kernels.h"
+
+namespace galley::stand_in {
+namespace {
+
+using namespace galley::cuda;
+
+constexpr Result kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kLaunchFailed = 719;
+
+/// Counts calls, and makes one of them fail.
+class Calls {
+ public:
+  Calls() {
+    const char* text = std::getenv("GALLEY_STAND_IN_FAIL");
+    if (text == nullptr) return;
+    const std::string all = text;
+    const size_t colon = all.find(':'), equals = all.find('=');
+    if (colon == std::string::npos || equals == std::string::npos || equals < colon) return;
+    fail(all.substr(0, colon), std::atoll(all.c_str() + colon + 1), std::atoi(all.c_str() + equals + 1));
+  }
+  void fail(const std::string& function, int64_t number, Result result) {
+    const std::lock_guard lock(mutex_);
+    failing_ = function;
+    number_ = counts_[function] + number;
+    result_ = result;
+  }
+  Result count(const char* function) {
+    const std::lock_guard lock(mutex_);
+    return ++counts_[function] == number_ && failing_ == function ? result_ : kSuccess;
+  }
+  int64_t of(const char* function) {
+    const std::lock_guard lock(mutex_);
+    return counts_[function];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int64_t> counts_;
+  std::string failing_;
+  int64_t number_ = -1;
+  Result result_ = kSuccess;
+};
+
+Calls& calls() {
+  static Calls& all = *new Calls;
+  return all;
+}
+
+/// Sizes of blocks of memory, by address.
+struct Sizes {
+  std::mutex mutex;
+  std::map<void*, int64_t> bytes;
+};
+Sizes& sizes() {
+  static Sizes& all = *new Sizes;
+  return all;
+}
+
+constexpr int64_t kAlignment = 256;
+int context = 0;  // the only one: its address is its handle
+thread_local Context current = nullptr;
+std::mutex text_mutex;
+std::string launch_error = "unspecified launch failure";
+
+Result allocate(Memory& memory, void** address, size_t bytes) {
+  void* block = memory.allocate(static_cast<int64_t>(bytes), kAlignment);
+  if (block == nullptr) return kOutOfMemory;
+  const std::lock_guard lock(sizes().mutex);
+  sizes().bytes[block] = static_cast<int64_t>(bytes);
+  *address = block;
+  return kSuccess;
+}
+Result release(Memory& memory, void* address) {
+  int64_t bytes = 0;
+  {
+    const std::lock_guard lock(sizes().mutex);
+    const auto found = sizes().bytes.find(address);
+    if (found == sizes().bytes.end()) return kInvalidValue;
+    bytes = found->second;
+    sizes().bytes.erase(found);
+  }
+  memory.free(address, bytes, kAlignment);
+  return kSuccess;
+}
+
+Stream& of(StreamHandle stream) { return *reinterpret_cast<Stream*>(stream); }
+Event& of(EventHandle event) { return *reinterpret_cast<Event*>(event); }
+
+uint64_t seed() {
+  static const uint64_t value = [] {
+    const char* text = std::getenv("GALLEY_STAND_IN_SEED");
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
+  }();
+  return value;
+}
+
+}  // namespace
+}  // namespace galley::stand_in
+
+using namespace galley;
+using namespace galley::stand_in;
+
+#define GALLEY_EXPORT extern "C" __attribute__((visibility("default")))
+#define GALLEY_CALL(name) \
+  if (const Result injected = calls().count(name); injected != kSuccess) return injected
+#define GALLEY_CALL_IN_CONTEXT(name) \
+  GALLEY_CALL(name);                 \
+  if (current == nullptr) return kInvalidContext
+
+// For tests in the same process.
+GALLEY_EXPORT int64_t galley_stand_in_calls(const char* function) { return calls().of(function); }
+GALLEY_EXPORT void galley_stand_in_fail(const char* function, int64_t number, Result result) { calls().fail(function, number, result); }
+
+GALLEY_EXPORT Result cuInit(unsigned) {
+  GALLEY_CALL("cuInit");
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuDriverGetVersion(int* version) {
+  GALLEY_CALL("cuDriverGetVersion");
+  *version = kNeededVersion;
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuGetErrorName(Result result, const char** name) {
+  *name = result == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : result == kLaunchFailed ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR";
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuGetErrorString(Result result, const char** text) {
+  static thread_local std::string copy;
+  if (result == kLaunchFailed) {
+    const std::lock_guard lock(text_mutex);
+    copy = launch_error;
+    *text = copy.c_str();
+  } else {
+    *text = result == kOutOfMemory ? "out of memory" : result == kInvalidContext ? "invalid device context" : "an error of the stand-in";
+  }
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuDeviceGetCount(int* count) {
+  GALLEY_CALL("cuDeviceGetCount");
+  *count = 1;
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuDeviceGet(DeviceNumber* device, int ordinal) {
+  GALLEY_CALL("cuDeviceGet");
+  *device = ordinal;
+  return ordinal == 0 ? kSuccess : kInvalidValue;
+}
+GALLEY_EXPORT Result cuDeviceGetName(char* name, int length, DeviceNumber) {
+  std::strncpy(name, "stand-in", static_cast<size_t>(length));
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuDeviceGetAttribute(int* value, int attribute, DeviceNumber) {
+  static const std::map<int, int> values{
+      {kSharedMemoryPerBlock, 48 << 10}, {kMultiprocessors, 2}, {kComputeMajor, 9}, {kComputeMinor, 0}, {kSharedMemoryOptIn, 227 << 10}};
+  const auto found = values.find(attribute);
+  if (found == values.end()) return kInvalidValue;
+  *value = found->second;
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuDeviceTotalMem(size_t* bytes, DeviceNumber) {
+  *bytes = size_t{1} << 36;
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuDevicePrimaryCtxRetain(Context* made, DeviceNumber) {
+  GALLEY_CALL("cuDevicePrimaryCtxRetain");
+  *made = reinterpret_cast<Context>(&context);
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuCtxSetCurrent(Context made) {
+  GALLEY_CALL("cuCtxSetCurrent");
+  if (made != reinterpret_cast<Context>(&context)) return kInvalidContext;
+  current = made;
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuMemGetInfo(size_t* free, size_t* total) {
+  GALLEY_CALL_IN_CONTEXT("cuMemGetInfo");
+  *free = *total = size_t{1} << 36;
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuMemAlloc(Address* address, size_t bytes) {
+  GALLEY_CALL_IN_CONTEXT("cuMemAlloc");
+  void* block = nullptr;
+  const Result result = allocate(sim_device().memory(), &block, bytes);
+  *address = reinterpret_cast<Address>(block);
+  return result;
+}
+GALLEY_EXPORT Result cuMemFree(Address address) {
+  GALLEY_CALL_IN_CONTEXT("cuMemFree");
+  return release(sim_device().memory(), reinterpret_cast<void*>(address));
+}
+GALLEY_EXPORT Result cuMemHostAlloc(void** address, size_t bytes, unsigned) {
+  GALLEY_CALL_IN_CONTEXT("cuMemHostAlloc");
+  return allocate(sim_device().host_memory(), address, bytes);
+}
+GALLEY_EXPORT Result cuMemFreeHost(void* address) {
+  GALLEY_CALL_IN_CONTEXT("cuMemFreeHost");
+  return release(sim_device().host_memory(), address);
+}
+GALLEY_EXPORT Result cuMemcpyAsync(Address to, Address from, size_t bytes, StreamHandle stream) {
+  GALLEY_CALL_IN_CONTEXT("cuMemcpyAsync");
+  of(stream).copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), static_cast<int64_t>(bytes));
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, StreamHandle stream) {
+  GALLEY_CALL_IN_CONTEXT("cuMemsetD8Async");
+  of(stream).fill(reinterpret_cast<void*>(to), value, static_cast<int64_t>(bytes));
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuStreamCreate(StreamHandle* stream, unsigned) {
+  GALLEY_CALL_IN_CONTEXT("cuStreamCreate");
+  *stream = reinterpret_cast<StreamHandle>(sim_device().make_stream().release());
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuStreamDestroy(StreamHandle stream) {
+  delete &of(stream);
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuStreamSynchronize(StreamHandle stream) {
+  GALLEY_CALL_IN_CONTEXT("cuStreamSynchronize");
+  try {
+    of(stream).synchronize();
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(text_mutex);
+    launch_error = error.what();
+    return kLaunchFailed;
+  }
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
+  GALLEY_CALL_IN_CONTEXT("cuStreamWaitEvent");
+  of(stream).wait(of(event));
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuEventCreate(EventHandle* event, unsigned) {
+  GALLEY_CALL_IN_CONTEXT("cuEventCreate");
+  *event = reinterpret_cast<EventHandle>(sim_device().make_event().release());
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuEventDestroy(EventHandle event) {
+  delete &of(event);
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuEventRecord(EventHandle event, StreamHandle stream) {
+  GALLEY_CALL_IN_CONTEXT("cuEventRecord");
+  of(stream).record(of(event));
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuEventQuery(EventHandle event) {
+  GALLEY_CALL_IN_CONTEXT("cuEventQuery");
+  return of(event).done() ? kSuccess : kNotReady;
+}
+GALLEY_EXPORT Result cuEventSynchronize(EventHandle event) {
+  GALLEY_CALL_IN_CONTEXT("cuEventSynchronize");
+  of(event).synchronize();
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuEventElapsedTime(float* milliseconds, EventHandle begin, EventHandle end) {
+  *milliseconds = static_cast<float>(static_cast<double>(of(end).time_ns() - of(begin).time_ns()) * 1e-6);
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuLibraryLoadData(LibraryHandle* library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
+  GALLEY_CALL_IN_CONTEXT("cuLibraryLoadData");
+  *library = reinterpret_cast<LibraryHandle>(const_cast<void*>(image));
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuLibraryGetKernel(KernelHandle* kernel, LibraryHandle, const char* name) {
+  GALLEY_CALL_IN_CONTEXT("cuLibraryGetKernel");
+  const HostKernel* found = find_kernel(name);
+  *kernel = reinterpret_cast<KernelHandle>(const_cast<HostKernel*>(found));
+  return found != nullptr ? kSuccess : kNotFound;
+}
+GALLEY_EXPORT Result cuLaunchKernel(KernelHandle kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                    unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle stream, void** arguments,
+                                    void**) {
+  GALLEY_CALL_IN_CONTEXT("cuLaunchKernel");
+  const auto* found = reinterpret_cast<const HostKernel*>(kernel);
+  const dim3 grid{grid_x, grid_y, grid_z}, block{block_x, block_y, block_z};
+  sim_enqueue(of(stream), [=, body = found->bind(arguments)] { emulate::launch(found->name, grid, block, shared_bytes, seed(), body); });
+  return kSuccess;
+}
+
+GALLEY_EXPORT Result cuGetProcAddress_v2(const char* name, void** function, int, uint64_t, void*) {
+  static const std::map<std::string, void*> functions{
+#define GALLEY_ROW(function, arguments) {#function, reinterpret_cast<void*>(&::function)},
+      GALLEY_CUDA_DRIVER_FUNCTIONS(GALLEY_ROW)
+#undef GALLEY_ROW
+  };
+  const auto found = functions.find(name);
+  *function = found != functions.end() ? found->second : nullptr;
+  return found != functions.end() ? kSuccess : kNotFound;
+}

@@ -1,0 +1,43 @@
+// The CUDA kernels, compiled for the host and run by the stand-in driver, against the reference.
+
+#include <gtest/gtest.h>
+
+#include "libcore/backends/cuda/backend.h"
+#include "tests/backends/cuda/stand_in.h"
+#include "tests/ops/harness.h"
+#include "tests/support/target.h"
+
+namespace galley::test {
+namespace {
+
+const Backend& cuda_backend() {
+  static const std::unique_ptr<Backend> backend = [] {
+    stand_in_device();
+    return open_cuda({.threads = 2});
+  }();
+  return *backend;
+}
+
+class EveryCudaCase : public testing::TestWithParam<OpCase> {};
+
+TEST_P(EveryCudaCase, KernelsAgreeWithTheReference) {
+  for (const DType real : {DType::kF32, DType::kBF16}) {
+    if (real == DType::kBF16 && !GetParam().low_precision) continue;
+    for (const std::string& failure : kernel_failures(cuda_backend(), GetParam(), real)) ADD_FAILURE() << failure;
+  }
+}
+
+/// The cases in which a CUDA kernel runs: without the large ones, which take seconds in an emulation.
+std::vector<OpCase> cuda_cases() {
+  std::vector<OpCase> cases;
+  for (const OpCase& c : all_cases()) {
+    std::set<std::string> tried;
+    if (!c.large) kernel_failures(cuda_backend(), c, DType::kF32, &tried);
+    if (!tried.empty()) cases.push_back(c);
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Cuda, EveryCudaCase, testing::ValuesIn(cuda_cases()), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace galley::test
