@@ -3,11 +3,10 @@
 #include "libcore/ops/elementwise.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "libcore/backends/broadcast_dimensions.h"
-#include "libcore/backends/cuda/kernels.h"
-#include "libcore/backends/cuda/kernels/calls.h"
-#include "libcore/backends/cuda/table.h"
+#include "libcore/backends/cuda/prepare.h"
 #include "libcore/ops/registry.h"
 
 namespace galley {
@@ -16,26 +15,21 @@ namespace {
 using device::ElementwiseBackwardCall;
 using device::ElementwiseCall;
 
-Support supports_types(const KernelQuery& query) {
-  const DType dtype = query.out(0).dtype;
-  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
-  for (size_t i = 0; i < query.context.inputs.size(); ++i) {
-    if (query.in(static_cast<int>(i)).dtype != dtype) return Support::no("operands of different dtypes");
-  }
-  return Support::yes();
-}
+/// Whether a float cannot hold all values of the dtype.
+bool needs_double(DType dtype) { return dtype == DType::kF64 || dtype == DType::kI64 || dtype == DType::kI32; }
 
 Support supports(const KernelQuery& query) {
-  if (const Support types = supports_types(query); !types) return types;
-  const auto dimensions = broadcast_dimensions<3>(query.context.inputs, query.out(0));
-  if (dimensions.size() > device::kMaxDimensions) return Support::no("operands that broadcast along more than 6 dimensions");
+  if (const Support formats = no_blocked_formats(query); !formats) return formats;
+  if (broadcast_dimensions<3>(query.context.inputs, query.out(0)).size() > device::kMaxDimensions)
+    return Support::no("more than 8 dimensions");
   return Support::yes();
 }
 
 Support supports_backward(const KernelQuery& query) {
-  if (const Support types = supports_types(query); !types) return types;
+  if (const Support formats = no_blocked_formats(query); !formats) return formats;
   for (const int i : {0, 1}) {
-    if (query.in(i).format != query.out(0).format) return Support::no("operands of different formats");
+    if (query.in(i).format != query.out(0).format || query.in(i).dtype != query.out(0).dtype)
+      return Support::no("operands of different types");
   }
   return Support::yes();
 }
@@ -46,7 +40,7 @@ void set_function(Call& call, const KernelQuery& query, const ElementwiseRow& ro
   const Options* attributes = query.context.attributes;
   const FunctionNumbers numbers = function_numbers(attributes);
   call.function = static_cast<int>(row.formula(attributes).function);
-  for (size_t i = 0; i < numbers.size(); ++i) call.numbers[i] = static_cast<float>(numbers[i]);
+  std::copy(numbers.begin(), numbers.end(), call.numbers);
 }
 
 class Forward : public PreparedKernel {
@@ -56,19 +50,25 @@ class Forward : public PreparedKernel {
     const auto dimensions = broadcast_dimensions<3>(query.context.inputs, query.out(0));
     call_.dimensions = static_cast<int>(dimensions.size());
     call_.elements = query.out(0).shape.elements();
+    call_.output_type = type_of(query.out(0));
+    bool exact = needs_double(query.out(0).dtype);
+    for (size_t i = 0; i < inputs_; ++i) {
+      call_.input_types[i] = type_of(query.in(static_cast<int>(i)));
+      exact = exact || needs_double(query.in(static_cast<int>(i)).dtype);
+    }
     for (size_t d = 0; d < dimensions.size(); ++d) {
       call_.sizes[d] = dimensions[d].size;
       for (size_t i = 0; i < inputs_; ++i) call_.steps[i][d] = dimensions[d].steps[i];
     }
-    static constexpr const char* kNames[3][2] = {
-        {"elementwise1_f32", "elementwise1_bf16"}, {"elementwise2_f32", "elementwise2_bf16"}, {"elementwise3_f32", "elementwise3_bf16"}};
-    name_ = kNames[inputs_ - 1][query.out(0).dtype == DType::kBF16];
+    static constexpr const char* kNames[2][3] = {{"elementwise1", "elementwise2", "elementwise3"},
+                                                 {"elementwise1_double", "elementwise2_double", "elementwise3_double"}};
+    name_ = kNames[exact][inputs_ - 1];
   }
   void run(Stream& stream, const KernelArgs& args) const override {
     ElementwiseCall call = call_;
-    for (size_t i = 0; i < inputs_; ++i) call.inputs[i] = args.inputs[i];
+    std::copy(args.inputs.begin(), args.inputs.end(), call.inputs);
     call.output = args.outputs[0];
-    cuda_launch(stream, name_, cuda_blocks(stream, call.elements), call);
+    launch_elements(stream, name_, call.elements, call);
   }
 
  private:
@@ -80,27 +80,23 @@ class Forward : public PreparedKernel {
 class Backward : public PreparedKernel {
  public:
   explicit Backward(const KernelQuery& query)
-      : name_(query.out(0).dtype == DType::kBF16 ? "elementwise_backward_bf16" : "elementwise_backward_f32") {
+      : name_(needs_double(query.out(0).dtype) ? "elementwise_backward_double" : "elementwise_backward") {
     set_function(call_, query, *find_elementwise(query.node.op->name, true));
     call_.elements = query.out(0).shape.elements();
+    call_.type = type_of(query.out(0));
   }
   void run(Stream& stream, const KernelArgs& args) const override {
     ElementwiseBackwardCall call = call_;
     call.grad = args.inputs[0];
     call.from = args.inputs[1];
     call.output = args.outputs[0];
-    cuda_launch(stream, name_, cuda_blocks(stream, call.elements), call);
+    launch_elements(stream, name_, call.elements, call);
   }
 
  private:
   const char* name_;
   ElementwiseBackwardCall call_{};
 };
-
-template <class K>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& query) {
-  return std::make_unique<K>(query);
-}
 
 }  // namespace
 
@@ -112,7 +108,7 @@ std::span<const Kernel> cuda_elementwise() {
       list.push_back({.op = op->name,
                       .algorithm = "elementwise",
                       .supports = forward ? supports : supports_backward,
-                      .prepare = forward ? prepare<Forward> : prepare<Backward>});
+                      .prepare = forward ? prepare_cuda<Forward> : prepare_cuda<Backward>});
     }
     return list;
   }();

@@ -8,5 +8,10 @@
 namespace galley {
 
 std::span<const Kernel> cuda_elementwise();
+std::span<const Kernel> cuda_copy();
+std::span<const Kernel> cuda_index();
+std::span<const Kernel> cuda_reduce();
+std::span<const Kernel> cuda_products();
+std::span<const Kernel> cuda_pool();
 
 }  // namespace galley

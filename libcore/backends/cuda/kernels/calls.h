@@ -8,13 +8,18 @@ namespace galley::device {
 /// Threads of a block in all launches.
 inline constexpr int kThreads = 256;
 
-inline constexpr int kMaxDimensions = 6;
+/// Element types: the values of DType.
+enum Type : int { kF32, kF64, kF16, kBF16, kI64, kI32, kI16, kI8, kU8, kBool };
+
+inline constexpr int kMaxDimensions = 8;
 
 /// y = f(inputs), with inputs that broadcast. Dimensions are from outer to inner in the order of y's memory, joined where all walk alike.
 struct ElementwiseCall {
   const void* inputs[3];
   void* output;
-  float numbers[2];
+  Type input_types[3];
+  Type output_type;
+  double numbers[2];
   int function;    // position in Functions
   int dimensions;  // 1: all operands are walked by one step
   int64_t elements;
@@ -26,9 +31,123 @@ struct ElementwiseCall {
 struct ElementwiseBackwardCall {
   const void *grad, *from;
   void* output;
-  float numbers[2];
+  Type type;
   int function;
+  double numbers[2];
   int64_t elements;
+};
+
+/// Elements between two arrays, each walked by its own steps along common dimensions, from outer to inner. A gate that is false: nothing is
+/// copied.
+struct CopyCall {
+  const void* from;
+  void* to;
+  const uint8_t* gate;  // or null
+  int64_t elements;
+  int dimensions;
+  int64_t sizes[kMaxDimensions];
+  int64_t from_steps[kMaxDimensions], to_steps[kMaxDimensions];  // in elements
+};
+
+/// All elements = the low bytes of `bits`.
+struct FillCall {
+  void* to;
+  int64_t elements;
+  uint64_t bits;
+};
+
+/// to = from in another type: real numbers to integers by truncation, to bool by != 0. `rounded`: rounded to this type before.
+struct CastCall {
+  const void* from;
+  void* to;
+  Type from_type, to_type, rounded;
+  int64_t elements;
+};
+
+enum Reduction : int { kSum, kMaximum, kMinimum };
+/// A reduction of `reduced` elements for each of `outputs` results: result o begins at the place that the kept dimensions give; the others
+/// are walked by the reduced ones.
+struct ReduceCall {
+  const void* from;
+  void* to;
+  Type type;
+  Reduction kind;
+  int64_t outputs, reduced;
+  int kept_dimensions, reduced_dimensions;
+  int64_t kept_sizes[kMaxDimensions], kept_steps[kMaxDimensions];
+  int64_t reduced_sizes[kMaxDimensions], reduced_steps[kMaxDimensions];
+};
+
+/// y[b] = a[b] b[b] for matrices m x k and k x n. Steps in elements; y is contiguous.
+struct MatmulCall {
+  const void *a, *b;
+  void* y;
+  Type a_type, b_type, y_type;
+  int64_t batch, m, n, k;
+  int64_t a_batch, a_row, a_column, b_batch, b_row, b_column;
+};
+
+/// The sizes and steps of a convolution: of x [N,C,H,W], the weight [O,C/groups,kh,kw] and y [N,O,h,w].
+struct ConvCall {
+  const void *x, *weight, *y;  // two of them are read, the third is written
+  Type x_type, weight_type, y_type;
+  int64_t groups, x_size[4], weight_size[4], y_size[4];
+  int64_t x_steps[4], weight_steps[4], y_steps[4];
+  int64_t stride[2], padding[2], dilation[2];
+};
+
+/// Elements along an axis: an array is [outer, size, inner], where the axis is the middle.
+struct GatherCall {
+  const void *from, *index;
+  void* to;
+  Type type, index_type;
+  int64_t outer, picked, whole, inner;  // sizes of the axis of the index and of the array that is indexed
+};
+
+/// One element per place: 1 at the index.
+struct OneHotCall {
+  const void* index;
+  void* to;
+  Type index_type, type;
+  int64_t outer, size, inner;
+};
+
+/// Elements are their index along the axis.
+struct IotaCall {
+  void* to;
+  Type type;
+  int64_t outer, size, inner;
+};
+
+/// y = table[x], where x is an integer of 8 bits.
+struct LookupCall {
+  const void* from;
+  void* to;
+  Type from_type;
+  int64_t elements;
+  int8_t table[256];
+};
+
+/// Random bits of dropout masks (ops/random_mask.h).
+struct RandomBitsCall {
+  const int64_t* rng;  // seed, step, global index of sample 0
+  void* to;
+  int64_t stream, elements, per_sample;
+  int whole_batch;
+};
+
+enum Pool : int { kMaxPool, kAveragePool, kAdaptiveMaxPool, kAdaptiveAveragePool };
+/// Pools of [N,C,H,W]. Forward: x -> y and, of maxima, `index`: the place in the window or, adaptive, in the image. Backward of means:
+/// x is dy, y is dx, and sizes are those of the forward pass.
+struct PoolCall {
+  const void* x;
+  void *y, *index;
+  Type type, index_type;
+  Pool kind;
+  int64_t planes, channels;  // planes = N * C
+  int64_t x_size[2], y_size[2], x_steps[4], y_steps[4], index_steps[4];
+  int64_t kernel[2], stride[2], padding[2], dilation[2];
+  int count_include_pad;
 };
 
 }  // namespace galley::device

@@ -56,6 +56,7 @@ unsigned atomic_add(unsigned* to, unsigned value);
 #define GALLEY_EMULATE_PLACE __FILE__ ":" GALLEY_EMULATE_TEXT(__LINE__)
 
 #define GALLEY_DEVICE inline
+#define GALLEY_UNROLL
 #define GALLEY_KERNEL(name, parameters) inline void name parameters
 #define GALLEY_SHARED(type, name, count) type* name = static_cast<type*>(emulate::shared(sizeof(type) * (count), GALLEY_EMULATE_PLACE))
 #define __syncthreads() emulate::barrier(emulate::Group::kBlock, GALLEY_EMULATE_PLACE)

@@ -1,0 +1,125 @@
+// Operators that read and write elements by indices, look-ups and random bits, by the kernels of kernels/copy.h and kernels/random.h.
+
+#include "libcore/ops/index.h"
+
+#include <algorithm>
+
+#include "libcore/backends/axis_view.h"
+#include "libcore/backends/cuda/prepare.h"
+#include "libcore/ops/quantize.h"
+#include "libcore/ops/random.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+Support contiguous(const KernelQuery& query) {
+  for (const TensorType* type : query.context.inputs)
+    if (type != nullptr && type->format != MemoryFormat()) return Support::no("a format other than contiguous");
+  if (query.out(0).format != MemoryFormat()) return Support::no("a format other than contiguous");
+  return Support::yes();
+}
+Support supports_scatter_add(const KernelQuery& query) {
+  if (!is_floating(query.in(0).dtype) || query.in(0).dtype == DType::kF64) return Support::no(cat("dtype ", query.in(0).dtype));
+  return contiguous(query);
+}
+
+/// A kernel with one call, whose addresses `bind` sets.
+template <class Call>
+class OneCall : public PreparedKernel {
+ public:
+  using Bind = void (*)(Call&, const KernelArgs&);
+  OneCall(const char* kernel, int64_t elements, const Call& call, Bind bind) : kernel_(kernel), elements_(elements), call_(call), bind_(bind) {}
+  void run(Stream& stream, const KernelArgs& args) const override {
+    Call call = call_;
+    bind_(call, args);
+    launch_elements(stream, kernel_, elements_, call);
+  }
+
+ private:
+  const char* kernel_;
+  int64_t elements_;
+  Call call_;
+  Bind bind_;
+};
+template <class Call>
+std::unique_ptr<PreparedKernel> one_call(const char* kernel, int64_t elements, const Call& call, typename OneCall<Call>::Bind bind) {
+  return std::make_unique<OneCall<Call>>(kernel, elements, call, bind);
+}
+
+void bind_gather(device::GatherCall& call, const KernelArgs& args) {
+  call.from = args.inputs[0];
+  call.index = args.inputs[1];
+  call.to = args.outputs[0];
+}
+std::unique_ptr<PreparedKernel> prepare_gather(const KernelQuery& query, int64_t axis_attribute, const Shape& whole_shape, const char* kernel) {
+  const int axis = axis_of(axis_attribute, query.in(0));
+  const AxisView picked(query.in(1).shape, axis), whole(whole_shape, axis);
+  const device::GatherCall call{.type = type_of(query.in(0)), .index_type = type_of(query.in(1)), .outer = picked.outer, .picked = picked.size,
+                                .whole = whole.size, .inner = picked.inner};
+  return one_call(kernel, query.out(0).shape.elements(), call, bind_gather);
+}
+std::unique_ptr<PreparedKernel> prepare_gather(const KernelQuery& query) {
+  return prepare_gather(query, query.attrs<GatherAttrs>().axis, query.in(0).shape, "gather_elements");
+}
+std::unique_ptr<PreparedKernel> prepare_scatter_add(const KernelQuery& query) {
+  return prepare_gather(query, query.attrs<ScatterAddAttrs>().axis, query.out(0).shape, "scatter_add_elements");
+}
+
+std::unique_ptr<PreparedKernel> prepare_one_hot(const KernelQuery& query) {
+  const AxisView y(query.out(0).shape, axis_of(query.attrs<OneHotAttrs>().axis, query.out(0)));
+  const device::OneHotCall call{.index_type = type_of(query.in(0)), .type = type_of(query.out(0)), .outer = y.outer, .size = y.size, .inner = y.inner};
+  return one_call<device::OneHotCall>("one_hot_elements", query.out(0).shape.elements(), call, [](device::OneHotCall& c, const KernelArgs& args) {
+    c.index = args.inputs[0];
+    c.to = args.outputs[0];
+  });
+}
+
+std::unique_ptr<PreparedKernel> prepare_iota(const KernelQuery& query) {
+  const AxisView y(query.out(0).shape, axis_of(query.attrs<IotaAttrs>().axis, query.out(0)));
+  const device::IotaCall call{.type = type_of(query.out(0)), .outer = y.outer, .size = y.size, .inner = y.inner};
+  return one_call<device::IotaCall>("iota_elements", query.out(0).shape.elements(), call,
+                                    [](device::IotaCall& c, const KernelArgs& args) { c.to = args.outputs[0]; });
+}
+
+Support supports_lookup(const KernelQuery& query) {
+  return query.in(0).format == query.out(0).format ? Support::yes() : Support::no("operands of different formats");
+}
+std::unique_ptr<PreparedKernel> prepare_lookup(const KernelQuery& query) {
+  device::LookupCall call{.from_type = type_of(query.in(0)), .elements = query.out(0).shape.elements()};
+  const std::vector<int64_t>& table = query.attrs<LookupAttrs>().table;
+  std::transform(table.begin(), table.end(), call.table, [](int64_t value) { return static_cast<int8_t>(value); });
+  return one_call<device::LookupCall>("lookup_elements", call.elements, call, [](device::LookupCall& c, const KernelArgs& args) {
+    c.from = args.inputs[0];
+    c.to = args.outputs[0];
+  });
+}
+
+std::unique_ptr<PreparedKernel> prepare_random_bits(const KernelQuery& query) {
+  const auto& attrs = query.attrs<RandomBitsAttrs>();
+  const Shape& shape = query.out(0).shape;
+  const int64_t elements = shape.elements();
+  const device::RandomBitsCall call{.stream = attrs.stream,
+                                    .elements = elements,
+                                    .per_sample = attrs.whole_batch || elements == 0 ? std::max<int64_t>(1, elements) : elements / shape[0],
+                                    .whole_batch = attrs.whole_batch};
+  return one_call<device::RandomBitsCall>("random_words", elements, call, [](device::RandomBitsCall& c, const KernelArgs& args) {
+    c.rng = args.in<int64_t>(0);
+    c.to = args.outputs[0];
+  });
+}
+
+constexpr Kernel kKernels[] = {
+    {"gather", "gather", contiguous, prepare_gather},
+    {"scatter_add", "scatter_add", supports_scatter_add, prepare_scatter_add},
+    {"one_hot", "one_hot", contiguous, prepare_one_hot},
+    {"iota", "iota", contiguous, prepare_iota},
+    {"lookup", "lookup", supports_lookup, prepare_lookup},
+    {"random_bits", "philox", contiguous, prepare_random_bits},
+};
+
+}  // namespace
+
+std::span<const Kernel> cuda_index() { return kKernels; }
+
+}  // namespace galley

@@ -1,0 +1,41 @@
+#pragma once
+// What the files that prepare kernels share.
+
+#include <memory>
+#include <string>
+
+#include "libcore/backends/cuda/kernels.h"
+#include "libcore/backends/cuda/kernels/calls.h"
+#include "libcore/backends/cuda/table.h"
+
+namespace galley {
+
+inline device::Type type_of(DType dtype) {
+  static_assert(device::kF32 == static_cast<int>(DType::kF32) && device::kBF16 == static_cast<int>(DType::kBF16) &&
+                device::kBool == static_cast<int>(DType::kBool));
+  return static_cast<device::Type>(dtype);
+}
+inline device::Type type_of(const TensorType& type) { return type_of(type.dtype); }
+
+/// Kernel::prepare for a class with a constructor that takes a query.
+template <class K>
+std::unique_ptr<PreparedKernel> prepare_cuda(const KernelQuery& query) {
+  return std::make_unique<K>(query);
+}
+
+/// No kernel of this back end reads or writes blocked formats.
+inline Support no_blocked_formats(const KernelQuery& query) {
+  for (const TensorType* type : query.context.inputs)
+    if (type != nullptr && type->format.is_blocked()) return Support::no("a blocked format");
+  for (const TensorType* type : query.context.outputs)
+    if (type != nullptr && type->format.is_blocked()) return Support::no("a blocked format");
+  return Support::yes();
+}
+
+/// Enqueues a kernel whose threads share so many elements.
+template <class Call>
+void launch_elements(Stream& stream, const char* kernel, int64_t elements, const Call& call) {
+  cuda_launch(stream, kernel, cuda_blocks(stream, elements), call);
+}
+
+}  // namespace galley
