@@ -229,7 +229,13 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
     scope.enter_module_of(name.substr(0, name.rfind('.')));
     clear(accumulator);
   }
-  if (options.ema) add_averages(graph, parameters, options, scope, table);
+  if (!options.ema) return table;
+  std::vector<ValueId> averaged = parameters;
+  if (reduces_each(options)) {  // a rank averages its ranges
+    averaged.clear();
+    for (const UpdatePiece& piece : pieces) averaged.push_back(piece.parameter.id());
+  }
+  add_averages(graph, averaged, options, scope, table);
   return table;
 }
 

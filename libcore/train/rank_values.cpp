@@ -11,6 +11,7 @@
 #include "libcore/base/file.h"
 #include "libcore/comm/communicator.h"
 #include "libcore/comm/rank_scope.h"
+#include "libcore/comm/texts.h"
 #include "libcore/recipe/differences.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/train/trainer_state.h"
@@ -19,15 +20,6 @@ namespace galley {
 namespace {
 
 constexpr char kSeparator = '\x1e';  // of texts that ranks exchange; not in recipes
-
-/// The text of one rank.
-std::string text_of(Communicator& ranks, const char* name, std::string text, int root) {
-  auto length = static_cast<int64_t>(text.size());
-  ranks.broadcast(name, &length, 1, DType::kI64, root);
-  text.resize(static_cast<size_t>(length));
-  if (length > 0) ranks.broadcast(name, text.data(), length, DType::kI8, root);
-  return text;
-}
 
 /// The first key whose values differ in two recipes; their texts differ.
 KeyDifference first_difference(const std::string& before, const std::string& after) {
@@ -68,22 +60,18 @@ void check_ranks(const Recipe& recipe, int ranks) {
     refuse("sharding.hook", "galley-train does not train with the hook power_sgd yet", "write hook: bf16, or hook: null");
   if (sharding.offload && (sharding.offload->parameters || sharding.offload->gradients || sharding.offload->optimizer))
     refuse("sharding.offload", "galley-train does not keep parameters, gradients or optimizer state on disk yet", "write offload: null");
-  if (divides_parameters(recipe, ranks)) {
-    if (recipe.train.ema)
-      refuse("train.ema", "sharding: fsdp does not keep moving averages yet", "write train.ema: null, or sharding: zero2");
-    if (recipe.train.validate && !recipe.train.validate->prompts.empty())
-      refuse("train.validate.prompts", "sharding: fsdp continues no prompts in validation", "write sharding: zero2, or use galley-predict");
-  }
+  if (divides_parameters(recipe, ranks) && recipe.train.validate && !recipe.train.validate->prompts.empty())
+    refuse("train.validate.prompts", "sharding: fsdp continues no prompts in validation", "write sharding: zero2, or use galley-predict");
   if (recipe.device.str() != "cpu")
     refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
 }
 
 void check_equal_facts(Communicator& ranks, const RankFacts& own) {
   RankFacts first;
-  first.recipe_text = text_of(ranks, "recipe", own.recipe_text, 0);
-  first.build = text_of(ranks, "build", own.build, 0);
-  first.data = text_of(ranks, "data", own.data, 0);
-  first.run = text_of(ranks, "run", own.run, 0);
+  first.recipe_text = broadcast_text(ranks, "recipe", own.recipe_text, 0);
+  first.build = broadcast_text(ranks, "build", own.build, 0);
+  first.data = broadcast_text(ranks, "data", own.data, 0);
+  first.run = broadcast_text(ranks, "run", own.run, 0);
   std::string found;  // key, message and suggestion of the first difference
   const auto differs = [&](const std::string& key, const std::string& what, const std::string& was, const std::string& is,
                            const char* suggestion) {
@@ -109,13 +97,6 @@ void check_equal_facts(Communicator& ranks, const RankFacts& own) {
   throw error.suggest(message.substr(message_end + 1));
 }
 
-std::string first_text(Communicator& ranks, const std::string& own) {
-  // The largest of size - rank over the ranks that have a text is that of the lowest.
-  int32_t lowest = own.empty() ? 0 : ranks.size() - ranks.rank();
-  ranks.all_reduce("messages", &lowest, &lowest, 1, DType::kI32, ReduceOp::kMax);
-  return lowest == 0 ? "" : text_of(ranks, "messages", own, ranks.size() - lowest);
-}
-
 void share_metrics(Communicator& ranks, std::optional<MetricValues>& metrics) {
   std::string names;
   std::vector<double> values;
@@ -131,7 +112,7 @@ void share_metrics(Communicator& ranks, std::optional<MetricValues>& metrics) {
     metrics.reset();
     return;
   }
-  names = text_of(ranks, "metrics", names, 0);
+  names = broadcast_text(ranks, "metrics", names, 0);
   std::vector<std::string> list;
   for (size_t at = 0; at < names.size();) {
     const size_t end = names.find('\n', at);
@@ -169,7 +150,7 @@ int Trainer::State::asked_to_stop(TrainEvents& events) {
 
 void Trainer::State::check_equal_digests(const std::string& digest) const {
   if (options.ranks == nullptr || divides_parameters(recipe, rank_count())) return;
-  const std::string first = text_of(*options.ranks, "digest", digest, 0);
+  const std::string first = broadcast_text(*options.ranks, "digest", digest, 0);
   const std::string differs =
       first == digest ? "" : cat("rank ", own_rank(), " has other parameters than rank 0: ", digest, ", not ", first);
   const std::string message = first_text(*options.ranks, differs);
@@ -225,11 +206,15 @@ std::string Trainer::State::digest() {
     return digest;
   }
   on_rank_0(compute);
-  return text_of(*options.ranks, "digest", digest, 0);
+  return broadcast_text(*options.ranks, "digest", digest, 0);
 }
 
 TensorSource Trainer::State::source_of(const std::string& name, const ParameterSpec& spec) {
-  if (sharded && sharded->has(name)) return sharded->source(name);
+  if (sharded && sharded->has(name)) {
+    TensorSource source = sharded->source(name);
+    source.name = spec.name;
+    return source;
+  }
   return {spec.name, spec.type.dtype, spec.type.shape, [&store = update->store(), name] { return store.view(name); }};
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "libcore/comm/texts.h"
 #include "libcore/tasks/metrics.h"
 
 namespace galley {
@@ -23,8 +24,6 @@ struct RankFacts {
 /// Throws Error (kRecipe; kWorker for different builds) on every rank if the facts of a rank differ from those of rank 0: with the first
 /// difference, its values and both ranks.
 void check_equal_facts(Communicator& ranks, const RankFacts& own);
-/// The text of the lowest rank whose text is not empty; "" if all are.
-std::string first_text(Communicator& ranks, const std::string& own);
 /// Gives every rank the metrics of rank 0; absent: the evaluation was stopped.
 void share_metrics(Communicator& ranks, std::optional<MetricValues>& metrics);
 

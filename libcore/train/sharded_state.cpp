@@ -11,30 +11,60 @@ ShardedState::ShardedState(Communicator& ranks, ParameterStore& store, const std
     if (!parameters) break;
     ranges_[bucket.state] = list_.size();
     for (size_t m = 0; m < bucket.parameters.size(); ++m) whole_[bucket.parameters[m]] = {list_.size(), m};
-    list_.push_back({bucket.state, &bucket});
+    list_.push_back({bucket.state, "", &bucket});
   }
   for (const StateSpec& state : states) {
     for (const GradientBucket& bucket : buckets) {
       if (state.of != bucket.state) continue;
       ranges_[state.name] = list_.size();
       const std::string suffix = state.name.substr(bucket.state.size());
-      for (size_t m = 0; m < bucket.parameters.size(); ++m) {
-        order_.push_back(bucket.parameters[m] + suffix);
-        whole_[order_.back()] = {list_.size(), m};
-      }
-      list_.push_back({state.name, &bucket});
+      for (size_t m = 0; m < bucket.parameters.size(); ++m) whole_[bucket.parameters[m] + suffix] = {list_.size(), m};
+      list_.push_back({state.name, suffix, &bucket});
     }
   }
 }
 
-void ShardedState::set(const std::string& name, const Tensor& values) {
+std::vector<BucketPiece> ShardedState::own_pieces(const GradientBucket& bucket) const {
+  std::vector<int64_t> elements;
+  for (const Shape& shape : bucket.shapes) elements.push_back(shape.elements());
+  const int64_t shard = bucket.layout.shard(ranks_.size());
+  return pieces_in(bucket.layout, elements, {shard * ranks_.rank(), shard * (ranks_.rank() + 1)});
+}
+
+void ShardedState::load(const std::string& name, DType dtype, const Shape& shape,
+                        const std::function<void(int64_t begin, std::span<std::byte> to)>& read) {
   const Whole& whole = whole_.at(name);
   const Range& range = list_[whole.range];
   const GradientBucket& bucket = *range.bucket;
-  GALLEY_CHECK_INPUT(values.dtype() == bucket.dtype && values.shape() == bucket.shapes[whole.member], "the tensor ", name, " is ",
-                     dtype_name(values.dtype()), " ", values.shape(), ", not ", dtype_name(bucket.dtype), " ", bucket.shapes[whole.member]);
-  set_range(store_.tensor(range.state), bucket, whole.member, values, ranks_.rank(), ranks_.size());
+  GALLEY_CHECK_INPUT(dtype == bucket.dtype && shape == bucket.shapes[whole.member], "the tensor ", name, " is ", dtype_name(dtype), " ",
+                     shape, ", not ", dtype_name(bucket.dtype), " ", bucket.shapes[whole.member]);
+  const int64_t size = dtype_size(dtype);
+  auto* own = static_cast<std::byte*>(store_.tensor(range.state).data());
+  for (const BucketPiece& piece : own_pieces(bucket)) {
+    if (piece.member == whole.member) read(piece.part.begin, {own + piece.at * size, static_cast<size_t>(piece.part.size() * size)});
+  }
   store_.touch(range.state);
+}
+
+std::vector<CheckpointPiece> ShardedState::pieces() const {
+  std::vector<CheckpointPiece> pieces;
+  for (const Range& range : list_) {
+    if (range.suffix == ".grad") continue;
+    const GradientBucket& bucket = *range.bucket;
+    for (const BucketPiece& piece : own_pieces(bucket)) {
+      const Shape& shape = bucket.shapes[piece.member];
+      const Shape stored = piece.part.size() == shape.elements() ? shape : Shape{piece.part.size()};
+      const auto values = [this, &range, &bucket, piece, stored] {
+        Tensor values(bucket.dtype, stored);
+        std::memcpy(values.data(), static_cast<const std::byte*>(store_.tensor(range.state).data()) + piece.at * dtype_size(bucket.dtype),
+                    static_cast<size_t>(values.bytes()));
+        return values;
+      };
+      pieces.push_back({range.suffix.empty() ? "parameters" : "optimizer", bucket.parameters[piece.member] + range.suffix, bucket.dtype,
+                        shape, piece.part.begin, piece.part.end, values});
+    }
+  }
+  return pieces;
 }
 
 void ShardedState::set_range(Tensor& range, const GradientBucket& bucket, size_t member, const Tensor& values, int rank, int ranks) {
@@ -74,12 +104,6 @@ TensorSource ShardedState::source(const std::string& name) {
   const Whole& whole = whole_.at(name);
   const GradientBucket& bucket = *list_[whole.range].bucket;
   return {name, bucket.dtype, bucket.shapes[whole.member], [this, whole] { return values_of(whole); }};
-}
-
-std::vector<TensorSource> ShardedState::states() {
-  std::vector<TensorSource> sources;
-  for (const std::string& name : order_) sources.push_back(source(name));
-  return sources;
 }
 
 void ShardedState::serve() {

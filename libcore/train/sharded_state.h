@@ -1,7 +1,9 @@
 #pragma once
-// ShardedState: optimizer state of which each rank holds a range of every bucket, as the arrays of parameters that checkpoints contain.
+// ShardedState: arrays of which each rank holds a range of every bucket, as the tensors of parameters that checkpoints contain.
 
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,12 +11,13 @@
 #include "libcore/optim/updates.h"
 #include "libcore/passes/shard.h"
 #include "libcore/runtime/parameter_store.h"
+#include "libcore/weights/checkpoint.h"
 #include "libcore/weights/safetensors.h"
 
 namespace galley {
 
-/// Checkpoints contain whole arrays under the names of parameters ("fc.weight.exp_avg"), so that they can be loaded by any number of ranks
-/// and with any strategy. One bucket at a time is whole on a rank.
+/// Checkpoints name tensors after parameters ("fc.weight.exp_avg") and know ranges of them, so that they can be loaded by any number of
+/// ranks and with any strategy. Files of weights are written by rank 0; one bucket at a time is whole there.
 class ShardedState {
  public:
   /// `states`: of a step with these buckets. `parameters`: ranks also hold ranges of the parameters. All must outlive the object.
@@ -25,24 +28,27 @@ class ShardedState {
   bool is_range(const std::string& state) const { return ranges_.count(state) > 0; }
   /// Whether there is a whole array of that name.
   bool has(const std::string& name) const { return whole_.count(name) > 0; }
-  /// Sets this rank's range from the whole array of a parameter, contiguous.
-  void set(const std::string& name, const Tensor& values);
+  /// Reads this rank's range of a tensor: `read` fills the elements from `begin` on.
+  void load(const std::string& name, DType dtype, const Shape& shape,
+            const std::function<void(int64_t begin, std::span<std::byte> to)>& read);
+  /// The ranges of this rank, for a checkpoint. Sums of gradients (".grad") are zero between steps and not part of it.
+  std::vector<CheckpointPiece> pieces() const;
 
   /// Sets the range of rank `rank` of `ranks` in a bucket from the whole array of a member, contiguous.
   static void set_range(Tensor& range, const GradientBucket& bucket, size_t member, const Tensor& values, int rank, int ranks);
 
-  /// Whole arrays, for rank 0, while all other ranks are in serve(): one, and all of the optimizer. Rank 0 calls finish() afterwards, also
-  /// after an error.
+  /// A whole array, for rank 0, while all other ranks are in serve(). Rank 0 calls finish() afterwards, also after an error.
   TensorSource source(const std::string& name);
-  std::vector<TensorSource> states();
   void serve();
   void finish();
 
  private:
   struct Range {
-    std::string state;  // in the store
+    std::string state;   // in the store
+    std::string suffix;  // of the names of its tensors; "": parameters
     const GradientBucket* bucket = nullptr;
   };
+  std::vector<BucketPiece> own_pieces(const GradientBucket& bucket) const;
   struct Whole {
     size_t range = 0;   // in list_
     size_t member = 0;  // in the bucket
@@ -56,7 +62,6 @@ class ShardedState {
   std::vector<Range> list_;
   std::map<std::string, size_t> ranges_;  // places in list_, by name of the state
   std::map<std::string, Whole> whole_;
-  std::vector<std::string> order_;  // names of the whole arrays of the optimizer, bucket after bucket
   Tensor gathered_;
   size_t gathered_range_ = SIZE_MAX;
 };

@@ -138,7 +138,7 @@ void Trainer::State::plan_peak() {
   for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
     const std::string& from = recipe.weights.load.at<WeightSource>(i).path();
     if (!file_exists(from)) continue;  // an error when they are loaded
-    for (const std::string& path : weights_files(from)) loading += InputFile(path).size();
+    loading += weights_bytes(from);
   }
   const int64_t writing = update->store().largest_view_copy();
   plan.base_bytes += std::max(evaluation, writing);
@@ -154,7 +154,7 @@ bool Trainer::State::load_state() {
     CheckpointStore checkpoints(saved, keep());
     if (writes()) checkpoints.remove_stale();
     agreed("checkpoints", 0);  // other ranks read what is left
-    found = checkpoints.newest();
+    found = checkpoints.newest(rank_count() > 1 ? options.ranks : nullptr);
   }
   if (found) {
     restore(*found);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 
 #include "libcore/base/digest.h"
 #include "libcore/base/file.h"
@@ -16,6 +19,12 @@
 #include "libcore/weights/quantization_plan.h"
 
 namespace galley {
+namespace {
+
+/// Ending of the names of sums of gradients over micro-batches, which are zero between steps.
+constexpr std::string_view kAccumulator = ".grad";
+
+}  // namespace
 
 void Trainer::State::restore(const Checkpoint& checkpoint) {
   const auto state = nlohmann::json::parse(checkpoint.state());
@@ -26,12 +35,18 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
         .key("data.tokenizer")
         .suggest("restore the file, or start again with --force");
   }
+  ParameterStore& store = update->store();
   for (const std::string& group : checkpoint.groups()) {
-    checkpoint.each(group, [&](const std::string& name, const Tensor& tensor) {
-      if (sharded && sharded->has(name)) return sharded->set(name, tensor);
-      GALLEY_CHECK_INPUT(update->store().has(name), checkpoint.folder(), " has a tensor ", name, " that this run does not");
-      update->store().set(name, tensor);
-    });
+    for (const ManifestTensor& tensor : checkpoint.tensors(group)) {
+      if (sharded && sharded->has(tensor.name)) {
+        sharded->load(tensor.name, tensor.dtype, tensor.shape,
+                      [&](int64_t begin, std::span<std::byte> to) { checkpoint.read_range(tensor, begin, to); });
+        continue;
+      }
+      if (!store.has(tensor.name) && tensor.name.ends_with(kAccumulator)) continue;  // zeros, in checkpoints of old versions
+      GALLEY_CHECK_INPUT(store.has(tensor.name), checkpoint.folder(), " has a tensor ", tensor.name, " that this run does not");
+      store.set(tensor.name, checkpoint.read(tensor));
+    }
   }
   step = checkpoint.step();
   consumed = state.value("position", step * batch.global);  // absent in checkpoints of old versions
@@ -68,34 +83,89 @@ std::string Trainer::State::tokenizer_digest() const {
   return session.tokenizer() == nullptr ? "" : digest_of(session.tokenizer()->saved());
 }
 
-/// Rank 0 writes a checkpoint; the others wait for it, and send their ranges of the optimizer's state.
+/// All ranks write a checkpoint together, or this process alone.
 std::string Trainer::State::save(RunFolder& folder) {
-  std::string saved;
   count_samples();
-  {
-    const LongTask writing(options.ranks != nullptr ? options.ranks->position() : nullptr);
-    on_rank_0([&] { saved = write_checkpoint(folder); });
-  }
-  agreed("checkpoint", 0);
-  return saved;
+  if (rank_count() == 1) return write_checkpoint(folder);
+  const LongTask writing(options.ranks->position());
+  CheckpointContent content = checkpoint_content();
+  if (sharded) content.pieces = sharded->pieces();
+  add_shared_pieces(content.pieces);
+  return CheckpointStore(folder.file("checkpoints"), keep()).save(content, *options.ranks);
 }
 
-std::string Trainer::State::write_checkpoint(RunFolder& folder) {
-  CheckpointContent content;
-  content.step = step;
-  content.groups = {{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
+/// What a checkpoint contains of arrays that are whole in this process, by groups.
+std::vector<CheckpointGroup> Trainer::State::whole_tensors() {
+  std::vector<CheckpointGroup> groups{{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
   const ParameterStore& store = update->store();
   for (const ParameterSpec& spec : update->parameters()) {
-    if (!store.has(spec.name) && !(sharded && sharded->has(spec.name))) continue;
-    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.push_back(source_of(spec.name, spec));
+    if (store.has(spec.name)) groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.push_back(source_of(spec.name, spec));
   }
-  if (sharded) content.groups[2].tensors = sharded->states();
   for (const StateSpec& state : update->states()) {
-    if (sharded && sharded->is_range(state.name)) continue;
-    content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape,
-                                           [&store, name = state.name] { return store.view(name); });
+    if ((sharded && sharded->is_range(state.name)) || state.name == state.of + std::string(kAccumulator)) continue;
+    groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape,
+                                   [&store, name = state.name] { return store.view(name); });
   }
-  std::erase_if(content.groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
+  std::erase_if(groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
+  return groups;
+}
+
+/// This rank's part of the arrays that all ranks have: equal numbers of bytes, in order. Running statistics and their averages are those of
+/// rank 0.
+void Trainer::State::add_shared_pieces(std::vector<CheckpointPiece>& pieces) {
+  std::set<std::string> of_rank_0;
+  for (const ParameterSpec& spec : update->parameters()) {
+    if (spec.role == ValueRole::kBuffer) of_rank_0.insert({spec.name, spec.name + ".ema"});
+  }
+  const std::vector<CheckpointGroup> groups = whole_tensors();
+  int64_t total = 0, at = 0;
+  const auto bytes_of = [](const TensorSource& tensor) { return tensor.shape.elements() * dtype_size(tensor.dtype); };
+  for (const CheckpointGroup& group : groups) {
+    for (const TensorSource& tensor : group.tensors) total += of_rank_0.count(tensor.name) > 0 ? 0 : bytes_of(tensor);
+  }
+  // The first byte of a rank, as a whole number of elements of the tensor that it is in.
+  const auto first = [&](int rank, const TensorSource& tensor) {
+    const int64_t byte = total / rank_count() * rank + total % rank_count() * rank / rank_count();
+    const int64_t element = (byte - at) / dtype_size(tensor.dtype);
+    return rank == rank_count() ? tensor.shape.elements() : std::clamp<int64_t>(element, 0, tensor.shape.elements());
+  };
+  for (const CheckpointGroup& group : groups) {
+    for (const TensorSource& tensor : group.tensors) {
+      const int64_t elements = tensor.shape.elements();
+      CheckpointPiece piece{group.name, tensor.name, tensor.dtype, tensor.shape, 0, elements, tensor.values};
+      const bool alone = of_rank_0.count(tensor.name) > 0;
+      if (!alone) {
+        piece.begin = first(own_rank(), tensor);
+        piece.end = first(own_rank() + 1, tensor);
+        at += bytes_of(tensor);
+      }
+      if (alone || elements == 0 ? !writes() : piece.begin == piece.end) continue;
+      if (piece.end - piece.begin < elements) {
+        piece.values = [whole = tensor.values, piece] {
+          const Tensor values = whole().to(MemoryFormat::contiguous());
+          Tensor range(piece.dtype, Shape{piece.end - piece.begin});
+          std::memcpy(range.data(), static_cast<const std::byte*>(values.data()) + piece.begin * dtype_size(piece.dtype),
+                      static_cast<size_t>(range.bytes()));
+          return range;
+        };
+      }
+      pieces.push_back(std::move(piece));
+    }
+  }
+}
+
+/// A checkpoint of this process alone.
+std::string Trainer::State::write_checkpoint(RunFolder& folder) {
+  CheckpointContent content = checkpoint_content();
+  content.groups = whole_tensors();
+  return CheckpointStore(folder.file("checkpoints"), keep()).save(content);
+}
+
+/// Everything but tensors.
+CheckpointContent Trainer::State::checkpoint_content() {
+  CheckpointContent content;
+  content.step = step;
+  if (writes()) content.metadata = metadata();
   const auto best_json = [](const Best& b) {
     return nlohmann::json{{"metric", b.metric}, {"value", b.value}, {"step", b.step}, {"known", b.known}};
   };
@@ -119,7 +189,7 @@ std::string Trainer::State::write_checkpoint(RunFolder& folder) {
     const double value = find_metric(latest, recipe.checkpoint->keep.best->metric);
     if (!std::isnan(value)) content.score = larger_is_better(recipe.checkpoint->keep.best->metric) ? value : -value;
   }
-  return CheckpointStore(folder.file("checkpoints"), keep()).save(content);
+  return content;
 }
 
 void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bool ema) {
@@ -127,7 +197,9 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
   std::vector<TensorSource> tensors;
   for (const ParameterSpec& spec : update->parameters()) {
     if (!store.has(spec.name) && !(sharded && sharded->has(spec.name))) continue;
-    tensors.push_back(source_of(ema && store.has(spec.name + ".ema") ? spec.name + ".ema" : spec.name, spec));
+    const std::string average = spec.name + ".ema";
+    const bool averaged = ema && (store.has(average) || (sharded && sharded->has(average)));
+    tensors.push_back(source_of(averaged ? average : spec.name, spec));
   }
   on_rank_0([&] { write_safetensors(folder.file(name), tensors, metadata()); });
   const QuantizationAware* aware = update->quantization();

@@ -131,6 +131,9 @@ class Trainer::State {
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);
   std::string write_checkpoint(RunFolder& folder);
+  CheckpointContent checkpoint_content();
+  std::vector<CheckpointGroup> whole_tensors();
+  void add_shared_pieces(std::vector<CheckpointPiece>& pieces);
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
   void save_adapter(RunFolder& folder);
   TrainRow one_step(NodeObserver* watcher);

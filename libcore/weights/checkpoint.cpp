@@ -2,25 +2,19 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
-#include "libcore/base/digest.h"
+#include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/comm/texts.h"
 
 namespace galley {
 namespace {
 
-using nlohmann::json;
-
-constexpr std::string_view kManifest = "manifest.json";
-constexpr int kFormatVersion = 1;
 constexpr int64_t kManifestLimit = int64_t{1} << 28;
-// The manifest begins with its own digest at a fixed position (base/digest.h: digest_with_hole).
-constexpr std::string_view kManifestStart = R"({"digest":")";
 constexpr std::string_view kReplacedSuffix = ".replaced";  // suffix of an earlier checkpoint of the same step
 
 std::string step_name(int64_t step) {
@@ -39,35 +33,19 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
-json tensor_json(const WrittenTensor& tensor) {
-  return {{"name", tensor.name},
-          {"dtype", dtype_name(tensor.dtype)},
-          {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())},
-          {"digest", tensor.digest}};
-}
-
-void write_manifest(const std::string& path, const CheckpointContent& content,
-                    const std::vector<std::pair<std::string, WrittenFile>>& files) {
-  json groups = json::array();
-  for (const auto& [name, file] : files) {
-    json tensors = json::array();
-    for (const WrittenTensor& tensor : file.tensors) tensors.push_back(tensor_json(tensor));
-    groups.push_back({{"name", name}, {"bytes", file.bytes}, {"header_digest", file.header_digest}, {"tensors", std::move(tensors)}});
-  }
-  const json state = json::parse(content.state, nullptr, /*allow_exceptions=*/false);
-  GALLEY_ASSERT(state.is_object(), "the state of a checkpoint is not a JSON object: " + content.state.substr(0, 100));
-  json manifest = {{"format", kFormatVersion}, {"step", content.step},        {"ranks", 1},      {"recipe_digest", content.recipe_digest},
-                   {"state", state},           {"groups", std::move(groups)}, {"score", nullptr}};
-  if (content.score.has_value() && std::isfinite(*content.score)) manifest["score"] = *content.score;
-  std::string text = cat(kManifestStart, std::string(kDigestDigits, '0'), "\",", manifest.dump(1).substr(1), "\n");
-  text.replace(kManifestStart.size(), kDigestDigits, digest_with_hole(text, kManifestStart.size()));
-  OutputFile file(path, Publish::kInPlace);
-  file.write(text);
+void write_manifest(const std::string& folder, const Manifest& manifest) {
+  OutputFile file(cat(folder, "/", kManifestName), Publish::kInPlace);
+  file.write(manifest_text(manifest));
   file.finish();
 }
 
-bool is_group_name(std::string_view name) {
-  return !name.empty() && name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string_view::npos;
+Manifest manifest_of(const CheckpointContent& content) {
+  Manifest manifest;
+  manifest.step = content.step;
+  manifest.recipe_digest = content.recipe_digest;
+  manifest.state = content.state;
+  manifest.score = content.score;
+  return manifest;
 }
 
 /// Removes the unfinished folder of a failed save; if even that fails, remove_stale does it at the next start.
@@ -75,13 +53,47 @@ struct RemovedAtEnd {
   std::string folder;
   ~RemovedAtEnd() {
     std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
+    if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
   }
 };
 
+/// Writes what a rank writes of a checkpoint.
+ManifestPart write_part(const std::string& temporary, const CheckpointContent& content, int rank) {
+  std::vector<TensorSource> sources;
+  std::map<std::string, const CheckpointPiece*> pieces;
+  for (const CheckpointPiece& piece : content.pieces) {
+    GALLEY_ASSERT(is_group_name(piece.group), "group name: " + piece.group);
+    const bool whole = piece.end - piece.begin == piece.shape.elements();
+    sources.emplace_back(piece.name, piece.dtype, whole ? piece.shape : Shape{piece.end - piece.begin}, piece.values);
+    GALLEY_ASSERT(pieces.emplace(piece.name, &piece).second, "two pieces of ", piece.name);
+  }
+  ManifestPart part;
+  Metadata metadata = content.metadata;
+  metadata[std::string(kPartKey)] = std::to_string(rank);
+  const WrittenFile written = write_safetensors(cat(temporary, "/", part_name(rank)), sources, metadata, Publish::kInPlace);
+  part.file = {part_name(rank), written.bytes, written.header_digest};
+  for (const WrittenTensor& tensor : written.tensors) {
+    const CheckpointPiece& piece = *pieces.at(tensor.name);
+    auto group = std::find_if(part.groups.begin(), part.groups.end(), [&](const ManifestGroup& each) { return each.name == piece.group; });
+    if (group == part.groups.end()) group = part.groups.insert(group, {piece.group, {}});
+    group->tensors.push_back({piece.name, piece.dtype, piece.shape, {{0, piece.begin, piece.end, tensor.digest}}});
+  }
+  return part;
+}
+
+/// Verifies an unfinished checkpoint, or this rank's part of it.
+void read_back(const std::string& temporary, const std::string& folder, int rank, int ranks) {
+  try {
+    Checkpoint(temporary).verify(rank, ranks);
+  } catch (const Error& damage) {
+    throw Error(ErrorCode::kResource, cat("checkpoint ", folder, " does not read back as written: ", damage.message()))
+        .suggest("the disk or the memory may be faulty");
+  }
+}
+
 }  // namespace
 
-bool is_checkpoint(const std::string& folder) { return file_exists(cat(folder, "/", kManifest)); }
+bool is_checkpoint(const std::string& folder) { return file_exists(cat(folder, "/", kManifestName)); }
 
 std::vector<std::string> checkpoint_folders(const std::string& parent) {
   if (!is_folder(parent)) return {};
@@ -98,103 +110,129 @@ std::vector<std::string> checkpoint_folders(const std::string& parent) {
   return folders;
 }
 
+/// A file of a checkpoint. Ranges are read, not mapped: pages of a mapping would stay in memory until its end.
+struct Checkpoint::OpenFile {
+  explicit OpenFile(const std::string& path) : table(path), file(path) {}
+  SafetensorsFile table;
+  InputFile file;
+
+  const SafetensorsEntry& entry(const std::string& tensor) const {
+    const SafetensorsEntry* found = table.find(tensor);
+    GALLEY_CHECK_INPUT(found != nullptr && found->dtype, file.path(), ": tensor '", tensor, "' is missing");
+    return *found;
+  }
+};
+
 Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
   while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
-  const std::string path = cat(folder_, "/", kManifest);
-  const std::string text = read_file(path, kManifestLimit);
-  const size_t digest_end = kManifestStart.size() + kDigestDigits;
-  GALLEY_CHECK_INPUT(
-      text.size() > digest_end && text.starts_with(kManifestStart) &&
-          digest_with_hole(text, kManifestStart.size()) == std::string_view(text).substr(kManifestStart.size(), kDigestDigits),
-      path, ": the manifest does not match its digest: it is damaged");
-  try {
-    const json manifest = json::parse(text);
-    const int format = manifest.at("format").get<int>();
-    GALLEY_CHECK_INPUT(format == kFormatVersion, path, ": the checkpoint has format ", format, ", but this version of Galley reads format ",
-                       kFormatVersion, ": continue the run with the version that wrote it");
-    step_ = manifest.at("step").get<int64_t>();
-    state_ = manifest.at("state").dump();
-    recipe_digest_ = manifest.at("recipe_digest").get<std::string>();
-    if (!manifest.at("score").is_null()) score_ = manifest.at("score").get<double>();
-    for (const json& entry : manifest.at("groups")) {
-      Group group{entry.at("name").get<std::string>(), entry.at("bytes").get<int64_t>(), entry.at("header_digest").get<std::string>(), {}};
-      GALLEY_CHECK_INPUT(is_group_name(group.name), path, ": '", group.name, "' is not a valid name of a tensor group");
-      for (const json& tensor : entry.at("tensors")) {
-        const auto sizes = tensor.at("shape").get<std::vector<int64_t>>();
-        group.tensors.push_back({tensor.at("name").get<std::string>(), parse_dtype(tensor.at("dtype").get<std::string>()),
-                                 Shape(std::span<const int64_t>(sizes)), tensor.at("digest").get<std::string>()});
-      }
-      groups_.push_back(std::move(group));
-    }
-  } catch (const json::exception& error) {
-    fail(ErrorCode::kInput, path, ": it is not a checkpoint manifest: ", error.what());
-  }
-  for (const Group& group : groups_) {
-    const InputFile file(file_of(group.name));
-    GALLEY_CHECK_INPUT(file.size() == group.bytes, file.path(), " has ", file.size(), " bytes, but the manifest says ", group.bytes,
+  const std::string path = cat(folder_, "/", kManifestName);
+  manifest_ = parse_manifest(read_file(path, kManifestLimit), path);
+  for (const ManifestFile& each : manifest_.files) {
+    GALLEY_CHECK_INPUT(!in_parts() || file_exists(path_of(each)), path_of(each), " is missing: ", manifest_.ranks,
+                       " ranks wrote this checkpoint, a part each");
+    const InputFile file(path_of(each));
+    GALLEY_CHECK_INPUT(file.size() == each.bytes, file.path(), " has ", file.size(), " bytes, but the manifest says ", each.bytes,
                        ": it is truncated or damaged");
   }
+  open_.resize(manifest_.files.size());
 }
 
 std::vector<std::string> Checkpoint::groups() const {
   std::vector<std::string> names;
-  for (const Group& group : groups_) names.push_back(group.name);
+  for (const ManifestGroup& group : manifest_.groups) names.push_back(group.name);
   return names;
 }
 
 bool Checkpoint::has_group(std::string_view name) const {
-  return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) { return group.name == name; });
+  return std::any_of(manifest_.groups.begin(), manifest_.groups.end(), [&](const ManifestGroup& group) { return group.name == name; });
 }
 
-const Checkpoint::Group& Checkpoint::group(std::string_view name) const {
-  for (const Group& group : groups_) {
+const ManifestGroup& Checkpoint::find(std::string_view name) const {
+  for (const ManifestGroup& group : manifest_.groups) {
     if (group.name == name) return group;
   }
   throw Error(ErrorCode::kInput, cat("checkpoint ", folder_, " has no group '", name, "'"))
       .suggest("it was saved by a run with other settings");
 }
 
-std::string Checkpoint::file_of(std::string_view group) const { return cat(folder_, "/", group, ".safetensors"); }
+const Checkpoint::OpenFile& Checkpoint::open(size_t file) const {
+  if (open_[file] == nullptr) open_[file] = std::make_shared<const OpenFile>(path_of(manifest_.files[file]));
+  return *open_[file];
+}
+
+Metadata Checkpoint::metadata() const {
+  Metadata metadata = open(0).table.metadata();
+  std::erase_if(metadata, [](const auto& item) {
+    return item.first.starts_with("galley.digest") || item.first == kMemoryFormatKey || item.first == kPartKey;
+  });
+  return metadata;
+}
+
+void Checkpoint::read_range(const ManifestTensor& tensor, int64_t begin, std::span<std::byte> out) const {
+  const int64_t size = dtype_size(tensor.dtype), end = begin + static_cast<int64_t>(out.size()) / size;
+  for (const ManifestPiece& piece : tensor.pieces) {
+    const int64_t from = std::max(begin, piece.begin), to = std::min(end, piece.end);
+    if (from >= to) continue;
+    const OpenFile& in = open(piece.file);
+    const SafetensorsEntry& entry = in.entry(tensor.name);
+    const auto part = out.subspan(static_cast<size_t>((from - begin) * size), static_cast<size_t>((to - from) * size));
+    if (entry.format.is_contiguous()) {
+      in.file.read(entry.begin + (from - piece.begin) * size, part);
+    } else {
+      const Tensor values = in.table.read(entry);
+      std::memcpy(part.data(), static_cast<const std::byte*>(values.data()) + (from - piece.begin) * size, part.size());
+    }
+  }
+}
+
+Tensor Checkpoint::read_copy(const ManifestTensor& tensor) const {
+  Tensor values(tensor.dtype, tensor.shape);
+  read_range(tensor, 0, {static_cast<std::byte*>(values.data()), static_cast<size_t>(values.bytes())});
+  return values;
+}
+
+Tensor Checkpoint::read(const ManifestTensor& tensor) const {
+  if (tensor.pieces.size() > 1) return read_copy(tensor);
+  const OpenFile& in = open(tensor.pieces.front().file);
+  return in.table.read(in.entry(tensor.name));
+}
 
 std::map<std::string, Tensor, std::less<>> Checkpoint::read(std::string_view name) const {
-  const Group& wanted = group(name);
-  const SafetensorsFile file(file_of(name));
-  std::map<std::string, Tensor, std::less<>> tensors;
-  for (const WrittenTensor& tensor : wanted.tensors) tensors[tensor.name] = file.read(tensor.name);
-  return tensors;
+  std::map<std::string, Tensor, std::less<>> values;
+  for (const ManifestTensor& tensor : tensors(name)) values[tensor.name] = read(tensor);
+  return values;
 }
 
 void Checkpoint::each(std::string_view name, const std::function<void(const std::string&, const Tensor&)>& visit) const {
-  const Group& wanted = group(name);
-  const std::string path = file_of(name);
-  // Values are read, not mapped: pages of a mapping would stay in memory until its end.
-  const SafetensorsFile table(path);
-  const InputFile file(path);
-  for (const WrittenTensor& tensor : wanted.tensors) {
-    const SafetensorsEntry* entry = table.find(tensor.name);
-    GALLEY_CHECK_INPUT(entry != nullptr && entry->dtype, path, ": tensor '", tensor.name, "' is missing");
-    Tensor values(*entry->dtype, entry->shape, entry->format);
-    file.read(entry->begin, {static_cast<std::byte*>(values.data()), static_cast<size_t>(entry->end - entry->begin)});
-    visit(tensor.name, values.to(MemoryFormat::contiguous()));
-  }
+  for (const ManifestTensor& tensor : tensors(name)) visit(tensor.name, read_copy(tensor));
 }
 
-void Checkpoint::verify() const {
-  for (const Group& group : groups_) {
-    const SafetensorsFile file(file_of(group.name));
-    file.verify();
-    // The file is consistent in itself; compare it with the manifest, so that a file of another checkpoint is detected.
-    for (const WrittenTensor& tensor : group.tensors) {
-      const SafetensorsEntry* entry = file.find(tensor.name);
-      GALLEY_CHECK_INPUT(entry != nullptr && entry->dtype == tensor.dtype && entry->shape == tensor.shape, file.path(), ": tensor '",
-                         tensor.name, "' differs from the manifest");
-      const auto digest = file.metadata().find(cat("galley.digest.", tensor.name));
-      GALLEY_CHECK_INPUT(digest != file.metadata().end() && digest->second == tensor.digest, file.path(), ": tensor '", tensor.name,
-                         "' differs from the manifest: its digest is different");
+void Checkpoint::verify(int rank, int ranks) const {
+  for (size_t f = static_cast<size_t>(rank); f < manifest_.files.size(); f += static_cast<size_t>(ranks)) verify_file(f);
+}
+
+void Checkpoint::verify_file(size_t index) const {
+  const SafetensorsFile file(path_of(manifest_.files[index]));
+  file.verify();
+  // The file is consistent in itself; compare it with the manifest, so that a file of another checkpoint is detected.
+  size_t count = 0;
+  for (const ManifestGroup& group : manifest_.groups) {
+    for (const ManifestTensor& tensor : group.tensors) {
+      for (const ManifestPiece& piece : tensor.pieces) {
+        if (piece.file != index) continue;
+        ++count;
+        const SafetensorsEntry* entry = file.find(tensor.name);
+        const Shape shape = tensor.is_whole(piece) ? tensor.shape : Shape{piece.end - piece.begin};
+        GALLEY_CHECK_INPUT(entry != nullptr && entry->dtype == tensor.dtype && entry->shape == shape, file.path(), ": tensor '",
+                           tensor.name, "' differs from the manifest");
+        const auto digest = file.metadata().find(cat("galley.digest.", tensor.name));
+        GALLEY_CHECK_INPUT(digest != file.metadata().end() && digest->second == piece.digest, file.path(), ": tensor '", tensor.name,
+                           "' differs from the manifest: its digest is different");
+      }
     }
-    GALLEY_CHECK_INPUT(file.entries().size() == group.tensors.size() && file.header_digest() == group.header_digest, file.path(),
-                       ": the header differs from the manifest");
   }
+  GALLEY_CHECK_INPUT(file.entries().size() == count && file.header_digest() == manifest_.files[index].header_digest, file.path(),
+                     ": the header differs from the manifest");
 }
 
 CheckpointStore::CheckpointStore(std::string parent, KeepPolicy keep) : parent_(std::move(parent)), keep_(keep) {
@@ -212,22 +250,53 @@ std::string CheckpointStore::save(const CheckpointContent& content) {
   const std::string temporary = temporary_name(folder);
   const RemovedAtEnd cleanup{temporary};
   make_folders(temporary);
-  std::vector<std::pair<std::string, WrittenFile>> files;
+  Manifest manifest = manifest_of(content);
   for (const CheckpointGroup& group : content.groups) {
     GALLEY_ASSERT(is_group_name(group.name), "group name: " + group.name);
-    files.push_back({group.name, write_safetensors(cat(temporary, "/", group.name, ".safetensors"), group.tensors, content.metadata,
-                                                   Publish::kInPlace)});
+    const std::string name = group.name + ".safetensors";
+    const WrittenFile written = write_safetensors(cat(temporary, "/", name), group.tensors, content.metadata, Publish::kInPlace);
+    ManifestGroup& entry = manifest.groups.emplace_back(ManifestGroup{group.name, {}});
+    for (const WrittenTensor& tensor : written.tensors)
+      entry.tensors.push_back(
+          {tensor.name, tensor.dtype, tensor.shape, {{manifest.files.size(), 0, tensor.shape.elements(), tensor.digest}}});
+    manifest.files.push_back({name, written.bytes, written.header_digest});
   }
-  write_manifest(cat(temporary, "/", kManifest), content, files);
+  write_manifest(temporary, manifest);
   sync_folder(temporary);
-  try {
-    Checkpoint(temporary).verify();
-  } catch (const Error& damage) {
-    throw Error(ErrorCode::kResource, cat("checkpoint ", folder, " does not read back as written: ", damage.message()))
-        .suggest("the disk or the memory may be faulty");
-  }
+  read_back(temporary, folder, 0, 1);
   publish(temporary, folder);
   remove_surplus(folder);
+  return folder;
+}
+
+std::string CheckpointStore::save(const CheckpointContent& content, Communicator& ranks) {
+  const bool leads = ranks.rank() == 0;
+  const std::string folder = parent_ + "/" + step_name(content.step);
+  RemovedAtEnd cleanup;  // of rank 0
+  run_on_all(ranks, [&] {
+    if (!leads) return;
+    make_folders(parent_);
+    cleanup.folder = temporary_name(folder);
+    make_folders(cleanup.folder);
+  });
+  const std::string temporary = broadcast_text(ranks, "checkpoint", cleanup.folder, 0);
+  ManifestPart part;
+  run_on_all(ranks, [&] { part = write_part(temporary, content, ranks.rank()); });
+  const std::vector<std::string> parts = gather_texts(ranks, "checkpoint", part_text(part));
+  run_on_all(ranks, [&] {
+    if (!leads) return;
+    Manifest manifest = manifest_of(content);
+    manifest.ranks = ranks.size();
+    add_parts(manifest, parts);
+    write_manifest(temporary, manifest);
+    sync_folder(temporary);
+  });
+  run_on_all(ranks, [&] { read_back(temporary, folder, ranks.rank(), ranks.size()); });
+  run_on_all(ranks, [&] {
+    if (!leads) return;
+    publish(temporary, folder);
+    remove_surplus(folder);
+  });
   return folder;
 }
 
@@ -289,18 +358,34 @@ void CheckpointStore::remove_surplus(const std::string& newest) const {
   }
 }
 
-std::optional<Checkpoint> CheckpointStore::newest() const {
-  std::vector<std::string> damages;
-  for (const std::string& folder : checkpoint_folders(parent_)) {
+std::optional<Checkpoint> CheckpointStore::newest(Communicator* ranks) const {
+  std::vector<std::string> folders = checkpoint_folders(parent_), damages;
+  if (ranks != nullptr) {
+    std::string list;
+    for (const std::string& folder : folders) list += folder + "\n";
+    list = broadcast_text(*ranks, "checkpoints", list, 0);
+    folders.clear();
+    for (size_t at = 0, end = 0; at < list.size(); at = end + 1) {
+      end = list.find('\n', at);
+      folders.push_back(list.substr(at, end - at));
+    }
+  }
+  for (const std::string& folder : folders) {
+    std::optional<Checkpoint> checkpoint;
+    std::string damage;
     try {
-      Checkpoint checkpoint(folder);
-      checkpoint.verify();
+      checkpoint.emplace(folder);
+      checkpoint->verify(ranks != nullptr ? ranks->rank() : 0, ranks != nullptr ? ranks->size() : 1);
+    } catch (const Error& error) {
+      damage = error.message();
+    }
+    if (ranks != nullptr) damage = first_text(*ranks, damage);
+    if (damage.empty()) {
       if (!damages.empty()) log(LogLevel::kWarning, cat("continuing from ", folder, " instead"));
       return checkpoint;
-    } catch (const Error& damage) {
-      damages.push_back(damage.message());
-      log(LogLevel::kWarning, cat("checkpoint ", folder, " is damaged and not used: ", damage.message()));
     }
+    damages.push_back(damage);
+    log(LogLevel::kWarning, cat("checkpoint ", folder, " is damaged and not used: ", damage));
   }
   if (damages.empty()) return std::nullopt;
   std::string text = cat("every checkpoint in ", parent_, " is damaged:");

@@ -7,16 +7,26 @@
 // then renamed to its final name, and the parent folder is synced. Older checkpoints are removed only afterwards. Therefore a folder named
 // step-N is always complete, and later damage is detected by the digests: newest() takes the newest checkpoint that verifies and warns
 // about the ones it skipped.
+//
+// Several ranks write at the same time, each a part, part-0003.safetensors, with the ranges of tensors that it holds and its share of what
+// all hold. Rank 0 makes the folder, writes the manifest from the digests of all, and renames the folder after each rank has read its part
+// back. A failure on one rank is the error of all. Any number of ranks, and one process, read any checkpoint: by ranges of tensors.
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "libcore/weights/checkpoint_manifest.h"
 #include "libcore/weights/safetensors.h"
 
 namespace galley {
+
+class Communicator;
 
 /// The content of a checkpoint. The trainer chooses the groups ("parameters", "buffers", "optimizer", "ema", "data"); weights are loaded
 /// from the groups "parameters" and "buffers".
@@ -24,9 +34,18 @@ struct CheckpointGroup {
   std::string name;  ///< Lower-case letters, digits, '_'; also the file name.
   std::vector<TensorSource> tensors;
 };
+/// Consecutive elements of a tensor that this rank writes.
+struct CheckpointPiece {
+  std::string group, name;
+  DType dtype = DType::kF32;
+  Shape shape;  ///< Of the tensor.
+  int64_t begin = 0, end = 0;
+  std::function<Tensor()> values;  ///< Of the tensor if the piece is all of it, in any format; else a vector.
+};
 struct CheckpointContent {
   int64_t step = 0;
-  std::vector<CheckpointGroup> groups;
+  std::vector<CheckpointGroup> groups;  ///< Of a checkpoint that one process writes.
+  std::vector<CheckpointPiece> pieces;  ///< Of this rank, in a checkpoint that ranks write.
   /// Scalar state (step counters, loss scale, position in the data) as a JSON object; numbers are restored bit-exactly.
   std::string state = "{}";
   /// Digest of the resolved recipe; decides whether a run may resume from here.
@@ -44,36 +63,41 @@ class Checkpoint {
   explicit Checkpoint(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
-  int64_t step() const { return step_; }
-  const std::string& state() const { return state_; }
-  const std::string& recipe_digest() const { return recipe_digest_; }
-  std::optional<double> score() const { return score_; }
+  int64_t step() const { return manifest_.step; }
+  const std::string& state() const { return manifest_.state; }
+  const std::string& recipe_digest() const { return manifest_.recipe_digest; }
+  std::optional<double> score() const { return manifest_.score; }
+  /// Whether ranks wrote parts.
+  bool in_parts() const { return manifest_.in_parts(); }
   std::vector<std::string> groups() const;
   bool has_group(std::string_view group) const;
-  /// Path of a group's safetensors file.
-  std::string file_of(std::string_view group) const;
-  /// Tensors of a group, mapped; they stay valid when the checkpoint is removed. Digests are not checked again.
+  const std::vector<ManifestTensor>& tensors(std::string_view group) const { return find(group).tensors; }
+  /// The `__metadata__` of its first file, without digests.
+  Metadata metadata() const;
+
+  /// Digests are not checked again by these functions. A tensor, contiguous, mapped where one file has all of it; it stays valid when the
+  /// checkpoint is removed.
+  Tensor read(const ManifestTensor& tensor) const;
   std::map<std::string, Tensor, std::less<>> read(std::string_view group) const;
+  /// The elements [begin, begin + out.size() / size of an element), in logical order. Reads only these where files store them contiguous.
+  void read_range(const ManifestTensor& tensor, int64_t begin, std::span<std::byte> out) const;
   /// Visits the tensors of a group one after another. Only the visited tensor is in memory.
   void each(std::string_view group, const std::function<void(const std::string& name, const Tensor& values)>& visit) const;
   /// Reads every file and compares it with the manifest; throws Error naming the file and tensor that differ.
-  void verify() const;
+  /// `rank` of `ranks`: reads only every ranks-th file.
+  void verify(int rank = 0, int ranks = 1) const;
 
  private:
-  struct Group {
-    std::string name;
-    int64_t bytes = 0;
-    std::string header_digest;
-    std::vector<WrittenTensor> tensors;
-  };
-  const Group& group(std::string_view name) const;
+  struct OpenFile;
+  const ManifestGroup& find(std::string_view name) const;
+  std::string path_of(const ManifestFile& file) const { return folder_ + "/" + file.name; }
+  const OpenFile& open(size_t file) const;
+  Tensor read_copy(const ManifestTensor& tensor) const;
+  void verify_file(size_t index) const;
 
   std::string folder_;
-  int64_t step_ = 0;
-  std::string state_;
-  std::string recipe_digest_;
-  std::optional<double> score_;
-  std::vector<Group> groups_;
+  Manifest manifest_;
+  mutable std::vector<std::shared_ptr<const OpenFile>> open_;  // by file, opened at the first read
 };
 
 /// Whether a folder contains a checkpoint manifest.
@@ -98,9 +122,13 @@ class CheckpointStore {
   /// Saves by the protocol, then removes checkpoints that the policy does not keep. Returns the folder. If it throws Error (exit code 7: no
   /// space, not writable, failed fsync or read-back), existing checkpoints are unchanged and no temporary folder is left.
   std::string save(const CheckpointContent& content);
+  /// The same for ranks, which write their pieces at the same time: all call it, with equal step, and have shared the folder's disk. State,
+  /// score and metadata are those of rank 0. If one fails, all throw its error, which names the rank.
+  std::string save(const CheckpointContent& content, Communicator& ranks);
   /// The newest checkpoint whose digests all verify. Skips damaged checkpoints with a warning that names the folder and the damage. nullopt
   /// if there are no checkpoints; throws Error (exit code 4) if all are damaged.
-  std::optional<Checkpoint> newest() const;
+  /// `ranks`: all call it, and each verifies a part; nullptr: one process.
+  std::optional<Checkpoint> newest(Communicator* ranks = nullptr) const;
 
  private:
   void publish(const std::string& temporary, const std::string& folder);

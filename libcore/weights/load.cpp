@@ -197,12 +197,9 @@ std::vector<std::string> weights_files(const std::string& from) {
   if (is_folder(from)) {
     if (is_checkpoint(from)) {
       const Checkpoint checkpoint(from);
-      std::vector<std::string> files;
-      for (const char* group : {"parameters", "buffers"}) {
-        if (checkpoint.has_group(group)) files.push_back(checkpoint.file_of(group));
-      }
-      GALLEY_CHECK_INPUT(!files.empty(), "checkpoint ", from, " contains no parameters");
-      return files;
+      GALLEY_CHECK_INPUT(checkpoint.has_group("parameters") || checkpoint.has_group("buffers"), "checkpoint ", from,
+                         " contains no parameters");
+      return {cat(checkpoint.folder(), "/", kManifestName)};
     }
     const std::string weights = from + "/weights.safetensors";
     if (file_exists(weights)) return {weights};
@@ -220,6 +217,13 @@ std::vector<std::string> weights_files(const std::string& from) {
     throw error;
   }
   return {from};
+}
+
+int64_t weights_bytes(const std::string& from) {
+  int64_t bytes = 0;
+  for (const std::string& path : weights_files(from))
+    bytes += path.ends_with(kManifestName) ? WeightsFile(path).value_bytes() : InputFile(path).size();
+  return bytes;
 }
 
 LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules) {

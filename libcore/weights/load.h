@@ -21,9 +21,12 @@ struct LoadedWeights {
   std::vector<std::string> kept;
 };
 
-/// The files for LoadRule::from: the file itself, weights.safetensors of a RUN folder, the parameters and buffers of a checkpoint, or the
-/// files of a hub folder (hub.h). Throws Error (exit code 4) for a folder with none of them.
+/// The files for LoadRule::from: the file itself, weights.safetensors of a RUN folder, the manifest of a checkpoint (whose weights are its
+/// parameters and buffers), or the files of a hub folder (hub.h). Throws Error (exit code 4) for a folder with none of them.
 std::vector<std::string> weights_files(const std::string& from);
+
+/// Bytes of the files for `from`, or of the weights in a checkpoint: what loading takes.
+int64_t weights_bytes(const std::string& from);
 
 /// Loads weights by the rules; if several rules fill a tensor, the last one wins. Throws Error (exit code 4) with a table if files and
 /// model do not match, or with tensor, index and count for NaN, infinity, or values that overflow in a cast. Logs warnings for casts and

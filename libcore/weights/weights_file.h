@@ -1,6 +1,6 @@
 #pragma once
-// A weights file of any format: safetensors, PyTorch's .pth in both forms, or the initializers of an ONNX model. The format is detected
-// from the contents, not from the name.
+// A weights file of any format: safetensors, PyTorch's .pth in both forms, the initializers of an ONNX model, or the manifest of a
+// checkpoint that ranks wrote in parts. The format is detected from the contents, not from the name.
 
 #include <memory>
 #include <string>
@@ -11,8 +11,10 @@
 
 namespace galley {
 
+class Checkpoint;
 class PthFile;
 class OnnxFile;
+struct ManifestTensor;
 
 /// Result of checking a file's values.
 struct FileCheck {
@@ -32,7 +34,7 @@ class WeightsFile {
   WeightsFile& operator=(WeightsFile&&) noexcept;
 
   const std::string& path() const { return path_; }
-  /// The name of the format: "safetensors", "PyTorch zip", "PyTorch before 1.6", "ONNX".
+  /// The name of the format: "safetensors", "PyTorch zip", "PyTorch before 1.6", "ONNX", "checkpoint".
   std::string format() const;
   /// The weights, in the file's order.
   const std::vector<OfferedTensor>& tensors() const { return tensors_; }
@@ -46,6 +48,8 @@ class WeightsFile {
   std::string misfit_hint() const;
   /// The values of tensors()[index], contiguous and read-only; mapped if they are aligned in the file.
   Tensor read(size_t index) const;
+  /// Bytes of the values of tensors().
+  int64_t value_bytes() const;
   /// Reads the file again and compares all its checksums. Throws Error (exit code 4) if something is damaged.
   FileCheck verify() const;
 
@@ -54,9 +58,11 @@ class WeightsFile {
   std::unique_ptr<const SafetensorsFile> safetensors_;
   std::unique_ptr<const PthFile> pth_;
   std::unique_ptr<const OnnxFile> onnx_;
+  std::unique_ptr<const Checkpoint> checkpoint_;
   std::vector<OfferedTensor> tensors_, others_;
   std::string chosen_;
-  Metadata no_metadata_;
+  std::vector<const ManifestTensor*> stored_;  // of a checkpoint: tensors_
+  Metadata metadata_;                          // of a checkpoint
 };
 
 }  // namespace galley

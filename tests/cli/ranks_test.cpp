@@ -126,6 +126,40 @@ TEST(Ranks, AFileStopsARunWhichContinuesWithEqualBits) {
   EXPECT_EQ(result_of(folder + "/parts")["digest"], result_of(folder + "/whole")["digest"]);
 }
 
+/// Runs as threads, so that the launcher's absence skips nothing.
+TEST(Ranks, ACheckpointInPartsIsUsedAsWeightsAndConverted) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder), run_folder = folder + "/run";
+  const Outcome trained = run("galley-train", {recipe, "-o", run_folder, "--simulate-ranks", "2", "sharding=fsdp"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  std::string newest = shell("ls -d " + run_folder + "/checkpoints/step-* | tail -1").out;
+  newest.pop_back();
+  ASSERT_TRUE(std::filesystem::exists(newest + "/part-0001.safetensors"));
+  const Outcome converted = run("galley-weights", {"convert", newest, "-o", folder + "/one.safetensors"});
+  ASSERT_EQ(converted.code, 0) << converted.err;
+  // The last checkpoint has the final parameters.
+  const Outcome same =
+      run("galley-weights", {"diff", folder + "/one.safetensors", run_folder + "/weights.safetensors", "--format", "json"});
+  ASSERT_EQ(same.code, 0) << same.err;
+  EXPECT_EQ(Json::parse(same.out)["equal"], true) << same.out;
+  const Outcome direct = run("galley-weights", {"diff", newest, run_folder + "/weights.safetensors", "--format", "json"});
+  ASSERT_EQ(direct.code, 0) << direct.err;
+  EXPECT_EQ(Json::parse(direct.out)["equal"], true) << direct.out;
+  std::string by_weights, by_checkpoint;
+  for (const auto& [weights, text] : {std::pair(run_folder + "/weights.safetensors", &by_weights), std::pair(newest, &by_checkpoint)}) {
+    const Outcome evaluated = run("galley-evaluate", {recipe, "weights=" + weights, "--format", "json"});
+    ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+    *text = Json::parse(evaluated.out)["metrics"].dump();
+  }
+  EXPECT_EQ(by_checkpoint, by_weights);
+  const Outcome part = run("galley-evaluate", {recipe, "weights=" + newest + "/part-0000.safetensors"});
+  EXPECT_EQ(part.code, 4);
+  EXPECT_NE(part.err.find("galley-weights convert " + newest), std::string::npos) << part.err;
+  std::filesystem::remove(newest + "/part-0001.safetensors");
+  const Outcome missing = run("galley-weights", {"verify", newest});
+  EXPECT_EQ(missing.code, 4);
+  EXPECT_NE(missing.err.find("part-0001.safetensors is missing: 2 ranks wrote this checkpoint"), std::string::npos) << missing.err;
+}
+
 TEST(Ranks, ShardingMustFit) {
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
   const Outcome none = run("galley-train", {recipe, "-o", folder + "/a", "--simulate-ranks", "2", "sharding=none"});
@@ -209,6 +243,24 @@ TEST_F(RankFaults, AStoppedRankIsFoundAndNamed) {
   EXPECT_EQ(outcome.out, "code 8\n") << outcome.err;
   EXPECT_NE(outcome.err.find("galley: error: rank 1 does not answer for "), std::string::npos) << outcome.err;
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
+}
+
+/// The short form of scripts/rank-faults: one fault of each kind.
+TEST_F(RankFaults, ARankThatIsKilledStoppedEndsOrLoopsAtARandomMomentIsNamedAndTheRunContinues) {
+  const Outcome outcome = shell("bin=$(dirname $(command -v galley-train)); python3 " GALLEY_SOURCE_DIR
+                                "/scripts/rank-faults --times 4 --seed 3 --bin $bin");
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("4 of 4 trials passed"), std::string::npos) << outcome.out;
+}
+
+TEST(Ranks, AStoppedRunNamesTheCommandThatContinuesIt) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  std::filesystem::create_directories(folder + "/run");
+  write_text(folder + "/run/stop", "");
+  const Outcome stopped = run("galley-train", {recipe, "-o", folder + "/run", "--simulate-ranks", "2"});
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_NE(stopped.err.find("the same command continues: galley-train " + folder + "/run --simulate-ranks 2"), std::string::npos)
+      << stopped.err;
 }
 
 }  // namespace

@@ -543,7 +543,6 @@ TEST(RankTraining, RefusesWhatItCannotTrain) {
   for (const char* strategy : {"hybrid", "pipeline", "tensor"})
     EXPECT_NE(error(2, {cat("sharding=", strategy)}).find(cat("sharding: ", strategy, " can be planned by galley-plan, but")),
               std::string::npos);
-  EXPECT_NE(error(2, {"sharding=fsdp", "train.ema={decay: 0.9}"}).find("moving averages yet"), std::string::npos);
   EXPECT_NE(error(2, {"sharding.hook={type: power_sgd}"}).find("hook power_sgd yet"), std::string::npos);
   EXPECT_NE(error(2, {"sharding.offload={optimizer: disk}"}).find("on disk yet"), std::string::npos);
   EXPECT_NE(error(4, {"sharding=zero1", "sharding.mesh={data: 2, shard: 2}"}).find("on one axis of the mesh"), std::string::npos);

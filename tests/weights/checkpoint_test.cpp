@@ -9,9 +9,14 @@
 #include <sys/wait.h>
 
 #include <cstring>
+#include <filesystem>
+#include <memory>
 #include <random>
+#include <thread>
 
 #include "libcore/base/log.h"
+#include "libcore/comm/local.h"
+#include "libcore/weights/weights_file.h"
 #include "tests/support/faults.h"
 #include "tests/support/temporary_folder.h"
 
@@ -337,6 +342,195 @@ TEST_F(CheckpointTest, StaleTemporariesAreIgnoredAndRemoved) {
   EXPECT_EQ(store.newest()->step(), 5);
   store.remove_stale();
   EXPECT_EQ(names_in(parent_), (std::vector<std::string>{"notes", "step-000005"}));
+}
+
+// Checkpoints of ranks. Each holds the range [T r / N, T (r+1) / N) of each tensor, as threads of this process.
+
+CheckpointContent part_of(int64_t step, int rank, int ranks, int64_t count = 4000) {
+  CheckpointContent content = content_of(step, count);
+  for (const CheckpointGroup& group : content.groups) {
+    for (const TensorSource& tensor : group.tensors) {
+      const int64_t elements = tensor.shape.elements();
+      CheckpointPiece piece{group.name, tensor.name, tensor.dtype, tensor.shape, elements * rank / ranks, elements * (rank + 1) / ranks,
+                            {}};
+      if (piece.begin == piece.end) continue;
+      piece.values = [whole = tensor.values(), piece] {
+        Tensor range(piece.dtype, {piece.end - piece.begin});
+        std::memcpy(range.data(), whole.data_as<float>() + piece.begin, static_cast<size_t>(range.bytes()));
+        return range;
+      };
+      content.pieces.push_back(std::move(piece));
+    }
+  }
+  content.groups.clear();
+  return content;
+}
+
+/// Saves with that many ranks; the messages of the errors, by rank.
+std::vector<std::string> save_with(const std::string& parent, int ranks, int64_t step, int64_t count = 4000) {
+  auto communicators = local_communicators(ranks, {.timeout_s = 60});
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        CheckpointStore(parent, {.last = 1}).save(part_of(step, r, ranks, count), *communicators[static_cast<size_t>(r)]);
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(r)] = cat(static_cast<int>(error.code()), " ", error.message());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+TEST_F(CheckpointTest, RanksWriteAPartEachAndAnyNumberOfThemReadsRanges) {
+  for (int ranks = 2; ranks <= 4; ++ranks) {
+    for (const std::string& error : save_with(parent_, ranks, ranks)) EXPECT_EQ(error, "");
+    const auto found = CheckpointStore(parent_, {}).newest();
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->step(), ranks);
+    EXPECT_TRUE(found->in_parts());
+    expect_content(*found);
+    EXPECT_EQ(names_in(found->folder()).size(), static_cast<size_t>(ranks) + 1);  // parts and the manifest
+    const ManifestTensor& weight = found->tensors("parameters").front();
+    const Tensor whole = values_of(ranks, 4000);
+    for (int readers = 1; readers <= 5; ++readers) {
+      for (int64_t r = 0; r < readers; ++r) {
+        const int64_t begin = 4000 * r / readers, end = 4000 * (r + 1) / readers;
+        std::vector<float> range(static_cast<size_t>(end - begin));
+        found->read_range(weight, begin, std::as_writable_bytes(std::span(range)));
+        EXPECT_EQ(std::memcmp(range.data(), whole.data_as<float>() + begin, range.size() * sizeof(float)), 0);
+      }
+    }
+  }
+  EXPECT_EQ(names_in(parent_), std::vector<std::string>{"step-000004"});
+  EXPECT_EQ(warnings_, "");
+}
+
+TEST_F(CheckpointTest, ACheckpointInPartsIsAFileOfWeights) {
+  save_with(parent_, 3, 1);
+  const std::string folder = parent_ + "/step-000001";
+  const WeightsFile weights(folder + "/manifest.json");
+  EXPECT_EQ(weights.format(), "checkpoint");
+  ASSERT_EQ(weights.tensors().size(), 2u);
+  ASSERT_EQ(weights.others().size(), 1u);
+  for (size_t i = 0; i < 2; ++i) {
+    const bool weight = weights.tensors()[i].name == "a.weight";
+    EXPECT_TRUE(bit_equal(weights.read(i), weight ? values_of(1, 4000) : values_of(2, 7)));
+  }
+  EXPECT_TRUE(weights.verify().complete());
+  try {
+    const WeightsFile part(folder + "/part-0001.safetensors");
+    FAIL() << "a part passes as weights";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInput);
+    EXPECT_NE(error.text().find("galley-weights convert " + folder + " -o weights.safetensors"), std::string::npos) << error.text();
+  }
+}
+
+TEST_F(CheckpointTest, DamageOfAPartIsOneError) {
+  const auto message = [&] {
+    try {
+      Checkpoint(parent_ + "/step-000002").verify();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInput);
+      return error.message();
+    }
+    return std::string();
+  };
+  save_with(parent_, 3, 1, 50);
+  const std::string kept = folder_ / "kept", part = parent_ + "/step-000002/part-0001.safetensors";
+  std::filesystem::rename(parent_ + "/step-000001", kept);
+  save_with(parent_, 3, 2, 50);
+  EXPECT_EQ(message(), "");
+  const std::string good = read_file(part);
+  remove_tree(part);
+  EXPECT_EQ(message(), part + " is missing: 3 ranks wrote this checkpoint, a part each");
+  write_file(part, good.substr(0, good.size() / 2));
+  EXPECT_NE(message().find(part + " has "), std::string::npos) << message();
+  for (size_t at = 0; at < good.size(); at += 13) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 4);
+    write_file(part, bad);
+    EXPECT_NE(message().find(part), std::string::npos) << at << ": " << message();
+  }
+  write_file(part, read_file(kept + "/part-0001.safetensors"));  // of the same size, and consistent in itself
+  EXPECT_NE(message().find(part + ": tensor 'a."), std::string::npos) << message();
+  write_file(part, good);
+  EXPECT_EQ(message(), "");
+}
+
+TEST_F(CheckpointTest, RanksAgreeOnTheNewestCheckpointThatVerifies) {
+  save_with(parent_, 3, 1);
+  const std::string first = folder_ / "first";
+  std::filesystem::rename(parent_ + "/step-000001", first);
+  save_with(parent_, 3, 2);
+  std::filesystem::rename(first, parent_ + "/step-000001");
+  const std::string part = parent_ + "/step-000002/part-0002.safetensors";
+  std::string bytes = read_file(part);
+  bytes[bytes.size() - 5] ^= 1;
+  write_file(part, bytes);
+  auto communicators = local_communicators(2, {.timeout_s = 60});
+  std::vector<int64_t> steps(2);
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < 2; ++r)
+    threads.emplace_back([&, r] { steps[r] = CheckpointStore(parent_, {}).newest(communicators[r].get())->step(); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 1}));  // rank 1 alone has no damage in its share of the files
+  EXPECT_NE(warnings_.find("step-000002 is damaged"), std::string::npos) << warnings_;
+}
+
+TEST_F(CheckpointTest, EveryFailingCallOfARankLeavesTheOldOneAndIsTheErrorOfAll) {
+  save_with(parent_, 2, 1);
+  faults::set({});
+  save_with(parent_, 2, 2);
+  const int64_t calls = faults::calls();
+  ASSERT_GT(calls, 12);
+  for (int64_t at = 0; at < calls; ++at) {
+    remove_tree(parent_);
+    save_with(parent_, 2, 1);
+    faults::set({.at = at, .error = ENOSPC});
+    const std::vector<std::string> errors = save_with(parent_, 2, 2);
+    faults::set({});
+    EXPECT_EQ(errors[0], errors[1]) << at;
+    if (!errors[0].empty()) {
+      EXPECT_TRUE(errors[0].starts_with("7 rank 0: ") || errors[0].starts_with("7 rank 1: ")) << errors[0];
+    }
+    CheckpointStore store(parent_, {.last = 1});
+    const auto found = store.newest();
+    ASSERT_TRUE(found.has_value()) << at;
+    expect_content(*found);
+    EXPECT_TRUE(!errors[0].empty() || found->step() == 2) << "call " << at << " failed, the save said it did not";
+    store.remove_stale();
+  }
+}
+
+TEST_F(CheckpointTest, RanksKilledAtRandomMoments) {
+  std::mt19937_64 random(5);
+  save_with(parent_, 3, 1);
+  const CheckpointStore store(parent_, {.last = 1});
+  uint64_t longest_us = 40'000;  // a slow machine gets more time until a child has finished
+  for (int trial = 0; trial < 20 || (store.newest()->step() == 1 && trial < 30); ++trial) {
+    const int64_t before = store.newest()->step();
+    if (trial % 5 == 4 && before == 1) longest_us *= 4;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      CheckpointStore(parent_, {}).remove_stale();
+      for (int64_t step = before + 1;; ++step) save_with(parent_, 3, step);
+    }
+    ::usleep(static_cast<useconds_t>(random() % longest_us));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    const auto found = store.newest();
+    ASSERT_TRUE(found.has_value());
+    EXPECT_GE(found->step(), before);
+    expect_content(*found);
+  }
+  EXPECT_GT(store.newest()->step(), 1) << "no child finished a save, so nothing was tested";
+  EXPECT_EQ(warnings_, "");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -34,6 +35,7 @@ class RankHeartbeat {
   RankHeartbeat(MpiJob& job, const Position& position)
       : beat_(job.messages(), position, [&job](const std::string& fault) {
           std::fprintf(stderr, "galley: error: %s\n", fault.c_str());
+          announce_end(static_cast<int>(ErrorCode::kWorker));
           job.abort(static_cast<int>(ErrorCode::kWorker));
         }) {}
 
@@ -43,8 +45,14 @@ class RankHeartbeat {
 
 namespace {
 
+/// Shared with the supervising parent.
+struct Page {
+  Position position;
+  std::atomic<int> code{-1};  // with which the tool is about to end
+};
+
 std::optional<LaunchedRank> launched;
-Position* position = nullptr;  // in memory shared with the supervising parent
+Page* page = nullptr;
 std::unique_ptr<Ranks> ranks;
 thread_local int simulated_rank = -1;
 
@@ -66,8 +74,8 @@ RankLog& rank_log() {
   return log;
 }
 
-/// Codes that tools return; a rank that ends with another one was not ended by its tool.
-bool is_tool_code(int code) { return (code >= 0 && code <= 9) || code == 75 || code == 128 + SIGINT || code == 128 + SIGTERM; }
+/// Whether the tool ended the rank: it said so before (announce_end), or a second signal ended it at once.
+bool is_tool_end(int code) { return code == page->code || code == 128 + SIGINT || code == 128 + SIGTERM; }
 
 volatile std::sig_atomic_t launcher_ends_job = 0;
 void on_end_of_job(int) { launcher_ends_job = 1; }
@@ -98,12 +106,12 @@ int watch_child(pid_t child, bool json) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
     if (launcher_ends_job != 0) return 128 + signal;  // mpirun ends this rank because of another one
-    say(json, cat(who, " was killed by signal ", signal, " (", strsignal(signal), ") ", position->str()));
+    say(json, cat(who, " was killed by signal ", signal, " (", strsignal(signal), ") ", page->position.str()));
     return static_cast<int>(ErrorCode::kWorker);
   }
   const int code = WEXITSTATUS(status);
-  if (is_tool_code(code)) return code;
-  say(json, cat(who, " ended with the unexpected exit code ", code, " ", position->str()));
+  if (is_tool_end(code)) return code;
+  say(json, cat(who, " ended with the unexpected exit code ", code, " ", page->position.str()));
   return static_cast<int>(ErrorCode::kWorker);
 }
 
@@ -113,9 +121,9 @@ void supervise(const std::string& tool, bool json) {
   launched = launched_rank();
   if (launched && launched->size == 1) launched.reset();
   if (!launched) return;
-  void* page = mmap(nullptr, sizeof(Position), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) fail(ErrorCode::kResource, tool, " cannot map a page: ", std::strerror(errno));
-  position = new (page) Position;
+  void* shared = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) fail(ErrorCode::kResource, tool, " cannot map a page: ", std::strerror(errno));
+  page = new (shared) Page;
   const pid_t launcher = getppid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun was killed
   std::fflush(nullptr);
@@ -166,8 +174,8 @@ Ranks::Ranks() : job_(std::make_unique<MpiJob>()) {
         .suggest("start them with the mpirun of Open MPI, or with srun --mpi=pmix");
   }
   communicator_ = job_->communicator();
-  communicator_->report_to(position);
-  heartbeat_ = std::make_unique<RankHeartbeat>(*job_, *position);
+  communicator_->report_to(&page->position);
+  heartbeat_ = std::make_unique<RankHeartbeat>(*job_, page->position);
   cores_ = cores_of_rank();
 }
 
@@ -210,7 +218,12 @@ bool must_report_error() {
   return true;
 }
 
+void announce_end(int code) {
+  if (page != nullptr) page->code = code;
+}
+
 void leave(int code) {
+  announce_end(code);
   std::fflush(nullptr);
   _exit(code);
 }

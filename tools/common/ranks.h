@@ -39,6 +39,7 @@ class Ranks {
   static void close();
 
   Communicator& communicator() { return *communicator_; }
+  int size() const { return communicator_->size(); }
   /// Cores for each rank: of its affinity mask, divided by the ranks of this machine that share it.
   int cores() const { return cores_; }
   /// "4 ranks, shared memory, Open MPI v4.1.4, 1 core each"
@@ -58,6 +59,8 @@ class Ranks {
 /// Before a rank other than 0 reports an error: waits a moment for the launcher to end the job because of another rank's error, which most
 /// often is the same and was reported. Returns whether this rank has to report.
 bool must_report_error();
+/// Tells the supervising parent that the tool ends this process with the code; another end of a rank is a fault.
+void announce_end(int code);
 /// Ends the process after an error without waiting for other ranks; mpirun ends them.
 [[noreturn]] void leave(int code);
 

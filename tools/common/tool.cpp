@@ -360,7 +360,9 @@ int tool_main(int argc, char** argv, std::unique_ptr<Tool> tool) {
   const bool json = wants_json(argc, argv);
   try {
     supervise(tool->name(), json);
-    return run_tool(argc, argv, *tool, json);
+    const int code = run_tool(argc, argv, *tool, json);
+    announce_end(code);
+    return code;
   } catch (const Error& error) {
     return report_error(error, json);
   } catch (const std::bad_alloc&) {

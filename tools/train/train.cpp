@@ -291,11 +291,18 @@ int TrainTool::train_rank(const LoadedRecipe& loaded, const std::string& text, c
     const bool saved = loaded.recipe.checkpoint.has_value();
     log(LogLevel::kInfo,
         cat("stopped after step ", result.steps,
-            saved ? cat("; the same command continues: galley-train ", run) : "; without checkpoints there is nothing to continue"));
+            saved ? "; the same command continues: " + continuing_command(run) : "; without checkpoints there is nothing to continue"));
     return saved ? kExitResumable : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);  // another rank's signal, or RUN/stop
   }
   print_result(result, &plan, run);
   return kExitDone;
+}
+
+/// The command that continues a run on as many ranks as now.
+std::string TrainTool::continuing_command(const std::string& run) const {
+  const Ranks* job = Ranks::open();
+  return cat(job != nullptr ? cat("mpirun -np ", job->size(), " ") : "", "galley-train ", run,
+             simulated_ranks_ > 1 ? cat(" --simulate-ranks ", simulated_ranks_) : "");
 }
 
 void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout, const std::string& provenance_text) const {

@@ -35,6 +35,7 @@ class TrainTool : public RecipeTool {
   int train_rank(const LoadedRecipe& loaded, const std::string& text, const TrainerOptions& options, bool grown);
   /// --simulate-ranks: every rank on a thread of its own.
   int simulate_ranks(const LoadedRecipe& loaded, const std::string& text, const TrainerOptions& options, bool grown);
+  std::string continuing_command(const std::string& run) const;
   void print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout, const std::string& provenance_text) const;
   void print_result(const TrainResult& result, const TrainPlan* plan, const std::string& run) const;
 
