@@ -190,8 +190,8 @@ void add_rpn_losses(Builder& b, NamedValues& results, const FasterRcnnParams& pa
   each.reduction = Reduction::kNone;
   const Value target = where(positive, constant_like(logits, 1), constant_like(logits, 0));
   add_part(results, "loss_objectness", bce_with_logits(logits, target, {}, each), sampled, sampled);
-  add_part(results, "loss_rpn_box_reg", smooth_l1(codes, codes_where(positive, BoxCoder(), matched.boxes, anchors), kSmoothL1Beta), positive,
-           sampled);
+  add_part(results, "loss_rpn_box_reg", smooth_l1(codes, codes_where(positive, BoxCoder(), matched.boxes, anchors), kSmoothL1Beta),
+           positive, sampled);
 }
 
 // ---- Regions
@@ -278,8 +278,7 @@ Value convolution_head(Builder& b, Value x, Value count) {
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut)});
   const Shape s = x.shape();
   x = reshape(x, {s[0] * s[1], s[2], s[3], s[4]});
-  for (int i = 0; i < 4; ++i)
-    x = conv_norm(b, std::to_string(i), x, {.channels = s[2], .kernel = 3, .activation = ActivationKind::kRelu});
+  for (int i = 0; i < 4; ++i) x = conv_norm(b, std::to_string(i), x, {.channels = s[2], .kernel = 3, .activation = ActivationKind::kRelu});
   return region_linear(b, "5", reshape(x, {s[0], s[1], s[2] * s[3] * s[4]}), count, kRepresentation, Activation::kRelu);
 }
 
@@ -356,8 +355,7 @@ const std::vector<double> kRatios{0.5, 1, 2};
 template <bool kSecondVersion>
 NamedValues resnet50_rcnn(Builder& b, const Options& options, const NamedValues& inputs) {
   const auto& params = params_of<FasterRcnnParams>(options);
-  const Levels features =
-      resnet50_pyramid(b, params.backbone, {0, 1, 2, 3}, ExtraLevels::kPool, inputs.front().second, kSecondVersion);
+  const Levels features = resnet50_pyramid(b, params.backbone, {0, 1, 2, 3}, ExtraLevels::kPool, inputs.front().second, kSecondVersion);
   const AnchorRule anchors{.sizes = {{32}, {64}, {128}, {256}, {512}}, .ratios = kRatios};
   return faster_rcnn(b, params, {anchors, kSecondVersion ? 2 : 1, kSecondVersion ? convolution_head : two_linear_head}, features, inputs);
 }

@@ -17,8 +17,8 @@ std::vector<TensorType> infer(const OpContext& c) {
   GALLEY_CHECK(weight.dtype == x.dtype && weight.shape.rank() == 2 && weight.shape[1] == x.shape[2], "weight must be ", x.dtype, " [O,",
                x.shape[2], "], not ", weight);
   if (c.has(2)) {
-    GALLEY_CHECK(c.in(2).dtype == x.dtype && c.in(2).shape == Shape{weight.shape[0]}, "bias must be ", x.dtype, " ",
-                 Shape{weight.shape[0]}, ", not ", c.in(2));
+    GALLEY_CHECK(c.in(2).dtype == x.dtype && c.in(2).shape == Shape{weight.shape[0]}, "bias must be ", x.dtype, " ", Shape{weight.shape[0]},
+                 ", not ", c.in(2));
   }
   GALLEY_CHECK(count.dtype == DType::kI64 && count.shape == Shape{x.shape[0]}, "count must be i64 ", Shape{x.shape[0]}, ", not ", count);
   TensorType y = x;
