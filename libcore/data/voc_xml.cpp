@@ -14,6 +14,7 @@ namespace galley {
 namespace {
 
 constexpr size_t kMaxDepth = 64, kMaxText = 64 << 10;
+constexpr std::string_view kForeign = "no annotation of Pascal VOC is like that: see whether the file belongs into this folder";
 
 class VocReader {
  public:
@@ -27,7 +28,7 @@ class VocReader {
     XML_SetCharacterDataHandler(
         parser, [](void* self, const char* text, int size) { static_cast<VocReader*>(self)->add({text, static_cast<size_t>(size)}); });
     XML_SetStartDoctypeDeclHandler(parser, [](void* self, const char*, const char*, const char*, int) {
-      static_cast<VocReader*>(self)->refuse("a document type declaration is not allowed");
+      static_cast<VocReader*>(self)->refuse("a document type declaration is not allowed", "remove it (<!DOCTYPE ...>), and entities");
     });
     // Chunks, since expat takes an int.
     constexpr size_t kChunk = 1 << 20;
@@ -35,29 +36,41 @@ class VocReader {
       const std::string_view part = xml.substr(0, kChunk);
       xml.remove_prefix(part.size());
       const XML_Status status = XML_Parse(parser, part.data(), static_cast<int>(part.size()), xml.empty());
-      if (!refusal_.empty()) fail_at(refused_line_, refusal_);
-      if (status != XML_STATUS_OK) fail_at(line(), XML_ErrorString(XML_GetErrorCode(parser)));
+      if (!refusal_.empty()) fail_at(refused_line_, refusal_, cure_);
+      if (status != XML_STATUS_OK) fail_broken(XML_GetErrorCode(parser));
     } while (!xml.empty());
-    if (!root_) fail_at(line(), "the root element is not <annotation>");
+    if (!root_) fail_at(line(), "the root element is not <annotation>", "only annotations of Pascal VOC belong into this folder");
   }
 
   VocAnnotation take() { return std::move(result_); }
 
  private:
   int line() const { return static_cast<int>(XML_GetCurrentLineNumber(parser_.get())); }
-  [[noreturn]] void fail_at(int line, const std::string& message) const {
-    throw Error(ErrorCode::kInput, message).at({.file = file_, .line = line});
+  [[noreturn]] void fail_at(int line, const std::string& message, const std::string& cure) const {
+    throw Error(ErrorCode::kInput, message).at({.file = file_, .line = line}).suggest(cure);
+  }
+  /// Not XML.
+  [[noreturn]] void fail_broken(XML_Error code) const {
+    std::string cure = "correct the file there, or write the annotation anew";
+    if (code == XML_ERROR_NO_ELEMENTS || code == XML_ERROR_UNCLOSED_TOKEN || code == XML_ERROR_UNCLOSED_CDATA_SECTION)
+      cure = "the file ends too early: copy it again from its source";
+    if (code == XML_ERROR_TAG_MISMATCH) cure = "each <element> needs its </element>; the one before this place is open";
+    if (code == XML_ERROR_INVALID_TOKEN) cure = "write & as &amp; and < as &lt; in texts";
+    if (code == XML_ERROR_UNDEFINED_ENTITY) cure = "write the character itself; only &amp; &lt; &gt; &quot; and &apos; are known";
+    if (code == XML_ERROR_JUNK_AFTER_DOC_ELEMENT) cure = "remove what follows </annotation>";
+    fail_at(line(), XML_ErrorString(code), cure);
   }
   /// Stops the parser. C code calls the handlers, so that they must not throw.
-  void refuse(std::string message) {
+  void refuse(std::string message, std::string cure) {
     if (!refusal_.empty()) return;
     refusal_ = std::move(message);
+    cure_ = std::move(cure);
     refused_line_ = line();
     XML_StopParser(parser_.get(), XML_FALSE);
   }
 
   void start(const char* name) {
-    if (path_.size() >= kMaxDepth) return refuse(cat("more than ", kMaxDepth, " elements inside each other"));
+    if (path_.size() >= kMaxDepth) return refuse(cat("more than ", kMaxDepth, " elements inside each other"), std::string(kForeign));
     path_.emplace_back(name);
     text_.clear();
     if (path_.size() == 1) root_ = path_[0] == "annotation";
@@ -67,7 +80,7 @@ class VocReader {
   }
 
   void add(std::string_view text) {
-    if (text_.size() + text.size() > kMaxText) return refuse(cat("a text of more than ", kMaxText, " bytes"));
+    if (text_.size() + text.size() > kMaxText) return refuse(cat("a text of more than ", kMaxText, " bytes"), std::string(kForeign));
     text_ += text;
   }
 
@@ -87,9 +100,12 @@ class VocReader {
 
   void check(const VocAnnotation::Object& object) {
     static constexpr std::string_view kCorners[] = {"xmin", "ymin", "xmax", "ymax"};
-    if (object.name.empty()) refuse("an <object> without <name>");
+    if (object.name.empty()) refuse("an <object> without <name>", "name its class, or remove the object");
     for (size_t i = 0; i < 4; ++i)
-      if (std::isnan(object.box[i])) refuse(cat("the <object> in line ", object.line, " has no <", kCorners[i], "> in a <bndbox>"));
+      if (std::isnan(object.box[i])) {
+        refuse(cat("the <object> in line ", object.line, " has no <", kCorners[i], "> in a <bndbox>"),
+               "a <bndbox> needs xmin, ymin, xmax and ymax; complete it, or remove the object");
+      }
   }
 
   bool at(std::initializer_list<std::string_view> path) const { return std::equal(path_.begin(), path_.end(), path.begin(), path.end()); }
@@ -103,7 +119,7 @@ class VocReader {
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     constexpr double kMost = 1e9;
     if (error != std::errc() || stop != text.data() + text.size() || !(std::abs(value) <= kMost)) {
-      refuse(cat("<", path_.back(), "> is '", text.substr(0, 40), "'; expected a number"));
+      refuse(cat("<", path_.back(), "> is '", text.substr(0, 40), "'; expected a number"), "write it as 12 or 12.5");
       return 0;
     }
     return value;
@@ -112,7 +128,7 @@ class VocReader {
   std::string file_;
   std::unique_ptr<std::remove_pointer_t<XML_Parser>, void (*)(XML_Parser)> parser_;
   std::vector<std::string> path_;
-  std::string text_, refusal_;
+  std::string text_, refusal_, cure_;
   int refused_line_ = 0;
   bool root_ = false;
   VocAnnotation result_;

@@ -61,7 +61,7 @@ Value Builder::parameter(std::string_view leaf, Shape shape, const Init& init, s
                      .type = type,
                      .role = ValueRole::kParameter,
                      .init = init,
-                     .trainable = true,
+                     .trainable = !frozen_,
                      .module = path,
                      .module_type = std::string(module_type)};
   const Value value = graph_.add_input(spec.name, type, ValueRole::kParameter);
@@ -104,10 +104,14 @@ Value Builder::conv2d(std::string_view name, Value x, const Conv2dOptions& optio
 Value Builder::linear(std::string_view name, Value x, const LinearOptions& options) {
   const PathScope module = scope(name);
   GALLEY_CHECK(x.shape().rank() >= 1, "[linear] needs an input with at least 1 dimension, not ", x.type(), ", at ", graph_.path());
-  const Shape shape{options.out_features, x.shape()[-1]};
+  return linear(x, linear_parameters(x.shape()[-1], options));
+}
+
+LinearParameters Builder::linear_parameters(int64_t in_features, const LinearOptions& options) {
+  const Shape shape{options.out_features, in_features};
   std::optional<Init> bias;
   if (options.bias) bias = bias_init(init_.linear_bias, shape);
-  return linear(x, linear_parameters(shape, init_.linear_weight, bias));
+  return linear_parameters(shape, init_.linear_weight, bias);
 }
 
 LinearParameters Builder::linear_parameters(const Shape& shape, const Init& weight, const std::optional<Init>& bias) {
@@ -146,6 +150,7 @@ Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions
   const PathScope module = scope(name);
   GALLEY_CHECK(x.shape().rank() >= 2, "[batch_norm] needs an input [N,C,...], not ", x.type(), ", at ", graph_.path());
   const int64_t channels = x.channels();
+  if (options.frozen_eps) return frozen_batch_norm(x, options);
   const TensorType statistics{.dtype = options_.dtype, .shape = {channels}};
   const Value weight = options.affine ? parameter("weight", {channels}, options.weight_init, "batch_norm") : Value();
   const Value bias = options.affine ? parameter("bias", {channels}, options.bias_init, "batch_norm") : Value();
@@ -173,6 +178,17 @@ Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions
   update_attrs.count = count;
   emit("batch_norm_update", {running_mean, running_var, made[1], made[2], batches}, update_attrs);
   return made[0];
+}
+
+Value Builder::frozen_batch_norm(Value x, const BatchNormOptions& options) {
+  const TensorType type{.dtype = options_.dtype, .shape = {x.channels()}};
+  const Value weight = buffer("weight", type, options.weight_init, "batch_norm"),
+              bias = buffer("bias", type, options.bias_init, "batch_norm");
+  const Value mean = buffer("running_mean", type, options.mean_init, "batch_norm"),
+              var = buffer("running_var", type, options.var_init, "batch_norm");
+  BatchNormInferenceAttrs attrs;
+  attrs.eps = *options.frozen_eps;
+  return emit("batch_norm_inference", {x, weight, bias, mean, var}, attrs);
 }
 
 Value Builder::layer_norm(std::string_view name, Value x, const LayerNormOptions& options) {

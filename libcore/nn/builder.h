@@ -48,6 +48,9 @@ struct BatchNormOptions {
   bool affine = true;
   Init weight_init = Init::ones();
   Init bias_init = Init::zeros(), mean_init = Init::zeros(), var_init = Init::ones();
+  /// The norm is constant, with this epsilon: it uses the running statistics, also in training, and weight and bias are buffers
+  /// (torchvision's FrozenBatchNorm2d).
+  std::optional<double> frozen_eps = {};
 };
 struct LayerNormOptions {
   int64_t dims = 1;  // number of trailing dimensions to normalize
@@ -143,6 +146,20 @@ class Builder {
   };
   [[nodiscard]] InitScope use_init(InitRules rules) { return InitScope(*this, std::move(rules)); }
 
+  /// Parameters that are declared until the returned guard is destroyed are not trained if `frozen`.
+  class FreezeScope {
+   public:
+    FreezeScope(Builder& builder, bool frozen) : builder_(builder), saved_(std::exchange(builder.frozen_, builder.frozen_ || frozen)) {}
+    ~FreezeScope() { builder_.frozen_ = saved_; }
+    FreezeScope(const FreezeScope&) = delete;
+    FreezeScope& operator=(const FreezeScope&) = delete;
+
+   private:
+    Builder& builder_;
+    bool saved_;
+  };
+  [[nodiscard]] FreezeScope freeze(bool frozen) { return FreezeScope(*this, frozen); }
+
   /// Declares a graph input, e.g. the batch, whose value is set for each run.
   Value input(std::string name, TensorType type) { return graph_.add_input(std::move(name), std::move(type), ValueRole::kInput); }
   /// The random key "rng", i64 [3] = (seed, step, global index of sample 0). The first call declares it as a graph input.
@@ -167,6 +184,8 @@ class Builder {
   Value conv2d(std::string_view name, Value x, const Conv2dOptions& options);
   /// x [...,I] -> [...,out_features]; weight [out_features, I].
   Value linear(std::string_view name, Value x, const LinearOptions& options);
+  /// Declares the parameters of `linear` for inputs of that many features, in the current module.
+  LinearParameters linear_parameters(int64_t in_features, const LinearOptions& options);
   /// Declares the parameters of a linear layer, the current module, with a weight of this shape; without `bias` there is none.
   LinearParameters linear_parameters(const Shape& shape, const Init& weight, const std::optional<Init>& bias);
   /// The product of x [...,I] with the parameters of the current module: [...,out_features]. They may be used several times.
@@ -191,10 +210,14 @@ class Builder {
 
  private:
   friend class InitScope;
+  friend class FreezeScope;
+
+  Value frozen_batch_norm(Value x, const BatchNormOptions& options);
 
   Graph& graph_;
   BuilderOptions options_;
   InitRules init_;
+  bool frozen_ = false;
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> linear_layers_;
   std::map<std::string, int, std::less<>> random_uses_;  // number of random streams so far, by module path

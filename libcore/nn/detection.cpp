@@ -5,6 +5,7 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
+#include "libcore/ops/index.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
@@ -107,8 +108,19 @@ Value by_anchor(Value logits, int64_t per_anchor) {
   return reshape(permute(split, {0, 3, 4, 1, 2}), {s[0], s[2] * s[3] * anchors, per_anchor});
 }
 
-void add_detections(NamedValues& results, Value boxes, Value scores, const NmsAttrs& attrs, int64_t first_label) {
-  const Nms chosen = nms(boxes, scores, attrs);
+Value without_small(Value boxes, Value scores, double side) {
+  const int axis = boxes.shape().rank() - 1;
+  const Value shorter = squeeze(minimum(sub(column(boxes, 2), column(boxes, 0)), sub(column(boxes, 3), column(boxes, 1))), axis);
+  return where(less(shorter, constant_like(shorter, side)), constant_like(scores, -1), scores);
+}
+
+Value first_rows(Value count, int64_t rows) {
+  const Value row = cast(iota(count.graph(), DType::kI64, {1, rows}, 1), DType::kF32);
+  return less(row, unsqueeze(cast(count, DType::kF32), 1));
+}
+
+void add_detections(NamedValues& results, Value boxes, Value scores, const NmsAttrs& attrs, int64_t first_label, Value count) {
+  const Nms chosen = nms(boxes, scores, attrs, count);
   TakeBoxesAttrs take;
   take.first_label = first_label;
   const TakenBoxes taken = take_boxes(boxes, scores, chosen.index, chosen.count, take);

@@ -61,7 +61,12 @@ Value masked_sum(Value x, Value mask);
 /// Logits [N,A*K,H,W] -> [N,H*W*A,K]: torchvision's order, cell by cell.
 Value by_anchor(Value logits, int64_t per_anchor);
 
-/// Appends the results of post-processing.
-void add_detections(NamedValues& results, Value boxes, Value scores, const NmsAttrs& attrs, int64_t first_label);
+/// Appends the results of post-processing. `count` (optional, i64 [N]): the number of valid rows of boxes and scores.
+void add_detections(NamedValues& results, Value boxes, Value scores, const NmsAttrs& attrs, int64_t first_label, Value count = {});
+
+/// The scores [..] of boxes [..,4] whose sides are at least that long, and -1 for the others.
+Value without_small(Value boxes, Value scores, double side);
+/// The mask [N,rows] of the first count[n] rows of each sample.
+Value first_rows(Value count, int64_t rows);
 
 }  // namespace galley

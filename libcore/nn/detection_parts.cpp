@@ -3,9 +3,10 @@
 #include <cmath>
 
 #include "libcore/nn/capture.h"
-#include "libcore/nn/zoo_backbones.h"
+#include "libcore/nn/detection.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/detection.h"
+#include "libcore/ops/index.h"
 
 namespace galley {
 namespace {
@@ -17,18 +18,38 @@ Value column(Value boxes, int64_t i) { return slice(boxes, -1, i, i + 1); }
 Value area_of(Value width, Value height) { return mul(width, height); }
 
 /// A convolution of the pyramid, with its initial values.
-Value pyramid_conv(Builder& b, std::string_view name, Value x, int64_t kernel, int64_t stride = 1) {
+Value pyramid_conv(Builder& b, std::string_view name, Value x, int64_t kernel, int64_t stride = 1, bool bias = true) {
   const auto init = b.use_init({.conv_weight = Init::kaiming_uniform(1), .conv_bias = Init::zeros()});
-  return b.conv2d(name, x, {.out_channels = kPyramidChannels, .kernel_size = kernel, .stride = stride, .padding = kernel / 2});
+  return b.conv2d(name, x,
+                  {.out_channels = kPyramidChannels, .kernel_size = kernel, .stride = stride, .padding = kernel / 2, .bias = bias});
+}
+
+/// A block of the pyramid: a convolution, and a norm.
+Value pyramid_block(Builder& b, std::string_view name, Value x, int64_t kernel, bool norm) {
+  const auto module = b.scope(name);
+  x = pyramid_conv(b, "0", x, kernel, 1, !norm);
+  return norm ? b.batch_norm("1", x) : x;
 }
 
 }  // namespace
 
-void NormParams::options(OptionVisitor& v) {
+void BackboneParams::options(OptionVisitor& v) {
   v.option({.name = "frozen_norm",
             .doc = "batch norms of the backbone are constants (weight and bias are buffers), as in torchvision's models with weights"},
            frozen_norm);
   v.option({.name = "frozen_eps", .doc = "epsilon of frozen batch norms; 0 in some published models", .min = 0}, frozen_eps);
+  v.option({.name = "trainable_backbone_layers",
+            .doc = "stages of the backbone that are trained, from the last; null: 3 with frozen norms, otherwise all",
+            .min = 0,
+            .max = 6},
+           trainable_backbone_layers);
+}
+
+BackboneOptions BackboneParams::backbone() const {
+  BackboneOptions options;
+  if (frozen_norm) options.norm.frozen_eps = frozen_eps;
+  options.trainable_layers = trainable_backbone_layers.value_or(frozen_norm ? 3 : 6);
+  return options;
 }
 
 SharedConv::SharedConv(Builder& b, std::string_view name, int64_t in_channels, const Conv2dOptions& options, const Init& weight,
@@ -46,17 +67,13 @@ Value SharedConv::operator()(Value x) const {
   return conv2d(x, weight_, bias_, attrs);
 }
 
-std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& features, ExtraLevels extra) {
+std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& features, ExtraLevels extra, bool norm) {
   const auto module = b.scope("fpn");
   std::vector<Value> levels(features.size());
   Value above;
   for (size_t i = features.size(); i-- > 0;) {
     const auto number = std::to_string(i);
-    Value inner;
-    {
-      const auto blocks = b.scope("inner_blocks." + number);
-      inner = pyramid_conv(b, "0", features[i], 1);
-    }
+    Value inner = pyramid_block(b, "inner_blocks." + number, features[i], 1, norm);
     if (above) {
       ResizeAttrs attrs;
       attrs.size = {inner.shape()[2], inner.shape()[3]};
@@ -64,8 +81,7 @@ std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& feature
       inner = add(inner, resize(above, attrs));
     }
     above = inner;
-    const auto blocks = b.scope("layer_blocks." + number);
-    levels[i] = pyramid_conv(b, "0", inner, 3);
+    levels[i] = pyramid_block(b, "layer_blocks." + number, inner, 3, norm);
   }
   if (extra == ExtraLevels::kPool) {
     levels.push_back(max_pool(levels.back(), {.kernel_size = 1, .stride = 2}));
@@ -78,15 +94,27 @@ std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& feature
   return levels;
 }
 
-std::vector<Value> resnet50_pyramid(Builder& b, const NormParams& norm, const std::vector<size_t>& stages, ExtraLevels extra, Value x) {
+std::vector<Value> resnet50_pyramid(Builder& b, const BackboneParams& params, const std::vector<size_t>& stages, ExtraLevels extra, Value x,
+                                    bool norm) {
   const auto module = b.scope("backbone");
   std::vector<Value> features;
   {
     const auto body = b.scope("body");
-    const std::vector<Value> all = resnet_stages(b, ResNetDepth::k50, {0, 0, 0}, x, norm.eps());
+    const std::vector<Value> all = resnet_stages(b, ResNetDepth::k50, {0, 0, 0}, x, params.backbone());
     for (const size_t stage : stages) features.push_back(all[stage]);
   }
-  return feature_pyramid(b, features, extra);
+  return feature_pyramid(b, features, extra, norm);
+}
+
+std::vector<Value> mobilenet_v3_large_pyramid(Builder& b, const BackboneParams& params, Value x) {
+  const auto module = b.scope("backbone");
+  std::vector<Value> features;
+  {
+    const auto body = b.scope("body");
+    const std::vector<Value> all = mobilenet_v3_large_features(b, false, x, params.backbone());
+    features = {all[13], all[16]};
+  }
+  return feature_pyramid(b, features, ExtraLevels::kPool);
 }
 
 Value AnchorRule::boxes(Graph& graph, const Shape& image, Value feature, size_t level) const {
@@ -115,6 +143,17 @@ Value giou_loss(Value boxes, Value target) {
   const Value around = area_of(sub(corner(maximum, 2), corner(minimum, 0)), sub(corner(maximum, 3), corner(minimum, 1)));
   const Value iou = div(both, affine(all, 1, kGiouEps));
   return affine(sub(iou, div(sub(around, all), affine(around, 1, kGiouEps))), -1, 1);
+}
+
+Value join(const std::vector<Value>& values, int64_t axis) {
+  ConcatAttrs attrs;
+  attrs.axis = axis;
+  return concat(values, attrs);
+}
+
+Value in_columns(Value scores, Value labels, int64_t classes) {
+  const Value own = greater(one_hot(labels, classes), constant_like(scores, 0.5));
+  return where(own, unsqueeze(scores, 2), constant_like(scores, -1));
 }
 
 }  // namespace galley

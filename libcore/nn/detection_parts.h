@@ -4,16 +4,17 @@
 #include <vector>
 
 #include "libcore/nn/zoo.h"
+#include "libcore/nn/zoo_backbones.h"
 
 namespace galley {
 
-/// Options of the batch norms of a detector's backbone.
-struct NormParams {
+/// Options of a detector's backbone.
+struct BackboneParams {
   bool frozen_norm = false;
   double frozen_eps = 1e-5;
+  std::optional<int64_t> trainable_backbone_layers = {};
   void options(OptionVisitor& v);
-  /// The epsilon of frozen norms, or nullopt.
-  std::optional<double> eps() const { return frozen_norm ? std::optional(frozen_eps) : std::nullopt; }
+  BackboneOptions backbone() const;
 };
 
 /// A convolution that is applied several times: one module with its parameters.
@@ -35,10 +36,13 @@ enum class ExtraLevels {
 };
 
 /// A feature pyramid (Lin et al. 2017, FPN), "fpn" in the builder's scope: from features of falling resolution to as many of 256 channels,
-/// and the extra ones.
-std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& features, ExtraLevels extra);
+/// and the extra ones. `norm`: its convolutions have batch norms instead of biases.
+std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& features, ExtraLevels extra, bool norm = false);
 /// The pyramid over stages of ResNet-50 (0 is layer1), "backbone" in the builder's scope.
-std::vector<Value> resnet50_pyramid(Builder& b, const NormParams& norm, const std::vector<size_t>& stages, ExtraLevels extra, Value x);
+std::vector<Value> resnet50_pyramid(Builder& b, const BackboneParams& params, const std::vector<size_t>& stages, ExtraLevels extra, Value x,
+                                    bool norm = false);
+/// The pyramid over the last two stages of MobileNetV3-Large.
+std::vector<Value> mobilenet_v3_large_pyramid(Builder& b, const BackboneParams& params, Value x);
 
 /// Anchors of a pyramid: in each cell boxes of several sizes and ratios height / width, centered at the cell's first pixel. Cells are as
 /// far apart as the image's size divided by the grid's, rounded down. As torchvision's AnchorGenerator.
@@ -53,7 +57,14 @@ struct AnchorRule {
 /// 1 - generalized intersection over union (Rezatofighi et al. 2019) of boxes [..,4], as [..,1].
 Value giou_loss(Value boxes, Value target);
 
+/// A concatenation of values along an axis.
+Value join(const std::vector<Value>& values, int64_t axis);
+/// The scores [N,R] in the columns of their labels, i64 [N,R] in 0..classes-1: [N,R,classes], -1 in the other columns.
+Value in_columns(Value scores, Value labels, int64_t classes);
+
 /// RetinaNet and FCOS, for the table of models.
 std::vector<ModelEntry> retinanet_models();
+/// Faster R-CNN.
+std::vector<ModelEntry> rcnn_models();
 
 }  // namespace galley

@@ -62,7 +62,7 @@ struct ParameterSpec {
   TensorType type;
   ValueRole role = ValueRole::kParameter;  // kParameter or kBuffer
   Init init;
-  bool trainable = true;    // false for buffers and for parameters that the trainer froze
+  bool trainable = true;    // false for buffers and for parameters that the model or the trainer froze
   std::string module;       // "layer1.0.conv2"
   std::string module_type;  // "conv2d", "batch_norm", ...: matched by the selector type:NAME
 };

@@ -183,12 +183,18 @@ Value last_v3(Builder& b, std::string_view name, Value x, const BatchNormOptions
   return conv_norm(b, name, x, {.channels = 6 * x.channels(), .activation = ActivationKind::kHardswish, .norm = norm});
 }
 
-/// The results of the first convolution, of each block and of the last convolution.
-std::vector<Value> features_v3(Builder& b, const MobileNetV3Params& params, std::span<const Bottleneck> rows, Value x) {
-  std::vector<Value> results{first_v3(b, params, x, kNormV3)};
+/// The results of the first convolution, of each block and of the last convolution. The modules before `trained` are frozen.
+std::vector<Value> features_v3(Builder& b, const MobileNetV3Params& params, std::span<const Bottleneck> rows, Value x,
+                               const BatchNormOptions& norm = kNormV3, size_t trained = 0) {
+  std::vector<Value> results;
+  const auto add = [&](const auto& module) {
+    const auto frozen = b.freeze(results.size() < trained);
+    results.push_back(module(std::to_string(results.size())));
+  };
+  add([&](const std::string&) { return first_v3(b, params, x, norm); });
   for (const Bottleneck& row : rows)
-    results.push_back(inverted_residual_v3(b, std::to_string(results.size()), results.back(), block_of(params, row), kNormV3));
-  results.push_back(last_v3(b, std::to_string(results.size()), results.back(), kNormV3));
+    add([&](const std::string& name) { return inverted_residual_v3(b, name, results.back(), block_of(params, row), norm); });
+  add([&](const std::string& name) { return last_v3(b, name, results.back(), norm); });
   return results;
 }
 
@@ -244,11 +250,14 @@ ModelInfo info(const Options&) { return {"mobilenet", ModelOutput::kClasses, {3,
 
 }  // namespace
 
-std::vector<Value> mobilenet_v3_large_features(Builder& b, bool dilated, Value x) {
+std::vector<Value> mobilenet_v3_large_features(Builder& b, bool dilated, Value x, const BackboneOptions& options) {
+  constexpr size_t kStages[] = {0, 2, 4, 7, 13, 16};  // the first module of each
   const auto init = b.use_init(mobilenet_init());
   MobileNetV3Params params;
   params.dilated = dilated;
-  return features_v3(b, params, kLargeRows, x);
+  const auto trained = static_cast<size_t>(std::clamp<int64_t>(options.trainable_layers, 0, std::ssize(kStages)));
+  return features_v3(b, params, kLargeRows, x, options.norm,
+                     trained == 0 ? std::size(kLargeRows) + 2 : kStages[std::size(kStages) - trained]);
 }
 
 std::vector<Value> mobilenet_v3_large_halves(Builder& b, bool reduced_tail, const BatchNormOptions& norm, Value x) {

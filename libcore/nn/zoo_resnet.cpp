@@ -17,7 +17,7 @@ struct ResNetParams : OptionsOf<ResNetParams> {
   int64_t width_per_group = 64;
   bool zero_init_residual = false;
   std::vector<int64_t> replace_stride_with_dilation{0, 0, 0};
-  std::optional<double> frozen_eps = {};  // for detectors: batch norms are constants
+  BackboneOptions backbone = {};  // of detectors
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "groups", .doc = "groups of the 3x3 convolutions of bottlenecks", .min = 1}, groups);
@@ -44,8 +44,9 @@ struct BlockSize {
 };
 
 Value norm(Builder& b, std::string_view name, Value x, const ResNetParams& params, Init weight = Init::ones()) {
-  if (params.frozen_eps) return frozen_batch_norm(b, name, x, *params.frozen_eps);
-  return b.batch_norm(name, x, {.weight_init = weight});
+  BatchNormOptions options = params.backbone.norm;
+  options.weight_init = weight;
+  return b.batch_norm(name, x, options);
 }
 
 Value basic_block(Builder& b, Value x, const BlockSize& size, const ResNetParams& params, Init last_norm) {
@@ -89,13 +90,18 @@ std::vector<Value> stages_of(Builder& b, const ResNetParams& params, const Archi
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut)});
   const Init last_norm = params.zero_init_residual ? Init::zeros() : Init::ones();
 
-  x = b.conv2d("conv1", x, {.out_channels = 64, .kernel_size = 7, .stride = 2, .padding = 3, .bias = false});
-  x = relu(norm(b, "bn1", x, params));
+  const int64_t trained = params.backbone.trainable_layers;
+  {
+    const auto stem = b.freeze(trained < 5);
+    x = b.conv2d("conv1", x, {.out_channels = 64, .kernel_size = 7, .stride = 2, .padding = 3, .bias = false});
+    x = relu(norm(b, "bn1", x, params));
+  }
   x = max_pool(x, {.kernel_size = 3, .stride = 2, .padding = 1});
   int64_t dilation = 1;
   std::vector<Value> stages;
   for (int64_t stage = 0; stage < 4; ++stage) {
     const auto layer = b.scope(cat("layer", stage + 1));
+    const auto frozen = b.freeze(trained < 4 - stage);
     const bool dilate = stage > 0 && params.replace_stride_with_dilation[static_cast<size_t>(stage - 1)] != 0;
     GALLEY_CHECK(!dilate || !basic, "[resnet] only models with bottlenecks (resnet50 and deeper) support dilation");
     const int64_t stride = stage == 0 || dilate ? 1 : 2;
@@ -136,21 +142,10 @@ ModelInfo info(const Options&) { return {"resnet", ModelOutput::kClasses, {3, 22
 
 }  // namespace
 
-Value frozen_batch_norm(Builder& b, std::string_view name, Value x, double eps) {
-  const auto module = b.scope(name);
-  const TensorType type{.dtype = b.dtype(), .shape = {x.channels()}};
-  const Value weight = b.buffer("weight", type, Init::ones(), "batch_norm"), bias = b.buffer("bias", type, Init::zeros(), "batch_norm");
-  const Value mean = b.buffer("running_mean", type, Init::zeros(), "batch_norm"),
-              var = b.buffer("running_var", type, Init::ones(), "batch_norm");
-  BatchNormInferenceAttrs attrs;
-  attrs.eps = eps;
-  return emit("batch_norm_inference", {x, weight, bias, mean, var}, attrs);
-}
-
 std::vector<Value> resnet_stages(Builder& b, ResNetDepth depth, const std::vector<int64_t>& replace_stride_with_dilation, Value x,
-                                 std::optional<double> frozen_eps) {
+                                 const BackboneOptions& options) {
   ResNetParams params;
-  params.frozen_eps = frozen_eps;
+  params.backbone = options;
   params.replace_stride_with_dilation = replace_stride_with_dilation;
   const int64_t third = depth == ResNetDepth::k50 ? 6 : 23;
   return stages_of(b, params, {Block::kBottleneck, {3, 4, third, 3}}, x);

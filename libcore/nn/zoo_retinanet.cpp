@@ -18,7 +18,7 @@ struct DenseParams : OptionsOf<DenseParams> {
   int64_t num_classes = 91;
   double score_thresh = 0.05, nms_thresh = 0.5;
   int64_t detections_per_img = 300, topk_candidates = 1000;
-  NormParams norm;
+  BackboneParams backbone;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes, the background included", .min = 2, .main = true}, num_classes);
     v.option({.name = "score_thresh", .doc = "detections have a higher score", .min = 0, .max = 1}, score_thresh);
@@ -26,7 +26,7 @@ struct DenseParams : OptionsOf<DenseParams> {
              nms_thresh);
     v.option({.name = "detections_per_img", .doc = "largest number of detections of an image", .min = 1}, detections_per_img);
     v.option({.name = "topk_candidates", .doc = "largest number of candidates of a level of the pyramid", .min = 1}, topk_candidates);
-    norm.options(v);
+    backbone.options(v);
   }
 };
 
@@ -104,12 +104,6 @@ SharedConv predictor(Builder& b, std::string_view name, int64_t channels, int64_
 /// The results of a head on each level.
 using Levels = std::vector<Value>;
 
-Value join(const Levels& levels, int64_t axis) {
-  ConcatAttrs attrs;
-  attrs.axis = axis;
-  return concat(levels, attrs);
-}
-
 /// The best candidates of each level, then the best of each class over all levels.
 void add_dense_detections(NamedValues& results, const DenseParams& params, const Levels& boxes, const Levels& scores) {
   Levels taken_boxes, taken_scores;
@@ -123,9 +117,7 @@ void add_dense_detections(NamedValues& results, const DenseParams& params, const
     const Value all = full(scores[level].graph(), {.dtype = DType::kI64, .shape = {s[0]}}, static_cast<double>(count));
     const TakenBoxes taken = take_boxes(boxes[level], scores[level], best.indices, all);
     taken_boxes.push_back(taken.boxes);
-    // The score in the column of the class; other classes have none.
-    const Value own = greater(one_hot(taken.labels, classes), constant_like(taken.scores, 0.5));
-    taken_scores.push_back(where(own, unsqueeze(taken.scores, 2), constant_like(taken.scores, -1)));
+    taken_scores.push_back(in_columns(taken.scores, taken.labels, classes));
   }
   NmsAttrs attrs;
   attrs.score_threshold = params.score_thresh;
@@ -148,6 +140,30 @@ Value focal_sum(Value logits, Value labels) {
   const Value losses = mul(weight, bce_with_logits(logits, target, {}, each));
   const Value counts = greater(values, constant_like(values, -0.5));
   return sum(where(unsqueeze(counts, 2), losses, constant_like(losses, 0)), {1, 2});
+}
+
+/// The results of a dense detector: detections unless the builder captures training, losses where there are objects. decode(level) gives
+/// the boxes of a level, score(level) their scores; losses(results, objects) adds the losses.
+template <class Decode, class Score, class Losses>
+NamedValues finish(Builder& b, const DenseParams& params, const NamedValues& inputs, const Decode& decode, const Score& score,
+                   size_t levels, const Losses& losses) {
+  const Shape& image = inputs.front().second.shape();
+  NamedValues results;
+  const Objects objects = objects_of(b, inputs);
+  if (!b.training()) {
+    const auto module = b.scope("postprocess");
+    Levels boxes, scores;
+    for (size_t level = 0; level < levels; ++level) {
+      boxes.push_back(clip_boxes(decode(level), image[2], image[3]));
+      scores.push_back(score(level));
+    }
+    add_dense_detections(results, params, boxes, scores);
+  }
+  if (objects) {
+    const auto module = b.scope("loss");
+    losses(results, objects);
+  }
+  return results;
 }
 
 Value at_least_one(Value count) { return clamp(count, 1, std::numeric_limits<double>::infinity()); }
@@ -187,8 +203,8 @@ template <bool kSecondVersion>
 NamedValues retinanet(Builder& b, const Options& options, const NamedValues& inputs) {
   const auto& params = params_of<RetinaNetParams>(options);
   const Shape& image = inputs.front().second.shape();
-  const Levels features = resnet50_pyramid(b, params.dense.norm, {1, 2, 3}, kSecondVersion ? ExtraLevels::kFromC5 : ExtraLevels::kFromP5,
-                                           inputs.front().second);
+  const Levels features = resnet50_pyramid(b, params.dense.backbone, {1, 2, 3},
+                                           kSecondVersion ? ExtraLevels::kFromC5 : ExtraLevels::kFromP5, inputs.front().second);
   const AnchorRule rule = retinanet_anchors();
   Levels codes, logits, anchors;
   {
@@ -207,22 +223,12 @@ NamedValues retinanet(Builder& b, const Options& options, const NamedValues& inp
     codes = apply("regression_head", "bbox_reg", 4, 0);
   }
   for (size_t level = 0; level < features.size(); ++level) anchors.push_back(rule.boxes(b.graph(), image, features[level], level));
-  NamedValues results;
-  const Objects objects = objects_of(b, inputs);
-  if (!b.training()) {
-    const auto module = b.scope("postprocess");
-    Levels boxes, scores;
-    for (size_t level = 0; level < features.size(); ++level) {
-      boxes.push_back(clip_boxes(BoxCoder().decode(codes[level], anchors[level]), image[2], image[3]));
-      scores.push_back(sigmoid(logits[level]));
-    }
-    add_dense_detections(results, params.dense, boxes, scores);
-  }
-  if (objects) {
-    const auto module = b.scope("loss");
-    add_retinanet_losses(results, params, kSecondVersion, join(anchors, 0), join(codes, 1), join(logits, 1), objects);
-  }
-  return results;
+  return finish(
+      b, params.dense, inputs, [&](size_t level) { return BoxCoder().decode(codes[level], anchors[level]); },
+      [&](size_t level) { return sigmoid(logits[level]); }, features.size(),
+      [&](NamedValues& results, const Objects& objects) {
+        add_retinanet_losses(results, params, kSecondVersion, join(anchors, 0), join(codes, 1), join(logits, 1), objects);
+      });
 }
 
 // ---- FCOS
@@ -270,7 +276,7 @@ void add_fcos_losses(NamedValues& results, double radius, const Levels& anchors,
 NamedValues fcos(Builder& b, const Options& options, const NamedValues& inputs) {
   const auto& params = params_of<FcosParams>(options);
   const Shape& image = inputs.front().second.shape();
-  const Levels features = resnet50_pyramid(b, params.dense.norm, {1, 2, 3}, ExtraLevels::kFromP5, inputs.front().second);
+  const Levels features = resnet50_pyramid(b, params.dense.backbone, {1, 2, 3}, ExtraLevels::kFromP5, inputs.front().second);
   const AnchorRule rule{.sizes = {{8}, {16}, {32}, {64}, {128}}, .ratios = {1}};
   Levels codes, logits, centers, anchors;
   {
@@ -292,22 +298,12 @@ NamedValues fcos(Builder& b, const Options& options, const NamedValues& inputs) 
     }
   }
   for (size_t level = 0; level < features.size(); ++level) anchors.push_back(rule.boxes(b.graph(), image, features[level], level));
-  NamedValues results;
-  const Objects objects = objects_of(b, inputs);
-  if (!b.training()) {
-    const auto module = b.scope("postprocess");
-    Levels boxes, scores;
-    for (size_t level = 0; level < features.size(); ++level) {
-      boxes.push_back(clip_boxes(decode_distances(codes[level], anchors[level]), image[2], image[3]));
-      scores.push_back(sqrt(mul(sigmoid(logits[level]), sigmoid(centers[level]))));
-    }
-    add_dense_detections(results, params.dense, boxes, scores);
-  }
-  if (objects) {
-    const auto module = b.scope("loss");
-    add_fcos_losses(results, params.center_sampling_radius, anchors, join(codes, 1), join(logits, 1), join(centers, 1), objects);
-  }
-  return results;
+  return finish(
+      b, params.dense, inputs, [&](size_t level) { return decode_distances(codes[level], anchors[level]); },
+      [&](size_t level) { return sqrt(mul(sigmoid(logits[level]), sigmoid(centers[level]))); }, features.size(),
+      [&](NamedValues& results, const Objects& objects) {
+        add_fcos_losses(results, params.center_sampling_radius, anchors, join(codes, 1), join(logits, 1), join(centers, 1), objects);
+      });
 }
 
 template <class Params>

@@ -181,9 +181,10 @@ const OpDef& take_boxes_op() {
                          .outputs = {"taken", "values", Port::index("labels")},
                          .make_attrs = make_options<TakeBoxesAttrs>,
                          .infer = infer_take_boxes,
-                         .no_gradient = "it takes boxes for predictions, which are not trained",
+                         .no_gradient = kChosen,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
+                         .stops_gradient = true,
                          .cases = {"take_boxes:1x3234x4+1x3234x90+1x300+1"}};
   return def;
 }

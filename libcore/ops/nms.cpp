@@ -1,6 +1,8 @@
 #include "libcore/ops/nms.h"
 
 #include "libcore/ops/detection.h"
+#include "libcore/ops/linear_rows.h"
+#include "libcore/ops/proposals.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -45,10 +47,11 @@ const OpDef& nms_op() {
                          .outputs = {Port::index("index"), Port::index("count")},
                          .make_attrs = make_options<NmsAttrs>,
                          .infer = infer,
-                         .no_gradient = "it selects boxes for predictions, which are not trained",
+                         .no_gradient = "its results are constants for training, as in torchvision",
                          .cost = cost,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
+                         .stops_gradient = true,
                          .cases = {"nms:1x3234x4+1x3234x91:iou_threshold=0.55,max_output=300,score_threshold=0.9,per_class=300"}};
   return def;
 }
@@ -59,6 +62,9 @@ Nms nms(Value boxes, Value scores, const NmsAttrs& attrs, Value count) {
   return {outputs[0], outputs[1]};
 }
 
-OpTable nms_ops() { return {&nms_op(), &grid_boxes_op(), &match_boxes_op(), &match_centers_op(), &top_mask_op(), &take_boxes_op()}; }
+OpTable nms_ops() {
+  return {&nms_op(),        &grid_boxes_op(),     &match_boxes_op(),   &match_centers_op(), &top_mask_op(),
+          &take_boxes_op(), &append_objects_op(), &sample_labels_op(), &true_rows_op(),     &linear_rows_op()};
+}
 
 }  // namespace galley

@@ -1,13 +1,12 @@
 #include "libcore/ops/roi_align.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
 namespace {
+
+constexpr size_t kCoarser = 3;  // the first input of the further levels
 
 void check_regions(const OpContext& c, int64_t samples) {
   const TensorType& boxes = c.in(1);
@@ -19,9 +18,9 @@ void check_regions(const OpContext& c, int64_t samples) {
   }
 }
 
-void check_attrs(const std::vector<int64_t>& size, std::string_view name, double scale) {
+void check_attrs(const std::vector<int64_t>& size, std::string_view name, const std::vector<double>& scales) {
   GALLEY_CHECK(size.size() == 2, name, " needs two values (rows, columns), but has ", size.size());
-  GALLEY_CHECK(scale > 0, "spatial_scale is ", scale, "; it must be positive");
+  for (const double scale : scales) GALLEY_CHECK(scale > 0, "spatial_scale is ", scale, "; it must be positive");
 }
 
 std::vector<TensorType> infer(const OpContext& c) {
@@ -31,6 +30,14 @@ std::vector<TensorType> infer(const OpContext& c) {
   GALLEY_CHECK(x.shape.rank() == 4, "x must be [N,C,H,W], not ", x);
   check_attrs(attrs.output_size, "output_size", attrs.spatial_scale);
   check_regions(c, x.shape[0]);
+  const size_t levels = std::max(c.inputs.size(), kCoarser) - kCoarser + 1;
+  GALLEY_CHECK(attrs.spatial_scale.size() == levels, "spatial_scale needs a value for each of ", levels, " levels, but has ",
+               attrs.spatial_scale.size());
+  for (size_t i = kCoarser; i < c.inputs.size(); ++i) {
+    const TensorType& level = c.in(static_cast<int>(i));
+    GALLEY_CHECK(level.dtype == x.dtype && level.shape.rank() == 4 && level.shape[0] == x.shape[0] && level.shape[1] == x.shape[1],
+                 "all levels must be ", x.dtype, " [", x.shape[0], ",", x.shape[1], ",H,W], not ", level);
+  }
   TensorType y = x;
   y.format = {};
   y.names = {};
@@ -45,6 +52,8 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
   GALLEY_CHECK(grad.shape.rank() == 5, "grad must be [N,R,C,h,w], not ", grad);
   check_attrs(attrs.input_size, "input_size", attrs.spatial_scale);
   check_regions(c, grad.shape[0]);
+  GALLEY_CHECK(attrs.level >= 0 && attrs.level < std::ssize(attrs.spatial_scale), "there is no level ", attrs.level, " of ",
+               attrs.spatial_scale.size());
   TensorType dx = grad;
   dx.format = {};
   dx.names = {};
@@ -53,14 +62,17 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
 }
 
 void gradient(GradientBuilder& g) {
-  if (!g.wants(0)) return;
   const auto& forward = g.attrs<RoiAlignAttrs>();
   RoiAlignBackwardAttrs attrs;
-  attrs.input_size = {g.in(0).shape()[2], g.in(0).shape()[3]};
   attrs.spatial_scale = forward.spatial_scale;
   attrs.sampling_ratio = forward.sampling_ratio;
   attrs.aligned = forward.aligned;
-  g.set(0, roi_align_backward(g.grad(), g.in(1), attrs, g.in(2)));
+  for (; attrs.level < std::ssize(forward.spatial_scale); ++attrs.level) {
+    const size_t input = attrs.level == 0 ? 0 : kCoarser + static_cast<size_t>(attrs.level) - 1;
+    if (!g.wants(input)) continue;
+    attrs.input_size = {g.in(input).shape()[2], g.in(input).shape()[3]};
+    g.set(input, roi_align_backward(g.grad(), g.in(1), attrs, g.in(2)));
+  }
 }
 
 /// Four multiply-adds for each of about four samples per bin.
@@ -70,17 +82,18 @@ Cost cost_of_bins(const OpContext& c, const TensorType& bins) { return operand_c
 
 void RoiAlignAttrs::options(OptionVisitor& v) {
   v.option({.name = "output_size", .doc = "rows and columns of bins", .min = 1}, output_size);
-  v.option({.name = "spatial_scale", .doc = "size of x relative to the image of the boxes"}, spatial_scale);
+  v.option({.name = "spatial_scale", .doc = "size of each level relative to the image of the boxes"}, spatial_scale);
   v.option({.name = "sampling_ratio", .doc = "samples per bin and axis; 0: as many as the bin has pixels, rounded up", .min = 0},
            sampling_ratio);
   v.option({.name = "aligned", .doc = "shift boxes by half a pixel, so that pixels are at their centers"}, aligned);
 }
 void RoiAlignBackwardAttrs::options(OptionVisitor& v) {
-  v.option({.name = "input_size", .doc = "rows and columns of x", .min = 1, .required = true}, input_size);
-  v.option({.name = "spatial_scale", .doc = "size of x relative to the image of the boxes"}, spatial_scale);
+  v.option({.name = "input_size", .doc = "rows and columns of the level", .min = 1, .required = true}, input_size);
+  v.option({.name = "spatial_scale", .doc = "size of each level relative to the image of the boxes"}, spatial_scale);
   v.option({.name = "sampling_ratio", .doc = "samples per bin and axis; 0: as many as the bin has pixels, rounded up", .min = 0},
            sampling_ratio);
   v.option({.name = "aligned", .doc = "shift boxes by half a pixel, so that pixels are at their centers"}, aligned);
+  v.option({.name = "level", .doc = "the level whose gradient it is", .min = 0}, level);
 }
 
 RoiAxis roi_axis(double low, double high, int64_t bins, double spatial_scale, int64_t sampling_ratio, bool aligned) {
@@ -108,13 +121,13 @@ RoiSample roi_sample(double position, int64_t size) {
 const OpDef& roi_align_op() {
   static const OpDef def{.name = "roi_align",
                          .doc = "means of bilinear samples in the bins of regions (He et al. 2017)",
-                         .inputs = {"x", "boxes", Port::index("count?")},
+                         .inputs = {"x", "boxes", Port::index("count?"), "coarser*"},
                          .outputs = {"y"},
                          .make_attrs = make_options<RoiAlignAttrs>,
                          .infer = infer,
                          .gradient = gradient,
                          .cost = [](const OpContext& c) { return cost_of_bins(c, c.out(0)); },
-                         .layout = {FormatRule::kContiguous},
+                         .layout = {FormatRule::kExplicit},
                          .precision = PrecisionRule::kKeepF32,
                          .cases = {"roi_align:1x256x50x68+1x1000x4:spatial_scale=0.0625,sampling_ratio=2"}};
   return def;
@@ -134,7 +147,11 @@ const OpDef& roi_align_backward_op() {
   return def;
 }
 
-Value roi_align(Value x, Value boxes, const RoiAlignAttrs& attrs, Value count) { return emit("roi_align", {x, boxes, count}, attrs); }
+Value roi_align(Value x, Value boxes, const RoiAlignAttrs& attrs, Value count, const std::vector<Value>& coarser) {
+  std::vector<Value> inputs{x, boxes, count};
+  inputs.insert(inputs.end(), coarser.begin(), coarser.end());
+  return emit_all("roi_align", std::make_unique<RoiAlignAttrs>(attrs), inputs).front();
+}
 Value roi_align_backward(Value grad, Value boxes, const RoiAlignBackwardAttrs& attrs, Value count) {
   return emit("roi_align_backward", {grad, boxes, count}, attrs);
 }

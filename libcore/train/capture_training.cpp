@@ -71,8 +71,7 @@ CapturedModel capture_training(const Session& session, const BatchTypes& types) 
   GALLEY_ASSERT(model.loss != kNoValue, "the task ", session.task().name(), " has no objective");
   model.parameters = capture.take_parameters();
   const Frozen frozen = recipe.train.freeze.empty() && !session.lora() ? Frozen() : frozen_of(session, model.parameters);
-  for (ParameterSpec& spec : model.parameters)
-    spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
+  for (ParameterSpec& spec : model.parameters) spec.trainable = spec.trainable && frozen.parameters.count(spec.name) == 0;
   model.precision = precision_of(recipe, model.parameters);
   if (std::none_of(model.parameters.begin(), model.parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; })) {
     throw Error(ErrorCode::kRecipe, "train.freeze selects all parameters; at least one must remain trainable").key("train.freeze");

@@ -114,17 +114,18 @@ TEST(VocSource, MistakesHaveTheirPlace) {
   expect_error(with(voc_xml(object_xml("cat", "1 2 3 4") + object_xml("dog", "20 4 3 25"))), {"the box of 'dog' has no area"}, 8);
   expect_error(with(voc_xml(object_xml("dog", "3 4 3 25"))), {"has no area"}, 4);
   expect_error(with(voc_xml(object_xml("dog", "3 4 42 25"))), {"lies outside the image of 40 x 30 pixels"}, 4);
-  expect_error(with(voc_xml(object_xml("dog", "3 4 x 25"))), {"<xmax> is 'x'; expected a number"}, 6);
-  expect_error(with(voc_xml("<object><name>dog</name></object>")), {"has no <xmin>"}, 4);
+  expect_error(with(voc_xml(object_xml("dog", "3 4 x 25"))), {"<xmax> is 'x'; expected a number", "write it as 12"}, 6);
+  expect_error(with(voc_xml("<object><name>dog</name></object>")), {"has no <xmin>", "complete it, or remove the object"}, 4);
   expect_error(with(voc_xml("<object></object>")), {"an <object> without <name>"}, 4);
-  expect_error(with("<annotation>\n<object>\n</annotation>"), {"mismatched tag"}, 3);
-  expect_error(with(""), {"no element found"}, 1);
-  expect_error(with("<html/>"), {"the root element is not <annotation>"});
+  expect_error(with("<annotation>\n<object>\n</annotation>"), {"mismatched tag", "each <element> needs its </element>"}, 3);
+  expect_error(with(""), {"no element found", "the file ends too early"}, 1);
+  expect_error(with(voc_xml("<object><name>Tom & Jerry</name></object>")), {"not well-formed", "write & as &amp;"}, 4);
+  expect_error(with("<html/>"), {"the root element is not <annotation>", "only annotations of Pascal VOC"});
   expect_error(with("<?xml version=\"1.0\"?>\n<!DOCTYPE a [<!ENTITY b \"bbbbbbbb\">]>\n<annotation>&b;</annotation>"),
-               {"a document type declaration is not allowed"}, 2);
+               {"a document type declaration is not allowed", "remove it"}, 2);
   std::string deep = "<annotation>";
   for (int i = 0; i < 100000; ++i) deep += "<a>";
-  expect_error(with(deep), {"more than 64 elements inside each other"}, 1);
+  expect_error(with(deep), {"more than 64 elements inside each other", "belongs into this folder"}, 1);
   expect_error(with(cat("<annotation><filename>", std::string(1 << 20, 'x'), "</filename></annotation>")),
                {"a text of more than 65536 bytes"}, 1);
   write_voc(folder, "a", voc_xml("", 41));

@@ -31,6 +31,67 @@ NmsAttrs nms_attrs(double iou, double score, int64_t per_class, int64_t most) {
   return attrs;
 }
 
+std::vector<OpCase> align_cases() {
+  std::vector<OpCase> cases;
+  const auto align = [&](const std::string& name, const Shape& x, int64_t rows, std::vector<int64_t> size, double scale, int64_t ratio,
+                         bool aligned, bool counted) {
+    cases.push_back({.name = "roi_align_" + name, .build = [=](CaseInputs& in) {
+                       RoiAlignAttrs attrs;
+                       attrs.output_size = size;
+                       attrs.spatial_scale = {scale};
+                       attrs.sampling_ratio = ratio;
+                       attrs.aligned = aligned;
+                       const Value image = in.real(x);
+                       const Value boxes = boxes_of(in, x[0], rows, 0, 1.3 * static_cast<double>(x[3]) / scale);
+                       std::vector<double> counts;
+                       for (int64_t n = 0; n < x[0]; ++n) counts.push_back(static_cast<double>(rows - 1 - n));
+                       roi_align(image, boxes, attrs, counted ? in.values({x[0]}, counts, DType::kI64) : Value{});
+                     }});
+  };
+  align("two_samples", {2, 3, 8, 9}, 4, {3, 2}, 0.5, 2, false, false);
+  align("adaptive", {1, 2, 7, 6}, 5, {2, 2}, 0.25, 0, false, false);
+  align("aligned", {1, 20, 6, 7}, 3, {2, 3}, 1, 1, true, false);
+  align("count", {2, 2, 5, 6}, 4, {2, 2}, 1, 2, true, true);
+  // Regions of 224 x 224 pixels read level 4 (a scale of 1/16), of a quarter of the area the finer level 3; smaller and larger ones the
+  // first and the last.
+  const auto pyramid = [&](const std::string& name, std::vector<double> scales, std::vector<double> sides, std::vector<double> expected) {
+    cases.push_back({.name = "roi_align_" + name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           RoiAlignAttrs attrs;
+                           attrs.output_size = {1, 1};
+                           attrs.spatial_scale = scales;
+                           attrs.sampling_ratio = 1;
+                           std::vector<double> boxes;
+                           for (const double side : sides)
+                             for (const double v : {8.0, 8.0, 8 + side, 8 + side}) boxes.push_back(v);
+                           std::vector<Value> levels;  // level i holds 10 (i + 1)
+                           for (size_t i = 0; i < scales.size(); ++i) {
+                             const auto size = static_cast<int64_t>(512 * scales[i]);
+                             levels.push_back(
+                                 in.values({1, 1, size, size}, std::vector<double>(static_cast<size_t>(size * size), 10.0 * (i + 1.0))));
+                           }
+                           const Value regions = in.fixed(in.values({1, static_cast<int64_t>(sides.size()), 4}, boxes));
+                           roi_align(levels[0], regions, attrs, {}, {levels.begin() + 1, levels.end()});
+                         },
+                     .expected = std::move(expected)});
+  };
+  pyramid("levels", {1.0 / 8, 1.0 / 16, 1.0 / 32}, {111, 112, 223, 224, 447, 448, 8, 480}, {10, 10, 10, 20, 20, 30, 10, 30});
+  pyramid("equal_levels", {1.0 / 32, 1.0 / 32}, {64, 448}, {10, 10});
+  for (const bool last : {false, true}) {
+    cases.push_back({.name = cat("roi_align_", last ? "coarse" : "fine"), .build = [=](CaseInputs& in) {
+                       RoiAlignAttrs attrs;
+                       attrs.output_size = {2, 3};
+                       attrs.spatial_scale = {0.0625, 0.03125};
+                       attrs.sampling_ratio = 2;
+                       const Value fine = in.real({2, 3, 24, 26}), coarse = in.real({2, 3, 12, 13});
+                       const Value boxes = boxes_of(in, 2, 3, 0, last ? 1200 : 500);
+                       roi_align(fine, boxes, attrs, in.values({2}, {3, 2}, DType::kI64), {coarse});
+                     }});
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<OpCase> boxes_cases() {
@@ -67,25 +128,7 @@ std::vector<OpCase> boxes_cases() {
                      nms(boxes, scores, nms_attrs(0.5, 0, 0, 12), in.values({3}, {30, 0, 7}, DType::kI64));
                    }});
 
-  const auto align = [&](const std::string& name, const Shape& x, int64_t rows, std::vector<int64_t> size, double scale, int64_t ratio,
-                         bool aligned, bool counted) {
-    cases.push_back({.name = "roi_align_" + name, .build = [=](CaseInputs& in) {
-                       RoiAlignAttrs attrs;
-                       attrs.output_size = size;
-                       attrs.spatial_scale = scale;
-                       attrs.sampling_ratio = ratio;
-                       attrs.aligned = aligned;
-                       const Value image = in.real(x);
-                       const Value boxes = boxes_of(in, x[0], rows, 0, 1.3 * static_cast<double>(x[3]) / scale);
-                       std::vector<double> counts;
-                       for (int64_t n = 0; n < x[0]; ++n) counts.push_back(static_cast<double>(rows - 1 - n));
-                       roi_align(image, boxes, attrs, counted ? in.values({x[0]}, counts, DType::kI64) : Value{});
-                     }});
-  };
-  align("two_samples", {2, 3, 8, 9}, 4, {3, 2}, 0.5, 2, false, false);
-  align("adaptive", {1, 2, 7, 6}, 5, {2, 2}, 0.25, 0, false, false);
-  align("aligned", {1, 20, 6, 7}, 3, {2, 3}, 1, 1, true, false);
-  align("count", {2, 2, 5, 6}, 4, {2, 2}, 1, 2, true, true);
+  for (OpCase& c : align_cases()) cases.push_back(std::move(c));
   return cases;
 }
 

@@ -39,7 +39,7 @@ TEST(Boxes, RoiAlignIsTorchvisions) {
   const auto attrs = [](std::vector<int64_t> size, double scale, int64_t ratio, bool aligned) {
     RoiAlignAttrs a;
     a.output_size = std::move(size);
-    a.spatial_scale = scale;
+    a.spatial_scale = {scale};
     a.sampling_ratio = ratio;
     a.aligned = aligned;
     return a;
@@ -70,7 +70,7 @@ TEST(Boxes, RegionsFromTheCountOnAreZero) {
   const Value count = graph.add_input("count", {.dtype = DType::kI64, .shape = {2}}, ValueRole::kInput);
   RoiAlignAttrs attrs;
   attrs.output_size = {3, 4};
-  attrs.spatial_scale = 0.5;
+  attrs.spatial_scale = {0.5};
   attrs.sampling_ratio = 2;
   const Value y = roi_align(x, boxes, attrs, count);
   const auto values = interpret(graph, {{"x", want.at("x")}, {"boxes", want.at("boxes")}, {"count", {{2}, {4, 6}}}});

@@ -1,6 +1,8 @@
-// Cases of grid_boxes, match_boxes, top_mask and take_boxes. Hand values follow the rules in ops/detection.h.
+// Cases of operators of detectors besides nms and roi_align. Hand values follow the rules in ops/detection.h.
 
 #include "libcore/ops/detection.h"
+#include "libcore/ops/linear_rows.h"
+#include "libcore/ops/proposals.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {
@@ -142,10 +144,80 @@ std::vector<OpCase> center_cases() {
   return cases;
 }
 
+SampleLabelsAttrs sample_attrs(int64_t size, double fraction, bool random) {
+  SampleLabelsAttrs attrs;
+  attrs.size = size;
+  attrs.positive_fraction = fraction;
+  attrs.random = random;
+  attrs.stream = 77;
+  return attrs;
+}
+
+std::vector<OpCase> proposal_cases() {
+  std::vector<OpCase> cases;
+  const auto ints = [](CaseInputs& in, const Shape& shape, const std::vector<double>& values) {
+    return in.values(shape, values, DType::kI64);
+  };
+  // One valid row and two objects; no valid row and one object.
+  cases.push_back({.name = "append_objects_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         const Value boxes = in.fixed(in.values({2, 2, 4}, {1, 2, 3, 4, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9}));
+                         append_objects(boxes, ints(in, {2}, {1, 0}), in.fixed(in.values({3, 4}, {5, 6, 7, 8, 10, 11, 12, 13, 0, 1, 2, 3})),
+                                        ints(in, {3}, {0, 2, 3}));
+                       },
+                   .expected = {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 0, 0, 0, 0, 0, 0, 0,
+                                0, 1, 2, 3, 0, 0, 0, 0, 0,  0,  0,  0,  0, 0, 0, 0, 0, 0, 0, 0}});
+  cases.push_back({.name = "append_objects_random", .build = [=](CaseInputs& in) {
+                     append_objects(in.fixed(in.real({3, 5, 4})), ints(in, {3}, {5, 0, 2}), in.fixed(in.real({7, 4})),
+                                    ints(in, {4}, {0, 3, 3, 6}));
+                   }});
+  const auto sample = [&](const std::string& name, const Shape& shape, std::vector<double> labels, std::vector<double> count, bool keyed,
+                          const SampleLabelsAttrs& attrs, std::vector<double> expected) {
+    cases.push_back({.name = "sample_labels_" + name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Value x = labels.empty() ? in.integers(shape, -1, 3) : ints(in, shape, labels);
+                           sample_labels(x, count.empty() ? Value() : ints(in, {shape[0]}, count),
+                                         keyed ? ints(in, {3}, {5, 6, 7}) : Value(), attrs);
+                         },
+                     .expected = std::move(expected)});
+  };
+  // At most two of four rows have objects; one that is neither does not count. Missing objects are filled up by background.
+  sample("first", {2, 6}, {1, 0, -1, 4, 2, 0, 0, -1, 0, 3, 0, 0}, {}, false, sample_attrs(4, 0.5, false),
+         {1, 1, 0, 1, 0, 1, 1, 0, 1, 1, 1, 0});
+  // Background is not filled up by objects.
+  sample("few_background", {1, 5}, {1, 1, 1, 0, 1}, {}, false, sample_attrs(4, 0.5, false), {1, 1, 0, 1, 0});
+  sample("count", {2, 4}, {0, 0, 1, 1, 1, 0, 0, 1}, {3, 0}, false, sample_attrs(4, 0.5, false), {1, 1, 1, 0, 0, 0, 0, 0});
+  sample("random", {3, 301}, {}, {}, true, sample_attrs(40, 0.3, true), {});
+  sample("without_key", {2, 99}, {}, {99, 50}, false, sample_attrs(16, 0.5, true), {});
+  cases.push_back({.name = "true_rows_hand",
+                   .build = [](CaseInputs& in) { true_rows(in.values({2, 5}, {0, 1, 1, 0, 1, 1, 0, 0, 0, 0}, DType::kBool), 2); },
+                   .expected = {1, 2, 0, 0}});
+  cases.push_back(
+      {.name = "true_rows_all", .build = [](CaseInputs& in) { true_rows(in.values({1, 7}, {1, 0, 1, 1, 0, 0, 1}, DType::kBool), 9); }});
+  const auto rows = [&](const std::string& name, const Shape& x, int64_t out, std::vector<double> count, bool bias, Activation activation) {
+    cases.push_back({.name = "linear_rows_" + name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           LinearAttrs attrs;
+                           attrs.activation = activation;
+                           const Value y = in.real(x), weight = in.weight({out, x[2]});
+                           linear_rows(y, weight, bias ? in.vector(out) : Value(), ints(in, {x[0]}, count), attrs);
+                         },
+                     .forward_only = true});
+  };
+  rows("several", {3, 20, 17}, 5, {20, 0, 7}, true, Activation::kRelu);
+  rows("one", {1, 100, 64}, 48, {31}, true, Activation::kNone);
+  rows("few", {2, 3, 8}, 4, {1, 3}, false, Activation::kNone);
+  return cases;
+}
+
 }  // namespace
 
 std::vector<OpCase> detection_cases() {
   std::vector<OpCase> cases = grid_cases();
+  for (OpCase& c : proposal_cases()) cases.push_back(std::move(c));
   for (OpCase& c : center_cases()) cases.push_back(std::move(c));
   for (OpCase& c : match_cases()) cases.push_back(std::move(c));
   const double infinity = std::numeric_limits<double>::infinity();

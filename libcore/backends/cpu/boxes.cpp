@@ -3,8 +3,9 @@
 // nms visits candidates by falling score from a heap over those above the threshold, so it orders no more of them than it visits; a
 // candidate is compared only with the chosen boxes of its class. One thread per sample. Each comparison rounds as torchvision's do.
 //
-// roi_align computes the four pixels and weights of a sample once and applies them to all channels; one region is a task. Its gradient
-// gives each task some channels of a sample, so that no two tasks add to one pixel and every sum keeps its order.
+// roi_align computes the four pixels and weights of a sample once and applies them to all channels, in vectors where the image is
+// channels_last. Threads take regions in turn. Its gradient gives each task some channels of a sample, so that no two tasks add to one
+// pixel and every sum keeps its order.
 
 #include <algorithm>
 #include <array>
@@ -107,9 +108,10 @@ struct Corners {
 
 /// visit(bin, corners) for each sample of a region inside the image, bin by bin.
 template <class Attrs, class Visit>
-void walk_samples(const float* box, const Shape& bins, int64_t height, int64_t width, const Attrs& attrs, Visit visit) {
-  const RoiAxis across = roi_axis(box[0], box[2], bins[4], attrs.spatial_scale, attrs.sampling_ratio, attrs.aligned);
-  const RoiAxis down = roi_axis(box[1], box[3], bins[3], attrs.spatial_scale, attrs.sampling_ratio, attrs.aligned);
+void walk_samples(const float* box, const Shape& bins, int64_t height, int64_t width, const Attrs& attrs, size_t level, Visit visit) {
+  const double scale = attrs.spatial_scale[level];
+  const RoiAxis across = roi_axis(box[0], box[2], bins[4], scale, attrs.sampling_ratio, attrs.aligned);
+  const RoiAxis down = roi_axis(box[1], box[3], bins[3], scale, attrs.sampling_ratio, attrs.aligned);
   const double share = 1.0 / static_cast<double>(std::max<int64_t>(across.samples * down.samples, 1));
   for (int64_t i = 0; i < bins[3]; ++i) {
     for (int64_t j = 0; j < bins[4]; ++j) {
@@ -130,32 +132,81 @@ void walk_samples(const float* box, const Shape& bins, int64_t height, int64_t w
   }
 }
 
+size_t level_of(const float* box, const std::vector<double>& scales) { return roi_level((box[2] - box[0]) * (box[3] - box[1]), scales); }
+
 class RoiAlign : public PreparedKernel {
  public:
-  explicit RoiAlign(const KernelQuery& q) : attrs_(q.attrs<RoiAlignAttrs>()), x_(q.in(0).shape), y_(q.out(0).shape) {}
+  explicit RoiAlign(const KernelQuery& q) : attrs_(q.attrs<RoiAlignAttrs>()), y_(q.out(0).shape), threads_(q.threads) {
+    for (size_t level = 0; level < attrs_.spatial_scale.size(); ++level) {
+      const TensorType& x = q.in(static_cast<int>(input_of(level)));
+      levels_.push_back({x.shape, !x.format.is_contiguous()});
+    }
+  }
+  /// The bins of a region for each thread, channels last.
+  int64_t scratch_bytes() const override { return threads_ * 4 * y_[2] * y_[3] * y_[4]; }
+
   void run(Stream&, const KernelArgs& args) const override {
-    const int64_t rows = y_[1], channels = y_[2], bins = y_[3] * y_[4], pixels = x_[2] * x_[3];
-    parallel_for(y_[0] * rows, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t region = begin; region < end; ++region) {
-        const int64_t n = region / rows;
-        const float* x = args.in<float>(0) + n * channels * pixels;
-        float* y = args.out<float>(0) + region * channels * bins;
-        std::fill_n(y, channels * bins, 0.0f);
-        if (region % rows >= valid_rows(args, n, rows)) continue;
-        walk_samples(args.in<float>(1) + region * 4, y_, x_[2], x_[3], attrs_, [&](int64_t bin, const Corners& at) {
-          for (int64_t c = 0; c < channels; ++c) {
-            const float* image = x + c * pixels;
-            y[c * bins + bin] += at.weight[0] * image[at.pixel[0]] + at.weight[1] * image[at.pixel[1]] + at.weight[2] * image[at.pixel[2]] +
-                                 at.weight[3] * image[at.pixel[3]];
+    const int64_t rows = y_[1], floats = y_[2] * y_[3] * y_[4];
+    parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t thread = begin; thread < end; ++thread) {
+        float* sums = static_cast<float*>(args.scratch) + thread * floats;
+        for (int64_t region = thread; region < y_[0] * rows; region += threads_) {
+          float* y = args.out<float>(0) + region * floats;
+          std::fill_n(y, floats, 0.0f);
+          if (region % rows >= valid_rows(args, region / rows, rows)) continue;
+          const float* box = args.in<float>(1) + region * 4;
+          const size_t level = level_of(box, attrs_.spatial_scale);
+          const Shape& x = levels_[level].shape;
+          const float* image = args.in<float>(input_of(level)) + region / rows * x[1] * x[2] * x[3];
+          if (levels_[level].channels_last) {
+            align_channels_last(box, level, image, sums, y);
+          } else {
+            align_planes(box, level, image, y);
           }
-        });
+        }
       }
     });
   }
 
  private:
+  struct Level {
+    Shape shape;
+    bool channels_last;
+  };
+  static size_t input_of(size_t level) { return level == 0 ? 0 : level + 2; }
+
+  void align_planes(const float* box, size_t level, const float* image, float* y) const {
+    const Shape& x = levels_[level].shape;
+    const int64_t channels = x[1], bins = y_[3] * y_[4], pixels = x[2] * x[3];
+    walk_samples(box, y_, x[2], x[3], attrs_, level, [&](int64_t bin, const Corners& at) {
+      for (int64_t c = 0; c < channels; ++c) {
+        const float* plane = image + c * pixels;
+        y[c * bins + bin] += at.weight[0] * plane[at.pixel[0]] + at.weight[1] * plane[at.pixel[1]] + at.weight[2] * plane[at.pixel[2]] +
+                             at.weight[3] * plane[at.pixel[3]];
+      }
+    });
+  }
+
+  void align_channels_last(const float* box, size_t level, const float* image, float* sums, float* y) const {
+    const Shape& x = levels_[level].shape;
+    const int64_t channels = x[1], bins = y_[3] * y_[4];
+    std::fill_n(sums, bins * channels, 0.0f);
+    walk_samples(box, y_, x[2], x[3], attrs_, level, [&](int64_t bin, const Corners& at) {
+      float* __restrict to = sums + bin * channels;
+      const float *first = image + at.pixel[0] * channels, *second = image + at.pixel[1] * channels,
+                  *third = image + at.pixel[2] * channels, *fourth = image + at.pixel[3] * channels;
+      for (int64_t c = 0; c < channels; ++c)
+        to[c] += at.weight[0] * first[c] + at.weight[1] * second[c] + at.weight[2] * third[c] + at.weight[3] * fourth[c];
+    });
+    for (int64_t bin = 0; bin < bins; ++bin) {
+      for (int64_t c = 0; c < channels; ++c) y[c * bins + bin] = sums[bin * channels + c];
+    }
+  }
+
   RoiAlignAttrs attrs_;
-  Shape x_, y_;
+  Shape y_;
+  std::vector<Level> levels_;
+  int64_t threads_;
 };
 
 class RoiAlignBackward : public PreparedKernel {
@@ -165,6 +216,7 @@ class RoiAlignBackward : public PreparedKernel {
     constexpr int64_t kChannels = 16;  // of a task: the samples of a region are computed once for them
     const int64_t rows = grad_[1], channels = grad_[2], bins = grad_[3] * grad_[4], pixels = dx_[2] * dx_[3];
     const int64_t blocks = (channels + kChannels - 1) / kChannels;
+    const auto level = static_cast<size_t>(attrs_.level);
     parallel_for(grad_[0] * blocks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t n = task / blocks, first = task % blocks * kChannels, last = std::min(first + kChannels, channels);
@@ -172,7 +224,9 @@ class RoiAlignBackward : public PreparedKernel {
         std::fill(dx + first * pixels, dx + last * pixels, 0.0f);
         for (int64_t r = 0; r < valid_rows(args, n, rows); ++r) {
           const float* grad = args.in<float>(0) + (n * rows + r) * channels * bins;
-          walk_samples(args.in<float>(1) + (n * rows + r) * 4, grad_, dx_[2], dx_[3], attrs_, [&](int64_t bin, const Corners& at) {
+          const float* box = args.in<float>(1) + (n * rows + r) * 4;
+          if (level_of(box, attrs_.spatial_scale) != level) continue;
+          walk_samples(box, grad_, dx_[2], dx_[3], attrs_, level, [&](int64_t bin, const Corners& at) {
             for (int64_t c = first; c < last; ++c) {
               for (size_t corner = 0; corner < 4; ++corner) dx[c * pixels + at.pixel[corner]] += at.weight[corner] * grad[c * bins + bin];
             }
@@ -196,6 +250,18 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
+Support supports_roi_align(const KernelQuery& q) {
+  if (!q.in(1).format.is_contiguous()) return Support::no(cat("format ", q.in(1).format));
+  if (!q.out(0).format.is_contiguous()) return Support::no(cat("format ", q.out(0).format));
+  for (int i = 0; i < static_cast<int>(q.node.inputs.size()); ++i) {
+    if (i == 2) continue;
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+    const MemoryFormat& format = q.in(i).format;
+    if (!format.is_contiguous() && !format.is_channels_last()) return Support::no(cat("format ", format));
+  }
+  return Support::yes();
+}
+
 Support supports_nms(const KernelQuery& q) {
   if (q.in(1).elements() >= int64_t{1} << 31) return Support::no("2^31 scores or more");
   return supports(q);
@@ -207,7 +273,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 3> kKernels{{{"nms", "heap", supports_nms, prepare<NonMaximumSuppression>},
-                                      {"roi_align", "regions", supports, prepare<RoiAlign>},
+                                      {"roi_align", "regions", supports_roi_align, prepare<RoiAlign>},
                                       {"roi_align_backward", "channel_parts", supports, prepare<RoiAlignBackward>}}};
 
 }  // namespace

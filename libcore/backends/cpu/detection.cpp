@@ -1,4 +1,4 @@
-// What detectors compute besides layers, in f32: grid_boxes, match_boxes, top_mask, take_boxes.
+// What detectors compute besides layers, in f32: boxes on grids, matches with objects, samples of rows, chosen boxes.
 //
 // match_boxes visits each pair of an anchor and an object once and keeps, for the anchor and for the object, the best partner so far; no
 // matrix of overlaps is stored. One thread per sample. Overlaps are rounded as torchvision's.
@@ -13,6 +13,8 @@
 
 #include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
+#include "libcore/ops/proposals.h"
+#include "libcore/ops/random_mask.h"
 
 namespace galley {
 namespace {
@@ -248,6 +250,99 @@ class TakeBoxes : public PreparedKernel {
   bool own_boxes_;
 };
 
+class AppendObjects : public PreparedKernel {
+ public:
+  explicit AppendObjects(const KernelQuery& q)
+      : samples_(q.in(0).shape[0]), rows_(q.in(0).shape[1]), objects_(q.in(2).shape[0]), all_(q.out(0).shape[1]) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const auto* objects = reinterpret_cast<const Box*>(args.in<float>(2));
+    const int64_t* offsets = args.in<int64_t>(3);
+    for (int64_t n = 0; n < samples_; ++n) {
+      auto* to = reinterpret_cast<Box*>(args.out<float>(0)) + n * all_;
+      const auto* boxes = reinterpret_cast<const Box*>(args.in<float>(0)) + n * rows_;
+      const int64_t count = std::clamp<int64_t>(args.in<int64_t>(1)[n], 0, rows_);
+      const int64_t first = std::clamp<int64_t>(offsets[n], 0, objects_), last = std::clamp<int64_t>(offsets[n + 1], first, objects_);
+      std::copy_n(boxes, count, to);
+      std::copy(objects + first, objects + last, to + count);
+      const int64_t valid = count + last - first;
+      std::fill(to + valid, to + all_, Box{});
+      args.out<int64_t>(1)[n] = valid;
+    }
+  }
+
+ private:
+  int64_t samples_, rows_, objects_, all_;
+};
+
+/// Rows with their random words in the upper half, so that the smallest numbers are the sample.
+class SampleLabels : public PreparedKernel {
+ public:
+  explicit SampleLabels(const KernelQuery& q) : attrs_(q.attrs<SampleLabelsAttrs>()), samples_(q.in(0).shape[0]), rows_(q.in(0).shape[1]) {}
+  int64_t scratch_bytes() const override { return samples_ * rows_ * 8; }
+  void run(Stream&, const KernelArgs& args) const override {
+    parallel_for(samples_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) sample(args, n);
+    });
+  }
+
+ private:
+  void sample(const KernelArgs& args, int64_t n) const {
+    const int64_t* labels = args.in<int64_t>(0) + n * rows_;
+    const int64_t* rng = args.in<int64_t>(2);
+    bool* mask = args.out<bool>(0) + n * rows_;
+    const int64_t count = args.in<int64_t>(1) == nullptr ? rows_ : std::clamp<int64_t>(args.in<int64_t>(1)[n], 0, rows_);
+    const uint64_t key = mask_key(rng == nullptr ? 0 : rng[0], attrs_.stream, rng == nullptr ? 0 : rng[1]);
+    const uint64_t index = rng == nullptr ? 0 : static_cast<uint64_t>(rng[2] + n);
+    // Objects from the front, background from the back.
+    auto* words = static_cast<uint64_t*>(args.scratch) + n * rows_;
+    int64_t objects = 0, background = rows_;
+    PhiloxBlock block{};
+    for (int64_t row = 0; row < count; ++row) {
+      const auto element = static_cast<uint64_t>(row);
+      if (attrs_.random && row % 4 == 0) block = mask_block(key, index, element / 4);
+      const uint64_t word = (attrs_.random ? static_cast<uint64_t>(block[element % 4]) << 32 : 0) | element;
+      if (labels[row] > 0) words[objects++] = word;
+      if (labels[row] == 0) words[--background] = word;
+    }
+    std::fill_n(mask, rows_, false);
+    const auto most = static_cast<int64_t>(static_cast<double>(attrs_.size) * attrs_.positive_fraction);
+    const int64_t taken = take(words, objects, most, mask);
+    take(words + background, rows_ - background, attrs_.size - taken, mask);
+  }
+
+  /// Marks the rows of the `most` smallest words; returns how many there are.
+  static int64_t take(uint64_t* words, int64_t count, int64_t most, bool* mask) {
+    if (count > most) {
+      std::nth_element(words, words + most, words + count);
+      count = most;
+    }
+    for (int64_t i = 0; i < count; ++i) mask[words[i] & 0xffffffffu] = true;
+    return count;
+  }
+
+  SampleLabelsAttrs attrs_;
+  int64_t samples_, rows_;
+};
+
+class TrueRowsKernel : public PreparedKernel {
+ public:
+  explicit TrueRowsKernel(const KernelQuery& q) : samples_(q.in(0).shape[0]), rows_(q.in(0).shape[1]), size_(q.out(0).shape[1]) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    for (int64_t n = 0; n < samples_; ++n) {
+      const bool* mask = args.in<bool>(0) + n * rows_;
+      int64_t* index = args.out<int64_t>(0) + n * size_;
+      int64_t found = 0;
+      for (int64_t row = 0; row < rows_ && found < size_; ++row)
+        if (mask[row]) index[found++] = row;
+      std::fill(index + found, index + size_, int64_t{0});
+      args.out<int64_t>(1)[n] = found;
+    }
+  }
+
+ private:
+  int64_t samples_, rows_, size_;
+};
+
 Support supports(const KernelQuery& q) {
   const DType dtype = q.node.inputs.empty() ? q.out(0).dtype : q.in(0).dtype;
   if (dtype != DType::kF32) return Support::no(cat("dtype ", dtype));
@@ -259,16 +354,24 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
+Support supports_rows(const KernelQuery& q) {
+  if (q.in(0).elements() >= int64_t{1} << 31) return Support::no("2^31 elements or more");
+  return Support::yes();
+}
+
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 5> kKernels{{{"grid_boxes", "cells", supports, prepare<GridBoxes>},
+const std::array<Kernel, 8> kKernels{{{"grid_boxes", "cells", supports, prepare<GridBoxes>},
                                       {"match_boxes", "pairs", supports, prepare<MatchBoxes>},
                                       {"match_centers", "pairs", supports, prepare<MatchCenters>},
                                       {"top_mask", "selection", supports, prepare<TopMask>},
-                                      {"take_boxes", "copy", supports, prepare<TakeBoxes>}}};
+                                      {"take_boxes", "copy", supports, prepare<TakeBoxes>},
+                                      {"append_objects", "copy", supports, prepare<AppendObjects>},
+                                      {"sample_labels", "selection", supports_rows, prepare<SampleLabels>},
+                                      {"true_rows", "scan", supports_rows, prepare<TrueRowsKernel>}}};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include "libcore/backends/cpu/table.h"
 
 #include "libcore/backends/cpu/collective.h"
+#include "libcore/backends/cpu/linear_rows.h"
 
 namespace galley {
 
@@ -25,6 +26,7 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_group_norm(),
                                cpu_index(),
                                cpu_layer_norm(),
+                               cpu_linear_rows(),
                                cpu_loss(),
                                cpu_matmul(),
                                cpu_norm(),

@@ -54,15 +54,17 @@ void nms_ref(RefCall& call) {
   }
 }
 
-/// visit(element of the bins, element of x, weight) for all samples of all valid regions.
+/// visit(element of the bins, element of x, weight) for all samples of the valid regions that read the level x.
 template <class Attrs, class Visit>
-void walk_bins(RefCall& call, const Shape& bins, const Shape& x, const Attrs& attrs, Visit visit) {
+void walk_bins(RefCall& call, const Shape& bins, const Shape& x, const Attrs& attrs, size_t level, Visit visit) {
   const int64_t rows = bins[1], channels = bins[2];
+  const double scale = attrs.spatial_scale[level];
   for (int64_t n = 0; n < bins[0]; ++n) {
     for (int64_t r = 0; r < valid_rows(call, 2, n, rows); ++r) {
       const double* box = call.in(1).v.data() + (n * rows + r) * 4;
-      const RoiAxis across = roi_axis(box[0], box[2], bins[4], attrs.spatial_scale, attrs.sampling_ratio, attrs.aligned);
-      const RoiAxis down = roi_axis(box[1], box[3], bins[3], attrs.spatial_scale, attrs.sampling_ratio, attrs.aligned);
+      if (roi_level((box[2] - box[0]) * (box[3] - box[1]), attrs.spatial_scale) != level) continue;
+      const RoiAxis across = roi_axis(box[0], box[2], bins[4], scale, attrs.sampling_ratio, attrs.aligned);
+      const RoiAxis down = roi_axis(box[1], box[3], bins[3], scale, attrs.sampling_ratio, attrs.aligned);
       const double share = 1.0 / static_cast<double>(std::max<int64_t>(across.samples * down.samples, 1));
       const auto sample = [&](int64_t bin_row, int64_t bin_column, int64_t s, int64_t t) {
         const RoiSample row = roi_sample(down.at(bin_row, s), x[2]), column = roi_sample(across.at(bin_column, t), x[3]);
@@ -85,12 +87,17 @@ void walk_bins(RefCall& call, const Shape& bins, const Shape& x, const Attrs& at
 }
 
 void roi_align_ref(RefCall& call) {
-  walk_bins(call, call.out().shape, call.in(0).shape, call.attrs<RoiAlignAttrs>(),
-            [&](int64_t bin, int64_t pixel, double weight) { call.out()[bin] += weight * call.in(0)[pixel]; });
+  const auto& attrs = call.attrs<RoiAlignAttrs>();
+  for (size_t level = 0; level < attrs.spatial_scale.size(); ++level) {
+    const RefArray& x = call.in(level == 0 ? 0 : 2 + level);
+    walk_bins(call, call.out().shape, x.shape, attrs, level,
+              [&](int64_t bin, int64_t pixel, double weight) { call.out()[bin] += weight * x[pixel]; });
+  }
 }
 
 void roi_align_backward_ref(RefCall& call) {
-  walk_bins(call, call.in(0).shape, call.out().shape, call.attrs<RoiAlignBackwardAttrs>(),
+  const auto& attrs = call.attrs<RoiAlignBackwardAttrs>();
+  walk_bins(call, call.in(0).shape, call.out().shape, attrs, static_cast<size_t>(attrs.level),
             [&](int64_t bin, int64_t pixel, double weight) { call.out()[pixel] += weight * call.in(0)[bin]; });
 }
 

@@ -1,4 +1,4 @@
-// What detectors compute besides layers: grid_boxes, match_boxes, top_mask, take_boxes.
+// What detectors compute besides layers: boxes on grids, matches with objects, samples of rows, chosen boxes.
 
 #include "libcore/ops/detection.h"
 
@@ -7,6 +7,8 @@
 #include <numeric>
 
 #include "libcore/backends/ref/ref.h"
+#include "libcore/ops/proposals.h"
+#include "libcore/ops/random_mask.h"
 
 namespace galley {
 namespace {
@@ -129,11 +131,59 @@ void take_boxes_ref(RefCall& call) {
   }
 }
 
-constexpr RefEntry kEntries[] = {{"grid_boxes", grid_boxes_ref},
-                                 {"match_boxes", match_boxes_ref},
-                                 {"match_centers", match_centers_ref},
-                                 {"top_mask", top_mask_ref},
-                                 {"take_boxes", take_boxes_ref}};
+void append_objects_ref(RefCall& call) {
+  const RefArray &boxes = call.in(0), &count = call.in(1), &objects = call.in(2), &offsets = call.in(3);
+  const int64_t rows = boxes.shape[1], all = call.out(0).shape[1];
+  for (int64_t n = 0; n < boxes.shape[0]; ++n) {
+    int64_t next = n * all;
+    const auto put = [&](const RefArray& from, int64_t row) {
+      for (int64_t i = 0; i < 4; ++i) call.out(0)[next * 4 + i] = from[row * 4 + i];
+      ++next;
+    };
+    for (int64_t r = 0; static_cast<double>(r) < count[n]; ++r) put(boxes, n * rows + r);
+    for (auto g = static_cast<int64_t>(offsets[n]); static_cast<double>(g) < offsets[n + 1]; ++g) put(objects, g);
+    call.out(1)[n] = static_cast<double>(next - n * all);
+  }
+}
+
+void sample_labels_ref(RefCall& call) {
+  const auto& attrs = call.attrs<SampleLabelsAttrs>();
+  const RefArray& labels = call.in(0);
+  const int64_t rows = labels.shape[1];
+  const auto number = [&](int64_t i) { return call.has(2) ? static_cast<int64_t>(call.in(2)[i]) : 0; };
+  for (int64_t n = 0; n < labels.shape[0]; ++n) {
+    std::vector<std::pair<uint32_t, int64_t>> objects, background;  // random words and rows
+    for (int64_t r = 0; r < rows && (!call.has(1) || static_cast<double>(r) < call.in(1)[n]); ++r) {
+      const double label = labels[n * rows + r];
+      const int64_t sample = call.has(2) ? number(2) + n : 0;
+      const uint32_t key = attrs.random ? mask_bits(number(0), attrs.stream, number(1), sample, r) : 0;
+      if (label > 0) objects.emplace_back(key, r);
+      if (label == 0) background.emplace_back(key, r);
+    }
+    std::sort(objects.begin(), objects.end());
+    std::sort(background.begin(), background.end());
+    objects.resize(std::min(objects.size(), static_cast<size_t>(static_cast<double>(attrs.size) * attrs.positive_fraction)));
+    background.resize(std::min(background.size(), static_cast<size_t>(attrs.size) - objects.size()));
+    for (const auto& [key, row] : objects) call.out()[n * rows + row] = 1;
+    for (const auto& [key, row] : background) call.out()[n * rows + row] = 1;
+  }
+}
+
+void true_rows_ref(RefCall& call) {
+  const RefArray& mask = call.in(0);
+  const int64_t rows = mask.shape[1], size = call.out(0).shape[1];
+  for (int64_t n = 0; n < mask.shape[0]; ++n) {
+    int64_t found = 0;
+    for (int64_t r = 0; r < rows && found < size; ++r)
+      if (mask[n * rows + r] != 0) call.out(0)[n * size + found++] = static_cast<double>(r);
+    call.out(1)[n] = static_cast<double>(found);
+  }
+}
+
+constexpr RefEntry kEntries[] = {{"grid_boxes", grid_boxes_ref},       {"match_boxes", match_boxes_ref},
+                                 {"match_centers", match_centers_ref}, {"top_mask", top_mask_ref},
+                                 {"take_boxes", take_boxes_ref},       {"append_objects", append_objects_ref},
+                                 {"sample_labels", sample_labels_ref}, {"true_rows", true_rows_ref}};
 
 }  // namespace
 

@@ -3,10 +3,12 @@
 
     python3 tests/golden/models/make_detection.py
 
-Needs torch and torchvision. Weights and images are those of make_golden.py. ssdlite.txt has, for small images in float64: the losses,
-samples of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same of SSD300,
-whose size is fixed, in float32, without gradients. detectors.txt has the parameters and buffers of each detector, as zoo.txt.
+Needs torch and torchvision. Weights and images are those of make_golden.py. ssdlite.txt has, for small images in float64: the
+losses, samples of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same
+of SSD300, whose size is fixed, in float32, without gradients. fasterrcnn*.txt: detectors with regions, as ssdlite.txt.
+detectors.txt has the parameters and buffers of each detector, as zoo.txt.
 """
+import copy
 import os
 import pathlib
 
@@ -18,7 +20,9 @@ from make_golden import Writer, golden, prepare
 
 HERE = pathlib.Path(__file__).resolve().parent
 detection = torchvision.models.detection
-DETECTORS = ["ssdlite320_mobilenet_v3_large", "ssd300_vgg16", "retinanet_resnet50_fpn", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn"]
+DETECTORS = ["ssdlite320_mobilenet_v3_large", "ssd300_vgg16", "retinanet_resnet50_fpn", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn",
+             "fasterrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn_v2", "fasterrcnn_mobilenet_v3_large_fpn",
+             "fasterrcnn_mobilenet_v3_large_320_fpn"]
 
 # Objects of three images of 64 x 96 pixels, rows of (x1, y1, x2, y2, label); the second image has none.
 OBJECTS = [[(3, 5, 41, 52, 2), (50, 9, 91, 60, 4), (30, 20, 60, 44, 1)], [], [(8.5, 10.25, 70, 58, 3), (60, 2, 95, 30, 1)]]
@@ -82,6 +86,50 @@ def write_pyramid(name, file, detects=True):
     torch.set_default_dtype(torch.float32)
 
 
+class FirstOfEachKind:
+    """Sampling by torchvision takes the first rows, as `sampling: first` of a recipe."""
+
+    def __enter__(self):
+        self.randperm = torch.randperm
+        torch.randperm = lambda n, **options: torch.arange(n)
+
+    def __exit__(self, *error):
+        torch.randperm = self.randperm
+
+
+def scale_predictors(model, factor):
+    """Multiplies the last layers of both stages."""
+    predictor = model.roi_heads.box_predictor
+    with torch.no_grad():
+        for layer in (model.rpn.head.cls_logits, model.rpn.head.bbox_pred, predictor.cls_score, predictor.bbox_pred):
+            layer.weight *= factor
+            layer.bias *= factor
+
+
+def write_rcnn(name, file, factor, height=32, width=64, **options):
+    """A detector with regions, for two images. Small numbers of candidates, so that they matter. Training samples the first rows. For
+    detections the last layers are multiplied by `factor`: with running statistics that suit no data, all scores would be 0 or 1."""
+    torch.set_default_dtype(torch.float64)
+    options = {"num_classes": 5, "rpn_pre_nms_top_n_train": 60, "rpn_pre_nms_top_n_test": 40, "rpn_post_nms_top_n_train": 50,
+               "rpn_post_nms_top_n_test": 12, "rpn_batch_size_per_image": 32, "box_batch_size_per_image": 8, "box_score_thresh": 0.02,
+               "box_detections_per_img": 25, **options}
+    model = getattr(detection, name)(weights=None, weights_backbone=None, **options)
+    generator = model.rpn.anchor_generator
+    generator.cell_anchors = [cell.double() for cell in generator.cell_anchors]
+    model = prepare(without_transform(model, height, width))
+    images = golden("input", (2, 3, height, width), 3.0**0.5)
+    w = Writer()
+    scaled = copy.deepcopy(model)
+    scale_predictors(scaled, factor)
+    scaled.eval()
+    with torch.no_grad():
+        write_detections(w, scaled(list(images)))
+    with FirstOfEachKind():
+        write_training(w, model, images, SMALL_OBJECTS)
+    w.save(file)
+    torch.set_default_dtype(torch.float32)
+
+
 def write_ssdlite():
     height, width = 64, 96
     torch.set_default_dtype(torch.float64)  # default boxes too
@@ -135,3 +183,6 @@ if __name__ == "__main__":
     write_pyramid("retinanet_resnet50_fpn", "retinanet", detects=False)
     write_pyramid("retinanet_resnet50_fpn_v2", "retinanet_v2")
     write_pyramid("fcos_resnet50_fpn", "fcos")
+    write_rcnn("fasterrcnn_resnet50_fpn", "fasterrcnn", 2e-4)
+    write_rcnn("fasterrcnn_resnet50_fpn_v2", "fasterrcnn_v2", 2e-4)
+    write_rcnn("fasterrcnn_mobilenet_v3_large_fpn", "fasterrcnn_mobilenet", 4e-3, 96, 160)

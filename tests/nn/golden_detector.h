@@ -1,0 +1,125 @@
+#pragma once
+// Detectors at golden weights: their options, images and objects, as in tests/golden/models/make_detection.py.
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "libcore/nn/detection.h"
+#include "libcore/ops/binary.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/unary.h"
+#include "tests/nn/golden_model.h"
+
+namespace galley {
+
+/// The objects of each image: x1, y1, x2, y2, label.
+using ObjectRows = std::vector<std::vector<std::array<double, 5>>>;
+
+/// A detector with golden results: the options, the images and the objects in make_detection.py.
+struct GoldenDetector {
+  std::string file, type;
+  Shape input;
+  std::vector<std::pair<std::string, double>> options;
+  ObjectRows objects;
+  double predictors = 1;                                    // factor of the last layers of both stages for detections
+
+  Component component() const {
+    Component model = default_model(type);
+    for (const auto& [name, value] : options) {
+      Setter setter(name, {value});
+      model.params->options(setter);
+      EXPECT_TRUE(setter.found) << name;
+    }
+    return model;
+  }
+};
+
+inline const std::vector<GoldenDetector>& golden_detectors() {
+  static const std::vector<GoldenDetector> all = [] {
+    const ObjectRows three{
+        {{3, 5, 41, 52, 2}, {50, 9, 91, 60, 4}, {30, 20, 60, 44, 1}}, {}, {{8.5, 10.25, 70, 58, 3}, {60, 2, 95, 30, 1}}};
+    const ObjectRows two{{{2, 3, 33, 29, 2}, {20, 5, 61, 31, 4}},
+                                                              {{8.5, 1.25, 40, 30, 3}, {30, 2, 62, 18, 1}, {1, 8, 13, 20, 2}}};
+    const std::vector<std::pair<std::string, double>> pyramid{{"num_classes", 5}, {"topk_candidates", 30}, {"detections_per_img", 20}};
+    const std::vector<std::pair<std::string, double>> regions{{"num_classes", 5},
+                                                              {"rpn_pre_nms_top_n_train", 60},
+                                                              {"rpn_pre_nms_top_n_test", 40},
+                                                              {"rpn_post_nms_top_n_train", 50},
+                                                              {"rpn_post_nms_top_n_test", 12},
+                                                              {"rpn_batch_size_per_image", 32},
+                                                              {"box_batch_size_per_image", 8},
+                                                              {"box_score_thresh", 0.02},
+                                                              {"box_detections_per_img", 25},
+                                                              {"sampling", 1}};
+    return std::vector<GoldenDetector>{
+        {"ssdlite",
+         "ssdlite320_mobilenet_v3_large",
+         {3, 3, 64, 96},
+         {{"num_classes", 5}, {"score_thresh", 0.1}, {"topk_candidates", 12}, {"detections_per_img", 40}},
+         three},
+        {"retinanet", "retinanet_resnet50_fpn", {2, 3, 32, 64}, pyramid, two},
+        {"retinanet_v2", "retinanet_resnet50_fpn_v2", {2, 3, 32, 64}, pyramid, two},
+        {"fcos", "fcos_resnet50_fpn", {2, 3, 32, 64}, pyramid, two},
+        {"fasterrcnn", "fasterrcnn_resnet50_fpn", {2, 3, 32, 64}, regions, two, 2e-4},
+        {"fasterrcnn_v2", "fasterrcnn_resnet50_fpn_v2", {2, 3, 32, 64}, regions, two, 2e-4},
+        {"fasterrcnn_mobilenet", "fasterrcnn_mobilenet_v3_large_fpn", {2, 3, 96, 160}, regions, two, 4e-3},
+    };
+  }();
+  return all;
+}
+
+inline constexpr int64_t kRoom = 4;  // objects that fit, of each image
+
+/// Multiplies the last layers of both stages, as write_rcnn does.
+inline void scale_predictors(std::map<std::string, RefArray>& feeds, double factor) {
+  for (auto& [name, array] : feeds) {
+    if (name.find("rpn.head.cls_logits") == std::string::npos && name.find("rpn.head.bbox_pred") == std::string::npos &&
+        name.find("box_predictor") == std::string::npos)
+      continue;
+    for (double& value : array.v) value *= factor;
+  }
+}
+
+/// A captured detector, its objects among the inputs.
+struct CapturedDetector {
+  CapturedDetector(const Component& model, Mode mode, const Shape& input,
+                   const ObjectRows& objects = {}) {
+    Builder b(graph, {.mode = mode});
+    const int64_t capacity = input[0] * kRoom;
+    const NamedValues inputs{{"input", b.input("input", {.shape = input})},
+                             {std::string(kObjectBoxes), b.input("boxes", {.shape = {capacity, 4}})},
+                             {std::string(kObjectOffsets), b.input("offsets", {.dtype = DType::kI64, .shape = {input[0] + 1}})},
+                             {std::string(kObjectLabels), b.input("labels", {.dtype = DType::kI64, .shape = {capacity}})}};
+    for (const auto& [name, value] : build_model(b, model, inputs)) results.emplace(name, value);
+    specs = b.take_parameters();
+    if (objects.empty()) return;
+    std::vector<double> boxes, labels, offsets{0};
+    for (const auto& image : objects) {
+      for (const auto& row : image) {
+        boxes.insert(boxes.end(), row.begin(), row.begin() + 4);
+        labels.push_back(row[4]);
+      }
+      offsets.push_back(static_cast<double>(labels.size()));
+    }
+    boxes.resize(static_cast<size_t>(capacity * 4));
+    labels.resize(static_cast<size_t>(capacity));
+    feeds = golden_feeds(specs);
+    feeds["input"] = {input, golden_input("input", input)};
+    feeds["boxes"] = {{capacity, 4}, boxes};
+    feeds["labels"] = {{capacity}, labels};
+    feeds["offsets"] = {{input[0] + 1}, offsets};
+  }
+  /// A part of the objective, as the task captures it.
+  Value loss(const std::string& part) {
+    const Value count = clamp(sum(results.at(part + ".count"), std::vector<int64_t>{}), 1, std::numeric_limits<double>::infinity());
+    return div(sum(results.at(part + ".sum"), std::vector<int64_t>{}), count);
+  }
+
+  Graph graph;
+  std::map<std::string, Value> results;
+  std::vector<ParameterSpec> specs;
+  std::map<std::string, RefArray> feeds;
+};
+
+}  // namespace galley
