@@ -79,6 +79,8 @@ struct BackendRow {
   bool indexed;  ///< There may be several such devices: "cuda:1".
   /// Throws Error (kResource) if there is no such device.
   std::unique_ptr<Backend> (*open)(const BackendOptions& options);
+  /// What it needs of the machine, and whether that was found, in one line, for `--version -v`; nullptr: nothing.
+  std::string (*requirements)() = nullptr;
 };
 
 /// All back ends of this build.

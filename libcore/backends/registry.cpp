@@ -17,7 +17,7 @@ constexpr BackendRow kRows[] = {
     {"cpu", "the processor, with oneDNN and own kernels", false, open_cpu},
 #endif
 #ifdef GALLEY_WITH_CUDA
-    {"cuda", "an NVIDIA GPU; cuda:1 is the second one", true, open_cuda},
+    {"cuda", "an NVIDIA GPU; cuda:1 is the second one", true, open_cuda, cuda_requirements},
 #endif
     {"ref", "the processor, every operator computed plainly in double precision: slow, for comparisons", false, open_ref},
     {"sim", "a test device: the kernels of ref on separate memory, asynchronous to the host", false, open_sim},

@@ -87,7 +87,7 @@ void add_common_options(Command& command, CommonFlags& flags, const Tool& tool) 
       .group("Messages")
       .take_all();
   command.add_flag("-q,--quiet", flags.quiet, "print only warnings and errors").group("Messages");
-  command.add_flag("-V,--version", flags.version, "print version, commit and instruction set").group("Messages");
+  command.add_flag("-V,--version", flags.version, "print version, commit and instruction set; with -v, back ends and what they need").group("Messages");
   command.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish").group("Messages");
 }
 
@@ -242,6 +242,15 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
 
 void print_error(const Error& error, bool json) { std::fprintf(stderr, "%s\n", json ? error_json(error).c_str() : error.text().c_str()); }
 
+/// A line for each back end: its name, and what it needs of the machine.
+std::string back_ends_text() {
+  std::string text;
+  for (const BackendRow& row : backend_rows())
+    text += cat("device ", row.name, ": ", row.doc, row.requirements != nullptr ? cat("; ", row.requirements()) : "", "\n");
+  return text;
+}
+
+
 void install_log(int verbosity, bool json) {
   set_log_sink([verbosity, json](LogLevel level, const std::string& message) {
     if (level == LogLevel::kDebug && verbosity < 2) return;
@@ -283,7 +292,7 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
     }
   }
   if (flags.version) {
-    std::cout << version_text(tool.name()) << "\n";
+    std::cout << version_text(tool.name()) << "\n" << (flags.v > 0 ? back_ends_text() : "");
     return kExitDone;
   }
   if (!flags.completion.empty()) {

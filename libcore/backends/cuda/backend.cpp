@@ -15,7 +15,7 @@ class CudaBackend : public Backend {
   CudaDevice& device() const override { return device_; }
   Limits limits() const override { return {.threads = options().threads, .alignment = 256}; }
   std::span<const Kernel* const> kernels(const OpDef& op) const override {
-    static const KernelTable table{cuda_elementwise(), cuda_copy(), cuda_index(), cuda_reduce(), cuda_products(), cuda_pool()};
+    static const KernelTable table{cuda_elementwise(), cuda_copy(), cuda_index(), cuda_reduce(), cuda_products(), cuda_pool(), cuda_select(), cuda_attention()};
     return table.of(op);
   }
 
@@ -29,6 +29,13 @@ std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
   auto backend = std::make_unique<CudaBackend>(options);
   load_cuda_kernels(backend->device());  // an image that the GPU cannot run is an error now, not in the first program
   return backend;
+}
+
+std::string cuda_requirements() {
+  const cuda::LibraryState driver = cuda::driver_state();
+  const std::string kernels =
+      cuda_architectures().empty() ? "no kernels: built without nvcc (scripts/setup --cuda)" : cat("kernels for ", cuda_architectures());
+  return cat(kernels, "; ", driver.problem.empty() ? cat("driver of CUDA ", driver.version, ", ", driver.file) : driver.problem);
 }
 
 }  // namespace galley

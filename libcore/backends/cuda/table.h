@@ -7,11 +7,13 @@
 
 namespace galley {
 
+std::span<const Kernel> cuda_attention();
 std::span<const Kernel> cuda_elementwise();
 std::span<const Kernel> cuda_copy();
 std::span<const Kernel> cuda_index();
 std::span<const Kernel> cuda_reduce();
 std::span<const Kernel> cuda_products();
 std::span<const Kernel> cuda_pool();
+std::span<const Kernel> cuda_select();
 
 }  // namespace galley

@@ -70,6 +70,7 @@ TEST(CudaDevice, EventsOfAnotherDeviceAreRefused) {
 }
 
 TEST(CudaDevice, ReportsErrorsOfTheDriver) {
+  if (on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
   CudaDevice& device = stand_in_device();
   const std::unique_ptr<Stream> stream = device.make_stream();
   fail_stand_in("cuMemAlloc", 1, cuda::kOutOfMemory);
@@ -85,7 +86,9 @@ TEST(CudaDevice, ReportsErrorsOfTheDriver) {
 }
 
 TEST(CudaDevice, NamesAMissingGpu) {
-  EXPECT_EQ(message_of([] { cuda_device(3); }), "device cuda:3 does not exist: there is 1 GPU");
+  stand_in_device();
+  const std::string message = message_of([] { cuda_device(99); });
+  EXPECT_EQ(message.substr(0, message.find(':', 12)), "device cuda:99 does not exist") << message;
 }
 
 }  // namespace

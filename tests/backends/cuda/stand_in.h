@@ -12,10 +12,13 @@
 
 namespace galley::test {
 
-/// The GPU of the stand-in driver. All tests of a program must call it, or open_stand_in, before they use CUDA.
+/// Whether tests run on the machine's GPU (scripts/gpu-check), not on the stand-in driver.
+inline bool on_gpu() { return std::getenv("GALLEY_TEST_GPU") != nullptr; }
+
+/// The GPU of the stand-in driver, or of the machine. All tests of a program must call it before they use CUDA.
 inline CudaDevice& stand_in_device() {
   static CudaDevice& device = [&]() -> CudaDevice& {
-    setenv("GALLEY_CUDA_DRIVER", GALLEY_STAND_IN_DRIVER, 1);
+    if (!on_gpu()) setenv("GALLEY_CUDA_DRIVER", GALLEY_STAND_IN_DRIVER, 1);
     return cuda_device(0);
   }();
   return device;

@@ -136,6 +136,47 @@ struct RandomBitsCall {
   int whole_batch;
 };
 
+/// The k largest along the middle axis of [outer, size, inner], in descending order, and their indices.
+struct TopkCall {
+  const void* from;
+  void *values, *indices;  // i64
+  Type type;
+  int64_t outer, size, inner, k;
+};
+
+inline constexpr int kMaxPairs = 128;
+/// Rows of rotary positions: cosines, then sines.
+struct RotaryTableCall {
+  const int64_t *positions, *lengths;  // null: row p has position p; null: no sequence is stretched
+  float* to;
+  int64_t rows, per_sequence, limit;
+  int pairs;
+  double growth, factor;
+  double frequencies[kMaxPairs];
+};
+
+/// Attention of new tokens with a cache (ops/cached_attention.h). `stored`: scratch, the new heads of keys and values as the cache stores
+/// them, f32 [batch, tokens, 2 kv_heads, width]; `scores`: scratch, f32 [batch, tokens, heads, reach].
+struct CachedAttentionCall {
+  const void *q, *k, *v;
+  void *cache, *to;
+  float *scales, *stored, *scores;
+  const int64_t *position, *last;  // last: null: all tokens are new
+  Type type, cache_type;
+  int64_t batch, tokens, heads, kv_heads, width, capacity, q_heads, new_heads, first_key, first_value, reach;
+  float scale;
+};
+
+/// Resampling of images, bilinear or nearest; backward: from is dy, to is dx, and sizes are those of the forward pass.
+struct ResizeCall {
+  const void* from;
+  void* to;
+  Type type;
+  int nearest, align_corners;
+  int64_t planes, channels;
+  int64_t in_size[2], out_size[2], in_steps[4], out_steps[4];
+};
+
 enum Pool : int { kMaxPool, kAveragePool, kAdaptiveMaxPool, kAdaptiveAveragePool };
 /// Pools of [N,C,H,W]. Forward: x -> y and, of maxima, `index`: the place in the window or, adaptive, in the image. Backward of means:
 /// x is dy, y is dx, and sizes are those of the forward pass.

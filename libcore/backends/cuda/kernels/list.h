@@ -1,20 +1,15 @@
 #pragma once
-// All kernels, X(name): the emulation finds them by this list, nvcc's image by its symbols. The headers that define them:
+// All kernels, X(name): the emulation finds them by this list, nvcc's image by its symbols (all.h defines them).
 
-#include "libcore/backends/cuda/kernels/calls.h"
-#ifdef GALLEY_KERNEL
-#include "libcore/backends/cuda/kernels/copy.h"
-#include "libcore/backends/cuda/kernels/elementwise.h"
-#include "libcore/backends/cuda/kernels/pool.h"
-#include "libcore/backends/cuda/kernels/products.h"
-#include "libcore/backends/cuda/kernels/random.h"
-#include "libcore/backends/cuda/kernels/reduce.h"
-#endif
-
-#define GALLEY_CUDA_KERNELS(X)                                                                                                        \
-  X(elementwise1)                                                                                                                     \
-  X(elementwise2) X(elementwise3) X(elementwise1_double) X(elementwise2_double) X(elementwise3_double) X(elementwise_backward)        \
-      X(elementwise_backward_double) X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) \
-          X(gather_elements) X(scatter_add_elements) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words)          \
-              X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) X(matmul_tiles) X(conv2d_direct)  \
-                  X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) X(max_pool) X(average_pool) X(average_pool_backward)
+// clang-format off: a line for each family
+#define GALLEY_CUDA_KERNELS(X) \
+  X(elementwise1) X(elementwise2) X(elementwise3) X(elementwise1_double) X(elementwise2_double) \
+  X(elementwise3_double) X(elementwise_backward) X(elementwise_backward_double) \
+  X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) \
+  X(gather_elements) X(scatter_add_elements) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words) \
+  X(cache_heads) X(attend_cached) X(write_cache) \
+  X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
+  X(matmul_tiles) X(conv2d_direct) X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
+  X(max_pool) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
+  X(resize_backward_pixels)
+// clang-format on

@@ -5,8 +5,8 @@
 
 #include "tests/backends/cuda/stand_in/emulate.h"
 // The kernels, after the emulation.
+#include "libcore/backends/cuda/kernels/all.h"
 #include "libcore/backends/cuda/kernels/list.h"
-#include "libcore/backends/cuda/kernels/portable.h"
 
 namespace galley::stand_in {
 namespace {

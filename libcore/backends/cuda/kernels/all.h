@@ -1,0 +1,11 @@
+#pragma once
+// The definitions of all kernels in list.h.
+
+#include "libcore/backends/cuda/kernels/attention.h"
+#include "libcore/backends/cuda/kernels/copy.h"
+#include "libcore/backends/cuda/kernels/elementwise.h"
+#include "libcore/backends/cuda/kernels/pool.h"
+#include "libcore/backends/cuda/kernels/products.h"
+#include "libcore/backends/cuda/kernels/random.h"
+#include "libcore/backends/cuda/kernels/reduce.h"
+#include "libcore/backends/cuda/kernels/select.h"
