@@ -13,7 +13,8 @@
 
 #define GALLEY_CUDA_KERNELS(X)                                                                                                        \
   X(elementwise1)                                                                                                                     \
-  X(elementwise2) X(elementwise3) X(elementwise1_double) X(elementwise2_double) X(elementwise3_double) X(elementwise_backward)        \
+  X(elementwise2)                                                                                                                     \
+  X(elementwise3) X(elementwise1_double) X(elementwise2_double) X(elementwise3_double) X(elementwise_backward)                        \
       X(elementwise_backward_double) X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) \
           X(gather_elements) X(scatter_add_elements) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words)          \
               X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) X(matmul_tiles) X(conv2d_direct)  \
