@@ -10,10 +10,14 @@
 namespace galley {
 
 void MaskTokens::options(OptionVisitor& visitor) {
-  visitor.option({.name = "p", .doc = "Share of the tokens that the model must find; at least one", .min = 0, .max = 1, .main = true}, p);
+  visitor.option({.name = "p", .doc = "Share of the tokens that are hidden", .min = 0, .max = 1, .main = true}, p);
   visitor.option({.name = "replace", .doc = "Share of these that become the mask", .min = 0, .max = 1}, replace);
   visitor.option({.name = "random", .doc = "Share of these that become another token; the rest stays as it is", .min = 0, .max = 1},
                  random);
+  visitor.option({.name = "targets",
+                  .doc = "true: the model must find the hidden tokens, at least one of a sample, which become its label. false: the label "
+                         "stays, and tokens are hidden as augmentation"},
+                 targets);
   visitor.option({.name = "mask", .doc = "The mask's piece; default: [MASK] or <mask>"}, mask);
   visitor.option({.name = "field", .doc = "Field of tokens"}, field);
 }
@@ -38,6 +42,7 @@ std::vector<FieldType> MaskTokens::fields(std::vector<FieldType> in) const {
   GALLEY_CHECK(tokens->kind == FieldKind::kTokens && tokens->dtype == DType::kI64, "needs tokens; the field '", field, "' holds ",
                field_kind_name(tokens->kind), ": ", *tokens);
   mask_id();
+  if (!targets) return in;
   FieldType label = *tokens;
   label.name = "label";
   label.kind = FieldKind::kClass;
@@ -78,8 +83,9 @@ void MaskTokens::apply_to_sample(Sample& sample, RandomStream& stream) const {
     hide(i);
     ++hidden;
   }
-  if (hidden == 0 && !ordinary.empty()) hide(ordinary[stream.below(ordinary.size())]);
+  if (targets && hidden == 0 && !ordinary.empty()) hide(ordinary[stream.below(ordinary.size())]);
   *value = std::move(tokens);
+  if (!targets) return;
   for (auto& [name, other] : sample.fields()) {
     if (name != "label") continue;
     other = std::move(label);

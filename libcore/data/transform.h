@@ -90,6 +90,7 @@ struct Rename : Transform {
 struct MaskTokens : Transform {
   static constexpr int64_t kNoLabel = -100;  ///< The default of cross_entropy's ignore_index.
   double p = 0.15, replace = 0.8, random = 0.1;
+  bool targets = true;
   std::string mask, field = "input";
   std::shared_ptr<const text::Tokenizer> tokenizer;  ///< Set by with_tokenizer; not an option.
   void options(OptionVisitor& visitor) override;

@@ -111,12 +111,6 @@ void load(const Session& session, const std::vector<ParameterSpec>& parameters, 
 
 ExportReport export_onnx(const Session& session, const std::string& path, const ExportOptions& options) {
   const std::shared_ptr<const QuantizationPlan> plan = loaded_plan(session.recipe());
-  for (const LayerPlan& layer : plan == nullptr ? std::vector<LayerPlan>() : plan->layers) {
-    if (!layer.float_reason.empty() || layer_rule(layer.type) != QuantizeRule::kFloat) continue;  // only a table has no integer form
-    throw Error(ErrorCode::kRecipe, cat("the table ", layer.name, " is stored as int8 rows, for which the export has no form"))
-        .key("weights")
-        .suggest("quantize with quantize.embeddings=float");
-  }
   if (plan != nullptr && plan->method == QuantMethod::kDynamic) {
     throw Error(ErrorCode::kRecipe,
                 "ONNX cannot express dynamic quantization with the same results: activations are quantized by ranges that are determined "

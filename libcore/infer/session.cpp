@@ -43,10 +43,17 @@ void refuse_unavailable(const Recipe& recipe) {
 }
 
 /// Checks that the evaluations compute a metric that the run depends on.
-void check_watched(const Recipe& recipe, const std::vector<std::string>& given, const std::string& metric, const std::string& key) {
+void check_watched(const Recipe& recipe, std::vector<std::string> given, const std::string& metric, const std::string& key) {
   if (!recipe.data.val || !recipe.train.validate) {
     throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, but the recipe has no ", recipe.data.val ? "train.validate" : "data.val"))
         .key(key);
+  }
+  if (recipe.train.ema) {  // the evaluations of the averaged weights
+    for (size_t i = 0, count = given.size(); i < count; ++i) given.push_back("ema/" + given[i]);
+  } else if (metric.starts_with("ema/")) {
+    throw Error(ErrorCode::kRecipe, cat("'", metric, "' is a metric of averaged weights, but the recipe has no train.ema"))
+        .key(key)
+        .suggest("set train.ema, or watch " + metric.substr(4));
   }
   require_metric(given, metric, key);
 }

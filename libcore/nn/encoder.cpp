@@ -40,6 +40,10 @@ void EncoderParams::common_options(OptionVisitor& v) {
   v.option({.name = "tie_word_embeddings", .doc = "whether the head masked_lm uses the token embedding"}, tie_word_embeddings);
   v.choice({.name = "head", .doc = "what stands above the encoder"}, head, kEncoderHeadNames);
   v.option({.name = "num_labels", .doc = "classes of the heads sequence_classification and token_classification", .min = 1}, num_labels);
+  v.choice({.name = "classifier_pooling",
+            .doc = "what the head sequence_classification reads. pooler: the first token, through the layers that the family has for it; "
+                   "mean: the mean over the tokens; cls: the first token"},
+           classifier_pooling, kClassifierPoolingNames);
   v.choice({.name = "pooling", .doc = "head embedding: the mean over the tokens, or the first token"}, pooling, kPoolingNames);
   v.option({.name = "normalize", .doc = "head embedding: vectors of length 1"}, normalize);
   v.option({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
@@ -201,17 +205,18 @@ Value EncoderLayers::token_mask(DType dtype) const {
   return mask ? mul(mask, within) : within;
 }
 
-Value EncoderLayers::sentence(Value x) const {
+Value EncoderLayers::pool(Value x, Pooling how) const {
+  if (how == Pooling::kCls) return first_token(x);
   const auto scope = b_.scope("pooling");
-  Value vector;
-  if (params_.pooling == Pooling::kCls) {
-    vector = first_token(x);
-  } else if (const Value mask = token_mask(x.dtype())) {
-    // At least 1e-9, as sentence-transformers: a row without tokens is zero.
-    vector = div(sum(mul(x, mask), {1}), clamp(sum(mask, {1}), 1e-9, std::numeric_limits<double>::infinity()));
-  } else {
-    vector = mean(x, {1});
-  }
+  const Value mask = token_mask(x.dtype());
+  if (!mask) return mean(x, {1});
+  // At least 1e-9, as sentence-transformers: a row without tokens is zero.
+  return div(sum(mul(x, mask), {1}), clamp(sum(mask, {1}), 1e-9, std::numeric_limits<double>::infinity()));
+}
+
+Value EncoderLayers::sentence(Value x) const {
+  const Value vector = pool(x, params_.pooling);
+  const auto scope = b_.scope("pooling");
   if (!params_.normalize) return vector;
   constexpr double kSmallestNorm = 1e-12;  // torch.nn.functional.normalize
   const Value length = sqrt(sum(square(vector), {1}, /*keepdim=*/true));

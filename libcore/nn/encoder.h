@@ -31,6 +31,10 @@ inline constexpr std::array<std::string_view, 7> kEncoderHeadNames{
 enum class Pooling { kMean, kCls };
 inline constexpr std::array<std::string_view, 2> kPoolingNames{"mean", "cls"};
 
+/// What a sequence classifier reads: the first token through the layers that the family has for it (BERT's pooler), or as a Pooling.
+enum class ClassifierPooling { kPooler, kMean, kCls };
+inline constexpr std::array<std::string_view, 3> kClassifierPoolingNames{"pooler", "mean", "cls"};
+
 enum class EncoderActivation { kGelu, kGeluTanh, kRelu, kSilu };
 /// The hub's names; gelu_new and gelu_pytorch_tanh are the same function.
 inline constexpr std::array<std::string_view, 4> kEncoderActivationNames{"gelu", "gelu_new", "relu", "silu"};
@@ -50,6 +54,7 @@ struct EncoderParams : LanguageModelParams {
   int64_t num_hidden_groups = 1, inner_group_num = 1;
   EncoderHead head = EncoderHead::kMaskedLm;
   int64_t num_labels = 2;
+  ClassifierPooling classifier_pooling = ClassifierPooling::kPooler;
   Pooling pooling = Pooling::kMean;
   bool normalize = true;
   int64_t sequence_length = 128;
@@ -103,6 +108,8 @@ class EncoderLayers {
   Value token_logits(Value x, std::string_view untied, std::string_view bias);
   /// x [N,T,hidden] -> the first token [N,hidden].
   Value first_token(Value x) const;
+  /// x [N,T,hidden] -> one vector for each sample [N,hidden]: the mean over the tokens that are not padding, or the first token.
+  Value pool(Value x, Pooling how) const;
   /// x [N,T,hidden] -> the sentence [N,hidden], as the options say.
   Value sentence(Value x) const;
   /// Dropout before a classifier; `otherwise` where the options do not give it.

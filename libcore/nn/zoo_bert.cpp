@@ -117,8 +117,9 @@ class EncoderModel {
 
   NamedValues build() {
     const bool bare = params_.head == EncoderHead::kNone || params_.head == EncoderHead::kEmbedding;
-    const bool pools =
-        family_.pooler && (params_.head == EncoderHead::kNone || (params_.head == EncoderHead::kSequenceClassification && !is(kRoberta)));
+    const bool by_pooler =
+        params_.head == EncoderHead::kSequenceClassification && params_.classifier_pooling == ClassifierPooling::kPooler && !is(kRoberta);
+    const bool pools = family_.pooler && (params_.head == EncoderHead::kNone || by_pooler);
     Value hidden, pooled;
     {
       const auto module = b_.scope(bare ? std::string_view() : family_.name);
@@ -206,6 +207,11 @@ class EncoderModel {
   Value sequence_classification(Value x, Value pooled) {
     const double usual = params_.hidden_dropout_prob;
     const int64_t labels = params_.num_labels;
+    if (params_.classifier_pooling != ClassifierPooling::kPooler) {
+      const Pooling how = params_.classifier_pooling == ClassifierPooling::kMean ? Pooling::kMean : Pooling::kCls;
+      const double own = is(kAlbert) ? 0.1 : is(kDistilBert) ? 0.2 : usual;
+      return layers_.linear("classifier", layers_.classifier_dropout(layers_.pool(x, how), own), labels);
+    }
     if (is(kBert) || is(kAlbert))
       return layers_.linear("classifier", layers_.classifier_dropout(pooled, is(kAlbert) ? 0.1 : usual), labels);
     x = layers_.first_token(x);

@@ -226,6 +226,12 @@ void OptimizerGroup::options(OptionVisitor& v) {
 void OptimizerSection::options(OptionVisitor& v) {
   const ComponentRegistry none{};
   v.component({.name = "", .doc = "the optimizer with its parameters"}, algorithm, (registry ? *registry : none).optimizers);
+  v.option({.name = "layer_decay",
+            .doc = "factor of the learning rate from a layer to the one before it: the head has the optimizer's, the last of L blocks this "
+                   "factor of it, embeddings its power L + 1",
+            .min = 0,
+            .max = 1},
+           layer_decay);
   v.list({.name = "groups", .doc = "settings of some parameters; each key comes from the first matching group that sets it"}, groups.items,
          make_options<OptimizerGroup>);
 }
@@ -251,7 +257,9 @@ void ValidateSection::options(OptionVisitor& v) {
 }
 
 void EarlyStopSection::options(OptionVisitor& v) {
-  v.option({.name = "metric", .doc = "validation metric that must improve", .required = true, .main = true}, metric);
+  v.option(
+      {.name = "metric", .doc = "validation metric that must improve; ema/NAME: of the averaged weights", .required = true, .main = true},
+      metric);
   v.text({.name = "patience", .doc = "how long to wait for an improvement"}, patience);
   v.option({.name = "min_delta", .doc = "smallest change that counts as an improvement, in the metric's unit", .min = 0}, min_delta);
 }
@@ -394,7 +402,11 @@ void ProfileSection::options(OptionVisitor& v) {
 }
 
 void BestSection::options(OptionVisitor& v) {
-  v.option({.name = "metric", .doc = "validation metric that ranks checkpoints", .required = true, .main = true}, metric);
+  v.option({.name = "metric",
+            .doc = "validation metric that ranks checkpoints; ema/NAME: of the averaged weights",
+            .required = true,
+            .main = true},
+           metric);
   v.option({.name = "count", .doc = "number of best checkpoints to keep", .min = 1, .max = 1000}, count);
 }
 

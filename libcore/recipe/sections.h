@@ -179,6 +179,7 @@ struct OptimizerSection : OptionsOf<OptimizerSection> {
   void options(OptionVisitor& v) override;
   const ComponentRegistry* registry = nullptr;
   Component algorithm;
+  double layer_decay = 1;
   OptionList groups;  ///< OptimizerGroup
 };
 

@@ -11,6 +11,7 @@
 #include "libcore/data/bad_row.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/stored_weights.h"
+#include "libcore/optim/layer_decay.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/gather_units.h"
 #include "libcore/passes/pipelines.h"
@@ -25,6 +26,20 @@
 
 namespace galley {
 namespace {
+
+/// train.optimizer.layer_decay: multiplies the learning rates of trained parameters, those that groups set included.
+void decay_layers(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
+                  std::map<std::string, ParameterOverride>& overrides) {
+  std::vector<std::string> modules;
+  for (const ParameterSpec& spec : parameters) modules.push_back(spec.module);
+  const std::vector<int> above = layers_above(modules);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].role != ValueRole::kParameter || !parameters[i].trainable || above[i] == 0) continue;
+    std::optional<Multiple>& lr = overrides[parameters[i].name].lr;
+    const double factor = std::pow(section.layer_decay, above[i]);
+    lr = lr ? Multiple(lr->value * factor, lr->relative) : Multiple(factor, true);
+  }
+}
 
 /// The optimizer settings of each trained parameter. Each key comes from the first matching group that sets it. Quantization scales have no
 /// weight decay.
@@ -49,6 +64,7 @@ ParameterGroups groups_of(const OptimizerSection& section, const std::vector<Par
       if (group.momentum) own.momentum = group.momentum;
     }
   }
+  if (section.layer_decay != 1) decay_layers(section, parameters, overrides);
   for (const std::string& scale : scales) overrides[scale].weight_decay = Multiple(0, false);
   return under_key("train.optimizer.groups", [&] { return resolve_groups(*section.algorithm.as<Optimizer>(), overrides); });
 }

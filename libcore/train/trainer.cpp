@@ -297,7 +297,9 @@ bool Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
   const double value = find_metric(row.metrics, best.metric);
   if (best.better(value)) {
     best = {best.metric, value, step, true};
-    if (recipe.checkpoint && recipe.checkpoint->keep.best) save_weights(folder, "weights_best.safetensors", false);
+    if (recipe.checkpoint && recipe.checkpoint->keep.best) {
+      save_weights(folder, "weights_best.safetensors", best.metric.starts_with("ema/"));
+    }
   }
   if (recipe.train.early_stop) {
     const double watched = find_metric(row.metrics, stopping.metric);

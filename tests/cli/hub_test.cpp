@@ -166,6 +166,44 @@ TEST(HubFolder, IsFineTunedByTheRecipeOfSst2) {
   EXPECT_EQ(lines[1]["top"][0]["index"], 0);
 }
 
+TEST(HubFolder, TheBestAveragedWeightsAreKept) {
+  const std::string folder = scratch_folder();
+  std::string rows;
+  for (int i = 0; i < 12; ++i) rows += "a very good film\t1\na bad film\t0\n";
+  write_text(folder + "/train.tsv", rows);
+  write_text(folder + "/dev.tsv", rows);
+  std::vector<std::string> arguments{"sst2_bert",
+                                     "weights=" + hub("bert_base"),
+                                     "data.root=" + folder,
+                                     "train.duration=3 epochs",
+                                     "batch=12",
+                                     "train.schedule=[]",
+                                     "optimizer.lr=0.01",
+                                     "train.ema=0.5",
+                                     "data.train.source.max_length=16",
+                                     "data.train.pipeline.bucket.lengths=8,16",
+                                     "data.val.source.max_length=16",
+                                     "threads=1",
+                                     "checkpoint.keep.best.metric=ema/loss",
+                                     "-o",
+                                     folder + "/run"};
+  const Outcome trained = run("galley-train", arguments);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json result = Json::parse(read_text(folder + "/run/result.json"));
+  EXPECT_EQ(result["best"]["metric"], "ema/loss");
+  EXPECT_NE(result["metrics"]["loss"], result["metrics"]["ema/loss"]);
+  const Outcome evaluated =
+      run("galley-evaluate", {folder + "/run", "weights=" + folder + "/run/weights_best.safetensors", "threads=1", "--format", "json"});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_EQ(Json::parse(evaluated.out)["metrics"]["loss"], result["best"]["value"]);
+  arguments[7] = "train.ema=null";
+  arguments.push_back("--force");
+  const Outcome refused = run("galley-train", arguments);
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_NE(refused.err.find("'ema/loss' is a metric of averaged weights, but the recipe has no train.ema"), std::string::npos)
+      << refused.err;
+}
+
 TEST(HubFolder, AMaskedModelTrains) {
   const std::string folder = scratch_folder();
   std::string text;

@@ -134,6 +134,35 @@ TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
   refused("galley-weights export zoo.yaml weights=d.safetensors -o d.onnx", 3, {"dynamic", "quantize.method=static"});
 }
 
+// The table of a tied head is in the file once, as rows of int8 that lookups and the head read.
+TEST_F(Onnx, ATiedTableOfIntegersIsExported) {
+  const std::string gpt2 = GALLEY_SOURCE_DIR "/tests/golden/hub/gpt2";
+  const std::vector<int64_t> ids{5, 100, 303, 17, 0, 42, 7, 7, 250, 1, 90, 3};
+  const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int64_t));
+  write_text(path("ids.safetensors"), safetensors_of(R"({"input_ids":{"dtype":"I64","shape":[2,6],"data_offsets":[0,96]}})", bytes));
+  write_text(path("decoder.yaml"), "recipe: 1\nname: decoder\nthreads: 1\nmodel: {type: onnx, path: q.onnx}\n");
+  done("galley-quantize " + gpt2 + " method=weight_only -o q.safetensors -q");
+  done("galley-weights export " + gpt2 + " weights=q.safetensors -o q.onnx");
+  const auto logits = [&](const std::string& model) {
+    done("galley-predict " + model + " threads=1 --tensors ids.safetensors -o out.safetensors -q");
+    const std::string values = tensor_bytes(path("out.safetensors"), "logits");
+    std::vector<float> floats(values.size() / sizeof(float));
+    std::memcpy(floats.data(), values.data(), values.size());
+    return floats;
+  };
+  const std::vector<float> integers = logits(gpt2 + " weights=q.safetensors");
+  EXPECT_GT(largest(logits(gpt2), integers), 1e-3) << "int8 rounds";
+  EXPECT_LE(largest(logits("decoder.yaml"), integers), 2e-5);
+  const Json shown = Json::parse(done("galley-weights show q.onnx --format json"));
+  int tables = 0;
+  for (const Json& tensor : shown["tensors"]) {
+    const std::string name = tensor["name"];
+    tables += tensor["shape"] == Json::array({304, 16});
+    EXPECT_TRUE(name != "transformer.wte.weight" || tensor["dtype"] == "i8") << tensor;
+  }
+  EXPECT_EQ(tables, 1);
+}
+
 /// A model from left, right [N,3] to their sum and their difference.
 std::string two_inputs() {
   using namespace onnx_records;

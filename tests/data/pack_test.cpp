@@ -166,6 +166,28 @@ TEST_F(PackTest, SizesOfTextAreThoseOfTheLabels) {
   EXPECT_EQ(bytes, expected) << "end tokens that pack adds are no text";
 }
 
+TEST_F(PackTest, SizesAreCharactersAndBytes) {
+  folder_.write("words-vocab.txt", "[UNK]\n[SEP]\n[CLS]\n京\nabc\n東\n");
+  context_.tokenizer = pack_.tokenizer = text::read_tokenizer(folder_.path() + "/words-vocab.txt");
+  folder_.write("rows.jsonl", "{\"text\": \"abc 東京\"}\n");
+  pack_.length = 3;
+  const Sample sample = pack_.blocks(rows(), 0)->read(0);
+  ASSERT_EQ(values(sample, "label"), (std::vector<int64_t>{5, 3, 1}));
+  const Tensor& sizes = std::get<Tensor>(*sample.find("text_size"));
+  // A word has a space before it.
+  EXPECT_EQ(std::vector<int32_t>(sizes.data_as<int32_t>(), sizes.data_as<int32_t>() + 6), (std::vector<int32_t>{2, 4, 2, 4, 0, 0}));
+}
+
+// A text without tokens keeps its number.
+TEST_F(PackTest, SamplesHaveTheNamesOfTheirTexts) {
+  folder_.write("rows.jsonl", "{\"text\": \"\"}\n{\"text\": \"w1 w2 w3\"}\n{\"text\": \"\"}\n{\"text\": \"w4 w5 w6\"}\n");
+  pack_.length = 5;
+  const std::shared_ptr<const Source> blocks = pack_.blocks(rows(), 0);
+  ASSERT_EQ(blocks->size(), 2);
+  EXPECT_NE(blocks->sample_name(0).find("rows.jsonl:2[token 0]"), std::string::npos) << blocks->sample_name(0);
+  EXPECT_NE(blocks->sample_name(1).find("rows.jsonl:4[token 1]"), std::string::npos) << blocks->sample_name(1);
+}
+
 // The position is the number of samples consumed: a loader that starts there delivers what an uninterrupted one does.
 TEST_F(PackTest, LoadersContinueAtAPosition) {
   pack_.length = 4;

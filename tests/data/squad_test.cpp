@@ -92,6 +92,62 @@ TEST(SquadSource, WindowsShareTokensAndCoverTheContext) {
   }
 }
 
+// Of every answer that consists of whole tokens, in every window: its tokens where the window has all of them, else the first token of all.
+// Places are counted in characters.
+TEST(SquadSource, PositionsAreThoseOfTheAnswersTokens) {
+  const std::vector<std::string> tokens{"é", "film", ".", "a", ",", "fine", ".", "was", ".", "東", "good", "."};
+  std::string context, lines;
+  std::vector<std::pair<size_t, size_t>> bytes;  // of each token
+  std::vector<int> characters;
+  int character = 0;
+  for (const std::string& token : tokens) {
+    const bool joined = token == "." || token == "," || context.empty();
+    context += (joined ? "" : " ") + token;
+    bytes.emplace_back(context.size() - token.size(), context.size());
+    character += joined ? 0 : 1;
+    characters.push_back(character);
+    character += static_cast<unsigned char>(token[0]) >= 0x80 ? 1 : static_cast<int>(token.size());
+  }
+  std::vector<std::pair<size_t, size_t>> spans;
+  for (size_t first = 0; first < tokens.size(); ++first) {
+    for (size_t last = first; last < std::min(tokens.size(), first + 3); ++last) {
+      const std::string answer = context.substr(bytes[first].first, bytes[last].second - bytes[first].first);
+      lines +=
+          nlohmann::json{
+              {"question", "was it"}, {"context", context}, {"answers", {{"text", {answer}}, {"answer_start", {characters[first]}}}}}
+              .dump() +
+          "\n";
+      spans.emplace_back(first, last);
+    }
+  }
+  const TestFolder folder;
+  folder.write("spans.jsonl", lines);
+  Squad options;
+  options.path = {"spans.jsonl"};
+  options.max_length = 10;
+  options.doc_stride = 2;
+  const std::unique_ptr<Source> source = options.open(context_of(folder.path()));
+  const auto& answers = dynamic_cast<const AnswerSource&>(*source);
+  size_t whole = 0;
+  for (int64_t i = 0; i < source->size(); ++i) {
+    const AnswerWindow window = answers.window(i);
+    const auto [first, last] = spans[static_cast<size_t>(window.question)];
+    int64_t begin = 0, end = 0;
+    for (size_t t = 0; t < window.bytes.size(); ++t) {
+      const auto place = static_cast<int64_t>(t) + window.first;
+      if (window.bytes[t].first == bytes[first].first) begin = place;
+      if (window.bytes[t].second == bytes[last].second) end = place;
+    }
+    if (begin == 0 || end == 0) begin = end = 0;
+    whole += begin > 0;
+    const Sample sample = source->read(i);
+    EXPECT_EQ(std::get<int64_t>(*sample.find("start_positions")), begin) << "sample " << i << ", tokens " << first << " to " << last;
+    EXPECT_EQ(std::get<int64_t>(*sample.find("end_positions")), end) << "sample " << i << ", tokens " << first << " to " << last;
+  }
+  EXPECT_GE(whole, spans.size());
+  EXPECT_LT(static_cast<int64_t>(whole), source->size());
+}
+
 TEST(SquadSource, FieldsArePadded) {
   Squad options;
   options.path = {"questions.jsonl"};

@@ -1,5 +1,6 @@
 // Laws: mask_tokens hides the given shares of the tokens, never special ones, others in each epoch and the same in each run; the label
-// holds what was hidden, and no class elsewhere. pad gives all fields of different length the same room.
+// holds what was hidden, and no class elsewhere; as augmentation it leaves the label, and may hide nothing. pad gives all fields of
+// different length the same room.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -107,6 +108,49 @@ TEST_F(TextTransforms, MaskTokensHidesTheGivenShares) {
   const auto total = static_cast<double>(epoch.total);
   EXPECT_NEAR(static_cast<double>(epoch.masks) / total, 0.7 + 0.2 / 44, 4 * std::sqrt(0.7 * 0.3 / total));
   EXPECT_NEAR(static_cast<double>(epoch.same) / total, 0.1 + 0.2 / 44, 4 * std::sqrt(0.1 * 0.9 / total));
+}
+
+TEST_F(TextTransforms, MaskTokensAsAugmentationLeavesTheLabel) {
+  std::string rows;
+  for (int64_t row = 0; row < 400; ++row) rows += cat("w", row % kWords, " w1 w2\t", row % 3, "\n");
+  folder_.write("labelled.tsv", rows);
+  MaskTokens mask;
+  mask.p = 0.25;
+  mask.replace = 0.8;
+  mask.random = 0;
+  mask.targets = false;
+  std::vector<Component> items{item(mask, "mask_tokens")};
+  with_tokenizer(items, tokenizer_);
+  TextPairs options;
+  options.path = {"labelled.tsv"};
+  options.columns.text = "0";
+  options.columns.label = "1";
+  LoaderOptions loading;
+  loading.order = {.batch = 400, .seed = 3};
+  DataLoader one(options.open(context_), Pipeline(items), {}, loading);
+  const Batch* batch = one.next();
+  const Tensor &tokens = batch->at("input"), &label = batch->at("label");
+  const int64_t room = tokens.shape()[1];
+  int64_t hidden = 0, untouched = 0;
+  for (int64_t n = 0; n < batch->valid; ++n) {
+    const int64_t row = batch->indices[static_cast<size_t>(n)], *of_row = tokens.data_as<int64_t>() + n * room;
+    EXPECT_EQ(label.data_as<int64_t>()[n], row % 3);
+    EXPECT_EQ(of_row[0], 1);
+    EXPECT_EQ(of_row[4], 2);
+    int64_t masked = 0;
+    for (int64_t t = 1; t <= 3; ++t) {
+      const int64_t original = 4 + (t == 1 ? row % kWords : t - 1);
+      if (of_row[t] == 3)
+        ++masked;
+      else
+        EXPECT_EQ(of_row[t], original);
+    }
+    hidden += masked;
+    untouched += masked == 0;
+  }
+  // Of 1200 tokens 0.25 * 0.8 become the mask, and 0.8^3 of the rows have none. Deviations are four standard ones.
+  EXPECT_NEAR(static_cast<double>(hidden), 240, 4 * std::sqrt(1200 * 0.2 * 0.8));
+  EXPECT_NEAR(static_cast<double>(untouched), 400 * 0.512, 4 * std::sqrt(400 * 0.512 * 0.488));
 }
 
 TEST_F(TextTransforms, MaskTokensRepeatsAndDiffersByEpoch) {

@@ -43,24 +43,14 @@ struct GoldenCase : GoldenArrays {
 std::vector<GoldenCase> golden_cases() {
   std::vector<GoldenCase> cases;
   for (const GoldenArrays& golden : read_golden_arrays("encoders")) cases.emplace_back(golden);
-  EXPECT_EQ(cases.size(), 31u);
+  EXPECT_EQ(cases.size(), 41u);
   return cases;
 }
-
-/// Sets options that have no value by default, too.
-class AnySetter : public Setter {
- public:
-  AnySetter(const std::string& name, double value) : Setter(name, {value}), wanted_(name) {}
-  bool present(const OptionInfo& info, bool has_value) override { return has_value || info.name == wanted_; }
-
- private:
-  std::string wanted_;
-};
 
 Component model_of(const GoldenCase& c) {
   Component model = default_model(c.type);
   for (const auto& [key, value] : c.settings) {
-    AnySetter setter(key, value);
+    Setter setter(key, {value});
     model.params->options(setter);
     EXPECT_TRUE(setter.found) << c.name << ": " << key;
   }

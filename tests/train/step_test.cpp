@@ -1,4 +1,4 @@
-// A loss that is not finite changes no parameters, in any micro-batch.
+// A loss that is not finite changes no parameters, in any micro-batch. layer_decay equals groups that set the learning rate of each layer.
 
 #include "libcore/train/step.h"
 
@@ -154,6 +154,43 @@ TEST(Guard, IgnoreUpdatesWithWhatThereIs) {
   EXPECT_EQ(at.step(1), "");
   EXPECT_FALSE(at.training.store().has("train.guard.stopped"));
   EXPECT_TRUE(std::isnan(at.training.store().get("fc.bias").at({0})));
+}
+
+TEST(LayerDecay, EqualsGroupsOfTheLayers) {
+  constexpr std::string_view kNet = R"(
+recipe: 1
+name: layers
+model:
+  type: layers
+  input: {shape: [1, 2, 2]}
+  layers:
+    - {type: flatten}
+    - {name: stem, type: linear, out_features: 5}
+    - {name: body, repeat: 2, layers: [{name: fc, type: linear, out_features: 5}, {type: relu}]}
+    - {name: head, type: linear, out_features: 2}
+loss: {type: cross_entropy}
+data:
+  train: {source: {type: synthetic, samples: 64, shape: [1, 2, 2], classes: 2}}
+train: {duration: 10 steps, batch: 4}
+)";
+  const auto after_three = [&](const std::string& optimizer) {
+    const LoadedRecipe loaded = test::load_text(kNet, {"train.optimizer={type: sgd, lr: 0.5, " + optimizer + "}"});
+    const Session session(loaded.recipe);
+    test::Stepping at(session, 4, 1);
+    for (int64_t k = 1; k <= 3; ++k) at.training.run(k, [&]() -> const Batch& { return at.batch; });
+    return at.values();
+  };
+  const auto decayed = after_three("layer_decay: 0.5, groups: [{match: '*.bias', lr: 2x}]");
+  const auto grouped = after_three(
+      "groups: [{match: stem.bias, lr: 0.25x}, {match: stem, lr: 0.125x}, {match: body.0.fc.bias, lr: 0.5x}, {match: body.0, lr: 0.25x}, "
+      "{match: body.1.fc.bias, lr: 1x}, {match: body.1, lr: 0.5x}, {match: head.bias, lr: 2x}]");
+  const auto plain = after_three("groups: [{match: '*.bias', lr: 2x}]");
+  ASSERT_EQ(decayed.size(), 9u);
+  for (const auto& [name, values] : grouped) {
+    if (name == "train.guard.stopped") continue;
+    EXPECT_TRUE(bit_equal(decayed.at(name), values)) << name;
+    EXPECT_FALSE(bit_equal(plain.at(name), values)) << name;
+  }
 }
 
 }  // namespace

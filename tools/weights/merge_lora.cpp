@@ -1,6 +1,7 @@
 // galley-weights merge-lora: adds the products of an adapter to the weights of its base.
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -65,14 +66,35 @@ class Merge {
       for (const OfferedTensor& tensor : file.tensors()) stored.push_back(tensor.name);
     }
     std::vector<BaseTensor> names;
-    if (!is_hub_folder(base_)) {
-      for (const std::string& name : stored) names.push_back({name, adapter_.config().transposed});
+    const bool galley =
+        std::any_of(files.begin(), files.end(), [](const WeightsFile& f) { return f.metadata().contains("galley.recipe"); });
+    // A file of a hub folder has the folder's names.
+    const std::string parent = std::filesystem::path(base_).parent_path().string();
+    const std::string folder = is_hub_folder(base_) ? base_ : parent.empty() ? "." : parent;
+    if (galley || !is_hub_folder(folder)) {
+      const bool transposed = !galley && stores_transposed(files);
+      for (const std::string& name : stored) names.push_back({name, transposed});
       return names;
     }
-    const HubFolder hub(base_);
+    const HubFolder hub(folder);
     const std::vector<std::string_view> model(wanted_.begin(), wanted_.end());
     for (const HubName& name : hub_names(hub.tensors(), stored, model)) names.push_back({name.name, name.transposed});
     return names;
+  }
+
+  /// Whether files of another program store weights as [in, out]: by the shape of an adapted layer, or what the adapter says if all are
+  /// square. Adapters of Galley say no, whatever the files of their base are.
+  bool stores_transposed(const std::vector<WeightsFile>& files) const {
+    for (const WeightsFile& file : files) {
+      for (const OfferedTensor& tensor : file.tensors()) {
+        const auto layer = layers_.find(tensor.name);
+        if (layer == layers_.end()) continue;
+        const int64_t out = adapter_.tensors()[*adapter_.find(layer->second + ".lora_B.weight")].shape[0],
+                      in = adapter_.tensors()[*adapter_.find(layer->second + ".lora_A.weight")].shape[1];
+        if (in != out) return tensor.shape == Shape{in, out};
+      }
+    }
+    return adapter_.config().transposed;
   }
 
   void add(std::vector<TensorSource>& sources, const WeightsFile& file, size_t i, const BaseTensor& base) {

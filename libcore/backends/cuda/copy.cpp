@@ -55,7 +55,8 @@ CopyCall call_of(const Part& part) {
   for (const int d : order) {
     if (part.sizes[d] == 1) continue;
     const int last = call.dimensions - 1;
-    if (last >= 0 && call.from_steps[last] == part.from_steps[d] * part.sizes[d] && call.to_steps[last] == part.to_steps[d] * part.sizes[d]) {
+    if (last >= 0 && call.from_steps[last] == part.from_steps[d] * part.sizes[d] &&
+        call.to_steps[last] == part.to_steps[d] * part.sizes[d]) {
       call.sizes[last] *= part.sizes[d];
       call.from_steps[last] = part.from_steps[d];
       call.to_steps[last] = part.to_steps[d];
@@ -196,7 +197,9 @@ std::unique_ptr<PreparedKernel> prepare_full(const KernelQuery& query) {
 class Cast : public PreparedKernel {
  public:
   Cast(const KernelQuery& query, DType rounded)
-      : call_{.from_type = type_of(query.in(0)), .to_type = type_of(query.out(0)), .rounded = type_of(rounded),
+      : call_{.from_type = type_of(query.in(0)),
+              .to_type = type_of(query.out(0)),
+              .rounded = type_of(rounded),
               .elements = query.out(0).shape.elements()} {}
   void run(Stream& stream, const KernelArgs& args) const override {
     device::CastCall call = call_;

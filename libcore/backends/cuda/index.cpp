@@ -29,7 +29,8 @@ template <class Call>
 class OneCall : public PreparedKernel {
  public:
   using Bind = void (*)(Call&, const KernelArgs&);
-  OneCall(const char* kernel, int64_t elements, const Call& call, Bind bind) : kernel_(kernel), elements_(elements), call_(call), bind_(bind) {}
+  OneCall(const char* kernel, int64_t elements, const Call& call, Bind bind)
+      : kernel_(kernel), elements_(elements), call_(call), bind_(bind) {}
   void run(Stream& stream, const KernelArgs& args) const override {
     Call call = call_;
     bind_(call, args);
@@ -52,11 +53,16 @@ void bind_gather(device::GatherCall& call, const KernelArgs& args) {
   call.index = args.inputs[1];
   call.to = args.outputs[0];
 }
-std::unique_ptr<PreparedKernel> prepare_gather(const KernelQuery& query, int64_t axis_attribute, const Shape& whole_shape, const char* kernel) {
+std::unique_ptr<PreparedKernel> prepare_gather(const KernelQuery& query, int64_t axis_attribute, const Shape& whole_shape,
+                                               const char* kernel) {
   const int axis = axis_of(axis_attribute, query.in(0));
   const AxisView picked(query.in(1).shape, axis), whole(whole_shape, axis);
-  const device::GatherCall call{.type = type_of(query.in(0)), .index_type = type_of(query.in(1)), .outer = picked.outer, .picked = picked.size,
-                                .whole = whole.size, .inner = picked.inner};
+  const device::GatherCall call{.type = type_of(query.in(0)),
+                                .index_type = type_of(query.in(1)),
+                                .outer = picked.outer,
+                                .picked = picked.size,
+                                .whole = whole.size,
+                                .inner = picked.inner};
   return one_call(kernel, query.out(0).shape.elements(), call, bind_gather);
 }
 std::unique_ptr<PreparedKernel> prepare_gather(const KernelQuery& query) {
@@ -68,11 +74,13 @@ std::unique_ptr<PreparedKernel> prepare_scatter_add(const KernelQuery& query) {
 
 std::unique_ptr<PreparedKernel> prepare_one_hot(const KernelQuery& query) {
   const AxisView y(query.out(0).shape, axis_of(query.attrs<OneHotAttrs>().axis, query.out(0)));
-  const device::OneHotCall call{.index_type = type_of(query.in(0)), .type = type_of(query.out(0)), .outer = y.outer, .size = y.size, .inner = y.inner};
-  return one_call<device::OneHotCall>("one_hot_elements", query.out(0).shape.elements(), call, [](device::OneHotCall& c, const KernelArgs& args) {
-    c.index = args.inputs[0];
-    c.to = args.outputs[0];
-  });
+  const device::OneHotCall call{
+      .index_type = type_of(query.in(0)), .type = type_of(query.out(0)), .outer = y.outer, .size = y.size, .inner = y.inner};
+  return one_call<device::OneHotCall>("one_hot_elements", query.out(0).shape.elements(), call,
+                                      [](device::OneHotCall& c, const KernelArgs& args) {
+                                        c.index = args.inputs[0];
+                                        c.to = args.outputs[0];
+                                      });
 }
 
 std::unique_ptr<PreparedKernel> prepare_iota(const KernelQuery& query) {
@@ -110,12 +118,9 @@ std::unique_ptr<PreparedKernel> prepare_random_bits(const KernelQuery& query) {
 }
 
 constexpr Kernel kKernels[] = {
-    {"gather", "gather", contiguous, prepare_gather},
-    {"scatter_add", "scatter_add", supports_scatter_add, prepare_scatter_add},
-    {"one_hot", "one_hot", contiguous, prepare_one_hot},
-    {"iota", "iota", contiguous, prepare_iota},
-    {"lookup", "lookup", supports_lookup, prepare_lookup},
-    {"random_bits", "philox", contiguous, prepare_random_bits},
+    {"gather", "gather", contiguous, prepare_gather},      {"scatter_add", "scatter_add", supports_scatter_add, prepare_scatter_add},
+    {"one_hot", "one_hot", contiguous, prepare_one_hot},   {"iota", "iota", contiguous, prepare_iota},
+    {"lookup", "lookup", supports_lookup, prepare_lookup}, {"random_bits", "philox", contiguous, prepare_random_bits},
 };
 
 }  // namespace

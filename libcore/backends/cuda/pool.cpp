@@ -31,7 +31,8 @@ PoolCall pool_call(const Attrs& attrs, device::Pool kind, const Shape& x, const 
     call.y_size[d] = y[d + 2];
   }
   if constexpr (requires { attrs.kernel_size; }) {
-    const auto kernel = pair(attrs.kernel_size), stride = pair(attrs.stride.empty() ? attrs.kernel_size : attrs.stride), padding = pair(attrs.padding);
+    const auto kernel = pair(attrs.kernel_size), stride = pair(attrs.stride.empty() ? attrs.kernel_size : attrs.stride),
+               padding = pair(attrs.padding);
     std::copy(kernel.begin(), kernel.end(), call.kernel);
     std::copy(stride.begin(), stride.end(), call.stride);
     std::copy(padding.begin(), padding.end(), call.padding);
@@ -71,7 +72,8 @@ class Forward : public PreparedKernel {
 template <class Attrs, device::Pool kKind>
 class AverageBackward : public PreparedKernel {
  public:
-  explicit AverageBackward(const KernelQuery& query) : call_(pool_call(query.attrs<Attrs>(), kKind, query.out(0).shape, query.in(0).shape)) {
+  explicit AverageBackward(const KernelQuery& query)
+      : call_(pool_call(query.attrs<Attrs>(), kKind, query.out(0).shape, query.in(0).shape)) {
     call_.type = type_of(query.in(0));
     set_steps(query.in(0), call_.x_steps);
     set_steps(query.out(0), call_.y_steps);

@@ -21,9 +21,7 @@ Support supports_conv(const KernelQuery& query) {
   if (query.attrs<Conv2dAttrs>().activation != Activation::kNone) return Support::no("activation");
   return supports_types(query);
 }
-Support supports_conv_backward_data(const KernelQuery& query) {
-  return query.has(2) ? Support::no("residual") : supports_types(query);
-}
+Support supports_conv_backward_data(const KernelQuery& query) { return query.has(2) ? Support::no("residual") : supports_types(query); }
 Support supports_matmul(const KernelQuery& query) {
   for (const TensorType* type : {&query.in(0), &query.in(1), &query.out(0)})
     if (type->format != MemoryFormat()) return Support::no("a format other than contiguous");

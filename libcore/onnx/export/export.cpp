@@ -46,7 +46,12 @@ class Exporter {
           return layer == nullptr || !layer->float_reason.empty() ||
                  (plan->method != QuantMethod::kStatic && plan->method != QuantMethod::kQat);
         }) {
-    if (request.plan != nullptr) values_ = planned_values(graph_, domain_, *request.plan);
+    if (request.plan == nullptr) return;
+    values_ = planned_values(graph_, domain_, *request.plan);
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const LayerPlan* table = domain_.table(n).empty() ? nullptr : request.plan->find(domain_.table(n));
+      if (table != nullptr && table->float_reason.empty()) tables_[graph_.nodes()[n].inputs[0]] = table;
+    }
   }
 
   OnnxDocument run() {
@@ -132,6 +137,13 @@ class Exporter {
     return made;
   }
 
+  /// The plan that names a layer's stored weight: its own, or that of a table which it shares (a tied head) and whose form it has.
+  const LayerPlan* weight_plan(const LayerPlan* plan, ValueId weight) const {
+    const auto table = tables_.find(weight);
+    const bool shares = plan != nullptr && table != tables_.end() && plan->float_reason.empty() && plan->bits == 8 && plan->group_size == 0;
+    return shares ? table->second : plan;
+  }
+
   /// Names of a node's inputs; weights of layers are replaced by their named or quantized tensors.
   Names input_names(size_t n) {
     const Node& node = graph_.nodes()[n];
@@ -150,7 +162,8 @@ class Exporter {
       } else if (product && (i == 1 || i == 2) &&
                  (request_.plan != nullptr || (request_.named_layers && graph_.value(id).role == ValueRole::kActivation))) {
         const Shape& shape = graph_.type(id).shape;
-        names.push_back(i == 1 ? layer_weight(plan, layer + ".weight", shape) : w_.array(layer + ".bias", DType::kF32, shape));
+        names.push_back(i == 1 ? layer_weight(weight_plan(plan, id), layer + ".weight", shape)
+                               : w_.array(layer + ".bias", DType::kF32, shape));
       } else if (request_.plan != nullptr && recurrent.size() == 2 && (i == 1 || i == 2)) {
         names.push_back(layer_weight(request_.plan->find(recurrent[i - 1]), recurrent[i - 1], graph_.type(id).shape));
       } else {
@@ -169,9 +182,22 @@ class Exporter {
     const auto row = rows().find(node.op->name);
     if (row == rows().end()) w_.refuse("ONNX has no equivalent operator");
     if (domain_.integer(n) && domain_.rule(n) == QuantizeRule::kScale) return write_scale(n);
+    if (!domain_.table(n).empty() && tables_.contains(node.inputs[0])) return write_table(n, *tables_.at(node.inputs[0]));
     const Names inputs = input_names(n);
     w_.set_node(node);  // exporting the inputs may have set another node
     set_results(n, row->second({w_, node, inputs}));
+  }
+
+  /// Exports rows of a table of integers: each has a scale.
+  void write_table(size_t n, const LayerPlan& table) {
+    const Node& node = graph_.nodes()[n];
+    const Shape& shape = graph_.type(node.inputs[0]).shape;
+    const std::string index = float_name(node.inputs[1]);
+    const Attributes rows{attribute("axis", int64_t{0})};
+    const std::string integers = w_.add("Gather", {w_.array(table.weight(), DType::kI8, shape), index}, rows),
+                      scales = w_.add("Gather", {w_.array(table.weight_scale(), DType::kF32, {shape[0]}), index}, rows);
+    set_results(n, {w_.add("Mul", {w_.add("Cast", {integers}, {attribute("to", int64_t{onnx_type(DType::kF32)})}),
+                                   w_.add("Unsqueeze", {scales, w_.ints({-1})})})});
   }
 
   /// Exports a batch norm on integers as a depthwise 1x1 convolution.
@@ -203,6 +229,7 @@ class Exporter {
   const IntegerDomain domain_;
   std::map<std::string, QuantParams> values_;
   std::map<ValueId, std::string> integer_names_;
+  std::map<ValueId, const LayerPlan*> tables_;  // tables of embeddings that are stored as integers
 };
 
 }  // namespace

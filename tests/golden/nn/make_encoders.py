@@ -35,6 +35,7 @@ FAMILIES = {
                           "hidden_act": "gelu_new"}),
 }
 RENAMED = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "hidden_dim": "intermediate_size"}
+POOLINGS = ["pooler", "mean", "cls"]
 ACTIVATIONS = ["gelu", "gelu_new", "relu", "silu"]
 
 
@@ -53,13 +54,33 @@ def own_name(name):
             "predictions.decoder.bias": "predictions.bias"}.get(name, name)
 
 
-def make(prefix, head, options):
+class PooledClassifier(torch.nn.Module):
+    """A sequence classifier that reads the mean over the tokens, or the first one: classifier_pooling."""
+
+    def __init__(self, family, encoder, pooling):
+        super().__init__()
+        self.add_module(family, encoder)
+        self.family, self.pooling = family, pooling
+        self.classifier = torch.nn.Linear(4, LABELS)
+
+    def forward(self, attention_mask, **inputs):
+        hidden = getattr(self, self.family)(attention_mask=attention_mask, **inputs).last_hidden_state
+        mask = attention_mask.unsqueeze(-1)
+        pooled = (hidden * mask).sum(1) / mask.sum(1) if self.pooling == "mean" else hidden[:, 0]
+        return transformers.modeling_outputs.SequenceClassifierOutput(logits=self.classifier(pooled))
+
+
+def make(prefix, head, options, pooling):
     config = getattr(transformers, prefix + "Config")(**options, num_labels=2 if head == "question_answering" else LABELS)
     config._attn_implementation = "eager"
     for key in [k for k in vars(config) if "dropout" in k and not isinstance(getattr(config, k), str)]:
         setattr(config, key, 0.0)
-    extra = {"add_pooling_layer": False} if head == "embedding" and prefix not in ("Electra", "DistilBert") else {}
-    model = getattr(transformers, prefix + HEADS[head])(config, **extra).double()
+    bare = head == "embedding" or pooling != "pooler"
+    extra = {"add_pooling_layer": False} if bare and prefix not in ("Electra", "DistilBert") else {}
+    model = getattr(transformers, prefix + ("Model" if bare else HEADS[head]))(config, **extra)
+    if pooling != "pooler":
+        model = PooledClassifier(prefix.lower(), model, pooling)
+    model = model.double()
     norms = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.LayerNorm)}
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -94,16 +115,20 @@ def run(model, head, family):
     return {"logits": logits}, F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
-def case(family, head):
+def case(family, head, pooling="pooler"):
     prefix, options = FAMILIES[family]
-    model = make(prefix, head, options)
+    model = make(prefix, head, options, pooling)
     named, loss = run(model, head, family)
     loss.backward()
     settings = {RENAMED.get(k, k): v for k, v in options.items()}
     settings["num_labels"] = LABELS
     if "hidden_act" in settings:
         settings["hidden_act"] = ACTIVATIONS.index(settings["hidden_act"])
-    print("case", f"{family}_{head}", family, head, *(f"{k}={v}" for k, v in settings.items()))
+    name = f"{family}_{head}"
+    if pooling != "pooler":
+        name += "_" + pooling
+        settings["classifier_pooling"] = POOLINGS.index(pooling)
+    print("case", name, family, head, *(f"{k}={v}" for k, v in settings.items()))
     for name, array in named.items():
         show(name, array)
     show("loss", loss)
@@ -129,3 +154,6 @@ for family in FAMILIES:
     for head in HEADS:
         if head != "replaced_tokens" or family == "electra":
             case(family, head)
+for family in FAMILIES:
+    for pooling in POOLINGS[1:]:
+        case(family, "sequence_classification", pooling)

@@ -6,7 +6,8 @@ transformers; then stores some of them in exported/, without metadata, as what t
 
 Encoders: all outputs, of whole batches and of a part. Decoders: the prompt, then one token at a time with the keys and values of earlier
 ones, alone and as a batch that is padded on the left, gives the tokens of transformers and those of galley-predict; so do whole sequences
-without them. Exit code 1 if anything differs.
+without them. Decoders with int8 weights, a tied table among them, give the logits of galley-predict; ONNX Runtime's optimizations, which
+round activations too, are off there. Exit code 1 if anything differs.
 """
 import argparse
 import json
@@ -19,7 +20,7 @@ import tempfile
 import numpy
 import onnx
 import onnxruntime
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 here = pathlib.Path(__file__).resolve().parent
 hub = here.parent / "hub"
@@ -39,12 +40,15 @@ def run(tool, *words):
     return done.stdout
 
 
-def export(source, *words):
+def export(source, *words, optimized=True):
     path = folder / "m.onnx"
     run("galley-weights", "export", source, "-o", path, *words)
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
-    return model, onnxruntime.InferenceSession(path)
+    options = onnxruntime.SessionOptions()
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return model, onnxruntime.InferenceSession(path, options)
 
 
 def check(what, good, value=""):
@@ -130,6 +134,16 @@ def decoder(name, want, decoders, tokens_of):
     for _ in range(count):
         row.append(int(Steps(session).logits(numpy.array([row]))[0, :vocabulary].argmax()))
     check(f"{name} tokens without earlier keys and values", row[len(prompts[1]):] == wanted[1])
+    quantized = folder / f"{name}.int8.safetensors"
+    run("galley-quantize", hub / name, "method=weight_only", "-o", quantized)
+    model, session = export(hub / name, f"weights={quantized}", optimized=False)
+    save_file({"input_ids": numpy.array([prompts[1]])}, folder / "ids.safetensors")
+    run("galley-predict", hub / name, f"weights={quantized}", "--tensors", folder / "ids.safetensors", "-o", folder / "out.safetensors")
+    d = distance(Steps(session).logits(numpy.array([prompts[1]]))[0], load_file(folder / "out.safetensors")["logits"][0, -1])
+    check(f"{name} logits of int8 weights", d <= BOUND, d)
+    integers = {i.name for i in model.graph.initializer if i.data_type == onnx.TensorProto.INT8}
+    tied = json.loads((hub / name / "config.json").read_text()).get("tie_word_embeddings", True)
+    check(f"{name} has an int8 table if it is tied", any("wte.weight" in i or "embed_tokens.weight" in i for i in integers) == tied)
 
 
 for path in sorted(hub.iterdir()):

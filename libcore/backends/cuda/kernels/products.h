@@ -1,7 +1,7 @@
 #pragma once
-// Matrix products and convolutions where no vendor library is used: for types and forms that it declines, and as what tests compare it with.
-// A block computes a tile of 64 x 64 results, a thread 4 x 4 of them, over slices of 16 that the block keeps in shared memory. Products are
-// bound by arithmetic without tensor cores; convolutions compute each result in a thread and are bound by their loads.
+// Matrix products and convolutions where no vendor library is used: for types and forms that it declines, and as what tests compare it
+// with. A block computes a tile of 64 x 64 results, a thread 4 x 4 of them, over slices of 16 that the block keeps in shared memory.
+// Products are bound by arithmetic without tensor cores; convolutions compute each result in a thread and are bound by their loads.
 
 #include "libcore/backends/cuda/kernels/portable.h"
 
@@ -10,8 +10,8 @@ namespace galley::device {
 inline constexpr int kTile = 64, kSlice = 16, kPart = 4;
 
 GALLEY_KERNEL(matmul_tiles, (const MatmulCall call)) {
-  GALLEY_SHARED(float, a, kSlice * kTile);
-  GALLEY_SHARED(float, b, kSlice * kTile);
+  GALLEY_SHARED(float, a, kSlice* kTile);
+  GALLEY_SHARED(float, b, kSlice* kTile);
   const int64_t columns = (call.n + kTile - 1) / kTile, rows = (call.m + kTile - 1) / kTile;
   const int thread = static_cast<int>(threadIdx.x), part_row = thread / 16 * kPart, part_column = thread % 16 * kPart;
   for (int64_t tile = blockIdx.x; tile < call.batch * rows * columns; tile += gridDim.x) {
@@ -24,28 +24,30 @@ GALLEY_KERNEL(matmul_tiles, (const MatmulCall call)) {
         const int b_slice = call.b_row == 1 ? i % kSlice : i / kTile, b_place = call.b_row == 1 ? i / kSlice : i % kTile;
         const bool a_inside = row + a_place < call.m && k + a_slice < call.k, b_inside = column + b_place < call.n && k + b_slice < call.k;
         a[a_slice * kTile + a_place] =
-            a_inside ? load<float>(call.a, batch * call.a_batch + (row + a_place) * call.a_row + (k + a_slice) * call.a_column, call.a_type) : 0;
+            a_inside ? load<float>(call.a, batch * call.a_batch + (row + a_place) * call.a_row + (k + a_slice) * call.a_column, call.a_type)
+                     : 0;
         b[b_slice * kTile + b_place] =
-            b_inside ? load<float>(call.b, batch * call.b_batch + (k + b_slice) * call.b_row + (column + b_place) * call.b_column, call.b_type) : 0;
+            b_inside
+                ? load<float>(call.b, batch * call.b_batch + (k + b_slice) * call.b_row + (column + b_place) * call.b_column, call.b_type)
+                : 0;
       }
       __syncthreads();
-GALLEY_UNROLL
+      GALLEY_UNROLL
       for (int s = 0; s < kSlice; ++s) {
-GALLEY_UNROLL
+        GALLEY_UNROLL
         for (int i = 0; i < kPart; ++i) {
-GALLEY_UNROLL
+          GALLEY_UNROLL
           for (int j = 0; j < kPart; ++j) sums[i][j] += a[s * kTile + part_row + i] * b[s * kTile + part_column + j];
         }
       }
       __syncthreads();
     }
-GALLEY_UNROLL
+    GALLEY_UNROLL
     for (int i = 0; i < kPart; ++i) {
-GALLEY_UNROLL
+      GALLEY_UNROLL
       for (int j = 0; j < kPart; ++j) {
         const int64_t y_row = row + part_row + i, y_column = column + part_column + j;
-        if (y_row < call.m && y_column < call.n)
-          store(sums[i][j], call.y, (batch * call.m + y_row) * call.n + y_column, call.y_type);
+        if (y_row < call.m && y_column < call.n) store(sums[i][j], call.y, (batch * call.m + y_row) * call.n + y_column, call.y_type);
       }
     }
   }
@@ -77,7 +79,8 @@ GALLEY_KERNEL(conv2d_direct, (const ConvCall call)) {
                                 y[3] * call.stride[1] - call.padding[1] + kw * call.dilation[1]};
           if (x[2] < 0 || x[2] >= call.x_size[2] || x[3] < 0 || x[3] >= call.x_size[3]) continue;
           const int64_t w[4] = {y[1], c, kh, kw};
-          sum += load<float>(call.x, place_of(x, call.x_steps), call.x_type) * load<float>(call.weight, place_of(w, call.weight_steps), call.weight_type);
+          sum += load<float>(call.x, place_of(x, call.x_steps), call.x_type) *
+                 load<float>(call.weight, place_of(w, call.weight_steps), call.weight_type);
         }
       }
     }
@@ -102,7 +105,8 @@ GALLEY_KERNEL(conv2d_backward_data_direct, (const ConvCall call)) {
         if (column < 0 || column % call.stride[1] != 0 || column / call.stride[1] >= call.y_size[3]) continue;
         for (int64_t o = group * per_group; o < (group + 1) * per_group; ++o) {
           const int64_t y[4] = {x[0], o, row / call.stride[0], column / call.stride[1]}, w[4] = {o, c, kh, kw};
-          sum += load<float>(call.y, place_of(y, call.y_steps), call.y_type) * load<float>(call.weight, place_of(w, call.weight_steps), call.weight_type);
+          sum += load<float>(call.y, place_of(y, call.y_steps), call.y_type) *
+                 load<float>(call.weight, place_of(w, call.weight_steps), call.weight_type);
         }
       }
     }
