@@ -18,7 +18,35 @@ void tree_sum(std::span<const float* const> leaves, float* result, int64_t count
   ReductionTree(number, number).reduce(parts, result, count, DType::kF32, ReduceOp::kSum);
 }
 
-LeafSums::LeafSums(const ReductionTree& tree, int rank, int64_t count) : tree_(&tree), rank_(rank), count_(count) { clear(); }
+void sum_leaves(Communicator* ranks, std::string_view name, const ReductionTree& tree, std::span<const double* const> leaves,
+                std::span<double> result) {
+  const int rank = ranks != nullptr ? ranks->rank() : 0;
+  const LeafRange own = tree.owned(rank);
+  const auto count = static_cast<int64_t>(result.size());
+  GALLEY_ASSERT(tree.ranks() == (ranks != nullptr ? ranks->size() : 1) && static_cast<int>(leaves.size()) == own.end - own.begin);
+  std::vector<double> sums(result.size() * tree.partials(rank).size());
+  double* to = sums.data();
+  for (const LeafRange& part : tree.partials(rank)) {
+    const auto first = leaves.begin() + (part.begin - own.begin);
+    const std::vector<const void*> parts(first, first + (part.end - part.begin));
+    ReductionTree(part.end - part.begin, part.end - part.begin).reduce(parts, to, count, DType::kF64, ReduceOp::kSum);
+    to += count;
+  }
+  if (ranks != nullptr)
+    ranks->run({.kind = CollectiveKind::kAllReduce,
+                .dtype = DType::kF64,
+                .name = name,
+                .input = sums.data(),
+                .output = sums.data(),
+                .count = count,
+                .leaves = tree.leaves()});
+  std::copy_n(sums.begin(), result.size(), result.begin());
+}
+
+LeafSums::LeafSums(const ReductionTree& tree, int rank, int64_t count, float* into)
+    : tree_(&tree), rank_(rank), count_(count), into_(into) {
+  clear();
+}
 
 void LeafSums::clear() {
   const LeafRange own = tree_->owned(rank_);
@@ -31,14 +59,29 @@ void LeafSums::clear() {
   for (size_t slot = arrays_.size(); slot-- > 0;) free_.push_back(slot);
 }
 
-size_t LeafSums::take() {
+/// An array for the next leaf.
+LeafSums::Sum LeafSums::take() {
+  Sum sum{.begin = next_, .end = next_ + 1};
+  if (into_ != nullptr && waiting_.empty()) {  // the first leaf of a partial sum, to which the others are added
+    sum.slot = kInto;
+    sum.values = into_ + static_cast<int64_t>(part_) * count_;
+    return sum;
+  }
   if (free_.empty()) {
     arrays_.emplace_back(static_cast<size_t>(count_));
-    return arrays_.size() - 1;
+    sum.slot = arrays_.size() - 1;
+  } else {
+    sum.slot = free_.back();
+    free_.pop_back();
   }
-  const size_t slot = free_.back();
-  free_.pop_back();
-  return slot;
+  sum.values = arrays_[sum.slot].data();
+  return sum;
+}
+
+void LeafSums::add_to(const Sum& sum, const float* from) const {
+  parallel_for(count_, kGrain, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) sum.values[i] += from[i];
+  });
 }
 
 /// Adds the last waiting sum to the one before it.
@@ -47,20 +90,22 @@ void LeafSums::join() {
   waiting_.pop_back();
   Sum& left = waiting_.back();
   left.end = right.end;
-  float* to = arrays_[left.slot].data();
-  const float* from = arrays_[right.slot].data();
-  parallel_for(count_, kGrain, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) to[i] += from[i];
-  });
-  free_.push_back(right.slot);
+  add_to(left, right.values);
+  if (right.slot != kInto) free_.push_back(right.slot);
 }
 
 void LeafSums::add(std::span<const float> leaf) {
   GALLEY_ASSERT(missing() > 0 && static_cast<int64_t>(leaf.size()) == count_);
   const LeafRange part = tree_->partials(rank_)[part_];
-  waiting_.push_back({next_, next_ + 1, take()});
+  if (!waiting_.empty() && waiting_.back().end - waiting_.back().begin == 1) {  // the sibling of one leaf: no copy
+    add_to(waiting_.back(), leaf.data());
+    ++waiting_.back().end;
+  } else {
+    waiting_.push_back(take());
+    float* to = waiting_.back().values;
+    parallel_for(count_, kGrain, [&](int64_t first, int64_t last) { std::copy(leaf.begin() + first, leaf.begin() + last, to + first); });
+  }
   ++next_;
-  std::copy(leaf.begin(), leaf.end(), arrays_[waiting_.back().slot].begin());
   // Sums of as many leaves are siblings: the first part of a node has the largest power of two below its leaves.
   while (waiting_.size() > 1) {
     const Sum &right = waiting_.back(), &left = waiting_[waiting_.size() - 2];
@@ -77,7 +122,7 @@ void LeafSums::add(std::span<const float> leaf) {
 std::vector<const void*> LeafSums::partials() const {
   GALLEY_ASSERT(missing() == 0, missing(), " leaves are missing");
   std::vector<const void*> sums;
-  for (const Sum& sum : complete_) sums.push_back(arrays_[sum.slot].data());
+  for (const Sum& sum : complete_) sums.push_back(sum.values);
   return sums;
 }
 

@@ -9,10 +9,13 @@ namespace {
 thread_local RankScope* scope = nullptr;
 }  // namespace
 
-RankScope::RankScope(Communicator* communicator) : communicator_(communicator), outer_(scope) { scope = this; }
+RankScope::RankScope(Communicator* communicator) : communicator_(communicator), active_(communicator != nullptr), outer_(scope) {
+  scope = this;
+}
+RankScope::RankScope() : active_(true), outer_(scope) { scope = this; }
 RankScope::~RankScope() { scope = outer_; }
 
-RankScope* RankScope::current() { return scope != nullptr && scope->communicator_ != nullptr ? scope : nullptr; }
+RankScope* RankScope::current() { return scope != nullptr && scope->active_ ? scope : nullptr; }
 
 void RankScope::start(const Collective& call) {
   const auto free = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.output == nullptr; });

@@ -13,7 +13,7 @@ namespace galley {
 class RankScope {
  public:
   explicit RankScope(Communicator* communicator);
-  ~RankScope();
+  virtual ~RankScope();
   RankScope(const RankScope&) = delete;
   RankScope& operator=(const RankScope&) = delete;
 
@@ -21,8 +21,12 @@ class RankScope {
   static RankScope* current();
 
   /// Starts the collective whose output is at `output`; `wait` finds it by that address.
-  void start(const Collective& call);
-  void wait(const void* output);
+  virtual void start(const Collective& call);
+  virtual void wait(const void* output);
+
+ protected:
+  /// For classes that do something else than to pass collectives to a communicator.
+  RankScope();
 
  private:
   static constexpr size_t kMostFlights = 256;
@@ -30,7 +34,8 @@ class RankScope {
     const void* output = nullptr;
     Ticket ticket = 0;
   };
-  Communicator* communicator_;
+  Communicator* communicator_ = nullptr;
+  bool active_;
   RankScope* outer_;
   std::array<Flight, kMostFlights> flights_{};
 };

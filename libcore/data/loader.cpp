@@ -94,7 +94,9 @@ class DataLoader::State {
   void make_buffers();
   void group_samples();
   void cut(Slot& slot) const;
-  int64_t part_rows() const { return options_.order.batch / options_.ranks; }
+  /// Where a rank's part of a full batch begins.
+  int64_t part_begin(int64_t rank) const { return options_.order.batch * rank / options_.ranks; }
+  int64_t part_rows() const { return part_begin(options_.rank + 1) - part_begin(options_.rank); }
   bool begin_batch(Slot& slot);
   void check_value(const FieldType& type, const FieldValue& value, int64_t index) const;
   void fill_field(Slot& slot, const FieldType& type, const Sample& sample, int64_t row, int64_t index) const;
@@ -135,7 +137,7 @@ class DataLoader::State {
 DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
                          LoaderOptions options)
     : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(std::move(options)), order_(source_->size(), options_.order) {
-  GALLEY_ASSERT(options_.ranks >= 1 && options_.rank < options_.ranks && options_.order.batch % options_.ranks == 0);
+  GALLEY_ASSERT(options_.ranks >= 1 && options_.rank < options_.ranks && options_.ranks <= options_.order.batch);
   GALLEY_CHECK(!options_.format.is_blocked(), "batches cannot have the blocked format ", options_.format);
   for (const Component& component : batch_transforms) {
     batch_transforms_.push_back(component.params->clone());
@@ -286,7 +288,10 @@ bool DataLoader::State::begin_batch(Slot& slot) {
   if (!lengths_.empty()) batch.fields = slot.full;
   int64_t all = order_.batch_samples(begun_);
   if (end_) all = std::min(all, *end_ - begun_);
-  const int64_t begin = all * options_.rank / options_.ranks, end = all * (options_.rank + 1) / options_.ranks;
+  // Equal parts of a shorter batch are equal too; of others, the first ones are full.
+  const bool equal = options_.order.batch % options_.ranks == 0;
+  const auto begin_of = [&](int64_t rank) { return equal ? all * rank / options_.ranks : std::min(all, part_begin(rank)); };
+  const int64_t begin = begin_of(options_.rank), end = begin_of(options_.rank + 1);
   slot.share = static_cast<double>(end - begin) / static_cast<double>(all);
   // A part without samples has one of another part, so that its loss is a number; its share is 0.
   batch.first = begun_ + std::min(begin, all - 1);

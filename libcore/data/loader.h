@@ -33,8 +33,8 @@ struct LoaderOptions {
   int64_t start = 0;         ///< Position of the first batch: number of samples consumed earlier.
   int64_t passes = 0;        ///< Number of epochs after which the loader ends; 0: never.
   int64_t max_samples = 0;   ///< Position at which the loader ends; 0: never.
-  int64_t rank = 0;          ///< Batches of order.batch samples are divided into `ranks` equal parts, of which the loader delivers
-  int64_t ranks = 1;         ///< part `rank`. Positions count the samples of all parts.
+  int64_t rank = 0;          ///< Batches of order.batch samples are divided into `ranks` parts, equal or different by one sample, of which
+  int64_t ranks = 1;         ///< the loader delivers part `rank`. Positions count the samples of all parts.
   bool cut = false;          ///< Batches end at the shortest of FieldType::lengths that holds their samples; such samples come together.
 };
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "libcore/comm/communicator.h"
+#include "libcore/base/parallel.h"
+#include "libcore/comm/leaf_sums.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/inference.h"
 #include "libcore/nn/attention.h"
@@ -44,14 +45,21 @@ Evaluator::~Evaluator() = default;
 
 void Evaluator::bind(const std::string& average) {
   execution_ = engine_.bind(program_);
+  average_suffix_ = average;
   if (average.empty()) return;
-  std::map<std::string, std::string> binding;
+  average_ = engine_.bind(program_, {.names = names_of(average)});
+}
+
+/// Names of averages, by those of the program.
+std::map<std::string, std::string> Evaluator::names_of(const std::string& average) const {
+  std::map<std::string, std::string> names;
+  if (average.empty()) return names;
   // Includes the averages of learned scales, which are not parameters of the model.
   for (const ValueId id : program_->graph().inputs()) {
     const std::string& name = program_->graph().value(id).name;
-    if (engine_.store().has(name + average)) binding[name] = name + average;
+    if (engine_.store().has(name + average)) names[name] = name + average;
   }
-  average_ = engine_.bind(program_, {.names = std::move(binding)});
+  return names;
 }
 
 bool Evaluator::divides() const { return MetricSums(session_.task(), metrics_, results_).only_sums(); }
@@ -96,14 +104,97 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
   return metrics.values();
 }
 
+namespace {
+
+/// The metrics, and those with averaged parameters; nullopt if there are none of either.
+std::optional<MetricValues> with_averages(std::optional<MetricValues> values, const std::optional<MetricValues>& averaged) {
+  if (!averaged) return std::nullopt;
+  for (const auto& [name, value] : *averaged) values->emplace_back("ema/" + name, value);
+  return values;
+}
+
+/// One replica's part of an evaluation.
+struct ReplicaPart {
+  std::unique_ptr<DataLoader> loader;
+  std::unique_ptr<MetricSums> metrics;
+  const Batch* batch = nullptr;
+};
+
+/// Replaces the sums of the first part by those of all parts of all ranks.
+void add_parts(std::vector<ReplicaPart>& parts, Communicator* ranks, const ReductionTree& tree) {
+  std::vector<std::vector<double>> leaves;
+  for (const ReplicaPart& part : parts)
+    part.metrics->add_others([&](std::span<double> sums) { leaves.emplace_back(sums.begin(), sums.end()); });
+  std::vector<const double*> places;
+  for (const std::vector<double>& leaf : leaves) places.push_back(leaf.data());
+  parts.front().metrics->add_others([&](std::span<double> sums) { sum_leaves(ranks, "metrics", tree, places, sums); });
+}
+
+}  // namespace
+
+std::optional<MetricValues> Evaluator::pass(const std::string& average, const std::function<bool()>& stop, Communicator* ranks,
+                                            const Replicas& replicas) {
+  const int size = ranks != nullptr ? ranks->size() : 1;
+  const ReductionTree tree(replicas.count, size);
+  const LeafRange own = tree.owned(ranks != nullptr ? ranks->rank() : 0);
+  std::vector<ReplicaPart> parts(static_cast<size_t>(own.end - own.begin));
+  for (int leaf = own.begin; leaf < own.end; ++leaf) {
+    ReplicaPart& part = parts[static_cast<size_t>(leaf - own.begin)];
+    part.loader = session_.loader(split_, batch_, 0, 1, limit_, {.rank = leaf, .ranks = replicas.count});
+    part.metrics = std::make_unique<MetricSums>(session_.task(), metrics_, results_);
+    part.metrics->begin(*part.loader);
+  }
+  const auto slots = std::min<int64_t>(replicas.collectives ? 1 : std::max(1, replicas.threads), std::ssize(parts));
+  std::vector<std::unique_ptr<Execution>> executions;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    executions.push_back(engine_.bind(program_, {.arena = std::make_shared<Arena>(), .names = names_of(average)}));
+    feed_cache_inputs(*executions.back());
+  }
+  // Ranks whose replicas are fewer run the last one again, where programs gather parameters.
+  const int64_t runs = replicas.collectives ? (replicas.count + size - 1) / size : std::ssize(parts);
+  const auto run_part = [&](int64_t run, Execution& execution) {
+    ReplicaPart& part = parts[static_cast<size_t>(std::min<int64_t>(run, std::ssize(parts) - 1))];
+    const bool first = run < std::ssize(parts);
+    if (first) part.batch = part.loader->next();
+    if (part.batch == nullptr) return;
+    feed_fields(execution, *part.batch);
+    execution.run();
+    if (first && part.loader->share() > 0) part.metrics->add([&](const std::string& name) { return execution.output(name); }, *part.batch);
+  };
+  for (;;) {
+    if (slots == 1) {
+      for (int64_t run = 0; run < runs; ++run) run_part(run, *executions.front());
+    } else {
+      const ThreadShare share(static_cast<int>(slots));
+      parallel_tasks(runs, slots, [&](int64_t run, int64_t slot) { run_part(run, *executions[static_cast<size_t>(slot)]); });
+    }
+    if (parts.front().batch == nullptr) break;
+    if (stop()) return std::nullopt;
+  }
+  add_parts(parts, ranks, tree);
+  const MetricSums& metrics = *parts.front().metrics;
+  seen_ = metrics.samples();
+  skipped_ = irregular_ = 0;
+  for (const ReplicaPart& part : parts) {
+    skipped_ += part.loader->skips().skipped;
+    irregular_ += part.loader->irregular().samples;
+  }
+  classes_ = metrics.classes();
+  return metrics.values();
+}
+
+std::optional<MetricValues> Evaluator::run(const std::function<bool()>& stop, Communicator* ranks, const Replicas& replicas) {
+  GALLEY_ASSERT(execution_ != nullptr);
+  std::optional<MetricValues> values = pass("", stop, ranks, replicas);
+  if (!values || !average_) return values;
+  return with_averages(std::move(values), pass(average_suffix_, stop, ranks, replicas));
+}
+
 std::optional<MetricValues> Evaluator::run(const std::function<bool()>& stop, Communicator* ranks) {
   GALLEY_ASSERT(execution_ != nullptr);
   std::optional<MetricValues> values = pass(*execution_, stop, ranks);
   if (!values || !average_) return values;
-  const std::optional<MetricValues> averaged = pass(*average_, stop, ranks);
-  if (!averaged) return std::nullopt;
-  for (const auto& [name, value] : *averaged) values->emplace_back("ema/" + name, value);
-  return values;
+  return with_averages(std::move(values), pass(*average_, stop, ranks));
 }
 
 }  // namespace galley

@@ -45,6 +45,14 @@ class Evaluator {
   /// has no samples.
   /// `ranks`: each rank evaluates a part of every batch, and `stop` returns the same on all of them; nullptr: this rank alone.
   std::optional<MetricValues> run(const std::function<bool()>& stop, Communicator* ranks = nullptr);
+  /// As the ranks' run, with equal bits for any number of ranks and threads: logical replicas evaluate parts of batches of `batch` samples
+  /// each, and sums are added in the order of their tree. `ranks`: nullptr: one rank, which has all replicas.
+  struct Replicas {
+    int count = 1;
+    int threads = 1;           ///< Of this rank, each of which runs one replica at a time.
+    bool collectives = false;  ///< The program gathers parameters, so one thread runs it, equally often on all ranks.
+  };
+  std::optional<MetricValues> run(const std::function<bool()>& stop, Communicator* ranks, const Replicas& replicas);
   /// Whether ranks can divide the samples: all metrics are sums over samples.
   bool divides() const;
   MetricValues run() {
@@ -61,6 +69,9 @@ class Evaluator {
 
  private:
   std::optional<MetricValues> pass(Execution& execution, const std::function<bool()>& stop, Communicator* ranks);
+  std::optional<MetricValues> pass(const std::string& average, const std::function<bool()>& stop, Communicator* ranks,
+                                   const Replicas& replicas);
+  std::map<std::string, std::string> names_of(const std::string& average) const;
   void feed_cache_inputs(Execution& execution) const;
 
   std::vector<std::string> metrics_;
@@ -76,6 +87,7 @@ class Evaluator {
   Shape sample_shape_;
   int64_t tokens_ = 0;  // of a sample that is read with a cache
   std::shared_ptr<const Program> program_;
+  std::string average_suffix_;
   std::unique_ptr<Execution> execution_, average_;
 };
 

@@ -70,6 +70,7 @@ class Session {
   /// The part of a rank in each batch (LoaderOptions::ranks).
   struct LoaderPart {
     int64_t rank = 0, ranks = 1;
+    bool of_all = false;  ///< `batch` counts the samples of all ranks, whose parts may differ by one sample.
   };
   /// A loader over a split that starts at a position in samples. `passes` 0: repeat without end. `samples` 0: all. Batches have `batch`
   /// samples for each rank.

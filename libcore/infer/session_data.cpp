@@ -111,7 +111,7 @@ LoaderOptions Session::loader_options(const std::string& name, int64_t batch) co
 std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t batch, int64_t start, int64_t passes, int64_t samples,
                                             LoaderPart part) {
   const std::shared_ptr<const Source> opened = source(name);
-  LoaderOptions options = loader_options(name, batch * part.ranks);
+  LoaderOptions options = loader_options(name, part.of_all ? batch : batch * part.ranks);
   options.rank = part.rank;
   options.ranks = part.ranks;
   options.start = start;
@@ -128,7 +128,7 @@ std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t star
 
 std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t start, LoaderPart part) {
   const std::shared_ptr<const Source> opened = source("train");
-  LoaderOptions options = loader_options("train", batch * part.ranks);
+  LoaderOptions options = loader_options("train", part.of_all ? batch : batch * part.ranks);
   options.start = start;
   options.cut = true;
   options.rank = part.rank;

@@ -1,8 +1,10 @@
 // Definitions of norms and their backward operators.
 
 #include <numeric>
+#include <string>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/collective.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/norm.h"
@@ -41,6 +43,30 @@ Value input_gradient(Value d, Value normal, Value rstd, const std::vector<int64_
   return mul(rstd, sub(sub(d, mean_d), mul(normal, mean_dn)));
 }
 
+Value sum_of_ranks(Value own, const std::string& name) { return all_reduce_wait(all_reduce_start(own, name), name); }
+
+/// The mean over all ranks, per channel, of values that have these sums over this rank's elements.
+Value mean_of_ranks(Value sums, Value x, const std::string& name) {
+  TensorType count;
+  count.dtype = sums.dtype();
+  const auto elements = static_cast<double>(x.channels() == 0 ? 0 : x.type().elements() / x.channels());
+  return div(sum_of_ranks(sums, name), sum_of_ranks(full(x.graph(), count, elements), name));
+}
+
+/// Mean and variance of each channel over the elements of all ranks, in two passes.
+Moments moments_of_ranks(Value x, const std::string& name) {
+  const std::vector<int64_t> axes = all_but_channels(x.shape().rank());
+  const Value mean = mean_of_ranks(sum_over(x, axes), x, name);
+  return {mean, mean_of_ranks(sum_over(square(sub(x, mean)), axes), x, name)};
+}
+
+/// As input_gradient, with the elements of all ranks.
+Value input_gradient_of_ranks(Value d, Value normal, Value rstd, const std::string& name) {
+  const std::vector<int64_t> axes = all_but_channels(d.shape().rank());
+  const Value mean_d = mean_of_ranks(sum_over(d, axes), d, name), mean_dn = mean_of_ranks(sum_over(mul(d, normal), axes), d, name);
+  return mul(rstd, sub(sub(d, mean_d), mul(normal, mean_dn)));
+}
+
 std::vector<int64_t> range(int64_t from, int64_t to) {
   std::vector<int64_t> axes(static_cast<size_t>(to - from));
   std::iota(axes.begin(), axes.end(), from);
@@ -53,7 +79,7 @@ void batch_norm(Expansion& e) {
   const auto& a = e.attrs<BatchNormAttrs>();
   const Value x = e.in(0);
   const int rank = x.shape().rank();
-  const Moments m = moments(x, all_but_channels(rank));
+  const Moments m = a.sync.empty() ? moments(x, all_but_channels(rank)) : moments_of_ranks(x, a.sync);
   Value y = scaled(mul(sub(x, m.mean), reciprocal_root(m.var, a.eps)), channels_of(e.in(1), rank), channels_of(e.in(2), rank));
   if (e.has(3)) y = add(y, e.in(3));
   e.set(0, activated(a.activation, y));
@@ -71,7 +97,8 @@ void batch_norm_backward(Expansion& e) {
   Value grad = e.in(0);
   grad = through(a.activation, grad, e.has(6) ? e.in(6) : scaled(normal, gamma, channels_of(e.in(5), rank)));
   const int64_t count = x.channels() == 0 ? 0 : x.type().elements() / x.channels();
-  e.set(0, input_gradient(gamma ? mul(gamma, grad) : grad, normal, rstd, axes, count));
+  const Value d = gamma ? mul(gamma, grad) : grad;
+  e.set(0, a.sync.empty() ? input_gradient(d, normal, rstd, axes, count) : input_gradient_of_ranks(d, normal, rstd, a.sync));
   e.set(1, sum(mul(grad, normal), axes));
   e.set(2, sum(grad, axes));
   if (a.residual) e.set(3, grad);

@@ -153,6 +153,7 @@ void batch_norm_gradient(GradientBuilder& g) {
   BatchNormBackwardAttrs b;
   b.eps = a.eps;
   b.activation = a.activation;
+  b.sync = a.sync;
   const bool residual = static_cast<bool>(g.in(3)) && g.wants(3);
   b.residual = residual && a.activation != Activation::kNone;
   const auto d = batch_norm_backward(g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), g.in(2),
@@ -211,11 +212,13 @@ Cost cost_backward(const OpContext& c) { return operand_cost(c, 10.0 * static_ca
 void BatchNormAttrs::options(OptionVisitor& v) {
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
   v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish"}, activation, kActivationNames);
+  v.option({.name = "sync", .doc = "the collective that sums the statistics over ranks"}, sync);
 }
 void BatchNormBackwardAttrs::options(OptionVisitor& v) {
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
   v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish"}, activation, kActivationNames);
   v.option({.name = "residual", .doc = "the residual's gradient is a fourth output"}, residual);
+  v.option({.name = "sync", .doc = "the collective that sums the statistics over ranks"}, sync);
 }
 void BatchNormInferenceAttrs::options(OptionVisitor& v) {
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);

@@ -1,6 +1,8 @@
 #pragma once
 // Normalization: batch norm (training, inference, running statistics), layer norm, group norm, and their backward operators.
 
+#include <string>
+
 #include "libcore/ops/attrs.h"
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
@@ -10,12 +12,15 @@ namespace galley {
 struct BatchNormAttrs : OptionsOf<BatchNormAttrs> {
   double eps = 1e-5;
   Activation activation = Activation::kNone;  // none, relu, relu6 or hardswish; with a residual: none or relu
+  /// Statistics are those of all ranks together, which sum them in a collective of this name; "": of this rank alone.
+  std::string sync;
   void options(OptionVisitor& v) override;
 };
 struct BatchNormBackwardAttrs : OptionsOf<BatchNormBackwardAttrs> {
   double eps = 1e-5;
   Activation activation = Activation::kNone;
   bool residual = false;  // a fourth output: the gradient of the residual
+  std::string sync;       // as in BatchNormAttrs; dgamma and dbeta are of this rank alone
   void options(OptionVisitor& v) override;
 };
 struct BatchNormInferenceAttrs : OptionsOf<BatchNormInferenceAttrs> {

@@ -145,8 +145,9 @@ Value gradient_scale(Graph& graph, const std::vector<UpdatePiece>& pieces, const
   if (options.grad_norm || options.clip == ClipMode::kNorm) {
     std::vector<Value> gradients;
     for (const UpdatePiece& piece : pieces) gradients.push_back(piece.gradient);
-    Value squares = total_of_squares(graph, gradients, options.clip == ClipMode::kNorm);
-    if (options.ranks != nullptr) squares = options.ranks->total(squares);
+    Value squares = options.given_squares ? scalar_input(graph, "grad_squares", DType::kF32)
+                                          : total_of_squares(graph, gradients, options.clip == ClipMode::kNorm);
+    if (options.ranks != nullptr && !options.given_squares) squares = options.ranks->total(squares);
     if (options.accumulation > 1) squares = affine(squares, mean * mean);
     if (options.grad_norm) graph.add_output("grad_norm", sqrt(squares));
     if (options.clip == ClipMode::kNorm) {
@@ -237,6 +238,15 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   }
   add_averages(graph, averaged, options, scope, table);
   return table;
+}
+
+std::vector<UpdatePiece> gradient_pieces(Graph& graph, const Gradients& gradients, const ParameterGroups& groups) {
+  UpdateOptions options;
+  options.groups = groups;
+  UpdateTable table;
+  UpdateScope scope(graph);
+  std::vector<Value> accumulators;
+  return whole_parameters(graph, gradients, trained(graph, gradients), options, scope, table, accumulators);
 }
 
 UpdateTable add_accumulation(Graph& graph, const Gradients& gradients, const UpdateOptions& options) {

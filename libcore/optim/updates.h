@@ -24,6 +24,7 @@ struct UpdateOptions {
   int64_t accumulation = 1;      // passes per update: "<parameter>.grad" sums the gradients, and the update uses their mean
   bool ema = false;              // moving averages "<parameter>.ema" of the trained parameters, and of buffers
   bool ema_buffers = true;       // average floating-point buffers; false: copy them (integer buffers are always copied)
+  bool given_squares = false;    // the sum of squares of the gradients is an input, "grad_squares" f32 []
   RankUpdates* ranks = nullptr;  // sums gradients, accumulated ones included, over ranks, and divides updates; nullptr: one rank
 };
 
@@ -50,6 +51,9 @@ using Gradients = std::map<ValueId, ValueId>;
 /// With accumulation, the states "<parameter>.grad" are added to the gradients and cleared. Throws Error if a group names a parameter that
 /// is not in the graph.
 UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOptions& options);
+
+/// The parameters with gradients, in the order of declaration, for RankUpdates::reduce in a graph that updates nothing.
+std::vector<UpdatePiece> gradient_pieces(Graph& graph, const Gradients& gradients, const ParameterGroups& groups);
 
 /// For the second program of a run with accumulation: adds the gradients to the states "<parameter>.grad" without updating parameters.
 /// Reads of the options `groups` and `ranks`.

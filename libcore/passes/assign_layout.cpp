@@ -281,6 +281,13 @@ LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
         for (const std::string& member : groups.at(name)) named.try_emplace(member, named.at(name));
       }
     }
+    // A graph of updates alone: state has the format that its parameter was given.
+    for (const auto& [name, members] : groups) {
+      for (const std::string& member : members) {
+        const auto given = options.given.find(member);
+        if (given != options.given.end()) named.try_emplace(name, given->second);
+      }
+    }
   }
   LayoutReport report;
   graph = Rebuilder(graph, channels_last, named, &options, report).run();

@@ -10,6 +10,7 @@
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
+#include "libcore/passes/replicate.h"
 
 namespace galley {
 namespace {
@@ -146,26 +147,68 @@ Value start_bucket(Graph& graph, const std::vector<UpdatePiece>& pieces, const G
   return started;
 }
 
+/// The units that are trained; the members of their layouts are places in `pieces`.
+std::vector<GradientBucket> trained_units(const std::vector<GradientBucket>& units, const std::vector<UpdatePiece>& pieces) {
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < pieces.size(); ++i) places[pieces[i].name] = i;
+  std::vector<GradientBucket> buckets;
+  for (const GradientBucket& unit : units) {
+    if (!unit.trained) continue;
+    buckets.push_back(unit);
+    for (size_t m = 0; m < unit.parameters.size(); ++m) buckets.back().layout.members[m] = places.at(unit.parameters[m]);
+  }
+  return buckets;
+}
+
 /// The communication hook: what is sent, and what is received, in the dtype of the gradients.
 Value to_hook(Value array, std::optional<DType> hook) { return hook ? cast(array, *hook) : array; }
 Value from_hook(Value sum, std::optional<DType> hook, DType dtype) { return hook ? cast(sum, dtype) : sum; }
 
-class Replicated : public RankUpdates {
+/// The input with the sum of a bucket, or with a range of it.
+Value summed_input(Graph& graph, const GradientBucket& bucket, int64_t elements) {
+  return graph.add_input(bucket.name, flat_type(bucket.dtype, elements), ValueRole::kInput);
+}
+
+/// The gradients of logical replicas: outputs of the graph.
+class OfReplica : public RankUpdates {
  public:
-  explicit Replicated(const BucketChoice& choice) : choice_(choice) {}
+  OfReplica(const BucketChoice& choice, std::vector<GradientBucket> units, int ranks)
+      : choice_(choice), units_(std::move(units)), ranks_(ranks) {}
 
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
-    advance(graph, own);
+    buckets_ = units_.empty() ? divide(graph, own, choice_) : trained_units(units_, own);
+    for (const GradientBucket& bucket : buckets_)
+      graph.add_output(bucket.name, start_bucket(graph, own, bucket, bucket.layout.padded(ranks_), [](Value array) { return array; }));
+    return {};
+  }
+  Value total(Value own) const override { return own; }
+  void finish(Graph&, size_t, Value) override {}
+
+ private:
+  BucketChoice choice_;
+  std::vector<GradientBucket> units_;
+  int ranks_;
+};
+
+class Replicated : public RankUpdates {
+ public:
+  Replicated(const BucketChoice& choice, int ranks) : choice_(choice), ranks_(ranks) {}
+
+  std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
+    if (!choice_.summed) advance(graph, own);
     buckets_ = divide(graph, own, choice_);
     std::vector<Value> started;
     for (const GradientBucket& bucket : buckets_) {
+      if (choice_.summed) break;
       started.push_back(start_bucket(graph, own, bucket, bucket.layout.elements,
                                      [&](Value array) { return all_reduce_start(to_hook(array, choice_.hook), bucket.name); }));
     }
     std::vector<UpdatePiece> pieces = own;
     for (size_t b = 0; b < buckets_.size(); ++b) {
       Value sum;
-      {
+      if (choice_.summed) {
+        sum = summed_input(graph, buckets_[b], buckets_[b].layout.padded(ranks_));
+      } else {
         const CollectiveScope scope(graph, Phase::kBackward);
         sum = from_hook(all_reduce_wait(started[b], buckets_[b].name), choice_.hook, buckets_[b].dtype);
       }
@@ -184,12 +227,13 @@ class Replicated : public RankUpdates {
 
  private:
   BucketChoice choice_;
+  int ranks_;
 };
 
 /// What zero1, zero2 and fsdp share: ranks receive ranges of sums.
 class Scattered : public RankUpdates {
  public:
-  Scattered(int rank, int ranks, std::optional<DType> hook) : rank_(rank), ranks_(ranks), hook_(hook) {}
+  Scattered(int rank, int ranks, std::optional<DType> hook, bool summed) : rank_(rank), ranks_(ranks), hook_(hook), summed_(summed) {}
   Value total(Value own) const override { return all_reduce_wait(all_reduce_start(own, "grad_norm"), "grad_norm"); }
 
  protected:
@@ -201,31 +245,28 @@ class Scattered : public RankUpdates {
     return attrs;
   }
   Value start(Graph& graph, const std::vector<UpdatePiece>& own, const GradientBucket& bucket) const {
+    if (summed_) return summed_input(graph, bucket, bucket.layout.shard(ranks_));
     return start_bucket(graph, own, bucket, bucket.layout.padded(ranks_),
                         [&](Value array) { return reduce_scatter_start(to_hook(array, hook_), attrs(bucket.name)); });
   }
   Value wait(Value started, const GradientBucket& bucket) const {
+    if (summed_) return started;
     return from_hook(reduce_scatter_wait(started, attrs(bucket.name)), hook_, bucket.dtype);
   }
 
   int rank_, ranks_;
   std::optional<DType> hook_;
+  bool summed_;
 };
 
 class Gathered : public Scattered {
  public:
-  Gathered(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook)
-      : Scattered(rank, ranks, hook), units_(std::move(units)) {}
+  Gathered(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook, bool summed)
+      : Scattered(rank, ranks, hook, summed), units_(std::move(units)) {}
 
   bool reduces_each() const override { return true; }
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
-    std::map<std::string, size_t> places;
-    for (size_t i = 0; i < own.size(); ++i) places[own[i].name] = i;
-    for (const GradientBucket& unit : units_) {
-      if (!unit.trained) continue;
-      buckets_.push_back(unit);
-      for (size_t m = 0; m < unit.parameters.size(); ++m) buckets_.back().layout.members[m] = places.at(unit.parameters[m]);
-    }
+    buckets_ = trained_units(units_, own);
     std::vector<Value> started;
     for (const GradientBucket& bucket : buckets_) started.push_back(start(graph, own, bucket));
     std::vector<UpdatePiece> pieces;
@@ -246,10 +287,10 @@ class Gathered : public Scattered {
 
 class Sharded : public Scattered {
  public:
-  Sharded(const BucketChoice& choice, int rank, int ranks) : Scattered(rank, ranks, choice.hook), choice_(choice) {}
+  Sharded(const BucketChoice& choice, int rank, int ranks) : Scattered(rank, ranks, choice.hook, choice.summed), choice_(choice) {}
 
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
-    advance(graph, own);
+    if (!choice_.summed) advance(graph, own);
     buckets_ = divide(graph, own, choice_);
     std::vector<Value> started;
     for (const GradientBucket& bucket : buckets_) started.push_back(start(graph, own, bucket));
@@ -335,10 +376,17 @@ void reduce_losses(Graph& graph) {
   for (size_t i = 0; i < places.size(); ++i) graph.outputs()[places[i]].second = tensor_of(sums, at[i], Shape{}).id();
 }
 
-std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice) { return std::make_unique<Replicated>(choice); }
+std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice, int ranks) {
+  return std::make_unique<Replicated>(choice, ranks);
+}
 
-std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook) {
-  return std::make_unique<Gathered>(std::move(units), rank, ranks, hook);
+std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook,
+                                              bool summed) {
+  return std::make_unique<Gathered>(std::move(units), rank, ranks, hook, summed);
+}
+
+std::unique_ptr<RankUpdates> replica_gradients(const BucketChoice& choice, std::vector<GradientBucket> units, int ranks) {
+  return std::make_unique<OfReplica>(choice, std::move(units), ranks);
 }
 
 std::unique_ptr<RankUpdates> sharded_updates(const BucketChoice& choice, int rank, int ranks) {

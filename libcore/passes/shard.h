@@ -70,17 +70,22 @@ class RankUpdates {
 /// fsdp: a rank receives its range of the sum of each unit's gradients and updates its range of the unit's parameters, an input that is
 /// added to the graph; gather_units replaces the parameters afterwards. Ranges of sums are accumulated. Units without gradients are
 /// skipped.
-std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook = {});
+/// `summed`: as in BucketChoice.
+std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook = {},
+                                              bool summed = false);
 
 /// How gradients are divided into buckets: as `like` does, which has the same parameters, or by size.
 struct BucketChoice {
   int64_t bytes = int64_t{25} << 20;
   const RankUpdates* like = nullptr;
   std::optional<DType> hook = std::nullopt;  // gradients are rounded to this dtype and summed over ranks in it
+  /// Gradients are summed already, as in `like`: inputs with the names of buckets are added to the graph, whose values are the sums, flat
+  /// and padded (ddp), or this rank's ranges of them.
+  bool summed = false;
 };
 
 /// ddp: every rank updates all parameters with the sums of the gradients.
-std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice);
+std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice, int ranks = 1);
 /// zero1 and zero2: a rank receives its range of the sum of each bucket, updates its range of the bucket's parameters, and all ranks gather
 /// the new values. The optimizer's state has the size of the ranges; its names begin with that of UpdatePiece::name, "shard.bucket1".
 std::unique_ptr<RankUpdates> sharded_updates(const BucketChoice& choice, int rank, int ranks);

@@ -43,11 +43,11 @@ struct AutoNumber : TextValue {
 
 void Deterministic::parse(std::string_view text) {
   if (text == "false" || text == "true") {
-    threads = text == "true" ? 8 : 0;
+    replicas = text == "true" ? 8 : 0;
     return;
   }
-  threads = parse_count(text);
-  GALLEY_CHECK(threads >= 1 && threads <= 1024, "'", text, "' is not a logical thread count; write 1 to 1024");
+  replicas = parse_count(text);
+  GALLEY_CHECK(replicas >= 1 && replicas <= 1024, "'", text, "' is not a number of logical replicas; write 1 to 1024");
 }
 
 void DeviceName::parse(std::string_view text) {
@@ -291,6 +291,10 @@ void TrainSection::options(OptionVisitor& v) {
   v.components({.name = "schedule", .doc = "phases of the learning-rate schedule, in order; empty: constant"}, schedule,
                (registry ? *registry : none).schedules);
   v.option({.name = "clip", .doc = "gradient clipping; null: off"}, clip);
+  v.option({.name = "sync_batch_norm",
+            .doc = "batch norms normalize by the statistics of all ranks (with deterministic: of all replicas), instead of those of their "
+                   "own samples"},
+           sync_batch_norm);
   v.option({.name = "ema", .doc = "exponential moving average of the weights; null: off"}, ema);
   v.option({.name = "validate", .doc = "validation during training; null: only after the last step, on all of data.val"}, validate);
   v.option({.name = "early_stop", .doc = "stop when a metric no longer improves; null: off"}, early_stop);
@@ -446,9 +450,12 @@ void Recipe::options(OptionVisitor& v) {
            include);
   v.pairs({.name = "vars", .doc = "your variables, for ${vars.NAME}"}, vars);
   v.option({.name = "seed", .doc = "seed of all random numbers: initial weights, order, augmentation, dropout", .min = 0}, seed);
-  v.text({.name = "deterministic",
-          .doc = "false: results are bit-identical on the same machine with the same number of threads; true: with any number of threads"},
-         deterministic);
+  v.text(
+      {.name = "deterministic",
+       .doc = "false: results are bit-identical on the same machine with the same number of threads; true or a number V: training computes "
+              "each batch as V logical replicas, so that results are bit-identical with any number of threads and of ranks up to V, and "
+              "for sharding ddp, zero1, zero2 and fsdp"},
+      deterministic);
   v.text({.name = "device", .doc = "device to compute on"}, device);
   v.text({.name = "threads", .doc = "threads of a process; auto: the number of cores it may use"}, threads);
   v.choice({.name = "memory_format", .doc = "memory format of activations; results agree within rounding"}, memory_format,
@@ -520,6 +527,22 @@ BatchPlan plan_batch(const BatchSection& batch, int64_t ranks) {
   return plan;
 }
 
+BatchPlan plan_replicas(const BatchSection& batch, int64_t replicas, int64_t ranks) {
+  GALLEY_ASSERT(replicas >= 1 && ranks >= 1);
+  if (batch.global < replicas) {
+    throw Error(ErrorCode::kRecipe,
+                cat("deterministic divides a batch into ", replicas, " logical replicas, but train.batch.global is ", batch.global))
+        .key("deterministic")
+        .suggest(cat("write deterministic: ", batch.global, ", or a larger batch"));
+  }
+  if (ranks > replicas) {
+    throw Error(ErrorCode::kRecipe, cat("deterministic has ", replicas, " logical replicas, which ", ranks, " ranks cannot divide"))
+        .key("deterministic")
+        .suggest(cat("start at most ", replicas, " ranks, or write deterministic: ", ranks, " (other bits)"));
+  }
+  return {.global = batch.global, .micro = (batch.global + replicas - 1) / replicas};
+}
+
 void check_recipe(const Recipe& recipe) {
   std::vector<Error> errors;
   const auto complain = [&](const std::string& key, const std::string& message, const std::string& remedy) {
@@ -528,10 +551,6 @@ void check_recipe(const Recipe& recipe) {
     if (!remedy.empty()) error.suggest(remedy);
     errors.push_back(std::move(error));
   };
-  if (recipe.deterministic.threads != 0) {
-    complain("deterministic", cat("deterministic: ", recipe.deterministic.str(), " is not available yet"),
-             "remove it: results are bit-identical on the same machine with the same number of threads");
-  }
   const PrecisionSection& precision = recipe.precision;
   if (precision.master == PrecisionName::kBf16 || precision.master == PrecisionName::kF16) {
     complain("precision.master", "precision.master must be f32 or f64, since half precision cannot represent small updates",

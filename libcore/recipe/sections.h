@@ -27,12 +27,12 @@ struct ComponentRegistry {
   ComponentKinds models, sources, transforms, batch_transforms, optimizers, schedules, losses, tokenizers, tasks;
 };
 
-/// deterministic: false | true | a logical thread count.
+/// deterministic: false | true | a number of logical replicas.
 struct Deterministic : TextValue {
   void parse(std::string_view text) override;
-  std::string str() const override { return threads == 0 ? "false" : threads == 8 ? "true" : std::to_string(threads); }
-  std::string_view grammar() const override { return "false, true, or a logical thread count (true = 8)"; }
-  int64_t threads = 0;  ///< 0: false.
+  std::string str() const override { return replicas == 0 ? "false" : replicas == 8 ? "true" : std::to_string(replicas); }
+  std::string_view grammar() const override { return "false, true, or a number of logical replicas (true = 8)"; }
+  int64_t replicas = 0;  ///< 0: false.
 };
 
 /// device: cpu | ref | sim | cuda | cuda:N.
@@ -241,6 +241,7 @@ struct TrainSection : OptionsOf<TrainSection> {
   OptimizerSection optimizer;
   std::vector<Component> schedule;  ///< Empty: constant.
   std::optional<ClipSection> clip;
+  bool sync_batch_norm = false;
   std::optional<EmaSection> ema;
   std::optional<ValidateSection> validate = ValidateSection();
   std::optional<EarlyStopSection> early_stop;
@@ -404,6 +405,10 @@ struct BatchPlan {
 };
 /// Throws an Error (kRecipe) that shows the calculation if global is not a multiple of micro * ranks.
 BatchPlan plan_batch(const BatchSection& batch, int64_t ranks = 1);
+
+/// The same for deterministic: each of the logical replicas computes its part of the global batch at once; micro is that of the largest.
+/// Throws an Error (kRecipe) if there are more replicas than samples, or more ranks than replicas.
+BatchPlan plan_replicas(const BatchSection& batch, int64_t replicas, int64_t ranks = 1);
 
 /// Checks keys that depend on each other: names of splits, contradictory batch sizes, features that are not available. Throws one Error
 /// that holds all errors.

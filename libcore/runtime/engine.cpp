@@ -59,7 +59,7 @@ Engine::Engine(std::shared_ptr<const Backend> backend)
     : backend_(std::move(backend)), store_(backend_->device()), arena_(std::make_shared<Arena>(backend_->device())) {}
 
 std::shared_ptr<const Program> Engine::program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
-                                               ParameterFormats formats) {
+                                               ParameterFormats formats, std::shared_ptr<const Backend> backend) {
   const Use use(users_, true);
   const std::string text = key.str();
   std::shared_ptr<const Program>& program = programs_[text];
@@ -70,7 +70,7 @@ std::shared_ptr<const Program> Engine::program(const ProgramKey& key, std::strin
     GALLEY_ASSERT(has_formats_, text, " must follow existing formats, but no program has led and follow_store was not called");
   }
   const auto began = std::chrono::steady_clock::now();
-  program = compile(capture(), {.backend = backend_, .parameter_formats = formats_});
+  program = compile(capture(), {.backend = backend ? std::move(backend) : backend_, .parameter_formats = formats_});
   has_formats_ = true;
   const Graph& graph = program->graph();
   for (ValueId id : graph.inputs()) {

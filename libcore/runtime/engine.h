@@ -56,9 +56,10 @@ class Engine {
 
   /// The program with this key. If it does not exist yet, compiles the graph that `capture` returns and records `reason`. Does not declare
   /// the program's parameters. Throws the errors of `capture` and `compile`, and InternalError if the program leads but is not the first,
-  /// or follows but there are no formats yet.
+  /// or follows but there are no formats yet. `backend`: another one of the same device, for another number of threads; null: the engine's.
   std::shared_ptr<const Program> program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
-                                         ParameterFormats formats = ParameterFormats::kFollow);
+                                         ParameterFormats formats = ParameterFormats::kFollow,
+                                         std::shared_ptr<const Backend> backend = nullptr);
   /// Declares the program's parameters, buffers and state in the store, so that they can be set before it is bound.
   void declare(const Program& program);
   /// Makes later programs use the formats of the arrays that are in the store now.

@@ -358,6 +358,14 @@ Tensor Execution::output(std::string_view name) const {
   return tensor.to(MemoryFormat::contiguous());
 }
 
+std::span<const float> Execution::flat_output(std::string_view name) const {
+  const ValueId id = program_->graph().find_output(name);
+  GALLEY_ASSERT(id != kNoValue && device_.is_host(), "the program has no output '", name, "' on the host");
+  const TensorType& type = program_->graph().type(id);
+  GALLEY_ASSERT(type.dtype == DType::kF32 && type.shape.rank() == 1, "the output '", name, "' is ", type);
+  return {static_cast<const float*>(address(id)), static_cast<size_t>(type.elements())};
+}
+
 double Execution::scalar(std::string_view name, int64_t before_last) const {
   const ValueId id = program_->graph().find_output(name);
   const auto result = result_of_.find(id);

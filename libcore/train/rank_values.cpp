@@ -220,7 +220,7 @@ TensorSource Trainer::State::source_of(const std::string& name, const ParameterS
 
 void Trainer::State::count_samples() {
   if (rank_count() == 1) return;
-  const std::array<int64_t, 2> own{loader->skips().skipped, loader->irregular().samples};
+  const std::array<int64_t, 2> own{own_skipped(), own_irregular()};
   std::array<int64_t, 2> all = own;
   options.ranks->all_reduce("samples", all.data(), all.data(), 2, DType::kI64);
   skipped_elsewhere = all[0] - own[0];
@@ -242,12 +242,17 @@ void Trainer::State::share_buffers() {
 
 std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, TrainEvents& events) {
   const auto stop = [&] { return recipe.checkpoint.has_value() && events.stop_signal() != 0; };
-  if (rank_count() == 1) return evaluates.run(stop);
+  const Evaluator::Replicas replicas{.count = static_cast<int>(recipe.deterministic.replicas),
+                                     .threads = static_cast<int>(session.threads()),
+                                     .collectives = divides_parameters(recipe, rank_count())};
+  const bool by_replicas = replicas.count > 0 && evaluates.divides();
+  if (rank_count() == 1) return by_replicas ? evaluates.run(stop, nullptr, replicas) : evaluates.run(stop);
   const LongTask evaluation(options.ranks->position());
   share_buffers();
   const auto agreed_stop = [&] { return agreed("signals", stop()) != 0; };
   const bool gathers = divides_parameters(recipe, rank_count());
   const RankScope scope(gathers ? options.ranks : nullptr);
+  if (by_replicas) return evaluates.run(agreed_stop, options.ranks, replicas);
   if (evaluates.divides()) return evaluates.run(agreed_stop, options.ranks);
   if (gathers) return evaluates.run(agreed_stop);  // all ranks evaluate all samples
   std::optional<MetricValues> metrics;
@@ -256,8 +261,51 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   return metrics;
 }
 
-std::unique_ptr<DataLoader> Trainer::State::open_loader(int64_t start) {
-  return session.training_loader(batch.micro, start, {.rank = own_rank(), .ranks = rank_count()});
+LeafRange Trainer::State::own_replicas() const {
+  return ReductionTree(static_cast<int>(recipe.deterministic.replicas), rank_count()).owned(own_rank());
+}
+
+std::unique_ptr<DataLoader> Trainer::State::open_loader(int64_t start, int64_t replica) {
+  const int64_t replicas = recipe.deterministic.replicas;
+  if (replicas == 0) return session.training_loader(batch.micro, start, {.rank = own_rank(), .ranks = rank_count()});
+  if (replica < 0) replica = own_replicas().begin;
+  return session.training_loader(batch.global, start, {.rank = replica, .ranks = replicas, .of_all = true});
+}
+
+void Trainer::State::open_loaders(int64_t start) {
+  replica_loaders.clear();
+  delivered_by = nullptr;
+  loader = open_loader(start);
+  if (recipe.deterministic.replicas == 0) return;
+  for (int replica = own_replicas().begin + 1; replica < own_replicas().end; ++replica)
+    replica_loaders.push_back(open_loader(start, replica));
+}
+
+std::vector<BatchTypes> Trainer::State::replica_types() {
+  const int64_t replicas = recipe.deterministic.replicas;
+  std::vector<BatchTypes> types;
+  const auto add = [&](int64_t replica) {
+    const std::unique_ptr<DataLoader> other = open_loader(0, replica);
+    types.push_back(session.batch_types(*other));
+    for (const int64_t tokens : other->lengths()) {
+      if (tokens != other->lengths().back()) types.push_back(session.batch_types(*other, tokens));
+    }
+  };
+  add(replicas - 1);
+  if (batch.global % replicas != 0) add(0);
+  return types;
+}
+
+int64_t Trainer::State::own_skipped() const {
+  int64_t count = loader->skips().skipped;
+  for (const auto& other : replica_loaders) count += other->skips().skipped;
+  return count;
+}
+
+int64_t Trainer::State::own_irregular() const {
+  int64_t count = loader->irregular().samples;
+  for (const auto& other : replica_loaders) count += other->irregular().samples;
+  return count;
 }
 
 }  // namespace galley

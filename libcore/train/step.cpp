@@ -115,14 +115,16 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 }
 
 TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-                     const std::vector<BatchTypes>& shorter, Communicator* ranks)
+                     const std::vector<BatchTypes>& shorter, Communicator* ranks, const ReplicaChoice& replicas)
     : session_(session),
       engine_(engine),
       recipe_(session.recipe()),
       batch_(batch),
       length_(length),
       schedule_run_(schedule_length(recipe_.train.schedule, length)),
-      ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr) {
+      ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr),
+      replicas_(replicas) {
+  if (replicas_.count > 0) check_replicas();
   if (ranks_ != nullptr && trains_quantized(recipe_)) {
     throw Error(ErrorCode::kRecipe, cat("quantization-aware training runs on one rank, but there are ", ranks_->size()))
         .key("quantize.method")
@@ -135,6 +137,12 @@ TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& t
         .key("train.optimizer")
         .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   const std::vector<TrainStage> stages = train_stages(recipe_, length);
+  if (replicas_.count > 0) {
+    Stage& stage = stages_.emplace_back();
+    stage.what = stages.front();
+    add_replicas(stage, types, shorter);
+    return;
+  }
   if (trains_quantized(recipe_)) quantization_ = std::make_unique<QuantizationAware>(session, types);
   for (const TrainStage& stage : stages) {
     add_stage(stage, types);
@@ -236,6 +244,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   }
   passes.trained.insert(passes.trained.end(), scales.begin(), scales.end());
   if (ranks_ != nullptr) weigh_losses(model.graph);
+  if (ranks_ != nullptr && recipe_.train.sync_batch_norm) sync_batch_norms(model.graph, ranks_->size());
   if (update) {
     parameters_ = model.parameters;
     stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
@@ -255,7 +264,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     };
   }
   if (guards()) passes.guard = [](Graph& graph) { gate_updates(graph, graph.find_output("loss"), "train.guard.stopped"); };
-  if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_choice(graph, *recipe_.train.recompute); };
+  if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_of(graph); };
   PassReport report = training_passes(model.graph, engine_.backend(), passes);
   if (gathers()) gather_pass()(model.graph);
   for (const std::string& line : report.declined) log(LogLevel::kDebug, "not fused: " + line);
@@ -277,6 +286,10 @@ void TrainStep::make_division(Stage& stage) const {
                                                                    : replicated_updates(choice));
 }
 
+int64_t TrainStep::replica_bytes() const {
+  return replicas_.count == 0 ? 0 : ReplicaRunner::bytes(program(), replica_buckets_, replica_options());
+}
+
 std::function<void(Graph&)> TrainStep::gather_pass() const {
   if (!gathers()) return nullptr;
   GatherOptions options{.rank = ranks_->rank(), .ranks = ranks_->size(), .reshard_after_forward = recipe_.sharding.reshard_after_forward};
@@ -288,6 +301,12 @@ const std::vector<GradientBucket>* TrainStep::shards() const {
   if (gathers()) return &units_;
   return ranks_ != nullptr && divides_state(recipe_, ranks_->size()) ? &stages_.front().divisions.front()->buckets() : nullptr;
 }
+
+ParameterGroups TrainStep::groups_of_parameters(const std::vector<ParameterSpec>& parameters) const {
+  return groups_of(recipe_.train.optimizer, parameters, {});
+}
+
+RecomputeChoice TrainStep::recompute_of(const Graph& graph) const { return recompute_choice(graph, *recipe_.train.recompute); }
 
 UpdateOptions TrainStep::update_options(const Stage& stage) const {
   UpdateOptions options;
@@ -314,6 +333,10 @@ int64_t TrainStep::scratch_bytes() const {
 }
 
 std::pair<double, Arithmetic> TrainStep::flops() const {
+  if (replicas_.count > 0) {
+    auto [flops, executed] = flops_of(program());
+    return {flops * replicas_.count, executed * replicas_.count};
+  }
   auto [flops, executed] = flops_of(program());
   if (accumulate_program() != nullptr) {
     const auto [more, more_executed] = flops_of(*accumulate_program());
@@ -358,15 +381,20 @@ void TrainStep::initialize() {
   }
 }
 
+void TrainStep::bind_rates(Stage& stage) const {
+  stage.rates.clear();
+  for (const ParameterGroup& group : stage.groups.groups) {
+    const std::string input = "lr." + group.name;
+    if (stage.update->takes(input)) stage.rates.push_back({input, group.optimizer->lr});
+  }
+}
+
 void TrainStep::bind() {
+  if (replicas_.count > 0) return bind_replicas(stages_.front());
   for (Stage& stage : stages_) {
     stage.update = engine_.bind(stage.update_program);
     for (Shorter& shorter : stage.shorter) shorter.execution = engine_.bind(shorter.program);
-    stage.rates.clear();
-    for (const ParameterGroup& group : stage.groups.groups) {
-      const std::string input = "lr." + group.name;
-      if (stage.update->takes(input)) stage.rates.push_back({input, group.optimizer->lr});
-    }
+    bind_rates(stage);
     if (!stage.accumulate_program) continue;
     stage.accumulate = engine_.bind(stage.accumulate_program);
     stage.accumulate->keep_results(batch_.accumulation - 1);
@@ -374,29 +402,36 @@ void TrainStep::bind() {
   firsts_.resize(static_cast<size_t>(batch_.accumulation));
 }
 
-/// The weight of this rank's batch in the mean over ranks: its labels that the loss does not ignore, divided by those of all ranks; without
-/// such labels its samples.
-double TrainStep::weight_of(const Batch& data) const {
-  const double share = share_ ? share_() : 1.0 / ranks_->size();
-  if (RankScope::current() == nullptr) return share;  // repeated by this rank alone
+/// The labels of the batch that the loss does not ignore; -1: its targets are no labels.
+int64_t TrainStep::labels_in(const Batch& data) const {
   for (const FieldType& target : session_.task().targets()) {
     const auto found = data.fields.find(target.name);
     if (found == data.fields.end() || target.classes == 0 || found->second.dtype() != DType::kI64) continue;
     const int64_t* labels = found->second.data_as<int64_t>();
     const int64_t count = found->second.elements() / found->second.shape()[0] * data.valid;
-    const int64_t own = share > 0 ? count - std::count(labels, labels + count, session_.ignored_class()) : 0;
-    int64_t all = own;
-    ranks_->all_reduce("labels", &all, &all, 1, DType::kI64);
-    return all > 0 ? static_cast<double>(own) / static_cast<double>(all) : share;
+    return count - std::count(labels, labels + count, session_.ignored_class());
   }
-  return share;
+  return -1;
 }
 
-void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step) const {
+/// The weight of this rank's batch in the mean over ranks: its labels that the loss does not ignore, divided by those of all ranks; without
+/// such labels its samples.
+double TrainStep::weight_of(const Batch& data) const {
+  if (ranks_ == nullptr) return 1;
+  const double share = share_ ? share_() : 1.0 / ranks_->size();
+  if (RankScope::current() == nullptr) return share;  // repeated by this rank alone
+  const int64_t labels = labels_in(data), own = share > 0 ? labels : 0;
+  if (labels < 0) return share;
+  int64_t all = own;
+  ranks_->all_reduce("labels", &all, &all, 1, DType::kI64);
+  return all > 0 ? static_cast<double>(own) / static_cast<double>(all) : share;
+}
+
+void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step, double weight) const {
   feed_fields(execution, data);
   const int64_t key[] = {recipe_.seed, step, data.first};
   if (execution.takes("rng")) execution.set("rng", key);
-  if (execution.takes(kRankWeight)) execution.set(kRankWeight, weight_of(data));
+  if (execution.takes(kRankWeight)) execution.set(kRankWeight, weight);
 }
 
 void TrainStep::feed_update(const Stage& stage, Execution& execution, int64_t step) const {
@@ -438,7 +473,12 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
   const bool last = micro_batch + 1 == batch_.accumulation;  // its inputs are still set
   Execution& execution = last ? update_for(stage, last_batch) : *stage.accumulate;
   const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
-  if (!last && batch != nullptr) feed_batch(execution, *batch, step);
+  if (!last && batch != nullptr) feed_batch(execution, *batch, step, weight_of(*batch));
+  stop_with(step, loss, execution, batch);
+}
+
+/// `batch`: nullptr: not known any more.
+void TrainStep::stop_with(int64_t step, double loss, Execution& execution, const Batch* batch) const {
   // A rank alone cannot gather units.
   const auto culprit = batch != nullptr && !gathers() ? find_non_finite(execution) : std::nullopt;
   std::string where = culprit ? "; first in " + culprit->text() : "";
@@ -489,6 +529,7 @@ void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
   const Stage& stage = stage_at(step);
   GALLEY_ASSERT(stage.update != nullptr);
+  if (replicas_.count > 0) return run_replicas(step, next, observer);
   if (step == learns_from()) quantization_->set_scales(engine_);
   if (ranks_ != nullptr) ranks_->set_step(step);
   const RankScope scope(ranks_);
@@ -509,7 +550,7 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     }
     firsts_[static_cast<size_t>(k)] = data.first;
     last = &data;
-    feed_batch(execution, data, step);
+    feed_batch(execution, data, step, weight_of(data));
     if (updates) feed_update(stage, execution, step);
     execution.run({.observer = observer});
   }

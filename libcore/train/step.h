@@ -12,11 +12,13 @@
 #include "libcore/infer/session.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/optim/updates.h"
+#include "libcore/passes/replicate.h"
 #include "libcore/quantize/qat.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/runtime/machine.h"
 #include "libcore/tasks/metrics.h"
+#include "libcore/train/replica_runner.h"
 
 namespace galley {
 
@@ -32,16 +34,22 @@ class TrainStep {
   /// Captures, differentiates, adds the updates and compiles, for batches of these types. Session and engine must outlive it. Its first
   /// program determines the memory formats of the engine's parameters. `shorter`: types of batches that are cut (DataLoader::lengths), for
   /// which the update is compiled too. Throws Error (kRecipe) if selectors or durations of the recipe do not fit the model.
-  /// `ranks`: the ranks whose gradients are summed; nullptr: one rank.
+  /// `ranks`: the ranks whose gradients are summed; nullptr: one rank. `replicas`: of all ranks; types are those of one replica's batch,
+  /// and the engine's back end has one thread.
   TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-            const std::vector<BatchTypes>& shorter = {}, Communicator* ranks = nullptr);
+            const std::vector<BatchTypes>& shorter = {}, Communicator* ranks = nullptr, const ReplicaChoice& replicas = {});
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<StateSpec>& states() const { return states_; }
-  /// The programs of the first stage: the one that updates, and the one that accumulates gradients (null without accumulation).
-  const Program& program() const { return *stages_.front().update_program; }
-  std::shared_ptr<const Program> shared_program() const { return stages_.front().update_program; }
+  /// The programs of the first stage: the one that updates, and the one that accumulates gradients (null without accumulation). With
+  /// replicas: that of a replica.
+  const Program& program() const { return *shared_program(); }
+  std::shared_ptr<const Program> shared_program() const {
+    return replica_forms_.empty() ? stages_.front().update_program : replica_forms_.front().program;
+  }
   const Program* accumulate_program() const { return stages_.front().accumulate_program.get(); }
+  /// Memory of the replicas: their arenas, and sums of gradients; 0 without replicas.
+  int64_t replica_bytes() const;
   /// For other programs of the run, after fusion: replaces parameters by gathers where ranks divide them; null: they do not.
   std::function<void(Graph&)> gather_pass() const;
   /// The buckets of which each rank holds a range of the optimizer's state; null: the state is whole.
@@ -78,12 +86,13 @@ class TrainStep {
   /// Sets the function that reloads a batch by its position (Batch::first). Without it, the error of a non-finite loss names a tensor only
   /// if the batch is the last one of the step.
   void reload_with(std::function<const Batch&(int64_t first)> reload) { reload_ = std::move(reload); }
-  /// With ranks: sets the function that returns the share of this rank in the samples of the last batch (DataLoader::share). Without it:
-  /// equal shares.
+  /// With ranks or replicas: sets the function that returns the share of this rank, or of the replica, in the samples of the last batch
+  /// (DataLoader::share). Without it: equal shares.
   void weigh_with(std::function<double()> share) { share_ = std::move(share); }
   /// Sets the function that names the sample of an index in the source, for the error of a non-finite loss. Without it: "sample 17".
   void name_samples_with(std::function<std::string(int64_t index)> name) { sample_name_ = std::move(name); }
-  /// Runs update number `step` (from 1) on the batches that `next` returns. The host reads no values before the whole step is enqueued.
+  /// Runs update number `step` (from 1) on the batches that `next` returns; with replicas: one for each replica of this rank, valid until
+  /// the end of the step. The host reads no values before the whole step is enqueued.
   /// Throws Error (kNumeric) if the loss is not finite. In that case parameters and state are unchanged; the step reloads the batch and
   /// repeats it with a check after each node, to name the first non-finite tensor, or the first sample with non-finite data.
   Outcome run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer = nullptr);
@@ -113,7 +122,7 @@ class TrainStep {
     std::unique_ptr<Execution> update, accumulate;
     std::vector<Shorter> shorter;
     std::vector<Rate> rates;
-    std::vector<std::unique_ptr<RankUpdates>> divisions;  // of the graphs that update; empty: one rank
+    std::vector<std::unique_ptr<RankUpdates>> divisions;  // of the graphs that update; empty: one rank without replicas
   };
   void add_stage(const TrainStage& what, const BatchTypes& types);
   void add_shorter(const std::vector<BatchTypes>& shorter);
@@ -121,6 +130,9 @@ class TrainStep {
   static Execution& update_for(const Stage& stage, const Batch& data);
   Graph capture(Stage& stage, const BatchTypes& types, bool update);
   UpdateOptions update_options(const Stage& stage) const;
+  ParameterGroups groups_of_parameters(const std::vector<ParameterSpec>& parameters) const;
+  RecomputeChoice recompute_of(const Graph& graph) const;
+  void bind_rates(Stage& stage) const;
   void make_division(Stage& stage) const;
   bool gathers() const { return !units_.empty(); }
   void initialize_units();
@@ -130,13 +142,24 @@ class TrainStep {
   int64_t learns_from() const;
   double learning_rate(int64_t step, double lr) const { return schedule_.value(schedule_position(schedule_run_, step, time_passed_), lr); }
   double weight_of(const Batch& data) const;
-  void feed_batch(Execution& execution, const Batch& data, int64_t step) const;
+  int64_t labels_in(const Batch& data) const;
+  void feed_batch(Execution& execution, const Batch& data, int64_t step, double weight) const;
   void feed_update(const Stage& stage, Execution& execution, int64_t step) const;
   /// Whether a loss that is not finite ends the run.
   bool guards() const { return recipe_.train.guard.nan == NanGuard::kStop; }
   /// Reads the losses of all micro-batches and averages them.
   void read_losses(const Stage& stage, int64_t step, const Batch& last_batch, Outcome& outcome) const;
   [[noreturn]] void stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const;
+  [[noreturn]] void stop_with(int64_t step, double loss, Execution& execution, const Batch* batch) const;
+  // With replicas (step_replicas.cpp).
+  void check_replicas();
+  void add_replicas(Stage& stage, const BatchTypes& types, const std::vector<BatchTypes>& shorter);
+  Graph capture_replica(Stage& stage, const BatchTypes& types);
+  Graph capture_replica_update(Stage& stage);
+  ReplicaRunner::Options replica_options() const;
+  void bind_replicas(Stage& stage);
+  std::vector<ReplicaInput> replica_inputs(const std::function<const Batch&()>& next, Outcome& outcome, NodeObserver* observer);
+  Outcome run_replicas(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer);
   std::string fault_of_data(const Execution& execution, const Batch& batch) const;
 
   const Session& session_;
@@ -159,6 +182,13 @@ class TrainStep {
   std::function<std::string(int64_t index)> sample_name_;
   std::function<double()> share_;
   Communicator* ranks_ = nullptr;
+  ReplicaChoice replicas_;
+  bool replicas_sum_ = false;  // in their programs
+  ReplicaStatistics statistics_;
+  std::unique_ptr<RankUpdates> replica_division_;
+  std::vector<GradientBucket> replica_buckets_;
+  std::vector<ReplicaRunner::Form> replica_forms_;
+  std::unique_ptr<ReplicaRunner> runner_;
   std::vector<int64_t> firsts_;          // positions of the step's batches
   mutable std::vector<double> earlier_;  // losses of the micro-batches before the last
 };

@@ -39,8 +39,9 @@ void Trainer::State::make_plan() {
   const auto started = Clock::now();
   const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
   check_ranks(recipe, rank_count());
-  batch = plan_batch(*recipe.train.batch, rank_count());
-  loader = open_loader(0);
+  const int64_t replicas = recipe.deterministic.replicas;
+  batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, rank_count()) : plan_batch(*recipe.train.batch, rank_count());
+  open_loaders(0);
   check_facts();
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
@@ -49,7 +50,17 @@ void Trainer::State::make_plan() {
         .key("train.batch")
         .suggest("use a smaller batch, or data.train.last_batch: wrap");
   }
-  const BatchTypes types = session.batch_types(*loader);
+  std::vector<BatchTypes> shorter;
+  if (replicas > 0) {
+    shorter = replica_types();
+  } else {
+    shorter.push_back(session.batch_types(*loader));
+    for (const int64_t tokens : loader->lengths()) {
+      if (tokens != loader->lengths().back()) shorter.push_back(session.batch_types(*loader, tokens));
+    }
+  }
+  const BatchTypes types = shorter.front();
+  shorter.erase(shorter.begin());
   // Steps per epoch: a whole number with drop and keep; wrapped batches extend into the next epoch, so there it may be fractional.
   const double per_epoch = static_cast<double>(samples) / static_cast<double>(batch.global);
   length.samples_per_step = static_cast<double>(batch.global);
@@ -63,19 +74,18 @@ void Trainer::State::make_plan() {
     if (length.total_steps < 1)
       throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
-  engine = std::make_unique<Engine>(session.backend());
-  std::vector<BatchTypes> shorter;
-  for (const int64_t tokens : loader->lengths()) {
-    if (tokens != loader->lengths().back()) shorter.push_back(session.batch_types(*loader, tokens));
-  }
-  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks);
+  engine = std::make_unique<Engine>(session.backend(replicas > 0 ? 1 : 0));
+  const ReplicaChoice choice{.count = static_cast<int>(replicas), .threads = static_cast<int>(session.threads())};
+  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks, choice);
   static_cast<void>(prompt_tokens());  // its errors
   if (const auto* buckets = update->shards())
     sharded = std::make_unique<ShardedState>(*options.ranks, update->store(), *buckets, update->states(),
                                              divides_parameters(recipe, rank_count()));
   if (recipe.data.val) {
+    int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
+    if (replicas > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
     const auto make = [&](const QuantizationAware* aware) {
-      return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro),
+      return std::make_unique<Evaluator>(session, *engine, nullptr, "val", samples_at_once,
                                          recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
                                          aware != nullptr ? aware->fake_quantize() : update->gather_pass());
     };
@@ -117,7 +127,8 @@ void Trainer::State::plan_facts() {
   plan.widened = update->program().report().rewrites.widened;
   plan.attention = update->attention();
   plan.warnings = update->program().report().warnings;
-  plan.persistent_bytes = update->quantization() != nullptr ? update->store().bytes() : update->program().persistent_bytes();
+  const bool several = update->quantization() != nullptr || recipe.deterministic.replicas > 0;  // programs with arrays of their own
+  plan.persistent_bytes = several ? update->store().bytes() : update->program().persistent_bytes();
   plan.scratch_bytes = update->scratch_bytes();
   for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) plan.scratch_bytes = std::max(plan.scratch_bytes, each->program().scratch_bytes());
@@ -127,7 +138,7 @@ void Trainer::State::plan_facts() {
 /// The most memory that a phase of the run takes: training, an evaluation, writing parameters and state, or loading weights, which comes
 /// before the arena is allocated.
 void Trainer::State::plan_peak() {
-  plan.base_bytes = resident_bytes() - update->store().bytes();
+  plan.base_bytes = resident_bytes() - update->store().bytes() + update->replica_bytes();
   int64_t prepared = 0, evaluation = 0;
   for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each == nullptr) continue;
@@ -167,7 +178,7 @@ bool Trainer::State::load_state() {
 void Trainer::State::start(TrainEvents& events) {
   const bool continues = load_state();
   update->bind();
-  update->weigh_with([this] { return loader->share(); });
+  update->weigh_with([this] { return (delivered_by != nullptr ? delivered_by : loader.get())->share(); });
   update->reload_with([this](int64_t first) -> const Batch& {
     reloader = open_loader(positions.at(first));
     const Batch* data = reloader->next();
@@ -206,16 +217,20 @@ void Trainer::State::start(TrainEvents& events) {
   folder.truncate_after(step);
   if (writes()) remove_tree(folder.file("result.json"));
   folder.write_text("recipe.yaml", recipe_text);
-  if (step > 0) loader = open_loader(consumed);
+  if (step > 0) open_loaders(consumed);
 }
 
 TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   const auto began = Clock::now();
   ++step;
   positions.clear();
-  const auto next = [this]() -> const Batch& {
-    const int64_t position = loader->position();
-    const Batch* data = loader->next();
+  size_t replica = 0;  // of this rank, with deterministic
+  const auto next = [&]() -> const Batch& {
+    DataLoader& from = replica == 0 ? *loader : *replica_loaders[replica - 1];
+    if (recipe.deterministic.replicas > 0) ++replica;
+    const int64_t position = from.position();
+    const Batch* data = from.next();
+    delivered_by = &from;
     GALLEY_ASSERT(data != nullptr, "the loader ended, although it should repeat the data");
     positions[data->first] = position;
     return *data;

@@ -60,7 +60,14 @@ class Trainer::State {
   double of_rank_0(const char* name, double value) const;
   int asked_to_stop(TrainEvents& events);
   void check_equal_digests(const std::string& digest) const;
-  std::unique_ptr<DataLoader> open_loader(int64_t start);
+  /// With deterministic: of one replica; by default of the first one of this rank.
+  std::unique_ptr<DataLoader> open_loader(int64_t start, int64_t replica = -1);
+  /// `loader` and `replica_loaders`.
+  void open_loaders(int64_t start);
+  /// The replicas of this rank.
+  LeafRange own_replicas() const;
+  /// The shapes of a replica's batches, those of the largest replica first: all ranks compile them in the same order.
+  std::vector<BatchTypes> replica_types();
   void check_facts();
   /// The metrics of all ranks; nullopt: stopped.
   std::optional<MetricValues> evaluate(Evaluator& evaluates, TrainEvents& events);
@@ -79,9 +86,11 @@ class Trainer::State {
   RunLength length;
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;
-  std::unique_ptr<DataLoader> reloader;  // reloads batches whose loss is not finite
-  std::map<int64_t, int64_t> positions;  // of the step's batches: the loader's position, by the first sample
-  std::unique_ptr<Engine> engine;        // must outlive the programs below
+  std::vector<std::unique_ptr<DataLoader>> replica_loaders;  // of the replicas after the first one
+  const DataLoader* delivered_by = nullptr;                  // the last batch
+  std::unique_ptr<DataLoader> reloader;                      // reloads batches whose loss is not finite
+  std::map<int64_t, int64_t> positions;                      // of the step's batches: the loader's position, by the first sample
+  std::unique_ptr<Engine> engine;                            // must outlive the programs below
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
   std::unique_ptr<TrainStep> update;
@@ -146,14 +155,16 @@ class Trainer::State {
   void validate_or_keep(Run& run, TrainEvents& events);
   void keep_steps(Run& run, TrainEvents& events);
   Metadata metadata();
-  int64_t irregular() const { return irregular_before + loader->irregular().samples + irregular_elsewhere; }
+  int64_t own_irregular() const;
+  int64_t own_skipped() const;
+  int64_t irregular() const { return irregular_before + own_irregular() + irregular_elsewhere; }
   std::string digest();
   /// The array `name` of the store, written under the name of the parameter.
   TensorSource source_of(const std::string& name, const ParameterSpec& spec);
   /// Calls `write` on rank 0; the others send their ranges of arrays that it reads.
   void on_rank_0(const std::function<void()>& write);
   std::string tokenizer_digest() const;
-  int64_t skipped() const { return skipped_before + loader->skips().skipped + skipped_elsewhere; }
+  int64_t skipped() const { return skipped_before + own_skipped() + skipped_elsewhere; }
   double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
   KeepPolicy keep() const {
     KeepPolicy policy;

@@ -104,6 +104,23 @@ TEST(Ranks, TrainingHasTheSameBitsOnThreadsAndUnderMpirun) {
   }
 }
 
+TEST(Ranks, DeterministicTrainingHasTheBitsOfOneProcess) {
+  SKIP_WITHOUT_MPIRUN();
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder, "deterministic: true\n");
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/one"}).code, 0);
+  const Json one = result_of(folder + "/one");
+  for (const std::string strategy : {"ddp", "zero1", "fsdp"}) {  // three ranks divide neither the batch nor the replicas
+    const std::string in = folder + "/" + strategy;
+    const Outcome processes = shell(std::string(kMpirun) + "mpi -np 3 galley-train " + recipe + " sharding=" + strategy + " -o " + in);
+    ASSERT_EQ(processes.code, 0) << processes.err;
+    EXPECT_EQ(result_of(in)["digest"], one["digest"]) << strategy;
+    EXPECT_EQ(result_of(in)["metrics"], one["metrics"]) << strategy;
+  }
+  const Outcome plain = run("galley-train", {recipe, "-o", folder + "/plain", "deterministic=false"});
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  EXPECT_NE(result_of(folder + "/plain")["digest"], one["digest"]);
+}
+
 TEST(Ranks, DifferentRecipesAreRefused) {
   SKIP_WITHOUT_MPIRUN();
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);

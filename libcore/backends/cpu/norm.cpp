@@ -18,6 +18,7 @@
 #include "libcore/backends/cpu/norm_loops.h"
 #include "libcore/backends/cpu/pointwise.h"
 #include "libcore/base/parallel.h"
+#include "libcore/comm/rank_scope.h"
 
 namespace galley {
 namespace batchnorm {
@@ -47,6 +48,49 @@ Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, s
   }
   return Support::yes();
 }
+
+/// Sums over ranks within kernels (BatchNormAttrs::sync), in double.
+class RankSums {
+ public:
+  RankSums(std::string name, int64_t channels) : name_(std::move(name)), channels_(channels) {}
+  /// Of `run`'s array; 0 without sums.
+  int64_t scratch_bytes() const { return name_.empty() ? 0 : (2 * channels_ + 1) * 8; }
+  bool active() const { return !name_.empty(); }
+  /// Replaces the count and two sums of each channel by those of all ranks. Alone, they stay.
+  void run(double* sums) const {
+    RankScope* ranks = RankScope::current();
+    if (ranks == nullptr) return;
+    ranks->start({.kind = CollectiveKind::kAllReduce,
+                  .dtype = DType::kF64,
+                  .name = name_,
+                  .input = sums,
+                  .output = sums,
+                  .count = 2 * channels_ + 1});
+    ranks->wait(sums);
+  }
+
+  /// Replaces mean and variance of `count` elements by those of all ranks' elements. `sums`: scratch.
+  void merge_statistics(int64_t count, float* mean, float* var, double* sums) const {
+    const auto n = static_cast<double>(count);
+    double *total = sums + 1, *squares = total + channels_;
+    sums[0] = n;
+    for (int64_t c = 0; c < channels_; ++c) {
+      const auto m = static_cast<double>(mean[c]);
+      total[c] = n * m;
+      squares[c] = n * (static_cast<double>(var[c]) + m * m);
+    }
+    run(sums);
+    for (int64_t c = 0; c < channels_; ++c) {
+      const double m = total[c] / sums[0];
+      mean[c] = static_cast<float>(m);
+      var[c] = static_cast<float>(std::max(0.0, squares[c] / sums[0] - m * m));
+    }
+  }
+
+ private:
+  std::string name_;
+  int64_t channels_;
+};
 
 // Below, coefficients are repeated for rows_together.
 
@@ -94,9 +138,12 @@ class BatchNormForward : public PreparedKernel {
   explicit BatchNormForward(const KernelQuery& q)
       : rows_(rows_of(q.in(0))),
         statistics_(rows_, q.threads),
+        ranks_(q.attrs<BatchNormAttrs>().sync, rows_.channels),
         eps_(q.attrs<BatchNormAttrs>().eps),
         activation_(q.attrs<BatchNormAttrs>().activation) {}
-  int64_t scratch_bytes() const override { return 2 * together_ * rows_.channels * 4 + statistics_.scratch_bytes(); }
+  int64_t scratch_bytes() const override {
+    return 2 * together_ * rows_.channels * 4 + std::max(statistics_.scratch_bytes(), ranks_.scratch_bytes());
+  }
   void run(Stream&, const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
     const T* x = args.in<T>(0);
@@ -104,6 +151,7 @@ class BatchNormForward : public PreparedKernel {
     auto* scale = static_cast<float*>(args.scratch);
     float* shift = scale + together_ * channels;
     statistics_.run(x, mean, var, shift + together_ * channels);
+    if (ranks_.active()) ranks_.merge_statistics(rows_.pixels, mean, var, reinterpret_cast<double*>(shift + together_ * channels));
     for (int64_t c = 0; c < channels; ++c) {
       const Affine affine = affine_of(c, mean, var, args.in<float>(1), args.in<float>(2), eps_);
       scale[c] = static_cast<float>(affine.scale);
@@ -120,6 +168,7 @@ class BatchNormForward : public PreparedKernel {
  private:
   Rows rows_;
   Statistics<T> statistics_;
+  RankSums ranks_;
   int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
@@ -134,9 +183,12 @@ class Gradient {
       : rows_(rows_of(x)),
         images_(gated ? x.shape[0] : 0),
         blocks_(rows_, threads, std::max<int64_t>(1, images_)),
+        ranks_(a.sync, rows_.channels),
         eps_(a.eps),
         activation_(a.activation) {}
-  int64_t scratch_floats() const { return (blocks_.count * 2 + (6 + 2 * images_) * together_) * rows_.channels; }
+  int64_t scratch_floats() const {
+    return (blocks_.count * 2 + (6 + 2 * images_) * together_) * rows_.channels + ranks_.scratch_bytes() / 4;
+  }
   Rows rows() const { return rows_; }
 
   struct Operands {
@@ -173,6 +225,7 @@ class Gradient {
     float* b = a + together_ * channels;
     float* offset = b + together_ * channels;
     float* gates = offset + together_ * channels;
+    auto* of_ranks = reinterpret_cast<double*>(gates + 2 * images_ * together_ * channels);
     const Coefficients k{mean, scale, shift, a, b, offset, gates};
     for (int64_t image = 0; image < images_; ++image) pack_gate(o, image, gates);
     std::copy_n(o.mean, channels, mean);
@@ -203,12 +256,25 @@ class Gradient {
           const auto g = gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
           o.dgamma[channel] = static_cast<float>(g.dgamma);
           o.dbeta[channel] = static_cast<float>(g.dbeta);
+          if (ranks_.active()) {
+            of_ranks[1 + channel] = sum[c];
+            of_ranks[1 + channels + channel] = dot[c];
+          }
           a[channel] = static_cast<float>(g.a);
           b[channel] = static_cast<float>(g.b);
           offset[channel] = static_cast<float>(g.offset);
         }
       }
     });
+    if (ranks_.active()) {
+      of_ranks[0] = static_cast<double>(rows_.pixels);
+      ranks_.run(of_ranks);
+      for (int64_t c = 0; c < channels; ++c) {
+        const double n = of_ranks[0], share = 1 / n, rstd2 = 1 / (static_cast<double>(o.var[c]) + eps_), slope = affine_of(c).scale;
+        b[c] = static_cast<float>(-slope * rstd2 * of_ranks[1 + channels + c] * share);
+        offset[c] = static_cast<float>(-slope * of_ranks[1 + c] * share);
+      }
+    }
     for (float* values : {a, b, offset}) repeat(values, channels, together_);
     return k;
   }
@@ -248,6 +314,7 @@ class Gradient {
   Rows rows_;
   int64_t images_;  // 0: no gate
   Blocks blocks_;
+  RankSums ranks_;
   int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
@@ -346,13 +413,19 @@ class BatchNormInference : public PreparedKernel {
 
 Support supports_forward(const KernelQuery& q) { return supports_rows(q, {0, 3}); }
 Support supports_backward(const KernelQuery& q) { return supports_rows(q, {0, 1, 6}); }
+/// The fused gradients do not sum over ranks.
+Support supports_alone(const KernelQuery& q) {
+  return q.attrs<BatchNormBackwardAttrs>().sync.empty() ? Support::yes() : Support::no("statistics of all ranks");
+}
 Support supports_gated(const KernelQuery& q) {
+  if (const Support alone = supports_alone(q); !alone) return alone;
   for (int i : {6, 7}) {
     if (q.in(i).format.is_blocked()) return Support::no(cat("input ", i, " has the blocked format ", q.in(i).format));
   }
   return supports_rows(q, {0, 1}, {6, 7});
 }
 Support supports_pointwise(const KernelQuery& q) {
+  if (const Support alone = supports_alone(q); !alone) return alone;
   if (const Support norm = supports_rows(q, {0, 1, 6}, {7, 8}); !norm) return norm;
   return supports_pointwise_gradients(q, 7, 8);
 }

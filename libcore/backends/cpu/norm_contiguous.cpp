@@ -152,6 +152,12 @@ Support supports(const KernelQuery& q) {
   if (q.in(0).shape.rank() < 3) return Support::no("rank 2");
   return Support::yes();
 }
+Support supports_forward(const KernelQuery& q) {
+  return q.attrs<BatchNormAttrs>().sync.empty() ? supports(q) : Support::no("statistics of all ranks");
+}
+Support supports_backward(const KernelQuery& q) {
+  return q.attrs<BatchNormBackwardAttrs>().sync.empty() ? supports(q) : Support::no("statistics of all ranks");
+}
 Support supports_inference(const KernelQuery& q) {
   if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation)) return Support::no("this activation is not fused");
   return supports(q);
@@ -159,8 +165,8 @@ Support supports_inference(const KernelQuery& q) {
 
 }  // namespace
 
-const Algorithm algorithm::kBatchNormPlanes{supports, prepare_as<BatchNormForward>};
-const Algorithm algorithm::kBatchNormPlanesBackward{supports, prepare_as<BatchNormBackward>};
+const Algorithm algorithm::kBatchNormPlanes{supports_forward, prepare_as<BatchNormForward>};
+const Algorithm algorithm::kBatchNormPlanesBackward{supports_backward, prepare_as<BatchNormBackward>};
 const Algorithm algorithm::kBatchNormPlanesInference{supports_inference, prepare_as<BatchNormInference>};
 
 }  // namespace galley

@@ -6,6 +6,7 @@
 #include "libcore/backends/ref/memory.h"
 #include "libcore/backends/ref/reference.h"
 #include "libcore/backends/table.h"
+#include "libcore/ops/norm.h"
 
 namespace galley {
 namespace {
@@ -48,7 +49,14 @@ class ReferenceKernel : public PreparedKernel {
   std::vector<TensorType> outputs_;
 };
 
-Support supports(const KernelQuery&) { return Support::yes(); }
+/// A definition with collectives is not interpreted: its operators become nodes.
+Support supports(const KernelQuery& query) {
+  const Options* attributes = query.node.attributes.get();
+  const auto* forward = dynamic_cast<const BatchNormAttrs*>(attributes);
+  const auto* backward = dynamic_cast<const BatchNormBackwardAttrs*>(attributes);
+  const bool sums = (forward != nullptr && !forward->sync.empty()) || (backward != nullptr && !backward->sync.empty());
+  return sums ? Support::no("statistics of all ranks") : Support::yes();
+}
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& query) { return std::make_unique<ReferenceKernel>(query); }
 
 }  // namespace

@@ -12,6 +12,7 @@ std::optional<Node> with_batch_norm(const Graph& graph, const Node& node, const 
   const Shape &x = graph.type(node.inputs[0]).shape, &weight = graph.type(node.inputs[1]).shape;
   if (window.groups == 1 || window.groups != x[1] || weight[0] != x[1] || pair(window.dilation) != std::array<int64_t, 2>{1, 1})
     return std::nullopt;
+  if (!norm.attrs<BatchNormAttrs>().sync.empty()) return std::nullopt;  // it does not sum over ranks
   if (node.input(2) != kNoValue || node.input(3) != kNoValue || norm.input(3) != kNoValue || window.activation != Activation::kNone)
     return std::nullopt;
   auto attrs = std::make_shared<BatchNormDepthwiseAttrs>();

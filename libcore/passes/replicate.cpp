@@ -1,0 +1,99 @@
+#include "libcore/passes/replicate.h"
+
+#include <cmath>
+#include <utility>
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/shape.h"
+
+namespace galley {
+namespace {
+
+std::string output_of(size_t update, const char* what) { return cat(kStatistics, ".", update, ".", what); }
+
+TensorType f32_type(Shape shape) {
+  TensorType type;
+  type.dtype = DType::kF32;
+  type.shape = std::move(shape);
+  return type;
+}
+
+}  // namespace
+
+void sync_batch_norms(Graph& graph, double factor) {
+  for (Node& node : graph.nodes()) {
+    if (node.op == &batch_norm_op()) {
+      auto attrs = std::make_shared<BatchNormAttrs>(node.attrs<BatchNormAttrs>());
+      attrs->sync = node.path.empty() ? "batch_norm" : node.path;
+      node.attributes = std::move(attrs);
+    } else if (node.op == &batch_norm_update_op()) {
+      auto attrs = std::make_shared<BatchNormUpdateAttrs>(node.attrs<BatchNormUpdateAttrs>());
+      attrs->count = std::llround(static_cast<double>(attrs->count) * factor);
+      node.attributes = std::move(attrs);
+    }
+  }
+}
+
+void ReplicaStatistics::take(Graph& graph) {
+  updates_.clear();
+  std::deque<Node> kept;
+  for (Node& node : graph.nodes()) {
+    if (node.op != &batch_norm_update_op()) {
+      kept.push_back(std::move(node));
+      continue;
+    }
+    const size_t index = updates_.size();
+    StatisticsUpdate& update = updates_.emplace_back();
+    update.path = node.path;
+    for (const auto& [place, input] : {std::pair<size_t, size_t>{0, 0}, {1, 1}, {2, 4}}) {
+      if (node.input(input) != kNoValue) update.buffers[place] = graph.value(node.input(input)).name;
+    }
+    update.channels = graph.type(node.inputs[2]).elements();
+    update.attrs = node.attrs<BatchNormUpdateAttrs>();
+    graph.add_output(output_of(index, "mean"), node.inputs[2]);
+    graph.add_output(output_of(index, "var"), node.inputs[3]);
+  }
+  graph.set_nodes(std::move(kept));
+}
+
+void ReplicaStatistics::join(Graph& graph) const {
+  if (updates_.empty()) return;
+  std::vector<Value> parts;
+  for (size_t i = 0; i < updates_.size(); ++i) {
+    for (const char* what : {"mean", "var"}) parts.push_back(graph.at(graph.find_output(output_of(i, what))));
+  }
+  const std::string prefix = cat(kStatistics, ".");
+  std::erase_if(graph.outputs(), [&](const auto& output) { return output.first.starts_with(prefix); });
+  ConcatAttrs attrs;
+  attrs.axis = 0;
+  const Value share = graph.add_input(std::string(kReplicaShare), f32_type({}), ValueRole::kInput);
+  graph.add_output(std::string(kStatistics), mul(concat(parts, attrs), share));
+}
+
+void ReplicaStatistics::add_updates(Graph& graph) const {
+  if (updates_.empty()) return;
+  const Value all = graph.add_input(std::string(kStatistics), f32_type(Shape{elements()}), ValueRole::kInput);
+  const std::string path = graph.path();
+  int64_t at = 0;
+  for (const StatisticsUpdate& update : updates_) {
+    graph.set_path(update.path);
+    const auto next = [&] {
+      at += update.channels;
+      return slice(all, 0, at - update.channels, at);
+    };
+    const auto buffer = [&](size_t i) {
+      return update.buffers[i].empty() ? Value() : graph.at(graph.find_input(update.buffers[i]));
+    };
+    const Value mean = next(), var = next();
+    batch_norm_update(buffer(0), buffer(1), mean, var, buffer(2), update.attrs);
+  }
+  graph.set_path(path);
+}
+
+int64_t ReplicaStatistics::elements() const {
+  int64_t count = 0;
+  for (const StatisticsUpdate& update : updates_) count += 2 * update.channels;
+  return count;
+}
+
+}  // namespace galley

@@ -1,0 +1,249 @@
+#include "libcore/train/replica_runner.h"
+
+#include <algorithm>
+
+#include "libcore/base/parallel.h"
+#include "libcore/comm/square_sum.h"
+#include "libcore/passes/replicate.h"
+
+namespace galley {
+
+ThreadTeam::ThreadTeam(int size) {
+  for (int index = 1; index < size; ++index) threads_.emplace_back([this, index] { work(index); });
+}
+
+ThreadTeam::~ThreadTeam() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  begins_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadTeam::call(int index) {
+  try {
+    (*body_)(index);
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+    (*failed_)();
+  }
+}
+
+void ThreadTeam::work(int index) {
+  const ThreadShare share(1);
+  uint64_t seen = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      begins_.wait(lock, [&] { return stop_ || runs_ != seen; });
+      if (stop_) return;
+      seen = runs_;
+    }
+    call(index);
+    const std::lock_guard lock(mutex_);
+    if (--running_ == 0) ends_.notify_all();
+  }
+}
+
+void ThreadTeam::run(const std::function<void(int)>& body, const std::function<void()>& failed) {
+  {
+    const std::lock_guard lock(mutex_);
+    body_ = &body;
+    failed_ = &failed;
+    error_ = nullptr;
+    running_ = static_cast<int>(threads_.size());
+    ++runs_;
+  }
+  begins_.notify_all();
+  {
+    const ThreadShare share(1);
+    call(0);
+  }
+  std::unique_lock lock(mutex_);
+  ends_.wait(lock, [this] { return running_ == 0; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+/// One run of all replicas.
+struct ReplicaRunner::Step {
+  std::span<const ReplicaInput> inputs;
+  const std::function<void(Execution&, const ReplicaInput&)>& feed;
+  NodeObserver* observer;
+  std::atomic<int> next{0};  // to be computed
+  std::mutex mutex;
+  std::condition_variable turns;
+  int added = 0;                    // replicas whose results are added
+  std::vector<Execution*> waiting;  // by replica, where each has an execution of its own
+  bool failed = false;
+};
+
+ReplicaRunner::ReplicaRunner(const Options& options)
+    : options_(options),
+      rank_(options.ranks != nullptr ? options.ranks->rank() : 0),
+      ranks_(options.ranks != nullptr ? options.ranks->size() : 1),
+      tree_(options.choice.count, ranks_) {
+  const int most = (options.choice.count + ranks_ - 1) / ranks_;  // replicas of a rank
+  slots_ = options.sums ? count() : std::min(std::max(1, options.choice.threads), options.gathers ? most : count());
+  rounds_ = options.sums ? 1 : (most + slots_ - 1) / slots_;
+}
+
+int64_t ReplicaRunner::bytes(const Program& program, const std::vector<GradientBucket>& buckets, const Options& options) {
+  const ReplicaRunner runner(options);
+  int64_t sums = 0;
+  for (const GradientBucket& bucket : buckets) sums += bucket.layout.padded(runner.ranks_) * 4;
+  int64_t arrays = std::ssize(runner.tree_.partials(runner.rank_));
+  for (int leaves = 4; leaves <= runner.count(); leaves *= 2) ++arrays;  // LeafSums
+  return runner.slots_ * (program.scratch_bytes() + program.prepared_bytes()) + arrays * sums;
+}
+
+void ReplicaRunner::add_summed(const std::string& output, int64_t elements, bool scattered) {
+  Summed& summed = summed_.emplace_back();
+  summed.output = output;
+  summed.elements = elements;
+  summed.scattered = scattered;
+  const int64_t bytes = std::ssize(tree_.partials(rank_)) * elements * 4;
+  if (options_.ranks != nullptr) {
+    summed.memory = options_.ranks->allocate(bytes);
+  } else {
+    const std::shared_ptr<Storage> storage = Storage::allocate(bytes);
+    summed.memory = {storage, storage->data()};
+  }
+  summed.sums = std::make_unique<LeafSums>(tree_, rank_, elements, reinterpret_cast<float*>(summed.memory.get()));
+}
+
+void ReplicaRunner::bind(Engine& engine, const std::vector<Form>& forms, const std::vector<GradientBucket>& buckets, bool scattered,
+                         int64_t statistics, std::vector<std::string> losses) {
+  forms_ = forms;
+  loss_names_ = std::move(losses);
+  losses_.assign(static_cast<size_t>(count()), std::vector<double>(loss_names_.size()));
+  losses_sum_.assign(loss_names_.size(), 0);
+  for (const GradientBucket& bucket : buckets) add_summed(bucket.name, bucket.layout.padded(ranks_), scattered);
+  buckets_ = buckets.size();
+  if (statistics > 0) add_summed(std::string(kStatistics), statistics, false);
+  for (const Form& form : forms_) engine.declare(*form.program);
+  for (int s = 0; s < slots_; ++s) {
+    Slot& slot = slot_.emplace_back();
+    slot.arena = std::make_shared<Arena>();
+    for (const Form& form : forms_) slot.executions.push_back(engine.bind(form.program, {.arena = slot.arena}));
+  }
+  team_ = std::make_unique<ThreadTeam>(slots_);
+}
+
+Execution& ReplicaRunner::execution_for(const Batch& batch, int slot) const {
+  for (size_t f = 0; f < forms_.size(); ++f) {
+    const auto& fields = forms_[f].types.fields;
+    const bool same =
+        std::all_of(fields.begin(), fields.end(), [&](const auto& field) { return batch.at(field.first).shape() == field.second.shape; });
+    if (same) return *slot_[static_cast<size_t>(slot)].executions[f];
+  }
+  GALLEY_ASSERT(false, "no program of a replica has the shapes of the batch at ", batch.first);
+}
+
+void ReplicaRunner::add(int replica, const Execution& execution) {
+  for (Summed& summed : summed_) summed.sums->add(execution.flat_output(summed.output));
+  for (size_t i = 0; i < loss_names_.size(); ++i) losses_[static_cast<size_t>(replica)][i] = execution.scalar(loss_names_[i]);
+}
+
+/// Adds results in the order of the replicas. Slots that are used again wait for their turn; where each replica has its own, as some wait
+/// for others in their programs, whoever comes adds what is complete.
+void ReplicaRunner::finished(Step& step, int replica, Execution& execution) {
+  std::unique_lock lock(step.mutex);
+  if (options_.sums) {
+    step.waiting[static_cast<size_t>(replica)] = &execution;
+    while (step.added < count() && step.waiting[static_cast<size_t>(step.added)] != nullptr) {
+      add(step.added, *step.waiting[static_cast<size_t>(step.added)]);
+      ++step.added;
+    }
+    return;
+  }
+  step.turns.wait(lock, [&] { return step.added == replica || step.failed; });
+  if (step.failed) throw Error(ErrorCode::kWorker, "another replica failed");
+  add(replica, execution);
+  ++step.added;
+  step.turns.notify_all();
+}
+
+/// `counts`: false: the result is not used.
+void ReplicaRunner::compute(Step& step, int slot, int replica, bool counts) {
+  const ReplicaInput& input = step.inputs[static_cast<size_t>(replica)];
+  Execution& execution = execution_for(*input.batch, slot);
+  step.feed(execution, input);
+  execution.run({.observer = replica == 0 && counts ? step.observer : nullptr});
+  if (counts) finished(step, replica, execution);
+}
+
+void ReplicaRunner::run_alone(Step& step, int slot) {
+  const RankScope alone(nullptr);
+  for (int replica = step.next++; replica < count(); replica = step.next++) compute(step, slot, replica, true);
+}
+
+void ReplicaRunner::run_in_group(Step& step, ReplicaGroup& group, int slot) {
+  ReplicaGroup::Member member(group, slot);
+  for (int round = 0; round < rounds_; ++round) {
+    const int replica = round * slots_ + slot;
+    compute(step, slot, std::min(replica, count() - 1), replica < count());
+  }
+}
+
+void ReplicaRunner::run(std::span<const ReplicaInput> inputs, const std::function<void(Execution&, const ReplicaInput&)>& feed,
+                        NodeObserver* observer) {
+  GALLEY_ASSERT(static_cast<int>(inputs.size()) == count());
+  for (Summed& summed : summed_) summed.sums->clear();
+  Step step{.inputs = inputs, .feed = feed, .observer = observer};
+  step.waiting.resize(inputs.size());
+  std::unique_ptr<ReplicaGroup> group;
+  if (options_.sums || options_.gathers)
+    group = std::make_unique<ReplicaGroup>(options_.ranks, tree_, slots_, std::max(1, options_.choice.threads));
+  team_->run([&](int slot) { group ? run_in_group(step, *group, slot) : run_alone(step, slot); },
+             [&] {
+               if (group) group->fail();
+               const std::lock_guard lock(step.mutex);
+               step.failed = true;
+               step.turns.notify_all();
+             });
+}
+
+void ReplicaRunner::reduce() {
+  std::vector<const double*> leaves;
+  for (const std::vector<double>& own : losses_) leaves.push_back(own.data());
+  sum_leaves(options_.ranks, "loss", tree_, leaves, losses_sum_);
+  if (options_.ranks == nullptr) return;
+  std::vector<Ticket> tickets;
+  for (const Summed& summed : summed_) {
+    auto* array = reinterpret_cast<float*>(summed.memory.get());
+    tickets.push_back(options_.ranks->start({.kind = summed.scattered ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+                                             .name = summed.output,
+                                             .input = array,
+                                             .output = summed.scattered ? array + summed.elements / ranks_ * rank_ : array,
+                                             .count = summed.elements,
+                                             .leaves = tree_.leaves()}));
+  }
+  for (const Ticket ticket : tickets) options_.ranks->wait(ticket);
+}
+
+Tensor ReplicaRunner::tensor_of(const Summed& summed) const {
+  const int64_t elements = summed.scattered ? summed.elements / ranks_ : summed.elements;
+  const auto* values = reinterpret_cast<const float*>(summed.memory.get()) + (summed.scattered ? elements * rank_ : 0);
+  return {DType::kF32, Shape{elements}, {}, Storage::borrow(values, elements * 4, summed.memory)};
+}
+
+Tensor ReplicaRunner::sum(size_t bucket) const { return tensor_of(summed_[bucket]); }
+Tensor ReplicaRunner::statistics() const { return tensor_of(summed_.back()); }
+
+double ReplicaRunner::squares() const {
+  SquareSum sum;
+  bool divided = false;
+  for (size_t b = 0; b < buckets_; ++b) {
+    const Tensor values = tensor_of(summed_[b]);
+    sum.add({values.data_as<float>(), static_cast<size_t>(values.elements())});
+    divided = divided || summed_[b].scattered;
+  }
+  if (divided) sum.add_others(*options_.ranks);
+  return sum.value();
+}
+
+}  // namespace galley

@@ -1,0 +1,285 @@
+// deterministic: bits depend neither on threads, nor on ranks, nor on the strategy; they are those of the plain step within rounding, and
+// the plain step's differ (the negative control). scripts/rank-digests is the long form.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "libcore/base/file.h"
+#include "libcore/base/parallel.h"
+#include "libcore/comm/local.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/train/trainer.h"
+#include "libcore/weights/safetensors.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/train/stepping.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kCommon = R"(
+recipe: 1
+name: replicas
+deterministic: true
+loss: {type: cross_entropy}
+log: {every: 1 step, tensorboard: false}
+checkpoint: null
+)";
+
+/// Two linear layers, a layer norm, dropout; the last batch of an epoch has 2 samples, fewer than there are replicas.
+constexpr std::string_view kMlp = R"(
+model:
+  type: layers
+  input: {shape: [12]}
+  layers:
+    - {name: fc1, type: linear, out_features: 40}
+    - {name: norm, type: layer_norm}
+    - {type: gelu}
+    - {type: dropout, p: 0.3}
+    - {name: fc2, type: linear, out_features: 3}
+data:
+  train: {source: {type: synthetic, samples: 50, shape: [12], classes: 3}, shuffle: true, last_batch: keep, workers: 1}
+  val: {source: {type: synthetic, samples: 21, shape: [12], classes: 3}}
+train:
+  duration: 5 steps
+  batch: 24
+  clip: 0.5
+  optimizer: {type: adamw, lr: 0.01, weight_decay: 0.01}
+  validate: {every: 3 steps}
+)";
+
+/// 17 samples: replicas have 2 or 3.
+constexpr std::string_view kConvolutions = R"(
+model: {type: cifar_resnet20, num_classes: 10}
+data:
+  train: {source: {type: synthetic, samples: 40, shape: [3, 8, 8], classes: 10}, shuffle: true, last_batch: wrap, workers: 1}
+  val: {source: {type: synthetic, samples: 12, shape: [3, 8, 8], classes: 10}}
+train:
+  duration: 3 steps
+  batch: 17
+  sync_batch_norm: true
+  optimizer: {type: sgd, lr: 0.02, momentum: 0.9, nesterov: true}
+  ema: null
+)";
+
+constexpr std::string_view kGpt = R"(
+model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 32, block_size: 16, dropout: 0.1}
+data:
+  tokenizer: char
+  train: {source: {type: text, path: TEXT}, slice: 0%..90%}
+  val: {from: train, slice: 90%..100%}
+train:
+  duration: 3 steps
+  batch: 12
+  clip: 1.0
+  optimizer: {type: adamw, lr: 0.01, groups: [{match: ["type:layer_norm"], weight_decay: 0}]}
+  validate: {every: 3 steps, samples: 20}
+)";
+
+class Record : public TrainEvents {
+ public:
+  void stepped(const TrainRow& row, double, double, bool) override {
+    numbers.push_back(row.loss);
+    numbers.push_back(row.grad_norm);
+  }
+  void evaluated(const EvalRow& row) override {
+    for (const auto& metric : row.metrics) numbers.push_back(metric.second);
+  }
+  std::vector<double> numbers;  // losses, norms of gradients, metrics
+};
+
+struct Result {
+  std::string tensors;          // RUN/weights.safetensors, parameters and buffers
+  std::vector<double> numbers;  // of rank 0
+  std::string error;            // of the first rank that has one
+};
+
+/// All bytes of the tensors.
+std::string tensors_of(const std::string& file) {
+  std::string bytes;
+  const SafetensorsFile weights(file);
+  for (const SafetensorsEntry& entry : weights.entries()) {
+    const Tensor values = weights.read(entry);
+    bytes += entry.name;
+    bytes.append(static_cast<const char*>(values.data()), static_cast<size_t>(values.bytes()));
+  }
+  return bytes;
+}
+
+std::string text_file(const TemporaryFolder& folder) {
+  std::mt19937 random(7);  // the same numbers everywhere
+  std::ofstream file(folder / "text.txt");
+  const std::vector<std::string> words{"alpha ", "beta ", "gamma ", "of ", "the ", "and\n"};
+  for (int i = 0; i < 3000; ++i) file << words[random() % words.size()];
+  return folder / "text.txt";
+}
+
+struct Setting {
+  int ranks = 1, threads = 1;
+  std::vector<std::string> overrides = {};
+};
+
+Result train_in(const std::string& run, std::string_view model, const Setting& setting) {
+  const TemporaryFolder data;
+  std::string text = std::string(kCommon) + std::string(model);
+  if (const size_t at = text.find("TEXT"); at != std::string::npos) text.replace(at, 4, text_file(data));
+  std::vector<std::string> overrides = setting.overrides;
+  overrides.push_back(cat("threads=", setting.threads));
+  const LoadedRecipe loaded = test::load_text(text, overrides);
+  auto communicators = local_communicators(setting.ranks, {.timeout_s = 120});
+  std::vector<Record> records(static_cast<size_t>(setting.ranks));
+  std::vector<std::string> errors(static_cast<size_t>(setting.ranks));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < records.size(); ++r) {
+    threads.emplace_back([&, r] {
+      const ThreadShare share(setting.threads);
+      try {
+        TrainerOptions options;
+        options.run = run;
+        options.provenance = "{}";
+        options.ranks = setting.ranks > 1 ? communicators[r].get() : nullptr;
+        Trainer trainer(loaded, dump_recipe(loaded.recipe, DumpKind::kFull), options);
+        trainer.run(records[r]);
+      } catch (const Error& error) {
+        errors[r] = error.message();
+        communicators[r]->abort(error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Result result;
+  for (const std::string& error : errors) {
+    if (result.error.empty()) result.error = error;
+  }
+  result.numbers = records.front().numbers;
+  if (result.error.empty()) result.tensors = tensors_of(run + "/weights.safetensors");
+  return result;
+}
+
+Result train(std::string_view model, const Setting& setting) {
+  const TemporaryFolder folder;
+  return train_in(folder / "run", model, setting);
+}
+
+std::vector<Setting> settings() {
+  const std::string units = "sharding.wrap.parameters=200";
+  return {{1, 2}, {1, 3}, {2, 1, {"sharding=ddp"}}, {3, 2, {"sharding=zero1"}}, {4, 1, {"sharding=zero2"}},
+          {5, 1, {"sharding=fsdp", units}}, {3, 2, {"sharding=fsdp", units}}};
+}
+
+void expect_equal(const Result& a, const Result& b, const std::string& what) {
+  EXPECT_EQ(a.error, "") << what;
+  EXPECT_EQ(a.numbers, b.numbers) << what;
+  EXPECT_TRUE(a.tensors == b.tensors) << what;
+}
+
+class Deterministic : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(Deterministic, BitsDependOnNeitherThreadsNorRanksNorStrategy) {
+  const Result one = train(GetParam(), {});
+  ASSERT_EQ(one.error, "");
+  ASSERT_FALSE(one.numbers.empty());
+  for (const Setting& setting : settings())
+    expect_equal(train(GetParam(), setting), one,
+                 cat(setting.ranks, " ranks, ", setting.threads, " threads", setting.overrides.empty() ? "" : ", " + setting.overrides[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Deterministic, testing::Values(kMlp, kConvolutions, kGpt), [](const auto& info) {
+  return std::string(info.param == kMlp ? "mlp" : info.param == kGpt ? "gpt" : "convolutions");
+});
+
+TEST(Replicas, ThePlainStepDiffersBetweenRankCounts) {
+  std::vector<std::string> seen;
+  for (const int ranks : {1, 2, 3, 4}) {
+    const Result result = train(kMlp, {ranks, 1, {"deterministic=false"}});
+    ASSERT_EQ(result.error, "");
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), result.tensors), 0) << ranks;
+    seen.push_back(result.tensors);
+  }
+}
+
+TEST(Replicas, ComputeWhatThePlainStepComputes) {
+  for (const std::string_view model : {kMlp, kConvolutions}) {
+    const std::vector<std::string> common{"data.train.last_batch=wrap"};
+    std::vector<std::string> plain{common}, replicas{common};
+    plain.push_back("deterministic=false");
+    if (model == kMlp) {
+      for (std::vector<std::string>* list : {&plain, &replicas}) list->push_back("model.layers.3.p=0");  // other random numbers
+    }
+    const Result a = train(model, {1, 1, plain}), b = train(model, {1, 1, replicas});
+    ASSERT_EQ(a.error + b.error, "");
+    ASSERT_EQ(a.numbers.size(), b.numbers.size());
+    for (size_t i = 0; i < a.numbers.size(); ++i) EXPECT_NEAR(a.numbers[i], b.numbers[i], 2e-3 * std::max(1.0, std::abs(a.numbers[i]))) << i;
+    EXPECT_FALSE(a.tensors == b.tensors);
+  }
+}
+
+TEST(Replicas, MicroBatchesChangeNothingAndTheirNumberDoes) {
+  const Result eight = train(kMlp, {});
+  expect_equal(train(kMlp, {2, 1, {"train.batch.micro=3"}}), eight, "micro");
+  const Result five = train(kMlp, {1, 1, {"deterministic=5"}});
+  EXPECT_FALSE(five.tensors == eight.tensors);
+  expect_equal(train(kMlp, {3, 1, {"deterministic=5", "sharding=zero1"}}), five, "five replicas");
+}
+
+TEST(Replicas, RunningStatisticsAreMeansOfThoseOfTheReplicas) {
+  // Each replica normalizes its own samples, with and without averages of parameters and buffers.
+  const std::vector<std::string> own{"train.sync_batch_norm=false", "train.ema={decay: 0.9}", "train.batch=24"};
+  const Result one = train(kConvolutions, {1, 2, own});
+  ASSERT_EQ(one.error, "");
+  std::vector<std::string> sharded = own;
+  sharded.push_back("sharding=zero2");
+  expect_equal(train(kConvolutions, {3, 1, sharded}), one, "three ranks");
+}
+
+TEST(Replicas, ContinueWithAnotherNumberOfRanksAndStrategy) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> saves{"checkpoint={every: 2 steps}", "train.duration=4 steps"};
+  const Result whole = train_in(folder / "whole", kMlp, {1, 1, saves});
+  ASSERT_EQ(whole.error, "");
+  train_in(folder / "parts", kMlp, {3, 1, {"checkpoint={every: 2 steps}", "train.duration=2 steps", "sharding=fsdp", "sharding.wrap.parameters=200"}});
+  std::vector<std::string> other = saves;
+  other.push_back("sharding=zero1");
+  const Result continued = train_in(folder / "parts", kMlp, {2, 2, other});
+  EXPECT_EQ(continued.error, "");
+  EXPECT_TRUE(continued.tensors == whole.tensors);
+}
+
+TEST(Replicas, TheErrorOfALossNamesATensor) {
+  for (const int ranks : {1, 3}) {
+    const Result result = train(kMlp, {ranks, 2, {"train.optimizer={type: sgd, lr: 1e38}", "train.clip=null"}});
+    EXPECT_NE(result.error.find("; first in "), std::string::npos) << result.error;
+  }
+}
+
+TEST(Replicas, WhatDoesNotGoTogetherIsAnError) {
+  const auto error = [](int ranks, std::vector<std::string> overrides) { return train(kMlp, {ranks, 1, std::move(overrides)}).error; };
+  EXPECT_EQ(error(1, {"train.batch=7"}), "deterministic divides a batch into 8 logical replicas, but train.batch.global is 7");
+  EXPECT_EQ(error(3, {"deterministic=2"}), "deterministic has 2 logical replicas, which 3 ranks cannot divide");
+  EXPECT_NE(error(2, {"sharding.hook=bf16"}).find("does not go with deterministic"), std::string::npos);
+}
+
+TEST(SyncBatchNorm, RanksNormalizeByTheWholeBatch) {
+  const std::vector<std::string> plain{"deterministic=false", "train.batch=24"};
+  const Result one = train(kConvolutions, {1, 1, plain});
+  ASSERT_EQ(one.error, "");
+  for (const int ranks : {2, 3}) {
+    const Result many = train(kConvolutions, {ranks, 1, plain});
+    ASSERT_EQ(many.error, "");
+    for (size_t i = 0; i < one.numbers.size(); ++i)
+      EXPECT_NEAR(many.numbers[i], one.numbers[i], 2e-3 * std::max(1.0, std::abs(one.numbers[i]))) << ranks << " ranks, " << i;
+    std::vector<std::string> own = plain;
+    own.push_back("train.sync_batch_norm=false");
+    EXPECT_GT(std::abs(train(kConvolutions, {ranks, 1, own}).numbers[0] - one.numbers[0]), 1e-3);  // the first loss
+  }
+}
+
+}  // namespace
+}  // namespace galley
