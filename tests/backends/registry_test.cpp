@@ -24,19 +24,15 @@ TEST(Backends, AreOpenedByName) {
 }
 
 TEST(Backends, SayWhatIsNotThere) {
-  for (const auto& [device, remedy] : {std::pair{"cuda", "device=cpu"},
-                                       {"cuda:1", "device=cpu"},
-                                       {"cpu:1", "device=cpu"},
-                                       {"rex", "device=ref"},
-                                       {"", "device=cpu"},
-                                       {"cpu:", "device=cpu"}}) {
+  for (const auto& [device, remedy] :
+       {std::pair{"cpu:1", "device=cpu"}, {"rex", "device=ref"}, {"", "device=cpu"}, {"cpu:", "device=cpu"}}) {
     try {
       open_backend(device);
       ADD_FAILURE() << device << " was opened";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kResource);
       EXPECT_NE(error.message().find(cat("device ", device, " is not available")), std::string::npos) << error.message();
-      EXPECT_NE(error.message().find("cpu, ref"), std::string::npos) << error.message();
+      EXPECT_NE(error.message().find("this build of Galley has cpu, "), std::string::npos) << error.message();
       EXPECT_NE(error.suggestion().find(remedy), std::string::npos) << device << ": " << error.suggestion();
       EXPECT_EQ(error.key(), "device");
     }

@@ -170,8 +170,13 @@ Result train(std::string_view model, const Setting& setting) {
 
 std::vector<Setting> settings() {
   const std::string units = "sharding.wrap.parameters=200";
-  return {{1, 2}, {1, 3}, {2, 1, {"sharding=ddp"}}, {3, 2, {"sharding=zero1"}}, {4, 1, {"sharding=zero2"}},
-          {5, 1, {"sharding=fsdp", units}}, {3, 2, {"sharding=fsdp", units}}};
+  return {{1, 2},
+          {1, 3},
+          {2, 1, {"sharding=ddp"}},
+          {3, 2, {"sharding=zero1"}},
+          {4, 1, {"sharding=zero2"}},
+          {5, 1, {"sharding=fsdp", units}},
+          {3, 2, {"sharding=fsdp", units}}};
 }
 
 void expect_equal(const Result& a, const Result& b, const std::string& what) {
@@ -216,7 +221,8 @@ TEST(Replicas, ComputeWhatThePlainStepComputes) {
     const Result a = train(model, {1, 1, plain}), b = train(model, {1, 1, replicas});
     ASSERT_EQ(a.error + b.error, "");
     ASSERT_EQ(a.numbers.size(), b.numbers.size());
-    for (size_t i = 0; i < a.numbers.size(); ++i) EXPECT_NEAR(a.numbers[i], b.numbers[i], 2e-3 * std::max(1.0, std::abs(a.numbers[i]))) << i;
+    for (size_t i = 0; i < a.numbers.size(); ++i)
+      EXPECT_NEAR(a.numbers[i], b.numbers[i], 2e-3 * std::max(1.0, std::abs(a.numbers[i]))) << i;
     EXPECT_FALSE(a.tensors == b.tensors);
   }
 }
@@ -244,7 +250,8 @@ TEST(Replicas, ContinueWithAnotherNumberOfRanksAndStrategy) {
   const std::vector<std::string> saves{"checkpoint={every: 2 steps}", "train.duration=4 steps"};
   const Result whole = train_in(folder / "whole", kMlp, {1, 1, saves});
   ASSERT_EQ(whole.error, "");
-  train_in(folder / "parts", kMlp, {3, 1, {"checkpoint={every: 2 steps}", "train.duration=2 steps", "sharding=fsdp", "sharding.wrap.parameters=200"}});
+  train_in(folder / "parts", kMlp,
+           {3, 1, {"checkpoint={every: 2 steps}", "train.duration=2 steps", "sharding=fsdp", "sharding.wrap.parameters=200"}});
   std::vector<std::string> other = saves;
   other.push_back("sharding=zero1");
   const Result continued = train_in(folder / "parts", kMlp, {2, 2, other});

@@ -87,7 +87,8 @@ void add_common_options(Command& command, CommonFlags& flags, const Tool& tool) 
       .group("Messages")
       .take_all();
   command.add_flag("-q,--quiet", flags.quiet, "print only warnings and errors").group("Messages");
-  command.add_flag("-V,--version", flags.version, "print version, commit and instruction set; with -v, back ends and what they need").group("Messages");
+  command.add_flag("-V,--version", flags.version, "print version, commit and instruction set; with -v, back ends and what they need")
+      .group("Messages");
   command.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish").group("Messages");
 }
 
@@ -249,7 +250,6 @@ std::string back_ends_text() {
     text += cat("device ", row.name, ": ", row.doc, row.requirements != nullptr ? cat("; ", row.requirements()) : "", "\n");
   return text;
 }
-
 
 void install_log(int verbosity, bool json) {
   set_log_sink([verbosity, json](LogLevel level, const std::string& message) {

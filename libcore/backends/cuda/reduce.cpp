@@ -17,19 +17,26 @@ class Reduce : public PreparedKernel {
  public:
   explicit Reduce(const KernelQuery& query) {
     const TensorType& x = query.in(0);
-    const std::vector<int> axes = axes_of(query.attrs<ReduceAttrs>().axes, x);
+    const auto& attrs = query.attrs<ReduceAttrs>();
+    const std::vector<int> axes = axes_of(attrs.axes, x);
     const Shape steps = x.format.strides(x.shape);
     call_.type = type_of(x);
     call_.kind = kKind;
     call_.reduced = 1;
     call_.outputs = 1;
+    const TensorType& y = query.out(0);
+    const Shape to_steps = y.format.strides(y.shape);
     for (int d = 0; d < x.shape.rank(); ++d) {
-      const bool gone = std::find(axes.begin(), axes.end(), d) != axes.end();
-      int& count = gone ? call_.reduced_dimensions : call_.kept_dimensions;
-      (gone ? call_.reduced_sizes : call_.kept_sizes)[count] = x.shape[d];
-      (gone ? call_.reduced_steps : call_.kept_steps)[count] = steps[d];
-      (gone ? call_.reduced : call_.outputs) *= x.shape[d];
-      ++count;
+      if (std::find(axes.begin(), axes.end(), d) != axes.end()) {
+        call_.reduced_sizes[call_.reduced_dimensions] = x.shape[d];
+        call_.reduced_steps[call_.reduced_dimensions++] = steps[d];
+        call_.reduced *= x.shape[d];
+      } else {
+        call_.to_steps[call_.kept_dimensions] = to_steps[attrs.keepdim ? d : call_.kept_dimensions];
+        call_.kept_sizes[call_.kept_dimensions] = x.shape[d];
+        call_.kept_steps[call_.kept_dimensions++] = steps[d];
+        call_.outputs *= x.shape[d];
+      }
     }
     constexpr int64_t kFewElements = 64;  // a block's tree would cost more than the sum
     by_blocks_ = call_.reduced >= kFewElements;
@@ -51,7 +58,6 @@ class Reduce : public PreparedKernel {
 
 Support supports(const KernelQuery& query) {
   if (const Support formats = no_blocked_formats(query); !formats) return formats;
-  if (query.out(0).format != MemoryFormat()) return Support::no("a result in a format other than contiguous");
   if (query.in(0).dtype != query.out(0).dtype) return Support::no("operands of different dtypes");
   return Support::yes();
 }

@@ -67,7 +67,8 @@ GALLEY_KERNEL(attend_cached, (const CachedAttentionCall call)) {
     bool any = false;
     for (int64_t key = thread; key < keys; key += kThreads) {
       float score = 0;
-      for (int64_t d = 0; d < call.width; ++d) score += load<float>(call.q, q + d, call.type) * cached(call, sequence, start, first + key, key_head, d);
+      for (int64_t d = 0; d < call.width; ++d)
+        score += load<float>(call.q, q + d, call.type) * cached(call, sequence, start, first + key, key_head, d);
       score *= call.scale;
       scores[key] = score;
       largest = !any || score > largest || score != score ? score : largest;
@@ -95,7 +96,8 @@ GALLEY_KERNEL(attend_cached, (const CachedAttentionCall call)) {
     const float total = shared[0];
     for (int64_t d = thread; d < call.width; d += kThreads) {
       float value = 0;
-      for (int64_t key = 0; key < keys; ++key) value += scores[key] * cached(call, sequence, start, first + key, call.kv_heads + key_head, d);
+      for (int64_t key = 0; key < keys; ++key)
+        value += scores[key] * cached(call, sequence, start, first + key, call.kv_heads + key_head, d);
       store(value / total, call.to, o * call.width + d, call.type);
     }
     __syncthreads();  // before the next head overwrites the sums

@@ -66,7 +66,7 @@ struct CastCall {
 
 enum Reduction : int { kSum, kMaximum, kMinimum };
 /// A reduction of `reduced` elements for each of `outputs` results: result o begins at the place that the kept dimensions give; the others
-/// are walked by the reduced ones.
+/// are walked by the reduced ones. `to_steps`: of the result, along the kept dimensions.
 struct ReduceCall {
   const void* from;
   void* to;
@@ -74,7 +74,7 @@ struct ReduceCall {
   Reduction kind;
   int64_t outputs, reduced;
   int kept_dimensions, reduced_dimensions;
-  int64_t kept_sizes[kMaxDimensions], kept_steps[kMaxDimensions];
+  int64_t kept_sizes[kMaxDimensions], kept_steps[kMaxDimensions], to_steps[kMaxDimensions];
   int64_t reduced_sizes[kMaxDimensions], reduced_steps[kMaxDimensions];
 };
 

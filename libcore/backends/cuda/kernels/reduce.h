@@ -41,7 +41,8 @@ template <class V>
 GALLEY_DEVICE void reduce_by_threads(const ReduceCall& call) {
   for (int64_t o = first_element(); o < call.outputs; o += all_threads()) {
     const int64_t begin = place_of(o, call.kept_dimensions, call.kept_sizes, call.kept_steps);
-    store(call.reduced == 0 ? V(0) : reduced<V>(call, begin, 0, 1), call.to, o, call.type);
+    store(call.reduced == 0 ? V(0) : reduced<V>(call, begin, 0, 1), call.to,
+          place_of(o, call.kept_dimensions, call.kept_sizes, call.to_steps), call.type);
   }
 }
 
@@ -56,7 +57,7 @@ GALLEY_DEVICE void reduce_by_blocks(const ReduceCall& call, V* shared) {
       if (static_cast<int>(threadIdx.x) < half && threadIdx.x + half < call.reduced)
         shared[threadIdx.x] = combined(shared[threadIdx.x], shared[threadIdx.x + half], call.kind);
     }
-    if (threadIdx.x == 0) store(shared[0], call.to, o, call.type);
+    if (threadIdx.x == 0) store(shared[0], call.to, place_of(o, call.kept_dimensions, call.kept_sizes, call.to_steps), call.type);
     __syncthreads();  // before the next result overwrites the sums
   }
 }
