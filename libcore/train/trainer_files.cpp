@@ -45,7 +45,7 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
       }
       if (!store.has(tensor.name) && tensor.name.ends_with(kAccumulator)) continue;  // zeros, in checkpoints of old versions
       GALLEY_CHECK_INPUT(store.has(tensor.name), checkpoint.folder(), " has a tensor ", tensor.name, " that this run does not");
-      store.set(tensor.name, checkpoint.read(tensor));
+      store.set(tensor.name, checkpoint.read_copy(tensor));
     }
   }
   step = checkpoint.step();

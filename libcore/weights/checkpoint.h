@@ -78,6 +78,8 @@ class Checkpoint {
   /// Digests are not checked again by these functions. A tensor, contiguous, mapped where one file has all of it; it stays valid when the
   /// checkpoint is removed.
   Tensor read(const ManifestTensor& tensor) const;
+  /// The same in memory of its own: pages of a mapping stay in memory until it ends.
+  Tensor read_copy(const ManifestTensor& tensor) const;
   std::map<std::string, Tensor, std::less<>> read(std::string_view group) const;
   /// The elements [begin, begin + out.size() / size of an element), in logical order. Reads only these where files store them contiguous.
   void read_range(const ManifestTensor& tensor, int64_t begin, std::span<std::byte> out) const;
@@ -92,7 +94,6 @@ class Checkpoint {
   const ManifestGroup& find(std::string_view name) const;
   std::string path_of(const ManifestFile& file) const { return folder_ + "/" + file.name; }
   const OpenFile& open(size_t file) const;
-  Tensor read_copy(const ManifestTensor& tensor) const;
   void verify_file(size_t index) const;
 
   std::string folder_;

@@ -23,7 +23,8 @@ std::string read_file(const std::string& path) {
 }
 
 std::string training(const std::string& folder, const std::string& device) {
-  return "cd " + folder + " && GALLEY_CUDA_DRIVER=" + kDriver + " galley-train r.yaml device=" + device + " log.every='1 steps' -q -o " + device;
+  return "cd " + folder + " && GALLEY_CUDA_DRIVER=" + kDriver + " galley-train r.yaml device=" + device + " log.every='1 steps' -q -o " +
+         device;
 }
 
 std::vector<double> losses_of(const std::string& path) {
@@ -50,32 +51,40 @@ void expect_equal_losses(const std::string& recipe, size_t steps) {
 }
 
 TEST(Cuda, TrainsAClassifierAsTheProcessor) {
-  expect_equal_losses("model: {type: mlp, hidden: [32], num_classes: 10}\ndata: {train: {source: {type: synthetic, samples: 64}}}\n"
-                      "train: {duration: 5 steps, batch: 16, optimizer: {type: sgd, lr: 0.05, momentum: 0.9}}\n", 5);
+  expect_equal_losses(
+      "model: {type: mlp, hidden: [32], num_classes: 10}\ndata: {train: {source: {type: synthetic, samples: 64}}}\n"
+      "train: {duration: 5 steps, batch: 16, optimizer: {type: sgd, lr: 0.05, momentum: 0.9}}\n",
+      5);
 }
 
 TEST(Cuda, TrainsALanguageModelAsTheProcessor) {
-  expect_equal_losses("model: {type: gpt, n_layer: 1, n_head: 2, n_embd: 16, block_size: 8, vocab_size: 256, dropout: 0.1}\n"
-                      "data: {train: {source: {type: text, path: text.txt}}}\n"
-                      "train: {duration: 4 steps, batch: 2, optimizer: {type: adamw, lr: 0.01}, clip: 1.0}\n", 4);
+  expect_equal_losses(
+      "model: {type: gpt, n_layer: 1, n_head: 2, n_embd: 16, block_size: 8, vocab_size: 256, dropout: 0.1}\n"
+      "data: {train: {source: {type: text, path: text.txt}}}\n"
+      "train: {duration: 4 steps, batch: 2, optimizer: {type: adamw, lr: 0.01}, clip: 1.0}\n",
+      4);
 }
 
 TEST(Cuda, ErrorsSayWhatIsMissing) {
   const TemporaryFolder folder;
-  write_file(folder / "r.yaml", "recipe: 1\nmodel: {type: mlp, num_classes: 10}\ndata: {train: {source: {type: synthetic, samples: 64}}}\n"
-                                    "train: {duration: 1 steps, batch: 16, optimizer: {type: sgd, lr: 0.05}}\n");
+  write_file(folder / "r.yaml",
+             "recipe: 1\nmodel: {type: mlp, num_classes: 10}\ndata: {train: {source: {type: synthetic, samples: 64}}}\n"
+             "train: {duration: 1 steps, batch: 16, optimizer: {type: sgd, lr: 0.05}}\n");
   const std::string train = "cd " + folder.path() + " && galley-train r.yaml device=cuda -q -o run";
   Outcome outcome = shell("GALLEY_CUDA_DRIVER=/nowhere/libcuda.so.1; export GALLEY_CUDA_DRIVER; " + train);
   EXPECT_EQ(outcome.code, 7);
   EXPECT_NE(outcome.err.find("no NVIDIA driver was found: /nowhere/libcuda.so.1"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("install NVIDIA's driver 580 or later"), std::string::npos) << outcome.err;
-  outcome = shell("GALLEY_CUDA_DRIVER=" + kDriver + "; export GALLEY_CUDA_DRIVER; GALLEY_STAND_IN_FAIL=cuInit:1=100; export GALLEY_STAND_IN_FAIL; " + train);
+  outcome = shell("GALLEY_CUDA_DRIVER=" + kDriver +
+                  "; export GALLEY_CUDA_DRIVER; GALLEY_STAND_IN_FAIL=cuInit:1=100; export GALLEY_STAND_IN_FAIL; " + train);
   EXPECT_EQ(outcome.code, 7);
   EXPECT_NE(outcome.err.find("finds no NVIDIA GPU"), std::string::npos) << outcome.err;
-  outcome = shell("GALLEY_CUDA_DRIVER=" + kDriver + "; export GALLEY_CUDA_DRIVER; GALLEY_STAND_IN_FAIL=cuMemAlloc:2=2; export GALLEY_STAND_IN_FAIL; " + train);
+  outcome = shell("GALLEY_CUDA_DRIVER=" + kDriver +
+                  "; export GALLEY_CUDA_DRIVER; GALLEY_STAND_IN_FAIL=cuMemAlloc:2=2; export GALLEY_STAND_IN_FAIL; " + train);
   EXPECT_EQ(outcome.code, 7);
   EXPECT_NE(outcome.err.find("memory"), std::string::npos) << outcome.err;
-  outcome = shell("GALLEY_CUDA_DRIVER=" + kDriver + "; export GALLEY_CUDA_DRIVER; GALLEY_STAND_IN_FAIL=cuLaunchKernel:7=700; export GALLEY_STAND_IN_FAIL; " + train);
+  outcome = shell("GALLEY_CUDA_DRIVER=" + kDriver +
+                  "; export GALLEY_CUDA_DRIVER; GALLEY_STAND_IN_FAIL=cuLaunchKernel:7=700; export GALLEY_STAND_IN_FAIL; " + train);
   EXPECT_EQ(outcome.code, 7);
   EXPECT_NE(outcome.err.find("CUDA: starting the kernel "), std::string::npos) << outcome.err;
   EXPECT_FALSE(std::filesystem::exists(folder / "run/weights.safetensors"));

@@ -191,7 +191,8 @@ TEST(Messages, WhatIsNoRecipeIsCalledWhatItIs) {
   EXPECT_EQ(none.code, 3);
   expect_all(none.err, {"nofile.yaml", "check the path"});
   expect_none(none.err, {"its suffix"});
-  expect_refused("galley-train", {tiny_recipe(folder), "--device", "cuda", "-n"}, 7, {"cuda is not available", "device=cpu computes on"});
+  expect_refused("galley-train", {tiny_recipe(folder), "--device", "cuda", "-n"}, 7,
+                 {"device cuda: no NVIDIA driver was found", "device=cpu computes on"});
 }
 
 TEST(Messages, LargeAndSmallNumbersHaveExponents) {

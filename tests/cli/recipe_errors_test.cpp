@@ -404,7 +404,7 @@ TEST(Messages, WordsThatNothingTakesGetTheNearVerb) {
 TEST(Messages, NamesOfOtherFrameworksAreKnown) {
   const Outcome gpu = run("galley-train", {"fashion_mnist_cnn", "--dry-run", "device=gpu"});
   EXPECT_EQ(gpu.code, 3);
-  expect_all(gpu.err, {"'gpu' is not a device", "this build has cpu, ref, sim"});
+  expect_all(gpu.err, {"'gpu' is not a device", "this build has cpu, cuda, ref, sim"});
   EXPECT_EQ(gpu.err.find("did you mean"), std::string::npos) << gpu.err;
   expect_refused("galley-train", {"fashion_mnist_cnn", "--dry-run", "memory_format=nhwc"}, 3, {"did you mean 'channels_last'?"});
 }

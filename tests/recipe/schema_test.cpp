@@ -31,25 +31,26 @@ TEST(Schema, AllErrorsOfAFileAtOnce) {
       "train:\n  batch_size: 32\n  duration: 90\n  optimizer: {type: sgd, learning_rate: 0.1}\n  clip: {max: [1]}\n  early_stop: "
       "{patience: 3 epochs}\n"
       "memory_format: nhwc\nlog: {tensorboard: yes}\nname: [a]\n";
-  EXPECT_EQ(mistakes(text), (std::vector<std::string>{
-                                "2:25 model.num_clases | did you mean 'num_classes'?",
-                                "3:1 epochs | did you mean 'train.duration'?",
-                                "4:1 learning_rate | did you mean 'train.optimizer.lr'?",
-                                "6:7 seed",
-                                "7:1 fp16 | did you mean 'precision'?",
-                                "8:31 data.train.source.type | did you mean 'image_folder'?",
-                                "8:63 data.train.shuffle.enabled",
-                                "8:80 data.train.prefetch",
-                                "10:3 train.batch_size | did you mean 'batch.global'?",
-                                "11:13 train.duration",
-                                "12:14 train.optimizer.lr | add it: learning rate",
-                                "12:26 train.optimizer.learning_rate | did you mean 'lr'?",
-                                "13:15 train.clip.max",
-                                "14:15 train.early_stop.metric | add it: validation metric that must improve",
-                                "15:16 memory_format | did you mean 'channels_last'?",
-                                "16:20 log.tensorboard",
-                                "17:7 name",
-                            }));
+  EXPECT_EQ(mistakes(text),
+            (std::vector<std::string>{
+                "2:25 model.num_clases | did you mean 'num_classes'?",
+                "3:1 epochs | did you mean 'train.duration'?",
+                "4:1 learning_rate | did you mean 'train.optimizer.lr'?",
+                "6:7 seed",
+                "7:1 fp16 | did you mean 'precision'?",
+                "8:31 data.train.source.type | did you mean 'image_folder'?",
+                "8:63 data.train.shuffle.enabled",
+                "8:80 data.train.prefetch",
+                "10:3 train.batch_size | did you mean 'batch.global'?",
+                "11:13 train.duration",
+                "12:14 train.optimizer.lr | add it: learning rate",
+                "12:26 train.optimizer.learning_rate | did you mean 'lr'?",
+                "13:15 train.clip.max",
+                "14:15 train.early_stop.metric | add it: validation metric that must improve; ema/NAME: of the averaged weights",
+                "15:16 memory_format | did you mean 'channels_last'?",
+                "16:20 log.tensorboard",
+                "17:7 name",
+            }));
 }
 
 TEST(Schema, TextOfAnErrorIsExact) {

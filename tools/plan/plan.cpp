@@ -147,7 +147,8 @@ Cluster PlanTool::cluster() const {
 
 int64_t PlanTool::memory_to_fit() const {
   const int64_t bytes = parse_bytes(fit_);
-  if (bytes < (1 << 20))
+  const bool unit = fit_.find_first_not_of("0123456789.") != std::string::npos;
+  if (!unit && bytes < (1 << 20))
     throw Error(ErrorCode::kUsage, cat("--fit ", fit_, " is ", counted(bytes, "byte"))).suggest("write a unit, e.g. --fit 40GiB");
   return bytes;
 }
