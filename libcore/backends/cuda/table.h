@@ -14,6 +14,8 @@ std::span<const Kernel> cuda_index();
 std::span<const Kernel> cuda_reduce();
 std::span<const Kernel> cuda_products();
 std::span<const Kernel> cuda_pool();
+std::span<const Kernel> cuda_rows();
 std::span<const Kernel> cuda_select();
+std::span<const Kernel> cuda_update();
 
 }  // namespace galley

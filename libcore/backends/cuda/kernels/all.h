@@ -8,4 +8,6 @@
 #include "libcore/backends/cuda/kernels/products.h"
 #include "libcore/backends/cuda/kernels/random.h"
 #include "libcore/backends/cuda/kernels/reduce.h"
+#include "libcore/backends/cuda/kernels/rows.h"
 #include "libcore/backends/cuda/kernels/select.h"
+#include "libcore/backends/cuda/kernels/update.h"

@@ -167,6 +167,53 @@ struct CachedAttentionCall {
   float scale;
 };
 
+enum Softmax : int { kSoftmax, kLogSoftmax };
+/// Along the middle axis of [outer, size, inner]. Backward: from is y, and grad is read.
+struct SoftmaxCall {
+  const void *from, *grad;
+  void* to;
+  Type type;
+  Softmax kind;
+  int64_t outer, size, inner;
+};
+
+/// Layer norm of rows of `size` elements. gamma, beta: null: 1, 0. Backward: grad is read, y is dx; `partial`: scratch [parts, 2 size].
+struct LayerNormCall {
+  const void *x, *gamma, *beta, *grad;
+  void *y, *mean, *rstd, *dgamma, *dbeta;
+  float* partial;
+  Type type, vector_type, statistics_type;
+  int64_t rows, size, parts;
+  float eps;
+};
+
+/// Batch norm of [N, C, ...]: element i of channel c is at c * channel_step + the place of i along the other dimensions.
+/// Backward: grad is read, y is dx.
+struct BatchNormCall {
+  const void *x, *gamma, *beta, *grad;
+  void *y, *mean, *var, *dgamma, *dbeta;
+  Type type, vector_type;
+  int relu;
+  int64_t channels, count, channel_step;
+  int dimensions;
+  int64_t sizes[kMaxDimensions], steps[kMaxDimensions];
+  float eps;
+};
+
+/// An optimizer step in place. Null: scale 1; gate open.
+struct UpdateCall {
+  void* parameter;
+  const void* grad;
+  void *first, *second;  // moments, or the momentum buffer
+  const void *lr, *grad_scale;
+  const int64_t* step;
+  const uint8_t* gate;
+  Type type, grad_type;  // type: of the parameter and its states
+  int64_t elements;
+  double beta1, beta2, eps, weight_decay;  // SGD: momentum, dampening
+  int decoupled, nesterov;
+};
+
 /// Resampling of images, bilinear or nearest; backward: from is dy, to is dx, and sizes are those of the forward pass.
 struct ResizeCall {
   const void* from;
