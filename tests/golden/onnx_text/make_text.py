@@ -8,8 +8,10 @@ NAME.safetensors holds inputs and outputs by their names.
                                    operator
   bert_eager                       with attention written as products
   bert_dynamo, roberta_dynamo      exported by torch.export (dynamo=True)
-  gpt2, llama                      decoders that continue earlier tokens: past_key_values.N.key, present.N.key. NAME.safetensors holds the
-                                   logits after `ids`, and for each prompt (prompt.0 ...) the ids of greedy generation (new.0 ...)
+  gpt2, llama, qwen3, phi          decoders that continue earlier tokens: past_key_values.N.key, present.N.key. NAME.safetensors holds the
+                                   logits after `ids`, and for each prompt (prompt.0 ...) the ids of greedy generation (new.0 ...). phi
+                                   rotates a part of each head
+  llama_dynamo, qwen3_dynamo       the same, exported by torch.export
 The weights are random.
 """
 import pathlib
@@ -122,7 +124,7 @@ def encoder(name, make, config, outputs, types=True, dynamo=False, attention="sd
     save(name, {**feed, **{key: made[key].float() for key in outputs}})
 
 
-def decoder(name, make, config, heads, width):
+def decoder(name, make, config, heads, width, dynamo=False):
     config._attn_implementation = "eager"
     config.eos_token_id = config.bos_token_id = None
     model = randomize(make(config))
@@ -138,8 +140,15 @@ def decoder(name, make, config, heads, width):
     for end in ends:
         axes[f"past_key_values.{end}"] = {0: "batch_size", 2: "past_sequence_length"}
         axes[f"present.{end}"] = {0: "batch_size", 2: "past_sequence_length + sequence_length"}
-    torch.onnx.export(Cached(model).eval(), feed, path, dynamo=False, input_names=inputs, output_names=outputs,
-                      dynamic_axes=axes, opset_version=17)
+    if dynamo:
+        tokens = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+        shapes = (tokens, tokens, tokens, tuple({0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO} for _ in past))
+        feed = tuple(torch.cat([x, x]) for x in feed)  # a size of 1 would be fixed
+        torch.onnx.export(Cached(model).eval(), feed, path, dynamo=True, input_names=inputs, output_names=outputs, dynamic_shapes=shapes,
+                          external_data=False, verbose=False)
+    else:
+        torch.onnx.export(Cached(model).eval(), feed, path, dynamo=False, input_names=inputs, output_names=outputs,
+                          dynamic_axes=axes, opset_version=17)
     finish(path)
     exact, saved = model.double(), {"ids": ids}
     with torch.no_grad():
@@ -165,6 +174,21 @@ LLAMA = t.LlamaConfig(vocab_size=64,
                       num_attention_heads=4,
                       num_key_value_heads=2,
                       max_position_embeddings=64)
+QWEN3 = t.Qwen3Config(vocab_size=64,
+                      hidden_size=16,
+                      intermediate_size=24,
+                      num_hidden_layers=2,
+                      num_attention_heads=4,
+                      num_key_value_heads=2,
+                      head_dim=6,
+                      max_position_embeddings=64)
+PHI = t.PhiConfig(vocab_size=64,
+                  hidden_size=16,
+                  intermediate_size=24,
+                  num_hidden_layers=2,
+                  num_attention_heads=2,
+                  partial_rotary_factor=0.5,
+                  max_position_embeddings=64)
 FILES = {
     "bert": lambda n: encoder(n, t.BertForSequenceClassification, t.BertConfig(**SIZES), ["logits"]),
     "bert_eager": lambda n: encoder(n, t.BertForSequenceClassification, t.BertConfig(**SIZES), ["logits"], attention="eager"),
@@ -175,6 +199,10 @@ FILES = {
                                         dynamo=True),
     "gpt2": lambda n: decoder(n, t.GPT2LMHeadModel, t.GPT2Config(vocab_size=64, n_layer=2, n_head=2, n_embd=16, n_positions=64), 2, 8),
     "llama": lambda n: decoder(n, t.LlamaForCausalLM, LLAMA, 2, 4),
+    "qwen3": lambda n: decoder(n, t.Qwen3ForCausalLM, QWEN3, 2, 6),
+    "phi": lambda n: decoder(n, t.PhiForCausalLM, PHI, 2, 8),
+    "llama_dynamo": lambda n: decoder(n, t.LlamaForCausalLM, LLAMA, 2, 4, dynamo=True),
+    "qwen3_dynamo": lambda n: decoder(n, t.Qwen3ForCausalLM, QWEN3, 2, 6, dynamo=True),
 }
 for name in sys.argv[1:] or FILES:
     FILES[name](name)

@@ -159,7 +159,8 @@ TEST_P(DecoderFiles, HaveTheOperatorAttention) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, DecoderFiles, testing::Values("gpt2", "llama"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Files, DecoderFiles, testing::Values("gpt2", "llama", "qwen3", "phi", "llama_dynamo", "qwen3_dynamo"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace galley
