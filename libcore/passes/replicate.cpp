@@ -20,6 +20,8 @@ TensorType f32_type(Shape shape) {
 
 }  // namespace
 
+std::string gradient_output(const GradientBucket& bucket, size_t member) { return cat(bucket.name, ".", bucket.parameters[member]); }
+
 void sync_batch_norms(Graph& graph, double factor) {
   for (Node& node : graph.nodes()) {
     if (node.op == &batch_norm_op()) {
@@ -81,9 +83,7 @@ void ReplicaStatistics::add_updates(Graph& graph) const {
       at += update.channels;
       return slice(all, 0, at - update.channels, at);
     };
-    const auto buffer = [&](size_t i) {
-      return update.buffers[i].empty() ? Value() : graph.at(graph.find_input(update.buffers[i]));
-    };
+    const auto buffer = [&](size_t i) { return update.buffers[i].empty() ? Value() : graph.at(graph.find_input(update.buffers[i])); };
     const Value mean = next(), var = next();
     batch_norm_update(buffer(0), buffer(1), mean, var, buffer(2), update.attrs);
   }

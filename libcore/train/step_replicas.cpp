@@ -31,8 +31,8 @@ void check_replica_graph(const Graph& graph, const std::vector<GradientBucket>& 
   }
   for (const GradientBucket& bucket : buckets) {
     if (bucket.dtype == DType::kF32) continue;
-    throw Error(ErrorCode::kRecipe, cat("deterministic adds gradients in f32, but those of ", bucket.parameters.front(), " are ",
-                                        dtype_name(bucket.dtype)))
+    throw Error(ErrorCode::kRecipe,
+                cat("deterministic adds gradients in f32, but those of ", bucket.parameters.front(), " are ", dtype_name(bucket.dtype)))
         .key("precision.master")
         .suggest("write precision.master: f32, or deterministic: false");
   }
@@ -47,9 +47,11 @@ void TrainStep::check_replicas() {
   if (trains_quantized(recipe_) || stored_plan(recipe_) != nullptr)
     refuse("deterministic", "deterministic trains in float, but the recipe has quantized weights", "write deterministic: false");
   if (!engine_.backend().device().is_host())
-    refuse("deterministic", cat("deterministic divides the batch among threads, but the device is ", recipe_.device.str()), "write device: cpu");
+    refuse("deterministic", cat("deterministic divides the batch among threads, but the device is ", recipe_.device.str()),
+           "write device: cpu");
   if (recipe_.sharding.hook && ranks_ != nullptr)
-    refuse("sharding.hook", "sharding.hook rounds the sums of ranks, which depend on the number of ranks, so it does not go with deterministic",
+    refuse("sharding.hook",
+           "sharding.hook rounds the sums of ranks, which depend on the number of ranks, so it does not go with deterministic",
            "write sharding.hook: null, or deterministic: false");
   if (ranks_ == nullptr) return;
   auto fewest = static_cast<int64_t>(-replicas_.threads);  // all ranks gather units equally often
@@ -66,15 +68,16 @@ void TrainStep::add_replicas(Stage& stage, const BatchTypes& types, const std::v
   all.insert(all.end(), shorter.begin(), shorter.end());
   for (const BatchTypes& each : all) {
     const bool first = replica_forms_.empty();
-    replica_forms_.push_back({each, engine_.program({.mode = "replica", .variant = "", .fields = each.fields},
-                                                    first ? cat(replicas_.count, " replicas") : "replicas with other shapes",
-                                                    [&] { return capture_replica(stage, each); },
-                                                    first ? ParameterFormats::kLead : ParameterFormats::kFollow)});
+    replica_forms_.push_back(
+        {each, engine_.program(
+                   {.mode = "replica", .variant = "", .fields = each.fields},
+                   first ? cat(replicas_.count, " replicas") : "replicas with other shapes", [&] { return capture_replica(stage, each); },
+                   first ? ParameterFormats::kLead : ParameterFormats::kFollow)});
     engine_.declare(*replica_forms_.back().program);
   }
-  stage.update_program = engine_.program({.mode = "train", .variant = "sums of replicas", .fields = {}}, "updates",
-                                         [&] { return capture_replica_update(stage); }, ParameterFormats::kFollow,
-                                         session_.backend(replicas_.threads));
+  stage.update_program = engine_.program(
+      {.mode = "train", .variant = "sums of replicas", .fields = {}}, "updates", [&] { return capture_replica_update(stage); },
+      ParameterFormats::kFollow, session_.backend(replicas_.threads));
   engine_.declare(*stage.update_program);
   add_states(stage.states);
 }
@@ -106,7 +109,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
   passes.updates = [&](Graph& graph, const GradientMap& gradients) {
     statistics.join(graph);
     const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes, .like = replica_division_.get()};
-    std::unique_ptr<RankUpdates> division = replica_gradients(choice, units_, ranks);
+    std::unique_ptr<RankUpdates> division = replica_gradients(choice, units_);
     division->reduce(graph, gradient_pieces(graph, gradients, stage.groups));
     if (first) {
       replica_buckets_ = division->buckets();

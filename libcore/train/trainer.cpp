@@ -113,6 +113,7 @@ void Trainer::State::plan_facts() {
   plan.global = batch.global;
   plan.micro = batch.micro;
   plan.accumulation = batch.accumulation;
+  plan.replicas = recipe.deterministic.replicas;
   plan.total_steps = length.total_steps;
   plan.steps_per_epoch = length.steps_per_epoch;
   for (const ParameterSpec& spec : update->parameters()) {

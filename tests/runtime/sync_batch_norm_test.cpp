@@ -137,14 +137,14 @@ TEST_P(SyncBatchNorm, IsThatOfTheWholeBatch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, SyncBatchNorm,
-    testing::Values(Case{"rows", {}, Activation::kNone, false, LayoutMode::kAuto}, Case{"vectors_relu", {}, Activation::kRelu, false, LayoutMode::kAuto},
-                    Case{"pixels", {3, 4}, Activation::kHardswish, false, LayoutMode::kChannelsLast},
-                    Case{"residual", {3, 4}, Activation::kRelu, true, LayoutMode::kChannelsLast},
-                    Case{"planes", {3, 4}, Activation::kRelu, false, LayoutMode::kContiguous},
-                    Case{"planes_residual", {3, 4}, Activation::kRelu, true, LayoutMode::kContiguous}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, SyncBatchNorm,
+                         testing::Values(Case{"rows", {}, Activation::kNone, false, LayoutMode::kAuto},
+                                         Case{"vectors_relu", {}, Activation::kRelu, false, LayoutMode::kAuto},
+                                         Case{"pixels", {3, 4}, Activation::kHardswish, false, LayoutMode::kChannelsLast},
+                                         Case{"residual", {3, 4}, Activation::kRelu, true, LayoutMode::kChannelsLast},
+                                         Case{"planes", {3, 4}, Activation::kRelu, false, LayoutMode::kContiguous},
+                                         Case{"planes_residual", {3, 4}, Activation::kRelu, true, LayoutMode::kContiguous}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SyncBatchNorm, WithoutItRanksHaveStatisticsOfTheirOwn) {
   const Case c{"rows", {3, 4}, Activation::kNone, false, LayoutMode::kChannelsLast};
@@ -155,10 +155,12 @@ TEST(SyncBatchNorm, WithoutItRanksHaveStatisticsOfTheirOwn) {
 TEST(SyncBatchNorm, TheVarianceIsThatOfAllSamples) {
   Graph graph;
   const TensorType vector = f32({kChannels});
-  const Value mean = graph.add_input("running_mean", vector, ValueRole::kBuffer), var = graph.add_input("running_var", vector, ValueRole::kBuffer);
+  const Value mean = graph.add_input("running_mean", vector, ValueRole::kBuffer),
+              var = graph.add_input("running_var", vector, ValueRole::kBuffer);
   BatchNormUpdateAttrs attrs;
   attrs.count = 12;
-  batch_norm_update(mean, var, graph.add_input("mean", vector, ValueRole::kInput), graph.add_input("var", vector, ValueRole::kInput), {}, attrs);
+  batch_norm_update(mean, var, graph.add_input("mean", vector, ValueRole::kInput), graph.add_input("var", vector, ValueRole::kInput), {},
+                    attrs);
   sync_batch_norms(graph, 2.5);
   EXPECT_EQ(graph.nodes().front().attrs<BatchNormUpdateAttrs>().count, 30);
 }
