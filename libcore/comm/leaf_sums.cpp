@@ -78,9 +78,10 @@ LeafSums::Sum LeafSums::take() {
   return sum;
 }
 
-void LeafSums::add_to(const Sum& sum, const float* from) const {
-  parallel_for(count_, kGrain, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) sum.values[i] += from[i];
+void LeafSums::add_to(float* to, std::span<const float> from) const {
+  const float* values = from.data();
+  parallel_for(std::ssize(from), kGrain, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) to[i] += values[i];
   });
 }
 
@@ -90,20 +91,29 @@ void LeafSums::join() {
   waiting_.pop_back();
   Sum& left = waiting_.back();
   left.end = right.end;
-  add_to(left, right.values);
+  add_to(left.values, {right.values, static_cast<size_t>(count_)});
   if (right.slot != kInto) free_.push_back(right.slot);
 }
 
 void LeafSums::add(std::span<const float> leaf) {
-  GALLEY_ASSERT(missing() > 0 && static_cast<int64_t>(leaf.size()) == count_);
+  GALLEY_ASSERT(static_cast<int64_t>(leaf.size()) == count_);
+  const Part whole{.at = 0, .values = leaf};
+  add(std::span(&whole, 1));
+}
+
+void LeafSums::add(std::span<const Part> parts) {
+  GALLEY_ASSERT(missing() > 0);
   const LeafRange part = tree_->partials(rank_)[part_];
   if (!waiting_.empty() && waiting_.back().end - waiting_.back().begin == 1) {  // the sibling of one leaf: no copy
-    add_to(waiting_.back(), leaf.data());
+    for (const Part& each : parts) add_to(waiting_.back().values + each.at, each.values);
     ++waiting_.back().end;
   } else {
     waiting_.push_back(take());
-    float* to = waiting_.back().values;
-    parallel_for(count_, kGrain, [&](int64_t first, int64_t last) { std::copy(leaf.begin() + first, leaf.begin() + last, to + first); });
+    for (const Part& each : parts) {
+      float* to = waiting_.back().values + each.at;
+      parallel_for(std::ssize(each.values), kGrain,
+                   [&](int64_t first, int64_t last) { std::copy(each.values.begin() + first, each.values.begin() + last, to + first); });
+    }
   }
   ++next_;
   // Sums of as many leaves are siblings: the first part of a node has the largest power of two below its leaves.

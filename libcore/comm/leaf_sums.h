@@ -29,8 +29,15 @@ class LeafSums {
 
   /// The number of leaves that are still to come.
   int missing() const { return end_ - next_; }
+  /// A part of a leaf, and its place in it.
+  struct Part {
+    int64_t at = 0;
+    std::span<const float> values;
+  };
   /// Adds the rank's next leaf, `count` elements. Leaves come in ascending order.
   void add(std::span<const float> leaf);
+  /// The same for a leaf in parts; what lies between them is zero in all leaves, and in `into`.
+  void add(std::span<const Part> parts);
   /// After all leaves: the rank's partial sums, in the order of ReductionTree::partials.
   std::vector<const void*> partials() const;
   /// Starts again with the rank's first leaf, for the next step.
@@ -48,7 +55,7 @@ class LeafSums {
   };
   static constexpr size_t kInto = SIZE_MAX;
   Sum take();
-  void add_to(const Sum& sum, const float* from) const;
+  void add_to(float* to, std::span<const float> from) const;
   void join();
 
   const ReductionTree* tree_;

@@ -187,6 +187,10 @@ class Rebuilder {
       if (inputs[i] == kNoValue) continue;
       std::string why;
       const MemoryFormat format = wanted(node, inputs, i, why);
+      const bool updated = std::any_of(node.op->updates.begin(), node.op->updates.end(),
+                                       [&](const InPlace& update) { return update.input == static_cast<int>(i); });
+      GALLEY_ASSERT(!updated || !is_named(old_, node.inputs[i]) || new_.type(inputs[i]).format == format, node.op->name, " at ", node.path,
+                    " would update a copy of ", old_.value(node.inputs[i]).name, " in the format ", format);
       const bool weight = node.op->has_weight_format(i) || !node.op->updates.empty() || is_named(old_, node.inputs[i]);
       inputs[i] = reordered(inputs[i], format, node, std::move(why), weight);
     }

@@ -20,6 +20,8 @@ TensorType f32_type(Shape shape) {
 
 }  // namespace
 
+std::string gradient_output(const GradientBucket& bucket, size_t member) { return cat(bucket.name, ".", bucket.parameters[member]); }
+
 void sync_batch_norms(Graph& graph, double factor) {
   for (Node& node : graph.nodes()) {
     if (node.op == &batch_norm_op()) {

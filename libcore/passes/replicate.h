@@ -45,8 +45,10 @@ class ReplicaStatistics {
   std::vector<StatisticsUpdate> updates_;
 };
 
-/// In the graph of a replica: divides gradients into buckets, or, if there are any, into the trained units. Each becomes an output with the
-/// bucket's name, flat and padded for so many ranks. Nothing is updated.
-std::unique_ptr<RankUpdates> replica_gradients(const BucketChoice& choice, std::vector<GradientBucket> units, int ranks);
+/// In the graph of a replica: divides gradients into buckets, or, if there are any, into the trained units. Each gradient becomes an
+/// output, flat. Nothing is updated.
+std::unique_ptr<RankUpdates> replica_gradients(const BucketChoice& choice, std::vector<GradientBucket> units);
+/// The output with the gradient of a member of a bucket.
+std::string gradient_output(const GradientBucket& bucket, size_t member);
 
 }  // namespace galley

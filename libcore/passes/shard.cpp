@@ -172,13 +172,18 @@ Value summed_input(Graph& graph, const GradientBucket& bucket, int64_t elements)
 /// The gradients of logical replicas: outputs of the graph.
 class OfReplica : public RankUpdates {
  public:
-  OfReplica(const BucketChoice& choice, std::vector<GradientBucket> units, int ranks)
-      : choice_(choice), units_(std::move(units)), ranks_(ranks) {}
+  OfReplica(const BucketChoice& choice, std::vector<GradientBucket> units) : choice_(choice), units_(std::move(units)) {}
 
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
     buckets_ = units_.empty() ? divide(graph, own, choice_) : trained_units(units_, own);
-    for (const GradientBucket& bucket : buckets_)
-      graph.add_output(bucket.name, start_bucket(graph, own, bucket, bucket.layout.padded(ranks_), [](Value array) { return array; }));
+    const CollectiveScope scope(graph, Phase::kBackward);
+    for (const GradientBucket& bucket : buckets_) {
+      for (size_t m = 0; m < bucket.layout.members.size(); ++m) {
+        const Value& gradient = own[bucket.layout.members[m]].gradient;
+        const bool flat = gradient.shape().rank() == 1;
+        graph.add_output(gradient_output(bucket, m), flat ? gradient : reshape(gradient, Shape{gradient.shape().elements()}));
+      }
+    }
     return {};
   }
   Value total(Value own) const override { return own; }
@@ -187,7 +192,6 @@ class OfReplica : public RankUpdates {
  private:
   BucketChoice choice_;
   std::vector<GradientBucket> units_;
-  int ranks_;
 };
 
 class Replicated : public RankUpdates {
@@ -385,8 +389,8 @@ std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units,
   return std::make_unique<Gathered>(std::move(units), rank, ranks, hook, summed);
 }
 
-std::unique_ptr<RankUpdates> replica_gradients(const BucketChoice& choice, std::vector<GradientBucket> units, int ranks) {
-  return std::make_unique<OfReplica>(choice, std::move(units), ranks);
+std::unique_ptr<RankUpdates> replica_gradients(const BucketChoice& choice, std::vector<GradientBucket> units) {
+  return std::make_unique<OfReplica>(choice, std::move(units));
 }
 
 std::unique_ptr<RankUpdates> sharded_updates(const BucketChoice& choice, int rank, int ranks) {

@@ -58,6 +58,7 @@ PlanModel planned_model(Session& session, const PlannedModelOptions& options);
 JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster);
 
 /// How the ranks divide the recipe's batch. Without train.batch.micro, a pipeline takes four micro-batches for each stage if that divides.
+/// With deterministic, micro-batches are the replicas of the rank that has most of them.
 BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job);
 
 /// Steps of one rank's share (`measuring.runs`) as they run on this machine, on random data and without collectives.

@@ -100,9 +100,11 @@ int64_t ReplicaRunner::bytes(const Program& program, const std::vector<GradientB
   return runner.slots_ * (program.scratch_bytes() + program.prepared_bytes()) + arrays * sums;
 }
 
-void ReplicaRunner::add_summed(const std::string& output, int64_t elements, bool scattered) {
+void ReplicaRunner::add_summed(const std::string& name, std::vector<std::pair<std::string, int64_t>> outputs, int64_t elements,
+                               bool scattered) {
   Summed& summed = summed_.emplace_back();
-  summed.output = output;
+  summed.name = name;
+  summed.outputs = std::move(outputs);
   summed.elements = elements;
   summed.scattered = scattered;
   const int64_t bytes = std::ssize(tree_.partials(rank_)) * elements * 4;
@@ -121,9 +123,13 @@ void ReplicaRunner::bind(Engine& engine, const std::vector<Form>& forms, const s
   loss_names_ = std::move(losses);
   losses_.assign(static_cast<size_t>(count()), std::vector<double>(loss_names_.size()));
   losses_sum_.assign(loss_names_.size(), 0);
-  for (const GradientBucket& bucket : buckets) add_summed(bucket.name, bucket.layout.padded(ranks_), scattered);
+  for (const GradientBucket& bucket : buckets) {
+    std::vector<std::pair<std::string, int64_t>> outputs;
+    for (size_t m = 0; m < bucket.parameters.size(); ++m) outputs.emplace_back(gradient_output(bucket, m), bucket.layout.offsets[m]);
+    add_summed(bucket.name, std::move(outputs), bucket.layout.padded(ranks_), scattered);
+  }
   buckets_ = buckets.size();
-  if (statistics > 0) add_summed(std::string(kStatistics), statistics, false);
+  if (statistics > 0) add_summed(std::string(kStatistics), {{std::string(kStatistics), 0}}, statistics, false);
   for (const Form& form : forms_) engine.declare(*form.program);
   for (int s = 0; s < slots_; ++s) {
     Slot& slot = slot_.emplace_back();
@@ -144,7 +150,12 @@ Execution& ReplicaRunner::execution_for(const Batch& batch, int slot) const {
 }
 
 void ReplicaRunner::add(int replica, const Execution& execution) {
-  for (Summed& summed : summed_) summed.sums->add(execution.flat_output(summed.output));
+  std::vector<LeafSums::Part> parts;
+  for (Summed& summed : summed_) {
+    parts.clear();
+    for (const auto& [output, at] : summed.outputs) parts.push_back({at, execution.flat_output(output)});
+    summed.sums->add(parts);
+  }
   for (size_t i = 0; i < loss_names_.size(); ++i) losses_[static_cast<size_t>(replica)][i] = execution.scalar(loss_names_[i]);
 }
 
@@ -216,7 +227,7 @@ void ReplicaRunner::reduce() {
   for (const Summed& summed : summed_) {
     auto* array = reinterpret_cast<float*>(summed.memory.get());
     tickets.push_back(options_.ranks->start({.kind = summed.scattered ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
-                                             .name = summed.output,
+                                             .name = summed.name,
                                              .input = array,
                                              .output = summed.scattered ? array + summed.elements / ranks_ * rank_ : array,
                                              .count = summed.elements,

@@ -84,8 +84,8 @@ class ReplicaRunner {
     BatchTypes types;
     std::shared_ptr<const Program> program;
   };
-  /// Allocates memory for programs and sums. `buckets`: flat outputs of the programs; `scattered`: a rank needs its range of their sums
-  /// only. `statistics`: elements of the output kStatistics. `losses`: outputs that are summed too, "loss" first.
+  /// Allocates memory for programs and sums. `buckets`: of outputs of the programs (replica_gradients); `scattered`: a rank needs its range
+  /// of their sums only. `statistics`: elements of the output kStatistics. `losses`: outputs that are summed too, "loss" first.
   void bind(Engine& engine, const std::vector<Form>& forms, const std::vector<GradientBucket>& buckets, bool scattered, int64_t statistics,
             std::vector<std::string> losses);
   /// Memory of bind() beyond one execution of the first form's program: an estimate for the plan.
@@ -110,7 +110,8 @@ class ReplicaRunner {
  private:
   /// A flat array of the programs, and the partial sums of this rank.
   struct Summed {
-    std::string output;
+    std::string name;
+    std::vector<std::pair<std::string, int64_t>> outputs;  // with their places in the array
     int64_t elements = 0;
     bool scattered = false;
     std::shared_ptr<std::byte> memory;
@@ -121,7 +122,7 @@ class ReplicaRunner {
     std::vector<std::unique_ptr<Execution>> executions;  // by form
   };
   struct Step;
-  void add_summed(const std::string& output, int64_t elements, bool scattered);
+  void add_summed(const std::string& name, std::vector<std::pair<std::string, int64_t>> outputs, int64_t elements, bool scattered);
   void run_alone(Step& step, int slot);
   void run_in_group(Step& step, ReplicaGroup& group, int slot);
   void compute(Step& step, int slot, int replica, bool counts);

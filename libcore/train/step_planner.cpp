@@ -65,6 +65,12 @@ void set_offload(Recipe& recipe, const std::string& what, bool to_host) {
   if (what == "all") recipe.sharding.offload->parameters = recipe.sharding.offload->gradients = place;
 }
 
+/// Searches divide batches by train.batch.micro.
+Recipe without_replicas(Recipe recipe) {
+  recipe.deterministic.replicas = 0;
+  return recipe;
+}
+
 /// Throws if not even the largest unit is allowed to be gathered.
 void check_units(const PlanModel& model, const JobPlan& job) {
   if (!job.gathers() || job.gather_limit == 0) return;
@@ -238,7 +244,7 @@ PlanLimits StepPlanner::limits() {
   const int64_t readers = job.mesh.data * job.mesh.shard;
   // Activations grow with the micro-batch: double until it does not fit, then halve the interval.
   const auto fits = [&](int64_t micro, int64_t sequence) {
-    Recipe changed = recipe_;
+    Recipe changed = without_replicas(recipe_);
     if (micro > 0) {
       changed.train.batch->micro.count = micro;
       changed.train.batch->global = micro * readers;
@@ -273,7 +279,7 @@ void StepPlanner::bound(std::vector<PlanCandidate>& candidates, PlanRejections& 
   std::map<const PlanModel*, double> seconds;  // of a micro-batch
   std::map<std::string, std::string> refused;  // models that cannot be made
   std::erase_if(candidates, [&](PlanCandidate& candidate) {
-    Recipe changed = recipe_;
+    Recipe changed = without_replicas(recipe_);
     candidate.apply(changed, place());
     changed.sharding.wrap = recipe_.sharding.wrap;  // does not change the work
     try {
@@ -312,7 +318,7 @@ PlanSearch StepPlanner::fit(double bytes, const std::function<bool(int64_t, int6
       break;
     }
     if (!progress(i, count)) break;
-    Recipe changed = recipe_;
+    Recipe changed = without_replicas(recipe_);
     candidate.apply(changed, place());
     StepPlan plan;
     try {

@@ -109,7 +109,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
   passes.updates = [&](Graph& graph, const GradientMap& gradients) {
     statistics.join(graph);
     const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes, .like = replica_division_.get()};
-    std::unique_ptr<RankUpdates> division = replica_gradients(choice, units_, ranks);
+    std::unique_ptr<RankUpdates> division = replica_gradients(choice, units_);
     division->reduce(graph, gradient_pieces(graph, gradients, stage.groups));
     if (first) {
       replica_buckets_ = division->buckets();

@@ -113,6 +113,7 @@ void Trainer::State::plan_facts() {
   plan.global = batch.global;
   plan.micro = batch.micro;
   plan.accumulation = batch.accumulation;
+  plan.replicas = recipe.deterministic.replicas;
   plan.total_steps = length.total_steps;
   plan.steps_per_epoch = length.steps_per_epoch;
   for (const ParameterSpec& spec : update->parameters()) {
@@ -133,12 +134,13 @@ void Trainer::State::plan_facts() {
   for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) plan.scratch_bytes = std::max(plan.scratch_bytes, each->program().scratch_bytes());
   }
+  plan.scratch_bytes += update->replica_bytes();
 }
 
 /// The most memory that a phase of the run takes: training, an evaluation, writing parameters and state, or loading weights, which comes
 /// before the arena is allocated.
 void Trainer::State::plan_peak() {
-  plan.base_bytes = resident_bytes() - update->store().bytes() + update->replica_bytes();
+  plan.base_bytes = resident_bytes() - update->store().bytes();
   int64_t prepared = 0, evaluation = 0;
   for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each == nullptr) continue;
@@ -189,7 +191,7 @@ void Trainer::State::start(TrainEvents& events) {
   for (Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
   }
-  engine->arena()->reserve(plan.scratch_bytes);
+  engine->arena()->reserve(plan.scratch_bytes - update->replica_bytes());
   agreed("loaded", 0);  // rank 0 changes RUN when all ranks have read it
   RunFolder folder(options.run, writes());
   if (writes()) remove_stale_temporaries(folder.path());  // left by killed processes

@@ -21,6 +21,7 @@ class NodeObserver;
 /// Facts known before step 1.
 struct TrainPlan {
   int64_t global = 0, micro = 0, accumulation = 1;
+  int64_t replicas = 0;     ///< deterministic: logical replicas of all ranks, with up to `micro` samples; 0: none.
   int64_t total_steps = 0;  ///< 0: the run ends by time.
   double steps_per_epoch = 0;
   int64_t parameters = 0, trainable = 0;  ///< Numbers of elements.
@@ -29,7 +30,7 @@ struct TrainPlan {
   double flops_per_step = 0;              ///< Two per multiply-add.
   Arithmetic executed_per_step;           ///< As executed: fewer for Winograd convolutions.
   int64_t persistent_bytes = 0;           ///< Parameters, buffers, optimizer state.
-  int64_t scratch_bytes = 0;              ///< The arena of the largest program.
+  int64_t scratch_bytes = 0;              ///< The arena of the largest program; with replicas, theirs too, and sums.
   int64_t base_bytes = 0;  ///< Of the process without these two: code, data buffers, prepared kernels, copies for evaluation and files.
   int64_t planned_peak_bytes = 0;        ///< Of the phase that takes most: training, evaluation, writing or loading.
   int reorders = 0;                      ///< Activation reorders inside a step.

@@ -115,6 +115,30 @@ TEST(LeafSums, HoldsAsFewArraysAsTheOrderNeeds) {
   }
 }
 
+TEST(LeafSums, LeavesInPartsGoToThePlaceOfTheCaller) {
+  const std::vector<std::vector<float>> leaves = random_leaves(8, 40);
+  for (const int ranks : {1, 3}) {
+    const ReductionTree tree(8, ranks);
+    std::vector<float> sums(static_cast<size_t>(tree.partials(0).size()) * 100, 0.0f);
+    LeafSums parts(tree, 0, 100, sums.data()), whole(tree, 0, 40);
+    for (int v = 0; v < tree.owned(0).end; ++v) {
+      const std::span<const float> leaf = leaves[static_cast<size_t>(v)];
+      const std::vector<LeafSums::Part> two{{.at = 64, .values = leaf.subspan(30)}, {.at = 0, .values = leaf.first(30)}};
+      parts.add(two);
+      whole.add(leaf);
+    }
+    ASSERT_EQ(parts.partials().size(), whole.partials().size());
+    for (size_t p = 0; p < whole.partials().size(); ++p) {
+      const auto *found = static_cast<const float*>(parts.partials()[p]), *expected = static_cast<const float*>(whole.partials()[p]);
+      EXPECT_EQ(found, sums.data() + 100 * p);
+      for (size_t i = 0; i < 100; ++i) {
+        const float right = i < 30 ? expected[i] : i >= 64 && i < 74 ? expected[i - 34] : 0.0f;
+        EXPECT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(right)) << ranks << " " << p << " " << i;
+      }
+    }
+  }
+}
+
 TEST(LeafSums, CanBeUsedAgain) {
   const std::vector<std::vector<float>> leaves = random_leaves(8, 100);
   const ReductionTree tree(8, 1);

@@ -271,6 +271,27 @@ TEST(AssignLayout, PlainGradientsAreReorderedBeforeTheirUpdate) {
   expect_same(results(net.graph, feeds), want);
 }
 
+TEST(AssignLayout, StateOfAGraphOfUpdatesHasTheFormatOfItsParameter) {
+  Graph graph;
+  const TensorType type = f32({8, 4, 3, 3});
+  const Value w = graph.add_input("w", type, ValueRole::kParameter), momentum = graph.add_input("w.momentum", type, ValueRole::kState);
+  SgdUpdateAttrs attrs;
+  attrs.momentum = 0.9;
+  graph.set_phase(Phase::kUpdate);
+  sgd_update(w, graph.add_input("grad", type, ValueRole::kInput), graph.add_input("lr", f32({}), ValueRole::kInput),
+             graph.add_input("step", i64({}), ValueRole::kInput), momentum, {}, attrs);
+  FakeTarget target;
+  LayoutOptions options;
+  options.target = &target;
+  options.given["w"] = MemoryFormat::channels_last();
+  assign_layout(graph, options);
+  verify(graph);
+  EXPECT_TRUE(graph.type(graph.find_input("w.momentum")).format.is_channels_last());
+  // Formats that another program has chosen differently cannot be updated together.
+  options.given["w.momentum"] = MemoryFormat::blocked("Acdb8a");
+  EXPECT_THROW(assign_layout(graph, options), InternalError);
+}
+
 TEST(AssignLayout, GivenFormatsAreKept) {
   TinyNet net;
   build_tiny_net(net, false);

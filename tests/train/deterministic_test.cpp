@@ -15,6 +15,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/parallel.h"
 #include "libcore/comm/local.h"
+#include "libcore/dist/formulas.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/train/trainer.h"
 #include "libcore/weights/safetensors.h"
@@ -83,6 +84,25 @@ train:
   validate: {every: 3 steps, samples: 20}
 )";
 
+/// Batches end at one of three lengths, each replica's at that of its own samples; the data are in the folder FOLDER.
+constexpr std::string_view kLengths = R"(
+model:
+  type: bert
+  hidden_size: 16
+  num_hidden_layers: 1
+  num_attention_heads: 2
+  intermediate_size: 24
+  max_position_embeddings: 20
+  head: sequence_classification
+data:
+  tokenizer: {type: wordpiece, path: FOLDER/vocab.txt}
+  train:
+    source: {type: text_pairs, path: FOLDER/rows.tsv, columns: {label: 1}, max_length: 20}
+    pipeline: [{type: rename, from: input, to: input_ids}, {type: bucket, lengths: [6, 12, 20]}]
+    shuffle: true
+train: {duration: 4 steps, batch: 18, optimizer: {type: adamw, lr: 0.01}}
+)";
+
 class Record : public TrainEvents {
  public:
   void stepped(const TrainRow& row, double, double, bool) override {
@@ -96,9 +116,10 @@ class Record : public TrainEvents {
 };
 
 struct Result {
-  std::string tensors;          // RUN/weights.safetensors, parameters and buffers
-  std::vector<double> numbers;  // of rank 0
-  std::string error;            // of the first rank that has one
+  std::string tensors;             // RUN/weights.safetensors, parameters and buffers
+  std::vector<double> numbers;     // of rank 0
+  std::string error;               // of the first rank that has one
+  std::vector<Traffic> scattered;  // of each rank
 };
 
 /// All bytes of the tensors.
@@ -111,6 +132,16 @@ std::string tensors_of(const std::string& file) {
     bytes.append(static_cast<const char*>(values.data()), static_cast<size_t>(values.bytes()));
   }
   return bytes;
+}
+
+void write_pairs(const TemporaryFolder& folder) {
+  std::ofstream vocabulary(folder / "vocab.txt"), rows(folder / "rows.tsv");
+  for (const char* piece : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) vocabulary << piece << "\n";
+  for (int i = 0; i < 20; ++i) vocabulary << "w" << i << "\n";
+  for (int row = 0; row < 60; ++row) {
+    for (int i = 0; i <= row % 15; ++i) rows << "w" << (row * 7 + i) % 20 << " ";
+    rows << "\t" << row % 2 << "\n";
+  }
 }
 
 std::string text_file(const TemporaryFolder& folder) {
@@ -130,6 +161,8 @@ Result train_in(const std::string& run, std::string_view model, const Setting& s
   const TemporaryFolder data;
   std::string text = std::string(kCommon) + std::string(model);
   if (const size_t at = text.find("TEXT"); at != std::string::npos) text.replace(at, 4, text_file(data));
+  if (text.find("FOLDER") != std::string::npos) write_pairs(data);
+  for (size_t at = text.find("FOLDER"); at != std::string::npos; at = text.find("FOLDER")) text.replace(at, 6, data / "");
   std::vector<std::string> overrides = setting.overrides;
   overrides.push_back(cat("threads=", setting.threads));
   const LoadedRecipe loaded = test::load_text(text, overrides);
@@ -159,6 +192,7 @@ Result train_in(const std::string& run, std::string_view model, const Setting& s
     if (result.error.empty()) result.error = error;
   }
   result.numbers = records.front().numbers;
+  for (const auto& communicator : communicators) result.scattered.push_back(communicator->traffic(CollectiveKind::kReduceScatter));
   if (result.error.empty()) result.tensors = tensors_of(run + "/weights.safetensors");
   return result;
 }
@@ -196,8 +230,8 @@ TEST_P(Deterministic, BitsDependOnNeitherThreadsNorRanksNorStrategy) {
                  cat(setting.ranks, " ranks, ", setting.threads, " threads", setting.overrides.empty() ? "" : ", " + setting.overrides[0]));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Deterministic, testing::Values(kMlp, kConvolutions, kGpt), [](const auto& info) {
-  return std::string(info.param == kMlp ? "mlp" : info.param == kGpt ? "gpt" : "convolutions");
+INSTANTIATE_TEST_SUITE_P(All, Deterministic, testing::Values(kMlp, kConvolutions, kGpt, kLengths), [](const auto& info) {
+  return std::string(info.param == kMlp ? "mlp" : info.param == kGpt ? "gpt" : info.param == kLengths ? "lengths" : "convolutions");
 });
 
 TEST(Replicas, ThePlainStepDiffersBetweenRankCounts) {
@@ -257,6 +291,25 @@ TEST(Replicas, ContinueWithAnotherNumberOfRanksAndStrategy) {
   const Result continued = train_in(folder / "parts", kMlp, {2, 2, other});
   EXPECT_EQ(continued.error, "");
   EXPECT_TRUE(continued.tensors == whole.tensors);
+}
+
+TEST(Replicas, RanksSendThePartialSumsOfTheirReplicas) {
+  // fc1 12 x 40 + 40, norm 40 + 40, fc2 40 x 3 + 3, each at a multiple of 16 elements, in one bucket; fc2.bias may be last.
+  for (const int ranks : {2, 3, 4, 5, 8}) {
+    const Result run = train(kMlp, {ranks, 1, {"sharding=zero1", "train.duration=1 steps", "data.val=null"}});
+    ASSERT_EQ(run.error, "");
+    int64_t most = 0;
+    for (const Traffic& traffic : run.scattered) {
+      EXPECT_EQ(traffic.calls, 1);
+      most = std::max(most, traffic.bytes);
+    }
+    const auto sent = [&](int64_t elements) {
+      const int64_t padded = (elements + 16 * ranks - 1) / (16 * ranks) * 16 * ranks;
+      return std::llround(4 * static_cast<double>(padded) * tree_reduce_factor(ranks, 8));
+    };
+    const int64_t all = 480 + 48 + 48 + 48 + 128;
+    EXPECT_TRUE(most == sent(all + 3) || most == sent(all + 16)) << ranks << ": " << most << ", not " << sent(all + 16);
+  }
 }
 
 TEST(Replicas, TheErrorOfALossNamesATensor) {

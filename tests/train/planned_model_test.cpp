@@ -10,6 +10,7 @@
 
 #include "libcore/train/step_planner.h"
 #include "libcore/train/workload.h"
+#include "tests/train/models.h"
 #include "tests/train/stepping.h"
 
 namespace galley {
@@ -182,6 +183,18 @@ TEST(StepPlanner, TheSearchKeepsToItsBytesAndIsFastest) {
   };
   EXPECT_TRUE(fits(*micro));
   EXPECT_FALSE(fits(*micro + *micro / 10 + 1));
+}
+
+TEST(PlannedBatch, ReplicasAreMicroBatchesOfTheRankThatHasMost) {
+  const LoadedRecipe loaded = test::load_text(test::kPerceptron, {"deterministic=true", "train.batch={global: 20, micro: 5}"});
+  for (const auto& [ranks, passes] : {std::pair(1, 8), std::pair(2, 4), std::pair(3, 3), std::pair(5, 2), std::pair(8, 1)}) {
+    JobPlan job;
+    job.mesh.data = ranks;
+    const BatchPlan batch = planned_batch(loaded.recipe, job);
+    EXPECT_EQ(batch.micro, 3) << ranks;
+    EXPECT_EQ(batch.accumulation, passes) << ranks;
+    EXPECT_EQ(batch.global, 20);
+  }
 }
 
 }  // namespace

@@ -117,6 +117,7 @@ Json plan_json(const TrainPlan& plan) {
   return {{"global_batch", plan.global},
           {"micro", plan.micro},
           {"accumulation", plan.accumulation},
+          {"replicas", plan.replicas},
           {"steps", plan.total_steps},
           {"steps_per_epoch", plan.steps_per_epoch},
           {"params", plan.parameters},
@@ -321,7 +322,9 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
       {"run", run},
       {"steps", plan.total_steps > 0 ? cat(human_count(plan.total_steps), " (", fixed(plan.steps_per_epoch, 1), " per epoch)")
                                      : "until the time is up"},
-      {"batch", plan.accumulation > 1 ? cat(plan.global, " (", plan.accumulation, " passes of ", plan.micro, ")") : cat(plan.global)},
+      {"batch", plan.replicas > 0       ? cat(plan.global, " (", plan.replicas, " logical replicas of up to ", plan.micro, ")")
+                : plan.accumulation > 1 ? cat(plan.global, " (", plan.accumulation, " passes of ", plan.micro, ")")
+                                        : cat(plan.global)},
       {"parameters",
        cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
       {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP per step")},
