@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <set>
 
 #include "libcore/base/log.h"
 #include "libcore/base/under_key.h"
@@ -25,33 +24,6 @@
 
 namespace galley {
 namespace {
-
-/// The optimizer settings of each trained parameter. Each key comes from the first matching group that sets it. Quantization scales have no
-/// weight decay.
-ParameterGroups groups_of(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
-                          const std::vector<std::string>& scales) {
-  std::vector<Selectable> items;
-  std::set<std::string_view> trained;
-  for (const ParameterSpec& spec : parameters) {
-    if (spec.role != ValueRole::kParameter) continue;
-    items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
-    if (spec.trainable) trained.insert(spec.name);
-  }
-  std::map<std::string, ParameterOverride> overrides;
-  for (size_t i = section.groups.size(); i-- > 0;) {  // reverse order, so that the first group takes precedence
-    const auto& group = section.groups.at<OptimizerGroup>(i);
-    for (int64_t index : Selector{group.match, group.except}.select(items, cat("train.optimizer.groups.", i))) {
-      const std::string& name = items[static_cast<size_t>(index)].path;
-      if (!trained.contains(name)) continue;  // a pattern may select frozen parameters only
-      ParameterOverride& own = overrides[name];
-      if (group.lr) own.lr = group.lr;
-      if (group.weight_decay) own.weight_decay = group.weight_decay;
-      if (group.momentum) own.momentum = group.momentum;
-    }
-  }
-  for (const std::string& scale : scales) overrides[scale].weight_decay = Multiple(0, false);
-  return under_key("train.optimizer.groups", [&] { return resolve_groups(*section.algorithm.as<Optimizer>(), overrides); });
-}
 
 std::string stage_text(const TrainStage& stage, size_t values) {
   if (!stage.quantized) return "in float";
@@ -222,7 +194,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   if (ranks_ != nullptr) weigh_losses(model.graph);
   if (update) {
     parameters_ = model.parameters;
-    stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
+    stage.groups = parameter_groups(recipe_.train.optimizer, parameters_, scales);
     if (ranks_ != nullptr && divides_parameters(recipe_, ranks_->size()) && units_.empty())
       units_ = units_of(recipe_, parameters_, stage.groups);
     passes.updates = [&](Graph& graph, const GradientMap& gradients) {
