@@ -160,7 +160,8 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
       read_whole_groups(manifest, whole.at("groups"));
     } else {
       manifest.ranks = whole.at("ranks").get<int>();
-      for (const json& part : whole.at("parts")) manifest.files.push_back(file_of(part, part_name(static_cast<int>(manifest.files.size()))));
+      for (const json& part : whole.at("parts"))
+        manifest.files.push_back(file_of(part, part_name(static_cast<int>(manifest.files.size()))));
       for (const json& group : whole.at("groups")) manifest.groups.push_back(group_of(group));
     }
   } catch (const json::exception& error) {

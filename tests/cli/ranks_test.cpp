@@ -247,8 +247,8 @@ TEST_F(RankFaults, AStoppedRankIsFoundAndNamed) {
 
 /// The short form of scripts/rank-faults: one fault of each kind.
 TEST_F(RankFaults, ARankThatIsKilledStoppedEndsOrLoopsAtARandomMomentIsNamedAndTheRunContinues) {
-  const Outcome outcome = shell("bin=$(dirname $(command -v galley-train)); python3 " GALLEY_SOURCE_DIR
-                                "/scripts/rank-faults --times 4 --seed 3 --bin $bin");
+  const Outcome outcome =
+      shell("bin=$(dirname $(command -v galley-train)); python3 " GALLEY_SOURCE_DIR "/scripts/rank-faults --times 4 --seed 3 --bin $bin");
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("4 of 4 trials passed"), std::string::npos) << outcome.out;
 }

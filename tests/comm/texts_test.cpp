@@ -46,8 +46,7 @@ TEST(Texts, TheErrorOfTheLowestRankIsThatOfAll) {
     const std::vector<std::string> results = on_ranks(3, [&](Communicator& own) {
       try {
         run_on_all(own, [&] {
-          if (own.rank() >= failing)
-            throw Error(ErrorCode::kResource, cat("no space ", own.rank())).key("checkpoint").suggest("free some");
+          if (own.rank() >= failing) throw Error(ErrorCode::kResource, cat("no space ", own.rank())).key("checkpoint").suggest("free some");
         });
       } catch (const Error& error) {
         return cat(static_cast<int>(error.code()), " ", error.message(), " / ", error.suggestion(), " / ", error.key());

@@ -214,7 +214,8 @@ TEST(RankCheckpoints, RunningStatisticsAreThoseOfRank0) {
     train(parts / "run", job, {"train.batch.micro=2"}, std::string(kRecipe));
     train(parts / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kRecipe));
     EXPECT_EQ(largest_difference(file_arrays(whole / "run/weights.safetensors"), file_arrays(parts / "run/weights.safetensors")), 0);
-    EXPECT_EQ(largest_difference(file_arrays(whole / "run/weights_ema.safetensors"), file_arrays(parts / "run/weights_ema.safetensors")), 0);
+    EXPECT_EQ(largest_difference(file_arrays(whole / "run/weights_ema.safetensors"), file_arrays(parts / "run/weights_ema.safetensors")),
+              0);
   }
 }
 
