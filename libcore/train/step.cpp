@@ -18,6 +18,7 @@
 #include "libcore/runtime/engine.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/check_model.h"
+#include "libcore/train/offload.h"
 #include "libcore/train/rank_values.h"
 #include "libcore/train/sharded_state.h"
 #include "libcore/train/units.h"
@@ -71,14 +72,15 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 }
 
 TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-                     const std::vector<BatchTypes>& shorter, Communicator* ranks)
+                     const std::vector<BatchTypes>& shorter, Communicator* ranks, DiskDevice* disk)
     : session_(session),
       engine_(engine),
       recipe_(session.recipe()),
       batch_(batch),
       length_(length),
       schedule_run_(schedule_length(recipe_.train.schedule, length)),
-      ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr) {
+      ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr),
+      offload_(disk != nullptr ? std::make_unique<Offload>(*disk, recipe_.sharding) : nullptr) {
   if (ranks_ != nullptr && trains_quantized(recipe_)) {
     throw Error(ErrorCode::kRecipe, cat("quantization-aware training runs on one rank, but there are ", ranks_->size()))
         .key("quantize.method")
@@ -122,6 +124,7 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   stage.update_program = engine_.program({.mode = "train", .variant = variant, .fields = types.fields}, reason, capture_update,
                                          first ? ParameterFormats::kLead : ParameterFormats::kFollow);
   GALLEY_ASSERT(captured, "the engine already has this program; each TrainStep needs its own engine");
+  if (offload_ != nullptr) offload_->place(stage.update_program->graph(), engine_.store());
   engine_.declare(*stage.update_program);
   add_states(stage.states);
   if (batch_.accumulation == 1) return;
@@ -225,6 +228,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
 /// All graphs of the run have the buckets of the first one, since they share the optimizer's state.
 void TrainStep::make_division(Stage& stage) const {
   std::optional<DType> hook;
+  if (recipe_.precision.reduce != PrecisionName::kF32) hook = recipe_.precision.reduce == PrecisionName::kBf16 ? DType::kBF16 : DType::kF16;
   if (recipe_.sharding.hook) hook = recipe_.sharding.hook->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
   if (gathers()) return stage.divisions.push_back(gathered_updates(units_, ranks_->rank(), ranks_->size(), hook));
   const BucketChoice choice{
@@ -442,7 +446,10 @@ void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_
   outcome.loss /= static_cast<double>(batch_.accumulation);
 }
 
+TrainStep::~TrainStep() = default;
+
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
+  if (offload_ != nullptr) observer = offload_->watch(observer);
   const Stage& stage = stage_at(step);
   GALLEY_ASSERT(stage.update != nullptr);
   if (step == learns_from()) quantization_->set_scales(engine_);
