@@ -31,6 +31,12 @@ std::vector<BucketLayout> divide_into_buckets(std::span<const BucketMember> memb
   return buckets;
 }
 
+int64_t shard_elements(std::span<const BucketLayout> buckets, int ranks) {
+  int64_t sum = 0;
+  for (const BucketLayout& bucket : buckets) sum += bucket.shard(ranks);
+  return sum;
+}
+
 std::vector<BucketPiece> pieces_in(const BucketLayout& layout, std::span<const int64_t> elements, const Segment& range) {
   GALLEY_ASSERT(elements.size() == layout.members.size());
   std::vector<BucketPiece> pieces;

@@ -33,6 +33,9 @@ struct BucketLayout {
 /// first members.
 std::vector<BucketLayout> divide_into_buckets(std::span<const BucketMember> members, int64_t bytes, int64_t first_bytes);
 
+/// Elements that each rank holds of all buckets.
+int64_t shard_elements(std::span<const BucketLayout> buckets, int ranks);
+
 /// A part of a member that lies in a range of its bucket.
 struct BucketPiece {
   size_t member = 0;  ///< Place in BucketLayout::members.

@@ -105,6 +105,10 @@ class Communicator {
   int64_t step() const { return step_; }
 
  protected:
+  /// Called again and again by a thread that waits.
+  void poll() {
+    if (position_ != nullptr) position_->polls.fetch_add(1, std::memory_order_relaxed);
+  }
   virtual void begin(const Collective& call, Ticket ticket) = 0;
   virtual void finish(Ticket ticket) = 0;
 

@@ -352,6 +352,7 @@ void DirectCommunicator::finish(Ticket ticket) {
     const uint32_t pulse = board_.pulse();
     const bool moved = progress();
     if (done(p)) break;
+    poll();
     throw_if_aborted();
     if (moved) {
       spins = 0;

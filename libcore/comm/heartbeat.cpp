@@ -10,7 +10,8 @@ namespace galley {
 namespace {
 
 constexpr int kBeatTag = 3;
-constexpr double kSteps = 5;  // that a rank may be behind
+constexpr double kSteps = 5;       // that a rank may be behind
+constexpr double kPatientS = 600;  // of a LongTask
 
 double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -26,6 +27,7 @@ Beat Beat::of(const Position& position) {
             .started = position.started,
             .waiting = position.waiting,
             .finished = position.finished,
+            .polls = position.polls,
             .patient = position.patient};
   const std::string text = position.text();
   std::memcpy(beat.text.data(), text.data(), std::min(text.size(), beat.text.size() - 1));
@@ -35,7 +37,7 @@ Beat Beat::of(const Position& position) {
 std::string Beat::str() const { return position_text(step, started, text.data()); }
 
 RankWatch::RankWatch(int ranks, double limit_s, double now_s) : limit_s_(limit_s), ranks_(static_cast<size_t>(ranks)) {
-  for (Rank& rank : ranks_) rank.heard_s = rank.moved_s = rank.step_s = now_s;
+  for (Rank& rank : ranks_) rank.heard_s = rank.moved_s = rank.polled_s = rank.step_s = now_s;
 }
 
 void RankWatch::heard(int r, const Beat& beat, double now_s) {
@@ -45,8 +47,11 @@ void RankWatch::heard(int r, const Beat& beat, double now_s) {
       rank.step_took = (now_s - rank.step_s) / static_cast<double>(beat.step - rank.beat.step);
     rank.step_s = now_s;
   }
-  if (beat.step != rank.beat.step || beat.started != rank.beat.started || beat.finished != rank.beat.finished || beat.patient > 0)
-    rank.moved_s = now_s;
+  const bool moved = beat.step != rank.beat.step || beat.started != rank.beat.started || beat.finished != rank.beat.finished ||
+                     beat.patient != rank.beat.patient;
+  const bool polled = beat.polls != rank.beat.polls;
+  if (moved || (polled && beat.patient > 0 && beat.waiting == 0)) rank.moved_s = now_s;
+  if (moved || polled) rank.polled_s = now_s;
   rank.beat = beat;
   rank.heard_s = now_s;
 }
@@ -57,6 +62,8 @@ double RankWatch::limit() const {
   return limit;
 }
 
+double RankWatch::limit_of(const Rank& rank) const { return rank.beat.patient > 0 ? std::max(limit(), kPatientS) : limit(); }
+
 std::string RankWatch::fault(double now_s) const {
   const double limit = this->limit();
   for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -64,16 +71,34 @@ std::string RankWatch::fault(double now_s) const {
     if (!rank.ignored && rank.beat.last == 0 && now_s - rank.heard_s > limit)
       return cat("rank ", r, " does not answer for ", seconds_text(now_s - rank.heard_s), "; it was ", rank.beat.str());
   }
-  // The rank that is furthest behind one for which others wait.
   const auto waits =
       std::max_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) { return a.beat.waiting < b.beat.waiting; });
-  if (waits->beat.waiting == 0 || waits->beat.step == 0 || now_s - waits->moved_s <= limit) return "";
-  const auto behind = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
+  if (waits->beat.waiting == 0 || waits->beat.step == 0 || now_s - waits->moved_s <= limit_of(*waits)) return "";
+  const std::string found = behind(*waits, now_s);
+  return found.empty() ? stuck(*waits, now_s) : found;
+}
+
+/// The rank that is furthest behind one for which others wait.
+std::string RankWatch::behind(const Rank& waits, double now_s) const {
+  const auto last = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
     return (a.ignored ? ~uint64_t{0} : a.beat.started) < (b.ignored ? ~uint64_t{0} : b.beat.started);
   });
-  if (behind->ignored || behind->beat.started >= waits->beat.waiting || now_s - behind->moved_s <= limit) return "";
-  return cat("rank ", behind - ranks_.begin(), " is alive but has not reached collective ", waits->beat.waiting, " (",
-             waits->beat.text.data(), ") for ", seconds_text(now_s - behind->moved_s), "; it is ", behind->beat.str());
+  if (last->ignored || last->beat.started >= waits.beat.waiting || now_s - last->moved_s <= limit_of(*last)) return "";
+  return cat("rank ", last - ranks_.begin(), " is alive but has not reached collective ", waits.beat.waiting, " (", waits.beat.text.data(),
+             ") for ", seconds_text(now_s - last->moved_s), "; it is ", last->beat.str());
+}
+
+/// A rank that has started what others wait for, and whose thread neither waits nor gets on: a collective needs the work of all.
+std::string RankWatch::stuck(const Rank& waits, double now_s) const {
+  const Rank* found = nullptr;
+  for (const Rank& rank : ranks_) {
+    const bool stands = now_s - rank.moved_s > limit_of(rank) && (rank.beat.waiting == 0 || now_s - rank.polled_s > limit_of(rank));
+    if (rank.ignored || rank.beat.last != 0 || !stands) continue;
+    if (found == nullptr || rank.beat.finished < found->beat.finished) found = &rank;
+  }
+  if (found == nullptr) return "";
+  return cat("rank ", found - ranks_.data(), " is alive but has not moved for ", seconds_text(now_s - found->moved_s),
+             ", while others wait for collective ", waits.beat.waiting, "; it is ", found->beat.str());
 }
 
 bool RankWatch::ended() const {

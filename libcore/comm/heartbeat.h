@@ -19,7 +19,7 @@ namespace galley {
 /// Where a rank is, as a message.
 struct Beat {
   int64_t step = 0;
-  uint64_t started = 0, waiting = 0, finished = 0;
+  uint64_t started = 0, waiting = 0, finished = 0, polls = 0;
   uint32_t patient = 0;  ///< The rank does something that may take long.
   uint32_t last = 0;     ///< The rank ends.
   std::array<char, Position::kText> text{};
@@ -45,13 +45,17 @@ class RankWatch {
  private:
   struct Rank {
     Beat beat;
-    double heard_s = 0;  // last beat
-    double moved_s = 0;  // last change of its position
-    double step_s = 0;   // last start of a step
+    double heard_s = 0;   // last beat
+    double moved_s = 0;   // last change of its position
+    double polled_s = 0;  // last time that its thread was seen in a collective, or that it moved
+    double step_s = 0;    // last start of a step
     double step_took = 0;
     bool ignored = false;
   };
   double limit() const;
+  double limit_of(const Rank& rank) const;
+  std::string behind(const Rank& waits, double now_s) const;
+  std::string stuck(const Rank& waits, double now_s) const;
   double limit_s_;
   std::vector<Rank> ranks_;
 };

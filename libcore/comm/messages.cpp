@@ -12,6 +12,8 @@
 namespace galley {
 namespace {
 
+constexpr std::chrono::milliseconds kPollTime{100};
+
 constexpr int64_t kMessageBytes = 1 << 20;  // a longer array is sent in pieces
 constexpr int kDataTag = 1, kCheckTag = 2;
 constexpr int kTestsBeforeSleep = 200;
@@ -48,7 +50,7 @@ void MessageCommunicator::finish(Ticket ticket) {
   GALLEY_ASSERT(job != jobs_.end(), "collective ", ticket, " was waited for already");
   // Elements of a deque keep their addresses when others are added or removed at its ends.
   Job& own = *job;
-  finished_.wait(lock, [&] { return own.done || error_; });
+  while (!finished_.wait_for(lock, kPollTime, [&] { return own.done || error_; })) poll();
   if (error_) std::rethrow_exception(error_);
   own.ticket = 0;
   while (!jobs_.empty() && jobs_.front().ticket == 0) jobs_.pop_front();

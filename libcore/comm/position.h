@@ -16,6 +16,7 @@ struct Position {
   std::atomic<uint64_t> started{0};   ///< Number of the last collective that was started.
   std::atomic<uint64_t> waiting{0};   ///< Number of the collective that the rank waits for; 0: it computes.
   std::atomic<uint64_t> finished{0};  ///< Number of waits that have ended.
+  std::atomic<uint64_t> polls{0};     ///< Grows while the rank waits in a collective or does a LongTask: its thread is there.
   std::atomic<uint32_t> patient{0};   ///< Above 0 while the rank does something that may take long (LongTask).
 
   /// Sets what is shown for the last collective: "all_reduce grads.bucket3". Longer texts are cut.
@@ -32,7 +33,8 @@ struct Position {
 /// "in step 20, collective 21 (all_reduce grads.bucket3)"
 std::string position_text(int64_t step, uint64_t collective, std::string_view text);
 
-/// While an object lives, the other ranks may wait for this one longer than the heartbeat allows: it evaluates or writes a checkpoint.
+/// While an object lives, the other ranks may wait for this one longer than the heartbeat allows, ten minutes from one change of its
+/// position to the next: it evaluates or writes a checkpoint.
 class LongTask {
  public:
   explicit LongTask(Position* position) : position_(position) {

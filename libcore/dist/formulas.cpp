@@ -44,11 +44,16 @@ int64_t aligned_parts(int64_t begin, int64_t end, int64_t leaves) {
 std::string_view name_of(CollectiveOp op) { return kOps[static_cast<size_t>(op)]; }
 std::string_view name_of(CollectiveAlgorithm algorithm) { return kAlgorithms[static_cast<size_t>(algorithm)]; }
 
-ModelBytes model_bytes(ShardingStrategy strategy, std::span<const FlatBucket> buckets, int64_t ranks, const StateBytes& bytes) {
+ModelBytes model_bytes(ShardingStrategy strategy, std::span<const BucketLayout> buckets, int64_t elements, int64_t ranks,
+                       const StateBytes& bytes) {
   const Divided by = divided(strategy);
-  const auto full = static_cast<double>(padded_elements(buckets, ranks)), part = static_cast<double>(shard_elements(buckets, ranks));
-  const auto of = [&](bool shared, int64_t size) { return (shared ? part : full) * static_cast<double>(size); };
-  return {of(by.parameters, bytes.parameter), of(by.gradients, bytes.gradient), of(by.optimizer, bytes.optimizer)};
+  const int64_t part = shard_elements(buckets, static_cast<int>(ranks));
+  int64_t gradients = 0;
+  for (const BucketLayout& bucket : buckets) gradients += by.optimizer ? bucket.padded(static_cast<int>(ranks)) : bucket.elements;
+  const int64_t whole_average = by.parameters ? 0 : bytes.average;
+  const int64_t optimizer = by.optimizer ? part * (bytes.optimizer - whole_average) + elements * whole_average : elements * bytes.optimizer;
+  return {static_cast<double>((by.parameters ? part : elements) * bytes.parameter),
+          static_cast<double>((by.gradients ? part : gradients) * bytes.gradient), static_cast<double>(optimizer)};
 }
 
 ModelBytes model_bytes(ShardingStrategy strategy, double parameters, int64_t ranks, const StateBytes& bytes) {

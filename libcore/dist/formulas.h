@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "libcore/dist/buckets.h"
+#include "libcore/comm/bucket_layout.h"
 #include "libcore/dist/strategy.h"
 
 namespace galley {
@@ -16,6 +16,7 @@ struct StateBytes {
   int64_t parameter = 4;  ///< In the dtype of computations.
   int64_t gradient = 4;
   int64_t optimizer = 8;  ///< Moments, averages, and the f32 master copy if parameters have 16 bits.
+  int64_t average = 0;    ///< The part of `optimizer` that zero1 and zero2 do not divide: moving averages of parameters.
 };
 
 /// Bytes of one rank.
@@ -24,9 +25,11 @@ struct ModelBytes {
   double sum() const { return parameters + gradients + optimizer; }
 };
 
-/// Bytes that one of `ranks` data-parallel ranks keeps, for buckets of all trained parameters; without gathered units. kHybrid: `ranks` is
-/// the number of ranks of a node. kPipeline and kTensor count as kDdp of the buckets of one stage or slice.
-ModelBytes model_bytes(ShardingStrategy strategy, std::span<const FlatBucket> buckets, int64_t ranks, const StateBytes& bytes);
+/// Bytes that one of `ranks` data-parallel ranks keeps, for buckets of all trained parameters, which have `elements` without gaps and
+/// padding; without gathered units. What ranks divide, and gradients, have the size of buckets. kHybrid: `ranks` is the number of ranks of
+/// a node. kPipeline and kTensor count as kDdp of the buckets of one stage or slice.
+ModelBytes model_bytes(ShardingStrategy strategy, std::span<const BucketLayout> buckets, int64_t elements, int64_t ranks,
+                       const StateBytes& bytes);
 /// The same without padding, for `parameters` elements (Rajbhandari et al. 2020, "ZeRO", figure 1).
 ModelBytes model_bytes(ShardingStrategy strategy, double parameters, int64_t ranks, const StateBytes& bytes);
 

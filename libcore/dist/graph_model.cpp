@@ -59,7 +59,9 @@ class GraphReader {
                                    .unit = units.of[i],
                                    .trained = parameters_[i].trained,
                                    .divisible = matrix,
-                                   .rows = matrix ? graph_.type(id).shape[0] : 0});
+                                   .rows = matrix ? graph_.type(id).shape[0] : 0,
+                                   .group = parameters_[i].group,
+                                   .order = parameters_[i].order});
       unit_of_module_[parameters_[i].module] = units.of[i];
       parameters_of_module_[parameters_[i].module].push_back(i);
       if (id != kNoValue) parameter_of_[id] = i;

@@ -15,6 +15,7 @@ namespace galley {
 struct GraphParameter {
   std::string name, module;
   bool trained = true;
+  int64_t group = 0, order = -1;  ///< PlanParameter
 };
 
 struct WrapRule {

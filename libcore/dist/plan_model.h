@@ -36,6 +36,8 @@ struct PlanParameter {
   int final_segment = -1;    ///< The backward segment after which its gradient is final; -1: the last one of its unit.
   bool divisible = false;    ///< Tensor parallelism divides it: a matrix of an attention block, an embedding or the head.
   int64_t rows = 0;          ///< First extent of a matrix (all others together are the second one); 0: a vector.
+  int64_t group = 0;         ///< Of the optimizer: buckets have parameters of one group.
+  int64_t order = -1;        ///< Place of its gradient among all in the order in which they become final; -1: reverse order of parameters.
 };
 
 /// A parameter that is only read by lookups of rows.

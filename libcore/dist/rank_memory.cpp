@@ -1,7 +1,9 @@
 #include "libcore/dist/rank_memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
+#include <utility>
 
 #include "libcore/base/error.h"
 #include "libcore/dist/simulate.h"
@@ -87,35 +89,63 @@ GatheredBytes gathered_bytes(const PlanModel& model, const JobPlan& job, const C
   return {parameters, gradient};
 }
 
-/// Bytes of the model states of a stage: the formulas over its buckets, and parameters that are not trained.
-ModelBytes stage_bytes(const PlanModel& model, const JobPlan& job, const StageModel& stage, bool all) {
-  std::vector<BucketItem> items;
-  double frozen = 0;
-  for (size_t i = model.parameters.size(); i-- > 0;) {
-    const PlanParameter& parameter = model.parameters[i];
+/// The trained or frozen parameters of a stage in the order in which buckets take them: fsdp in the order of the model, others in that in
+/// which gradients become final.
+std::vector<const PlanParameter*> bucket_order(const PlanModel& model, const JobPlan& job, const StageModel& stage, bool all,
+                                               bool trained) {
+  std::vector<std::pair<int64_t, const PlanParameter*>> order;
+  const auto count = static_cast<int64_t>(model.parameters.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const PlanParameter& parameter = model.parameters[static_cast<size_t>(i)];
     const bool here =
         parameter.forward_segment >= 0 ? stage.segments.contains(parameter.forward_segment) : stage.units.contains(parameter.unit);
-    if (!all && !here) continue;
-    if (parameter.trained) {
-      items.push_back({.elements = parameter.elements, .unit = parameter.unit});
-    } else {
-      frozen += static_cast<double>(parameter.elements * model.bytes.parameter);
-    }
+    if (parameter.trained != trained || (!all && !here)) continue;
+    order.emplace_back(job.gathers() ? i : parameter.order >= 0 ? parameter.order : count - i, &parameter);
   }
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<const PlanParameter*> parameters;
+  for (const auto& [place, parameter] : order) parameters.push_back(parameter);
+  return parameters;
+}
+
+int64_t elements_of(const std::vector<const PlanParameter*>& parameters) {
+  int64_t elements = 0;
+  for (const PlanParameter* parameter : parameters) elements += parameter->elements;
+  return elements;
+}
+
+/// As training divides them (passes/shard.h, train/units.h): fsdp has one array for each unit and group.
+std::vector<BucketLayout> buckets_of(const std::vector<const PlanParameter*>& parameters, const JobPlan& job, int64_t element_bytes) {
+  constexpr int64_t kFirstBytes = int64_t{1} << 20;
+  std::vector<BucketMember> members;
+  for (const PlanParameter* parameter : parameters) {
+    const int64_t unit = job.gathers() ? parameter->unit : 0;
+    members.push_back({.elements = parameter->elements, .element_bytes = element_bytes, .key = (unit << 32) + parameter->group});
+  }
+  return divide_into_buckets(members, job.gathers() ? INT64_MAX : job.bucket_bytes, job.gathers() ? INT64_MAX : kFirstBytes);
+}
+
+/// Bytes of the model states of a stage: the formulas over its buckets, and parameters that are not trained.
+ModelBytes stage_bytes(const PlanModel& model, const JobPlan& job, const StageModel& stage, bool all) {
+  const std::vector<const PlanParameter*> trained = bucket_order(model, job, stage, all, true);
+  const std::vector<const PlanParameter*> frozen = bucket_order(model, job, stage, all, false);
+  const int64_t elements = elements_of(trained);
+  ModelBytes bytes;
   if (job.mesh.shard == 1 && job.mesh.data == 1) {  // no collectives: no buckets, no padding
-    double elements = 0;
-    for (const BucketItem& item : items) elements += static_cast<double>(item.elements);
-    ModelBytes bytes = model_bytes(ShardingStrategy::kNone, elements, 1, model.bytes);
-    bytes.parameters += frozen;
-    return bytes;
+    bytes = model_bytes(ShardingStrategy::kNone, static_cast<double>(elements), 1, model.bytes);
+  } else {
+    const bool ranges = job.optimizer_ranks() > 1;
+    // A summed bucket is freed at its update: zero1 keeps no more of gradients than zero2.
+    const ShardingStrategy strategy = !ranges                                    ? ShardingStrategy::kDdp
+                                      : job.strategy == ShardingStrategy::kZero1 ? ShardingStrategy::kZero2
+                                                                                 : job.strategy;
+    const std::vector<BucketLayout> buckets = buckets_of(trained, job, model.bytes.gradient);
+    bytes = model_bytes(strategy, buckets, elements, ranges ? job.mesh.shard : job.mesh.data, model.bytes);
   }
-  const std::vector<FlatBucket> buckets = make_buckets(
-      items,
-      {.bytes = job.bucket_bytes, .first_bytes = int64_t{1} << 20, .element_bytes = model.bytes.gradient, .within_units = job.gathers()});
-  const bool ranges = job.optimizer_ranks() > 1;
-  ModelBytes bytes =
-      model_bytes(ranges ? job.strategy : ShardingStrategy::kDdp, buckets, ranges ? job.mesh.shard : job.mesh.data, model.bytes);
-  bytes.parameters += frozen / (job.gathers() ? static_cast<double>(job.mesh.shard) : 1);
+  const int64_t kept = job.gathers() && job.mesh.shard > 1
+                           ? shard_elements(buckets_of(frozen, job, model.bytes.parameter), static_cast<int>(job.mesh.shard))
+                           : elements_of(frozen);
+  bytes.parameters += static_cast<double>(kept * model.bytes.parameter);
   return bytes;
 }
 
@@ -125,7 +155,8 @@ double communication_bytes(const PlanModel& model, const JobPlan& job) {
   const double bucket =
       std::min(static_cast<double>(job.bucket_bytes), static_cast<double>(model.trained_elements() * model.bytes.gradient));
   double bytes = 0;
-  if (job.strategy == ShardingStrategy::kZero2) bytes += 2 * bucket;  // whole gradients until they are reduced
+  if (job.strategy == ShardingStrategy::kZero1 || job.strategy == ShardingStrategy::kZero2)
+    bytes += 2 * bucket;  // whole gradients until they are reduced
   if (job.hook_factor < 1 || model.reduce_bytes != model.bytes.gradient)
     bytes += 2 * bucket * job.hook_factor * static_cast<double>(model.reduce_bytes) / static_cast<double>(model.bytes.gradient);
   return bytes;
@@ -155,9 +186,9 @@ RankMemory memory_of_stage(const PlanModel& model, const JobPlan& job, const Clu
   const GatheredBytes gathered = gathered_bytes(model, job, cluster, stage.units);
   const auto on_device = [](StatePlace place, double bytes) { return place == StatePlace::kDevice ? bytes : 0; };
   const bool accumulates = job.micro_batches > 1;
-  // zero2, and stages whose units stay gathered, keep whole gradients of accumulated micro-batches, unless each is reduced.
-  const bool whole = (job.strategy == ShardingStrategy::kZero2 || (pipelined && job.gathers() && !job.reshard_after_forward)) &&
-                     accumulates && !job.reduce_each;
+  // zero1, zero2, and stages whose units stay gathered, keep whole gradients of accumulated micro-batches, unless each is reduced.
+  const bool zero = job.strategy == ShardingStrategy::kZero1 || job.strategy == ShardingStrategy::kZero2;
+  const bool whole = (zero || (pipelined && job.gathers() && !job.reshard_after_forward)) && accumulates && !job.reduce_each;
   const double gradients = whole ? memory.model.gradients * static_cast<double>(job.mesh.shard) : memory.model.gradients;
   const auto on_host = [](StatePlace place, double bytes) { return place == StatePlace::kHost ? bytes : 0; };
   memory.host =

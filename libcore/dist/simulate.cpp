@@ -255,15 +255,4 @@ Simulation simulate(const PlanModel& model, const JobPlan& job, const Cluster& c
   return simulate_pipeline(model, job, cluster, cuts.empty() ? pipeline_cuts(model, job, cluster) : std::move(cuts));
 }
 
-std::vector<FlatBucket> gradient_buckets(const PlanModel& model, const JobPlan& job) {
-  std::vector<BucketItem> items;  // the backward pass finishes the last parameter's gradient first
-  for (size_t i = model.parameters.size(); i-- > 0;) {
-    const PlanParameter& parameter = model.parameters[i];
-    if (parameter.trained) items.push_back({.elements = parameter.elements, .unit = parameter.unit});
-  }
-  return make_buckets(
-      items,
-      {.bytes = job.bucket_bytes, .first_bytes = int64_t{1} << 20, .element_bytes = model.bytes.gradient, .within_units = job.gathers()});
-}
-
 }  // namespace galley

@@ -42,7 +42,4 @@ bool has_stages(const JobPlan& job);
 /// The cuts of a pipeline: the first forward segment of each part, balanced by forward and backward time.
 std::vector<size_t> pipeline_cuts(const PlanModel& model, const JobPlan& job, const Cluster& cluster);
 
-/// Bytes that one rank holds of the buckets of parameters of its part of the model: all buckets, or those of segments [begin, end).
-std::vector<FlatBucket> gradient_buckets(const PlanModel& model, const JobPlan& job);
-
 }  // namespace galley

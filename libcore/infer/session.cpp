@@ -35,8 +35,10 @@ void refuse_unavailable(const Recipe& recipe) {
     throw Error(ErrorCode::kRecipe, "this version keeps parameters and state only in f32")
         .key("precision.master")
         .suggest("remove the key");
-  if (precision.reduce != PrecisionName::kF32)
-    throw Error(ErrorCode::kRecipe, "this version sums only in f32").key("precision.reduce").suggest("remove the key");
+  if (precision.reduce == PrecisionName::kF64)
+    throw Error(ErrorCode::kRecipe, "this version sums over ranks only in f32, bf16 and f16")
+        .key("precision.reduce")
+        .suggest("remove the key");
   if (precision.compute == PrecisionName::kBf16 && recipe.quantize.method == QuantMethod::kQat) {
     throw Error(ErrorCode::kRecipe, "quantization-aware training needs f32").key("precision.compute").suggest("precision: f32");
   }

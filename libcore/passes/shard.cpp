@@ -94,17 +94,23 @@ void advance(Graph& graph, const std::vector<UpdatePiece>& pieces) {
   }
 }
 
+/// Places of the pieces in order of the nodes that make their gradients.
+std::vector<size_t> order_of_makers(const Graph& graph, const std::vector<UpdatePiece>& pieces) {
+  const std::vector<int> made_by = graph.producers();
+  std::vector<size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto maker = [&](size_t i) { return made_by[static_cast<size_t>(pieces[i].gradient.id())]; };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return maker(a) < maker(b); });
+  return order;
+}
+
 /// The gradients in order of the nodes that make them, divided into buckets. The members of the layouts are places in `pieces`.
 std::vector<GradientBucket> divide(const Graph& graph, const std::vector<UpdatePiece>& pieces, const BucketChoice& choice) {
   if (choice.like != nullptr) {
     GALLEY_ASSERT(!choice.like->buckets().empty());
     return choice.like->buckets();  // parameters have the same order in all graphs of a model
   }
-  const std::vector<int> made_by = graph.producers();
-  std::vector<size_t> order(pieces.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto maker = [&](size_t i) { return made_by[static_cast<size_t>(pieces[i].gradient.id())]; };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return maker(a) < maker(b); });
+  const std::vector<size_t> order = order_of_makers(graph, pieces);
   std::vector<BucketMember> members;
   for (const size_t i : order) {
     const DType dtype = pieces[i].gradient.dtype();
@@ -378,6 +384,12 @@ void reduce_losses(Graph& graph) {
   move_nodes(graph, first, last);
   const Value sums = all_reduce_wait(started, "loss");
   for (size_t i = 0; i < places.size(); ++i) graph.outputs()[places[i]].second = tensor_of(sums, at[i], Shape{}).id();
+}
+
+std::vector<size_t> order_of_gradients(const Graph& graph, const std::vector<UpdatePiece>& pieces) {
+  Graph moved = graph;
+  advance(moved, pieces);
+  return order_of_makers(moved, pieces);
 }
 
 std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice, int ranks) {

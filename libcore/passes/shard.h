@@ -67,6 +67,9 @@ class RankUpdates {
   std::vector<GradientBucket> buckets_;
 };
 
+/// The pieces in the order in which their gradients become final, by their places: that in which ddp, zero1 and zero2 fill buckets.
+std::vector<size_t> order_of_gradients(const Graph& graph, const std::vector<UpdatePiece>& pieces);
+
 /// fsdp: a rank receives its range of the sum of each unit's gradients and updates its range of the unit's parameters, an input that is
 /// added to the graph; gather_units replaces the parameters afterwards. Ranges of sums are accumulated. Units without gradients are
 /// skipped.

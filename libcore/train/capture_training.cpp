@@ -1,10 +1,14 @@
 #include "libcore/train/capture_training.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
+#include <string_view>
 
 #include "libcore/base/under_key.h"
 #include "libcore/infer/stored_weights.h"
+#include "libcore/optim/layer_decay.h"
 
 namespace galley {
 namespace {
@@ -59,7 +63,47 @@ BuilderOptions builder_options(const Session& session, const BatchTypes& types) 
   return options;
 }
 
+/// train.optimizer.layer_decay: multiplies the learning rates of trained parameters, those that groups set included.
+void decay_layers(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
+                  std::map<std::string, ParameterOverride>& overrides) {
+  std::vector<std::string> modules;
+  for (const ParameterSpec& spec : parameters) modules.push_back(spec.module);
+  const std::vector<int> above = layers_above(modules);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].role != ValueRole::kParameter || !parameters[i].trainable || above[i] == 0) continue;
+    std::optional<Multiple>& lr = overrides[parameters[i].name].lr;
+    const double factor = std::pow(section.layer_decay, above[i]);
+    lr = lr ? Multiple(lr->value * factor, lr->relative) : Multiple(factor, true);
+  }
+}
+
 }  // namespace
+
+ParameterGroups parameter_groups(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
+                                 const std::vector<std::string>& scales) {
+  std::vector<Selectable> items;
+  std::set<std::string_view> trained;
+  for (const ParameterSpec& spec : parameters) {
+    if (spec.role != ValueRole::kParameter) continue;
+    items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
+    if (spec.trainable) trained.insert(spec.name);
+  }
+  std::map<std::string, ParameterOverride> overrides;
+  for (size_t i = section.groups.size(); i-- > 0;) {  // reverse order, so that the first group takes precedence
+    const auto& group = section.groups.at<OptimizerGroup>(i);
+    for (int64_t index : Selector{group.match, group.except}.select(items, cat("train.optimizer.groups.", i))) {
+      const std::string& name = items[static_cast<size_t>(index)].path;
+      if (!trained.contains(name)) continue;  // a pattern may select frozen parameters only
+      ParameterOverride& own = overrides[name];
+      if (group.lr) own.lr = group.lr;
+      if (group.weight_decay) own.weight_decay = group.weight_decay;
+      if (group.momentum) own.momentum = group.momentum;
+    }
+  }
+  if (section.layer_decay != 1) decay_layers(section, parameters, overrides);
+  for (const std::string& scale : scales) overrides[scale].weight_decay = Multiple(0, false);
+  return under_key("train.optimizer.groups", [&] { return resolve_groups(*section.algorithm.as<Optimizer>(), overrides); });
+}
 
 CapturedModel capture_training(const Session& session, const BatchTypes& types) {
   const Recipe& recipe = session.recipe();

@@ -1,7 +1,11 @@
 #pragma once
 // Captures a recipe's model for training.
 
+#include <string>
+#include <vector>
+
 #include "libcore/infer/session.h"
+#include "libcore/optim/optimizer.h"
 
 namespace galley {
 
@@ -9,5 +13,10 @@ namespace galley {
 /// trainable, with `lora` only adapters and lora.train are. Throws (kRecipe) if no trainable parameter remains, and for selectors that
 /// match nothing.
 CapturedModel capture_training(const Session& session, const BatchTypes& types);
+
+/// The optimizer settings of each trained parameter. Each key comes from the first matching group that sets it. Quantization scales
+/// (`scales`) have no weight decay.
+ParameterGroups parameter_groups(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
+                                 const std::vector<std::string>& scales);
 
 }  // namespace galley

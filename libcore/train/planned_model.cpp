@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -12,6 +13,7 @@
 #include "libcore/dist/graph_model.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/pipelines.h"
+#include "libcore/passes/shard.h"
 #include "libcore/profiler/machine_limits.h"
 #include "libcore/profiler/recorder.h"
 #include "libcore/train/capture_training.h"
@@ -27,11 +29,31 @@ constexpr double kMeasuredSeconds = 10;  // of the runs of a step, about
 
 int64_t bytes_of(PrecisionName precision) { return precision == PrecisionName::kF64 ? 8 : precision == PrecisionName::kF32 ? 4 : 2; }
 
+/// Of each trained parameter: its place among those whose gradients become final, and its group of the optimizer.
+using GradientOrder = std::map<std::string, std::pair<int64_t, int64_t>>;
+
 /// A captured graph with gradients and updates, before a back end prepares it.
 struct TrainingGraph {
   Graph graph;
   std::vector<ParameterSpec> parameters;
   std::vector<StateSpec> states;
+  GradientOrder gradients;
+};
+
+/// One rank's updates, of which the order of gradients is noted.
+class NotedUpdates : public RankUpdates {
+ public:
+  explicit NotedUpdates(GradientOrder& order) : order_(order) {}
+  std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
+    const std::vector<size_t> order = order_of_gradients(graph, own);
+    for (size_t i = 0; i < order.size(); ++i) order_[own[order[i]].name] = {static_cast<int64_t>(i), own[order[i]].group};
+    return own;
+  }
+  Value total(Value own) const override { return own; }
+  void finish(Graph&, size_t, Value) override {}
+
+ private:
+  GradientOrder& order_;
 };
 
 TrainingGraph training_graph(const Session& session, const BatchTypes& types, int64_t accumulation) {
@@ -50,7 +72,9 @@ TrainingGraph training_graph(const Session& session, const BatchTypes& types, in
   passes.updates = [&](Graph& graph, const GradientMap& gradients) {
     under_key("train.optimizer", [&] {
       UpdateOptions options;
-      options.groups = resolve_groups(*recipe.train.optimizer.algorithm.as<Optimizer>(), {});
+      NotedUpdates noted(result.gradients);
+      options.groups = parameter_groups(recipe.train.optimizer, model.parameters, {});
+      options.ranks = &noted;
       options.accumulation = accumulation;
       if (recipe.train.clip) options.clip = recipe.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
       options.ema = recipe.train.ema.has_value();
@@ -134,13 +158,17 @@ MeasuredProgram measured_program(Workload& work, const StepMeasuring& measuring)
 /// Bytes per element of parameters, gradients and optimizer state.
 void set_bytes(PlanModel& model, const Recipe& recipe, const std::vector<StateSpec>& states) {
   const int64_t master = bytes_of(recipe.precision.master), compute = bytes_of(recipe.precision.compute);
-  double state = 0;
+  double state = 0, average = 0;
   for (const StateSpec& spec : states) {
     if (spec.name.ends_with(".grad")) continue;
     state += static_cast<double>(spec.type.bytes());
+    if (spec.name.ends_with(".ema")) average += static_cast<double>(spec.type.bytes());
   }
   const auto trained = static_cast<double>(std::max<int64_t>(1, model.trained_elements()));
-  model.bytes = {.parameter = master, .gradient = master, .optimizer = static_cast<int64_t>(state / trained + 0.5)};
+  model.bytes = {.parameter = master,
+                 .gradient = master,
+                 .optimizer = static_cast<int64_t>(state / trained + 0.5),
+                 .average = static_cast<int64_t>(average / trained + 0.5)};
   model.gather_bytes = std::min(master, compute);
   model.reduce_bytes = bytes_of(recipe.precision.reduce);
 }
@@ -182,6 +210,7 @@ struct PlannedGraph {
   Graph graph;
   std::vector<ParameterSpec> parameters;
   std::vector<StateSpec> states;
+  GradientOrder gradients;
   double samples = 1, tokens = 0;
   std::vector<double> node_seconds;  // of the compiled program, if measured
   double exact_bytes = 0;
@@ -221,6 +250,7 @@ std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const Planne
   auto result = std::make_shared<PlannedGraph>();
   result->parameters = std::move(captured.parameters);
   result->states = std::move(captured.states);
+  result->gradients = std::move(captured.gradients);
   result->samples = static_cast<double>(options.micro);
   result->tokens = static_cast<double>(options.micro * session.tokens_of(types));
   if (may_run(session, options)) {
@@ -236,7 +266,10 @@ const std::optional<MeasuredStep>& measured_step(const PlannedGraph& graph) { re
 PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe) {
   std::vector<GraphParameter> parameters;
   for (const ParameterSpec& spec : graph.parameters) {
-    if (spec.role == ValueRole::kParameter) parameters.push_back({spec.name, spec.module, spec.trainable});
+    if (spec.role != ValueRole::kParameter) continue;
+    const auto found = graph.gradients.find(spec.name);
+    const auto [order, group] = found == graph.gradients.end() ? std::pair<int64_t, int64_t>{-1, 0} : found->second;
+    parameters.push_back({.name = spec.name, .module = spec.module, .trained = spec.trainable, .group = group, .order = order});
   }
   PlanModel model = graph_model(
       graph.graph, parameters, {.wrap = wrap_rule(recipe, graph.parameters), .samples = graph.samples, .node_seconds = graph.node_seconds});

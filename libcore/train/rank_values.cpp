@@ -9,11 +9,13 @@
 #include "libcore/base/digest.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
+#include "libcore/base/log.h"
 #include "libcore/comm/communicator.h"
 #include "libcore/comm/rank_scope.h"
 #include "libcore/comm/texts.h"
 #include "libcore/recipe/differences.h"
 #include "libcore/recipe/sections.h"
+#include "libcore/train/offload.h"
 #include "libcore/train/trainer_state.h"
 
 namespace galley {
@@ -58,12 +60,34 @@ void check_ranks(const Recipe& recipe, int ranks) {
            divides_state(recipe, ranks) ? "write mesh: null, or mesh: {shard: N}" : "write mesh: null, or mesh: {data: N}");
   if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
     refuse("sharding.hook", "galley-train does not train with the hook power_sgd yet", "write hook: bf16, or hook: null");
-  if (sharding.offload && (sharding.offload->parameters || sharding.offload->gradients || sharding.offload->optimizer))
-    refuse("sharding.offload", "galley-train does not keep parameters, gradients or optimizer state on disk yet", "write offload: null");
   if (divides_parameters(recipe, ranks) && recipe.train.validate && !recipe.train.validate->prompts.empty())
     refuse("train.validate.prompts", "sharding: fsdp continues no prompts in validation", "write sharding: zero2, or use galley-predict");
   if (recipe.device.str() != "cpu")
     refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
+}
+
+void check_offload(const Recipe& recipe, const BatchPlan& batch) {
+  if (!recipe.sharding.offload) return;
+  const OffloadSection& offload = *recipe.sharding.offload;
+  const auto host = [](const std::optional<OffloadPlace>& place) { return place && place->host; };
+  if (host(offload.parameters) || host(offload.gradients) || host(offload.optimizer))
+    log(LogLevel::kInfo, "sharding.offload: host changes nothing on device: cpu, whose memory is the host's");
+  if (!offloads_to_disk(recipe.sharding)) return;
+  if (recipe.device.str() != "cpu") {
+    throw Error(ErrorCode::kRecipe, cat("device: ", recipe.device.str(), " keeps all arrays in its memory"))
+        .key("sharding.offload")
+        .suggest("write offload: null, or device: cpu");
+  }
+  if (recipe.deterministic.replicas > 0) {
+    throw Error(ErrorCode::kRecipe, "deterministic keeps the gradients of replicas in memory, so it does not go with sharding.offload yet")
+        .key("sharding.offload")
+        .suggest("write offload: null, or deterministic: false");
+  }
+  if (offload.gradients && !offload.gradients->host && batch.accumulation == 1) {
+    throw Error(ErrorCode::kRecipe, "gradients of batches that are not divided exist only within a step, so that none are kept on the disk")
+        .key("sharding.offload.gradients")
+        .suggest("remove the key, or set a smaller train.batch.micro");
+  }
 }
 
 void check_equal_facts(Communicator& ranks, const RankFacts& own) {
@@ -241,7 +265,10 @@ void Trainer::State::share_buffers() {
 }
 
 std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, TrainEvents& events) {
-  const auto stop = [&] { return recipe.checkpoint.has_value() && events.stop_signal() != 0; };
+  const auto stop = [&] {
+    if (options.ranks != nullptr && options.ranks->position() != nullptr) ++options.ranks->position()->polls;  // it gets on
+    return recipe.checkpoint.has_value() && events.stop_signal() != 0;
+  };
   const Evaluator::Replicas replicas{.count = static_cast<int>(recipe.deterministic.replicas),
                                      .threads = static_cast<int>(session.threads()),
                                      .collectives = divides_parameters(recipe, rank_count())};

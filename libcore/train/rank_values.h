@@ -10,10 +10,13 @@
 namespace galley {
 
 class Communicator;
+struct BatchPlan;
 struct Recipe;
 
 /// Throws Error (kRecipe) if the recipe cannot be trained on that many ranks.
 void check_ranks(const Recipe& recipe, int ranks);
+/// Throws Error (kRecipe) if sharding.offload asks for what training does not have; says where it changes nothing.
+void check_offload(const Recipe& recipe, const BatchPlan& batch);
 /// Whether ranks divide the optimizer's state: zero1, zero2, fsdp; and the parameters: fsdp.
 bool divides_state(const Recipe& recipe, int ranks);
 bool divides_parameters(const Recipe& recipe, int ranks);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <set>
 
 #include "libcore/base/log.h"
 #include "libcore/base/under_key.h"
@@ -11,7 +10,6 @@
 #include "libcore/data/bad_row.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/stored_weights.h"
-#include "libcore/optim/layer_decay.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/gather_units.h"
 #include "libcore/passes/pipelines.h"
@@ -20,54 +18,13 @@
 #include "libcore/runtime/engine.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/check_model.h"
+#include "libcore/train/offload.h"
 #include "libcore/train/rank_values.h"
 #include "libcore/train/sharded_state.h"
 #include "libcore/train/units.h"
 
 namespace galley {
 namespace {
-
-/// train.optimizer.layer_decay: multiplies the learning rates of trained parameters, those that groups set included.
-void decay_layers(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
-                  std::map<std::string, ParameterOverride>& overrides) {
-  std::vector<std::string> modules;
-  for (const ParameterSpec& spec : parameters) modules.push_back(spec.module);
-  const std::vector<int> above = layers_above(modules);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].role != ValueRole::kParameter || !parameters[i].trainable || above[i] == 0) continue;
-    std::optional<Multiple>& lr = overrides[parameters[i].name].lr;
-    const double factor = std::pow(section.layer_decay, above[i]);
-    lr = lr ? Multiple(lr->value * factor, lr->relative) : Multiple(factor, true);
-  }
-}
-
-/// The optimizer settings of each trained parameter. Each key comes from the first matching group that sets it. Quantization scales have no
-/// weight decay.
-ParameterGroups groups_of(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
-                          const std::vector<std::string>& scales) {
-  std::vector<Selectable> items;
-  std::set<std::string_view> trained;
-  for (const ParameterSpec& spec : parameters) {
-    if (spec.role != ValueRole::kParameter) continue;
-    items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
-    if (spec.trainable) trained.insert(spec.name);
-  }
-  std::map<std::string, ParameterOverride> overrides;
-  for (size_t i = section.groups.size(); i-- > 0;) {  // reverse order, so that the first group takes precedence
-    const auto& group = section.groups.at<OptimizerGroup>(i);
-    for (int64_t index : Selector{group.match, group.except}.select(items, cat("train.optimizer.groups.", i))) {
-      const std::string& name = items[static_cast<size_t>(index)].path;
-      if (!trained.contains(name)) continue;  // a pattern may select frozen parameters only
-      ParameterOverride& own = overrides[name];
-      if (group.lr) own.lr = group.lr;
-      if (group.weight_decay) own.weight_decay = group.weight_decay;
-      if (group.momentum) own.momentum = group.momentum;
-    }
-  }
-  if (section.layer_decay != 1) decay_layers(section, parameters, overrides);
-  for (const std::string& scale : scales) overrides[scale].weight_decay = Multiple(0, false);
-  return under_key("train.optimizer.groups", [&] { return resolve_groups(*section.algorithm.as<Optimizer>(), overrides); });
-}
 
 std::string stage_text(const TrainStage& stage, size_t values) {
   if (!stage.quantized) return "in float";
@@ -115,7 +72,7 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 }
 
 TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-                     const std::vector<BatchTypes>& shorter, Communicator* ranks, const ReplicaChoice& replicas)
+                     const std::vector<BatchTypes>& shorter, Communicator* ranks, const ReplicaChoice& replicas, DiskDevice* disk)
     : session_(session),
       engine_(engine),
       recipe_(session.recipe()),
@@ -123,7 +80,8 @@ TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& t
       length_(length),
       schedule_run_(schedule_length(recipe_.train.schedule, length)),
       ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr),
-      replicas_(replicas) {
+      replicas_(replicas),
+      offload_(disk != nullptr ? std::make_unique<Offload>(*disk, recipe_.sharding) : nullptr) {
   if (replicas_.count > 0) check_replicas();
   if (ranks_ != nullptr && trains_quantized(recipe_)) {
     throw Error(ErrorCode::kRecipe, cat("quantization-aware training runs on one rank, but there are ", ranks_->size()))
@@ -174,6 +132,7 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   stage.update_program = engine_.program({.mode = "train", .variant = variant, .fields = types.fields}, reason, capture_update,
                                          first ? ParameterFormats::kLead : ParameterFormats::kFollow);
   GALLEY_ASSERT(captured, "the engine already has this program; each TrainStep needs its own engine");
+  if (offload_ != nullptr) offload_->place(stage.update_program->graph(), engine_.store());
   engine_.declare(*stage.update_program);
   add_states(stage.states);
   if (batch_.accumulation == 1) return;
@@ -247,7 +206,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   if (ranks_ != nullptr && recipe_.train.sync_batch_norm) sync_batch_norms(model.graph, ranks_->size());
   if (update) {
     parameters_ = model.parameters;
-    stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
+    stage.groups = parameter_groups(recipe_.train.optimizer, parameters_, scales);
     if (ranks_ != nullptr && divides_parameters(recipe_, ranks_->size()) && units_.empty())
       units_ = units_of(recipe_, parameters_, stage.groups);
     passes.updates = [&](Graph& graph, const GradientMap& gradients) {
@@ -278,6 +237,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
 /// All graphs of the run have the buckets of the first one, since they share the optimizer's state.
 void TrainStep::make_division(Stage& stage) const {
   std::optional<DType> hook;
+  if (recipe_.precision.reduce != PrecisionName::kF32) hook = recipe_.precision.reduce == PrecisionName::kBf16 ? DType::kBF16 : DType::kF16;
   if (recipe_.sharding.hook) hook = recipe_.sharding.hook->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
   if (gathers()) return stage.divisions.push_back(gathered_updates(units_, ranks_->rank(), ranks_->size(), hook));
   const BucketChoice choice{
@@ -526,7 +486,10 @@ void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_
   outcome.loss /= static_cast<double>(batch_.accumulation);
 }
 
+TrainStep::~TrainStep() = default;
+
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
+  if (offload_ != nullptr) observer = offload_->watch(observer);
   const Stage& stage = stage_at(step);
   GALLEY_ASSERT(stage.update != nullptr);
   if (replicas_.count > 0) return run_replicas(step, next, observer);

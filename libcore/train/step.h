@@ -23,6 +23,8 @@
 namespace galley {
 
 class Communicator;
+class DiskDevice;
+class Offload;
 struct Batch;
 
 /// The selector of train.recompute.match. Throws (kRecipe) for a pattern that matches no module of the graph's forward pass.
@@ -31,13 +33,15 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 /// Runs updates by their number.
 class TrainStep {
  public:
+  ~TrainStep();
   /// Captures, differentiates, adds the updates and compiles, for batches of these types. Session and engine must outlive it. Its first
   /// program determines the memory formats of the engine's parameters. `shorter`: types of batches that are cut (DataLoader::lengths), for
   /// which the update is compiled too. Throws Error (kRecipe) if selectors or durations of the recipe do not fit the model.
   /// `ranks`: the ranks whose gradients are summed; nullptr: one rank. `replicas`: of all ranks; types are those of one replica's batch,
-  /// and the engine's back end has one thread.
+  /// and the engine's back end has one thread. `disk`: holds the arrays that sharding.offload puts there.
   TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-            const std::vector<BatchTypes>& shorter = {}, Communicator* ranks = nullptr, const ReplicaChoice& replicas = {});
+            const std::vector<BatchTypes>& shorter = {}, Communicator* ranks = nullptr, const ReplicaChoice& replicas = {},
+            DiskDevice* disk = nullptr);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<StateSpec>& states() const { return states_; }
@@ -189,6 +193,7 @@ class TrainStep {
   std::vector<GradientBucket> replica_buckets_;
   std::vector<ReplicaRunner::Form> replica_forms_;
   std::unique_ptr<ReplicaRunner> runner_;
+  std::unique_ptr<Offload> offload_;     // null: all arrays are in memory
   std::vector<int64_t> firsts_;          // positions of the step's batches
   mutable std::vector<double> earlier_;  // losses of the micro-batches before the last
 };

@@ -13,6 +13,7 @@
 #include "libcore/base/units.h"
 #include "libcore/infer/generate.h"
 #include "libcore/text/tokenizer.h"
+#include "libcore/train/offload.h"
 #include "libcore/train/rank_values.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer_state.h"
@@ -41,6 +42,7 @@ void Trainer::State::make_plan() {
   check_ranks(recipe, rank_count());
   const int64_t replicas = recipe.deterministic.replicas;
   batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, rank_count()) : plan_batch(*recipe.train.batch, rank_count());
+  check_offload(recipe, batch);
   open_loaders(0);
   check_facts();
   const int64_t samples = loader->epoch_samples();
@@ -76,7 +78,8 @@ void Trainer::State::make_plan() {
   }
   engine = std::make_unique<Engine>(session.backend(replicas > 0 ? 1 : 0));
   const ReplicaChoice choice{.count = static_cast<int>(replicas), .threads = static_cast<int>(session.threads())};
-  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks, choice);
+  if (offloads_to_disk(recipe.sharding)) disk = std::make_unique<DiskDevice>(options.run);
+  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks, choice, disk.get());
   static_cast<void>(prompt_tokens());  // its errors
   if (const auto* buckets = update->shards())
     sharded = std::make_unique<ShardedState>(*options.ranks, update->store(), *buckets, update->states(),
@@ -153,6 +156,10 @@ void Trainer::State::plan_peak() {
     if (!file_exists(from)) continue;  // an error when they are loaded
     loading += weights_bytes(from);
   }
+  if (disk != nullptr) {
+    plan.disk_bytes = disk->bytes();
+    plan.persistent_bytes += std::min(plan.disk_bytes, 2 * kOffloadWindow) - plan.disk_bytes;
+  }
   const int64_t writing = update->store().largest_view_copy();
   plan.base_bytes += std::max(evaluation, writing);
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + std::max(plan.scratch_bytes + prepared, loading);
@@ -192,6 +199,7 @@ void Trainer::State::start(TrainEvents& events) {
     if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
   }
   engine->arena()->reserve(plan.scratch_bytes - update->replica_bytes());
+  if (disk != nullptr) disk->release();
   agreed("loaded", 0);  // rank 0 changes RUN when all ranks have read it
   RunFolder folder(options.run, writes());
   if (writes()) remove_stale_temporaries(folder.path());  // left by killed processes

@@ -30,6 +30,7 @@ struct TrainPlan {
   double flops_per_step = 0;              ///< Two per multiply-add.
   Arithmetic executed_per_step;           ///< As executed: fewer for Winograd convolutions.
   int64_t persistent_bytes = 0;           ///< Parameters, buffers, optimizer state.
+  int64_t disk_bytes = 0;                 ///< Of these arrays, in memory-mapped files (sharding.offload).
   int64_t scratch_bytes = 0;              ///< The arena of the largest program; with replicas, theirs too, and sums.
   int64_t base_bytes = 0;  ///< Of the process without these two: code, data buffers, prepared kernels, copies for evaluation and files.
   int64_t planned_peak_bytes = 0;        ///< Of the phase that takes most: training, evaluation, writing or loading.

@@ -86,12 +86,18 @@ std::string Trainer::State::tokenizer_digest() const {
 /// All ranks write a checkpoint together, or this process alone.
 std::string Trainer::State::save(RunFolder& folder) {
   count_samples();
-  if (rank_count() == 1) return write_checkpoint(folder);
-  const LongTask writing(options.ranks->position());
-  CheckpointContent content = checkpoint_content();
-  if (sharded) content.pieces = sharded->pieces();
-  add_shared_pieces(content.pieces);
-  return CheckpointStore(folder.file("checkpoints"), keep()).save(content, *options.ranks);
+  std::string saved;
+  if (rank_count() == 1) {
+    saved = write_checkpoint(folder);
+  } else {
+    const LongTask writing(options.ranks->position());
+    CheckpointContent content = checkpoint_content();
+    if (sharded) content.pieces = sharded->pieces();
+    add_shared_pieces(content.pieces);
+    saved = CheckpointStore(folder.file("checkpoints"), keep()).save(content, *options.ranks);
+  }
+  if (disk != nullptr) disk->release();
+  return saved;
 }
 
 /// What a checkpoint contains of arrays that are whole in this process, by groups.
@@ -103,8 +109,10 @@ std::vector<CheckpointGroup> Trainer::State::whole_tensors() {
   }
   for (const StateSpec& state : update->states()) {
     if ((sharded && sharded->is_range(state.name)) || state.name == state.of + std::string(kAccumulator)) continue;
-    groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape,
-                                   [&store, name = state.name] { return store.view(name); });
+    groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape, [&store, name = state.name, own = disk.get()] {
+      if (own != nullptr) own->release();
+      return store.view(name);
+    });
   }
   std::erase_if(groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
   return groups;

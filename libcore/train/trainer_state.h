@@ -12,6 +12,7 @@
 
 #include "libcore/comm/communicator.h"
 #include "libcore/data/loader.h"
+#include "libcore/device/disk_device.h"
 #include "libcore/infer/evaluate.h"
 #include "libcore/infer/session.h"
 #include "libcore/runtime/execution.h"
@@ -90,6 +91,7 @@ class Trainer::State {
   const DataLoader* delivered_by = nullptr;                  // the last batch
   std::unique_ptr<DataLoader> reloader;                      // reloads batches whose loss is not finite
   std::map<int64_t, int64_t> positions;                      // of the step's batches: the loader's position, by the first sample
+  std::unique_ptr<DiskDevice> disk;                          // of sharding.offload, null: none; must outlive the engine's arrays
   std::unique_ptr<Engine> engine;                            // must outlive the programs below
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding

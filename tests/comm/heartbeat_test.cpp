@@ -12,8 +12,14 @@
 namespace galley {
 namespace {
 
+/// A rank that waits polls: its thread is in the collective.
 Beat beat_in(int64_t step, uint64_t started, uint64_t waiting, const char* text) {
-  Beat beat{.step = step, .started = started, .waiting = waiting, .finished = waiting > 0 ? started - 1 : started};
+  static uint64_t polls = 0;
+  Beat beat{.step = step,
+            .started = started,
+            .waiting = waiting,
+            .finished = waiting > 0 ? started - 1 : started,
+            .polls = waiting > 0 ? ++polls : 0};
   std::strncpy(beat.text.data(), text, beat.text.size() - 1);
   return beat;
 }
@@ -40,6 +46,58 @@ TEST(RankWatch, NamesTheRankThatTheOthersWaitFor) {
   EXPECT_EQ(watch.fault(7),
             "rank 1 is alive but has not reached collective 21 (all_reduce grads.bucket3) for 6.0 s; it is in step 20, collective 20 "
             "(all_reduce grads.bucket2)");
+}
+
+TEST(RankWatch, NamesARankThatStandsInACollectiveWhichOthersWaitFor) {
+  // All have started collective 21, whose sums need the work of each. Rank 2 computes, or loops, outside of a wait.
+  const auto fault_of = [](const Beat& odd) {
+    RankWatch watch(3, 5, 0);
+    std::string fault;
+    for (int t = 1; t <= 8; ++t) {
+      for (int r = 0; r < 2; ++r) {
+        Beat waits = beat_in(20, 22, 21, "all_reduce grads.bucket4");
+        waits.polls = static_cast<uint64_t>(t);
+        watch.heard(r, waits, t);
+      }
+      watch.heard(2, odd, t);
+      if (t <= 6) {
+        EXPECT_EQ(watch.fault(t), "") << t;
+      }
+      fault = watch.fault(t);
+    }
+    return fault;
+  };
+  const Beat computes = beat_in(20, 22, 0, "all_reduce grads.bucket4");
+  const std::string expected =
+      "rank 2 is alive but has not moved for 7.0 s, while others wait for collective 21; it is in step 20, collective 22 "
+      "(all_reduce grads.bucket4)";
+  EXPECT_EQ(fault_of(computes), expected);
+  // In a wait, but its thread is not there.
+  Beat lost = beat_in(20, 22, 21, "all_reduce grads.bucket4");
+  lost.polls = 7;
+  EXPECT_EQ(fault_of(lost), expected);
+}
+
+TEST(RankWatch, ALongTaskHasTenMinutes) {
+  RankWatch watch(2, 5, 0);
+  Beat patient = beat_in(3, 3, 0, "x");
+  patient.patient = 1;
+  std::string fault;
+  for (int t = 1; t <= 610; ++t) {
+    watch.heard(0, beat_in(3, 4, 4, "x"), t);
+    watch.heard(1, patient, t);
+    fault = watch.fault(t);
+    if (t <= 600) {
+      ASSERT_EQ(fault, "") << t;
+    }
+  }
+  EXPECT_NE(fault.find("rank 1 is alive but has not reached collective 4"), std::string::npos) << fault;
+  for (int t = 1; t <= 3000; t += 10) {  // it gets on
+    ++patient.polls;
+    watch.heard(0, beat_in(3, 4, 4, "x"), 700 + t);
+    watch.heard(1, patient, 700 + t);
+    ASSERT_EQ(watch.fault(700 + t), "") << t;
+  }
 }
 
 TEST(RankWatch, LongStepsAndLongTasksAreNoFault) {
@@ -104,7 +162,11 @@ TEST(Heartbeat, FindsALoopAndEndsWithoutAFault) {
           },
           HeartbeatOptions{.limit_s = 0.5, .interval_ms = 20}));
     }
-    for (int i = 0; i < 200 && !found; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (int i = 0; i < 2000 && !found; ++i) {
+      ++positions[0].polls;
+      ++positions[1].polls;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
     // All ranks end: destructors wait for each other, so each needs a thread.
     std::vector<std::thread> ends;
     for (auto& beat : beats) ends.emplace_back([&beat] { beat.reset(); });

@@ -26,43 +26,28 @@ TEST(Formulas, ModelStatesOfZero) {
 
 TEST(Formulas, BucketsAreDividedToTheByte) {
   // 7 + 30 elements of f32: the second starts at element 16, the array has 46; three ranks hold 16 each.
-  const std::vector<BucketItem> items{{.elements = 7}, {.elements = 30}};
-  const std::vector<FlatBucket> buckets = make_buckets(items, {});
+  const std::vector<BucketMember> members{{.elements = 7}, {.elements = 30}};
+  const std::vector<BucketLayout> buckets = divide_into_buckets(members, 1 << 20, 1 << 20);
   ASSERT_EQ(buckets.size(), 1u);
   EXPECT_EQ(buckets[0].elements, 46);
   EXPECT_EQ(buckets[0].shard(3), 16);
   EXPECT_EQ(buckets[0].padded(3), 48);
   EXPECT_EQ(buckets[0].shard(1), 48);
   EXPECT_EQ(buckets[0].shard(4), 16) << "the last rank holds padding only";
-  const ModelBytes bytes = model_bytes(ShardingStrategy::kZero1, buckets, 3, {.parameter = 4, .gradient = 4, .optimizer = 8});
-  EXPECT_EQ(bytes.parameters, 48 * 4);
-  EXPECT_EQ(bytes.gradients, 48 * 4);
-  EXPECT_EQ(bytes.optimizer, 16 * 8);
-}
-
-TEST(Formulas, BucketsCloseAtTheirSizeAndAtUnits) {
-  const std::vector<BucketItem> items{{1000, 0}, {1000, 0}, {1000, 1}, {1000, 1}, {1000, 1}};
-  const auto counts = [&](const BucketRule& rule) {
-    std::vector<size_t> result;
-    for (const FlatBucket& bucket : make_buckets(items, rule)) result.push_back(bucket.count);
-    return result;
+  const auto bytes = [&](ShardingStrategy strategy, int64_t average) {
+    return model_bytes(strategy, buckets, 37, 3, {.parameter = 4, .gradient = 4, .optimizer = 8, .average = average});
   };
-  EXPECT_EQ(counts({.bytes = 8000, .first_bytes = 4000}), (std::vector<size_t>{1, 2, 2}));
-  EXPECT_EQ(counts({.bytes = 8000, .first_bytes = 8000, .within_units = true}), (std::vector<size_t>{2, 2, 1}));
-  EXPECT_EQ(counts({.bytes = 0}), (std::vector<size_t>{2, 3})) << "one bucket for each unit";
-  // Sixteen-bit elements: items start at multiples of 32.
-  EXPECT_EQ(make_buckets(items, {.bytes = 1 << 20, .element_bytes = 2})[0].elements, 4 * 1024 + 1000);
-}
-
-TEST(Formulas, EveryElementBelongsToOneRank) {
-  for (int64_t elements = 1; elements < 700; elements += 13) {
-    const FlatBucket bucket{.elements = elements};
-    for (const int64_t ranks : {1, 2, 3, 5, 8, 64}) {
-      EXPECT_GE(bucket.padded(ranks), elements);
-      EXPECT_LT(bucket.padded(ranks) - elements, 16 * ranks);
-      EXPECT_EQ(bucket.shard(ranks) % 16, 0);
-    }
-  }
+  const ModelBytes ddp = bytes(ShardingStrategy::kDdp, 0), zero1 = bytes(ShardingStrategy::kZero1, 0);
+  EXPECT_EQ(ddp.parameters, 37 * 4);
+  EXPECT_EQ(ddp.gradients, 46 * 4);
+  EXPECT_EQ(ddp.optimizer, 37 * 8);
+  EXPECT_EQ(zero1.parameters, 37 * 4);
+  EXPECT_EQ(zero1.gradients, 48 * 4);
+  EXPECT_EQ(zero1.optimizer, 16 * 8);
+  EXPECT_EQ(bytes(ShardingStrategy::kZero2, 4).gradients, 16 * 4);
+  EXPECT_EQ(bytes(ShardingStrategy::kZero2, 4).optimizer, 16 * 4 + 37 * 4) << "averages are whole";
+  EXPECT_EQ(bytes(ShardingStrategy::kFsdp, 4).parameters, 16 * 4);
+  EXPECT_EQ(bytes(ShardingStrategy::kFsdp, 4).optimizer, 16 * 8);
 }
 
 TEST(Formulas, TrafficOfStrategies) {

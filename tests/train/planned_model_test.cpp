@@ -101,20 +101,6 @@ TEST(StepPlanner, PeakOfOneRankIsThatOfTheProgram) {
   EXPECT_DOUBLE_EQ(plan.simulation.traffic.sum(), 0);
 }
 
-TEST(StepPlanner, StatesOfRanksEqualTheFormulas) {
-  const LoadedRecipe loaded = test::load_text(kGpt, {"sharding.strategy=zero2", "sharding.bucket=64KiB"});
-  StepPlanner planner(loaded.recipe, 4, *find_cluster("a100_80gb"));
-  const StepPlan plan = planner.plan();
-  std::vector<BucketItem> items;
-  for (size_t i = plan.model->parameters.size(); i-- > 0;) items.push_back({.elements = plan.model->parameters[i].elements});
-  const std::vector<FlatBucket> buckets = make_buckets(items, {.bytes = 64 << 10});
-  const ModelBytes bytes = model_bytes(ShardingStrategy::kZero2, buckets, 4, {4, 4, 8});
-  EXPECT_DOUBLE_EQ(plan.stages.front().model.parameters, bytes.parameters);
-  EXPECT_DOUBLE_EQ(plan.stages.front().model.gradients, bytes.gradients);
-  EXPECT_DOUBLE_EQ(plan.stages.front().model.optimizer, bytes.optimizer);
-  EXPECT_EQ(plan.batch.micro, 2);
-}
-
 TEST(StepPlanner, TheSearchFindsWhatAllCandidatesOneByOneGive) {
   const LoadedRecipe loaded = test::load_text(kGpt, {});
   const Cluster cluster = *find_cluster("a100_80gb");

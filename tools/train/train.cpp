@@ -1,5 +1,6 @@
 #include "tools/train/train.h"
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <exception>
@@ -56,13 +57,23 @@ class Console : public TrainEvents {
                 eta_s > 0 ? human_seconds(eta_s) : "0 s");
     if (watching_) recorded(row);
     progress_.update(fraction, line, to_json(row));
+    idle_since_ = std::chrono::steady_clock::now();
   }
   void evaluated(const EvalRow& row) override {
     progress_.milestone(cat("eval step ", row.step, "  epoch ", fixed(row.epoch, 2), "  ", row.split, "  ", metrics_text(row.metrics),
                             "  (", counted(row.samples, "sample"), ", ", human_seconds(row.wall_s), ")"));
     for (const auto& [prompt, text] : row.texts) progress_.milestone(cat("text  ", prompt, text));
+    idle_since_ = std::chrono::steady_clock::now();
   }
-  void checkpointed(const std::string& folder) override { log(LogLevel::kDebug, "checkpoint " + folder); }
+  void checkpointed(const std::string& folder) override {
+    log(LogLevel::kDebug, "checkpoint " + folder);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - idle_since_).count();
+    if (!is_ranked() || slow_checkpoint_ || seconds <= kLongCheckpoint) return;
+    slow_checkpoint_ = true;
+    log(LogLevel::kWarning,
+        cat("a checkpoint takes ", fixed(seconds, 1), " s, but mpirun ends its ranks two seconds after a SIGTERM: start it ",
+            "with --mca odls_base_sigkill_timeout 60, or end the run by a file RUN/stop"));
+  }
   int stop_signal() override { return tools::stop_signal(); }
   bool take_checkpoint_request() override { return tools::take_checkpoint_request(); }
   NodeObserver* watch(int64_t step) override {
@@ -91,6 +102,8 @@ class Console : public TrainEvents {
     window_ends_.reset();
   }
 
+  static constexpr double kLongCheckpoint = 1.5;  // seconds
+
   Progress progress_;
   bool quiet_;
   int64_t total_;
@@ -102,6 +115,8 @@ class Console : public TrainEvents {
   std::optional<int64_t> window_ends_;  // the first step that is not watched any more
   int64_t first_kept_ = 0;
   bool watching_ = false;
+  std::chrono::steady_clock::time_point idle_since_ = std::chrono::steady_clock::now();  // the end of the last step or evaluation
+  bool slow_checkpoint_ = false;                                                         // and that was said
 };
 
 /// The events of ranks other than 0, which print nothing. Their signals count.
@@ -129,6 +144,7 @@ Json plan_json(const TrainPlan& plan) {
           {"persistent_bytes", plan.persistent_bytes},
           {"scratch_bytes", plan.scratch_bytes},
           {"base_bytes", plan.base_bytes},
+          {"disk_bytes", plan.disk_bytes},
           {"planned_peak_bytes", plan.planned_peak_bytes},
           {"reorders", plan.reorders},
           {"widened", plan.widened},
@@ -332,6 +348,7 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
                      bytes(plan.scratch_bytes), " activations and workspace + ", bytes(plan.base_bytes), " process")},
       {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", counted(plan.reorders, "activation reorder"), " per step",
                        plan.widened > 0 ? cat(", ", counted(plan.widened, "operator"), " in f32 between casts") : "")}};
+  if (plan.disk_bytes > 0) lines.emplace_back("on disk", bytes(plan.disk_bytes));
   if (plan.adapters > 0)
     lines.emplace_back("adapters",
                        cat("of ", counted(plan.adapters, "linear layer"), "; the optimizer's state has ", bytes(plan.state_bytes)));

@@ -1,0 +1,59 @@
+#include "libcore/train/offload.h"
+
+#include "libcore/runtime/program.h"
+
+namespace galley {
+namespace {
+
+bool on_disk(const std::optional<OffloadPlace>& place) { return place && !place->host; }
+
+}  // namespace
+
+bool offloads_to_disk(const ShardingSection& sharding) {
+  return sharding.offload &&
+         (on_disk(sharding.offload->parameters) || on_disk(sharding.offload->gradients) || on_disk(sharding.offload->optimizer));
+}
+
+bool Offload::is_offloaded(const ValueInfo& value) const {
+  switch (value.role) {
+    case ValueRole::kParameter: return on_disk(section_.parameters);
+    case ValueRole::kState: return on_disk(value.name.ends_with(".grad") ? section_.gradients : section_.optimizer);
+    default: return false;
+  }
+}
+
+void Offload::place(const Graph& graph, ParameterStore& store) const {
+  for (const ValueId id : graph.inputs()) {
+    const ValueInfo& value = graph.value(id);
+    if (is_offloaded(value) && !store.has(value.name))
+      store.adopt(value.name, Tensor(value.type.dtype, value.type.shape, value.type.format, disk_));
+  }
+  disk_.release();
+}
+
+void Offload::before(const Program& program, const Step& step, Stream& stream) {
+  if (inner_ != nullptr) inner_->before(program, step, stream);
+}
+
+void Offload::after(const Program& program, const Step& step, const NodeOutputs& outputs) {
+  if (inner_ != nullptr) inner_->after(program, step, outputs);
+  const Graph& graph = program.graph();
+  for (const ValueId id : graph.nodes()[static_cast<size_t>(step.node)].inputs) {
+    if (id != kNoValue && is_offloaded(graph.value(id))) used_ += graph.type(id).bytes();
+  }
+  if (used_ < kOffloadWindow) return;
+  disk_.release();
+  used_ = 0;
+}
+
+void Offload::after_run(const Program& program) {
+  if (inner_ != nullptr) inner_->after_run(program);
+  disk_.release();
+  used_ = 0;
+}
+
+void Offload::fetched(int64_t begin_ns, int64_t end_ns) {
+  if (inner_ != nullptr) inner_->fetched(begin_ns, end_ns);
+}
+
+}  // namespace galley

@@ -1,0 +1,48 @@
+#pragma once
+// Offload: sharding.offload. Arrays that persist between steps are in memory-mapped files, and their pages leave memory as the step goes
+// on.
+
+#include <cstdint>
+
+#include "libcore/device/disk_device.h"
+#include "libcore/recipe/sharding_section.h"
+#include "libcore/runtime/observer.h"
+#include "libcore/runtime/parameter_store.h"
+
+namespace galley {
+
+/// Whether some arrays are on the disk.
+bool offloads_to_disk(const ShardingSection& sharding);
+
+/// Bytes of used pages after which all pages are taken out of memory.
+inline constexpr int64_t kOffloadWindow = int64_t{32} << 20;
+
+/// As an observer of a step, releases pages when the nodes that ran have used enough of them.
+class Offload : public NodeObserver {
+ public:
+  /// `disk` must outlive the arrays.
+  Offload(DiskDevice& disk, const ShardingSection& sharding) : disk_(disk), section_(*sharding.offload) {}
+
+  /// Before a program is declared: makes the inputs that are offloaded.
+  void place(const Graph& graph, ParameterStore& store) const;
+  /// This observer, which calls `inner` (null: none).
+  NodeObserver* watch(NodeObserver* inner) {
+    inner_ = inner;
+    return this;
+  }
+
+  void before(const Program& program, const Step& step, Stream& stream) override;
+  void after(const Program& program, const Step& step, const NodeOutputs& outputs) override;
+  void after_run(const Program& program) override;
+  void fetched(int64_t begin_ns, int64_t end_ns) override;
+
+ private:
+  bool is_offloaded(const ValueInfo& value) const;
+
+  DiskDevice& disk_;
+  const OffloadSection& section_;
+  NodeObserver* inner_ = nullptr;
+  int64_t used_ = 0;
+};
+
+}  // namespace galley

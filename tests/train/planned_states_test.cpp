@@ -1,0 +1,96 @@
+// The planner's parameters, gradients and optimizer state of a rank are those that training holds, to the byte.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libcore/comm/local.h"
+#include "libcore/dist/cluster.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/runtime/engine.h"
+#include "libcore/train/step.h"
+#include "libcore/train/step_planner.h"
+#include "tests/train/stepping.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kGpt = R"(
+recipe: 1
+name: gpt
+model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 36, vocab_size: 67, block_size: 16}
+data: {train: {source: {type: synthetic, samples: 240, values: integer, high: 64}}}
+train:
+  duration: 6 steps
+  batch: {global: 60, micro: auto}
+  optimizer: {type: adamw, lr: 1e-3, weight_decay: 0.1, groups: [{match: "ndim:1", weight_decay: 0}]}
+  clip: 1.0
+)";
+
+/// What one rank holds, from the graph of its step.
+ModelBytes held_bytes(const LoadedRecipe& loaded, int ranks, int rank) {
+  const auto communicators = local_communicators(ranks);
+  const Session session(loaded.recipe);
+  Engine engine(session.backend());
+  const BatchPlan batch = plan_batch(*loaded.recipe.train.batch, ranks);
+  const TrainStep step(session, engine, session.usual_types(batch.micro, true), batch,
+                       {.total_steps = 6, .steps_per_epoch = 3, .samples_per_step = static_cast<double>(batch.global)}, {},
+                       communicators[static_cast<size_t>(rank)].get());
+  ModelBytes bytes;
+  // Programs may hold copies of parameters in other formats: sizes are those of the logical arrays.
+  const auto elements = [](const TensorType& type) { return static_cast<double>(type.shape.elements() * dtype_size(type.dtype)); };
+  const Graph& graph = step.program().graph();
+  for (const ValueId id : graph.inputs()) {
+    if (graph.value(id).role == ValueRole::kParameter) bytes.parameters += elements(graph.type(id));
+  }
+  for (const StateSpec& state : step.states()) {
+    if (!state.name.ends_with(".grad")) bytes.optimizer += elements(state.type);
+  }
+  // Sums over ranks of gradients arrive in these arrays.
+  for (const Node& node : graph.nodes()) {
+    const std::string_view op = node.op->name;
+    if (node.phase != Phase::kBackward || (op != "all_reduce_wait" && op != "reduce_scatter_wait")) continue;
+    if (graph.type(node.outputs[0]).shape.elements() > 1) bytes.gradients += elements(graph.type(node.outputs[0]));  // not the loss
+  }
+  return bytes;
+}
+
+void expect_planned(const std::vector<std::string>& overrides, int ranks) {
+  const LoadedRecipe loaded = test::load_text(kGpt, overrides);
+  StepPlanner planner(loaded.recipe, ranks, *find_cluster("a100_80gb"), 0);
+  const ModelBytes planned = planner.plan().stages.front().model;
+  for (const int rank : {0, ranks - 1}) {
+    const ModelBytes held = held_bytes(loaded, ranks, rank);
+    EXPECT_GT(held.gradients, 0);
+    EXPECT_EQ(planned.parameters, held.parameters) << overrides.front() << ", " << ranks << " ranks";
+    EXPECT_EQ(planned.gradients, held.gradients) << overrides.front() << ", " << ranks << " ranks";
+    EXPECT_EQ(planned.optimizer, held.optimizer) << overrides.front() << ", " << ranks << " ranks";
+  }
+}
+
+TEST(PlannedStates, EqualThoseOfTrainingToTheByte) {
+  for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
+    for (const int ranks : {2, 3, 5}) {
+      expect_planned({cat("sharding.strategy=", strategy), "sharding.bucket=16KiB", "sharding.wrap=10k"}, ranks);
+    }
+  }
+}
+
+TEST(PlannedStates, WithAccumulationAveragesAndFrozenParameters) {
+  for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
+    const std::vector<std::string> common{cat("sharding.strategy=", strategy), "sharding.bucket=16KiB", "sharding.wrap=10k"};
+    const auto with = [&](const std::string& more) {
+      std::vector<std::string> overrides = common;
+      overrides.push_back(more);
+      return overrides;
+    };
+    expect_planned(with("train.batch.micro=5"), 3);
+    expect_planned(with("train.ema={decay: 0.9}"), 3);
+    expect_planned(with("train.freeze=[{match: \"*wte*\"}]"), 3);
+  }
+}
+
+}  // namespace
+}  // namespace galley
