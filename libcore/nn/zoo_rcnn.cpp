@@ -143,7 +143,7 @@ AnchorPredictions predict_anchors(Builder& b, int depth, const AnchorRule& rule,
 }
 
 /// The best anchors of each level, moved, without those that overlap a better one.
-CountedBoxes propose(Builder& b, const RpnParams& params, const AnchorPredictions& predicted, const Shape& image) {
+CountedBoxes propose(Builder& b, const RpnParams& params, const AnchorPredictions& predicted, const ImageSize& image) {
   const auto module = b.scope("rpn");
   Levels boxes, scores;
   const auto levels = std::ssize(predicted.logits);
@@ -158,7 +158,7 @@ CountedBoxes propose(Builder& b, const RpnParams& params, const AnchorPrediction
     const TakenBoxes codes = take_boxes(predicted.codes[level], logits, best.indices, all);
     const Value anchors = broadcast_to(unsqueeze(predicted.anchors[level], 0), Shape{samples, rows, 4});
     const Value from = take_boxes(anchors, logits, best.indices, all).boxes;
-    boxes.push_back(clip_boxes(BoxCoder().decode(codes.boxes, from), image[2], image[3]));
+    boxes.push_back(clip_boxes(BoxCoder().decode(codes.boxes, from), image));
     Value score = sigmoid(codes.scores);
     score = where(less(score, constant_like(score, params.score_thresh)), constant_like(score, -1), score);
     const Value own = full(b.graph(), {.dtype = DType::kI64, .shape = {samples, attrs.k}}, static_cast<double>(level));
@@ -302,10 +302,10 @@ void add_region_losses(NamedValues& results, const Regions& regions, const Regio
 }
 
 void add_region_detections(NamedValues& results, const BoxParams& params, const Regions& regions, const RegionPredictions& predicted,
-                           const Shape& image) {
+                           const ImageSize& image) {
   // Without the background.
   const Value codes = slice(predicted.codes, 2, 1), scores = slice(softmax(predicted.logits), 2, 1);
-  const Value boxes = clip_boxes(kRegionCoder.decode(codes, unsqueeze(regions.boxes, 2)), image[2], image[3]);
+  const Value boxes = clip_boxes(kRegionCoder.decode(codes, unsqueeze(regions.boxes, 2)), image);
   NmsAttrs attrs;
   attrs.score_threshold = params.score_thresh;
   attrs.iou_threshold = params.nms_thresh;
@@ -326,7 +326,7 @@ NamedValues faster_rcnn(Builder& b, const FasterRcnnParams& params, const Archit
   const Objects objects = objects_of(b, inputs);
   NamedValues results;
   const AnchorPredictions predicted = predict_anchors(b, architecture.rpn_depth, architecture.anchors, features, image);
-  const CountedBoxes proposals = propose(b, params.rpn, predicted, image);
+  const CountedBoxes proposals = propose(b, params.rpn, predicted, ImageSize(inputs));
   if (objects) add_rpn_losses(b, results, params, predicted, objects);
   const auto module = b.scope("roi_heads");
   const Regions regions = b.training() ? sampled_regions(b, params, proposals, objects) : all_regions(b, params, proposals, objects);
@@ -345,7 +345,7 @@ NamedValues faster_rcnn(Builder& b, const FasterRcnnParams& params, const Archit
   }
   if (!b.training()) {
     const auto postprocess = b.scope("postprocess");
-    add_region_detections(results, params.box, regions, heads, image);
+    add_region_detections(results, params.box, regions, heads, ImageSize(inputs));
   }
   return results;
 }

@@ -95,8 +95,7 @@ TEST(CompiledDetectors, FasterRcnn) {
 /// The detections of images `order` of the golden batch.
 Results detect(const GoldenDetector& golden, const std::vector<int64_t>& order) {
   const Shape& all = golden.input;
-  CapturedDetector model(golden.component(), Mode::kEvaluation, {std::ssize(order), all[1], all[2], all[3]},
-                         ObjectRows(order.size()));
+  CapturedDetector model(golden.component(), Mode::kEvaluation, {std::ssize(order), all[1], all[2], all[3]}, ObjectRows(order.size()));
   const std::vector<double> images = golden_input("input", all);
   const int64_t floats = all[1] * all[2] * all[3];
   std::vector<double> chosen;

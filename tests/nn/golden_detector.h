@@ -22,7 +22,7 @@ struct GoldenDetector {
   Shape input;
   std::vector<std::pair<std::string, double>> options;
   ObjectRows objects;
-  double predictors = 1;                                    // factor of the last layers of both stages for detections
+  double predictors = 1;  // factor of the last layers of both stages for detections
 
   Component component() const {
     Component model = default_model(type);
@@ -37,10 +37,8 @@ struct GoldenDetector {
 
 inline const std::vector<GoldenDetector>& golden_detectors() {
   static const std::vector<GoldenDetector> all = [] {
-    const ObjectRows three{
-        {{3, 5, 41, 52, 2}, {50, 9, 91, 60, 4}, {30, 20, 60, 44, 1}}, {}, {{8.5, 10.25, 70, 58, 3}, {60, 2, 95, 30, 1}}};
-    const ObjectRows two{{{2, 3, 33, 29, 2}, {20, 5, 61, 31, 4}},
-                                                              {{8.5, 1.25, 40, 30, 3}, {30, 2, 62, 18, 1}, {1, 8, 13, 20, 2}}};
+    const ObjectRows three{{{3, 5, 41, 52, 2}, {50, 9, 91, 60, 4}, {30, 20, 60, 44, 1}}, {}, {{8.5, 10.25, 70, 58, 3}, {60, 2, 95, 30, 1}}};
+    const ObjectRows two{{{2, 3, 33, 29, 2}, {20, 5, 61, 31, 4}}, {{8.5, 1.25, 40, 30, 3}, {30, 2, 62, 18, 1}, {1, 8, 13, 20, 2}}};
     const std::vector<std::pair<std::string, double>> pyramid{{"num_classes", 5}, {"topk_candidates", 30}, {"detections_per_img", 20}};
     const std::vector<std::pair<std::string, double>> regions{{"num_classes", 5},
                                                               {"rpn_pre_nms_top_n_train", 60},
@@ -83,14 +81,14 @@ inline void scale_predictors(std::map<std::string, RefArray>& feeds, double fact
 
 /// A captured detector, its objects among the inputs.
 struct CapturedDetector {
-  CapturedDetector(const Component& model, Mode mode, const Shape& input,
-                   const ObjectRows& objects = {}) {
+  CapturedDetector(const Component& model, Mode mode, const Shape& input, const ObjectRows& objects = {}, bool sized = false) {
     Builder b(graph, {.mode = mode});
     const int64_t capacity = input[0] * kRoom;
-    const NamedValues inputs{{"input", b.input("input", {.shape = input})},
-                             {std::string(kObjectBoxes), b.input("boxes", {.shape = {capacity, 4}})},
-                             {std::string(kObjectOffsets), b.input("offsets", {.dtype = DType::kI64, .shape = {input[0] + 1}})},
-                             {std::string(kObjectLabels), b.input("labels", {.dtype = DType::kI64, .shape = {capacity}})}};
+    NamedValues inputs{{"input", b.input("input", {.shape = input})},
+                       {std::string(kObjectBoxes), b.input("boxes", {.shape = {capacity, 4}})},
+                       {std::string(kObjectOffsets), b.input("offsets", {.dtype = DType::kI64, .shape = {input[0] + 1}})},
+                       {std::string(kObjectLabels), b.input("labels", {.dtype = DType::kI64, .shape = {capacity}})}};
+    if (sized) inputs.emplace_back(kImageSize, b.input("sizes", {.shape = {input[0], 2}}));
     for (const auto& [name, value] : build_model(b, model, inputs)) results.emplace(name, value);
     specs = b.take_parameters();
     if (objects.empty()) return;
