@@ -107,10 +107,12 @@ void add_part(NamedValues& results, std::string_view name, Value x, Value mask, 
   results.emplace_back(cat(name, kLossCount), count_true(counted));
 }
 
-/// Codes [..,4] for boxes where the mask [N,R] is true, and 0 elsewhere.
+/// Codes [N,R,4] of boxes where the mask [N,R] is true, and 0 elsewhere, also of rows without a size, which would give NaN.
 Value codes_where(Value mask, const BoxCoder& coder, Value boxes, Value from) {
-  const Value codes = coder.encode(boxes, from);
-  return where(unsqueeze(mask, 2), codes, constant_like(codes, 0));
+  const Value place = cast(iota(mask.graph(), DType::kI64, {4}, 0), boxes.dtype());
+  const Value unit = cast(greater(place, constant_like(place, 1.5)), boxes.dtype());  // the box (0, 0, 1, 1)
+  const Value valid = unsqueeze(mask, 2);
+  return coder.encode(where(valid, boxes, unit), where(valid, from, unit));
 }
 
 // ---- Region proposal network
@@ -190,8 +192,7 @@ void add_rpn_losses(Builder& b, NamedValues& results, const FasterRcnnParams& pa
   each.reduction = Reduction::kNone;
   const Value target = where(positive, constant_like(logits, 1), constant_like(logits, 0));
   add_part(results, "loss_objectness", bce_with_logits(logits, target, {}, each), sampled, sampled);
-  add_part(results, "loss_rpn_box_reg", smooth_l1(codes, codes_where(positive, BoxCoder(), matched.boxes, anchors), kSmoothL1Beta),
-           positive, sampled);
+  add_part(results, "loss_rpn_box_reg", smooth_l1(codes, BoxCoder().encode(matched.boxes, anchors), kSmoothL1Beta), positive, sampled);
 }
 
 // ---- Regions

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <set>
 
@@ -122,6 +123,32 @@ TEST(Detectors, ABatchWithoutObjectsHasNoLoss) {
   const auto values = interpret(model.graph, model.feeds);
   EXPECT_EQ(values.at(boxes.id())[0], 0);
   EXPECT_EQ(values.at(classes.id())[0], 0);
+}
+
+TEST(Detectors, RowsWithoutARegionAreFinite) {
+  // Fewer proposals than rows, and an image without objects: no value is NaN or infinite, also in rows that do not count.
+  Component component = default_model("fasterrcnn_mobilenet_v3_large_320_fpn");
+  for (const auto& [name, value] :
+       {std::pair{"num_classes", 3}, {"rpn_post_nms_top_n_train", 6}, {"rpn_post_nms_top_n_test", 6}, {"box_batch_size_per_image", 16}}) {
+    Setter setter(name, {static_cast<double>(value)});
+    component.params->options(setter);
+    ASSERT_TRUE(setter.found) << name;
+  }
+  for (const Mode mode : {Mode::kTraining, Mode::kEvaluation}) {
+    CapturedDetector model(component, mode, {2, 3, 64, 64}, {{}, {{2, 3, 33, 29, 1}}});
+    model.feeds["rng"] = {{3}, {1, 2, 0}};
+    const auto values = interpret(model.graph, model.feeds);
+    for (const Node& node : model.graph.nodes()) {
+      for (const ValueId output : node.outputs) {
+        const std::vector<double>& v = values.at(output).v;
+        EXPECT_TRUE(std::all_of(v.begin(), v.end(), [](double x) { return std::isfinite(x); })) << node.path << " " << node.op->name;
+      }
+    }
+    // Without objects only background counts: no loss of boxes.
+    EXPECT_EQ(values.at(model.results.at("loss_box_reg.sum").id())[0], 0);
+    EXPECT_EQ(values.at(model.results.at("loss_rpn_box_reg.sum").id())[0], 0);
+    EXPECT_GT(values.at(model.results.at("loss_classifier.sum").id())[0], 0);
+  }
 }
 
 TEST(Detectors, NamesAreTorchvisions) {
