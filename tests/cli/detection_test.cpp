@@ -221,6 +221,11 @@ TEST(Detection, RegionsOnACanvas) {
     EXPECT_LE(found["box"][2].get<double>(), kWidth);
     EXPECT_LE(found["box"][3].get<double>(), kHeight);
   }
+  // Calibration sees predictions, without the objects of its samples.
+  const Outcome quantized =
+      run("galley-quantize", {folder + "/run", "-o", folder + "/int8.safetensors", "--evaluate", "--format", "json", "-q"});
+  ASSERT_EQ(quantized.code, 0) << quantized.err;
+  EXPECT_GT(Json::parse(quantized.out)["metrics"]["quantized"]["map50"].get<double>(), 60) << quantized.out;
   // A seed draws the same samples each time.
   const auto digest = [&](const std::string& seed) {
     const Outcome short_run = run("galley-train", {files.regions(), "-o", folder + "/short", "--force", "--format", "json", "-q",
