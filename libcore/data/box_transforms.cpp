@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "libcore/tensor/field_names.h"
+
 namespace galley {
 namespace {
 
@@ -185,6 +187,66 @@ void RandomZoomOut::apply_to_mask(Image& mask, RandomStream& random) const {
 }
 void RandomZoomOut::map_image(FieldType& image) const { image.sample = {image.sample[0], kOpenSize, kOpenSize}; }
 void RandomZoomOut::map_grid(PixelGrid& grid, RandomStream& random) const { grid.crop(draw(grid.height, grid.width, random)); }
+
+void PadTo::options(OptionVisitor& visitor) {
+  visitor.option({.name = "size",
+                  .doc = "[height, width] of the canvas, or one number for a square; images must fit into it",
+                  .unit = "pixels",
+                  .min = 1,
+                  .max = 16384,
+                  .required = true,
+                  .main = true},
+                 size);
+  item_options(visitor);
+}
+
+void PadTo::check() const {
+  GALLEY_CHECK(size.size() == 1 || size.size() == 2, "[pad_to] `size` has ", size.size(), " values; expected 1 or 2");
+}
+
+Pad PadTo::margins(int64_t height, int64_t width) const {
+  GALLEY_CHECK_INPUT(height <= size[0] && width <= size.back(), "[pad_to] an image of ", height, " x ", width, " pixels does not fit into ",
+                     size[0], " x ", size.back(), "; use a larger size, or a smaller max_size of resize before");
+  Pad pad;
+  pad.padding = {0, 0, size.back() - width, size[0] - height};
+  return pad;
+}
+
+void PadTo::apply(Image& image, RandomStream&) const { image = pad_image(image, margins(image.height(), image.width())); }
+
+void PadTo::apply_to_mask(Image& mask, RandomStream&) const {
+  Pad pad = margins(mask.height(), mask.width());
+  pad.fill = {Mask::kNoClass};
+  mask = pad_image(mask, pad);
+}
+
+void PadTo::map_image(FieldType& image) const {
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t known = image.sample[i + 1], most = i == 0 ? size[0] : size.back();
+    GALLEY_CHECK(known == kOpenSize || known <= most, "[pad_to] images of ", image, " do not fit into ", size[0], " x ", size.back());
+  }
+  image.sample = {image.sample[0], size[0], size.back()};
+}
+
+void PadTo::map_grid(PixelGrid& grid, RandomStream&) const { grid.crop({0, 0, size[0], size.back()}); }
+
+std::vector<FieldType> PadTo::fields(std::vector<FieldType> in) const {
+  in = ImageTransform::fields(std::move(in));
+  GALLEY_CHECK(find_field(in, kImageSize) == nullptr, "the samples already have a field '", kImageSize, "'; use pad_to once");
+  in.push_back({.name = std::string(kImageSize), .kind = FieldKind::kValues, .sample = {2}});
+  return in;
+}
+
+void PadTo::apply_to_sample(Sample& sample, RandomStream& random) const {
+  const FieldValue* value = sample.find(field);
+  GALLEY_ASSERT(value != nullptr, "no field ", field);
+  const auto& image = std::get<Image>(*value);
+  Tensor rows_and_columns(DType::kF32, {2});
+  rows_and_columns.data_as<float>()[0] = static_cast<float>(image.height());
+  rows_and_columns.data_as<float>()[1] = static_cast<float>(image.width());
+  ImageTransform::apply_to_sample(sample, random);
+  sample.set(std::string(kImageSize), std::move(rows_and_columns));
+}
 
 void ScaleJitter::options(OptionVisitor& visitor) {
   visitor.option(

@@ -70,6 +70,25 @@ struct ScaleJitter : TransformOf<ScaleJitter> {
   Resize draw(int64_t height, int64_t width, RandomStream& random) const;
 };
 
+/// Puts the image at the top left of a canvas of fixed size, so that images of different sizes are a batch; new pixels are 0. Adds the
+/// field `image_size` f32 [2]: rows and columns of the image.
+struct PadTo : TransformOf<PadTo> {
+  std::vector<int64_t> size;
+  void options(OptionVisitor& visitor) override;
+  void check() const override;
+  Motion motion() const override { return Motion::kMoves; }
+  void apply(Image& image, RandomStream& random) const override;
+  void apply_to_mask(Image& mask, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
+  void map_grid(PixelGrid& grid, RandomStream& random) const override;
+  std::vector<FieldType> fields(std::vector<FieldType> in) const override;
+  void apply_to_sample(Sample& sample, RandomStream& random) const override;
+
+ private:
+  /// The pixels to add to an image of that size.
+  Pad margins(int64_t height, int64_t width) const;
+};
+
 /// Drops boxes with a side below min_size or an area below min_area.
 struct SanitizeBoundingBoxes : Transform {
   double min_size = 1, min_area = 1;

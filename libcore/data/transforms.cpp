@@ -75,7 +75,7 @@ const FieldType* first_image(std::span<const FieldType> fields) {
 }  // namespace
 
 ComponentKinds data_transforms() {
-  static constexpr std::array<ComponentKind, 22> kKinds{{
+  static constexpr std::array<ComponentKind, 23> kKinds{{
       {"resize", "resize, antialiased", make_options<Resize>},
       {"center_crop", "cut out the middle", make_options<CenterCrop>},
       {"random_crop", "cut out a random part of fixed size, after padding", make_options<RandomCrop>},
@@ -85,6 +85,7 @@ ComponentKinds data_transforms() {
       {"random_iou_crop", "cut out a random part that overlaps a box well, for detection", make_options<RandomIouCrop>},
       {"random_zoom_out", "put the image on a larger one", make_options<RandomZoomOut>},
       {"scale_jitter", "resize by a random factor", make_options<ScaleJitter>},
+      {"pad_to", "put images of different sizes on a canvas, for detection", make_options<PadTo>},
       {"sanitize_bounding_boxes", "drop small boxes", make_options<SanitizeBoundingBoxes>},
       {"random_photometric_distort", "change colors at random, as detectors are trained", make_options<RandomPhotometricDistort>},
       {"normalize", "(x - mean) / std, of pixels in 0..1", make_options<Normalize>},

@@ -7,6 +7,7 @@
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/under_key.h"
+#include "libcore/data/box_transforms.h"
 #include "libcore/data/source.h"
 #include "libcore/data/sources.h"
 #include "libcore/data/tokenizers.h"
@@ -16,6 +17,7 @@
 #include "libcore/nn/language_model.h"
 #include "libcore/nn/zoo_transformer.h"
 #include "libcore/recipe/selector.h"
+#include "libcore/tensor/field_names.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
 
@@ -275,7 +277,22 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
   for (const auto& [name, type] : types.fields)
     if (type.shape.rank() <= 1)
       throw Error(ErrorCode::kRecipe, "the model has no input shape").key("model").suggest("write model.input.shape");
-  if (!targets) return types;
+  if (!targets) {
+    // The sizes of images on a canvas, where the data have such images.
+    const auto pads = [&](const char* name) {
+      const Split* split = recipe_.data.find(name);
+      if (split == nullptr) return false;
+      const std::vector<Component> items =
+          split->pipeline_from_weights() ? weights_pipeline().value_or(std::vector<Component>()) : split->pipeline;
+      return std::any_of(items.begin(), items.end(), [](const Component& item) { return item.as<PadTo>() != nullptr; });
+    };
+    for (const ModelInput& input : info_.all_inputs()) {
+      if (input.name != kImageSize || (!pads("val") && !pads("train"))) continue;
+      types.inputs.push_back(input.name);
+      types.fields.emplace(input.name, input_type(input, batch));
+    }
+    return types;
+  }
   task();  // throws if there is none
   for (const FieldType& target : make_task(recipe_.task, task_model(types))->targets()) {
     for (const FieldTensor& tensor : tensors_of(target, batch))
@@ -314,7 +331,13 @@ CapturedModel Session::capture_cached(const BatchTypes& types, int64_t capacity)
 
 CapturedModel Session::capture_inference(const BatchTypes& types, const std::vector<std::string>& capture) const {
   CapturedModel model;
-  TaskCapture task_capture(model.graph, model_, info_, types.fields, builder_options(Mode::kEvaluation));
+  // A prediction has no targets. Detectors would compute losses of them.
+  std::map<std::string, TensorType> fields = types.fields;
+  for (const ModelInput& input : info_.all_inputs()) {
+    const std::string field = input.name.substr(0, input.name.find('.'));
+    if (input.optional && task_ != nullptr && find_field(task_->targets(), field) != nullptr) fields.erase(input.name);
+  }
+  TaskCapture task_capture(model.graph, model_, info_, fields, builder_options(Mode::kEvaluation));
   if (task_ != nullptr) {
     task_->capture(TaskMode::kPredict, task_capture);
   } else {

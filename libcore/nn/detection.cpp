@@ -28,6 +28,12 @@ struct Centers {
   Value w, h, x, y;
 };
 
+/// The input of that name; absent where there is none.
+Value find(const NamedValues& inputs, std::string_view name) {
+  const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) { return input.first == name; });
+  return found == inputs.end() ? Value() : found->second;
+}
+
 }  // namespace
 
 std::vector<ModelInput> detector_inputs(int64_t height, int64_t width) {
@@ -35,15 +41,12 @@ std::vector<ModelInput> detector_inputs(int64_t height, int64_t width) {
   ModelInput boxes{.name = std::string(kObjectBoxes), .shape = {4}, .optional = true};
   ModelInput offsets{.name = std::string(kObjectOffsets), .shape = {}, .dtype = DType::kI64, .optional = true};
   ModelInput labels{.name = std::string(kObjectLabels), .shape = {}, .dtype = DType::kI64, .optional = true};
-  return {std::move(image), std::move(boxes), std::move(offsets), std::move(labels)};
+  ModelInput size{.name = std::string(kImageSize), .shape = {2}, .optional = true};
+  return {std::move(image), std::move(boxes), std::move(offsets), std::move(labels), std::move(size)};
 }
 
 Objects objects_of(const Builder& b, const NamedValues& inputs) {
-  const auto find = [&](std::string_view name) {
-    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) { return input.first == name; });
-    return found == inputs.end() ? Value() : found->second;
-  };
-  Objects objects{find(kObjectBoxes), find(kObjectLabels), find(kObjectOffsets)};
+  Objects objects{find(inputs, kObjectBoxes), find(inputs, kObjectLabels), find(inputs, kObjectOffsets)};
   if (!objects.boxes || !objects.labels || !objects.offsets) objects = {};
   if (b.training() && !objects) {
     throw Error(ErrorCode::kRecipe, "training a detector needs the fields `boxes` and `labels`, which the data do not have")
@@ -70,9 +73,25 @@ Value BoxCoder::decode(Value codes, Value anchors) const {
   return concat({sub(x, w), sub(y, h), add(x, w), add(y, h)}, codes.shape().rank() - 1);
 }
 
-Value clip_boxes(Value boxes, int64_t height, int64_t width) {
-  const auto clipped = [&](int64_t i, int64_t size) { return clamp(column(boxes, i), 0, static_cast<double>(size)); };
-  return concat({clipped(0, width), clipped(1, height), clipped(2, width), clipped(3, height)}, boxes.shape().rank() - 1);
+ImageSize::ImageSize(const NamedValues& inputs) : height(0), width(0), each(find(inputs, kImageSize)) {
+  const Shape& image = inputs.front().second.shape();
+  height = image[2];
+  width = image[3];
+}
+
+Value clip_boxes(Value boxes, const ImageSize& size) {
+  const int rank = boxes.shape().rank();
+  const auto limit = [&](int64_t axis) {  // of each image
+    const Value values = cast(slice(size.each, 1, axis, axis + 1), boxes.dtype());
+    return reshape(values, rank == 4 ? Shape{boxes.shape()[0], 1, 1, 1} : Shape{boxes.shape()[0], 1, 1});
+  };
+  const auto clipped = [&](int64_t i) {
+    const bool x = i % 2 == 0;
+    const Value at = column(boxes, i);
+    if (!size.each) return clamp(at, 0, static_cast<double>(x ? size.width : size.height));
+    return minimum(clamp(at, 0, std::numeric_limits<double>::infinity()), limit(x ? 1 : 0));
+  };
+  return concat({clipped(0), clipped(1), clipped(2), clipped(3)}, rank - 1);
 }
 
 Value smooth_l1(Value x, Value target, double beta) {

@@ -13,6 +13,7 @@
 #include "libcore/nn/zoo.h"
 #include "libcore/ops/detection.h"
 #include "libcore/ops/nms.h"
+#include "libcore/tensor/field_names.h"
 
 namespace galley {
 
@@ -44,8 +45,16 @@ struct BoxCoder {
   Value decode(Value codes, Value anchors) const;
 };
 
-/// Boxes [..,4] without what lies outside an image of that size.
-Value clip_boxes(Value boxes, int64_t height, int64_t width);
+/// The sizes of the images [N,C,H,W] among a detector's inputs: H x W pixels, or less where images are on a larger canvas.
+struct ImageSize {
+  explicit ImageSize(const NamedValues& inputs);
+  ImageSize(int64_t rows, int64_t columns) : height(rows), width(columns) {}
+  int64_t height, width;
+  Value each;  // f32 [N,2], or absent
+};
+
+/// Boxes [N,..,4] without what lies outside their image.
+Value clip_boxes(Value boxes, const ImageSize& size);
 
 /// |d| - beta / 2 for |d| > beta, else d^2 / (2 beta).
 Value smooth_l1(Value x, Value target, double beta);

@@ -107,10 +107,12 @@ void add_part(NamedValues& results, std::string_view name, Value x, Value mask, 
   results.emplace_back(cat(name, kLossCount), count_true(counted));
 }
 
-/// Codes [..,4] for boxes where the mask [N,R] is true, and 0 elsewhere.
+/// Codes [N,R,4] of boxes where the mask [N,R] is true, and 0 elsewhere, also of rows without a size, which would give NaN.
 Value codes_where(Value mask, const BoxCoder& coder, Value boxes, Value from) {
-  const Value codes = coder.encode(boxes, from);
-  return where(unsqueeze(mask, 2), codes, constant_like(codes, 0));
+  const Value place = cast(iota(mask.graph(), DType::kI64, {4}, 0), boxes.dtype());
+  const Value unit = cast(greater(place, constant_like(place, 1.5)), boxes.dtype());  // the box (0, 0, 1, 1)
+  const Value valid = unsqueeze(mask, 2);
+  return coder.encode(where(valid, boxes, unit), where(valid, from, unit));
 }
 
 // ---- Region proposal network
@@ -143,7 +145,7 @@ AnchorPredictions predict_anchors(Builder& b, int depth, const AnchorRule& rule,
 }
 
 /// The best anchors of each level, moved, without those that overlap a better one.
-CountedBoxes propose(Builder& b, const RpnParams& params, const AnchorPredictions& predicted, const Shape& image) {
+CountedBoxes propose(Builder& b, const RpnParams& params, const AnchorPredictions& predicted, const ImageSize& image) {
   const auto module = b.scope("rpn");
   Levels boxes, scores;
   const auto levels = std::ssize(predicted.logits);
@@ -158,7 +160,7 @@ CountedBoxes propose(Builder& b, const RpnParams& params, const AnchorPrediction
     const TakenBoxes codes = take_boxes(predicted.codes[level], logits, best.indices, all);
     const Value anchors = broadcast_to(unsqueeze(predicted.anchors[level], 0), Shape{samples, rows, 4});
     const Value from = take_boxes(anchors, logits, best.indices, all).boxes;
-    boxes.push_back(clip_boxes(BoxCoder().decode(codes.boxes, from), image[2], image[3]));
+    boxes.push_back(clip_boxes(BoxCoder().decode(codes.boxes, from), image));
     Value score = sigmoid(codes.scores);
     score = where(less(score, constant_like(score, params.score_thresh)), constant_like(score, -1), score);
     const Value own = full(b.graph(), {.dtype = DType::kI64, .shape = {samples, attrs.k}}, static_cast<double>(level));
@@ -190,8 +192,7 @@ void add_rpn_losses(Builder& b, NamedValues& results, const FasterRcnnParams& pa
   each.reduction = Reduction::kNone;
   const Value target = where(positive, constant_like(logits, 1), constant_like(logits, 0));
   add_part(results, "loss_objectness", bce_with_logits(logits, target, {}, each), sampled, sampled);
-  add_part(results, "loss_rpn_box_reg", smooth_l1(codes, codes_where(positive, BoxCoder(), matched.boxes, anchors), kSmoothL1Beta),
-           positive, sampled);
+  add_part(results, "loss_rpn_box_reg", smooth_l1(codes, BoxCoder().encode(matched.boxes, anchors), kSmoothL1Beta), positive, sampled);
 }
 
 // ---- Regions
@@ -302,10 +303,10 @@ void add_region_losses(NamedValues& results, const Regions& regions, const Regio
 }
 
 void add_region_detections(NamedValues& results, const BoxParams& params, const Regions& regions, const RegionPredictions& predicted,
-                           const Shape& image) {
+                           const ImageSize& image) {
   // Without the background.
   const Value codes = slice(predicted.codes, 2, 1), scores = slice(softmax(predicted.logits), 2, 1);
-  const Value boxes = clip_boxes(kRegionCoder.decode(codes, unsqueeze(regions.boxes, 2)), image[2], image[3]);
+  const Value boxes = clip_boxes(kRegionCoder.decode(codes, unsqueeze(regions.boxes, 2)), image);
   NmsAttrs attrs;
   attrs.score_threshold = params.score_thresh;
   attrs.iou_threshold = params.nms_thresh;
@@ -326,7 +327,7 @@ NamedValues faster_rcnn(Builder& b, const FasterRcnnParams& params, const Archit
   const Objects objects = objects_of(b, inputs);
   NamedValues results;
   const AnchorPredictions predicted = predict_anchors(b, architecture.rpn_depth, architecture.anchors, features, image);
-  const CountedBoxes proposals = propose(b, params.rpn, predicted, image);
+  const CountedBoxes proposals = propose(b, params.rpn, predicted, ImageSize(inputs));
   if (objects) add_rpn_losses(b, results, params, predicted, objects);
   const auto module = b.scope("roi_heads");
   const Regions regions = b.training() ? sampled_regions(b, params, proposals, objects) : all_regions(b, params, proposals, objects);
@@ -345,7 +346,7 @@ NamedValues faster_rcnn(Builder& b, const FasterRcnnParams& params, const Archit
   }
   if (!b.training()) {
     const auto postprocess = b.scope("postprocess");
-    add_region_detections(results, params.box, regions, heads, image);
+    add_region_detections(results, params.box, regions, heads, ImageSize(inputs));
   }
   return results;
 }

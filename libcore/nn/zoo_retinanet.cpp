@@ -147,14 +147,13 @@ Value focal_sum(Value logits, Value labels) {
 template <class Decode, class Score, class Losses>
 NamedValues finish(Builder& b, const DenseParams& params, const NamedValues& inputs, const Decode& decode, const Score& score,
                    size_t levels, const Losses& losses) {
-  const Shape& image = inputs.front().second.shape();
   NamedValues results;
   const Objects objects = objects_of(b, inputs);
   if (!b.training()) {
     const auto module = b.scope("postprocess");
     Levels boxes, scores;
     for (size_t level = 0; level < levels; ++level) {
-      boxes.push_back(clip_boxes(decode(level), image[2], image[3]));
+      boxes.push_back(clip_boxes(decode(level), ImageSize(inputs)));
       scores.push_back(score(level));
     }
     add_dense_detections(results, params, boxes, scores);

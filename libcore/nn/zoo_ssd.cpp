@@ -107,8 +107,7 @@ void add_losses(NamedValues& results, const SsdParams& params, Value anchors, Va
 }
 
 /// From the results of the heads, [N,A,4] and [N,A,K], to the model's.
-NamedValues finish(Builder& b, const SsdParams& params, const Shape& image, Value anchors, Value codes, Value logits,
-                   const NamedValues& inputs) {
+NamedValues finish(Builder& b, const SsdParams& params, Value anchors, Value codes, Value logits, const NamedValues& inputs) {
   NamedValues results;
   const Objects objects = objects_of(b, inputs);
   if (!b.training()) {
@@ -119,7 +118,7 @@ NamedValues finish(Builder& b, const SsdParams& params, const Shape& image, Valu
     attrs.max_output = params.detections_per_img;
     attrs.per_class = params.topk_candidates;
     const Value scores = slice(softmax(logits), 2, 1);  // without the background
-    add_detections(results, clip_boxes(kCoder.decode(codes, anchors), image[2], image[3]), scores, attrs, 1);
+    add_detections(results, clip_boxes(kCoder.decode(codes, anchors), ImageSize(inputs)), scores, attrs, 1);
   }
   if (objects) {
     const auto module = b.scope("loss");
@@ -147,7 +146,7 @@ NamedValues detect(Builder& b, const SsdParams& params, const std::vector<Value>
   const Value codes = heads(b, "regression_head", features, rule, 4, layer);
   const Value logits = heads(b, "classification_head", features, rule, params.num_classes, layer);
   const Shape& image = inputs.front().second.shape();
-  return finish(b, params, image, rule.boxes(b.graph(), image, features), codes, logits, inputs);
+  return finish(b, params, rule.boxes(b.graph(), image, features), codes, logits, inputs);
 }
 
 // ---- SSDlite

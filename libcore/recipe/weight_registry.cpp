@@ -64,6 +64,9 @@ std::string list_text(const std::vector<double>& values) {
 
 void PublishedTransforms::options(OptionVisitor& v) {
   v.option({.name = "resize", .doc = "length of the smaller side after the resize", .unit = "pixels", .min = 0}, resize);
+  v.option({.name = "max_size", .doc = "as in the transform resize", .unit = "pixels", .min = 0}, max_size);
+  v.option({.name = "size", .doc = "height and width of a resize without regard to the aspect ratio", .unit = "pixels", .min = 1}, size);
+  v.option({.name = "pad_to", .doc = "as in the transform pad_to", .unit = "pixels", .min = 0}, pad_to);
   v.option({.name = "crop", .doc = "side of the square of the center crop", .unit = "pixels", .min = 0}, crop);
   v.option({.name = "interpolation", .doc = "as in the transform resize"}, interpolation);
   v.option({.name = "antialias", .doc = "as in the transform resize"}, antialias);
@@ -82,7 +85,8 @@ void PublishedWeights::options(OptionVisitor& v) {
   v.option({.name = "input_size", .doc = "side of the images in training", .unit = "pixels", .min = 0}, input_size);
   v.option({.name = "min_size", .doc = "smallest allowed side of an image", .unit = "pixels", .min = 0}, min_size);
   v.section({.name = "transforms", .doc = "preprocessing of an image"}, transforms);
-  v.pairs({.name = "metrics", .doc = "published results: top1, top5 in percent"}, metrics);
+  v.pairs({.name = "metrics", .doc = "published results in percent: top1, top5, map"}, metrics);
+  v.pairs({.name = "options", .doc = "options of the model that the weights need, where they are not the defaults"}, options_of_model);
   v.option({.name = "num_params", .doc = "parameters of the model", .min = 0}, num_params);
   v.option({.name = "gmacs", .doc = "1e9 multiply-adds per sample, as published", .min = 0}, gmacs);
   v.option({.name = "recipe", .doc = "how the weights were trained"}, recipe);
@@ -93,13 +97,16 @@ void PublishedWeights::options(OptionVisitor& v) {
 
 std::string PublishedWeights::pipeline() const {
   std::string text;
-  if (transforms.resize > 0) {
-    text += cat("- {type: resize, size: ", transforms.resize, ", interpolation: ", transforms.interpolation,
-                ", antialias: ", transforms.antialias ? "true" : "false", "}\n");
+  if (transforms.resize > 0 || !transforms.size.empty()) {
+    const std::vector<int64_t>& sides = transforms.size;
+    text += cat("- {type: resize, size: ", sides.empty() ? cat(transforms.resize) : cat("[", sides.front(), ", ", sides.back(), "]"));
+    if (transforms.max_size > 0) text += cat(", max_size: ", transforms.max_size);
+    text += cat(", interpolation: ", transforms.interpolation, ", antialias: ", transforms.antialias ? "true" : "false", "}\n");
   }
   if (transforms.crop > 0) text += cat("- {type: center_crop, size: ", transforms.crop, "}\n");
   if (!transforms.mean.empty())
     text += cat("- {type: normalize, mean: ", list_text(transforms.mean), ", std: ", list_text(transforms.std), "}\n");
+  if (transforms.pad_to > 0) text += cat("- {type: pad_to, size: ", transforms.pad_to, "}\n");
   return text;
 }
 
@@ -187,12 +194,58 @@ bool WeightRegistry::is_reference(const std::string& from) const {
   return slash != std::string::npos && from.find('/', slash + 1) == std::string::npos && has(from.substr(0, slash)) && !file_exists(from);
 }
 
+namespace {
+
+/// Whether an option of a struct has the value that the text says.
+class HasValue : public OptionVisitor {
+ public:
+  HasValue(std::string_view name, const std::string& text) : name_(name), text_(text) {}
+  bool same = true;
+  using OptionVisitor::option;
+  void option(const OptionInfo& info, bool& value) override { compare(info, value ? "true" : "false"); }
+  void option(const OptionInfo& info, int64_t& value) override { compare(info, std::to_string(value)); }
+  void option(const OptionInfo& info, double& value) override { compare(info, cat(value)); }
+  void option(const OptionInfo& info, std::string& value) override { compare(info, value); }
+  void option(const OptionInfo&, std::vector<int64_t>&) override {}
+  void option(const OptionInfo&, std::vector<double>&) override {}
+  void option(const OptionInfo&, std::vector<std::string>&) override {}
+  void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) override {
+    compare(info, std::string(names[static_cast<size_t>(value)]));
+  }
+  void section(const OptionInfo&, Options&) override {}
+  bool present(const OptionInfo&, bool has_value) override { return has_value; }
+
+ private:
+  void compare(const OptionInfo& info, const std::string& value) {
+    if (info.name == name_) same = value == text_;
+  }
+  std::string_view name_;
+  const std::string& text_;
+};
+
+/// Throws if the model that the weights are for has other options than they need.
+void check_model(const Component& model, const PublishedWeights& entry) {
+  if (model.type != entry.model || model.params == nullptr) return;
+  const std::unique_ptr<Options> params = model.params->clone();
+  std::string remedy;
+  for (const auto& [name, text] : entry.options_of_model) {
+    HasValue has(name, text);
+    params->options(has);
+    if (!has.same) remedy += cat(remedy.empty() ? "" : " ", "model.", name, "=", text);
+  }
+  if (remedy.empty()) return;
+  throw Error(ErrorCode::kRecipe, cat("the weights ", entry.id(), " are for a model with other options")).key("model").suggest(remedy);
+}
+
+}  // namespace
+
 void resolve_weights(Recipe& recipe, const WeightRegistry& registry) {
   if (recipe.lora) resolve_lora(*recipe.lora);
   for (const std::unique_ptr<Options>& item : recipe.weights.load.items) {
     auto& source = static_cast<WeightSource&>(*item);
     if (source.published || !registry.is_reference(source.from)) continue;
     auto entry = std::make_shared<PublishedWeights>(registry.find(source.from == "default" ? recipe.model.type : source.from));
+    check_model(recipe.model, *entry);
     if (!file_exists(entry->file)) {
       const std::string remedy = entry->url.empty()
                                      ? "correct the path in " + entry->registry_file

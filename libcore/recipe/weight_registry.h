@@ -12,11 +12,14 @@
 
 namespace galley {
 
-/// Preprocessing of an image: resize of the smaller side, center crop, normalization.
+/// Preprocessing of an image: resize of the smaller side or to a fixed size, center crop, normalization, canvas.
 struct PublishedTransforms : OptionsOf<PublishedTransforms> {
   void options(OptionVisitor& v) override;
-  int64_t resize = 0;  ///< Pixels; 0: no resize.
-  int64_t crop = 0;    ///< Pixels; 0: no crop.
+  int64_t resize = 0;         ///< Pixels; 0: no resize of the smaller side.
+  int64_t max_size = 0;       ///< Largest length of the longer side after it; 0: no limit.
+  std::vector<int64_t> size;  ///< [height, width] of a resize that does not keep the aspect ratio.
+  int64_t pad_to = 0;         ///< Side of the square canvas on which the image is put; 0: none.
+  int64_t crop = 0;           ///< Pixels; 0: no crop.
   std::string interpolation = "bilinear";
   bool antialias = true;
   std::vector<double> mean, std;  ///< Of values in 0..1; empty: no normalization.
@@ -34,7 +37,9 @@ struct PublishedWeights : OptionsOf<PublishedWeights> {
   std::string categories;                ///< A file with one class name per line, in the registry file's folder.
   int64_t input_size = 0, min_size = 0;  ///< Pixels of a side: in training, and the smallest allowed.
   PublishedTransforms transforms;
-  std::vector<std::pair<std::string, std::string>> metrics;  ///< Published results: top1, top5 in percent.
+  std::vector<std::pair<std::string, std::string>> metrics;  ///< Published results in percent: top1, top5; map of boxes.
+  /// Options of the model that the weights need, where they are not the defaults: frozen_norm, frozen_eps.
+  std::vector<std::pair<std::string, std::string>> options_of_model;
   int64_t num_params = 0;
   double gmacs = 0;    ///< 1e9 multiply-adds per sample, as published.
   std::string recipe;  ///< How the weights were trained.
@@ -82,7 +87,7 @@ struct Recipe;
 
 /// Looks up published weights in the registry: MODEL/NAME or `default` of weights.load sets WeightSource::published, the model's default
 /// set sets WeightsSection::model_default. The section `lora` gets the values of the folder that it loads. Throws (kRecipe) for an unknown
-/// name, and (kInput), with the path to put it, if the file has not been fetched.
+/// name or for a model with other options than a set needs, and (kInput), with the path to put it, if the file has not been fetched.
 void resolve_weights(Recipe& recipe, const WeightRegistry& registry);
 
 }  // namespace galley

@@ -54,7 +54,8 @@ void TrainStep::check_replicas() {
            "sharding.hook rounds the sums of ranks, which depend on the number of ranks, so it does not go with deterministic",
            "write sharding.hook: null, or deterministic: false");
   if (recipe_.precision.reduce != PrecisionName::kF32 && ranks_ != nullptr)
-    refuse("precision.reduce", "precision.reduce rounds the sums of ranks, which depend on the number of ranks, so it does not go with deterministic",
+    refuse("precision.reduce",
+           "precision.reduce rounds the sums of ranks, which depend on the number of ranks, so it does not go with deterministic",
            "write reduce: f32, or deterministic: false");
   if (ranks_ == nullptr) return;
   auto fewest = static_cast<int64_t>(-replicas_.threads);  // all ranks gather units equally often

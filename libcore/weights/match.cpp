@@ -6,6 +6,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/glob.h"
+#include "libcore/weights/old_names.h"
 
 namespace galley {
 namespace {
@@ -133,6 +134,9 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
       }
     }
     name = below(rule.into, name);
+    if (!open.contains(name)) {
+      if (std::string present = present_name(name); open.contains(present)) name = std::move(present);
+    }
     // Both calls are needed: each marks the patterns it uses.
     const bool by_own_name = ignored(file[i].name), by_final_name = ignored(name);
     if (by_own_name || by_final_name) continue;

@@ -69,8 +69,8 @@ struct Match {
 };
 
 /// Applies a rule. Throws Error (exit code 3) with similar names if a pattern of `ignore` or `rename` matches nothing, or if two names of
-/// the file become equal. A `num_batches_tracked` that only one side has is not a mismatch: it only counts, and nothing is computed from
-/// it.
+/// the file become equal. Names of older detectors (old_names.h) match the present ones. A `num_batches_tracked` that only one side has is
+/// not a mismatch: it only counts, and nothing is computed from it.
 Match match_tensors(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule);
 
 /// Describes the mismatches of one rule: an aligned table of missing, unexpected, misshapen and mistyped tensors with their types and

@@ -65,9 +65,11 @@ class DetectionFiles {
     write_text(folder_ + "/boxes.json", coco.dump());
     write_text(voc(), recipe("{type: voc, classes: [red, blue]}"));
     write_text(this->coco(), recipe("{type: coco, images: JPEGImages, annotations: boxes.json}"));
+    write_text(regions(), regions_recipe());
   }
   std::string voc() const { return folder_ + "/voc.yaml"; }
   std::string coco() const { return folder_ + "/coco.yaml"; }
+  std::string regions() const { return folder_ + "/regions.yaml"; }
   const std::string& folder() const { return folder_; }
 
  private:
@@ -82,6 +84,18 @@ class DetectionFiles {
            "train: {duration: 300 steps, batch: 8, optimizer: {type: adamw, lr: 0.002}, validate: 300 steps,\n"
            // Small steps at the end let the running statistics of batch norms catch up.
            "  schedule: [{type: cosine, to: 0.001x, duration: 200 steps}, {type: linear, from: 0.001x, to: 0.001x}]}\n"
+           "checkpoint: null\nlog: {tensorboard: false}\n";
+  }
+  /// Faster R-CNN on the images as they are, on a canvas.
+  std::string regions_recipe() const {
+    const std::string pipeline = "[{type: normalize, mean: 0.5, std: 0.5}, {type: pad_to, size: [96, 128]}]\n";
+    return "recipe: 1\nname: regions\nthreads: 2\nmodel: {type: fasterrcnn_mobilenet_v3_large_320_fpn, num_classes: 3,\n"
+           "  rpn_pre_nms_top_n_train: 100, rpn_post_nms_top_n_train: 60, box_batch_size_per_image: 16, box_detections_per_img: 20}\n"
+           "data:\n  root: " +
+           folder_ + "\n  train:\n    source: {type: voc, classes: [red, blue]}\n    pipeline: " + pipeline +
+           "  val:\n    source: {type: voc, classes: [red, blue]}\n    pipeline: " + pipeline +
+           "    batch: 3\ntrain: {duration: 160 steps, batch: 8, optimizer: {type: adamw, lr: 0.001}, validate: 160 steps,\n"
+           "  schedule: [{type: cosine, to: 0.001x, duration: 120 steps}, {type: linear, from: 0.001x, to: 0.001x}]}\n"
            "checkpoint: null\nlog: {tensorboard: false}\n";
   }
   std::string folder_;
@@ -175,6 +189,51 @@ TEST(Detection, MistakesNameTheirPlace) {
   expect({"data.train.batch_transforms=[{type: mixup}]"}, 3, {"boxes"});
   write_text(folder + "/Annotations/s3.xml", "<?xml version=\"1.0\"?>\n<!DOCTYPE a [<!ENTITY b \"bb\">]>\n<annotation>&b;</annotation>");
   expect({}, 4, {"Annotations/s3.xml:2", "document type declaration"});
+}
+
+TEST(Detection, RegionsOnACanvas) {
+  const DetectionFiles files(scratch_folder());
+  const std::string& folder = files.folder();
+  const Outcome trained = run("galley-train", {files.regions(), "-o", folder + "/run", "--format", "json", "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json result = Json::parse(trained.out);
+  for (const char* part : {"loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg"})
+    EXPECT_TRUE(result["losses"].contains(part)) << result.dump();
+  EXPECT_GT(result["metrics"]["map50"].get<double>(), 80) << result.dump() << ": colored rectangles are easy to find";
+  // The sampled anchors and proposals of an evaluation do not depend on the batch.
+  const Outcome whole = run("galley-evaluate", {folder + "/run", "--format", "json", "-q", "data.val.batch=8"});
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const Json other = Json::parse(whole.out);
+  EXPECT_NEAR(result["metrics"]["loss"].get<double>(), other["metrics"]["loss"].get<double>(), 1e-3) << other.dump();
+  EXPECT_NEAR(result["metrics"]["map50"].get<double>(), other["metrics"]["map50"].get<double>(), 0.1);
+  // Boxes are in pixels of the file, without the canvas.
+  const Outcome predicted = run("galley-predict", {folder + "/run", folder + "/JPEGImages/s0.jpg", "--format", "json", "-q"});
+  ASSERT_EQ(predicted.code, 0) << predicted.err;
+  const Json line = Json::parse(predicted.out);
+  EXPECT_EQ(line["width"], kWidth);
+  EXPECT_EQ(line["height"], kHeight);
+  ASSERT_FALSE(line["detections"].empty());
+  const Json& best = line["detections"][0];
+  EXPECT_EQ(best["label"], "red");
+  const double want[] = {4, 3, 34, 29};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(best["box"][i].get<double>(), want[i], 6) << best.dump();
+  for (const Json& found : line["detections"]) {
+    EXPECT_LE(found["box"][2].get<double>(), kWidth);
+    EXPECT_LE(found["box"][3].get<double>(), kHeight);
+  }
+  // Calibration sees predictions, without the objects of its samples.
+  const Outcome quantized =
+      run("galley-quantize", {folder + "/run", "-o", folder + "/int8.safetensors", "--evaluate", "--format", "json", "-q"});
+  ASSERT_EQ(quantized.code, 0) << quantized.err;
+  EXPECT_GT(Json::parse(quantized.out)["metrics"]["quantized"]["map50"].get<double>(), 60) << quantized.out;
+  // A seed draws the same samples each time.
+  const auto digest = [&](const std::string& seed) {
+    const Outcome short_run = run("galley-train", {files.regions(), "-o", folder + "/short", "--force", "--format", "json", "-q",
+                                                   "train.duration=3 steps", "train.schedule=null", "train.validate=null", "seed=" + seed});
+    EXPECT_EQ(short_run.code, 0) << short_run.err;
+    return Json::parse(short_run.out)["digest"].get<std::string>();
+  };
+  EXPECT_EQ(digest("5"), digest("5"));
 }
 
 }  // namespace

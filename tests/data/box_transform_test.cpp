@@ -214,6 +214,45 @@ TEST(RandomPhotometricDistort, ChangesColorsAndNoPlaces) {
   EXPECT_NEAR(static_cast<double>(permuted), 200 * 5.0 / 12, 30);
 }
 
+TEST(Boxes, ImagesOfDifferentSizesShareACanvas) {
+  PadTo pad;
+  pad.size = {50, 70};
+  expect_follow({item("pad_to", pad)}, 0);
+  const Pipeline pipeline({item("pad_to", pad)});
+  const std::vector<FieldType> fields = pipeline.fields({image_field(3)});  // of any size
+  EXPECT_EQ(fields.at(0).sample, (std::vector<int64_t>{3, 50, 70}));
+  EXPECT_EQ(fields.at(1), (FieldType{.name = "image_size", .kind = FieldKind::kValues, .sample = {2}}));
+  Sample sample = rectangles();
+  pipeline.apply(sample, {});
+  const auto& size = std::get<Tensor>(*sample.find("image_size"));
+  EXPECT_EQ(size.to_doubles(), (std::vector<double>{kHeight, kWidth}));
+  EXPECT_EQ(sample.image()->row<uint8_t>(kHeight - 1)[kWidth - 1], 1);
+  EXPECT_EQ(sample.image()->row<uint8_t>(kHeight - 1)[kWidth], 0);
+  EXPECT_EQ(sample.image()->row<uint8_t>(kHeight)[0], 0);
+  pad.size = {50, 50};
+  try {
+    Sample wide = rectangles();
+    Pipeline({item("pad_to", pad)}).apply(wide, {});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInput);
+    EXPECT_NE(error.text().find("40 x 60 pixels does not fit into 50 x 50"), std::string::npos) << error.text();
+  }
+}
+
+TEST(Boxes, DetectorsResizeAsTorchvisionDoes) {
+  // height, width, shorter side, longer side, and the size that GeneralizedRCNNTransform gives.
+  constexpr int64_t kRows[][6] = {{375, 500, 800, 1333, 800, 1066}, {427, 640, 800, 1333, 800, 1199}, {281, 500, 800, 1333, 749, 1333},
+                                  {480, 640, 320, 640, 320, 426},   {200, 1000, 320, 640, 128, 640},  {640, 427, 800, 1333, 1199, 800},
+                                  {500, 500, 800, 1333, 800, 800}};
+  for (const auto& row : kRows) {
+    Resize resize;
+    resize.size = {row[2]};
+    resize.max_size = row[3];
+    EXPECT_EQ(resize.target(row[0], row[1]), std::pair(row[4], row[5])) << row[0] << " x " << row[1];
+  }
+}
+
 TEST(Boxes, RenamedLabelsAreDroppedWithTheirBoxes) {
   Rename rename;
   rename.from = "labels";
@@ -254,6 +293,11 @@ TEST(Boxes, MistakesAreReported) {
   RandomZoomOut zoom;
   zoom.side_range = {0.5, 2};
   expect_refused({item("random_zoom_out", zoom)}, types(), "at least 1");
+  PadTo pad;
+  pad.size = {30, 70};
+  expect_refused({item("pad_to", pad)}, types(), "do not fit into 30 x 70");
+  pad.size = {70};
+  expect_refused({item("pad_to", pad), item("pad_to", pad)}, types(), "use pad_to once");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <set>
 
@@ -36,6 +37,34 @@ TEST_P(GoldenDetectors, Detect) {
     expect_golden(cat("scores", n), want.at(cat("scores", n)), rows(kDetectedScores, 1), 1e-9);
     expect_golden(cat("labels", n), want.at(cat("labels", n)), rows(kDetectedLabels, 1), 0);
     for (int64_t i = count; i < most; ++i) EXPECT_EQ(result(kDetectedScores)[n * most + i], 0);
+  }
+}
+
+TEST(Detectors, ImagesOfDifferentSizesOnACanvas) {
+  // The second image has 25 x 50 pixels; the rest of the canvas is 0.
+  for (const std::string file : {"fcos", "fasterrcnn"}) {
+    SCOPED_TRACE(file);
+    const auto golden = std::find_if(golden_detectors().begin(), golden_detectors().end(), [&](const auto& d) { return d.file == file; });
+    const GoldenFile want = read_golden(file + "_padded");
+    CapturedDetector model(golden->component(), Mode::kEvaluation, golden->input, golden->objects, /*sized=*/true);
+    model.feeds["sizes"] = {{2, 2}, {32, 64, 25, 50}};
+    RefArray& images = model.feeds.at("input");
+    for (int64_t i = 3 * 32 * 64; i < images.shape.elements(); ++i)
+      if (i / 64 % 32 >= 25 || i % 64 >= 50) images[i] = 0;
+    scale_predictors(model.feeds, golden->predictors);
+    const auto values = interpret(model.graph, model.feeds);
+    const auto result = [&](std::string_view name) -> const RefArray& { return values.at(model.results.at(std::string(name)).id()); };
+    const int64_t most = result(kDetectedScores).shape[1];
+    for (int64_t n = 0; n < 2; ++n) {
+      const auto count = static_cast<int64_t>(result(kDetectedCount)[n]);
+      const auto rows = [&](std::string_view name, int64_t width) {
+        const double* first = result(name).v.data() + n * most * width;
+        return std::vector<double>(first, first + count * width);
+      };
+      expect_golden(cat("boxes", n), want.at(cat("boxes", n)), rows(kDetectedBoxes, 4), 1e-9);
+      expect_golden(cat("scores", n), want.at(cat("scores", n)), rows(kDetectedScores, 1), 1e-9);
+      expect_golden(cat("labels", n), want.at(cat("labels", n)), rows(kDetectedLabels, 1), 0);
+    }
   }
 }
 
@@ -96,6 +125,32 @@ TEST(Detectors, ABatchWithoutObjectsHasNoLoss) {
   EXPECT_EQ(values.at(classes.id())[0], 0);
 }
 
+TEST(Detectors, RowsWithoutARegionAreFinite) {
+  // Fewer proposals than rows, and an image without objects: no value is NaN or infinite, also in rows that do not count.
+  Component component = default_model("fasterrcnn_mobilenet_v3_large_320_fpn");
+  for (const auto& [name, value] :
+       {std::pair{"num_classes", 3}, {"rpn_post_nms_top_n_train", 6}, {"rpn_post_nms_top_n_test", 6}, {"box_batch_size_per_image", 16}}) {
+    Setter setter(name, {static_cast<double>(value)});
+    component.params->options(setter);
+    ASSERT_TRUE(setter.found) << name;
+  }
+  for (const Mode mode : {Mode::kTraining, Mode::kEvaluation}) {
+    CapturedDetector model(component, mode, {2, 3, 64, 64}, {{}, {{2, 3, 33, 29, 1}}});
+    model.feeds["rng"] = {{3}, {1, 2, 0}};
+    const auto values = interpret(model.graph, model.feeds);
+    for (const Node& node : model.graph.nodes()) {
+      for (const ValueId output : node.outputs) {
+        const std::vector<double>& v = values.at(output).v;
+        EXPECT_TRUE(std::all_of(v.begin(), v.end(), [](double x) { return std::isfinite(x); })) << node.path << " " << node.op->name;
+      }
+    }
+    // Without objects only background counts: no loss of boxes.
+    EXPECT_EQ(values.at(model.results.at("loss_box_reg.sum").id())[0], 0);
+    EXPECT_EQ(values.at(model.results.at("loss_rpn_box_reg.sum").id())[0], 0);
+    EXPECT_GT(values.at(model.results.at("loss_classifier.sum").id())[0], 0);
+  }
+}
+
 TEST(Detectors, NamesAreTorchvisions) {
   std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/models/detectors.txt");
   ASSERT_TRUE(file);
@@ -151,6 +206,28 @@ TEST(Detectors, FrozenNormsAreBuffers) {
   for (const Node& node : captured.graph.nodes()) EXPECT_TRUE(node.op->updates.empty()) << node.path;
 }
 
+TEST(Detectors, HaveThePublishedNumberOfParameters) {
+  // num_params of torchvision's weights.
+  struct Row {
+    const char* type;
+    bool frozen;
+    int64_t parameters;
+  };
+  for (const Row& row : {Row{"fasterrcnn_resnet50_fpn", true, 41'755'286},
+                         {"fasterrcnn_resnet50_fpn_v2", false, 43'712'278},
+                         {"fasterrcnn_mobilenet_v3_large_fpn", true, 19'386'354},
+                         {"fasterrcnn_mobilenet_v3_large_320_fpn", true, 19'386'354},
+                         {"retinanet_resnet50_fpn", true, 34'014'999},
+                         {"retinanet_resnet50_fpn_v2", false, 38'198'935},
+                         {"fcos_resnet50_fpn", true, 32'269'600},
+                         {"ssdlite320_mobilenet_v3_large", false, 3'440'060}}) {
+    Component model = default_model(row.type);
+    Setter setter("frozen_norm", {1});
+    if (row.frozen) model.params->options(setter);
+    EXPECT_EQ(parameter_count(CapturedDetector(model, Mode::kEvaluation, {1, 3, 64, 64}).specs), row.parameters) << row.type;
+  }
+}
+
 TEST(Detectors, TrainableBackboneLayersCountFromTheLast) {
   // The first frozen and the last trained part of the backbone, as torchvision's _resnet_fpn_extractor and _mobilenet_extractor choose
   // them.
@@ -201,7 +278,7 @@ TEST(Detectors, SizesGrowAtMostBy1000Over16) {
   Graph graph;
   Builder b(graph);
   const Value codes = b.input("codes", {.shape = {1, 2, 4}}), anchors = b.input("anchors", {.shape = {2, 4}});
-  const Value boxes = clip_boxes(BoxCoder{.xy = 10, .wh = 5}.decode(codes, anchors), 1000, 2000);
+  const Value boxes = clip_boxes(BoxCoder{.xy = 10, .wh = 5}.decode(codes, anchors), {1000, 2000});
   const auto values =
       interpret(graph, {{"codes", {{1, 2, 4}, {0, 0, 60, -60, 5, -10, 0, 5}}}, {"anchors", {{2, 4}, {600, 400, 620, 420, 0, 0, 40, 40}}}});
   const double half = 10 * 1000.0 / 16, small = 10 * std::exp(-12.0), tall = 20 * std::exp(1.0);

@@ -81,13 +81,14 @@ inline void scale_predictors(std::map<std::string, RefArray>& feeds, double fact
 
 /// A captured detector, its objects among the inputs.
 struct CapturedDetector {
-  CapturedDetector(const Component& model, Mode mode, const Shape& input, const ObjectRows& objects = {}) {
+  CapturedDetector(const Component& model, Mode mode, const Shape& input, const ObjectRows& objects = {}, bool sized = false) {
     Builder b(graph, {.mode = mode});
     const int64_t capacity = input[0] * kRoom;
-    const NamedValues inputs{{"input", b.input("input", {.shape = input})},
-                             {std::string(kObjectBoxes), b.input("boxes", {.shape = {capacity, 4}})},
-                             {std::string(kObjectOffsets), b.input("offsets", {.dtype = DType::kI64, .shape = {input[0] + 1}})},
-                             {std::string(kObjectLabels), b.input("labels", {.dtype = DType::kI64, .shape = {capacity}})}};
+    NamedValues inputs{{"input", b.input("input", {.shape = input})},
+                       {std::string(kObjectBoxes), b.input("boxes", {.shape = {capacity, 4}})},
+                       {std::string(kObjectOffsets), b.input("offsets", {.dtype = DType::kI64, .shape = {input[0] + 1}})},
+                       {std::string(kObjectLabels), b.input("labels", {.dtype = DType::kI64, .shape = {capacity}})}};
+    if (sized) inputs.emplace_back(kImageSize, b.input("sizes", {.shape = {input[0], 2}}));
     for (const auto& [name, value] : build_model(b, model, inputs)) results.emplace(name, value);
     specs = b.take_parameters();
     if (objects.empty()) return;

@@ -7,6 +7,7 @@
 
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/nms.h"
+#include "libcore/ops/proposals.h"
 #include "libcore/ops/roi_align.h"
 #include "tests/ops/golden_file.h"
 
@@ -129,6 +130,50 @@ TEST(Boxes, SharedAndOwnBoxesAgree) {
   const auto values = interpret(graph, {{"shared", shared}, {"own", own}, {"scores", scores}});
   EXPECT_EQ(values.at(one.index.id()).v, values.at(other.index.id()).v);
   EXPECT_EQ(values.at(one.count.id()).v, values.at(other.count.id()).v);
+}
+
+/// The mask of a batch of `samples`, whose first one has that global index, with alternating labels.
+std::vector<double> sampled(int64_t samples, int64_t first, int64_t step) {
+  constexpr int64_t kRows = 60;
+  Graph graph;
+  const TensorType integers{.dtype = DType::kI64, .shape = {samples, kRows}};
+  const Value labels = graph.add_input("labels", integers, ValueRole::kInput);
+  const Value rng = graph.add_input("rng", {.dtype = DType::kI64, .shape = {3}}, ValueRole::kInput);
+  SampleLabelsAttrs attrs;
+  attrs.size = 12;
+  attrs.positive_fraction = 0.25;
+  attrs.stream = 9;
+  const Value mask = sample_labels(labels, {}, rng, attrs);
+  std::vector<double> alternating;
+  for (int64_t i = 0; i < samples * kRows; ++i) alternating.push_back(static_cast<double>(i % 3 == 0));
+  return interpret(graph, {{"labels", {{samples, kRows}, alternating}},
+                           {"rng", {{3}, {1, static_cast<double>(step), static_cast<double>(first)}}}})
+      .at(mask.id())
+      .v;
+}
+
+TEST(SampleLabels, DependOnTheGlobalSampleAndTheStepAlone) {
+  // A batch of four, and its samples on ranks or in micro-batches of their own.
+  const std::vector<double> whole = sampled(4, 10, 3);
+  for (int64_t n = 0; n < 4; ++n) {
+    const std::vector<double> alone = sampled(1, 10 + n, 3);
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), whole.begin() + n * 60)) << n;
+  }
+  EXPECT_NE(whole, sampled(4, 10, 4));
+  EXPECT_NE(std::vector<double>(whole.begin(), whole.begin() + 60), std::vector<double>(whole.begin() + 60, whole.begin() + 120));
+}
+
+TEST(SampleLabels, EveryRowIsDrawnEquallyOften) {
+  // 3 of 20 objects and 9 of 40 of the background, in each of 4000 samples.
+  constexpr int64_t kSamples = 4000;
+  const std::vector<double> mask = sampled(kSamples, 0, 1);
+  for (int64_t row = 0; row < 60; ++row) {
+    double drawn = 0;
+    for (int64_t n = 0; n < kSamples; ++n) drawn += mask[static_cast<size_t>(n * 60 + row)];
+    const double p = row % 3 == 0 ? 3.0 / 20 : 9.0 / 40;
+    // Five standard deviations of a binomial distribution.
+    EXPECT_NEAR(drawn, kSamples * p, 5 * std::sqrt(kSamples * p * (1 - p))) << row;
+  }
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ std::string error_of(const Action& action, ErrorCode code) {
 TEST(WeightRegistry, BuiltInFiles) {
   const WeightRegistry registry({kBuiltIn}, "/cache");
   const std::vector<std::string> models = registry.models();
-  EXPECT_EQ(models.size(), 81u) << "the classification models of torchvision 0.29, and efficientnet_lite0";
+  EXPECT_EQ(models.size(), 90u) << "the classifiers of torchvision 0.29, nine detectors, and efficientnet_lite0";
   int sets = 0;
   for (const std::string& model : models) {
     SCOPED_TRACE(model);
@@ -43,16 +43,16 @@ TEST(WeightRegistry, BuiltInFiles) {
       const size_t digits = entry.url.rfind('-') + 1;
       EXPECT_TRUE(entry.sha256.starts_with(entry.url.substr(digits, entry.url.rfind('.') - digits))) << entry.url;
       EXPECT_EQ(entry.file, "/cache/" + entry.url.substr(entry.url.rfind('/') + 1));
-      EXPECT_GE(entry.transforms.resize, entry.transforms.crop);
+      EXPECT_TRUE(entry.transforms.resize >= entry.transforms.crop || !entry.transforms.size.empty());
       EXPECT_EQ(entry.transforms.crop, entry.input_size);
       EXPECT_GT(entry.num_params, 1'000'000);
       EXPECT_NE(entry.pipeline().find("normalize"), std::string::npos);
-      EXPECT_TRUE(entry.categories.empty() || entry.category_names().size() == 1000u);
+      EXPECT_TRUE(entry.categories.empty() || entry.category_names().size() == (entry.categories == "coco.txt" ? 91u : 1000u));
       EXPECT_EQ(entry.categories.empty(), entry.metrics.empty());
     }
     EXPECT_EQ(defaults, 1);
   }
-  EXPECT_EQ(sets, 116);
+  EXPECT_EQ(sets, 125);
   for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes"))
     EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is not a recipe";
 }
@@ -80,6 +80,21 @@ TEST(WeightRegistry, References) {
     EXPECT_FALSE(registry.is_reference(file)) << file;
 }
 
+TEST(WeightRegistry, Detectors) {
+  const WeightRegistry registry({kBuiltIn}, "/cache");
+  EXPECT_EQ(registry.find("fasterrcnn_mobilenet_v3_large_320_fpn").pipeline(),
+            "- {type: resize, size: 320, max_size: 640, interpolation: bilinear, antialias: false}\n"
+            "- {type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}\n- {type: pad_to, size: 640}\n");
+  EXPECT_EQ(registry.find("ssdlite320_mobilenet_v3_large").pipeline(),
+            "- {type: resize, size: [320, 320], interpolation: bilinear, antialias: false}\n"
+            "- {type: normalize, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}\n");
+  using Options = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(registry.find("retinanet_resnet50_fpn").options_of_model, (Options{{"frozen_norm", "true"}, {"frozen_eps", "0"}}));
+  EXPECT_EQ(registry.find("fcos_resnet50_fpn").options_of_model, (Options{{"frozen_norm", "true"}}));
+  EXPECT_EQ(registry.find("fasterrcnn_resnet50_fpn_v2").options_of_model, Options{});
+  EXPECT_EQ(registry.find("fcos_resnet50_fpn").category_names().at(18), "dog");
+}
+
 TEST(WeightRegistry, TheUsersOwn) {
   const TemporaryFolder folder;
   write_file(folder / "resnet50.yaml",
@@ -94,7 +109,7 @@ TEST(WeightRegistry, TheUsersOwn) {
   EXPECT_EQ(registry.of("resnet50").size(), 3u);
   EXPECT_EQ(registry.find("own/A").file, "/data/a.safetensors");
   EXPECT_NE(error_of([&] { registry.find("own"); }, ErrorCode::kRecipe).find("it has A"), std::string::npos);
-  EXPECT_EQ(registry.models().size(), 82u);
+  EXPECT_EQ(registry.models().size(), 91u);
 
   const auto broken = [&](const std::string& text) {
     write_file(folder / "own.yaml", text);
@@ -145,6 +160,44 @@ TEST(WeightRegistry, ResolvesARecipe) {
   Recipe file = recipe_with("w.safetensors");
   resolve_weights(file, registry);
   EXPECT_EQ(file.weights.load.at<WeightSource>(0).path(), "w.safetensors");
+}
+
+TEST(WeightRegistry, TheModelNeedsTheOptionsOfItsWeights) {
+  struct Params : OptionsOf<Params> {
+    bool frozen_norm = false;
+    double frozen_eps = 1e-5;
+    std::optional<int64_t> layers = {};
+    void options(OptionVisitor& v) override {
+      v.option({.name = "frozen_norm"}, frozen_norm);
+      v.option({.name = "frozen_eps"}, frozen_eps);
+      v.option({.name = "layers"}, layers);
+    }
+  };
+  const TemporaryFolder folder;
+  write_file(folder / "own.yaml",
+             "model: own\nentries: [{name: A, path: a.pth, options: {frozen_norm: true, frozen_eps: 0}}, {name: B, path: a.pth}]\n");
+  write_file(folder / "a.pth", "x");
+  const WeightRegistry registry({folder.path()}, folder / "cache");
+  const auto resolve = [&](const std::string& from, bool frozen, double eps) {
+    static const ComponentRegistry none;
+    Recipe recipe(none);
+    recipe.model.type = "own";
+    auto params = std::make_unique<Params>();
+    params->frozen_norm = frozen;
+    params->frozen_eps = eps;
+    recipe.model.params = std::move(params);
+    auto source = std::make_unique<WeightSource>();
+    source->from = from;
+    recipe.weights.load.items.push_back(std::move(source));
+    resolve_weights(recipe, registry);
+  };
+  resolve("own/A", true, 0);
+  resolve("own/B", false, 1e-5);
+  EXPECT_NE(error_of([&] { resolve("own/A", false, 1e-5); }, ErrorCode::kRecipe).find("model.frozen_norm=true model.frozen_eps=0"),
+            std::string::npos);
+  const std::string one = error_of([&] { resolve("own/A", true, 1e-5); }, ErrorCode::kRecipe);
+  EXPECT_NE(one.find("model.frozen_eps=0"), std::string::npos) << one;
+  EXPECT_EQ(one.find("frozen_norm"), std::string::npos) << one;
 }
 
 }  // namespace

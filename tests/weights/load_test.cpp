@@ -67,6 +67,37 @@ TEST_F(Load, ExactFit) {
   EXPECT_EQ(read_weights_metadata(path_).at("galley.pipeline"), "p");
 }
 
+TEST_F(Load, NamesOfOlderDetectors) {
+  // Names of torchvision before 0.13, and the present ones (the _load_from_state_dict of its modules).
+  const std::pair<std::string, std::string> kNames[] = {
+      {"rpn.head.conv.weight", "rpn.head.conv.0.0.weight"},
+      {"backbone.fpn.inner_blocks.2.bias", "backbone.fpn.inner_blocks.2.0.bias"},
+      {"backbone.fpn.layer_blocks.0.weight", "backbone.fpn.layer_blocks.0.0.weight"},
+      {"head.classification_head.conv.6.weight", "head.classification_head.conv.3.0.weight"},
+      {"head.regression_head.conv.2.bias", "head.regression_head.conv.1.0.bias"},
+      {"roi_heads.mask_head.mask_fcn4.weight", "roi_heads.mask_head.3.0.weight"},
+      {"head.regression_head.bbox_reg.weight", "head.regression_head.bbox_reg.weight"}};
+  std::vector<ExpectedTensor> model;
+  std::vector<TensorSource> old_file, new_file;
+  double value = 1;
+  for (const auto& [old_name, new_name] : kNames) {
+    model.push_back({new_name, DType::kF32, {2}});
+    old_file.emplace_back(old_name, filled({2}, value));
+    new_file.emplace_back(new_name, filled({2}, value++));
+  }
+  for (const auto& file : {old_file, new_file}) {
+    write(file);
+    const LoadedWeights loaded = load_weights(model, std::vector{rule()});
+    for (size_t i = 0; i < model.size(); ++i)
+      EXPECT_EQ(loaded.tensors.at(model[i].name).at({0}), static_cast<double>(i + 1)) << model[i].name;
+  }
+  // FCOS has convolutions of these names itself.
+  write({{"head.classification_head.conv.6.weight", filled({2}, 9)}});
+  const std::vector<ExpectedTensor> fcos{{"head.classification_head.conv.6.weight", DType::kF32, {2}}};
+  EXPECT_EQ(load_weights(fcos, std::vector{rule()}).tensors.size(), 1u);
+  EXPECT_NE(error_of(model, std::vector{rule()}).find("missing"), std::string::npos);
+}
+
 TEST_F(Load, RenameIgnoreInto) {
   write(tensors("module."));
   LoadRule prefix = rule();

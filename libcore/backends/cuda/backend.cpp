@@ -15,8 +15,8 @@ class CudaBackend : public Backend {
   CudaDevice& device() const override { return device_; }
   Limits limits() const override { return {.threads = options().threads, .alignment = 256}; }
   std::span<const Kernel* const> kernels(const OpDef& op) const override {
-    static const KernelTable table{cuda_elementwise(), cuda_copy(), cuda_index(),  cuda_reduce(),
-                                   cuda_products(),    cuda_pool(), cuda_select(), cuda_attention(), cuda_rows(), cuda_update()};
+    static const KernelTable table{cuda_elementwise(), cuda_copy(),   cuda_index(),     cuda_reduce(), cuda_products(),
+                                   cuda_pool(),        cuda_select(), cuda_attention(), cuda_rows(),   cuda_update()};
     return table.of(op);
   }
 

@@ -38,7 +38,8 @@ class Softmax : public PreparedKernel {
     call.from = args.inputs[kBackward ? 1 : 0];
     call.grad = args.inputs[0];
     call.to = args.outputs[0];
-    if (call.size > 0) launch_elements(stream, kBackward ? "softmax_backward_lines" : "softmax_lines", call.outer * call.inner * device::kThreads, call);
+    if (call.size > 0)
+      launch_elements(stream, kBackward ? "softmax_backward_lines" : "softmax_lines", call.outer * call.inner * device::kThreads, call);
   }
 
  private:

@@ -17,7 +17,8 @@ Support supports(const KernelQuery& query, int states, int scale) {
     if (query.has(i) && (query.in(i).format != parameter.format || query.in(i).dtype != parameter.dtype))
       return Support::no("a state of another type");
   }
-  if (query.in(2).dtype != DType::kF32 || (query.has(scale) && query.in(scale).dtype != DType::kF32)) return Support::no("scalars other than f32");
+  if (query.in(2).dtype != DType::kF32 || (query.has(scale) && query.in(scale).dtype != DType::kF32))
+    return Support::no("scalars other than f32");
   return no_blocked_formats(query);
 }
 Support supports_adam(const KernelQuery& query) { return supports(query, 2, 6); }

@@ -5,8 +5,8 @@
 
 Needs torch and torchvision. Weights and images are those of make_golden.py. ssdlite.txt has, for small images in float64: the
 losses, samples of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same
-of SSD300, whose size is fixed, in float32, without gradients. fasterrcnn*.txt: detectors with regions, as ssdlite.txt.
-detectors.txt has the parameters and buffers of each detector, as zoo.txt.
+of SSD300, whose size is fixed, in float32, without gradients. fasterrcnn*.txt: detectors with regions, as ssdlite.txt;
+*_padded.txt: detections in images of different size. detectors.txt has the parameters and buffers of each detector, as zoo.txt.
 """
 import copy
 import os
@@ -130,6 +130,27 @@ def write_rcnn(name, file, factor, height=32, width=64, **options):
     torch.set_default_dtype(torch.float32)
 
 
+def write_padded(name, file, factor=None, **options):
+    """Detections of two images of different size, 32 x 64 and 25 x 50 pixels, padded as torchvision does."""
+    torch.set_default_dtype(torch.float64)
+    model = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=5, **options)
+    generator = model.rpn.anchor_generator if factor else model.anchor_generator
+    generator.cell_anchors = [cell.double() for cell in generator.cell_anchors]
+    model = prepare(without_transform(model, 32, 64))
+    if factor:
+        scale_predictors(model, factor)
+    transform = detection.transform.GeneralizedRCNNTransform(32, 64, [0.0] * 3, [1.0] * 3)
+    transform.resize = lambda image, target=None: (image, target)
+    model.transform = transform
+    images = golden("input", (2, 3, 32, 64), 3.0**0.5)
+    w = Writer()
+    model.eval()
+    with torch.no_grad():
+        write_detections(w, model([images[0], images[1, :, :25, :50]]))
+    w.save(file)
+    torch.set_default_dtype(torch.float32)
+
+
 def write_ssdlite():
     height, width = 64, 96
     torch.set_default_dtype(torch.float64)  # default boxes too
@@ -185,4 +206,7 @@ if __name__ == "__main__":
     write_pyramid("fcos_resnet50_fpn", "fcos")
     write_rcnn("fasterrcnn_resnet50_fpn", "fasterrcnn", 2e-4)
     write_rcnn("fasterrcnn_resnet50_fpn_v2", "fasterrcnn_v2", 2e-4)
+    write_padded("fcos_resnet50_fpn", "fcos_padded", topk_candidates=30, detections_per_img=20)
+    write_padded("fasterrcnn_resnet50_fpn", "fasterrcnn_padded", 2e-4, rpn_pre_nms_top_n_test=40, rpn_post_nms_top_n_test=12,
+                 box_score_thresh=0.02, box_detections_per_img=25)
     write_rcnn("fasterrcnn_mobilenet_v3_large_fpn", "fasterrcnn_mobilenet", 4e-3, 96, 160)

@@ -45,7 +45,8 @@ GALLEY_KERNEL(softmax_lines, (const SoftmaxCall call)) {
     }
     largest = block_max(largest, call.size, shared);
     float sum = 0;
-    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) sum += exp(load<float>(call.from, begin + i * call.inner, call.type) - largest);
+    for (int64_t i = threadIdx.x; i < call.size; i += kThreads)
+      sum += exp(load<float>(call.from, begin + i * call.inner, call.type) - largest);
     sum = block_sum(sum, shared);
     const float logarithm = log(sum);
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
@@ -194,7 +195,8 @@ GALLEY_KERNEL(batch_norm_backward_channels, (const BatchNormCall call)) {
   const float share = 1.0f / static_cast<float>(call.count > 0 ? call.count : 1);
   for (int64_t c = blockIdx.x; c < call.channels; c += gridDim.x) {
     const int64_t begin = c * call.channel_step;
-    const float mean = load<float>(call.mean, c, call.vector_type), rstd = 1.0f / sqrt(load<float>(call.var, c, call.vector_type) + call.eps);
+    const float mean = load<float>(call.mean, c, call.vector_type),
+                rstd = 1.0f / sqrt(load<float>(call.var, c, call.vector_type) + call.eps);
     const float gamma = factor_of(call.gamma, c, call.vector_type), beta = shift_of(call.beta, c, call.vector_type);
     const auto normal_at = [&](int64_t place) { return (load<float>(call.x, place, call.type) - mean) * rstd; };
     const auto grad_at = [&](int64_t place, float normal) {
