@@ -263,7 +263,7 @@ const std::vector<GradientBucket>* TrainStep::shards() const {
 }
 
 ParameterGroups TrainStep::groups_of_parameters(const std::vector<ParameterSpec>& parameters) const {
-  return groups_of(recipe_.train.optimizer, parameters, {});
+  return parameter_groups(recipe_.train.optimizer, parameters, {});
 }
 
 RecomputeChoice TrainStep::recompute_of(const Graph& graph) const { return recompute_choice(graph, *recipe_.train.recompute); }

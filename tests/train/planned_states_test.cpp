@@ -59,7 +59,7 @@ ModelBytes held_bytes(const LoadedRecipe& loaded, int ranks, int rank) {
 
 void expect_planned(const std::vector<std::string>& overrides, int ranks) {
   const LoadedRecipe loaded = test::load_text(kGpt, overrides);
-  StepPlanner planner(loaded.recipe, ranks, *find_cluster("a100_80gb"), 0);
+  StepPlanner planner(loaded.recipe, ranks, *find_cluster("a100_80gb"));
   const ModelBytes planned = planner.plan().stages.front().model;
   for (const int rank : {0, ranks - 1}) {
     const ModelBytes held = held_bytes(loaded, ranks, rank);
