@@ -45,7 +45,9 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
       }
       if (!store.has(tensor.name) && tensor.name.ends_with(kAccumulator)) continue;  // zeros, in checkpoints of old versions
       GALLEY_CHECK_INPUT(store.has(tensor.name), checkpoint.folder(), " has a tensor ", tensor.name, " that this run does not");
-      store.set(tensor.name, checkpoint.read(tensor));
+      Tensor values(tensor.dtype, tensor.shape);  // a mapping would stay in memory until the last tensor
+      checkpoint.read_range(tensor, 0, {static_cast<std::byte*>(values.data()), static_cast<size_t>(values.bytes())});
+      store.set(tensor.name, values);
     }
   }
   step = checkpoint.step();
