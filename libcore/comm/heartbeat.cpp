@@ -71,11 +71,26 @@ std::string RankWatch::fault(double now_s) const {
     if (!rank.ignored && rank.beat.last == 0 && now_s - rank.heard_s > limit)
       return cat("rank ", r, " does not answer for ", seconds_text(now_s - rank.heard_s), "; it was ", rank.beat.str());
   }
+  if (const std::string found = endless(now_s); !found.empty()) return found;
   const auto waits =
       std::max_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) { return a.beat.waiting < b.beat.waiting; });
   if (waits->beat.waiting == 0 || waits->beat.step == 0 || now_s - waits->moved_s <= limit_of(*waits)) return "";
   const std::string found = behind(*waits, now_s);
   return found.empty() ? stuck(*waits, now_s) : found;
+}
+
+/// A rank for whose end all others wait.
+std::string RankWatch::endless(double now_s) const {
+  const Rank* found = nullptr;
+  for (const Rank& rank : ranks_) {
+    if (rank.ignored || rank.beat.last != 0) continue;
+    if (found != nullptr) return "";
+    found = &rank;
+  }
+  const bool others = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.beat.last != 0; });
+  if (found == nullptr || !others || now_s - found->moved_s <= kPatientS) return "";
+  return cat("rank ", found - ranks_.data(), " is alive but does not end, ", seconds_text(now_s - found->moved_s),
+             " after its last collective; it is ", found->beat.str());
 }
 
 /// The rank that is furthest behind one for which others wait.

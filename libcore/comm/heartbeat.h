@@ -54,6 +54,7 @@ class RankWatch {
   };
   double limit() const;
   double limit_of(const Rank& rank) const;
+  std::string endless(double now_s) const;
   std::string behind(const Rank& waits, double now_s) const;
   std::string stuck(const Rank& waits, double now_s) const;
   double limit_s_;

@@ -47,6 +47,13 @@ class NotedUpdates : public RankUpdates {
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
     const std::vector<size_t> order = order_of_gradients(graph, own);
     for (size_t i = 0; i < order.size(); ++i) order_[own[order[i]].name] = {static_cast<int64_t>(i), own[order[i]].group};
+    // Nothing is sent: sums with the gradients of earlier micro-batches are part of the update, as on one rank.
+    const std::vector<int> made_by = graph.producers();
+    for (const UpdatePiece& piece : own) {
+      Node& maker = graph.nodes()[static_cast<size_t>(made_by[static_cast<size_t>(piece.gradient.id())])];
+      const auto is_state = [&](ValueId id) { return id != kNoValue && graph.value(id).role == ValueRole::kState; };
+      if (std::any_of(maker.inputs.begin(), maker.inputs.end(), is_state)) maker.phase = Phase::kUpdate;
+    }
     return own;
   }
   Value total(Value own) const override { return own; }

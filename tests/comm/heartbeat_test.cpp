@@ -136,6 +136,23 @@ TEST(RankWatch, NothingIsWrongBeforeTheFirstStepAndAfterTheEnd) {
   EXPECT_TRUE(watch.ended());
 }
 
+TEST(RankWatch, NamesARankThatDoesNotEnd) {
+  RankWatch watch(2, 5, 0);
+  std::string fault;
+  for (int t = 1; t <= 620; ++t) {
+    Beat last = beat_in(20, 21, 0, "x");
+    last.last = 1;
+    watch.heard(0, beat_in(20, 21, 0, "all_reduce digest"), t);  // measures, prints, or loops
+    watch.heard(1, last, t);
+    fault = watch.fault(t);
+    if (t <= 600) {
+      ASSERT_EQ(fault, "") << t;
+    }
+  }
+  EXPECT_EQ(fault,
+            "rank 0 is alive but does not end, 619.0 s after its last collective; it is in step 20, collective 21 (all_reduce digest)");
+}
+
 /// Heartbeats of threads; a rank whose messages are held back is like a stopped process.
 TEST(Heartbeat, FindsALoopAndEndsWithoutAFault) {
   const auto post = std::make_shared<TestMessages::Post>();

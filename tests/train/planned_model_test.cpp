@@ -90,6 +90,15 @@ TEST(StepPlanner, EstimatesWhereMemoryIsTooSmallAndStopsWhenAsked) {
   }
 }
 
+TEST(PlannedModel, SumsOverMicroBatchesArePartOfTheUpdate) {
+  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  Session session(loaded.recipe);
+  const PlanModel once = planned_model(session, {.micro = 2}), four = planned_model(session, {.micro = 2, .accumulation = 4});
+  ASSERT_EQ(once.backward.size(), four.backward.size());
+  for (size_t i = 0; i < once.backward.size(); ++i) EXPECT_EQ(once.backward[i].live_bytes, four.backward[i].live_bytes) << i;
+  EXPECT_GT(four.update.size(), once.update.size());
+}
+
 TEST(StepPlanner, PeakOfOneRankIsThatOfTheProgram) {
   const LoadedRecipe loaded = test::load_text(kGpt, {});
   StepPlanner planner(loaded.recipe, 1, local_cluster({.f32 = 1e11, .bytes = 1e10, .cores = 2, .memory = 1e10}, 1),
