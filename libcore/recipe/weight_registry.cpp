@@ -97,6 +97,11 @@ void PublishedWeights::options(OptionVisitor& v) {
 
 std::string PublishedWeights::pipeline() const {
   std::string text;
+  const std::string normalize =
+      transforms.mean.empty() ? ""
+                              : cat("- {type: normalize, mean: ", list_text(transforms.mean), ", std: ", list_text(transforms.std), "}\n");
+  const bool normalized_first = transforms.pad_to > 0 || !transforms.size.empty();  // torchvision's detectors resize floats
+  if (normalized_first) text += normalize;
   if (transforms.resize > 0 || !transforms.size.empty()) {
     const std::vector<int64_t>& sides = transforms.size;
     text += cat("- {type: resize, size: ", sides.empty() ? cat(transforms.resize) : cat("[", sides.front(), ", ", sides.back(), "]"));
@@ -104,8 +109,7 @@ std::string PublishedWeights::pipeline() const {
     text += cat(", interpolation: ", transforms.interpolation, ", antialias: ", transforms.antialias ? "true" : "false", "}\n");
   }
   if (transforms.crop > 0) text += cat("- {type: center_crop, size: ", transforms.crop, "}\n");
-  if (!transforms.mean.empty())
-    text += cat("- {type: normalize, mean: ", list_text(transforms.mean), ", std: ", list_text(transforms.std), "}\n");
+  if (!normalized_first) text += normalize;
   if (transforms.pad_to > 0) text += cat("- {type: pad_to, size: ", transforms.pad_to, "}\n");
   return text;
 }

@@ -12,7 +12,8 @@
 
 namespace galley {
 
-/// Preprocessing of an image: resize of the smaller side or to a fixed size, center crop, normalization, canvas.
+/// Preprocessing of an image: resize of the smaller side or to a fixed size, center crop, normalization, canvas. With a fixed size or a
+/// canvas, as detectors have, normalization comes first, so that pixels are not rounded after the resize.
 struct PublishedTransforms : OptionsOf<PublishedTransforms> {
   void options(OptionVisitor& v) override;
   int64_t resize = 0;         ///< Pixels; 0: no resize of the smaller side.

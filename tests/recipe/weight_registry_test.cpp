@@ -83,11 +83,11 @@ TEST(WeightRegistry, References) {
 TEST(WeightRegistry, Detectors) {
   const WeightRegistry registry({kBuiltIn}, "/cache");
   EXPECT_EQ(registry.find("fasterrcnn_mobilenet_v3_large_320_fpn").pipeline(),
-            "- {type: resize, size: 320, max_size: 640, interpolation: bilinear, antialias: false}\n"
-            "- {type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}\n- {type: pad_to, size: 640}\n");
+            "- {type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}\n"
+            "- {type: resize, size: 320, max_size: 640, interpolation: bilinear, antialias: false}\n- {type: pad_to, size: 640}\n");
   EXPECT_EQ(registry.find("ssdlite320_mobilenet_v3_large").pipeline(),
-            "- {type: resize, size: [320, 320], interpolation: bilinear, antialias: false}\n"
-            "- {type: normalize, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}\n");
+            "- {type: normalize, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}\n"
+            "- {type: resize, size: [320, 320], interpolation: bilinear, antialias: false}\n");
   using Options = std::vector<std::pair<std::string, std::string>>;
   EXPECT_EQ(registry.find("retinanet_resnet50_fpn").options_of_model, (Options{{"frozen_norm", "true"}, {"frozen_eps", "0"}}));
   EXPECT_EQ(registry.find("fcos_resnet50_fpn").options_of_model, (Options{{"frozen_norm", "true"}}));
