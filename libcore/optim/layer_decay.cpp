@@ -30,7 +30,8 @@ std::vector<int> layers_above(const std::vector<std::string>& modules) {
   for (size_t i = 0; i < modules.size(); ++i) {
     const std::string block = block_of(modules[i]);
     if (!block.empty()) last_of_block = i;
-    layers.push_back(block.empty() ? static_cast<int>(blocks.size()) : blocks.emplace(block, static_cast<int>(blocks.size()) + 1).first->second);
+    layers.push_back(block.empty() ? static_cast<int>(blocks.size())
+                                   : blocks.emplace(block, static_cast<int>(blocks.size()) + 1).first->second);
   }
   if (!blocks.empty()) {
     for (size_t i = last_of_block + 1; i < layers.size(); ++i) layers[i] = static_cast<int>(blocks.size()) + 1;
