@@ -45,7 +45,7 @@ TEST(Schema, AllErrorsOfAFileAtOnce) {
                                 "12:14 train.optimizer.lr | add it: learning rate",
                                 "12:26 train.optimizer.learning_rate | did you mean 'lr'?",
                                 "13:15 train.clip.max",
-                                "14:15 train.early_stop.metric | add it: validation metric that must improve",
+                                "14:15 train.early_stop.metric | add it: validation metric that must improve; ema/NAME: of averages",
                                 "15:16 memory_format | did you mean 'channels_last'?",
                                 "16:20 log.tensorboard",
                                 "17:7 name",
