@@ -20,7 +20,8 @@ struct BackendOptions {
   LayoutMode memory_format = LayoutMode::kAuto;  ///< The memory format of images.
   bool winograd = true;                          ///< 3 x 3 convolutions may use Winograd's algorithm (the recipe's precision.winograd).
   bool chains = true;                            ///< Element-wise functions may be fused into chains (the recipe's precision.chains).
-  bool int4_products = true;  ///< Activations may be rounded for weights of 4 bits (the recipe's precision.int4_activations).
+  bool int4_products = true;   ///< Activations may be rounded for weights of 4 bits (the recipe's precision.int4_activations).
+  bool int8_products = false;  ///< The same for weights of 8 bits (precision.int8_activations).
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  ///< Of attention that does not name its algorithm (the recipe's attention).
   int index = 0;                                             ///< The number after the colon in "cuda:1", if there are several such devices.
 };

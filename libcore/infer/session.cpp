@@ -259,7 +259,8 @@ std::shared_ptr<const Backend> Session::backend(int threads, bool chains) const 
                                              .memory_format = layout(),
                                              .winograd = recipe_.precision.winograd,
                                              .chains = chains,
-                                             .int4_products = recipe_.precision.int4_activations == Int4Activations::kInt8,
+                                             .int4_products = recipe_.precision.int4_activations == StoredProducts::kInt8,
+                                             .int8_products = recipe_.precision.int8_activations == StoredProducts::kInt8,
                                              .attention = recipe_.attention});
 }
 

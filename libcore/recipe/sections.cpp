@@ -81,9 +81,12 @@ void PrecisionSection::options(OptionVisitor& v) {
       winograd);
   v.option({.name = "chains", .doc = "run consecutive element-wise functions in one pass over memory; results are bit-identical"}, chains);
   v.choice({.name = "int4_activations",
-            .doc = "activations of products of few rows with weights stored in 4 bits; int8: each 32 of a row are rounded to 8 bits with a "
-                   "scale of their own and multiplied as integers, about twice as fast; f32: exact"},
-           int4_activations, kInt4ActivationsNames);
+            .doc = "activations of products with weights stored in 4 bits; int8: each 32 of a row are rounded to 8 bits with a scale of "
+                   "their own and multiplied as integers, about twice as fast; f32: exact"},
+           int4_activations, kStoredProductsNames);
+  v.choice({.name = "int8_activations",
+            .doc = "the same for weights stored in 8 bits, in products of more than 16 rows: prompts and evaluations"},
+           int8_activations, kStoredProductsNames);
   v.option({.name = "keep_f32", .doc = "selectors of modules that compute in f32; parameters and statistics of norms are always f32"},
            keep_f32);
 }
@@ -227,8 +230,7 @@ void OptimizerSection::options(OptionVisitor& v) {
   const ComponentRegistry none{};
   v.component({.name = "", .doc = "the optimizer with its parameters"}, algorithm, (registry ? *registry : none).optimizers);
   v.option({.name = "layer_decay",
-            .doc = "factor of the learning rate from a layer to the one before it: the head has the optimizer's, the last of L blocks this "
-                   "factor of it, embeddings its power L + 1",
+            .doc = "factor of the learning rate from each layer to the one below: embeddings have its power L + 1 for L blocks",
             .min = 0,
             .max = 1},
            layer_decay);
@@ -257,9 +259,7 @@ void ValidateSection::options(OptionVisitor& v) {
 }
 
 void EarlyStopSection::options(OptionVisitor& v) {
-  v.option(
-      {.name = "metric", .doc = "validation metric that must improve; ema/NAME: of the averaged weights", .required = true, .main = true},
-      metric);
+  v.option({.name = "metric", .doc = "validation metric that must improve; ema/NAME: of averages", .required = true, .main = true}, metric);
   v.text({.name = "patience", .doc = "how long to wait for an improvement"}, patience);
   v.option({.name = "min_delta", .doc = "smallest change that counts as an improvement, in the metric's unit", .min = 0}, min_delta);
 }
@@ -406,11 +406,7 @@ void ProfileSection::options(OptionVisitor& v) {
 }
 
 void BestSection::options(OptionVisitor& v) {
-  v.option({.name = "metric",
-            .doc = "validation metric that ranks checkpoints; ema/NAME: of the averaged weights",
-            .required = true,
-            .main = true},
-           metric);
+  v.option({.name = "metric", .doc = "metric that ranks checkpoints; ema/NAME: of averages", .required = true, .main = true}, metric);
   v.option({.name = "count", .doc = "number of best checkpoints to keep", .min = 1, .max = 1000}, count);
 }
 

@@ -49,8 +49,9 @@ enum class MemoryFormatChoice { kAuto, kContiguous, kChannelsLast, kChannelsLast
 enum class PrecisionName { kF32, kBf16, kF16, kF64 };
 
 /// Activations that are multiplied by weights of 4 bits.
-enum class Int4Activations : uint8_t { kInt8, kF32 };
-inline constexpr std::array<std::string_view, 2> kInt4ActivationsNames{"int8", "f32"};
+/// Activations of products with stored integer weights.
+enum class StoredProducts : uint8_t { kInt8, kF32 };
+inline constexpr std::array<std::string_view, 2> kStoredProductsNames{"int8", "f32"};
 
 /// precision.
 struct PrecisionSection : OptionsOf<PrecisionSection> {
@@ -60,7 +61,7 @@ struct PrecisionSection : OptionsOf<PrecisionSection> {
   bool tf32 = false;
   bool winograd = true;
   bool chains = true;
-  Int4Activations int4_activations = Int4Activations::kInt8;
+  StoredProducts int4_activations = StoredProducts::kInt8, int8_activations = StoredProducts::kF32;
   std::vector<std::string> keep_f32{"type:norm"};
 };
 

@@ -85,6 +85,12 @@ std::vector<OpCase> weight_only_cases() {
            {"rounded_rest", {2}, 333, 13, 4, 32, false, true, Activation::kNone, true},
            {"rounded_large_groups", {1}, 700, 9, 4, 256, false, false, Activation::kNone, true},
            {"rounded_one_scale", {1}, 170, 11, 4, 0, false, false, Activation::kNone, true},
+           {"rounded_many_rows", {6, 4}, 96, 64, 8, 0, false, true, Activation::kRelu, true},
+           {"rounded_many_rows_rest", {23}, 77, 41, 8, 0, false, true, Activation::kNone, true},
+           {"rounded_many_rows_groups", {19}, 200, 70, 8, 64, false, false, Activation::kGelu, true},
+           {"rounded_many_rows_int4", {27}, 256, 33, 4, 32, false, true, Activation::kNone, true},
+           {"rounded_many_rows_int4_odd", {17}, 333, 18, 4, 128, false, true, Activation::kNone, true},
+           {"rounded_many_rows_int4_one_scale", {20}, 45, 97, 4, 0, false, false, Activation::kNone, true},
            {"rounded_short", {5}, 5, 3, 4, 32, false, false, Activation::kNone, true},
        }) {
     cases.push_back({.name = "weight_only_linear_" + layer.name, .build = [=](CaseInputs& in) { build(in, layer); }, .forward_only = true});

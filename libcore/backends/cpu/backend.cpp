@@ -31,7 +31,7 @@ class CpuBackend : public Backend {
       case Stage::kForward: report.add(fuse_batch_norm_depthwise(graph, *this)); break;
       case Stage::kBeforeLayout:
         report.add(fuse_gates(graph, *this));
-        report.add(use_stored_weights(graph, *this, options().int4_products));
+        report.add(use_stored_weights(graph, *this, options().int4_products, options().int8_products));
         report.add(widen_unsupported(graph, *this));
         if (options().winograd && options().memory_format != LayoutMode::kContiguous) report.add(use_winograd(graph, *this));
         break;

@@ -2,6 +2,7 @@
 // those of conv_thresholds.h.
 
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/rounded_panels.h"
 #include "libcore/backends/cpu/table.h"
 
 namespace galley {
@@ -17,6 +18,8 @@ constexpr AlgorithmRow kRows[] = {
 #endif
     {"weight_only_linear", "int8_dot_gemm", algorithm::kWeightOnlyInt4, "weights of 4 bits, activations rounded to 8 bits, at most 16 rows",
      "multiplies integers: a fifth of the instructions of the conversion to floats"},
+    {"weight_only_linear", "int8_panels_gemm", algorithm::kRoundedPanels, "activations rounded to 8 bits, more than 16 rows, VNNI",
+     "multiplies integers, four times as many per instruction as floats"},
     {"weight_only_linear", "weight_only_gemm", algorithm::kWeightOnlyGemm, "f32 activations, at most 16 rows",
      "reads the stored integers, a quarter or an eighth of the bytes of floats"},
     {"weight_only_linear", "dequantized_gemm", algorithm::kWeightOnlyPanels, "f32 activations, any number of rows",

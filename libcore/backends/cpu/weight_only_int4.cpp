@@ -282,7 +282,9 @@ class WeightOnlyInt4 : public PreparedKernel {
 };
 
 Support supports(const KernelQuery& q) {
-  if (!q.attrs<WeightOnlyLinearAttrs>().rounded) return Support::no("the activations are not rounded");
+  const auto& a = q.attrs<WeightOnlyLinearAttrs>();
+  if (!a.rounded) return Support::no("the activations are not rounded");
+  if (a.bits != 4) return Support::no("made for weights of 4 bits");
   if (!quantized::available()) return Support::no("made for vectors of 128 bits or more");
   for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
     if (type->elements() == 0) return Support::no("empty array");

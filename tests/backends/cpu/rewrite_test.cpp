@@ -268,14 +268,35 @@ TEST(CpuRewrites, StoredWeightsGiveTheSameResults) {
   graph.add_output("weight", read_twice);
   graph.add_output("y", layer(second, "third", 5, 0, ValueRole::kInput).first);  // its weight is fed
   Graph changed = graph;
-  EXPECT_TRUE(use_stored_weights(changed, kNoKernel, true).done.empty());
+  EXPECT_TRUE(use_stored_weights(changed, kNoKernel, true, true).done.empty());
   EXPECT_EQ(print(changed), print(graph));
-  EXPECT_EQ(use_stored_weights(changed, kAnyKernel, true).done.size(), 1u);
+  EXPECT_EQ(use_stored_weights(changed, kAnyKernel, true, true).done.size(), 1u);
   verify(changed);
   EXPECT_EQ(count(changed, "weight_only_linear"), 1);
   EXPECT_EQ(count(changed, "linear"), 2);
   const auto feeds = feeds_for(graph);
   expect_same(results(changed, feeds), results(graph, feeds));
+}
+
+TEST(CpuRewrites, ActivationsAreRoundedForTheTypesOfWeightsThatAreAsked) {
+  for (const int64_t bits : {4, 8}) {
+    for (const int64_t asked : {4, 8}) {
+      Graph graph;
+      DequantizeWeightAttrs attrs;
+      attrs.bits = bits;
+      TensorType stored = f32({8, bits == 4 ? 16 : 32});
+      stored.dtype = bits == 4 ? DType::kU8 : DType::kI8;
+      const Value weight = dequantize_weight(graph.add_input("w", stored, ValueRole::kParameter),
+                                             graph.add_input("scale", f32({8}), ValueRole::kParameter), {}, attrs);
+      graph.add_output("y", linear(graph.add_input("x", f32({3, 32}), ValueRole::kInput), weight));
+      use_stored_weights(graph, kAnyKernel, asked == 4, asked == 8);
+      ASSERT_EQ(count(graph, "weight_only_linear"), 1);
+      for (const Node& node : graph.nodes()) {
+        if (!node.is("weight_only_linear")) continue;
+        EXPECT_EQ(node.attrs<WeightOnlyLinearAttrs>().rounded, bits == asked) << bits;
+      }
+    }
+  }
 }
 
 // Products of int4 weights round activations in inference; the forward pass of a training does not, since its gradients are of floats.
@@ -295,7 +316,7 @@ TEST(CpuRewrites, TrainingDoesNotRoundActivations) {
       graph.add_output("gradient", affine(y, 2));
     }
     graph.add_output("y", y);
-    EXPECT_EQ(use_stored_weights(graph, kAnyKernel, true).done.size(), 1u);
+    EXPECT_EQ(use_stored_weights(graph, kAnyKernel, true, true).done.size(), 1u);
     for (const Node& node : graph.nodes()) {
       if (!node.is("weight_only_linear")) continue;
       EXPECT_EQ(node.attrs<WeightOnlyLinearAttrs>().rounded, !trains);

@@ -16,10 +16,10 @@ bool is_stored(const Graph& graph, const Node& dequantize) {
 
 }  // namespace
 
-PassReport use_stored_weights(Graph& graph, const Target& target, bool may_round) {
+PassReport use_stored_weights(Graph& graph, const Target& target, bool round_for_int4, bool round_for_int8) {
   // In training, the gradients are those of products in float.
   const auto& nodes = graph.nodes();
-  may_round = may_round && std::none_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.phase == Phase::kBackward; });
+  const bool infers = std::none_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.phase == Phase::kBackward; });
   Fuser fuser(graph);
   for (size_t n = 0; n < fuser.size(); ++n) {
     if (fuser.gone(n) || !fuser.node(n).is("linear")) continue;
@@ -33,6 +33,7 @@ PassReport use_stored_weights(Graph& graph, const Target& target, bool may_round
     attrs.bits = stored.bits;
     attrs.group_size = stored.group_size;
     attrs.activation = linear.attrs<LinearAttrs>().activation;
+    const bool may_round = infers && (stored.bits == 4 ? round_for_int4 : round_for_int8);
     for (const bool rounded : {true, false}) {
       if (rounded && !(may_round && can_round(attrs, dequantize.input(2) != kNoValue))) continue;
       attrs.rounded = rounded;

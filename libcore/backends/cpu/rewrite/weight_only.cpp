@@ -17,8 +17,7 @@ std::vector<TensorType> infer(const OpContext& c) {
   dequantize.bits = a.bits;
   dequantize.group_size = a.group_size;
   dequantize.shape = {stored.shape[0], x.shape[-1]};
-  GALLEY_CHECK(!a.rounded || can_round(a, c.has(kZeroPoint)),
-               "rounded is for 4 bits in groups of 32, 64 or a multiple of 128, without zero ", "points");
+  GALLEY_CHECK(!a.rounded || can_round(a, c.has(kZeroPoint)), "rounded is for groups of 32, 64 or a multiple of 128, without zero points");
   const TensorType weight = infer_part(dequantize_weight_op(), dequantize, {&stored, &c.in(kScale), given(c, kZeroPoint)})[0];
   LinearAttrs linear;
   linear.activation = a.activation;
@@ -41,7 +40,7 @@ void WeightOnlyLinearAttrs::options(OptionVisitor& v) {
 
 bool can_round(const WeightOnlyLinearAttrs& attrs, bool zero_point) {
   const int64_t group = attrs.group_size;
-  return attrs.bits == 4 && !zero_point && (group == 0 || group == 32 || group == 64 || group % 128 == 0);
+  return !zero_point && (group == 0 || group == 32 || group == 64 || group % 128 == 0);
 }
 
 const OpDef& weight_only_linear_op() {
@@ -61,7 +60,8 @@ const OpDef& weight_only_linear_op() {
       .made_by_rewrite = true,
       .variant_of = "linear",
       .cases = {"weight_only_linear:1x4096+4096x4096@i8+4096", "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32",
-                "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32,rounded=true"}};
+                "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32,rounded=true",
+                "weight_only_linear:512x768+3072x768@i8+3072:rounded=true"}};
   return def;
 }
 

@@ -18,7 +18,7 @@ struct WeightOnlyLinearAttrs : OptionsOf<WeightOnlyLinearAttrs> {
 inline constexpr int64_t kRoundedGroup = 32;
 
 const OpDef& weight_only_linear_op();
-/// Is there an integer form of the product with these weights: 4 bits without zero points, whole groups of 32, 64, or a multiple of 128?
+/// Is there an integer form of the product with these weights: no zero points, whole groups of 32, 64, or a multiple of 128?
 bool can_round(const WeightOnlyLinearAttrs& attrs, bool zero_point);
 
 /// x f32 [...,I], weight i8 [O,I] (bits 4: u8 [O,ceil(I/2)]), scale f32 [O] or [O,G], zero_point i8 of scale's shape or absent, bias f32
