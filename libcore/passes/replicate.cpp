@@ -66,6 +66,7 @@ void ReplicaStatistics::join(Graph& graph) const {
   }
   const std::string prefix = cat(kStatistics, ".");
   std::erase_if(graph.outputs(), [&](const auto& output) { return output.first.starts_with(prefix); });
+  graph.set_phase(Phase::kBackward);
   ConcatAttrs attrs;
   attrs.axis = 0;
   const Value share = graph.add_input(std::string(kReplicaShare), f32_type({}), ValueRole::kInput);

@@ -450,7 +450,7 @@ void Recipe::options(OptionVisitor& v) {
       {.name = "deterministic",
        .doc = "false: results are bit-identical on the same machine with the same number of threads; true or a number V: training computes "
               "each batch as V logical replicas, so that results are bit-identical with any number of threads and of ranks up to V, and "
-              "for sharding ddp, zero1, zero2 and fsdp"},
+              "for sharding ddp, zero1, zero2, fsdp and pipeline"},
       deterministic);
   v.text({.name = "device", .doc = "device to compute on"}, device);
   v.text({.name = "threads", .doc = "threads of a process; auto: the number of cores it may use"}, threads);

@@ -358,6 +358,13 @@ Tensor Execution::output(std::string_view name) const {
   return tensor.to(MemoryFormat::contiguous());
 }
 
+Tensor Execution::view(std::string_view name) const {
+  const ValueId id = program_->graph().find_output(name);
+  GALLEY_ASSERT(id != kNoValue && device_.is_host(), "the program has no output '", name, "' on the host");
+  const TensorType& type = program_->graph().type(id);
+  return {type.dtype, type.shape, type.format, Storage::borrow(address(id), type.bytes(), arena_)};
+}
+
 std::span<const float> Execution::flat_output(std::string_view name) const {
   const ValueId id = program_->graph().find_output(name);
   GALLEY_ASSERT(id != kNoValue && device_.is_host(), "the program has no output '", name, "' on the host");

@@ -64,6 +64,8 @@ class Execution {
   void adopt_prepared(std::shared_ptr<Storage> values);
   /// A contiguous copy of an output of the last run, in host memory. Waits for the run.
   Tensor output(std::string_view name) const;
+  /// An output of the last run in the arena of a host device, in the program's format: valid until the arena is used again.
+  Tensor view(std::string_view name) const;
   /// A flat output of the last run, in the arena of a host device: valid until the arena is used again.
   std::span<const float> flat_output(std::string_view name) const;
   /// Keeps the one-element outputs of the last `runs` runs; the default is 1. Discards the outputs so far.

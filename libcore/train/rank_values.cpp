@@ -51,11 +51,17 @@ void check_ranks(const Recipe& recipe, int ranks) {
   if (strategy == ShardingStrategy::kNone)
     refuse("sharding.strategy", cat("sharding: none trains on one rank, but there are ", ranks),
            "write sharding: ddp, or start one process");
-  if (strategy != ShardingStrategy::kDdp && !divides_state(recipe, ranks))
+  const bool pipeline = strategy == ShardingStrategy::kPipeline;
+  if (pipeline && (resolve_mesh(sharding, ranks, ranks).pipe != ranks || (sharding.stages && *sharding.stages != ranks)))
+    refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"), "write mesh: null, and stages: null");
+  if (pipeline && recipe.train.sync_batch_norm)
+    refuse("train.sync_batch_norm", "pipelines do not train batch norms yet", "write sharding: ddp");
+  if (strategy != ShardingStrategy::kDdp && !pipeline && !divides_state(recipe, ranks))
     refuse("sharding.strategy",
            cat("sharding: ", name_of(strategy), " can be planned by galley-plan, but galley-train does not train with it yet"),
            "write sharding: ddp, zero1, zero2 or fsdp");
-  if (const MeshSection mesh = resolve_mesh(sharding, ranks, ranks); (divides_state(recipe, ranks) ? mesh.shard : mesh.data) != ranks)
+  if (const MeshSection mesh = resolve_mesh(sharding, ranks, ranks);
+      !pipeline && (divides_state(recipe, ranks) ? mesh.shard : mesh.data) != ranks)
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"),
            divides_state(recipe, ranks) ? "write mesh: null, or mesh: {shard: N}" : "write mesh: null, or mesh: {data: N}");
   if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
@@ -77,6 +83,11 @@ void check_offload(const Recipe& recipe, const BatchPlan& batch) {
     throw Error(ErrorCode::kRecipe, cat("device: ", recipe.device.str(), " keeps all arrays in its memory"))
         .key("sharding.offload")
         .suggest("write offload: null, or device: cpu");
+  }
+  if (recipe.sharding.strategy == ShardingStrategy::kPipeline) {
+    throw Error(ErrorCode::kRecipe, "galley-train does not offload the states of pipelines yet")
+        .key("sharding.offload")
+        .suggest("write offload: null, or sharding: fsdp");
   }
   if (recipe.deterministic.replicas > 0) {
     throw Error(ErrorCode::kRecipe, "deterministic keeps the gradients of replicas in memory, so it does not go with sharding.offload yet")
@@ -269,17 +280,17 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
     if (options.ranks != nullptr && options.ranks->position() != nullptr) ++options.ranks->position()->polls;  // it gets on
     return recipe.checkpoint.has_value() && events.stop_signal() != 0;
   };
-  const Evaluator::Replicas replicas{.count = static_cast<int>(recipe.deterministic.replicas),
-                                     .threads = static_cast<int>(session.threads()),
-                                     .collectives = divides_parameters(recipe, rank_count())};
-  const bool by_replicas = replicas.count > 0 && evaluates.divides();
-  if (rank_count() == 1) return by_replicas ? evaluates.run(stop, nullptr, replicas) : evaluates.run(stop);
+  const Evaluator::Replicas parts{.count = static_cast<int>(recipe.deterministic.replicas),
+                                  .threads = static_cast<int>(session.threads()),
+                                  .collectives = divides_parameters(recipe, rank_count())};
+  const bool by_replicas = parts.count > 0 && evaluates.divides();
+  if (rank_count() == 1) return by_replicas ? evaluates.run(stop, nullptr, parts) : evaluates.run(stop);
   const LongTask evaluation(options.ranks->position());
   share_buffers();
   const auto agreed_stop = [&] { return agreed("signals", stop()) != 0; };
   const bool gathers = divides_parameters(recipe, rank_count());
   const RankScope scope(gathers ? options.ranks : nullptr);
-  if (by_replicas) return evaluates.run(agreed_stop, options.ranks, replicas);
+  if (by_replicas) return evaluates.run(agreed_stop, options.ranks, parts);
   if (evaluates.divides()) return evaluates.run(agreed_stop, options.ranks);
   if (gathers) return evaluates.run(agreed_stop);  // all ranks evaluate all samples
   std::optional<MetricValues> metrics;
@@ -288,12 +299,15 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   return metrics;
 }
 
+int Trainer::State::reading_ranks() const {
+  return rank_count() > 1 && recipe.sharding.strategy == ShardingStrategy::kPipeline ? 1 : rank_count();
+}
+
 LeafRange Trainer::State::own_replicas() const {
-  return ReductionTree(static_cast<int>(recipe.deterministic.replicas), rank_count()).owned(own_rank());
+  return ReductionTree(static_cast<int>(replicas), reading_ranks()).owned(reading_ranks() == 1 ? 0 : own_rank());
 }
 
 std::unique_ptr<DataLoader> Trainer::State::open_loader(int64_t start, int64_t replica) {
-  const int64_t replicas = recipe.deterministic.replicas;
   if (replicas == 0) return session.training_loader(batch.micro, start, {.rank = own_rank(), .ranks = rank_count()});
   if (replica < 0) replica = own_replicas().begin;
   return session.training_loader(batch.global, start, {.rank = replica, .ranks = replicas, .of_all = true});
@@ -303,13 +317,12 @@ void Trainer::State::open_loaders(int64_t start) {
   replica_loaders.clear();
   delivered_by = nullptr;
   loader = open_loader(start);
-  if (recipe.deterministic.replicas == 0) return;
+  if (replicas == 0) return;
   for (int replica = own_replicas().begin + 1; replica < own_replicas().end; ++replica)
     replica_loaders.push_back(open_loader(start, replica));
 }
 
 std::vector<BatchTypes> Trainer::State::replica_types() {
-  const int64_t replicas = recipe.deterministic.replicas;
   std::vector<BatchTypes> types;
   const auto add = [&](int64_t replica) {
     const std::unique_ptr<DataLoader> other = open_loader(0, replica);

@@ -18,6 +18,7 @@
 #include "libcore/runtime/execution.h"
 #include "libcore/runtime/machine.h"
 #include "libcore/tasks/metrics.h"
+#include "libcore/train/pipeline_runner.h"
 #include "libcore/train/replica_runner.h"
 
 namespace galley {
@@ -162,6 +163,8 @@ class TrainStep {
   Graph capture_replica_update(Stage& stage);
   ReplicaRunner::Options replica_options() const;
   void bind_replicas(Stage& stage);
+  void add_update(Stage& stage);
+  void add_pipeline(Stage& stage, const BatchTypes& types);
   std::vector<ReplicaInput> replica_inputs(const std::function<const Batch&()>& next, Outcome& outcome, NodeObserver* observer);
   Outcome run_replicas(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer);
   std::string fault_of_data(const Execution& execution, const Batch& batch) const;
@@ -194,6 +197,11 @@ class TrainStep {
   std::vector<ReplicaRunner::Form> replica_forms_;
   std::unique_ptr<ReplicaRunner> runner_;
   std::unique_ptr<Offload> offload_;     // null: all arrays are in memory
+  bool pipelines() const { return ranks_ != nullptr && recipe_.sharding.strategy == ShardingStrategy::kPipeline; }
+  std::vector<PipelineRunner::Part> parts_;  // of the model, on this rank
+  std::vector<int> gradient_owners_;         // by bucket
+  int loss_owner_ = 0;
+  std::unique_ptr<PipelineRunner> pipeline_;
   std::vector<int64_t> firsts_;          // positions of the step's batches
   mutable std::vector<double> earlier_;  // losses of the micro-batches before the last
 };

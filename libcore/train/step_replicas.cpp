@@ -2,6 +2,7 @@
 // losses and statistics of batch norms are added in the order of one tree over all replicas; then each rank runs the update once. Bits
 // depend on the number of replicas and their parts, on nothing else.
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -38,6 +39,37 @@ void check_replica_graph(const Graph& graph, const std::vector<GradientBucket>& 
   }
 }
 
+/// Where parts 2, 3, ... of a pipeline begin: at modules, or so that all have about the same work.
+std::vector<size_t> positions_of_parts(const Graph& graph, int64_t parts, const std::vector<std::string>& names) {
+  const StagePositions positions = stage_positions(graph);
+  const auto refuse = [](const char* key, const std::string& message, const std::string& suggestion) {
+    throw Error(ErrorCode::kRecipe, message).key(key).suggest(suggestion);
+  };
+  std::vector<size_t> cuts;
+  if (names.empty() || names.front() == "auto") {
+    cuts = balanced_cuts(positions.costs, positions.may_begin, parts);
+    if (cuts.empty())
+      refuse("sharding.stages", cat("the model cannot be cut into ", parts, " parts between which one value crosses"), "use fewer stages");
+    cuts.erase(cuts.begin());
+    return cuts;
+  }
+  if (std::ssize(names) + 1 != parts)
+    refuse("sharding.split", cat("sharding.split names ", names.size(), " modules, but ", parts, " parts need ", parts - 1),
+           "name one for each part after the first");
+  for (const std::string& name : names) {
+    size_t at = 0;
+    const auto begins = [&](const std::string& path) { return path == name || path.starts_with(name + "."); };
+    while (at < positions.paths.size() && !begins(positions.paths[at])) ++at;
+    if (at == 0 || at == positions.paths.size() || (!cuts.empty() && at <= cuts.back()))
+      refuse("sharding.split", cat("a stage cannot begin at ", name, ": the forward pass has no such module after the one before"),
+             "name modules in the order of the forward pass");
+    if (!positions.may_begin[at])
+      refuse("sharding.split", cat("more than one value would cross to the stage at ", name), "name the beginning of a block");
+    cuts.push_back(at);
+  }
+  return cuts;
+}
+
 }  // namespace
 
 void TrainStep::check_replicas() {
@@ -49,6 +81,7 @@ void TrainStep::check_replicas() {
   if (!engine_.backend().device().is_host())
     refuse("deterministic", cat("deterministic divides the batch among threads, but the device is ", recipe_.device.str()),
            "write device: cpu");
+  if (recipe_.sharding.hook && pipelines()) refuse("sharding.hook", "pipelines do not round gradients", "write sharding.hook: null");
   if (recipe_.sharding.hook && ranks_ != nullptr)
     refuse("sharding.hook",
            "sharding.hook rounds the sums of ranks, which depend on the number of ranks, so it does not go with deterministic",
@@ -68,6 +101,10 @@ ReplicaRunner::Options TrainStep::replica_options() const {
 }
 
 void TrainStep::add_replicas(Stage& stage, const BatchTypes& types, const std::vector<BatchTypes>& shorter) {
+  if (pipelines()) {
+    add_pipeline(stage, types);
+    return add_update(stage);
+  }
   std::vector<BatchTypes> all{types};
   all.insert(all.end(), shorter.begin(), shorter.end());
   for (const BatchTypes& each : all) {
@@ -79,6 +116,10 @@ void TrainStep::add_replicas(Stage& stage, const BatchTypes& types, const std::v
                    first ? ParameterFormats::kLead : ParameterFormats::kFollow)});
     engine_.declare(*replica_forms_.back().program);
   }
+  add_update(stage);
+}
+
+void TrainStep::add_update(Stage& stage) {
   stage.update_program = engine_.program(
       {.mode = "train", .variant = "sums of replicas", .fields = {}}, "updates", [&] { return capture_replica_update(stage); },
       ParameterFormats::kFollow, session_.backend(replicas_.threads));
@@ -112,7 +153,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
   }
   passes.updates = [&](Graph& graph, const GradientMap& gradients) {
     statistics.join(graph);
-    const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes, .like = replica_division_.get()};
+    const BucketChoice choice{.bytes = pipelines() ? 1 : recipe_.sharding.bucket.bytes, .like = replica_division_.get()};
     std::unique_ptr<RankUpdates> division = replica_gradients(choice, units_);
     division->reduce(graph, gradient_pieces(graph, gradients, stage.groups));
     if (first) {
@@ -129,6 +170,48 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
     attention_ = std::move(report.attention);
   }
   return std::move(model.graph);
+}
+
+/// The parts of the model that this rank computes.
+void TrainStep::add_pipeline(Stage& stage, const BatchTypes& types) {
+  const int64_t stages = ranks_->size();
+  const int64_t chunks = recipe_.sharding.schedule == PipelineSchedule::kInterleaved ? 2 : 1, parts = stages * chunks;
+  const Graph graph = capture_replica(stage, types);
+  if (statistics_.elements() > 0)
+    throw Error(ErrorCode::kRecipe, "pipelines do not train batch norms yet").key("sharding.strategy").suggest("write sharding: ddp");
+  std::vector<StageGraphs> split = split_stages(graph, positions_of_parts(graph, parts, recipe_.sharding.split));
+  const auto owner_of = [&](const std::string& output) {
+    const auto made = std::find_if(split.begin(), split.end(), [&](const StageGraphs& part) {
+      return part.backward.find_output(output) != kNoValue || part.forward.find_output(output) != kNoValue;
+    });
+    GALLEY_ASSERT(made != split.end(), output);
+    return static_cast<int>((made - split.begin()) % stages);
+  };
+  for (const GradientBucket& bucket : replica_buckets_) gradient_owners_.push_back(owner_of(gradient_output(bucket, 0)));
+  loss_owner_ = owner_of("loss");
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t number = chunk * stages + ranks_->rank();
+    StageGraphs& own = split[static_cast<size_t>(number)];
+    PipelineRunner::Part& part = parts_.emplace_back();
+    const auto compiled = [&](const char* pass, Graph& of) {
+      const bool first = parts_.size() == 1 && part.forward == nullptr;
+      return engine_.program(
+          {.mode = "stage", .variant = cat(pass, " ", number), .fields = types.fields}, cat("part ", number, " of ", parts),
+          [&] { return std::move(of); }, first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+    };
+    part.forward = compiled("forward", own.forward);
+    part.backward = compiled("backward", own.backward);
+    part.messages = std::move(own);
+    engine_.declare(*part.forward);
+    engine_.declare(*part.backward);
+  }
+  replica_forms_.push_back({types, parts_.front().forward});
+  std::vector<StageActions> actions =
+      pipeline_actions(pipeline_schedule(recipe_.sharding.schedule, stages, replicas_.count, chunks), chunks);
+  constexpr int64_t kMessages = 2;
+  const std::string fault = check_actions(actions, replicas_.count, chunks, kMessages);
+  GALLEY_ASSERT(fault.empty(), fault);
+  pipeline_ = std::make_unique<PipelineRunner>(*ranks_, replicas_.count, std::move(actions), parts_);
 }
 
 Graph TrainStep::capture_replica_update(Stage& stage) {
@@ -165,6 +248,11 @@ void TrainStep::bind_replicas(Stage& stage) {
   bind_rates(stage);
   std::vector<std::string> losses{"loss"};
   for (const std::string& name : losses_) losses.push_back("loss." + name);
+  if (pipelines()) {
+    pipeline_->bind(engine_, replica_buckets_, gradient_owners_, std::move(losses), loss_owner_);
+    for (size_t b = 0; b < replica_buckets_.size(); ++b) stage.update->feed(replica_buckets_[b].name, pipeline_->sum(b));
+    return;
+  }
   const bool scattered = ranks_ != nullptr && divides_state(recipe_, ranks_->size());
   runner_ = std::make_unique<ReplicaRunner>(replica_options());
   runner_->bind(engine_, replica_forms_, replica_buckets_, scattered, statistics_.elements(), std::move(losses));
@@ -183,7 +271,8 @@ std::vector<ReplicaInput> TrainStep::replica_inputs(const std::function<const Ba
   const auto asked = std::chrono::steady_clock::now();
   bool counted = true;
   int64_t all = 0;
-  for (int i = 0; i < runner_->count(); ++i) {
+  const int count = pipeline_ ? replicas_.count : runner_->count();
+  for (int i = 0; i < count; ++i) {
     const Batch& data = next();
     const double share = share_ ? share_() : 1.0 / replicas_.count;
     inputs.push_back({.batch = &data, .weight = share, .share = share});
@@ -196,7 +285,7 @@ std::vector<ReplicaInput> TrainStep::replica_inputs(const std::function<const Ba
   outcome.data_s = std::chrono::duration<double>(given - asked).count();
   if (observer != nullptr) observer->fetched(ns(asked), ns(given));
   if (!counted) return inputs;
-  if (ranks_ != nullptr) ranks_->all_reduce("labels", &all, &all, 1, DType::kI64);
+  if (ranks_ != nullptr && !pipeline_) ranks_->all_reduce("labels", &all, &all, 1, DType::kI64);
   for (size_t i = 0; all > 0 && i < inputs.size(); ++i) inputs[i].weight = static_cast<double>(labels[i]) / static_cast<double>(all);
   return inputs;
 }
@@ -211,13 +300,16 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
     feed_batch(execution, *input.batch, step, input.weight);
     if (execution.takes(kReplicaShare)) execution.set(kReplicaShare, input.share);
   };
-  runner_->run(inputs, feed, observer);
-  runner_->reduce();
-  outcome.loss = runner_->loss(0);
-  for (size_t i = 0; i < losses_.size(); ++i) outcome.losses.emplace_back(losses_[i], runner_->loss(1 + i));
+  const auto compute = [&](auto& runner) {
+    runner.run(inputs, feed, observer);
+    runner.reduce();
+    outcome.loss = runner.loss(0);
+    for (size_t i = 0; i < losses_.size(); ++i) outcome.losses.emplace_back(losses_[i], runner.loss(1 + i));
+  };
+  pipeline_ ? compute(*pipeline_) : compute(*runner_);
   if (guards() && !std::isfinite(outcome.loss)) {
     const RankScope alone(nullptr);  // each rank repeats its own part
-    for (int i = 0; i < runner_->count(); ++i) {
+    for (int i = 0; !pipeline_ && i < runner_->count(); ++i) {
       const ReplicaInput& input = inputs[static_cast<size_t>(i)];
       if (std::isfinite(runner_->loss_of(i))) continue;
       Execution& execution = runner_->execution_for(*input.batch);
@@ -228,7 +320,7 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   }
   Execution& update = *stage.update;
   feed_update(stage, update, step);
-  if (update.takes("grad_squares")) update.set("grad_squares", runner_->squares());
+  if (update.takes("grad_squares")) update.set("grad_squares", pipeline_ ? pipeline_->squares() : runner_->squares());
   update.run({.observer = observer});
   outcome.grad_norm = update.scalar("grad_norm");
   return outcome;

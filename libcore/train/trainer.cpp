@@ -40,8 +40,15 @@ void Trainer::State::make_plan() {
   const auto started = Clock::now();
   const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
   check_ranks(recipe, rank_count());
-  const int64_t replicas = recipe.deterministic.replicas;
-  batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, rank_count()) : plan_batch(*recipe.train.batch, rank_count());
+  const bool deterministic = recipe.deterministic.replicas > 0;
+  replicas = recipe.deterministic.replicas;
+  if (!deterministic && reading_ranks() < rank_count()) replicas = plan_batch(*recipe.train.batch, 1).accumulation;  // micro-batches
+  batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, reading_ranks()) : plan_batch(*recipe.train.batch, rank_count());
+  if (reading_ranks() < rank_count() && batch.global % replicas != 0) {
+    throw Error(ErrorCode::kRecipe, cat("a pipeline needs a batch of a multiple of ", replicas, " samples, not ", batch.global))
+        .key("train.batch.global")
+        .suggest("change train.batch, or the number of replicas");
+  }
   check_offload(recipe, batch);
   open_loaders(0);
   check_facts();
@@ -76,7 +83,7 @@ void Trainer::State::make_plan() {
     if (length.total_steps < 1)
       throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
-  engine = std::make_unique<Engine>(session.backend(replicas > 0 ? 1 : 0));
+  engine = std::make_unique<Engine>(session.backend(deterministic ? 1 : 0));
   const ReplicaChoice choice{.count = static_cast<int>(replicas), .threads = static_cast<int>(session.threads())};
   if (offloads_to_disk(recipe.sharding)) disk = std::make_unique<DiskDevice>(options.run);
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks, choice, disk.get());
@@ -86,7 +93,7 @@ void Trainer::State::make_plan() {
                                              divides_parameters(recipe, rank_count()));
   if (recipe.data.val) {
     int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
-    if (replicas > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
+    if (deterministic) samples_at_once = (samples_at_once + replicas - 1) / replicas;
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(session, *engine, nullptr, "val", samples_at_once,
                                          recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
@@ -116,7 +123,7 @@ void Trainer::State::plan_facts() {
   plan.global = batch.global;
   plan.micro = batch.micro;
   plan.accumulation = batch.accumulation;
-  plan.replicas = recipe.deterministic.replicas;
+  plan.replicas = replicas;
   plan.total_steps = length.total_steps;
   plan.steps_per_epoch = length.steps_per_epoch;
   for (const ParameterSpec& spec : update->parameters()) {
@@ -131,7 +138,7 @@ void Trainer::State::plan_facts() {
   plan.widened = update->program().report().rewrites.widened;
   plan.attention = update->attention();
   plan.warnings = update->program().report().warnings;
-  const bool several = update->quantization() != nullptr || recipe.deterministic.replicas > 0;  // programs with arrays of their own
+  const bool several = update->quantization() != nullptr || replicas > 0;  // programs with arrays of their own
   plan.persistent_bytes = several ? update->store().bytes() : update->program().persistent_bytes();
   plan.scratch_bytes = update->scratch_bytes();
   for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
@@ -237,7 +244,7 @@ TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   size_t replica = 0;  // of this rank, with deterministic
   const auto next = [&]() -> const Batch& {
     DataLoader& from = replica == 0 ? *loader : *replica_loaders[replica - 1];
-    if (recipe.deterministic.replicas > 0) ++replica;
+    if (replicas > 0) ++replica;
     const int64_t position = from.position();
     const Batch* data = from.next();
     delivered_by = &from;

@@ -65,6 +65,8 @@ class Trainer::State {
   std::unique_ptr<DataLoader> open_loader(int64_t start, int64_t replica = -1);
   /// `loader` and `replica_loaders`.
   void open_loaders(int64_t start);
+  /// Ranks that read different samples: one, if the ranks are stages of a pipeline.
+  int reading_ranks() const;
   /// The replicas of this rank.
   LeafRange own_replicas() const;
   /// The shapes of a replica's batches, those of the largest replica first: all ranks compile them in the same order.
@@ -84,6 +86,7 @@ class Trainer::State {
   TrainPlan plan;
   bool planned = false;
   BatchPlan batch;
+  int64_t replicas = 0;  // deterministic: logical replicas; pipelines: micro-batches
   RunLength length;
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;

@@ -234,6 +234,60 @@ INSTANTIATE_TEST_SUITE_P(All, Deterministic, testing::Values(kMlp, kConvolutions
   return std::string(info.param == kMlp ? "mlp" : info.param == kGpt ? "gpt" : info.param == kLengths ? "lengths" : "convolutions");
 });
 
+/// Six products of equal width; a GPT has two blocks.
+constexpr std::string_view kDeepMlp = R"(
+model: {type: mlp, num_classes: 4, hidden: [16, 16, 16, 16, 16]}
+data:
+  train: {source: {type: synthetic, samples: 40}, shuffle: true, last_batch: keep}
+  val: {source: {type: synthetic, samples: 12}}
+train: {duration: 4 steps, batch: 16, clip: 0.5, optimizer: {type: adamw, lr: 0.01}}
+)";
+
+TEST(Pipeline, HasTheBitsOfOneRank) {
+  for (const std::string_view model : {kDeepMlp, kGpt}) {
+    const std::vector<std::string> common{"train.batch=16"};
+    const Result one = train(model, {1, 1, common});
+    ASSERT_EQ(one.error, "");
+    for (const int stages : {2, 4}) {
+      for (const char* schedule : {"1f1b", "gpipe"}) {
+        const std::vector<std::string> here{"train.batch=16", "sharding.strategy=pipeline", cat("sharding.schedule=", schedule)};
+        expect_equal(train(model, {stages, 1, here}), one, cat(stages, " stages, ", schedule));
+      }
+    }
+  }
+  // Two parts of the model on each rank, and stages that begin at a module.
+  const Result one = train(kDeepMlp, {});
+  expect_equal(train(kDeepMlp, {2, 1, {"sharding.strategy=pipeline", "sharding.schedule=interleaved"}}), one, "interleaved");
+  const Result gpt = train(kGpt, {1, 1, {"train.batch=16"}});
+  expect_equal(train(kGpt, {2, 1, {"train.batch=16", "sharding.strategy=pipeline", "sharding.split=[transformer.h.1]"}}), gpt, "split");
+}
+
+TEST(Pipeline, MicroBatchesComputeWhatOneRankComputes) {
+  const std::vector<std::string> plain{"deterministic=false", "train.batch={global: 16, micro: 4}", "data.train.last_batch=wrap"};
+  const Result one = train(kDeepMlp, {1, 1, plain});
+  std::vector<std::string> stages = plain;
+  stages.push_back("sharding=pipeline");
+  const Result three = train(kDeepMlp, {3, 1, stages});
+  ASSERT_EQ(one.error + three.error, "");
+  ASSERT_EQ(one.numbers.size(), three.numbers.size());
+  for (size_t i = 0; i < one.numbers.size(); ++i) EXPECT_NEAR(one.numbers[i], three.numbers[i], 1e-4 * std::max(1.0, one.numbers[i])) << i;
+}
+
+TEST(Pipeline, WhatItCannotDoIsAnError) {
+  const auto error = [](std::string_view model, int ranks, std::vector<std::string> more) {
+    more.push_back("sharding.strategy=pipeline");
+    return train(model, {ranks, 1, std::move(more)}).error;
+  };
+  EXPECT_EQ(error(kConvolutions, 2, {}), "pipelines do not train batch norms yet");
+  EXPECT_EQ(error(kConvolutions, 2, {"train.sync_batch_norm=false", "train.batch=16"}), "pipelines do not train batch norms yet");
+  EXPECT_EQ(error(kDeepMlp, 4, {"sharding.stages=2"}), "galley-train puts all 4 ranks on one axis of the mesh");
+  EXPECT_EQ(error(kDeepMlp, 2, {"sharding.hook=bf16"}), "pipelines do not round gradients");
+  EXPECT_EQ(error(kDeepMlp, 2, {"train.batch=17"}), "a pipeline needs a batch of a multiple of 8 samples, not 17");
+  EXPECT_EQ(error(kGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"}),
+            "a stage cannot begin at transformer.h.7: the forward pass has no such module after the one before");
+  EXPECT_NE(error(kDeepMlp, 3, {"sharding.split=[a]"}).find("3 parts need 2"), std::string::npos);
+}
+
 TEST(Replicas, ThePlainStepDiffersBetweenRankCounts) {
   std::vector<std::string> seen;
   for (const int ranks : {1, 2, 3, 4}) {

@@ -540,7 +540,7 @@ TEST(RankTraining, RefusesWhatItCannotTrain) {
   EXPECT_NE(error(2, {"sharding=none"}).find("sharding: none trains on one rank"), std::string::npos);
   EXPECT_NE(error(5, {}).find("not a multiple of the 5 ranks"), std::string::npos);
   EXPECT_NE(error(2, {"device=ref"}).find("device: ref trains on one rank"), std::string::npos);
-  for (const char* strategy : {"hybrid", "pipeline", "tensor"})
+  for (const char* strategy : {"hybrid", "tensor"})
     EXPECT_NE(error(2, {cat("sharding=", strategy)}).find(cat("sharding: ", strategy, " can be planned by galley-plan, but")),
               std::string::npos);
   EXPECT_NE(error(2, {"sharding.hook={type: power_sgd}"}).find("hook power_sgd yet"), std::string::npos);
