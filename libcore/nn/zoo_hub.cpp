@@ -6,13 +6,15 @@ namespace galley {
 namespace {
 
 struct HubModelParams : OptionsOf<HubModelParams> {
-  std::optional<std::string> path, head;
+  std::optional<std::string> path, head, classifier_pooling;
   std::optional<int64_t> num_labels;
   void options(OptionVisitor& v) override {
     v.option({.name = "path",
               .doc = "folder with a config.json; default: the folder of `weights`. All other keys of `model` change what config.json says"},
              path);
     v.option({.name = "head", .doc = "what stands above the encoder; default: by the folder's architecture"}, head);
+    v.option({.name = "classifier_pooling", .doc = "what the head sequence_classification reads: pooler, mean or cls; default: pooler"},
+             classifier_pooling);
     v.option({.name = "num_labels", .doc = "classes of a head that classifies; default: those of the folder", .min = 1}, num_labels);
   }
 };
