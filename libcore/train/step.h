@@ -196,7 +196,7 @@ class TrainStep {
   std::vector<GradientBucket> replica_buckets_;
   std::vector<ReplicaRunner::Form> replica_forms_;
   std::unique_ptr<ReplicaRunner> runner_;
-  std::unique_ptr<Offload> offload_;     // null: all arrays are in memory
+  std::unique_ptr<Offload> offload_;  // null: all arrays are in memory
   bool pipelines() const { return ranks_ != nullptr && recipe_.sharding.strategy == ShardingStrategy::kPipeline; }
   std::vector<PipelineRunner::Part> parts_;  // of the model, on this rank
   std::vector<int> gradient_owners_;         // by bucket

@@ -35,11 +35,7 @@ std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
 
 }  // namespace
 
-void Trainer::State::make_plan() {
-  if (planned) return;
-  const auto started = Clock::now();
-  const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
-  check_ranks(recipe, rank_count());
+void Trainer::State::divide_batch() {
   const bool deterministic = recipe.deterministic.replicas > 0;
   replicas = recipe.deterministic.replicas;
   if (!deterministic && reading_ranks() < rank_count()) replicas = plan_batch(*recipe.train.batch, 1).accumulation;  // micro-batches
@@ -50,6 +46,14 @@ void Trainer::State::make_plan() {
         .suggest("change train.batch, or the number of replicas");
   }
   check_offload(recipe, batch);
+}
+
+void Trainer::State::make_plan() {
+  if (planned) return;
+  const auto started = Clock::now();
+  const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
+  check_ranks(recipe, rank_count());
+  divide_batch();
   open_loaders(0);
   check_facts();
   const int64_t samples = loader->epoch_samples();
@@ -83,7 +87,7 @@ void Trainer::State::make_plan() {
     if (length.total_steps < 1)
       throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
-  engine = std::make_unique<Engine>(session.backend(deterministic ? 1 : 0));
+  engine = std::make_unique<Engine>(session.backend(recipe.deterministic.replicas > 0 ? 1 : 0));
   const ReplicaChoice choice{.count = static_cast<int>(replicas), .threads = static_cast<int>(session.threads())};
   if (offloads_to_disk(recipe.sharding)) disk = std::make_unique<DiskDevice>(options.run);
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks, choice, disk.get());
@@ -93,7 +97,7 @@ void Trainer::State::make_plan() {
                                              divides_parameters(recipe, rank_count()));
   if (recipe.data.val) {
     int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
-    if (deterministic) samples_at_once = (samples_at_once + replicas - 1) / replicas;
+    if (recipe.deterministic.replicas > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(session, *engine, nullptr, "val", samples_at_once,
                                          recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,

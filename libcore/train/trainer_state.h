@@ -130,6 +130,8 @@ class Trainer::State {
     std::optional<TrainRow> unlogged;  // the last finished step, if it is not in metrics.jsonl
   };
 
+  /// Divides the global batch among ranks, replicas and micro-batches.
+  void divide_batch();
   void make_plan();
   TrainResult train(TrainEvents& events);
   TrainRow checked_step(Run& run, TrainEvents& events);
