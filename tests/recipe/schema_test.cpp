@@ -76,9 +76,10 @@ TEST(Schema, MissingAndNull) {
 }
 
 TEST(Schema, MeaningsOfSeveralKeys) {
-  EXPECT_EQ(mistakes(kSmall + "deterministic: true\n"),
-            std::vector<std::string>{
-                "11:16 deterministic | remove it: results are bit-identical on the same machine with the same number of threads"});
+  EXPECT_TRUE(mistakes(kSmall + "deterministic: true\n").empty());
+  EXPECT_EQ(load(kSmall, {"deterministic=true"}).recipe.deterministic.replicas, 8);
+  EXPECT_EQ(load(kSmall, {"deterministic=5"}).recipe.deterministic.replicas, 5);
+  EXPECT_EQ(mistakes(kSmall + "deterministic: 0\n").size(), 1u);
   const Error batch = error_of([] { load(kSmall, {"batch.micro=48"}); });
   EXPECT_EQ(batch.message(), "train.batch: global 256 is not a multiple of micro 48 (256 = 5 * 48 + 16)");
   EXPECT_EQ(batch.suggestion(), "global 240 or 288 would be valid");
@@ -88,6 +89,10 @@ TEST(Schema, MeaningsOfSeveralKeys) {
   section.micro = AutoCount(32);
   EXPECT_EQ(plan_batch(section, 2).accumulation, 4);
   EXPECT_EQ(plan_batch(section, 2).micro, 32);
+  EXPECT_EQ(plan_replicas(section, 8, 3).micro, 32);  // whatever `micro` and the ranks
+  EXPECT_EQ(plan_replicas(section, 10, 3).micro, 26);
+  EXPECT_EQ(error_of([&] { plan_replicas(section, 257); }).suggestion(), "write deterministic: 256, or a larger batch");
+  EXPECT_EQ(error_of([&] { plan_replicas(section, 8, 9); }).message(), "deterministic has 8 logical replicas, which 9 ranks cannot divide");
   section.micro = AutoCount();
   EXPECT_EQ(plan_batch(section, 4).micro, 64);
   EXPECT_NE(error_of([&] { plan_batch(section, 3); }).message(), "");
