@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -96,8 +97,8 @@ class GpuMemory : public Memory {
 /// Times are measured from an event on a stream that is idle otherwise. A float of milliseconds is exact to a microsecond only for some
 /// seconds, so there is a new one when the last is old.
 struct Origin {
-  cuda::EventHandle event = nullptr;
-  int64_t ns = 0;  // since the first one
+  std::shared_ptr<cuda::CUevent_st> event;  // shared with the events whose times are measured from it
+  int64_t ns = 0;                           // since the first one
 };
 
 class GpuEvent : public Event {
@@ -185,11 +186,12 @@ class Gpu : public CudaDevice {
     const auto now = std::chrono::steady_clock::now();
     if (origin_.event != nullptr && now - origin_time_ < kOldest) return origin_;
     if (clock_ == nullptr) check(driver().cuStreamCreate(&clock_, cuda::kNonBlockingStream), "creating a stream");
-    Origin next;
-    check(driver().cuEventCreate(&next.event, 0), "creating an event");  // kept: events of the past refer to it
-    check(driver().cuEventRecord(next.event, clock_), "recording an event");
-    check(driver().cuEventSynchronize(next.event), "waiting for an event");
-    if (origin_.event != nullptr) next.ns = origin_.ns + elapsed_ns(origin_.event, next.event);
+    cuda::EventHandle event = nullptr;
+    check(driver().cuEventCreate(&event, 0), "creating an event");
+    Origin next{.event = {event, [](cuda::EventHandle unused) { driver().cuEventDestroy(unused); }}};
+    check(driver().cuEventRecord(event, clock_), "recording an event");
+    check(driver().cuEventSynchronize(event), "waiting for an event");
+    if (origin_.event != nullptr) next.ns = origin_.ns + elapsed_ns(origin_.event.get(), event);
     origin_ = next;
     origin_time_ = now;
     return origin_;
@@ -247,7 +249,7 @@ void GpuEvent::synchronize() {
 int64_t GpuEvent::time_ns() {
   if (origin_.event == nullptr) return 0;
   synchronize();
-  return origin_.ns + Gpu::elapsed_ns(origin_.event, handle_);
+  return origin_.ns + Gpu::elapsed_ns(origin_.event.get(), handle_);
 }
 void GpuEvent::mark(cuda::StreamHandle stream) {
   gpu_.make_current();
