@@ -1,4 +1,4 @@
-# CUDA kernels: nvcc compiles libcore/backends/cuda/kernels/kernels.cu to one image for all architectures, which is embedded in the programs.
+# CUDA kernels: nvcc compiles libcore/backends/cuda/kernels/kernels.cu to one image for all architectures, which the programs contain.
 # Nothing is linked: the driver is opened at run time. Without nvcc the build is complete, but `device: cuda` says that it has no kernels.
 set(GALLEY_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (if there is an nvcc), ON, OFF")
 set(GALLEY_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPU architectures of the kernels; the last one also as PTX, for later ones")

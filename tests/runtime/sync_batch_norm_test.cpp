@@ -19,6 +19,7 @@
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
 #include "tests/support/graphs.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -130,6 +131,7 @@ double largest_difference(const Values& a, const Values& b) {
 class SyncBatchNorm : public testing::TestWithParam<Case> {};
 
 TEST_P(SyncBatchNorm, IsThatOfTheWholeBatch) {
+  if (!has_cpu()) GTEST_SKIP() << "the kernels are the CPU's";
   const Values whole = run_rows(GetParam(), 0, kRows, false, nullptr);
   EXPECT_LT(largest_difference(whole, run_rows(GetParam(), 0, kRows, true, nullptr)), 1e-5);  // alone
   for (const int ranks : {2, 3}) {
@@ -147,6 +149,7 @@ INSTANTIATE_TEST_SUITE_P(All, SyncBatchNorm,
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SyncBatchNorm, WithoutItRanksHaveStatisticsOfTheirOwn) {
+  if (!has_cpu()) GTEST_SKIP() << "the kernels are the CPU's";
   const Case c{"rows", {3, 4}, Activation::kNone, false, LayoutMode::kChannelsLast};
   const Values whole = run_rows(c, 0, kRows, false, nullptr), part = run_rows(c, 0, 4, false, nullptr);
   EXPECT_NE(whole.at("mean"), part.at("mean"));
