@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -56,6 +57,7 @@ class CheckpointTest : public ::testing::Test {
  protected:
   void SetUp() override {
     set_log_sink([this](LogLevel level, const std::string& message) {
+      const std::lock_guard lock(mutex_);  // ranks are threads
       if (level == LogLevel::kWarning) warnings_ += message + "\n";
     });
   }
@@ -66,6 +68,7 @@ class CheckpointTest : public ::testing::Test {
 
   TemporaryFolder folder_;
   std::string parent_ = folder_ / "run/checkpoints";
+  std::mutex mutex_;
   std::string warnings_;
 };
 
