@@ -51,7 +51,7 @@ class VocReader {
   }
   /// Not XML.
   [[noreturn]] void fail_broken(XML_Error code) const {
-    std::string cure = "correct the file there, or write the annotation anew";
+    std::string cure = "correct the file there, or export the annotation again";
     if (code == XML_ERROR_NO_ELEMENTS || code == XML_ERROR_UNCLOSED_TOKEN || code == XML_ERROR_UNCLOSED_CDATA_SECTION)
       cure = "the file ends too early: copy it again from its source";
     if (code == XML_ERROR_TAG_MISMATCH) cure = "each <element> needs its </element>; the one before this place is open";

@@ -52,7 +52,7 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
   GALLEY_CHECK(grad.shape.rank() == 5, "grad must be [N,R,C,h,w], not ", grad);
   check_attrs(attrs.input_size, "input_size", attrs.spatial_scale);
   check_regions(c, grad.shape[0]);
-  GALLEY_CHECK(attrs.level >= 0 && attrs.level < std::ssize(attrs.spatial_scale), "there is no level ", attrs.level, " of ",
+  GALLEY_CHECK(attrs.level >= 0 && attrs.level < std::ssize(attrs.spatial_scale), "level ", attrs.level, " does not exist; x has ",
                attrs.spatial_scale.size());
   TensorType dx = grad;
   dx.format = {};

@@ -21,7 +21,7 @@ TEST(LayerDecay, CountsTheLayersAboveAParameter) {
 
 TEST(LayerDecay, ModelsWithoutABodyOrAHead) {
   EXPECT_EQ(layers_above({}), Layers{});
-  EXPECT_EQ(layers_above({"fc1", "fc2"}), (Layers{0, 0})) << "fc1 is no item of a list";
+  EXPECT_EQ(layers_above({"fc1", "fc2"}), (Layers{0, 0})) << "fc1 is not an item of a list";
   EXPECT_EQ(layers_above({"features.0", "features.3", "classifier.6"}), (Layers{2, 1, 0})) << "the last block is the head";
   EXPECT_EQ(layers_above({"encoder.layers.0.linear1", "encoder.norm", "decoder.layers.0.linear1"}), (Layers{1, 1, 0}))
       << "what stands between blocks belongs to the one before";

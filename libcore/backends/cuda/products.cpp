@@ -82,52 +82,26 @@ device::ConvCall conv_call(const Attrs& attrs, const TensorType& x, const Tensor
   return call;
 }
 
+/// What a kernel of kernels/products.h computes; the other two of x, weight and y (or its gradient) are inputs.
+enum class ConvResult { kX, kWeight, kY };
+
+template <class Attrs, ConvResult kResult>
 class Conv : public PreparedKernel {
  public:
   explicit Conv(const KernelQuery& query)
-      : elements_(query.out(0).shape.elements()), call_(conv_call(query.attrs<Conv2dAttrs>(), query.in(0), query.in(1), query.out(0))) {}
-  void run(Stream& stream, const KernelArgs& args) const override {
-    device::ConvCall call = call_;
-    call.x = args.inputs[0];
-    call.weight = args.inputs[1];
-    call.y = args.outputs[0];
-    launch_elements(stream, "conv2d_direct", elements_, call);
-  }
-
- private:
-  int64_t elements_;
-  device::ConvCall call_;
-};
-
-class ConvBackwardData : public PreparedKernel {
- public:
-  explicit ConvBackwardData(const KernelQuery& query)
       : elements_(query.out(0).shape.elements()),
-        call_(conv_call(query.attrs<Conv2dBackwardDataAttrs>(), query.out(0), query.in(1), query.in(0))) {}
+        call_(conv_call(query.attrs<Attrs>(), kResult == ConvResult::kX ? query.out(0) : query.in(0),
+                        kResult == ConvResult::kWeight ? query.out(0) : query.in(1),
+                        kResult == ConvResult::kY ? query.out(0) : query.in(kResult == ConvResult::kX ? 0 : 1))) {}
   void run(Stream& stream, const KernelArgs& args) const override {
     device::ConvCall call = call_;
-    call.x = args.outputs[0];
-    call.weight = args.inputs[1];
-    call.y = args.inputs[0];
-    launch_elements(stream, "conv2d_backward_data_direct", elements_, call);
-  }
-
- private:
-  int64_t elements_;
-  device::ConvCall call_;
-};
-
-class ConvBackwardWeights : public PreparedKernel {
- public:
-  explicit ConvBackwardWeights(const KernelQuery& query)
-      : elements_(query.out(0).shape.elements()),
-        call_(conv_call(query.attrs<Conv2dBackwardWeightsAttrs>(), query.in(0), query.out(0), query.in(1))) {}
-  void run(Stream& stream, const KernelArgs& args) const override {
-    device::ConvCall call = call_;
-    call.x = args.inputs[0];
-    call.weight = args.outputs[0];
-    call.y = args.inputs[1];
-    launch_elements(stream, "conv2d_backward_weights_direct", elements_ * device::kThreads, call);
+    call.x = kResult == ConvResult::kX ? args.outputs[0] : args.inputs[0];
+    call.weight = kResult == ConvResult::kWeight ? args.outputs[0] : args.inputs[1];
+    call.y = kResult == ConvResult::kY ? args.outputs[0] : args.inputs[kResult == ConvResult::kX ? 0 : 1];
+    constexpr const char* kNames[] = {"conv2d_backward_data_direct", "conv2d_backward_weights_direct", "conv2d_direct"};
+    // A block adds up one element of the weight's gradient, a thread one of the others.
+    const int64_t threads = kResult == ConvResult::kWeight ? elements_ * device::kThreads : elements_;
+    launch_elements(stream, kNames[static_cast<int>(kResult)], threads, call);
   }
 
  private:
@@ -137,9 +111,9 @@ class ConvBackwardWeights : public PreparedKernel {
 
 constexpr Kernel kKernels[] = {
     {"matmul", "tiles", supports_matmul, prepare_cuda<Matmul>},
-    {"conv2d", "direct", supports_conv, prepare_cuda<Conv>},
-    {"conv2d_backward_data", "direct", supports_conv_backward_data, prepare_cuda<ConvBackwardData>},
-    {"conv2d_backward_weights", "direct", supports_types, prepare_cuda<ConvBackwardWeights>},
+    {"conv2d", "direct", supports_conv, prepare_cuda<Conv<Conv2dAttrs, ConvResult::kY>>},
+    {"conv2d_backward_data", "direct", supports_conv_backward_data, prepare_cuda<Conv<Conv2dBackwardDataAttrs, ConvResult::kX>>},
+    {"conv2d_backward_weights", "direct", supports_types, prepare_cuda<Conv<Conv2dBackwardWeightsAttrs, ConvResult::kWeight>>},
 };
 
 }  // namespace
