@@ -195,8 +195,7 @@ void DirectCommunicator::check_same(const Pending& p, uint64_t step) {
     const std::string message =
         cat("ranks started different collectives: rank ", std::min(r, rank()), " ", entry(std::min(r, rank()), step).str(), ", rank ",
             std::max(r, rank()), " ", entry(std::max(r, rank()), step).str(), ", as collective ", p.ticket);
-    board_.abort(message);
-    throw_if_aborted();
+    abort_and_throw(message);
   }
 }
 
@@ -294,9 +293,8 @@ bool DirectCommunicator::receive_piece(Pending& p) {
   const int64_t total = p.call.count * dtype_size(p.call.dtype);
   if (channel.taken.load(std::memory_order_relaxed) == channel.sent.load(std::memory_order_acquire)) return false;
   if (channel.total_bytes != total) {
-    board_.abort(cat("rank ", p.call.peer, " sent ", channel.total_bytes, " bytes, but rank ", rank(), " expects ", total, ", as ",
-                     collective_text(p.ticket, p.call)));
-    throw_if_aborted();
+    abort_and_throw(cat("rank ", p.call.peer, " sent ", channel.total_bytes, " bytes, but rank ", rank(), " expects ", total, ", as ",
+                        collective_text(p.ticket, p.call)));
   }
   if (channel.bytes > 0)
     copy_bytes(static_cast<std::byte*>(p.call.output) + p.piece, address_of(p.call.peer, channel.place), channel.bytes);
@@ -330,6 +328,12 @@ void DirectCommunicator::throw_if_aborted() const {
   if (board_.aborted()) throw Error(ErrorCode::kWorker, board_.abort_message());
 }
 
+void DirectCommunicator::abort_and_throw(const std::string& message) {
+  board_.abort(message);
+  throw_if_aborted();
+  throw Error(ErrorCode::kWorker, message);  // another rank is still writing its own message
+}
+
 void DirectCommunicator::throw_timeout(const Pending& p) {
   std::string behind;
   for (int r = 0; r < size() && behind.empty(); ++r) {
@@ -337,10 +341,8 @@ void DirectCommunicator::throw_timeout(const Pending& p) {
     if (late && r != rank()) behind = cat("rank ", r, " has not reached ");
   }
   if (behind.empty()) behind = "a rank is stuck in ";
-  board_.abort(
+  abort_and_throw(
       cat(behind, collective_text(p.ticket, p.call), step() > 0 ? cat(" of step ", step()) : "", " within ", options_.timeout_s, " s"));
-  throw_if_aborted();
-  fail(ErrorCode::kInternal, "a collective timed out, but the ranks were not told to stop");
 }
 
 void DirectCommunicator::finish(Ticket ticket) {

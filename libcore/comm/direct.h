@@ -76,6 +76,8 @@ class DirectCommunicator : public Communicator {
   Segment piece_of(const Pending& p, uint64_t step, int rank) const;
   Place64 stage_of(uint64_t step) const;
   void throw_if_aborted() const;
+  /// Stops all ranks. Always throws, also while another rank is stopping them, so that no rank goes on with arrays of ranks that stopped.
+  [[noreturn]] void abort_and_throw(const std::string& message);
   [[noreturn]] void throw_timeout(const Pending& p);
   BoardEntry& entry(int rank, uint64_t step) { return board_.rank(rank).entries[step % BoardRank::kSlots]; }
 
