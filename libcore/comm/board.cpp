@@ -28,6 +28,7 @@ void BoardEntry::describe(const Collective& call) {
   count = call.count;
   peer = call.peer;
   leaves = call.leaves;
+  group = call.group;
   kind = call.kind;
   dtype = call.dtype;
   op = call.op;
@@ -37,8 +38,8 @@ void BoardEntry::describe(const Collective& call) {
 }
 
 bool BoardEntry::same_as(const BoardEntry& other) const {
-  return count == other.count && steps == other.steps && peer == other.peer && leaves == other.leaves && kind == other.kind &&
-         dtype == other.dtype && op == other.op && name == other.name;
+  return count == other.count && steps == other.steps && peer == other.peer && leaves == other.leaves && group == other.group &&
+         kind == other.kind && dtype == other.dtype && op == other.op && name == other.name;
 }
 
 std::string BoardEntry::str() const {

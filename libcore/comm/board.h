@@ -26,6 +26,7 @@ struct BoardEntry {
   Place64 input, output;
   int64_t count = 0, steps = 0;
   int32_t peer = 0, leaves = 0;
+  RankGroup group;
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 #include "libcore/base/error.h"
 
@@ -28,27 +29,54 @@ std::string collective_text(Ticket ticket, const Collective& call) {
   return cat("collective ", ticket, " (", collective_name(call.kind), call.name.empty() ? "" : " ", call.name, ")");
 }
 
-Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
-  GALLEY_ASSERT(rank >= 0 && rank < size, "rank ", rank, " of ", size);
-  tree();
+GroupOrder::GroupOrder(int leaves, RankGroup group, int rank, int ranks)
+    : group_(group), index_(group.index_of(rank)), first_(group.first_of(rank)) {
+  GALLEY_ASSERT(group.stride >= 1 && group.size >= 1 && ranks % (group.stride * group.size) == 0, "groups of ", group.size, " ranks, ",
+                group.stride, " apart, of ", ranks, " ranks");
+  const bool alone = leaves == 0;
+  if (alone) leaves = group.size;
+  const int blocks = alone ? group.size : ranks / group.stride;  // owners of the tree's leaves
+  const int first = alone ? 0 : first_ / group.stride;           // block of the group
+  const ReductionTree all(leaves, blocks), groups(leaves, blocks / group.size);
+  for (int i = 0; i < group.size; ++i) inputs_.push_back(static_cast<int>(all.partials(first + i).size()));
+  for (const LeafRange& part : groups.partials(first / group.size)) trees_.emplace_back(leaves, blocks, part);
 }
 
-const ReductionTree& Communicator::tree(int leaves) {
-  if (leaves == 0) leaves = size_;
-  const auto found = trees_.find(leaves);
-  return found != trees_.end() ? found->second : trees_.emplace(leaves, ReductionTree(leaves, size_)).first->second;
+int GroupOrder::most_inputs() const { return *std::max_element(inputs_.begin(), inputs_.end()); }
+int GroupOrder::all_inputs() const { return std::accumulate(inputs_.begin(), inputs_.end(), 0); }
+
+void GroupOrder::reduce(std::span<const void* const> parts, void* result, int64_t stride, int64_t count, DType dtype, ReduceOp op) const {
+  GALLEY_ASSERT(static_cast<int>(parts.size()) == all_inputs());
+  auto* to = static_cast<std::byte*>(result);
+  for (const ReductionTree& tree : trees_) {
+    const auto used = static_cast<size_t>(tree.first_partial(tree.ranks()));
+    tree.reduce(parts.first(used), to, count, dtype, op);
+    parts = parts.subspan(used);
+    to += stride * dtype_size(dtype);
+  }
+}
+
+Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
+  GALLEY_ASSERT(rank >= 0 && rank < size, "rank ", rank, " of ", size);
+  order();
+}
+
+const GroupOrder& Communicator::order(int leaves, RankGroup group) {
+  if (group.size == 0) group = {1, size_};
+  const std::array<int, 3> key{leaves, group.stride, group.size};
+  const auto found = orders_.find(key);
+  return found != orders_.end() ? found->second : orders_.emplace(key, GroupOrder(leaves, group, rank_, size_)).first->second;
 }
 
 int64_t Communicator::bytes_sent(const Collective& call) {
-  const int64_t size = dtype_size(call.dtype), own = segment_of(call.count, size_, rank_).size();
-  const auto scattered = [&] {
-    const ReductionTree& order = tree(call.leaves);
-    return (order.first_partial(rank_ + 1) - order.first_partial(rank_)) * (call.count - own) * size;
-  };
-  const int64_t gathered = own * size * (size_ - 1);
+  const GroupOrder& group = order(call.leaves, call.group);
+  const int members = group.members();
+  const int64_t size = dtype_size(call.dtype), own = segment_of(call.count, members, group.index()).size();
+  const int64_t scattered = group.inputs(group.index()) * (call.count - own) * size;
+  const int64_t gathered = own * size * (members - 1);
   switch (call.kind) {
-    case CollectiveKind::kAllReduce: return scattered() + gathered;
-    case CollectiveKind::kReduceScatter: return scattered();
+    case CollectiveKind::kAllReduce: return scattered + gathered;
+    case CollectiveKind::kReduceScatter: return scattered;
     case CollectiveKind::kAllGather: return gathered;
     case CollectiveKind::kBroadcast: return call.peer == rank_ ? call.count * size * (size_ - 1) : 0;
     case CollectiveKind::kSend: return call.count * size;
@@ -72,6 +100,8 @@ Ticket Communicator::start(const Collective& call) {
   GALLEY_ASSERT(call.count >= 0 && call.peer >= 0 && call.peer < size_ && !(messages && call.peer == rank_), call.name);
   GALLEY_ASSERT((call.kind != CollectiveKind::kAllReduce && call.kind != CollectiveKind::kReduceScatter) || is_reducible(call.dtype),
                 call.name, ": elements of type ", call.dtype, " cannot be reduced");
+  GALLEY_ASSERT(call.kind != CollectiveKind::kAllReduce || order(call.leaves, call.group).outputs() == 1, call.name,
+                ": the sum of a group has several parts");
   Traffic& traffic = traffic_[static_cast<size_t>(call.kind)];
   ++traffic.calls;
   traffic.bytes += bytes_sent(call);
@@ -115,8 +145,14 @@ void Communicator::reduce_scatter(std::string_view name, const void* input, void
   run({.kind = CollectiveKind::kReduceScatter, .dtype = dtype, .name = name, .input = input, .output = segment, .count = count});
 }
 
-void Communicator::all_gather(std::string_view name, const void* segment, void* output, int64_t count, DType dtype) {
-  run({.kind = CollectiveKind::kAllGather, .dtype = dtype, .name = name, .input = segment, .output = output, .count = count});
+void Communicator::all_gather(std::string_view name, const void* segment, void* output, int64_t count, DType dtype, RankGroup group) {
+  run({.kind = CollectiveKind::kAllGather,
+       .dtype = dtype,
+       .name = name,
+       .input = segment,
+       .output = output,
+       .count = count,
+       .group = group});
 }
 
 void Communicator::broadcast(std::string_view name, void* array, int64_t count, DType dtype, int root) {

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "libcore/comm/position.h"
 #include "libcore/comm/reduction_tree.h"
@@ -20,7 +22,19 @@ inline constexpr size_t kCollectiveKinds = 7;
 /// "all_reduce"
 std::string_view collective_name(CollectiveKind kind);
 
-/// One collective, as each rank starts it. Arrays have `count` elements and are divided into one segment for each rank (segment_of).
+/// The ranks among which a rank shares a collective. The ranks of a job form groups of equal size, whose members are `stride` apart; all
+/// ranks start the collective, each in its group.
+struct RankGroup {
+  int stride = 1;
+  int size = 0;  ///< 0: all ranks.
+  friend bool operator==(const RankGroup&, const RankGroup&) = default;
+
+  int index_of(int rank) const { return rank / stride % size; }
+  int first_of(int rank) const { return rank - index_of(rank) * stride; }
+};
+
+/// One collective, as each rank starts it. Arrays have `count` elements and are divided into one segment for each rank of the group
+/// (segment_of).
 struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kF32;
@@ -34,8 +48,40 @@ struct Collective {
   /// The output of all_reduce may be the first partial sum. Segments that are input and output may be at the same place in one array.
   void* output = nullptr;
   int64_t count = 0;
-  int peer = 0;    ///< broadcast: the root; send, receive: the other rank.
-  int leaves = 0;  ///< all_reduce, reduce_scatter: leaves of the tree; 0: one for each rank.
+  int peer = 0;  ///< broadcast: the root; send, receive: the other rank.
+  /// all_reduce, reduce_scatter: leaves of the tree over all ranks, as GroupOrder says; 0: one for each rank of the group.
+  int leaves = 0;
+  RankGroup group;  ///< all_reduce, reduce_scatter, all_gather.
+};
+
+/// The order of sums in groups, which sum in turn, those with the smaller stride first (inside nodes, then between them), so that the tree
+/// over all leaves is computed. A member contributes the partial sums of the block of `stride` ranks that it is in, of all N / stride
+/// blocks; the result are the partial sums of the group's ranks, among N / (stride * size) such groups: one, if their leaves are one
+/// subtree or if they are all leaves.
+class GroupOrder {
+ public:
+  GroupOrder(int leaves, RankGroup group, int rank, int ranks);
+
+  int members() const { return group_.size; }
+  /// This rank's place in the group.
+  int index() const { return index_; }
+  /// The rank at a place.
+  int rank_at(int index) const { return first_ + index * group_.stride; }
+  /// Partial sums that a member contributes.
+  int inputs(int index) const { return inputs_[static_cast<size_t>(index)]; }
+  int most_inputs() const;
+  int all_inputs() const;
+  /// Partial sums of the result.
+  int outputs() const { return static_cast<int>(trees_.size()); }
+  /// result[o * stride + i] = the sums of parts[p][i], p in the order of members and their partial sums, for each output o; `stride` in
+  /// elements.
+  void reduce(std::span<const void* const> parts, void* result, int64_t stride, int64_t count, DType dtype, ReduceOp op) const;
+
+ private:
+  RankGroup group_;
+  int index_, first_;
+  std::vector<int> inputs_;
+  std::vector<ReductionTree> trees_;  // by output, each over consecutive parts
 };
 
 /// The elements of a rank's segment. Segments begin at multiples of 16 elements; the last ones may be shorter or empty.
@@ -79,7 +125,7 @@ class Communicator {
 
   void all_reduce(std::string_view name, const void* input, void* output, int64_t count, DType dtype, ReduceOp op = ReduceOp::kSum);
   void reduce_scatter(std::string_view name, const void* input, void* segment, int64_t count, DType dtype);
-  void all_gather(std::string_view name, const void* segment, void* output, int64_t count, DType dtype);
+  void all_gather(std::string_view name, const void* segment, void* output, int64_t count, DType dtype, RankGroup group = {});
   void broadcast(std::string_view name, void* array, int64_t count, DType dtype, int root);
   void barrier(std::string_view name);
   void send(std::string_view name, const void* array, int64_t count, DType dtype, int to);
@@ -94,8 +140,10 @@ class Communicator {
 
   Traffic traffic(CollectiveKind kind) const { return traffic_[static_cast<size_t>(kind)]; }
   Traffic traffic() const;
-  /// The tree of that number of leaves (0: one for each rank).
-  const ReductionTree& tree(int leaves = 0);
+  /// The order of a collective of this rank.
+  const GroupOrder& order(int leaves = 0, RankGroup group = {});
+  /// The ranks of one machine, which are consecutive; 0: machines have different numbers of ranks, or theirs are not consecutive.
+  virtual int per_machine() const { return size_; }
 
   /// Where this rank is, for supervisor and heartbeat: starts and waits are recorded there. nullptr: nowhere.
   void report_to(Position* position) { position_ = position; }
@@ -119,7 +167,7 @@ class Communicator {
   int64_t step_ = 0;
   Ticket started_ = 0;
   std::array<Traffic, kCollectiveKinds> traffic_{};
-  std::map<int, ReductionTree> trees_;
+  std::map<std::array<int, 3>, GroupOrder> orders_;
   Position* position_ = nullptr;
 };
 

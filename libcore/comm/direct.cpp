@@ -23,6 +23,10 @@ constexpr int64_t kSleepMs = 50;            // after which a sleeping rank looks
 
 int64_t channel_bytes(int ranks) { return std::max<int64_t>(kChannelBytes / ranks / 64 * 64, 4096); }
 
+bool reduces_values(const Collective& call) {
+  return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
+}
+
 /// Copies with the compute threads of the rank.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (to == from || bytes == 0) return;
@@ -60,10 +64,11 @@ Place64 DirectCommunicator::stage_of(uint64_t step) const {
 /// Chooses the steps of a collective: one, or as many as the staging memory demands. The result is the same on every rank.
 void DirectCommunicator::divide(Pending& p) const {
   const Collective& call = p.call;
-  const int64_t stride = segment_stride(call.count, size()), element = dtype_size(call.dtype);
+  const int members = p.order->members();
+  const int64_t stride = segment_stride(call.count, members), element = dtype_size(call.dtype);
   p.staged_input = call.input != nullptr && call.count > 0 && place_of(call.input).region == kNone;
   p.staged_output = call.output != nullptr && call.count > 0 && place_of(call.output).region == kNone;
-  const bool reduces = call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
+  const bool reduces = reduces_values(call);
   if (call.kind == CollectiveKind::kReduceScatter) p.staged_output = false;  // written by the rank itself
   if (call.kind == CollectiveKind::kAllGather) p.staged_input = false;       // read by the rank itself
   if (call.kind == CollectiveKind::kBroadcast) p.staged_input = false;
@@ -72,15 +77,15 @@ void DirectCommunicator::divide(Pending& p) const {
     p.steps = 1;
     return;
   }
-  const int64_t parts = reduces ? p.tree->most_partials() : 1;
-  p.piece = std::max<int64_t>(kStageBytes / (parts * size() * element) / 16 * 16, 16);
-  GALLEY_ASSERT(p.piece * parts * size() * element <= kStageBytes, "too many ranks for the staging memory: ", size());
+  const int64_t parts = reduces ? p.order->most_inputs() : 1;
+  p.piece = std::max<int64_t>(kStageBytes / (parts * members * element) / 16 * 16, 16);
+  GALLEY_ASSERT(p.piece * parts * members * element <= kStageBytes, "too many ranks for the staging memory: ", members);
   p.steps = std::max<int64_t>(1, (stride + p.piece - 1) / p.piece);
 }
 
-/// The elements of a rank's segment that a step covers.
-Segment DirectCommunicator::piece_of(const Pending& p, uint64_t step, int rank) const {
-  const Segment all = segment_of(p.call.count, size(), rank);
+/// The elements of a member's segment that a step covers.
+Segment DirectCommunicator::piece_of(const Pending& p, uint64_t step, int member) const {
+  const Segment all = segment_of(p.call.count, p.order->members(), member);
   const int64_t offset = static_cast<int64_t>(step - p.first) * p.piece;
   return {std::min(all.end, all.begin + offset), std::min(all.end, all.begin + offset + p.piece)};
 }
@@ -89,7 +94,7 @@ void DirectCommunicator::begin(const Collective& call, Ticket ticket) {
   Pending& p = pending(ticket);
   GALLEY_ASSERT(p.ticket == 0, "more than ", kMostPending, " collectives at once");
   p = {.call = call, .ticket = ticket};
-  if (call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter) p.tree = &tree(call.leaves);
+  p.order = &order(call.leaves, call.group);
   last_ = ticket;
   if (is_message(call)) {
     messages_.push_back(ticket);
@@ -150,24 +155,25 @@ bool DirectCommunicator::progress() {
 /// Publishes the arrays of a step, copied if other ranks cannot reach them.
 void DirectCommunicator::post(Pending& p, uint64_t step) {
   const Collective& call = p.call;
-  const int64_t element = dtype_size(call.dtype), stride = segment_stride(call.count, size());
+  const int members = p.order->members();
+  const int64_t element = dtype_size(call.dtype), stride = segment_stride(call.count, members);
   const auto offset = (step - p.first) * static_cast<uint64_t>(p.piece * element);  // of the step's piece in each segment
   BoardEntry& e = entry(rank(), step);
   e.describe(call);
   e.steps = p.steps;
   e.input = e.output = stage_of(step);  // a valid place, also of arrays without elements
   if (call.count == 0) return;
-  const bool reduces = p.tree != nullptr;
+  const bool reduces = reduces_values(call);
   if (reduces && p.staged_input) {
     e.input.segment_stride = p.piece * element;
-    e.input.part_stride = p.piece * element * size();
+    e.input.part_stride = p.piece * element * members;
     std::byte* to = address_of(rank(), e.input);
     const auto* from = static_cast<const std::byte*>(call.input);
-    const int parts = p.tree->first_partial(rank() + 1) - p.tree->first_partial(rank());
+    const int parts = p.order->inputs(p.order->index());
     for (int part = 0; part < parts; ++part) {
-      for (int r = 0; r < size(); ++r) {
-        const Segment piece = piece_of(p, step, r);
-        copy_bytes(to + part * e.input.part_stride + r * e.input.segment_stride, from + (part * call.count + piece.begin) * element,
+      for (int m = 0; m < members; ++m) {
+        const Segment piece = piece_of(p, step, m);
+        copy_bytes(to + part * e.input.part_stride + m * e.input.segment_stride, from + (part * call.count + piece.begin) * element,
                    piece.size() * element);
       }
     }
@@ -203,23 +209,24 @@ void DirectCommunicator::check_same(const Pending& p, uint64_t step) {
 void DirectCommunicator::reduce(Pending& p, uint64_t step) {
   check_same(p, step);
   const Collective& call = p.call;
+  const GroupOrder& group = *p.order;
   const int64_t element = dtype_size(call.dtype);
-  const Segment piece = piece_of(p, step, rank());
-  const int64_t offset = piece.begin - segment_of(call.count, size(), rank()).begin;  // in the segment
+  const Segment piece = piece_of(p, step, group.index()), all = segment_of(call.count, group.members(), group.index());
+  const int64_t offset = piece.begin - all.begin;  // in the segment
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduceScatter: {
       parts_.clear();
-      for (int r = 0; r < size(); ++r) {
+      for (int m = 0; m < group.members(); ++m) {
+        const int r = group.rank_at(m);
         const Place64& input = entry(r, step).input;
-        const std::byte* first = address_of(r, input) + rank() * input.segment_stride;
-        const int parts = p.tree->first_partial(r + 1) - p.tree->first_partial(r);
-        for (int part = 0; part < parts; ++part) parts_.push_back(first + part * input.part_stride);
+        const std::byte* first = address_of(r, input) + group.index() * input.segment_stride;
+        for (int part = 0; part < group.inputs(m); ++part) parts_.push_back(first + part * input.part_stride);
       }
       std::byte* own = call.kind == CollectiveKind::kReduceScatter
                            ? static_cast<std::byte*>(call.output) + offset * element
-                           : address_of(rank(), entry(rank(), step).output) + rank() * entry(rank(), step).output.segment_stride;
-      p.tree->reduce(parts_, own, piece.size(), call.dtype, call.op);
+                           : address_of(rank(), entry(rank(), step).output) + group.index() * entry(rank(), step).output.segment_stride;
+      group.reduce(parts_, own, all.size(), piece.size(), call.dtype, call.op);
       if (call.kind == CollectiveKind::kAllReduce) deliver(p, step, own, piece);
       return;
     }
@@ -244,10 +251,11 @@ void DirectCommunicator::reduce(Pending& p, uint64_t step) {
 
 /// Writes the rank's own piece to the outputs of all ranks, beginning with the next one so that ranks write to different memories.
 void DirectCommunicator::deliver(const Pending& p, uint64_t step, const std::byte* own, Segment piece) {
-  for (int i = 1; i <= size(); ++i) {
-    const int r = (rank() + i) % size();
+  const GroupOrder& group = *p.order;
+  for (int i = 1; i <= group.members(); ++i) {
+    const int r = group.rank_at((group.index() + i) % group.members());
     const Place64& output = entry(r, step).output;
-    copy_bytes(address_of(r, output) + rank() * output.segment_stride, own, piece.size() * dtype_size(p.call.dtype));
+    copy_bytes(address_of(r, output) + group.index() * output.segment_stride, own, piece.size() * dtype_size(p.call.dtype));
   }
 }
 
@@ -257,9 +265,9 @@ void DirectCommunicator::copy_out(Pending& p, uint64_t step) {
   const int64_t element = dtype_size(p.call.dtype);
   const Place64& output = entry(rank(), step).output;
   const std::byte* from = address_of(rank(), output);
-  for (int r = 0; r < size(); ++r) {
-    const Segment piece = piece_of(p, step, r);
-    copy_bytes(static_cast<std::byte*>(p.call.output) + piece.begin * element, from + r * output.segment_stride, piece.size() * element);
+  for (int m = 0; m < p.order->members(); ++m) {
+    const Segment piece = piece_of(p, step, m);
+    copy_bytes(static_cast<std::byte*>(p.call.output) + piece.begin * element, from + m * output.segment_stride, piece.size() * element);
   }
 }
 

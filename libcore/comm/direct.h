@@ -42,7 +42,7 @@ class DirectCommunicator : public Communicator {
   struct Pending {
     Collective call;
     Ticket ticket = 0;  // 0: free
-    const ReductionTree* tree = nullptr;
+    const GroupOrder* order = nullptr;
     uint64_t first = 0;  // its first step
     int64_t steps = 0;   // messages: pieces, known with the first
     int64_t piece = 0;   // elements of each segment in one step; messages: bytes done
@@ -73,7 +73,7 @@ class DirectCommunicator : public Communicator {
   void deliver(const Pending& p, uint64_t step, const std::byte* own, Segment piece);
   void copy_out(Pending& p, uint64_t step);
   void check_same(const Pending& p, uint64_t step);
-  Segment piece_of(const Pending& p, uint64_t step, int rank) const;
+  Segment piece_of(const Pending& p, uint64_t step, int member) const;
   Place64 stage_of(uint64_t step) const;
   void throw_if_aborted() const;
   /// Stops all ranks. Always throws, also while another rank is stopping them, so that no rank goes on with arrays of ranks that stopped.

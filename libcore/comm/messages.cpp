@@ -37,10 +37,9 @@ MessageCommunicator::~MessageCommunicator() {
 }
 
 void MessageCommunicator::begin(const Collective& call, Ticket ticket) {
-  const bool reduces = call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
-  jobs_.push_back({.call = call, .ticket = ticket, .tree = reduces ? &tree(call.leaves) : nullptr});
+  jobs_.push_back({.call = call, .ticket = ticket, .order = &order(call.leaves, call.group)});
   arrived_.notify_all();
 }
 
@@ -106,7 +105,7 @@ void MessageCommunicator::run_one(const Job& job) {
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduceScatter: return reduce(job);
-    case CollectiveKind::kAllGather: return gather(call, bytes_at(call.input, 0));
+    case CollectiveKind::kAllGather: return gather(job, bytes_at(call.input, 0));
     case CollectiveKind::kBroadcast: return broadcast_array(call);
     case CollectiveKind::kBarrier: return meet();
     case CollectiveKind::kSend: send_all(call.peer, bytes_at(call.input, 0), call.count * element); break;
@@ -132,47 +131,48 @@ void MessageCommunicator::check_neighbor(const Job& job) {
 
 void MessageCommunicator::reduce(const Job& job) {
   const Collective& call = job.call;
-  const ReductionTree& order = *job.tree;
+  const GroupOrder& group = *job.order;
   const int64_t element = dtype_size(call.dtype);
-  const Segment own = segment_of(call.count, size(), rank());
-  const auto parts_of = [&](int r) { return order.first_partial(r + 1) - order.first_partial(r); };
+  const Segment own = segment_of(call.count, group.members(), group.index());
   const int64_t bytes = own.size() * element;
-  received_.resize(std::max(received_.size(), static_cast<size_t>(bytes * order.first_partial(size()))));
+  received_.resize(std::max(received_.size(), static_cast<size_t>(bytes * group.all_inputs())));
   parts_.clear();
-  for (int r = 0; r < size(); ++r) {
-    for (int part = 0; part < parts_of(r); ++part) {
+  for (int m = 0; m < group.members(); ++m) {
+    for (int part = 0; part < group.inputs(m); ++part) {
       std::byte* slot = received_.data() + bytes * static_cast<int64_t>(parts_.size());
-      if (r == rank()) {
+      if (m == group.index()) {
         parts_.push_back(bytes_at(call.input, (part * call.count + own.begin) * element));
       } else {
         parts_.push_back(slot);
-        receive_all(r, slot, bytes);
+        receive_all(group.rank_at(m), slot, bytes);
       }
     }
   }
-  for (int i = 1; i < size(); ++i) {
-    const int r = (rank() + i) % size();
-    const Segment theirs = segment_of(call.count, size(), r);
-    for (int part = 0; part < parts_of(rank()); ++part)
-      send_all(r, bytes_at(call.input, (part * call.count + theirs.begin) * element), theirs.size() * element);
+  for (int i = 1; i < group.members(); ++i) {
+    const int m = (group.index() + i) % group.members();
+    const Segment theirs = segment_of(call.count, group.members(), m);
+    for (int part = 0; part < group.inputs(group.index()); ++part)
+      send_all(group.rank_at(m), bytes_at(call.input, (part * call.count + theirs.begin) * element), theirs.size() * element);
   }
   complete();
   const bool all = call.kind == CollectiveKind::kAllReduce;
   std::byte* result = bytes_at(call.output, all ? own.begin * element : 0);
-  order.reduce(parts_, result, own.size(), call.dtype, call.op);
-  if (all) gather(call, result);
+  group.reduce(parts_, result, own.size(), own.size(), call.dtype, call.op);
+  if (all) gather(job, result);
 }
 
-/// Sends the rank's own segment to all ranks, and receives theirs into the output.
-void MessageCommunicator::gather(const Collective& call, const std::byte* own) {
+/// Sends the rank's own segment to all members, and receives theirs into the output.
+void MessageCommunicator::gather(const Job& job, const std::byte* own) {
+  const Collective& call = job.call;
+  const GroupOrder& group = *job.order;
   const int64_t element = dtype_size(call.dtype);
-  const Segment mine = segment_of(call.count, size(), rank());
-  for (int i = 1; i < size(); ++i) {
-    const int r = (rank() + size() - i) % size();
-    const Segment theirs = segment_of(call.count, size(), r);
-    receive_all(r, bytes_at(call.output, theirs.begin * element), theirs.size() * element);
+  const Segment mine = segment_of(call.count, group.members(), group.index());
+  for (int i = 1; i < group.members(); ++i) {
+    const int m = (group.index() + group.members() - i) % group.members();
+    const Segment theirs = segment_of(call.count, group.members(), m);
+    receive_all(group.rank_at(m), bytes_at(call.output, theirs.begin * element), theirs.size() * element);
   }
-  for (int i = 1; i < size(); ++i) send_all((rank() + i) % size(), own, mine.size() * element);
+  for (int i = 1; i < group.members(); ++i) send_all(group.rank_at((group.index() + i) % group.members()), own, mine.size() * element);
   std::byte* to = bytes_at(call.output, mine.begin * element);
   if (to != own && mine.size() > 0) std::memcpy(to, own, static_cast<size_t>(mine.size() * element));
   complete();

@@ -37,6 +37,7 @@ class PointToPoint {
 struct MessageOptions {
   /// Collectives exchange what they are with the neighboring rank, so that ranks that differ are found.
   bool check = false;
+  int per_machine = 0;  ///< Communicator::per_machine; 0 also if they are not known.
 };
 
 /// One thread of its own sends and receives, so that messages move while the rank computes.
@@ -47,6 +48,7 @@ class MessageCommunicator : public Communicator {
   ~MessageCommunicator() override;
   std::string transport() const override { return "messages (" + messages_->name() + ")"; }
   void abort(const std::string& message) override { messages_->abort(message); }
+  int per_machine() const override { return options_.per_machine; }
 
  protected:
   void begin(const Collective& call, Ticket ticket) override;
@@ -56,14 +58,14 @@ class MessageCommunicator : public Communicator {
   struct Job {
     Collective call;
     Ticket ticket = 0;
-    const ReductionTree* tree = nullptr;
+    const GroupOrder* order = nullptr;
     bool done = false;
   };
   void work();
   void run_one(const Job& job);
   void check_neighbor(const Job& job);
   void reduce(const Job& job);
-  void gather(const Collective& call, const std::byte* own);
+  void gather(const Job& job, const std::byte* own);
   void broadcast_array(const Collective& call);
   void meet();
   void send_all(int to, const std::byte* data, int64_t bytes);

@@ -136,10 +136,20 @@ std::string MpiJob::version() const {
   return version.substr(0, version.find(','));
 }
 
+/// Ranks of a machine are consecutive if the place of each among them is its number modulo theirs.
+int MpiJob::per_machine() {
+  MessageCommunicator ranks(messages());
+  std::array<int32_t, 3> most{local_size_, -local_size_, rank_ % local_size_ != local_rank_};
+  ranks.all_reduce("machines", most.data(), most.data(), std::ssize(most), DType::kI32, ReduceOp::kMax);
+  return most[0] == -most[1] && most[2] == 0 ? local_size_ : 0;
+}
+
 std::unique_ptr<PointToPoint> MpiJob::messages() { return std::make_unique<MpiMessages>(rank_, size_); }
 
 std::unique_ptr<Communicator> MpiJob::communicator(const MpiOptions& options) {
-  auto by_messages = std::make_unique<MessageCommunicator>(messages(), options.messages);
+  MessageOptions of_messages = options.messages;
+  of_messages.per_machine = per_machine();
+  auto by_messages = std::make_unique<MessageCommunicator>(messages(), of_messages);
   if (!options.shared_memory || size_ == 1) return by_messages;
   int32_t apart = local_size_ != size_;
   by_messages->all_reduce("machines", &apart, &apart, 1, DType::kI32, ReduceOp::kMax);

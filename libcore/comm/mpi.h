@@ -40,6 +40,8 @@ class MpiJob {
   int local_size() const { return local_size_; }
   /// "Open MPI v4.1.4"
   std::string version() const;
+  /// Communicator::per_machine. All ranks must call it.
+  int per_machine();
 
   /// Messages that are apart from those of other objects.
   std::unique_ptr<PointToPoint> messages();

@@ -113,10 +113,12 @@ bool is_reducible(DType dtype) {
   }
 }
 
-ReductionTree::ReductionTree(int leaves, int ranks) : leaves_(leaves) {
+ReductionTree::ReductionTree(int leaves, int ranks) : ReductionTree(leaves, ranks, {0, leaves}) {}
+
+ReductionTree::ReductionTree(int leaves, int ranks, LeafRange subtree) : leaves_(leaves) {
   GALLEY_ASSERT(ranks >= 1 && ranks <= leaves && leaves < 1 << (kMaxDepth - 1), ranks, " ranks, ", leaves, " leaves");
   first_.assign(static_cast<size_t>(ranks) + 1, 0);
-  build({0, leaves});
+  build(subtree);
   for (int rank = 0; rank < ranks; ++rank) {
     const LeafRange own = owned(rank);
     const auto mine = std::count_if(partials_.begin(), partials_.end(),

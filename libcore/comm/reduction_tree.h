@@ -25,6 +25,8 @@ class ReductionTree {
  public:
   /// 1 <= ranks <= leaves.
   ReductionTree(int leaves, int ranks);
+  /// The part of the tree that computes the sum of a subtree. Ranks without leaves in it contribute nothing.
+  ReductionTree(int leaves, int ranks, LeafRange subtree);
 
   int leaves() const { return leaves_; }
   int ranks() const { return static_cast<int>(first_.size()) - 1; }

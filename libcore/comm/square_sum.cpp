@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "libcore/base/parallel.h"
-#include "libcore/comm/communicator.h"
 
 namespace galley {
 namespace {
@@ -66,8 +65,14 @@ void SquareSum::add(std::span<const float> values) {
   });
 }
 
-void SquareSum::add_others(Communicator& ranks) {
-  ranks.all_reduce("grad_norm", digits_.data(), digits_.data(), static_cast<int64_t>(digits_.size()), DType::kI64);
+void SquareSum::add_others(Communicator& ranks, RankGroup group) {
+  ranks.run({.kind = CollectiveKind::kAllReduce,
+             .dtype = DType::kI64,
+             .name = "grad_norm",
+             .input = digits_.data(),
+             .output = digits_.data(),
+             .count = std::ssize(digits_),
+             .group = group});
 }
 
 double SquareSum::value() const {

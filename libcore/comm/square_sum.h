@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 
-namespace galley {
+#include "libcore/comm/communicator.h"
 
-class Communicator;
+namespace galley {
 
 /// Squares of f32 values are added in double in groups of kGroup neighbors; the sums of groups are added exactly, as integers. Arrays that
 /// are divided at multiples of kGroup have the same sum as the whole array; zeros after the end of one change nothing.
@@ -17,8 +17,8 @@ class SquareSum {
   static constexpr int64_t kGroup = 16;
   /// Adds the squares of an array, with the compute threads of the caller. Fewer than 2^34 elements in all.
   void add(std::span<const float> values);
-  /// Adds the sums of the other ranks.
-  void add_others(Communicator& ranks);
+  /// Adds the sums of the other ranks of the group.
+  void add_others(Communicator& ranks, RankGroup group = {});
   /// The sum; infinite or NaN if a square is.
   double value() const;
 

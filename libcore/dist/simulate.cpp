@@ -222,7 +222,8 @@ class DataParallelRun {
     const std::string name = cat("gradients of ", pending_name_);
     double ready = compute_;
     if (ranges) ready = collective(CollectiveOp::kReduceScatter, name, shard_, bytes, ready);
-    if (job_.mesh.data > 1) ready = collective(CollectiveOp::kAllReduce, name, data_, shard_bytes(bytes), ready);
+    // Groups that hold the same shards sum them once in a step, after they have accumulated them.
+    if (job_.mesh.data > 1 && last_micro_batch_) ready = collective(CollectiveOp::kAllReduce, name, data_, shard_bytes(bytes), ready);
     // An update on the host reads them there.
     const bool on_host = job_.gradients == StatePlace::kDevice && job_.optimizer == StatePlace::kHost;
     move(on_host ? StatePlace::kHost : job_.gradients, name, shard_bytes(bytes), ready, out_);

@@ -91,12 +91,17 @@ OpDef collective(std::string_view name, std::string_view doc) {
 
 }  // namespace
 
-void CollectiveAttrs::options(OptionVisitor& v) { v.option({.name = "name", .doc = "the collective in messages"}, name); }
+void CollectiveAttrs::options(OptionVisitor& v) {
+  v.option({.name = "name", .doc = "the collective in messages"}, name);
+  v.option({.name = "ranks", .doc = "members of a group; 0: all ranks", .min = 0}, ranks);
+  v.option({.name = "stride", .doc = "between the ranks of a group", .min = 1}, stride);
+}
 
 void SegmentAttrs::options(OptionVisitor& v) {
   v.option({.name = "name", .doc = "the collective in messages"}, name);
   v.option({.name = "rank", .doc = "this rank", .min = 0}, rank);
   v.option({.name = "ranks", .doc = "number of ranks", .min = 1}, ranks);
+  v.option({.name = "stride", .doc = "between the ranks of a group", .min = 1}, stride);
 }
 
 const OpDef& all_reduce_start_op() {
@@ -110,15 +115,17 @@ const OpDef& all_reduce_wait_op() {
 }
 
 namespace {
-Value emit_collective(const OpDef& op, Value x, const std::string& name) {
+CollectiveAttrs of_all_ranks(const std::string& name) {
   CollectiveAttrs attrs;
   attrs.name = name;
-  return emit(op, {x}, attrs);
+  return attrs;
 }
 }  // namespace
 
-Value all_reduce_start(Value x, const std::string& name) { return emit_collective(all_reduce_start_op(), x, name); }
-Value all_reduce_wait(Value started, const std::string& name) { return emit_collective(all_reduce_wait_op(), started, name); }
+Value all_reduce_start(Value x, const CollectiveAttrs& attrs) { return emit(all_reduce_start_op(), {x}, attrs); }
+Value all_reduce_wait(Value started, const CollectiveAttrs& attrs) { return emit(all_reduce_wait_op(), {started}, attrs); }
+Value all_reduce_start(Value x, const std::string& name) { return all_reduce_start(x, of_all_ranks(name)); }
+Value all_reduce_wait(Value started, const std::string& name) { return all_reduce_wait(started, of_all_ranks(name)); }
 
 const OpDef& reduce_scatter_start_op() {
   static const OpDef def = segments("reduce_scatter_start", "starts the sum over ranks of a flat array, of which each receives a part",

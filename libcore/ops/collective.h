@@ -10,14 +10,16 @@
 namespace galley {
 
 struct CollectiveAttrs : OptionsOf<CollectiveAttrs> {
-  std::string name;  // in messages: "grads.bucket3"
+  std::string name;               // in messages: "grads.bucket3"
+  int64_t ranks = 0, stride = 1;  // of the group (RankGroup in comm/communicator.h); 0: all
   void options(OptionVisitor& v) override;
 };
 
 /// Of collectives in which ranks hold parts of an array.
 struct SegmentAttrs : OptionsOf<SegmentAttrs> {
   std::string name;
-  int64_t rank = 0, ranks = 1;  // the rank whose graph this is
+  int64_t rank = 0, ranks = 1;  // the place in its group of the rank whose graph this is, and the members of the group
+  int64_t stride = 1;           // between members
   void options(OptionVisitor& v) override;
 };
 
@@ -31,8 +33,10 @@ OpTable collective_ops();
 
 /// Starts the sum of x over all ranks, which wait for each other only in all_reduce_wait. The result has the type of x and holds no values
 /// until the wait.
+Value all_reduce_start(Value x, const CollectiveAttrs& attrs);
 Value all_reduce_start(Value x, const std::string& name);
 /// The sum over ranks. `started` is the result of all_reduce_start, which nothing else may read.
+Value all_reduce_wait(Value started, const CollectiveAttrs& attrs);
 Value all_reduce_wait(Value started, const std::string& name);
 
 /// Starts the sum over all ranks of a flat array [n], of which each rank receives one of equal parts; n is a multiple of 16 * ranks. The

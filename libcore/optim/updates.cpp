@@ -198,11 +198,14 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   std::vector<UpdatePiece> pieces = whole_parameters(graph, gradients, parameters, options, scope, table, accumulators);
   if (options.ranks != nullptr) pieces = options.ranks->reduce(graph, pieces);
   if (options.accumulation > 1 && reduces_each(options)) {
+    graph.set_phase(Phase::kBackward);  // sums over ranks may follow
     for (UpdatePiece& piece : pieces) {
       accumulators.push_back(add_state(graph, table, piece, "grad"));
       piece.gradient = add(accumulators.back(), piece.gradient);
     }
+    graph.set_phase(Phase::kUpdate);
   }
+  if (options.ranks != nullptr) options.ranks->sum_copies(graph, pieces);
 
   scope.leave_modules();
   const Value scale = gradient_scale(graph, pieces, options);

@@ -243,8 +243,14 @@ class Replicated : public RankUpdates {
 /// What zero1, zero2 and fsdp share: ranks receive ranges of sums.
 class Scattered : public RankUpdates {
  public:
-  Scattered(int rank, int ranks, std::optional<DType> hook, bool summed) : rank_(rank), ranks_(ranks), hook_(hook), summed_(summed) {}
-  Value total(Value own) const override { return all_reduce_wait(all_reduce_start(own, "grad_norm"), "grad_norm"); }
+  Scattered(const ShardGroups& groups, std::optional<DType> hook, bool summed)
+      : rank_(groups.rank), ranks_(groups.ranks), copies_(groups.copies), hook_(hook), summed_(summed) {}
+  Value total(Value own) const override {
+    CollectiveAttrs attrs;
+    attrs.name = "grad_norm";
+    attrs.ranks = ranks_;
+    return all_reduce_wait(all_reduce_start(own, attrs), attrs);
+  }
 
  protected:
   SegmentAttrs attrs(const std::string& name) const {
@@ -264,15 +270,15 @@ class Scattered : public RankUpdates {
     return from_hook(reduce_scatter_wait(started, attrs(bucket.name)), hook_, bucket.dtype);
   }
 
-  int rank_, ranks_;
+  int rank_, ranks_, copies_;
   std::optional<DType> hook_;
   bool summed_;
 };
 
 class Gathered : public Scattered {
  public:
-  Gathered(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook, bool summed)
-      : Scattered(rank, ranks, hook, summed), units_(std::move(units)) {}
+  Gathered(std::vector<GradientBucket> units, const ShardGroups& groups, std::optional<DType> hook, bool summed)
+      : Scattered(groups, hook, summed), units_(std::move(units)) {}
 
   bool reduces_each() const override { return true; }
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
@@ -289,6 +295,22 @@ class Gathered : public Scattered {
     }
     return pieces;
   }
+  void sum_copies(Graph& graph, std::vector<UpdatePiece>& pieces) const override {
+    if (copies_ == 1 || summed_) return;
+    const CollectiveScope scope(graph, Phase::kBackward);
+    CollectiveAttrs between;
+    between.ranks = copies_;
+    between.stride = ranks_;
+    std::vector<Value> started;
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      between.name = buckets_[b].name;
+      started.push_back(all_reduce_start(to_hook(pieces[b].gradient, hook_), between));
+    }
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      between.name = buckets_[b].name;
+      pieces[b].gradient = from_hook(all_reduce_wait(started[b], between), hook_, buckets_[b].dtype);
+    }
+  }
   void finish(Graph&, size_t, Value) override {}
 
  private:
@@ -297,7 +319,8 @@ class Gathered : public Scattered {
 
 class Sharded : public Scattered {
  public:
-  Sharded(const BucketChoice& choice, int rank, int ranks) : Scattered(rank, ranks, choice.hook, choice.summed), choice_(choice) {}
+  Sharded(const BucketChoice& choice, int rank, int ranks)
+      : Scattered({.rank = rank, .ranks = ranks}, choice.hook, choice.summed), choice_(choice) {}
 
   std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) override {
     if (!choice_.summed) advance(graph, own);
@@ -396,9 +419,9 @@ std::unique_ptr<RankUpdates> replicated_updates(const BucketChoice& choice, int 
   return std::make_unique<Replicated>(choice, ranks);
 }
 
-std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook,
+std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, const ShardGroups& groups, std::optional<DType> hook,
                                               bool summed) {
-  return std::make_unique<Gathered>(std::move(units), rank, ranks, hook, summed);
+  return std::make_unique<Gathered>(std::move(units), groups, hook, summed);
 }
 
 std::unique_ptr<RankUpdates> replica_gradients(const BucketChoice& choice, std::vector<GradientBucket> units) {

@@ -57,6 +57,9 @@ class RankUpdates {
   virtual std::vector<UpdatePiece> reduce(Graph& graph, const std::vector<UpdatePiece>& own) = 0;
   /// Whether gradients are reduced in each pass of an accumulation, so that pieces are accumulated; else whole gradients are.
   virtual bool reduces_each() const { return false; }
+  /// In the last pass of an accumulation, after the accumulated sums were added: sums pieces over the ranks that hold the same ones and
+  /// whose gradients `reduce` did not sum (hybrid).
+  virtual void sum_copies(Graph& /*graph*/, std::vector<UpdatePiece>& /*pieces*/) const {}
   /// The sum over all pieces of all ranks, from that of this rank's pieces.
   virtual Value total(Value own) const = 0;
   /// Called with the new value of each piece that is not a parameter: writes it to the parameters of all ranks.
@@ -70,11 +73,18 @@ class RankUpdates {
 /// The pieces in the order in which their gradients become final, by their places: that in which ddp, zero1 and zero2 fill buckets.
 std::vector<size_t> order_of_gradients(const Graph& graph, const std::vector<UpdatePiece>& pieces);
 
+/// The ranks that hold ranges of the same arrays, and those that hold the same ranges (hybrid). Those that divide arrays are neighbors.
+struct ShardGroups {
+  int rank = 0, ranks = 1;  // this rank's place among those that divide arrays, and their number
+  int copies = 1;           // ranks that hold the same range; they are `ranks` apart
+};
+
 /// fsdp: a rank receives its range of the sum of each unit's gradients and updates its range of the unit's parameters, an input that is
 /// added to the graph; gather_units replaces the parameters afterwards. Ranges of sums are accumulated. Units without gradients are
 /// skipped.
+/// hybrid: accumulated sums over the ranks that divide a unit are summed over those that hold the same range once in a step (sum_copies).
 /// `summed`: as in BucketChoice.
-std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, int rank, int ranks, std::optional<DType> hook = {},
+std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units, const ShardGroups& groups, std::optional<DType> hook = {},
                                               bool summed = false);
 
 /// How gradients are divided into buckets: as `like` does, which has the same parameters, or by size.

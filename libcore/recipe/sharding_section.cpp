@@ -113,13 +113,13 @@ void TablesSection::options(OptionVisitor& v) {
 }
 
 void ShardingSection::options(OptionVisitor& v) {
-  v.choice(
-      {.name = "strategy",
-       .doc = "auto: none on one rank, ddp on more; ddp: ranks hold the model and sum gradients; zero1: they divide optimizer state; "
-              "zero2: and gradients; fsdp: and parameters; hybrid: fsdp in a node, replicated between nodes; pipeline: stages; tensor: "
-              "they divide matrices",
-       .main = true},
-      strategy, kShardingStrategies);
+  v.choice({.name = "strategy",
+            .doc = "auto: none on one rank, ddp on more; ddp: ranks hold the model and sum gradients; zero1: they divide optimizer state; "
+                   "zero2: and gradients; fsdp: and parameters; hybrid: fsdp in a node, or in the groups of `mesh`, replicated between "
+                   "them; pipeline: stages; tensor: "
+                   "they divide matrices",
+            .main = true},
+           strategy, kShardingStrategies);
   v.option({.name = "mesh", .doc = "ranks along each axis; null: by strategy"}, mesh);
   v.section({.name = "wrap", .doc = "fsdp, hybrid: units, whose parameters are gathered together"}, wrap);
   v.option({.name = "reshard_after_forward",

@@ -45,7 +45,7 @@ void PipelineRunner::bind(Engine& engine, const std::vector<GradientBucket>& buc
     Summed& summed = summed_.emplace_back();
     summed.name = buckets[b].name;
     summed.output = gradient_output(buckets[b], 0);
-    summed.elements = buckets[b].layout.padded(ranks_.size());
+    summed.elements = buckets[b].layout.padded(1);
     summed.owner = owners[b];
     summed.memory = Storage::allocate(summed.elements * 4);
     if (summed.owner != ranks_.rank()) continue;

@@ -32,16 +32,30 @@ KeyDifference first_difference(const std::string& before, const std::string& aft
 
 }  // namespace
 
-bool divides_state(const Recipe& recipe, int ranks) {
-  const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks);
-  return strategy == ShardingStrategy::kZero1 || strategy == ShardingStrategy::kZero2 || strategy == ShardingStrategy::kFsdp;
+ShardGroups shard_groups(const Recipe& recipe, const Communicator* ranks) {
+  if (ranks == nullptr) return {};
+  switch (resolve_strategy(recipe.sharding, ranks->size())) {
+    case ShardingStrategy::kZero1:
+    case ShardingStrategy::kZero2:
+    case ShardingStrategy::kFsdp: return {.rank = ranks->rank(), .ranks = ranks->size()};
+    case ShardingStrategy::kHybrid: {
+      const auto shard = static_cast<int>(resolve_mesh(recipe.sharding, ranks->size(), std::max(1, ranks->per_machine())).shard);
+      return {.rank = ranks->rank() % shard, .ranks = shard, .copies = ranks->size() / shard};
+    }
+    default: return {.copies = ranks->size()};
+  }
 }
 
-bool divides_parameters(const Recipe& recipe, int ranks) {
-  return ranks > 1 && resolve_strategy(recipe.sharding, ranks) == ShardingStrategy::kFsdp;
+bool divides_state(const Recipe& recipe, const Communicator* ranks) { return shard_groups(recipe, ranks).ranks > 1; }
+
+bool divides_parameters(const Recipe& recipe, const Communicator* ranks) {
+  if (!divides_state(recipe, ranks)) return false;
+  const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks->size());
+  return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid;
 }
 
-void check_ranks(const Recipe& recipe, int ranks) {
+void check_ranks(const Recipe& recipe, const Communicator& communicator) {
+  const int ranks = communicator.size();
   if (ranks == 1) return;
   const ShardingSection& sharding = recipe.sharding;
   const ShardingStrategy strategy = resolve_strategy(sharding, ranks);
@@ -51,23 +65,31 @@ void check_ranks(const Recipe& recipe, int ranks) {
   if (strategy == ShardingStrategy::kNone)
     refuse("sharding.strategy", cat("sharding: none trains on one rank, but there are ", ranks),
            "write sharding: ddp, or start one process");
+  const bool hybrid = strategy == ShardingStrategy::kHybrid;
+  if (hybrid && !sharding.mesh && communicator.per_machine() == 0)
+    refuse("sharding.mesh", "the machines of the job have different numbers of ranks, or ranks that are not consecutive",
+           "write mesh: {data: M, shard: N}, or start as many ranks on each machine, in order (mpirun --map-by slot)");
   const bool pipeline = strategy == ShardingStrategy::kPipeline;
   if (pipeline && (resolve_mesh(sharding, ranks, ranks).pipe != ranks || (sharding.stages && *sharding.stages != ranks)))
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"), "write mesh: null, and stages: null");
   if (pipeline && recipe.train.sync_batch_norm)
     refuse("train.sync_batch_norm", "pipelines do not train batch norms yet", "write sharding: ddp");
-  if (strategy != ShardingStrategy::kDdp && !pipeline && !divides_state(recipe, ranks))
+  const bool divides = divides_state(recipe, &communicator);
+  if (strategy != ShardingStrategy::kDdp && !hybrid && !pipeline && !divides)
     refuse("sharding.strategy",
            cat("sharding: ", name_of(strategy), " can be planned by galley-plan, but galley-train does not train with it yet"),
-           "write sharding: ddp, zero1, zero2 or fsdp");
-  if (const MeshSection mesh = resolve_mesh(sharding, ranks, ranks);
-      !pipeline && (divides_state(recipe, ranks) ? mesh.shard : mesh.data) != ranks)
+           "write sharding: ddp, zero1, zero2, fsdp or hybrid");
+  const MeshSection mesh = resolve_mesh(sharding, ranks, std::max(1, communicator.per_machine()));
+  if (hybrid && mesh.data * mesh.shard != ranks)
+    refuse("sharding.mesh", "sharding: hybrid has the axes data and shard", "write mesh: {data: M, shard: N}");
+  if (!pipeline && !hybrid && (divides ? mesh.shard : mesh.data) != ranks)
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"),
-           divides_state(recipe, ranks) ? "write mesh: null, or mesh: {shard: N}" : "write mesh: null, or mesh: {data: N}");
+           divides ? "write mesh: null, mesh: {shard: N}, or sharding: hybrid" : "write mesh: null, or mesh: {data: N}");
   if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
     refuse("sharding.hook", "galley-train does not train with the hook power_sgd yet", "write hook: bf16, or hook: null");
-  if (divides_parameters(recipe, ranks) && recipe.train.validate && !recipe.train.validate->prompts.empty())
-    refuse("train.validate.prompts", "sharding: fsdp continues no prompts in validation", "write sharding: zero2, or use galley-predict");
+  if (divides_parameters(recipe, &communicator) && recipe.train.validate && !recipe.train.validate->prompts.empty())
+    refuse("train.validate.prompts", cat("sharding: ", name_of(strategy), " continues no prompts in validation"),
+           "write sharding: zero2, or use galley-predict");
   if (recipe.device.str() != "cpu")
     refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
 }
@@ -184,7 +206,7 @@ int Trainer::State::asked_to_stop(TrainEvents& events) {
 }
 
 void Trainer::State::check_equal_digests(const std::string& digest) const {
-  if (options.ranks == nullptr || divides_parameters(recipe, rank_count())) return;
+  if (options.ranks == nullptr || divides_parameters(recipe, options.ranks)) return;
   const std::string first = broadcast_text(*options.ranks, "digest", digest, 0);
   const std::string differs =
       first == digest ? "" : cat("rank ", own_rank(), " has other parameters than rank 0: ", digest, ", not ", first);
@@ -236,7 +258,7 @@ std::string Trainer::State::digest() {
     }
     digest = digest_of_tensors(tensors);
   };
-  if (!divides_parameters(recipe, rank_count())) {
+  if (!divides_parameters(recipe, options.ranks)) {
     compute();
     return digest;
   }
@@ -282,13 +304,13 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   };
   const Evaluator::Replicas parts{.count = static_cast<int>(recipe.deterministic.replicas),
                                   .threads = static_cast<int>(session.threads()),
-                                  .collectives = divides_parameters(recipe, rank_count())};
+                                  .collectives = divides_parameters(recipe, options.ranks)};
   const bool by_replicas = parts.count > 0 && evaluates.divides();
   if (rank_count() == 1) return by_replicas ? evaluates.run(stop, nullptr, parts) : evaluates.run(stop);
   const LongTask evaluation(options.ranks->position());
   share_buffers();
   const auto agreed_stop = [&] { return agreed("signals", stop()) != 0; };
-  const bool gathers = divides_parameters(recipe, rank_count());
+  const bool gathers = divides_parameters(recipe, options.ranks);
   const RankScope scope(gathers ? options.ranks : nullptr);
   if (by_replicas) return evaluates.run(agreed_stop, options.ranks, parts);
   if (evaluates.divides()) return evaluates.run(agreed_stop, options.ranks);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "libcore/comm/texts.h"
+#include "libcore/passes/shard.h"
 #include "libcore/tasks/metrics.h"
 
 namespace galley {
@@ -13,13 +14,15 @@ class Communicator;
 struct BatchPlan;
 struct Recipe;
 
-/// Throws Error (kRecipe) if the recipe cannot be trained on that many ranks.
-void check_ranks(const Recipe& recipe, int ranks);
+/// Throws Error (kRecipe) if the recipe cannot be trained on these ranks.
+void check_ranks(const Recipe& recipe, const Communicator& ranks);
 /// Throws Error (kRecipe) if sharding.offload asks for what training does not have; says where it changes nothing.
 void check_offload(const Recipe& recipe, const BatchPlan& batch);
-/// Whether ranks divide the optimizer's state: zero1, zero2, fsdp; and the parameters: fsdp.
-bool divides_state(const Recipe& recipe, int ranks);
-bool divides_parameters(const Recipe& recipe, int ranks);
+/// The ranks among which arrays are divided: all (zero1, zero2, fsdp), those of a group (hybrid), or none. nullptr: one rank.
+ShardGroups shard_groups(const Recipe& recipe, const Communicator* ranks);
+/// Whether ranks divide the optimizer's state: zero1, zero2, fsdp, hybrid; and the parameters: fsdp, hybrid.
+bool divides_state(const Recipe& recipe, const Communicator* ranks);
+bool divides_parameters(const Recipe& recipe, const Communicator* ranks);
 /// What all ranks must have in common. The texts of the recipe are full dumps.
 struct RankFacts {
   std::string recipe_text, build, data, run;

@@ -94,7 +94,7 @@ ReplicaRunner::ReplicaRunner(const Options& options)
 int64_t ReplicaRunner::bytes(const Program& program, const std::vector<GradientBucket>& buckets, const Options& options) {
   const ReplicaRunner runner(options);
   int64_t sums = 0;
-  for (const GradientBucket& bucket : buckets) sums += bucket.layout.padded(runner.ranks_) * 4;
+  for (const GradientBucket& bucket : buckets) sums += bucket.layout.padded(options.shards.ranks) * 4;
   int64_t arrays = std::ssize(runner.tree_.partials(runner.rank_));
   for (int leaves = 4; leaves <= runner.count(); leaves *= 2) ++arrays;  // LeafSums
   return runner.slots_ * (program.scratch_bytes() + program.prepared_bytes()) + arrays * sums;
@@ -110,6 +110,10 @@ void ReplicaRunner::add_summed(const std::string& name, std::vector<std::pair<st
   const int64_t bytes = std::ssize(tree_.partials(rank_)) * elements * 4;
   if (options_.ranks != nullptr) {
     summed.memory = options_.ranks->allocate(bytes);
+    if (scattered && options_.shards.copies > 1) {
+      const int sums = options_.ranks->order(tree_.leaves(), {1, options_.shards.ranks}).outputs();
+      summed.group = options_.ranks->allocate(sums * elements / options_.shards.ranks * 4);
+    }
   } else {
     const std::shared_ptr<Storage> storage = Storage::allocate(bytes);
     summed.memory = {storage, storage->data()};
@@ -126,7 +130,7 @@ void ReplicaRunner::bind(Engine& engine, const std::vector<Form>& forms, const s
   for (const GradientBucket& bucket : buckets) {
     std::vector<std::pair<std::string, int64_t>> outputs;
     for (size_t m = 0; m < bucket.parameters.size(); ++m) outputs.emplace_back(gradient_output(bucket, m), bucket.layout.offsets[m]);
-    add_summed(bucket.name, std::move(outputs), bucket.layout.padded(ranks_), scattered);
+    add_summed(bucket.name, std::move(outputs), bucket.layout.padded(options_.shards.ranks), scattered);
   }
   buckets_ = buckets.size();
   if (statistics > 0) add_summed(std::string(kStatistics), {{std::string(kStatistics), 0}}, statistics, false);
@@ -223,23 +227,41 @@ void ReplicaRunner::reduce() {
   for (const std::vector<double>& own : losses_) leaves.push_back(own.data());
   sum_leaves(options_.ranks, "loss", tree_, leaves, losses_sum_);
   if (options_.ranks == nullptr) return;
+  const ShardGroups& shards = options_.shards;
   std::vector<Ticket> tickets;
   for (const Summed& summed : summed_) {
     auto* array = reinterpret_cast<float*>(summed.memory.get());
+    void* range = array + summed.elements / shards.ranks * shards.rank;
     tickets.push_back(options_.ranks->start({.kind = summed.scattered ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
                                              .name = summed.name,
                                              .input = array,
-                                             .output = summed.scattered ? array + summed.elements / ranks_ * rank_ : array,
+                                             .output = summed.group       ? summed.group.get()
+                                                       : summed.scattered ? range
+                                                                          : array,
                                              .count = summed.elements,
-                                             .leaves = tree_.leaves()}));
+                                             .leaves = tree_.leaves(),
+                                             .group = {1, summed.scattered ? shards.ranks : ranks_}}));
   }
   for (const Ticket ticket : tickets) options_.ranks->wait(ticket);
+  for (const Summed& summed : summed_) {
+    if (!summed.group) continue;
+    const int64_t elements = summed.elements / shards.ranks;
+    options_.ranks->run({.kind = CollectiveKind::kAllReduce,
+                         .name = summed.name,
+                         .input = summed.group.get(),
+                         .output = summed.group.get(),
+                         .count = elements,
+                         .leaves = tree_.leaves(),
+                         .group = {shards.ranks, shards.copies}});
+  }
 }
 
 Tensor ReplicaRunner::tensor_of(const Summed& summed) const {
-  const int64_t elements = summed.scattered ? summed.elements / ranks_ : summed.elements;
-  const auto* values = reinterpret_cast<const float*>(summed.memory.get()) + (summed.scattered ? elements * rank_ : 0);
-  return {DType::kF32, Shape{elements}, {}, Storage::borrow(values, elements * 4, summed.memory)};
+  const int64_t elements = summed.scattered ? summed.elements / options_.shards.ranks : summed.elements;
+  const std::shared_ptr<std::byte>& memory = summed.group ? summed.group : summed.memory;
+  const bool range = summed.scattered && !summed.group;
+  const auto* values = reinterpret_cast<const float*>(memory.get()) + (range ? elements * options_.shards.rank : 0);
+  return {DType::kF32, Shape{elements}, {}, Storage::borrow(values, elements * 4, memory)};
 }
 
 Tensor ReplicaRunner::sum(size_t bucket) const { return tensor_of(summed_[bucket]); }
@@ -253,7 +275,7 @@ double ReplicaRunner::squares() const {
     sum.add({values.data_as<float>(), static_cast<size_t>(values.elements())});
     divided = divided || summed_[b].scattered;
   }
-  if (divided) sum.add_others(*options_.ranks);
+  if (divided) sum.add_others(*options_.ranks, {1, options_.shards.ranks});
   return sum.value();
 }
 

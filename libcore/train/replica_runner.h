@@ -66,6 +66,7 @@ class ReplicaRunner {
  public:
   struct Options {
     Communicator* ranks = nullptr;  ///< nullptr: one rank.
+    ShardGroups shards;             ///< Of scattered sums.
     ReplicaChoice choice;
     bool sums = false;     ///< Programs sum over replicas (batch norm), so all replicas of the rank run at the same time.
     bool gathers = false;  ///< Programs gather parameters.
@@ -93,8 +94,8 @@ class ReplicaRunner {
 
   /// Computes all replicas of this rank; `feed` sets the inputs of an execution.
   void run(std::span<const ReplicaInput> inputs, const std::function<void(Execution&, const ReplicaInput&)>& feed, NodeObserver* observer);
-  /// Adds the results of all ranks. After it: the sums of the losses, of a bucket (of all of it, or of this rank's range), of the
-  /// statistics.
+  /// Adds the results of all ranks, with hybrid first those of the ranks that divide arrays. After it: the sums of the losses, of a bucket
+  /// (of all of it, or of this rank's range), of the statistics.
   void reduce();
   double loss(size_t index) const { return losses_sum_[index]; }
   Tensor sum(size_t bucket) const;
@@ -115,6 +116,7 @@ class ReplicaRunner {
     int64_t elements = 0;
     bool scattered = false;
     std::shared_ptr<std::byte> memory;
+    std::shared_ptr<std::byte> group;  // hybrid: the partial sums of a group of ranks, of this rank's range
     std::unique_ptr<LeafSums> sums;
   };
   struct Slot {

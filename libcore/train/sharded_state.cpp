@@ -4,9 +4,9 @@
 
 namespace galley {
 
-ShardedState::ShardedState(Communicator& ranks, ParameterStore& store, const std::vector<GradientBucket>& buckets,
-                           const std::vector<StateSpec>& states, bool parameters)
-    : ranks_(ranks), store_(store) {
+ShardedState::ShardedState(Communicator& ranks, const ShardGroups& groups, ParameterStore& store,
+                           const std::vector<GradientBucket>& buckets, const std::vector<StateSpec>& states, bool parameters)
+    : ranks_(ranks), groups_(groups), store_(store) {
   for (const GradientBucket& bucket : buckets) {
     if (!parameters) break;
     ranges_[bucket.state] = list_.size();
@@ -27,8 +27,8 @@ ShardedState::ShardedState(Communicator& ranks, ParameterStore& store, const std
 std::vector<BucketPiece> ShardedState::own_pieces(const GradientBucket& bucket) const {
   std::vector<int64_t> elements;
   for (const Shape& shape : bucket.shapes) elements.push_back(shape.elements());
-  const int64_t shard = bucket.layout.shard(ranks_.size());
-  return pieces_in(bucket.layout, elements, {shard * ranks_.rank(), shard * (ranks_.rank() + 1)});
+  const int64_t shard = bucket.layout.shard(groups_.ranks);
+  return pieces_in(bucket.layout, elements, {shard * groups_.rank, shard * (groups_.rank + 1)});
 }
 
 void ShardedState::load(const std::string& name, DType dtype, const Shape& shape,
@@ -51,7 +51,14 @@ std::vector<CheckpointPiece> ShardedState::pieces() const {
   for (const Range& range : list_) {
     if (range.suffix == ".grad") continue;
     const GradientBucket& bucket = *range.bucket;
-    for (const BucketPiece& piece : own_pieces(bucket)) {
+    for (BucketPiece piece : own_pieces(bucket)) {
+      if (groups_.copies > 1) {
+        const int64_t size = piece.part.size(), copy = ranks_.rank() / groups_.ranks;
+        const Segment part{size * copy / groups_.copies, size * (copy + 1) / groups_.copies};
+        if (part.size() == 0) continue;
+        piece.at += part.begin;
+        piece.part = {piece.part.begin + part.begin, piece.part.begin + part.end};
+      }
       const Shape& shape = bucket.shapes[piece.member];
       const Shape stored = piece.part.size() == shape.elements() ? shape : Shape{piece.part.size()};
       const auto values = [this, &range, &bucket, piece, stored] {
@@ -80,9 +87,10 @@ void ShardedState::set_range(Tensor& range, const GradientBucket& bucket, size_t
 
 void ShardedState::gather(size_t range) {
   const GradientBucket& bucket = *list_[range].bucket;
-  const int64_t padded = bucket.layout.padded(ranks_.size());
+  const int64_t padded = bucket.layout.padded(groups_.ranks);
   gathered_ = Tensor(bucket.dtype, Shape{padded});
-  ranks_.all_gather(list_[range].state, store_.tensor(list_[range].state).data(), gathered_.data(), padded, bucket.dtype);
+  ranks_.all_gather(list_[range].state, store_.tensor(list_[range].state).data(), gathered_.data(), padded, bucket.dtype,
+                    {1, groups_.ranks});
   gathered_range_ = range;
 }
 

@@ -21,8 +21,8 @@ namespace galley {
 class ShardedState {
  public:
   /// `states`: of a step with these buckets. `parameters`: ranks also hold ranges of the parameters. All must outlive the object.
-  ShardedState(Communicator& ranks, ParameterStore& store, const std::vector<GradientBucket>& buckets, const std::vector<StateSpec>& states,
-               bool parameters);
+  ShardedState(Communicator& ranks, const ShardGroups& groups, ParameterStore& store, const std::vector<GradientBucket>& buckets,
+               const std::vector<StateSpec>& states, bool parameters);
 
   /// Whether the state of the store is a range of a bucket.
   bool is_range(const std::string& state) const { return ranges_.count(state) > 0; }
@@ -31,7 +31,8 @@ class ShardedState {
   /// Reads this rank's range of a tensor: `read` fills the elements from `begin` on.
   void load(const std::string& name, DType dtype, const Shape& shape,
             const std::function<void(int64_t begin, std::span<std::byte> to)>& read);
-  /// The ranges of this rank, for a checkpoint. Sums of gradients (".grad") are zero between steps and not part of it.
+  /// The ranges of this rank, for a checkpoint; of those that several ranks hold, each writes a part. Sums of gradients (".grad") are zero
+  /// between steps and not part of it.
   std::vector<CheckpointPiece> pieces() const;
 
   /// Sets the range of rank `rank` of `ranks` in a bucket from the whole array of a member, contiguous.
@@ -58,6 +59,7 @@ class ShardedState {
   Tensor values_of(const Whole& whole);
 
   Communicator& ranks_;
+  ShardGroups groups_;
   ParameterStore& store_;
   std::vector<Range> list_;
   std::map<std::string, size_t> ranges_;  // places in list_, by name of the state

@@ -80,6 +80,7 @@ TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& t
       length_(length),
       schedule_run_(schedule_length(recipe_.train.schedule, length)),
       ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr),
+      groups_(shard_groups(recipe_, ranks_)),
       replicas_(replicas),
       offload_(disk != nullptr ? std::make_unique<Offload>(*disk, recipe_.sharding) : nullptr) {
   if (replicas_.count > 0) check_replicas();
@@ -207,8 +208,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   if (update) {
     parameters_ = model.parameters;
     stage.groups = parameter_groups(recipe_.train.optimizer, parameters_, scales);
-    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_->size()) && units_.empty())
-      units_ = units_of(recipe_, parameters_, stage.groups);
+    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_) && units_.empty()) units_ = units_of(recipe_, parameters_, stage.groups);
     passes.updates = [&](Graph& graph, const GradientMap& gradients) {
       if (ranks_ != nullptr) {
         reduce_losses(graph);
@@ -239,11 +239,11 @@ void TrainStep::make_division(Stage& stage) const {
   std::optional<DType> hook;
   if (recipe_.precision.reduce != PrecisionName::kF32) hook = recipe_.precision.reduce == PrecisionName::kBf16 ? DType::kBF16 : DType::kF16;
   if (recipe_.sharding.hook) hook = recipe_.sharding.hook->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
-  if (gathers()) return stage.divisions.push_back(gathered_updates(units_, ranks_->rank(), ranks_->size(), hook));
+  if (gathers()) return stage.divisions.push_back(gathered_updates(units_, groups_, hook));
   const BucketChoice choice{
       .bytes = recipe_.sharding.bucket.bytes, .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get(), .hook = hook};
-  stage.divisions.push_back(divides_state(recipe_, ranks_->size()) ? sharded_updates(choice, ranks_->rank(), ranks_->size())
-                                                                   : replicated_updates(choice));
+  stage.divisions.push_back(divides_state(recipe_, ranks_) ? sharded_updates(choice, groups_.rank, groups_.ranks)
+                                                           : replicated_updates(choice));
 }
 
 int64_t TrainStep::replica_bytes() const {
@@ -252,14 +252,14 @@ int64_t TrainStep::replica_bytes() const {
 
 std::function<void(Graph&)> TrainStep::gather_pass() const {
   if (!gathers()) return nullptr;
-  GatherOptions options{.rank = ranks_->rank(), .ranks = ranks_->size(), .reshard_after_forward = recipe_.sharding.reshard_after_forward};
+  GatherOptions options{.rank = groups_.rank, .ranks = groups_.ranks, .reshard_after_forward = recipe_.sharding.reshard_after_forward};
   if (recipe_.sharding.gather_limit.size) options.limit = recipe_.sharding.gather_limit.size->bytes;
   return [this, options](Graph& graph) { gather_units(graph, units_, options); };
 }
 
 const std::vector<GradientBucket>* TrainStep::shards() const {
   if (gathers()) return &units_;
-  return ranks_ != nullptr && divides_state(recipe_, ranks_->size()) ? &stages_.front().divisions.front()->buckets() : nullptr;
+  return ranks_ != nullptr && divides_state(recipe_, ranks_) ? &stages_.front().divisions.front()->buckets() : nullptr;
 }
 
 ParameterGroups TrainStep::groups_of_parameters(const std::vector<ParameterSpec>& parameters) const {
@@ -319,7 +319,7 @@ void TrainStep::initialize_units() {
     for (size_t u = begin; u < end; ++u) {
       const GradientBucket& unit = units_[u];
       for (size_t m = 0; m < unit.parameters.size(); ++m)
-        ShardedState::set_range(store().tensor(unit.state), unit, m, whole.get(unit.parameters[m]), ranks_->rank(), ranks_->size());
+        ShardedState::set_range(store().tensor(unit.state), unit, m, whole.get(unit.parameters[m]), groups_.rank, groups_.ranks);
       store().touch(unit.state);
     }
   };

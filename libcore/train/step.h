@@ -189,6 +189,7 @@ class TrainStep {
   std::function<std::string(int64_t index)> sample_name_;
   std::function<double()> share_;
   Communicator* ranks_ = nullptr;
+  ShardGroups groups_;
   ReplicaChoice replicas_;
   bool replicas_sum_ = false;  // in their programs
   ReplicaStatistics statistics_;

@@ -39,6 +39,8 @@ void check_replica_graph(const Graph& graph, const std::vector<GradientBucket>& 
   }
 }
 
+constexpr int64_t kCopiedBytes = 64;  // of Execution::feed
+
 /// Where parts 2, 3, ... of a pipeline begin: at modules, or so that all have about the same work.
 std::vector<size_t> positions_of_parts(const Graph& graph, int64_t parts, const std::vector<std::string>& names) {
   const StagePositions positions = stage_positions(graph);
@@ -97,7 +99,7 @@ void TrainStep::check_replicas() {
 }
 
 ReplicaRunner::Options TrainStep::replica_options() const {
-  return {.ranks = ranks_, .choice = replicas_, .sums = replicas_sum_, .gathers = gathers()};
+  return {.ranks = ranks_, .shards = groups_, .choice = replicas_, .sums = replicas_sum_, .gathers = gathers()};
 }
 
 void TrainStep::add_replicas(Stage& stage, const BatchTypes& types, const std::vector<BatchTypes>& shorter) {
@@ -130,7 +132,6 @@ void TrainStep::add_update(Stage& stage) {
 Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
   CapturedModel model = capture_training(session_, types);
   const bool first = replica_division_ == nullptr;
-  const int ranks = ranks_ != nullptr ? ranks_->size() : 1;
   losses_ = model.results.losses;
   TrainingPasses passes;
   passes.precision = model.precision;
@@ -149,7 +150,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
     statistics_ = statistics;
     replicas_sum_ = recipe_.train.sync_batch_norm && statistics.elements() > 0;
     stage.groups = groups_of_parameters(parameters_);
-    if (ranks_ != nullptr && divides_parameters(recipe_, ranks)) units_ = units_of(recipe_, parameters_, stage.groups);
+    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_)) units_ = units_of(recipe_, parameters_, stage.groups);
   }
   passes.updates = [&](Graph& graph, const GradientMap& gradients) {
     statistics.join(graph);
@@ -229,11 +230,11 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
   statistics_.add_updates(graph);
   const BucketChoice choice{.like = replica_division_.get(), .summed = true};
   if (gathers()) {
-    stage.divisions.push_back(gathered_updates(units_, ranks_->rank(), ranks_->size(), {}, true));
-  } else if (ranks_ != nullptr && divides_state(recipe_, ranks_->size())) {
-    stage.divisions.push_back(sharded_updates(choice, ranks_->rank(), ranks_->size()));
+    stage.divisions.push_back(gathered_updates(units_, groups_, {}, true));
+  } else if (ranks_ != nullptr && divides_state(recipe_, ranks_)) {
+    stage.divisions.push_back(sharded_updates(choice, groups_.rank, groups_.ranks));
   } else {
-    stage.divisions.push_back(replicated_updates(choice, ranks_ != nullptr ? ranks_->size() : 1));
+    stage.divisions.push_back(replicated_updates(choice));
   }
   UpdateOptions options = update_options(stage);
   options.given_squares = true;
@@ -253,7 +254,7 @@ void TrainStep::bind_replicas(Stage& stage) {
     for (size_t b = 0; b < replica_buckets_.size(); ++b) stage.update->feed(replica_buckets_[b].name, pipeline_->sum(b));
     return;
   }
-  const bool scattered = ranks_ != nullptr && divides_state(recipe_, ranks_->size());
+  const bool scattered = ranks_ != nullptr && divides_state(recipe_, ranks_);
   runner_ = std::make_unique<ReplicaRunner>(replica_options());
   runner_->bind(engine_, replica_forms_, replica_buckets_, scattered, statistics_.elements(), std::move(losses));
   for (size_t b = 0; b < replica_buckets_.size(); ++b) stage.update->feed(replica_buckets_[b].name, runner_->sum(b));
@@ -320,6 +321,11 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   }
   Execution& update = *stage.update;
   feed_update(stage, update, step);
+  for (size_t b = 0; b < replica_buckets_.size(); ++b) {  // Execution::feed copies small arrays
+    const GradientBucket& bucket = replica_buckets_[b];
+    if (bucket.layout.shard(groups_.ranks) * 4 <= kCopiedBytes) update.feed(bucket.name, pipeline_ ? pipeline_->sum(b) : runner_->sum(b));
+  }
+  if (statistics_.elements() > 0 && statistics_.elements() * 4 <= kCopiedBytes) update.feed(kStatistics, runner_->statistics());
   if (update.takes("grad_squares")) update.set("grad_squares", pipeline_ ? pipeline_->squares() : runner_->squares());
   update.run({.observer = observer});
   outcome.grad_norm = update.scalar("grad_norm");

@@ -52,7 +52,7 @@ void Trainer::State::make_plan() {
   if (planned) return;
   const auto started = Clock::now();
   const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
-  check_ranks(recipe, rank_count());
+  if (options.ranks != nullptr) check_ranks(recipe, *options.ranks);
   divide_batch();
   open_loaders(0);
   check_facts();
@@ -93,8 +93,8 @@ void Trainer::State::make_plan() {
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks, choice, disk.get());
   static_cast<void>(prompt_tokens());  // its errors
   if (const auto* buckets = update->shards())
-    sharded = std::make_unique<ShardedState>(*options.ranks, update->store(), *buckets, update->states(),
-                                             divides_parameters(recipe, rank_count()));
+    sharded = std::make_unique<ShardedState>(*options.ranks, shard_groups(recipe, options.ranks), update->store(), *buckets,
+                                             update->states(), divides_parameters(recipe, options.ranks));
   if (recipe.data.val) {
     int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
     if (recipe.deterministic.replicas > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;

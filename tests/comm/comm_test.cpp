@@ -167,7 +167,7 @@ constexpr int64_t kSizes[] = {0, 1, 100, 4096, 200003};
 TEST_P(Transports, AllReduceAndReduceScatterAddInTheOrderOfTheTree) {
   for (const int leaves : {0, 8}) {
     run([&](Communicator& comm) {
-      const ReductionTree& tree = comm.tree(leaves);
+      const ReductionTree tree(leaves > 0 ? leaves : comm.size(), comm.size());
       for (const int64_t count : kSizes) {
         const std::vector<float> parts = partials_of(tree, comm.rank(), count);
         const auto memory = comm.allocate(static_cast<int64_t>(parts.size() * sizeof(float)));  // reached directly where possible
@@ -287,6 +287,68 @@ TEST_P(Transports, BytesAreThoseOfTheFormulas) {
     EXPECT_EQ(comm.traffic(CollectiveKind::kAllReduce).bytes, 2 * (n - 1) * count * 4 / n);
     EXPECT_EQ(comm.traffic().calls, 3);
   });
+}
+
+/// Groups sum inside nodes, then between them.
+void expect_sums_of_groups(Transport transport, int ranks, int in_node, int leaves) {
+  auto all = communicators_of(transport, ranks);
+  const RankGroup inside{1, in_node}, between{in_node, ranks / in_node};
+  const auto body = [&](Communicator& comm) {
+    const ReductionTree tree(leaves > 0 ? leaves : ranks, ranks);
+    const int node = comm.rank() / in_node, outputs = comm.order(leaves, inside).outputs();
+    for (const int64_t count : {int64_t{16} * in_node, int64_t{16} * in_node * 3001}) {
+      const std::vector<float> parts = partials_of(tree, comm.rank(), count);
+      const Segment own = segment_of(count, in_node, comm.rank() % in_node);
+      std::vector<float> sums(static_cast<size_t>(own.size() * outputs)), gathered(static_cast<size_t>(count));
+      comm.run({.kind = CollectiveKind::kReduceScatter,
+                .name = "node",
+                .input = parts.data(),
+                .output = sums.data(),
+                .count = count,
+                .leaves = leaves,
+                .group = inside});
+      if (leaves > 0) {
+        const ReductionTree nodes(leaves, ranks / in_node);
+        ASSERT_EQ(std::ssize(nodes.partials(node)), outputs);
+        ASSERT_EQ(sums[0], tree_sum(nodes.partials(node)[0].begin, nodes.partials(node)[0].end, own.begin));
+      }
+      comm.run({.kind = CollectiveKind::kAllReduce,
+                .name = "nodes",
+                .input = sums.data(),
+                .output = sums.data(),
+                .count = own.size(),
+                .leaves = leaves,
+                .group = between});
+      comm.all_gather("all", sums.data(), gathered.data(), count, DType::kF32, inside);
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const float expected = tree_sum(0, tree.leaves(), i), got = gathered[static_cast<size_t>(i)];
+        // Without leaves each group has a tree of its own: equal within rounding.
+        wrong += leaves > 0 ? got != expected : std::abs(got - expected) > 1e-2;
+      }
+      ASSERT_EQ(wrong, 0) << count << " elements, rank " << comm.rank();
+    }
+  };
+  for (const std::string& error : as_ranks(all, body)) EXPECT_EQ(error, "");
+  for (const auto& comm : all) {  // the formula of hybrid, of 16 + 16 * 3001 floats for each rank of a node
+    const double bytes = 4.0 * 16 * in_node * 3002, part = bytes / in_node;
+    if (leaves > 0) continue;
+    EXPECT_EQ(comm->traffic(CollectiveKind::kReduceScatter).bytes, bytes - part);
+    EXPECT_EQ(comm->traffic(CollectiveKind::kAllGather).bytes, bytes - part);
+    EXPECT_NEAR(static_cast<double>(comm->traffic(CollectiveKind::kAllReduce).bytes), 2 * part * (1 - 1.0 * in_node / ranks),
+                128.0 * ranks / in_node);  // segments are multiples of 16 elements
+  }
+}
+
+TEST(Groups, SumInTheOrderOfTheTree) {
+  for (const Transport transport : {Transport::kThreads, Transport::kShared, Transport::kMessages}) {
+    for (const auto& [ranks, in_node] : {std::pair(4, 2), std::pair(6, 2), std::pair(6, 3), std::pair(3, 3), std::pair(4, 1)}) {
+      for (const int leaves : {0, 8}) {
+        SCOPED_TRACE(cat(transport_name(transport), ", ", ranks, " ranks, ", in_node, " in a node, ", leaves, " leaves"));
+        expect_sums_of_groups(transport, ranks, in_node, leaves);
+      }
+    }
+  }
 }
 
 TEST_P(Transports, RanksThatDifferAreNamed) {

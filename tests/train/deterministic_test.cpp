@@ -210,7 +210,9 @@ std::vector<Setting> settings() {
           {3, 2, {"sharding=zero1"}},
           {4, 1, {"sharding=zero2"}},
           {5, 1, {"sharding=fsdp", units}},
-          {3, 2, {"sharding=fsdp", units}}};
+          {3, 2, {"sharding=fsdp", units}},
+          {4, 1, {"sharding={strategy: hybrid, mesh: {data: 2, shard: 2}}", units}},
+          {6, 2, {"sharding={strategy: hybrid, mesh: {data: 3, shard: 2}}", units}}};  // a group's leaves are two subtrees
 }
 
 void expect_equal(const Result& a, const Result& b, const std::string& what) {
@@ -286,6 +288,17 @@ TEST(Pipeline, WhatItCannotDoIsAnError) {
   EXPECT_EQ(error(kGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"}),
             "a stage cannot begin at transformer.h.7: the forward pass has no such module after the one before");
   EXPECT_NE(error(kDeepMlp, 3, {"sharding.split=[a]"}).find("3 parts need 2"), std::string::npos);
+}
+
+TEST(Replicas, AModelOfAFewParametersTrains) {  // its sums are arrays that Execution::feed copies
+  const std::string_view model = R"(
+model: {type: layers, input: {shape: [4]}, layers: [{name: fc, type: linear, out_features: 3}]}
+data: {train: {source: {type: synthetic, samples: 48, shape: [4], classes: 3}, workers: 1}}
+train: {duration: 6 steps, batch: 16, optimizer: {type: sgd, lr: 0.5}}
+)";
+  const Result many = train(model, {}), plain = train(model, {1, 1, {"deterministic=false"}});
+  ASSERT_EQ(many.error + plain.error, "");
+  for (size_t i = 0; i < plain.numbers.size(); ++i) EXPECT_NEAR(many.numbers[i], plain.numbers[i], 1e-5) << i;
 }
 
 TEST(Replicas, ThePlainStepDiffersBetweenRankCounts) {

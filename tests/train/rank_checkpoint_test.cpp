@@ -66,11 +66,14 @@ struct Job {
   int ranks = 1;
   std::string sharding = "auto";
   std::string str() const { return cat(ranks, " ", sharding); }
+  std::string setting() const {
+    return sharding == "hybrid" ? cat("sharding={strategy: hybrid, mesh: {data: ", ranks / 2, ", shard: 2}}") : cat("sharding=", sharding);
+  }
 };
 
 /// The losses of the steps of rank 0.
 std::vector<double> train(const std::string& folder, const Job& job, std::vector<std::string> overrides, const std::string& recipe) {
-  overrides.push_back(cat("sharding=", job.sharding));
+  overrides.push_back(job.setting());
   overrides.push_back("sharding.wrap.match=[fc1, fc2]");
   overrides.push_back("sharding.bucket=1KiB");
   const LoadedRecipe loaded = test::load_text(recipe, std::move(overrides));
@@ -135,6 +138,7 @@ std::vector<Job> all_jobs() {
   for (int ranks = 2; ranks <= 4; ++ranks) {
     for (const char* sharding : {"ddp", "zero1", "zero2", "fsdp"}) all.push_back({ranks, sharding});
   }
+  all.push_back({4, "hybrid"});
   return all;
 }
 
@@ -188,7 +192,7 @@ TEST(RankCheckpoints, SumsOfGradientsAreNotPartOfThem) {
 }
 
 TEST(RankCheckpoints, PartsHaveEqualShares) {
-  for (const char* sharding : {"ddp", "zero2", "fsdp"}) {
+  for (const char* sharding : {"ddp", "zero2", "fsdp", "hybrid"}) {
     const TemporaryFolder folder;
     train(folder / "run", {4, sharding}, {}, with_layer_norm());
     std::vector<int64_t> bytes;

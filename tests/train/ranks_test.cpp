@@ -16,6 +16,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/comm/local.h"
 #include "libcore/data/loader.h"
+#include "libcore/dist/formulas.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/train/trainer.h"
 #include "libcore/weights/safetensors.h"
@@ -156,10 +157,17 @@ std::vector<std::string> with(std::vector<std::string> list, const std::vector<s
 
 using Way = std::tuple<int, const char*>;  // ranks, strategy
 
+/// hybrid divides parameters between two ranks.
+std::string two_in_a_group(int ranks) { return cat("sharding.mesh={data: ", ranks / 2, ", shard: 2}"); }
+
 class Ranks : public testing::TestWithParam<Way> {
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
-  std::string sharding() const { return cat("sharding=", std::get<1>(GetParam())); }
+  bool hybrid() const { return std::get<1>(GetParam()) == std::string_view("hybrid"); }
+  std::string sharding() const {
+    return hybrid() ? cat("sharding={strategy: hybrid, mesh: {data: ", ranks() / 2, ", shard: 2}}")
+                    : cat("sharding=", std::get<1>(GetParam()));
+  }
   /// Two units: what one linear layer has, and the rest.
   std::string units() const { return "sharding.wrap.parameters=200"; }
 };
@@ -209,8 +217,10 @@ TEST_P(Ranks, KeepAveragesGroupsAndMoments) {
   }
 }
 
+std::string name_of_way(const testing::TestParamInfo<Way>& way) { return cat(std::get<1>(way.param), std::get<0>(way.param)); }
 INSTANTIATE_TEST_SUITE_P(All, Ranks, testing::Combine(testing::Values(2, 3, 4), testing::Values("ddp", "zero1", "zero2", "fsdp")),
-                         [](const auto& way) { return cat(std::get<1>(way.param), std::get<0>(way.param)); });
+                         name_of_way);
+INSTANTIATE_TEST_SUITE_P(Hybrid, Ranks, testing::Combine(testing::Values(4, 6), testing::Values("hybrid")), name_of_way);
 
 TEST(RankTraining, CommunicatesInTheLastMicroBatchOnly) {
   const std::vector<std::string> common{"data.train.last_batch=wrap", "data.val=null", "checkpoint=null"};
@@ -320,6 +330,31 @@ TEST(RankTraining, RanksDivideParametersAndGatherThemTwice) {
         // In the forward pass, and in the backward pass those whose gradients need them; for the digest and the weights all.
         EXPECT_GE(run.gathered[r].calls, 3 + (reshard ? 2 : 0));
       }
+    }
+  }
+}
+
+TEST(RankTraining, GroupsDivideParametersAndSumGradientsBetweenThem) {
+  // As above; two groups of two ranks. Gradients are summed inside a group in each micro-batch, between groups in the last one.
+  for (const char* micro : {"train.batch.micro=3", "train.batch.micro=1"}) {
+    const TemporaryFolder folder;
+    const Trained run =
+        train(folder / "run", 4,
+              {"sharding=hybrid", two_in_a_group(4), "sharding.wrap.match=[fc1, norm, fc2]", micro, "train.duration=1 steps",
+               "data.train.last_batch=wrap", "train.validate=null", "checkpoint=null", "data.val=null"});
+    expect_no_errors(run);
+    const int64_t passes = micro == std::string_view("train.batch.micro=1") ? 3 : 1;
+    int64_t shards = 0;
+    for (const int64_t elements : {208, 32, 64}) shards += (elements + 31) / 32 * 16;
+    TrafficRule rule{.ranks = 2, .replicas = 2, .micro_batches = passes};
+    rule.parameter_bytes = rule.gradient_bytes = 4.0 * 2 * static_cast<double>(shards);
+    const StepTraffic planned = data_parallel_traffic(ShardingStrategy::kHybrid, rule);
+    for (size_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(run.state_bytes[r], 4 * shards * (passes > 1 ? 2 : 1));  // momentum, and sums of gradients
+      EXPECT_EQ(static_cast<double>(run.scattered[r].bytes), planned.reduce_scatter);
+      EXPECT_EQ(run.scattered[r].calls, 3 * passes);
+      // Besides losses, norms and counts of labels.
+      EXPECT_NEAR(static_cast<double>(run.reduced[r].bytes), planned.all_reduce, 400);
     }
   }
 }
@@ -540,9 +575,9 @@ TEST(RankTraining, RefusesWhatItCannotTrain) {
   EXPECT_NE(error(2, {"sharding=none"}).find("sharding: none trains on one rank"), std::string::npos);
   EXPECT_NE(error(5, {}).find("not a multiple of the 5 ranks"), std::string::npos);
   EXPECT_NE(error(2, {"device=ref"}).find("device: ref trains on one rank"), std::string::npos);
-  for (const char* strategy : {"hybrid", "tensor"})
-    EXPECT_NE(error(2, {cat("sharding=", strategy)}).find(cat("sharding: ", strategy, " can be planned by galley-plan, but")),
-              std::string::npos);
+  EXPECT_NE(error(2, {"sharding=tensor"}).find("sharding: tensor can be planned by galley-plan, but"), std::string::npos);
+  EXPECT_NE(error(4, {"sharding=hybrid", "sharding.mesh={data: 2, tensor: 2}"}).find("hybrid has the axes data and shard"),
+            std::string::npos);
   EXPECT_NE(error(2, {"sharding.hook={type: power_sgd}"}).find("hook power_sgd yet"), std::string::npos);
   EXPECT_NE(error(2, {"sharding.offload={gradients: disk}"}).find("exist only within a step"), std::string::npos);
   EXPECT_NE(error(4, {"sharding=zero1", "sharding.mesh={data: 2, shard: 2}"}).find("on one axis of the mesh"), std::string::npos);

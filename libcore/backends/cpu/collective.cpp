@@ -23,12 +23,21 @@ void copy_all(const KernelArgs& args, int64_t bytes) { copy_bytes(args.out<std::
 class AllReduceStart : public PreparedKernel {
  public:
   explicit AllReduceStart(const KernelQuery& q)
-      : name_(q.attrs<CollectiveAttrs>().name), dtype_(q.in(0).dtype), count_(q.in(0).elements()) {}
+      : name_(q.attrs<CollectiveAttrs>().name),
+        dtype_(q.in(0).dtype),
+        count_(q.in(0).elements()),
+        group_{static_cast<int>(q.attrs<CollectiveAttrs>().stride), static_cast<int>(q.attrs<CollectiveAttrs>().ranks)} {}
   void run(Stream&, const KernelArgs& args) const override {
     copy_all(args, count_ * dtype_size(dtype_));
     if (RankScope* ranks = RankScope::current()) {
       void* array = args.outputs[0];
-      ranks->start({.kind = CollectiveKind::kAllReduce, .dtype = dtype_, .name = name_, .input = array, .output = array, .count = count_});
+      ranks->start({.kind = CollectiveKind::kAllReduce,
+                    .dtype = dtype_,
+                    .name = name_,
+                    .input = array,
+                    .output = array,
+                    .count = count_,
+                    .group = group_});
     }
   }
 
@@ -36,6 +45,7 @@ class AllReduceStart : public PreparedKernel {
   std::string name_;
   DType dtype_;
   int64_t count_;
+  RankGroup group_;
 };
 
 /// Of sums and of gathered parts.
@@ -58,10 +68,12 @@ struct OwnPart {
         dtype(q.in(0).dtype),
         count(elements * q.attrs<SegmentAttrs>().ranks),
         bytes(elements * dtype_size(dtype)),
-        begin(bytes * q.attrs<SegmentAttrs>().rank) {}
+        begin(bytes * q.attrs<SegmentAttrs>().rank),
+        group{static_cast<int>(q.attrs<SegmentAttrs>().stride), static_cast<int>(q.attrs<SegmentAttrs>().ranks)} {}
   std::string name;
   DType dtype;
   int64_t count, bytes, begin;
+  RankGroup group;
 };
 
 class ReduceScatterStart : public PreparedKernel {
@@ -76,7 +88,8 @@ class ReduceScatterStart : public PreparedKernel {
                     .name = part_.name,
                     .input = array,
                     .output = array + part_.begin,
-                    .count = part_.count});
+                    .count = part_.count,
+                    .group = part_.group});
     }
   }
 
@@ -111,7 +124,8 @@ class AllGatherStart : public PreparedKernel {
                   .name = part_.name,
                   .input = array + part_.begin,
                   .output = array,
-                  .count = part_.count});
+                  .count = part_.count,
+                  .group = part_.group});
   }
 
  private:
