@@ -170,7 +170,9 @@ double hook_bytes(const PlanModel& model, const JobPlan& job, const StageModel& 
     const bool here =
         all || (parameter.forward_segment >= 0 ? stage.segments.contains(parameter.forward_segment) : stage.units.contains(parameter.unit));
     if (!here || !parameter.trained || parameter.rows == 0) continue;
-    bytes += summed_bytes(model, parameter, job);  // factors
+    const double factors = summed_bytes(model, parameter, job);
+    if (factors >= static_cast<double>(parameter.elements * model.reduce_bytes)) continue;  // it is summed as it is
+    bytes += factors;
     if (job.error_feedback) bytes += static_cast<double>(parameter.elements * model.bytes.gradient);
   }
   return bytes;

@@ -2,6 +2,7 @@
 
 #include "libcore/graph/op_def.h"
 #include "libcore/ops/collective.h"
+#include "libcore/ops/orthonormal.h"
 
 namespace galley {
 
@@ -21,7 +22,8 @@ void ensure_ops_registered() {
                                 index_ops,         update_ops,
                                 nms_ops,           roi_align_ops,
                                 quantize_ops,      quantized_ops,
-                                fake_quantize_ops, collective_ops}) {
+                                fake_quantize_ops, collective_ops,
+                                orthonormal_ops}) {
       for (const OpDef* op : family()) table.push_back(op);
     }
     register_ops(table);

@@ -181,6 +181,15 @@ void add_averages(Graph& graph, const std::vector<ValueId>& parameters, const Up
   }
 }
 
+void add_hook_states(const std::vector<HookState>& states, UpdateTable& table) {
+  for (const HookState& state : states) {
+    StateSpec spec{state.name, state.type, state.of};
+    spec.random = !state.own;
+    spec.own = state.own;
+    table.states.push_back(spec);
+  }
+}
+
 }  // namespace
 
 UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOptions& options) {
@@ -197,6 +206,7 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   std::vector<Value> accumulators;
   std::vector<UpdatePiece> pieces = whole_parameters(graph, gradients, parameters, options, scope, table, accumulators);
   if (options.ranks != nullptr) pieces = options.ranks->reduce(graph, pieces);
+  if (options.ranks != nullptr) add_hook_states(options.ranks->hook_states(), table);
   if (options.accumulation > 1 && reduces_each(options)) {
     graph.set_phase(Phase::kBackward);  // sums over ranks may follow
     for (UpdatePiece& piece : pieces) {

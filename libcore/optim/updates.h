@@ -36,6 +36,8 @@ struct StateSpec {
   bool starts_as_copy = false;  // starts as the value of the parameter or buffer (EMA)
   double starts_at = 0;         // otherwise: initial value of every element
   ValueRole role = ValueRole::kState;
+  bool random = false;  // starts as normal random numbers, equal on all ranks (HookState)
+  bool own = false;     // each rank has values of its own
 };
 
 /// The states that add_updates added. It also adds scalar inputs that each run sets: "lr.<group>" f32 [], "step" i64 [] (from 1), and with

@@ -10,74 +10,14 @@
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
+#include "libcore/passes/collective_nodes.h"
 #include "libcore/passes/replicate.h"
 
 namespace galley {
 namespace {
 
 constexpr int64_t kFirstBucketBytes = 1 << 20;
-constexpr const char* kPath = "ranks";
-
-/// Sets path and phase of the nodes that are added, until the end of the scope.
-class CollectiveScope {
- public:
-  CollectiveScope(Graph& graph, Phase phase) : graph_(graph), path_(graph.path()), phase_(graph.phase()) {
-    graph.set_path(kPath);
-    graph.set_phase(phase);
-  }
-  ~CollectiveScope() {
-    graph_.set_path(std::move(path_));
-    graph_.set_phase(phase_);
-  }
-  CollectiveScope(const CollectiveScope&) = delete;
-  CollectiveScope& operator=(const CollectiveScope&) = delete;
-
- private:
-  Graph& graph_;
-  std::string path_;
-  Phase phase_;
-};
-
 bool is_loss(const std::string& output) { return output == "loss" || output.starts_with("loss."); }
-
-/// Moves the nodes from `first` on to directly after node `after`. They read nothing that is made later.
-void move_nodes(Graph& graph, size_t first, int after) {
-  std::deque<Node>& nodes = graph.nodes();
-  const auto to = nodes.begin() + after + 1;
-  std::rotate(to, nodes.begin() + static_cast<std::ptrdiff_t>(first), nodes.end());
-}
-
-TensorType flat_type(DType dtype, int64_t elements) {
-  TensorType type;
-  type.dtype = dtype;
-  type.shape = Shape{elements};
-  return type;
-}
-
-/// The values one after the other, each from its place in `at` on, with zeros between them and up to `elements`.
-Value flat_array(Graph& graph, const std::vector<Value>& values, const std::vector<int64_t>& at, DType dtype, int64_t elements) {
-  std::vector<Value> parts;
-  int64_t filled = 0;
-  const auto fill_until = [&](int64_t end) {
-    if (end > filled) parts.push_back(full(graph, flat_type(dtype, end - filled), 0));
-    filled = std::max(filled, end);
-  };
-  for (size_t i = 0; i < values.size(); ++i) {
-    fill_until(at[i]);
-    parts.push_back(values[i].shape().rank() == 1 ? values[i] : reshape(values[i], Shape{values[i].shape().elements()}));
-    filled += values[i].shape().elements();
-  }
-  fill_until(elements);
-  ConcatAttrs attrs;
-  attrs.axis = 0;
-  return parts.size() == 1 ? parts.front() : concat(parts, attrs);
-}
-
-/// The part of a flat array that is one tensor of it.
-Value tensor_of(Value array, int64_t at, const Shape& shape) {
-  const int64_t elements = shape.elements();
-  return reshape(array.shape()[0] == elements ? array : slice(array, 0, at, at + elements), shape);
-}
 
 /// Moves the node that makes each gradient directly after what it reads: the sum with accumulated gradients is computed as soon as the
 /// gradient of the last micro-batch is final.
@@ -114,9 +54,10 @@ std::vector<GradientBucket> divide(const Graph& graph, const std::vector<UpdateP
   std::vector<BucketMember> members;
   for (const size_t i : order) {
     const DType dtype = pieces[i].gradient.dtype();
+    const int64_t compressed = choice.power_sgd && factor_sizes(pieces[i].gradient.type(), choice.power_sgd->rank) ? 1 : 0;
     members.push_back({.elements = pieces[i].gradient.shape().elements(),
                        .element_bytes = dtype_size(dtype),
-                       .key = pieces[i].group * 256 + static_cast<int64_t>(dtype)});
+                       .key = (2 * pieces[i].group + compressed) * 256 + static_cast<int64_t>(dtype)});
   }
   std::vector<GradientBucket> buckets;
   for (BucketLayout& layout : divide_into_buckets(members, choice.bytes, kFirstBucketBytes)) {
@@ -131,6 +72,7 @@ std::vector<GradientBucket> divide(const Graph& graph, const std::vector<UpdateP
     }
     bucket.dtype = pieces[layout.members.front()].gradient.dtype();
     bucket.group = pieces[layout.members.front()].group;
+    bucket.compressed = choice.power_sgd && factor_sizes(pieces[layout.members.front()].gradient.type(), choice.power_sgd->rank);
     bucket.layout = std::move(layout);
   }
   return buckets;
@@ -152,6 +94,46 @@ Value start_bucket(Graph& graph, const std::vector<UpdatePiece>& pieces, const G
   move_nodes(graph, first, last);
   return started;
 }
+
+/// The buckets whose gradients ranks sum as factors (PowerSGD).
+class Compressed {
+ public:
+  /// Starts the first sums, each after the last gradient of its bucket.
+  void start(Graph& graph, const std::vector<UpdatePiece>& pieces, const std::vector<GradientBucket>& buckets,
+             const std::optional<PowerSgd>& options) {
+    int64_t place = 0;
+    for (const GradientBucket& bucket : buckets) {
+      if (!bucket.compressed) continue;
+      const std::vector<int> made_by = graph.producers();
+      std::vector<Value> gradients;
+      int last = -1;
+      for (const size_t i : bucket.layout.members) {
+        gradients.push_back(pieces[i].gradient);
+        last = std::max(last, made_by[static_cast<size_t>(gradients.back().id())]);
+      }
+      buckets_.push_back(std::make_unique<PowerSgdBucket>(graph, *options, bucket.name, bucket.parameters, gradients, last, place));
+      members_.push_back(bucket.layout.members);
+      place += std::ssize(gradients);
+    }
+  }
+  /// Replaces these gradients by their sums.
+  void finish(std::vector<UpdatePiece>& pieces) {
+    for (const auto& bucket : buckets_) bucket->start_second();
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      const std::vector<Value> sums = buckets_[b]->finish();
+      for (size_t i = 0; i < sums.size(); ++i) pieces[members_[b][i]].gradient = sums[i];
+    }
+  }
+  std::vector<HookState> states() const {
+    std::vector<HookState> all;
+    for (const auto& bucket : buckets_) all.insert(all.end(), bucket->states().begin(), bucket->states().end());
+    return all;
+  }
+
+ private:
+  std::vector<std::unique_ptr<PowerSgdBucket>> buckets_;
+  std::vector<std::vector<size_t>> members_;
+};
 
 /// The units that are trained; the members of their layouts are places in `pieces`.
 std::vector<GradientBucket> trained_units(const std::vector<GradientBucket>& units, const std::vector<UpdatePiece>& pieces) {
@@ -210,11 +192,15 @@ class Replicated : public RankUpdates {
     std::vector<Value> started;
     for (const GradientBucket& bucket : buckets_) {
       if (choice_.summed) break;
-      started.push_back(start_bucket(graph, own, bucket, bucket.layout.elements,
-                                     [&](Value array) { return all_reduce_start(to_hook(array, choice_.hook), bucket.name); }));
+      started.push_back(bucket.compressed ? Value() : start_bucket(graph, own, bucket, bucket.layout.elements, [&](Value array) {
+        return all_reduce_start(to_hook(array, choice_.hook), bucket.name);
+      }));
     }
+    compressed_.start(graph, own, buckets_, choice_.power_sgd);
     std::vector<UpdatePiece> pieces = own;
+    compressed_.finish(pieces);
     for (size_t b = 0; b < buckets_.size(); ++b) {
+      if (buckets_[b].compressed) continue;
       Value sum;
       if (choice_.summed) {
         sum = summed_input(graph, buckets_[b], buckets_[b].layout.padded(ranks_));
@@ -234,10 +220,12 @@ class Replicated : public RankUpdates {
   }
   Value total(Value own) const override { return own; }
   void finish(Graph&, size_t, Value) override {}
+  std::vector<HookState> hook_states() const override { return compressed_.states(); }
 
  private:
   BucketChoice choice_;
   int ranks_;
+  Compressed compressed_;
 };
 
 /// What zero1, zero2 and fsdp share: ranks receive ranges of sums.
@@ -326,13 +314,16 @@ class Sharded : public Scattered {
     if (!choice_.summed) advance(graph, own);
     buckets_ = divide(graph, own, choice_);
     std::vector<Value> started;
-    for (const GradientBucket& bucket : buckets_) started.push_back(start(graph, own, bucket));
+    for (const GradientBucket& bucket : buckets_) started.push_back(bucket.compressed ? Value() : start(graph, own, bucket));
+    compressed_.start(graph, own, buckets_, choice_.power_sgd);
+    std::vector<UpdatePiece> summed = own;
+    compressed_.finish(summed);
     for (const UpdatePiece& piece : own) parameters_.push_back(piece.parameter);
     std::vector<UpdatePiece> pieces;
     for (size_t b = 0; b < buckets_.size(); ++b) {
       // In the backward pass, so that order_updates does not move the copy of parameters before it.
       const CollectiveScope scope(graph, Phase::kBackward);
-      const Value gradient = wait(started[b], buckets_[b]);
+      const Value gradient = buckets_[b].compressed ? sums_range(graph, buckets_[b], summed) : wait(started[b], buckets_[b]);
       pieces.push_back({.name = buckets_[b].state,
                         .parameter = range_of(graph, buckets_[b], gradient),
                         .gradient = gradient,
@@ -350,8 +341,17 @@ class Sharded : public Scattered {
     for (size_t m = 0; m < bucket.layout.members.size(); ++m)
       assign(parameters_[bucket.layout.members[m]], tensor_of(whole, bucket.layout.offsets[m], bucket.shapes[m]));
   }
+  std::vector<HookState> hook_states() const override { return compressed_.states(); }
 
  private:
+  /// This rank's range of gradients that are summed already.
+  Value sums_range(Graph& graph, const GradientBucket& bucket, const std::vector<UpdatePiece>& summed) const {
+    std::vector<Value> sums;
+    for (const size_t i : bucket.layout.members) sums.push_back(summed[i].gradient);
+    const int64_t size = bucket.layout.shard(ranks_);
+    const Value all = flat_array(graph, sums, bucket.layout.offsets, bucket.dtype, size * ranks_);
+    return slice(all, 0, size * rank_, size * (rank_ + 1));
+  }
   /// A copy of this rank's range of the bucket's parameters, which the update changes in place. `gradient`: of the range.
   Value range_of(Graph& graph, const GradientBucket& bucket, Value gradient) const {
     const int64_t size = bucket.layout.shard(ranks_);
@@ -373,6 +373,7 @@ class Sharded : public Scattered {
 
   BucketChoice choice_;
   std::vector<Value> parameters_;
+  Compressed compressed_;
 };
 
 }  // namespace

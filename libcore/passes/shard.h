@@ -11,6 +11,7 @@
 
 #include "libcore/comm/bucket_layout.h"
 #include "libcore/graph/graph.h"
+#include "libcore/passes/power_sgd.h"
 
 namespace galley {
 
@@ -36,6 +37,7 @@ struct GradientBucket {
   DType dtype = DType::kF32;
   int64_t group = 0;  // UpdatePiece::group
   bool trained = true;
+  bool compressed = false;  // summed as factors (PowerSGD)
 };
 
 /// What one update node changes: a parameter, or this rank's range of a bucket of parameters.
@@ -64,6 +66,8 @@ class RankUpdates {
   virtual Value total(Value own) const = 0;
   /// Called with the new value of each piece that is not a parameter: writes it to the parameters of all ranks.
   virtual void finish(Graph& graph, size_t piece, Value updated) = 0;
+  /// After `reduce`: what the communication hook keeps, inputs of the graph that it updates.
+  virtual std::vector<HookState> hook_states() const { return {}; }
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
  protected:
@@ -91,7 +95,8 @@ std::unique_ptr<RankUpdates> gathered_updates(std::vector<GradientBucket> units,
 struct BucketChoice {
   int64_t bytes = int64_t{25} << 20;
   const RankUpdates* like = nullptr;
-  std::optional<DType> hook = std::nullopt;  // gradients are rounded to this dtype and summed over ranks in it
+  std::optional<DType> hook = std::nullopt;          // gradients are rounded to this dtype and summed over ranks in it
+  std::optional<PowerSgd> power_sgd = std::nullopt;  // matrices are summed as factors; ddp, zero1
   /// Gradients are summed already, as in `like`: inputs with the names of buckets are added to the graph, whose values are the sums, flat
   /// and padded (ddp), or this rank's ranges of them.
   bool summed = false;

@@ -85,8 +85,8 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
   if (!pipeline && !hybrid && (divides ? mesh.shard : mesh.data) != ranks)
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"),
            divides ? "write mesh: null, mesh: {shard: N}, or sharding: hybrid" : "write mesh: null, or mesh: {data: N}");
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
-    refuse("sharding.hook", "galley-train does not train with the hook power_sgd yet", "write hook: bf16, or hook: null");
+  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd && recipe.precision.reduce != PrecisionName::kF32)
+    refuse("precision.reduce", "the hook power_sgd sums factors in f32", "write reduce: f32, or hook: null");
   if (divides_parameters(recipe, &communicator) && recipe.train.validate && !recipe.train.validate->prompts.empty())
     refuse("train.validate.prompts", cat("sharding: ", name_of(strategy), " continues no prompts in validation"),
            "write sharding: zero2, or use galley-predict");

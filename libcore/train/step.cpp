@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "libcore/base/log.h"
+#include "libcore/base/philox.h"
 #include "libcore/base/under_key.h"
 #include "libcore/comm/rank_scope.h"
 #include "libcore/data/bad_row.h"
@@ -238,10 +239,21 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
 void TrainStep::make_division(Stage& stage) const {
   std::optional<DType> hook;
   if (recipe_.precision.reduce != PrecisionName::kF32) hook = recipe_.precision.reduce == PrecisionName::kBf16 ? DType::kBF16 : DType::kF16;
-  if (recipe_.sharding.hook) hook = recipe_.sharding.hook->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
+  std::optional<PowerSgd> power_sgd;
+  if (const auto& section = recipe_.sharding.hook; section && section->type == HookType::kPowerSgd) {
+    power_sgd = PowerSgd{.rank = section->rank,
+                         .warm_start = section->warm_start,
+                         .error_feedback = section->error_feedback,
+                         .seed = recipe_.seed,
+                         .ranks = ranks_->size()};
+  } else if (section) {
+    hook = section->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
+  }
   if (gathers()) return stage.divisions.push_back(gathered_updates(units_, groups_, hook));
-  const BucketChoice choice{
-      .bytes = recipe_.sharding.bucket.bytes, .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get(), .hook = hook};
+  const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes,
+                            .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get(),
+                            .hook = hook,
+                            .power_sgd = power_sgd};
   stage.divisions.push_back(divides_state(recipe_, ranks_) ? sharded_updates(choice, groups_.rank, groups_.ranks)
                                                            : replicated_updates(choice));
 }
@@ -330,14 +342,23 @@ void TrainStep::initialize_units() {
 void TrainStep::initialize() {
   session_.initialize(parameters_, engine_.store());
   if (gathers()) initialize_units();
-  for (const StateSpec& state : states_) {
-    if (state.starts_as_copy) {
-      engine_.store().set(state.name, engine_.store().get(state.of));
-    } else if (state.starts_at != 0) {
-      Tensor values(state.type.dtype, state.type.shape);
-      values.from_doubles(std::vector<double>(static_cast<size_t>(values.elements()), state.starts_at));
-      engine_.store().set(state.name, values);
-    }
+  for (const StateSpec& state : states_) initialize_state(state);
+}
+
+void TrainStep::initialize_state(const StateSpec& state) {
+  if (state.starts_as_copy) {
+    engine_.store().set(state.name, engine_.store().get(state.of));
+  } else if (state.random) {
+    RandomStream random(static_cast<uint64_t>(recipe_.seed), state.name);
+    Tensor values(state.type.dtype, state.type.shape);
+    std::vector<double> numbers(static_cast<size_t>(values.elements()));
+    for (double& number : numbers) number = random.normal();
+    values.from_doubles(numbers);
+    engine_.store().set(state.name, values);
+  } else if (state.starts_at != 0) {
+    Tensor values(state.type.dtype, state.type.shape);
+    values.from_doubles(std::vector<double>(static_cast<size_t>(values.elements()), state.starts_at));
+    engine_.store().set(state.name, values);
   }
 }
 

@@ -78,6 +78,8 @@ class TrainStep {
   ParameterStore& store() { return engine_.store(); }
   /// Sets initial values: those of the model, then the weights that the recipe names; averages are copies.
   void initialize();
+  /// Sets the initial values of one state.
+  void initialize_state(const StateSpec& state);
   /// Allocates memory for the parameters and the scratch space of the engine.
   void bind();
 

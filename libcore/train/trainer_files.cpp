@@ -36,6 +36,10 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
         .suggest("restore the file, or start again with --force");
   }
   ParameterStore& store = update->store();
+  std::map<std::string, const StateSpec*> hook_states;  // that the checkpoint does not have
+  for (const StateSpec& state : update->states()) {
+    if (is_hook_state(state.name)) hook_states[state.name] = &state;
+  }
   for (const std::string& group : checkpoint.groups()) {
     for (const ManifestTensor& tensor : checkpoint.tensors(group)) {
       if (sharded && sharded->has(tensor.name)) {
@@ -44,10 +48,18 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
         continue;
       }
       if (!store.has(tensor.name) && tensor.name.ends_with(kAccumulator)) continue;  // zeros, in checkpoints of old versions
+      if (is_hook_state(tensor.name)) {
+        if (const auto spec = hook_states.find(tensor.name); spec != hook_states.end()) {
+          restore_hook_state(checkpoint, tensor, *spec->second);
+          hook_states.erase(spec);
+        }
+        continue;  // of a hook that this run does not have
+      }
       GALLEY_CHECK_INPUT(store.has(tensor.name), checkpoint.folder(), " has a tensor ", tensor.name, " that this run does not");
       store.set(tensor.name, checkpoint.read_copy(tensor));
     }
   }
+  for (const auto& [name, spec] : hook_states) update->initialize_state(*spec);
   step = checkpoint.step();
   consumed = state.value("position", step * batch.global);  // absent in checkpoints of old versions
   wall_s = state.at("wall_s");
@@ -63,6 +75,56 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
   irregular_before = state.value("irregular", int64_t{0});  // absent in checkpoints of old versions
   parents = state.at("parents");
   for (const auto& item : state.at("latest")) latest.emplace_back(item.at(0), item.at(1));
+}
+
+/// Factors of PowerSGD are equal on all ranks. Errors are a row of each rank: what all rows together left out is divided among the ranks,
+/// if their number has changed.
+void Trainer::State::restore_hook_state(const Checkpoint& checkpoint, const ManifestTensor& tensor, const StateSpec& spec) {
+  ParameterStore& store = update->store();
+  if (!tensor.name.ends_with(kPowerSgdError)) {
+    if (spec.type.shape == tensor.shape) {
+      store.set(tensor.name, checkpoint.read_copy(tensor));
+    } else {  // of another rank of the factors
+      update->initialize_state(spec);
+    }
+    return;
+  }
+  Tensor values(tensor.dtype, spec.type.shape);
+  const int64_t elements = values.elements(), rows = tensor.shape[0];
+  GALLEY_CHECK_INPUT(rows * elements == tensor.shape.elements() && tensor.dtype == DType::kF32, checkpoint.folder(), " has a tensor ",
+                     tensor.name, " of the shape ", tensor.shape);
+  auto* to = static_cast<float*>(values.data());
+  const auto read = [&](int64_t row, float* array) {
+    checkpoint.read_range(tensor, row * elements, {reinterpret_cast<std::byte*>(array), static_cast<size_t>(elements) * sizeof(float)});
+  };
+  if (rows == rank_count()) {
+    read(own_rank(), to);
+  } else {
+    std::fill_n(to, elements, 0.0f);
+    std::vector<float> row(static_cast<size_t>(elements));
+    for (int64_t r = 0; r < rows; ++r) {
+      read(r, row.data());
+      for (int64_t i = 0; i < elements; ++i) to[i] += row[static_cast<size_t>(i)] / static_cast<float>(rank_count());
+    }
+  }
+  store.set(tensor.name, values);
+}
+
+/// The rows of this rank in arrays of which each rank has its own values.
+void Trainer::State::add_own_pieces(std::vector<CheckpointPiece>& pieces) {
+  for (const StateSpec& state : update->states()) {
+    if (!state.own) continue;
+    std::vector<int64_t> shape{rank_count()};
+    for (int d = 0; d < state.type.shape.rank(); ++d) shape.push_back(state.type.shape[d]);
+    const int64_t elements = state.type.elements();
+    pieces.push_back({"optimizer", state.name, state.type.dtype, Shape(std::span<const int64_t>(shape)), elements * own_rank(),
+                      elements * (own_rank() + 1), [this, name = state.name, elements] {
+                        const Tensor values = update->store().view(name).to(MemoryFormat::contiguous());
+                        Tensor flat(values.dtype(), Shape{elements});
+                        std::memcpy(flat.data(), values.data(), static_cast<size_t>(flat.bytes()));
+                        return flat;
+                      }});
+  }
 }
 
 Metadata Trainer::State::metadata() {
@@ -94,6 +156,7 @@ std::string Trainer::State::save(RunFolder& folder) {
     CheckpointContent content = checkpoint_content();
     if (sharded) content.pieces = sharded->pieces();
     add_shared_pieces(content.pieces);
+    add_own_pieces(content.pieces);
     saved = CheckpointStore(folder.file("checkpoints"), keep()).save(content, *options.ranks);
   }
   if (disk != nullptr) disk->release();
@@ -108,7 +171,7 @@ std::vector<CheckpointGroup> Trainer::State::whole_tensors() {
     if (store.has(spec.name)) groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.push_back(source_of(spec.name, spec));
   }
   for (const StateSpec& state : update->states()) {
-    if ((sharded && sharded->is_range(state.name)) || state.name == state.of + std::string(kAccumulator)) continue;
+    if (state.own || (sharded && sharded->is_range(state.name)) || state.name == state.of + std::string(kAccumulator)) continue;
     groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape, [&store, name = state.name, own = disk.get()] {
       if (own != nullptr) own->release();
       return store.view(name);

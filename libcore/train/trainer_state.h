@@ -150,6 +150,8 @@ class Trainer::State {
   CheckpointContent checkpoint_content();
   std::vector<CheckpointGroup> whole_tensors();
   void add_shared_pieces(std::vector<CheckpointPiece>& pieces);
+  void add_own_pieces(std::vector<CheckpointPiece>& pieces);
+  void restore_hook_state(const Checkpoint& checkpoint, const ManifestTensor& tensor, const StateSpec& spec);
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
   void save_adapter(RunFolder& folder);
   TrainRow one_step(NodeObserver* watcher);

@@ -81,6 +81,39 @@ TEST(PlannedStates, EqualThoseOfTrainingToTheByte) {
   }
 }
 
+TEST(PlannedStates, OfPowerSgd) {
+  for (const char* feedback : {"true", "false"}) {
+    const LoadedRecipe loaded =
+        test::load_text(kGpt, {"sharding.strategy=ddp", cat("sharding.hook={type: power_sgd, rank: 4, error_feedback: ", feedback, "}")});
+    const auto communicators = local_communicators(3);
+    const Session session(loaded.recipe);
+    Engine engine(session.backend());
+    const BatchPlan batch = plan_batch(*loaded.recipe.train.batch, 3);
+    const TrainStep step(session, engine, session.usual_types(batch.micro, true), batch,
+                         {.total_steps = 6, .steps_per_epoch = 3, .samples_per_step = 60}, {}, communicators[1].get());
+    double held = 0;  // errors, and both factors
+    for (const StateSpec& state : step.states()) {
+      if (!is_hook_state(state.name)) continue;
+      held += static_cast<double>(state.type.bytes());
+      if (state.own) continue;
+      for (const ParameterSpec& spec : step.parameters()) {
+        if (spec.name == state.of) held += 4.0 * 4 * static_cast<double>(spec.type.shape[0]);
+      }
+    }
+    StepPlanner planner(loaded.recipe, 3, *find_cluster("a100_80gb"));
+    const StepPlan plan = planner.plan();
+    EXPECT_GT(held, 0);
+    EXPECT_EQ(plan.stages.front().phases.front().communication, held) << feedback;
+    // What the ranks sum: factors, and what has none.
+    double sums = 0;
+    for (const ParameterSpec& spec : step.parameters()) {
+      const auto sizes = factor_sizes(spec.type, 4);
+      sums += 4.0 * static_cast<double>(sizes ? 4 * (sizes->rows + sizes->columns) : spec.type.elements());
+    }
+    EXPECT_NEAR(plan.simulation.traffic.all_reduce, 2 * 2.0 / 3 * sums, 1) << feedback;
+  }
+}
+
 TEST(PlannedStates, OfGroups) {
   for (const auto& [ranks, mesh] : {std::pair(4, "{data: 2, shard: 2}"), std::pair(6, "{data: 2, shard: 3}")})
     expect_planned({"sharding.strategy=hybrid", cat("sharding.mesh=", mesh), "sharding.wrap=10k", "train.batch.micro=5"}, ranks);
