@@ -1,6 +1,9 @@
 #pragma once
 // Collectives between ranks as operators: a start and a wait, between which other nodes run. Run alone, a rank's sum over ranks is its own
 // part, so that a graph with collectives computes the same on one rank.
+//
+// Collectives of tensor parallelism are differentiated (Shoeybi et al. 2019): all ranks compute the same loss from the same samples. A sum
+// over ranks is used by all of them alike, so its gradient is that of each part.
 
 #include <string>
 
@@ -10,7 +13,8 @@
 namespace galley {
 
 struct CollectiveAttrs : OptionsOf<CollectiveAttrs> {
-  std::string name;  // in messages: "grads.bucket3"
+  std::string name;     // in messages: "grads.bucket3"
+  bool tensor = false;  // between the ranks that divide matrices and read the same samples (tensor parallelism), not the others
   void options(OptionVisitor& v) override;
 };
 
@@ -18,6 +22,10 @@ struct CollectiveAttrs : OptionsOf<CollectiveAttrs> {
 struct SegmentAttrs : OptionsOf<SegmentAttrs> {
   std::string name;
   int64_t rank = 0, ranks = 1;  // the rank whose graph this is
+  bool tensor = false;          // as CollectiveAttrs
+  /// Of tensor parallelism, all_gather: each rank computes a part of the gradient of the whole array, so that these are summed; else each
+  /// has all of it.
+  bool sums_gradient = false;
   void options(OptionVisitor& v) override;
 };
 
@@ -27,12 +35,18 @@ const OpDef& reduce_scatter_start_op();
 const OpDef& reduce_scatter_wait_op();
 const OpDef& all_gather_start_op();
 const OpDef& all_gather_wait_op();
+const OpDef& sum_gradient_op();
 OpTable collective_ops();
+
+/// Of tensor parallelism: x itself, whose gradient is summed over ranks, as each computes a part of it.
+Value sum_gradient(Value x, const std::string& name);
 
 /// Starts the sum of x over all ranks, which wait for each other only in all_reduce_wait. The result has the type of x and holds no values
 /// until the wait.
+Value all_reduce_start(Value x, const CollectiveAttrs& attrs);
 Value all_reduce_start(Value x, const std::string& name);
 /// The sum over ranks. `started` is the result of all_reduce_start, which nothing else may read.
+Value all_reduce_wait(Value started, const CollectiveAttrs& attrs);
 Value all_reduce_wait(Value started, const std::string& name);
 
 /// Starts the sum over all ranks of a flat array [n], of which each rank receives one of equal parts; n is a multiple of 16 * ranks. The
