@@ -20,6 +20,8 @@ void check_offload(const Recipe& recipe, const BatchPlan& batch);
 /// Whether ranks divide the optimizer's state: zero1, zero2, fsdp; and the parameters: fsdp.
 bool divides_state(const Recipe& recipe, int ranks);
 bool divides_parameters(const Recipe& recipe, int ranks);
+/// How many ranks divide matrices (tensor parallelism); 1: none.
+int matrix_ranks(const Recipe& recipe, int ranks);
 /// What all ranks must have in common. The texts of the recipe are full dumps.
 struct RankFacts {
   std::string recipe_text, build, data, run;
