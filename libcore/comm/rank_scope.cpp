@@ -9,26 +9,28 @@ namespace {
 thread_local RankScope* scope = nullptr;
 }  // namespace
 
-RankScope::RankScope(Communicator* communicator) : communicator_(communicator), active_(communicator != nullptr), outer_(scope) {
+RankScope::RankScope(Communicator* communicator, Communicator* tensor)
+    : communicators_{communicator, tensor}, active_{communicator != nullptr, tensor != nullptr}, outer_(scope) {
   scope = this;
 }
-RankScope::RankScope() : active_(true), outer_(scope) { scope = this; }
+RankScope::RankScope() : active_{true, false}, outer_(scope) { scope = this; }
 RankScope::~RankScope() { scope = outer_; }
 
-RankScope* RankScope::current() { return scope != nullptr && scope->active_ ? scope : nullptr; }
+RankScope* RankScope::current(RankAxis axis) { return scope != nullptr && scope->active_[static_cast<size_t>(axis)] ? scope : nullptr; }
 
-void RankScope::start(const Collective& call) {
+void RankScope::start(const Collective& call, RankAxis axis) {
   const auto free = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.output == nullptr; });
   GALLEY_ASSERT(free != flights_.end(), "more than ", kMostFlights, " collectives at once");
-  *free = {call.output, communicator_->start(call)};
+  Communicator* communicator = communicators_[static_cast<size_t>(axis)];
+  *free = {call.output, communicator, communicator->start(call)};
 }
 
 void RankScope::wait(const void* output) {
   const auto found = std::find_if(flights_.begin(), flights_.end(), [&](const Flight& flight) { return flight.output == output; });
   GALLEY_ASSERT(found != flights_.end(), "a collective is waited for that was not started");
-  const Ticket ticket = found->ticket;
+  const Flight flight = *found;
   *found = {};
-  communicator_->wait(ticket);
+  flight.communicator->wait(flight.ticket);
 }
 
 }  // namespace galley

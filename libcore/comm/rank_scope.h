@@ -8,20 +8,27 @@
 
 namespace galley {
 
+/// The axis of the mesh of ranks along which a collective runs.
+enum class RankAxis : uint8_t {
+  kSamples,  // those that read different samples
+  kTensor,   // those that divide matrices and read the same samples (tensor parallelism)
+};
+
 /// While an object lives, collectives of programs that this thread runs go through the communicator. Without one, or with nullptr, a
 /// program computes what one rank computes alone: a sum over ranks is its own part.
 class RankScope {
  public:
-  explicit RankScope(Communicator* communicator);
+  explicit RankScope(Communicator* communicator, Communicator* tensor = nullptr);
   virtual ~RankScope();
   RankScope(const RankScope&) = delete;
   RankScope& operator=(const RankScope&) = delete;
 
-  /// The scope of this thread, or nullptr.
-  static RankScope* current();
+  /// The scope of this thread, if it has a communicator for these ranks; else nullptr.
+  static RankScope* current(RankAxis axis = RankAxis::kSamples);
 
   /// Starts the collective whose output is at `output`; `wait` finds it by that address.
-  virtual void start(const Collective& call);
+  virtual void start(const Collective& call, RankAxis axis);
+  void start(const Collective& call) { start(call, RankAxis::kSamples); }
   virtual void wait(const void* output);
 
  protected:
@@ -32,10 +39,11 @@ class RankScope {
   static constexpr size_t kMostFlights = 256;
   struct Flight {
     const void* output = nullptr;
+    Communicator* communicator = nullptr;
     Ticket ticket = 0;
   };
-  Communicator* communicator_ = nullptr;
-  bool active_;
+  std::array<Communicator*, 2> communicators_{};  // by RankAxis
+  std::array<bool, 2> active_;
   RankScope* outer_;
   std::array<Flight, kMostFlights> flights_{};
 };

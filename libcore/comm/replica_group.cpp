@@ -13,7 +13,10 @@ ReplicaGroup::ReplicaGroup(Communicator* ranks, const ReductionTree& tree, int m
 ReplicaGroup::Member::Member(ReplicaGroup& group, int index) : group_(group), index_(index) { group_.running_.acquire(); }
 ReplicaGroup::Member::~Member() { group_.running_.release(); }
 
-void ReplicaGroup::Member::start(const Collective& call) { started_.push_back(call); }
+void ReplicaGroup::Member::start(const Collective& call, RankAxis axis) {
+  GALLEY_ASSERT(axis == RankAxis::kSamples, call.name, ": replicas divide no matrices");
+  started_.push_back(call);
+}
 
 void ReplicaGroup::Member::wait(const void* output) {
   const auto found = std::find_if(started_.begin(), started_.end(), [&](const Collective& call) { return call.output == output; });

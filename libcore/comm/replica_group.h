@@ -26,7 +26,8 @@ class ReplicaGroup {
    public:
     Member(ReplicaGroup& group, int index);
     ~Member() override;
-    void start(const Collective& call) override;
+    using RankScope::start;
+    void start(const Collective& call, RankAxis axis) override;
     void wait(const void* output) override;
 
    private:

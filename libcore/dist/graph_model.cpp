@@ -6,6 +6,7 @@
 #include <set>
 
 #include "libcore/base/error.h"
+#include "libcore/ops/collective.h"
 #include "libcore/profiler/memory_timeline.h"
 
 namespace galley {
@@ -230,6 +231,7 @@ class GraphReader {
         segments.push_back(std::move(segment));
         current = module;
       }
+      add_collective(node, segments.back());
       segments.back().work.push_back(operation);
       segment_of_[at(n)] = static_cast<int>(segments.size()) - 1;
       if (!forward) note_gradients(node, static_cast<int>(segments.size()) - 1);
@@ -248,6 +250,16 @@ class GraphReader {
       PlanParameter& parameter = model_.parameters[index];
       if (parameter.trained && parameter.final_segment < 0) parameter.final_segment = static_cast<int>(model_.backward.size()) - 1;
     }
+  }
+
+  /// Counts the collectives of tensor parallelism, by their starts.
+  void add_collective(const Node& node, PlanSegment& segment) const {
+    const auto bytes = static_cast<double>(graph_.type(node.outputs[0]).bytes());
+    if (node.op == &all_reduce_start_op() && node.attrs<CollectiveAttrs>().tensor) {
+      segment.reduced_bytes = (segment.reduced_bytes * segment.reductions + bytes) / (segment.reductions + 1);
+      ++segment.reductions;
+    }
+    if (node.op == &all_gather_start_op() && node.attrs<SegmentAttrs>().tensor) segment.gathered_bytes += bytes;
   }
 
   /// The last backward segment of a parameter's module makes its gradient.

@@ -16,7 +16,7 @@ struct PipelineParts {
   StageTimes times;
   std::vector<double> compute;                        // forward and backward, without collectives
   std::vector<double> elements, gradients, gathered;  // trained elements; bytes that are summed; bytes of whole parameters
-  std::vector<double> reductions;                     // bytes that tensor parallelism sends in a micro-batch
+  std::vector<StepTraffic> reductions;                // that tensor parallelism sends in a micro-batch
 };
 
 PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const Cluster& cluster, std::vector<size_t> cuts) {
@@ -25,8 +25,9 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
   const size_t count = parts.cuts.size();
   const std::vector<SegmentTime> forward = times_of(model.forward, job, cluster), backward = times_of(model.backward, job, cluster);
   for (std::vector<double>* values :
-       {&parts.times.forward, &parts.times.backward, &parts.compute, &parts.elements, &parts.gradients, &parts.gathered, &parts.reductions})
+       {&parts.times.forward, &parts.times.backward, &parts.compute, &parts.elements, &parts.gradients, &parts.gathered})
     values->assign(count, 0);
+  parts.reductions.assign(count, {});
   const auto part_of = [&](size_t segment) {
     return static_cast<size_t>(std::upper_bound(parts.cuts.begin(), parts.cuts.end(), segment) - parts.cuts.begin()) - 1;
   };
@@ -36,7 +37,7 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
     const size_t part = part_of(i);
     parts.times.forward[part] += forward[i].sum();
     parts.compute[part] += forward[i].compute;
-    parts.reductions[part] += reduction_traffic(model.forward[i], job);
+    parts.reductions[part] += tensor_traffic(model.forward[i], job);
     units[part].insert(model.forward[i].unit);
     if (i + 1 < model.forward.size() && part_of(i + 1) != part) transfer = std::max(transfer, model.forward[i].output_bytes);
   }
@@ -44,7 +45,7 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
     const size_t part = part_of(static_cast<size_t>(std::max(0, model.backward[i].forward)));
     parts.times.backward[part] += backward[i].sum();
     parts.compute[part] += backward[i].compute;
-    parts.reductions[part] += reduction_traffic(model.backward[i], job);
+    parts.reductions[part] += tensor_traffic(model.backward[i], job);
   }
   for (const PlanParameter& parameter : model.parameters) {
     for (size_t part = 0; part < count; ++part) {
@@ -126,7 +127,8 @@ class PipelineRun {
     for (size_t c = 1; c < parts_.cuts.size(); ++c) boundary = std::max(boundary, model_.forward[parts_.cuts[c] - 1].output_bytes);
     if (job_.mesh.pipe > 1) sent.send = 2 * boundary / t * m * static_cast<double>(job_.chunks);
     for (const size_t p : parts_of(stage)) {
-      sent.all_reduce += m * parts_.reductions[p];
+      sent.all_reduce += m * parts_.reductions[p].all_reduce;
+      sent.all_gather += m * parts_.reductions[p].all_gather;
       if (!job_.gathers()) continue;
       sent.all_gather += (n - 1) / n * parts_.gathered[p] * (job_.reshard_after_forward ? 2 * m : 1);
       if (job_.reshard_after_forward) sent.reduce_scatter += (n - 1) / n * parts_.gradients[p] * (m - 1);

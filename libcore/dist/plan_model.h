@@ -64,9 +64,11 @@ struct PlanSegment {
   double live_bytes = 0;    ///< Forward and backward: largest sum of activations during the segment, without those of other micro-batches.
   double kept_bytes = 0;    ///< Forward: activations that the backward pass reads.
   double output_bytes = 0;  ///< Forward: what the next segment reads: the transfer at a boundary of stages.
-  /// Tensor parallelism: bytes of one all-reduce of activations, and how many the segment needs.
+  /// Tensor parallelism: bytes of one all-reduce of activations (their mean), and how many the segment needs; bytes of arrays that are
+  /// gathered of all ranks' parts.
   double reduced_bytes = 0;
   int reductions = 0;
+  double gathered_bytes = 0;
   int forward = -1;  ///< Backward: the forward segment that it belongs to.
 };
 

@@ -171,7 +171,7 @@ class DataParallelRun {
       add(Lane::kCompute, cat(backward ? "backward " : "forward ", segments[i].name), begin, begin + seconds, 0);
       compute_ = begin + seconds;
       busy_ += times[i].compute / rate_;
-      result_.traffic.all_reduce += reduction_traffic(segments[i], job_);
+      result_.traffic += tensor_traffic(segments[i], job_);
       const bool last_use = last.at(unit) == i;
       const bool keep = !backward && !job_.reshard_after_forward;
       if (last_use && in_memory != gathered_.end() && !keep && !(backward ? false : next_phase_uses(unit)))

@@ -6,9 +6,13 @@ namespace galley {
 namespace {
 
 double reduction_seconds(const PlanSegment& segment, const JobPlan& job, const Cluster& cluster) {
-  if (segment.reductions == 0 || job.mesh.tensor <= 1) return 0;
+  if (job.mesh.tensor <= 1) return 0;
   const GroupLinks links = group_links(cluster, job.mesh, MeshAxis::kTensor);
-  return segment.reductions * choose_collective(CollectiveOp::kAllReduce, links, segment.reduced_bytes, cluster.shared_memory).seconds;
+  const auto seconds = [&](CollectiveOp op, double bytes) { return choose_collective(op, links, bytes, cluster.shared_memory).seconds; };
+  double sum = 0;
+  if (segment.reductions > 0) sum += segment.reductions * seconds(CollectiveOp::kAllReduce, segment.reduced_bytes);
+  if (segment.gathered_bytes > 0) sum += seconds(CollectiveOp::kAllGather, segment.gathered_bytes);
+  return sum;
 }
 
 }  // namespace
@@ -45,10 +49,13 @@ double update_seconds(const PlanModel& model, const JobPlan& job, const Cluster&
   return part * seconds_of(model.update, cluster) + offload_seconds(job.optimizer, 2 * state, job, cluster) + gradients + parameters;
 }
 
-double reduction_traffic(const PlanSegment& segment, const JobPlan& job) {
-  if (segment.reductions == 0 || job.mesh.tensor <= 1) return 0;
+StepTraffic tensor_traffic(const PlanSegment& segment, const JobPlan& job) {
+  StepTraffic traffic;
+  if (job.mesh.tensor <= 1) return traffic;
   const auto t = static_cast<double>(job.mesh.tensor);
-  return segment.reductions * 2 * (t - 1) / t * segment.reduced_bytes;
+  traffic.all_reduce = segment.reductions * 2 * (t - 1) / t * segment.reduced_bytes;
+  traffic.all_gather = (t - 1) / t * segment.gathered_bytes;
+  return traffic;
 }
 
 GradientSum sum_gradients(const JobPlan& job, const Cluster& cluster, double gradient_bytes, double parameter_bytes) {

@@ -21,8 +21,8 @@ double update_seconds(const PlanModel& model, const JobPlan& job, const Cluster&
 /// Seconds to move so many bytes between a device and where they are offloaded to; 0 for kDevice.
 double offload_seconds(StatePlace place, double bytes, const JobPlan& job, const Cluster& cluster);
 
-/// Bytes that a rank sends for the tensor-parallel all-reduces of a segment.
-double reduction_traffic(const PlanSegment& segment, const JobPlan& job);
+/// Bytes that a rank sends for the tensor-parallel collectives of a segment.
+StepTraffic tensor_traffic(const PlanSegment& segment, const JobPlan& job);
 
 /// What summing gradients over ranks costs after a backward pass, and gathering updated parameters where ranks update ranges of them.
 struct GradientSum {

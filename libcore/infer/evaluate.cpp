@@ -11,7 +11,8 @@
 namespace galley {
 
 Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split,
-                     int64_t batch, int64_t samples, std::function<void(Graph&)> fake_quantize, std::optional<CacheStorage> cache)
+                     int64_t batch, int64_t samples, std::function<void(Graph&)> fake_quantize, std::optional<CacheStorage> cache,
+                     const std::function<void(Graph&)>& divide)
     : session_(session), engine_(engine), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
   const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
   data_bytes_ = loader->buffer_bytes();
@@ -19,6 +20,7 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   const BatchTypes types = session.batch_types(*loader);
   CapturedModel captured = session.capture_evaluation(types, cache);
   results_ = captured.results;
+  if (divide) divide(captured.graph);
   std::string form = fake_quantize ? "rounded" : plan_ != nullptr ? plan_->str() : "";
   if (cache) {
     form += cat(" cache in ", kCacheStorageNames[static_cast<size_t>(*cache)]);

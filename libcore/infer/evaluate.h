@@ -22,9 +22,11 @@ class Evaluator {
   /// Compiles the evaluation program for batches of `batch` samples: on integers if there is a plan (loaded_plan(recipe): that of the
   /// weights), else in float. `samples`: the largest number of samples; 0: all. `fake_quantize` rewrites the fused graph
   /// (QuantizationAware::fake_quantize). `cache`: keys and values are read as a key-value cache of this kind stores them
-  /// (Session::capture_evaluation). The engine must outlive the evaluator.
+  /// (Session::capture_evaluation). `divide` rewrites the captured graph (passes/tensor_parallel.h); absent: nothing does. The engine must
+  /// outlive the evaluator.
   Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
-            int64_t samples = 0, std::function<void(Graph&)> fake_quantize = nullptr, std::optional<CacheStorage> cache = {});
+            int64_t samples = 0, std::function<void(Graph&)> fake_quantize = nullptr, std::optional<CacheStorage> cache = {},
+            const std::function<void(Graph&)>& divide = nullptr);
   ~Evaluator();
 
   const Program& program() const { return *program_; }

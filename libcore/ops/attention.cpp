@@ -130,6 +130,8 @@ void AttentionAttrs::options(OptionVisitor& v) {
   v.option({.name = "pad_queries", .doc = "lengths also bounds the queries: the outputs of later ones are 0"}, pad_queries);
   v.option({.name = "dropout", .doc = "dropout probability of the attention weights", .min = 0, .max = 1}, dropout);
   v.option({.name = "stream", .doc = "random stream of the operator: a hash of module path and occurrence"}, stream);
+  v.option({.name = "first_head", .doc = "of dropout: the place of head 0 among the heads of all ranks (tensor parallelism)", .min = 0},
+           first_head);
   v.option({.name = "bias_gradient", .doc = "the last output is the gradient of bias"}, bias_gradient);
   v.choice({.name = "algorithm", .doc = "flash: tiles, never stores the scores; math: the definition"}, algorithm,
            kAttentionAlgorithmNames);

@@ -36,6 +36,7 @@ struct AttentionAttrs : OptionsOf<AttentionAttrs> {
   bool pad_queries = false;    // `lengths` also ends the queries: later ones read no key
   double dropout = 0;          // dropout probability of the attention weights; others are scaled by 1 / (1 - dropout)
   int64_t stream = 0;          // of dropout
+  int64_t first_head = 0;      // the place of head 0 among the heads of all ranks: dropout draws the masks that one rank draws
   bool bias_gradient = false;  // attention_backward: the last output is the gradient of bias
   AttentionAlgorithm algorithm = AttentionAlgorithm::kAuto;
   int64_t block_rows = 0;  // memory_efficient: query rows of a block; 0: as many as have 16 MiB of scores

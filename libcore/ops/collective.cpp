@@ -1,12 +1,63 @@
 #include "libcore/ops/collective.h"
 
+#include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
+#include "libcore/ops/shape.h"
 
 namespace galley {
 namespace {
 
 constexpr int64_t kSegmentUnit = 16;  // segment_stride in comm/communicator.h
 constexpr std::string_view kNoCollectiveGradient = "gradients are summed over ranks after differentiation";
+
+template <class Attrs>
+const Attrs& of_tensor(const GradientBuilder& g) {
+  const auto& attrs = g.attrs<Attrs>();
+  GALLEY_ASSERT(attrs.tensor, attrs.name, ": ", kNoCollectiveGradient);
+  return attrs;
+}
+
+/// The parts of a sum have the gradient of the sum; what arrives at a wait goes to its start.
+template <class Attrs>
+void same_gradient(GradientBuilder& g) {
+  of_tensor<Attrs>(g);
+  g.set(0, g.grad());
+}
+
+CollectiveAttrs of_gradient(const CollectiveAttrs& attrs) {
+  CollectiveAttrs made = attrs;
+  made.name += ".gradient";
+  return made;
+}
+
+void summed_gradient(GradientBuilder& g) {
+  const CollectiveAttrs attrs = of_gradient(of_tensor<CollectiveAttrs>(g));
+  g.set(0, all_reduce_wait(all_reduce_start(g.grad(), attrs), attrs));
+}
+
+SegmentAttrs of_gradient(const SegmentAttrs& attrs) {
+  SegmentAttrs made = attrs;
+  made.name += ".gradient";
+  made.sums_gradient = false;
+  return made;
+}
+
+/// A rank's part of what was gathered has its part of the gradient.
+void part_of_gradient(GradientBuilder& g) {
+  const auto& attrs = of_tensor<SegmentAttrs>(g);
+  const int64_t elements = g.grad().shape()[0] / attrs.ranks;
+  if (attrs.sums_gradient) {
+    const SegmentAttrs made = of_gradient(attrs);
+    g.set(0, reduce_scatter_wait(reduce_scatter_start(g.grad(), made), made));
+  } else {
+    g.set(0, slice(g.grad(), 0, attrs.rank * elements, (attrs.rank + 1) * elements));
+  }
+}
+
+void gathered_gradient(GradientBuilder& g) {
+  const SegmentAttrs made = of_gradient(of_tensor<SegmentAttrs>(g));
+  g.set(0, all_gather_wait(all_gather_start(g.grad(), made), made));
+}
 
 std::vector<TensorType> infer_same(const OpContext& c) {
   GALLEY_CHECK(c.in(0).dtype != DType::kBool && dtype_size(c.in(0).dtype) >= 2, "values of type ", c.in(0).dtype,
@@ -62,14 +113,14 @@ std::vector<TensorType> infer_gather_wait(const OpContext& c) {
 using InferRule = std::vector<TensorType> (*)(const OpContext&);
 
 /// `same_size`: the output has the size of the input, so that it may have its memory.
-OpDef segments(std::string_view name, std::string_view doc, InferRule infer, bool same_size) {
+OpDef segments(std::string_view name, std::string_view doc, InferRule infer, bool same_size, void (*gradient)(GradientBuilder&)) {
   OpDef def{.name = name,
             .doc = doc,
             .inputs = {"x"},
             .outputs = {"y"},
             .make_attrs = make_options<SegmentAttrs>,
             .infer = infer,
-            .no_gradient = kNoCollectiveGradient,
+            .gradient = gradient,
             .layout = {.formats = FormatRule::kContiguous},
             .has_effect = true};
   if (same_size) def.may_reuse = {{0, 0}};
@@ -83,7 +134,7 @@ OpDef collective(std::string_view name, std::string_view doc) {
           .outputs = {"y"},
           .make_attrs = make_options<CollectiveAttrs>,
           .infer = infer_same,
-          .no_gradient = kNoCollectiveGradient,
+          .gradient = same_gradient<CollectiveAttrs>,
           .layout = {.formats = FormatRule::kContiguous},
           .may_reuse = {{0, 0}},
           .has_effect = true};
@@ -95,6 +146,7 @@ void CollectiveAttrs::options(OptionVisitor& v) {
   v.option({.name = "name", .doc = "the collective in messages"}, name);
   v.option({.name = "ranks", .doc = "members of a group; 0: all ranks", .min = 0}, ranks);
   v.option({.name = "stride", .doc = "between the ranks of a group", .min = 1}, stride);
+  v.option({.name = "tensor", .doc = "between the ranks that divide matrices"}, tensor);
 }
 
 void SegmentAttrs::options(OptionVisitor& v) {
@@ -102,6 +154,8 @@ void SegmentAttrs::options(OptionVisitor& v) {
   v.option({.name = "rank", .doc = "this rank", .min = 0}, rank);
   v.option({.name = "ranks", .doc = "number of ranks", .min = 1}, ranks);
   v.option({.name = "stride", .doc = "between the ranks of a group", .min = 1}, stride);
+  v.option({.name = "tensor", .doc = "between the ranks that divide matrices"}, tensor);
+  v.option({.name = "sums_gradient", .doc = "each rank computes a part of the gradient of the whole array"}, sums_gradient);
 }
 
 const OpDef& all_reduce_start_op() {
@@ -115,36 +169,54 @@ const OpDef& all_reduce_wait_op() {
 }
 
 namespace {
-CollectiveAttrs of_all_ranks(const std::string& name) {
+CollectiveAttrs named(const std::string& name, bool tensor = false) {
   CollectiveAttrs attrs;
   attrs.name = name;
+  attrs.tensor = tensor;
   return attrs;
 }
 }  // namespace
 
 Value all_reduce_start(Value x, const CollectiveAttrs& attrs) { return emit(all_reduce_start_op(), {x}, attrs); }
 Value all_reduce_wait(Value started, const CollectiveAttrs& attrs) { return emit(all_reduce_wait_op(), {started}, attrs); }
-Value all_reduce_start(Value x, const std::string& name) { return all_reduce_start(x, of_all_ranks(name)); }
-Value all_reduce_wait(Value started, const std::string& name) { return all_reduce_wait(started, of_all_ranks(name)); }
+Value all_reduce_start(Value x, const std::string& name) { return all_reduce_start(x, named(name)); }
+Value all_reduce_wait(Value started, const std::string& name) { return all_reduce_wait(started, named(name)); }
+
+const OpDef& sum_gradient_op() {
+  static const OpDef def{.name = "sum_gradient",
+                         .doc = "x, whose gradient is summed over ranks (tensor parallelism; Shoeybi et al. 2019)",
+                         .inputs = {"x"},
+                         .outputs = {"y"},
+                         .make_attrs = make_options<CollectiveAttrs>,
+                         .infer = infer_same,
+                         .gradient = summed_gradient,
+                         .work = WorkClass::kView};
+  return def;
+}
+
+Value sum_gradient(Value x, const std::string& name) { return emit(sum_gradient_op(), {x}, named(name, true)); }
 
 const OpDef& reduce_scatter_start_op() {
   static const OpDef def = segments("reduce_scatter_start", "starts the sum over ranks of a flat array, of which each receives a part",
-                                    infer_scatter_start, true);
+                                    infer_scatter_start, true, same_gradient<SegmentAttrs>);
   return def;
 }
 
 const OpDef& reduce_scatter_wait_op() {
-  static const OpDef def = segments("reduce_scatter_wait", "waits for the rank's part of the sum", infer_scatter_wait, false);
+  static const OpDef def =
+      segments("reduce_scatter_wait", "waits for the rank's part of the sum", infer_scatter_wait, false, gathered_gradient);
   return def;
 }
 
 const OpDef& all_gather_start_op() {
-  static const OpDef def = segments("all_gather_start", "starts to collect the parts of all ranks", infer_gather_start, false);
+  static const OpDef def =
+      segments("all_gather_start", "starts to collect the parts of all ranks", infer_gather_start, false, part_of_gradient);
   return def;
 }
 
 const OpDef& all_gather_wait_op() {
-  static const OpDef def = segments("all_gather_wait", "waits for the parts of all ranks", infer_gather_wait, true);
+  static const OpDef def =
+      segments("all_gather_wait", "waits for the parts of all ranks", infer_gather_wait, true, same_gradient<SegmentAttrs>);
   return def;
 }
 
@@ -154,8 +226,8 @@ Value all_gather_start(Value part, const SegmentAttrs& attrs) { return emit(all_
 Value all_gather_wait(Value started, const SegmentAttrs& attrs) { return emit(all_gather_wait_op(), {started}, attrs); }
 
 OpTable collective_ops() {
-  return {&all_reduce_start_op(),    &all_reduce_wait_op(),  &reduce_scatter_start_op(),
-          &reduce_scatter_wait_op(), &all_gather_start_op(), &all_gather_wait_op()};
+  return {&all_reduce_start_op(), &all_reduce_wait_op(), &reduce_scatter_start_op(), &reduce_scatter_wait_op(),
+          &all_gather_start_op(), &all_gather_wait_op(), &sum_gradient_op()};
 }
 
 }  // namespace galley

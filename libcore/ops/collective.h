@@ -1,6 +1,9 @@
 #pragma once
 // Collectives between ranks as operators: a start and a wait, between which other nodes run. Run alone, a rank's sum over ranks is its own
 // part, so that a graph with collectives computes the same on one rank.
+//
+// Collectives of tensor parallelism are differentiated (Shoeybi et al. 2019): all ranks compute the same loss from the same samples. A sum
+// over ranks is used by all of them alike, so its gradient is that of each part.
 
 #include <string>
 
@@ -12,6 +15,7 @@ namespace galley {
 struct CollectiveAttrs : OptionsOf<CollectiveAttrs> {
   std::string name;               // in messages: "grads.bucket3"
   int64_t ranks = 0, stride = 1;  // of the group (RankGroup in comm/communicator.h); 0: all
+  bool tensor = false;            // between the ranks that divide matrices and read the same samples (tensor parallelism), not the others
   void options(OptionVisitor& v) override;
 };
 
@@ -20,6 +24,10 @@ struct SegmentAttrs : OptionsOf<SegmentAttrs> {
   std::string name;
   int64_t rank = 0, ranks = 1;  // the place in its group of the rank whose graph this is, and the members of the group
   int64_t stride = 1;           // between members
+  bool tensor = false;          // as CollectiveAttrs
+  /// Of tensor parallelism, all_gather: each rank computes a part of the gradient of the whole array, so that these are summed; else each
+  /// has all of it.
+  bool sums_gradient = false;
   void options(OptionVisitor& v) override;
 };
 
@@ -29,7 +37,11 @@ const OpDef& reduce_scatter_start_op();
 const OpDef& reduce_scatter_wait_op();
 const OpDef& all_gather_start_op();
 const OpDef& all_gather_wait_op();
+const OpDef& sum_gradient_op();
 OpTable collective_ops();
+
+/// Of tensor parallelism: x itself, whose gradient is summed over ranks, as each computes a part of it.
+Value sum_gradient(Value x, const std::string& name);
 
 /// Starts the sum of x over all ranks, which wait for each other only in all_reduce_wait. The result has the type of x and holds no values
 /// until the wait.

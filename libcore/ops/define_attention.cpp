@@ -72,7 +72,9 @@ class Pairs {
     DropoutAttrs drop;
     drop.p = attrs_.dropout;
     drop.stream = attrs_.stream;
-    return dropout(probabilities, e_.in(kRng), drop);
+    const int64_t before = attrs_.first_head;
+    if (before == 0) return dropout(probabilities, e_.in(kRng), drop);
+    return slice(dropout(pad(probabilities, {0, 0, before, 0, 0, 0, 0, 0}), e_.in(kRng), drop), 1, before, before + shape_.heads);
   }
 
  private:

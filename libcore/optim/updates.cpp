@@ -1,6 +1,7 @@
 #include "libcore/optim/updates.h"
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/collective.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
@@ -111,6 +112,19 @@ Value total_of_squares(Graph& graph, const std::vector<Value>& gradients, bool o
   return total ? total : full(graph, scalar(DType::kF32), 0);
 }
 
+/// The same over the ranks that divide matrices: the parts of all ranks, and once what each rank has whole.
+Value total_of_squares(Graph& graph, const std::vector<UpdatePiece>& pieces, const UpdateOptions& options) {
+  const bool one_node = options.clip == ClipMode::kNorm;
+  std::vector<Value> whole, parts;
+  for (const UpdatePiece& piece : pieces) (options.divided && options.divided(piece.name) ? parts : whole).push_back(piece.gradient);
+  if (parts.empty()) return total_of_squares(graph, whole, one_node);
+  CollectiveAttrs attrs;
+  attrs.name = "grad_norm.parts";
+  attrs.tensor = true;
+  const Value sum = all_reduce_wait(all_reduce_start(total_of_squares(graph, parts, one_node), attrs), attrs);
+  return whole.empty() ? sum : add(sum, total_of_squares(graph, whole, one_node));
+}
+
 bool reduces_each(const UpdateOptions& options) { return options.ranks != nullptr && options.ranks->reduces_each(); }
 
 /// The parameters, with their gradients of all passes of an update.
@@ -143,10 +157,7 @@ Value gradient_scale(Graph& graph, const std::vector<UpdatePiece>& pieces, const
   const double mean = 1 / static_cast<double>(options.accumulation);
   Value scale;
   if (options.grad_norm || options.clip == ClipMode::kNorm) {
-    std::vector<Value> gradients;
-    for (const UpdatePiece& piece : pieces) gradients.push_back(piece.gradient);
-    Value squares = options.given_squares ? scalar_input(graph, "grad_squares", DType::kF32)
-                                          : total_of_squares(graph, gradients, options.clip == ClipMode::kNorm);
+    Value squares = options.given_squares ? scalar_input(graph, "grad_squares", DType::kF32) : total_of_squares(graph, pieces, options);
     if (options.ranks != nullptr && !options.given_squares) squares = options.ranks->total(squares);
     if (options.accumulation > 1) squares = affine(squares, mean * mean);
     if (options.grad_norm) graph.add_output("grad_norm", sqrt(squares));

@@ -2,6 +2,7 @@
 // Adds the optimizer to the graph: for each trained parameter, the nodes that clip its gradient, update it and its states in place, and
 // update its moving average.
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,12 +20,14 @@ enum class ClipMode { kNone, kNorm, kValue };
 struct UpdateOptions {
   ParameterGroups groups;
   ClipMode clip = ClipMode::kNone;
-  double clip_max = 1;           // limit of the norm (kNorm), or of the magnitude of an element (kValue)
-  bool grad_norm = true;         // adds the output "grad_norm", the norm before clipping: f32 []
-  int64_t accumulation = 1;      // passes per update: "<parameter>.grad" sums the gradients, and the update uses their mean
-  bool ema = false;              // moving averages "<parameter>.ema" of the trained parameters, and of buffers
-  bool ema_buffers = true;       // average floating-point buffers; false: copy them (integer buffers are always copied)
-  bool given_squares = false;    // the sum of squares of the gradients is an input, "grad_squares" f32 []
+  double clip_max = 1;         // limit of the norm (kNorm), or of the magnitude of an element (kValue)
+  bool grad_norm = true;       // adds the output "grad_norm", the norm before clipping: f32 []
+  int64_t accumulation = 1;    // passes per update: "<parameter>.grad" sums the gradients, and the update uses their mean
+  bool ema = false;            // moving averages "<parameter>.ema" of the trained parameters, and of buffers
+  bool ema_buffers = true;     // average floating-point buffers; false: copy them (integer buffers are always copied)
+  bool given_squares = false;  // the sum of squares of the gradients is an input, "grad_squares" f32 []
+  /// Tensor parallelism: the parameters of which this rank has a part. Empty: it has all of each.
+  std::function<bool(const std::string& parameter)> divided = {};
   RankUpdates* ranks = nullptr;  // sums gradients, accumulated ones included, over ranks, and divides updates; nullptr: one rank
 };
 

@@ -14,6 +14,7 @@
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/passes/shard.h"
+#include "libcore/passes/tensor_parallel.h"
 #include "libcore/profiler/machine_limits.h"
 #include "libcore/profiler/recorder.h"
 #include "libcore/train/capture_training.h"
@@ -63,7 +64,7 @@ class NotedUpdates : public RankUpdates {
   GradientOrder& order_;
 };
 
-TrainingGraph training_graph(const Session& session, const BatchTypes& types, int64_t accumulation) {
+TrainingGraph training_graph(const Session& session, const BatchTypes& types, int64_t accumulation, int64_t tensor) {
   const Recipe& recipe = session.recipe();
   if (!recipe.train.optimizer.algorithm)
     throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing")
@@ -71,6 +72,12 @@ TrainingGraph training_graph(const Session& session, const BatchTypes& types, in
         .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   CapturedModel model = capture_training(session, types);
   TrainingGraph result;
+  TensorDivisions divisions;
+  if (tensor > 1) {
+    const int ranks = static_cast<int>(tensor);
+    divisions = under_key("sharding", [&] { return tensor_divisions(model.graph, ranks); });
+    tensor_parallel(model.graph, divisions, {.rank = 0, .ranks = ranks});
+  }
   TrainingPasses passes;
   passes.precision = model.precision;
   for (const ParameterSpec& spec : model.parameters) {
@@ -84,6 +91,7 @@ TrainingGraph training_graph(const Session& session, const BatchTypes& types, in
       options.ranks = &noted;
       options.accumulation = accumulation;
       if (recipe.train.clip) options.clip = recipe.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
+      if (tensor > 1) options.divided = [&](const std::string& name) { return divisions.count(name) > 0; };
       options.ema = recipe.train.ema.has_value();
       options.ema_buffers = !recipe.train.ema || recipe.train.ema->buffers;
       result.states = add_updates(graph, gradients, options).states;
@@ -227,7 +235,7 @@ struct PlannedGraph {
 namespace {
 
 bool may_run(const Session& session, const PlannedModelOptions& options) {
-  if (options.measuring.runs <= 0) return false;
+  if (options.measuring.runs <= 0 || options.tensor > 1) return false;
   if (!options.measuring.may_run) return true;
   return options.measuring.may_run(Workload::planned_bytes(*Workload::compiled(session, WorkKind::kTrainStep, options.micro)));
 }
@@ -253,7 +261,7 @@ void measure(const Session& session, const PlannedModelOptions& options, Planned
 std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options) {
   if (options.sequence > 0) session.set_input_shape({options.sequence});
   const BatchTypes types = session.usual_types(options.micro, true);
-  TrainingGraph captured = training_graph(session, types, options.accumulation);
+  TrainingGraph captured = training_graph(session, types, options.accumulation, options.tensor);
   auto result = std::make_shared<PlannedGraph>();
   result->parameters = std::move(captured.parameters);
   result->states = std::move(captured.states);

@@ -39,6 +39,7 @@ struct PlannedModelOptions {
   int64_t micro = 1;         ///< Samples.
   int64_t accumulation = 1;  ///< Micro-batches of a step: above 1, gradients are states.
   int64_t sequence = 0;      ///< Tokens of a sample; 0: the model's.
+  int64_t tensor = 1;        ///< Ranks that divide matrices: above 1, the graph is that of the first one, and nothing is measured.
   StepMeasuring measuring;
 };
 

@@ -54,6 +54,39 @@ bool divides_parameters(const Recipe& recipe, const Communicator* ranks) {
   return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid;
 }
 
+int matrix_ranks(const Recipe& recipe, int ranks) {
+  return ranks == 1 ? 1 : static_cast<int>(resolve_mesh(recipe.sharding, ranks, ranks).tensor);
+}
+
+namespace {
+
+/// Throws Error (kRecipe) for what does not go together with tensor parallelism.
+void check_matrix_ranks(const Recipe& recipe, int ranks) {
+  const auto refuse = [](const char* key, const std::string& message, const char* suggestion) {
+    throw Error(ErrorCode::kRecipe, message).key(key).suggest(suggestion);
+  };
+  const ShardingSection& sharding = recipe.sharding;
+  const MeshSection mesh = resolve_mesh(sharding, ranks, ranks);
+  const ShardingStrategy strategy = resolve_strategy(sharding, ranks);
+  if (strategy != ShardingStrategy::kTensor && strategy != ShardingStrategy::kDdp)
+    refuse("sharding.strategy",
+           cat("sharding: ", name_of(strategy), " with a mesh that divides matrices can be planned by galley-plan, but not trained yet"),
+           "write strategy: tensor, and mesh: {data: N, tensor: N}");
+  if (mesh.shard > 1 || mesh.pipe > 1)
+    refuse("sharding.mesh", "galley-train divides matrices on meshes of the axes data and tensor only", "write mesh: {data: N, tensor: N}");
+  if (recipe.deterministic.replicas > 0)
+    refuse("deterministic", "tensor parallelism adds parts of products in an order that depends on the number of ranks",
+           "write deterministic: false (equal numbers of ranks and threads give equal bits), or sharding: fsdp");
+  if (recipe.lora) refuse("lora", "galley-train does not divide the matrices of models with adapters yet", "write sharding: ddp or fsdp");
+  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
+    refuse("sharding.hook", "the hook power_sgd does not sum gradients of divided matrices", "write hook: bf16, or hook: null");
+  if (sharding.offload) refuse("sharding.offload", "galley-train does not offload divided matrices yet", "write offload: null");
+  if (recipe.train.validate && !recipe.train.validate->prompts.empty())
+    refuse("train.validate.prompts", "sharding: tensor continues no prompts in validation", "write sharding: zero2, or use galley-predict");
+}
+
+}  // namespace
+
 void check_ranks(const Recipe& recipe, const Communicator& communicator) {
   const int ranks = communicator.size();
   if (ranks == 1) return;
@@ -69,6 +102,9 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
   if (hybrid && !sharding.mesh && communicator.per_machine() == 0)
     refuse("sharding.mesh", "the machines of the job have different numbers of ranks, or ranks that are not consecutive",
            "write mesh: {data: M, shard: N}, or start as many ranks on each machine, in order (mpirun --map-by slot)");
+  if (recipe.device.str() != "cpu")
+    refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
+  if (matrix_ranks(recipe, ranks) > 1) return check_matrix_ranks(recipe, ranks);
   const bool pipeline = strategy == ShardingStrategy::kPipeline;
   if (pipeline && (resolve_mesh(sharding, ranks, ranks).pipe != ranks || (sharding.stages && *sharding.stages != ranks)))
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"), "write mesh: null, and stages: null");
@@ -78,7 +114,7 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
   if (strategy != ShardingStrategy::kDdp && !hybrid && !pipeline && !divides)
     refuse("sharding.strategy",
            cat("sharding: ", name_of(strategy), " can be planned by galley-plan, but galley-train does not train with it yet"),
-           "write sharding: ddp, zero1, zero2, fsdp or hybrid");
+           "write sharding: ddp, zero1, zero2, fsdp, hybrid or tensor");
   const MeshSection mesh = resolve_mesh(sharding, ranks, std::max(1, communicator.per_machine()));
   if (hybrid && mesh.data * mesh.shard != ranks)
     refuse("sharding.mesh", "sharding: hybrid has the axes data and shard", "write mesh: {data: M, shard: N}");
@@ -90,8 +126,6 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
   if (divides_parameters(recipe, &communicator) && recipe.train.validate && !recipe.train.validate->prompts.empty())
     refuse("train.validate.prompts", cat("sharding: ", name_of(strategy), " continues no prompts in validation"),
            "write sharding: zero2, or use galley-predict");
-  if (recipe.device.str() != "cpu")
-    refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
 }
 
 void check_offload(const Recipe& recipe, const BatchPlan& batch) {
@@ -206,7 +240,7 @@ int Trainer::State::asked_to_stop(TrainEvents& events) {
 }
 
 void Trainer::State::check_equal_digests(const std::string& digest) const {
-  if (options.ranks == nullptr || divides_parameters(recipe, options.ranks)) return;
+  if (options.ranks == nullptr || divides_weights()) return;
   const std::string first = broadcast_text(*options.ranks, "digest", digest, 0);
   const std::string differs =
       first == digest ? "" : cat("rank ", own_rank(), " has other parameters than rank 0: ", digest, ", not ", first);
@@ -258,7 +292,7 @@ std::string Trainer::State::digest() {
     }
     digest = digest_of_tensors(tensors);
   };
-  if (!divides_parameters(recipe, options.ranks)) {
+  if (!divides_weights()) {
     compute();
     return digest;
   }
@@ -279,6 +313,7 @@ void Trainer::State::count_samples() {
   if (rank_count() == 1) return;
   const std::array<int64_t, 2> own{own_skipped(), own_irregular()};
   std::array<int64_t, 2> all = own;
+  if (own_rank() % (rank_count() / reading_ranks()) != 0 && !pipelines()) all = {};  // another rank counts the same samples
   options.ranks->all_reduce("samples", all.data(), all.data(), 2, DType::kI64);
   skipped_elsewhere = all[0] - own[0];
   irregular_elsewhere = all[1] - own[1];
@@ -310,8 +345,9 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   const LongTask evaluation(options.ranks->position());
   share_buffers();
   const auto agreed_stop = [&] { return agreed("signals", stop()) != 0; };
-  const bool gathers = divides_parameters(recipe, options.ranks);
-  const RankScope scope(gathers ? options.ranks : nullptr);
+  const bool gathers = divides_weights();
+  const RankScope scope(divides_parameters(recipe, options.ranks) ? options.ranks : nullptr, tensor_ranks());
+  if (tensor_ranks() != nullptr) return evaluates.run(agreed_stop, evaluates.divides() ? sample_ranks() : nullptr);
   if (by_replicas) return evaluates.run(agreed_stop, options.ranks, parts);
   if (evaluates.divides()) return evaluates.run(agreed_stop, options.ranks);
   if (gathers) return evaluates.run(agreed_stop);  // all ranks evaluate all samples
@@ -321,16 +357,34 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   return metrics;
 }
 
-int Trainer::State::reading_ranks() const {
-  return rank_count() > 1 && recipe.sharding.strategy == ShardingStrategy::kPipeline ? 1 : rank_count();
+bool Trainer::State::pipelines() const { return rank_count() > 1 && recipe.sharding.strategy == ShardingStrategy::kPipeline; }
+
+int Trainer::State::reading_ranks() const { return pipelines() ? 1 : rank_count() / matrix_ranks(recipe, rank_count()); }
+
+Communicator* Trainer::State::tensor_ranks() const {
+  if (tensor_members != nullptr) return tensor_members.get();
+  return matrix_ranks(recipe, rank_count()) > 1 ? options.ranks : nullptr;
 }
+Communicator* Trainer::State::sample_ranks() const {
+  if (sample_members != nullptr) return sample_members.get();
+  return matrix_ranks(recipe, rank_count()) > 1 ? nullptr : options.ranks;
+}
+
+void Trainer::State::make_groups() {
+  const int tensor = matrix_ranks(recipe, rank_count());
+  if (tensor == 1 || tensor == rank_count()) return;
+  tensor_members = std::make_unique<GroupCommunicator>(*options.ranks, tensor_group(own_rank(), tensor));
+  sample_members = std::make_unique<GroupCommunicator>(*options.ranks, data_group(own_rank(), rank_count(), tensor));
+}
+
+bool Trainer::State::divides_weights() const { return divides_parameters(recipe, options.ranks) || matrix_ranks(recipe, rank_count()) > 1; }
 
 LeafRange Trainer::State::own_replicas() const {
   return ReductionTree(static_cast<int>(replicas), reading_ranks()).owned(reading_ranks() == 1 ? 0 : own_rank());
 }
 
 std::unique_ptr<DataLoader> Trainer::State::open_loader(int64_t start, int64_t replica) {
-  if (replicas == 0) return session.training_loader(batch.micro, start, {.rank = own_rank(), .ranks = rank_count()});
+  if (replicas == 0) return session.training_loader(batch.micro, start, {.rank = reading_rank(), .ranks = reading_ranks()});
   if (replica < 0) replica = own_replicas().begin;
   return session.training_loader(batch.global, start, {.rank = replica, .ranks = replicas, .of_all = true});
 }

@@ -23,6 +23,8 @@ ShardGroups shard_groups(const Recipe& recipe, const Communicator* ranks);
 /// Whether ranks divide the optimizer's state: zero1, zero2, fsdp, hybrid; and the parameters: fsdp, hybrid.
 bool divides_state(const Recipe& recipe, const Communicator* ranks);
 bool divides_parameters(const Recipe& recipe, const Communicator* ranks);
+/// How many ranks divide matrices (tensor parallelism); 1: none.
+int matrix_ranks(const Recipe& recipe, int ranks);
 /// What all ranks must have in common. The texts of the recipe are full dumps.
 struct RankFacts {
   std::string recipe_text, build, data, run;

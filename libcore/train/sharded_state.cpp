@@ -46,7 +46,7 @@ void ShardedState::load(const std::string& name, DType dtype, const Shape& shape
   store_.touch(range.state);
 }
 
-std::vector<CheckpointPiece> ShardedState::pieces() const {
+std::vector<CheckpointPiece> ShardedState::pieces() {
   std::vector<CheckpointPiece> pieces;
   for (const Range& range : list_) {
     if (range.suffix == ".grad") continue;

@@ -11,37 +11,29 @@
 #include "libcore/optim/updates.h"
 #include "libcore/passes/shard.h"
 #include "libcore/runtime/parameter_store.h"
-#include "libcore/weights/checkpoint.h"
-#include "libcore/weights/safetensors.h"
+#include "libcore/train/divided_state.h"
 
 namespace galley {
 
-/// Checkpoints name tensors after parameters ("fc.weight.exp_avg") and know ranges of them, so that they can be loaded by any number of
-/// ranks and with any strategy. Files of weights are written by rank 0; one bucket at a time is whole there.
-class ShardedState {
+/// One bucket at a time is whole on rank 0.
+class ShardedState : public DividedState {
  public:
   /// `states`: of a step with these buckets. `parameters`: ranks also hold ranges of the parameters. All must outlive the object.
   ShardedState(Communicator& ranks, const ShardGroups& groups, ParameterStore& store, const std::vector<GradientBucket>& buckets,
                const std::vector<StateSpec>& states, bool parameters);
 
-  /// Whether the state of the store is a range of a bucket.
-  bool is_range(const std::string& state) const { return ranges_.count(state) > 0; }
-  /// Whether there is a whole array of that name.
-  bool has(const std::string& name) const { return whole_.count(name) > 0; }
-  /// Reads this rank's range of a tensor: `read` fills the elements from `begin` on.
+  bool is_range(const std::string& state) const override { return ranges_.count(state) > 0; }
+  bool has(const std::string& name) const override { return whole_.count(name) > 0; }
   void load(const std::string& name, DType dtype, const Shape& shape,
-            const std::function<void(int64_t begin, std::span<std::byte> to)>& read);
-  /// The ranges of this rank, for a checkpoint; of those that several ranks hold, each writes a part. Sums of gradients (".grad") are zero
-  /// between steps and not part of it.
-  std::vector<CheckpointPiece> pieces() const;
+            const std::function<void(int64_t begin, std::span<std::byte> to)>& read) override;
+  std::vector<CheckpointPiece> pieces() override;
 
   /// Sets the range of rank `rank` of `ranks` in a bucket from the whole array of a member, contiguous.
   static void set_range(Tensor& range, const GradientBucket& bucket, size_t member, const Tensor& values, int rank, int ranks);
 
-  /// A whole array, for rank 0, while all other ranks are in serve(). Rank 0 calls finish() afterwards, also after an error.
-  TensorSource source(const std::string& name);
-  void serve();
-  void finish();
+  TensorSource source(const std::string& name) override;
+  void serve() override;
+  void finish() override;
 
  private:
   struct Range {

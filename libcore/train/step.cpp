@@ -15,6 +15,7 @@
 #include "libcore/passes/gather_units.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/passes/shard.h"
+#include "libcore/passes/tensor_parallel.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/train/capture_training.h"
@@ -73,7 +74,8 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 }
 
 TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
-                     const std::vector<BatchTypes>& shorter, Communicator* ranks, const ReplicaChoice& replicas, DiskDevice* disk)
+                     const std::vector<BatchTypes>& shorter, Communicator* ranks, const ReplicaChoice& replicas, DiskDevice* disk,
+                     Communicator* tensor)
     : session_(session),
       engine_(engine),
       recipe_(session.recipe()),
@@ -82,6 +84,7 @@ TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& t
       schedule_run_(schedule_length(recipe_.train.schedule, length)),
       ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr),
       groups_(shard_groups(recipe_, ranks_)),
+      tensor_(tensor != nullptr && tensor->size() > 1 ? tensor : nullptr),
       replicas_(replicas),
       offload_(disk != nullptr ? std::make_unique<Offload>(*disk, recipe_.sharding) : nullptr) {
   if (replicas_.count > 0) check_replicas();
@@ -204,6 +207,12 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     if (spec.trainable) passes.trained.push_back(spec.name);
   }
   passes.trained.insert(passes.trained.end(), scales.begin(), scales.end());
+  if (tensor_ != nullptr) {
+    if (divisions_.empty()) {
+      under_key("sharding", [&] { divisions_ = tensor_divisions(model.graph, tensor_->size()); });
+    }
+    tensor_parallel(model.graph, divisions_, {.rank = tensor_->rank(), .ranks = tensor_->size()});
+  }
   if (ranks_ != nullptr) weigh_losses(model.graph);
   if (ranks_ != nullptr && recipe_.train.sync_batch_norm) sync_batch_norms(model.graph, ranks_->size());
   if (update) {
@@ -269,6 +278,12 @@ std::function<void(Graph&)> TrainStep::gather_pass() const {
   return [this, options](Graph& graph) { gather_units(graph, units_, options); };
 }
 
+std::function<void(Graph&)> TrainStep::divide_pass() const {
+  if (tensor_ == nullptr) return nullptr;
+  const TensorParallelOptions options{.rank = tensor_->rank(), .ranks = tensor_->size(), .gradients = false};
+  return [this, options](Graph& graph) { tensor_parallel(graph, divisions_, options); };
+}
+
 const std::vector<GradientBucket>* TrainStep::shards() const {
   if (gathers()) return &units_;
   return ranks_ != nullptr && divides_state(recipe_, ranks_) ? &stages_.front().divisions.front()->buckets() : nullptr;
@@ -289,6 +304,7 @@ UpdateOptions TrainStep::update_options(const Stage& stage) const {
     options.clip_max = recipe_.train.clip->max;
   }
   if (ranks_ != nullptr) options.ranks = stage.divisions.back().get();
+  if (tensor_ != nullptr) options.divided = [this](const std::string& name) { return divisions_.count(name) > 0; };
   options.ema = recipe_.train.ema.has_value();
   options.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
   return options;
@@ -339,8 +355,33 @@ void TrainStep::initialize_units() {
   for (size_t u = 0; u < units_.size(); u += loads ? units_.size() : 1) initialize(u, loads ? units_.size() : u + 1);
 }
 
+/// Sets this rank's parts. Without files of weights, one parameter at a time is whole.
+void TrainStep::initialize_parts() {
+  const bool loads = !recipe_.weights.load.empty();
+  ParameterStore all;
+  if (loads) {
+    for (const ParameterSpec& spec : parameters_) all.declare(spec.name, spec.type, spec.role);
+    session_.initialize(parameters_, all);
+  }
+  for (const ParameterSpec& spec : parameters_) {
+    if (!store().has(spec.name)) continue;
+    ParameterStore one;
+    if (!loads) {
+      one.declare(spec.name, spec.type, spec.role);
+      session_.initialize({spec}, one);
+    }
+    const Tensor whole = (loads ? all : one).get(spec.name);
+    const auto division = divisions_.find(spec.name);
+    store().set(spec.name, division == divisions_.end() ? whole : part_of(whole, division->second, tensor_->rank(), tensor_->size()));
+  }
+}
+
 void TrainStep::initialize() {
-  session_.initialize(parameters_, engine_.store());
+  if (tensor_ != nullptr) {
+    initialize_parts();
+  } else {
+    session_.initialize(parameters_, engine_.store());
+  }
   if (gathers()) initialize_units();
   for (const StateSpec& state : states_) initialize_state(state);
 }
@@ -460,8 +501,8 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
 
 /// `batch`: nullptr: not known any more.
 void TrainStep::stop_with(int64_t step, double loss, Execution& execution, const Batch* batch) const {
-  // A rank alone cannot gather units.
-  const auto culprit = batch != nullptr && !gathers() ? find_non_finite(execution) : std::nullopt;
+  // A rank alone cannot gather units, and has parts of matrices.
+  const auto culprit = batch != nullptr && !gathers() && tensor_ == nullptr ? find_non_finite(execution) : std::nullopt;
   std::string where = culprit ? "; first in " + culprit->text() : "";
   std::string fault = batch != nullptr ? fault_of_data(execution, *batch) : "";
   if (ranks_ != nullptr) {
@@ -515,8 +556,10 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
   GALLEY_ASSERT(stage.update != nullptr);
   if (replicas_.count > 0) return run_replicas(step, next, observer);
   if (step == learns_from()) quantization_->set_scales(engine_);
-  if (ranks_ != nullptr) ranks_->set_step(step);
-  const RankScope scope(ranks_);
+  for (Communicator* each : {ranks_, tensor_}) {
+    if (each != nullptr) each->set_step(step);
+  }
+  const RankScope scope(ranks_, tensor_);
   Outcome outcome;
   const Batch* last = nullptr;
   for (int64_t k = 0; k < batch_.accumulation; ++k) {

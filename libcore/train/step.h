@@ -13,6 +13,7 @@
 #include "libcore/optim/schedule.h"
 #include "libcore/optim/updates.h"
 #include "libcore/passes/replicate.h"
+#include "libcore/passes/tensor_divisions.h"
 #include "libcore/quantize/qat.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
@@ -39,10 +40,11 @@ class TrainStep {
   /// program determines the memory formats of the engine's parameters. `shorter`: types of batches that are cut (DataLoader::lengths), for
   /// which the update is compiled too. Throws Error (kRecipe) if selectors or durations of the recipe do not fit the model.
   /// `ranks`: the ranks whose gradients are summed; nullptr: one rank. `replicas`: of all ranks; types are those of one replica's batch,
-  /// and the engine's back end has one thread. `disk`: holds the arrays that sharding.offload puts there.
+  /// and the engine's back end has one thread. `disk`: holds the arrays that sharding.offload puts there. `tensor`: the ranks that divide
+  /// matrices; nullptr: none.
   TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
             const std::vector<BatchTypes>& shorter = {}, Communicator* ranks = nullptr, const ReplicaChoice& replicas = {},
-            DiskDevice* disk = nullptr);
+            DiskDevice* disk = nullptr, Communicator* tensor = nullptr);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<StateSpec>& states() const { return states_; }
@@ -57,6 +59,10 @@ class TrainStep {
   int64_t replica_bytes() const;
   /// For other programs of the run, after fusion: replaces parameters by gathers where ranks divide them; null: they do not.
   std::function<void(Graph&)> gather_pass() const;
+  /// For other programs of the run, as captured: divides their matrices among ranks; null: no ranks do.
+  std::function<void(Graph&)> divide_pass() const;
+  /// The parameters of which this rank has a part, as the ranks that divide matrices do.
+  const TensorDivisions& divisions() const { return divisions_; }
   /// The buckets of which each rank holds a range of the optimizer's state; null: the state is whole.
   const std::vector<GradientBucket>* shards() const;
   /// Null for training in float.
@@ -143,6 +149,7 @@ class TrainStep {
   void make_division(Stage& stage) const;
   bool gathers() const { return !units_.empty(); }
   void initialize_units();
+  void initialize_parts();
   void add_states(const std::vector<StateSpec>& states);
   const Stage& stage_at(int64_t step) const;
   /// The first update that trains scales; 0 if none does.
@@ -192,6 +199,8 @@ class TrainStep {
   std::function<double()> share_;
   Communicator* ranks_ = nullptr;
   ShardGroups groups_;
+  Communicator* tensor_ = nullptr;  // null: no ranks divide matrices
+  TensorDivisions divisions_;
   ReplicaChoice replicas_;
   bool replicas_sum_ = false;  // in their programs
   ReplicaStatistics statistics_;

@@ -132,20 +132,20 @@ Cluster StepPlanner::cluster_of(int64_t ranks) const {
 
 std::shared_ptr<const PlanModel> StepPlanner::model_of(const Recipe& recipe, const JobPlan& job, const BatchPlan& batch,
                                                        const Request& request) {
-  const std::string graph_key =
-      cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.measured, "|", recompute_text(recipe));
+  const std::string graph_key = cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.measured, "|",
+                                    recompute_text(recipe), "|", job.mesh.tensor);
   std::shared_ptr<const PlannedGraph>& graph = graphs_[graph_key];
   if (!graph) {
     const std::unique_ptr<Session> session = open_session(recipe);
     graph = planned_graph(*session, {.micro = batch.micro,
                                      .accumulation = batch.accumulation,
                                      .sequence = request.sequence,
+                                     .tensor = job.mesh.tensor,
                                      .measuring = request.measured ? measuring_ : StepMeasuring()});
   }
-  std::shared_ptr<const PlanModel>& model =
-      models_[cat(graph_key, "|", wrap_text(recipe), "|", static_cast<int>(recipe.precision.reduce), "|", job.mesh.tensor)];
+  std::shared_ptr<const PlanModel>& model = models_[cat(graph_key, "|", wrap_text(recipe), "|", static_cast<int>(recipe.precision.reduce))];
   if (request.measured) measured_ = measured_step(*graph);
-  if (!model) model = std::make_shared<const PlanModel>(tensor_parallel(planned_model(*graph, recipe), job.mesh.tensor));
+  if (!model) model = std::make_shared<const PlanModel>(planned_model(*graph, recipe));
   return model;
 }
 

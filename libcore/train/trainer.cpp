@@ -16,6 +16,8 @@
 #include "libcore/train/offload.h"
 #include "libcore/train/rank_values.h"
 #include "libcore/train/resume.h"
+#include "libcore/train/sharded_state.h"
+#include "libcore/train/tensor_state.h"
 #include "libcore/train/trainer_state.h"
 #include "libcore/weights/load.h"
 
@@ -38,9 +40,9 @@ std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
 void Trainer::State::divide_batch() {
   const bool deterministic = recipe.deterministic.replicas > 0;
   replicas = recipe.deterministic.replicas;
-  if (!deterministic && reading_ranks() < rank_count()) replicas = plan_batch(*recipe.train.batch, 1).accumulation;  // micro-batches
-  batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, reading_ranks()) : plan_batch(*recipe.train.batch, rank_count());
-  if (reading_ranks() < rank_count() && batch.global % replicas != 0) {
+  if (!deterministic && pipelines()) replicas = plan_batch(*recipe.train.batch, 1).accumulation;  // micro-batches
+  batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, reading_ranks()) : plan_batch(*recipe.train.batch, reading_ranks());
+  if (pipelines() && batch.global % replicas != 0) {
     throw Error(ErrorCode::kRecipe, cat("a pipeline needs a batch of a multiple of ", replicas, " samples, not ", batch.global))
         .key("train.batch.global")
         .suggest("change train.batch, or the number of replicas");
@@ -53,6 +55,7 @@ void Trainer::State::make_plan() {
   const auto started = Clock::now();
   const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
   if (options.ranks != nullptr) check_ranks(recipe, *options.ranks);
+  make_groups();
   divide_batch();
   open_loaders(0);
   check_facts();
@@ -90,18 +93,21 @@ void Trainer::State::make_plan() {
   engine = std::make_unique<Engine>(session.backend(recipe.deterministic.replicas > 0 ? 1 : 0));
   const ReplicaChoice choice{.count = static_cast<int>(replicas), .threads = static_cast<int>(session.threads())};
   if (offloads_to_disk(recipe.sharding)) disk = std::make_unique<DiskDevice>(options.run);
-  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, options.ranks, choice, disk.get());
+  update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, sample_ranks(), choice, disk.get(), tensor_ranks());
   static_cast<void>(prompt_tokens());  // its errors
   if (const auto* buckets = update->shards())
     sharded = std::make_unique<ShardedState>(*options.ranks, shard_groups(recipe, options.ranks), update->store(), *buckets,
                                              update->states(), divides_parameters(recipe, options.ranks));
+  if (Communicator* ranks = tensor_ranks())
+    sharded = std::make_unique<TensorState>(*ranks, update->store(), update->divisions(), update->parameters(), update->states(),
+                                            reading_rank() == 0);
   if (recipe.data.val) {
     int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
     if (recipe.deterministic.replicas > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
     const auto make = [&](const QuantizationAware* aware) {
-      return std::make_unique<Evaluator>(session, *engine, nullptr, "val", samples_at_once,
-                                         recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
-                                         aware != nullptr ? aware->fake_quantize() : update->gather_pass());
+      return std::make_unique<Evaluator>(
+          session, *engine, nullptr, "val", samples_at_once, recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
+          aware != nullptr ? aware->fake_quantize() : update->gather_pass(), std::nullopt, update->divide_pass());
     };
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);
@@ -256,6 +262,7 @@ TrainRow Trainer::State::one_step(NodeObserver* watcher) {
     positions[data->first] = position;
     return *data;
   };
+  if (options.ranks != nullptr) options.ranks->set_step(step);
   if (time_limit_s > 0) update->set_time_passed(of_rank_0("time", wall_s) / time_limit_s);
   const TrainStep::Outcome outcome = update->run(step, next, watcher != nullptr ? watcher : options.time_operators ? &timer : nullptr);
   consumed = loader->position();

@@ -168,6 +168,7 @@ std::vector<CheckpointGroup> Trainer::State::whole_tensors() {
   std::vector<CheckpointGroup> groups{{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
   const ParameterStore& store = update->store();
   for (const ParameterSpec& spec : update->parameters()) {
+    if (sharded && sharded->has(spec.name)) continue;
     if (store.has(spec.name)) groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.push_back(source_of(spec.name, spec));
   }
   for (const StateSpec& state : update->states()) {

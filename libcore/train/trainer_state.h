@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "libcore/comm/communicator.h"
+#include "libcore/comm/group.h"
 #include "libcore/data/loader.h"
 #include "libcore/device/disk_device.h"
 #include "libcore/infer/evaluate.h"
 #include "libcore/infer/session.h"
 #include "libcore/runtime/execution.h"
-#include "libcore/train/sharded_state.h"
+#include "libcore/train/divided_state.h"
 #include "libcore/train/step.h"
 #include "libcore/train/tensorboard.h"
 #include "libcore/train/trainer.h"
@@ -65,8 +66,18 @@ class Trainer::State {
   std::unique_ptr<DataLoader> open_loader(int64_t start, int64_t replica = -1);
   /// `loader` and `replica_loaders`.
   void open_loaders(int64_t start);
-  /// Ranks that read different samples: one, if the ranks are stages of a pipeline.
+  /// Whether the ranks are stages of a pipeline.
+  bool pipelines() const;
+  /// Ranks that read different samples: one, if the ranks are stages of a pipeline or divide matrices; and the place of this one.
   int reading_ranks() const;
+  int reading_rank() const { return own_rank() / (rank_count() / reading_ranks()); }
+  /// The ranks that divide matrices, and those that read different samples; null: this rank alone.
+  Communicator* tensor_ranks() const;
+  Communicator* sample_ranks() const;
+  /// Makes the groups of a mesh with both.
+  void make_groups();
+  /// Whether this rank has a part of the parameters only.
+  bool divides_weights() const;
   /// The replicas of this rank.
   LeafRange own_replicas() const;
   /// The shapes of a replica's batches, those of the largest replica first: all ranks compile them in the same order.
@@ -82,6 +93,7 @@ class Trainer::State {
   const Recipe& recipe;
   std::string recipe_text;
   TrainerOptions options;
+  std::unique_ptr<GroupCommunicator> tensor_members, sample_members;  // of a mesh with both; must outlive the programs below
   Session session;
   TrainPlan plan;
   bool planned = false;
@@ -99,7 +111,7 @@ class Trainer::State {
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
   std::unique_ptr<TrainStep> update;
-  std::unique_ptr<ShardedState> sharded;  // null: each rank holds parameters and state
+  std::unique_ptr<DividedState> sharded;  // null: each rank holds parameters and state
   NodeTimer timer;
 
   // The state that a checkpoint holds besides tensors.

@@ -108,6 +108,8 @@ void add_masks(std::vector<OpCase>& cases) {
   cases.push_back(case_of({"bias_of_keys", 2, 4, 5, 2, 2, 3, 3, 3, causal, {}, {}, Shape{1, 1, 1, 5}}));
   cases.push_back(case_of({"softcap", 1, 4, 5, 2, 2, 3, 3, 3, capped}));
   cases.push_back(case_of({"dropout", 2, 5, 6, 2, 2, 3, 3, 3, dropout}));
+  const auto later_heads = [](AttentionAttrs& a) { a.dropout = 0.4, a.stream = 5, a.first_head = 3; };
+  cases.push_back(case_of({"dropout_of_later_heads", 2, 5, 6, 2, 2, 3, 3, 3, later_heads}));
   cases.push_back(case_of({"everything", 3, 7, 7, 4, 2, 3, 3, 1, everything, {7, 4, 0}, {}, Shape{1, 4, 7, 7}}, true));
   // More than one tile, remainders of vectors.
   cases.push_back(case_of({"tiles", 1, 70, 67, 2, 1, 19, 11}, false, true));

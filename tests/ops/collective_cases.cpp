@@ -8,21 +8,32 @@ namespace galley::test {
 
 std::vector<OpCase> collective_cases() {
   std::vector<OpCase> cases;
+  // Of tensor parallelism, whose collectives have gradients.
+  const auto of_tensor = [] {
+    CollectiveAttrs attrs;
+    attrs.name = "x";
+    attrs.tensor = true;
+    return attrs;
+  };
   cases.push_back({.name = "all_reduce_start_hand",
-                   .build = [](CaseInputs& in) { all_reduce_start(in.values({3}, {1, -2, 3}), "x"); },
+                   .build = [of_tensor](CaseInputs& in) { all_reduce_start(in.values({3}, {1, -2, 3}), of_tensor()); },
                    .expected = {1, -2, 3}});
   cases.push_back({.name = "all_reduce_wait_hand",
-                   .build = [](CaseInputs& in) { all_reduce_wait(in.values({3}, {1, -2, 3}), "x"); },
+                   .build = [of_tensor](CaseInputs& in) { all_reduce_wait(in.values({3}, {1, -2, 3}), of_tensor()); },
                    .expected = {1, -2, 3}});
-  cases.push_back({.name = "all_reduce_start_image", .build = [](CaseInputs& in) { all_reduce_start(in.real({2, 3, 5, 4}), "x"); }});
-  cases.push_back({.name = "all_reduce_wait_image", .build = [](CaseInputs& in) { all_reduce_wait(in.real({2, 3, 5, 4}), "x"); }});
   cases.push_back(
-      {.name = "all_reduce_start_many", .build = [](CaseInputs& in) { all_reduce_start(in.real({300001}), "x"); }, .forward_only = true});
+      {.name = "all_reduce_start_image", .build = [of_tensor](CaseInputs& in) { all_reduce_start(in.real({2, 3, 5, 4}), of_tensor()); }});
+  cases.push_back(
+      {.name = "all_reduce_wait_image", .build = [of_tensor](CaseInputs& in) { all_reduce_wait(in.real({2, 3, 5, 4}), of_tensor()); }});
+  cases.push_back({.name = "all_reduce_start_many",
+                   .build = [of_tensor](CaseInputs& in) { all_reduce_start(in.real({300001}), of_tensor()); },
+                   .forward_only = true});
   const auto second_of_two = [] {
     SegmentAttrs attrs;
     attrs.name = "x";
     attrs.rank = 1;
     attrs.ranks = 2;
+    attrs.tensor = true;
     return attrs;
   };
   cases.push_back({.name = "reduce_scatter_start_many",
@@ -35,6 +46,18 @@ std::vector<OpCase> collective_cases() {
   cases.push_back({.name = "all_gather_wait_many",
                    .build = [second_of_two](CaseInputs& in) { all_gather_wait(in.real({300032}), second_of_two()); },
                    .forward_only = true});
+  cases.push_back(
+      {.name = "reduce_scatter_start", .build = [second_of_two](CaseInputs& in) { reduce_scatter_start(in.real({32}), second_of_two()); }});
+  cases.push_back(
+      {.name = "all_gather_wait", .build = [second_of_two](CaseInputs& in) { all_gather_wait(in.real({32}), second_of_two()); }});
+  cases.push_back({.name = "sum_gradient", .build = [](CaseInputs& in) { sum_gradient(in.real({2, 3, 5}), "x"); }});
+  const auto sums_gradient = [second_of_two] {
+    SegmentAttrs attrs = second_of_two();
+    attrs.sums_gradient = true;
+    return attrs;
+  };
+  cases.push_back({.name = "all_gather_start_sums_gradient",
+                   .build = [sums_gradient](CaseInputs& in) { all_gather_start(in.real({16}), sums_gradient()); }});
   return cases;
 }
 

@@ -44,6 +44,7 @@ struct Plan {
     problem.pad_queries = attrs.pad_queries;
     problem.window = attrs.window;
     problem.drops = attrs.dropout > 0;
+    problem.first_head = attrs.first_head;
     problem.threshold = static_cast<int32_t>(std::ceil(attrs.dropout * 0x1p24));  // mask_keeps in integers
     problem.kept = static_cast<float>(mask_scale(attrs.dropout));
     problem.bias_sample = -1;

@@ -137,7 +137,8 @@ void load_bias(const Problem& p, const float* bias, const Block& block, const Ti
 void draw_mask(const Problem& p, uint64_t key, uint64_t sample, const Block& block, const Tile& t, int64_t rows, float* to) {
   uint32_t words[kKeys + 8];
   for (int64_t r = 0; r < block.rows; ++r) {
-    const int64_t first = (block.h * p.queries + block.row + r) * p.keys + t.key, begin = first / 4, end = (first + t.keys + 3) / 4;
+    const int64_t first = ((p.first_head + block.h) * p.queries + block.row + r) * p.keys + t.key, begin = first / 4,
+                  end = (first + t.keys + 3) / 4;
     for (int64_t i = begin; i < end; ++i) {
       const PhiloxBlock four = mask_block(key, sample, static_cast<uint64_t>(i));
       std::copy(four.begin(), four.end(), words + 4 * (i - begin));

@@ -17,6 +17,7 @@ struct Problem {
   int32_t threshold;  // dropout keeps a word whose upper 24 bits are at least this
   float kept;         // the factor of what is kept; 0 without dropout
   bool drops;
+  int64_t first_head;                        // of the masks
   int64_t bias_sample, bias_head, bias_row;  // steps of the bias in floats; 0: broadcast; bias_sample -1: no bias
   int64_t biases;                            // samples of the bias: sample b reads number b mod biases
 };

@@ -20,16 +20,23 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
 }
 void copy_all(const KernelArgs& args, int64_t bytes) { copy_bytes(args.out<std::byte>(0), args.in<std::byte>(0), bytes); }
 
+/// The axis of the ranks of a collective.
+template <class Attrs>
+RankAxis axis_of(const KernelQuery& q) {
+  return q.attrs<Attrs>().tensor ? RankAxis::kTensor : RankAxis::kSamples;
+}
+
 class AllReduceStart : public PreparedKernel {
  public:
   explicit AllReduceStart(const KernelQuery& q)
       : name_(q.attrs<CollectiveAttrs>().name),
+        axis_(axis_of<CollectiveAttrs>(q)),
         dtype_(q.in(0).dtype),
         count_(q.in(0).elements()),
         group_{static_cast<int>(q.attrs<CollectiveAttrs>().stride), static_cast<int>(q.attrs<CollectiveAttrs>().ranks)} {}
   void run(Stream&, const KernelArgs& args) const override {
     copy_all(args, count_ * dtype_size(dtype_));
-    if (RankScope* ranks = RankScope::current()) {
+    if (RankScope* ranks = RankScope::current(axis_)) {
       void* array = args.outputs[0];
       ranks->start({.kind = CollectiveKind::kAllReduce,
                     .dtype = dtype_,
@@ -37,27 +44,31 @@ class AllReduceStart : public PreparedKernel {
                     .input = array,
                     .output = array,
                     .count = count_,
-                    .group = group_});
+                    .group = group_},
+                   axis_);
     }
   }
 
  private:
   std::string name_;
+  RankAxis axis_;
   DType dtype_;
   int64_t count_;
   RankGroup group_;
 };
 
 /// Of sums and of gathered parts.
+template <class Attrs>
 class WholeWait : public PreparedKernel {
  public:
-  explicit WholeWait(const KernelQuery& q) : bytes_(q.in(0).bytes()) {}
+  explicit WholeWait(const KernelQuery& q) : axis_(axis_of<Attrs>(q)), bytes_(q.in(0).bytes()) {}
   void run(Stream&, const KernelArgs& args) const override {
-    if (RankScope* ranks = RankScope::current()) ranks->wait(args.inputs[0]);
+    if (RankScope* ranks = RankScope::current(axis_)) ranks->wait(args.inputs[0]);
     copy_all(args, bytes_);
   }
 
  private:
+  RankAxis axis_;
   int64_t bytes_;
 };
 
@@ -65,12 +76,14 @@ class WholeWait : public PreparedKernel {
 struct OwnPart {
   OwnPart(const KernelQuery& q, int64_t elements)
       : name(q.attrs<SegmentAttrs>().name),
+        axis(axis_of<SegmentAttrs>(q)),
         dtype(q.in(0).dtype),
         count(elements * q.attrs<SegmentAttrs>().ranks),
         bytes(elements * dtype_size(dtype)),
         begin(bytes * q.attrs<SegmentAttrs>().rank),
         group{static_cast<int>(q.attrs<SegmentAttrs>().stride), static_cast<int>(q.attrs<SegmentAttrs>().ranks)} {}
   std::string name;
+  RankAxis axis;
   DType dtype;
   int64_t count, bytes, begin;
   RankGroup group;
@@ -81,7 +94,7 @@ class ReduceScatterStart : public PreparedKernel {
   explicit ReduceScatterStart(const KernelQuery& q) : part_(q, q.in(0).elements() / q.attrs<SegmentAttrs>().ranks) {}
   void run(Stream&, const KernelArgs& args) const override {
     copy_all(args, part_.count * dtype_size(part_.dtype));
-    if (RankScope* ranks = RankScope::current()) {
+    if (RankScope* ranks = RankScope::current(part_.axis)) {
       auto* array = args.out<std::byte>(0);
       ranks->start({.kind = CollectiveKind::kReduceScatter,
                     .dtype = part_.dtype,
@@ -89,7 +102,8 @@ class ReduceScatterStart : public PreparedKernel {
                     .input = array,
                     .output = array + part_.begin,
                     .count = part_.count,
-                    .group = part_.group});
+                    .group = part_.group},
+                   part_.axis);
     }
   }
 
@@ -102,7 +116,7 @@ class ReduceScatterWait : public PreparedKernel {
   explicit ReduceScatterWait(const KernelQuery& q) : part_(q, q.in(0).elements() / q.attrs<SegmentAttrs>().ranks) {}
   void run(Stream&, const KernelArgs& args) const override {
     const auto* own = args.in<std::byte>(0) + part_.begin;
-    if (RankScope* ranks = RankScope::current()) ranks->wait(own);
+    if (RankScope* ranks = RankScope::current(part_.axis)) ranks->wait(own);
     copy_bytes(args.out<std::byte>(0), own, part_.bytes);
   }
 
@@ -115,7 +129,7 @@ class AllGatherStart : public PreparedKernel {
   explicit AllGatherStart(const KernelQuery& q) : part_(q, q.in(0).elements()) {}
   void run(Stream&, const KernelArgs& args) const override {
     auto* array = args.out<std::byte>(0);
-    RankScope* ranks = RankScope::current();
+    RankScope* ranks = RankScope::current(part_.axis);
     if (ranks == nullptr) std::memset(array, 0, static_cast<size_t>(part_.count * dtype_size(part_.dtype)));
     copy_bytes(array + part_.begin, args.in<std::byte>(0), part_.bytes);
     if (ranks == nullptr) return;
@@ -125,7 +139,8 @@ class AllGatherStart : public PreparedKernel {
                   .input = array + part_.begin,
                   .output = array,
                   .count = part_.count,
-                  .group = part_.group});
+                  .group = part_.group},
+                 part_.axis);
   }
 
  private:
@@ -142,11 +157,11 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 6> kKernels{{{"all_reduce_start", "communicator", supports, prepare<AllReduceStart>},
-                                      {"all_reduce_wait", "communicator", supports, prepare<WholeWait>},
+                                      {"all_reduce_wait", "communicator", supports, prepare<WholeWait<CollectiveAttrs>>},
                                       {"reduce_scatter_start", "communicator", supports, prepare<ReduceScatterStart>},
                                       {"reduce_scatter_wait", "communicator", supports, prepare<ReduceScatterWait>},
                                       {"all_gather_start", "communicator", supports, prepare<AllGatherStart>},
-                                      {"all_gather_wait", "communicator", supports, prepare<WholeWait>}}};
+                                      {"all_gather_wait", "communicator", supports, prepare<WholeWait<SegmentAttrs>>}}};
 
 }  // namespace
 

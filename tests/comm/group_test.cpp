@@ -1,0 +1,108 @@
+// Groups: ranks of a mesh run collectives along both axes, by every transport.
+
+#include "libcore/comm/group.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/ranks.h"
+
+namespace galley {
+namespace {
+
+TEST(Groups, OfAMeshHaveNeighborsInTensor) {
+  EXPECT_EQ(tensor_group(5, 2), (std::vector<int>{4, 5}));
+  EXPECT_EQ(data_group(5, 8, 2), (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(tensor_group(2, 3), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(data_group(2, 6, 3), (std::vector<int>{2, 5}));
+}
+
+class Group : public testing::TestWithParam<Transport> {};
+
+/// Numbers of a rank, exact in f32, so that sums do not depend on their order.
+float number(int rank, int64_t i) { return static_cast<float>((rank + 1) * 100 + i % 37); }
+
+/// Ranks 0 .. 5 as 2 x 3: along `tensor` 0-2 and 3-5, along `data` pairs three apart. Sums of both axes are under way at the same time.
+TEST_P(Group, BothAxesComputeTheirOwnSums) {
+  constexpr int kRanks = 6, kTensor = 3;
+  auto communicators = communicators_of(GetParam(), kRanks, {.timeout_s = 60});
+  const auto errors = as_ranks(communicators, [&](Communicator& world) {
+    const std::vector<int> row = tensor_group(world.rank(), kTensor), column = data_group(world.rank(), kRanks, kTensor);
+    GroupCommunicator tensor(world, row), data(world, column);
+    ASSERT_EQ(tensor.rank(), world.rank() % kTensor);
+    ASSERT_EQ(data.rank(), world.rank() / kTensor);
+    for (const int64_t count : {1, 5, 100, 70000}) {
+      std::vector<float> bucket, sum;
+      for (int64_t i = 0; i < count; ++i) bucket.push_back(number(world.rank(), i));
+      sum = bucket;
+      const Ticket ahead = data.start(
+          {.kind = CollectiveKind::kAllReduce, .name = "grads", .input = bucket.data(), .output = bucket.data(), .count = count});
+      for (int again = 0; again < 2; ++again) {
+        std::vector<float> own = sum;
+        tensor.all_reduce("layer", own.data(), own.data(), count, DType::kF32);
+        for (int64_t i = 0; i < count; ++i) {
+          float expected = 0;
+          for (const int r : row) expected += number(r, i);
+          ASSERT_EQ(own[static_cast<size_t>(i)], expected) << i;
+        }
+      }
+      data.wait(ahead);
+      for (int64_t i = 0; i < count; ++i) {
+        float expected = 0;
+        for (const int r : column) expected += number(r, i);
+        ASSERT_EQ(bucket[static_cast<size_t>(i)], expected) << i;
+      }
+      world.barrier("between");
+    }
+    constexpr int64_t kPart = 32;
+    std::vector<float> all(kPart * kTensor, -1), part;
+    for (int64_t i = 0; i < kPart; ++i) part.push_back(number(world.rank(), i));
+    tensor.all_gather("parts", part.data(), all.data(), kPart * kTensor, DType::kF32);
+    for (int r = 0; r < kTensor; ++r) {
+      for (int64_t i = 0; i < kPart; ++i) ASSERT_EQ(all[static_cast<size_t>(r * kPart + i)], number(row[static_cast<size_t>(r)], i));
+    }
+    // In place, as the operators run it.
+    tensor.reduce_scatter("ranges", all.data(), all.data() + tensor.rank() * kPart, kPart * kTensor, DType::kF32);
+    for (int64_t i = 0; i < kPart; ++i)
+      ASSERT_EQ(all[static_cast<size_t>(tensor.rank() * kPart + i)], kTensor * number(row[static_cast<size_t>(tensor.rank())], i));
+    int64_t root = world.rank();
+    tensor.broadcast("root", &root, 1, DType::kI64, 1);
+    EXPECT_EQ(root, row[1]);
+    data.barrier("end");
+    int64_t largest = world.rank();
+    data.all_reduce("largest", &largest, &largest, 1, DType::kI64, ReduceOp::kMax);
+    EXPECT_EQ(largest, column.back());
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST_P(Group, SendsAsManyBytesAsAllRanksAlone) {
+  auto communicators = communicators_of(GetParam(), 4, {.timeout_s = 60});
+  const auto errors = as_ranks(communicators, [](Communicator& world) {
+    GroupCommunicator pair(world, tensor_group(world.rank(), 2));
+    std::vector<float> array(96, 1);
+    pair.all_reduce("sum", array.data(), array.data(), 96, DType::kF32);
+    // Half of it to the other, and the own half's sum.
+    EXPECT_EQ(pair.traffic().bytes, 2 * 48 * 4);
+    EXPECT_EQ(world.traffic(CollectiveKind::kSend).bytes, 2 * 48 * 4);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST_P(Group, AFailedRankEndsTheOthers) {
+  auto communicators = communicators_of(GetParam(), 4, {.timeout_s = 60});
+  const auto errors = as_ranks(communicators, [](Communicator& world) {
+    GroupCommunicator pair(world, data_group(world.rank(), 4, 2));
+    if (world.rank() == 3) throw std::runtime_error("broken");
+    std::vector<float> array(64, 1);
+    pair.all_reduce("sum", array.data(), array.data(), 64, DType::kF32);
+    world.barrier("end");
+  });
+  EXPECT_EQ(errors[3], "broken");
+  for (const int r : {0, 1, 2}) EXPECT_NE(errors[static_cast<size_t>(r)].find("broken"), std::string::npos) << r << errors[0];
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Group, testing::Values(Transport::kThreads, Transport::kShared, Transport::kMessages),
+                         [](const auto& of) { return transport_name(of.param); });
+
+}  // namespace
+}  // namespace galley

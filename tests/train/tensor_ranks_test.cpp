@@ -1,0 +1,354 @@
+// Tensor parallelism: ranks, as threads, that divide the matrices of a transformer compute what one rank computes, within rounding.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "libcore/base/parallel.h"
+#include "libcore/comm/local.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/train/step_planner.h"
+#include "libcore/train/trainer.h"
+#include "libcore/weights/safetensors.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/train/stepping.h"
+
+namespace galley {
+namespace {
+
+/// 53 tokens: ranks divide the vocabulary unequally. Dropout everywhere.
+constexpr std::string_view kGpt = R"(
+recipe: 1
+name: tensor
+model: {type: gpt, n_layer: 2, n_head: 4, n_embd: 24, block_size: 9, vocab_size: 53, dropout: 0.1}
+data:
+  train: {source: {type: synthetic, samples: 24, values: integer, high: 53}, shuffle: true, workers: 1}
+  val: {source: {type: synthetic, samples: 10, values: integer, high: 53}}
+train:
+  duration: 6 steps
+  batch: 4
+  optimizer: {type: adamw, lr: 0.01, weight_decay: 0.1}
+  clip: 0.5
+checkpoint: {every: 3 steps}
+log: {every: 1 step, tensorboard: false}
+)";
+constexpr int64_t kLayers = 2, kWidth = 24, kTokens = 4 * 9, kVocabulary = 53;
+
+class Quiet : public TrainEvents {
+ public:
+  void stepped(const TrainRow& row, double, double, bool) override {
+    losses.push_back(row.loss);
+    norms.push_back(row.grad_norm);
+  }
+  void evaluated(const EvalRow& row) override { metrics = row.metrics; }
+  std::vector<double> losses, norms;
+  MetricValues metrics;
+};
+
+struct Trained {
+  std::vector<std::vector<double>> losses, norms;  // of each rank
+  std::vector<MetricValues> metrics;
+  std::vector<std::string> errors, digests;
+  std::vector<int64_t> state_bytes, persistent_bytes;
+  std::vector<Traffic> reduced, gathered;
+  std::map<std::string, std::vector<double>> parameters;
+};
+
+Trained train(const std::string& folder, int ranks, std::vector<std::string> overrides = {}, std::string_view recipe = kGpt) {
+  const LoadedRecipe loaded = test::load_text(recipe, std::move(overrides));
+  auto communicators = local_communicators(ranks, {.timeout_s = 120});
+  const auto count = static_cast<size_t>(ranks);
+  Trained run;
+  for (auto* each : {&run.losses, &run.norms}) each->resize(count);
+  for (auto* each : {&run.errors, &run.digests}) each->resize(count);
+  for (auto* each : {&run.state_bytes, &run.persistent_bytes}) each->resize(count);
+  run.metrics.resize(count);
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < count; ++r) {
+    threads.emplace_back([&, r] {
+      const ThreadShare share(1);
+      try {
+        TrainerOptions options;
+        options.run = folder;
+        options.provenance = "{}";
+        options.ranks = ranks > 1 ? communicators[r].get() : nullptr;
+        Trainer trainer(loaded, dump_recipe(loaded.recipe, DumpKind::kFull), options);
+        Quiet events;
+        run.state_bytes[r] = trainer.plan().state_bytes;
+        run.persistent_bytes[r] = trainer.plan().persistent_bytes;
+        run.digests[r] = trainer.run(events).digest;
+        run.losses[r] = events.losses;
+        run.norms[r] = events.norms;
+        run.metrics[r] = events.metrics;
+      } catch (const Error& error) {
+        run.errors[r] = cat(error.key(), ": ", error.message());
+        communicators[r]->abort(cat("rank ", r, ": ", error.what()));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& communicator : communicators) {
+    run.reduced.push_back(communicator->traffic(CollectiveKind::kAllReduce));
+    run.gathered.push_back(communicator->traffic(CollectiveKind::kAllGather));
+  }
+  if (run.errors.front().empty()) {
+    const SafetensorsFile weights(folder + "/weights.safetensors");
+    for (const SafetensorsEntry& entry : weights.entries()) run.parameters[entry.name] = weights.read(entry).to_doubles();
+  }
+  return run;
+}
+
+void expect_near(const Trained& a, const Trained& b, double tolerance) {
+  ASSERT_EQ(b.errors.front(), "");
+  ASSERT_FALSE(a.parameters.empty());
+  ASSERT_EQ(a.parameters.size(), b.parameters.size());
+  ASSERT_EQ(a.losses[0].size(), b.losses[0].size());
+  for (size_t i = 0; i < a.losses[0].size(); ++i) {
+    EXPECT_NEAR(a.losses[0][i], b.losses[0][i], tolerance) << "step " << i + 1;
+    EXPECT_NEAR(a.norms[0][i], b.norms[0][i], 2 * tolerance) << "step " << i + 1;
+  }
+  for (const auto& [name, values] : a.parameters) {
+    const auto& others = b.parameters.at(name);
+    ASSERT_EQ(values.size(), others.size()) << name;
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(values[i], others[i], 3 * tolerance) << name << " " << i;
+  }
+  for (const auto& [name, value] : a.metrics[0])
+    EXPECT_NEAR(value, find_metric(b.metrics[0], name), 20 * tolerance * std::max(1.0, value)) << name;
+}
+
+/// Adam divides by the root of a mean of squares: gradients near zero turn rounding into differences of steps.
+constexpr double kNear = 2e-3, kNearSgd = 2e-5;
+const std::vector<std::string> kSgd{"train.optimizer={type: sgd, lr: 0.5, momentum: 0.9}"};
+
+TEST(TensorRanks, ComputeWhatOneRankComputes) {
+  const TemporaryFolder folder;
+  const Trained one = train(folder / "one", 1, kSgd);
+  for (const int ranks : {2, 4}) {
+    std::vector<std::string> overrides = kSgd;
+    overrides.emplace_back("sharding=tensor");
+    const Trained many = train(folder / cat("many", ranks), ranks, overrides);
+    expect_near(one, many, kNearSgd);
+    for (size_t r = 1; r < many.losses.size(); ++r) {
+      EXPECT_EQ(many.losses[r], many.losses[0]);
+      EXPECT_EQ(many.norms[r], many.norms[0]);
+      EXPECT_EQ(many.digests[r], many.digests[0]);
+    }
+    EXPECT_EQ(train(folder / cat("again", ranks), ranks, overrides).digests[0], many.digests[0]);
+  }
+}
+
+std::vector<std::string> with(std::vector<std::string> list, const std::vector<std::string>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+TEST(TensorRanks, AccumulateRecomputeAndAverage) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> more{"train.batch={global: 4, micro: 2}", "train.recompute=full", "train.ema=0.9", "train.clip=0.5"};
+  const Trained one = train(folder / "one", 1, with(kSgd, more));
+  EXPECT_GT(*std::max_element(one.norms[0].begin(), one.norms[0].end()), 0.5);  // it clips
+  const Trained two = train(folder / "two", 2, with(with(kSgd, more), {"sharding=tensor"}));
+  expect_near(one, two, kNearSgd);
+}
+
+TEST(TensorRanks, SmoothLabels) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> more{"loss={type: cross_entropy, label_smoothing: 0.2}", "metrics=[loss, perplexity, top5]"};
+  const Trained one = train(folder / "one", 1, with(kSgd, more));
+  expect_near(one, train(folder / "four", 4, with(with(kSgd, more), {"sharding=tensor"})), kNearSgd);
+}
+
+TEST(TensorRanks, TrainInLowPrecision) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> more{"precision=bf16", "train.clip=null"};
+  const Trained one = train(folder / "one", 1, with(kSgd, more));
+  const Trained two = train(folder / "two", 2, with(with(kSgd, more), {"sharding=tensor"}));
+  ASSERT_EQ(two.errors[0], "");
+  // Products and their sums over ranks are rounded to 8 bits.
+  for (size_t i = 0; i < one.losses[0].size(); ++i) EXPECT_NEAR(one.losses[0][i], two.losses[0][i], 0.02);
+}
+
+/// A step sends, in elements of f32 for T tokens of width E: forward and backward, two sums of T E in each block; the sum of looked up rows
+/// and the gradient of what the head reads, T E each; the logits of targets, T; and the squares of the norm. Parts of logarithms of sums
+/// are gathered, T of each rank.
+TEST(TensorRanks, SendWhatTheFormulaSays) {
+  for (const int ranks : {2, 4}) {
+    const TemporaryFolder folder;
+    const std::vector<std::string> without{"sharding=tensor", "data.val=null", "checkpoint=null"};
+    const auto sent = [&](int64_t steps) {
+      return train(folder / cat("run", steps), ranks, with(without, {cat("train.duration=", steps, " steps")}));
+    };
+    const Trained few = sent(2), more = sent(3);
+    ASSERT_EQ(few.errors[0], "");
+    for (size_t r = 0; r < few.reduced.size(); ++r) {
+      const auto own = [&](int64_t count) { return segment_of(count, ranks, static_cast<int>(r)).size(); };
+      // Of one all-reduce: parts of sums to their owners, and own sums to all.
+      const auto summed = [&](int64_t count) { return (count - own(count)) + own(count) * (ranks - 1); };
+      const int64_t rows = (kTokens + 15) / 16 * 16;
+      const int64_t signals = more.reduced[r].calls - few.reduced[r].calls - (4 * kLayers + 4);  // scalars of the loop, 8 bytes each
+      EXPECT_EQ(more.reduced[r].bytes - few.reduced[r].bytes,
+                4 * ((4 * kLayers + 2) * summed(kTokens * kWidth) + summed(kTokens) + summed(1)) + 8 * signals * summed(1))
+          << ranks << " ranks, rank " << r;
+      EXPECT_EQ(more.gathered[r].bytes - few.gathered[r].bytes, 4 * rows * (ranks - 1));
+    }
+  }
+}
+
+/// Pairs of ranks divide matrices, and both pairs read a half of each batch.
+TEST(TensorRanks, ComputeOnAMeshWithDataParallelRanks) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> more{"train.batch={global: 4, micro: 1}", "train.ema=0.9"};
+  const Trained one = train(folder / "one", 1, with(kSgd, more));
+  const std::vector<std::string> mesh = with(with(kSgd, more), {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}, bucket: 4KiB}"});
+  const Trained four = train(folder / "four", 4, mesh);
+  expect_near(one, four, kNearSgd);
+  for (size_t r = 1; r < 4; ++r) {
+    EXPECT_EQ(four.losses[r], four.losses[0]);
+    EXPECT_EQ(four.norms[r], four.norms[0]);
+    EXPECT_EQ(four.digests[r], four.digests[0]);
+  }
+  // Another division continues it.
+  const std::string run = folder / "run";
+  ASSERT_EQ(train(run, 4, with(mesh, {"train.duration=3 steps"})).errors[0], "");
+  const Trained after = train(run, 2, with(with(kSgd, more), {"sharding=tensor"}));
+  ASSERT_EQ(after.errors[0], "");
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(after.losses[0][i], one.losses[0][3 + i], kNearSgd);
+}
+
+/// Each rank holds its part of divided matrices and of their moments.
+TEST(TensorRanks, HoldTheirPartOfTheStates) {
+  const TemporaryFolder folder;
+  const Trained one = train(folder / "one", 1);
+  const Trained two = train(folder / "two", 2, {"sharding=tensor"});
+  constexpr int64_t kWhole = kWidth * 9 /* positions */ + (4 * kLayers + 2) * kWidth /* norms */ + 2 * kLayers * kWidth /* biases */;
+  constexpr int64_t kBlock = 12 * kWidth * kWidth + 7 * kWidth;  // qkv and fc with biases, both projections without
+  const int64_t all = kWhole + kLayers * kBlock + kVocabulary * kWidth;
+  EXPECT_EQ(one.state_bytes[0], 2 * 4 * all);
+  EXPECT_EQ(two.state_bytes[0], 2 * 4 * (kWhole + kLayers * kBlock / 2 + 27 * kWidth));
+  EXPECT_EQ(two.state_bytes[1], 2 * 4 * (kWhole + kLayers * kBlock / 2 + 26 * kWidth));
+}
+
+/// galley-plan says what the ranks hold and send.
+TEST(TensorRanks, ArePlannedAsTheyTrain) {
+  const TemporaryFolder folder;
+  for (const int ranks : {2, 4}) {
+    const std::vector<std::string> overrides{"sharding=tensor", "data.val=null", "checkpoint=null"};
+    const LoadedRecipe loaded = test::load_text(kGpt, overrides);
+    const StepPlan plan = StepPlanner(loaded.recipe, ranks, *find_cluster("a100_80gb")).plan();
+    const Trained run = train(folder / cat("run", ranks), ranks, with(overrides, {"train.duration=2 steps"}));
+    ASSERT_EQ(run.errors[0], "");
+    const ModelBytes& model = plan.stages.front().model;
+    EXPECT_EQ(model.optimizer, static_cast<double>(run.state_bytes[0]));
+    // Parameters and state; the program also has copies of the loss and its gate.
+    EXPECT_NEAR(model.parameters + model.optimizer, static_cast<double>(run.persistent_bytes[0]), 1024);
+    const double f = (ranks - 1.0) / ranks;
+    EXPECT_DOUBLE_EQ(plan.simulation.traffic.all_reduce, 2 * f * ((4 * kLayers + 2) * kTokens * kWidth + kTokens) * 4);
+    const int64_t rows = (kTokens + 15) / 16 * 16;
+    EXPECT_DOUBLE_EQ(plan.simulation.traffic.all_gather, f * static_cast<double>(ranks * rows) * 4);
+    EXPECT_GT(plan.simulation.exposed_s, 0);
+  }
+}
+
+/// Runs stop after 3 of 6 steps and continue with another division.
+TEST(TensorRanks, ContinueCheckpointsOfAnyDegreeAndStrategy) {
+  const auto half = [](std::vector<std::string> overrides) { return with(std::move(overrides), {"train.duration=3 steps"}); };
+  const TemporaryFolder folder;
+  const Trained whole = train(folder / "whole", 1, kSgd);
+  struct Case {
+    int before, after;
+    std::string first, second;
+  };
+  const std::vector<Case> cases{{2, 1, "tensor", "auto"},   {1, 2, "auto", "tensor"}, {4, 2, "tensor", "tensor"},
+                                {2, 4, "tensor", "tensor"}, {2, 2, "tensor", "fsdp"}, {2, 2, "zero1", "tensor"}};
+  int number = 0;
+  for (const Case& each : cases) {
+    SCOPED_TRACE(cat(each.before, " ", each.first, " -> ", each.after, " ", each.second));
+    const std::string run = folder / cat("run", ++number);
+    const Trained first = train(run, each.before, half(with(kSgd, {"sharding=" + each.first})));
+    ASSERT_EQ(first.errors[0], "");
+    const Trained second = train(run, each.after, with(kSgd, {"sharding=" + each.second}));
+    ASSERT_EQ(second.errors[0], "");
+    ASSERT_EQ(second.losses[0].size(), 3u);
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.losses[0][i], whole.losses[0][3 + i], kNearSgd);
+    for (const auto& [name, values] : whole.parameters) {
+      for (size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(second.parameters.at(name)[i], values[i], 3 * kNearSgd) << name;
+    }
+  }
+}
+
+TEST(TensorRanks, MomentsAreDividedAndContinueToo) {
+  const TemporaryFolder folder;
+  const Trained whole = train(folder / "whole", 1);
+  train(folder / "run", 2, {"sharding=tensor", "train.duration=3 steps"});
+  const Trained second = train(folder / "run", 4, {"sharding=tensor"});
+  ASSERT_EQ(second.errors[0], "");
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.losses[0][i], whole.losses[0][3 + i], kNear);
+}
+
+TEST(TensorRanks, RefuseWhatDoesNotGoTogether) {
+  const auto error = [](int ranks, const std::vector<std::string>& overrides) {
+    const TemporaryFolder folder;
+    return train(folder / "run", ranks, with({"sharding=tensor"}, overrides)).errors[0];
+  };
+  EXPECT_EQ(error(3, {}), "sharding: the attention transformer.h.0.attn has 4 heads, which 3 ranks cannot divide equally");
+  EXPECT_EQ(error(2, {"deterministic=true"}).substr(0, 14), "deterministic:");
+  EXPECT_EQ(error(2, {"lora={rank: 2, match: [\"*c_attn\"]}"}).substr(0, 5), "lora:");
+  EXPECT_EQ(error(4, {"sharding={strategy: tensor, mesh: {tensor: 2, pipe: 2}}"}).substr(0, 14), "sharding.mesh:");
+  EXPECT_EQ(error(4, {"sharding={strategy: zero1, mesh: {tensor: 2, shard: 2}}"}).substr(0, 18), "sharding.strategy:");
+  EXPECT_EQ(error(2, {"model={type: rnn_lm}"}),
+            "sharding: tensor parallelism divides the heads of attention, but the model has no attention that it can divide");
+}
+
+constexpr std::string_view kData = R"(
+recipe: 1
+name: tensor
+data:
+  train: {source: {type: synthetic, samples: 24, values: integer, high: 48}, workers: 1}
+  val: {source: {type: synthetic, samples: 6, values: integer, high: 48}}
+train:
+  duration: 4 steps
+  batch: 3
+  optimizer: {type: sgd, lr: 0.5, momentum: 0.9}
+checkpoint: null
+log: {every: 1 step, tensorboard: false}
+model: )";
+
+TEST(TensorRanks, DivideGroupedQueriesAndSwiglu) {
+  for (const char* model :
+       {"{type: llama, num_hidden_layers: 2, hidden_size: 32, intermediate_size: 42, num_attention_heads: 8, num_key_value_heads: 4, "
+        "head_dim: 4, vocab_size: 48, block_size: 8, attention_dropout: 0.1, attention_bias: true}",
+        "{type: qwen3, num_hidden_layers: 1, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, num_key_value_heads: 4, "
+        "head_dim: 8, vocab_size: 50, block_size: 8, tie_word_embeddings: true}"}) {
+    SCOPED_TRACE(model);
+    const std::string recipe = cat(kData, model, "\n");
+    const TemporaryFolder folder;
+    const Trained one = train(folder / "one", 1, {}, recipe);
+    ASSERT_EQ(one.errors[0], "");
+    for (const int ranks : {2, 4}) expect_near(one, train(folder / cat("many", ranks), ranks, {"sharding=tensor"}, recipe), kNearSgd);
+  }
+}
+
+TEST(TensorRanks, DivideEncoders) {
+  const std::vector<std::string> renamed{"data.train.pipeline=[{type: rename, from: input, to: input_ids}]",
+                                         "data.val.pipeline=[{type: rename, from: input, to: input_ids}]"};
+  for (const char* type : {"bert", "albert", "distilbert"}) {
+    SCOPED_TRACE(type);
+    const std::string recipe = cat(
+        kData, "{type: ", type, ", num_hidden_layers: 2, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, vocab_size: 48, ",
+        "max_position_embeddings: 16, sequence_length: 8}\n");
+    const TemporaryFolder folder;
+    const Trained one = train(folder / "one", 1, renamed, recipe);
+    ASSERT_EQ(one.errors[0], "");
+    for (const int ranks : {2, 4})
+      expect_near(one, train(folder / cat("many", ranks), ranks, {renamed[0], renamed[1], "sharding=tensor"}, recipe), kNearSgd);
+  }
+}
+
+}  // namespace
+}  // namespace galley
