@@ -288,6 +288,15 @@ TEST(Pipeline, WhatItCannotDoIsAnError) {
   EXPECT_NE(error(kDeepMlp, 3, {"sharding.split=[a]"}).find("3 parts need 2"), std::string::npos);
 }
 
+TEST(Replicas, ALossScaleOfAPowerOfTwoChangesNoBit) {
+  const std::string scale = "precision.loss_scale=1024";
+  const Result mlp = train(kMlp, {}), deep = train(kDeepMlp, {}), convolutions = train(kConvolutions, {});
+  expect_equal(train(kMlp, {1, 2, {scale}}), mlp, "one rank");
+  expect_equal(train(kMlp, {3, 1, {scale, "sharding=fsdp", "sharding.wrap.parameters=200"}}), mlp, "fsdp");
+  expect_equal(train(kConvolutions, {2, 1, {scale, "sharding=zero1"}}), convolutions, "zero1");
+  expect_equal(train(kDeepMlp, {2, 1, {scale, "sharding.strategy=pipeline"}}), deep, "pipeline");
+}
+
 TEST(Replicas, ThePlainStepDiffersBetweenRankCounts) {
   std::vector<std::string> seen;
   for (const int ranks : {1, 2, 3, 4}) {
