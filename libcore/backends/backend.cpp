@@ -2,6 +2,7 @@
 
 #include <deque>
 
+#include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -11,7 +12,7 @@ class Loop : public Runner {
  public:
   explicit Loop(const BoundProgram& program) : calls_(program.calls) {}
   void run(Stream& stream) override {
-    for (const BoundCall& call : calls_) call.kernel->run(stream, call.args);
+    for (const BoundCall& call : calls_) call.run(stream);
   }
 
  private:
@@ -36,6 +37,15 @@ std::deque<TensorType> lay_channels_last(KernelQuery& asked) {
 }
 
 }  // namespace
+
+void BoundCall::run(Stream& stream) const {
+  try {
+    kernel->run(stream, args);
+  } catch (Error& error) {
+    if (node != nullptr) error.context(cat(" at ", node->path, " (", node->op->name, ")"));
+    throw;
+  }
+}
 
 std::string KernelChoice::reasons() const {
   std::string text;

@@ -22,6 +22,7 @@ struct BackendOptions {
   bool chains = true;                            ///< Element-wise functions may be fused into chains (the recipe's precision.chains).
   bool int4_products = true;   ///< Activations may be rounded for weights of 4 bits (the recipe's precision.int4_activations).
   bool int8_products = false;  ///< The same for weights of 8 bits (precision.int8_activations).
+  bool tf32 = false;           ///< GPUs: products of f32 may round their operands to TF32 (the recipe's precision.tf32).
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  ///< Of attention that does not name its algorithm (the recipe's attention).
   int index = 0;                                             ///< The number after the colon in "cuda:1", if there are several such devices.
 };

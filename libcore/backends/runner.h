@@ -12,6 +12,10 @@ namespace galley {
 struct BoundCall {
   const PreparedKernel* kernel = nullptr;
   KernelArgs args;
+  const Node* node = nullptr;  ///< What it computes.
+
+  /// Enqueues the kernel. An Error names the node: " at layer1.0.conv2 (conv2d)".
+  void run(Stream& stream) const;
 };
 
 /// The calls of one run, in order. Addresses are the same in every run, except on the host's device, where fed arrays are not copied: there

@@ -16,7 +16,7 @@ std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters
 PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSpec>& parameters) {
   PrecisionPolicy policy;
   if (recipe.precision.compute == PrecisionName::kF32) return policy;
-  policy.compute = DType::kBF16;
+  policy.compute = recipe.precision.compute == PrecisionName::kF16 ? DType::kF16 : DType::kBF16;
   Selector selector{recipe.precision.keep_f32, {}};
   Selector given = selector;  // without the default type:norm, which need not match anything
   std::erase(given.match, "type:norm");

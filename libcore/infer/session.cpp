@@ -30,8 +30,8 @@ constexpr int64_t kLargestSide = 1 << 20;                                  // la
 /// Throws for values of keys that this version does not support, so that none is ignored.
 void refuse_unavailable(const Recipe& recipe) {
   const PrecisionSection& precision = recipe.precision;
-  if (precision.compute != PrecisionName::kF32 && precision.compute != PrecisionName::kBf16) {
-    throw Error(ErrorCode::kRecipe, "this version computes only in f32 and bf16").key("precision.compute").suggest("precision: bf16");
+  if (precision.compute == PrecisionName::kF64) {
+    throw Error(ErrorCode::kRecipe, "this version computes only in f32, bf16 and f16").key("precision.compute").suggest("precision: f32");
   }
   if (precision.master != PrecisionName::kF32)
     throw Error(ErrorCode::kRecipe, "this version keeps parameters and state only in f32")
@@ -41,7 +41,7 @@ void refuse_unavailable(const Recipe& recipe) {
     throw Error(ErrorCode::kRecipe, "this version sums over ranks only in f32, bf16 and f16")
         .key("precision.reduce")
         .suggest("remove the key");
-  if (precision.compute == PrecisionName::kBf16 && recipe.quantize.method == QuantMethod::kQat) {
+  if (precision.compute != PrecisionName::kF32 && recipe.quantize.method == QuantMethod::kQat) {
     throw Error(ErrorCode::kRecipe, "quantization-aware training needs f32").key("precision.compute").suggest("precision: f32");
   }
 }
@@ -261,6 +261,7 @@ std::shared_ptr<const Backend> Session::backend(int threads, bool chains) const 
                                              .chains = chains,
                                              .int4_products = recipe_.precision.int4_activations == StoredProducts::kInt8,
                                              .int8_products = recipe_.precision.int8_activations == StoredProducts::kInt8,
+                                             .tf32 = recipe_.precision.tf32,
                                              .attention = recipe_.attention});
 }
 

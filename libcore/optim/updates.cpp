@@ -6,6 +6,7 @@
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
+#include "libcore/passes/loss_scale.h"
 
 namespace galley {
 namespace {
@@ -114,7 +115,7 @@ Value total_of_squares(Graph& graph, const std::vector<Value>& gradients, bool o
 
 /// The same over the ranks that divide matrices: the parts of all ranks, and once what each rank has whole.
 Value total_of_squares(Graph& graph, const std::vector<UpdatePiece>& pieces, const UpdateOptions& options) {
-  const bool one_node = options.clip == ClipMode::kNorm;
+  const bool one_node = options.clip == ClipMode::kNorm || options.loss_scale;
   std::vector<Value> whole, parts;
   for (const UpdatePiece& piece : pieces) (options.divided && options.divided(piece.name) ? parts : whole).push_back(piece.gradient);
   if (parts.empty()) return total_of_squares(graph, whole, one_node);
@@ -152,23 +153,35 @@ std::vector<UpdatePiece> whole_parameters(Graph& graph, const Gradients& gradien
   return pieces;
 }
 
-/// The scale of the summed gradients; absent: 1. Adds the output "grad_norm".
-Value gradient_scale(Graph& graph, const std::vector<UpdatePiece>& pieces, const UpdateOptions& options) {
+/// `x` of summed gradients as that of the gradients of the mean loss, which differ by a factor; `square`: x is a sum of squares.
+Value of_mean(Graph& graph, const UpdateOptions& options, Value x, bool square = false) {
   const double mean = 1 / static_cast<double>(options.accumulation);
+  if (options.loss_scale) {
+    const Value factor = div(full(graph, scalar(DType::kF32), mean), loss_scale_state(graph, kLossScale));
+    return square ? mul(mul(x, factor), factor) : mul(x, factor);
+  }
+  return options.accumulation > 1 ? affine(x, square ? mean * mean : mean) : x;
+}
+
+/// The scale of the summed gradients; absent: 1. Adds the outputs "grad_norm" and, with a loss scale, "grad_squares".
+Value gradient_scale(Graph& graph, const std::vector<UpdatePiece>& pieces, const UpdateOptions& options) {
   Value scale;
-  if (options.grad_norm || options.clip == ClipMode::kNorm) {
+  if (options.grad_norm || options.clip == ClipMode::kNorm || options.loss_scale) {
     Value squares = options.given_squares ? scalar_input(graph, "grad_squares", DType::kF32) : total_of_squares(graph, pieces, options);
     if (options.ranks != nullptr && !options.given_squares) squares = options.ranks->total(squares);
-    if (options.accumulation > 1) squares = affine(squares, mean * mean);
+    if (options.loss_scale) graph.add_output("grad_squares", squares);
+    squares = of_mean(graph, options, squares, true);
     if (options.grad_norm) graph.add_output("grad_norm", sqrt(squares));
     if (options.clip == ClipMode::kNorm) {
       ClipCoefficientAttrs attrs;
       attrs.max_norm = options.clip_max;
-      scale = clip_coefficient(squares, attrs);
-      if (options.accumulation > 1) scale = affine(scale, mean);
+      scale = of_mean(graph, options, clip_coefficient(squares, attrs));
     }
   }
-  if (options.accumulation > 1 && options.clip == ClipMode::kNone) scale = full(graph, scalar(DType::kF32), mean);
+  if (options.clip == ClipMode::kNone && (options.accumulation > 1 || options.loss_scale)) {
+    const double mean = 1 / static_cast<double>(options.accumulation);
+    scale = options.loss_scale ? of_mean(graph, options, full(graph, scalar(DType::kF32), 1)) : full(graph, scalar(DType::kF32), mean);
+  }
   return scale;
 }
 
@@ -201,6 +214,16 @@ void add_hook_states(const std::vector<HookState>& states, UpdateTable& table) {
   }
 }
 
+/// Declares the states of loss scaling. Returns the number of the next update that is not skipped.
+Value next_update(Graph& graph, UpdateTable& table, const UpdateOptions& options) {
+  for (const char* name : {kLossScale, kLossScaleAge, kAppliedUpdates}) {
+    StateSpec spec{.name = name, .type = loss_scale_state(graph, name).type(), .of = ""};
+    if (std::string_view(name) == kLossScale) spec.starts_at = options.first_loss_scale;
+    table.states.push_back(std::move(spec));
+  }
+  return add(loss_scale_state(graph, kAppliedUpdates), full(graph, scalar(DType::kI64), 1));
+}
+
 }  // namespace
 
 UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOptions& options) {
@@ -212,7 +235,7 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   if (parameters.empty()) return table;
   UpdateScope scope(graph);
   scope.leave_modules();
-  const Value step = scalar_input(graph, "step", DType::kI64);
+  const Value step = options.loss_scale ? next_update(graph, table, options) : scalar_input(graph, "step", DType::kI64);
 
   std::vector<Value> accumulators;
   std::vector<UpdatePiece> pieces = whole_parameters(graph, gradients, parameters, options, scope, table, accumulators);
@@ -240,7 +263,7 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
     }
     Value gradient = piece.gradient;
     if (options.clip == ClipMode::kValue) {
-      if (options.accumulation > 1) gradient = affine(gradient, 1 / static_cast<double>(options.accumulation));
+      gradient = of_mean(graph, options, gradient);
       gradient = clamp(gradient, -options.clip_max, options.clip_max);
     }
     std::vector<Value> states;
@@ -252,7 +275,7 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   for (const Value& accumulator : accumulators) {
     const std::string name = name_of(graph, accumulator.id());
     scope.enter_module_of(name.substr(0, name.rfind('.')));
-    clear(accumulator);
+    clear(accumulator, options.loss_scale ? full(graph, scalar(DType::kBool), 1) : Value());  // also sums that are not finite
   }
   if (!options.ema) return table;
   std::vector<ValueId> averaged = parameters;

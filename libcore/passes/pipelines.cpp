@@ -45,7 +45,8 @@ PassReport training_passes(Graph& graph, const Target& target, const TrainingPas
   const GradientMap gradients = passes.run("differentiate", [&](Graph& g) {
     std::vector<ValueId> wanted;
     for (const std::string& name : options.trained) wanted.push_back(g.find_input(name));
-    return differentiate(g, g.find_output("loss"), wanted);
+    const ValueId loss = g.find_output("loss");
+    return differentiate(g, options.objective ? options.objective(g, loss) : loss, wanted);
   });
   passes.run("updates", [&](Graph& g) { options.updates(g, gradients); });
   std::set<ValueId> unpacked;  // weights that the backward pass unpacks again

@@ -31,6 +31,7 @@ FakeQuantizedModel fake_quantize_passes(Graph& graph, const FakeQuantizePasses& 
 struct TrainingPasses {
   PrecisionPolicy precision;
   std::optional<FakeQuantizePasses> fake_quantize;                        ///< Absent: training in float.
+  std::function<ValueId(Graph&, ValueId loss)> objective;                 ///< What is differentiated instead of the loss; may be empty.
   std::vector<std::string> trained;                                       ///< Named inputs whose gradients are computed.
   std::function<void(Graph&, const GradientMap&)> updates;                ///< Appends the nodes that use the gradients.
   std::function<RecomputeChoice(const Graph& differentiated)> recompute;  ///< What the backward pass recomputes; may be empty.

@@ -71,7 +71,11 @@ void PrecisionSection::options(OptionVisitor& v) {
   v.choice({.name = "master", .doc = "dtype of the parameters and state that the optimizer keeps"}, master, kPrecisionNames);
   v.choice({.name = "reduce", .doc = "dtype of sums over ranks"}, reduce, kPrecisionNames);
   AutoNumber scale(loss_scale);
-  v.text({.name = "loss_scale", .doc = "factor on the loss that prevents underflow of f16 gradients"}, scale);
+  v.text(
+      {.name = "loss_scale",
+       .doc = "factor on the loss that prevents underflow of f16 gradients; auto: with compute: f16, 65536 at first, half of it after each "
+              "update whose gradients are not finite, which is skipped, and twice after 2000 others; without f16, none"},
+      scale);
   v.option({.name = "tf32", .doc = "allow TF32 in matrix products and convolutions on GPUs"}, tf32);
   v.option(
       {.name = "winograd",

@@ -243,7 +243,7 @@ void Execution::bind() {
     }
     for (ValueId id : node.outputs) operands.outputs.push_back(address(id));
     const int64_t scratch = memory.scratch_offsets[static_cast<size_t>(steps[s].node)];
-    calls_[s] = {steps[s].kernel.get(), {operands.inputs, operands.outputs, scratch < 0 ? nullptr : arena_->address() + scratch}};
+    calls_[s] = {steps[s].kernel.get(), {operands.inputs, operands.outputs, scratch < 0 ? nullptr : arena_->address() + scratch}, &node};
   }
   runner_ = program_->backend().runner({.calls = std::span(calls_).subspan(program_->prepare_steps())});
   bound_generation_ = arena_->generation();
@@ -259,7 +259,7 @@ void Execution::execute(size_t s, NodeObserver* observer) {
   const Step& step = program_->steps()[s];
   const BoundCall& call = calls_[s];
   if (observer != nullptr) observer->before(*program_, step, stream_);
-  call.kernel->run(stream_, call.args);
+  call.run(stream_);
   if (observer != nullptr) observer->after(*program_, step, NodeOutputs(*program_, step, call.args.outputs, stream_));
 }
 

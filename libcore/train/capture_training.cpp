@@ -105,6 +105,13 @@ ParameterGroups parameter_groups(const OptimizerSection& section, const std::vec
   return under_key("train.optimizer.groups", [&] { return resolve_groups(*section.algorithm.as<Optimizer>(), overrides); });
 }
 
+std::optional<LossScaling> loss_scaling(const Recipe& recipe) {
+  const std::optional<double>& given = recipe.precision.loss_scale;
+  if (given) return LossScaling{.initial = *given, .dynamic = false};
+  if (recipe.precision.compute == PrecisionName::kF16) return LossScaling{};
+  return std::nullopt;
+}
+
 CapturedModel capture_training(const Session& session, const BatchTypes& types) {
   const Recipe& recipe = session.recipe();
   CapturedModel model;

@@ -1,11 +1,13 @@
 #pragma once
 // Captures a recipe's model for training.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "libcore/infer/session.h"
 #include "libcore/optim/optimizer.h"
+#include "libcore/passes/loss_scale.h"
 
 namespace galley {
 
@@ -13,6 +15,9 @@ namespace galley {
 /// trainable, with `lora` only adapters and lora.train are. Throws (kRecipe) if no trainable parameter remains, and for selectors that
 /// match nothing.
 CapturedModel capture_training(const Session& session, const BatchTypes& types);
+
+/// How the loss is scaled by precision.compute and precision.loss_scale; empty: not at all.
+std::optional<LossScaling> loss_scaling(const Recipe& recipe);
 
 /// The optimizer settings of each trained parameter. Each key comes from the first matching group that sets it. Quantization scales
 /// (`scales`) have no weight decay.

@@ -71,6 +71,7 @@ TrainingGraph training_graph(const Session& session, const BatchTypes& types, in
         .key("train.optimizer")
         .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   CapturedModel model = capture_training(session, types);
+  const std::optional<LossScaling> scaling = loss_scaling(recipe);
   TrainingGraph result;
   TensorDivisions divisions;
   if (tensor > 1) {
@@ -92,11 +93,16 @@ TrainingGraph training_graph(const Session& session, const BatchTypes& types, in
       options.accumulation = accumulation;
       if (recipe.train.clip) options.clip = recipe.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
       if (tensor > 1) options.divided = [&](const std::string& name) { return divisions.count(name) > 0; };
+      options.loss_scale = scaling.has_value();
       options.ema = recipe.train.ema.has_value();
       options.ema_buffers = !recipe.train.ema || recipe.train.ema->buffers;
       result.states = add_updates(graph, gradients, options).states;
     });
   };
+  if (scaling) {
+    passes.objective = scaled_loss;
+    passes.guard = [&](Graph& graph) { gate_updates(graph, {.squares = graph.find_output("grad_squares"), .scaling = scaling}); };
+  }
   if (recipe.train.recompute) {
     passes.recompute = [&](const Graph& graph) -> RecomputeChoice {
       const RecomputeSection& section = *recipe.train.recompute;

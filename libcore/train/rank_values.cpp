@@ -15,6 +15,7 @@
 #include "libcore/comm/texts.h"
 #include "libcore/recipe/differences.h"
 #include "libcore/recipe/sections.h"
+#include "libcore/train/capture_training.h"
 #include "libcore/train/offload.h"
 #include "libcore/train/trainer_state.h"
 
@@ -123,6 +124,9 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
            divides ? "write mesh: null, mesh: {shard: N}, or sharding: hybrid" : "write mesh: null, or mesh: {data: N}");
   if (sharding.hook && sharding.hook->type == HookType::kPowerSgd && recipe.precision.reduce != PrecisionName::kF32)
     refuse("precision.reduce", "the hook power_sgd sums factors in f32", "write reduce: f32, or hook: null");
+  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd && loss_scaling(recipe))
+    refuse("sharding.hook", "the hook power_sgd keeps errors of gradients, which a step that is skipped would spoil (precision.loss_scale)",
+           "write hook: bf16, hook: null, or precision: bf16");
   if (divides_parameters(recipe, &communicator) && recipe.train.validate && !recipe.train.validate->prompts.empty())
     refuse("train.validate.prompts", cat("sharding: ", name_of(strategy), " continues no prompts in validation"),
            "write sharding: zero2, or use galley-predict");

@@ -52,6 +52,7 @@ std::string to_json(const TrainRow& row) {
   if (!row.losses.empty()) json["losses"] = metrics_json(row.losses);
   json["lr"] = number(row.lr);
   json["grad_norm"] = number(row.grad_norm);
+  if (row.loss_scale) json["loss_scale"] = *row.loss_scale;
   json["step_ms"] = number(rounded(row.step_ms));
   json["data_ms"] = number(rounded(row.data_ms));
   json["samples_per_s"] = number(rounded(row.samples_per_s));

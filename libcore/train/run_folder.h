@@ -13,14 +13,16 @@
 namespace galley {
 
 /// One update. `samples` is cumulative. `loss` is that of the step's batch before its update, with label smoothing, without weight decay.
-/// `lr` is the learning rate of this update, `grad_norm` the norm before clipping.
+/// `lr` is the learning rate of this update, `grad_norm` the norm before clipping; with a loss scale, an update with a norm that is not
+/// finite was skipped.
 struct TrainRow {
   int64_t step = 0;
   double epoch = 0;
   int64_t samples = 0;
   double loss = 0, lr = 0, grad_norm = 0, step_ms = 0, data_ms = 0, samples_per_s = 0;
   int64_t peak_bytes = 0;
-  MetricValues losses;  ///< Parts of `loss`, each without its weight; empty if there is only one.
+  std::optional<double> loss_scale;  ///< After the update; empty: the loss is not scaled.
+  MetricValues losses;               ///< Parts of `loss`, each without its weight; empty if there is only one.
 };
 
 /// One evaluation.

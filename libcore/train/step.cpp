@@ -57,6 +57,8 @@ std::pair<double, Arithmetic> flops_of(const Program& program) {
   return {flops, executed};
 }
 
+constexpr double kSmallestLossScale = 1.0 / 1024;  // gradients that overflow with it are no rounding matter
+
 }  // namespace
 
 bool step_due(int64_t step, double every) {
@@ -85,6 +87,7 @@ TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& t
       ranks_(ranks != nullptr && ranks->size() > 1 ? ranks : nullptr),
       groups_(shard_groups(recipe_, ranks_)),
       tensor_(tensor != nullptr && tensor->size() > 1 ? tensor : nullptr),
+      scaling_(loss_scaling(recipe_)),
       replicas_(replicas),
       offload_(disk != nullptr ? std::make_unique<Offload>(*disk, recipe_.sharding) : nullptr) {
   if (replicas_.count > 0) check_replicas();
@@ -232,7 +235,8 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
       add_accumulation(graph, gradients, update_options(stage));
     };
   }
-  if (guards()) passes.guard = [](Graph& graph) { gate_updates(graph, graph.find_output("loss"), "train.guard.stopped"); };
+  if (scaling_) passes.objective = scaled_loss;
+  if (guards() || scaling_) passes.guard = [this](Graph& graph) { gate_updates(graph, gates(graph)); };
   if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_of(graph); };
   PassReport report = training_passes(model.graph, engine_.backend(), passes);
   if (gathers()) gather_pass()(model.graph);
@@ -242,6 +246,15 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     attention_ = std::move(report.attention);
   }
   return std::move(model.graph);
+}
+
+/// The gates of a graph that updates, or of one that accumulates.
+UpdateGates TrainStep::gates(const Graph& graph) const {
+  UpdateGates gates{.stopped = "train.guard.stopped"};
+  if (guards()) gates.value = graph.find_output("loss");
+  gates.squares = graph.find_output("grad_squares");
+  if (gates.squares != kNoValue) gates.scaling = scaling_;
+  return gates;
 }
 
 /// All graphs of the run have the buckets of the first one, since they share the optimizer's state.
@@ -305,6 +318,8 @@ UpdateOptions TrainStep::update_options(const Stage& stage) const {
   }
   if (ranks_ != nullptr) options.ranks = stage.divisions.back().get();
   if (tensor_ != nullptr) options.divided = [this](const std::string& name) { return divisions_.count(name) > 0; };
+  options.loss_scale = scaling_.has_value();
+  if (scaling_) options.first_loss_scale = scaling_->initial;
   options.ema = recipe_.train.ema.has_value();
   options.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
   return options;
@@ -548,6 +563,17 @@ void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_
   outcome.loss /= static_cast<double>(batch_.accumulation);
 }
 
+void TrainStep::read_update(const Execution& update, int64_t step, Outcome& outcome) {
+  outcome.grad_norm = update.scalar("grad_norm");
+  if (!scaling_) return;
+  outcome.loss_scale = engine_.store().get(kLossScale).to_doubles().front();
+  if (std::isfinite(outcome.grad_norm) || !scaling_->dynamic || *outcome.loss_scale >= kSmallestLossScale) return;
+  throw Error(ErrorCode::kNumeric,
+              cat("the gradients are not finite at step ", step, ", with any loss scale down to ", *outcome.loss_scale))
+      .key("precision.compute")
+      .suggest("write precision: bf16, or keep the modules with the largest values in f32 (precision.keep_f32)");
+}
+
 TrainStep::~TrainStep() = default;
 
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
@@ -582,7 +608,7 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     execution.run({.observer = observer});
   }
   read_losses(stage, step, *last, outcome);
-  outcome.grad_norm = update_for(stage, *last).scalar("grad_norm");
+  read_update(update_for(stage, *last), step, outcome);
   return outcome;
 }
 

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "libcore/infer/session.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/optim/updates.h"
+#include "libcore/passes/gate_updates.h"
 #include "libcore/passes/replicate.h"
 #include "libcore/passes/tensor_divisions.h"
 #include "libcore/quantize/qat.h"
@@ -91,10 +93,11 @@ class TrainStep {
 
   /// The results of one update.
   struct Outcome {
-    double loss = 0;       ///< Mean over the micro-batches.
-    MetricValues losses;   ///< Parts of the loss, each without its weight; empty if there is only one.
-    double grad_norm = 0;  ///< Before clipping.
-    double data_s = 0;     ///< Time spent waiting for batches.
+    double loss = 0;                   ///< Mean over the micro-batches.
+    MetricValues losses;               ///< Parts of the loss, each without its weight; empty if there is only one.
+    double grad_norm = 0;              ///< Before clipping. Not finite: the update was skipped, which only a loss scale allows.
+    std::optional<double> loss_scale;  ///< After the update; empty: the loss is not scaled.
+    double data_s = 0;                 ///< Time spent waiting for batches.
   };
   /// Sets the function that reloads a batch by its position (Batch::first). Without it, the error of a non-finite loss names a tensor only
   /// if the batch is the last one of the step.
@@ -161,6 +164,9 @@ class TrainStep {
   void feed_update(const Stage& stage, Execution& execution, int64_t step) const;
   /// Whether a loss that is not finite ends the run.
   bool guards() const { return recipe_.train.guard.nan == NanGuard::kStop; }
+  UpdateGates gates(const Graph& graph) const;
+  /// Reads the norm of the gradients and the loss scale. Throws Error (kNumeric) where no scale gives finite gradients.
+  void read_update(const Execution& update, int64_t step, Outcome& outcome);
   /// Reads the losses of all micro-batches and averages them.
   void read_losses(const Stage& stage, int64_t step, const Batch& last_batch, Outcome& outcome) const;
   [[noreturn]] void stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const;
@@ -201,6 +207,7 @@ class TrainStep {
   ShardGroups groups_;
   Communicator* tensor_ = nullptr;  // null: no ranks divide matrices
   TensorDivisions divisions_;
+  std::optional<LossScaling> scaling_;
   ReplicaChoice replicas_;
   bool replicas_sum_ = false;  // in their programs
   ReplicaStatistics statistics_;

@@ -162,6 +162,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
       replica_division_ = std::move(division);
     }
   };
+  if (scaling_) passes.objective = scaled_loss;
   if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_of(graph); };
   PassReport report = training_passes(model.graph, engine_.backend(), passes);
   check_replica_graph(model.graph, replica_buckets_);
@@ -240,6 +241,7 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
   options.given_squares = true;
   options.ranks = stage.divisions.back().get();
   under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, options).states; });
+  if (scaling_) gate_updates(graph, gates(graph));
   if (gathers()) gather_pass()(graph);
   return graph;
 }
@@ -328,7 +330,7 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   if (statistics_.elements() > 0 && statistics_.elements() * 4 <= kCopiedBytes) update.feed(kStatistics, runner_->statistics());
   if (update.takes("grad_squares")) update.set("grad_squares", pipeline_ ? pipeline_->squares() : runner_->squares());
   update.run({.observer = observer});
-  outcome.grad_norm = update.scalar("grad_norm");
+  read_update(update, step, outcome);
   return outcome;
 }
 

@@ -31,6 +31,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
   std::vector<std::pair<std::string, double>> curves{
       {"train/loss", row.loss}, {"train/lr", row.lr}, {"train/grad_norm", row.grad_norm}, {"train/samples_per_s", row.samples_per_s}};
+  if (row.loss_scale) curves.emplace_back("train/loss_scale", *row.loss_scale);
   for (const auto& [name, part] : row.losses) curves.emplace_back("train/loss/" + name, part);
   return curves;
 }
@@ -274,6 +275,7 @@ TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   row.losses = outcome.losses;
   row.lr = update->learning_rate(step);
   row.grad_norm = outcome.grad_norm;
+  row.loss_scale = outcome.loss_scale;
   const double seconds = seconds_since(began);
   row.step_ms = seconds * 1e3;
   row.data_ms = outcome.data_s * 1e3;

@@ -45,6 +45,30 @@ TEST(Precision, Bf16TrainsResumesAndEvaluates) {
   EXPECT_EQ(run("galley-calibrate", {folder + "/narrow", "--samples", "8", "-o", folder + "/stats.calib", "-q"}).code, 0);
 }
 
+TEST(Precision, F16ScalesTheLoss) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const auto train = [&](const std::string& to, const std::vector<std::string>& more) {
+    std::vector<std::string> words{recipe, "-o", folder + "/" + to, "--format", "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run("galley-train", words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome;
+  };
+  const double wide = loss_of(train("wide", {}).out);
+  const Outcome trained = train("narrow", {"precision={compute: f16, loss_scale: 1024}"});
+  EXPECT_NE(loss_of(trained.out), wide);
+  EXPECT_NEAR(loss_of(trained.out), wide, 0.02 * wide);
+  EXPECT_NE(trained.err.find("there are no f16 kernels for processors: with precision: f16, operators compute in f32"), std::string::npos)
+      << trained.err;
+  EXPECT_EQ(loss_of(run("galley-evaluate", {folder + "/narrow", "--format", "json", "-q"}).out), loss_of(trained.out));
+  // The factor is part of a checkpoint: an interruption and a resume change no bit.
+  train("whole", {"precision=f16"});
+  EXPECT_NE(read_text(folder + "/whole/metrics.jsonl").find("\"loss_scale\":"), std::string::npos);
+  train("parts", {"precision=f16", "train.duration=3 steps"});
+  train("parts", {"precision=f16"});
+  EXPECT_EQ(tensor_bytes(folder + "/parts/weights.safetensors"), tensor_bytes(folder + "/whole/weights.safetensors"));
+}
+
 TEST(Precision, WhatItCannotDoIsRefused) {
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
   const auto refused = [&](const std::vector<std::string>& overrides, const std::string& part) {
@@ -54,7 +78,7 @@ TEST(Precision, WhatItCannotDoIsRefused) {
     EXPECT_EQ(outcome.code, 3) << part;
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
   };
-  refused({"precision=f16"}, "this version computes only in f32 and bf16");
+  refused({"precision=f64"}, "this version computes only in f32, bf16 and f16");
   refused({"precision=bf17"}, "bf17");
   refused({"precision={compute: bf16, master: bf16}"}, "precision.master must be f32");
   refused({"precision=bf16", "quantize.method=qat"}, "quantization-aware training needs f32");

@@ -22,8 +22,8 @@ const Backend& cuda_backend() {
 class EveryCudaCase : public testing::TestWithParam<OpCase> {};
 
 TEST_P(EveryCudaCase, KernelsAgreeWithTheReference) {
-  for (const DType real : {DType::kF32, DType::kBF16}) {
-    if (real == DType::kBF16 && !GetParam().low_precision) continue;
+  for (const DType real : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (real != DType::kF32 && !GetParam().low_precision) continue;
     for (const std::string& failure : kernel_failures(cuda_backend(), GetParam(), real)) ADD_FAILURE() << failure;
   }
 }

@@ -243,7 +243,7 @@ std::vector<std::string> kernel_failures(const Backend& backend, const OpCase& c
   std::map<ValueId, RefArray> values;
   if (tried == nullptr) values = interpret(made->graph, made->feeds, /*round=*/true);
   // The error of bf16 results is half a unit of 2^-8; twice that for kernels that also round an intermediate value.
-  const double tolerance = real == DType::kBF16 ? 0x1p-7 : c.kernel_tolerance;
+  const double tolerance = real == DType::kBF16 ? 0x1p-7 : real == DType::kF16 ? std::max(0x1p-10, c.kernel_tolerance) : c.kernel_tolerance;
   for (const Node& node : made->graph.nodes()) {
     Trial contiguous = trial_of(made->graph, node), last = contiguous;
     std::vector<Trial> trials{contiguous};

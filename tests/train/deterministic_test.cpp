@@ -301,6 +301,15 @@ train: {duration: 6 steps, batch: 16, optimizer: {type: sgd, lr: 0.5}}
   for (size_t i = 0; i < plain.numbers.size(); ++i) EXPECT_NEAR(many.numbers[i], plain.numbers[i], 1e-5) << i;
 }
 
+TEST(Replicas, ALossScaleOfAPowerOfTwoChangesNoBit) {
+  const std::string scale = "precision.loss_scale=1024";
+  const Result mlp = train(kMlp, {}), deep = train(kDeepMlp, {}), convolutions = train(kConvolutions, {});
+  expect_equal(train(kMlp, {1, 2, {scale}}), mlp, "one rank");
+  expect_equal(train(kMlp, {3, 1, {scale, "sharding=fsdp", "sharding.wrap.parameters=200"}}), mlp, "fsdp");
+  expect_equal(train(kConvolutions, {2, 1, {scale, "sharding=zero1"}}), convolutions, "zero1");
+  expect_equal(train(kDeepMlp, {2, 1, {scale, "sharding.strategy=pipeline"}}), deep, "pipeline");
+}
+
 TEST(Replicas, ThePlainStepDiffersBetweenRankCounts) {
   std::vector<std::string> seen;
   for (const int ranks : {1, 2, 3, 4}) {

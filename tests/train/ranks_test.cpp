@@ -217,6 +217,18 @@ TEST_P(Ranks, KeepAveragesGroupsAndMoments) {
   }
 }
 
+TEST_P(Ranks, ScaleTheLossTogether) {
+  if (ranks() == 4) GTEST_SKIP() << "3 ranks have shards of unequal size, which is enough";
+  const TemporaryFolder one, many;
+  const std::vector<std::string> common{"data.train.last_batch=wrap", "train.clip=0.5", "train.batch.global=12"};
+  const Trained alone = train(one / "run", 1, common);
+  const Trained together =
+      train(many / "run", ranks(),
+            with(common, {sharding(), "train.batch.micro=1", "sharding.bucket=1KiB", units(), "precision.loss_scale=4096"}));
+  expect_no_errors(together);
+  expect_near(alone, together);
+}
+
 std::string name_of_way(const testing::TestParamInfo<Way>& way) { return cat(std::get<1>(way.param), std::get<0>(way.param)); }
 INSTANTIATE_TEST_SUITE_P(All, Ranks, testing::Combine(testing::Values(2, 3, 4), testing::Values("ddp", "zero1", "zero2", "fsdp")),
                          name_of_way);

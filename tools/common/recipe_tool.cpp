@@ -220,10 +220,13 @@ void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
   if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads is ", threads, ", but must be between 1 and 1024");
   set_compute_threads(static_cast<int>(threads));
   static bool warned = false;  // called for each cell of a sweep
-  if (recipe.precision.compute == PrecisionName::kBf16 && !warned && !has_fast_bf16()) {
+  const bool half = recipe.precision.compute == PrecisionName::kF16;
+  if ((half || (recipe.precision.compute == PrecisionName::kBf16 && !has_fast_bf16())) && !warned && recipe.device.str() == "cpu") {
     warned = true;
-    log(LogLevel::kWarning, cat("this processor has no fast bf16 instructions (", instruction_set(),
-                                "): with precision: bf16, operators compute in f32 between casts, which is slower than precision: f32"));
+    const std::string why =
+        half ? "there are no f16 kernels for processors" : cat("this processor has no fast bf16 instructions (", instruction_set(), ")");
+    log(LogLevel::kWarning, cat(why, ": with precision: ", half ? "f16" : "bf16",
+                                ", operators compute in f32 between casts, which is slower than precision: f32"));
   }
 }
 

@@ -52,9 +52,9 @@ class Console : public TrainEvents {
     std::string line = cat("step ", row.step);
     if (total_ > 0) line += cat("/", total_);
     line += cat("  epoch ", fixed(row.epoch, 2), "  loss ", fixed(row.loss, 4), "  lr ", human_number(row.lr), "  grad_norm ",
-                human_number(row.grad_norm), "  mem ", human_bytes(static_cast<double>(row.peak_bytes)), "  ", rate_, " ",
-                human_number(per_sample_ * row.samples_per_s), "  data ", fixed(data_share, 0), "%  eta ",
-                eta_s > 0 ? human_seconds(eta_s) : "0 s");
+                human_number(row.grad_norm), row.loss_scale && !std::isfinite(row.grad_norm) ? " (skipped)" : "", "  mem ",
+                human_bytes(static_cast<double>(row.peak_bytes)), "  ", rate_, " ", human_number(per_sample_ * row.samples_per_s),
+                "  data ", fixed(data_share, 0), "%  eta ", eta_s > 0 ? human_seconds(eta_s) : "0 s");
     if (watching_) recorded(row);
     progress_.update(fraction, line, to_json(row));
     idle_since_ = std::chrono::steady_clock::now();

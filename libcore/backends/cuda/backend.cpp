@@ -2,8 +2,11 @@
 
 #include "libcore/backends/cuda/device.h"
 #include "libcore/backends/cuda/kernels.h"
+#include "libcore/backends/cuda/step_graph.h"
 #include "libcore/backends/cuda/table.h"
 #include "libcore/backends/table.h"
+#include "libcore/vendor/cuda/blas_lt.h"
+#include "libcore/vendor/cuda/dnn.h"
 
 namespace galley {
 namespace {
@@ -14,13 +17,27 @@ class CudaBackend : public Backend {
   std::string_view name() const override { return "cuda"; }
   CudaDevice& device() const override { return device_; }
   Limits limits() const override { return {.threads = options().threads, .alignment = 256}; }
+  std::unique_ptr<Runner> runner(const BoundProgram& program) const override { return step_graph(program); }
   std::span<const Kernel* const> kernels(const OpDef& op) const override {
-    static const KernelTable table{cuda_elementwise(), cuda_copy(),   cuda_index(),     cuda_reduce(), cuda_products(),
-                                   cuda_pool(),        cuda_select(), cuda_attention(), cuda_rows(),   cuda_update()};
-    return table.of(op);
+    static const KernelTable exact = table(false), tf32 = table(true);
+    return (options().tf32 ? tf32 : exact).of(op);
   }
 
  private:
+  static KernelTable table(bool tf32) {
+    return {cuda_library_products(tf32),
+            cuda_elementwise(),
+            cuda_copy(),
+            cuda_index(),
+            cuda_reduce(),
+            cuda_products(),
+            cuda_pool(),
+            cuda_select(),
+            cuda_rows(),
+            cuda_attention(),
+            cuda_update()};
+  }
+
   CudaDevice& device_;
 };
 
@@ -36,7 +53,11 @@ std::string cuda_requirements() {
   const cuda::LibraryState driver = cuda::driver_state();
   const std::string kernels =
       cuda_architectures().empty() ? "no kernels: built without nvcc (scripts/setup --cuda)" : cat("kernels for ", cuda_architectures());
-  return cat(kernels, "; ", driver.problem.empty() ? cat("driver of CUDA ", driver.version, ", ", driver.file) : driver.problem);
+  if (!driver.problem.empty()) return cat(kernels, "; ", driver.problem);
+  std::string all = cat(kernels, "; driver of CUDA ", driver.version, ", ", driver.file);
+  for (const cuda::LibraryState* library : {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state})
+    all += cat("; ", library->problem.empty() ? cat(library->name, " ", library->version, ", ", library->file) : library->problem);
+  return all;
 }
 
 }  // namespace galley

@@ -1,5 +1,6 @@
 #include "libcore/backends/cuda/device.h"
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -77,7 +78,7 @@ class GpuMemory : public Memory {
   void free(void* address, int64_t, int64_t) noexcept override {
     if (address == nullptr) return;
     void* allocated = blocks_.remove(address);
-    device_.make_current();
+    if (!device_.try_current()) return;  // of a lost GPU, which has no memory any more
     // The driver waits for work that may use the memory. An error of that work is reported by its stream.
     if (host_) {
       driver().cuMemFreeHost(allocated);
@@ -176,6 +177,7 @@ class Gpu : public CudaDevice {
 
   const CudaFacts& facts() const override { return facts_; }
   void make_current() const override { check(driver().cuCtxSetCurrent(context_), "choosing the GPU"); }
+  bool try_current() const noexcept override { return driver().cuCtxSetCurrent(context_) == cuda::kSuccess; }
   /// Whether streams copy to or from this address without the help of the host.
   bool holds(const void* address) const { return memory_.holds(address) || host_memory_.holds(address); }
 
@@ -292,12 +294,23 @@ void GpuStream::synchronize() {
 
 }  // namespace
 
+namespace {
+std::atomic<Gpu*> last_gpu = nullptr;
+}
+
+CudaDevice& last_cuda_device() {
+  Gpu* gpu = last_gpu;
+  GALLEY_ASSERT(gpu != nullptr, "no GPU was opened");
+  return *gpu;
+}
+
 CudaDevice& cuda_device(int index) {
   static std::mutex mutex;
   static std::map<int, Gpu*>& gpus = *new std::map<int, Gpu*>;  // never destroyed, because static objects may hold arrays on them
   const std::lock_guard lock(mutex);
   Gpu*& gpu = gpus[index];
   if (gpu == nullptr) gpu = new Gpu(index);
+  last_gpu = gpu;
   return *gpu;
 }
 

@@ -23,11 +23,16 @@ class CudaDevice : public Device {
   virtual const CudaFacts& facts() const = 0;
   /// Makes its context that of the calling thread.
   virtual void make_current() const = 0;
+  /// The same. False: the driver refuses it.
+  virtual bool try_current() const noexcept = 0;
 };
 
 /// The GPU of that number, as nvidia-smi counts those in CUDA_VISIBLE_DEVICES. The first call opens it. Throws Error (kResource) if there
 /// is no driver or no such GPU.
 CudaDevice& cuda_device(int index);
+
+/// The GPU that was opened last: a process uses one. One must have been.
+CudaDevice& last_cuda_device();
 
 /// The handle of a stream of a CUDA device.
 cuda::StreamHandle cuda_stream(Stream& stream);

@@ -1,7 +1,9 @@
-// Matrix products and convolutions, by the kernels of kernels/products.h.
+// Matrix products and convolutions, by cuBLASLt and cuDNN or the kernels of kernels/products.h.
 
 #include <algorithm>
 
+#include "libcore/backends/cuda/library_convolutions.h"
+#include "libcore/backends/cuda/library_products.h"
 #include "libcore/backends/cuda/prepare.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
@@ -22,36 +24,77 @@ Support supports_conv(const KernelQuery& query) {
   return supports_types(query);
 }
 Support supports_conv_backward_data(const KernelQuery& query) { return query.has(2) ? Support::no("residual") : supports_types(query); }
-Support supports_matmul(const KernelQuery& query) {
+Support supports_product(const KernelQuery& query) {
   for (const TensorType* type : {&query.in(0), &query.in(1), &query.out(0)})
     if (type->format != MemoryFormat()) return Support::no("a format other than contiguous");
   return supports_types(query);
 }
+Support supports_linear(const KernelQuery& query) {
+  const Activation activation = query.attrs<LinearAttrs>().activation;
+  if (activation != Activation::kNone && activation != Activation::kRelu) return Support::no("activation");
+  if (query.has(2) && !is_short_float(query.in(2).dtype)) return Support::no("a bias of another kind");
+  return supports_product(query);
+}
 
-class Matmul : public PreparedKernel {
+/// The form of a matmul, or of a linear layer: x weight^T.
+ProductForm form_of(const KernelQuery& query, bool linear) {
+  const Shape &a = query.in(0).shape, &b = query.in(1).shape, &y = query.out(0).shape;
+  ProductForm form{.dtype = query.in(0).dtype};
+  if (linear) {
+    form.b_transposed = true;
+    form.k = b[1];
+    form.n = b[0];
+    form.m = form.n == 0 ? 0 : y.elements() / form.n;
+    form.bias = query.has(2);
+    if (form.bias) form.bias_dtype = query.in(2).dtype;
+    form.relu = query.attrs<LinearAttrs>().activation == Activation::kRelu;
+    return form;
+  }
+  const auto& attrs = query.attrs<MatmulAttrs>();
+  form.a_transposed = attrs.transpose_a;
+  form.b_transposed = attrs.transpose_b;
+  form.m = y[-2];
+  form.n = y[-1];
+  form.k = a[attrs.transpose_a ? -2 : -1];
+  form.batch = form.m * form.n == 0 ? 0 : y.elements() / (form.m * form.n);
+  form.a_batch = a.rank() == 2 ? 0 : form.m * form.k;
+  form.b_batch = b.rank() == 2 ? 0 : form.k * form.n;
+  if (form.b_batch == 0 && form.a_batch == form.m * form.k && !form.a_transposed) {  // one product of all rows
+    form.m *= form.batch;
+    form.batch = form.batch == 0 ? 0 : 1;
+    form.a_batch = 0;
+  }
+  return form;
+}
+
+/// By the kernel matmul_tiles. linear: x, weight, bias; matmul: a, b.
+template <bool kLinear>
+class Product : public PreparedKernel {
  public:
-  explicit Matmul(const KernelQuery& query) {
-    const auto& attrs = query.attrs<MatmulAttrs>();
-    const Shape &a = query.in(0).shape, &b = query.in(1).shape, &y = query.out(0).shape;
+  explicit Product(const KernelQuery& query) {
+    const ProductForm form = form_of(query, kLinear);
     call_.a_type = type_of(query.in(0));
     call_.b_type = type_of(query.in(1));
     call_.y_type = type_of(query.out(0));
-    call_.m = y[-2];
-    call_.n = y[-1];
-    call_.k = a[attrs.transpose_a ? -2 : -1];
-    call_.batch = call_.m * call_.n == 0 ? 0 : y.elements() / (call_.m * call_.n);
-    call_.a_batch = a.rank() == 2 ? 0 : call_.m * call_.k;
-    call_.b_batch = b.rank() == 2 ? 0 : call_.k * call_.n;
-    call_.a_row = attrs.transpose_a ? 1 : call_.k;
-    call_.a_column = attrs.transpose_a ? call_.m : 1;
-    call_.b_row = attrs.transpose_b ? 1 : call_.n;
-    call_.b_column = attrs.transpose_b ? call_.k : 1;
+    call_.bias_type = form.bias ? type_of(form.bias_dtype) : device::kF32;
+    call_.relu = form.relu;
+    call_.m = form.m;
+    call_.n = form.n;
+    call_.k = form.k;
+    call_.batch = form.batch;
+    call_.a_batch = form.a_batch;
+    call_.b_batch = form.b_batch;
+    call_.a_row = form.a_transposed ? 1 : form.k;
+    call_.a_column = form.a_transposed ? form.m : 1;
+    call_.b_row = form.b_transposed ? 1 : form.n;
+    call_.b_column = form.b_transposed ? form.k : 1;
   }
   void run(Stream& stream, const KernelArgs& args) const override {
     constexpr int64_t kTile = 64;  // device::kTile
     device::MatmulCall call = call_;
     call.a = args.inputs[0];
     call.b = args.inputs[1];
+    call.bias = kLinear ? args.in<void>(2) : nullptr;
     call.y = args.outputs[0];
     const int64_t tiles = call.batch * ((call.m + kTile - 1) / kTile) * ((call.n + kTile - 1) / kTile);
     launch_elements(stream, "matmul_tiles", tiles * device::kThreads, call);
@@ -59,6 +102,36 @@ class Matmul : public PreparedKernel {
 
  private:
   device::MatmulCall call_{};
+};
+
+template <bool kLinear, bool kTf32>
+ProductForm library_form(const KernelQuery& query) {
+  ProductForm form = form_of(query, kLinear);
+  form.tf32 = kTf32;
+  return form;
+}
+template <bool kLinear, bool kTf32>
+Support supports_library(const KernelQuery& query) {
+  if (const Support own = kLinear ? supports_linear(query) : supports_product(query); !own) return own;
+  if (query.in(0).dtype != query.in(1).dtype || query.in(0).dtype != query.out(0).dtype) return Support::no("operands of different dtypes");
+  const std::string reason = library_declines(library_form<kLinear, kTf32>(query));
+  return reason.empty() ? Support::yes() : Support::no(reason);
+}
+
+/// By cuBLASLt; by the own kernel on a GPU for which the library has no algorithm.
+template <bool kLinear, bool kTf32>
+class FromLibrary : public PreparedKernel {
+ public:
+  explicit FromLibrary(const KernelQuery& query) : product_(library_form<kLinear, kTf32>(query)), own_(query) {}
+  int64_t scratch_bytes() const override { return product_.workspace_bytes(); }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    const void* bias = kLinear ? args.in<void>(2) : nullptr;
+    if (!product_.run(stream, args.inputs[0], args.inputs[1], bias, args.outputs[0], args.scratch)) own_.run(stream, args);
+  }
+
+ private:
+  LibraryProduct product_;
+  Product<kLinear> own_;
 };
 
 /// A product of a convolution: which operands are x, the weight and y.
@@ -86,13 +159,16 @@ device::ConvCall conv_call(const Attrs& attrs, const TensorType& x, const Tensor
 enum class ConvResult { kX, kWeight, kY };
 
 template <class Attrs, ConvResult kResult>
+device::ConvCall conv_call_of(const KernelQuery& query) {
+  return conv_call(query.attrs<Attrs>(), kResult == ConvResult::kX ? query.out(0) : query.in(0),
+                   kResult == ConvResult::kWeight ? query.out(0) : query.in(1),
+                   kResult == ConvResult::kY ? query.out(0) : query.in(kResult == ConvResult::kX ? 0 : 1));
+}
+
+template <class Attrs, ConvResult kResult>
 class Conv : public PreparedKernel {
  public:
-  explicit Conv(const KernelQuery& query)
-      : elements_(query.out(0).shape.elements()),
-        call_(conv_call(query.attrs<Attrs>(), kResult == ConvResult::kX ? query.out(0) : query.in(0),
-                        kResult == ConvResult::kWeight ? query.out(0) : query.in(1),
-                        kResult == ConvResult::kY ? query.out(0) : query.in(kResult == ConvResult::kX ? 0 : 1))) {}
+  explicit Conv(const KernelQuery& query) : elements_(query.out(0).shape.elements()), call_(conv_call_of<Attrs, kResult>(query)) {}
   void run(Stream& stream, const KernelArgs& args) const override {
     device::ConvCall call = call_;
     call.x = kResult == ConvResult::kX ? args.outputs[0] : args.inputs[0];
@@ -109,15 +185,95 @@ class Conv : public PreparedKernel {
   device::ConvCall call_;
 };
 
+/// The form of a convolution for the library.
+template <class Attrs, ConvResult kResult, bool kTf32>
+ConvolutionForm convolution_form(const KernelQuery& query) {
+  constexpr ConvolutionResult kResults[] = {ConvolutionResult::kX, ConvolutionResult::kWeight, ConvolutionResult::kY};
+  const device::ConvCall call = conv_call_of<Attrs, kResult>(query);
+  ConvolutionForm form{.result = kResults[static_cast<int>(kResult)], .dtype = query.out(0).dtype, .tf32 = kTf32};
+  std::copy(call.x_size, call.x_size + 4, form.x_size);
+  std::copy(call.weight_size, call.weight_size + 4, form.weight_size);
+  std::copy(call.y_size, call.y_size + 4, form.y_size);
+  std::copy(call.x_steps, call.x_steps + 4, form.x_steps);
+  std::copy(call.weight_steps, call.weight_steps + 4, form.weight_steps);
+  std::copy(call.y_steps, call.y_steps + 4, form.y_steps);
+  std::copy(call.stride, call.stride + 2, form.stride);
+  std::copy(call.padding, call.padding + 2, form.padding);
+  std::copy(call.dilation, call.dilation + 2, form.dilation);
+  return form;
+}
+
+template <class Attrs, ConvResult kResult>
+Support supports_own(const KernelQuery& query) {
+  if constexpr (kResult == ConvResult::kY) return supports_conv(query);
+  if constexpr (kResult == ConvResult::kX) return supports_conv_backward_data(query);
+  return supports_types(query);
+}
+template <class Attrs, ConvResult kResult, bool kTf32>
+Support supports_library_conv(const KernelQuery& query) {
+  if (const Support own = supports_own<Attrs, kResult>(query); !own) return own;
+  if (query.in(0).dtype != query.in(1).dtype || query.in(0).dtype != query.out(0).dtype) return Support::no("operands of different dtypes");
+  std::string reason;
+  return library_convolution(convolution_form<Attrs, kResult, kTf32>(query), reason) != nullptr ? Support::yes() : Support::no(reason);
+}
+
+/// By cuDNN.
+template <class Attrs, ConvResult kResult, bool kTf32>
+class ConvFromLibrary : public PreparedKernel {
+ public:
+  explicit ConvFromLibrary(const KernelQuery& query) {
+    std::string reason;
+    plan_ = library_convolution(convolution_form<Attrs, kResult, kTf32>(query), reason);
+    GALLEY_ASSERT(plan_ != nullptr, reason);
+  }
+  int64_t scratch_bytes() const override { return plan_->workspace_bytes(); }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    void *first = const_cast<void*>(args.inputs[0]), *second = const_cast<void*>(args.inputs[1]), *result = args.outputs[0];
+    if constexpr (kResult == ConvResult::kY) plan_->run(stream, first, second, result, args.scratch);
+    if constexpr (kResult == ConvResult::kX) plan_->run(stream, result, second, first, args.scratch);
+    if constexpr (kResult == ConvResult::kWeight) plan_->run(stream, first, result, second, args.scratch);
+  }
+
+ private:
+  std::shared_ptr<const LibraryConvolution> plan_;
+};
+
+/// Weights are in channels_last where images are: the library has no fast engine for a mixture.
+MemoryFormat weight_format(const KernelQuery& query, int input) {
+  const MemoryFormat images = query.in(0).format;
+  return input == 1 && images.is_channels_last() ? images : query.in(input).format;
+}
+MemoryFormat weight_grad_format(const KernelQuery& query, int output) {
+  const MemoryFormat images = query.in(0).format;
+  return images.is_channels_last() ? images : query.out(output).format;
+}
+
+using Forward = Conv2dAttrs;
+using Data = Conv2dBackwardDataAttrs;
+using Weights = Conv2dBackwardWeightsAttrs;
+
+template <bool kTf32>
+constexpr Kernel kLibrary[] = {
+    {"linear", kTf32 ? "cublaslt_tf32" : "cublaslt", supports_library<true, kTf32>, prepare_cuda<FromLibrary<true, kTf32>>},
+    {"matmul", kTf32 ? "cublaslt_tf32" : "cublaslt", supports_library<false, kTf32>, prepare_cuda<FromLibrary<false, kTf32>>},
+    {"conv2d", kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Forward, ConvResult::kY, kTf32>,
+     prepare_cuda<ConvFromLibrary<Forward, ConvResult::kY, kTf32>>, weight_format},
+    {"conv2d_backward_data", kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Data, ConvResult::kX, kTf32>,
+     prepare_cuda<ConvFromLibrary<Data, ConvResult::kX, kTf32>>, weight_format},
+    {"conv2d_backward_weights", kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Weights, ConvResult::kWeight, kTf32>,
+     prepare_cuda<ConvFromLibrary<Weights, ConvResult::kWeight, kTf32>>, nullptr, weight_grad_format},
+};
 constexpr Kernel kKernels[] = {
-    {"matmul", "tiles", supports_matmul, prepare_cuda<Matmul>},
-    {"conv2d", "direct", supports_conv, prepare_cuda<Conv<Conv2dAttrs, ConvResult::kY>>},
-    {"conv2d_backward_data", "direct", supports_conv_backward_data, prepare_cuda<Conv<Conv2dBackwardDataAttrs, ConvResult::kX>>},
-    {"conv2d_backward_weights", "direct", supports_types, prepare_cuda<Conv<Conv2dBackwardWeightsAttrs, ConvResult::kWeight>>},
+    {"linear", "tiles", supports_linear, prepare_cuda<Product<true>>},
+    {"matmul", "tiles", supports_product, prepare_cuda<Product<false>>},
+    {"conv2d", "direct", supports_conv, prepare_cuda<Conv<Forward, ConvResult::kY>>, weight_format},
+    {"conv2d_backward_data", "direct", supports_conv_backward_data, prepare_cuda<Conv<Data, ConvResult::kX>>, weight_format},
+    {"conv2d_backward_weights", "direct", supports_types, prepare_cuda<Conv<Weights, ConvResult::kWeight>>, nullptr, weight_grad_format},
 };
 
 }  // namespace
 
 std::span<const Kernel> cuda_products() { return kKernels; }
+std::span<const Kernel> cuda_library_products(bool tf32) { return tf32 ? std::span(kLibrary<true>) : std::span(kLibrary<false>); }
 
 }  // namespace galley

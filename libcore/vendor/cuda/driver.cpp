@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "libcore/base/error.h"
+#include "libcore/vendor/cuda/library.h"
 
 namespace galley::cuda {
 namespace {
@@ -18,12 +19,6 @@ struct Opened {
 };
 
 std::string version_text(int version) { return cat(version / 1000, ".", version % 1000 / 10); }
-
-/// The file that holds a function of the library.
-std::string file_of(void* function) {
-  Dl_info info{};
-  return dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
-}
 
 /// Fills the table. Returns the names of missing functions.
 std::string load_functions(void* library, Driver& functions) {

@@ -16,6 +16,8 @@ using StreamHandle = struct CUstream_st*;
 using EventHandle = struct CUevent_st*;
 using LibraryHandle = struct CUlib_st*;
 using KernelHandle = struct CUkern_st*;
+using GraphHandle = struct CUgraph_st*;
+using GraphExecHandle = struct CUgraphExec_st*;
 
 // CUresult
 inline constexpr Result kSuccess = 0, kOutOfMemory = 2, kStubLibrary = 34, kNoDevice = 100, kNoKernelImage = 209, kNotReady = 600;
@@ -23,6 +25,7 @@ inline constexpr Result kSuccess = 0, kOutOfMemory = 2, kStubLibrary = 34, kNoDe
 inline constexpr int kSharedMemoryPerBlock = 8, kMultiprocessors = 16, kComputeMajor = 75, kComputeMinor = 76, kSharedMemoryOptIn = 97;
 inline constexpr unsigned kNonBlockingStream = 1;   ///< CU_STREAM_NON_BLOCKING
 inline constexpr unsigned kPortableHostMemory = 1;  ///< CU_MEMHOSTALLOC_PORTABLE
+inline constexpr int kCaptureOfThread = 1;          ///< CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 /// The version of the API: the lowest driver (580) of CUDA 13, whose compiler builds the kernels.
 inline constexpr int kNeededVersion = 13000;
 
@@ -56,6 +59,12 @@ inline constexpr int kNeededVersion = 13000;
   X(cuEventQuery, (EventHandle event))                                                                                                     \
   X(cuEventSynchronize, (EventHandle event))                                                                                               \
   X(cuEventElapsedTime, (float* milliseconds, EventHandle begin, EventHandle end))                                                         \
+  X(cuStreamBeginCapture, (StreamHandle stream, int mode))                                                                                 \
+  X(cuStreamEndCapture, (StreamHandle stream, GraphHandle * graph))                                                                        \
+  X(cuGraphInstantiateWithFlags, (GraphExecHandle * exec, GraphHandle graph, unsigned long long flags))                                    \
+  X(cuGraphLaunch, (GraphExecHandle exec, StreamHandle stream))                                                                            \
+  X(cuGraphDestroy, (GraphHandle graph))                                                                                                   \
+  X(cuGraphExecDestroy, (GraphExecHandle exec))                                                                                            \
   X(cuLibraryLoadData, (LibraryHandle * library, const void* image, int* jit_options, void** jit_values, unsigned jit_count, int* options, \
                         void** values, unsigned count))                                                                                    \
   X(cuLibraryGetKernel, (KernelHandle * kernel, LibraryHandle library, const char* name))                                                  \

@@ -2,6 +2,7 @@
 // The CUDA back end with the stand-in driver (stand_in/driver.cpp).
 
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <functional>
@@ -18,7 +19,11 @@ inline bool on_gpu() { return std::getenv("GALLEY_TEST_GPU") != nullptr; }
 /// The GPU of the stand-in driver, or of the machine. All tests of a program must call it before they use CUDA.
 inline CudaDevice& stand_in_device() {
   static CudaDevice& device = [&]() -> CudaDevice& {
-    if (!on_gpu()) setenv("GALLEY_CUDA_DRIVER", GALLEY_STAND_IN_DRIVER, 1);
+    if (!on_gpu()) {
+      const std::string file = GALLEY_STAND_IN_DRIVER;
+      setenv("GALLEY_CUDA_DRIVER", file.c_str(), 1);
+      setenv("GALLEY_CUDA_LIBRARIES", file.substr(0, file.rfind('/')).c_str(), 1);
+    }
     return cuda_device(0);
   }();
   return device;
@@ -37,6 +42,13 @@ inline int64_t stand_in_calls(const char* function) {
   static const auto count =
       reinterpret_cast<int64_t (*)(const char*)>(dlsym(dlopen(GALLEY_STAND_IN_DRIVER, RTLD_NOW), "galley_stand_in_calls"));
   return count(function);
+}
+
+/// The names and blocks of the launches since the last call, a line each.
+inline std::string stand_in_launches() {
+  stand_in_device();
+  static const auto take = reinterpret_cast<const char* (*)()>(dlsym(dlopen(GALLEY_STAND_IN_DRIVER, RTLD_NOW), "galley_stand_in_launches"));
+  return take();
 }
 
 /// The message of the error that a call throws; empty: none.

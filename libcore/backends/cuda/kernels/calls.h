@@ -78,11 +78,13 @@ struct ReduceCall {
   int64_t reduced_sizes[kMaxDimensions], reduced_steps[kMaxDimensions];
 };
 
-/// y[b] = a[b] b[b] for matrices m x k and k x n. Steps in elements; y is contiguous.
+/// y[b] = a[b] b[b] for matrices m x k and k x n; then a bias (or null), an element for each column, and relu. Steps in elements; y is
+/// contiguous.
 struct MatmulCall {
-  const void *a, *b;
+  const void *a, *b, *bias;
   void* y;
-  Type a_type, b_type, y_type;
+  Type a_type, b_type, bias_type, y_type;
+  int relu;
   int64_t batch, m, n, k;
   int64_t a_batch, a_row, a_column, b_batch, b_row, b_column;
 };

@@ -47,7 +47,11 @@ GALLEY_KERNEL(matmul_tiles, (const MatmulCall call)) {
       GALLEY_UNROLL
       for (int j = 0; j < kPart; ++j) {
         const int64_t y_row = row + part_row + i, y_column = column + part_column + j;
-        if (y_row < call.m && y_column < call.n) store(sums[i][j], call.y, (batch * call.m + y_row) * call.n + y_column, call.y_type);
+        if (y_row >= call.m || y_column >= call.n) continue;
+        float sum = sums[i][j];
+        if (call.bias != nullptr) sum += load<float>(call.bias, y_column, call.bias_type);
+        if (call.relu != 0) sum = sum < 0 ? 0 : sum;
+        store(sum, call.y, (batch * call.m + y_row) * call.n + y_column, call.y_type);
       }
     }
   }

@@ -3,18 +3,23 @@
 // context, unknown handles, launches beyond the limits.
 //
 // Environment: GALLEY_STAND_IN_SEED is the seed of the order of threads and blocks. GALLEY_STAND_IN_FAIL="cuMemAlloc:3=2" makes the third
-// call of cuMemAlloc return error 2.
+// call of cuMemAlloc return error 2. GALLEY_STAND_IN_COUNTS names a file for the number of calls of each function, written at the end.
 
 #include "libcore/vendor/cuda/driver.h"
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "libcore/device/sim_device.h"
+#include "tests/backends/cuda/stand_in/calls.h"
 #include "tests/backends/cuda/stand_in/emulate.h"
 #include "tests/backends/cuda/stand_in/kernels.h"
 
@@ -24,6 +29,7 @@ namespace {
 using namespace galley::cuda;
 
 constexpr Result kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kLaunchFailed = 719;
+constexpr Result kCaptureUnsupported = 900, kCaptureInvalid = 901, kCaptureUnmatched = 903;
 
 /// Counts calls, and makes one of them fail.
 class Calls {
@@ -50,6 +56,11 @@ class Calls {
     const std::lock_guard lock(mutex_);
     return counts_[function];
   }
+  void write_counts(const char* file) {
+    const std::lock_guard lock(mutex_);
+    std::ofstream out(file);
+    for (const auto& [function, count] : counts_) out << function << ' ' << count << '\n';
+  }
 
  private:
   std::mutex mutex_;
@@ -60,7 +71,26 @@ class Calls {
 };
 
 Calls& calls() {
-  static Calls& all = *new Calls;
+  static Calls& all = []() -> Calls& {
+    std::atexit([] {
+      if (const char* file = std::getenv("GALLEY_STAND_IN_COUNTS")) calls().write_counts(file);
+    });
+    return *new Calls;
+  }();
+  return all;
+}
+
+/// The names and blocks of all launches so far, a line each.
+struct Launches {
+  std::mutex mutex;
+  std::string text;
+  void add(const char* kernel, unsigned blocks) {
+    const std::lock_guard lock(mutex);
+    text.append(kernel).append(" ").append(std::to_string(blocks)).append("\n");
+  }
+};
+Launches& launches() {
+  static Launches& all = *new Launches;
   return all;
 }
 
@@ -101,8 +131,28 @@ Result release(Memory& memory, void* address) {
   return kSuccess;
 }
 
+/// Recorded work, for any stream.
+using Work = std::vector<std::function<void(Stream&)>>;
+/// The capture of this thread.
+struct Capture {
+  StreamHandle stream = nullptr;  // null: there is none
+  std::unique_ptr<Work> work;
+  bool invalid = false;
+};
+thread_local Capture capture;
+
 Stream& of(StreamHandle stream) { return *reinterpret_cast<Stream*>(stream); }
 Event& of(EventHandle event) { return *reinterpret_cast<Event*>(event); }
+
+/// Runs the work on the stream, or records it.
+Result submit(StreamHandle stream, std::function<void(Stream&)> work) {
+  if (capture.stream != stream) {
+    work(of(stream));
+  } else {
+    capture.work->push_back(std::move(work));
+  }
+  return kSuccess;
+}
 
 uint64_t seed() {
   static const uint64_t value = [] {
@@ -113,20 +163,43 @@ uint64_t seed() {
 }
 
 }  // namespace
+
+cuda::Result enqueue(StreamHandle stream, const char* kernel, unsigned blocks, std::function<void()> work) {
+  return submit(stream, [=](Stream& on) {
+    launches().add(kernel, blocks);
+    sim_enqueue(on, work);
+  });
+}
+cuda::Result count_call(const char* function) { return calls().count(function); }
+
 }  // namespace galley::stand_in
 
 using namespace galley;
 using namespace galley::stand_in;
 
 #define GALLEY_EXPORT extern "C" __attribute__((visibility("default")))
-#define GALLEY_CALL(name) \
-  if (const Result injected = calls().count(name); injected != kSuccess) return injected
 #define GALLEY_CALL_IN_CONTEXT(name) \
   GALLEY_CALL(name);                 \
   if (current == nullptr) return kInvalidContext
 
+/// Calls that a thread must not make while it captures. They also end the capture.
+#define GALLEY_CALL_OUTSIDE_CAPTURES(name) \
+  GALLEY_CALL_IN_CONTEXT(name);            \
+  if (capture.stream != nullptr) {         \
+    capture.invalid = true;                \
+    return kCaptureUnsupported;            \
+  }
+
 // For tests in the same process.
 GALLEY_EXPORT int64_t galley_stand_in_calls(const char* function) { return calls().of(function); }
+/// The launches since the last call. The text is valid until the next call.
+GALLEY_EXPORT const char* galley_stand_in_launches() {
+  static std::string taken;
+  const std::lock_guard lock(launches().mutex);
+  taken = std::move(launches().text);
+  launches().text.clear();
+  return taken.c_str();
+}
 GALLEY_EXPORT void galley_stand_in_fail(const char* function, int64_t number, Result result) { calls().fail(function, number, result); }
 
 GALLEY_EXPORT Result cuInit(unsigned) {
@@ -196,36 +269,35 @@ GALLEY_EXPORT Result cuMemGetInfo(size_t* free, size_t* total) {
   return kSuccess;
 }
 GALLEY_EXPORT Result cuMemAlloc(Address* address, size_t bytes) {
-  GALLEY_CALL_IN_CONTEXT("cuMemAlloc");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuMemAlloc");
   void* block = nullptr;
   const Result result = allocate(sim_device().memory(), &block, bytes);
   *address = reinterpret_cast<Address>(block);
   return result;
 }
 GALLEY_EXPORT Result cuMemFree(Address address) {
-  GALLEY_CALL_IN_CONTEXT("cuMemFree");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuMemFree");
   return release(sim_device().memory(), reinterpret_cast<void*>(address));
 }
 GALLEY_EXPORT Result cuMemHostAlloc(void** address, size_t bytes, unsigned) {
-  GALLEY_CALL_IN_CONTEXT("cuMemHostAlloc");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuMemHostAlloc");
   return allocate(sim_device().host_memory(), address, bytes);
 }
 GALLEY_EXPORT Result cuMemFreeHost(void* address) {
-  GALLEY_CALL_IN_CONTEXT("cuMemFreeHost");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuMemFreeHost");
   return release(sim_device().host_memory(), address);
 }
 GALLEY_EXPORT Result cuMemcpyAsync(Address to, Address from, size_t bytes, StreamHandle stream) {
   GALLEY_CALL_IN_CONTEXT("cuMemcpyAsync");
-  of(stream).copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), static_cast<int64_t>(bytes));
-  return kSuccess;
+  return submit(
+      stream, [=](Stream& on) { on.copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), static_cast<int64_t>(bytes)); });
 }
 GALLEY_EXPORT Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, StreamHandle stream) {
   GALLEY_CALL_IN_CONTEXT("cuMemsetD8Async");
-  of(stream).fill(reinterpret_cast<void*>(to), value, static_cast<int64_t>(bytes));
-  return kSuccess;
+  return submit(stream, [=](Stream& on) { on.fill(reinterpret_cast<void*>(to), value, static_cast<int64_t>(bytes)); });
 }
 GALLEY_EXPORT Result cuStreamCreate(StreamHandle* stream, unsigned) {
-  GALLEY_CALL_IN_CONTEXT("cuStreamCreate");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuStreamCreate");
   *stream = reinterpret_cast<StreamHandle>(sim_device().make_stream().release());
   return kSuccess;
 }
@@ -234,7 +306,7 @@ GALLEY_EXPORT Result cuStreamDestroy(StreamHandle stream) {
   return kSuccess;
 }
 GALLEY_EXPORT Result cuStreamSynchronize(StreamHandle stream) {
-  GALLEY_CALL_IN_CONTEXT("cuStreamSynchronize");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuStreamSynchronize");
   try {
     of(stream).synchronize();
   } catch (const std::exception& error) {
@@ -264,11 +336,11 @@ GALLEY_EXPORT Result cuEventRecord(EventHandle event, StreamHandle stream) {
   return kSuccess;
 }
 GALLEY_EXPORT Result cuEventQuery(EventHandle event) {
-  GALLEY_CALL_IN_CONTEXT("cuEventQuery");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuEventQuery");
   return of(event).done() ? kSuccess : kNotReady;
 }
 GALLEY_EXPORT Result cuEventSynchronize(EventHandle event) {
-  GALLEY_CALL_IN_CONTEXT("cuEventSynchronize");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuEventSynchronize");
   of(event).synchronize();
   return kSuccess;
 }
@@ -276,8 +348,41 @@ GALLEY_EXPORT Result cuEventElapsedTime(float* milliseconds, EventHandle begin, 
   *milliseconds = static_cast<float>(static_cast<double>(of(end).time_ns() - of(begin).time_ns()) * 1e-6);
   return kSuccess;
 }
+GALLEY_EXPORT Result cuStreamBeginCapture(StreamHandle stream, int mode) {
+  GALLEY_CALL_IN_CONTEXT("cuStreamBeginCapture");
+  if (capture.stream != nullptr || mode != kCaptureOfThread) return kInvalidValue;
+  capture = {.stream = stream, .work = std::make_unique<Work>()};
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuStreamEndCapture(StreamHandle stream, GraphHandle* graph) {
+  if (capture.stream != stream || stream == nullptr) return kCaptureUnmatched;
+  Capture ended = std::move(capture);
+  capture = {};
+  GALLEY_CALL_IN_CONTEXT("cuStreamEndCapture");
+  *graph = ended.invalid ? nullptr : reinterpret_cast<GraphHandle>(ended.work.release());
+  return ended.invalid ? kCaptureInvalid : kSuccess;
+}
+GALLEY_EXPORT Result cuGraphInstantiateWithFlags(GraphExecHandle* exec, GraphHandle graph, unsigned long long flags) {
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuGraphInstantiateWithFlags");
+  if (graph == nullptr || flags != 0) return kInvalidValue;
+  *exec = reinterpret_cast<GraphExecHandle>(new Work(*reinterpret_cast<Work*>(graph)));
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuGraphLaunch(GraphExecHandle exec, StreamHandle stream) {
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuGraphLaunch");
+  for (const auto& work : *reinterpret_cast<Work*>(exec)) work(of(stream));
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuGraphDestroy(GraphHandle graph) {
+  delete reinterpret_cast<Work*>(graph);
+  return kSuccess;
+}
+GALLEY_EXPORT Result cuGraphExecDestroy(GraphExecHandle exec) {
+  delete reinterpret_cast<Work*>(exec);
+  return kSuccess;
+}
 GALLEY_EXPORT Result cuLibraryLoadData(LibraryHandle* library, const void* image, int*, void**, unsigned, int*, void**, unsigned) {
-  GALLEY_CALL_IN_CONTEXT("cuLibraryLoadData");
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuLibraryLoadData");
   *library = reinterpret_cast<LibraryHandle>(const_cast<void*>(image));
   return kSuccess;
 }
@@ -293,8 +398,10 @@ GALLEY_EXPORT Result cuLaunchKernel(KernelHandle kernel, unsigned grid_x, unsign
   GALLEY_CALL_IN_CONTEXT("cuLaunchKernel");
   const auto* found = reinterpret_cast<const HostKernel*>(kernel);
   const dim3 grid{grid_x, grid_y, grid_z}, block{block_x, block_y, block_z};
-  sim_enqueue(of(stream), [=, body = found->bind(arguments)] { emulate::launch(found->name, grid, block, shared_bytes, seed(), body); });
-  return kSuccess;
+  return submit(stream, [=, body = found->bind(arguments)](Stream& on) {
+    launches().add(found->name, grid.x);
+    sim_enqueue(on, [=] { emulate::launch(found->name, grid, block, shared_bytes, seed(), body); });
+  });
 }
 
 GALLEY_EXPORT Result cuGetProcAddress_v2(const char* name, void** function, int, uint64_t, void*) {

@@ -1,0 +1,147 @@
+#pragma once
+// cuDNN's graph interface in C (version 9, https://docs.nvidia.com/deeplearning/cudnn), opened at run time. Names, types and values are
+// those of cudnn_graph.h, declared here as those of the driver are.
+
+#include <utility>
+#include <vector>
+
+#include "libcore/vendor/cuda/library.h"
+
+namespace galley::cuda::dnn {
+
+using Status = int;  ///< cudnnStatus_t
+using Handle = struct cudnnContext*;
+using RawDescriptor = void*;  ///< cudnnBackendDescriptor_t
+
+inline constexpr Status kSuccess = 0;
+
+/// cudnnBackendDescriptorType_t
+enum Kind : int {
+  kConvolution = 1,
+  kEngine = 2,
+  kEngineConfiguration = 3,
+  kHeuristic = 4,
+  kPlan = 5,
+  kConvolutionForward = 10,
+  kConvolutionWeights = 11,
+  kConvolutionData = 12,
+  kGraph = 15,
+  kVariantPack = 16,
+  kTensor = 17,
+  kDeviceProperties = 38,
+};
+/// cudnnBackendAttributeType_t
+enum Type : int {
+  kTypeHandle = 0,
+  kTypeData = 1,
+  kTypeBoolean = 2,
+  kTypeI64 = 3,
+  kTypeFloat = 4,
+  kTypeAddress = 6,
+  kTypeMode = 7,
+  kTypeHeuristic = 8,
+  kTypeNote = 11,
+  kTypeDescriptor = 15,
+  kTypeI32 = 23,
+  kTypeChar = 24,
+};
+/// cudnnBackendAttributeName_t. Of an operation, the first of its attributes; the others follow in the order of ConvolutionAttribute.
+enum Attribute : int {
+  kComputeType = 100,
+  kMode = 101,
+  kDilations = 102,
+  kStrides = 103,
+  kPaddingAfter = 104,
+  kPaddingBefore = 105,
+  kSpatial = 106,
+  kHeuristicMode = 200,
+  kHeuristicGraph = 201,
+  kHeuristicResults = 202,
+  kHeuristicDevice = 204,
+  kConfigurationEngine = 300,
+  kPlanHandle = 400,
+  kPlanConfiguration = 401,
+  kPlanWorkspace = 402,
+  kPlanDevice = 407,
+  kForward = 700,
+  kData = 706,
+  kWeights = 712,
+  kGraphHandle = 800,
+  kGraphOperations = 801,
+  kTensorAlignment = 900,
+  kTensorType = 901,
+  kTensorSizes = 902,
+  kTensorStrides = 903,
+  kTensorId = 906,
+  kPackIds = 1000,
+  kPackAddresses = 1001,
+  kPackWorkspace = 1003,
+  kEngineNotes = 1303,
+  kDeviceJson = 2702,
+};
+// cudnnDataType_t, cudnnConvolutionMode_t, cudnnBackendHeurMode_t
+inline constexpr int kDataF32 = 0, kDataF16 = 2, kDataBF16 = 9, kCorrelation = 1, kHeuristicModeA = 3, kHeuristicFallback = 2;
+// cudnnBackendNumericalNote_t: products by tensor cores, which round f32 to TF32; inputs are rounded; sums in an order that differs between
+// runs
+inline constexpr int kTensorCores = 0, kRoundsInputs = 1, kNotDeterministic = 4;
+
+/// The functions that Galley uses: X(name, arguments). All return a Status.
+#define GALLEY_CUDA_DNN_FUNCTIONS(X)                                                                                               \
+  X(cudnnCreate, (Handle * handle))                                                                                                \
+  X(cudnnDestroy, (Handle handle))                                                                                                 \
+  X(cudnnSetStream, (Handle handle, StreamHandle stream))                                                                          \
+  X(cudnnGraphVersionCheck, ())                                                                                                    \
+  X(cudnnOpsVersionCheck, ())                                                                                                      \
+  X(cudnnCnnVersionCheck, ())                                                                                                      \
+  X(cudnnBackendCreateDescriptor, (Kind kind, RawDescriptor * descriptor))                                                         \
+  X(cudnnBackendDestroyDescriptor, (RawDescriptor descriptor))                                                                     \
+  X(cudnnBackendFinalize, (RawDescriptor descriptor))                                                                              \
+  X(cudnnBackendSetAttribute, (RawDescriptor descriptor, Attribute name, Type type, int64_t count, const void* values))            \
+  X(cudnnBackendGetAttribute, (RawDescriptor descriptor, Attribute name, Type type, int64_t wanted, int64_t* count, void* values)) \
+  X(cudnnBackendExecute, (Handle handle, RawDescriptor plan, RawDescriptor variant_pack))
+
+/// The functions, by their names.
+struct Functions {
+  size_t (*cudnnGetVersion)() = nullptr;
+  const char* (*cudnnGetErrorString)(Status status) = nullptr;
+#define GALLEY_CUDA_MEMBER(name, arguments) Status(*name) arguments = nullptr;
+  GALLEY_CUDA_DNN_FUNCTIONS(GALLEY_CUDA_MEMBER)
+#undef GALLEY_CUDA_MEMBER
+};
+
+/// The library; `state.problem` says why it cannot be used.
+struct Dnn {
+  Functions functions;
+  LibraryState state;
+};
+/// Opens it from these folders (open_library), for tests. Never throws.
+Dnn open_dnn(const std::vector<std::string>& folders);
+/// Opened at the first call.
+const Dnn& dnn();
+
+/// Throws Error (kResource) unless the status is kSuccess. `what`: the call, for the message.
+void check(Status status, const std::string& what);
+
+/// A descriptor of the graph interface. Descriptors that others refer to must outlive them.
+class Descriptor {
+ public:
+  explicit Descriptor(Kind kind);
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  void set(Attribute name, Type type, int64_t count, const void* values);
+  void set(Attribute name, const std::vector<int64_t>& values) { set(name, kTypeI64, static_cast<int64_t>(values.size()), values.data()); }
+  void set(Attribute name, Type type, int value) { set(name, type, 1, &value); }
+  void set(Attribute name, const Descriptor& value) { set(name, kTypeDescriptor, 1, &value.raw_); }
+  /// The status of the end of its description.
+  Status finish();
+  RawDescriptor raw() const { return raw_; }
+
+ private:
+  RawDescriptor raw_ = nullptr;
+};
+
+}  // namespace galley::cuda::dnn

@@ -1,0 +1,121 @@
+// Vendor libraries that are missing, old, incomplete or damaged: what the messages say. Products by the stand-in of cuBLASLt.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "libcore/backends/cuda/library_products.h"
+#include "libcore/vendor/cuda/blas_lt.h"
+#include "tests/backends/cuda/stand_in.h"
+#include "tests/support/temporary_folder.h"
+
+namespace galley::test {
+namespace {
+
+const std::string kStandIn = std::string(GALLEY_STAND_IN_DRIVER).substr(0, std::string(GALLEY_STAND_IN_DRIVER).rfind('/'));
+
+TEST(CudaLibraries, AMissingOneSaysWhereItWasLookedFor) {
+  const TemporaryFolder folder;
+  const cuda::lt::BlasLt opened = cuda::lt::open_blas_lt({folder.path(), "/nowhere"});
+  EXPECT_EQ(opened.state.problem, "cuBLASLt was not found (libcublasLt.so.13, searched " + folder.path() +
+                                      ", /nowhere); install version 13 (pip install nvidia-cublas), or name its folder by "
+                                      "GALLEY_CUDA_LIBRARIES");
+}
+
+TEST(CudaLibraries, AnOldOneSaysItsVersion) {
+  const cuda::lt::BlasLt opened = cuda::lt::open_blas_lt({kStandIn + "/old"});
+  EXPECT_EQ(opened.state.version, "12.8.3");
+  EXPECT_EQ(opened.state.problem, "cuBLASLt is of version 12.8.3, but 13 is needed (" + kStandIn +
+                                      "/old/libcublasLt.so.13); install version 13 (pip install nvidia-cublas)");
+}
+
+TEST(CudaLibraries, AnIncompleteOneNamesWhatItLacks) {
+  const cuda::lt::BlasLt opened = cuda::lt::open_blas_lt({kStandIn + "/partial"});
+  EXPECT_EQ(opened.state.problem.rfind("cuBLASLt has no cublasLtDestroy, cublasLtMatmulDescCreate, ", 0), 0u) << opened.state.problem;
+  EXPECT_NE(opened.state.problem.find("(" + kStandIn + "/partial/libcublasLt.so.13)"), std::string::npos) << opened.state.problem;
+}
+
+TEST(CudaLibraries, ADamagedOneIsPassedOver) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "libcublasLt.so.13") << "no library";
+  const cuda::lt::BlasLt damaged = cuda::lt::open_blas_lt({folder.path()});
+  EXPECT_EQ(damaged.state.problem.rfind("cuBLASLt cannot be opened: " + folder.path() + "/libcublasLt.so.13: ", 0), 0u)
+      << damaged.state.problem;
+  const cuda::lt::BlasLt next = cuda::lt::open_blas_lt({folder.path(), kStandIn});
+  EXPECT_EQ(next.state.problem, "");
+  EXPECT_EQ(next.state.file, kStandIn + "/libcublasLt.so.13");
+}
+
+// A library of several files takes all of them from one folder.
+TEST(CudaLibraries, PartsOfOtherFoldersAreNotMixed) {
+  static constexpr const char* kFiles[] = {"libcublasLt.so.13", "libpart.so.13"};
+  const cuda::LibraryRow row{"Parts", kFiles, "install it"};
+  const TemporaryFolder whole;
+  const cuda::Library mixed = cuda::open_library(row, {kStandIn + "/old"});
+  EXPECT_EQ(mixed.handle, nullptr);
+  EXPECT_EQ(mixed.state.problem.rfind("Parts cannot be opened: " + kStandIn + "/old/libpart.so.13: ", 0), 0u) << mixed.state.problem;
+  std::filesystem::copy_file(kStandIn + "/partial/libcublasLt.so.13", whole / "libcublasLt.so.13");
+  std::filesystem::copy_file(kStandIn + "/old/libcublasLt.so.13", whole / "libpart.so.13");
+  const cuda::Library found = cuda::open_library(row, {kStandIn + "/old", whole.path()});
+  EXPECT_EQ(found.state.problem, "");
+  EXPECT_EQ(found.state.file, whole / "libcublasLt.so.13");
+}
+
+TEST(CudaLibraries, FoldersOfTheEnvironmentReplaceTheUsualOnes) {
+  const char* before = std::getenv("GALLEY_CUDA_LIBRARIES");
+  const std::string restored = before != nullptr ? before : "";
+  setenv("GALLEY_CUDA_LIBRARIES", "/a:/b c:", 1);
+  EXPECT_EQ(cuda::library_folders(), (std::vector<std::string>{"/a", "/b c"}));
+  unsetenv("GALLEY_CUDA_LIBRARIES");
+  EXPECT_EQ(cuda::library_folders().front(), "");
+  if (before != nullptr) setenv("GALLEY_CUDA_LIBRARIES", restored.c_str(), 1);
+}
+
+/// One product of numbers that TF32 rounds.
+std::vector<float> product_of(bool tf32) {
+  CudaDevice& device = stand_in_device();
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  const ProductForm form{.m = 2, .n = 3, .k = 4, .tf32 = tf32};
+  EXPECT_EQ(library_declines(form), "");
+  const LibraryProduct product(form);
+  std::vector<float> a(8), b(12), y(6);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = 1 + 0.001f * static_cast<float>(i);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = 2 - 0.003f * static_cast<float>(i);
+  const auto on_device = [&](const void* from, size_t count) {
+    void* block = device.memory().allocate(static_cast<int64_t>(4 * count), 256);
+    if (from != nullptr) stream->copy(block, from, static_cast<int64_t>(4 * count));
+    return block;
+  };
+  void *da = on_device(a.data(), a.size()), *db = on_device(b.data(), b.size()), *dy = on_device(nullptr, y.size());
+  void* workspace = on_device(nullptr, static_cast<size_t>(product.workspace_bytes() / 4));
+  EXPECT_TRUE(product.run(*stream, da, db, nullptr, dy, workspace));
+  stream->copy(y.data(), dy, 24);
+  stream->synchronize();
+  double largest = 0;
+  for (size_t row = 0; row < 2; ++row) {
+    for (size_t column = 0; column < 3; ++column) {
+      double sum = 0;
+      for (size_t i = 0; i < 4; ++i) sum += static_cast<double>(a[row * 4 + i]) * static_cast<double>(b[i * 3 + column]);
+      largest = std::max(largest, std::abs(y[row * 3 + column] - sum) / std::abs(sum));
+    }
+  }
+  EXPECT_LE(largest, tf32 ? 1e-3 : 1e-6);
+  for (void* block : {da, db, dy, workspace}) device.memory().free(block, 0, 256);
+  return y;
+}
+
+TEST(CudaLibraries, ProductsRoundToTf32OnlyWhereAllowed) {
+  const std::vector<float> exact = product_of(false), rounded = product_of(true);
+  EXPECT_TRUE(on_gpu() || exact != rounded);  // on a GPU, small products may be exact
+}
+
+TEST(CudaLibraries, AnErrorOfAProductNamesIt) {
+  if (on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in";
+  fail_stand_in("cublasLtMatmul", 1, 13);
+  EXPECT_EQ(message_of([] { product_of(false); }), "cuBLASLt: starting a product 2x3x4: execution failed (13)");
+}
+
+}  // namespace
+}  // namespace galley::test

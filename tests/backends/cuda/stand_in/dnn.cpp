@@ -1,0 +1,248 @@
+// A stand-in for libcudnn.so.9: the graph interface for single convolutions, computed in double over the memory and the streams of the
+// stand-in driver. Its first engine rounds to TF32, its second has no plans, its third computes exactly.
+
+#include "libcore/vendor/cuda/dnn.h"
+
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "tests/backends/cuda/stand_in/calls.h"
+#include "tests/backends/cuda/stand_in/emulate.h"
+// The types, after the emulation.
+#include "libcore/backends/cuda/kernels/portable.h"
+
+namespace {
+
+using namespace galley;
+using namespace galley::cuda;
+using dnn::Status;
+
+constexpr Status kBadParameter = 2000, kNotSupported = 3000;
+constexpr int64_t kWorkspace = 128, kEngines = 3;
+
+struct Node {
+  dnn::Kind kind;
+  std::map<int, std::vector<std::byte>> attributes;
+  int64_t engine = -1;          // of a configuration, or of the engine of one
+  const Node* graph = nullptr;  // of a configuration
+
+  template <class T>
+  T one(int name) const {
+    T value{};
+    const auto found = attributes.find(name);
+    if (found != attributes.end() && found->second.size() >= sizeof(T)) std::memcpy(&value, found->second.data(), sizeof(T));
+    return value;
+  }
+  const Node* other(int name) const { return one<const Node*>(name); }
+  std::vector<int64_t> numbers(int name) const {
+    const auto found = attributes.find(name);
+    if (found == attributes.end()) return {};
+    std::vector<int64_t> values(found->second.size() / sizeof(int64_t));
+    std::memcpy(values.data(), found->second.data(), found->second.size());
+    return values;
+  }
+};
+Node& of(dnn::RawDescriptor raw) { return *static_cast<Node*>(raw); }
+
+size_t size_of(dnn::Type type) {
+  switch (type) {
+    case dnn::kTypeChar: return 1;
+    case dnn::kTypeData:
+    case dnn::kTypeMode:
+    case dnn::kTypeHeuristic:
+    case dnn::kTypeNote:
+    case dnn::kTypeFloat:
+    case dnn::kTypeBoolean:
+    case dnn::kTypeI32: return 4;
+    default: return 8;
+  }
+}
+
+device::Type type_of(int type) { return type == dnn::kDataF32 ? device::kF32 : type == dnn::kDataF16 ? device::kF16 : device::kBF16; }
+
+struct Array {
+  std::vector<int64_t> sizes, steps;
+  device::Type type{};
+  void* values = nullptr;
+  double at(const std::vector<int64_t>& index, bool tf32) const {
+    device::Bits bits;
+    bits.number = device::load<float>(values, place(index), type);
+    if (tf32) bits.bits = (bits.bits + 0xfffu + (bits.bits >> 13 & 1u)) & ~0x1fffu;
+    return bits.number;
+  }
+  int64_t place(const std::vector<int64_t>& index) const {
+    int64_t place = 0;
+    for (size_t d = 0; d < 4; ++d) place += index[d] * steps[d];
+    return place;
+  }
+};
+Array array_of(const Node& tensor) {
+  return {tensor.numbers(dnn::kTensorSizes), tensor.numbers(dnn::kTensorStrides), type_of(tensor.one<int>(dnn::kTensorType)), nullptr};
+}
+
+struct Convolution {
+  dnn::Kind kind{};
+  Array x, weight, y;
+  std::vector<int64_t> stride, padding, dilation;
+  bool tf32 = false;
+
+  /// Calls `add` for each product: places of y, x and the weight.
+  template <class F>
+  void each(const F& add) const {
+    const int64_t per_group = weight.sizes[0] / (x.sizes[1] / weight.sizes[1]);
+    for (int64_t n = 0; n < y.sizes[0]; ++n)
+      for (int64_t o = 0; o < y.sizes[1]; ++o)
+        for (int64_t h = 0; h < y.sizes[2]; ++h)
+          for (int64_t w = 0; w < y.sizes[3]; ++w)
+            for (int64_t c = 0; c < weight.sizes[1]; ++c)
+              for (int64_t kh = 0; kh < weight.sizes[2]; ++kh)
+                for (int64_t kw = 0; kw < weight.sizes[3]; ++kw) {
+                  const int64_t row = h * stride[0] - padding[0] + kh * dilation[0], column = w * stride[1] - padding[1] + kw * dilation[1];
+                  if (row < 0 || row >= x.sizes[2] || column < 0 || column >= x.sizes[3]) continue;
+                  add(std::vector{n, o, h, w}, std::vector{n, o / per_group * weight.sizes[1] + c, row, column}, std::vector{o, c, kh, kw});
+                }
+  }
+  void compute() const {
+    const Array& result = kind == dnn::kConvolutionForward ? y : kind == dnn::kConvolutionData ? x : weight;
+    std::map<int64_t, double> sums;
+    for (int64_t a = 0; a < result.sizes[0]; ++a)
+      for (int64_t b = 0; b < result.sizes[1]; ++b)
+        for (int64_t c = 0; c < result.sizes[2]; ++c)
+          for (int64_t d = 0; d < result.sizes[3]; ++d) sums[result.place({a, b, c, d})] = 0;
+    each([&](const std::vector<int64_t>& at_y, const std::vector<int64_t>& at_x, const std::vector<int64_t>& at_weight) {
+      if (kind == dnn::kConvolutionForward) sums[y.place(at_y)] += x.at(at_x, tf32) * weight.at(at_weight, tf32);
+      if (kind == dnn::kConvolutionData) sums[x.place(at_x)] += y.at(at_y, tf32) * weight.at(at_weight, tf32);
+      if (kind == dnn::kConvolutionWeights) sums[weight.place(at_weight)] += y.at(at_y, tf32) * x.at(at_x, tf32);
+    });
+    for (const auto& [place, sum] : sums) device::store(static_cast<float>(sum), result.values, place, result.type);
+  }
+};
+
+int first_attribute(dnn::Kind kind) {
+  return kind == dnn::kConvolutionForward ? dnn::kForward : kind == dnn::kConvolutionData ? dnn::kData : dnn::kWeights;
+}
+
+/// Whether the sizes agree.
+bool agrees(const Convolution& c) {
+  for (const Array* array : {&c.x, &c.weight, &c.y})
+    if (array->sizes.size() != 4 || array->steps.size() != 4 || array->type != c.x.type) return false;
+  if (c.stride.size() != 2 || c.padding.size() != 2 || c.dilation.size() != 2) return false;
+  for (size_t d = 0; d < 2; ++d) {
+    const int64_t reach = (c.weight.sizes[d + 2] - 1) * c.dilation[d] + 1;
+    if ((c.x.sizes[d + 2] + 2 * c.padding[d] - reach) / c.stride[d] + 1 != c.y.sizes[d + 2]) return false;
+  }
+  return c.x.sizes[0] == c.y.sizes[0] && c.weight.sizes[0] == c.y.sizes[1] && c.x.sizes[1] % c.weight.sizes[1] == 0;
+}
+
+Convolution convolution_of(const Node& operation) {
+  const int first = first_attribute(operation.kind);
+  const Node& description = *operation.other(first + 2);
+  return {operation.kind,
+          array_of(*operation.other(first + 4)),
+          array_of(*operation.other(first + 3)),
+          array_of(*operation.other(first + 5)),
+          description.numbers(dnn::kStrides),
+          description.numbers(dnn::kPaddingBefore),
+          description.numbers(dnn::kDilations)};
+}
+
+}  // namespace
+
+#define GALLEY_EXPORT extern "C" __attribute__((visibility("default")))
+
+GALLEY_EXPORT size_t cudnnGetVersion() { return 91900; }
+GALLEY_EXPORT const char* cudnnGetErrorString(Status status) {
+  return status == kNotSupported ? "CUDNN_STATUS_NOT_SUPPORTED" : status == kBadParameter ? "CUDNN_STATUS_BAD_PARAM" : "an error";
+}
+GALLEY_EXPORT Status cudnnCreate(dnn::Handle* handle) {
+  GALLEY_CALL("cudnnCreate");
+  *handle = reinterpret_cast<dnn::Handle>(new StreamHandle{});
+  return dnn::kSuccess;
+}
+GALLEY_EXPORT Status cudnnDestroy(dnn::Handle handle) {
+  delete reinterpret_cast<StreamHandle*>(handle);
+  return dnn::kSuccess;
+}
+GALLEY_EXPORT Status cudnnSetStream(dnn::Handle handle, StreamHandle stream) {
+  *reinterpret_cast<StreamHandle*>(handle) = stream;
+  return dnn::kSuccess;
+}
+GALLEY_EXPORT Status cudnnGraphVersionCheck() { return dnn::kSuccess; }
+GALLEY_EXPORT Status cudnnOpsVersionCheck() { return dnn::kSuccess; }
+GALLEY_EXPORT Status cudnnCnnVersionCheck() { return dnn::kSuccess; }
+GALLEY_EXPORT Status cudnnBackendCreateDescriptor(dnn::Kind kind, dnn::RawDescriptor* descriptor) {
+  *descriptor = new Node{.kind = kind};
+  return dnn::kSuccess;
+}
+GALLEY_EXPORT Status cudnnBackendDestroyDescriptor(dnn::RawDescriptor descriptor) {
+  delete static_cast<Node*>(descriptor);
+  return dnn::kSuccess;
+}
+GALLEY_EXPORT Status cudnnBackendSetAttribute(dnn::RawDescriptor descriptor, dnn::Attribute name, dnn::Type type, int64_t count,
+                                              const void* values) {
+  const auto* bytes = static_cast<const std::byte*>(values);
+  of(descriptor).attributes[name].assign(bytes, bytes + static_cast<size_t>(count) * size_of(type));
+  return dnn::kSuccess;
+}
+GALLEY_EXPORT Status cudnnBackendFinalize(dnn::RawDescriptor descriptor) {
+  const Node& node = of(descriptor);
+  switch (node.kind) {
+    case dnn::kConvolutionForward:
+    case dnn::kConvolutionData:
+    case dnn::kConvolutionWeights: return agrees(convolution_of(node)) ? dnn::kSuccess : kBadParameter;
+    case dnn::kGraph: return node.one<void*>(dnn::kGraphHandle) != nullptr ? dnn::kSuccess : kBadParameter;
+    case dnn::kPlan: return of(node.one<void*>(dnn::kPlanConfiguration)).engine == 1 ? kNotSupported : dnn::kSuccess;
+    default: return dnn::kSuccess;
+  }
+}
+GALLEY_EXPORT Status cudnnBackendGetAttribute(dnn::RawDescriptor descriptor, dnn::Attribute name, dnn::Type, int64_t wanted, int64_t* count,
+                                              void* values) {
+  Node& node = of(descriptor);
+  if (node.kind == dnn::kHeuristic && name == dnn::kHeuristicResults) {
+    *count = std::min(wanted, kEngines);
+    for (int64_t i = 0; i < *count; ++i) {
+      Node& configuration = of(static_cast<dnn::RawDescriptor*>(values)[i]);
+      configuration.engine = i;
+      configuration.graph = node.other(dnn::kHeuristicGraph);
+    }
+    return dnn::kSuccess;
+  }
+  if (node.kind == dnn::kEngineConfiguration && name == dnn::kConfigurationEngine) {
+    *count = 1;
+    of(*static_cast<dnn::RawDescriptor*>(values)).engine = node.engine;
+    return dnn::kSuccess;
+  }
+  if (node.kind == dnn::kEngine && name == dnn::kEngineNotes) {
+    *count = node.engine == 0 ? 1 : 0;
+    if (node.engine == 0) *static_cast<int*>(values) = dnn::kTensorCores;
+    return dnn::kSuccess;
+  }
+  if (node.kind == dnn::kPlan && name == dnn::kPlanWorkspace) {
+    *count = 1;
+    *static_cast<int64_t*>(values) = kWorkspace;
+    return dnn::kSuccess;
+  }
+  return kBadParameter;
+}
+GALLEY_EXPORT Status cudnnBackendExecute(dnn::Handle handle, dnn::RawDescriptor plan, dnn::RawDescriptor pack) {
+  GALLEY_CALL("cudnnBackendExecute");
+  const Node& configuration = *of(plan).other(dnn::kPlanConfiguration);
+  const Node& operation = *configuration.graph->other(dnn::kGraphOperations);
+  Convolution convolution = convolution_of(operation);
+  convolution.tf32 = configuration.engine == 0 && convolution.x.type == device::kF32;
+  const std::vector<int64_t> ids = of(pack).numbers(dnn::kPackIds), addresses = of(pack).numbers(dnn::kPackAddresses);
+  const int first = first_attribute(operation.kind);
+  for (const auto& [array, place] : {std::pair(&convolution.weight, 3), {&convolution.x, 4}, {&convolution.y, 5}}) {
+    const int64_t id = operation.other(first + place)->numbers(dnn::kTensorId).front();
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] == id) array->values = reinterpret_cast<void*>(addresses[i]);
+    if (array->values == nullptr) return kBadParameter;
+  }
+  void* workspace = of(pack).one<void*>(dnn::kPackWorkspace);
+  if (workspace == nullptr) return kBadParameter;
+  return stand_in::enqueue(*reinterpret_cast<StreamHandle*>(handle), "cudnnBackendExecute", static_cast<unsigned>(operation.kind), [=] {
+    std::memset(workspace, 0xff, kWorkspace);
+    convolution.compute();
+  });
+}

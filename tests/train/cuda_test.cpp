@@ -1,0 +1,269 @@
+// device: cuda on the stand-in driver trains three small models as the processor does, with the same launches in every run and without
+// allocations after the first step. An error of a launch names the module.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/backends/cuda/stand_in.h"
+#include "tests/train/models.h"
+#include "tests/train/stepping.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kCnn = R"(
+recipe: 1
+name: cnn
+model:
+  type: layers
+  input: {shape: [3, 8, 8]}
+  layers:
+    - {name: conv1, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, bias: false}
+    - {name: bn1, type: batch_norm}
+    - {type: relu}
+    - {type: max_pool2d, kernel_size: 2}
+    - {name: conv2, type: conv2d, out_channels: 8, kernel_size: 3, stride: 2, padding: 1}
+    - {name: bn2, type: batch_norm}
+    - {type: relu}
+    - {type: flatten}
+    - {name: fc, type: linear, out_features: 4}
+loss: {type: cross_entropy}
+data:
+  train: {source: {type: synthetic, samples: 64, shape: [3, 8, 8], classes: 4}}
+train:
+  duration: 10 steps
+  batch: 4
+  optimizer: {type: sgd, lr: 0.1, momentum: 0.9, weight_decay: 1e-4}
+  ema: 0.9
+)";
+
+constexpr std::string_view kDepthwise = R"(
+recipe: 1
+name: depthwise
+model:
+  type: layers
+  input: {shape: [3, 8, 8]}
+  layers:
+    - {name: stem, type: conv2d, out_channels: 8, kernel_size: 3, stride: 2, padding: 1, bias: false}
+    - {name: bn1, type: batch_norm}
+    - {type: hardswish}
+    - {name: depthwise, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, groups: 8, bias: false}
+    - {name: bn2, type: batch_norm}
+    - {type: relu6}
+    - {name: pointwise, type: conv2d, out_channels: 12, kernel_size: 1}
+    - {type: adaptive_avg_pool2d, output_size: 1}
+    - {type: flatten}
+    - {type: dropout, p: 0.2}
+    - {name: fc, type: linear, out_features: 4}
+loss: {type: cross_entropy}
+data:
+  train: {source: {type: synthetic, samples: 64, shape: [3, 8, 8], classes: 4}}
+train:
+  duration: 10 steps
+  batch: 4
+  optimizer: {type: rmsprop, lr: 0.01, momentum: 0.9}
+  clip: 1.0
+)";
+
+constexpr std::string_view kGpt = R"(
+recipe: 1
+name: gpt
+model: {type: gpt, n_layer: 1, n_head: 2, n_embd: 16, block_size: 8, vocab_size: 64, dropout: 0.1}
+data: {train: {source: {type: synthetic, samples: 64, values: integer, high: 64}}}
+train:
+  duration: 10 steps
+  batch: 2
+  optimizer: {type: adamw, lr: 0.01, weight_decay: 0.01}
+  clip: 1.0
+)";
+
+class CudaTraining : public testing::TestWithParam<test::Model> {
+ protected:
+  void SetUp() override { test::stand_in_device(); }
+};
+INSTANTIATE_TEST_SUITE_P(Models, CudaTraining,
+                         testing::Values(test::Model{"cnn", kCnn}, test::Model{"depthwise", kDepthwise}, test::Model{"gpt", kGpt}),
+                         [](const auto& info) { return info.param.name; });
+
+constexpr int64_t kSteps = 3;
+
+TEST_P(CudaTraining, EqualsTheProcessorToRounding) {
+  std::map<std::string, std::map<std::string, Tensor>> values;
+  std::map<std::string, std::vector<double>> read;
+  for (const char* device : {"cpu", "cuda"}) {
+    const LoadedRecipe loaded = test::load_text(GetParam().recipe, {std::string("device=") + device});
+    const Session session(loaded.recipe);
+    test::Stepping at(session, 2, 2);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      const TrainStep::Outcome outcome = at.training.run(step, [&]() -> const Batch& { return at.batch; });
+      read[device].insert(read[device].end(), {outcome.loss, outcome.grad_norm});
+    }
+    values[device] = at.values();
+  }
+  for (size_t i = 0; i < read["cpu"].size(); ++i)
+    EXPECT_NEAR(read["cuda"][i], read["cpu"][i], 1e-3 * std::abs(read["cpu"][i])) << (i % 2 == 0 ? "loss" : "grad_norm");
+  ASSERT_EQ(values["cuda"].size(), values["cpu"].size());
+  for (const auto& [name, tensor] : values["cpu"]) {
+    const std::vector<double> want = tensor.to_doubles(), got = values["cuda"].at(name).to_doubles();
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      difference += (got[i] - want[i]) * (got[i] - want[i]);
+      size += want[i] * want[i];
+    }
+    // Rounding grows where an optimizer divides small gradients by their size; a wrong update is off by all of its change.
+    EXPECT_LE(std::sqrt(difference), 0.02 * std::sqrt(size) + 1e-6) << name;
+  }
+}
+
+TEST_P(CudaTraining, RepeatsItsLaunchesAndAllocatesOnlyInTheFirstStep) {
+  if (test::on_gpu()) GTEST_SKIP() << "calls are counted by the stand-in driver";
+  const LoadedRecipe loaded = test::load_text(GetParam().recipe, {"device=cuda"});
+  const Session session(loaded.recipe);
+  constexpr const char* kAllocating[] = {"cuMemAlloc", "cuMemHostAlloc", "cuStreamCreate", "cuLibraryLoadData"};
+  std::vector<std::string> first;
+  for (int run = 0; run < 2; ++run) {
+    test::Stepping at(session, 2, 2);
+    test::stand_in_launches();
+    std::vector<std::string> launches;
+    std::map<std::string, int64_t> calls;
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      at.training.run(step, [&]() -> const Batch& { return at.batch; });
+      launches.push_back(test::stand_in_launches());
+      for (const char* function : kAllocating) {
+        const int64_t count = test::stand_in_calls(function);
+        EXPECT_TRUE(step == 1 || count == calls[function]) << function << " in step " << step;
+        calls[function] = count;
+      }
+    }
+    EXPECT_GT(std::count(launches[0].begin(), launches[0].end(), '\n'), 20);
+    EXPECT_EQ(launches[2], launches[1]);
+    if (run == 0) first = launches;
+    EXPECT_EQ(launches, first);
+  }
+}
+
+TEST_P(CudaTraining, AnErrorOfALaunchNamesTheModuleAndChangesNothingBefore) {
+  if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
+  const LoadedRecipe loaded = test::load_text(GetParam().recipe, {"device=cuda"});
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 2, 1);
+  const auto step = [&](int64_t number) { return at.training.run(number, [&]() -> const Batch& { return at.batch; }); };
+  const int64_t before = test::stand_in_calls("cuLaunchKernel");
+  step(1);
+  const int64_t launches = test::stand_in_calls("cuLaunchKernel") - before;
+  const std::map<std::string, Tensor> values = at.values();
+  constexpr cuda::Result kIllegalAddress = 700;
+  // The first launches are of the forward pass, which changes no parameter.
+  for (const int64_t number : {int64_t{1}, launches / 5}) {
+    test::Stepping other(session, 2, 1);
+    for (const auto& [name, tensor] : values) other.training.store().set(name, tensor);
+    test::fail_stand_in("cuLaunchKernel", number, kIllegalAddress);
+    const std::string message = test::message_of([&] { other.training.run(2, [&]() -> const Batch& { return other.batch; }); });
+    EXPECT_EQ(message.rfind("CUDA: starting the kernel ", 0), 0u) << message;
+    const size_t place = message.find(" at ");
+    ASSERT_NE(place, std::string::npos) << message;
+    EXPECT_NE(message.find(" (", place), std::string::npos) << message;
+    if (number == 1) {
+      for (const auto& [name, tensor] : values) EXPECT_TRUE(bit_equal(tensor, other.training.store().get(name))) << name;
+    }
+  }
+}
+
+/// The parameters after five steps.
+std::map<std::string, Tensor> trained(const Session& session, const std::function<void(int64_t step)>& before) {
+  test::Stepping at(session, 2, 1);
+  for (int64_t step = 1; step <= 5; ++step) {
+    before(step);
+    at.training.run(step, [&]() -> const Batch& { return at.batch; });
+  }
+  return at.values();
+}
+
+TEST_P(CudaTraining, AReplayedStepEqualsAnEagerOne) {
+  const LoadedRecipe loaded = test::load_text(GetParam().recipe, {"device=cuda"});
+  const Session session(loaded.recipe);
+  setenv("GALLEY_CUDA_EAGER", "1", 1);
+  const std::map<std::string, Tensor> eager = trained(session, [](int64_t) {});
+  unsetenv("GALLEY_CUDA_EAGER");
+  const int64_t before = test::on_gpu() ? 0 : test::stand_in_calls("cuGraphLaunch");
+  const std::map<std::string, Tensor> replayed = trained(session, [](int64_t) {});
+  EXPECT_TRUE(test::on_gpu() || test::stand_in_calls("cuGraphLaunch") - before == 3);
+  ASSERT_EQ(replayed.size(), eager.size());
+  for (const auto& [name, tensor] : eager) EXPECT_TRUE(bit_equal(tensor, replayed.at(name))) << name;
+}
+
+// The products are those of the libraries, the sums in f32.
+TEST(CudaStep, SixteenBitsTrainAsF32ToRounding) {
+  test::stand_in_device();
+  for (const std::string_view recipe : {kCnn, kGpt}) {
+    std::map<std::string, std::vector<double>> losses;
+    for (const char* precision : {"f32", "bf16", "{compute: f16, loss_scale: 1024}"}) {
+      const LoadedRecipe loaded = test::load_text(recipe, {"device=cuda", std::string("precision=") + precision});
+      const Session session(loaded.recipe);
+      test::Stepping at(session, 2, 1);
+      for (int64_t step = 1; step <= 3; ++step)
+        losses[precision].push_back(at.training.run(step, [&]() -> const Batch& { return at.batch; }).loss);
+    }
+    for (const auto& [precision, values] : losses) {
+      for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], losses["f32"][i], 0.03 * losses["f32"][0]) << precision;
+    }
+  }
+}
+
+TEST(CudaStep, RunsProductsAndConvolutionsByTheLibraries) {
+  if (test::on_gpu()) GTEST_SKIP() << "launches are listed by the stand-in driver";
+  test::stand_in_device();
+  const LoadedRecipe loaded = test::load_text(kCnn, {"device=cuda"});
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 2, 1);
+  test::stand_in_launches();
+  at.training.run(1, [&]() -> const Batch& { return at.batch; });
+  const std::string launches = test::stand_in_launches();
+  EXPECT_NE(launches.find("cublasLtMatmul"), std::string::npos) << launches;
+  EXPECT_NE(launches.find("cudnnBackendExecute"), std::string::npos) << launches;
+  for (const char* own : {"matmul_tiles", "conv2d_direct", "conv2d_backward"}) EXPECT_EQ(launches.find(own), std::string::npos) << own;
+}
+
+TEST(CudaStep, AStepThatCannotBeRecordedRunsEagerly) {
+  test::stand_in_device();
+  if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
+  const LoadedRecipe loaded = test::load_text(kGpt, {"device=cuda"});
+  const Session session(loaded.recipe);
+  const std::map<std::string, Tensor> expected = trained(session, [](int64_t) {});
+  constexpr cuda::Result kInvalidated = 901;
+  for (const char* function : {"cuLaunchKernel", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"}) {
+    const int64_t before = test::stand_in_calls("cuGraphLaunch");
+    const std::map<std::string, Tensor> found = trained(session, [&](int64_t step) {
+      if (step == 3) test::fail_stand_in(function, 1, kInvalidated);
+    });
+    EXPECT_EQ(test::stand_in_calls("cuGraphLaunch"), before) << function;
+    for (const auto& [name, tensor] : expected) EXPECT_TRUE(bit_equal(tensor, found.at(name))) << name << ", " << function;
+  }
+}
+
+// A kernel that fails while it runs is named where each is waited for.
+TEST(CudaStep, WaitingForEachKernelNamesTheModuleThatFails) {
+  test::stand_in_device();
+  if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
+  const LoadedRecipe loaded = test::load_text(kGpt, {"device=cuda"});
+  const Session session(loaded.recipe);
+  setenv("GALLEY_CUDA_EAGER", "1", 1);
+  const std::string message = test::message_of([&] {
+    trained(session, [](int64_t step) {
+      if (step == 2) test::fail_stand_in("cuStreamSynchronize", 6, 700);
+    });
+  });
+  unsetenv("GALLEY_CUDA_EAGER");
+  EXPECT_EQ(message.rfind("CUDA: running the kernels of a stream: ", 0), 0u) << message;
+  EXPECT_NE(message.find(") at "), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace galley
