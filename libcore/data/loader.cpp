@@ -91,6 +91,7 @@ class DataLoader::State {
   Sample read_prepared(int64_t position, Findings& findings, int64_t row, int64_t& index) const;
   Sample first_sample(int64_t& index) const;
   void find_types();
+  MemoryFormat format_of(const FieldType& type, int rank) const;
   void make_buffers();
   void group_samples();
   void cut(Slot& slot) const;
@@ -208,6 +209,12 @@ void DataLoader::State::find_types() {
   }
 }
 
+/// The memory format of a field's tensor: that of the options for images [N,C,H,W] and clips [N,C,T,H,W].
+MemoryFormat DataLoader::State::format_of(const FieldType& type, int rank) const {
+  if (type.kind != FieldKind::kImage || rank < 4) return {};
+  return options_.format.is_channels_last() ? MemoryFormat::channels_last_for_rank(rank) : options_.format;
+}
+
 void DataLoader::State::make_buffers() {
   int64_t index = 0;
   const Sample sample = first_sample(index);
@@ -229,8 +236,7 @@ void DataLoader::State::make_buffers() {
     slot.batch.types = types_;
     for (const FieldType& type : types_) {
       for (const FieldTensor& tensor : tensors_of(type, part_rows())) {
-        const bool image = type.kind == FieldKind::kImage && tensor.shape.rank() == 4;
-        slot.batch.fields.emplace(tensor.name, Tensor(tensor.dtype, tensor.shape, image ? options_.format : MemoryFormat()));
+        slot.batch.fields.emplace(tensor.name, Tensor(tensor.dtype, tensor.shape, format_of(type, tensor.shape.rank())));
       }
     }
     slot.full = slot.batch.fields;

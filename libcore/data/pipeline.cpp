@@ -23,6 +23,7 @@ struct Pipeline::Finish {
 
   void make_tables();
   void write_image(const Image& image, bool channels_last, float* row) const;
+  void write_clip(const Clip& clip, bool channels_last, float* row) const;
   void write_array(const Tensor& array, const std::string& field, void* row) const;
 };
 
@@ -149,6 +150,10 @@ std::optional<PixelGrid> Pipeline::grid(int64_t height, int64_t width, const Dra
 
 Shape Pipeline::shape_of(const FieldValue& value) {
   if (const auto* image = std::get_if<Image>(&value)) return {image->channels(), image->height(), image->width()};
+  if (const auto* clip = std::get_if<Clip>(&value)) {
+    const Image& first = clip->frames.front();
+    return {first.channels(), static_cast<int64_t>(clip->frames.size()), first.height(), first.width()};
+  }
   if (const auto* mask = std::get_if<Mask>(&value)) return {mask->classes.height(), mask->classes.width()};
   if (const auto* boxes = std::get_if<Boxes>(&value)) return boxes->corners.shape();
   const auto* tensor = std::get_if<Tensor>(&value);
@@ -156,7 +161,8 @@ Shape Pipeline::shape_of(const FieldValue& value) {
 }
 
 DType Pipeline::dtype_of(const FieldValue& value) {
-  if (std::holds_alternative<Image>(value) || std::holds_alternative<Boxes>(value)) return DType::kF32;
+  if (std::holds_alternative<Image>(value) || std::holds_alternative<Clip>(value) || std::holds_alternative<Boxes>(value))
+    return DType::kF32;
   const auto* tensor = std::get_if<Tensor>(&value);
   if (tensor == nullptr) return DType::kI64;
   return is_floating(tensor->dtype()) || tensor->dtype() == DType::kU8 ? DType::kF32 : tensor->dtype();
@@ -201,6 +207,22 @@ void Pipeline::Finish::write_image(const Image& image, bool channels_last, float
     for (int64_t i = 0; i < area; ++i) *row++ = from[i * channels + c];
 }
 
+/// [T,H,W,C] with channels last, else [C,T,H,W].
+void Pipeline::Finish::write_clip(const Clip& clip, bool channels_last, float* row) const {
+  const Image& first = clip.frames.front();
+  const int64_t channels = first.channels(), area = first.area(), frames = static_cast<int64_t>(clip.frames.size());
+  std::vector<float> planes(channels_last ? 0 : static_cast<size_t>(first.values()));
+  for (int64_t t = 0; t < frames; ++t) {
+    const Image& frame = clip.frames[static_cast<size_t>(t)];
+    if (channels_last) {
+      write_image(frame, true, row + t * first.values());
+      continue;
+    }
+    write_image(frame, false, planes.data());
+    for (int64_t c = 0; c < channels; ++c) std::copy_n(planes.data() + c * area, area, row + (c * frames + t) * area);
+  }
+}
+
 void Pipeline::Finish::write_array(const Tensor& array, const std::string& field, void* row) const {
   GALLEY_CHECK(normalize == nullptr, "pipeline item normalize needs an image [C,H,W]; the field '", field, "' is ", array.str());
   if (array.dtype() == DType::kU8) {
@@ -218,6 +240,8 @@ void Pipeline::write(const Sample& sample, const std::string& field, bool channe
   GALLEY_ASSERT(value != nullptr, "no field ", field);
   if (const auto* image = std::get_if<Image>(value)) {
     finish_of(field).write_image(*image, channels_last, static_cast<float*>(row));
+  } else if (const auto* clip = std::get_if<Clip>(value)) {
+    finish_of(field).write_clip(*clip, channels_last, static_cast<float*>(row));
   } else if (const auto* mask = std::get_if<Mask>(value)) {
     const uint8_t* from = mask->classes.as<uint8_t>();
     int64_t* to = static_cast<int64_t*>(row);

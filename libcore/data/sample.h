@@ -27,8 +27,13 @@ struct Boxes {
   std::vector<std::string> companions;  ///< Fields with one element per box: they lose the elements of dropped boxes.
 };
 
-/// A class index, an image, a mask, an array, or boxes.
-using FieldValue = std::variant<int64_t, Image, Mask, Tensor, Boxes>;
+/// Images of one size in the order of time. Batches hold it as [N,C,T,H,W].
+struct Clip {
+  std::vector<Image> frames;
+};
+
+/// A class index, an image, a mask, an array, boxes, or a clip.
+using FieldValue = std::variant<int64_t, Image, Mask, Tensor, Boxes, Clip>;
 
 /// A deviation from a file's format that does not change its values. `kind` is a short phrase ("no end marker", "extraneous bytes", ...) by
 /// which loaders count; it is empty for a correct file. `message` is for the log.

@@ -83,6 +83,9 @@ std::unique_ptr<Source> open_source(const Component& component, const SourceCont
 /// Images without labels, in the order of `paths`: files, folders (all images inside, sorted by name) and tar archives. Throws Error if a
 /// path cannot be opened or a folder holds no image. With `keep_going` such a path counts as one sample, and reading that sample throws.
 std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray = false, bool keep_going = false);
+/// Clips without labels, one from the middle of each folder of frames. Their length and step are those of the source `trained_on` if it is
+/// a video_folder, else `frames` and 1; shorter folders repeat their last frame. Throws Error if a path is not a folder with images.
+std::unique_ptr<Source> open_clips(const std::vector<std::string>& folders, int64_t frames, const Component& trained_on);
 /// Arrays without labels: each tensor [N,...] is a field of the same name with N samples. `name` is for messages.
 std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const std::string& name);
 

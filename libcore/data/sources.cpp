@@ -10,6 +10,7 @@
 namespace galley {
 namespace {
 
+constexpr std::string_view kShortClipsNames[] = {"fail", "skip", "repeat"};
 constexpr std::string_view kTarLabelsNames[] = {"folder", "cls", "none"};
 constexpr std::string_view kIdxSplitNames[] = {"train", "test"};
 constexpr std::string_view kCifarNames[] = {"cifar10", "cifar100", "cifar100_coarse"};
@@ -28,6 +29,17 @@ constexpr OptionInfo kMode{.name = "mode", .doc = "Channels of the decoded image
 void ImageFolder::options(OptionVisitor& visitor) {
   visitor.option(kPaths, path);
   visitor.option(kClasses, classes);
+  visitor.choice(kMode, mode, kColorModeNames);
+}
+
+void VideoFolder::options(OptionVisitor& visitor) {
+  visitor.option(kPaths, path);
+  visitor.option(kClasses, classes);
+  visitor.option({.name = "frames", .doc = "Frames of a clip", .min = 1}, frames);
+  visitor.option({.name = "step", .doc = "Distance of a clip's frames in the video: 2 takes every second one", .min = 1}, step);
+  visitor.option({.name = "clips", .doc = "Clips of each video, spread evenly over it; one is from its middle", .min = 1}, clips);
+  visitor.choice({.name = "short", .doc = "videos with too few frames: fail; skip; repeat their last frame"}, short_clips,
+                 kShortClipsNames);
   visitor.choice(kMode, mode, kColorModeNames);
 }
 
@@ -128,8 +140,9 @@ void Synthetic::options(OptionVisitor& visitor) {
 }
 
 ComponentKinds data_sources() {
-  static constexpr std::array<ComponentKind, 14> kKinds{{
+  static constexpr std::array<ComponentKind, 15> kKinds{{
       {"image_folder", "images in one folder per class", make_options<ImageFolder>},
+      {"video_folder", "clips of videos, which are folders of frames in one folder per class", make_options<VideoFolder>},
       {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_options<TarArchive>},
       {"mask_folder", "images, and in another folder one mask of class indices per image", make_options<MaskFolder>},
       {"voc", "images with boxes around objects, in folders and XML files in the form of Pascal VOC", make_options<Voc>},

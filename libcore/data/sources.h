@@ -17,6 +17,20 @@ struct ImageFolder : SourceOptionsOf<ImageFolder> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// Folders with too few frames for a clip.
+enum class ShortClips { kFail, kSkip, kRepeat };
+
+/// Videos as folders of frames: one folder for each class, with a folder of images for each video, in the order of their names.
+struct VideoFolder : SourceOptionsOf<VideoFolder> {
+  std::vector<std::string> path;
+  std::vector<std::string> classes;
+  int64_t frames = 16, step = 1, clips = 1;
+  ShortClips short_clips = ShortClips::kFail;
+  ColorMode mode = ColorMode::kRgb;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+};
+
 /// Where labels of a tar archive come from: the folder's name, a .cls member, or nowhere.
 enum class TarLabels { kFolder, kCls, kNone };
 

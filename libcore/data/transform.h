@@ -36,7 +36,8 @@ enum class PixelInput { kAny, kU8, kFloat };
 /// How an item moves pixels. Masks and boxes follow kMoves with the same random numbers; they cannot follow kDistorts.
 enum class Motion { kNone, kMoves, kDistorts };
 
-/// An item that changes one image of the sample. If it moves the pixels of the sample's first image, its masks and boxes follow.
+/// An item that changes one image of the sample, or all frames of a clip with the same random numbers. If it moves the pixels of the
+/// sample's first image, its masks and boxes follow.
 class ImageTransform : public Transform {
  public:
   /// The dtype of pixels that apply() needs.
@@ -65,6 +66,8 @@ class ImageTransform : public Transform {
   void map_size(FieldType& mask) const;
 
  private:
+  void map_frames(FieldType& images) const;
+  void apply_to_image(Image& image, RandomStream& random) const;
   void move_places(Sample& sample, const Image& image, const RandomStream& random) const;
 };
 

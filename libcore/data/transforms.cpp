@@ -120,7 +120,7 @@ std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
   GALLEY_CHECK(pixel_input() != PixelInput::kU8 || changed->dtype == DType::kU8, "needs u8 pixels, but '", field, "' has ", changed->dtype,
                "; put it before the items that convert to floats (normalize, to_dtype)");
   if (pixel_input() == PixelInput::kFloat) changed->dtype = DType::kF32;
-  map_image(*changed);
+  map_frames(*changed);
   if (motion() == Motion::kNone || changed != first_image(in)) return in;
   for (FieldType& other : in) {
     const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints;
@@ -137,6 +137,15 @@ void ImageTransform::map_grid(PixelGrid&, RandomStream&) const {
   GALLEY_ASSERT(motion() == Motion::kNone, "items that move pixels must override map_grid");
 }
 
+/// Maps an image, or the frames of a clip [C,T,H,W], which all change in the same way.
+void ImageTransform::map_frames(FieldType& images) const {
+  if (images.sample.size() != 4) return map_image(images);
+  const int64_t frames = images.sample[1];
+  images.sample.erase(images.sample.begin() + 1);
+  map_image(images);
+  images.sample.insert(images.sample.begin() + 1, frames);
+}
+
 /// Changes the size of a mask as that of the image.
 void ImageTransform::map_size(FieldType& mask) const {
   FieldType image{.name = mask.name, .kind = FieldKind::kImage, .dtype = DType::kU8, .sample = {1, mask.sample[0], mask.sample[1]}};
@@ -151,6 +160,13 @@ void ImageTransform::apply_to_sample(Sample& sample, RandomStream& random) const
     apply_to_mask(mask->classes, random);
     return;
   }
+  if (auto* clip = std::get_if<Clip>(value)) {
+    for (Image& frame : clip->frames) {
+      RandomStream same = random;
+      apply_to_image(frame, same);
+    }
+    return;
+  }
   Image& image = std::get<Image>(*value);
   if (motion() == Motion::kMoves) {
     // Masks and boxes belong to the first image of a sample.
@@ -158,6 +174,11 @@ void ImageTransform::apply_to_sample(Sample& sample, RandomStream& random) const
                                     [](const auto& item) { return std::holds_alternative<Image>(item.second); });
     if (&first->second == value) move_places(sample, image, random);
   }
+  apply_to_image(image, random);
+}
+
+/// Applies the item after converting the pixels to what it needs.
+void ImageTransform::apply_to_image(Image& image, RandomStream& random) const {
   if (pixel_input() == PixelInput::kFloat && image.dtype() == DType::kU8) image = image.to(DType::kF32, true);
   GALLEY_CHECK(pixel_input() != PixelInput::kU8 || image.dtype() == DType::kU8, "needs u8 pixels; the image is ", image.str());
   apply(image, random);

@@ -53,8 +53,8 @@ Batch random_batch(const Session& session, const BatchTypes& types) {
     const std::string stream = first ? "workload input" : input ? "workload " + name : "workload target";
     const int64_t tokens = text != nullptr ? text->tokens() : session.tokens_of(types) == 0 ? 0 : classes;
     fill_random(tensor, RandomStream(0, stream, 0), input ? tokens : classes);
-    const bool images = input && type.shape.rank() == 4 && session.layout() != LayoutMode::kContiguous;
-    batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last()) : tensor);
+    const bool images = input && type.shape.rank() >= 4 && session.layout() != LayoutMode::kContiguous;
+    batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last_for_rank(type.shape.rank())) : tensor);
   }
   batch.valid = types.input().shape[0];
   if (session.info().output == ModelOutput::kDetections) {

@@ -83,22 +83,40 @@ Value Builder::buffer(std::string_view leaf, TensorType type, const Init& init, 
   return value;
 }
 
+Value Builder::convolution(std::string_view op, Value x, const std::vector<int64_t>& kernel_size, int64_t out_channels, bool bias,
+                           const Conv2dAttrs& attrs) {
+  const auto axes = std::ssize(kernel_size);
+  GALLEY_CHECK(x.shape().rank() == axes + 2, "[", op, "] needs an input with ", axes + 2, " dimensions ",
+               axes == 2 ? "[N,C,H,W]" : "[N,C,D,H,W]", ", not ", x.type(), ", at ", graph_.path());
+  const int64_t groups = attrs.groups;
+  GALLEY_CHECK(out_channels >= 1 && groups >= 1 && x.channels() % groups == 0 && out_channels % groups == 0, "[", op, "] groups=", groups,
+               " must divide the channels of input and output; the input is ", x.type(), ", out_channels ", out_channels, ", at ",
+               graph_.path());
+  Shape shape{out_channels, x.channels() / groups};
+  for (const int64_t size : kernel_size) shape.push_back(size);
+  const Value weight = parameter("weight", shape, init_.conv_weight, op);
+  const Value offset = bias ? parameter("bias", {out_channels}, bias_init(init_.conv_bias, shape), op) : Value();
+  return emit(op, {x, weight, offset}, attrs);
+}
+
 Value Builder::conv2d(std::string_view name, Value x, const Conv2dOptions& options) {
   const PathScope module = scope(name);
-  GALLEY_CHECK(x.shape().rank() == 4, "[conv2d] needs an input with 4 dimensions [N,C,H,W], not ", x.type(), ", at ", graph_.path());
-  const int64_t groups = options.groups;
-  GALLEY_CHECK(options.out_channels >= 1 && groups >= 1 && x.channels() % groups == 0 && options.out_channels % groups == 0,
-               "[conv2d] groups=", groups, " must divide the channels of input and output; the input is ", x.type(), ", out_channels ",
-               options.out_channels, ", at ", graph_.path());
-  const Shape shape{options.out_channels, x.channels() / groups, options.kernel_size.h, options.kernel_size.w};
-  const Value weight = parameter("weight", shape, init_.conv_weight, "conv2d");
-  const Value bias = options.bias ? parameter("bias", {options.out_channels}, bias_init(init_.conv_bias, shape), "conv2d") : Value();
   Conv2dAttrs attrs;
   attrs.stride = options.stride.list();
   attrs.padding = options.padding.list();
   attrs.dilation = options.dilation.list();
-  attrs.groups = groups;
-  return emit("conv2d", {x, weight, bias}, attrs);
+  attrs.groups = options.groups;
+  return convolution("conv2d", x, {options.kernel_size.h, options.kernel_size.w}, options.out_channels, options.bias, attrs);
+}
+
+Value Builder::conv3d(std::string_view name, Value x, const Conv3dOptions& options) {
+  const PathScope module = scope(name);
+  Conv2dAttrs attrs;
+  attrs.stride = options.stride.list();
+  attrs.padding = options.padding.list();
+  attrs.dilation = options.dilation.list();
+  attrs.groups = options.groups;
+  return convolution("conv3d", x, options.kernel_size.list(), options.out_channels, options.bias, attrs);
 }
 
 Value Builder::linear(std::string_view name, Value x, const LinearOptions& options) {

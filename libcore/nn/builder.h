@@ -28,6 +28,18 @@ struct Size2 {
   std::vector<int64_t> list() const { return h == w ? std::vector<int64_t>{h} : std::vector<int64_t>{h, w}; }
 };
 
+struct Conv2dAttrs;
+
+/// Depth, rows and columns of a three-dimensional window.
+struct Size3 {
+  int64_t d = 1;
+  int64_t h = 1;
+  int64_t w = 1;
+  Size3(int64_t all) : d(all), h(all), w(all) {}  // NOLINT: implicit, as Size2
+  Size3(int64_t depth, int64_t rows, int64_t columns) : d(depth), h(rows), w(columns) {}
+  std::vector<int64_t> list() const { return {d, h, w}; }
+};
+
 /// Options of the layers below, named as in PyTorch.
 struct Conv2dOptions {
   int64_t out_channels;
@@ -35,6 +47,15 @@ struct Conv2dOptions {
   Size2 stride = 1;
   Size2 padding = 0;
   Size2 dilation = 1;
+  int64_t groups = 1;
+  bool bias = true;
+};
+struct Conv3dOptions {
+  int64_t out_channels;
+  Size3 kernel_size = 1;
+  Size3 stride = 1;
+  Size3 padding = 0;
+  Size3 dilation = 1;
   int64_t groups = 1;
   bool bias = true;
 };
@@ -182,6 +203,8 @@ class Builder {
 
   /// x [N,C,H,W] -> [N,out_channels,H',W']; weight [out_channels, C/groups, kh, kw].
   Value conv2d(std::string_view name, Value x, const Conv2dOptions& options);
+  /// x [N,C,D,H,W] -> [N,out_channels,D',H',W']; weight [out_channels, C/groups, kd, kh, kw].
+  Value conv3d(std::string_view name, Value x, const Conv3dOptions& options);
   /// x [...,I] -> [...,out_features]; weight [out_features, I].
   Value linear(std::string_view name, Value x, const LinearOptions& options);
   /// Declares the parameters of `linear` for inputs of that many features, in the current module.
@@ -213,6 +236,9 @@ class Builder {
   friend class FreezeScope;
 
   Value frozen_batch_norm(Value x, const BatchNormOptions& options);
+  /// A convolution with a kernel of these sizes and the other attributes.
+  Value convolution(std::string_view op, Value x, const std::vector<int64_t>& kernel_size, int64_t out_channels, bool bias,
+                    const Conv2dAttrs& attrs);
 
   Graph& graph_;
   BuilderOptions options_;

@@ -29,6 +29,11 @@ Size2 size2(std::string_view key, const std::vector<int64_t>& v) {
   return {v.front(), v.back()};
 }
 
+Size3 size3(std::string_view key, const std::vector<int64_t>& v) {
+  GALLEY_CHECK(v.size() == 1 || v.size() == 3, key, " needs one number or three (depth, rows, columns), not ", v.size());
+  return v.size() == 1 ? Size3(v.front()) : Size3(v[0], v[1], v[2]);
+}
+
 /// Converts a negative axis, counted from the end, to a non-negative one.
 int64_t checked_axis(std::string_view key, int64_t axis, int rank) {
   GALLEY_CHECK(axis >= -rank && axis < rank, key, "=", axis, " is outside the dimensions of an input of rank ", rank);
@@ -48,7 +53,7 @@ struct Conv2dLayer : OptionsOf<Conv2dLayer> {
   bool bias = true;
   void options(OptionVisitor& v) override {
     v.option({.name = "out_channels", .doc = "channels of the output", .min = 1, .required = true}, out_channels);
-    v.option({.name = "kernel_size", .doc = "rows and columns of the kernel", .min = 1, .required = true}, kernel_size);
+    v.option({.name = "kernel_size", .doc = "[depth,] rows and columns of the kernel", .min = 1, .required = true}, kernel_size);
     v.option({.name = "stride", .doc = "stride of the kernel", .min = 1}, stride);
     v.option({.name = "padding", .doc = "zero padding on each side", .min = 0}, padding);
     v.option({.name = "dilation", .doc = "spacing between the kernel's elements", .min = 1}, dilation);
@@ -64,6 +69,18 @@ Value build_conv2d(Builder& b, std::string_view name, const Options& options, In
                    .stride = size2("stride", p.stride),
                    .padding = size2("padding", p.padding),
                    .dilation = size2("dilation", p.dilation),
+                   .groups = p.groups,
+                   .bias = p.bias});
+}
+
+Value build_conv3d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<Conv2dLayer>(options);
+  return b.conv3d(name, in[0],
+                  {.out_channels = p.out_channels,
+                   .kernel_size = size3("kernel_size", p.kernel_size),
+                   .stride = size3("stride", p.stride),
+                   .padding = size3("padding", p.padding),
+                   .dilation = size3("dilation", p.dilation),
                    .groups = p.groups,
                    .bias = p.bias});
 }
@@ -228,15 +245,15 @@ struct MaxPoolLayer : OptionsOf<MaxPoolLayer> {
   std::vector<int64_t> kernel_size{2}, stride, padding{0}, dilation{1};
   bool ceil_mode = false;
   void options(OptionVisitor& v) override {
-    v.option({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
+    v.option({.name = "kernel_size", .doc = "[depth,] rows and columns of the window", .min = 1, .required = true, .main = true},
+             kernel_size);
     v.option({.name = "stride", .doc = "stride of the window; default: its size", .min = 1}, stride);
     v.option({.name = "padding", .doc = "padding on each side", .min = 0}, padding);
     v.option({.name = "dilation", .doc = "spacing between the window's elements", .min = 1}, dilation);
     v.option({.name = "ceil_mode", .doc = "the last window may extend over the edge (sizes are rounded up)"}, ceil_mode);
   }
 };
-Value build_max_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
-  const auto module = b.scope(name);
+MaxPool2dAttrs max_pool_attrs(const Options& options) {
   const auto& p = params_of<MaxPoolLayer>(options);
   MaxPool2dAttrs attrs;
   attrs.kernel_size = p.kernel_size;
@@ -244,22 +261,30 @@ Value build_max_pool2d(Builder& b, std::string_view name, const Options& options
   attrs.padding = p.padding;
   attrs.dilation = p.dilation;
   attrs.ceil_mode = p.ceil_mode;
-  return emit("max_pool2d", {in[0]}, attrs);
+  return attrs;
+}
+Value build_max_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto module = b.scope(name);
+  return emit("max_pool2d", {in[0]}, max_pool_attrs(options));
+}
+Value build_max_pool3d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto module = b.scope(name);
+  return max_pool3d(in[0], max_pool_attrs(options));
 }
 
 struct AvgPoolLayer : OptionsOf<AvgPoolLayer> {
   std::vector<int64_t> kernel_size{2}, stride, padding{0};
   bool ceil_mode = false, count_include_pad = true;
   void options(OptionVisitor& v) override {
-    v.option({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
+    v.option({.name = "kernel_size", .doc = "[depth,] rows and columns of the window", .min = 1, .required = true, .main = true},
+             kernel_size);
     v.option({.name = "stride", .doc = "stride of the window; default: its size", .min = 1}, stride);
     v.option({.name = "padding", .doc = "zero padding on each side", .min = 0}, padding);
     v.option({.name = "ceil_mode", .doc = "the last window may extend over the edge (sizes are rounded up)"}, ceil_mode);
     v.option({.name = "count_include_pad", .doc = "include padding in the mean"}, count_include_pad);
   }
 };
-Value build_avg_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
-  const auto module = b.scope(name);
+AvgPool2dAttrs avg_pool_attrs(const Options& options) {
   const auto& p = params_of<AvgPoolLayer>(options);
   AvgPool2dAttrs attrs;
   attrs.kernel_size = p.kernel_size;
@@ -267,18 +292,32 @@ Value build_avg_pool2d(Builder& b, std::string_view name, const Options& options
   attrs.padding = p.padding;
   attrs.ceil_mode = p.ceil_mode;
   attrs.count_include_pad = p.count_include_pad;
-  return emit("avg_pool2d", {in[0]}, attrs);
+  return attrs;
+}
+Value build_avg_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto module = b.scope(name);
+  return emit("avg_pool2d", {in[0]}, avg_pool_attrs(options));
+}
+Value build_avg_pool3d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto module = b.scope(name);
+  return avg_pool3d(in[0], avg_pool_attrs(options));
 }
 
 struct AdaptivePoolLayer : OptionsOf<AdaptivePoolLayer> {
   std::vector<int64_t> output_size{1};
   void options(OptionVisitor& v) override {
-    v.option({.name = "output_size", .doc = "rows and columns of the output", .min = 1, .main = true}, output_size);
+    v.option({.name = "output_size", .doc = "[depth,] rows and columns of the output", .min = 1, .main = true}, output_size);
   }
 };
 Value build_adaptive_avg_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
   return adaptive_avg_pool(in[0], size2("output_size", params_of<AdaptivePoolLayer>(options).output_size));
+}
+Value build_adaptive_avg_pool3d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto module = b.scope(name);
+  AdaptiveAvgPool2dAttrs attrs;
+  attrs.output_size = size3("output_size", params_of<AdaptivePoolLayer>(options).output_size).list();
+  return adaptive_avg_pool3d(in[0], attrs);
 }
 Value build_adaptive_max_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
@@ -292,7 +331,7 @@ struct InterpolateLayer : OptionsOf<InterpolateLayer> {
   ResizeMode mode = ResizeMode::kNearest;
   bool align_corners = false;
   void options(OptionVisitor& v) override {
-    v.option({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true, .main = true}, size);
+    v.option({.name = "size", .doc = "[depth,] rows and columns of the output", .min = 1, .required = true, .main = true}, size);
     v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
     v.option({.name = "align_corners", .doc = "align the centers of the corner pixels (bilinear)"}, align_corners);
   }
@@ -437,6 +476,7 @@ const std::vector<LayerEntry>& table() {
   static const std::vector<LayerEntry> entries = [] {
     std::vector<LayerEntry> all{
         {{"conv2d", "2-D convolution", make_options<Conv2dLayer>}, build_conv2d},
+        {{"conv3d", "3-D convolution over [N,C,D,H,W]", make_options<Conv2dLayer>}, build_conv3d},
         {{"linear", "matrix product over the last dimension", make_options<LinearLayer>}, build_linear},
         {{"batch_norm", "batch normalization over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>},
          build_batch_norm},
@@ -470,6 +510,10 @@ const std::vector<LayerEntry>& table() {
          build_adaptive_avg_pool2d},
         {{"adaptive_max_pool2d", "largest values of as many windows as the output has pixels", make_options<AdaptivePoolLayer>},
          build_adaptive_max_pool2d},
+        {{"max_pool3d", "largest value of each window of [N,C,D,H,W]", make_options<MaxPoolLayer>}, build_max_pool3d},
+        {{"avg_pool3d", "mean of each window of [N,C,D,H,W]", make_options<AvgPoolLayer>}, build_avg_pool3d},
+        {{"adaptive_avg_pool3d", "means over as many windows of [N,C,D,H,W] as the output has elements", make_options<AdaptivePoolLayer>},
+         build_adaptive_avg_pool3d},
         {{"interpolate", "resizes images", make_options<InterpolateLayer>}, build_interpolate},
         {{"flatten", "joins dimensions into one", make_options<FlattenLayer>}, build_flatten},
         {{"reshape", "the same elements in another shape", make_options<ReshapeLayer>}, build_reshape},

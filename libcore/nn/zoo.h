@@ -125,6 +125,7 @@ ModelTable swin_models();
 ModelTable segmentation_models();
 ModelTable unet_models();
 ModelTable ssd_models();
+ModelTable video_models();
 ModelTable language_models();
 ModelTable gpt_models();
 ModelTable bert_models();

@@ -22,4 +22,11 @@ inline std::array<int64_t, 2> pair(const std::vector<int64_t>& v) {
   return {v.front(), v.back()};
 }
 
+/// Sizes of the spatial axes (rows and columns, or depth, rows and columns): one number for all, or one for each.
+inline std::vector<int64_t> per_axis(const std::vector<int64_t>& v, int axes) {
+  const auto count = static_cast<size_t>(axes);
+  GALLEY_CHECK(v.size() == 1 || v.size() == count, "expected one number or ", axes, ", one for each axis, got ", v.size());
+  return v.size() == 1 ? std::vector<int64_t>(count, v.front()) : v;
+}
+
 }  // namespace galley

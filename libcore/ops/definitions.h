@@ -16,6 +16,9 @@ namespace definition {
 // define_products.cpp
 void conv2d(Expansion& e);
 void conv2d_backward_data(Expansion& e);
+void conv3d(Expansion& e);
+void conv3d_backward_data(Expansion& e);
+void conv3d_backward_weights(Expansion& e);
 void linear(Expansion& e);
 // define_attention.cpp
 void attention(Expansion& e);

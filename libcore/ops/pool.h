@@ -88,6 +88,12 @@ Value avg_pool2d(Value x, const AvgPool2dAttrs& attrs);
 Value avg_pool2d_backward(Value grad, const AvgPool2dBackwardAttrs& attrs);
 Value adaptive_avg_pool2d(Value x, const AdaptiveAvgPool2dAttrs& attrs = {});
 Value adaptive_avg_pool2d_backward(Value grad, const AdaptiveAvgPool2dBackwardAttrs& attrs);
+/// Pooling over [depth, rows, columns] of x [N,C,D,H,W] -> [N,C,D',H',W']: over the planes, then along the depth. Each option is one number
+/// or three. The largest value of a window is found once if it occurs several times: the first in the order of depth, rows, columns.
+Value max_pool3d(Value x, const MaxPool2dAttrs& attrs);
+Value avg_pool3d(Value x, const AvgPool2dAttrs& attrs);
+Value adaptive_avg_pool3d(Value x, const AdaptiveAvgPool2dAttrs& attrs = {});
+
 /// index i32: row * W + column in the input.
 MaxPool adaptive_max_pool2d(Value x, const AdaptiveMaxPool2dAttrs& attrs = {});
 Value adaptive_max_pool2d_backward(Value grad, Value index, const AdaptiveMaxPool2dBackwardAttrs& attrs);

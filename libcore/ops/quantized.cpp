@@ -162,7 +162,7 @@ std::vector<TensorType> infer_quantized_conv2d(const OpContext& c, const Shape& 
   const auto& a = c.attrs<QuantizedConv2dAttrs>();
   const TensorType& x = c.in(0);
   check_quantized(x, "x", a.input_scale, a.input_zero_point);
-  const Shape shape = conv2d_shape(a, x.shape, weight);
+  const Shape shape = conv_shape(a, x.shape, weight);
   check_product(c, weight);
   if (c.has(4)) {
     check_quantized(c.in(4), "residual", a.residual_scale, a.residual_zero_point);

@@ -38,8 +38,8 @@ FusionPattern batch_norm_pattern() {
   return pattern;
 }
 
-FusionPattern conv2d_pattern() {
-  FusionPattern pattern = pattern_of<Conv2dAttrs>("conv2d");
+FusionPattern conv_pattern(std::string_view op) {
+  FusionPattern pattern = pattern_of<Conv2dAttrs>(op);
   pattern.residual = 3;
   pattern.batch_norm = true;
   return pattern;
@@ -60,7 +60,8 @@ std::span<const FusionPattern> training_patterns() {
 }
 
 std::span<const FusionPattern> inference_patterns() {
-  static const FusionPattern patterns[] = {conv2d_pattern(), linear_pattern(), pattern_of<BatchNormInferenceAttrs>("batch_norm_inference")};
+  static const FusionPattern patterns[] = {conv_pattern("conv2d"), conv_pattern("conv3d"), linear_pattern(),
+                                           pattern_of<BatchNormInferenceAttrs>("batch_norm_inference")};
   return patterns;
 }
 

@@ -100,7 +100,8 @@ std::string PublishedWeights::pipeline() const {
   const std::string normalize =
       transforms.mean.empty() ? ""
                               : cat("- {type: normalize, mean: ", list_text(transforms.mean), ", std: ", list_text(transforms.std), "}\n");
-  const bool normalized_first = transforms.pad_to > 0 || !transforms.size.empty();  // torchvision's detectors resize floats
+  // torchvision's detectors resize floats.
+  const bool normalized_first = transforms.pad_to > 0 || (!transforms.size.empty() && transforms.crop == 0);
   if (normalized_first) text += normalize;
   if (transforms.resize > 0 || !transforms.size.empty()) {
     const std::vector<int64_t>& sides = transforms.size;

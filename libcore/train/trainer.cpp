@@ -121,6 +121,8 @@ void Trainer::State::make_plan() {
     plan.rate_per_sample = tokens;
   } else if (types.input().shape.rank() == 4) {
     plan.rate = "img/s";
+  } else if (types.input().shape.rank() == 5) {
+    plan.rate = "clip/s";
   }
   plan_facts();
   plan_peak();

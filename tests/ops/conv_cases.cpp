@@ -77,6 +77,32 @@ std::vector<Geometry> geometries() {
   };
 }
 
+void add_volumes(std::vector<OpCase>& cases) {
+  const std::vector<Geometry> volumes{
+      {"plain", {2, 3, 4, 5, 6}, {4, 3, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
+      {"no_padding", {1, 2, 3, 5, 4}, {3, 2, 2, 3, 2}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise", {2, 17, 3, 5, 3}, {19, 17, 1, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise_strided", {2, 5, 4, 5, 4}, {18, 5, 1, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
+      {"strided_groups", {2, 8, 5, 6, 7}, {6, 4, 3, 3, 3}, attrs_of({2, 1, 2}, {1, 0, 1}, {1}, 2), true},
+      {"dilated", {1, 3, 7, 6, 8}, {4, 3, 3, 2, 3}, attrs_of({1}, {2, 1, 0}, {2, 1, 3}, 1)},
+      {"depthwise", {1, 16, 4, 5, 5}, {16, 1, 3, 3, 3}, attrs_of({1}, {1}, {1}, 16)},
+      {"planes", {1, 35, 3, 7, 6}, {33, 35, 1, 3, 3}, attrs_of({1, 2, 2}, {0, 1, 1}, {1}, 1)},
+      {"lines", {1, 35, 5, 4, 3}, {33, 35, 3, 1, 1}, attrs_of({2, 1, 1}, {1, 0, 0}, {1}, 1)},
+      {"stem", {1, 3, 4, 9, 11}, {20, 3, 3, 7, 7}, attrs_of({1, 2, 2}, {1, 3, 3}, {1}, 1)},
+      {"one_frame", {2, 4, 1, 5, 5}, {3, 4, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1)},
+      {"empty_batch", {0, 3, 4, 5, 6}, {4, 3, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
+  };
+  for (const Geometry& g : volumes) {
+    cases.push_back({.name = "conv3d_" + g.name,
+                     .build =
+                         [g](CaseInputs& in) {
+                           const Value x = in.real(g.x), weight = in.weight(g.weight);
+                           conv3d(x, weight, g.bias ? in.vector(g.weight[0]) : Value(), g.attrs);
+                         },
+                     .low_precision = true});
+  }
+}
+
 void add_geometries(std::vector<OpCase>& cases) {
   for (const Geometry& g : geometries()) {
     cases.push_back({.name = "conv2d_" + g.name,
@@ -109,7 +135,21 @@ void add_backward_cases(std::vector<OpCase>& cases) {
                            attrs.stride = o.stride;
                            attrs.padding = o.padding;
                            attrs.input_size = {o.x[2], o.x[3]};
-                           conv2d_backward_data(in.real(conv2d_shape(attrs, o.x, o.weight)), in.weight(o.weight), attrs, in.real(o.x));
+                           conv2d_backward_data(in.real(conv_shape(attrs, o.x, o.weight)), in.weight(o.weight), attrs, in.real(o.x));
+                         },
+                     .forward_only = true,
+                     .low_precision = true});
+  }
+  for (const bool strided : {false, true}) {
+    cases.push_back({.name = cat("conv3d_backward_data_residual", strided ? "_strided" : ""),
+                     .build =
+                         [strided](CaseInputs& in) {
+                           const Shape x{2, 17, 4, 6, 5}, weight{19, 17, 3, 3, 3};
+                           Conv2dBackwardDataAttrs attrs;
+                           attrs.stride = {strided ? 2 : 1};
+                           attrs.padding = {1};
+                           attrs.input_size = {4, 6, 5};
+                           conv3d_backward_data(in.real(conv_shape(attrs, x, weight)), in.weight(weight), attrs, in.real(x));
                          },
                      .forward_only = true,
                      .low_precision = true});
@@ -141,6 +181,16 @@ void add_hand_cases(std::vector<OpCase>& cases) {
                          conv2d(in.values({1, 2, 1, 2}, {1, 2, 3, 4}), in.values({2, 1, 1, 1}, {10, 100}), {}, attrs_of({1}, {0}, {1}, 2));
                        },
                    .expected = {10, 20, 300, 400}});
+}
+
+void add_fused_volume(std::vector<OpCase>& cases) {
+  cases.push_back({.name = "conv3d_fused_relu_residual",
+                   .build =
+                       [](CaseInputs& in) {
+                         const Value x = in.real({2, 6, 3, 5, 4}), weight = in.weight({9, 6, 3, 3, 3}), bias = in.vector(9);
+                         conv3d(x, weight, bias, attrs_of({1}, {1}, {1}, 1, Activation::kRelu), in.real({2, 9, 3, 5, 4}));
+                       },
+                   .forward_only = true});
 }
 
 /// Every activation fused into a convolution, with and without a residual.
@@ -178,9 +228,11 @@ void add_fused_cases(std::vector<OpCase>& cases) {
 std::vector<OpCase> conv_cases() {
   std::vector<OpCase> cases;
   add_geometries(cases);
+  add_volumes(cases);
   add_backward_cases(cases);
   add_hand_cases(cases);
   add_fused_cases(cases);
+  add_fused_volume(cases);
   return cases;
 }
 

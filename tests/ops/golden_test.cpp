@@ -119,6 +119,53 @@ void add_layers(std::vector<GoldenCase>& cases) {
                    }});
 }
 
+/// Three axes: convolutions, and pools that are composed of pools over two.
+void add_volumes(std::vector<GoldenCase>& cases) {
+  const auto conv = [&](const std::string& name, std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation,
+                        int64_t groups) {
+    cases.push_back({"conv3d_" + name, [=](GoldenInputs& in) {
+                       Conv2dAttrs a;
+                       a.stride = stride;
+                       a.padding = padding;
+                       a.dilation = dilation;
+                       a.groups = groups;
+                       const Value x = in("x"), weight = in("weight");
+                       conv3d(x, weight, in("bias"), a);
+                     }});
+  };
+  conv("groups", {2, 1, 2}, {1, 0, 1}, {1}, 2);
+  conv("dilation", {1, 2, 1}, {2, 1, 0}, {2, 1, 3}, 1);
+  conv("factorized", {2, 1, 1}, {1, 0, 0}, {1}, 1);
+  for (bool ceil : {false, true}) {
+    const std::string suffix = ceil ? "_ceil" : "";
+    cases.push_back({"max_pool3d" + suffix, [=](GoldenInputs& in) {
+                       MaxPool2dAttrs a;
+                       a.kernel_size = {3, 2, 3};
+                       a.stride = {2, 1, 2};
+                       a.padding = {1, 0, 1};
+                       a.dilation = {1, 2, 1};
+                       a.ceil_mode = ceil;
+                       max_pool3d(in("x"), a);
+                     }});
+    for (bool pad : {false, true}) {
+      cases.push_back({"avg_pool3d" + suffix + (pad ? "_pad" : ""), [=](GoldenInputs& in) {
+                         AvgPool2dAttrs a;
+                         a.kernel_size = {3, 2, 3};
+                         a.stride = {2, 1, 2};
+                         a.padding = {1, 1, 0};
+                         a.ceil_mode = ceil;
+                         a.count_include_pad = pad;
+                         avg_pool3d(in("x"), a);
+                       }});
+    }
+  }
+  cases.push_back({"adaptive_avg_pool3d", [](GoldenInputs& in) {
+                     AdaptiveAvgPool2dAttrs a;
+                     a.output_size = {2, 3, 2};
+                     adaptive_avg_pool3d(in("x"), a);
+                   }});
+}
+
 void add_losses(std::vector<GoldenCase>& cases) {
   for (int r = 0; r < 3; ++r) {
     const auto reduction = static_cast<Reduction>(r);
@@ -162,7 +209,7 @@ void add_functions(std::vector<GoldenCase>& cases) {
 
 std::vector<GoldenCase> golden_cases() {
   std::vector<GoldenCase> cases;
-  for (const auto add : {add_layers, add_losses, add_functions}) add(cases);
+  for (const auto add : {add_layers, add_volumes, add_losses, add_functions}) add(cases);
   return cases;
 }
 
@@ -186,25 +233,33 @@ TEST(Golden, ResultsAndGradientsAreThoseOfPyTorch) {
     Graph graph;
     GoldenInputs inputs(graph, arrays);
     c.build(inputs);
-    const Node node = graph.nodes().back();
+    const std::vector<Node> nodes(graph.nodes().begin(), graph.nodes().end());  // each reads the result of the one before
+    const Node& node = nodes.front();
     std::map<std::string, RefArray> feeds;
     std::vector<bool> wanted;
     for (ValueId id : node.inputs) {
       wanted.push_back(id != kNoValue && arrays.count("d_" + graph.value(id).name) == 1);
       if (id != kNoValue) feeds[graph.value(id).name] = arrays.at(graph.value(id).name);
     }
-    std::vector<Value> cotangents(node.outputs.size());
-    cotangents[0] = graph.add_input("cotangent", graph.type(node.outputs[0]), ValueRole::kInput);
+    const ValueId y = nodes.back().outputs[0];
+    Value cotangent = graph.add_input("cotangent", graph.type(y), ValueRole::kInput);
     feeds["cotangent"] = arrays.at("cotangent");
-    GradientBuilder builder(graph, node, cotangents, wanted);
-    node.op->gradient(builder);
+    const auto gradient_of = [&](const Node& of, std::vector<bool> inputs) {
+      std::vector<Value> cotangents(of.outputs.size());
+      cotangents[0] = cotangent;
+      GradientBuilder builder(graph, of, cotangents, std::move(inputs));
+      of.op->gradient(builder);
+      return builder.result();
+    };
+    for (size_t n = nodes.size() - 1; n > 0; --n) cotangent = gradient_of(nodes[n], {true})[0];
+    const std::vector<Value> gradients = gradient_of(node, wanted);
     const std::map<ValueId, RefArray> values = interpret(graph, feeds);
-    expect_same("y", values.at(node.outputs[0]), arrays.at("y"));
+    expect_same("y", values.at(y), arrays.at("y"));
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (!wanted[i]) continue;
       const std::string name = graph.value(node.inputs[i]).name;
-      ASSERT_TRUE(builder.result()[i]) << name;
-      expect_same("d_" + name, values.at(builder.result()[i].id()), arrays.at("d_" + name));
+      ASSERT_TRUE(gradients[i]) << name;
+      expect_same("d_" + name, values.at(gradients[i].id()), arrays.at("d_" + name));
     }
   }
 }

@@ -97,7 +97,7 @@ BatchNormDepthwiseAttrs attrs_of(const Depthwise& g) {
 
 void depthwise_backward(CaseInputs& in, const Depthwise& g, const Operands& o, Value depthwise, Value moments) {
   const BatchNormDepthwiseAttrs a = attrs_of(g);
-  const Shape y = conv2d_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
+  const Shape y = conv_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
   pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a,
                                           g.residual ? in.real(g.x) : Value(), moments);
 }

@@ -64,7 +64,7 @@ void capture_conv(CaseInputs& in, const Geometry& g, const Variant& v) {
   }
   Value residual = {};
   if (v.residual != DType::kF32) {
-    residual = in.quantized(v.residual, conv2d_shape(g.window, g.x, g.weight), lowest(v.residual), lowest(v.residual) + 255);
+    residual = in.quantized(v.residual, conv_shape(g.window, g.x, g.weight), lowest(v.residual), lowest(v.residual) + 255);
     a.set_residual(params(v.powers ? a.output_scale / 2 : step * 0.7, lowest(v.residual) + 90, v.residual));
   }
   if (v.winograd) {

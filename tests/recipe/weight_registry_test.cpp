@@ -31,7 +31,7 @@ std::string error_of(const Action& action, ErrorCode code) {
 TEST(WeightRegistry, BuiltInFiles) {
   const WeightRegistry registry({kBuiltIn}, "/cache");
   const std::vector<std::string> models = registry.models();
-  EXPECT_EQ(models.size(), 90u) << "the classifiers of torchvision 0.29, nine detectors, and efficientnet_lite0";
+  EXPECT_EQ(models.size(), 93u) << "the classifiers of torchvision 0.29, nine detectors, three video models, and efficientnet_lite0";
   int sets = 0;
   for (const std::string& model : models) {
     SCOPED_TRACE(model);
@@ -47,12 +47,13 @@ TEST(WeightRegistry, BuiltInFiles) {
       EXPECT_EQ(entry.transforms.crop, entry.input_size);
       EXPECT_GT(entry.num_params, 1'000'000);
       EXPECT_NE(entry.pipeline().find("normalize"), std::string::npos);
-      EXPECT_TRUE(entry.categories.empty() || entry.category_names().size() == (entry.categories == "coco.txt" ? 91u : 1000u));
+      const size_t classes = entry.categories == "coco.txt" ? 91 : entry.categories == "kinetics400.txt" ? 400 : 1000;
+      EXPECT_TRUE(entry.categories.empty() || entry.category_names().size() == classes);
       EXPECT_EQ(entry.categories.empty(), entry.metrics.empty());
     }
     EXPECT_EQ(defaults, 1);
   }
-  EXPECT_EQ(sets, 125);
+  EXPECT_EQ(sets, 128);
   for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes"))
     EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is not a recipe";
 }
@@ -93,6 +94,14 @@ TEST(WeightRegistry, Detectors) {
   EXPECT_EQ(registry.find("fcos_resnet50_fpn").options_of_model, (Options{{"frozen_norm", "true"}}));
   EXPECT_EQ(registry.find("fasterrcnn_resnet50_fpn_v2").options_of_model, Options{});
   EXPECT_EQ(registry.find("fcos_resnet50_fpn").category_names().at(18), "dog");
+}
+
+TEST(WeightRegistry, Videos) {
+  const WeightRegistry registry({kBuiltIn}, "/cache");
+  EXPECT_EQ(registry.find("r2plus1d_18").pipeline(),
+            "- {type: resize, size: [128, 171], interpolation: bilinear, antialias: false}\n- {type: center_crop, size: 112}\n"
+            "- {type: normalize, mean: [0.43216, 0.394666, 0.37645], std: [0.22803, 0.22145, 0.216989]}\n");
+  EXPECT_EQ(registry.find("mc3_18").category_names().at(399), "zumba");
 }
 
 TEST(WeightRegistry, TheUsersOwn) {

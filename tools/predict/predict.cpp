@@ -155,12 +155,18 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
   if (inputs_.empty()) {
     const bool language = session.info().output == ModelOutput::kTokens;
     throw Error(ErrorCode::kUsage, "nothing to predict was named")
-        .suggest(language                        ? "--prompt TEXT, or --tensors FILE"
-                 : session.info().max_length > 0 ? "--text TEXT, --text-file FILE or --tensors FILE"
-                                                 : "name images, folders or archives, or --tensors FILE");
+        .suggest(language                                 ? "--prompt TEXT, or --tensors FILE"
+                 : session.info().max_length > 0          ? "--text TEXT, --text-file FILE or --tensors FILE"
+                 : session.info().input_shape.size() == 4 ? "name folders of frames, or --tensors FILE"
+                                                          : "name images, folders or archives, or --tensors FILE");
   }
   if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
   const std::vector<int64_t>& shape = session.info().input_shape;
+  if (shape.size() == 4) {  // a clip
+    if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on clips");
+    const std::optional<Split>& val = session.recipe().data.val;
+    return open_clips(inputs_, shape[1], val ? val->source : Component());
+  }
   return open_images(inputs_, shape.size() == 3 && shape[0] == 1, on_error_ != "fail" && !dry_run_);
 }
 

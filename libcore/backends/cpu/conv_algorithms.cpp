@@ -41,6 +41,10 @@ constexpr AlgorithmRow kRows[] = {
      "with few channels, packing takes as long as the products"},
 #ifdef GALLEY_WITH_ONEDNN
     {"conv2d_backward_weights", "onednn", algorithm::kOneDnnConvWeights, "as conv2d", "as conv2d"},
+
+    {"conv3d", "onednn", algorithm::kOneDnnConv, "as conv2d", "as conv2d"},
+    {"conv3d_backward_data", "onednn", algorithm::kOneDnnConvData, "as conv2d_backward_data", "as conv2d"},
+    {"conv3d_backward_weights", "onednn", algorithm::kOneDnnConvWeights, "as conv2d", "as conv2d"},
 #endif
 
     // use_winograd decides where these operators take the place of conv2d (winograd::worthwhile).

@@ -23,15 +23,23 @@ std::vector<int64_t> pads(const std::vector<int64_t>& padding) {
   const auto [rows, columns] = pair(padding);
   return {rows, columns, rows, columns};
 }
+/// Padding of all axes: the beginnings, then the ends.
+std::vector<int64_t> both_sides(std::vector<int64_t> padding) {
+  const std::vector<int64_t> ends = padding;
+  padding.insert(padding.end(), ends.begin(), ends.end());
+  return padding;
+}
 std::string optional(const NodeWriter& n, size_t i) { return n.has(i) ? n.in(i) : std::string(); }
 
 Names conv_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<Conv2dAttrs>();
   const Shape& weight = n.type(1).shape;
+  const int axes = weight.rank() - 2;
   std::string y =
       n.to.add("Conv", {n.in(0), n.in(1), optional(n, 2)},
-               {attribute("kernel_shape", std::vector<int64_t>{weight[2], weight[3]}), attribute("strides", both(attrs.stride)),
-                attribute("pads", pads(attrs.padding)), attribute("dilations", both(attrs.dilation)), attribute("group", attrs.groups)});
+               {attribute("kernel_shape", std::vector<int64_t>(weight.begin() + 2, weight.end())),
+                attribute("strides", per_axis(attrs.stride, axes)), attribute("pads", both_sides(per_axis(attrs.padding, axes))),
+                attribute("dilations", per_axis(attrs.dilation, axes)), attribute("group", attrs.groups)});
   if (n.has(3)) y = n.to.add("Add", {y, n.in(3)});
   return {activated(n.to, y, attrs.activation)};
 }
@@ -259,6 +267,7 @@ Names rnn_node(const NodeWriter& n) {
 
 WriteTable layer_rows() {
   return {{"conv2d", conv_node},
+          {"conv3d", conv_node},
           {"linear", linear_node},
           {"matmul", matmul_node},
           {"embedding", embedding_node},

@@ -31,11 +31,47 @@ Value image(const Call& c) {
 }
 void set_pooled(Call& c, Value y) { c.set(c.x(0).shape().rank() == 3 ? squeeze(y, 2) : y); }
 
+bool is_volume(const Call& c) { return c.x(0).shape().rank() == 5; }
+
+/// Whether Galley's pools support the padding: symmetric, at most half the kernel.
+bool pads_most_half(const VolumeWindow& window) {
+  bool most_half = window.even();
+  for (size_t i = 0; i < 3; ++i) most_half = most_half && window.before[i] <= window.kernel[i] / 2;
+  return most_half;
+}
+
+void max_pool_volume(Call& c) {
+  const VolumeWindow window = volume_window(c, {});
+  MaxPool2dAttrs attrs;
+  attrs.kernel_size = window.kernel;
+  attrs.stride = window.stride;
+  attrs.dilation = window.dilation;
+  attrs.ceil_mode = window.ceil;
+  const Value padded = pad_volume(c.x(0), window, std::numeric_limits<float>::lowest(), pads_most_half(window), attrs.padding);
+  c.set(max_pool3d(padded, attrs));
+}
+
+void average_pool_volume(Call& c) {
+  const VolumeWindow window = volume_window(c, {});
+  AvgPool2dAttrs attrs;
+  attrs.kernel_size = window.kernel;
+  attrs.stride = window.stride;
+  attrs.ceil_mode = window.ceil;
+  attrs.count_include_pad = c.integer("count_include_pad", 0) != 0;
+  if (window.dilation != std::vector<int64_t>(3, 1)) c.refuse("dilations are not supported");
+  const bool own = pads_most_half(window);
+  if (!own && (window.ceil || !attrs.count_include_pad))
+    c.refuse("asymmetric padding, or padding larger than half the kernel, is not supported for [N,C,D,H,W]");
+  const Value padded = pad_volume(c.x(0), window, 0, own, attrs.padding);
+  c.set(avg_pool3d(padded, attrs));
+}
+
 void max_pool(Call& c) {
-  const Value x = image(c);
-  const Window window = window_of(c, c.x(0), {});
   c.integer("storage_order", 0);
   if (c.needs_output(1)) c.refuse("its Indices output is read by other nodes, which is not supported");
+  if (is_volume(c)) return max_pool_volume(c);
+  const Value x = image(c);
+  const Window window = window_of(c, c.x(0), {});
   MaxPool2dAttrs attrs;
   attrs.kernel_size = window.kernel;
   attrs.stride = window.stride;
@@ -64,6 +100,7 @@ Tensor shares_inside(const Window& window, const Shape& image, const Shape& pool
 }
 
 void average_pool(Call& c) {
+  if (is_volume(c)) return average_pool_volume(c);
   const Value x = image(c);
   const Window window = window_of(c, c.x(0), {});
   AvgPool2dAttrs attrs;
@@ -158,6 +195,40 @@ Value pad_window(Value x, const Window& window, double value, bool own, std::vec
   }
   padding = {0, 0};
   return pad(x, {0, 0, 0, 0, window.before[0], window.after[0], window.before[1], window.after[1]}, value);
+}
+
+VolumeWindow volume_window(Call& c, std::vector<int64_t> kernel) {
+  constexpr size_t kAxes = 3;
+  VolumeWindow w;
+  w.kernel = c.ints("kernel_shape", std::move(kernel));
+  w.stride = c.ints("strides", std::vector<int64_t>(kAxes, 1));
+  w.dilation = c.ints("dilations", std::vector<int64_t>(kAxes, 1));
+  const std::vector<int64_t> pads = c.ints("pads", std::vector<int64_t>(2 * kAxes, 0));
+  const std::string automatic = c.text("auto_pad", "NOTSET");
+  w.ceil = (c.node.op_type == "MaxPool" || c.node.op_type == "AveragePool") && c.integer("ceil_mode", 0) != 0;
+  check(w.kernel, kAxes, 1, "kernel_shape");
+  check(w.stride, kAxes, 1, "strides");
+  check(w.dilation, kAxes, 1, "dilations");
+  check(pads, 2 * kAxes, 0, "pads");
+  if (automatic != "NOTSET" && automatic != "VALID") c.refuse(cat("auto_pad '", automatic, "' is not supported for [N,C,D,H,W]"));
+  w.before.assign(kAxes, 0);
+  w.after.assign(kAxes, 0);
+  if (automatic == "VALID") return w;
+  std::copy_n(pads.begin(), kAxes, w.before.begin());
+  std::copy_n(pads.begin() + kAxes, kAxes, w.after.begin());
+  return w;
+}
+
+Value pad_volume(Value x, const VolumeWindow& window, double value, bool own, std::vector<int64_t>& padding) {
+  padding = window.before;
+  if (own) return x;
+  padding.assign(window.before.size(), 0);
+  std::vector<int64_t> all(4, 0);  // batch and channels
+  for (size_t i = 0; i < window.before.size(); ++i) {
+    all.push_back(window.before[i]);
+    all.push_back(window.after[i]);
+  }
+  return pad(x, all, value);
 }
 
 MakeTable pool_rows() {

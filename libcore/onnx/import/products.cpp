@@ -36,16 +36,35 @@ Window window_of_weight(Call& c, Value x, Value w) {
   return window;
 }
 
+int64_t groups_of(Call& c, Value w) {
+  const int64_t groups = c.integer("group", 1);
+  GALLEY_CHECK_INPUT(groups >= 1 && groups <= w.shape()[0], "group is ", groups, ", but must be between 1 and ", w.shape()[0]);
+  return groups;
+}
+
+void conv_volume(Call& c) {
+  const Value x = c.x(0), w = weight_of(c, 1, "weight", "conv3d");
+  GALLEY_CHECK_INPUT(w.shape().rank() == 5, "its weight is ", w.type(), ", but must have 5 dimensions");
+  const std::vector<int64_t> kernel(w.shape().begin() + 2, w.shape().end());
+  const VolumeWindow window = volume_window(c, kernel);
+  GALLEY_CHECK_INPUT(window.kernel == kernel, "kernel_shape does not match the weight ", w.shape());
+  Conv2dAttrs attrs;
+  attrs.stride = window.stride;
+  attrs.dilation = window.dilation;
+  attrs.groups = groups_of(c, w);
+  const Value padded = pad_volume(x, window, 0, window.even(), attrs.padding);
+  c.set(conv3d(padded, w, weight_of(c, 2, "bias", "conv3d"), attrs));
+}
+
 void conv(Call& c) {
+  if (c.x(0).shape().rank() == 5) return conv_volume(c);
   const Value x = c.x(0), w = weight_of(c, 1, "weight", "conv2d");
   check_operands(x, w);
   const Window window = window_of_weight(c, x, w);
   Conv2dAttrs attrs;
   attrs.stride = window.stride;
   attrs.dilation = window.dilation;
-  attrs.groups = c.integer("group", 1);
-  GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups, ", but must be between 1 and ",
-                     w.shape()[0]);
+  attrs.groups = groups_of(c, w);
   const Value padded = pad_window(as_image(x), window, 0, window.even(), attrs.padding);
   c.set(restore_rank(conv2d(padded, as_image(w), weight_of(c, 2, "bias", "conv2d"), attrs), x.shape().rank() == 3));
 }
@@ -96,9 +115,7 @@ void conv_transpose(Call& c) {
   Conv2dBackwardDataAttrs attrs;
   attrs.stride = window.stride;
   attrs.dilation = window.dilation;
-  attrs.groups = c.integer("group", 1);
-  GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups, ", but must be between 1 and ",
-                     w.shape()[0]);
+  attrs.groups = groups_of(c, w);
   // The gradient has the size that the kernels cover; beyond it the result is zero.
   for (size_t i = 0; i < 2; ++i)
     attrs.input_size.push_back((image.shape()[2 + static_cast<int>(i)] - 1) * window.stride[i] +

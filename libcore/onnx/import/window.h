@@ -19,6 +19,18 @@ struct Window {
   bool pads_most_half() const { return even() && before[0] <= kernel[0] / 2 && before[1] <= kernel[1] / 2; }
 };
 
+/// Depth, rows and columns of an input [N,C,D,H,W].
+struct VolumeWindow {
+  std::vector<int64_t> kernel, stride, dilation, before, after;
+  bool ceil = false;
+  bool even() const { return before == after; }
+};
+/// Reads kernel_shape (default: `kernel`), strides, dilations, pads and ceil_mode for an input [N,C,D,H,W]. Throws Error if they do not
+/// fit; of auto_pad it knows NOTSET and VALID.
+VolumeWindow volume_window(Call& c, std::vector<int64_t> kernel);
+/// As pad_window for x [N,C,D,H,W].
+Value pad_volume(Value x, const VolumeWindow& window, double value, bool own, std::vector<int64_t>& padding);
+
 /// Reads kernel_shape (default: `kernel`), strides, dilations, pads, auto_pad and ceil_mode for an input [N,C,L] or [N,C,H,W]. Throws Error
 /// if they do not fit.
 Window window_of(Call& c, Value x, std::vector<int64_t> kernel);

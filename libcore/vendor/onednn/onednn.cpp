@@ -41,15 +41,17 @@ std::vector<int64_t> dims_of(const Shape& shape) {
 bool is_depthwise(const Shape& weight, int64_t groups) { return weight[0] == groups && weight[1] == 1; }
 
 std::vector<int64_t> grouped_dims(const Shape& weight, int64_t groups) {
-  return {groups, weight[0] / groups, weight[1], weight[2], weight[3]};
+  std::vector<int64_t> dims{groups, weight[0] / groups};
+  dims.insert(dims.end(), weight.begin() + 1, weight.end());
+  return dims;
 }
 
-/// Converts a rank-4 depthwise tag to rank 5: inserts an output channel 'b' of size 1 after the group.
+/// Converts the tag of a depthwise weight to that of a weight with groups: inserts an output channel 'b' of size 1 after the group.
 std::string with_group(const std::string& tag) {
   std::string grouped;
   for (const char letter : tag) {
     const bool outer = letter == 'a' || letter == 'A';
-    grouped += letter >= 'b' && letter <= 'd' ? static_cast<char>(letter + 1) : letter;
+    grouped += letter >= 'b' && letter <= 'e' ? static_cast<char>(letter + 1) : letter;
     if (outer && grouped.size() == 1) grouped += 'b';
   }
   return grouped;
@@ -58,7 +60,7 @@ std::string with_group(const std::string& tag) {
 std::string without_group(const std::string& tag) {
   std::string plain;
   for (const char letter : tag) {
-    if (letter != 'b') plain += letter >= 'c' && letter <= 'e' ? static_cast<char>(letter - 1) : letter;
+    if (letter != 'b') plain += letter >= 'c' && letter <= 'f' ? static_cast<char>(letter - 1) : letter;
   }
   return plain;
 }
@@ -177,7 +179,9 @@ std::optional<Desc> weight_desc(DType dtype, const Shape& shape, const MemoryFor
   }
   if (!format.is_blocked()) {
     const Shape s = format.strides(shape);
-    return strided_desc(dtype, grouped_dims(shape, groups), {shape[0] / groups * s[0], s[0], s[1], s[2], s[3]});
+    std::vector<int64_t> strides{shape[0] / groups * s[0]};
+    strides.insert(strides.end(), s.begin(), s.end());
+    return strided_desc(dtype, grouped_dims(shape, groups), strides);
   }
   const auto tag = is_depthwise(shape, groups) ? tags().find(with_group(tag_of(format))) : tags().end();
   if (tag == tags().end()) return std::nullopt;
@@ -194,7 +198,9 @@ std::optional<MemoryFormat> weight_format_of(const Desc& desc, const Shape& shap
   if (groups == 1) {
     format = format_of(desc);
   } else if (is_depthwise(shape, groups)) {
-    if (const std::string tag = matching_tag(desc); !tag.empty()) format = MemoryFormat::blocked(without_group(tag));
+    // 'B': the output channel of a group, of size 1, is padded to a block, which a weight without groups cannot be.
+    const std::string tag = matching_tag(desc);
+    if (!tag.empty() && tag.find('B') == std::string::npos) format = MemoryFormat::blocked(without_group(tag));
   }
   // Accept only a format that converts back to the same descriptor (not with extra flags, compensation or unusual orders).
   if (!format || format->is_channels_last()) return std::nullopt;

@@ -74,7 +74,7 @@ class Trial {
     attrs.stride = w.stride;
     attrs.padding = w.padding;
     const auto kernel = pair(w.kernel);
-    const Shape x{w.batch, w.inputs, w.height, w.width}, grad = conv2d_shape(attrs, x, {w.outputs, w.inputs, kernel[0], kernel[1]});
+    const Shape x{w.batch, w.inputs, w.height, w.width}, grad = conv_shape(attrs, x, {w.outputs, w.inputs, kernel[0], kernel[1]});
     const Value dw =
         conv2d_backward_weights(graph_.add_input("x", {DType::kBF16, x, MemoryFormat::channels_last()}, ValueRole::kInput),
                                 graph_.add_input("grad", {DType::kBF16, grad, MemoryFormat::channels_last()}, ValueRole::kInput), attrs);

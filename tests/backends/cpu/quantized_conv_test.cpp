@@ -86,7 +86,7 @@ void expect_conv(const Conv& c, QuantizedConv2dAttrs a, DType x_dtype, DType res
     const Value x = quantized_input(graph, x_dtype, c.x, images);
     const Value w = quantized_input(graph, DType::kI8, c.w, {}, ValueRole::kParameter);
     const Value scale = quantized_input(graph, DType::kF32, {c.w[0]}), b = bias ? quantized_input(graph, DType::kF32, {c.w[0]}) : Value();
-    const Value r = residual == DType::kF32 ? Value() : quantized_input(graph, residual, conv2d_shape(a, c.x, c.w), images);
+    const Value r = residual == DType::kF32 ? Value() : quantized_input(graph, residual, conv_shape(a, c.x, c.w), images);
     quantized_conv2d(x, w, scale, b, a, r);
     const bool sums = a.output_dtype == DType::kF32 && ties == 0;
     const Range scales = sums ? Range{1, 1} : Range{0.001, 0.01};

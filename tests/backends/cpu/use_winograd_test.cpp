@@ -27,7 +27,7 @@ Graph graph_of(const Convolution& c) {
               weight = graph.add_input("weight", f32(c.weight), ValueRole::kParameter);
   Conv2dAttrs attrs;
   attrs.padding = c.padding;
-  const Shape shape = conv2d_shape(attrs, c.x, c.weight);
+  const Shape shape = conv_shape(attrs, c.x, c.weight);
   if (c.fused) {
     attrs.activation = Activation::kRelu;
     graph.add_output("y", conv2d(x, weight, graph.add_input("bias", f32({c.weight[0]}), ValueRole::kParameter), attrs,

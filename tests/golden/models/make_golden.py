@@ -174,6 +174,24 @@ def convnext_reduced():
     return torchvision.models.ConvNeXt([setting(16, 32, 1), setting(32, 48, 1), setting(48, 64, 2), setting(64, None, 1)], num_classes=10)
 
 
+def video_reduced(name, width=8):
+    """A video ResNet whose first stage has `width` channels."""
+    video = torchvision.models.video.resnet
+    model = getattr(torchvision.models.video, name)(num_classes=10)
+    makers = {"r3d_18": [video.Conv3DSimple] * 4, "mc3_18": [video.Conv3DSimple] + [video.Conv3DNoTemporal] * 3,
+              "r2plus1d_18": [video.Conv2Plus1D] * 4}[name]
+    last = -3 if name == "r2plus1d_18" else 0  # the convolution of the stem with the model's width
+    old = model.stem[last]
+    model.stem[last] = nn.Conv3d(old.in_channels, width, old.kernel_size, old.stride, old.padding, bias=False)
+    model.stem[last + 1] = nn.BatchNorm3d(width)
+    model.inplanes = width
+    for stage, maker in enumerate(makers):
+        layer = model._make_layer(video.BasicBlock, maker, width << stage, 2, 1 if stage == 0 else 2)
+        setattr(model, f"layer{stage + 1}", layer)
+    model.fc = nn.Linear(8 * width, 10)
+    return model
+
+
 def swin_reduced(second):
     tv = torchvision.models.swin_transformer
     kinds = dict(block=tv.SwinTransformerBlockV2, downsample_layer=tv.PatchMergingV2) if second else {}
@@ -564,6 +582,8 @@ def main():
     write_case("deeplabv3", segmentation("deeplabv3_mobilenet_v3_large", num_classes=10, aux_loss=True), (2, 3, 24, 17), 10)
     write_case("lraspp", segmentation("lraspp_mobilenet_v3_large", num_classes=10), (2, 3, 24, 17), 10)
     write_case("unet_reduced", UNet(num_classes=10, base=8, depth=2), (2, 3, 12, 16), 10)
+    for name in ("r3d_18", "mc3_18", "r2plus1d_18"):
+        write_case(name + "_reduced", video_reduced(name), (3, 3, 4, 20, 18), 10)
     write_steps("sgd_cifar_resnet20", CifarResNet(3), (4, 3, 16, 16), 10,
                 lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4))
     small = dict(num_classes=10, width_mult=0.35, dropout=0.0)

@@ -85,3 +85,20 @@ for reduction in ("mean", "sum", "none"):
 # The slopes in their shape before broadcasting.
 case("prelu_channels", dict(x=rand(2, 3, 2, 4), weight=rand(3, 1, 1)), lambda x, weight: F.prelu(x, weight.reshape(-1)), ["x", "weight"])
 case("prelu_one", dict(x=rand(2, 3, 4), weight=rand(1)), lambda x, weight: F.prelu(x, weight), ["x", "weight"])
+
+# A generator of their own, so that further cases change no earlier one.
+torch.manual_seed(5678)
+case("conv3d_groups", dict(x=rand(2, 4, 5, 4, 3), weight=rand(6, 2, 3, 2, 3), bias=rand(6)),
+     lambda x, weight, bias: F.conv3d(x, weight, bias, stride=(2, 1, 2), padding=(1, 0, 1), groups=2), ["x", "weight", "bias"])
+case("conv3d_dilation", dict(x=rand(1, 2, 7, 5, 6), weight=rand(3, 2, 3, 2, 2), bias=rand(3)),
+     lambda x, weight, bias: F.conv3d(x, weight, bias, stride=(1, 2, 1), padding=(2, 1, 0), dilation=(2, 1, 3)), ["x", "weight", "bias"])
+case("conv3d_factorized", dict(x=rand(2, 3, 4, 3, 3), weight=rand(4, 3, 3, 1, 1), bias=rand(4)),
+     lambda x, weight, bias: F.conv3d(x, weight, bias, stride=(2, 1, 1), padding=(1, 0, 0)), ["x", "weight", "bias"])
+for ceil in (False, True):
+    name = "_ceil" if ceil else ""
+    case("max_pool3d" + name, dict(x=rand(1, 2, 6, 5, 7)),
+         lambda x: F.max_pool3d(x, (3, 2, 3), (2, 1, 2), (1, 0, 1), (1, 2, 1), ceil), ["x"])
+    for include in (False, True):
+        case("avg_pool3d" + name + ("_pad" if include else ""), dict(x=rand(1, 2, 6, 5, 4)),
+             lambda x: F.avg_pool3d(x, (3, 2, 3), (2, 1, 2), (1, 1, 0), ceil, include), ["x"])
+case("adaptive_avg_pool3d", dict(x=rand(2, 2, 5, 4, 7)), lambda x: F.adaptive_avg_pool3d(x, (2, 3, 2)), ["x"])

@@ -60,10 +60,26 @@ TEST_P(RoundTrip, ComputesTheSame) {
 
 std::vector<GoldenModel> families() {
   std::vector<GoldenModel> list;
-  for (const char* file :
-       {"mlp", "cifar_resnet20", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_large", "vgg13_bn", "alexnet_reduced",
-        "squeezenet1_0_reduced", "densenet_reduced", "googlenet_reduced", "inception_v3_reduced", "mnasnet_reduced", "shufflenet_reduced",
-        "efficientnet_b0_reduced", "regnet_y_reduced", "vit_reduced", "convnext_reduced", "swin_reduced", "swin_v2_reduced"}) {
+  for (const char* file : {"mlp",
+                           "cifar_resnet20",
+                           "resnext50_32x4d",
+                           "mobilenet_v2",
+                           "mobilenet_v3_large",
+                           "vgg13_bn",
+                           "alexnet_reduced",
+                           "squeezenet1_0_reduced",
+                           "densenet_reduced",
+                           "googlenet_reduced",
+                           "inception_v3_reduced",
+                           "mnasnet_reduced",
+                           "shufflenet_reduced",
+                           "efficientnet_b0_reduced",
+                           "regnet_y_reduced",
+                           "vit_reduced",
+                           "convnext_reduced",
+                           "swin_reduced",
+                           "swin_v2_reduced",
+                           "r3d_18_reduced"}) {
     const auto& all = golden_models();
     list.push_back(*std::find_if(all.begin(), all.end(), [&](const GoldenModel& model) { return model.file == file; }));
   }

@@ -2,8 +2,9 @@
 
 #include "libcore/ops/conv.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/onednn/activation.h"
@@ -16,21 +17,25 @@ namespace {
 using onednn::Call;
 using onednn::Desc;
 
-dnnl::memory::dims dims(const std::vector<int64_t>& v, int64_t minus = 0) {
-  const auto p = pair(v);
-  return {p[0] - minus, p[1] - minus};
+dnnl::memory::dims dims(const std::vector<int64_t>& v, int axes, int64_t minus = 0) {
+  dnnl::memory::dims all = per_axis(v, axes);
+  for (int64_t& each : all) each -= minus;
+  return all;
 }
 
 struct Window {
-  explicit Window(const Conv2dWindow& a) : stride(dims(a.stride)), dilation(dims(a.dilation, 1)), padding(dims(a.padding)) {}
+  /// For images and weights of `rank` dimensions.
+  Window(const Conv2dWindow& a, int rank)
+      : stride(dims(a.stride, rank - 2)), dilation(dims(a.dilation, rank - 2, 1)), padding(dims(a.padding, rank - 2)) {}
   dnnl::memory::dims stride, dilation, padding;
 };
 
 /// Padding after the last column that the window reads. oneDNN requires the padding of both sides and rejects more than is used.
 dnnl::memory::dims end_padding(const Conv2dWindow& a, const Shape& x, const Shape& kernel, const Shape& y) {
-  const auto stride = pair(a.stride), dilation = pair(a.dilation), padding = pair(a.padding);
+  const int axes = x.rank() - 2;
+  const auto stride = per_axis(a.stride, axes), dilation = per_axis(a.dilation, axes), padding = per_axis(a.padding, axes);
   dnnl::memory::dims end;
-  for (int axis = 0; axis < 2; ++axis) {
+  for (int axis = 0; axis < axes; ++axis) {
     const auto i = static_cast<size_t>(axis);
     end.push_back((y[2 + axis] - 1) * stride[i] + dilation[i] * (kernel[2 + axis] - 1) + 1 - x[2 + axis] - padding[i]);
   }
@@ -44,7 +49,7 @@ bool plain(const TensorType& type) { return !type.format.is_blocked(); }
 dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc& weights, const std::optional<Desc>& bias, const Desc& dst,
                                                      const Conv2dWindow& a, const Shape& x, const Shape& w, const Shape& y,
                                                      dnnl::prop_kind kind, const dnnl::primitive_attr& attr) {
-  const Window window(a);
+  const Window window(a, x.rank());
   const auto end = end_padding(a, x, w, y);
   if (bias) {
     return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, dnnl::algorithm::convolution_direct, src,
@@ -101,7 +106,7 @@ dnnl::convolution_forward::primitive_desc hint_of(const Conv2dWindow& a, const T
 dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQuery& q) {
   const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
   const auto hint = hint_of(a, q.out(0), q.in(1), q.in(0));
-  const Window window(a);
+  const Window window(a, q.out(0).shape.rank());
   const auto end = end_padding(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
   return GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(
       onednn::engine(), dnnl::algorithm::convolution_direct, activation_desc(q.out(0)),
@@ -109,11 +114,17 @@ dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQu
       window.padding, end, hint, onednn::user_scratchpad()));
 }
 
+/// The shape of a weight with inputs and outputs exchanged.
+Shape swapped(Shape weight) {
+  std::swap(weight[0], weight[1]);
+  return weight;
+}
+
 /// The input gradient as the forward pass of a transposed convolution, which can be added to the result. Without groups.
 dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery& q) {
   const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
   const Shape& w = q.in(1).shape;
-  const Window window(a);
+  const Window window(a, q.out(0).shape.rank());
   const auto end = end_padding(a, q.out(0).shape, w, q.in(0).shape);
   dnnl::primitive_attr attr = onednn::user_scratchpad();
   dnnl::post_ops ops;
@@ -121,15 +132,15 @@ dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery
   attr.set_post_ops(ops);
   return GALLEY_ONEDNN(dnnl::deconvolution_forward::primitive_desc(
       onednn::engine(), dnnl::prop_kind::forward_training, dnnl::algorithm::deconvolution_direct, activation_desc(q.in(0)),
-      onednn::any_weight_desc(q.in(1).dtype, Shape{w[1], w[0], w[2], w[3]}, 1), activation_desc(q.out(0)), window.stride, window.dilation,
-      window.padding, end, attr));
+      onednn::any_weight_desc(q.in(1).dtype, swapped(w), 1), activation_desc(q.out(0)), window.stride, window.dilation, window.padding, end,
+      attr));
 }
 
 dnnl::convolution_backward_weights::primitive_desc backward_weights_any(const KernelQuery& q, const TensorType& x, const TensorType& grad) {
   const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
   const TensorType& w = q.out(0);
   const auto hint = hint_of(a, x, w, grad);
-  const Window window(a);
+  const Window window(a, x.shape.rank());
   const auto end = end_padding(a, x.shape, w.shape, grad.shape);
   return GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(
       onednn::engine(), dnnl::algorithm::convolution_direct, activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups),
@@ -227,7 +238,10 @@ class BackwardData : public PreparedKernel {
     if (q.has(2)) {
       const auto pd = backward_data_onto(q);
       residual_bytes_ = q.out(0).bytes();
-      prepare(q, pd, pd.weights_desc().permute_axes({1, 0, 2, 3}));
+      std::vector<int> order(static_cast<size_t>(q.in(1).shape.rank()));
+      std::iota(order.begin(), order.end(), 0);
+      std::swap(order[0], order[1]);
+      prepare(q, pd, pd.weights_desc().permute_axes(order));
       call_ = Call(dnnl::deconvolution_forward(pd),
                    {{DNNL_ARG_SRC, pd.src_desc()},
                     {DNNL_ARG_WEIGHTS, pd.weights_desc()},
@@ -299,8 +313,9 @@ class BackwardWeights : public PreparedKernel {
                  q.threads);
   }
   static bool unsafe(const Conv2dBackwardWeightsAttrs& a, const TensorType& x, const Shape& w) {
-    const auto stride = pair(a.stride);
-    return x.format.is_channels_last() && w[2] == 1 && w[3] == 1 && (stride[0] > 1 || stride[1] > 1) && w[1] < 16;
+    const auto stride = per_axis(a.stride, w.rank() - 2);
+    const bool strided = std::any_of(stride.begin(), stride.end(), [](int64_t step) { return step > 1; });
+    return x.format.is_channels_last() && w.elements() == w[0] * w[1] && strided && w[1] < 16;
   }
   void run(Stream&, const KernelArgs& args) const override {
     auto* scratch = static_cast<std::byte*>(args.scratch);
