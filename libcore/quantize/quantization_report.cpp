@@ -187,6 +187,11 @@ Table total_table(const QuantizationResult& result) {
     const int digits = metric == "loss" ? 6 : 3;
     totals.rows.push_back({metric, fixed(value, digits), fixed(after, digits), fixed(after - value, digits), ""});
   }
+  if (result.quantized_tokens_per_s > 0) {
+    const double before = result.float_tokens_per_s, after = result.quantized_tokens_per_s;
+    totals.rows.push_back(
+        {"tokens/s", human_number(before), human_number(after), human_number(after - before), cat(fixed(after / before, 2), "x")});
+  }
   for (const auto& [batch, times] : result.times) {
     const double before = times.real.all.seconds, after = times.quantized.all.seconds;
     totals.rows.push_back({cat("ms, batch ", batch), milliseconds(before), milliseconds(after), "", cat(fixed(before / after, 2), "x")});
@@ -223,6 +228,8 @@ nlohmann::ordered_json quantization_json(const QuantizationResult& result, const
   const SearchTrial* reached = result.search ? &result.search->trials[result.search->best] : nullptr;
   json["goal"] = reached != nullptr ? Json{{"met", reached->met}, {"drop", number_json(reached->drop)}} : Json();
   json["trials"] = reached != nullptr ? search_json(*result.search) : Json();
+  json["tokens_per_s"] =
+      result.quantized_tokens_per_s > 0 ? Json{{"float", result.float_tokens_per_s}, {"quantized", result.quantized_tokens_per_s}} : Json();
   json["bytes"] = result.bytes;
   json["bytes_float"] = result.bytes_float;
   json["file"] = result.file;

@@ -19,10 +19,11 @@ namespace galley {
 /// Everything that the report of galley-quantize contains.
 struct QuantizationResult {
   QuantizedModel model;
-  MetricValues real, quantized;                              // empty: not measured
-  std::optional<SearchResult> search;                        // with quantize.goal
-  double float_latency_s = 0;                                // of one sample, with quantize.goal
-  std::vector<std::pair<int64_t, QuantizationTimes>> times;  // by batch size; the first is reported layer by layer
+  MetricValues real, quantized;                               // empty: not measured
+  std::optional<SearchResult> search;                         // with quantize.goal
+  double float_latency_s = 0;                                 // of one sample, with quantize.goal
+  double float_tokens_per_s = 0, quantized_tokens_per_s = 0;  // of one text that is generated; 0: not measured
+  std::vector<std::pair<int64_t, QuantizationTimes>> times;   // by batch size; the first is reported layer by layer
   int64_t calibrated_samples = 0;
   int64_t reorders = 0;  // of activations, in the compiled program
   int64_t bytes = 0, bytes_float = 0;

@@ -271,7 +271,7 @@ SECTIONS = [
      "quantization, ONNX Runtime's dynamic, OpenVINO's static (NNCF).",
      lambda: inference("text encoders", ["ONNX Runtime", "OpenVINO", "PyTorch"])),
     ("Text generation", "GPT-2 124M with random weights, one sequence. Galley's int8 and int4 are weight-only (int4: groups of 32), "
-     "int8 dynamic rounds activations too; "
+     "int8 dynamic rounds activations too, as does `precision.int8_activations=int8` (activations rounded); "
      "PyTorch's int8 is dynamic, llama.cpp's Q8_0 and Q4_0.", text_decoding),
     ("Loading JPEGs", "JPEGs of 500 x 375 pixels to batches of 64: random_resized_crop to 224, flip, normalize.", loading),
     ("Inference on a busy machine", "`scripts/shared-machine` measures while other processes compute all the time.",

@@ -185,6 +185,7 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = run("galley-predict", arguments);
     EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err << "\nlacks: " << part;
   };
   write_text(model + "/chat_template.jinja", "{{ bos_token }}\n{% include 'x' %}");
@@ -195,6 +196,8 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
   write_text(model + "/tokenizer_config.json", "{}");
   fails({"--chat", "a"}, 3, "the model has no chat template");
   fails({"--prompt", std::string(300, 'q')}, 2, "but the model reads at most 64");
+  fails({"--prompt", "a", "--prompt", std::string(300, 'q'), "--batch", "1"}, 2, "but the model reads at most 64");
+  fails({"--prompt", ""}, 2, "the prompt is empty");
   const std::string config = read_text(model + "/config.json");
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = config;
@@ -207,6 +210,45 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
   fails({"--prompt", "a"}, 4, "rope_type is spiral");
   changed("\"hidden_size\": 16", "\"hidden_size\": 20");
   fails({"--prompt", "a"}, 4, "model.embed_tokens.weight");
+}
+
+TEST_F(Chat, QuantizationMeasuresTheRateOfTokens) {
+  write_text(scratch_ + "/text.txt", std::string(400, 'q'));
+  const Outcome outcome = run("galley-quantize", {folder("llama"), "method=weight_only", "data.val.source=text", "threads=1",
+                                                  "data.val.source.path=" + scratch_ + "/text.txt", "--evaluate", "--format", "json", "-o",
+                                                  scratch_ + "/q.safetensors"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json report = Json::parse(outcome.out);
+  EXPECT_GT(report["tokens_per_s"]["float"].get<double>(), 0);
+  EXPECT_GT(report["tokens_per_s"]["quantized"].get<double>(), 0);
+  EXPECT_TRUE(report["metrics"]["quantized"].contains("perplexity"));
+}
+
+/// Finite weights whose logits are not.
+TEST_F(Chat, LogitsThatAreNotFiniteEndTheGeneration) {
+  const std::string model = folder("gpt2");
+  std::string file = read_text(model + "/model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, file.data(), sizeof(header));
+  const Json place = Json::parse(file.substr(sizeof(header), header))["transformer.ln_f.weight"]["data_offsets"];
+  const float large = 3e38F;
+  for (size_t at = place[0]; at < place[1].get<size_t>(); at += sizeof(large))
+    std::memcpy(file.data() + sizeof(header) + header + at, &large, sizeof(large));
+  write_text(model + "/model.safetensors", file);
+  for (const std::string option : {"temperature=0", "temperature=1", "beams=3"}) {
+    const Outcome outcome = run("galley-predict", {model, "threads=1", "generate." + option, "--prompt", "a"});
+    EXPECT_EQ(outcome.code, 5) << option << "\n" << outcome.err;
+    EXPECT_EQ(outcome.out, "") << option;
+    EXPECT_NE(outcome.err.find("logit"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST_F(Chat, CtrlCEndsTheGeneration) {
+  const Outcome outcome = shell("cd " + scratch_ + "; galley-predict " + folder("gpt2") +
+                                " -q threads=1 generate.max_new_tokens=1000000000 'generate.end_tokens=[]' --prompt a > text &\n"
+                                "for i in $(seq 400); do [ -s text ] && break; sleep 0.05; done; kill -INT $!; wait $!");
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_EQ(read_text(scratch_ + "/text").front(), 'a');
 }
 
 }  // namespace

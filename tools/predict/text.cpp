@@ -9,6 +9,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
@@ -118,15 +119,22 @@ class Continuation {
 
   const LanguageModel& model() const { return model_; }
   void keep_packed_weights() { model_.keep_packed_weights(); }
+  /// Throws Error (kUsage) if a prompt is empty or too long, before anything is printed.
+  void check(const std::vector<Prompt>& prompts) const {
+    std::vector<std::vector<int64_t>> ids;
+    for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
+    check_prompts(model_, ids);
+  }
   std::vector<Generation> run(const std::vector<Prompt>& prompts) {
     std::vector<std::vector<int64_t>> ids;
     for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
     const bool streams = !output_.json && prompts.size() == 1;
     GenerateCallbacks callbacks;
     callbacks.stop = [] { return stop_signal() != 0; };
+    // The prompt waits for the first text, so that an error before it leaves the output empty.
+    std::string waiting = streams && !answers_alone(prompts.front()) ? prompts.front().text : "";
     if (streams) {
-      if (!answers_alone(prompts.front())) output_.print(prompts.front().text);
-      callbacks.text = [&](size_t, std::string_view text) { output_.print(std::string(text)); };
+      callbacks.text = [&](size_t, std::string_view text) { output_.print(std::exchange(waiting, "") + std::string(text)); };
     }
     const std::vector<Generation> results = generate(model_, ids, options_, callbacks, done_);
     done_ += static_cast<int64_t>(prompts.size());
@@ -134,7 +142,7 @@ class Continuation {
       if (output_.json) {
         output_.print(line_of(json_of(prompts[i], results[i]), output_));
       } else {
-        output_.print(streams ? "\n" : cat(answers_alone(prompts[i]) ? "" : prompts[i].text, results[i].text, "\n"));
+        output_.print(streams ? waiting + "\n" : cat(answers_alone(prompts[i]) ? "" : prompts[i].text, results[i].text, "\n"));
       }
     }
     const Generation& first = results.front();
@@ -292,6 +300,7 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
   std::unique_ptr<Continuation> continuation;
   if (!options.show_prompt) continuation = std::make_unique<Continuation>(session, output);
   if (continuation) {
+    if (!prompts.empty()) continuation->check(prompts);
     for (size_t begin = 0; begin < prompts.size() && stop_signal() == 0; begin += static_cast<size_t>(batch)) {
       const size_t end = std::min(prompts.size(), begin + static_cast<size_t>(batch));
       continuation->run({prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/counted.h"
@@ -15,10 +16,12 @@
 #include "libcore/quantize/qat.h"
 #include "libcore/quantize/quantize_config.h"
 #include "libcore/runtime/engine.h"
+#include "libcore/train/workload.h"
 #include "libcore/weights/calibration_file.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
 #include "tools/common/output_file.h"
+#include "tools/common/weight_folders.h"
 
 namespace galley::tools {
 namespace {
@@ -62,6 +65,20 @@ std::vector<int64_t> batch_sizes(const std::string& text) {
     at = end + 1;
   }
   return sizes;
+}
+
+/// Tokens per second of one text, after a prompt: the median of several steps.
+double tokens_per_s(const Session& session) {
+  constexpr int64_t kPrompt = 128;
+  Workload work(session, WorkKind::kDecode, 1, std::min(kPrompt, session.info().input_shape.front() - 1));
+  std::vector<double> seconds;
+  for (int i = 0; i < kTimedRounds; ++i) {
+    const auto began = std::chrono::steady_clock::now();
+    work.run();
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kTimedRounds / 2, seconds.end());
+  return 1 / seconds[kTimedRounds / 2];
 }
 
 /// Reorders of activations that move bytes, in the program that runs.
@@ -154,7 +171,23 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   for (int64_t batch : batches) result.times.emplace_back(batch, time_layers(session, quantizer, result.model, batch, kTimedRounds));
   result.reorders = activation_reorders(session, result.model.plan);
   write(session, result);
+  if (evaluate_) measure_generation(session, result);
   return report(recipe, result);
+}
+
+void QuantizeTool::measure_generation(const Session& session, QuantizationResult& result) const {
+  if (!session.info().cache || session.info().output != ModelOutput::kTokens) return;
+  Recipe written = session.recipe();
+  auto weights = std::make_unique<WeightSource>();
+  weights->from = output_;
+  written.weights.load.items.clear();
+  written.weights.load.items.push_back(std::move(weights));
+  resolve_weights(written, weight_registry());
+  make_paths_absolute(written);
+  const Session quantized(written);
+  // One after the other, so that the memory holds one of them.
+  result.float_tokens_per_s = tokens_per_s(session);
+  result.quantized_tokens_per_s = tokens_per_s(quantized);
 }
 
 QuantizeTool::Statistics QuantizeTool::find_statistics(Session& session) const {

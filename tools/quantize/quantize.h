@@ -53,6 +53,8 @@ class QuantizeTool : public RecipeTool {
   /// --journal, else a file next to the output; "" without both.
   std::string journal_path() const { return !journal_.empty() || output_.empty() ? journal_ : output_ + ".journal.jsonl"; }
   void write(const Session& session, QuantizationResult& result) const;
+  /// Of a language model with a cache, how fast it generates one text: in float, and with the weights that were written.
+  void measure_generation(const Session& session, QuantizationResult& result) const;
   int print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config,
                  const Calibration* calibration) const;
   int report(const Recipe& recipe, const QuantizationResult& result) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "libcore/nn/attention.h"
@@ -35,6 +36,23 @@ int64_t table_of_positions(const OnnxModel& model, std::string_view positions) {
     }
   }
   return 0;
+}
+
+/// Whether a node takes a part of a constant [1,1,C,C].
+bool has_table_mask(const OnnxModel& model) {
+  std::set<std::string_view> tables;
+  const auto add = [&](const std::string& name, const OnnxTensor& tensor) {
+    const Shape& shape = tensor.shape;
+    if (shape.rank() == 4 && shape[0] == 1 && shape[1] == 1 && shape[2] == shape[3] && shape[2] > 1) tables.insert(name);
+  };
+  for (const OnnxTensor& tensor : model.initializers) add(tensor.name, tensor);
+  for (const OnnxNode& node : model.nodes) {
+    const OnnxAttribute* value = node.op_type == "Constant" && !node.outputs.empty() ? node.find("value") : nullptr;
+    if (value != nullptr && value->tensor) add(node.outputs[0], *value->tensor);
+  }
+  return std::any_of(model.nodes.begin(), model.nodes.end(), [&](const OnnxNode& node) {
+    return node.op_type == "Slice" && !node.inputs.empty() && tables.contains(node.inputs[0]);
+  });
 }
 
 /// Heads and features of an input of keys or values.
@@ -255,6 +273,7 @@ std::optional<DecoderFile> find_decoder(const Source& source) {
   if (!layers) return std::nullopt;
   found.past = std::move(*layers);
   found.context = table_of_positions(model, found.positions);
+  found.table_mask = has_table_mask(model);
   return found;
 }
 

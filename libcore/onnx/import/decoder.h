@@ -24,10 +24,11 @@ struct DecoderFile {
   DType tokens_type = DType::kI64, mask_type = DType::kI64, positions_type = DType::kI64;
   std::string logits;  // [N,T,vocabulary]
   std::vector<PastLayer> past;
-  int64_t context = 0;  // rows of the table of positions; 0: unknown
+  int64_t context = 0;      // rows of the table of positions; 0: unknown
+  bool table_mask = false;  // the mask is a part of a table [1,1,context,context], which has no rows for masked places (GPT-Neo)
 
   /// Whether sequences can be continued: positions must be an input, because earlier tokens have places that do not tell them.
-  bool continues() const { return !past.empty() && !positions.empty(); }
+  bool continues() const { return !past.empty() && !positions.empty() && !table_mask; }
 };
 
 /// The decoder in the file, if its inputs and outputs are those of one. Throws Error (kInput) for keys and values of unknown shape.

@@ -12,6 +12,7 @@ NAME.safetensors holds inputs and outputs by their names.
                                    logits after `ids`, and for each prompt (prompt.0 ...) the ids of greedy generation (new.0 ...). phi
                                    rotates a part of each head
   llama_dynamo, qwen3_dynamo       the same, exported by torch.export
+  gpt_neo, gpt_neo_dynamo          the same; their masks are parts of a table of the context's size
 The weights are random.
 """
 import pathlib
@@ -189,6 +190,14 @@ PHI = t.PhiConfig(vocab_size=64,
                   num_attention_heads=2,
                   partial_rotary_factor=0.5,
                   max_position_embeddings=64)
+NEO = t.GPTNeoConfig(vocab_size=64,
+                     hidden_size=16,
+                     intermediate_size=24,
+                     num_layers=2,
+                     num_heads=2,
+                     attention_types=[[["global", "local"], 1]],
+                     window_size=4,
+                     max_position_embeddings=64)
 FILES = {
     "bert": lambda n: encoder(n, t.BertForSequenceClassification, t.BertConfig(**SIZES), ["logits"]),
     "bert_eager": lambda n: encoder(n, t.BertForSequenceClassification, t.BertConfig(**SIZES), ["logits"], attention="eager"),
@@ -202,6 +211,8 @@ FILES = {
     "qwen3": lambda n: decoder(n, t.Qwen3ForCausalLM, QWEN3, 2, 6),
     "phi": lambda n: decoder(n, t.PhiForCausalLM, PHI, 2, 8),
     "llama_dynamo": lambda n: decoder(n, t.LlamaForCausalLM, LLAMA, 2, 4, dynamo=True),
+    "gpt_neo": lambda n: decoder(n, t.GPTNeoForCausalLM, NEO, 2, 8),
+    "gpt_neo_dynamo": lambda n: decoder(n, t.GPTNeoForCausalLM, NEO, 2, 8, dynamo=True),
     "qwen3_dynamo": lambda n: decoder(n, t.Qwen3ForCausalLM, QWEN3, 2, 6, dynamo=True),
 }
 for name in sys.argv[1:] or FILES:
