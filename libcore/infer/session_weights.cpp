@@ -40,11 +40,15 @@ std::optional<std::vector<Component>> Session::weights_pipeline() const {
 }
 
 std::vector<std::string> Session::prediction_categories() const {
-  const auto carried = [this](const Metadata& metadata) -> std::optional<std::vector<std::string>> {
+  int64_t classes = target_classes();
+  if (classes == 0 && task_ != nullptr) {  // of the task multi_label: a number for each label
+    for (const FieldType& field : task_->targets()) classes = field.sample.size() == 1 ? field.sample.front() : 0;
+  }
+  const auto carried = [classes](const Metadata& metadata) -> std::optional<std::vector<std::string>> {
     const auto found = metadata.find("galley.categories");
     if (found == metadata.end()) return std::nullopt;
     const auto names = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-    const bool fits = names.is_array() && static_cast<int64_t>(names.size()) == target_classes() &&
+    const bool fits = names.is_array() && static_cast<int64_t>(names.size()) == classes &&
                       std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); });
     return fits ? names.get<std::vector<std::string>>() : std::vector<std::string>();
   };
@@ -54,7 +58,7 @@ std::vector<std::string> Session::prediction_categories() const {
     if (names && !names->empty()) return *names;
     if (names) continue;
     std::vector<std::string> published = source.published ? source.published->category_names() : std::vector<std::string>();
-    if (!published.empty() && static_cast<int64_t>(published.size()) == target_classes()) return published;
+    if (!published.empty() && static_cast<int64_t>(published.size()) == classes) return published;
   }
   const std::string file = model_file(model_);
   return file.empty() ? std::vector<std::string>() : carried(read_weights_metadata(file)).value_or(std::vector<std::string>());

@@ -9,8 +9,12 @@
 #include "libcore/nn/builder.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/embedding.h"
+#include "libcore/ops/index.h"
 #include "libcore/ops/matmul.h"
+#include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
@@ -46,13 +50,37 @@ struct Linear {
   }
 };
 
+/// What stands above the blocks: the next token at every position, or the class of the whole text.
+enum class DecoderHead { kLm, kSequenceClassification };
+inline constexpr std::array<std::string_view, 2> kDecoderHeadNames{"lm", "sequence_classification"};
+
+/// Base of the parameters of decoders with several heads.
+struct HeadParams {
+  DecoderHead head = DecoderHead::kLm;
+  int64_t num_labels = 2;
+
+  bool classifies() const { return head == DecoderHead::kSequenceClassification; }
+
+ protected:
+  void visit_head(OptionVisitor& v) {
+    v.choice({.name = "head", .doc = "what stands above the blocks: the next token, or the class of a text by its last token"}, head,
+             kDecoderHeadNames);
+    v.option({.name = "num_labels", .doc = "classes of the head sequence_classification", .min = 1}, num_labels);
+  }
+};
+
+inline constexpr std::string_view kIds = "input_ids", kMask = "attention_mask", kLengths = "input_ids.length";
+
 /// The inputs of a decoder-only model.
 struct Inputs {
-  Value tokens;     // [N,T]
-  Value positions;  // position_ids [N,T]; absent: one document a sequence
+  Value tokens;         // [N,T]
+  Value positions;      // position_ids [N,T]; absent: one document a sequence
+  Value mask, lengths;  // of a classifier: [N,T] of 0 after the text, or the number of its tokens [N]
   static Inputs of(const NamedValues& given) {
     Inputs inputs;
-    for (const auto& [name, value] : given) (name == kPositionIds ? inputs.positions : inputs.tokens) = value;
+    for (const auto& [name, value] : given) {
+      (name == kPositionIds ? inputs.positions : name == kMask ? inputs.mask : name == kLengths ? inputs.lengths : inputs.tokens) = value;
+    }
     if (inputs.positions) {
       GALLEY_CHECK(inputs.positions.dtype() == DType::kI64 && inputs.positions.shape() == inputs.tokens.shape(), "the input `",
                    kPositionIds, "` is ", inputs.positions.type(), "; it must be i64 of the shape of the tokens, ", inputs.tokens.type());
@@ -85,6 +113,40 @@ inline Value head(Builder& b, Value x, Value table, bool tied, double stddev) {
   if (!tied) return Linear::declare(b, "lm_head", x.shape()[-1], table.shape()[0], false, stddev)(b, x);
   const auto module = b.scope("lm_head");
   return linear(x, table);
+}
+
+/// The logits [N,labels] of texts by the last token of each, x [N,T,E]. Padding stands after it, and so changes nothing.
+inline Value classify(Builder& b, Value x, const Inputs& inputs, int64_t labels, double stddev) {
+  const int64_t n = x.shape()[0], length = x.shape()[1], width = x.shape()[2];
+  Value tokens;
+  if (inputs.lengths) tokens = cast(inputs.lengths, DType::kF32);
+  if (!tokens && inputs.mask) tokens = sum(cast(inputs.mask, DType::kF32), {1});
+  Value last;
+  if (tokens) {
+    // Rows that fill up a batch have no tokens.
+    const Value place = cast(clamp(affine(tokens, 1, -1), 0, static_cast<double>(length - 1)), DType::kI64);
+    last = gather(x, broadcast_to(reshape(place, {n, 1, 1}), {n, 1, width}), 1);
+  } else {
+    last = slice(x, 1, length - 1, length);
+  }
+  return Linear::declare(b, "score", width, labels, false, stddev)(b, reshape(last, {n, width}));
+}
+
+/// The information of a classifier, which reads texts of any length up to the context.
+inline ModelInfo classifier_info(std::string_view family, int64_t context, int64_t labels) {
+  ModelInfo info{std::string(family), labels > 1 ? ModelOutput::kClasses : ModelOutput::kOther, {context}, {"T"}, {}};
+  info.input_dtype = DType::kI64;
+  info.max_length = context;
+  info.named_outputs = true;
+  const auto input = [&](std::string_view name, std::vector<int64_t> shape, bool optional) {
+    std::vector<std::string> names(shape.size(), "T");
+    info.inputs.push_back(
+        {.name = std::string(name), .shape = std::move(shape), .names = std::move(names), .dtype = DType::kI64, .optional = optional});
+  };
+  input(kIds, {context}, false);
+  input(kMask, {context}, true);
+  input(kLengths, {}, true);
+  return info;
 }
 
 inline ModelInfo info(std::string_view family, int64_t context) {

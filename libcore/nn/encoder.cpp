@@ -77,6 +77,7 @@ ModelInfo encoder_info(const EncoderParams& params, std::string_view family, int
   if (params.head == EncoderHead::kTokenClassification) info.output = ModelOutput::kTokenClasses;
   if (params.head == EncoderHead::kQuestionAnswering) info.output = ModelOutput::kSpans;
   if (params.head == EncoderHead::kSequenceClassification && params.num_labels > 1) info.output = ModelOutput::kClasses;
+  if (params.head == EncoderHead::kNextSentence) info.output = ModelOutput::kClasses;
   info.max_length = max_length;
   const int64_t length = std::min(params.sequence_length, max_length);
   info.input_shape = {length};

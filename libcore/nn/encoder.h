@@ -23,9 +23,11 @@ enum class EncoderHead {
   kQuestionAnswering,       ///< start_logits, end_logits [N,T]
   kEmbedding,               ///< embedding [N,hidden_size]
   kReplacedTokens,          ///< logits [N,T]: whether a token was replaced (ELECTRA's discriminator)
+  kNextSentence,            ///< logits [N,2]: whether the second text follows the first (0) or not (1), of BERT
 };
-inline constexpr std::array<std::string_view, 7> kEncoderHeadNames{
-    "none", "masked_lm", "sequence_classification", "token_classification", "question_answering", "embedding", "replaced_tokens"};
+inline constexpr std::array<std::string_view, 8> kEncoderHeadNames{
+    "none",         "masked_lm", "sequence_classification", "token_classification", "question_answering", "embedding", "replaced_tokens",
+    "next_sentence"};
 
 /// How a sentence's vector is made of those of its tokens.
 enum class Pooling { kMean, kCls };

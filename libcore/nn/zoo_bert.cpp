@@ -119,7 +119,9 @@ class EncoderModel {
     const bool bare = params_.head == EncoderHead::kNone || params_.head == EncoderHead::kEmbedding;
     const bool by_pooler =
         params_.head == EncoderHead::kSequenceClassification && params_.classifier_pooling == ClassifierPooling::kPooler && !is(kRoberta);
-    const bool pools = family_.pooler && (params_.head == EncoderHead::kNone || by_pooler);
+    const bool next_sentence = params_.head == EncoderHead::kNextSentence;
+    GALLEY_CHECK(!next_sentence || is(kBert), "[", family_.name, "] has no head next_sentence");
+    const bool pools = family_.pooler && (params_.head == EncoderHead::kNone || by_pooler || next_sentence);
     Value hidden, pooled;
     {
       const auto module = b_.scope(bare ? std::string_view() : family_.name);
@@ -138,6 +140,7 @@ class EncoderModel {
         return {{"logits", layers_.linear("classifier", layers_.classifier_dropout(hidden, usual), params_.num_labels)}};
       }
       case EncoderHead::kQuestionAnswering: return question_answering(hidden);
+      case EncoderHead::kNextSentence: return {{"logits", layers_.linear("cls.seq_relationship", pooled, 2)}};
       case EncoderHead::kReplacedTokens: return {{"logits", replaced_tokens(hidden)}};
     }
     GALLEY_ASSERT(false);

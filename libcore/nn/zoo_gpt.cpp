@@ -86,14 +86,14 @@ class GptBuilder {
 /// tokens [N,T], T at most block_size -> logits [N,T,vocab_size]; with a cache (nn/attention.h) [N,vocab_size].
 NamedValues gpt(Builder& b, const Options& options, const NamedValues& given) {
   const auto& params = params_of<GptParams>(options);
-  const auto [tokens, position_ids] = decoder::Inputs::of(given);
-  Value x = tokens;
+  const decoder::Inputs inputs = decoder::Inputs::of(given);
+  Value x = inputs.tokens;
   const int64_t vocab = params.tokens(), width = params.n_embd;
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32),
                "[gpt] the input must be integers [N,T] (batch, tokens), it is ", x.type());
   GALLEY_CHECK(x.shape()[1] <= params.block_size, "[gpt] a sample has ", x.shape()[1], " tokens, more than block_size=", params.block_size);
   GALLEY_CHECK(width % params.n_head == 0, "[gpt] n_embd=", width, " is not a multiple of n_head=", params.n_head);
-  GptBuilder layers(b, params, position_ids);
+  GptBuilder layers(b, params, inputs.positions);
   Value table;
   {
     const auto transformer = b.scope("transformer");
@@ -105,7 +105,7 @@ NamedValues gpt(Builder& b, const Options& options, const NamedValues& given) {
       const auto module = b.scope("wpe");
       return b.parameter("weight", {params.block_size, width}, Init::normal(0.02), "embedding");
     }();
-    const Value place = decoder::positions_of(b, positions, position_ids, x.shape());
+    const Value place = decoder::positions_of(b, positions, inputs.positions, x.shape());
     x = b.dropout("drop", add(embedding(table, x), place), params.dropout);
     for (int64_t i = 0; i < params.n_layer; ++i) x = layers.block(cat("h.", i), x);
     if (b.cache() > 0) x = last_tokens(b, x);

@@ -17,7 +17,7 @@ using decoder::HiddenActivation;
 using decoder::Linear;
 
 /// Of both models.
-struct GptOptions : LanguageModelParams {
+struct GptOptions : LanguageModelParams, decoder::HeadParams {
   std::optional<int64_t> vocab_size, block_size;
   HiddenActivation activation_function = HiddenActivation::kGeluNew;
   double layer_norm_epsilon = 1e-5, initializer_range = 0.02;
@@ -37,6 +37,7 @@ struct GptOptions : LanguageModelParams {
     v.option({.name = "layer_norm_epsilon", .doc = "added to the variance", .min = 0}, layer_norm_epsilon);
     v.option({.name = "initializer_range", .doc = "deviation of initial weights", .min = 0}, initializer_range);
     v.option({.name = "tie_word_embeddings", .doc = "whether the head uses the token embedding"}, tie_word_embeddings);
+    visit_head(v);
   }
 };
 
@@ -136,6 +137,7 @@ NamedValues gpt2(Builder& b, const Options& options, const NamedValues& given) {
     if (b.cache() > 0) x = last_tokens(b, x);
     x = b.layer_norm("ln_f", x, norm);
   }
+  if (p.classifies()) return {{"logits", decoder::classify(b, x, inputs, p.num_labels, stddev)}};
   return {{"logits", decoder::head(b, x, table, p.tie_word_embeddings, stddev)}};
 }
 
@@ -182,11 +184,17 @@ NamedValues gpt_neo(Builder& b, const Options& options, const NamedValues& given
     if (b.cache() > 0) x = last_tokens(b, x);
     x = b.layer_norm("ln_f", x, norm);
   }
+  if (p.classifies()) return {{"logits", decoder::classify(b, x, inputs, p.num_labels, stddev)}};
   return {{"logits", decoder::head(b, x, table, p.tie_word_embeddings, stddev)}};
 }
 
-ModelInfo gpt2_info(const Options& options) { return decoder::info("gpt2", params_of<Gpt2Params>(options).context()); }
-ModelInfo gpt_neo_info(const Options& options) { return decoder::info("gpt_neo", params_of<GptNeoParams>(options).context()); }
+template <class Params>
+ModelInfo info_of(std::string_view family, const Options& options) {
+  const auto& p = params_of<Params>(options);
+  return p.classifies() ? decoder::classifier_info(family, p.context(), p.num_labels) : decoder::info(family, p.context());
+}
+ModelInfo gpt2_info(const Options& options) { return info_of<Gpt2Params>("gpt2", options); }
+ModelInfo gpt_neo_info(const Options& options) { return info_of<GptNeoParams>("gpt_neo", options); }
 
 }  // namespace
 

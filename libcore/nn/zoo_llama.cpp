@@ -18,7 +18,7 @@ using decoder::Linear;
 enum class LlamaFamily { kLlama, kMistral, kQwen2, kQwen3 };
 constexpr std::array<std::string_view, 4> kFamilyNames{"llama", "mistral", "qwen2", "qwen3"};
 
-struct LlamaParams : OptionsOf<LlamaParams>, LanguageModelParams {
+struct LlamaParams : OptionsOf<LlamaParams>, LanguageModelParams, decoder::HeadParams {
   LlamaFamily family = LlamaFamily::kLlama;  // of the kind, no option
   std::optional<int64_t> vocab_size;
   int64_t hidden_size = 4096, intermediate_size = 11008, num_hidden_layers = 32, num_attention_heads = 32;
@@ -74,6 +74,7 @@ void LlamaParams::options(OptionVisitor& v) {
   v.option({.name = "tie_word_embeddings", .doc = "whether the head uses the token embedding"}, tie_word_embeddings);
   v.option({.name = "attention_dropout", .doc = "of the attention weights", .min = 0, .max = 1}, attention_dropout);
   v.option({.name = "initializer_range", .doc = "deviation of initial weights", .min = 0}, initializer_range);
+  visit_head(v);
   if (is(LlamaFamily::kLlama) || is(LlamaFamily::kQwen3))
     v.option({.name = "attention_bias", .doc = "whether the linear layers of attention have a bias"}, attention_bias);
   if (is(LlamaFamily::kLlama)) v.option({.name = "mlp_bias", .doc = "whether the linear layers of the MLP have a bias"}, mlp_bias);
@@ -213,12 +214,15 @@ NamedValues llama(Builder& b, const Options& options, const NamedValues& given) 
     if (b.cache() > 0) x = last_tokens(b, x);
     x = layers.norm(layers.declare_norm("norm", params.hidden_size), x);
   }
+  if (params.classifies()) return {{"logits", decoder::classify(b, x, inputs, params.num_labels, params.initializer_range)}};
   return {{"logits", decoder::head(b, x, table, params.tie_word_embeddings, params.initializer_range)}};
 }
 
 ModelInfo llama_info(const Options& options) {
   const auto& params = params_of<LlamaParams>(options);
-  ModelInfo info = decoder::info(kFamilyNames[static_cast<size_t>(params.family)], params.context());
+  const std::string_view family = kFamilyNames[static_cast<size_t>(params.family)];
+  if (params.classifies()) return decoder::classifier_info(family, params.context(), params.num_labels);
+  ModelInfo info = decoder::info(family, params.context());
   info.cache_switch = params.rope_parameters.switches_after(params.max_position_embeddings);
   info.cache_stretch = params.rope_parameters.rope_type == RopeType::kDynamic;
   return info;

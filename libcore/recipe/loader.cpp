@@ -238,6 +238,8 @@ void expand_hub_model(LoadedTree& loaded, const Schema& schema, const Environmen
   resolve_references(base, schema, environment, loaded.environment);
   model->erase("type");
   model->erase("path");
+  // The folder's task is that of its own head.
+  if (model->find("head") != nullptr || model->find("num_labels") != nullptr || loaded.tree.find("loss") != nullptr) base.erase("task");
   merge_tree(base, loaded.tree);
   loaded.tree = std::move(base);
   loaded.layers.insert(loaded.layers.begin(), std::move(layer));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -70,9 +71,17 @@ std::pair<const HubFamily*, std::string> family_of(const text::JsonNode& config)
     }
     named.push_back(model_type);
   }
-  std::string list;
-  for (const std::string& name : hub_architectures()) list += (list.empty() ? "" : ", ") + name;
-  Error error = config.error(cat("the architecture ", named.front(), " is not known; known are ", list));
+  // Of the same family those with other heads, else the families.
+  std::string of_family, families;
+  const auto add = [](std::string& list, std::string_view name) { list += cat(list.empty() ? "" : ", ", name); };
+  for (const HubFamily& family : table()) {
+    add(families, family.model_type);
+    if (family.model_type != model_type) continue;
+    for (const auto& [architecture, head] : family.architectures) add(of_family, architecture);
+  }
+  Error error = config.error(cat("the architecture ", named.front(), " is not supported; ",
+                                 of_family.empty() ? cat("this version has the model_types ", families)
+                                                   : cat("of the model_type \"", model_type, "\" are ", of_family)));
   if (const std::string near = nearest(named.front(), hub_architectures()); !near.empty()) error.suggest(cat("did you mean ", near, "?"));
   throw error;
 }
@@ -126,8 +135,10 @@ void HubConfig::flag(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).flag());
 }
 int64_t HubConfig::required(std::string_view key, std::string_view option) {
-  const int64_t value = config.at(key).integer();
-  if (value < 1) config.at(key).fail(cat("is ", value, "; it must be at least 1"));
+  // No model has more; a damaged file must not make a graph that fills the memory.
+  constexpr int64_t kMostLayers = 10000, kLargest = std::numeric_limits<int32_t>::max();
+  const int64_t value = config.at(key).integer(), most = key.find("layer") != std::string_view::npos ? kMostLayers : kLargest;
+  if (value < 1 || value > most) config.at(key).fail(cat("is ", value, "; it must be 1 to ", most));
   set(option.empty() ? key : option, value);
   return value;
 }
@@ -140,6 +151,23 @@ void HubConfig::require(std::string_view key, std::string_view supported) const 
 void HubConfig::require_multiple(std::string_view width, std::string_view heads) const {
   const int64_t features = config.at(width).integer(), count = config.at(heads).integer();
   if (count < 1 || features % count != 0) config.fail(cat(width, " is ", features, ", which is not a multiple of ", heads, ", ", count));
+}
+
+void HubConfig::classes() {
+  if (!config.has("id2label")) return integer("num_labels");
+  const int64_t count = std::ssize(config.at("id2label").members());
+  if (config.integer("num_labels", count) != count)
+    config.fail(cat("num_labels is ", config.integer("num_labels", 0), ", but id2label names ", count, " classes"));
+  if (count < 1) config.at("id2label").fail("names no class");
+  set("num_labels", count);
+}
+void HubConfig::classifier_task() {
+  const int64_t labels = config.has("id2label") ? std::ssize(config.at("id2label").members()) : config.integer("num_labels", 2);
+  const std::string type = config.text("problem_type", labels == 1 ? "regression" : "single_label_classification");
+  if (type == "single_label_classification") return;
+  if (type != "multi_label_classification" && type != "regression")
+    config.at("problem_type").fail(cat("is ", type, "; known are single_label_classification, multi_label_classification and regression"));
+  task = type == "regression" ? "regression" : "multi_label";
 }
 
 void HubConfig::activation(std::string_view key, std::string_view option, std::initializer_list<std::string_view> supported) {
@@ -199,6 +227,7 @@ std::string HubFolder::recipe() const {
   const std::filesystem::path named = folder.ends_with("/") ? folder.substr(0, folder.size() - 1) : folder;
   std::string text = cat("recipe: 1\nname: ", yaml_quoted(named.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
   for (const auto& [option, value] : model.options()) text += cat("  ", option, ": ", value, "\n");
+  if (!model.task.empty()) text += cat("task: ", model.task, "\n");
   if (!hub_weights_files(path_).empty()) text += cat("weights: ", yaml_quoted(folder), "\n");
   for (const std::string_view file : kTokenizerFiles) {
     if (!file_exists(below(path_, file))) continue;

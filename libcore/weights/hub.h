@@ -25,6 +25,7 @@ class HubConfig {
   const text::JsonNode& config;  ///< The whole of config.json.
   std::string head;              ///< Of the architecture (HubFamily::architectures).
   std::string type;              ///< The row sets it: the model's name in the zoo.
+  std::string task;              ///< The row may set it: the recipe's `task`; "": that of the model.
 
   /// Sets an option of the model.
   void set(std::string_view option, int64_t value);
@@ -39,7 +40,7 @@ class HubConfig {
   void integer(std::string_view key, std::string_view option = {});
   void number(std::string_view key, std::string_view option = {});
   void flag(std::string_view key, std::string_view option = {});
-  /// The same for a key that must be there.
+  /// The same for a key that must be there, of at least 1.
   int64_t required(std::string_view key, std::string_view option = {});
   /// Throws where a key has another value than this version supports; absent counts as supported.
   void require(std::string_view key, std::string_view supported) const;
@@ -49,6 +50,10 @@ class HubConfig {
   void refuse_unsupported() const;
   /// Another JSON file of the folder; none if it does not exist.
   std::optional<text::JsonNode> file(std::string_view name) const;
+  /// Sets num_labels by id2label or num_labels. Throws where they differ.
+  void classes();
+  /// Sets the task of a sequence classifier, as transformers choose it: by problem_type, else regression for one label.
+  void classifier_task();
   /// Throws where `heads` does not divide `width`; both are keys.
   void require_multiple(std::string_view width, std::string_view heads) const;
 

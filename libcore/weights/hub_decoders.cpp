@@ -95,6 +95,14 @@ void rotary(HubConfig& model) {
 
 // ---- families
 
+/// The head of a classifier.
+void head(HubConfig& model) {
+  if (model.head == kLanguageModel) return;
+  model.set("head", model.head);
+  model.classes();
+  model.classifier_task();
+}
+
 void llama_options(HubConfig& model) {
   model.refuse_unsupported();
   for (const std::string_view key :
@@ -103,12 +111,14 @@ void llama_options(HubConfig& model) {
   model.integer("num_key_value_heads");
   model.integer("head_dim");
   if (!model.config.has("head_dim")) model.require_multiple("hidden_size", "num_attention_heads");
+  if (model.config.has("num_key_value_heads")) model.require_multiple("num_attention_heads", "num_key_value_heads");
   model.number("rms_norm_eps");
   activation(model, "hidden_act");
   rotary(model);
   model.flag("tie_word_embeddings");
   model.number("attention_dropout");
   model.number("initializer_range");
+  head(model);
 }
 
 void llama(HubConfig& model) {
@@ -151,6 +161,7 @@ void gpt_options(HubConfig& model) {
   model.number("layer_norm_epsilon");
   model.number("initializer_range");
   model.flag("tie_word_embeddings");
+  head(model);
 }
 
 void gpt2(HubConfig& model) {
@@ -221,25 +232,37 @@ std::string end_tokens(const text::JsonNode& config) {
 }  // namespace
 
 HubTable hub_decoders() {
-  const auto generates = [](std::string_view with_head, std::string_view bare) {
-    return decltype(HubFamily::architectures){{with_head, kLanguageModel}, {bare, kLanguageModel}};
+  const auto classes_of = [](std::string_view with_head, std::string_view bare, std::string_view classifier) {
+    return decltype(HubFamily::architectures){{with_head, kLanguageModel}, {bare, kLanguageModel}, {classifier, "sequence_classification"}};
   };
   const HubTensors rotary_model{.base = "model", .ignore = {"*.rotary_emb.inv_freq", "lm_head.weight"}};
   return {
       {.model_type = "gpt2",
-       .architectures = generates("GPT2LMHeadModel", "GPT2Model"),
+       .architectures = classes_of("GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification"),
        .map = gpt2,
        .tensors = {.base = "transformer",
                    .ignore = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"},
                    .transposed = {"*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"}}},
       {.model_type = "gpt_neo",
-       .architectures = generates("GPTNeoForCausalLM", "GPTNeoModel"),
+       .architectures = classes_of("GPTNeoForCausalLM", "GPTNeoModel", "GPTNeoForSequenceClassification"),
        .map = gpt_neo,
        .tensors = {.base = "transformer", .ignore = {"*.attn.attention.bias", "*.attn.attention.masked_bias", "lm_head.weight"}}},
-      {.model_type = "llama", .architectures = generates("LlamaForCausalLM", "LlamaModel"), .map = llama, .tensors = rotary_model},
-      {.model_type = "mistral", .architectures = generates("MistralForCausalLM", "MistralModel"), .map = mistral, .tensors = rotary_model},
-      {.model_type = "qwen2", .architectures = generates("Qwen2ForCausalLM", "Qwen2Model"), .map = qwen2, .tensors = rotary_model},
-      {.model_type = "qwen3", .architectures = generates("Qwen3ForCausalLM", "Qwen3Model"), .map = qwen3, .tensors = rotary_model},
+      {.model_type = "llama",
+       .architectures = classes_of("LlamaForCausalLM", "LlamaModel", "LlamaForSequenceClassification"),
+       .map = llama,
+       .tensors = rotary_model},
+      {.model_type = "mistral",
+       .architectures = classes_of("MistralForCausalLM", "MistralModel", "MistralForSequenceClassification"),
+       .map = mistral,
+       .tensors = rotary_model},
+      {.model_type = "qwen2",
+       .architectures = classes_of("Qwen2ForCausalLM", "Qwen2Model", "Qwen2ForSequenceClassification"),
+       .map = qwen2,
+       .tensors = rotary_model},
+      {.model_type = "qwen3",
+       .architectures = classes_of("Qwen3ForCausalLM", "Qwen3Model", "Qwen3ForSequenceClassification"),
+       .map = qwen3,
+       .tensors = rotary_model},
   };
 }
 

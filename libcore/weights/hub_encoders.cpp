@@ -36,17 +36,9 @@ void common_options(HubConfig& model) {
   model.require("position_embedding_type", "absolute");
   model.require("is_decoder", "false");
   model.set("head", model.head);
-  if (model.config.has("id2label")) {
-    const auto labels = model.config.at("id2label").members();
-    const int64_t count = static_cast<int64_t>(labels.size());
-    if (model.config.integer("num_labels", count) != count)
-      model.config.fail(cat("num_labels is ", model.config.integer("num_labels", 0), ", but id2label names ", count, " classes"));
-    if (count < 1) model.config.at("id2label").fail("names no class");
-    model.set("num_labels", count);
-  } else {
-    model.integer("num_labels");
-  }
+  model.classes();
   model.flag("tie_word_embeddings");
+  if (model.head == "sequence_classification") model.classifier_task();
   pooling(model);
 }
 
@@ -113,7 +105,7 @@ void distilbert(HubConfig& model) {
 HubTable hub_encoders() {
   return {
       {.model_type = "bert",
-       .architectures = {GALLEY_HEADS("Bert"), {"BertForPreTraining", "masked_lm"}},
+       .architectures = {GALLEY_HEADS("Bert"), {"BertForPreTraining", "masked_lm"}, {"BertForNextSentencePrediction", "next_sentence"}},
        .map = bert,
        // Old files call the parameters of layer norms gamma and beta.
        .tensors = {.base = "bert",

@@ -110,16 +110,33 @@ Tensor transpose(const Tensor& stored) {
   return result;
 }
 
-/// Of a hub folder, tensors that the model does not use are not misfits, and neither are heads and poolers that the folder does not have:
-/// they keep their initial values. Says both.
+/// Whether a tensor is one of PREFIX.N of a list of layers, of which the model has PREFIX.0, but not PREFIX.N.
+bool of_surplus_layer(std::string_view name, const std::vector<std::string_view>& model) {
+  const auto has = [&](const std::string& layer) {
+    return std::any_of(model.begin(), model.end(), [&](std::string_view other) { return other.starts_with(layer); });
+  };
+  for (size_t begin = 0, end = 0; (end = name.find('.', begin)) != std::string_view::npos; begin = end + 1) {
+    const std::string_view part = name.substr(begin, end - begin);
+    if (part.empty() || part.find_first_not_of("0123456789") != std::string_view::npos) continue;
+    if (has(cat(name.substr(0, begin), "0.")) && !has(std::string(name.substr(0, end + 1)))) return true;
+  }
+  return false;
+}
+
+/// Of a hub folder, tensors that the model does not use are not misfits, except those of further layers, and neither are heads and poolers
+/// that the folder does not have: they keep their initial values. Says both.
 void allow_other_head(std::span<const ExpectedTensor> model, const Source& source, const LoadRule& rule, Match& match) {
   const auto list = [&](const std::vector<std::string>& names, std::string_view what, LogLevel level) {
     if (!names.empty()) log(level, cat(rule.from, ": ", names.size(), what, some_of(names)));
   };
   std::vector<std::string> unused, random;
-  for (const size_t offered : match.unexpected) unused.push_back(source.offered[offered].name);
+  std::erase_if(match.unexpected, [&](size_t offered) {
+    const std::string& name = source.offered[offered].name;
+    const bool surplus = of_surplus_layer(name, names_in_scope(model, rule));
+    if (!surplus) unused.push_back(name);
+    return !surplus;
+  });
   list(unused, " tensors of the folder are not used: ", LogLevel::kInfo);
-  match.unexpected.clear();
   std::erase_if(match.missing, [&](size_t expected) {
     const std::string& name = model[expected].name;
     const std::string inner = rule.into.empty() ? name : name.substr(rule.into.size() + 1);
@@ -247,6 +264,8 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
     for (const WeightsFile& file : sources[r].files) {
       if (hint.empty()) hint = file.misfit_hint();
     }
+    if (hint.empty() && sources[r].hub && !matches[r].unexpected.empty())
+      hint = cat("the folder has more layers than config.json says; to leave them out, set weights.load.", r, ".ignore");
   }
   if (!misfits.empty()) throw Error(ErrorCode::kInput, misfits).key("weights").suggest(hint);
 

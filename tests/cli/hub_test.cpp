@@ -266,6 +266,10 @@ TEST(HubFolder, MistakesHaveTheirExitCodes) {
   };
   const std::string empty = folder + "/empty", without_shard = copy("bert_base"), without_config = copy("bert_masked"),
                     tiny = tiny_recipe(folder);
+  const std::string ids = folder + "/ids.safetensors";
+  const int64_t three[3] = {2, 99, 3};
+  write_text(ids, safetensors_of(R"({"input_ids":{"dtype":"I64","shape":[1,3],"data_offsets":[0,24]}})",
+                                 std::string(reinterpret_cast<const char*>(three), sizeof(three))));
   fs::create_directory(empty);
   fs::remove(without_shard + "/model-00002-of-00004.safetensors");
   fs::remove(without_config + "/config.json");
@@ -275,7 +279,7 @@ TEST(HubFolder, MistakesHaveTheirExitCodes) {
       {"unknown architecture",
        {changed("bert_masked", "architectures", {"MambaForCausalLM"}), "--text", "a"},
        4,
-       "known are AlbertForMaskedLM"},
+       "the architecture MambaForCausalLM is not supported; of the model_type"},
       {"contradiction", {changed("bert_masked", "hidden_size", 9), "--text", "a"}, 4, "not a multiple of num_attention_heads"},
       {"shapes that config.json does not have",
        {changed("bert_classes", "intermediate_size", 16), "--text", "a"},
@@ -283,7 +287,8 @@ TEST(HubFolder, MistakesHaveTheirExitCodes) {
        "does not fit the model"},
       {"missing shard", {without_shard, "--text", "a"}, 4, "model-00002-of-00004.safetensors is missing"},
       {"vocabularies", {changed("bert_classes", "vocab_size", 20), "--text", "a"}, 3, "model.vocab_size is 20"},
-      {"ids out of range", {hub("bert_masked"), "--text", "a"}, 3, "has no tokenizer"},
+      {"no tokenizer", {hub("bert_masked"), "--text", "a"}, 3, "has no tokenizer"},
+      {"ids out of range", {hub("bert_masked"), "--tensors", ids, "-o", folder + "/o.safetensors"}, 4, "index 99 is outside"},
       {"--embed without text", {hub("bert_base"), "--embed"}, 2, "--embed needs texts"},
       {"--embed of no encoder", {tiny, "--text", "a", "--embed", "weights=x"}, 2, "gives no vectors of texts"},
       {"--text and a file", {hub("bert_classes"), "x.jpg", "--text-file", "y"}, 2, "both text and a file"},

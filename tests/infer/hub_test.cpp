@@ -98,7 +98,8 @@ TEST_P(HubFolders, TheirRecipeLoadsBack) {
 
 INSTANTIATE_TEST_SUITE_P(Families, HubFolders,
                          testing::Values("bert_masked", "bert_old", "bert_base", "bert_classes", "roberta_tokens", "xlm_roberta_masked",
-                                         "electra_replaced", "electra_masked", "distilbert_answers", "albert_masked"),
+                                         "electra_replaced", "electra_masked", "distilbert_answers", "albert_masked", "bert_next",
+                                         "gpt2_classes", "llama_classes"),
                          [](const auto& info) { return info.param; });
 
 nlohmann::json texts_of(const std::string& name) { return nlohmann::json::parse(std::ifstream(folder_of(name) + "/texts.json")); }
@@ -127,7 +128,10 @@ void expect_texts(const std::string& name, const std::vector<std::string>& overr
   }
 }
 
-TEST(HubTexts, LogitsAreThoseOfTransformers) { expect_texts("bert_classes", {}, "logits"); }
+TEST(HubTexts, LogitsAreThoseOfTransformers) {
+  expect_texts("bert_classes", {}, "logits");
+  expect_texts("gpt2_classes", {}, "logits");  // by the last token
+}
 TEST(HubTexts, VectorsAreThoseOfTransformers) { expect_texts("bert_base", {"model.head=embedding"}, "embedding"); }
 
 /// Results with a value for each token have as many as the text, without those of padding. Their mean, of length 1, is the vector of

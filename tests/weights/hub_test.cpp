@@ -104,7 +104,7 @@ TEST_F(Hub, BadConfigurations) {
   config("{}");
   expect_has(error(), {"neither `architectures` nor `model_type`"});
   config_with("BertForMaskedLM", "BertForMaskedLn");
-  expect_has(error(), {"BertForMaskedLn is not known", "BertForSequenceClassification", "did you mean BertForMaskedLM?"});
+  expect_has(error(), {"BertForMaskedLn is not supported", "BertForSequenceClassification", "did you mean BertForMaskedLM?"});
   config_with("\"model_type\": \"bert\"", "\"model_type\": \"roberta\"");
   expect_has(error(), {file("config.json"), "BertForMaskedLM, which is a model_type \"bert\", but model_type is \"roberta\""});
   config_with("\"hidden_size\": 8", "\"hidden_size\": 9");

@@ -12,6 +12,7 @@
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "libcore/infer/text_predictor.h"
+#include "libcore/nn/encoder.h"
 #include "libcore/tasks/kinds.h"
 #include "libcore/text/tokenizer.h"
 #include "libcore/weights/safetensors.h"
@@ -61,39 +62,49 @@ class CollectedTexts {
   std::map<std::string, std::vector<Tensor>> rows_;
 };
 
-/// Results with one value for each token, as text: the class of each token, or the tokens that fit in place of each mask.
+/// Results with values for each token, as text: the class of each token, whether it was replaced, or the tokens that fit in place of each
+/// mask.
 class TokenPresenter {
  public:
   /// Null for models whose results are of another kind.
   static std::unique_ptr<TokenPresenter> of(const Session& session, const PresentContext& context) {
-    const ModelOutput kind = session.info().output;
-    if (kind != ModelOutput::kMaskedTokens && kind != ModelOutput::kTokenClasses) return nullptr;
-    return std::unique_ptr<TokenPresenter>(new TokenPresenter(*session.tokenizer(), kind == ModelOutput::kMaskedTokens, context));
+    const auto* encoder = dynamic_cast<const EncoderParams*>(session.model().params.get());
+    const auto make = [&](Kind kind) { return std::unique_ptr<TokenPresenter>(new TokenPresenter(*session.tokenizer(), kind, context)); };
+    if (session.info().output == ModelOutput::kMaskedTokens) return make(Kind::kMasks);
+    if (session.info().output == ModelOutput::kTokenClasses) return make(Kind::kClasses);
+    if (encoder != nullptr && encoder->head == EncoderHead::kReplacedTokens) return make(Kind::kReplaced);
+    return nullptr;
   }
 
   std::vector<std::string> columns() const {
-    if (masks_) return {"position", "rank", "index", "token", "score"};
+    if (kind_ == Kind::kMasks) return {"position", "rank", "index", "token", "score"};
+    if (kind_ == Kind::kReplaced) return {"token", "score"};
     return {"token", "index", "label", "score"};
   }
   Presentation present(const TextResult& result, const Tensor& logits, const std::string& name) const {
     check_finite_output(logits, name);
-    const int64_t classes = logits.shape()[2];
+    const int64_t classes = kind_ == Kind::kReplaced ? 1 : logits.shape()[2];
     Presentation shown;
     Json list = Json::array();
     for (size_t t = 0; t < result.tokens.size(); ++t) {
       const bool special = tokenizer_.is_special(result.tokens[t]);
-      if (masks_ ? result.tokens[t] != mask_ : special) continue;
+      if (kind_ == Kind::kMasks ? result.tokens[t] != mask_ : special) continue;
       const float* row = logits.data_as<float>() + static_cast<int64_t>(t) * classes;
-      Json item = masks_ ? masked(t, row, classes, shown.rows) : classified(result.tokens[t], row, classes, shown.rows);
-      list.push_back(std::move(item));
+      switch (kind_) {
+        case Kind::kMasks: list.push_back(masked(t, row, classes, shown.rows)); break;
+        case Kind::kClasses: list.push_back(classified(result.tokens[t], row, classes, shown.rows)); break;
+        case Kind::kReplaced: list.push_back(replaced(result.tokens[t], *row, shown.rows)); break;
+      }
     }
-    shown.json = Json{{masks_ ? "masks" : "tokens", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    shown.json = Json{{kind_ == Kind::kMasks ? "masks" : "tokens", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
     return shown;
   }
 
  private:
-  TokenPresenter(const text::Tokenizer& tokenizer, bool masks, PresentContext context)
-      : tokenizer_(tokenizer), masks_(masks), context_(std::move(context)) {
+  enum class Kind { kMasks, kClasses, kReplaced };
+
+  TokenPresenter(const text::Tokenizer& tokenizer, Kind kind, PresentContext context)
+      : tokenizer_(tokenizer), kind_(kind), context_(std::move(context)) {
     for (const char* piece : {"[MASK]", "<mask>"}) {
       if (const auto id = tokenizer.id(piece)) mask_ = *id;
     }
@@ -128,9 +139,15 @@ class TokenPresenter {
     rows.push_back({tokenizer_.piece(token), cat(index), context_.label(index), human_number(score)});
     return {{"token", tokenizer_.piece(token)}, {"index", index}, {"label", context_.label(index)}, {"score", score}};
   }
+  /// `score`: the probability that the token was replaced.
+  Json replaced(int32_t token, float logit, std::vector<std::vector<std::string>>& rows) const {
+    const double score = 1 / (1 + std::exp(-static_cast<double>(logit)));
+    rows.push_back({tokenizer_.piece(token), human_number(score)});
+    return {{"token", tokenizer_.piece(token)}, {"score", score}};
+  }
 
   const text::Tokenizer& tokenizer_;
-  bool masks_;
+  Kind kind_;
   PresentContext context_;
   int32_t mask_ = -1;
 };
@@ -221,9 +238,10 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
                                .threshold = recipe.predict.threshold};
   std::unique_ptr<Presenter> presenter;
   std::unique_ptr<TokenPresenter> tokens;
-  if (const Task* task = session.task_or_null(); task != nullptr && !text_.embed) {
-    tokens = TokenPresenter::of(session, context);
-    if (tokens == nullptr) presenter = task->presenter(context);
+  if (!text_.embed) {
+    const Task* task = session.task_or_null();
+    if (task != nullptr || session.recipe().task.type == "auto") tokens = TokenPresenter::of(session, context);
+    if (tokens == nullptr && task != nullptr) presenter = task->presenter(context);
   }
   if (presenter == nullptr && tokens == nullptr && !text_.embed && output_.empty()) {
     throw Error(ErrorCode::kUsage, "the results of this model have no form as text: they are tensors")

@@ -94,6 +94,14 @@ save("electra_masked", transformers.ElectraForMaskedLM(transformers.ElectraConfi
 save("distilbert_answers", transformers.DistilBertForQuestionAnswering(transformers.DistilBertConfig(
     vocab_size=len(WORDS), dim=8, n_layers=2, n_heads=2, hidden_dim=12, max_position_embeddings=24, num_labels=2)), types=False)
 save("albert_masked", transformers.AlbertForMaskedLM(transformers.AlbertConfig(**SIZES, embedding_size=6)))
+save("bert_next", transformers.BertForNextSentencePrediction(transformers.BertConfig(**SIZES)))
+SPECIAL = dict(vocab_size=len(WORDS), pad_token_id=0, bos_token_id=None, eos_token_id=None, num_labels=3)
+decoder = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**SPECIAL, n_embd=8, n_layer=2, n_head=2, n_positions=24))
+texts_of(save("gpt2_classes", decoder, types=False), decoder,
+         lambda out: {"logits": out.logits[0].tolist(), "scores": out.logits[0].softmax(0).tolist()})
+save("llama_classes", transformers.LlamaForSequenceClassification(transformers.LlamaConfig(
+    **SPECIAL, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=12,
+    max_position_embeddings=24)), types=False)
 
 # The names of older files: gamma and beta, the table of positions, a copy of the tied head.
 old = HERE / "bert_old"

@@ -1,0 +1,177 @@
+// Heads of encoders from a hub, as text: several labels, numbers, replaced tokens, the next sentence. Those that are not supported are one
+// error that lists what is.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/json_lines.h"
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+std::string hub(const std::string& name) { return std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/" + name; }
+
+/// A copy of a folder with other values in config.json.
+std::string changed(const std::string& name, const std::string& folder, const Json& values) {
+  fs::copy(hub(name), folder);
+  Json config = Json::parse(read_text(folder + "/config.json"));
+  config.update(values);
+  write_text(folder + "/config.json", config.dump());
+  return folder;
+}
+
+std::vector<Json> predicted(const std::string& folder, const Json& rows, std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments{folder, "--format", "json", "threads=1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  arguments.emplace_back("--text");
+  for (const Json& row : rows) arguments.push_back(row["text"]);
+  const Outcome outcome = run("galley-predict", arguments);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  std::vector<Json> lines = json_lines(outcome.out);
+  EXPECT_EQ(lines.size(), rows.size());
+  lines.resize(rows.size());
+  return lines;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+TEST(HubHeads, SeveralLabelsAreThoseAboveTheThreshold) {
+  const std::string folder = changed("bert_classes", scratch_folder() + "/m", {{"problem_type", "multi_label_classification"}});
+  const Json expected = Json::parse(read_text(hub("bert_classes") + "/texts.json"));
+  const std::vector<std::string> names{"negative", "neutral", "positive"};
+  const std::vector<Json> lines = predicted(folder, expected);
+  bool some_not_all = false;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    std::map<std::string, double> wanted, got;
+    for (size_t k = 0; k < names.size(); ++k) {
+      const double score = sigmoid(expected[i]["logits"][k]);
+      if (score >= 0.5) wanted[names[k]] = score;
+    }
+    for (const Json& label : lines[i]["labels"]) got[label["label"]] = label["score"];
+    ASSERT_EQ(got.size(), wanted.size()) << lines[i];
+    for (const auto& [name, score] : wanted) EXPECT_NEAR(got[name], score, 1e-5) << name;
+    some_not_all |= !wanted.empty() && wanted.size() < names.size();
+  }
+  EXPECT_TRUE(some_not_all);
+  // A recipe that gives the folder another head has the task of that head.
+  const std::string recipe = fs::path(folder).parent_path().string() + "/r.yaml";
+  write_text(recipe, "recipe: 1\nmodel: {type: hub, num_labels: 3}\nweights: " + folder + "\n");
+  EXPECT_TRUE(predicted(recipe, expected).front().contains("top"));
+}
+
+TEST(HubHeads, RegressionGivesNumbers) {
+  const std::string folder = changed("bert_classes", scratch_folder() + "/m", {{"problem_type", "regression"}});
+  const Json expected = Json::parse(read_text(hub("bert_classes") + "/texts.json"));
+  const std::vector<Json> lines = predicted(folder, expected);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    ASSERT_EQ(lines[i]["values"].size(), 3u) << lines[i];
+    for (size_t k = 0; k < 3; ++k) EXPECT_NEAR(lines[i]["values"][k].get<double>(), expected[i]["logits"][k].get<double>(), 1e-5);
+  }
+}
+
+TEST(HubHeads, OneLabelIsANumber) {
+  const std::string folder = scratch_folder();
+  const std::string one =
+      changed("bert_base", folder + "/m", {{"architectures", {"BertForSequenceClassification"}}, {"id2label", {{"0", "LABEL_0"}}}});
+  const std::vector<Json> lines = predicted(one, Json::array({{{"text", "a fine film"}}}), {"--seed", "1"});
+  EXPECT_EQ(lines.front()["values"].size(), 1u) << lines.front();
+  const Outcome unknown =
+      run("galley-predict", {changed("bert_classes", folder + "/u", {{"problem_type", "ranking"}}), "--text", "a fine film"});
+  EXPECT_EQ(unknown.code, 4);
+  EXPECT_NE(unknown.err.find("problem_type: is ranking"), std::string::npos) << unknown.err;
+}
+
+TEST(HubHeads, ReplacedTokensHaveTheirProbability) {
+  const std::string folder = scratch_folder(), model = folder + "/m", out = folder + "/out.safetensors";
+  fs::copy(hub("electra_replaced"), model);
+  fs::copy(hub("bert_classes") + "/tokenizer.json", model + "/tokenizer.json");
+  const std::string text = "the dull story";
+  const Json line = predicted(model, Json::array({{{"text", text}}})).front();
+  ASSERT_EQ(line["tokens"].size(), 3u) << line;  // without [CLS] and [SEP]
+  ASSERT_EQ(run("galley-predict", {model, "threads=1", "-o", out, "--text", text}).code, 0);
+  const std::string bytes = tensor_bytes(out, "logits");
+  ASSERT_EQ(bytes.size(), 5 * sizeof(float));
+  for (size_t i = 0; i < 3; ++i) {
+    float logit = 0;
+    std::memcpy(&logit, bytes.data() + (i + 1) * sizeof(float), sizeof(float));
+    EXPECT_NEAR(line["tokens"][i]["score"].get<double>(), sigmoid(static_cast<double>(logit)), 1e-6);
+  }
+  EXPECT_EQ(line["tokens"][1]["token"], "dull");
+}
+
+TEST(HubHeads, TheNextSentenceIsOneOfTwoClasses) {
+  const std::string model = scratch_folder() + "/m";
+  fs::copy(hub("bert_next"), model);
+  fs::copy(hub("bert_classes") + "/tokenizer.json", model + "/tokenizer.json");
+  const Outcome outcome =
+      run("galley-predict", {model, "--format", "json", "threads=1", "--text", "a fine film", "--text-pair", "it was good"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json top = Json::parse(outcome.out)["top"];
+  ASSERT_EQ(top.size(), 2u);
+  EXPECT_NEAR(top[0]["score"].get<double>() + top[1]["score"].get<double>(), 1, 1e-6);
+  const Outcome other = run("galley-predict", {hub("electra_masked"), "model.head=next_sentence", "--tensors", "x"});
+  EXPECT_EQ(other.code, 3);
+  EXPECT_NE(other.err.find("[electra] has no head next_sentence"), std::string::npos) << other.err;
+}
+
+TEST(HubHeads, OthersAreErrorsThatSayWhatIsSupported) {
+  struct Case {
+    std::string architecture, model_type, says;
+  };
+  const std::string folder = scratch_folder();
+  const std::vector<Case> cases{
+      {"BertForMultipleChoice", "bert",
+       "BertForMultipleChoice is not supported; of the model_type \"bert\" are BertModel, BertForMaskedLM,"},
+      {"BertLMHeadModel", "bert", "BertForNextSentencePrediction"},
+      {"GPT2DoubleHeadsModel", "gpt2", "of the model_type \"gpt2\" are GPT2LMHeadModel, GPT2Model"},
+      {"ModernBertForMaskedLM", "modernbert",
+       "this version has the model_types bert, roberta, xlm-roberta, electra, distilbert, albert, gpt2"},
+  };
+  for (const Case& c : cases) {
+    const std::string model =
+        changed("bert_classes", folder + "/" + c.architecture, {{"architectures", {c.architecture}}, {"model_type", c.model_type}});
+    const Outcome outcome = run("galley-predict", {model, "--text", "a"});
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    EXPECT_NE(outcome.err.find(c.says), std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST(HubHeads, ConfigsThatContradictTheWeightsAreErrors) {
+  struct Case {
+    std::string name, key;
+    Json value;
+    std::string says;
+  };
+  const std::string folder = scratch_folder();
+  const std::vector<Case> cases{
+      {"bert_classes", "num_hidden_layers", 1, "the folder has more layers than config.json says"},
+      {"bert_classes", "num_hidden_layers", 3, "bert.encoder.layer.2.attention.self.query.weight"},
+      {"bert_classes", "num_hidden_layers", 1000000000, "num_hidden_layers: is 1000000000; it must be 1 to 10000"},
+      {"bert_classes", "vocab_size", 1000000000000000, "vocab_size: is 1000000000000000; it must be 1 to 2147483647"},
+      {"llama", "num_key_value_heads", 3, "num_attention_heads is 4, which is not a multiple of num_key_value_heads, 3"},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Case& c = cases[i];
+    const std::string model = changed(c.name, folder + "/" + std::to_string(i), {{c.key, c.value}});
+    if (c.name == "llama") fs::copy(hub("tokenizer"), model);
+    const Outcome outcome = run("galley-predict", {model, c.name == "llama" ? "--prompt" : "--text", "a"});
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    EXPECT_NE(outcome.err.find(c.says), std::string::npos) << outcome.err;
+  }
+  // Fewer layers on purpose.
+  EXPECT_EQ(
+      run("galley-predict", {hub("bert_classes"), "model.num_hidden_layers=1", "weights.load.0.ignore=*.layer.1.*", "--text", "a"}).code,
+      0);
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
