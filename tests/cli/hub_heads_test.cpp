@@ -79,8 +79,8 @@ TEST(HubHeads, RegressionGivesNumbers) {
 
 TEST(HubHeads, OneLabelIsANumber) {
   const std::string folder = scratch_folder();
-  const std::string one = changed("bert_base", folder + "/m",
-                                  {{"architectures", {"BertForSequenceClassification"}}, {"id2label", {{"0", "LABEL_0"}}}});
+  const std::string one =
+      changed("bert_base", folder + "/m", {{"architectures", {"BertForSequenceClassification"}}, {"id2label", {{"0", "LABEL_0"}}}});
   const std::vector<Json> lines = predicted(one, Json::array({{{"text", "a fine film"}}}), {"--seed", "1"});
   EXPECT_EQ(lines.front()["values"].size(), 1u) << lines.front();
   const Outcome unknown =
@@ -128,10 +128,12 @@ TEST(HubHeads, OthersAreErrorsThatSayWhatIsSupported) {
   };
   const std::string folder = scratch_folder();
   const std::vector<Case> cases{
-      {"BertForMultipleChoice", "bert", "BertForMultipleChoice is not supported; of the model_type \"bert\" are BertModel, BertForMaskedLM,"},
+      {"BertForMultipleChoice", "bert",
+       "BertForMultipleChoice is not supported; of the model_type \"bert\" are BertModel, BertForMaskedLM,"},
       {"BertLMHeadModel", "bert", "BertForNextSentencePrediction"},
       {"GPT2DoubleHeadsModel", "gpt2", "of the model_type \"gpt2\" are GPT2LMHeadModel, GPT2Model"},
-      {"ModernBertForMaskedLM", "modernbert", "this version has the model_types bert, roberta, xlm-roberta, electra, distilbert, albert, gpt2"},
+      {"ModernBertForMaskedLM", "modernbert",
+       "this version has the model_types bert, roberta, xlm-roberta, electra, distilbert, albert, gpt2"},
   };
   for (const Case& c : cases) {
     const std::string model =
@@ -166,8 +168,9 @@ TEST(HubHeads, ConfigsThatContradictTheWeightsAreErrors) {
     EXPECT_NE(outcome.err.find(c.says), std::string::npos) << outcome.err;
   }
   // Fewer layers on purpose.
-  EXPECT_EQ(run("galley-predict", {hub("bert_classes"), "model.num_hidden_layers=1", "weights.load.0.ignore=*.layer.1.*", "--text", "a"}).code,
-            0);
+  EXPECT_EQ(
+      run("galley-predict", {hub("bert_classes"), "model.num_hidden_layers=1", "weights.load.0.ignore=*.layer.1.*", "--text", "a"}).code,
+      0);
 }
 
 }  // namespace
