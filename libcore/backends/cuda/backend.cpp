@@ -35,7 +35,8 @@ class CudaBackend : public Backend {
             cuda_select(),
             cuda_rows(),
             cuda_attention(),
-            cuda_update()};
+            cuda_update(),
+            cuda_loss()};
   }
 
   CudaDevice& device_;

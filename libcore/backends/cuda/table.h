@@ -15,6 +15,7 @@ std::span<const Kernel> cuda_reduce();
 std::span<const Kernel> cuda_products();
 /// By cuBLASLt and cuDNN, before cuda_products(). `tf32`: operands in f32 may be rounded to TF32.
 std::span<const Kernel> cuda_library_products(bool tf32);
+std::span<const Kernel> cuda_loss();
 std::span<const Kernel> cuda_pool();
 std::span<const Kernel> cuda_rows();
 std::span<const Kernel> cuda_select();

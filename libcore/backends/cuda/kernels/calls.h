@@ -179,6 +179,37 @@ struct SoftmaxCall {
   int64_t outer, size, inner;
 };
 
+/// Cross entropy of logits [outer, classes, inner] with class indices [outer, inner]. Forward: `to` is the loss of each position, or with
+/// `sums`, scratch [2, positions], their total. Backward: `to` is the gradient of the logits; `sums`: scratch [1], the sum of weights.
+struct CrossEntropyCall {
+  const void *logits, *target, *weight, *grad;  // weight: null: 1
+  void* to;
+  float* sums;
+  Type type, target_type, weight_type;
+  int mean, each;  // divides by the sum of the targets' weights; grad has an element for each position
+  int64_t positions, classes, inner, ignored;
+  float smoothing;
+};
+
+/// to[row] = the sum of the rows of grad [tokens, width] whose index is `row`. Scratch: begins [rows + 1], 0 at first; ranks, order
+/// [tokens].
+struct EmbeddingCall {
+  const void *grad, *index;
+  void* to;
+  unsigned *begins, *ranks, *order;
+  Type type, to_type, index_type;
+  int64_t tokens, rows, width;
+};
+
+/// Sums of squares: parts of an array to sums[first_part ...]; then `parts` sums to one number.
+struct SquaresCall {
+  const void* from;
+  void* to;
+  double* sums;
+  Type type;  // of `from`, then of `to`
+  int64_t elements, parts, part_size, first_part;
+};
+
 /// Layer norm of rows of `size` elements. gamma, beta: null: 1, 0. Backward: grad is read, y is dx; `partial`: scratch [parts, 2 size].
 struct LayerNormCall {
   const void *x, *gamma, *beta, *grad;

@@ -13,5 +13,7 @@
   X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
   X(matmul_tiles) X(conv2d_direct) X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
   X(max_pool) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
-  X(resize_backward_pixels)
+  X(resize_backward_pixels) X(cross_entropy_positions) X(cross_entropy_total) X(cross_entropy_weights) \
+  X(cross_entropy_backward_positions) X(embedding_ranks) X(embedding_begins) X(embedding_order) X(embedding_rows) \
+  X(square_parts) X(square_total)
 // clang-format on

@@ -1,0 +1,168 @@
+// Cross entropy, sums of squares and the gradient of embeddings, by the kernels of kernels/loss.h and kernels/embedding.h.
+
+#include "libcore/ops/loss.h"
+
+#include <algorithm>
+
+#include "libcore/backends/cuda/prepare.h"
+#include "libcore/ops/embedding.h"
+#include "libcore/ops/reduce.h"
+
+namespace galley {
+namespace {
+
+Support contiguous(const KernelQuery& query) {
+  for (const auto& types : {query.context.inputs, query.context.outputs}) {
+    for (const TensorType* type : types)
+      if (type != nullptr && type->format != MemoryFormat()) return Support::no("a format other than contiguous");
+  }
+  return Support::yes();
+}
+bool computes_in_float(DType dtype) { return is_floating(dtype) && dtype != DType::kF64; }
+
+/// Forward: logits, target, weight -> loss. Backward: grad, logits, target, weight -> gradient of the logits.
+template <bool kBackward>
+Support supports_cross_entropy(const KernelQuery& query) {
+  constexpr int kLogits = kBackward ? 1 : 0;
+  const TensorType &logits = query.in(kLogits), &target = query.in(kLogits + 1);
+  if (!computes_in_float(logits.dtype)) return Support::no(cat("dtype ", logits.dtype));
+  if (is_floating(target.dtype)) return Support::no("probabilities as targets");
+  if (logits.shape[1] == 0) return Support::no("no classes");
+  if (query.has(kLogits + 2) && !computes_in_float(query.in(kLogits + 2).dtype)) return Support::no("weights of another kind");
+  if (query.out(0).dtype != logits.dtype || (kBackward && query.in(0).dtype != logits.dtype))
+    return Support::no("operands of different dtypes");
+  return contiguous(query);
+}
+
+template <bool kBackward>
+class CrossEntropy : public PreparedKernel {
+ public:
+  explicit CrossEntropy(const KernelQuery& query) {
+    constexpr int kLogits = kBackward ? 1 : 0;
+    const auto& attrs = query.attrs<CrossEntropyAttrs>();
+    const Shape& shape = query.in(kLogits).shape;
+    call_.type = type_of(query.in(kLogits));
+    call_.target_type = type_of(query.in(kLogits + 1));
+    call_.weight_type = query.has(kLogits + 2) ? type_of(query.in(kLogits + 2)) : device::kF32;
+    call_.classes = shape[1];
+    call_.positions = shape.elements() / shape[1];
+    call_.inner = shape[0] == 0 ? 1 : call_.positions / shape[0];
+    call_.ignored = attrs.ignore_index;
+    call_.smoothing = static_cast<float>(attrs.label_smoothing);
+    call_.mean = attrs.reduction == Reduction::kMean;
+    call_.each = attrs.reduction == Reduction::kNone;
+  }
+  int64_t scratch_bytes() const override {
+    if (kBackward) return 4;
+    return call_.each != 0 ? 0 : 4 * std::max<int64_t>(1, 2 * call_.positions);
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::CrossEntropyCall call = call_;
+    constexpr size_t kLogits = kBackward ? 1 : 0;
+    call.grad = args.inputs[0];
+    call.logits = args.inputs[kLogits];
+    call.target = args.inputs[kLogits + 1];
+    call.weight = args.in<void>(kLogits + 2);
+    call.to = args.outputs[0];
+    call.sums = static_cast<float*>(args.scratch);
+    const int64_t threads = call.positions * device::kThreads;
+    if (kBackward) {
+      if (call.mean != 0) launch_elements(stream, "cross_entropy_weights", device::kThreads, call);
+      launch_elements(stream, "cross_entropy_backward_positions", threads, call);
+      return;
+    }
+    if (call.each != 0) call.sums = nullptr;
+    launch_elements(stream, "cross_entropy_positions", threads, call);
+    if (call.each == 0) launch_elements(stream, "cross_entropy_total", device::kThreads, call);
+  }
+
+ private:
+  device::CrossEntropyCall call_{};
+};
+
+Support supports_embedding(const KernelQuery& query) {
+  if (!computes_in_float(query.in(0).dtype) || !computes_in_float(query.out(0).dtype)) return Support::no(cat("dtype ", query.in(0).dtype));
+  if (query.in(1).elements() >= int64_t{1} << 31) return Support::no("2^31 tokens or more");
+  return contiguous(query);
+}
+
+/// grad [..., width], index -> the gradient of the table.
+class EmbeddingBackward : public PreparedKernel {
+ public:
+  explicit EmbeddingBackward(const KernelQuery& query) {
+    call_.type = type_of(query.in(0));
+    call_.index_type = type_of(query.in(1));
+    call_.to_type = type_of(query.out(0));
+    call_.tokens = query.in(1).elements();
+    call_.rows = query.out(0).shape[0];
+    call_.width = query.out(0).shape[1];
+  }
+  int64_t scratch_bytes() const override { return 4 * (call_.rows + 1 + 2 * call_.tokens); }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::EmbeddingCall call = call_;
+    call.grad = args.inputs[0];
+    call.index = args.inputs[1];
+    call.to = args.outputs[0];
+    call.begins = static_cast<unsigned*>(args.scratch);
+    call.ranks = call.begins + call.rows + 1;
+    call.order = call.ranks + call.tokens;
+    stream.fill(call.begins, 0, 4 * (call.rows + 1));
+    launch_elements(stream, "embedding_ranks", call.tokens, call);
+    launch_elements(stream, "embedding_begins", device::kThreads, call);
+    launch_elements(stream, "embedding_order", call.tokens, call);
+    launch_elements(stream, "embedding_rows", call.rows * device::kThreads, call);
+  }
+
+ private:
+  device::EmbeddingCall call_{};
+};
+
+Support supports_squares(const KernelQuery& query) {
+  for (const TensorType* type : query.context.inputs) {
+    if (!computes_in_float(type->dtype)) return Support::no(cat("dtype ", type->dtype));
+    if (type->format.is_blocked()) return Support::no("a blocked format");
+  }
+  return query.out(0).dtype == DType::kF32 ? Support::yes() : Support::no("a result other than f32");
+}
+
+/// The sum of the squares of any number of arrays, a launch for each.
+class SumSquares : public PreparedKernel {
+ public:
+  explicit SumSquares(const KernelQuery& query) {
+    constexpr int64_t kPart = 64 << 10;
+    for (const TensorType* type : query.context.inputs) {
+      const int64_t parts = (type->elements() + kPart - 1) / kPart;
+      calls_.push_back({.type = type_of(*type), .elements = type->elements(), .parts = parts, .part_size = kPart, .first_part = parts_});
+      parts_ += parts;
+    }
+  }
+  int64_t scratch_bytes() const override { return 8 * std::max<int64_t>(1, parts_); }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    auto* sums = static_cast<double*>(args.scratch);
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      device::SquaresCall call = calls_[i];
+      call.from = args.inputs[i];
+      call.sums = sums;
+      launch_elements(stream, "square_parts", call.parts * device::kThreads, call);
+    }
+    const device::SquaresCall total{.to = args.outputs[0], .sums = sums, .type = device::kF32, .parts = parts_};
+    launch_elements(stream, "square_total", device::kThreads, total);
+  }
+
+ private:
+  std::vector<device::SquaresCall> calls_;
+  int64_t parts_ = 0;
+};
+
+constexpr Kernel kKernels[] = {
+    {"cross_entropy", "positions", supports_cross_entropy<false>, prepare_cuda<CrossEntropy<false>>},
+    {"cross_entropy_backward", "positions", supports_cross_entropy<true>, prepare_cuda<CrossEntropy<true>>},
+    {"embedding_backward", "sorted", supports_embedding, prepare_cuda<EmbeddingBackward>},
+    {"sum_squares", "parts", supports_squares, prepare_cuda<SumSquares>},
+};
+
+}  // namespace
+
+std::span<const Kernel> cuda_loss() { return kKernels; }
+
+}  // namespace galley
