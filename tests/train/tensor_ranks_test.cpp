@@ -218,8 +218,9 @@ TEST(TensorRanks, ScatterSumsBySamples) {
     }
   }
   const std::vector<std::string> two{"train.batch={global: 4, micro: 2}", "train.recompute=selective"};
-  const Trained undivided = train(folder / "undivided", 4, with(with(kSgd, divided), two));
-  expect_near(train(folder / "one2", 1, with(kSgd, two)), undivided, kNearSgd);
+  const Trained by_two = train(folder / "one2", 1, with(kSgd, two));
+  for (const int ranks : {2, 4})  // two ranks gather again, four do not divide
+    expect_near(by_two, train(folder / cat("again", ranks), ranks, with(with(kSgd, divided), two)), kNearSgd);
 }
 
 /// Pairs of ranks divide matrices, and both pairs read a half of each batch.
@@ -276,9 +277,10 @@ TEST(TensorRanks, ArePlannedAsTheyTrain) {
     EXPECT_GT(plan.simulation.exposed_s, 0);
   }
   // As many bytes are sent where sums are scattered, besides gradients of norms and biases, and fewer activations are kept.
-  const auto planned = [](bool scatters) {
-    const LoadedRecipe loaded =
-        test::load_text(kGpt, {cat("sharding={strategy: tensor, sequence_parallel: ", scatters ? "true" : "false", "}")});
+  const auto planned = [](bool scatters, const char* recompute = "null") {
+    const LoadedRecipe loaded = test::load_text(
+        kGpt,
+        {cat("sharding={strategy: tensor, sequence_parallel: ", scatters ? "true" : "false", "}"), cat("train.recompute=", recompute)});
     return StepPlanner(loaded.recipe, 2, *find_cluster("a100_80gb")).plan();
   };
   const StepPlan whole = planned(false), scattered = planned(true);
@@ -288,6 +290,10 @@ TEST(TensorRanks, ArePlannedAsTheyTrain) {
   EXPECT_DOUBLE_EQ(to.all_gather - from.all_gather, 0.5 * 2 * sums);
   EXPECT_LT(to.all_reduce, 0.2 * from.all_reduce);
   EXPECT_LT(scattered.stages.front().kept_bytes, 0.95 * whole.stages.front().kept_bytes);
+  // Recomputation gathers again what each layer read.
+  const StepPlan again = planned(true, "selective");
+  EXPECT_DOUBLE_EQ(again.simulation.traffic.all_gather - to.all_gather, 0.5 * (2 * kLayers + 1) * kTokens * kWidth * 4);
+  EXPECT_LT(again.stages.front().kept_bytes, 0.9 * planned(false, "selective").stages.front().kept_bytes);
 }
 
 /// Runs stop after 3 of 6 steps and continue with another division.
