@@ -259,7 +259,11 @@ class GraphReader {
       segment.reduced_bytes = (segment.reduced_bytes * segment.reductions + bytes) / (segment.reductions + 1);
       ++segment.reductions;
     }
-    if (node.op == &all_gather_start_op() && node.attrs<SegmentAttrs>().tensor) segment.gathered_bytes += bytes;
+    const bool gathers = node.op == &all_gather_start_op(), scatters = node.op == &reduce_scatter_start_op();
+    if ((!gathers && !scatters) || !node.attrs<SegmentAttrs>().tensor) return;
+    TensorCollectives& all = gathers ? segment.gathers : segment.scatters;
+    ++all.count;
+    all.bytes += bytes;
   }
 
   /// The last backward segment of a parameter's module makes its gradient.

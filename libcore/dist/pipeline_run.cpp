@@ -129,6 +129,7 @@ class PipelineRun {
     for (const size_t p : parts_of(stage)) {
       sent.all_reduce += m * parts_.reductions[p].all_reduce;
       sent.all_gather += m * parts_.reductions[p].all_gather;
+      sent.reduce_scatter += m * parts_.reductions[p].reduce_scatter;
       if (!job_.gathers()) continue;
       sent.all_gather += (n - 1) / n * parts_.gathered[p] * (job_.reshard_after_forward ? 2 * m : 1);
       if (job_.reshard_after_forward) sent.reduce_scatter += (n - 1) / n * parts_.gradients[p] * (m - 1);

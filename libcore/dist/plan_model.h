@@ -56,6 +56,12 @@ struct Unit {
   std::vector<int64_t> parts;
 };
 
+/// Collectives of one kind.
+struct TensorCollectives {
+  int count = 0;
+  double bytes = 0;  ///< Of all of them, of whole arrays.
+};
+
 /// Consecutive operators that use the parameters of one unit.
 struct PlanSegment {
   std::string name;
@@ -64,11 +70,10 @@ struct PlanSegment {
   double live_bytes = 0;    ///< Forward and backward: largest sum of activations during the segment, without those of other micro-batches.
   double kept_bytes = 0;    ///< Forward: activations that the backward pass reads.
   double output_bytes = 0;  ///< Forward: what the next segment reads: the transfer at a boundary of stages.
-  /// Tensor parallelism: bytes of one all-reduce of activations (their mean), and how many the segment needs; bytes of arrays that are
-  /// gathered of all ranks' parts.
+  /// Tensor parallelism: bytes of one all-reduce of activations (their mean), and how many the segment needs.
   double reduced_bytes = 0;
   int reductions = 0;
-  double gathered_bytes = 0;
+  TensorCollectives gathers, scatters;
   int forward = -1;  ///< Backward: the forward segment that it belongs to.
 };
 

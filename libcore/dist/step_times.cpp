@@ -11,7 +11,11 @@ double reduction_seconds(const PlanSegment& segment, const JobPlan& job, const C
   const auto seconds = [&](CollectiveOp op, double bytes) { return choose_collective(op, links, bytes, cluster.shared_memory).seconds; };
   double sum = 0;
   if (segment.reductions > 0) sum += segment.reductions * seconds(CollectiveOp::kAllReduce, segment.reduced_bytes);
-  if (segment.gathered_bytes > 0) sum += seconds(CollectiveOp::kAllGather, segment.gathered_bytes);
+  const auto add = [&](CollectiveOp op, const TensorCollectives& all) {
+    if (all.count > 0) sum += all.count * seconds(op, all.bytes / all.count);
+  };
+  add(CollectiveOp::kAllGather, segment.gathers);
+  add(CollectiveOp::kReduceScatter, segment.scatters);
   return sum;
 }
 
@@ -54,7 +58,8 @@ StepTraffic tensor_traffic(const PlanSegment& segment, const JobPlan& job) {
   if (job.mesh.tensor <= 1) return traffic;
   const auto t = static_cast<double>(job.mesh.tensor);
   traffic.all_reduce = segment.reductions * 2 * (t - 1) / t * segment.reduced_bytes;
-  traffic.all_gather = (t - 1) / t * segment.gathered_bytes;
+  traffic.all_gather = (t - 1) / t * segment.gathers.bytes;
+  traffic.reduce_scatter = (t - 1) / t * segment.scatters.bytes;
   return traffic;
 }
 

@@ -225,6 +225,10 @@ Value reduce_scatter_wait(Value started, const SegmentAttrs& attrs) { return emi
 Value all_gather_start(Value part, const SegmentAttrs& attrs) { return emit(all_gather_start_op(), {part}, attrs); }
 Value all_gather_wait(Value started, const SegmentAttrs& attrs) { return emit(all_gather_wait_op(), {started}, attrs); }
 
+bool may_gather_again(const Node& node) {
+  return (node.op == &all_gather_start_op() || node.op == &all_gather_wait_op()) && node.attrs<SegmentAttrs>().sums_gradient;
+}
+
 OpTable collective_ops() {
   return {&all_reduce_start_op(), &all_reduce_wait_op(), &reduce_scatter_start_op(), &reduce_scatter_wait_op(),
           &all_gather_start_op(), &all_gather_wait_op(), &sum_gradient_op()};

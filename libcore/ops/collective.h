@@ -38,6 +38,8 @@ const OpDef& reduce_scatter_wait_op();
 const OpDef& all_gather_start_op();
 const OpDef& all_gather_wait_op();
 const OpDef& sum_gradient_op();
+/// Whether the node is part of a gather of parts that each rank reads whole: the backward pass may gather them again.
+bool may_gather_again(const Node& node);
 OpTable collective_ops();
 
 /// Of tensor parallelism: x itself, whose gradient is summed over ranks, as each computes a part of it.

@@ -86,6 +86,12 @@ class Checker {
       return Held::kPartial;
     }
     if (node.op == &all_reduce_wait_op()) return Held::kWhole;
+    // Of the elements that follow one another, a rank's samples.
+    if (node.op == &reduce_scatter_start_op()) {
+      require(node, held(node.inputs[0]) == Held::kPartial, "sums what is no partial sum");
+      return Held::kPartial;
+    }
+    if (node.op == &reduce_scatter_wait_op()) return Held::kPiece;
     if (node.op == &all_gather_start_op()) {
       require(node, held(node.inputs[0]) == Held::kPiece || held(node.inputs[0]) == Held::kPart, "gathers what is no part");
       return Held::kPieces;
@@ -95,6 +101,7 @@ class Checker {
                        node.op == &concat_op() || node.op == &all_gather_wait_op();
     if (any(node, Held::kPieces)) return moves ? Held::kPieces : of_parts(node);
     if (any(node, Held::kPiece)) {
+      if (node.op == &reshape_op() && division(node.outputs[0]) != nullptr) return Held::kPart;
       require(node, moves || find_elementwise(node.op->name) != nullptr, "reads values of one rank");
       return Held::kPiece;
     }
@@ -109,6 +116,7 @@ class Checker {
   Held of_partial(const Node& node) const {
     const auto sums = std::count_if(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return held(id) == Held::kPartial; });
     const auto sum = std::find_if(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return held(id) == Held::kPartial; });
+    if (node.op == &reshape_op() || node.op == &pad_op()) return Held::kPartial;
     require(node, sums == 1 && is_linear_in(node, static_cast<size_t>(sum - node.inputs.begin())), "reads a sum that is not complete");
     return Held::kPartial;
   }

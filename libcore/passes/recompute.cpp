@@ -4,6 +4,8 @@
 #include <cmath>
 #include <set>
 
+#include "libcore/ops/collective.h"
+
 namespace galley {
 namespace {
 
@@ -31,7 +33,8 @@ class Recomputer {
 
  private:
   bool again(const Node& node) const {
-    if (node.phase != Phase::kForward || !node.op->updates.empty() || node.op->has_effect || node.inputs.empty()) return false;
+    if (node.phase != Phase::kForward || !node.op->updates.empty() || node.inputs.empty()) return false;
+    if (node.op->has_effect && !may_gather_again(node)) return false;
     for (ValueId id : node.outputs) {
       if (kept_.count(id) > 0) return false;
     }

@@ -123,11 +123,53 @@ class Rewriter {
     return result;
   }
 
+  SegmentAttrs segment_attrs(std::string_view what) {
+    SegmentAttrs attrs;
+    attrs.name = collective_name(what);
+    attrs.rank = options_.rank;
+    attrs.ranks = options_.ranks;
+    attrs.tensor = true;
+    return attrs;
+  }
+
   Value summed(Value part) {
     CollectiveAttrs attrs;
     attrs.name = collective_name("output");
     attrs.tensor = true;
     return all_reduce_wait(all_reduce_start(part, attrs), attrs);
+  }
+
+  /// The sum over ranks of all samples, or of the rank's own ones.
+  void set_sum(ValueId old, Value part, ValueId bias = kNoValue) {
+    const Shape& all = shape(old);
+    const TensorDivision samples{0, {{all[0], 1}}};
+    const int64_t elements = all.elements() / options_.ranks;
+    const bool scatters = options_.scatter && all.rank() > 1 && all[0] % options_.ranks == 0;
+    Value sum;
+    if (scatters) {
+      const SegmentAttrs attrs = segment_attrs("output");
+      const int64_t padded = (elements + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit;
+      if (padded > elements) part = pad(reshape(part, Shape{options_.ranks, elements}), {0, 0, 0, padded - elements});
+      sum = reduce_scatter_wait(reduce_scatter_start(reshape(part, Shape{options_.ranks * padded}), attrs), attrs);
+      if (padded > elements) sum = slice(sum, 0, 0, elements);
+      sum = reshape(sum, samples.shape(all, options_.rank, options_.ranks));
+    } else {
+      sum = summed(part);
+    }
+    if (scatters) placed_[sum.id()] = samples;
+    if (bias != kNoValue) sum = galley::add(sum, scatters ? entered(bias) : whole(bias));
+    set(old, sum, scatters ? Division(samples) : std::nullopt);
+  }
+
+  /// What a layer that is divided by rows reads: all samples.
+  Value read_whole(ValueId old) {
+    const Division own = division(old);
+    if (!own) return entered(old);
+    const auto found = gathered_for_parts_.find(old);
+    if (found != gathered_for_parts_.end()) return new_.at(found->second);
+    const Value result = gather(at(old), *own, shape(old), /*sums_gradient=*/true);
+    gathered_for_parts_[old] = result.id();
+    return result;
   }
 
   /// The rank's part of a whole value: one range of each block.
@@ -155,14 +197,15 @@ class Rewriter {
     return result;
   }
 
-  Value gather(Value own, const TensorDivision& divided, const Shape& all) {
+  /// `sums_gradient`: each rank computes a part of the gradient of the whole array.
+  Value gather(Value own, const TensorDivision& divided, const Shape& all, bool sums_gradient = false) {
     int64_t outer = 1, inner = 1;
     for (int d = 0; d < all.rank(); ++d) (d < divided.dim ? outer : inner) *= d == divided.dim ? 1 : all[d];
     const int64_t most = divided.size(0, options_.ranks), elements = outer * most * inner;
     Value part = reshape(own, Shape{outer, own.shape()[divided.dim], inner});
     if (part.shape()[1] < most) part = pad(part, {0, 0, 0, most - part.shape()[1], 0, 0});
     part = reshape(part, Shape{elements});
-    const Value parts = gather_rows(part);
+    const Value parts = gather_rows(part, sums_gradient);
     Value result;
     if (divided.blocks.size() == 1) {  // ranks' parts one after the other, the last ones padded
       result = permute(reshape(parts, Shape{options_.ranks, outer, most * inner}), {1, 0, 2});
@@ -230,17 +273,15 @@ class Rewriter {
     if (!of_weight) return false;
     const int last = shape(x).rank() - 1;
     if (of_weight->dim == 0) {
-      if (of_x || (bias != kNoValue && !division(bias))) return false;
+      if ((of_x && of_x->dim != 0) || (bias != kNoValue && !division(bias))) return false;
       TensorDivision features = *of_weight;
       features.dim = last;
-      add(node, {entered(x).id(), at(weight).id(), bias == kNoValue ? kNoValue : at(bias).id()}, features);
+      add(node, {read_whole(x).id(), at(weight).id(), bias == kNoValue ? kNoValue : at(bias).id()}, features);
       return true;
     }
     if (!of_x || of_x->dim != last || of_x->blocks != of_weight->blocks || node.attrs<LinearAttrs>().activation != Activation::kNone)
       return false;
-    Value sum = summed(linear(at(x), at(weight)));
-    if (bias != kNoValue) sum = galley::add(sum, whole(bias));
-    set(node.outputs[0], sum);
+    set_sum(node.outputs[0], linear(at(x), at(weight)), bias);
     return true;
   }
 
@@ -264,7 +305,7 @@ class Rewriter {
     const OwnIndex own = own_index(at(node.inputs[1]), rows->ranges(options_.rank, options_.ranks).front(), table.dtype());
     std::vector<int64_t> sizes(own.kept.shape().begin(), own.kept.shape().end());
     sizes.push_back(1);
-    set(node.outputs[0], summed(mul(embedding(table, own.index), reshape(own.kept, Shape(sizes)))));
+    set_sum(node.outputs[0], mul(embedding(table, own.index), reshape(own.kept, Shape(sizes))));
     return true;
   }
 
@@ -301,14 +342,11 @@ class Rewriter {
   }
 
   /// own [n] of all ranks -> [ranks,n].
-  Value gather_rows(Value own) {
+  Value gather_rows(Value own, bool sums_gradient = false) {
     const int64_t elements = own.shape()[0], padded = (elements + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit;
     if (padded > elements) own = pad(own, {0, padded - elements});
-    SegmentAttrs attrs;
-    attrs.name = collective_name("parts");
-    attrs.rank = options_.rank;
-    attrs.ranks = options_.ranks;
-    attrs.tensor = true;
+    SegmentAttrs attrs = segment_attrs("parts");
+    attrs.sums_gradient = sums_gradient;
     const Value parts = reshape(all_gather_wait(all_gather_start(own, attrs), attrs), Shape{options_.ranks, padded});
     return padded > elements ? slice(parts, 1, 0, elements) : parts;
   }
@@ -439,10 +477,20 @@ class Rewriter {
     return true;
   }
 
-  /// Each rank draws masks of its own: a rank's elements are not neighbors in the numbering of the whole array.
+  /// Of samples, the masks are those of one rank. Else each rank draws its own: its elements are not neighbors in the numbering of a
+  /// sample.
   bool divide_dropout(const Node& node) {
     const Division divided = division(node.inputs[0]);
-    if (!divided || divided->dim == 0) return false;
+    if (!divided) return false;
+    if (divided->dim == 0) {
+      const int64_t first = divided->ranges(options_.rank, options_.ranks).front().begin;
+      const auto numbers = [&](int64_t size, int64_t value) {
+        return full(new_, {.dtype = DType::kI64, .shape = {size}, .format = {}, .names = {}}, static_cast<double>(value));
+      };
+      const Value rng = galley::add(at(node.inputs[1]), concat({numbers(2, 0), numbers(1, first)}, 0));
+      add(node, {at(node.inputs[0]).id(), rng.id()}, divided);
+      return true;
+    }
     auto attrs = std::make_shared<DropoutAttrs>(node.attrs<DropoutAttrs>());
     attrs->stream = static_cast<int64_t>((static_cast<uint64_t>(attrs->stream) + static_cast<uint64_t>(options_.rank)) & INT64_MAX);
     Node changed = node;
@@ -456,7 +504,8 @@ class Rewriter {
   Graph new_;
   std::vector<ValueId> map_;
   std::vector<bool> learns_;
-  TensorPlacements placed_;                        // of values of the new graph
+  TensorPlacements placed_;  // of values of the new graph
+  std::map<ValueId, ValueId> gathered_for_parts_;
   std::map<ValueId, ValueId> entered_, gathered_;  // by values of the old graph
 };
 

@@ -17,11 +17,15 @@ using TensorPlacements = std::map<ValueId, TensorDivision>;
 struct TensorParallelOptions {
   int rank = 0, ranks = 1;
   bool gradients = true;  ///< The graph will be differentiated: sums over ranks are added where gradients are partial.
+  /// Sums over ranks are scattered by samples, and gathered before the next divided layer: residual sums, norms and dropout are those of a
+  /// rank's samples (sequence parallelism; Korthikanti et al. 2022, who divide tokens). Where the ranks do not divide the samples, sums are
+  /// whole.
+  bool scatter = false;
 };
 
 /// Before differentiation, and before other passes. Parameters keep their names; those of `divisions` have the shape of the rank's part.
-/// All outputs of the graph are whole. Masks of dropout are those of one rank where heads of attention are divided; where features are,
-/// each rank draws its own. Returns the placements of divided values.
+/// All outputs of the graph are whole. Masks of dropout are those of one rank where heads of attention or samples are divided; where
+/// features are, each rank draws its own. Returns the placements of divided values.
 TensorPlacements tensor_parallel(Graph& graph, const TensorDivisions& divisions, const TensorParallelOptions& options);
 
 }  // namespace galley

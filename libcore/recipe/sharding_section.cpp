@@ -130,6 +130,10 @@ void ShardingSection::options(OptionVisitor& v) {
   v.text({.name = "bucket", .doc = "gradients are summed over ranks in parts of this size"}, bucket);
   v.option({.name = "hook", .doc = "compression of gradients before they are summed; null: none"}, hook);
   v.option({.name = "offload", .doc = "what is kept outside the memory of the device; null: nothing"}, offload);
+  v.option({.name = "sequence_parallel",
+            .doc = "tensor: norms, dropout and residual sums of a rank's samples instead of all, where the ranks divide the micro-batch: "
+                   "less memory for activations"},
+           sequence_parallel);
   v.option({.name = "stages", .doc = "pipeline: number of stages; null: mesh.pipe, or all ranks", .min = 1, .max = kMaxRanks}, stages);
   v.choice({.name = "schedule",
             .doc = "pipeline: order of micro-batches; interleaved: a rank holds two parts of the model, for a shorter start and end"},

@@ -94,6 +94,7 @@ struct ShardingSection : OptionsOf<ShardingSection> {
   ByteSize bucket{int64_t{25} << 20};
   std::optional<HookSection> hook;
   std::optional<OffloadSection> offload;
+  bool sequence_parallel = false;
   std::optional<int64_t> stages;
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::vector<std::string> split{"auto"};

@@ -77,7 +77,7 @@ TrainingGraph training_graph(const Session& session, const BatchTypes& types, in
   if (tensor > 1) {
     const int ranks = static_cast<int>(tensor);
     divisions = under_key("sharding", [&] { return tensor_divisions(model.graph, ranks); });
-    tensor_parallel(model.graph, divisions, {.rank = 0, .ranks = ranks});
+    tensor_parallel(model.graph, divisions, {.rank = 0, .ranks = ranks, .scatter = recipe.sharding.sequence_parallel});
   }
   TrainingPasses passes;
   passes.precision = model.precision;

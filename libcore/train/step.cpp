@@ -214,7 +214,8 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     if (divisions_.empty()) {
       under_key("sharding", [&] { divisions_ = tensor_divisions(model.graph, tensor_->size()); });
     }
-    tensor_parallel(model.graph, divisions_, {.rank = tensor_->rank(), .ranks = tensor_->size()});
+    tensor_parallel(model.graph, divisions_,
+                    {.rank = tensor_->rank(), .ranks = tensor_->size(), .scatter = recipe_.sharding.sequence_parallel});
   }
   if (ranks_ != nullptr) weigh_losses(model.graph);
   if (ranks_ != nullptr && recipe_.train.sync_batch_norm) sync_batch_norms(model.graph, ranks_->size());

@@ -133,7 +133,7 @@ Cluster StepPlanner::cluster_of(int64_t ranks) const {
 std::shared_ptr<const PlanModel> StepPlanner::model_of(const Recipe& recipe, const JobPlan& job, const BatchPlan& batch,
                                                        const Request& request) {
   const std::string graph_key = cat(batch.micro, "|", batch.accumulation > 1, "|", request.sequence, "|", request.measured, "|",
-                                    recompute_text(recipe), "|", job.mesh.tensor);
+                                    recompute_text(recipe), "|", job.mesh.tensor, recipe.sharding.sequence_parallel);
   std::shared_ptr<const PlannedGraph>& graph = graphs_[graph_key];
   if (!graph) {
     const std::unique_ptr<Session> session = open_session(recipe);

@@ -200,6 +200,29 @@ TEST(TensorRanks, SendWhatTheFormulaSays) {
   }
 }
 
+/// Sums are scattered by samples and gathered again, so that as many bytes are sent; norms and their parameters' gradients are added. Masks
+/// of dropout are those of one rank. 4 samples on 2 and 4 ranks; micro-batches of 2 on 4 ranks are not divided.
+TEST(TensorRanks, ScatterSumsBySamples) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> divided{"sharding={strategy: tensor, sequence_parallel: true}"};
+  const Trained one = train(folder / "one", 1, kSgd);
+  for (const int ranks : {2, 4}) {
+    const Trained many = train(folder / cat("many", ranks), ranks, with(kSgd, divided));
+    expect_near(one, many, kNearSgd);
+    const Trained whole = train(folder / cat("whole", ranks), ranks, with(kSgd, {"sharding=tensor"}));
+    for (size_t r = 0; r < many.losses.size(); ++r) {
+      EXPECT_EQ(many.losses[r], many.losses[0]);
+      EXPECT_EQ(many.digests[r], many.digests[0]);
+      EXPECT_GT(many.gathered[r].bytes, 4 * whole.gathered[r].bytes);
+      EXPECT_LT(many.reduced[r].bytes, whole.reduced[r].bytes / 2);
+    }
+  }
+  const std::vector<std::string> two{"train.batch={global: 4, micro: 2}", "train.recompute=selective"};
+  const Trained by_two = train(folder / "one2", 1, with(kSgd, two));
+  for (const int ranks : {2, 4})  // two ranks gather again, four do not divide
+    expect_near(by_two, train(folder / cat("again", ranks), ranks, with(with(kSgd, divided), two)), kNearSgd);
+}
+
 /// Pairs of ranks divide matrices, and both pairs read a half of each batch.
 TEST(TensorRanks, ComputeOnAMeshWithDataParallelRanks) {
   const TemporaryFolder folder;
@@ -253,6 +276,24 @@ TEST(TensorRanks, ArePlannedAsTheyTrain) {
     EXPECT_DOUBLE_EQ(plan.simulation.traffic.all_gather, f * static_cast<double>(ranks * rows) * 4);
     EXPECT_GT(plan.simulation.exposed_s, 0);
   }
+  // As many bytes are sent where sums are scattered, besides gradients of norms and biases, and fewer activations are kept.
+  const auto planned = [](bool scatters, const char* recompute = "null") {
+    const LoadedRecipe loaded = test::load_text(
+        kGpt,
+        {cat("sharding={strategy: tensor, sequence_parallel: ", scatters ? "true" : "false", "}"), cat("train.recompute=", recompute)});
+    return StepPlanner(loaded.recipe, 2, *find_cluster("a100_80gb")).plan();
+  };
+  const StepPlan whole = planned(false), scattered = planned(true);
+  const StepTraffic &from = whole.simulation.traffic, &to = scattered.simulation.traffic;
+  const double sums = (2 * kLayers + 1) * kTokens * kWidth * 4;
+  EXPECT_DOUBLE_EQ(to.reduce_scatter, 0.5 * 2 * sums);
+  EXPECT_DOUBLE_EQ(to.all_gather - from.all_gather, 0.5 * 2 * sums);
+  EXPECT_LT(to.all_reduce, 0.2 * from.all_reduce);
+  EXPECT_LT(scattered.stages.front().kept_bytes, 0.95 * whole.stages.front().kept_bytes);
+  // Recomputation gathers again what each layer read.
+  const StepPlan again = planned(true, "selective");
+  EXPECT_DOUBLE_EQ(again.simulation.traffic.all_gather - to.all_gather, 0.5 * (2 * kLayers + 1) * kTokens * kWidth * 4);
+  EXPECT_LT(again.stages.front().kept_bytes, 0.9 * planned(false, "selective").stages.front().kept_bytes);
 }
 
 /// Runs stop after 3 of 6 steps and continue with another division.
