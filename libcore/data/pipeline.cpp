@@ -23,6 +23,7 @@ struct Pipeline::Finish {
 
   void make_tables();
   void write_image(const Image& image, bool channels_last, float* row) const;
+  void write_clip(const Clip& clip, float* row) const;
   void write_array(const Tensor& array, const std::string& field, void* row) const;
 };
 
@@ -85,7 +86,9 @@ void Pipeline::Finish::make_tables() {
 }
 
 const Pipeline::Finish& Pipeline::finish_of(const std::string& field) const {
-  const auto found = finishes_.find(field);
+  auto found = finishes_.find(field);
+  // Two images stand for `input`.
+  if (found == finishes_.end() && (field == kPair[0] || field == kPair[1])) found = finishes_.find("input");
   return found == finishes_.end() ? *plain_ : found->second;
 }
 
@@ -151,12 +154,19 @@ Shape Pipeline::shape_of(const FieldValue& value) {
   if (const auto* image = std::get_if<Image>(&value)) return {image->channels(), image->height(), image->width()};
   if (const auto* mask = std::get_if<Mask>(&value)) return {mask->classes.height(), mask->classes.width()};
   if (const auto* boxes = std::get_if<Boxes>(&value)) return boxes->corners.shape();
+  if (const auto* clip = std::get_if<Clip>(&value)) {
+    const Image& first = clip->frames.front();
+    return {first.channels(), std::ssize(clip->frames), first.height(), first.width()};
+  }
+  if (const auto* flow = std::get_if<Flow>(&value)) return {flow->vectors.channels(), flow->vectors.height(), flow->vectors.width()};
   const auto* tensor = std::get_if<Tensor>(&value);
   return tensor == nullptr ? Shape() : tensor->shape();
 }
 
 DType Pipeline::dtype_of(const FieldValue& value) {
-  if (std::holds_alternative<Image>(value) || std::holds_alternative<Boxes>(value)) return DType::kF32;
+  if (std::holds_alternative<Image>(value) || std::holds_alternative<Boxes>(value) || std::holds_alternative<Flow>(value) ||
+      std::holds_alternative<Clip>(value))
+    return DType::kF32;
   const auto* tensor = std::get_if<Tensor>(&value);
   if (tensor == nullptr) return DType::kI64;
   return is_floating(tensor->dtype()) || tensor->dtype() == DType::kU8 ? DType::kF32 : tensor->dtype();
@@ -201,6 +211,15 @@ void Pipeline::Finish::write_image(const Image& image, bool channels_last, float
     for (int64_t i = 0; i < area; ++i) *row++ = from[i * channels + c];
 }
 
+void Pipeline::Finish::write_clip(const Clip& clip, float* row) const {
+  const int64_t time = std::ssize(clip.frames), area = clip.frames.front().area(), channels = clip.frames.front().channels();
+  std::vector<float> frame(static_cast<size_t>(channels * area));
+  for (int64_t t = 0; t < time; ++t) {
+    write_image(clip.frames[static_cast<size_t>(t)], false, frame.data());
+    for (int64_t c = 0; c < channels; ++c) std::copy_n(frame.data() + c * area, area, row + (c * time + t) * area);
+  }
+}
+
 void Pipeline::Finish::write_array(const Tensor& array, const std::string& field, void* row) const {
   GALLEY_CHECK(normalize == nullptr, "pipeline item normalize needs an image [C,H,W]; the field '", field, "' is ", array.str());
   if (array.dtype() == DType::kU8) {
@@ -222,6 +241,10 @@ void Pipeline::write(const Sample& sample, const std::string& field, bool channe
     const uint8_t* from = mask->classes.as<uint8_t>();
     int64_t* to = static_cast<int64_t*>(row);
     for (int64_t i = 0; i < mask->classes.area(); ++i) to[i] = from[i] == Mask::kNoClass ? no_class : from[i];
+  } else if (const auto* clip = std::get_if<Clip>(value)) {
+    finish_of(field).write_clip(*clip, static_cast<float*>(row));
+  } else if (const auto* flow = std::get_if<Flow>(value)) {
+    plain_->write_image(flow->vectors, channels_last, static_cast<float*>(row));
   } else if (const auto* array = std::get_if<Tensor>(value)) {
     finish_of(field).write_array(*array, field, row);
   } else {
@@ -246,7 +269,8 @@ std::vector<Component> items_for(const std::vector<Component>& items, std::vecto
     const auto* image = item.as<ImageTransform>();
     const auto* rename = item.as<Rename>();
     const std::string& changed = image != nullptr ? image->field : rename != nullptr ? rename->from : std::string();
-    if (!changed.empty() && find_field(fields, changed) == nullptr) continue;
+    const bool pair = changed == "input" && find_field(fields, kPair[0]) != nullptr;
+    if (!changed.empty() && !pair && find_field(fields, changed) == nullptr) continue;
     if (rename != nullptr) find_field(fields, rename->from)->name = rename->to;
     kept.push_back(item);
   }

@@ -2,6 +2,7 @@
 // Source: a list of samples that any thread can read in any order. The kinds of sources (image_folder, tar, idx, ...) are option structs,
 // listed in data_sources(); each opens its own source.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,6 +41,12 @@ class Source {
   virtual const std::vector<std::string>& categories() const;
   /// One line for logs: kind, path, number of samples, number of classes.
   virtual std::string describe() const = 0;
+};
+
+/// Pairs of images from files.
+class PairSource : public Source {
+ public:
+  virtual std::array<std::string, 2> files(int64_t index) const = 0;
 };
 
 /// Field types that several sources share: an image `input` of open size, and a class index `label`.
@@ -83,6 +90,11 @@ std::unique_ptr<Source> open_source(const Component& component, const SourceCont
 /// Images without labels, in the order of `paths`: files, folders (all images inside, sorted by name) and tar archives. Throws Error if a
 /// path cannot be opened or a folder holds no image. With `keep_going` such a path counts as one sample, and reading that sample throws.
 std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray = false, bool keep_going = false);
+/// Pairs of images, `image1` and `image2`: the first path with the second, the third with the fourth, and so on. Throws Error (kUsage) for
+/// an odd number.
+std::unique_ptr<Source> open_image_pairs(const std::vector<std::string>& paths);
+/// Clips without labels: the first `frames` images of each folder.
+std::unique_ptr<Source> open_clips(const std::vector<std::string>& paths, int64_t frames);
 /// Arrays without labels: each tensor [N,...] is a field of the same name with N samples. `name` is for messages.
 std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const std::string& name);
 

@@ -204,6 +204,25 @@ struct MaskFolder : SourceOptionsOf<MaskFolder> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// Pairs of frames with the flow between them, in .flo files.
+struct FlowPairs : SourceOptionsOf<FlowPairs> {
+  std::string path, images;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+};
+
+/// Videos as folders of frames, in one folder per class.
+struct Clips : SourceOptionsOf<Clips> {
+  std::vector<std::string> path;
+  int64_t frames = 16, step = 1, clips_per_video = 1;
+  std::vector<std::string> classes;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+};
+
+/// Clips without labels: of each folder as the options say.
+std::unique_ptr<Source> open_clips(const std::vector<std::string>& paths, const Clips& options);
+
 /// All image files below a folder, sorted by name. Hidden files are left out.
 std::vector<std::string> image_files(const std::string& folder);
 /// Whether a path has the suffix of an archive: .tar, .tar.gz, .tgz, .tar.xz, .tar.bz2, .tar.zst.

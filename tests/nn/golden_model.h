@@ -95,6 +95,9 @@ inline const std::vector<GoldenModel>& golden_models() {
       {"fcn", "fcn_resnet50", {2, 3, 17, 20}, {{"aux_loss", {1}}, {"dropout", none}}},
       {"deeplabv3", "deeplabv3_mobilenet_v3_large", {2, 3, 24, 17}, {{"aux_loss", {1}}, {"dropout", none}}},
       {"lraspp", "lraspp_mobilenet_v3_large", {2, 3, 24, 17}, {}},
+      {"r3d_18_reduced", "r3d_18", {2, 3, 4, 20, 18}, {{"layers", {1, 1, 1, 1}}}},
+      {"mc3_18_reduced", "mc3_18", {2, 3, 4, 20, 18}, {{"layers", {1, 1, 1, 1}}}},
+      {"r2plus1d_18_reduced", "r2plus1d_18", {2, 3, 4, 20, 18}, {{"layers", {1, 1, 1, 1}}}},
       {"unet_reduced", "unet", {2, 3, 12, 16}, {{"base_channels", {8}}, {"depth", {2}}}},
   };
   return all;

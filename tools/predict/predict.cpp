@@ -9,7 +9,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
-#include "libcore/data/source.h"
+#include "libcore/data/sources.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/weights/load.h"
 #include "tools/common/output_file.h"
@@ -73,6 +73,19 @@ std::map<std::string, Tensor> results_of(const Predictor& predictor, const Predi
     if (i == 0) results.emplace("output", mine);  // what the task reads, whatever the model calls it
   }
   return results;
+}
+
+/// The first clip of each folder, of as many frames as those of the recipe's data; without data, of `frames`.
+std::shared_ptr<const Source> open_videos(const Recipe& recipe, const std::vector<std::string>& folders, int64_t frames) {
+  for (const char* name : {"val", "train"}) {
+    const Split* split = recipe.data.find(name);
+    const Clips* clips = split == nullptr ? nullptr : split->source.as<Clips>();
+    if (clips == nullptr) continue;
+    Clips first = *clips;
+    first.clips_per_video = 1;
+    return open_clips(folders, first);
+  }
+  return open_clips(folders, frames);
 }
 
 }  // namespace
@@ -160,7 +173,9 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
                                                  : "name images, folders or archives, or --tensors FILE");
   }
   if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
+  if (session.info().output == ModelOutput::kFlow) return open_image_pairs(inputs_);
   const std::vector<int64_t>& shape = session.info().input_shape;
+  if (shape.size() == 4 && session.info().input_names[1] == "T") return open_videos(session.recipe(), inputs_, shape[1]);
   return open_images(inputs_, shape.size() == 3 && shape[0] == 1, on_error_ != "fail" && !dry_run_);
 }
 

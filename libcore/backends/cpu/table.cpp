@@ -40,6 +40,8 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_resize(),
                                cpu_rms_norm(),
                                cpu_rotary(),
+                               cpu_sampling(),
+                               cpu_flow(),
                                cpu_select(),
                                cpu_shape(),
                                cpu_shuffle(),

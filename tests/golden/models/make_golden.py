@@ -114,6 +114,7 @@ def vgg(name, hidden, num_classes):
 
 
 torch.backends.mha.set_fastpath_enabled(False)
+VIDEO = ["r3d_18", "mc3_18", "r2plus1d_18"]
 TORCHVISION = (
     "resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d resnext101_64x4d wide_resnet50_2 wide_resnet101_2 "
     "mobilenet_v2 mobilenet_v3_large mobilenet_v3_small vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn "
@@ -341,6 +342,8 @@ def make(name):
         return segmentation(name)
     if name == "unet":
         return UNet()
+    if name in VIDEO:
+        return getattr(torchvision.models.video, name)(weights=None)
     if name in TORCHVISION:
         return getattr(torchvision.models, name)()
     if name == "efficientnet_lite0":
@@ -373,7 +376,7 @@ def write_zoo():
     lines = []
     for name in [
             "mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt",
-            *DECODERS, *SEGMENTATION, "unet"
+            *DECODERS, *SEGMENTATION, "unet", *VIDEO
     ]:
         with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
@@ -564,6 +567,12 @@ def main():
     write_case("deeplabv3", segmentation("deeplabv3_mobilenet_v3_large", num_classes=10, aux_loss=True), (2, 3, 24, 17), 10)
     write_case("lraspp", segmentation("lraspp_mobilenet_v3_large", num_classes=10), (2, 3, 24, 17), 10)
     write_case("unet_reduced", UNet(num_classes=10, base=8, depth=2), (2, 3, 12, 16), 10)
+    video = tv.video.resnet
+    full, space, factored = video.Conv3DSimple, video.Conv3DNoTemporal, video.Conv2Plus1D
+    for name, makers, stem in (("r3d_18", [full] * 4, video.BasicStem), ("mc3_18", [full] + [space] * 3, video.BasicStem),
+                               ("r2plus1d_18", [factored] * 4, video.R2Plus1dStem)):
+        model = video.VideoResNet(video.BasicBlock, makers, [1, 1, 1, 1], stem, num_classes=10)
+        write_case(name + "_reduced", model, (2, 3, 4, 20, 18), 10)
     write_steps("sgd_cifar_resnet20", CifarResNet(3), (4, 3, 16, 16), 10,
                 lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4))
     small = dict(num_classes=10, width_mult=0.35, dropout=0.0)
