@@ -1,6 +1,6 @@
 #pragma once
-// Decodes image files: JPEG with libjpeg-turbo, PNG and BMP with stb_image. Damaged files are rejected: truncated files, JPEG warnings that
-// affect pixels, wrong PNG checksums, sizes above the limits.
+// Decodes image files: JPEG with libjpeg-turbo, PNG and BMP with stb_image, PPM and PGM. Damaged files are rejected: truncated files, JPEG
+// warnings that affect pixels, wrong PNG checksums, sizes above the limits.
 
 #include <array>
 #include <cstdint>
@@ -23,10 +23,10 @@ struct DecodeLimits {
   int64_t max_pixels = int64_t{1} << 26;
 };
 
-/// Decodes a JPEG, PNG or BMP file in memory to u8 [3,H,W] or [1,H,W]; transparency is dropped. Throws BadSample if the data is damaged,
-/// too large or in another format; its message starts with `name` and names the format.
-/// A JPEG with extraneous bytes between its parts, an unknown revision in its header, or complete data without an end marker decodes to the
-/// same pixels as a correct file. `irregularity`, if not null, then describes the deviation; it is empty for a correct file.
+/// Decodes a JPEG, PNG, BMP, PPM or PGM file in memory to u8 [3,H,W] or [1,H,W]; transparency is dropped. Throws BadSample if the data is
+/// damaged, too large or in another format; its message starts with `name` and names the format. A JPEG with extraneous bytes between its
+/// parts, an unknown revision in its header, or complete data without an end marker decodes to the same pixels as a correct file.
+/// `irregularity`, if not null, then describes the deviation; it is empty for a correct file.
 Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_view name, const DecodeLimits& limits = {},
                    Irregularity* irregularity = nullptr);
 
@@ -38,6 +38,7 @@ bool has_image_suffix(std::string_view file_name);
 Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits, Irregularity* irregularity = nullptr);
 Image decode_png(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
 Image decode_bmp(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
+Image decode_pnm(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);  ///< PPM and PGM of 8 bits.
 
 /// The stored values of a PNG with one value per pixel, u8 [1,H,W]: palette indices, or gray values of 1, 2, 4 or 8 bits without scaling.
 /// Throws BadSample for damaged files and for other kinds of PNG.

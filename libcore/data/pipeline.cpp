@@ -86,7 +86,9 @@ void Pipeline::Finish::make_tables() {
 }
 
 const Pipeline::Finish& Pipeline::finish_of(const std::string& field) const {
-  const auto found = finishes_.find(field);
+  auto found = finishes_.find(field);
+  // Two images stand for `input`.
+  if (found == finishes_.end() && (field == kPair[0] || field == kPair[1])) found = finishes_.find("input");
   return found == finishes_.end() ? *plain_ : found->second;
 }
 
@@ -150,18 +152,20 @@ std::optional<PixelGrid> Pipeline::grid(int64_t height, int64_t width, const Dra
 
 Shape Pipeline::shape_of(const FieldValue& value) {
   if (const auto* image = std::get_if<Image>(&value)) return {image->channels(), image->height(), image->width()};
-  if (const auto* clip = std::get_if<Clip>(&value)) {
-    const Image& first = clip->frames.front();
-    return {first.channels(), static_cast<int64_t>(clip->frames.size()), first.height(), first.width()};
-  }
   if (const auto* mask = std::get_if<Mask>(&value)) return {mask->classes.height(), mask->classes.width()};
   if (const auto* boxes = std::get_if<Boxes>(&value)) return boxes->corners.shape();
+  if (const auto* clip = std::get_if<Clip>(&value)) {
+    const Image& first = clip->frames.front();
+    return {first.channels(), std::ssize(clip->frames), first.height(), first.width()};
+  }
+  if (const auto* flow = std::get_if<Flow>(&value)) return {flow->vectors.channels(), flow->vectors.height(), flow->vectors.width()};
   const auto* tensor = std::get_if<Tensor>(&value);
   return tensor == nullptr ? Shape() : tensor->shape();
 }
 
 DType Pipeline::dtype_of(const FieldValue& value) {
-  if (std::holds_alternative<Image>(value) || std::holds_alternative<Clip>(value) || std::holds_alternative<Boxes>(value))
+  if (std::holds_alternative<Image>(value) || std::holds_alternative<Boxes>(value) || std::holds_alternative<Flow>(value) ||
+      std::holds_alternative<Clip>(value))
     return DType::kF32;
   const auto* tensor = std::get_if<Tensor>(&value);
   if (tensor == nullptr) return DType::kI64;
@@ -246,6 +250,8 @@ void Pipeline::write(const Sample& sample, const std::string& field, bool channe
     const uint8_t* from = mask->classes.as<uint8_t>();
     int64_t* to = static_cast<int64_t*>(row);
     for (int64_t i = 0; i < mask->classes.area(); ++i) to[i] = from[i] == Mask::kNoClass ? no_class : from[i];
+  } else if (const auto* flow = std::get_if<Flow>(value)) {
+    plain_->write_image(flow->vectors, channels_last, static_cast<float*>(row));
   } else if (const auto* array = std::get_if<Tensor>(value)) {
     finish_of(field).write_array(*array, field, row);
   } else {
@@ -270,7 +276,8 @@ std::vector<Component> items_for(const std::vector<Component>& items, std::vecto
     const auto* image = item.as<ImageTransform>();
     const auto* rename = item.as<Rename>();
     const std::string& changed = image != nullptr ? image->field : rename != nullptr ? rename->from : std::string();
-    if (!changed.empty() && find_field(fields, changed) == nullptr) continue;
+    const bool pair = changed == "input" && find_field(fields, kPair[0]) != nullptr;
+    if (!changed.empty() && !pair && find_field(fields, changed) == nullptr) continue;
     if (rename != nullptr) find_field(fields, rename->from)->name = rename->to;
     kept.push_back(item);
   }

@@ -27,13 +27,22 @@ struct Boxes {
   std::vector<std::string> companions;  ///< Fields with one element per box: they lose the elements of dropped boxes.
 };
 
-/// Images of one size in the order of time. Batches hold it as [N,C,T,H,W].
+/// How far each pixel of the first of two images moves, f32 [3,H,W]: right, down, and 1 where that is known, else 0. Transforms that move
+/// pixels move and scale it.
+struct Flow {
+  Image vectors;
+};
+
+/// Frames of a video, of one size. Batches hold them as f32 [C,T,H,W]; transforms change all frames alike.
 struct Clip {
   std::vector<Image> frames;
 };
 
-/// A class index, an image, a mask, an array, boxes, or a clip.
-using FieldValue = std::variant<int64_t, Image, Mask, Tensor, Boxes, Clip>;
+/// A class index, an image, a mask, an array, boxes, a flow, or a clip.
+using FieldValue = std::variant<int64_t, Image, Mask, Tensor, Boxes, Flow, Clip>;
+
+/// The two images of a sample of optical flow. Where a sample has no `input`, items that change `input` change both in the same way.
+inline constexpr std::string_view kPair[] = {"image1", "image2"};
 
 /// A deviation from a file's format that does not change its values. `kind` is a short phrase ("no end marker", "extraneous bytes", ...) by
 /// which loaders count; it is empty for a correct file. `message` is for the log.
@@ -52,9 +61,11 @@ class Sample {
     return nullptr;
   }
   const FieldValue* find(std::string_view name) const { return const_cast<Sample*>(this)->find(name); }
-  /// `input` if it is an image, else null.
+  /// `input`, or the first of two images, if it is an image; the first frame of a clip; else null.
   Image* image() {
     FieldValue* input = find("input");
+    if (input == nullptr) input = find(kPair[0]);
+    if (auto* clip = input == nullptr ? nullptr : std::get_if<Clip>(input)) return &clip->frames.front();
     return input == nullptr ? nullptr : std::get_if<Image>(input);
   }
   const Image* image() const { return const_cast<Sample*>(this)->image(); }

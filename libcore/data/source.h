@@ -2,6 +2,7 @@
 // Source: a list of samples that any thread can read in any order. The kinds of sources (image_folder, tar, idx, ...) are option structs,
 // listed in data_sources(); each opens its own source.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,6 +41,12 @@ class Source {
   virtual const std::vector<std::string>& categories() const;
   /// One line for logs: kind, path, number of samples, number of classes.
   virtual std::string describe() const = 0;
+};
+
+/// Pairs of images from files.
+class PairSource : public Source {
+ public:
+  virtual std::array<std::string, 2> files(int64_t index) const = 0;
 };
 
 /// Field types that several sources share: an image `input` of open size, and a class index `label`.

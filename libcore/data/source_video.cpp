@@ -101,7 +101,8 @@ class VideoSource : public Source {
     GALLEY_CHECK_INPUT(!classes.empty(), roots_,
                        ": no class folders; video_folder needs one subfolder per class, with a folder of frames for each video");
     GALLEY_CHECK_INPUT(clips_.videos() > 0, roots_, ": no video has ", clips_.span(), " frames",
-                       skipped_ > 0 ? cat(" (", skipped_, " are shorter)") : "", "; each video is a folder of images below its class folder");
+                       skipped_ > 0 ? cat(" (", skipped_, " are shorter)") : "",
+                       "; each video is a folder of images below its class folder");
     const ClassNames names(options.classes, classes, roots_);
     for (const std::string& folder : folders) labels_.push_back(names.label(folder));
     categories_ = names.names();
@@ -165,7 +166,6 @@ class ClipList : public Source {
 }  // namespace
 
 std::unique_ptr<Source> VideoFolder::open(const SourceContext& context) const { return std::make_unique<VideoSource>(*this, context); }
-
 
 std::unique_ptr<Source> open_clips(const std::vector<std::string>& folders, int64_t frames, const Component& trained_on) {
   VideoFolder options;

@@ -67,6 +67,17 @@ void MaskFolder::options(OptionVisitor& visitor) {
   visitor.choice(kMode, mode, kColorModeNames);
 }
 
+void FlowPairs::options(OptionVisitor& visitor) {
+  visitor.option(
+      {.name = "path",
+       .doc = "Folder of .flo files. NAME_flow.flo belongs to the frames NAME_img1 and NAME_img2, NAME.flo to the frame NAME and "
+              "the next one by name",
+       .required = true,
+       .main = true},
+      path);
+  visitor.option({.name = "images", .doc = "Folder of the frames, with the same subfolders; default: path"}, images);
+}
+
 void ObjectOptions::common_options(OptionVisitor& visitor) {
   visitor.choice({.name = "empty", .doc = "Images without objects: keep them as background, or skip them"}, empty, kEmptyNames);
   visitor.choice({.name = "bad_boxes",
@@ -140,13 +151,14 @@ void Synthetic::options(OptionVisitor& visitor) {
 }
 
 ComponentKinds data_sources() {
-  static constexpr std::array<ComponentKind, 15> kKinds{{
+  static constexpr std::array<ComponentKind, 16> kKinds{{
       {"image_folder", "images in one folder per class", make_options<ImageFolder>},
       {"video_folder", "clips of videos, which are folders of frames in one folder per class", make_options<VideoFolder>},
       {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_options<TarArchive>},
       {"mask_folder", "images, and in another folder one mask of class indices per image", make_options<MaskFolder>},
       {"voc", "images with boxes around objects, in folders and XML files in the form of Pascal VOC", make_options<Voc>},
       {"coco", "images with boxes around objects, in a JSON file in the form of COCO", make_options<Coco>},
+      {"flow_pairs", "pairs of frames with the flow between them, in .flo files", make_options<FlowPairs>},
       {"idx", "MNIST and Fashion-MNIST files, .gz or not", make_options<Idx>},
       {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_options<CifarBinary>},
       {"csv", "a table of numbers", make_options<Csv>},

@@ -218,6 +218,13 @@ struct MaskFolder : SourceOptionsOf<MaskFolder> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// Pairs of frames with the flow between them, in .flo files.
+struct FlowPairs : SourceOptionsOf<FlowPairs> {
+  std::string path, images;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+};
+
 /// All image files below a folder, sorted by name. Hidden files are left out.
 std::vector<std::string> image_files(const std::string& folder);
 /// Whether a path has the suffix of an archive: .tar, .tar.gz, .tgz, .tar.xz, .tar.bz2, .tar.zst.

@@ -56,7 +56,8 @@ class ImageTransform : public Transform {
   std::vector<FieldType> fields(std::vector<FieldType> in) const override;
   void apply_to_sample(Sample& sample, RandomStream& random) const override;
 
-  std::string field = "input";  ///< Field that the item changes: an image, or a mask if the item moves pixels.
+  /// Field that the item changes: an image, or a mask if the item moves pixels. Two images (kPair) stand for a missing `input`.
+  std::string field = "input";
 
  protected:
   /// Declares the options that all items have. Called at the end of options().
@@ -66,9 +67,10 @@ class ImageTransform : public Transform {
   void map_size(FieldType& mask) const;
 
  private:
-  void map_frames(FieldType& images) const;
-  void apply_to_image(Image& image, RandomStream& random) const;
+  void change_image(Image& image, RandomStream& random) const;
+  void change_field(Sample& sample, FieldValue& value, RandomStream& random) const;
   void move_places(Sample& sample, const Image& image, const RandomStream& random) const;
+  std::vector<FieldType> fields_of(std::vector<FieldType> in, const std::string& name) const;
 };
 
 /// Implements clone() for the option struct Self.

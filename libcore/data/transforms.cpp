@@ -5,6 +5,7 @@
 #include <span>
 
 #include "libcore/data/box_transforms.h"
+#include "libcore/data/flow.h"
 #include "libcore/data/pack.h"
 #include "libcore/data/transform.h"
 
@@ -72,6 +73,12 @@ const FieldType* first_image(std::span<const FieldType> fields) {
   return found == fields.end() ? nullptr : &*found;
 }
 
+/// Whether an item that changes `field` changes both images of a pair.
+bool changes_pair(const std::string& field, std::span<const FieldType> fields) {
+  return field == "input" && find_field(fields, field) == nullptr && find_field(fields, kPair[0]) != nullptr &&
+         find_field(fields, kPair[1]) != nullptr;
+}
+
 }  // namespace
 
 ComponentKinds data_transforms() {
@@ -104,46 +111,60 @@ ComponentKinds data_transforms() {
 }
 
 void ImageTransform::item_options(OptionVisitor& visitor) {
-  visitor.option({.name = "field", .doc = "Image of the sample that is changed; its masks follow items that move pixels"}, field);
+  visitor.option(
+      {.name = "field",
+       .doc = "Image of the sample that is changed; its masks follow items that move pixels. Two images without `input` change alike"},
+      field);
 }
 
 std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
-  FieldType* changed = find_field(in, field);
-  GALLEY_CHECK(changed != nullptr, "the samples have no field '", field, "'; they have ", field_names(in));
+  if (!changes_pair(field, in)) return fields_of(std::move(in), field);
+  for (const std::string_view name : kPair) in = fields_of(std::move(in), std::string(name));
+  return in;
+}
+
+/// The fields after the item changed the image `name`.
+std::vector<FieldType> ImageTransform::fields_of(std::vector<FieldType> in, const std::string& name) const {
+  FieldType* changed = find_field(in, name);
+  GALLEY_CHECK(changed != nullptr, "the samples have no field '", name, "'; they have ", field_names(in));
   if (changed->kind == FieldKind::kMask) {
-    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", field, "' is a mask of classes, but the item changes colors");
+    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", name, "' is a mask of classes, but the item changes colors");
     map_size(*changed);
     return in;
   }
-  GALLEY_CHECK(changed->kind == FieldKind::kImage, "needs an image; the field '", field, "' holds ", field_kind_name(changed->kind), ": ",
-               *changed, field == "input" ? "; samples that are arrays need an empty pipeline" : "");
-  GALLEY_CHECK(pixel_input() != PixelInput::kU8 || changed->dtype == DType::kU8, "needs u8 pixels, but '", field, "' has ", changed->dtype,
+  GALLEY_CHECK(changed->kind == FieldKind::kImage, "needs an image; the field '", name, "' holds ", field_kind_name(changed->kind), ": ",
+               *changed, name == "input" ? "; samples that are arrays need an empty pipeline" : "");
+  GALLEY_CHECK(pixel_input() != PixelInput::kU8 || changed->dtype == DType::kU8, "needs u8 pixels, but '", name, "' has ", changed->dtype,
                "; put it before the items that convert to floats (normalize, to_dtype)");
   if (pixel_input() == PixelInput::kFloat) changed->dtype = DType::kF32;
-  map_frames(*changed);
+  // A clip [C,T,H,W] changes as its frames [C,H,W].
+  const std::vector<int64_t> before = changed->sample;
+  const bool clip = before.size() == 4;
+  if (clip) changed->sample.erase(changed->sample.begin() + 1);
+  map_image(*changed);
+  if (clip) {
+    changed->sample.insert(changed->sample.begin() + 1, before[1]);
+    return in;
+  }
   if (motion() == Motion::kNone || changed != first_image(in)) return in;
   for (FieldType& other : in) {
-    const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints;
+    const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints ||
+                        other.kind == FieldKind::kFlow;
     if (!places) continue;
-    GALLEY_CHECK(other.kind != FieldKind::kKeypoints && motion() == Motion::kMoves, "moves the pixels of '", field,
+    GALLEY_CHECK(other.kind != FieldKind::kKeypoints && motion() == Motion::kMoves, "moves the pixels of '", name,
                  "', but cannot move the ", field_kind_name(other.kind), " of the field '", other.name, "'",
                  other.kind == FieldKind::kKeypoints ? " yet" : "", "; remove the item");
     if (other.kind == FieldKind::kMask) map_size(other);
+    if (other.kind == FieldKind::kFlow) {
+      other.sample[1] = changed->sample[1];
+      other.sample[2] = changed->sample[2];
+    }
   }
   return in;
 }
 
 void ImageTransform::map_grid(PixelGrid&, RandomStream&) const {
   GALLEY_ASSERT(motion() == Motion::kNone, "items that move pixels must override map_grid");
-}
-
-/// Maps an image, or the frames of a clip [C,T,H,W], which all change in the same way.
-void ImageTransform::map_frames(FieldType& images) const {
-  if (images.sample.size() != 4) return map_image(images);
-  const int64_t frames = images.sample[1];
-  images.sample.erase(images.sample.begin() + 1);
-  map_image(images);
-  images.sample.insert(images.sample.begin() + 1, frames);
 }
 
 /// Changes the size of a mask as that of the image.
@@ -154,31 +175,39 @@ void ImageTransform::map_size(FieldType& mask) const {
 }
 
 void ImageTransform::apply_to_sample(Sample& sample, RandomStream& random) const {
-  FieldValue* value = sample.find(field);
-  GALLEY_ASSERT(value != nullptr, "no field ", field);
-  if (Mask* mask = std::get_if<Mask>(value)) {
+  if (FieldValue* value = sample.find(field)) return change_field(sample, *value, random);
+  for (const std::string_view name : kPair) {
+    FieldValue* value = sample.find(name);
+    GALLEY_ASSERT(value != nullptr, "no field ", field);
+    RandomStream same = random;
+    change_field(sample, *value, same);
+  }
+}
+
+void ImageTransform::change_field(Sample& sample, FieldValue& value, RandomStream& random) const {
+  if (Mask* mask = std::get_if<Mask>(&value)) {
     apply_to_mask(mask->classes, random);
     return;
   }
-  if (auto* clip = std::get_if<Clip>(value)) {
+  if (Clip* clip = std::get_if<Clip>(&value)) {
     for (Image& frame : clip->frames) {
       RandomStream same = random;
-      apply_to_image(frame, same);
+      change_image(frame, same);
     }
     return;
   }
-  Image& image = std::get<Image>(*value);
+  Image& image = std::get<Image>(value);
   if (motion() == Motion::kMoves) {
     // Masks and boxes belong to the first image of a sample.
     const auto first = std::find_if(sample.fields().begin(), sample.fields().end(),
                                     [](const auto& item) { return std::holds_alternative<Image>(item.second); });
-    if (&first->second == value) move_places(sample, image, random);
+    if (&first->second == &value) move_places(sample, image, random);
   }
-  apply_to_image(image, random);
+  change_image(image, random);
 }
 
-/// Applies the item after converting the pixels to what it needs.
-void ImageTransform::apply_to_image(Image& image, RandomStream& random) const {
+/// apply(), with the pixels that it needs.
+void ImageTransform::change_image(Image& image, RandomStream& random) const {
   if (pixel_input() == PixelInput::kFloat && image.dtype() == DType::kU8) image = image.to(DType::kF32, true);
   GALLEY_CHECK(pixel_input() != PixelInput::kU8 || image.dtype() == DType::kU8, "needs u8 pixels; the image is ", image.str());
   apply(image, random);
@@ -197,6 +226,10 @@ void ImageTransform::move_places(Sample& sample, const Image& image, const Rando
       PixelGrid grid(image.height(), image.width());
       map_grid(grid, same);
       move_boxes(sample, *boxes, grid);
+    } else if (Flow* flow = std::get_if<Flow>(&other)) {
+      PixelGrid grid(image.height(), image.width());
+      map_grid(grid, same);
+      flow->vectors = moved_flow(flow->vectors, grid);
     }
   }
 }

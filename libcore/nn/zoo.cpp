@@ -13,11 +13,12 @@ ModelTable& table() {
   static ModelTable all = [] {
     ModelTable rows;
     for (ModelTable (*family)() :
-         {simple_models,     cifar_resnet_models, resnet_models,    mobilenet_models,   vgg_models,          alexnet_models,
-          squeezenet_models, densenet_models,     inception_models, mnasnet_models,     shufflenet_models,   efficientnet_models,
-          regnet_models,     vit_models,          convnext_models,  swin_models,        segmentation_models, unet_models,
-          ssd_models,        retinanet_models,    rcnn_models,      video_models,       language_models,     gpt_models,
-          gpt2_models,       llama_models,        bert_models,      transformer_models, hub_models,          layers_models}) {
+         {simple_models,     cifar_resnet_models, resnet_models,    mobilenet_models, vgg_models,          alexnet_models,
+          squeezenet_models, densenet_models,     inception_models, mnasnet_models,   shufflenet_models,   efficientnet_models,
+          regnet_models,     vit_models,          convnext_models,  swin_models,      segmentation_models, unet_models,
+          ssd_models,        retinanet_models,    rcnn_models,      raft_models,      video_models,        language_models,
+          gpt_models,        gpt2_models,         llama_models,     bert_models,      transformer_models,  hub_models,
+          layers_models}) {
       for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
     }
     return rows;

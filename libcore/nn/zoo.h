@@ -25,6 +25,7 @@ enum class ModelOutput : uint8_t {
   kTokenClasses,  ///< Logits of a class at every position, [N,T,classes].
   kSpans,         ///< Logits of the first and the last token of an answer, [N,T] each.
   kDetections,    ///< Boxes [N,D,4], scores and labels [N,D], count [N]; with objects among the inputs, their losses (nn/detection.h).
+  kFlow,          ///< How far each pixel moves, [N,2,H,W] (nn/flow.h).
 };
 
 /// One of several named inputs of a model.
@@ -126,6 +127,7 @@ ModelTable segmentation_models();
 ModelTable unet_models();
 ModelTable ssd_models();
 ModelTable video_models();
+ModelTable raft_models();
 ModelTable language_models();
 ModelTable gpt_models();
 ModelTable bert_models();

@@ -28,17 +28,14 @@ Value norm_relu(Builder& b, std::string_view norm, Value x) { return relu(b.batc
 /// The convolution of a block, of size 3.
 Value convolution(Builder& b, std::string_view name, Value x, Kernel kernel, int64_t out, int64_t middle, int64_t stride) {
   switch (kernel) {
-    case Kernel::kJoint:
-      return b.conv3d(name, x, {.out_channels = out, .kernel_size = 3, .stride = stride, .padding = 1, .bias = false});
+    case Kernel::kJoint: return b.conv3d(name, x, {.out_channels = out, .kernel_size = 3, .stride = stride, .padding = 1, .bias = false});
     case Kernel::kSpatial:
-      return b.conv3d(
-          name, x,
-          {.out_channels = out, .kernel_size = {1, 3, 3}, .stride = {1, stride, stride}, .padding = {0, 1, 1}, .bias = false});
+      return b.conv3d(name, x,
+                      {.out_channels = out, .kernel_size = {1, 3, 3}, .stride = {1, stride, stride}, .padding = {0, 1, 1}, .bias = false});
     case Kernel::kFactorized: {
       const auto module = b.scope(name);
-      x = b.conv3d(
-          "0", x,
-          {.out_channels = middle, .kernel_size = {1, 3, 3}, .stride = {1, stride, stride}, .padding = {0, 1, 1}, .bias = false});
+      x = b.conv3d("0", x,
+                   {.out_channels = middle, .kernel_size = {1, 3, 3}, .stride = {1, stride, stride}, .padding = {0, 1, 1}, .bias = false});
       x = norm_relu(b, "1", x);
       return b.conv3d("3", x,
                       {.out_channels = out, .kernel_size = {3, 1, 1}, .stride = {stride, 1, 1}, .padding = {1, 0, 0}, .bias = false});
@@ -80,7 +77,8 @@ template <Kernel kFirst, Kernel kOthers>
 NamedValues build(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<VideoParams>(options);
   GALLEY_CHECK(x.shape().rank() == 5 && x.channels() == 3, "the input must be a clip [N,3,T,H,W], not ", x.type());
-  const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .linear_weight = Init::normal(0.01), .linear_bias = Init::zeros()});
+  const auto init =
+      b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .linear_weight = Init::normal(0.01), .linear_bias = Init::zeros()});
   x = stem(b, x, kFirst == Kernel::kFactorized, params.width);
   for (int64_t stage = 0; stage < 4; ++stage) {
     const auto layer = b.scope(cat("layer", stage + 1));
@@ -101,7 +99,8 @@ ModelTable video_models() {
       {{"r3d_18", "ResNet-18 with 3-D convolutions (Tran et al. 2018), 33.4 M parameters", make_options<VideoParams>},
        build<Kernel::kJoint, Kernel::kJoint>,
        info},
-      {{"mc3_18", "3-D convolutions in the first stage, 2-D ones after it (Tran et al. 2018), 11.7 M parameters", make_options<VideoParams>},
+      {{"mc3_18", "3-D convolutions in the first stage, 2-D ones after it (Tran et al. 2018), 11.7 M parameters",
+        make_options<VideoParams>},
        build<Kernel::kJoint, Kernel::kSpatial>,
        info},
       {{"r2plus1d_18", "convolutions over space, then over time (Tran et al. 2018), 31.5 M parameters", make_options<VideoParams>},

@@ -76,7 +76,8 @@ void conv3d(Expansion& e) {
   const Value frames = padded_frames(x, taps);
   Value y;
   for (int64_t k = 0; k < kernel; ++k)
-    y = accumulated(y, galley::conv2d(as_images(slice(frames, taps.frames(k))), kernel_of(weight, k), {}, plane_window<Conv2dAttrs>(attrs)));
+    y = accumulated(y,
+                    galley::conv2d(as_images(slice(frames, taps.frames(k))), kernel_of(weight, k), {}, plane_window<Conv2dAttrs>(attrs)));
   const Shape& result = e.output_type().shape;
   y = swap_depth(reshape(y, Shape{result[0], result[2], result[1], result[3], result[4]}));
   if (e.has(2)) y = add(y, per_channel(e.in(2), 5));

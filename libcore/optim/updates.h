@@ -20,14 +20,14 @@ enum class ClipMode { kNone, kNorm, kValue };
 struct UpdateOptions {
   ParameterGroups groups;
   ClipMode clip = ClipMode::kNone;
-  double clip_max = 1;           // limit of the norm (kNorm), or of the magnitude of an element (kValue)
-  bool grad_norm = true;         // adds the output "grad_norm", the norm before clipping: f32 []
-  int64_t accumulation = 1;      // passes per update: "<parameter>.grad" sums the gradients, and the update uses their mean
-  bool ema = false;              // moving averages "<parameter>.ema" of the trained parameters, and of buffers
-  bool ema_buffers = true;       // average floating-point buffers; false: copy them (integer buffers are always copied)
-  bool given_squares = false;    // the sum of squares of the gradients is an input, "grad_squares" f32 []
-  bool loss_scale = false;       // gradients are those of the loss times a factor (passes/loss_scale.h); adds the output "grad_squares"
-  double first_loss_scale = 0;   // the factor at first
+  double clip_max = 1;          // limit of the norm (kNorm), or of the magnitude of an element (kValue)
+  bool grad_norm = true;        // adds the output "grad_norm", the norm before clipping: f32 []
+  int64_t accumulation = 1;     // passes per update: "<parameter>.grad" sums the gradients, and the update uses their mean
+  bool ema = false;             // moving averages "<parameter>.ema" of the trained parameters, and of buffers
+  bool ema_buffers = true;      // average floating-point buffers; false: copy them (integer buffers are always copied)
+  bool given_squares = false;   // the sum of squares of the gradients is an input, "grad_squares" f32 []
+  bool loss_scale = false;      // gradients are those of the loss times a factor (passes/loss_scale.h); adds the output "grad_squares"
+  double first_loss_scale = 0;  // the factor at first
   /// Tensor parallelism: the parameters of which this rank has a part. Empty: it has all of each.
   std::function<bool(const std::string& parameter)> divided = {};
   RankUpdates* ranks = nullptr;  // sums gradients, accumulated ones included, over ranks, and divides updates; nullptr: one rank

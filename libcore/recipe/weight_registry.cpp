@@ -85,7 +85,7 @@ void PublishedWeights::options(OptionVisitor& v) {
   v.option({.name = "input_size", .doc = "side of the images in training", .unit = "pixels", .min = 0}, input_size);
   v.option({.name = "min_size", .doc = "smallest allowed side of an image", .unit = "pixels", .min = 0}, min_size);
   v.section({.name = "transforms", .doc = "preprocessing of an image"}, transforms);
-  v.pairs({.name = "metrics", .doc = "published results in percent: top1, top5, map"}, metrics);
+  v.pairs({.name = "metrics", .doc = "published results: top1, top5 and map in percent, epe in pixels"}, metrics);
   v.pairs({.name = "options", .doc = "options of the model that the weights need, where they are not the defaults"}, options_of_model);
   v.option({.name = "num_params", .doc = "parameters of the model", .min = 0}, num_params);
   v.option({.name = "gmacs", .doc = "1e9 multiply-adds per sample, as published", .min = 0}, gmacs);

@@ -60,6 +60,16 @@ struct DetectionTask : PlainTask<DetectionTask> {
   std::span<const MetricInfo> metrics() const override;
 };
 
+/// How far each pixel of the first of two images moves.
+struct OpticalFlowTask : TaskOptions {
+  double gamma = 0.8;
+  double max_flow = 400;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<OpticalFlowTask>(*this); }
+  std::unique_ptr<Task> make(const TaskModel& model) const override;
+  std::span<const MetricInfo> metrics() const override;
+};
+
 /// The recipe's loss, or one of type `usual` if the recipe has none. Throws (exit 3) if the recipe's loss has another type.
 Component task_loss(std::string_view task, const TaskModel& model, std::string_view usual);
 /// Throws Error (kNumeric) with the sample and the element if a value of the output is not finite.

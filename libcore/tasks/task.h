@@ -83,6 +83,7 @@ struct Presentation {
   std::vector<std::string> lines;              ///< Text to draw above the image.
   std::optional<Image> overlay;                ///< An image to draw instead of the sample.
   std::string mask_png;                        ///< A PNG file. Its path becomes the key `mask` of the JSON; null if it is not written.
+  std::string flow_file;                       ///< A .flo file. Its path becomes the key `flow` of the JSON; null if it is not written.
 };
 
 /// Formats predictions.

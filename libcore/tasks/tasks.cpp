@@ -16,6 +16,7 @@ constexpr std::string_view kNoTask = "";
 /// The task of a model and a loss; kNoTask if they do not determine one.
 std::string_view auto_task(const TaskModel& model) {
   if (model.info.output == ModelOutput::kDetections) return "detection";
+  if (model.info.output == ModelOutput::kFlow) return "optical_flow";
   if (model.loss.as<MseParams>() != nullptr) return "regression";
   if (model.loss.as<BceWithLogitsParams>() != nullptr) return "multi_label";
   if (model.info.output == ModelOutput::kTokens || model.info.output == ModelOutput::kMaskedTokens) return "language_modeling";
@@ -38,7 +39,7 @@ std::string_view without_prefix(std::string_view metric) {
 }  // namespace
 
 ComponentKinds tasks() {
-  static constexpr std::array<ComponentKind, 8> kKinds{{
+  static constexpr std::array<ComponentKind, 9> kKinds{{
       {"classification", "one class per sample: outputs [N,classes], field label [N]", make_options<ClassificationTask>},
       {"regression", "numbers: outputs and field target of the same shape", make_options<RegressionTask>},
       {"multi_label", "any number of classes per sample: outputs [N,classes], field target [N,classes] of 0 and 1",
@@ -50,6 +51,8 @@ ComponentKinds tasks() {
        make_options<QuestionAnsweringTask>},
       {"segmentation", "one class per pixel: outputs [N,classes,H,W], field label [N,H,W]", make_options<SegmentationTask>},
       {"detection", "boxes around objects, with their classes: a detector, fields boxes and labels", make_options<DetectionTask>},
+      {"optical_flow", "how far each pixel moves between two images: a model of flows, field flow [N,3,H,W]",
+       make_options<OpticalFlowTask>},
   }};
   return kKinds;
 }

@@ -14,6 +14,7 @@ std::string_view field_kind_name(FieldKind kind) {
     case FieldKind::kClass: return "class";
     case FieldKind::kTokens: return "tokens";
     case FieldKind::kSound: return "sound";
+    case FieldKind::kFlow: return "flow";
   }
   GALLEY_ASSERT(false);
 }

@@ -24,6 +24,7 @@ enum class FieldKind : uint8_t {
   kClass,      ///< Class indices: one per sample ([]) or per position ([T]); as f32 [classes]: a probability for each class.
   kTokens,     ///< Indices into a model's vocabulary.
   kSound,      ///< [channels, samples].
+  kFlow,       ///< [3,H,W]: how far right and down each pixel moves, in pixels, and 1 where that is known, else 0.
 };
 /// "image", "mask", ...
 std::string_view field_kind_name(FieldKind kind);

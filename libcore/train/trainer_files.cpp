@@ -294,6 +294,7 @@ void Trainer::State::save_adapter(RunFolder& folder) {
     case ModelOutput::kMaskedTokens:
     case ModelOutput::kPixelClasses:
     case ModelOutput::kDetections:
+    case ModelOutput::kFlow:
     case ModelOutput::kOther: break;
   }
   constexpr std::string_view kLeaf = ".lora_A";

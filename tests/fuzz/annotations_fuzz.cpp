@@ -1,4 +1,4 @@
-// Parsers of annotations: any bytes give an Error, or numbers that are finite.
+// Parsers of annotations and flows: any bytes give an Error, or numbers that are finite.
 
 #include <cmath>
 #include <cstdint>
@@ -6,6 +6,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/data/annotations.h"
+#include "libcore/data/flow.h"
 
 namespace {
 
@@ -32,6 +33,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       for (const double corner : annotation.box)
         if (!std::isfinite(corner)) std::abort();
     }
+  });
+  survive([&] {
+    const galley::Image flow = galley::parse_flo({reinterpret_cast<const std::byte*>(data), size}, "fuzz.flo");
+    for (int64_t i = 0; i < flow.values(); ++i)
+      if (!std::isfinite(flow.as<float>()[i])) std::abort();
   });
   return 0;
 }

@@ -110,6 +110,7 @@ std::vector<OpCase> shuffle_cases();
 std::vector<OpCase> index_cases();
 std::vector<OpCase> boxes_cases();
 std::vector<OpCase> detection_cases();
+std::vector<OpCase> flow_cases();
 std::vector<OpCase> update_cases();
 std::vector<OpCase> quantize_cases();
 std::vector<OpCase> quantized_cases();

@@ -40,7 +40,13 @@ void Listing::add(const Source& source, int64_t index, const std::map<std::strin
   if (image != nullptr)
     canvas.emplace(Canvas{*image, !folder_.empty(), pipeline_->grid(image->height(), image->width(), {.index = index})});
   const Presentation shown = presenter_->present(results, file, canvas ? &*canvas : nullptr);
-  nlohmann::ordered_json json{{"file", file}};
+  nlohmann::ordered_json json;
+  const auto* pairs = dynamic_cast<const PairSource*>(&source);
+  if (pairs == nullptr) {
+    json["file"] = file;
+  } else {
+    json["files"] = pairs->files(index);
+  }
   const auto made = nlohmann::ordered_json::parse(shown.json);
   for (const auto& [key, value] : made.items()) json[key] = value;
   if (shown.rows.empty()) rows_.push_back({file});
@@ -72,6 +78,11 @@ void Listing::draw(const std::string& sample, const Image& image, const Presenta
     const std::string mask = path.substr(0, path.size() - std::string_view(".png").size()) + ".mask.png";
     write_file(mask, shown.mask_png);
     json["mask"] = mask;
+  }
+  if (!shown.flow_file.empty()) {
+    const std::string flow = path.substr(0, path.size() - std::string_view(".png").size()) + ".flo";
+    write_file(flow, shown.flow_file);
+    json["flow"] = flow;
   }
   const Image& drawn = shown.overlay ? *shown.overlay : image;
   write_png(path, shown.lines.empty() ? drawn : draw_labels(drawn, shown.lines));

@@ -9,7 +9,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
-#include "libcore/data/source.h"
+#include "libcore/data/sources.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/weights/load.h"
 #include "tools/common/output_file.h"
@@ -161,9 +161,9 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
                                                           : "name images, folders or archives, or --tensors FILE");
   }
   if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
+  if (session.info().output == ModelOutput::kFlow) return open_image_pairs(inputs_);
   const std::vector<int64_t>& shape = session.info().input_shape;
   if (shape.size() == 4) {  // a clip
-    if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on clips");
     const std::optional<Split>& val = session.recipe().data.val;
     return open_clips(inputs_, shape[1], val ? val->source : Component());
   }

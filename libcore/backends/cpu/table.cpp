@@ -21,8 +21,9 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_pool(),       cpu_quantized_conv(), cpu_quantized_elementwise(),
                                cpu_random(),     cpu_recurrent(),      cpu_quantized_recurrent(),
                                cpu_reduce(),     cpu_resize(),         cpu_rms_norm(),
-                               cpu_rotary(),     cpu_select(),         cpu_shape(),
-                               cpu_shuffle(),    cpu_softmax(),        cpu_update()})
+                               cpu_rotary(),     cpu_sampling(),       cpu_flow(),
+                               cpu_select(),     cpu_shape(),          cpu_shuffle(),
+                               cpu_softmax(),    cpu_update()})
       list.insert(list.end(), family.begin(), family.end());
     return list;
   }();

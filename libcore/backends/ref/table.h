@@ -24,5 +24,6 @@ std::span<const RefEntry> ref_cache();
 std::span<const RefEntry> ref_boxes();
 std::span<const RefEntry> ref_detection();
 std::span<const RefEntry> ref_orthonormal();
+std::span<const RefEntry> ref_sampling();
 
 }  // namespace galley

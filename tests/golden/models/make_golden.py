@@ -114,6 +114,7 @@ def vgg(name, hidden, num_classes):
 
 
 torch.backends.mha.set_fastpath_enabled(False)
+VIDEO = ["r3d_18", "mc3_18", "r2plus1d_18"]
 TORCHVISION = (
     "resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d resnext101_64x4d wide_resnet50_2 wide_resnet101_2 "
     "mobilenet_v2 mobilenet_v3_large mobilenet_v3_small vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn "
@@ -359,6 +360,8 @@ def make(name):
         return segmentation(name)
     if name == "unet":
         return UNet()
+    if name in VIDEO:
+        return getattr(torchvision.models.video, name)(weights=None)
     if name in TORCHVISION:
         return getattr(torchvision.models, name)()
     if name == "efficientnet_lite0":
@@ -391,7 +394,7 @@ def write_zoo():
     lines = []
     for name in [
             "mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm", "gpt",
-            *DECODERS, *SEGMENTATION, "unet"
+            *DECODERS, *SEGMENTATION, "unet", *VIDEO
     ]:
         with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
