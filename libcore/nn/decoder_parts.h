@@ -2,6 +2,7 @@
 // What the decoder-only models of hub folders share (zoo_gpt2.cpp, zoo_llama.cpp). Their options have the names of config.json.
 
 #include <array>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -124,8 +125,9 @@ inline Value classify(Builder& b, Value x, const Inputs& inputs, int64_t labels,
   Value last;
   if (tokens) {
     // Rows that fill up a batch have no tokens.
-    const Value place = cast(clamp(affine(tokens, 1, -1), 0, static_cast<double>(length - 1)), DType::kI64);
-    last = gather(x, broadcast_to(reshape(place, {n, 1, 1}), {n, 1, width}), 1);
+    const Value place = cast(clamp(affine(tokens, 1, -1), 0, std::numeric_limits<double>::infinity()), DType::kI64);
+    const Value chosen = equal(iota(b.graph(), DType::kI64, {n, length}, 1), reshape(place, {n, 1}));
+    last = sum(mul(x, reshape(cast(chosen, x.dtype()), {n, length, 1})), {1});
   } else {
     last = slice(x, 1, length - 1, length);
   }

@@ -27,6 +27,12 @@ bool has_output(const OnnxModel& model, std::string_view name) {
   return std::any_of(model.outputs.begin(), model.outputs.end(), [&](const OnnxValue& output) { return output.name == name; });
 }
 
+/// Whether the file has logits of every token, not of the whole text.
+bool has_token_logits(const OnnxModel& model) {
+  return std::any_of(model.outputs.begin(), model.outputs.end(),
+                     [](const OnnxValue& output) { return output.name == kLogits && (output.shape.empty() || output.shape.size() == 3); });
+}
+
 /// Rows of the table that the positions select.
 int64_t table_of_positions(const OnnxModel& model, std::string_view positions) {
   for (const OnnxNode& node : model.nodes) {
@@ -267,7 +273,7 @@ std::optional<DecoderFile> find_decoder(const Source& source) {
       return std::nullopt;
   }
   // Encoders have no positions as an input.
-  if (found.tokens.empty() || (!has_past && found.positions.empty()) || !has_output(model, kLogits)) return std::nullopt;
+  if (found.tokens.empty() || (!has_past && found.positions.empty()) || !has_token_logits(model)) return std::nullopt;
   found.logits = kLogits;
   std::optional<std::vector<PastLayer>> layers = past_layers(source);
   if (!layers) return std::nullopt;
