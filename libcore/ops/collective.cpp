@@ -97,6 +97,11 @@ void CollectiveAttrs::options(OptionVisitor& v) {
   v.option({.name = "stride", .doc = "between the ranks of a group", .min = 1}, stride);
 }
 
+void BroadcastAttrs::options(OptionVisitor& v) {
+  v.option({.name = "name", .doc = "the collective in messages"}, name);
+  v.option({.name = "root", .doc = "the rank whose values all receive", .min = 0}, root);
+}
+
 void SegmentAttrs::options(OptionVisitor& v) {
   v.option({.name = "name", .doc = "the collective in messages"}, name);
   v.option({.name = "rank", .doc = "this rank", .min = 0}, rank);
@@ -127,6 +132,32 @@ Value all_reduce_wait(Value started, const CollectiveAttrs& attrs) { return emit
 Value all_reduce_start(Value x, const std::string& name) { return all_reduce_start(x, of_all_ranks(name)); }
 Value all_reduce_wait(Value started, const std::string& name) { return all_reduce_wait(started, of_all_ranks(name)); }
 
+namespace {
+OpDef broadcast(std::string_view name, std::string_view doc) {
+  OpDef def = collective(name, doc);
+  def.make_attrs = make_options<BroadcastAttrs>;
+  def.infer = [](const OpContext& c) -> std::vector<TensorType> {
+    TensorType y = c.in(0);
+    y.format = {};
+    return {y};
+  };
+  return def;
+}
+}  // namespace
+
+const OpDef& broadcast_start_op() {
+  static const OpDef def = broadcast("broadcast_start", "starts to give all ranks the values of one");
+  return def;
+}
+
+const OpDef& broadcast_wait_op() {
+  static const OpDef def = broadcast("broadcast_wait", "waits for the values of the root");
+  return def;
+}
+
+Value broadcast_start(Value x, const BroadcastAttrs& attrs) { return emit(broadcast_start_op(), {x}, attrs); }
+Value broadcast_wait(Value started, const BroadcastAttrs& attrs) { return emit(broadcast_wait_op(), {started}, attrs); }
+
 const OpDef& reduce_scatter_start_op() {
   static const OpDef def = segments("reduce_scatter_start", "starts the sum over ranks of a flat array, of which each receives a part",
                                     infer_scatter_start, true);
@@ -154,8 +185,8 @@ Value all_gather_start(Value part, const SegmentAttrs& attrs) { return emit(all_
 Value all_gather_wait(Value started, const SegmentAttrs& attrs) { return emit(all_gather_wait_op(), {started}, attrs); }
 
 OpTable collective_ops() {
-  return {&all_reduce_start_op(),    &all_reduce_wait_op(),  &reduce_scatter_start_op(),
-          &reduce_scatter_wait_op(), &all_gather_start_op(), &all_gather_wait_op()};
+  return {&all_reduce_start_op(), &all_reduce_wait_op(), &reduce_scatter_start_op(), &reduce_scatter_wait_op(),
+          &all_gather_start_op(), &all_gather_wait_op(), &broadcast_start_op(),      &broadcast_wait_op()};
 }
 
 }  // namespace galley

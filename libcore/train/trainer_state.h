@@ -17,6 +17,7 @@
 #include "libcore/infer/session.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/train/sharded_state.h"
+#include "libcore/train/stage_state.h"
 #include "libcore/train/step.h"
 #include "libcore/train/tensorboard.h"
 #include "libcore/train/trainer.h"
@@ -65,8 +66,9 @@ class Trainer::State {
   std::unique_ptr<DataLoader> open_loader(int64_t start, int64_t replica = -1);
   /// `loader` and `replica_loaders`.
   void open_loaders(int64_t start);
-  /// Ranks that read different samples: one, if the ranks are stages of a pipeline.
+  /// Ranks that read different samples, and this rank's place among them: of a pipeline, the copies of a stage.
   int reading_ranks() const;
+  int reading_rank() const;
   /// The replicas of this rank.
   LeafRange own_replicas() const;
   /// The shapes of a replica's batches, those of the largest replica first: all ranks compile them in the same order.
@@ -99,7 +101,8 @@ class Trainer::State {
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
   std::unique_ptr<TrainStep> update;
-  std::unique_ptr<ShardedState> sharded;  // null: each rank holds parameters and state
+  std::unique_ptr<ShardedState> sharded;  // null: each rank holds parameters and state, or its stage's
+  std::unique_ptr<StageState> stages;     // null: the ranks are not a pipeline
   NodeTimer timer;
 
   // The state that a checkpoint holds besides tensors.
@@ -141,6 +144,7 @@ class Trainer::State {
   bool stops_early(bool final_step) const;
   void write_result(Run& run);
   void plan_facts();
+  void make_stage_state();
   void plan_peak();
   bool load_state();
   void start(TrainEvents& events);

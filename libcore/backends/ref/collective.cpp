@@ -25,7 +25,8 @@ void among_zeros_ref(RefCall& call) {
 
 constexpr RefEntry kEntries[] = {{"all_reduce_start", same_ref},        {"all_reduce_wait", same_ref},
                                  {"reduce_scatter_start", same_ref},    {"reduce_scatter_wait", own_part_ref},
-                                 {"all_gather_start", among_zeros_ref}, {"all_gather_wait", same_ref}};
+                                 {"all_gather_start", among_zeros_ref}, {"all_gather_wait", same_ref},
+                                 {"broadcast_start", same_ref},         {"broadcast_wait", same_ref}};
 
 }  // namespace
 
