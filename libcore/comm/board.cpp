@@ -29,6 +29,7 @@ void BoardEntry::describe(const Collective& call) {
   peer = call.peer;
   leaves = call.leaves;
   group = call.group;
+  of_group = call.of_group;
   kind = call.kind;
   dtype = call.dtype;
   op = call.op;
@@ -39,7 +40,7 @@ void BoardEntry::describe(const Collective& call) {
 
 bool BoardEntry::same_as(const BoardEntry& other) const {
   return count == other.count && steps == other.steps && peer == other.peer && leaves == other.leaves && group == other.group &&
-         kind == other.kind && dtype == other.dtype && op == other.op && name == other.name;
+         of_group == other.of_group && kind == other.kind && dtype == other.dtype && op == other.op && name == other.name;
 }
 
 std::string BoardEntry::str() const {

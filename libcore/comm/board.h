@@ -27,6 +27,7 @@ struct BoardEntry {
   int64_t count = 0, steps = 0;
   int32_t peer = 0, leaves = 0;
   RankGroup group;
+  bool of_group = false;
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;

@@ -29,12 +29,12 @@ std::string collective_text(Ticket ticket, const Collective& call) {
   return cat("collective ", ticket, " (", collective_name(call.kind), call.name.empty() ? "" : " ", call.name, ")");
 }
 
-GroupOrder::GroupOrder(int leaves, RankGroup group, int rank, int ranks)
+GroupOrder::GroupOrder(int leaves, bool alone, RankGroup group, int rank, int ranks)
     : group_(group), index_(group.index_of(rank)), first_(group.first_of(rank)) {
   GALLEY_ASSERT(group.stride >= 1 && group.size >= 1 && ranks % (group.stride * group.size) == 0, "groups of ", group.size, " ranks, ",
                 group.stride, " apart, of ", ranks, " ranks");
-  const bool alone = leaves == 0;
-  if (alone) leaves = group.size;
+  alone = alone || leaves == 0;
+  if (leaves == 0) leaves = group.size;
   const int blocks = alone ? group.size : ranks / group.stride;  // owners of the tree's leaves
   const int first = alone ? 0 : first_ / group.stride;           // block of the group
   const ReductionTree all(leaves, blocks), groups(leaves, blocks / group.size);
@@ -61,15 +61,15 @@ Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
   order();
 }
 
-const GroupOrder& Communicator::order(int leaves, RankGroup group) {
+const GroupOrder& Communicator::order(int leaves, RankGroup group, bool of_group) {
   if (group.size == 0) group = {1, size_};
-  const std::array<int, 3> key{leaves, group.stride, group.size};
+  const std::array<int, 4> key{leaves, group.stride, group.size, of_group};
   const auto found = orders_.find(key);
-  return found != orders_.end() ? found->second : orders_.emplace(key, GroupOrder(leaves, group, rank_, size_)).first->second;
+  return found != orders_.end() ? found->second : orders_.emplace(key, GroupOrder(leaves, of_group, group, rank_, size_)).first->second;
 }
 
 int64_t Communicator::bytes_sent(const Collective& call) {
-  const GroupOrder& group = order(call.leaves, call.group);
+  const GroupOrder& group = order(call.leaves, call.group, call.of_group);
   const int members = group.members();
   const int64_t size = dtype_size(call.dtype), own = segment_of(call.count, members, group.index()).size();
   const int64_t scattered = group.inputs(group.index()) * (call.count - own) * size;
@@ -100,7 +100,7 @@ Ticket Communicator::start(const Collective& call) {
   GALLEY_ASSERT(call.count >= 0 && call.peer >= 0 && call.peer < size_ && !(messages && call.peer == rank_), call.name);
   GALLEY_ASSERT((call.kind != CollectiveKind::kAllReduce && call.kind != CollectiveKind::kReduceScatter) || is_reducible(call.dtype),
                 call.name, ": elements of type ", call.dtype, " cannot be reduced");
-  GALLEY_ASSERT(call.kind != CollectiveKind::kAllReduce || order(call.leaves, call.group).outputs() == 1, call.name,
+  GALLEY_ASSERT(call.kind != CollectiveKind::kAllReduce || order(call.leaves, call.group, call.of_group).outputs() == 1, call.name,
                 ": the sum of a group has several parts");
   Traffic& traffic = traffic_[static_cast<size_t>(call.kind)];
   ++traffic.calls;

@@ -51,7 +51,8 @@ struct Collective {
   int peer = 0;  ///< broadcast: the root; send, receive: the other rank.
   /// all_reduce, reduce_scatter: leaves of the tree over all ranks, as GroupOrder says; 0: one for each rank of the group.
   int leaves = 0;
-  RankGroup group;  ///< all_reduce, reduce_scatter, all_gather.
+  bool of_group = false;  ///< The leaves are those of the group, not of all ranks.
+  RankGroup group;        ///< all_reduce, reduce_scatter, all_gather.
 };
 
 /// The order of sums in groups, which sum in turn, those with the smaller stride first (inside nodes, then between them), so that the tree
@@ -60,7 +61,8 @@ struct Collective {
 /// subtree or if they are all leaves.
 class GroupOrder {
  public:
-  GroupOrder(int leaves, RankGroup group, int rank, int ranks);
+  /// `alone`: the leaves are those of the group's members only.
+  GroupOrder(int leaves, bool alone, RankGroup group, int rank, int ranks);
 
   int members() const { return group_.size; }
   /// This rank's place in the group.
@@ -141,7 +143,7 @@ class Communicator {
   Traffic traffic(CollectiveKind kind) const { return traffic_[static_cast<size_t>(kind)]; }
   Traffic traffic() const;
   /// The order of a collective of this rank.
-  const GroupOrder& order(int leaves = 0, RankGroup group = {});
+  const GroupOrder& order(int leaves = 0, RankGroup group = {}, bool of_group = false);
   /// The ranks of one machine, which are consecutive; 0: machines have different numbers of ranks, or theirs are not consecutive.
   virtual int per_machine() const { return size_; }
 
@@ -167,7 +169,7 @@ class Communicator {
   int64_t step_ = 0;
   Ticket started_ = 0;
   std::array<Traffic, kCollectiveKinds> traffic_{};
-  std::map<std::array<int, 3>, GroupOrder> orders_;
+  std::map<std::array<int, 4>, GroupOrder> orders_;
   Position* position_ = nullptr;
 };
 

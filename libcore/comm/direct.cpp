@@ -94,7 +94,7 @@ void DirectCommunicator::begin(const Collective& call, Ticket ticket) {
   Pending& p = pending(ticket);
   GALLEY_ASSERT(p.ticket == 0, "more than ", kMostPending, " collectives at once");
   p = {.call = call, .ticket = ticket};
-  p.order = &order(call.leaves, call.group);
+  p.order = &order(call.leaves, call.group, call.of_group);
   last_ = ticket;
   if (is_message(call)) {
     messages_.push_back(ticket);

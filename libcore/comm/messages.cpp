@@ -39,7 +39,7 @@ MessageCommunicator::~MessageCommunicator() {
 void MessageCommunicator::begin(const Collective& call, Ticket ticket) {
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
-  jobs_.push_back({.call = call, .ticket = ticket, .order = &order(call.leaves, call.group)});
+  jobs_.push_back({.call = call, .ticket = ticket, .order = &order(call.leaves, call.group, call.of_group)});
   arrived_.notify_all();
 }
 

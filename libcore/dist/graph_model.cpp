@@ -235,6 +235,10 @@ class GraphReader {
       segments.back().work.push_back(operation);
       segment_of_[at(n)] = static_cast<int>(segments.size()) - 1;
       if (!forward) note_gradients(node, static_cast<int>(segments.size()) - 1);
+      for (const ValueId id : node.inputs) {
+        const auto parameter = forward ? parameter_of_.find(id) : parameter_of_.end();
+        if (parameter != parameter_of_.end()) model_.parameters[parameter->second].read_by.push_back(static_cast<int>(segments.size()) - 1);
+      }
     }
     // The loss, and modules without a forward segment, belong to the end of the forward pass.
     for (PlanSegment& segment : model_.backward) {
@@ -244,6 +248,9 @@ class GraphReader {
       const auto own = parameters_of_module_.find(module);
       if (own == parameters_of_module_.end()) continue;
       for (const size_t index : own->second) model_.parameters[index].forward_segment = segment;
+    }
+    for (PlanParameter& parameter : model_.parameters) {
+      if (parameter.forward_segment < 0 && !parameter.read_by.empty()) parameter.forward_segment = parameter.read_by.front();
     }
     if (model_.backward.empty()) return;
     for (const auto& [id, index] : parameter_of_) {

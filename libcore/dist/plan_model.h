@@ -33,6 +33,7 @@ struct PlanParameter {
   int unit = 0;
   bool trained = true;
   int forward_segment = -1;  ///< The first forward segment that uses it; -1: those of its unit.
+  std::vector<int> read_by;  ///< Forward segments.
   int final_segment = -1;    ///< The backward segment after which its gradient is final; -1: the last one of its unit.
   bool divisible = false;    ///< Tensor parallelism divides it: a matrix of an attention block, an embedding or the head.
   int64_t rows = 0;          ///< First extent of a matrix (all others together are the second one); 0: a vector.

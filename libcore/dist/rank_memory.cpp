@@ -146,6 +146,13 @@ ModelBytes stage_bytes(const PlanModel& model, const JobPlan& job, const StageMo
                            ? shard_elements(buckets_of(frozen, job, model.bytes.parameter), static_cast<int>(job.mesh.shard))
                            : elements_of(frozen);
   bytes.parameters += static_cast<double>(kept * model.bytes.parameter);
+  if (all || job.gathers()) return bytes;
+  for (const PlanParameter& parameter : model.parameters) {  // copies of what another stage updates: tied weights
+    const auto here = [&](int segment) { return stage.segments.contains(segment); };
+    if (parameter.forward_segment >= 0 && !here(parameter.forward_segment) &&
+        std::any_of(parameter.read_by.begin(), parameter.read_by.end(), here))
+      bytes.parameters += static_cast<double>(parameter.elements * model.bytes.parameter);
+  }
   return bytes;
 }
 

@@ -149,6 +149,11 @@ void CollectiveAttrs::options(OptionVisitor& v) {
   v.option({.name = "tensor", .doc = "between the ranks that divide matrices"}, tensor);
 }
 
+void BroadcastAttrs::options(OptionVisitor& v) {
+  v.option({.name = "name", .doc = "the collective in messages"}, name);
+  v.option({.name = "root", .doc = "the rank whose values all receive", .min = 0}, root);
+}
+
 void SegmentAttrs::options(OptionVisitor& v) {
   v.option({.name = "name", .doc = "the collective in messages"}, name);
   v.option({.name = "rank", .doc = "this rank", .min = 0}, rank);
@@ -196,6 +201,32 @@ const OpDef& sum_gradient_op() {
 
 Value sum_gradient(Value x, const std::string& name) { return emit(sum_gradient_op(), {x}, named(name, true)); }
 
+namespace {
+OpDef broadcast(std::string_view name, std::string_view doc) {
+  OpDef def = collective(name, doc);
+  def.make_attrs = make_options<BroadcastAttrs>;
+  def.infer = [](const OpContext& c) -> std::vector<TensorType> {
+    TensorType y = c.in(0);
+    y.format = {};
+    return {y};
+  };
+  return def;
+}
+}  // namespace
+
+const OpDef& broadcast_start_op() {
+  static const OpDef def = broadcast("broadcast_start", "starts to give all ranks the values of one");
+  return def;
+}
+
+const OpDef& broadcast_wait_op() {
+  static const OpDef def = broadcast("broadcast_wait", "waits for the values of the root");
+  return def;
+}
+
+Value broadcast_start(Value x, const BroadcastAttrs& attrs) { return emit(broadcast_start_op(), {x}, attrs); }
+Value broadcast_wait(Value started, const BroadcastAttrs& attrs) { return emit(broadcast_wait_op(), {started}, attrs); }
+
 const OpDef& reduce_scatter_start_op() {
   static const OpDef def = segments("reduce_scatter_start", "starts the sum over ranks of a flat array, of which each receives a part",
                                     infer_scatter_start, true, same_gradient<SegmentAttrs>);
@@ -231,7 +262,7 @@ bool may_gather_again(const Node& node) {
 
 OpTable collective_ops() {
   return {&all_reduce_start_op(), &all_reduce_wait_op(), &reduce_scatter_start_op(), &reduce_scatter_wait_op(),
-          &all_gather_start_op(), &all_gather_wait_op(), &sum_gradient_op()};
+          &all_gather_start_op(), &all_gather_wait_op(), &broadcast_start_op(),      &broadcast_wait_op(),       &sum_gradient_op()};
 }
 
 }  // namespace galley

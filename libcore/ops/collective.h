@@ -19,6 +19,12 @@ struct CollectiveAttrs : OptionsOf<CollectiveAttrs> {
   void options(OptionVisitor& v) override;
 };
 
+struct BroadcastAttrs : OptionsOf<BroadcastAttrs> {
+  std::string name;
+  int64_t root = 0;  // the rank whose values all receive
+  void options(OptionVisitor& v) override;
+};
+
 /// Of collectives in which ranks hold parts of an array.
 struct SegmentAttrs : OptionsOf<SegmentAttrs> {
   std::string name;
@@ -33,6 +39,8 @@ struct SegmentAttrs : OptionsOf<SegmentAttrs> {
 
 const OpDef& all_reduce_start_op();
 const OpDef& all_reduce_wait_op();
+const OpDef& broadcast_start_op();
+const OpDef& broadcast_wait_op();
 const OpDef& reduce_scatter_start_op();
 const OpDef& reduce_scatter_wait_op();
 const OpDef& all_gather_start_op();
@@ -52,6 +60,11 @@ Value all_reduce_start(Value x, const std::string& name);
 /// The sum over ranks. `started` is the result of all_reduce_start, which nothing else may read.
 Value all_reduce_wait(Value started, const CollectiveAttrs& attrs);
 Value all_reduce_wait(Value started, const std::string& name);
+
+/// Starts to give all ranks the values of one.
+Value broadcast_start(Value x, const BroadcastAttrs& attrs);
+/// The values of the root. `started` is the result of broadcast_start, which nothing else may read. Run alone: x.
+Value broadcast_wait(Value started, const BroadcastAttrs& attrs);
 
 /// Starts the sum over all ranks of a flat array [n], of which each rank receives one of equal parts; n is a multiple of 16 * ranks. The
 /// result is for reduce_scatter_wait alone.

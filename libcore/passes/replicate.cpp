@@ -58,37 +58,73 @@ void ReplicaStatistics::take(Graph& graph) {
   graph.set_nodes(std::move(kept));
 }
 
+namespace {
+
+void remove_outputs(Graph& graph) {
+  const std::string prefix = cat(kStatistics, ".");
+  std::erase_if(graph.outputs(), [&](const auto& output) { return output.first.starts_with(prefix); });
+}
+
+/// Mean and variance of a batch norm.
+std::vector<Value> statistics_of(Graph& graph, size_t norm) {
+  return {graph.at(graph.find_output(output_of(norm, "mean"))), graph.at(graph.find_output(output_of(norm, "var")))};
+}
+
+Value weighted(Graph& graph, const std::vector<Value>& parts) {
+  ConcatAttrs attrs;
+  attrs.axis = 0;
+  const ValueId found = graph.find_input(kReplicaShare);
+  const Value share = found != kNoValue ? graph.at(found) : graph.add_input(std::string(kReplicaShare), f32_type({}), ValueRole::kInput);
+  return mul(concat(parts, attrs), share);
+}
+
+/// Updates the running statistics by mean and variance, which are in an array from `at` on.
+void add_update_of(Graph& graph, const StatisticsUpdate& update, Value array, int64_t at) {
+  const std::string path = graph.path();
+  graph.set_path(update.path);
+  const auto buffer = [&](size_t i) { return update.buffers[i].empty() ? Value() : graph.at(graph.find_input(update.buffers[i])); };
+  const Value mean = slice(array, 0, at, at + update.channels);
+  const Value var = slice(array, 0, at + update.channels, at + 2 * update.channels);
+  batch_norm_update(buffer(0), buffer(1), mean, var, buffer(2), update.attrs);
+  graph.set_path(path);
+}
+
+}  // namespace
+
 void ReplicaStatistics::join(Graph& graph) const {
   if (updates_.empty()) return;
   std::vector<Value> parts;
   for (size_t i = 0; i < updates_.size(); ++i) {
-    for (const char* what : {"mean", "var"}) parts.push_back(graph.at(graph.find_output(output_of(i, what))));
+    for (const Value& part : statistics_of(graph, i)) parts.push_back(part);
   }
-  const std::string prefix = cat(kStatistics, ".");
-  std::erase_if(graph.outputs(), [&](const auto& output) { return output.first.starts_with(prefix); });
+  remove_outputs(graph);
   graph.set_phase(Phase::kBackward);
-  ConcatAttrs attrs;
-  attrs.axis = 0;
-  const Value share = graph.add_input(std::string(kReplicaShare), f32_type({}), ValueRole::kInput);
-  graph.add_output(std::string(kStatistics), mul(concat(parts, attrs), share));
+  graph.add_output(std::string(kStatistics), weighted(graph, parts));
 }
+
+void ReplicaStatistics::join_each(Graph& graph) const {
+  std::vector<std::vector<Value>> parts;
+  for (size_t i = 0; i < updates_.size(); ++i) parts.push_back(statistics_of(graph, i));
+  remove_outputs(graph);
+  graph.set_phase(Phase::kBackward);
+  for (size_t i = 0; i < updates_.size(); ++i) graph.add_output(output(i), weighted(graph, parts[i]));
+}
+
+std::string ReplicaStatistics::output(size_t norm) { return cat(kStatistics, ".", norm); }
 
 void ReplicaStatistics::add_updates(Graph& graph) const {
   if (updates_.empty()) return;
   const Value all = graph.add_input(std::string(kStatistics), f32_type(Shape{elements()}), ValueRole::kInput);
-  const std::string path = graph.path();
   int64_t at = 0;
   for (const StatisticsUpdate& update : updates_) {
-    graph.set_path(update.path);
-    const auto next = [&] {
-      at += update.channels;
-      return slice(all, 0, at - update.channels, at);
-    };
-    const auto buffer = [&](size_t i) { return update.buffers[i].empty() ? Value() : graph.at(graph.find_input(update.buffers[i])); };
-    const Value mean = next(), var = next();
-    batch_norm_update(buffer(0), buffer(1), mean, var, buffer(2), update.attrs);
+    add_update_of(graph, update, all, at);
+    at += 2 * update.channels;
   }
-  graph.set_path(path);
+}
+
+void ReplicaStatistics::add_update(Graph& graph, size_t norm) const {
+  const StatisticsUpdate& update = updates_[norm];
+  add_update_of(graph, update, graph.add_input(output(norm), f32_type(Shape{2 * update.channels}), ValueRole::kInput), 0);
 }
 
 int64_t ReplicaStatistics::elements() const {

@@ -39,6 +39,11 @@ class ReplicaStatistics {
   void join(Graph& graph) const;
   /// In the graph of the update, which has the buffers as inputs: reads kStatistics and updates them.
   void add_updates(Graph& graph) const;
+  /// As join and add_updates, with an output, and an input, for each batch norm (`output`): stages of a pipeline have those of their norms.
+  void join_each(Graph& graph) const;
+  void add_update(Graph& graph, size_t norm) const;
+  static std::string output(size_t norm);
+  const std::vector<StatisticsUpdate>& updates() const { return updates_; }
   int64_t elements() const;
 
  private:

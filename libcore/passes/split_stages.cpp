@@ -42,7 +42,7 @@ class Stages {
   int maker(ValueId id) const { return made_by_[static_cast<size_t>(id)]; }
 
  private:
-  /// The last stage that has all forward values and parameters which the node reads, not after those of the gradients.
+  /// The last stage that has all forward values, parameters and fed arrays which the node reads, not after those of the gradients.
   int backward_stage(const Node& node) const {
     int last = count_ - 1;
     std::vector<std::set<int>> places;
@@ -55,7 +55,9 @@ class Stages {
       }
       std::set<int> at = readers_[static_cast<size_t>(id)];
       if (made >= 0) at.insert(of_[static_cast<size_t>(made)]);
-      if (!at.empty() && (made >= 0 || graph_.value(id).role == ValueRole::kParameter)) places.push_back(std::move(at));
+      // Fed arrays count, so that the gradient of a first layer is computed where the layer is.
+      const ValueRole role = graph_.value(id).role;
+      if (!at.empty() && (made >= 0 || role == ValueRole::kParameter || role == ValueRole::kInput)) places.push_back(std::move(at));
     }
     for (int stage = last; stage >= 0; --stage) {
       if (std::all_of(places.begin(), places.end(), [&](const std::set<int>& at) { return at.count(stage) > 0; })) return stage;

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "libcore/comm/square_sum.h"
-#include "libcore/passes/replicate.h"
 
 namespace galley {
 namespace {
@@ -22,37 +21,42 @@ int64_t number_of(const std::string& name) {
 
 }  // namespace
 
-PipelineRunner::PipelineRunner(Communicator& ranks, int64_t micro_batches, std::vector<StageActions> actions, std::vector<Part> parts)
+PipelineRunner::PipelineRunner(Communicator& ranks, const PipelineRanks& place, int64_t micro_batches, std::vector<StageActions> actions,
+                               std::vector<Part> parts)
     : ranks_(ranks),
-      micro_batches_(micro_batches),
+      place_(place),
       actions_(std::move(actions)),
       parts_(std::move(parts)),
-      tree_(static_cast<int>(micro_batches), 1) {}
+      tree_(static_cast<int>(micro_batches), place.copies) {}
 
-int64_t PipelineRunner::slots() const { return actions_[static_cast<size_t>(ranks_.rank())].slots; }
+int64_t PipelineRunner::slots() const { return actions_[static_cast<size_t>(place_.stage)].slots; }
 
-void PipelineRunner::bind(Engine& engine, const std::vector<GradientBucket>& buckets, std::vector<int> owners,
-                          std::vector<std::string> losses, int loss_rank) {
+bool PipelineRunner::has_losses(const Execution& execution) const {
+  return execution.program().graph().find_output(loss_names_.front()) != kNoValue;
+}
+
+void PipelineRunner::bind(Engine& engine, std::vector<Sums> sums, std::vector<std::string> losses, int loss_stage) {
   loss_names_ = std::move(losses);
-  loss_rank_ = loss_rank;
-  losses_.assign(static_cast<size_t>(micro_batches_), std::vector<double>(loss_names_.size()));
+  loss_stage_ = loss_stage;
+  losses_.assign(static_cast<size_t>(own().end - own().begin), std::vector<double>(loss_names_.size()));
   losses_sum_.assign(loss_names_.size(), 0);
   for (const Part& part : parts_) {
     engine.declare(*part.forward);
     engine.declare(*part.backward);
   }
-  for (size_t b = 0; b < buckets.size(); ++b) {
+  for (Sums& of : sums) {
     Summed& summed = summed_.emplace_back();
-    summed.name = buckets[b].name;
-    summed.output = gradient_output(buckets[b], 0);
-    summed.elements = buckets[b].layout.padded(1);
-    summed.owner = owners[b];
-    summed.memory = Storage::allocate(summed.elements * 4);
-    if (summed.owner != ranks_.rank()) continue;
-    summed.sums = std::make_unique<LeafSums>(tree_, 0, summed.elements, reinterpret_cast<float*>(summed.memory->data()));
-    while (parts_[summed.chunk].backward->graph().find_output(summed.output) == kNoValue) ++summed.chunk;
+    summed.of = std::move(of);
+    const int64_t bytes = std::ssize(tree_.partials(place_.copy)) * summed.of.elements * 4;
+    if (place_.copies > 1) {
+      summed.memory = ranks_.allocate(bytes);
+    } else {
+      const std::shared_ptr<Storage> storage = Storage::allocate(bytes);
+      summed.memory = {storage, storage->data()};
+    }
+    summed.sums = std::make_unique<LeafSums>(tree_, place_.copy, summed.of.elements, reinterpret_cast<float*>(summed.memory.get()));
   }
-  for (const PipelineAction& action : actions_[static_cast<size_t>(ranks_.rank())].actions) {
+  for (const PipelineAction& action : actions_[static_cast<size_t>(place_.stage)].actions) {
     if (action.kind != PipelineActionKind::kForward) continue;
     std::unique_ptr<Execution>& execution = forward_[{action.chunk, action.slot}];
     if (execution) continue;
@@ -121,7 +125,7 @@ void PipelineRunner::forward(const PipelineAction& action, const ReplicaInput& i
   }
   execution.run({.observer = observer});
   for (const StageMessage& message : part.messages.send_forward) send(message, action.micro_batch, execution.view(message.name));
-  if (ranks_.rank() != loss_rank_ || execution.program().graph().find_output(loss_names_[0]) == kNoValue) return;
+  if (!has_losses(execution)) return;
   for (size_t i = 0; i < loss_names_.size(); ++i) losses_[static_cast<size_t>(action.micro_batch)][i] = execution.scalar(loss_names_[i]);
 }
 
@@ -143,11 +147,10 @@ void PipelineRunner::backward(const PipelineAction& action, const ReplicaInput& 
     const bool here = graph.find_output(message.name) != kNoValue;
     send(message, action.micro_batch, here ? execution.view(message.name) : made.view(message.name));
   }
-  for (Summed& summed : summed_) {
-    if (summed.sums == nullptr || summed.chunk != static_cast<size_t>(action.chunk)) continue;
-    const LeafSums::Part values{.at = 0, .values = execution.flat_output(summed.output)};
-    summed.sums->add(std::span(&values, 1));
-  }
+  Summed& summed = summed_[static_cast<size_t>(action.chunk)];
+  std::vector<LeafSums::Part> sums;
+  for (const Sums::Output& each : summed.of.outputs) sums.push_back({.at = each.at, .values = execution.flat_output(each.name)});
+  summed.sums->add(sums);
   for (const auto* list : {&part.messages.receive_forward, &part.messages.receive_backward}) {
     for (const StageMessage& message : *list) mailbox_.erase({message.name, action.micro_batch});
   }
@@ -156,11 +159,9 @@ void PipelineRunner::backward(const PipelineAction& action, const ReplicaInput& 
 void PipelineRunner::run(std::span<const ReplicaInput> inputs, const std::function<void(Execution&, const ReplicaInput&)>& feed,
                          NodeObserver* observer) {
   feed_ = &feed;
-  for (Summed& summed : summed_) {
-    if (summed.sums) summed.sums->clear();
-  }
+  for (Summed& summed : summed_) summed.sums->clear();
   const RankScope alone(nullptr);
-  for (const PipelineAction& action : actions_[static_cast<size_t>(ranks_.rank())].actions) {
+  for (const PipelineAction& action : actions_[static_cast<size_t>(place_.stage)].actions) {
     if (action.kind != PipelineActionKind::kForward && action.kind != PipelineActionKind::kBackward) continue;
     const ReplicaInput& input = inputs[static_cast<size_t>(action.micro_batch)];
     NodeObserver* watches = action.micro_batch == 0 ? observer : nullptr;
@@ -175,22 +176,53 @@ void PipelineRunner::run(std::span<const ReplicaInput> inputs, const std::functi
 }
 
 void PipelineRunner::reduce() {
-  std::vector<const double*> leaves;
-  for (const std::vector<double>& own : losses_) leaves.push_back(own.data());
-  sum_leaves(nullptr, "loss", tree_, leaves, losses_sum_);
-  ranks_.broadcast("loss", losses_sum_.data(), std::ssize(losses_sum_), DType::kF64, loss_rank_);
-  for (Summed& summed : summed_) ranks_.broadcast(summed.name, summed.memory->data(), summed.elements, DType::kF32, summed.owner);
+  // The order of sum_leaves, among the copies of the stage with the losses; the other stages add zeros of their own.
+  const RankGroup copies{1, place_.copies};
+  const LeafRange own = this->own();
+  std::vector<double> sums(losses_sum_.size() * tree_.partials(place_.copy).size());
+  double* to = sums.data();
+  for (const LeafRange& part : tree_.partials(place_.copy)) {
+    std::vector<const void*> leaves;
+    for (int leaf = part.begin; leaf < part.end; ++leaf) leaves.push_back(losses_[static_cast<size_t>(leaf - own.begin)].data());
+    ReductionTree(part.end - part.begin, part.end - part.begin).reduce(leaves, to, std::ssize(losses_sum_), DType::kF64, ReduceOp::kSum);
+    to += losses_sum_.size();
+  }
+  const auto sum = [&](std::string_view name, DType dtype, void* array, int64_t count) {
+    if (place_.copies == 1) return;
+    ranks_.run({.kind = CollectiveKind::kAllReduce,
+                .dtype = dtype,
+                .name = name,
+                .input = array,
+                .output = array,
+                .count = count,
+                .leaves = tree_.leaves(),
+                .of_group = true,
+                .group = copies});
+  };
+  sum("loss", DType::kF64, sums.data(), std::ssize(losses_sum_));
+  std::copy_n(sums.begin(), losses_sum_.size(), losses_sum_.begin());
+  ranks_.broadcast("loss", losses_sum_.data(), std::ssize(losses_sum_), DType::kF64, loss_stage_ * place_.copies);
+  for (Summed& summed : summed_) sum("grads.stage", DType::kF32, summed.memory.get(), summed.of.elements);
 }
 
-Tensor PipelineRunner::sum(size_t bucket) const {
-  const Summed& summed = summed_[bucket];
-  return {DType::kF32, Shape{summed.elements}, {}, summed.memory};
+Tensor PipelineRunner::sum(const std::string& output) const {
+  for (const Summed& summed : summed_) {
+    for (const Sums::Output& each : summed.of.outputs) {
+      if (each.name != output) continue;
+      const auto* values = reinterpret_cast<const float*>(summed.memory.get()) + each.at;
+      return {DType::kF32, Shape{each.elements}, {}, Storage::borrow(values, each.elements * 4, summed.memory)};
+    }
+  }
+  GALLEY_ASSERT(false, output, " is not computed by this stage");
 }
 
-double PipelineRunner::squares() const {
+double PipelineRunner::squares(const std::vector<std::string>& outputs) const {
   SquareSum all;
-  for (const Summed& summed : summed_)
-    all.add({reinterpret_cast<const float*>(summed.memory->data()), static_cast<size_t>(summed.elements)});
+  for (const std::string& output : outputs) {
+    const Tensor values = sum(output);
+    all.add({values.data_as<float>(), static_cast<size_t>(values.elements())});
+  }
+  if (place_.stages > 1) all.add_others(ranks_, {place_.copies, place_.stages});
   return all.value();
 }
 

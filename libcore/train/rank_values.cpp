@@ -47,6 +47,18 @@ ShardGroups shard_groups(const Recipe& recipe, const Communicator* ranks) {
   }
 }
 
+bool is_pipeline(const Recipe& recipe, const Communicator* ranks) {
+  return ranks != nullptr && ranks->size() > 1 && recipe.sharding.strategy == ShardingStrategy::kPipeline;
+}
+
+PipelineRanks pipeline_ranks_of(const Recipe& recipe, const Communicator& ranks) {
+  const MeshSection mesh = resolve_mesh(recipe.sharding, ranks.size(), ranks.size());
+  PipelineRanks place{.stages = static_cast<int>(mesh.pipe), .copies = static_cast<int>(mesh.data)};
+  place.stage = ranks.rank() / place.copies;
+  place.copy = ranks.rank() % place.copies;
+  return place;
+}
+
 bool divides_state(const Recipe& recipe, const Communicator* ranks) { return shard_groups(recipe, ranks).ranks > 1; }
 
 bool divides_parameters(const Recipe& recipe, const Communicator* ranks) {
@@ -107,10 +119,18 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
     refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
   if (matrix_ranks(recipe, ranks) > 1) return check_matrix_ranks(recipe, ranks);
   const bool pipeline = strategy == ShardingStrategy::kPipeline;
-  if (pipeline && (resolve_mesh(sharding, ranks, ranks).pipe != ranks || (sharding.stages && *sharding.stages != ranks)))
-    refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"), "write mesh: null, and stages: null");
-  if (pipeline && recipe.train.sync_batch_norm)
-    refuse("train.sync_batch_norm", "pipelines do not train batch norms yet", "write sharding: ddp");
+  if (pipeline) {
+    const MeshSection mesh = resolve_mesh(sharding, ranks, ranks);
+    if (mesh.pipe < 2 || mesh.pipe * mesh.data != ranks)
+      refuse("sharding.mesh", "sharding: pipeline has the axes pipe, with at least two stages, and data", "write mesh: {data: M, pipe: N}");
+    if (recipe.train.sync_batch_norm)
+      refuse("train.sync_batch_norm",
+             "stages compute micro-batches one after the other, so that batch norms cannot normalize by the whole batch",
+             "write train.sync_batch_norm: false, or sharding: ddp");
+    if (recipe.train.validate && !recipe.train.validate->prompts.empty())
+      refuse("train.validate.prompts", "sharding: pipeline continues no prompts in validation",
+             "write sharding: ddp, or use galley-predict");
+  }
   const bool divides = divides_state(recipe, &communicator);
   if (strategy != ShardingStrategy::kDdp && !hybrid && !pipeline && !divides)
     refuse("sharding.strategy",
@@ -244,7 +264,7 @@ int Trainer::State::asked_to_stop(TrainEvents& events) {
 }
 
 void Trainer::State::check_equal_digests(const std::string& digest) const {
-  if (options.ranks == nullptr || divides_weights()) return;
+  if (options.ranks == nullptr || divides_weights() || stages) return;
   const std::string first = broadcast_text(*options.ranks, "digest", digest, 0);
   const std::string differs =
       first == digest ? "" : cat("rank ", own_rank(), " has other parameters than rank 0: ", digest, ", not ", first);
@@ -273,17 +293,22 @@ void Trainer::State::check_facts() {
 }
 
 void Trainer::State::on_rank_0(const std::function<void()>& write) {
+  const auto finish = [this] {
+    if (sharded) sharded->finish();
+    if (stages) stages->finish();
+  };
   if (!writes()) {
     if (sharded) sharded->serve();
+    if (stages) stages->serve();
     return;
   }
   try {
     write();
   } catch (const Error&) {
-    if (sharded) sharded->finish();
+    finish();
     throw;
   }
-  if (sharded) sharded->finish();
+  finish();
 }
 
 /// The digest of the current parameters. It excludes buffers (running statistics), which depend on the division of the batch.
@@ -296,7 +321,7 @@ std::string Trainer::State::digest() {
     }
     digest = digest_of_tensors(tensors);
   };
-  if (!divides_weights()) {
+  if (!divides_weights() && !stages) {
     compute();
     return digest;
   }
@@ -310,20 +335,27 @@ TensorSource Trainer::State::source_of(const std::string& name, const ParameterS
     source.name = spec.name;
     return source;
   }
+  if (stages && stages->has(name)) {
+    TensorSource source = stages->source(name);
+    source.name = spec.name;
+    return source;
+  }
   return {spec.name, spec.type.dtype, spec.type.shape, [&store = update->store(), name] { return store.view(name); }};
 }
 
 void Trainer::State::count_samples() {
   if (rank_count() == 1) return;
   const std::array<int64_t, 2> own{own_skipped(), own_irregular()};
-  std::array<int64_t, 2> all = own;
-  if (own_rank() % (rank_count() / reading_ranks()) != 0 && !pipelines()) all = {};  // another rank counts the same samples
+  // Ranks that divide matrices, and the stages of a pipeline, read the same samples.
+  const bool counts = pipelines() ? own_rank() < reading_ranks() : own_rank() % (rank_count() / reading_ranks()) == 0;
+  std::array<int64_t, 2> all = counts ? own : std::array<int64_t, 2>{};
   options.ranks->all_reduce("samples", all.data(), all.data(), 2, DType::kI64);
   skipped_elsewhere = all[0] - own[0];
   irregular_elsewhere = all[1] - own[1];
 }
 
 void Trainer::State::share_buffers() {
+  if (stages) return;  // one stage has each of them
   ParameterStore& store = update->store();
   for (const ParameterSpec& spec : update->parameters()) {
     if (spec.role != ValueRole::kBuffer) continue;
@@ -343,14 +375,14 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   };
   const Evaluator::Replicas parts{.count = static_cast<int>(recipe.deterministic.replicas),
                                   .threads = static_cast<int>(session.threads()),
-                                  .collectives = divides_parameters(recipe, options.ranks)};
+                                  .collectives = divides_parameters(recipe, options.ranks) || stages};
   const bool by_replicas = parts.count > 0 && evaluates.divides();
   if (rank_count() == 1) return by_replicas ? evaluates.run(stop, nullptr, parts) : evaluates.run(stop);
   const LongTask evaluation(options.ranks->position());
   share_buffers();
   const auto agreed_stop = [&] { return agreed("signals", stop()) != 0; };
-  const bool gathers = divides_weights();
-  const RankScope scope(divides_parameters(recipe, options.ranks) ? options.ranks : nullptr, tensor_ranks());
+  const bool gathers = divides_weights() || stages;
+  const RankScope scope(divides_parameters(recipe, options.ranks) || stages ? options.ranks : nullptr, tensor_ranks());
   if (tensor_ranks() != nullptr) return evaluates.run(agreed_stop, evaluates.divides() ? sample_ranks() : nullptr);
   if (by_replicas) return evaluates.run(agreed_stop, options.ranks, parts);
   if (evaluates.divides()) return evaluates.run(agreed_stop, options.ranks);
@@ -361,9 +393,15 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   return metrics;
 }
 
-bool Trainer::State::pipelines() const { return rank_count() > 1 && recipe.sharding.strategy == ShardingStrategy::kPipeline; }
+bool Trainer::State::pipelines() const { return is_pipeline(recipe, options.ranks); }
 
-int Trainer::State::reading_ranks() const { return pipelines() ? 1 : rank_count() / matrix_ranks(recipe, rank_count()); }
+int Trainer::State::reading_ranks() const {
+  return pipelines() ? pipeline_ranks_of(recipe, *options.ranks).copies : rank_count() / matrix_ranks(recipe, rank_count());
+}
+
+int Trainer::State::reading_rank() const {
+  return pipelines() ? pipeline_ranks_of(recipe, *options.ranks).copy : own_rank() / (rank_count() / reading_ranks());
+}
 
 Communicator* Trainer::State::tensor_ranks() const {
   if (tensor_members != nullptr) return tensor_members.get();
@@ -383,9 +421,11 @@ void Trainer::State::make_groups() {
 
 bool Trainer::State::divides_weights() const { return divides_parameters(recipe, options.ranks) || matrix_ranks(recipe, rank_count()) > 1; }
 
-LeafRange Trainer::State::own_replicas() const {
-  return ReductionTree(static_cast<int>(replicas), reading_ranks()).owned(reading_ranks() == 1 ? 0 : own_rank());
+int Trainer::State::reading_rank() const {
+  return is_pipeline(recipe, options.ranks) ? pipeline_ranks_of(recipe, *options.ranks).copy : own_rank();
 }
+
+LeafRange Trainer::State::own_replicas() const { return ReductionTree(static_cast<int>(replicas), reading_ranks()).owned(reading_rank()); }
 
 std::unique_ptr<DataLoader> Trainer::State::open_loader(int64_t start, int64_t replica) {
   if (replicas == 0) return session.training_loader(batch.micro, start, {.rank = reading_rank(), .ranks = reading_ranks()});

@@ -12,6 +12,7 @@
 #include "libcore/data/loader.h"
 #include "libcore/infer/stored_weights.h"
 #include "libcore/passes/gate_updates.h"
+#include "libcore/passes/gather_stages.h"
 #include "libcore/passes/gather_units.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/passes/shard.h"
@@ -286,6 +287,17 @@ int64_t TrainStep::replica_bytes() const {
 }
 
 std::function<void(Graph&)> TrainStep::gather_pass() const {
+  if (pipelines()) {
+    return [this](Graph& graph) {
+      std::map<std::string, int> roots;
+      std::map<std::string, bool> held;
+      for (const auto& [name, stage] : stage_of_) {
+        roots[name] = stage * place_.copies;
+        held[name] = stage == place_.stage;
+      }
+      gather_stages(graph, roots, held);
+    };
+  }
   if (!gathers()) return nullptr;
   GatherOptions options{.rank = groups_.rank, .ranks = groups_.ranks, .reshard_after_forward = recipe_.sharding.reshard_after_forward};
   if (recipe_.sharding.gather_limit.size) options.limit = recipe_.sharding.gather_limit.size->bytes;

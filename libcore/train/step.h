@@ -65,6 +65,11 @@ class TrainStep {
   std::function<void(Graph&)> divide_pass() const;
   /// The parameters of which this rank has a part, as the ranks that divide matrices do.
   const TensorDivisions& divisions() const { return divisions_; }
+  /// Whether this rank updates a parameter or buffer: that of its stage, if the ranks are a pipeline.
+  bool updates(const std::string& name) const { return owns(name); }
+  const PipelineRanks& pipeline_ranks() const { return place_; }
+  /// The rank that gives the values of a parameter, buffer or their averages to others, if the ranks are a pipeline.
+  int giver_of(const std::string& name) const { return stage_of_.at(name) * place_.copies; }
   /// The buckets of which each rank holds a range of the optimizer's state; null: the state is whole.
   const std::vector<GradientBucket>* shards() const;
   /// Null for training in float.
@@ -180,6 +185,11 @@ class TrainStep {
   void bind_replicas(Stage& stage);
   void add_update(Stage& stage);
   void add_pipeline(Stage& stage, const BatchTypes& types);
+  void bind_pipeline(Stage& stage, std::vector<std::string> losses);
+  void feed_stage_sums(const Stage& stage, int64_t most) const;
+  void feed_small_stage_sums(const Stage& stage) const { feed_stage_sums(stage, kCopiedBytes); }
+  void feed_small_sums(const Stage& stage) const;
+  static constexpr int64_t kCopiedBytes = 64;  // Execution::feed copies arrays up to this size
   std::vector<ReplicaInput> replica_inputs(const std::function<const Batch&()>& next, Outcome& outcome, NodeObserver* observer);
   Outcome run_replicas(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer);
   std::string fault_of_data(const Execution& execution, const Batch& batch) const;
@@ -218,9 +228,18 @@ class TrainStep {
   std::unique_ptr<Offload> offload_;  // null: all arrays are in memory
   bool pipelines() const { return ranks_ != nullptr && recipe_.sharding.strategy == ShardingStrategy::kPipeline; }
   std::vector<PipelineRunner::Part> parts_;  // of the model, on this rank
-  std::vector<int> gradient_owners_;         // by bucket
-  int loss_owner_ = 0;
+  PipelineRanks place_;
+  std::vector<PipelineRunner::Sums> stage_sums_;     // by chunk
+  std::vector<size_t> own_norms_;                    // batch norms of the stage
+  std::map<std::string, int> stage_of_;              // of parameters and buffers: that which updates them
+  std::map<std::string, std::vector<int>> readers_;  // stages that read a parameter of another one
+  int loss_stage_ = 0;
   std::unique_ptr<PipelineRunner> pipeline_;
+  bool owns(const std::string& name) const { return !pipelines() || stage_of_.at(name) == place_.stage; }
+  void assign_stages(const std::vector<StageGraphs>& split);
+  PipelineRunner::Sums sums_of_part(const StageGraphs& part) const;
+  std::vector<std::string> own_gradients() const;
+  void share_parameters();
   std::vector<int64_t> firsts_;          // positions of the step's batches
   mutable std::vector<double> earlier_;  // losses of the micro-batches before the last
 };

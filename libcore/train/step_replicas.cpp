@@ -39,39 +39,6 @@ void check_replica_graph(const Graph& graph, const std::vector<GradientBucket>& 
   }
 }
 
-constexpr int64_t kCopiedBytes = 64;  // of Execution::feed
-
-/// Where parts 2, 3, ... of a pipeline begin: at modules, or so that all have about the same work.
-std::vector<size_t> positions_of_parts(const Graph& graph, int64_t parts, const std::vector<std::string>& names) {
-  const StagePositions positions = stage_positions(graph);
-  const auto refuse = [](const char* key, const std::string& message, const std::string& suggestion) {
-    throw Error(ErrorCode::kRecipe, message).key(key).suggest(suggestion);
-  };
-  std::vector<size_t> cuts;
-  if (names.empty() || names.front() == "auto") {
-    cuts = balanced_cuts(positions.costs, positions.may_begin, parts);
-    if (cuts.empty())
-      refuse("sharding.stages", cat("the model cannot be cut into ", parts, " parts between which one value crosses"), "use fewer stages");
-    cuts.erase(cuts.begin());
-    return cuts;
-  }
-  if (std::ssize(names) + 1 != parts)
-    refuse("sharding.split", cat("sharding.split names ", names.size(), " modules, but ", parts, " parts need ", parts - 1),
-           "name one for each part after the first");
-  for (const std::string& name : names) {
-    size_t at = 0;
-    const auto begins = [&](const std::string& path) { return path == name || path.starts_with(name + "."); };
-    while (at < positions.paths.size() && !begins(positions.paths[at])) ++at;
-    if (at == 0 || at == positions.paths.size() || (!cuts.empty() && at <= cuts.back()))
-      refuse("sharding.split", cat("a stage cannot begin at ", name, ": the forward pass has no such module after the one before"),
-             "name modules in the order of the forward pass");
-    if (!positions.may_begin[at])
-      refuse("sharding.split", cat("more than one value would cross to the stage at ", name), "name the beginning of a block");
-    cuts.push_back(at);
-  }
-  return cuts;
-}
-
 }  // namespace
 
 void TrainStep::check_replicas() {
@@ -153,7 +120,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
     if (ranks_ != nullptr && divides_parameters(recipe_, ranks_)) units_ = units_of(recipe_, parameters_, stage.groups);
   }
   passes.updates = [&](Graph& graph, const GradientMap& gradients) {
-    statistics.join(graph);
+    pipelines() ? statistics.join_each(graph) : statistics.join(graph);
     const BucketChoice choice{.bytes = pipelines() ? 1 : recipe_.sharding.bucket.bytes, .like = replica_division_.get()};
     std::unique_ptr<RankUpdates> division = replica_gradients(choice, units_);
     division->reduce(graph, gradient_pieces(graph, gradients, stage.groups));
@@ -174,52 +141,11 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
   return std::move(model.graph);
 }
 
-/// The parts of the model that this rank computes.
-void TrainStep::add_pipeline(Stage& stage, const BatchTypes& types) {
-  const int64_t stages = ranks_->size();
-  const int64_t chunks = recipe_.sharding.schedule == PipelineSchedule::kInterleaved ? 2 : 1, parts = stages * chunks;
-  const Graph graph = capture_replica(stage, types);
-  if (statistics_.elements() > 0)
-    throw Error(ErrorCode::kRecipe, "pipelines do not train batch norms yet").key("sharding.strategy").suggest("write sharding: ddp");
-  std::vector<StageGraphs> split = split_stages(graph, positions_of_parts(graph, parts, recipe_.sharding.split));
-  const auto owner_of = [&](const std::string& output) {
-    const auto made = std::find_if(split.begin(), split.end(), [&](const StageGraphs& part) {
-      return part.backward.find_output(output) != kNoValue || part.forward.find_output(output) != kNoValue;
-    });
-    GALLEY_ASSERT(made != split.end(), output);
-    return static_cast<int>((made - split.begin()) % stages);
-  };
-  for (const GradientBucket& bucket : replica_buckets_) gradient_owners_.push_back(owner_of(gradient_output(bucket, 0)));
-  loss_owner_ = owner_of("loss");
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t number = chunk * stages + ranks_->rank();
-    StageGraphs& own = split[static_cast<size_t>(number)];
-    PipelineRunner::Part& part = parts_.emplace_back();
-    const auto compiled = [&](const char* pass, Graph& of) {
-      const bool first = parts_.size() == 1 && part.forward == nullptr;
-      return engine_.program(
-          {.mode = "stage", .variant = cat(pass, " ", number), .fields = types.fields}, cat("part ", number, " of ", parts),
-          [&] { return std::move(of); }, first ? ParameterFormats::kLead : ParameterFormats::kFollow);
-    };
-    part.forward = compiled("forward", own.forward);
-    part.backward = compiled("backward", own.backward);
-    part.messages = std::move(own);
-    engine_.declare(*part.forward);
-    engine_.declare(*part.backward);
-  }
-  replica_forms_.push_back({types, parts_.front().forward});
-  std::vector<StageActions> actions =
-      pipeline_actions(pipeline_schedule(recipe_.sharding.schedule, stages, replicas_.count, chunks), chunks);
-  constexpr int64_t kMessages = 2;
-  const std::string fault = check_actions(actions, replicas_.count, chunks, kMessages);
-  GALLEY_ASSERT(fault.empty(), fault);
-  pipeline_ = std::make_unique<PipelineRunner>(*ranks_, replicas_.count, std::move(actions), parts_);
-}
-
 Graph TrainStep::capture_replica_update(Stage& stage) {
   Graph graph;
   Gradients gradients;  // of the right types: RankUpdates replaces them by sums
   for (const ParameterSpec& spec : parameters_) {
+    if (!owns(spec.name)) continue;
     if (spec.role == ValueRole::kBuffer) {
       graph.add_input(spec.name, spec.type, spec.role);
     } else if (spec.trainable) {
@@ -228,9 +154,15 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
     }
   }
   graph.set_phase(Phase::kUpdate);
-  statistics_.add_updates(graph);
+  if (pipelines()) {
+    for (const size_t norm : own_norms_) statistics_.add_update(graph, norm);
+  } else {
+    statistics_.add_updates(graph);
+  }
   const BucketChoice choice{.like = replica_division_.get(), .summed = true};
-  if (gathers()) {
+  if (pipelines()) {
+    stage.divisions.push_back(replicated_updates({.bytes = 1, .summed = true}));
+  } else if (gathers()) {
     stage.divisions.push_back(gathered_updates(units_, groups_, {}, true));
   } else if (ranks_ != nullptr && divides_state(recipe_, ranks_)) {
     stage.divisions.push_back(sharded_updates(choice, groups_.rank, groups_.ranks));
@@ -239,6 +171,7 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
   }
   UpdateOptions options = update_options(stage);
   options.given_squares = true;
+  std::erase_if(options.groups.group_of, [&](const auto& parameter) { return !owns(parameter.first); });
   options.ranks = stage.divisions.back().get();
   under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, options).states; });
   if (scaling_) gate_updates(graph, gates(graph));
@@ -251,11 +184,7 @@ void TrainStep::bind_replicas(Stage& stage) {
   bind_rates(stage);
   std::vector<std::string> losses{"loss"};
   for (const std::string& name : losses_) losses.push_back("loss." + name);
-  if (pipelines()) {
-    pipeline_->bind(engine_, replica_buckets_, gradient_owners_, std::move(losses), loss_owner_);
-    for (size_t b = 0; b < replica_buckets_.size(); ++b) stage.update->feed(replica_buckets_[b].name, pipeline_->sum(b));
-    return;
-  }
+  if (pipelines()) return bind_pipeline(stage, std::move(losses));
   const bool scattered = ranks_ != nullptr && divides_state(recipe_, ranks_);
   runner_ = std::make_unique<ReplicaRunner>(replica_options());
   runner_->bind(engine_, replica_forms_, replica_buckets_, scattered, statistics_.elements(), std::move(losses));
@@ -274,7 +203,7 @@ std::vector<ReplicaInput> TrainStep::replica_inputs(const std::function<const Ba
   const auto asked = std::chrono::steady_clock::now();
   bool counted = true;
   int64_t all = 0;
-  const int count = pipeline_ ? replicas_.count : runner_->count();
+  const int count = pipeline_ ? pipeline_->own().end - pipeline_->own().begin : runner_->count();
   for (int i = 0; i < count; ++i) {
     const Batch& data = next();
     const double share = share_ ? share_() : 1.0 / replicas_.count;
@@ -288,9 +217,29 @@ std::vector<ReplicaInput> TrainStep::replica_inputs(const std::function<const Ba
   outcome.data_s = std::chrono::duration<double>(given - asked).count();
   if (observer != nullptr) observer->fetched(ns(asked), ns(given));
   if (!counted) return inputs;
-  if (ranks_ != nullptr && !pipeline_) ranks_->all_reduce("labels", &all, &all, 1, DType::kI64);
+  if (ranks_ != nullptr && place_.copies * place_.stages == 1) ranks_->all_reduce("labels", &all, &all, 1, DType::kI64);
+  if (place_.copies > 1) {
+    ranks_->run({.kind = CollectiveKind::kAllReduce,
+                 .dtype = DType::kI64,
+                 .name = "labels",
+                 .input = &all,
+                 .output = &all,
+                 .count = 1,
+                 .group = {1, place_.copies}});
+  }
   for (size_t i = 0; all > 0 && i < inputs.size(); ++i) inputs[i].weight = static_cast<double>(labels[i]) / static_cast<double>(all);
   return inputs;
+}
+
+/// Execution::feed copies arrays of at most 64 bytes, so that their values are given in each step.
+void TrainStep::feed_small_sums(const Stage& stage) const {
+  const auto feed = [&](const std::string& name, int64_t elements, const auto& sum) {
+    if (elements * 4 <= kCopiedBytes) stage.update->feed(name, sum());
+  };
+  if (pipeline_) return feed_small_stage_sums(stage);
+  for (size_t b = 0; b < replica_buckets_.size(); ++b)
+    feed(replica_buckets_[b].name, replica_buckets_[b].layout.shard(groups_.ranks), [&] { return runner_->sum(b); });
+  if (statistics_.elements() > 0) feed(std::string(kStatistics), statistics_.elements(), [&] { return runner_->statistics(); });
 }
 
 TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
@@ -323,14 +272,16 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   }
   Execution& update = *stage.update;
   feed_update(stage, update, step);
-  for (size_t b = 0; b < replica_buckets_.size(); ++b) {  // Execution::feed copies small arrays
-    const GradientBucket& bucket = replica_buckets_[b];
-    if (bucket.layout.shard(groups_.ranks) * 4 <= kCopiedBytes) update.feed(bucket.name, pipeline_ ? pipeline_->sum(b) : runner_->sum(b));
-  }
-  if (statistics_.elements() > 0 && statistics_.elements() * 4 <= kCopiedBytes) update.feed(kStatistics, runner_->statistics());
-  if (update.takes("grad_squares")) update.set("grad_squares", pipeline_ ? pipeline_->squares() : runner_->squares());
+  feed_small_sums(stage);
+  const double squares = pipeline_ ? pipeline_->squares(own_gradients()) : runner_->squares();
+  if (update.takes("grad_squares")) update.set("grad_squares", squares);
   update.run({.observer = observer});
-  read_update(update, step, outcome);
+  if (pipeline_ && own_gradients().empty()) {  // the stage trains nothing
+    outcome.grad_norm = static_cast<double>(std::sqrt(static_cast<float>(squares)));
+  } else {
+    read_update(update, step, outcome);
+  }
+  if (pipeline_) share_parameters();
   return outcome;
 }
 

@@ -41,7 +41,8 @@ std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
 void Trainer::State::divide_batch() {
   const bool deterministic = recipe.deterministic.replicas > 0;
   replicas = recipe.deterministic.replicas;
-  if (!deterministic && pipelines()) replicas = plan_batch(*recipe.train.batch, 1).accumulation;  // micro-batches
+  if (!deterministic && pipelines())  // micro-batches
+    replicas = plan_batch(*recipe.train.batch, reading_ranks()).accumulation * reading_ranks();
   batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, reading_ranks()) : plan_batch(*recipe.train.batch, reading_ranks());
   if (pipelines() && batch.global % replicas != 0) {
     throw Error(ErrorCode::kRecipe, cat("a pipeline needs a batch of a multiple of ", replicas, " samples, not ", batch.global))
@@ -102,6 +103,7 @@ void Trainer::State::make_plan() {
   if (Communicator* ranks = tensor_ranks())
     sharded = std::make_unique<TensorState>(*ranks, update->store(), update->divisions(), update->parameters(), update->states(),
                                             reading_rank() == 0);
+  if (is_pipeline(recipe, options.ranks)) make_stage_state();
   if (recipe.data.val) {
     int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
     if (recipe.deterministic.replicas > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
@@ -129,6 +131,18 @@ void Trainer::State::make_plan() {
   plan.compilations = static_cast<int>(engine->compilations().size());
   plan.compile_s = seconds_since(started);
   planned = true;
+}
+
+/// The tensors of files of weights, which stages hold.
+void Trainer::State::make_stage_state() {
+  std::vector<StageState::Entry> entries;
+  for (const ParameterSpec& spec : update->parameters()) {
+    const int root = update->giver_of(spec.name);
+    entries.push_back({spec.name, spec.type, root});
+    const bool averaged = recipe.train.ema && (spec.trainable || spec.role == ValueRole::kBuffer);
+    if (averaged) entries.push_back({spec.name + ".ema", spec.type, root});
+  }
+  stages = std::make_unique<StageState>(*options.ranks, update->store(), std::move(entries));
 }
 
 /// What the compiled step does.
@@ -385,7 +399,7 @@ void Trainer::State::end_early(Run& run) {
 void Trainer::State::keep_steps(Run& run, TrainEvents& events) {
   end_early(run);
   // The other ranks are in the middle of a step, and cannot send their state.
-  if (!recipe.checkpoint || step < run.first || run.saved_at == step || !writes() || sharded) return;
+  if (!recipe.checkpoint || step < run.first || run.saved_at == step || !writes() || sharded || stages) return;
   events.checkpointed(write_checkpoint(run.folder));
   run.saved_at = step;
 }

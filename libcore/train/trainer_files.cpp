@@ -55,6 +55,7 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
         }
         continue;  // of a hook that this run does not have
       }
+      if (stages && !store.has(tensor.name)) continue;  // of another stage
       GALLEY_CHECK_INPUT(store.has(tensor.name), checkpoint.folder(), " has a tensor ", tensor.name, " that this run does not");
       store.set(tensor.name, checkpoint.read_copy(tensor));
     }
@@ -168,11 +169,13 @@ std::vector<CheckpointGroup> Trainer::State::whole_tensors() {
   std::vector<CheckpointGroup> groups{{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
   const ParameterStore& store = update->store();
   for (const ParameterSpec& spec : update->parameters()) {
-    if (sharded && sharded->has(spec.name)) continue;
-    if (store.has(spec.name)) groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.push_back(source_of(spec.name, spec));
+    if ((sharded && sharded->has(spec.name)) || !store.has(spec.name) || !update->updates(spec.name)) continue;
+    groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape,
+                                                                            [&store, name = spec.name] { return store.view(name); });
   }
   for (const StateSpec& state : update->states()) {
     if (state.own || (sharded && sharded->is_range(state.name)) || state.name == state.of + std::string(kAccumulator)) continue;
+    if (stages && state.of.empty() && update->pipeline_ranks().stage > 0) continue;  // all stages have it: the loss scale
     groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape, [&store, name = state.name, own = disk.get()] {
       if (own != nullptr) own->release();
       return store.view(name);
@@ -182,14 +185,15 @@ std::vector<CheckpointGroup> Trainer::State::whole_tensors() {
   return groups;
 }
 
-/// This rank's part of the arrays that all ranks have: equal numbers of bytes, in order. Running statistics and their averages are those of
-/// rank 0.
+/// This rank's part of the arrays that all ranks have, or all copies of a stage: equal numbers of bytes, in order. Running statistics and
+/// their averages are those of rank 0, or of the first copy.
 void Trainer::State::add_shared_pieces(std::vector<CheckpointPiece>& pieces) {
   std::set<std::string> of_rank_0;
   for (const ParameterSpec& spec : update->parameters()) {
     if (spec.role == ValueRole::kBuffer) of_rank_0.insert({spec.name, spec.name + ".ema"});
   }
   const std::vector<CheckpointGroup> groups = whole_tensors();
+  const int holders = stages ? update->pipeline_ranks().copies : rank_count(), own = stages ? update->pipeline_ranks().copy : own_rank();
   int64_t total = 0, at = 0;
   const auto bytes_of = [](const TensorSource& tensor) { return tensor.shape.elements() * dtype_size(tensor.dtype); };
   for (const CheckpointGroup& group : groups) {
@@ -197,9 +201,9 @@ void Trainer::State::add_shared_pieces(std::vector<CheckpointPiece>& pieces) {
   }
   // The first byte of a rank, as a whole number of elements of the tensor that it is in.
   const auto first = [&](int rank, const TensorSource& tensor) {
-    const int64_t byte = total / rank_count() * rank + total % rank_count() * rank / rank_count();
+    const int64_t byte = total / holders * rank + total % holders * rank / holders;
     const int64_t element = (byte - at) / dtype_size(tensor.dtype);
-    return rank == rank_count() ? tensor.shape.elements() : std::clamp<int64_t>(element, 0, tensor.shape.elements());
+    return rank == holders ? tensor.shape.elements() : std::clamp<int64_t>(element, 0, tensor.shape.elements());
   };
   for (const CheckpointGroup& group : groups) {
     for (const TensorSource& tensor : group.tensors) {
@@ -207,11 +211,11 @@ void Trainer::State::add_shared_pieces(std::vector<CheckpointPiece>& pieces) {
       CheckpointPiece piece{group.name, tensor.name, tensor.dtype, tensor.shape, 0, elements, tensor.values};
       const bool alone = of_rank_0.count(tensor.name) > 0;
       if (!alone) {
-        piece.begin = first(own_rank(), tensor);
-        piece.end = first(own_rank() + 1, tensor);
+        piece.begin = first(own, tensor);
+        piece.end = first(own + 1, tensor);
         at += bytes_of(tensor);
       }
-      if (alone || elements == 0 ? !writes() : piece.begin == piece.end) continue;
+      if (alone || elements == 0 ? own != 0 : piece.begin == piece.end) continue;
       if (piece.end - piece.begin < elements) {
         piece.values = [whole = tensor.values, piece] {
           const Tensor values = whole().to(MemoryFormat::contiguous());
@@ -268,9 +272,12 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
   const ParameterStore& store = update->store();
   std::vector<TensorSource> tensors;
   for (const ParameterSpec& spec : update->parameters()) {
-    if (!store.has(spec.name) && !(sharded && sharded->has(spec.name))) continue;
+    const auto known = [&](const std::string& tensor) {
+      return store.has(tensor) || (sharded && sharded->has(tensor)) || (stages && stages->has(tensor));
+    };
+    if (!known(spec.name)) continue;
     const std::string average = spec.name + ".ema";
-    const bool averaged = ema && (store.has(average) || (sharded && sharded->has(average)));
+    const bool averaged = ema && known(average);
     tensors.push_back(source_of(averaged ? average : spec.name, spec));
   }
   on_rank_0([&] { write_safetensors(folder.file(name), tensors, metadata()); });

@@ -18,6 +18,7 @@
 #include "libcore/infer/session.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/train/divided_state.h"
+#include "libcore/train/stage_state.h"
 #include "libcore/train/step.h"
 #include "libcore/train/tensorboard.h"
 #include "libcore/train/trainer.h"
@@ -68,15 +69,16 @@ class Trainer::State {
   void open_loaders(int64_t start);
   /// Whether the ranks are stages of a pipeline.
   bool pipelines() const;
-  /// Ranks that read different samples: one, if the ranks are stages of a pipeline or divide matrices; and the place of this one.
+  /// Ranks that read different samples, and the place of this one: all; the copies of a pipeline's stage; one of each group that divides
+  /// matrices.
   int reading_ranks() const;
-  int reading_rank() const { return own_rank() / (rank_count() / reading_ranks()); }
+  int reading_rank() const;
   /// The ranks that divide matrices, and those that read different samples; null: this rank alone.
   Communicator* tensor_ranks() const;
   Communicator* sample_ranks() const;
   /// Makes the groups of a mesh with both.
   void make_groups();
-  /// Whether this rank has a part of the parameters only.
+  /// Whether this rank has a part of the parameters only, of each.
   bool divides_weights() const;
   /// The replicas of this rank.
   LeafRange own_replicas() const;
@@ -111,7 +113,8 @@ class Trainer::State {
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
   std::unique_ptr<TrainStep> update;
-  std::unique_ptr<DividedState> sharded;  // null: each rank holds parameters and state
+  std::unique_ptr<DividedState> sharded;  // null: each rank holds parameters and state, or its stage's
+  std::unique_ptr<StageState> stages;     // null: the ranks are not a pipeline
   NodeTimer timer;
 
   // The state that a checkpoint holds besides tensors.
@@ -153,6 +156,7 @@ class Trainer::State {
   bool stops_early(bool final_step) const;
   void write_result(Run& run);
   void plan_facts();
+  void make_stage_state();
   void plan_peak();
   bool load_state();
   void start(TrainEvents& events);

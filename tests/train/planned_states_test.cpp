@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "libcore/comm/local.h"
@@ -78,6 +79,43 @@ TEST(PlannedStates, EqualThoseOfTrainingToTheByte) {
     for (const int ranks : {2, 3, 5}) {
       expect_planned({cat("sharding.strategy=", strategy), "sharding.bucket=16KiB", "sharding.wrap=10k"}, ranks);
     }
+  }
+}
+
+TEST(PlannedStates, OfStages) {
+  // Copies of two stages; the embedding of tokens is read by the last one, too.
+  for (const int copies : {1, 2}) {
+    const LoadedRecipe loaded = test::load_text(
+        kGpt, {"sharding.strategy=pipeline", "sharding.stages=2", "sharding.split=[transformer.h.1]", "train.batch.micro=5"});
+    const int ranks = 2 * copies;
+    const std::vector<RankMemory> planned = StepPlanner(loaded.recipe, ranks, *find_cluster("a100_80gb")).plan().stages;
+    ASSERT_EQ(planned.size(), 2u);
+    const auto communicators = local_communicators(ranks);
+    std::vector<double> parameters(static_cast<size_t>(ranks)), states(parameters.size());
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < parameters.size(); ++rank) {
+      threads.emplace_back([&, rank] {  // ranks agree on their threads
+        const Session session(loaded.recipe);
+        Engine engine(session.backend());
+        const BatchPlan batch = plan_replicas(*loaded.recipe.train.batch, 12, copies);
+        TrainStep step(session, engine, session.usual_types(5, true), batch,
+                       {.total_steps = 6, .steps_per_epoch = 3, .samples_per_step = 60}, {}, communicators[rank].get(), {.count = 12});
+        for (const ParameterSpec& spec : step.parameters()) {
+          if (step.store().has(spec.name)) parameters[rank] += static_cast<double>(spec.type.bytes());
+        }
+        for (const StateSpec& state : step.states()) states[rank] += static_cast<double>(state.type.bytes());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    double optimizer = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const ModelBytes& of = planned[static_cast<size_t>(rank / copies)].model;
+      // The bias of the last layer before a cut is updated by the next stage, which computes its gradient: 36 numbers.
+      EXPECT_NEAR(of.parameters, parameters[static_cast<size_t>(rank)], 4 * 36) << copies << " copies, rank " << rank;
+      EXPECT_NEAR(of.optimizer, states[static_cast<size_t>(rank)], 8 * 36) << copies << " copies, rank " << rank;
+      if (rank % copies == 0) optimizer += states[static_cast<size_t>(rank)];
+    }
+    EXPECT_EQ(optimizer, 2.0 * 4 * (67 * 36 + 16 * 36 + 2 * (12 * 36 * 36 + 13 * 36) + 2 * 36));  // AdamW's moments of all parameters
   }
 }
 

@@ -179,7 +179,7 @@ TEST(RankCheckpoints, EachStrategyContinuesFromEachOtherAtAnyNumberOfRanks) {
 
 TEST(RankCheckpoints, SumsOfGradientsAreNotPartOfThem) {
   // Batches of 12 in micro-batches of 3: 4 ranks accumulate nothing, 2 ranks and one do.
-  const std::vector<Job> some{{1, "auto"}, {2, "ddp"}, {2, "fsdp"}, {4, "zero1"}, {4, "fsdp"}};
+  const std::vector<Job> some{{1, "auto"}, {2, "ddp"}, {2, "fsdp"}, {4, "zero1"}, {4, "fsdp"}, {2, "pipeline"}};
   const std::vector<std::string> micro{"train.batch.micro=3"};
   for (const Job& first : some) {
     for (const Job& second : some) {
@@ -187,6 +187,33 @@ TEST(RankCheckpoints, SumsOfGradientsAreNotPartOfThem) {
       train(folder / "run", first, micro, with_layer_norm());
       EXPECT_FALSE(checkpoint_arrays(folder / "run/checkpoints/step-000005").contains("fc1.weight.grad"));
       EXPECT_EQ(train(folder / "run", second, {micro[0], "train.duration=6 steps"}, with_layer_norm()).size(), 1u);
+    }
+  }
+}
+
+TEST(RankCheckpoints, StagesHoldAndWriteTheirOwn) {
+  const std::vector<std::string> micro{"train.batch.micro=3"};
+  const TemporaryFolder alone;
+  train(alone / "run", {}, {micro[0], "train.duration=10 steps"}, with_layer_norm());
+  const Arrays whole = checkpoint_arrays(alone / "run/checkpoints/step-000005"), end = file_arrays(alone / "run/weights.safetensors");
+  for (const Job& job : {Job{2, "pipeline"}, Job{4, "{strategy: pipeline, stages: 2}"}}) {
+    const TemporaryFolder folder;
+    train(folder / "run", job, micro, with_layer_norm());
+    const std::string saved = folder / "run/checkpoints/step-000005";
+    EXPECT_LT(largest_difference(checkpoint_arrays(saved), whole), 1e-6);
+    std::map<std::string, int> writers;
+    for (int r = 0; r < job.ranks; ++r) {
+      const SafetensorsFile part(saved + "/" + part_name(r));
+      for (const SafetensorsEntry& entry : part.entries())
+        writers[entry.name.substr(0, entry.name.find("weight"))] |= 1 << (r / (job.ranks / 2));
+    }
+    EXPECT_EQ(writers.at("fc1."), 1);  // the first stage alone has it
+    EXPECT_EQ(writers.at("fc2."), 2);
+    for (const Job& second : {job, Job{1, "auto"}, Job{2, "fsdp"}}) {
+      const std::string run = folder / cat(second.ranks, "-", second.sharding.substr(0, 4));
+      std::filesystem::copy(folder / "run", run, std::filesystem::copy_options::recursive);
+      EXPECT_EQ(train(run, second, {micro[0], "train.duration=10 steps"}, with_layer_norm()).size(), 5u);
+      EXPECT_LT(largest_difference(file_arrays(run + "/weights.safetensors"), end), 2e-5) << second.str();
     }
   }
 }

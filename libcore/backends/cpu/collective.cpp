@@ -26,6 +26,11 @@ RankAxis axis_of(const KernelQuery& q) {
   return q.attrs<Attrs>().tensor ? RankAxis::kTensor : RankAxis::kSamples;
 }
 
+template <>
+RankAxis axis_of<BroadcastAttrs>(const KernelQuery&) {
+  return RankAxis::kSamples;
+}
+
 class AllReduceStart : public PreparedKernel {
  public:
   explicit AllReduceStart(const KernelQuery& q)
@@ -55,6 +60,30 @@ class AllReduceStart : public PreparedKernel {
   DType dtype_;
   int64_t count_;
   RankGroup group_;
+};
+
+class BroadcastStart : public PreparedKernel {
+ public:
+  explicit BroadcastStart(const KernelQuery& q)
+      : name_(q.attrs<BroadcastAttrs>().name), bytes_(q.in(0).bytes()), root_(static_cast<int>(q.attrs<BroadcastAttrs>().root)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    copy_all(args, bytes_);
+    if (RankScope* ranks = RankScope::current()) {
+      void* array = args.outputs[0];
+      ranks->start({.kind = CollectiveKind::kBroadcast,
+                    .dtype = DType::kI8,
+                    .name = name_,
+                    .input = array,
+                    .output = array,
+                    .count = bytes_,
+                    .peer = root_});
+    }
+  }
+
+ private:
+  std::string name_;
+  int64_t bytes_;
+  int root_;
 };
 
 /// Of sums and of gathered parts.
@@ -151,17 +180,21 @@ Support supports(const KernelQuery& q) {
   return is_reducible(q.in(0).dtype) ? Support::yes() : Support::no(cat("values of type ", q.in(0).dtype));
 }
 
+Support any(const KernelQuery&) { return Support::yes(); }
+
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 6> kKernels{{{"all_reduce_start", "communicator", supports, prepare<AllReduceStart>},
+const std::array<Kernel, 8> kKernels{{{"all_reduce_start", "communicator", supports, prepare<AllReduceStart>},
                                       {"all_reduce_wait", "communicator", supports, prepare<WholeWait<CollectiveAttrs>>},
                                       {"reduce_scatter_start", "communicator", supports, prepare<ReduceScatterStart>},
                                       {"reduce_scatter_wait", "communicator", supports, prepare<ReduceScatterWait>},
                                       {"all_gather_start", "communicator", supports, prepare<AllGatherStart>},
-                                      {"all_gather_wait", "communicator", supports, prepare<WholeWait<SegmentAttrs>>}}};
+                                      {"all_gather_wait", "communicator", supports, prepare<WholeWait<SegmentAttrs>>},
+                                      {"broadcast_start", "communicator", any, prepare<BroadcastStart>},
+                                      {"broadcast_wait", "communicator", any, prepare<WholeWait<BroadcastAttrs>>}}};
 
 }  // namespace
 
