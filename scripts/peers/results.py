@@ -122,6 +122,18 @@ def text_training():
     return by_machine("text training", headings, cells)
 
 
+def ranks():
+    def cells(row):
+        sides = row["sides"]
+        one, ddp, fsdp, part = (sides[side] for side in ("one rank", "ddp", "fsdp", "one rank, its part"))
+        return [[row["work"], time(one), time(ddp), ratio(one, ddp), f"{ddp['ms'][0] / part['ms'][0]:.2f}x", time(fsdp),
+                 f"{fsdp['ms'][0] / ddp['ms'][0]:.2f}x", time(sides["PyTorch ddp"]), ratio(sides["PyTorch ddp"], ddp),
+                 time(sides["PyTorch fsdp"]), ratio(sides["PyTorch fsdp"], fsdp)]]
+    headings = ["training step", "1 rank, 2 threads, ms", "2 ranks, ddp, ms", "speed against 1 rank", "time against a rank's part alone",
+                "2 ranks, fsdp, ms", "time against ddp", "PyTorch DDP ms", "speed", "PyTorch FSDP2 ms", "speed"]
+    return by_machine("ranks", headings, cells)
+
+
 def text_decoding():
     peers = ("PyTorch", "CTranslate2", "llama.cpp")
 
@@ -267,6 +279,8 @@ SECTIONS = [
     ("Training of language models", "GPT-2's transformer on batches of samples of 256 tokens, AdamW, gradients clipped to norm 1. "
      "PyTorch's time is its fastest of eager and compile with fused AdamW and a C library that keeps freed memory; \"as installed\" is "
      "eager without these two. bf16 rows compare with PyTorch in bf16 (autocast); their PyTorch as installed is f32.", text_training),
+    ("Two ranks of one machine", "Two ranks with one thread each (mpirun, bound to cores) divide a batch; PyTorch's use gloo. \"A rank's "
+     "part alone\" is half of the batch on one rank with one thread.", ranks),
     ("Encoders", "BERT-base with random weights, samples of 128 tokens without padding. int8: Galley's faster of static and dynamic "
      "quantization, ONNX Runtime's dynamic, OpenVINO's static (NNCF).",
      lambda: inference("text encoders", ["ONNX Runtime", "OpenVINO", "PyTorch"])),
