@@ -90,6 +90,9 @@ std::unique_ptr<Source> open_source(const Component& component, const SourceCont
 /// Images without labels, in the order of `paths`: files, folders (all images inside, sorted by name) and tar archives. Throws Error if a
 /// path cannot be opened or a folder holds no image. With `keep_going` such a path counts as one sample, and reading that sample throws.
 std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray = false, bool keep_going = false);
+/// Pairs of images, `image1` and `image2`: the first path with the second, the third with the fourth, and so on. Throws Error (kUsage) for
+/// an odd number.
+std::unique_ptr<Source> open_image_pairs(const std::vector<std::string>& paths);
 /// Clips without labels, one from the middle of each folder of frames. Their length and step are those of the source `trained_on` if it is
 /// a video_folder, else `frames` and 1; shorter folders repeat their last frame. Throws Error if a path is not a folder with images.
 std::unique_ptr<Source> open_clips(const std::vector<std::string>& folders, int64_t frames, const Component& trained_on);

@@ -421,10 +421,6 @@ void Trainer::State::make_groups() {
 
 bool Trainer::State::divides_weights() const { return divides_parameters(recipe, options.ranks) || matrix_ranks(recipe, rank_count()) > 1; }
 
-int Trainer::State::reading_rank() const {
-  return is_pipeline(recipe, options.ranks) ? pipeline_ranks_of(recipe, *options.ranks).copy : own_rank();
-}
-
 LeafRange Trainer::State::own_replicas() const { return ReductionTree(static_cast<int>(replicas), reading_ranks()).owned(reading_rank()); }
 
 std::unique_ptr<DataLoader> Trainer::State::open_loader(int64_t start, int64_t replica) {
