@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "tests/cli/process.h"
 
@@ -119,6 +120,44 @@ TEST(Ranks, DeterministicTrainingHasTheBitsOfOneProcess) {
   const Outcome plain = run("galley-train", {recipe, "-o", folder + "/plain", "deterministic=false"});
   ASSERT_EQ(plain.code, 0) << plain.err;
   EXPECT_NE(result_of(folder + "/plain")["digest"], one["digest"]);
+}
+
+/// Two ranks divide the matrices, and two pairs on a mesh.
+TEST(Ranks, DivideMatricesOnThreadsAndUnderMpirun) {
+  SKIP_WITHOUT_MPIRUN();
+  const std::string folder = scratch_folder(), recipe = folder + "/gpt.yaml";
+  write_text(recipe,
+             "recipe: 1\n"
+             "name: gpt\n"
+             "model: {type: gpt, n_layer: 2, n_head: 4, n_embd: 32, vocab_size: 50, block_size: 16, dropout: 0.1}\n"
+             "data: {train: {source: {type: synthetic, samples: 32, values: integer, high: 50}}}\n"
+             "train: {duration: 3 steps, batch: 4, optimizer: {type: sgd, lr: 0.1}, clip: 1.0}\n"
+             "threads: 1\n");
+  const auto losses = [&](const std::string& run) {
+    std::vector<double> all;
+    std::istringstream lines(read_text(run + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line).at("loss").get<double>());
+    return all;
+  };
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/one", "log.every=1 step"}).code, 0);
+  for (const auto& [ranks, sharding] : {std::pair<int, std::string>{2, "sharding=tensor"},
+                                        {4, "sharding={strategy: tensor, mesh: {data: 2, tensor: 2}, sequence_parallel: true}"}}) {
+    const std::string number = std::to_string(ranks), threads = folder + "/threads" + number, processes = folder + "/processes" + number;
+    const Outcome simulated = run("galley-train", {recipe, "-o", threads, "log.every=1 step", "--simulate-ranks", number, sharding});
+    ASSERT_EQ(simulated.code, 0) << simulated.err;
+    const Outcome started = shell(std::string(kMpirun) + "mpi -np " + number + " galley-train " + recipe + " 'log.every=1 step' '" +
+                                  sharding + "' -o " + processes);
+    ASSERT_EQ(started.code, 0) << started.err;
+    EXPECT_EQ(result_of(threads)["digest"], result_of(processes)["digest"]);
+    EXPECT_EQ(result_of(processes)["strategy"], "tensor");
+    const std::vector<double> one = losses(folder + "/one"), many = losses(processes);
+    ASSERT_EQ(one.size(), many.size());
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], many[i], 1e-5);
+  }
+  const Outcome refused = run("galley-train", {recipe, "-o", folder + "/three", "--simulate-ranks", "3", "sharding=tensor"});
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_NE(refused.err.find("has 4 heads, which 3 ranks cannot divide equally"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("sharding=tensor"), std::string::npos) << "the override is shown: " << refused.err;
 }
 
 TEST(Ranks, DifferentRecipesAreRefused) {
