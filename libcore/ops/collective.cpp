@@ -205,6 +205,8 @@ namespace {
 OpDef broadcast(std::string_view name, std::string_view doc) {
   OpDef def = collective(name, doc);
   def.make_attrs = make_options<BroadcastAttrs>;
+  def.gradient = nullptr;
+  def.no_gradient = kNoCollectiveGradient;
   def.infer = [](const OpContext& c) -> std::vector<TensorType> {
     TensorType y = c.in(0);
     y.format = {};
@@ -261,8 +263,8 @@ bool may_gather_again(const Node& node) {
 }
 
 OpTable collective_ops() {
-  return {&all_reduce_start_op(), &all_reduce_wait_op(), &reduce_scatter_start_op(), &reduce_scatter_wait_op(),
-          &all_gather_start_op(), &all_gather_wait_op(), &broadcast_start_op(),      &broadcast_wait_op(),       &sum_gradient_op()};
+  return {&all_reduce_start_op(), &all_reduce_wait_op(), &reduce_scatter_start_op(), &reduce_scatter_wait_op(), &all_gather_start_op(),
+          &all_gather_wait_op(),  &broadcast_start_op(), &broadcast_wait_op(),       &sum_gradient_op()};
 }
 
 }  // namespace galley

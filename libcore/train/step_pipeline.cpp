@@ -89,6 +89,15 @@ void TrainStep::assign_stages(const std::vector<StageGraphs>& split) {
     if (!stages.empty()) readers_[name].assign(stages.begin(), stages.end());
   }
   loss_stage_ = stage_with([&](const StageGraphs& part) { return has_output(part, "loss"); });
+  for (int stage = 0; scaling_ && scaling_->dynamic && stage < place_.stages; ++stage) {
+    const bool trains = std::any_of(replica_buckets_.begin(), replica_buckets_.end(), [&](const GradientBucket& bucket) {
+      return std::any_of(bucket.parameters.begin(), bucket.parameters.end(), [&](const auto& name) { return stage_of_.at(name) == stage; });
+    });
+    if (trains) continue;
+    throw Error(ErrorCode::kRecipe, cat("stage ", stage, " trains no parameter, so it cannot follow the loss scale"))
+        .key("sharding.split")
+        .suggest("name the modules where stages begin, use fewer stages, or write a number for precision.loss_scale");
+  }
   GALLEY_ASSERT(loss_stage_ >= 0 && std::all_of(stage_of_.begin(), stage_of_.end(), [](const auto& each) { return each.second >= 0; }));
 }
 

@@ -277,7 +277,7 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   if (update.takes("grad_squares")) update.set("grad_squares", squares);
   update.run({.observer = observer});
   if (pipeline_ && own_gradients().empty()) {  // the stage trains nothing
-    outcome.grad_norm = static_cast<double>(std::sqrt(static_cast<float>(squares)));
+    outcome.grad_norm = static_cast<double>(std::sqrt(static_cast<float>(squares))) / (scaling_ ? scaling_->initial : 1);
   } else {
     read_update(update, step, outcome);
   }

@@ -157,8 +157,8 @@ TEST(Layers, EveryKindBuildsWithItsDefaults) {
     const bool index = type == "embedding", sequence = type == "lstm" || type == "gru" || type == "rnn";
     OptionList layers = list_of(layer("", type, required.contains(type) ? required.at(type) : Settings{},
                                       several ? std::vector<std::string>{"in", "in"} : std::vector<std::string>{}));
-    EXPECT_NO_THROW(capture(layers, {.dtype = index ? DType::kI64 : DType::kF32, .shape = sequence ? Shape{2, 4, 8} : Shape{2, 4, 8, 8}}))
-        << type;
+    const Shape shape = sequence ? Shape{2, 4, 8} : type.ends_with("3d") ? Shape{2, 4, 8, 8, 8} : Shape{2, 4, 8, 8};
+    EXPECT_NO_THROW(capture(layers, {.dtype = index ? DType::kI64 : DType::kF32, .shape = shape})) << type;
     EXPECT_FALSE(kind.doc.empty());
   }
 }

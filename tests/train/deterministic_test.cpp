@@ -314,7 +314,7 @@ TEST(Pipeline, WhatItCannotDoIsAnError) {
     return train(model, {ranks, 1, std::move(more)}).error;
   };
   EXPECT_NE(error(kConvolutions, 2, {}).find("batch norms cannot normalize by the whole batch"), std::string::npos);
-  EXPECT_NE(error(kDeepMlp, 4, {"sharding.mesh={tensor: 2, pipe: 2}"}).find("has the axes pipe"), std::string::npos);
+  EXPECT_NE(error(kDeepMlp, 4, {"sharding.mesh={tensor: 2, pipe: 2}"}).find("with a mesh that divides matrices"), std::string::npos);
   EXPECT_EQ(error(kDeepMlp, 2, {"sharding.hook=bf16"}), "pipelines do not round gradients");
   EXPECT_EQ(error(kDeepMlp, 2, {"train.batch=17"}), "a pipeline needs a batch of a multiple of 8 samples, not 17");
   EXPECT_EQ(error(kGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"}),

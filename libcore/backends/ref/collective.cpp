@@ -23,11 +23,10 @@ void among_zeros_ref(RefCall& call) {
   std::copy(x.v.begin(), x.v.end(), call.out().v.begin() + call.attrs<SegmentAttrs>().rank * x.shape[0]);
 }
 
-constexpr RefEntry kEntries[] = {{"all_reduce_start", same_ref},        {"all_reduce_wait", same_ref},
-                                 {"reduce_scatter_start", same_ref},    {"reduce_scatter_wait", own_part_ref},
-                                 {"all_gather_start", among_zeros_ref}, {"all_gather_wait", same_ref},
-                                 {"broadcast_start", same_ref},         {"broadcast_wait", same_ref},
-                                 {"sum_gradient", same_ref}};
+constexpr RefEntry kEntries[] = {
+    {"all_reduce_start", same_ref},        {"all_reduce_wait", same_ref},         {"reduce_scatter_start", same_ref},
+    {"reduce_scatter_wait", own_part_ref}, {"all_gather_start", among_zeros_ref}, {"all_gather_wait", same_ref},
+    {"broadcast_start", same_ref},         {"broadcast_wait", same_ref},          {"sum_gradient", same_ref}};
 
 }  // namespace
 

@@ -303,6 +303,7 @@ const std::map<std::string_view, Rule>& rules() {
       {"log_softmax", [](Step& s) { return along(s, {axis_from(s.node().attrs<SoftmaxAttrs>().axis, s.shape(0).rank())}, false); }},
       {"conv2d", by_first_axis},
       {"conv2d_backward_data", by_first_axis},
+      {"conv3d", by_first_axis},
       {"max_pool2d", by_first_axis},
       {"avg_pool2d", by_first_axis},
       {"adaptive_avg_pool2d", by_first_axis},
