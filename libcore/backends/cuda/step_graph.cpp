@@ -1,6 +1,7 @@
 #include "libcore/backends/cuda/step_graph.h"
 
 #include <cstdlib>
+#include <exception>
 #include <string>
 
 #include "libcore/backends/cuda/device.h"
@@ -47,14 +48,20 @@ class StepGraph : public Runner {
     const cuda::StreamHandle handle = cuda_stream(stream);
     possible_ = false;  // unless it succeeds
     std::string problem;
+    std::exception_ptr failed;
     try {
       check(driver().cuStreamBeginCapture(handle, cuda::kCaptureOfThread), "recording a step");
       for (const BoundCall& call : calls_) call.run(stream);
     } catch (const Error& error) {
       problem = error.message();
+      failed = std::current_exception();
     }
     cuda::GraphHandle graph = nullptr;
     const cuda::Result ended = driver().cuStreamEndCapture(handle, &graph);
+    if (failed && ended == cuda::kSuccess) {  // a call that cannot be recorded would have ended the capture
+      driver().cuGraphDestroy(graph);
+      std::rethrow_exception(failed);
+    }
     try {
       if (problem.empty()) {
         check(ended, "recording a step");
