@@ -28,8 +28,6 @@ std::vector<OpCase> collective_cases() {
   };
   cases.push_back({.name = "broadcast_start", .build = [from_zero](CaseInputs& in) { broadcast_start(in.real({2, 3, 5}), from_zero()); }});
   cases.push_back({.name = "broadcast_wait", .build = [from_zero](CaseInputs& in) { broadcast_wait(in.real({2, 3, 5}), from_zero()); }});
-  cases.push_back({.name = "all_reduce_start_image", .build = [](CaseInputs& in) { all_reduce_start(in.real({2, 3, 5, 4}), "x"); }});
-  cases.push_back({.name = "all_reduce_wait_image", .build = [](CaseInputs& in) { all_reduce_wait(in.real({2, 3, 5, 4}), "x"); }});
   cases.push_back(
       {.name = "all_reduce_start_image", .build = [of_tensor](CaseInputs& in) { all_reduce_start(in.real({2, 3, 5, 4}), of_tensor()); }});
   cases.push_back(

@@ -29,7 +29,7 @@ namespace {
 using namespace galley::cuda;
 
 constexpr Result kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kLaunchFailed = 719;
-constexpr Result kCaptureUnsupported = 900, kCaptureInvalid = 901, kCaptureUnmatched = 903;
+constexpr Result kCaptureUnsupported = 900, kCaptureInvalid = 901, kCaptureUnmatched = 903, kLastCaptureError = 908;
 
 /// Counts calls, and makes one of them fail.
 class Calls {
@@ -141,6 +141,13 @@ struct Capture {
 };
 thread_local Capture capture;
 
+/// Counts a call, and returns the error that is injected. An error of captures ends that of the thread.
+Result counted(const char* function) {
+  const Result injected = count_call(function);
+  if (capture.stream != nullptr && injected >= kCaptureUnsupported && injected <= kLastCaptureError) capture.invalid = true;
+  return injected;
+}
+
 Stream& of(StreamHandle stream) { return *reinterpret_cast<Stream*>(stream); }
 Event& of(EventHandle event) { return *reinterpret_cast<Event*>(event); }
 
@@ -177,6 +184,9 @@ cuda::Result count_call(const char* function) { return calls().count(function); 
 using namespace galley;
 using namespace galley::stand_in;
 
+#undef GALLEY_CALL
+#define GALLEY_CALL(name) \
+  if (const Result injected = counted(name); injected != 0) return injected
 #define GALLEY_EXPORT extern "C" __attribute__((visibility("default")))
 #define GALLEY_CALL_IN_CONTEXT(name) \
   GALLEY_CALL(name);                 \
