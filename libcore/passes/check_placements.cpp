@@ -82,18 +82,18 @@ class Checker {
 
   Held of(const Node& node) const {
     if (node.op == &all_reduce_start_op()) {
-      require(node, held(node.inputs[0]) == Held::kPartial || held(node.inputs[0]) == Held::kPiece, "sums what is no partial sum");
+      require(node, held(node.inputs[0]) == Held::kPartial || held(node.inputs[0]) == Held::kPiece, "its input must be a partial sum");
       return Held::kPartial;
     }
     if (node.op == &all_reduce_wait_op()) return Held::kWhole;
     // Of the elements that follow one another, a rank's samples.
     if (node.op == &reduce_scatter_start_op()) {
-      require(node, held(node.inputs[0]) == Held::kPartial, "sums what is no partial sum");
+      require(node, held(node.inputs[0]) == Held::kPartial, "its input must be a partial sum");
       return Held::kPartial;
     }
     if (node.op == &reduce_scatter_wait_op()) return Held::kPiece;
     if (node.op == &all_gather_start_op()) {
-      require(node, held(node.inputs[0]) == Held::kPiece || held(node.inputs[0]) == Held::kPart, "gathers what is no part");
+      require(node, held(node.inputs[0]) == Held::kPiece || held(node.inputs[0]) == Held::kPart, "its input must be a part of an array");
       return Held::kPieces;
     }
     if (any(node, Held::kPartial)) return of_partial(node);

@@ -3,8 +3,8 @@
 //
 // For a matrix M of a rank, its gradient and what earlier steps left out (error feedback), and a matrix Q [columns, rank] that all ranks
 // have: P = the sum of M Q, with orthonormal columns; Q' = the sum of M^T P. P Q'^T takes the place of the sum of all M; what it leaves
-// out, M - P Q'^T / N, is kept for the next step. Q' is the next Q (warm start), else Q is drawn anew. One step of a power iteration a
-// step.
+// out, M - P Q'^T / N, is kept for the next step. With a warm start, Q' is the next Q; otherwise each step draws a new Q. Each training
+// step is one step of a power iteration.
 
 #include <cstdint>
 #include <optional>

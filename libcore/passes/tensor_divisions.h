@@ -56,7 +56,7 @@ using TensorDivisions = std::map<std::string, TensorDivision>;
 ///   of keys that they read), and the layer that reads the result by columns;
 /// - of two linear layers with element-wise functions between them (also SwiGLU), the first by rows and the second by columns;
 /// - the table of tokens by rows, and the head that shares it or gives logits of as many tokens.
-/// Throws Error (kRecipe), without key, if there is no attention to divide, or if the heads are not a multiple of the ranks.
+/// Throws Error (kRecipe) if the graph has no attention, or if the number of heads is not a multiple of the ranks. The caller adds the key.
 TensorDivisions tensor_divisions(const Graph& graph, int ranks);
 
 }  // namespace galley
