@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <set>
 
 #include "libcore/comm/square_sum.h"
 
@@ -30,6 +31,21 @@ PipelineRunner::PipelineRunner(Communicator& ranks, const PipelineRanks& place, 
       tree_(static_cast<int>(micro_batches), place.copies) {}
 
 int64_t PipelineRunner::slots() const { return actions_[static_cast<size_t>(place_.stage)].slots; }
+
+int64_t PipelineRunner::bytes(const std::vector<Sums>& sums) const {
+  const auto of_program = [](const Program& program) { return program.scratch_bytes() + program.prepared_bytes(); };
+  int64_t bytes = 0;
+  std::set<std::pair<int64_t, int64_t>> slots;  // of chunks
+  for (const PipelineAction& action : actions_[static_cast<size_t>(place_.stage)].actions) {
+    if (action.kind == PipelineActionKind::kForward && slots.emplace(action.chunk, action.slot).second)
+      bytes += of_program(*parts_[static_cast<size_t>(action.chunk)].forward);
+  }
+  for (const Part& part : parts_) bytes += of_program(*part.backward);
+  int64_t arrays = std::ssize(tree_.partials(place_.copy));
+  for (int leaves = 4; leaves <= own().end - own().begin; leaves *= 2) ++arrays;  // LeafSums
+  for (const Sums& of : sums) bytes += arrays * of.elements * 4;
+  return bytes;
+}
 
 bool PipelineRunner::has_losses(const Execution& execution) const {
   return execution.program().graph().find_output(loss_names_.front()) != kNoValue;

@@ -47,6 +47,8 @@ class PipelineRunner {
 
   /// The micro-batches of this rank's copy of the pipeline.
   LeafRange own() const { return tree_.owned(place_.copy); }
+  /// Memory of bind(): an estimate for the plan.
+  int64_t bytes(const std::vector<Sums>& sums) const;
   /// Allocates memory. `sums`: by chunk. `losses`: outputs of the last part, on stage `loss_stage`.
   void bind(Engine& engine, std::vector<Sums> sums, std::vector<std::string> losses, int loss_stage);
   /// `inputs`: of the rank's micro-batches.

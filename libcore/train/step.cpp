@@ -281,6 +281,7 @@ void TrainStep::make_division(Stage& stage) const {
 }
 
 int64_t TrainStep::replica_bytes() const {
+  if (pipeline_) return pipeline_->bytes(stage_sums_);
   return replicas_.count == 0 ? 0 : ReplicaRunner::bytes(program(), replica_buckets_, replica_options());
 }
 
