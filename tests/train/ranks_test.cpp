@@ -13,126 +13,17 @@
 #include <vector>
 
 #include "libcore/base/file.h"
-#include "libcore/base/parallel.h"
-#include "libcore/comm/local.h"
 #include "libcore/data/loader.h"
 #include "libcore/dist/formulas.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/train/trainer.h"
 #include "libcore/weights/safetensors.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/train/rank_runs.h"
 #include "tests/train/stepping.h"
 
 namespace galley {
 namespace {
-
-/// 50 samples in batches of 12: the last batch of an epoch has 2, fewer than three ranks.
-constexpr std::string_view kRecipe = R"(
-recipe: 1
-name: ranks
-model:
-  type: layers
-  input: {shape: [12]}
-  layers:
-    - {name: fc1, type: linear, out_features: 16}
-    - {name: norm, type: layer_norm}
-    - {type: gelu}
-    - {type: dropout, p: 0.3}
-    - {name: fc2, type: linear, out_features: 3}
-loss: {type: cross_entropy}
-data:
-  train: {source: {type: synthetic, samples: 50, shape: [12], classes: 3}, shuffle: true, last_batch: keep, workers: 1}
-  val: {source: {type: synthetic, samples: 20, shape: [12], classes: 3}}
-train:
-  duration: 12 steps
-  batch: 12
-  optimizer: {type: sgd, lr: 0.1, momentum: 0.9, weight_decay: 0.01}
-  validate: {every: 6 steps}
-checkpoint: {every: 6 steps}
-log: {every: 1 step, tensorboard: false}
-)";
-
-class Quiet : public TrainEvents {
- public:
-  void stepped(const TrainRow& row, double, double, bool) override {
-    losses.push_back(row.loss);
-    norms.push_back(row.grad_norm);
-  }
-  void evaluated(const EvalRow& row) override { metrics = row.metrics; }
-  std::vector<double> losses, norms;
-  MetricValues metrics;
-};
-
-struct Trained {
-  std::vector<std::string> digests;         // of each rank
-  std::vector<std::vector<double>> losses;  // of each rank
-  std::vector<std::vector<double>> norms;   // of gradients, of each rank
-  std::vector<MetricValues> metrics;        // of each rank
-  std::map<std::string, std::vector<double>> parameters;
-  std::vector<std::string> errors;
-  std::vector<ErrorCode> codes;
-  std::vector<Traffic> reduced, scattered, gathered;
-  std::vector<int64_t> state_bytes;
-  std::string run;
-};
-
-std::map<std::string, std::vector<double>> parameters_of(const std::string& file) {
-  std::map<std::string, std::vector<double>> all;
-  const SafetensorsFile weights(file);
-  for (const SafetensorsEntry& entry : weights.entries()) all[entry.name] = weights.read(entry).to_doubles();
-  return all;
-}
-
-/// One recipe for all ranks, or one for each.
-Trained train_each(const std::string& folder, const std::vector<const LoadedRecipe*>& recipes) {
-  const size_t ranks = recipes.size();
-  auto communicators = local_communicators(static_cast<int>(ranks), {.timeout_s = 120});
-  Trained run;
-  run.run = folder;
-  run.digests.resize(ranks);
-  run.losses.resize(ranks);
-  run.norms.resize(ranks);
-  run.metrics.resize(ranks);
-  run.errors.resize(ranks);
-  run.codes.resize(ranks);
-  run.state_bytes.resize(ranks);
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      const ThreadShare share(1);
-      try {
-        TrainerOptions options;
-        options.run = folder;
-        options.provenance = "{}";
-        options.ranks = ranks > 1 ? communicators[r].get() : nullptr;
-        Trainer trainer(*recipes[r], dump_recipe(recipes[r]->recipe, DumpKind::kFull), options);
-        Quiet events;
-        run.state_bytes[r] = trainer.plan().state_bytes;
-        run.digests[r] = trainer.run(events).digest;
-        run.losses[r] = events.losses;
-        run.norms[r] = events.norms;
-        run.metrics[r] = events.metrics;
-      } catch (const Error& error) {
-        run.errors[r] = error.message();
-        run.codes[r] = error.code();
-        communicators[r]->abort(cat("rank ", r, ": ", error.what()));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& communicator : communicators) {
-    run.reduced.push_back(communicator->traffic(CollectiveKind::kAllReduce));
-    run.scattered.push_back(communicator->traffic(CollectiveKind::kReduceScatter));
-    run.gathered.push_back(communicator->traffic(CollectiveKind::kAllGather));
-  }
-  if (run.errors.front().empty()) run.parameters = parameters_of(folder + "/weights.safetensors");
-  return run;
-}
-
-Trained train(const std::string& folder, int ranks, std::vector<std::string> overrides = {}, std::string_view recipe = kRecipe) {
-  const LoadedRecipe loaded = test::load_text(recipe, std::move(overrides));
-  return train_each(folder, std::vector<const LoadedRecipe*>(static_cast<size_t>(ranks), &loaded));
-}
 
 /// Sums are added in another order; 12 steps amplify the rounding of f32 a little.
 void expect_near(const Trained& a, const Trained& b) {
@@ -580,78 +471,6 @@ TEST(RankTraining, EachSampleComesOnceInAnEpoch) {
       EXPECT_NEAR(shares, std::string_view(rule) == "keep" ? 5 : 4, 1e-12);  // of each batch: 1
     }
   }
-}
-
-TEST(RankTraining, DifferentRecipesAreRefusedByTheFirstDifference) {
-  const TemporaryFolder folder;
-  const LoadedRecipe first = test::load_text(kRecipe, {});
-  const LoadedRecipe second = test::load_text(kRecipe, {"train.optimizer.lr=0.2"});
-  const Trained run = train_each(folder / "run", {&first, &first, &second});
-  for (size_t r = 0; r < 3; ++r) {
-    EXPECT_EQ(run.codes[r], ErrorCode::kRecipe);
-    EXPECT_NE(run.errors[r].find("the recipes of the ranks differ: train.optimizer.lr is 0.1 on rank 0, but 0.2 on rank 2"),
-              std::string::npos)
-        << run.errors[r];
-  }
-  EXPECT_FALSE(file_exists(folder / "run"));
-}
-
-TEST(RankTraining, DifferentDataAreRefused) {
-  const TemporaryFolder folder;
-  for (const char* name : {"a", "b"}) {
-    make_folders(folder / name);
-    std::string rows = "x,y,label\n";
-    for (int i = 0; i < (*name == 'a' ? 16 : 17); ++i) rows += "1,2,0\n3,4,1\n";
-    write_file(folder / name + "/rows.csv", rows);
-  }
-  const auto recipe = [&](const char* name) {
-    return test::load_text(R"(
-recipe: 1
-name: rows
-model: {type: layers, input: {shape: [2]}, layers: [{name: fc, type: linear, out_features: 2}]}
-loss: {type: cross_entropy}
-data: {train: {source: {type: csv, path: rows.csv, header: true, columns: {dense: [x, y], label: label}}, workers: 1}}
-train: {duration: 4 steps, batch: 8, optimizer: {type: sgd, lr: 0.1}}
-)",
-                           {cat("data.train.source.path=", folder / name, "/rows.csv")});
-  };
-  LoadedRecipe first = recipe("a");
-  LoadedRecipe second = recipe("b");
-  auto communicators = local_communicators(2, {.timeout_s = 60});
-  std::vector<std::string> errors(2);
-  std::vector<std::thread> threads;
-  for (const size_t r : {size_t{0}, size_t{1}}) {
-    threads.emplace_back([&, r] {
-      try {
-        TrainerOptions options;
-        options.run = folder / "run";
-        options.provenance = "{}";
-        options.ranks = communicators[r].get();
-        Trainer trainer(r == 0 ? first : second, dump_recipe(first.recipe, DumpKind::kFull), options);
-        trainer.plan();
-      } catch (const Error& error) {
-        errors[r] = error.message();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::string& error : errors) EXPECT_NE(error.find("data.train has 32 samples"), std::string::npos) << error;
-  EXPECT_NE(errors[0].find("34 samples"), std::string::npos) << errors[0];
-}
-
-TEST(RankTraining, RefusesWhatItCannotTrain) {
-  const TemporaryFolder folder;
-  const auto error = [&](int ranks, const std::vector<std::string>& overrides) {
-    return train(folder / "run", ranks, overrides).errors[0];
-  };
-  EXPECT_NE(error(2, {"sharding=none"}).find("sharding: none trains on one rank"), std::string::npos);
-  EXPECT_NE(error(5, {}).find("not a multiple of the 5 ranks"), std::string::npos);
-  EXPECT_NE(error(2, {"device=ref"}).find("device: ref trains on one rank"), std::string::npos);
-  EXPECT_NE(error(4, {"sharding=hybrid", "sharding.mesh={data: 2, tensor: 2}"}).find("hybrid with a mesh that divides matrices"),
-            std::string::npos);
-  EXPECT_NE(error(2, {"sharding.hook={type: power_sgd}", "precision.reduce=bf16"}).find("sums factors in f32"), std::string::npos);
-  EXPECT_NE(error(2, {"sharding.offload={gradients: disk}"}).find("exist only within a step"), std::string::npos);
-  EXPECT_NE(error(4, {"sharding=zero1", "sharding.mesh={data: 2, shard: 2}"}).find("on one axis of the mesh"), std::string::npos);
 }
 
 }  // namespace
