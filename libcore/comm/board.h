@@ -46,6 +46,7 @@ struct alignas(64) BoardRank {
   std::atomic<uint64_t> posted{0};
   std::atomic<uint64_t> reduced{0};
   std::atomic<uint64_t> finished{0};
+  std::atomic<uint32_t> visiting{0};  // 1 while the rank may read and write arrays of other ranks
   std::array<BoardEntry, kSlots> entries;
 };
 
@@ -77,6 +78,9 @@ class alignas(64) Board {
 
   /// The first abort's message is kept.
   void abort(const std::string& message);
+  /// Whether a rank has begun to abort; its message may not be complete. Ordered with `visiting`: a rank either sees here that others
+  /// stop, or they see that it visits them.
+  bool stopping() const { return aborted_.load() != kRunning; }
   bool aborted() const { return aborted_.load(std::memory_order_acquire) == kAborted; }
   std::string abort_message() const { return message_.data(); }
 

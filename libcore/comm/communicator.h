@@ -139,6 +139,9 @@ class Communicator {
 
   /// Ends the waiting of the other ranks, now and later: their waits throw Error (kWorker) with this message. Any thread may call it.
   virtual void abort(const std::string& message) = 0;
+  /// Called when this rank ends by an exception while its collectives run, before it frees their arrays: after the call no other rank
+  /// or thread reads or writes them.
+  virtual void leave() {}
 
   Traffic traffic(CollectiveKind kind) const { return traffic_[static_cast<size_t>(kind)]; }
   Traffic traffic() const;

@@ -18,6 +18,7 @@ class DelayedCommunicator : public Communicator {
   std::string transport() const override { return inner_->transport() + ", delayed"; }
   std::shared_ptr<std::byte> allocate(int64_t bytes) override { return inner_->allocate(bytes); }
   void abort(const std::string& message) override { inner_->abort(message); }
+  void leave() override { inner_->leave(); }
   int per_machine() const override { return inner_->per_machine(); }
 
  protected:

@@ -44,10 +44,11 @@ void pause() {
 
 }  // namespace
 
-DirectCommunicator::DirectCommunicator(Board& board, int rank, const DirectOptions& options)
+DirectCommunicator::DirectCommunicator(Board& board, int rank, const DirectOptions& options, bool threads)
     : Communicator(rank, board.ranks()),
       board_(board),
       options_(options),
+      threads_(threads),
       spins_(board.ranks() <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 0) {
   messages_.reserve(kMostPending);
 }
@@ -128,8 +129,22 @@ DirectCommunicator::Pending& DirectCommunicator::at(Cursor& cursor) {
   return pending(cursor.ticket);
 }
 
-/// Does what can be done without waiting. Returns whether anything was done.
+/// Does what can be done without waiting. Returns whether anything was done. Does nothing once a rank has begun to abort.
 bool DirectCommunicator::progress() {
+  struct Visit {
+    explicit Visit(std::atomic<uint32_t>& flag) : visiting(flag) { visiting.store(1); }
+    ~Visit() { visiting.store(0, std::memory_order_release); }
+    std::atomic<uint32_t>& visiting;
+  };
+  const Visit visit(board_.rank(rank()).visiting);
+  if (board_.stopping()) return false;
+  bool moved = progress_collectives();
+  moved |= progress_messages();
+  if (moved) board_.wake();
+  return moved;
+}
+
+bool DirectCommunicator::progress_collectives() {
   bool moved = false;
   BoardRank& own = board_.rank(rank());
   Lowest low = lowest();
@@ -147,8 +162,6 @@ bool DirectCommunicator::progress() {
     copy_out(at(finish_), finish_.step);
     own.finished.store(finish_.step + 1, std::memory_order_release);
   }
-  moved |= progress_messages();
-  if (moved) board_.wake();
   return moved;
 }
 
@@ -332,12 +345,32 @@ bool DirectCommunicator::done(const Pending& p) const {
   return is_message(p.call) ? p.first == 1 : finish_.step >= p.first + static_cast<uint64_t>(p.steps);
 }
 
-void DirectCommunicator::throw_if_aborted() const {
-  if (board_.aborted()) throw Error(ErrorCode::kWorker, board_.abort_message());
+void DirectCommunicator::throw_if_aborted() {
+  if (!board_.aborted()) return;
+  wait_for_visitors();
+  throw Error(ErrorCode::kWorker, board_.abort_message());
+}
+
+void DirectCommunicator::wait_for_visitors() {
+  if (!threads_) return;
+  for (int r = 0; r < size(); ++r) {
+    while (r != rank() && board_.rank(r).visiting.load() != 0) std::this_thread::yield();
+  }
+}
+
+void DirectCommunicator::abort(const std::string& message) {
+  board_.abort(message);
+  wait_for_visitors();
+}
+
+void DirectCommunicator::leave() {
+  if (threads_) abort(cat("rank ", rank(), " failed"));
 }
 
 void DirectCommunicator::abort_and_throw(const std::string& message) {
+  board_.rank(rank()).visiting.store(0);  // two ranks that do this would wait for each other
   board_.abort(message);
+  wait_for_visitors();
   throw_if_aborted();
   throw Error(ErrorCode::kWorker, message);  // another rank is still writing its own message
 }

@@ -18,14 +18,17 @@ struct DirectOptions {
   double timeout_s = 0;
 };
 
-/// Base of the communicators of threads and of processes with shared memory.
+/// Base of the communicators of threads and of processes with shared memory. Where ranks are threads, a rank that fails frees arrays that
+/// others may be reading: it first waits until they have seen that it stops.
 class DirectCommunicator : public Communicator {
  public:
-  void abort(const std::string& message) override { board_.abort(message); }
+  void abort(const std::string& message) override;
+  void leave() override;
 
  protected:
   /// Arrays whose place is not shared are copied through the rank's part of `staging` (region 0), which has staging_bytes(ranks) bytes.
-  DirectCommunicator(Board& board, int rank, const DirectOptions& options);
+  /// `threads`: ranks are threads of one process.
+  DirectCommunicator(Board& board, int rank, const DirectOptions& options, bool threads);
 
   static int64_t staging_bytes(int ranks);
   /// The place of memory that other ranks can reach, if it is (region kNone: it is not).
@@ -64,6 +67,7 @@ class DirectCommunicator : public Communicator {
   /// Moves the cursor to the collective of its step.
   Pending& at(Cursor& cursor);
   bool progress();
+  bool progress_collectives();
   bool progress_messages();
   bool send_piece(Pending& p);
   bool receive_piece(Pending& p);
@@ -75,7 +79,9 @@ class DirectCommunicator : public Communicator {
   void check_same(const Pending& p, uint64_t step);
   Segment piece_of(const Pending& p, uint64_t step, int member) const;
   Place64 stage_of(uint64_t step) const;
-  void throw_if_aborted() const;
+  void throw_if_aborted();
+  /// Where ranks are threads: returns when no other rank reads or writes arrays of this one any more. Call it after the board's abort.
+  void wait_for_visitors();
   /// Stops all ranks. Always throws, also while another rank is stopping them, so that no rank goes on with arrays of ranks that stopped.
   [[noreturn]] void abort_and_throw(const std::string& message);
   [[noreturn]] void throw_timeout(const Pending& p);
@@ -83,6 +89,7 @@ class DirectCommunicator : public Communicator {
 
   Board& board_;
   DirectOptions options_;
+  bool threads_;
   int spins_;
   std::array<Pending, kMostPending> pending_;
   std::vector<Ticket> messages_;  // not complete, in order

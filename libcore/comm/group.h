@@ -17,6 +17,7 @@ class GroupCommunicator : public Communicator {
   GroupCommunicator(Communicator& parent, std::vector<int> members);
   std::string transport() const override { return parent_.transport(); }
   void abort(const std::string& message) override { parent_.abort(message); }
+  void leave() override { parent_.leave(); }
 
  protected:
   void begin(const Collective& call, Ticket ticket) override;

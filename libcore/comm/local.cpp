@@ -23,7 +23,7 @@ struct LocalBoard {
 class LocalCommunicator : public DirectCommunicator {
  public:
   LocalCommunicator(std::shared_ptr<LocalBoard> board, int rank, const DirectOptions& options)
-      : DirectCommunicator(*Board::open(board->memory), rank, options), board_(std::move(board)) {}
+      : DirectCommunicator(*Board::open(board->memory), rank, options, true), board_(std::move(board)) {}
   std::string transport() const override { return "threads"; }
 
  protected:

@@ -27,13 +27,21 @@ std::byte* bytes_at(void* base, int64_t offset) { return static_cast<std::byte*>
 MessageCommunicator::MessageCommunicator(std::unique_ptr<PointToPoint> messages, const MessageOptions& options)
     : Communicator(messages->rank(), messages->size()), messages_(std::move(messages)), options_(options), thread_([this] { work(); }) {}
 
-MessageCommunicator::~MessageCommunicator() {
+MessageCommunicator::~MessageCommunicator() { stop(); }
+
+void MessageCommunicator::leave() {
+  leaving_ = true;
+  stop();
+}
+
+/// Returns when the thread has ended.
+void MessageCommunicator::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   arrived_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void MessageCommunicator::begin(const Collective& call, Ticket ticket) {
@@ -94,6 +102,7 @@ void MessageCommunicator::complete() {
     const size_t before = open_.size();
     std::erase_if(open_, [&](int number) { return messages_->test(number); });
     if (open_.size() < before) tests = 0;
+    if (leaving_) fail(ErrorCode::kWorker, cat("rank ", rank(), " failed"));
     if (tests > kTestsBeforeSleep) std::this_thread::sleep_for(kSleep);
   }
 }

@@ -2,6 +2,7 @@
 // Collectives by messages: each rank sends its partial sums of a segment to the rank that owns the segment, which adds them in the order of
 // the tree and sends the result to all. For ranks on several machines.
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +49,7 @@ class MessageCommunicator : public Communicator {
   ~MessageCommunicator() override;
   std::string transport() const override { return "messages (" + messages_->name() + ")"; }
   void abort(const std::string& message) override { messages_->abort(message); }
+  void leave() override;
   int per_machine() const override { return options_.per_machine; }
 
  protected:
@@ -71,6 +73,7 @@ class MessageCommunicator : public Communicator {
   void send_all(int to, const std::byte* data, int64_t bytes);
   void receive_all(int from, std::byte* data, int64_t bytes);
   void complete();
+  void stop();
 
   std::unique_ptr<PointToPoint> messages_;
   MessageOptions options_;
@@ -83,6 +86,7 @@ class MessageCommunicator : public Communicator {
   std::deque<Job> jobs_;
   std::exception_ptr error_;
   bool stop_ = false;
+  std::atomic<bool> leaving_{false};
   std::thread thread_;
 };
 

@@ -14,7 +14,14 @@ RankScope::RankScope(Communicator* communicator, Communicator* tensor)
   scope = this;
 }
 RankScope::RankScope() : active_{true, false}, outer_(scope) { scope = this; }
-RankScope::~RankScope() { scope = outer_; }
+
+RankScope::~RankScope() {
+  scope = outer_;
+  if (std::uncaught_exceptions() == exceptions_) return;
+  for (const Flight& flight : flights_) {
+    if (flight.output != nullptr) flight.communicator->leave();
+  }
+}
 
 RankScope* RankScope::current(RankAxis axis) { return scope != nullptr && scope->active_[static_cast<size_t>(axis)] ? scope : nullptr; }
 

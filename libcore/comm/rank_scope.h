@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <exception>
 
 #include "libcore/comm/communicator.h"
 
@@ -15,7 +16,8 @@ enum class RankAxis : uint8_t {
 };
 
 /// While an object lives, collectives of programs that this thread runs go through the communicator. Without one, or with nullptr, a
-/// program computes what one rank computes alone: a sum over ranks is its own part.
+/// program computes what one rank computes alone: a sum over ranks is its own part. Where an exception ends its life, the rank leaves those
+/// of its communicators whose collectives run, so that no other rank touches arrays that are freed next.
 class RankScope {
  public:
   explicit RankScope(Communicator* communicator, Communicator* tensor = nullptr);
@@ -45,6 +47,7 @@ class RankScope {
   std::array<Communicator*, 2> communicators_{};  // by RankAxis
   std::array<bool, 2> active_;
   RankScope* outer_;
+  int exceptions_ = std::uncaught_exceptions();
   std::array<Flight, kMostFlights> flights_{};
 };
 

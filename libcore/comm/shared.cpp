@@ -40,7 +40,7 @@ void remove_stale_segments() {
 class SharedCommunicator : public DirectCommunicator {
  public:
   SharedCommunicator(std::shared_ptr<SharedSegment> segment, std::string name, int rank, const DirectOptions& options)
-      : DirectCommunicator(*Board::open(segment->data()), rank, options), name_(std::move(name)) {
+      : DirectCommunicator(*Board::open(segment->data()), rank, options, false), name_(std::move(name)) {
     const int64_t head = aligned(Board::bytes(size()));
     std::byte* staging = segment->data() + head;
     regions_.push_back({std::move(segment), staging, staging_bytes(size())});
