@@ -1,7 +1,12 @@
 # CUDA kernels: nvcc compiles libcore/backends/cuda/kernels/kernels.cu to one image for all architectures, which the programs contain.
 # Nothing is linked: the driver is opened at run time. Without nvcc the build is complete, but `device: cuda` says that it has no kernels.
 set(GALLEY_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (if there is an nvcc), ON, OFF")
-set(GALLEY_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPU architectures of the kernels; the last one also as PTX, for later ones")
+set(architectures "80;90;100")
+if(DEFINED ENV{GALLEY_CUDA_ARCHITECTURES})
+  set(architectures "$ENV{GALLEY_CUDA_ARCHITECTURES}")
+endif()
+set(GALLEY_CUDA_ARCHITECTURES "${architectures}" CACHE STRING
+    "GPU architectures of the kernels; the last one also as PTX, for later ones; default: the environment's, or all that are tried")
 set(GALLEY_CUDA_ROOT "" CACHE PATH "folder of the CUDA toolkit; empty: that of scripts/setup --cuda, of the PATH, or /usr/local/cuda")
 set(GALLEY_CUDA_IMAGE "")
 
