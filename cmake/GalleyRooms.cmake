@@ -38,9 +38,14 @@ function(galley_precompile target)
   target_precompile_headers(${target} PRIVATE ${GALLEY_STANDARD_HEADERS} ${ARGN})
 endfunction()
 
-# galley_optimize(<target> <level>): where no time is spent at run time, -O1 or -O2 instead of Release's -O3 shortens the build.
+# galley_optimize(<target> <level>): where no time is spent at run time, -O1 or -O2 instead of Release's -O3 shortens the build. The builds
+# with sanitizers compile these targets without optimization, in half the time, except references and emulated kernels, whose tests would
+# take longer.
 function(galley_optimize target level)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O${level}>)
+  if(GALLEY_SANITIZE AND NOT target MATCHES "_ref$|^cuda_stand_in$")
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND level EQUAL 1)
     target_compile_options(${target} PRIVATE -Wno-array-bounds)  # GCC 12 at -O1, as above
   endif()

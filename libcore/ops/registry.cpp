@@ -21,6 +21,7 @@ void ensure_ops_registered() {
                                 shape_ops,         shuffle_ops,
                                 index_ops,         update_ops,
                                 nms_ops,           roi_align_ops,
+                                roi_pool_ops,      deform_conv_ops,
                                 grid_sample_ops,   flow_ops,
                                 quantize_ops,      quantized_ops,
                                 fake_quantize_ops, collective_ops,

@@ -35,6 +35,8 @@ OpTable shuffle_ops();
 OpTable index_ops();
 OpTable nms_ops();
 OpTable roi_align_ops();
+OpTable roi_pool_ops();
+OpTable deform_conv_ops();
 OpTable grid_sample_ops();
 OpTable flow_ops();
 OpTable update_ops();

@@ -1,7 +1,9 @@
-// Cases of nms and roi_align.
+// Cases of nms, of the operators on regions, and of deformable convolution.
 
+#include "libcore/ops/deform_conv.h"
 #include "libcore/ops/nms.h"
 #include "libcore/ops/roi_align.h"
+#include "libcore/ops/roi_pool.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {
@@ -92,6 +94,76 @@ std::vector<OpCase> align_cases() {
   return cases;
 }
 
+std::vector<OpCase> pool_regions_cases() {
+  std::vector<OpCase> cases;
+  const auto pool = [&](const std::string& name, const Shape& x, int64_t rows, std::vector<int64_t> size, double scale) {
+    cases.push_back({.name = "roi_pool_" + name, .build = [=](CaseInputs& in) {
+                       RoiPoolAttrs attrs;
+                       attrs.output_size = size;
+                       attrs.spatial_scale = scale;
+                       roi_pool(in.real(x, {.distinct = true}), boxes_of(in, x[0], rows, 0, 1.3 * static_cast<double>(x[3]) / scale),
+                                attrs);
+                     }});
+  };
+  // Rows 1 and 2 of columns 0 and 1, halves rounded away from zero; then a region outside the image.
+  cases.push_back({.name = "roi_pool_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         RoiPoolAttrs attrs;
+                         attrs.output_size = {1, 2};
+                         const Value boxes = in.fixed(in.values({1, 2, 4}, {0.4, 0.5, 1.4, 2.4, 30, 30, 40, 40}));
+                         roi_pool(in.values({1, 1, 3, 3}, {9, 8, 7, 1, 4, 6, 3, 2, 5}), boxes, attrs);
+                       },
+                   .expected = {3, 4, 0, 0}});
+  pool("two_samples", {2, 3, 8, 9}, 4, {3, 2}, 0.5);
+  pool("more_bins_than_pixels", {1, 2, 5, 4}, 3, {4, 6}, 1);
+  pool("many_channels", {1, 20, 6, 7}, 3, {2, 3}, 0.25);
+  const auto position_sensitive = [&](const std::string& name, const Shape& x, std::vector<int64_t> size, double scale, int64_t ratio) {
+    cases.push_back({.name = "ps_roi_align_" + name, .build = [=](CaseInputs& in) {
+                       PsRoiAlignAttrs attrs;
+                       attrs.output_size = size;
+                       attrs.spatial_scale = scale;
+                       attrs.sampling_ratio = ratio;
+                       ps_roi_align(in.real(x), boxes_of(in, x[0], 3, 0, 1.3 * static_cast<double>(x[3]) / scale), attrs);
+                     }});
+  };
+  position_sensitive("two_samples", {2, 12, 8, 9}, {3, 2}, 0.5, 2);
+  position_sensitive("adaptive", {1, 4, 7, 6}, {2, 2}, 1, 0);
+  return cases;
+}
+
+std::vector<OpCase> deform_cases() {
+  std::vector<OpCase> cases;
+  const auto deform = [&](const std::string& name, const Shape& x, const Shape& weight, int64_t offset_groups, bool extras,
+                          const DeformConv2dAttrs& attrs) {
+    cases.push_back({.name = "deform_conv2d_" + name, .build = [=](CaseInputs& in) {
+                       const Shape y = conv_shape(attrs, x, weight);
+                       const int64_t maps = offset_groups * weight[2] * weight[3];
+                       // The slope of a sample changes where it meets a pixel.
+                       const Value offset = in.real({y[0], 2 * maps, y[2], y[3]}, {.low = -1.9, .high = 1.9, .kinks = {-1, 0, 1}});
+                       deform_conv2d(in.real(x), offset, in.weight(weight), attrs, extras ? in.vector(weight[0]) : Value{},
+                                     extras ? in.real({y[0], maps, y[2], y[3]}) : Value{});
+                     }});
+  };
+  DeformConv2dAttrs attrs;
+  // Offsets of a pixel to the right and half a pixel down.
+  cases.push_back({.name = "deform_conv2d_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         deform_conv2d(in.values({1, 1, 2, 2}, {1, 2, 3, 4}),
+                                       in.fixed(in.values({1, 2, 2, 2}, {0.5, 0.5, 0.5, 0.5, 1, 1, 1, 1})), in.values({1, 1, 1, 1}, {2}),
+                                       {});
+                       },
+                   .expected = {6, 0, 4, 0}});
+  attrs.padding = {1};
+  deform("padded", {2, 3, 5, 4}, {4, 3, 3, 3}, 1, false, attrs);
+  attrs.groups = 2;
+  attrs.stride = {2, 1};
+  attrs.dilation = {1, 2};
+  deform("groups_mask_bias", {2, 4, 6, 7}, {6, 2, 2, 3}, 2, true, attrs);
+  return cases;
+}
+
 }  // namespace
 
 std::vector<OpCase> boxes_cases() {
@@ -128,7 +200,8 @@ std::vector<OpCase> boxes_cases() {
                      nms(boxes, scores, nms_attrs(0.5, 0, 0, 12), in.values({3}, {30, 0, 7}, DType::kI64));
                    }});
 
-  for (OpCase& c : align_cases()) cases.push_back(std::move(c));
+  for (const auto& family : {align_cases, pool_regions_cases, deform_cases})
+    for (OpCase& c : family()) cases.push_back(std::move(c));
   return cases;
 }
 

@@ -3,12 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
+#include <tuple>
 
+#include "libcore/ops/deform_conv.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/nms.h"
 #include "libcore/ops/proposals.h"
 #include "libcore/ops/roi_align.h"
+#include "libcore/ops/roi_pool.h"
 #include "tests/ops/golden_file.h"
 
 namespace galley::test {
@@ -29,6 +35,76 @@ Value input(Graph& graph, const std::string& name, const Shape& shape) {
 void expect_near(const std::string& what, const RefArray& got, const RefArray& want) {
   ASSERT_EQ(got.shape, want.shape) << what;
   for (int64_t i = 0; i < want.shape.elements(); ++i) ASSERT_NEAR(got[i], want[i], 1e-12) << what << " element " << i;
+}
+
+/// Applies an operator to arrays of a golden case; its result `y` and the gradient of each input (d_NAME), for the case's cotangent, are
+/// the golden ones.
+void expect_golden(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& differentiable,
+                   const std::function<Value(const std::map<std::string, Value>&)>& apply) {
+  SCOPED_TRACE(name);
+  const GoldenArrays& want = golden(name);
+  Graph graph;
+  std::map<std::string, Value> values;
+  std::map<std::string, RefArray> feeds{{"cotangent", want.at("cotangent")}};
+  for (const std::string& each : inputs) {
+    values[each] = input(graph, each, want.at(each).shape);
+    feeds[each] = want.at(each);
+  }
+  const Value y = apply(values);
+  const Node node = graph.nodes().back();
+  std::vector<Value> cotangents(node.outputs.size());
+  cotangents[0] = input(graph, "cotangent", y.shape());
+  std::vector<bool> wanted;
+  for (const ValueId id : node.inputs) {
+    wanted.push_back(
+        std::any_of(differentiable.begin(), differentiable.end(), [&](const std::string& each) { return values.at(each).id() == id; }));
+  }
+  GradientBuilder builder(graph, node, cotangents, wanted);
+  node.op->gradient(builder);
+  const auto results = interpret(graph, feeds);
+  expect_near("y", results.at(y.id()), want.at("y"));
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!wanted[i]) continue;
+    for (const std::string& each : differentiable) {
+      if (values.at(each).id() == node.inputs[i]) expect_near("d_" + each, results.at(builder.result()[i].id()), want.at("d_" + each));
+    }
+  }
+}
+
+TEST(Boxes, RoiPoolIsTorchvisions) {
+  for (const auto& [name, size, scale] : {std::tuple{"roi_pool", std::vector<int64_t>{3, 2}, 0.5},
+                                          std::tuple{"roi_pool_more_bins_than_pixels", std::vector<int64_t>{4, 5}, 0.25}}) {
+    RoiPoolAttrs attrs;
+    attrs.output_size = size;
+    attrs.spatial_scale = scale;
+    expect_golden(name, {"x", "boxes"}, {"x"}, [&](const auto& v) { return roi_pool(v.at("x"), v.at("boxes"), attrs).y; });
+  }
+}
+
+TEST(Boxes, PositionSensitiveRoiAlignIsTorchvisions) {
+  for (const auto& [name, size, scale, ratio] : {std::tuple{"ps_roi_align", std::vector<int64_t>{3, 2}, 0.5, int64_t{2}},
+                                                 std::tuple{"ps_roi_align_adaptive", std::vector<int64_t>{2, 2}, 1.0, int64_t{0}}}) {
+    PsRoiAlignAttrs attrs;
+    attrs.output_size = size;
+    attrs.spatial_scale = scale;
+    attrs.sampling_ratio = ratio;
+    expect_golden(name, {"x", "boxes"}, {"x"}, [&](const auto& v) { return ps_roi_align(v.at("x"), v.at("boxes"), attrs); });
+  }
+}
+
+TEST(Boxes, DeformableConvolutionIsTorchvisions) {
+  DeformConv2dAttrs plain;
+  plain.padding = {1, 1};
+  expect_golden("deform_plain", {"x", "offset", "weight", "bias"}, {"x", "offset", "weight", "bias"},
+                [&](const auto& v) { return deform_conv2d(v.at("x"), v.at("offset"), v.at("weight"), plain, v.at("bias")); });
+  DeformConv2dAttrs grouped;
+  grouped.groups = 2;
+  grouped.stride = {2, 1};
+  grouped.padding = {1, 0};
+  grouped.dilation = {1, 2};
+  expect_golden("deform_groups", {"x", "offset", "weight", "bias", "mask"}, {"x", "offset", "weight", "bias", "mask"}, [&](const auto& v) {
+    return deform_conv2d(v.at("x"), v.at("offset"), v.at("weight"), grouped, v.at("bias"), v.at("mask"));
+  });
 }
 
 struct RoiCase {

@@ -1,4 +1,4 @@
-// Boxes in f32: nms and roi_align with its gradient.
+// Boxes in f32: nms, roi_align with its gradient, and roi_pool.
 //
 // nms visits candidates by falling score from a heap over those above the threshold, so it orders no more of them than it visits; a
 // candidate is compared only with the chosen boxes of its class. One thread per sample. Each comparison rounds as torchvision's do.
@@ -14,6 +14,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/ops/nms.h"
 #include "libcore/ops/roi_align.h"
+#include "libcore/ops/roi_pool.h"
 
 namespace galley {
 namespace {
@@ -241,6 +242,55 @@ class RoiAlignBackward : public PreparedKernel {
   Shape grad_, dx_;
 };
 
+class RoiPooling : public PreparedKernel {
+ public:
+  explicit RoiPooling(const KernelQuery& q)
+      : attrs_(q.attrs<RoiPoolAttrs>()), x_(q.in(0).shape), y_(q.out(0).shape), channels_last_(!q.in(0).format.is_contiguous()) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const int64_t channels = y_[2], bins = y_[3] * y_[4];
+    const int64_t step = channels_last_ ? channels : 1, next = channels_last_ ? 1 : x_[2] * x_[3];  // of pixels, of channels
+    parallel_for(y_[0] * y_[1], 1, [&](int64_t begin, int64_t end) {
+      for (int64_t region = begin; region < end; ++region) {
+        const float* image = args.in<float>(0) + region / y_[1] * x_[1] * x_[2] * x_[3];
+        float* y = args.out<float>(0) + region * channels * bins;
+        auto* index = args.out<int64_t>(1) + region * channels * bins;
+        for (int64_t bin = 0; bin < bins; ++bin) {
+          const Window window = window_of(args.in<float>(1) + region * 4, bin);
+          for (int64_t c = 0; c < channels; ++c) {
+            const int64_t best = largest(image + c * next, step, window);
+            index[c * bins + bin] = best;
+            y[c * bins + bin] = best < 0 ? 0 : image[c * next + best * step];
+          }
+        }
+      }
+    });
+  }
+
+ private:
+  struct Window {
+    RoiPixels rows, columns;
+  };
+  Window window_of(const float* box, int64_t bin) const {
+    const auto scale = static_cast<float>(attrs_.spatial_scale);
+    return {roi_pixels(box[1], box[3], scale, bin / y_[4], y_[3], x_[2]), roi_pixels(box[0], box[2], scale, bin % y_[4], y_[4], x_[3])};
+  }
+  /// The first of the largest pixels; -1: the window is empty.
+  int64_t largest(const float* plane, int64_t step, const Window& window) const {
+    int64_t best = -1;
+    for (int64_t h = window.rows.begin; h < window.rows.end; ++h) {
+      for (int64_t w = window.columns.begin; w < window.columns.end; ++w) {
+        const int64_t pixel = h * x_[3] + w;
+        if (best < 0 || plane[pixel * step] > plane[best * step]) best = pixel;
+      }
+    }
+    return best;
+  }
+
+  RoiPoolAttrs attrs_;
+  Shape x_, y_;
+  bool channels_last_;
+};
+
 Support supports(const KernelQuery& q) {
   for (int i = 0; i < 2; ++i) {
     if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
@@ -262,6 +312,11 @@ Support supports_roi_align(const KernelQuery& q) {
   return Support::yes();
 }
 
+Support supports_roi_pool(const KernelQuery& q) {
+  if (!q.out(1).format.is_contiguous()) return Support::no(cat("format ", q.out(1).format));
+  return supports_roi_align(q);
+}
+
 Support supports_nms(const KernelQuery& q) {
   if (q.in(1).elements() >= int64_t{1} << 31) return Support::no("2^31 scores or more");
   return supports(q);
@@ -272,9 +327,10 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 3> kKernels{{{"nms", "heap", supports_nms, prepare<NonMaximumSuppression>},
+const std::array<Kernel, 4> kKernels{{{"nms", "heap", supports_nms, prepare<NonMaximumSuppression>},
                                       {"roi_align", "regions", supports_roi_align, prepare<RoiAlign>},
-                                      {"roi_align_backward", "channel_parts", supports, prepare<RoiAlignBackward>}}};
+                                      {"roi_align_backward", "channel_parts", supports, prepare<RoiAlignBackward>},
+                                      {"roi_pool", "regions", supports_roi_pool, prepare<RoiPooling>}}};
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Operators on boxes: nms, roi_align and its gradient.
+// Operators on boxes: nms, roi_align and its gradient, roi_pool.
 
 #include <algorithm>
 #include <numeric>
@@ -6,6 +6,7 @@
 #include "libcore/backends/ref/ref.h"
 #include "libcore/ops/nms.h"
 #include "libcore/ops/roi_align.h"
+#include "libcore/ops/roi_pool.h"
 
 namespace galley {
 namespace {
@@ -101,7 +102,30 @@ void roi_align_backward_ref(RefCall& call) {
             [&](int64_t bin, int64_t pixel, double weight) { call.out()[pixel] += weight * call.in(0)[bin]; });
 }
 
-constexpr RefEntry kEntries[] = {{"nms", nms_ref}, {"roi_align", roi_align_ref}, {"roi_align_backward", roi_align_backward_ref}};
+void roi_pool_ref(RefCall& call) {
+  const auto& attrs = call.attrs<RoiPoolAttrs>();
+  const RefArray& x = call.in(0);
+  const Shape &image = x.shape, &y = call.out(0).shape;
+  for (int64_t i = 0; i < y.elements(); ++i) {
+    const int64_t column = i % y[4], row = i / y[4] % y[3], c = i / (y[4] * y[3]) % y[2], region = i / (y[4] * y[3] * y[2]);
+    const double* box = call.in(1).v.data() + region * 4;
+    const RoiPixels rows = roi_pixels(box[1], box[3], attrs.spatial_scale, row, y[3], image[2]),
+                    columns = roi_pixels(box[0], box[2], attrs.spatial_scale, column, y[4], image[3]);
+    const int64_t plane = (region / y[1] * image[1] + c) * image[2] * image[3];
+    int64_t best = -1;
+    for (int64_t h = rows.begin; h < rows.end; ++h) {
+      for (int64_t w = columns.begin; w < columns.end; ++w) {
+        const int64_t pixel = h * image[3] + w;
+        if (best < 0 || x[plane + pixel] > x[plane + best]) best = pixel;
+      }
+    }
+    call.out(0)[i] = best < 0 ? 0 : x[plane + best];
+    call.out(1)[i] = static_cast<double>(best);
+  }
+}
+
+constexpr RefEntry kEntries[] = {
+    {"nms", nms_ref}, {"roi_align", roi_align_ref}, {"roi_align_backward", roi_align_backward_ref}, {"roi_pool", roi_pool_ref}};
 
 }  // namespace
 
