@@ -5,6 +5,7 @@
 #include "libcore/base/philox.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
+#include "libcore/ops/deform_conv.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/emit.h"
 #include "libcore/ops/matmul.h"
@@ -83,20 +84,26 @@ Value Builder::buffer(std::string_view leaf, TensorType type, const Init& init, 
   return value;
 }
 
-Value Builder::convolution(std::string_view op, Value x, const std::vector<int64_t>& kernel_size, int64_t out_channels, bool bias,
-                           const Conv2dAttrs& attrs) {
+LinearParameters Builder::convolution_parameters(std::string_view op, Value x, const std::vector<int64_t>& kernel_size,
+                                                 int64_t out_channels, bool bias, int64_t groups) {
   const auto axes = std::ssize(kernel_size);
   GALLEY_CHECK(x.shape().rank() == axes + 2, "[", op, "] needs an input with ", axes + 2, " dimensions ",
                axes == 2 ? "[N,C,H,W]" : "[N,C,D,H,W]", ", not ", x.type(), ", at ", graph_.path());
-  const int64_t groups = attrs.groups;
   GALLEY_CHECK(out_channels >= 1 && groups >= 1 && x.channels() % groups == 0 && out_channels % groups == 0, "[", op, "] groups=", groups,
                " must divide the channels of input and output; the input is ", x.type(), ", out_channels ", out_channels, ", at ",
                graph_.path());
   Shape shape{out_channels, x.channels() / groups};
   for (const int64_t size : kernel_size) shape.push_back(size);
-  const Value weight = parameter("weight", shape, init_.conv_weight, op);
-  const Value offset = bias ? parameter("bias", {out_channels}, bias_init(init_.conv_bias, shape), op) : Value();
-  return emit(op, {x, weight, offset}, attrs);
+  LinearParameters layer;
+  layer.weight = parameter("weight", shape, init_.conv_weight, op);
+  if (bias) layer.bias = parameter("bias", {out_channels}, bias_init(init_.conv_bias, shape), op);
+  return layer;
+}
+
+Value Builder::convolution(std::string_view op, Value x, const std::vector<int64_t>& kernel_size, int64_t out_channels, bool bias,
+                           const Conv2dAttrs& attrs) {
+  const LinearParameters layer = convolution_parameters(op, x, kernel_size, out_channels, bias, attrs.groups);
+  return emit(op, {x, layer.weight, layer.bias}, attrs);
 }
 
 Value Builder::conv2d(std::string_view name, Value x, const Conv2dOptions& options) {
@@ -117,6 +124,18 @@ Value Builder::conv3d(std::string_view name, Value x, const Conv3dOptions& optio
   attrs.dilation = options.dilation.list();
   attrs.groups = options.groups;
   return convolution("conv3d", x, options.kernel_size.list(), options.out_channels, options.bias, attrs);
+}
+
+Value Builder::deform_conv2d(std::string_view name, Value x, Value offset, const Conv2dOptions& options, Value mask) {
+  const PathScope module = scope(name);
+  DeformConv2dAttrs attrs;
+  attrs.stride = options.stride.list();
+  attrs.padding = options.padding.list();
+  attrs.dilation = options.dilation.list();
+  attrs.groups = options.groups;
+  const LinearParameters layer = convolution_parameters("deform_conv2d", x, {options.kernel_size.h, options.kernel_size.w},
+                                                        options.out_channels, options.bias, options.groups);
+  return galley::deform_conv2d(x, offset, layer.weight, attrs, layer.bias, mask);
 }
 
 Value Builder::linear(std::string_view name, Value x, const LinearOptions& options) {

@@ -205,6 +205,9 @@ class Builder {
   Value conv2d(std::string_view name, Value x, const Conv2dOptions& options);
   /// x [N,C,D,H,W] -> [N,out_channels,D',H',W']; weight [out_channels, C/groups, kd, kh, kw].
   Value conv3d(std::string_view name, Value x, const Conv3dOptions& options);
+  /// A convolution whose taps are moved (deform_conv2d of ops/deform_conv.h): offset [N,2*D*kh*kw,H',W'], mask [N,D*kh*kw,H',W'] or absent;
+  /// parameters as conv2d.
+  Value deform_conv2d(std::string_view name, Value x, Value offset, const Conv2dOptions& options, Value mask = {});
   /// x [...,I] -> [...,out_features]; weight [out_features, I].
   Value linear(std::string_view name, Value x, const LinearOptions& options);
   /// Declares the parameters of `linear` for inputs of that many features, in the current module.
@@ -236,6 +239,9 @@ class Builder {
   friend class FreezeScope;
 
   Value frozen_batch_norm(Value x, const BatchNormOptions& options);
+  /// The weight, and with `bias` the bias, of a convolution of x.
+  LinearParameters convolution_parameters(std::string_view op, Value x, const std::vector<int64_t>& kernel_size, int64_t out_channels,
+                                          bool bias, int64_t groups);
   /// A convolution with a kernel of these sizes and the other attributes.
   Value convolution(std::string_view op, Value x, const std::vector<int64_t>& kernel_size, int64_t out_channels, bool bias,
                     const Conv2dAttrs& attrs);

@@ -61,16 +61,23 @@ struct Conv2dLayer : OptionsOf<Conv2dLayer> {
     v.option({.name = "bias", .doc = "add a learned bias to each channel"}, bias);
   }
 };
-Value build_conv2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+Conv2dOptions conv2d_options(const Options& options) {
   const auto& p = params_of<Conv2dLayer>(options);
-  return b.conv2d(name, in[0],
-                  {.out_channels = p.out_channels,
-                   .kernel_size = size2("kernel_size", p.kernel_size),
-                   .stride = size2("stride", p.stride),
-                   .padding = size2("padding", p.padding),
-                   .dilation = size2("dilation", p.dilation),
-                   .groups = p.groups,
-                   .bias = p.bias});
+  return {.out_channels = p.out_channels,
+          .kernel_size = size2("kernel_size", p.kernel_size),
+          .stride = size2("stride", p.stride),
+          .padding = size2("padding", p.padding),
+          .dilation = size2("dilation", p.dilation),
+          .groups = p.groups,
+          .bias = p.bias};
+}
+Value build_conv2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  return b.conv2d(name, in[0], conv2d_options(options));
+}
+/// Inputs: x, offsets, and a mask if there are three.
+Value build_deform_conv2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  GALLEY_CHECK(in.size() <= 3, "deform_conv2d takes x, offsets and a mask, but ", in.size(), " inputs are given");
+  return b.deform_conv2d(name, in[0], in[1], conv2d_options(options), in.size() == 3 ? in[2] : Value{});
 }
 
 Value build_conv3d(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -477,6 +484,10 @@ const std::vector<LayerEntry>& table() {
     std::vector<LayerEntry> all{
         {{"conv2d", "2-D convolution", make_options<Conv2dLayer>}, build_conv2d},
         {{"conv3d", "3-D convolution over [N,C,D,H,W]", make_options<Conv2dLayer>}, build_conv3d},
+        {{"deform_conv2d", "2-D convolution whose taps are moved; inputs: [x, offsets] or [x, offsets, mask] (Zhu et al. 2019)",
+          make_options<Conv2dLayer>},
+         build_deform_conv2d,
+         true},
         {{"linear", "matrix product over the last dimension", make_options<LinearLayer>}, build_linear},
         {{"batch_norm", "batch normalization over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>},
          build_batch_norm},

@@ -74,7 +74,8 @@ struct Sampling {
       shape[static_cast<int>(at)] = size;
       return iota(x.graph(), x.dtype(), shape, at);
     };
-    const double stride = static_cast<double>(per_axis(window.stride, 2)[a]), dilation = static_cast<double>(per_axis(window.dilation, 2)[a]),
+    const double stride = static_cast<double>(per_axis(window.stride, 2)[a]),
+                 dilation = static_cast<double>(per_axis(window.dilation, 2)[a]),
                  padding = static_cast<double>(per_axis(window.padding, 2)[a]);
     const Value tap = along(tap_axis, axis == 0 ? rows : columns), position = along(position_axis, y[static_cast<int>(axis) + 2]);
     return add(affine(tap, dilation), affine(position, stride, -padding));
@@ -121,8 +122,8 @@ Value offset_gradient(const Sampling& s, Value grid_gradient) {
   std::vector<Value> axes;
   for (const int axis : {0, 1}) {
     const Value along = slice(grid_gradient, 3, 1 - axis, 2 - axis);  // the grid holds columns first
-    axes.push_back(reshape(affine(along, 2 / static_cast<double>(s.x.shape()[axis + 2])),
-                           Shape{maps[0] * s.groups * s.taps, 1, s.y[2], s.y[3]}));
+    axes.push_back(
+        reshape(affine(along, 2 / static_cast<double>(s.x.shape()[axis + 2])), Shape{maps[0] * s.groups * s.taps, 1, s.y[2], s.y[3]}));
   }
   return reshape(concat({axes[0], axes[1]}, 1), maps);
 }

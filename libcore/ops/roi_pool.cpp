@@ -21,8 +21,8 @@ TensorType bins_type(const OpContext& c, const std::vector<int64_t>& output_size
   check_floating(x, "x");
   check_floating(boxes, "boxes");
   GALLEY_CHECK(x.shape.rank() == 4, "x must be [N,C,H,W], not ", x);
-  GALLEY_CHECK(boxes.shape.rank() == 3 && boxes.shape[0] == x.shape[0] && boxes.shape[2] == 4, "boxes must be [", x.shape[0],
-               ",R,4], not ", boxes);
+  GALLEY_CHECK(boxes.shape.rank() == 3 && boxes.shape[0] == x.shape[0] && boxes.shape[2] == 4, "boxes must be [", x.shape[0], ",R,4], not ",
+               boxes);
   GALLEY_CHECK(output_size.size() == 2, "output_size needs two values (rows, columns), but has ", output_size.size());
   GALLEY_CHECK(spatial_scale > 0, "spatial_scale is ", spatial_scale, "; it must be positive");
   GALLEY_CHECK(x.shape[1] % bins_per_channel == 0, "x has ", x.shape[1], " channels; output_size [", output_size[0], ",", output_size[1],

@@ -146,12 +146,35 @@ TEST(Layers, AreTheSameGraphAsCode) {
   EXPECT_EQ(capture(layers, input), dump(graph));
 }
 
+TEST(Layers, DeformableConvolutionTakesOffsetsAndAMask) {
+  const auto maps = [](const char* name, double channels) {
+    auto spec = layer(name, "conv2d", {{"out_channels", {channels}}, {"kernel_size", {3}}, {"padding", {1}}});
+    spec->inputs = {"in"};
+    return spec;
+  };
+  const auto deform = [](std::vector<std::string> inputs) {
+    return layer("deform", "deform_conv2d", {{"out_channels", {4}}, {"kernel_size", {3}}, {"padding", {1}}}, std::move(inputs));
+  };
+  const TensorType input{.shape = {2, 3, 8, 8}};
+  Graph graph;
+  Builder b(graph);
+  const Value x = b.input("input", input);
+  const Value offsets = b.conv2d("offsets", x, {.out_channels = 18, .kernel_size = 3, .padding = 1});
+  const Value mask = b.conv2d("mask", x, {.out_channels = 9, .kernel_size = 3, .padding = 1});
+  graph.add_output("output", b.deform_conv2d("deform", x, offsets, {.out_channels = 4, .kernel_size = 3, .padding = 1}, mask));
+  EXPECT_EQ(capture(list_of(maps("offsets", 18), maps("mask", 9), deform({"in", "offsets", "mask"})), input), dump(graph));
+  capture(list_of(maps("offsets", 18), deform({"in", "offsets"})), input);
+  expect_parts(error_of(list_of(maps("offsets", 17), deform({"in", "offsets"}))), {"deform", "offset must be [2,18*D,8,8]"});
+  expect_parts(error_of(list_of(deform({"in"}))), {"takes two or more inputs"});
+  expect_parts(error_of(list_of(maps("a", 18), deform({"in", "a", "a", "a"}))), {"but 4 inputs"});
+}
+
 TEST(Layers, EveryKindBuildsWithItsDefaults) {
   // Kinds with required options get them here; all other kinds must build with their defaults.
   const std::map<std::string, Settings> required{
       {"permute", {{"dims", {0, 2, 3, 1}}}}, {"reshape", {{"shape", {2, -1}}}}, {"mean", {{"dim", {1}}}}};
   for (const ComponentKind& kind : layer_kinds()) {
-    if (kind.type == "rename") continue;  // needs text options; tested below
+    if (kind.type == "rename" || kind.type == "deform_conv2d") continue;  // need text options, maps of offsets; tested below
     const std::string type(kind.type);
     const bool several = type == "add" || type == "sub" || type == "mul" || type == "maximum" || type == "swiglu" || type == "concat";
     const bool index = type == "embedding", sequence = type == "lstm" || type == "gru" || type == "rnn";
