@@ -8,6 +8,7 @@
 namespace galley {
 
 std::span<const Kernel> cuda_attention();
+std::span<const Kernel> cuda_boxes();
 std::span<const Kernel> cuda_elementwise();
 std::span<const Kernel> cuda_collective();
 std::span<const Kernel> cuda_copy();
@@ -19,7 +20,9 @@ std::span<const Kernel> cuda_products();
 std::span<const Kernel> cuda_library_products(bool tf32, bool deterministic);
 std::span<const Kernel> cuda_loss();
 std::span<const Kernel> cuda_pool();
+std::span<const Kernel> cuda_quantized();
 std::span<const Kernel> cuda_rows();
+std::span<const Kernel> cuda_sampling();
 std::span<const Kernel> cuda_select();
 std::span<const Kernel> cuda_update();
 
