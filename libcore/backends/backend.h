@@ -10,6 +10,7 @@
 
 #include "libcore/backends/kernel.h"
 #include "libcore/backends/runner.h"
+#include "libcore/comm/device_ranks.h"
 #include "libcore/device/device.h"
 #include "libcore/passes/target.h"
 
@@ -23,6 +24,7 @@ struct BackendOptions {
   bool int4_products = true;   ///< Activations may be rounded for weights of 4 bits (the recipe's precision.int4_activations).
   bool int8_products = false;  ///< The same for weights of 8 bits (precision.int8_activations).
   bool tf32 = false;           ///< GPUs: products of f32 may round their operands to TF32 (the recipe's precision.tf32).
+  bool deterministic = true;   ///< GPUs: equal inputs give equal bits in each run (the recipe's deterministic).
   AttentionAlgorithm attention = AttentionAlgorithm::kAuto;  ///< Of attention that does not name its algorithm (the recipe's attention).
   int index = 0;                                             ///< The number after the colon in "cuda:1", if there are several such devices.
 };
@@ -56,6 +58,9 @@ class Backend : public Target {
   virtual Device& device() const { return host_device(); }
   /// Makes the object that enqueues the kernels of a bound program. The program must outlive it. Default: one kernel after the other.
   virtual std::unique_ptr<Runner> runner(const BoundProgram& program) const;
+  /// Connects the devices of ranks, each of which calls it. Default: nullptr, since collectives of the host reach the memory. Throws Error
+  /// (kResource, kWorker).
+  virtual std::unique_ptr<DeviceRanks> connect(Communicator& ranks) const;
   const BackendOptions& options() const { return options_; }
 
   KernelQuery query(const Graph& graph, const Node& node) const;

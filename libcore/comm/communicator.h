@@ -17,6 +17,8 @@
 
 namespace galley {
 
+class DeviceRanks;  // device_ranks.h
+
 enum class CollectiveKind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kSend, kReceive };
 inline constexpr size_t kCollectiveKinds = 7;
 /// "all_reduce"
@@ -150,6 +152,10 @@ class Communicator {
   /// The ranks of one machine, which are consecutive; 0: machines have different numbers of ranks, or theirs are not consecutive.
   virtual int per_machine() const { return size_; }
 
+  /// Collectives between arrays in the memory of the ranks' devices; nullptr: arrays are in the host's memory. It must outlive its uses.
+  void use_devices(DeviceRanks* devices) { devices_ = devices; }
+  DeviceRanks* devices() const { return devices_; }
+
   /// Where this rank is, for supervisor and heartbeat: starts and waits are recorded there. nullptr: nowhere.
   void report_to(Position* position) { position_ = position; }
   Position* position() const { return position_; }
@@ -174,6 +180,7 @@ class Communicator {
   std::array<Traffic, kCollectiveKinds> traffic_{};
   std::map<std::array<int, 4>, GroupOrder> orders_;
   Position* position_ = nullptr;
+  DeviceRanks* devices_ = nullptr;
 };
 
 /// "collective 21 (all_reduce grads.bucket3)"

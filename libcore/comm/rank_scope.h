@@ -28,6 +28,12 @@ class RankScope {
   /// The scope of this thread, if it has a communicator for these ranks; else nullptr.
   static RankScope* current(RankAxis axis = RankAxis::kSamples);
 
+  /// The ranks' devices; nullptr: they have none, or the scope does not pass collectives to a communicator.
+  DeviceRanks* devices(RankAxis axis = RankAxis::kSamples) const {
+    const Communicator* communicator = communicators_[static_cast<size_t>(axis)];
+    return communicator != nullptr ? communicator->devices() : nullptr;
+  }
+
   /// Starts the collective whose output is at `output`; `wait` finds it by that address.
   virtual void start(const Collective& call, RankAxis axis);
   void start(const Collective& call) { start(call, RankAxis::kSamples); }

@@ -262,6 +262,7 @@ std::shared_ptr<const Backend> Session::backend(int threads, bool chains) const 
                                              .int4_products = recipe_.precision.int4_activations == StoredProducts::kInt8,
                                              .int8_products = recipe_.precision.int8_activations == StoredProducts::kInt8,
                                              .tf32 = recipe_.precision.tf32,
+                                             .deterministic = recipe_.deterministic.replicas > 0,
                                              .attention = recipe_.attention});
 }
 

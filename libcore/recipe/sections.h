@@ -40,6 +40,7 @@ struct DeviceName : TextValue {
   void parse(std::string_view text) override;
   std::string str() const override { return text_; }
   std::string_view grammar() const override { return "cpu, ref (slow, for comparisons), sim (a test device), cuda or cuda:1"; }
+  bool is_gpu() const { return text_ == "cuda" || text_.starts_with("cuda:"); }
 
  private:
   std::string text_ = "cpu";
@@ -378,6 +379,8 @@ struct Recipe : OptionsOf<Recipe> {
   int64_t seed = 0;
   Deterministic deterministic;
   DeviceName device;
+  /// The replicas of `deterministic` that training computes one by one; 0: none. A GPU computes each batch as a whole.
+  int64_t logical_replicas() const { return device.is_gpu() ? 0 : deterministic.replicas; }
   AutoCount threads;
   MemoryFormatChoice memory_format = MemoryFormatChoice::kAuto;
   PrecisionSection precision;

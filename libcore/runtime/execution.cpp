@@ -151,14 +151,29 @@ bool Execution::takes(std::string_view name) const {
 
 const Tensor& Execution::in_program_format(Feed& feed, const TensorType& type, const Tensor& values) {
   if (same_bytes(type.shape, values.format(), type.format)) return values;
-  if (!feed.converted.defined()) {
+  if (!feed.converted.defined())
     feed.converted = Tensor(type.dtype, type.shape, type.format, Storage::allocate_host(type.bytes(), device_));
-    feed.copied = device_.make_event();
-  }
-  feed.copied->synchronize();
   const ThreadShare share(program_->threads());  // as in runs, because another team size would create and end threads
   convert(values, feed.converted);
   return feed.converted;
+}
+
+/// To a device with memory of its own.
+void Execution::send(Feed& feed, const TensorType& type, const Tensor& values) {
+  if (!feed.values.defined()) feed.values = Tensor(type.dtype, type.shape, type.format, device_);
+  if (type.bytes() == 0) return;
+  if (feed.slots == nullptr) {
+    if (copies_ == nullptr) copies_ = device_.make_stream();
+    feed.slots = std::make_unique<InputSlots>(device_, *copies_, type);
+  }
+  Tensor& slot = feed.slots->next();
+  if (same_bytes(type.shape, values.format(), type.format)) {
+    std::memcpy(slot.data(), values.data(), static_cast<size_t>(type.bytes()));
+  } else {
+    const ThreadShare share(program_->threads());
+    convert(values, slot);
+  }
+  feed.slots->send(stream_, feed.values.address());
 }
 
 void Execution::feed(std::string_view name, const Tensor& values) {
@@ -172,13 +187,10 @@ void Execution::feed(std::string_view name, const Tensor& values) {
   }
   Feed& feed = feeds_.at(id);
   const void* before = feed.values.defined() ? feed.values.address() : nullptr;
-  const Tensor& given = in_program_format(feed, type, values);
   if (device_.is_host()) {
-    feed.values = given;
+    feed.values = in_program_format(feed, type, values);
   } else {
-    if (!feed.values.defined()) feed.values = Tensor(type.dtype, type.shape, type.format, device_);
-    stream_.copy(feed.values.address(), given.data(), type.bytes());
-    if (&given == &feed.converted) stream_.record(*feed.copied);
+    send(feed, type, values);
   }
   void* address = feed.values.address();
   if (address == before) return;

@@ -13,6 +13,7 @@
 
 #include "libcore/runtime/arena.h"
 #include "libcore/runtime/carried.h"
+#include "libcore/runtime/input_slots.h"
 #include "libcore/runtime/observer.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/runtime/program.h"
@@ -85,8 +86,8 @@ class Execution {
   /// A fed array.
   struct Feed {
     Tensor values;                                   // in the program's format, on its device
-    Tensor converted;                                // on the host, if the caller's array has another format
-    std::unique_ptr<Event> copied;                   // done when `converted` has reached the device
+    Tensor converted;                                // on the host's device, if the caller's array has another format
+    std::unique_ptr<InputSlots> slots;               // on other devices
     std::vector<std::pair<size_t, size_t>> readers;  // steps that read it, with the position of the input
   };
   /// The position of a one-element output in the results on the host.
@@ -98,6 +99,7 @@ class Execution {
   void find_prepare_reads();
   void find_results();
   const Tensor& in_program_format(Feed& feed, const TensorType& type, const Tensor& values);
+  void send(Feed& feed, const TensorType& type, const Tensor& values);
   void check_fed() const;
   void bind();
   void* address(ValueId id) const;
@@ -113,6 +115,7 @@ class Execution {
   Device& device_;
   Stream& stream_;
   std::map<std::string, std::string> binding_;
+  std::unique_ptr<Stream> copies_;  // of fed arrays to the device
   std::map<ValueId, Feed> feeds_;
   ScalarBlock scalars_;
   std::map<ValueId, std::string> store_names_;  // parameters, buffers, state

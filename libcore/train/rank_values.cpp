@@ -16,6 +16,7 @@
 #include "libcore/recipe/differences.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/train/capture_training.h"
+#include "libcore/train/host_array.h"
 #include "libcore/train/offload.h"
 #include "libcore/train/trainer_state.h"
 
@@ -98,6 +99,20 @@ void check_matrix_ranks(const Recipe& recipe, int ranks) {
     refuse("train.validate.prompts", "sharding: tensor continues no prompts in validation", "write sharding: zero2, or use galley-predict");
 }
 
+/// Throws Error (kRecipe) for devices, and for what GPUs do not do, on several ranks.
+void check_device(const Recipe& recipe, int ranks) {
+  const auto refuse = [](const char* key, const std::string& message, const char* suggestion) {
+    throw Error(ErrorCode::kRecipe, message).key(key).suggest(suggestion);
+  };
+  if (!recipe.device.is_gpu())
+    refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
+  const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks);
+  const MeshSection mesh = resolve_mesh(recipe.sharding, ranks, ranks);
+  if (strategy == ShardingStrategy::kHybrid || mesh.tensor > 1 || mesh.pipe > 1)
+    refuse("sharding.strategy", cat("sharding: ", name_of(strategy), " does not train on device: ", recipe.device.str(), " yet"),
+           "write sharding: ddp, zero1, zero2 or fsdp, or device: cpu");
+}
+
 }  // namespace
 
 void check_ranks(const Recipe& recipe, const Communicator& communicator) {
@@ -115,8 +130,7 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
   if (hybrid && !sharding.mesh && communicator.per_machine() == 0)
     refuse("sharding.mesh", "the machines of the job have different numbers of ranks, or ranks that are not consecutive",
            "write mesh: {data: M, shard: N}, or start as many ranks on each machine, in order (mpirun --map-by slot)");
-  if (recipe.device.str() != "cpu")
-    refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
+  if (recipe.device.str() != "cpu") check_device(recipe, ranks);
   if (matrix_ranks(recipe, ranks) > 1) return check_matrix_ranks(recipe, ranks);
   const bool pipeline = strategy == ShardingStrategy::kPipeline;
   if (pipeline) {
@@ -361,9 +375,9 @@ void Trainer::State::share_buffers() {
     if (spec.role != ValueRole::kBuffer) continue;
     for (const std::string& name : {spec.name, spec.name + ".ema"}) {
       if (!store.has(name)) continue;
-      Tensor& values = store.tensor(name);
-      options.ranks->broadcast("buffers", values.data(), values.bytes(), DType::kI8, 0);
-      store.touch(name);
+      HostArray values(store, name);
+      options.ranks->broadcast("buffers", values.array().data(), values.array().bytes(), DType::kI8, 0);
+      values.changed();
     }
   }
 }
@@ -373,7 +387,7 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
     if (options.ranks != nullptr && options.ranks->position() != nullptr) ++options.ranks->position()->polls;  // it gets on
     return recipe.checkpoint.has_value() && events.stop_signal() != 0;
   };
-  const Evaluator::Replicas parts{.count = static_cast<int>(recipe.deterministic.replicas),
+  const Evaluator::Replicas parts{.count = static_cast<int>(recipe.logical_replicas()),
                                   .threads = static_cast<int>(session.threads()),
                                   .collectives = divides_parameters(recipe, options.ranks) || stages};
   const bool by_replicas = parts.count > 0 && evaluates.divides();

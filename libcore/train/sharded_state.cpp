@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "libcore/train/host_array.h"
+
 namespace galley {
 
 ShardedState::ShardedState(Communicator& ranks, const ShardGroups& groups, ParameterStore& store,
@@ -39,11 +41,12 @@ void ShardedState::load(const std::string& name, DType dtype, const Shape& shape
   GALLEY_CHECK_INPUT(dtype == bucket.dtype && shape == bucket.shapes[whole.member], "the tensor ", name, " is ", dtype_name(dtype), " ",
                      shape, ", not ", dtype_name(bucket.dtype), " ", bucket.shapes[whole.member]);
   const int64_t size = dtype_size(dtype);
-  auto* own = static_cast<std::byte*>(store_.tensor(range.state).data());
+  HostArray held(store_, range.state);
+  auto* own = static_cast<std::byte*>(held.array().data());
   for (const BucketPiece& piece : own_pieces(bucket)) {
     if (piece.member == whole.member) read(piece.part.begin, {own + piece.at * size, static_cast<size_t>(piece.part.size() * size)});
   }
-  store_.touch(range.state);
+  held.changed();
 }
 
 std::vector<CheckpointPiece> ShardedState::pieces() {
@@ -63,7 +66,8 @@ std::vector<CheckpointPiece> ShardedState::pieces() {
       const Shape stored = piece.part.size() == shape.elements() ? shape : Shape{piece.part.size()};
       const auto values = [this, &range, &bucket, piece, stored] {
         Tensor values(bucket.dtype, stored);
-        std::memcpy(values.data(), static_cast<const std::byte*>(store_.tensor(range.state).data()) + piece.at * dtype_size(bucket.dtype),
+        const Tensor held = store_.view(range.state);
+        std::memcpy(values.data(), static_cast<const std::byte*>(held.data()) + piece.at * dtype_size(bucket.dtype),
                     static_cast<size_t>(values.bytes()));
         return values;
       };
@@ -89,8 +93,8 @@ void ShardedState::gather(size_t range) {
   const GradientBucket& bucket = *list_[range].bucket;
   const int64_t padded = bucket.layout.padded(groups_.ranks);
   gathered_ = Tensor(bucket.dtype, Shape{padded});
-  ranks_.all_gather(list_[range].state, store_.tensor(list_[range].state).data(), gathered_.data(), padded, bucket.dtype,
-                    {1, groups_.ranks});
+  const Tensor held = store_.view(list_[range].state);
+  ranks_.all_gather(list_[range].state, held.data(), gathered_.data(), padded, bucket.dtype, {1, groups_.ranks});
   gathered_range_ = range;
 }
 

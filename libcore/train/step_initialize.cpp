@@ -3,6 +3,7 @@
 #include "libcore/base/philox.h"
 #include "libcore/passes/tensor_parallel.h"
 #include "libcore/runtime/engine.h"
+#include "libcore/train/host_array.h"
 #include "libcore/train/sharded_state.h"
 #include "libcore/train/step.h"
 
@@ -20,9 +21,10 @@ void TrainStep::initialize_units() {
     session_.initialize(parameters_, whole);
     for (size_t u = begin; u < end; ++u) {
       const GradientBucket& unit = units_[u];
+      HostArray range(store(), unit.state);
       for (size_t m = 0; m < unit.parameters.size(); ++m)
-        ShardedState::set_range(store().tensor(unit.state), unit, m, whole.get(unit.parameters[m]), groups_.rank, groups_.ranks);
-      store().touch(unit.state);
+        ShardedState::set_range(range.array(), unit, m, whole.get(unit.parameters[m]), groups_.rank, groups_.ranks);
+      range.changed();
     }
   };
   const bool loads = !recipe_.weights.load.empty() || recipe_.lora;

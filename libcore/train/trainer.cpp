@@ -39,9 +39,8 @@ std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
 }  // namespace
 
 void Trainer::State::divide_batch() {
-  const bool deterministic = recipe.deterministic.replicas > 0;
-  replicas = recipe.deterministic.replicas;
-  if (!deterministic && pipelines())  // micro-batches
+  replicas = recipe.logical_replicas();
+  if (replicas == 0 && pipelines())  // micro-batches
     replicas = plan_batch(*recipe.train.batch, reading_ranks()).accumulation * reading_ranks();
   batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, reading_ranks()) : plan_batch(*recipe.train.batch, reading_ranks());
   if (pipelines() && batch.global % replicas != 0) {
@@ -50,6 +49,13 @@ void Trainer::State::divide_batch() {
         .suggest("change train.batch, or the number of replicas");
   }
   check_offload(recipe, batch);
+}
+
+void Trainer::State::make_engine() {
+  engine = std::make_unique<Engine>(session.backend(recipe.logical_replicas() > 0 ? 1 : 0));
+  if (rank_count() == 1) return;
+  devices = engine->backend().connect(*options.ranks);
+  options.ranks->use_devices(devices.get());
 }
 
 void Trainer::State::make_plan() {
@@ -92,7 +98,7 @@ void Trainer::State::make_plan() {
     if (length.total_steps < 1)
       throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
-  engine = std::make_unique<Engine>(session.backend(recipe.deterministic.replicas > 0 ? 1 : 0));
+  make_engine();
   const ReplicaChoice choice{.count = static_cast<int>(replicas), .threads = static_cast<int>(session.threads())};
   if (offloads_to_disk(recipe.sharding)) disk = std::make_unique<DiskDevice>(options.run);
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, sample_ranks(), choice, disk.get(), tensor_ranks());
@@ -106,7 +112,7 @@ void Trainer::State::make_plan() {
   if (is_pipeline(recipe, options.ranks)) make_stage_state();
   if (recipe.data.val) {
     int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
-    if (recipe.deterministic.replicas > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
+    if (recipe.logical_replicas() > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(
           session, *engine, nullptr, "val", samples_at_once, recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,

@@ -109,6 +109,7 @@ class Trainer::State {
   std::unique_ptr<DataLoader> reloader;                      // reloads batches whose loss is not finite
   std::map<int64_t, int64_t> positions;                      // of the step's batches: the loader's position, by the first sample
   std::unique_ptr<DiskDevice> disk;                          // of sharding.offload, null: none; must outlive the engine's arrays
+  std::unique_ptr<DeviceRanks> devices;                      // of ranks with GPUs; must outlive the programs below
   std::unique_ptr<Engine> engine;                            // must outlive the programs below
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
@@ -147,6 +148,8 @@ class Trainer::State {
 
   /// Divides the global batch among ranks, replicas and micro-batches.
   void divide_batch();
+  /// And connects the devices of ranks.
+  void make_engine();
   void make_plan();
   TrainResult train(TrainEvents& events);
   TrainRow checked_step(Run& run, TrainEvents& events);

@@ -25,7 +25,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::string training_in(const std::string& run) { return kStandIn + " galley-train r.yaml device=cuda -q -o " + run; }
+std::string training_in(const std::string& run) { return kStandIn + " galley-train r.yaml device=cuda deterministic=true -q -o " + run; }
 std::string training(const std::string& folder, const std::string& device) {
   return "cd " + folder + " && " + kStandIn + " galley-train r.yaml device=" + device + " log.every='1 steps' -q -o " + device;
 }
@@ -135,6 +135,53 @@ TEST(Cuda, AFailingCallLosesNothing) {
     EXPECT_EQ(outcome.code, 0) << function << ": " << outcome.err;
     EXPECT_EQ(tensor_bytes(folder / (run + "/weights.safetensors")), weights) << function;
   }
+}
+
+/// mpirun as root, with more ranks than cores.
+constexpr const char* kMpirun =
+    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; timeout -s KILL 120 mpirun --oversubscribe --bind-to none ";
+constexpr const char* kRanksRecipe =
+    "recipe: 1\nmodel: {type: mlp, hidden: [24, 24], num_classes: 4}\ntrain: {duration: 5 steps, batch: 8, ema: 0.9, clip: 1.0, "
+    "optimizer: {type: adamw, lr: 0.02}}\n"
+    "data: {train: {source: {type: synthetic, samples: 32, shape: [6], classes: 4}}}\nlog: {every: 1 steps}\n";
+
+// A rank computes on a GPU of its own; the stand-in of NCCL adds up gradients in the order of ranks, as the processor does.
+TEST(Cuda, RanksTrainAsTheProcessor) {
+  if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
+  const TemporaryFolder folder;
+  write_file(folder / "r.yaml", kRanksRecipe);
+  const std::string in = "cd " + folder.path() + " && export " + kStandIn + " && ";
+  ASSERT_EQ(shell(in + "galley-train r.yaml -q -o cpu").code, 0);
+  const std::vector<double> expected = losses_of(folder / "cpu/metrics.jsonl");
+  ASSERT_EQ(expected.size(), 5u);
+  for (const std::string sharding : {"ddp", "zero2", "fsdp"}) {
+    const Outcome outcome = shell(in + "export GALLEY_STAND_IN_COUNTS=counts && " + kMpirun +
+                                  "-np 2 galley-train r.yaml device=cuda deterministic=true sharding=" + sharding + " -q -o " + sharding);
+    ASSERT_EQ(outcome.code, 0) << sharding << ": " << outcome.err;
+    const std::vector<double> found = losses_of(folder / (sharding + "/metrics.jsonl"));
+    ASSERT_EQ(found.size(), 5u);
+    for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * std::abs(expected[i])) << sharding << " step " << i + 1;
+    std::map<std::string, int64_t> counts = counts_of(folder / "counts");
+    EXPECT_EQ(counts["cuGraphLaunch"], 3) << sharding;  // the collectives are recorded with the step
+    EXPECT_GT(counts[sharding == "ddp" ? "ncclAllReduce" : "ncclReduceScatter"], 0) << sharding;
+  }
+}
+
+TEST(Cuda, AFailingRankEndsTheOthers) {
+  if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
+  const TemporaryFolder folder;
+  write_file(folder / "r.yaml", kRanksRecipe);
+  const std::string train = "galley-train r.yaml device=cuda sharding=ddp -q -o run";
+  // -9: the process is killed in that call.
+  Outcome outcome = shell("cd " + folder.path() + " && export " + kStandIn + " && " + kMpirun + "-np 1 " + train +
+                          " : -np 1 env GALLEY_STAND_IN_FAIL=ncclAllReduce:4=-9 " + train);
+  EXPECT_EQ(outcome.code, 8) << outcome.err;
+  EXPECT_NE(outcome.err.find("rank 1 was killed by signal 9 (Killed)"), std::string::npos) << outcome.err;
+  outcome = shell("cd " + folder.path() + " && mkdir none && export GALLEY_CUDA_DRIVER=" + kDriver + " GALLEY_CUDA_LIBRARIES=none && " +
+                  kMpirun + "-np 2 " + train);
+  EXPECT_EQ(outcome.code, 7) << outcome.err;
+  EXPECT_NE(outcome.err.find("device cuda with 2 ranks: NCCL was not found (libnccl.so.2, searched none)"), std::string::npos)
+      << outcome.err;
 }
 
 TEST(Cuda, VersionListsDevices) {

@@ -1,37 +1,53 @@
 #include "libcore/backends/cuda/backend.h"
 
+#include <algorithm>
+
 #include "libcore/backends/cuda/device.h"
 #include "libcore/backends/cuda/kernels.h"
+#include "libcore/backends/cuda/nccl_ranks.h"
 #include "libcore/backends/cuda/step_graph.h"
 #include "libcore/backends/cuda/table.h"
 #include "libcore/backends/table.h"
+#include "libcore/comm/mpi.h"
 #include "libcore/vendor/cuda/blas_lt.h"
 #include "libcore/vendor/cuda/dnn.h"
+#include "libcore/vendor/cuda/nccl.h"
 
 namespace galley {
 namespace {
 
+/// The ranks of a machine use its GPUs one after the other.
+int gpu_of_rank(int index) {
+  const std::optional<LaunchedRank> rank = launched_rank();
+  return index == 0 && rank && rank->local_size > 1 ? rank->local_rank % std::max(1, count_of_gpus()) : index;
+}
+
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(const BackendOptions& options) : Backend(options), device_(cuda_device(options.index)) {}
+  explicit CudaBackend(const BackendOptions& options) : Backend(options), device_(cuda_device(gpu_of_rank(options.index))) {}
   std::string_view name() const override { return "cuda"; }
   CudaDevice& device() const override { return device_; }
   Limits limits() const override { return {.threads = options().threads, .alignment = 256}; }
   std::unique_ptr<Runner> runner(const BoundProgram& program) const override { return step_graph(program); }
+  std::unique_ptr<DeviceRanks> connect(Communicator& ranks) const override { return connect_nccl(device_, ranks); }
   std::span<const Kernel* const> kernels(const OpDef& op) const override {
-    static const KernelTable exact = table(false), tf32 = table(true);
-    return (options().tf32 ? tf32 : exact).of(op);
+    static const KernelTable tables[] = {table(false, false), table(false, true), table(true, false), table(true, true)};
+    return tables[(options().tf32 ? 2 : 0) + (options().deterministic ? 1 : 0)].of(op);
   }
 
  private:
-  static KernelTable table(bool tf32) {
-    return {cuda_library_products(tf32),
+  static KernelTable table(bool tf32, bool deterministic) {
+    return {cuda_library_products(tf32, deterministic),
             cuda_elementwise(),
+            cuda_boxes(),
+            cuda_collective(),
             cuda_copy(),
             cuda_index(),
             cuda_reduce(),
             cuda_products(),
             cuda_pool(),
+            cuda_quantized(),
+            cuda_sampling(),
             cuda_select(),
             cuda_rows(),
             cuda_attention(),
@@ -56,7 +72,7 @@ std::string cuda_requirements() {
       cuda_architectures().empty() ? "no kernels: built without nvcc (scripts/setup --cuda)" : cat("kernels for ", cuda_architectures());
   if (!driver.problem.empty()) return cat(kernels, "; ", driver.problem);
   std::string all = cat(kernels, "; driver of CUDA ", driver.version, ", ", driver.file);
-  for (const cuda::LibraryState* library : {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state})
+  for (const cuda::LibraryState* library : {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state, &cuda::nccl::nccl().state})
     all += cat("; ", library->problem.empty() ? cat(library->name, " ", library->version, ", ", library->file) : library->problem);
   return all;
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "libcore/base/counted.h"
@@ -145,13 +146,13 @@ class GpuStream : public Stream {
 
   Gpu& gpu_;
   cuda::StreamHandle handle_ = nullptr;
+  cuda::EventHandle idle_ = nullptr;  // when the stream has done all of its work
 };
 
 class Gpu : public CudaDevice {
  public:
   explicit Gpu(int index) : memory_(*this, false), host_memory_(*this, true) {
-    int count = 0;
-    check(driver().cuDeviceGetCount(&count), "counting GPUs");
+    const int count = count_of_gpus();
     if (index >= count) {
       throw Error(ErrorCode::kResource,
                   cat("device cuda:", index, " does not exist: there ", count == 1 ? "is " : "are ", counted(count, "GPU")))
@@ -178,6 +179,31 @@ class Gpu : public CudaDevice {
   const CudaFacts& facts() const override { return facts_; }
   void make_current() const override { check(driver().cuCtxSetCurrent(context_), "choosing the GPU"); }
   bool try_current() const noexcept override { return driver().cuCtxSetCurrent(context_) == cuda::kSuccess; }
+  void watch(std::function<void()> check) override {
+    const std::lock_guard lock(mutex_);
+    watch_ = std::move(check);
+    watched_ = watch_ != nullptr;
+  }
+  bool watched() const { return watched_; }
+  /// Returns when the event has happened. False: nothing is watched, and it may not have.
+  bool watched_until(cuda::EventHandle event) {
+    if (!watched_) return false;
+    std::function<void()> check_others;
+    {
+      const std::lock_guard lock(mutex_);
+      check_others = watch_;
+    }
+    for (int64_t times = 0;; ++times) {
+      const cuda::Result result = driver().cuEventQuery(event);
+      if (result != cuda::kNotReady) {
+        check(result, "waiting for an event");
+        return true;
+      }
+      if (check_others) check_others();
+      constexpr int64_t kSpins = 100;
+      if (times > kSpins) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
   /// Whether streams copy to or from this address without the help of the host.
   bool holds(const void* address) const { return memory_.holds(address) || host_memory_.holds(address); }
 
@@ -227,6 +253,8 @@ class Gpu : public CudaDevice {
   GpuMemory memory_, host_memory_;
   std::mutex mutex_;
   std::unique_ptr<Stream> first_;
+  std::function<void()> watch_;
+  std::atomic<bool> watched_ = false;
   cuda::StreamHandle clock_ = nullptr;
   Origin origin_;
   std::chrono::steady_clock::time_point origin_time_;
@@ -246,7 +274,7 @@ bool GpuEvent::done() const {
 }
 void GpuEvent::synchronize() {
   gpu_.make_current();
-  check(driver().cuEventSynchronize(handle_), "waiting for an event");
+  if (!gpu_.watched_until(handle_)) check(driver().cuEventSynchronize(handle_), "waiting for an event");
 }
 int64_t GpuEvent::time_ns() {
   if (origin_.event == nullptr) return 0;
@@ -265,6 +293,7 @@ GpuStream::GpuStream(Gpu& gpu) : gpu_(gpu) {
 }
 GpuStream::~GpuStream() {
   driver().cuStreamSynchronize(handle_);
+  if (idle_ != nullptr) driver().cuEventDestroy(idle_);
   driver().cuStreamDestroy(handle_);
 }
 
@@ -289,6 +318,11 @@ void GpuStream::wait(const Event& event) {
 }
 void GpuStream::synchronize() {
   gpu_.make_current();
+  if (gpu_.watched()) {
+    if (idle_ == nullptr) check(driver().cuEventCreate(&idle_, cuda::kEventWithoutTime), "creating an event");
+    check(driver().cuEventRecord(idle_, handle_), "recording an event");
+    gpu_.watched_until(idle_);
+  }
   check(driver().cuStreamSynchronize(handle_), "running the kernels of a stream");
 }
 
@@ -296,6 +330,12 @@ void GpuStream::synchronize() {
 
 namespace {
 std::atomic<Gpu*> last_gpu = nullptr;
+}
+
+int count_of_gpus() {
+  int count = 0;
+  check(driver().cuDeviceGetCount(&count), "counting GPUs");
+  return count;
 }
 
 CudaDevice& last_cuda_device() {

@@ -1,6 +1,7 @@
 #pragma once
 // CUDA devices: memory, streams and events of an NVIDIA GPU through the driver API, in its primary context, which vendor libraries use too.
 
+#include <functional>
 #include <string>
 
 #include "libcore/device/device.h"
@@ -25,11 +26,17 @@ class CudaDevice : public Device {
   virtual void make_current() const = 0;
   /// The same. False: the driver refuses it.
   virtual bool try_current() const noexcept = 0;
+  /// Calls `check` again and again while a thread waits for the GPU; it may throw, which ends the waiting. nullptr: nothing. For work that
+  /// never ends if another process fails.
+  virtual void watch(std::function<void()> check) = 0;
 };
 
 /// The GPU of that number, as nvidia-smi counts those in CUDA_VISIBLE_DEVICES. The first call opens it. Throws Error (kResource) if there
 /// is no driver or no such GPU.
 CudaDevice& cuda_device(int index);
+
+/// How many there are. Throws Error (kResource) if there is no driver.
+int count_of_gpus();
 
 /// The GPU that was opened last: a process uses one. One must have been.
 CudaDevice& last_cuda_device();

@@ -121,7 +121,7 @@ std::vector<Descriptor> configurations(const Operation& of, const Descriptor* ca
   return found;
 }
 
-/// Whether the engine gives equal bits in each run, and rounds inputs only if it may.
+/// Whether the engine rounds inputs only if it may, and gives equal bits in each run if it must.
 bool is_allowed(const Descriptor& configuration, const ConvolutionForm& form) {
   constexpr int64_t kMost = 16;
   Descriptor engine(dnn::kEngine);
@@ -135,7 +135,7 @@ bool is_allowed(const Descriptor& configuration, const ConvolutionForm& form) {
     return false;
   return std::none_of(notes, notes + std::min(count, kMost), [&](int note) {
     const bool rounds = note == dnn::kRoundsInputs || note == dnn::kTensorCores;
-    return note == dnn::kNotDeterministic || (rounds && form.dtype == DType::kF32 && !form.tf32);
+    return (form.deterministic && note == dnn::kNotDeterministic) || (rounds && form.dtype == DType::kF32 && !form.tf32);
   });
 }
 
@@ -213,14 +213,15 @@ std::shared_ptr<const LibraryConvolution> build(const ConvolutionForm& form, std
     if (plan.workspace >= 0 && plan.workspace <= kMostWorkspace)
       return std::make_shared<Planned>(std::move(operation), std::move(configuration), std::move(plan));
   }
-  reason = cat("none of cuDNN's ", found.size(), " engines has a plan that gives equal bits in each run and needs at most 1 GiB");
+  reason = cat("none of cuDNN's ", found.size(), " engines has a plan that ",
+               form.deterministic ? "gives equal bits in each run (deterministic: true) and " : "", "needs at most 1 GiB");
   return nullptr;
 }
 
 }  // namespace
 
 std::string ConvolutionForm::text() const {
-  std::string all = cat(static_cast<int>(result), " ", dtype, tf32 ? " tf32" : "");
+  std::string all = cat(static_cast<int>(result), " ", dtype, tf32 ? " tf32" : "", deterministic ? "" : " any order");
   for (const int64_t* values : {x_size, weight_size, y_size, x_steps, weight_steps, y_steps}) {
     for (int d = 0; d < 4; ++d) all += cat(" ", values[d]);
   }

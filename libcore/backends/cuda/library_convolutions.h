@@ -18,7 +18,8 @@ struct ConvolutionForm {
   DType dtype = DType::kF32;  ///< Of all operands: f32, bf16 or f16. Sums are in f32.
   int64_t x_size[4] = {}, weight_size[4] = {}, y_size[4] = {};
   int64_t x_steps[4] = {}, weight_steps[4] = {}, y_steps[4] = {};
-  bool tf32 = false;  ///< Operands in f32 may be rounded to TF32.
+  bool tf32 = false;          ///< Operands in f32 may be rounded to TF32.
+  bool deterministic = true;  ///< Equal operands give equal bits in each run.
   int64_t stride[2] = {1, 1}, padding[2] = {}, dilation[2] = {1, 1};
 
   /// "forward bf16 [256,64,56,56] [64,64,3,3] ...", equal for equal forms.
@@ -34,8 +35,8 @@ class LibraryConvolution {
   virtual void run(Stream& stream, void* x, void* weight, void* y, void* workspace) const = 0;
 };
 
-/// The plan that the library's heuristics put first for the GPU that was opened last, of those that give equal bits in each run and need at
-/// most 1 GiB; null with the reason. Plans are built once.
+/// The plan that the library's heuristics put first for the GPU that was opened last, of those that the form allows and that need at most
+/// 1 GiB; null with the reason. Plans are built once.
 std::shared_ptr<const LibraryConvolution> library_convolution(const ConvolutionForm& form, std::string& reason);
 
 /// What the library would do on a GPU that this machine does not have.

@@ -76,13 +76,14 @@ struct LibraryProduct::Plan {
     y = layout_of(form.dtype, form.m, form.n, form.batch, form.m * form.n);
   }
   /// Asks for the algorithm that is probably the fastest.
-  void choose(lt::Handle handle, size_t most_workspace) {
+  void choose(lt::Handle handle, size_t most_workspace, bool deterministic) {
     lt::Preference preference = nullptr;
     lt::check(library().cublasLtMatmulPreferenceCreate(&preference), "describing limits");
     const auto limit = [&](int attribute, auto value) {
       lt::check(library().cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "describing limits");
     };
     limit(lt::kMostWorkspace, most_workspace);
+    if (deterministic) limit(lt::kReductions, uint32_t{lt::kReduceInF32 | lt::kReduceInResultType});
     for (const int operand : {lt::kAlignmentA, lt::kAlignmentB, lt::kAlignmentC, lt::kAlignmentD}) limit(operand, uint32_t{16});
     lt::Candidate best{};
     int found = 0;
@@ -130,7 +131,7 @@ bool LibraryProduct::run(Stream& stream, const void* a, const void* b, const voi
   if (!plan.tried) {
     plan.tried = true;
     plan.describe(form_);
-    plan.choose(handle, static_cast<size_t>(workspace_bytes()));
+    plan.choose(handle, static_cast<size_t>(workspace_bytes()), form_.deterministic);
   }
   if (!plan.possible) return false;
   if (form_.bias) plan.set(lt::kBiasAddress, bias);

@@ -18,7 +18,8 @@ struct ProductForm {
   bool bias = false;
   DType bias_dtype = DType::kF32;
   bool relu = false;
-  bool tf32 = false;  ///< Operands in f32 may be rounded to TF32.
+  bool tf32 = false;          ///< Operands in f32 may be rounded to TF32.
+  bool deterministic = true;  ///< Equal operands give equal bits in each run.
 };
 
 /// Why the library does not compute such a product; empty: it does.

@@ -104,25 +104,29 @@ class Product : public PreparedKernel {
   device::MatmulCall call_{};
 };
 
-template <bool kLinear, bool kTf32>
+/// What the libraries may do.
+enum Mode : int { kExact = 0, kTf32 = 1, kAnyOrder = 2 };
+
+template <bool kLinear, int kMode>
 ProductForm library_form(const KernelQuery& query) {
   ProductForm form = form_of(query, kLinear);
-  form.tf32 = kTf32;
+  form.tf32 = (kMode & kTf32) != 0;
+  form.deterministic = (kMode & kAnyOrder) == 0;
   return form;
 }
-template <bool kLinear, bool kTf32>
+template <bool kLinear, int kMode>
 Support supports_library(const KernelQuery& query) {
   if (const Support own = kLinear ? supports_linear(query) : supports_product(query); !own) return own;
   if (query.in(0).dtype != query.in(1).dtype || query.in(0).dtype != query.out(0).dtype) return Support::no("operands of different dtypes");
-  const std::string reason = library_declines(library_form<kLinear, kTf32>(query));
+  const std::string reason = library_declines(library_form<kLinear, kMode>(query));
   return reason.empty() ? Support::yes() : Support::no(reason);
 }
 
 /// By cuBLASLt; by the own kernel on a GPU for which the library has no algorithm.
-template <bool kLinear, bool kTf32>
+template <bool kLinear, int kMode>
 class FromLibrary : public PreparedKernel {
  public:
-  explicit FromLibrary(const KernelQuery& query) : product_(library_form<kLinear, kTf32>(query)), own_(query) {}
+  explicit FromLibrary(const KernelQuery& query) : product_(library_form<kLinear, kMode>(query)), own_(query) {}
   int64_t scratch_bytes() const override { return product_.workspace_bytes(); }
   void run(Stream& stream, const KernelArgs& args) const override {
     const void* bias = kLinear ? args.in<void>(2) : nullptr;
@@ -186,11 +190,13 @@ class Conv : public PreparedKernel {
 };
 
 /// The form of a convolution for the library.
-template <class Attrs, ConvResult kResult, bool kTf32>
+template <class Attrs, ConvResult kResult, int kMode>
 ConvolutionForm convolution_form(const KernelQuery& query) {
   constexpr ConvolutionResult kResults[] = {ConvolutionResult::kX, ConvolutionResult::kWeight, ConvolutionResult::kY};
   const device::ConvCall call = conv_call_of<Attrs, kResult>(query);
-  ConvolutionForm form{.result = kResults[static_cast<int>(kResult)], .dtype = query.out(0).dtype, .tf32 = kTf32};
+  ConvolutionForm form{.result = kResults[static_cast<int>(kResult)], .dtype = query.out(0).dtype};
+  form.tf32 = (kMode & kTf32) != 0;
+  form.deterministic = (kMode & kAnyOrder) == 0;
   std::copy(call.x_size, call.x_size + 4, form.x_size);
   std::copy(call.weight_size, call.weight_size + 4, form.weight_size);
   std::copy(call.y_size, call.y_size + 4, form.y_size);
@@ -209,21 +215,21 @@ Support supports_own(const KernelQuery& query) {
   if constexpr (kResult == ConvResult::kX) return supports_conv_backward_data(query);
   return supports_types(query);
 }
-template <class Attrs, ConvResult kResult, bool kTf32>
+template <class Attrs, ConvResult kResult, int kMode>
 Support supports_library_conv(const KernelQuery& query) {
   if (const Support own = supports_own<Attrs, kResult>(query); !own) return own;
   if (query.in(0).dtype != query.in(1).dtype || query.in(0).dtype != query.out(0).dtype) return Support::no("operands of different dtypes");
   std::string reason;
-  return library_convolution(convolution_form<Attrs, kResult, kTf32>(query), reason) != nullptr ? Support::yes() : Support::no(reason);
+  return library_convolution(convolution_form<Attrs, kResult, kMode>(query), reason) != nullptr ? Support::yes() : Support::no(reason);
 }
 
 /// By cuDNN.
-template <class Attrs, ConvResult kResult, bool kTf32>
+template <class Attrs, ConvResult kResult, int kMode>
 class ConvFromLibrary : public PreparedKernel {
  public:
   explicit ConvFromLibrary(const KernelQuery& query) {
     std::string reason;
-    plan_ = library_convolution(convolution_form<Attrs, kResult, kTf32>(query), reason);
+    plan_ = library_convolution(convolution_form<Attrs, kResult, kMode>(query), reason);
     GALLEY_ASSERT(plan_ != nullptr, reason);
   }
   int64_t scratch_bytes() const override { return plan_->workspace_bytes(); }
@@ -252,16 +258,16 @@ using Forward = Conv2dAttrs;
 using Data = Conv2dBackwardDataAttrs;
 using Weights = Conv2dBackwardWeightsAttrs;
 
-template <bool kTf32>
+template <int kMode>
 constexpr Kernel kLibrary[] = {
-    {"linear", kTf32 ? "cublaslt_tf32" : "cublaslt", supports_library<true, kTf32>, prepare_cuda<FromLibrary<true, kTf32>>},
-    {"matmul", kTf32 ? "cublaslt_tf32" : "cublaslt", supports_library<false, kTf32>, prepare_cuda<FromLibrary<false, kTf32>>},
-    {"conv2d", kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Forward, ConvResult::kY, kTf32>,
-     prepare_cuda<ConvFromLibrary<Forward, ConvResult::kY, kTf32>>, weight_format},
-    {"conv2d_backward_data", kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Data, ConvResult::kX, kTf32>,
-     prepare_cuda<ConvFromLibrary<Data, ConvResult::kX, kTf32>>, weight_format},
-    {"conv2d_backward_weights", kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Weights, ConvResult::kWeight, kTf32>,
-     prepare_cuda<ConvFromLibrary<Weights, ConvResult::kWeight, kTf32>>, nullptr, weight_grad_format},
+    {"linear", kMode& kTf32 ? "cublaslt_tf32" : "cublaslt", supports_library<true, kMode>, prepare_cuda<FromLibrary<true, kMode>>},
+    {"matmul", kMode& kTf32 ? "cublaslt_tf32" : "cublaslt", supports_library<false, kMode>, prepare_cuda<FromLibrary<false, kMode>>},
+    {"conv2d", kMode& kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Forward, ConvResult::kY, kMode>,
+     prepare_cuda<ConvFromLibrary<Forward, ConvResult::kY, kMode>>, weight_format},
+    {"conv2d_backward_data", kMode& kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Data, ConvResult::kX, kMode>,
+     prepare_cuda<ConvFromLibrary<Data, ConvResult::kX, kMode>>, weight_format},
+    {"conv2d_backward_weights", kMode& kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Weights, ConvResult::kWeight, kMode>,
+     prepare_cuda<ConvFromLibrary<Weights, ConvResult::kWeight, kMode>>, nullptr, weight_grad_format},
 };
 constexpr Kernel kKernels[] = {
     {"linear", "tiles", supports_linear, prepare_cuda<Product<true>>},
@@ -274,6 +280,9 @@ constexpr Kernel kKernels[] = {
 }  // namespace
 
 std::span<const Kernel> cuda_products() { return kKernels; }
-std::span<const Kernel> cuda_library_products(bool tf32) { return tf32 ? std::span(kLibrary<true>) : std::span(kLibrary<false>); }
+std::span<const Kernel> cuda_library_products(bool tf32, bool deterministic) {
+  if (deterministic) return tf32 ? std::span(kLibrary<kTf32>) : std::span(kLibrary<kExact>);
+  return tf32 ? std::span(kLibrary < kTf32 | kAnyOrder >) : std::span(kLibrary<kAnyOrder>);
+}
 
 }  // namespace galley

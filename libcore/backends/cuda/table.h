@@ -8,16 +8,21 @@
 namespace galley {
 
 std::span<const Kernel> cuda_attention();
+std::span<const Kernel> cuda_boxes();
 std::span<const Kernel> cuda_elementwise();
+std::span<const Kernel> cuda_collective();
 std::span<const Kernel> cuda_copy();
 std::span<const Kernel> cuda_index();
 std::span<const Kernel> cuda_reduce();
 std::span<const Kernel> cuda_products();
-/// By cuBLASLt and cuDNN, before cuda_products(). `tf32`: operands in f32 may be rounded to TF32.
-std::span<const Kernel> cuda_library_products(bool tf32);
+/// By cuBLASLt and cuDNN, before cuda_products(). `tf32`: operands in f32 may be rounded to TF32. `deterministic`: equal operands give
+/// equal bits in each run, as those of all other kernels do.
+std::span<const Kernel> cuda_library_products(bool tf32, bool deterministic);
 std::span<const Kernel> cuda_loss();
 std::span<const Kernel> cuda_pool();
+std::span<const Kernel> cuda_quantized();
 std::span<const Kernel> cuda_rows();
+std::span<const Kernel> cuda_sampling();
 std::span<const Kernel> cuda_select();
 std::span<const Kernel> cuda_update();
 

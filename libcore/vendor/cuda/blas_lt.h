@@ -24,7 +24,11 @@ inline constexpr unsigned kPlain = 1, kRelu = 2, kBias = 4;
 // cublasLtMatrixLayoutAttribute_t
 inline constexpr int kBatches = 5, kBatchStride = 6;
 // cublasLtMatmulPreferenceAttributes_t
-inline constexpr int kMostWorkspace = 1, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7, kAlignmentD = 8;
+inline constexpr int kMostWorkspace = 1, kReductions = 3, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7, kAlignmentD = 8;
+
+// cublasLtReductionScheme_t: where the parts of a sum are added up: in the result, whose parts come in their order of arrival; in the
+// workspace by a step of its own, in f32 or in the type of the result
+inline constexpr unsigned kReduceInPlace = 1, kReduceInF32 = 2, kReduceInResultType = 4;
 
 struct Algorithm {  ///< cublasLtMatmulAlgo_t
   uint64_t data[8];

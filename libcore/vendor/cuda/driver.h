@@ -24,6 +24,8 @@ inline constexpr Result kSuccess = 0, kOutOfMemory = 2, kStubLibrary = 34, kNoDe
 // CUdevice_attribute
 inline constexpr int kSharedMemoryPerBlock = 8, kMultiprocessors = 16, kComputeMajor = 75, kComputeMinor = 76, kSharedMemoryOptIn = 97;
 inline constexpr unsigned kNonBlockingStream = 1;   ///< CU_STREAM_NON_BLOCKING
+inline constexpr unsigned kEventWithoutTime = 2;    ///< CU_EVENT_DISABLE_TIMING
+inline constexpr int kHighestPriority = -100;       ///< Of a stream: the driver takes the nearest that the GPU has.
 inline constexpr unsigned kPortableHostMemory = 1;  ///< CU_MEMHOSTALLOC_PORTABLE
 inline constexpr int kCaptureOfThread = 1;          ///< CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 /// The version of the API: the lowest driver (580) of CUDA 13, whose compiler builds the kernels.
@@ -50,6 +52,7 @@ inline constexpr int kNeededVersion = 13000;
   X(cuMemcpyAsync, (Address to, Address from, size_t bytes, StreamHandle stream))                                                          \
   X(cuMemsetD8Async, (Address to, unsigned char value, size_t bytes, StreamHandle stream))                                                 \
   X(cuStreamCreate, (StreamHandle * stream, unsigned flags))                                                                               \
+  X(cuStreamCreateWithPriority, (StreamHandle * stream, unsigned flags, int priority))                                                     \
   X(cuStreamDestroy, (StreamHandle stream))                                                                                                \
   X(cuStreamSynchronize, (StreamHandle stream))                                                                                            \
   X(cuStreamWaitEvent, (StreamHandle stream, EventHandle event, unsigned flags))                                                           \

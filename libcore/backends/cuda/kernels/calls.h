@@ -271,4 +271,199 @@ struct PoolCall {
   int count_include_pad;
 };
 
+// Operators on boxes: f32 [rows, 4], in samples. Indices, labels and counts are i64.
+
+/// Scratch: keys [samples, padded], visited [samples, classes]; padded: a power of two, at least rows * classes.
+struct NmsCall {
+  const float *boxes, *scores;
+  const int64_t* count;  // or null: all rows
+  int64_t *index, *chosen;
+  uint64_t* keys;
+  int* visited;
+  int64_t samples, rows, classes, boxes_per_row, most, per_class, padded;
+  float iou_threshold, score_threshold;
+};
+
+inline constexpr int kMostLevels = 8, kMostCellBoxes = 64;
+struct GridBoxesCall {
+  float* to;
+  int64_t boxes;
+  int levels;
+  int64_t rows[kMostLevels], columns[kMostLevels], per_cell[kMostLevels];
+  double row_strides[kMostLevels], column_strides[kMostLevels], corners[4 * kMostCellBoxes];
+};
+
+enum BestMatch : int { kNoBest, kLowQuality, kEveryBox };
+/// Scratch: best_share, best_anchor [objects].
+struct MatchCall {
+  const float *anchors, *boxes;
+  const int64_t *labels, *offsets;
+  float* to;
+  int64_t* labels_to;
+  float* best_share;
+  int64_t* best_anchor;
+  int shared;  // anchors are those of all samples
+  BestMatch best;
+  int64_t samples, count, objects, first, last;
+  float high, low, radius;
+};
+struct TopMaskCall {
+  const float *values, *count;
+  uint8_t* to;
+  int64_t samples, rows;
+};
+struct TakeBoxesCall {
+  const float *boxes, *scores;
+  const int64_t *index, *count;
+  float *boxes_to, *scores_to;
+  int64_t* labels_to;
+  int64_t samples, rows, classes, chosen, boxes_per_row, first_label;
+};
+struct AppendObjectsCall {
+  const float *boxes, *object_boxes;
+  const int64_t *count, *offsets;
+  float* to;
+  int64_t* count_to;
+  int64_t samples, rows, objects;
+};
+struct SampleLabelsCall {
+  const int64_t *labels, *count, *rng;  // count, rng: or null
+  uint8_t* to;
+  int random;
+  int64_t samples, rows, size, positive, stream;
+};
+struct TrueRowsCall {
+  const uint8_t* mask;
+  int64_t *index, *found;
+  int64_t samples, rows, size;
+};
+
+/// Features of regions, of levels of a pyramid. Forward: levels to `to` [samples, rows, channels, bins]. Backward: `grad` of the bins to
+/// `to`, the gradient of one level.
+struct RoiCall {
+  const float *levels[kMostLevels], *boxes, *grad;
+  const int64_t* count;  // or null: all rows
+  float* to;
+  int level_count, level, aligned;  // level: of the gradient
+  int64_t first_level, last_level;  // of the published pyramid
+  double scales[kMostLevels];
+  int64_t sizes[kMostLevels][2], steps[kMostLevels][4];
+  int64_t samples, rows, channels, bins[2], sampling_ratio;
+};
+
+enum GridMode : int { kGridBilinear, kGridNearest };
+enum GridEdge : int { kGridZeros, kGridBorder, kGridReflection };
+/// Images [samples, channels, in_size] at the points of a grid [samples, out_size, 2], in floats. Backward: grad is read; `to` is the
+/// gradient of the grid, or `sums` that of the images.
+struct GridSampleCall {
+  const float *x, *grid, *grad;
+  float* to;
+  unsigned long long* sums;
+  const float* largest;
+  GridMode mode;
+  GridEdge edge;
+  int align_corners;
+  int64_t samples, channels, in_size[2], out_size[2];
+};
+
+/// Sums that do not depend on their order: of integers of 64 bits, in steps of the largest number / 2^36, where that is the product of
+/// largest[0] and largest[1]. `place`: which of them is the largest of |from|.
+struct FixedSumCall {
+  const float* from;
+  float* to;
+  unsigned long long* sums;
+  float *parts, *largest;
+  int part_count, place;
+  int64_t numbers, elements;
+};
+
+/// Dot products of features around the points to which pixels move. Backward: grad is read; `to` or `sums` is written.
+struct CorrelationCall {
+  const float *flow, *first, *grad, *levels[kMostLevels];
+  float* to;
+  unsigned long long* sums;
+  const float* largest;
+  int level_count, level;
+  int64_t sizes[kMostLevels][2];
+  int64_t samples, channels, rows, columns, radius;
+};
+/// A finer image as convex combinations of the nine pixels around each. Backward: grad is read.
+struct ConvexCall {
+  const float *flow, *mask, *grad;
+  float *to, *mask_to;
+  int64_t samples, channels, rows, columns, factor;
+};
+/// Orthonormal columns in place, f32 [rows, columns].
+struct ColumnsCall {
+  const float* from;
+  float* to;
+  int64_t rows, columns;
+};
+
+/// Integers of 8 bits for real values: scale * (q - zero_point), low <= q <= high. kF32: real values themselves.
+struct IntegerMap {
+  Type type;
+  float scale;
+  int zero_point, low, high;
+};
+struct QuantizeCall {
+  const void* from;
+  void* to;
+  IntegerMap from_map, to_map;  // one of them of real values
+  int64_t elements;
+};
+
+/// Sums and products of integers. b_step_sample > 0: b has a value for each channel, so many for a sample; `sample`: elements of one,
+/// `step_channel`: of a channel.
+struct QuantizedPairCall {
+  const void *a, *b;
+  void* to;
+  IntegerMap a_map, b_map, to_map;
+  int activation, product;
+  int64_t elements, sample, step_channel, channels, b_step_sample;
+};
+
+/// x as integers 0..high by its range. Scratch: ranges [parts, 2], map [3], q [elements]. There is an element.
+struct DynamicQuantizeCall {
+  const void* x;
+  float *ranges, *map;
+  uint8_t* q;
+  Type type;
+  int parts, high;
+  int64_t elements;
+};
+
+/// y = activation((x - zero point) weight^T * scales + bias). map: scale and zero point of x in the device's memory; null: x_map.
+struct QuantizedProductCall {
+  const void* x;
+  const int8_t* weight;
+  const float *weight_scale, *bias, *map;
+  void* y;
+  IntegerMap x_map, y_map;
+  int activation;
+  int64_t m, n, k;
+};
+struct QuantizedConvCall {
+  ConvCall conv;  // types are in the maps
+  const float *weight_scale, *bias;
+  const void* residual;
+  IntegerMap x_map, y_map, residual_map;
+  int activation;
+};
+
+/// Weights as integers of 8 or 4 bits: rows of `row`, of which `group` share a scale, `groups` in a row.
+struct StoredWeight {
+  const void* weight;
+  const float* scale;
+  const int8_t* zero_point;  // or null: 0
+  int bits;
+  int64_t row, group, groups;
+};
+/// As real values. last: size of the last axis, along which numbers of 4 bits are packed.
+struct StoredWeightCall {
+  StoredWeight stored;
+  void* to;
+  int64_t rows, last;
+};
+
 }  // namespace galley::device

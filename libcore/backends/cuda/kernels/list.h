@@ -15,5 +15,12 @@
   X(max_pool) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
   X(resize_backward_pixels) X(cross_entropy_positions) X(cross_entropy_total) X(cross_entropy_weights) \
   X(cross_entropy_backward_positions) X(embedding_ranks) X(embedding_begins) X(embedding_order) X(embedding_rows) \
-  X(square_parts) X(square_total)
+  X(square_parts) X(square_total) \
+  X(quantize_elements) X(dequantize_elements) X(quantized_pairs) X(range_parts) X(quantize_by_range) X(quantized_tiles) \
+  X(quantized_conv2d_direct) X(stored_weights) \
+  X(nms_samples) X(grid_boxes_cells) X(best_anchors) X(match_anchors) X(match_anchor_centers) X(top_mask_rows) X(take_box_rows) \
+  X(append_object_rows) X(sample_label_rows) X(true_row_places) \
+  X(roi_bins) X(roi_backward_pixels) X(largest_parts) X(largest_of_parts) X(fixed_sums) X(grid_sample_pixels) X(grid_sample_backward_points) \
+  X(grid_sample_backward_grid_points) X(correlation_values) X(correlation_backward_first_values) X(correlation_backward_level_values) \
+  X(convex_pixels) X(convex_backward_pixels) X(convex_backward_logits) X(orthonormal_column_block)
 // clang-format on

@@ -29,6 +29,14 @@ GALLEY_DEVICE uint32_t philox_word(uint64_t key, uint64_t low, uint64_t high, in
   return word == 0 ? x0 : word == 1 ? x1 : word == 2 ? x2 : x3;
 }
 
+/// The word of one element (mask_bits in ops/random_mask.h).
+GALLEY_DEVICE uint32_t mask_word(int64_t seed, int64_t stream, int64_t step, int64_t sample, int64_t element) {
+  const uint64_t key =
+      mix_bits(mix_bits(mix_bits(static_cast<uint64_t>(seed)) ^ static_cast<uint64_t>(stream)) ^ static_cast<uint64_t>(step));
+  const uint64_t e = static_cast<uint64_t>(element);
+  return philox_word(key, e / 4, static_cast<uint64_t>(sample), static_cast<int>(e % 4));
+}
+
 GALLEY_KERNEL(random_words, (const RandomBitsCall call)) {
   const uint64_t seed = static_cast<uint64_t>(call.rng[0]), step = static_cast<uint64_t>(call.rng[1]);
   const uint64_t key = mix_bits(mix_bits(mix_bits(seed) ^ static_cast<uint64_t>(call.stream)) ^ step);

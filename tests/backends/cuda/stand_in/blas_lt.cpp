@@ -1,5 +1,6 @@
 // A stand-in for libcublasLt.so.13: products in double over the memory and the streams of the stand-in driver. It refuses what the library
-// refuses, wants a workspace, and rounds operands to TF32 where that is allowed, so that tests see it.
+// refuses, wants a workspace, rounds operands to TF32 where that is allowed, and gives other last bits in each run where sums may be in any
+// order, so that tests see it.
 
 #include "libcore/vendor/cuda/blas_lt.h"
 
@@ -32,7 +33,9 @@ struct StandInLayout {
 };
 struct StandInPreference {
   uint64_t workspace = 0;
+  uint32_t reductions = lt::kReduceInPlace | lt::kReduceInF32 | lt::kReduceInResultType;
 };
+constexpr uint64_t kInOrder = 42, kAnyOrder = 43;  // algorithms
 template <class T, class H>
 T& of(H handle) {
   return *reinterpret_cast<T*>(handle);
@@ -63,7 +66,7 @@ bool agree(const StandInProduct& product, const StandInLayout& a, const StandInL
 }
 
 void multiply(const StandInProduct& product, StandInLayout a_layout, const void* a, StandInLayout b_layout, const void* b,
-              StandInLayout d_layout, void* d) {
+              StandInLayout d_layout, void* d, double error) {
   const bool tf32 = product.compute == lt::kComputeTf32;
   const auto element = [&](const StandInLayout& layout, const void* values, int64_t batch, int64_t row, int64_t column) {
     const float value = device::load<float>(values, batch * layout.stride + column * layout.leading + row, type_of(layout.type));
@@ -78,6 +81,7 @@ void multiply(const StandInProduct& product, StandInLayout a_layout, const void*
           sum += (product.transpose_a != 0 ? element(a_layout, a, batch, i, row) : element(a_layout, a, batch, row, i)) *
                  (product.transpose_b != 0 ? element(b_layout, b, batch, column, i) : element(b_layout, b, batch, i, column));
         }
+        sum += sum * error;
         if ((product.epilogue & lt::kBias) != 0) sum += device::load<float>(product.bias, row, type_of(product.bias_type));
         if ((product.epilogue & lt::kRelu) != 0 && sum < 0) sum = 0;
         device::store(static_cast<float>(sum), d, batch * d_layout.stride + column * d_layout.leading + row, type_of(d_layout.type));
@@ -144,6 +148,7 @@ GALLEY_EXPORT Status cublasLtMatmulPreferenceDestroy(lt::Preference preference) 
 }
 GALLEY_EXPORT Status cublasLtMatmulPreferenceSetAttribute(lt::Preference preference, int attribute, const void* value, size_t bytes) {
   uint32_t alignment = 0;
+  if (attribute == lt::kReductions) return read(of<StandInPreference>(preference).reductions, value, bytes) ? lt::kSuccess : kInvalidValue;
   if (attribute == lt::kMostWorkspace)
     return read(of<StandInPreference>(preference).workspace, value, bytes) ? lt::kSuccess : kInvalidValue;
   return attribute >= lt::kAlignmentA && attribute <= lt::kAlignmentD && read(alignment, value, bytes) ? lt::kSuccess : kInvalidValue;
@@ -153,8 +158,13 @@ GALLEY_EXPORT Status cublasLtMatmulAlgoGetHeuristic(lt::Handle, lt::Product prod
   GALLEY_CALL("cublasLtMatmulAlgoGetHeuristic");
   if (wanted < 1 || c != d || !agree(of<StandInProduct>(product), of<StandInLayout>(a), of<StandInLayout>(b), of<StandInLayout>(d)))
     return kInvalidValue;
-  const uint64_t workspace = std::min<uint64_t>(of<StandInPreference>(preference).workspace, 4096);
-  *candidates = {.algorithm = {{42}}, .workspace = workspace, .status = lt::kSuccess, .waves = 1, .reserved = {}};
+  const auto& limits = of<StandInPreference>(preference);
+  const uint64_t workspace = std::min<uint64_t>(limits.workspace, 4096);
+  *candidates = {.algorithm = {{(limits.reductions & lt::kReduceInPlace) != 0 ? kAnyOrder : kInOrder}},
+                 .workspace = workspace,
+                 .status = lt::kSuccess,
+                 .waves = 1,
+                 .reserved = {}};
   *found = 1;
   return lt::kSuccess;
 }
@@ -164,13 +174,14 @@ GALLEY_EXPORT Status cublasLtMatmul(lt::Handle, lt::Product handle, const void* 
   GALLEY_CALL("cublasLtMatmul");
   const auto& product = of<StandInProduct>(handle);
   const float one = *static_cast<const float*>(alpha), zero = *static_cast<const float*>(beta);
-  if (one != 1 || zero != 0 || c != d || c_layout != d_layout || algorithm->data[0] != 42 ||
+  if (one != 1 || zero != 0 || c != d || c_layout != d_layout || (algorithm->data[0] != kInOrder && algorithm->data[0] != kAnyOrder) ||
       (workspace_bytes > 0 && workspace == nullptr) || ((product.epilogue & lt::kBias) != 0) != (product.bias != nullptr) ||
       !agree(product, of<StandInLayout>(a_layout), of<StandInLayout>(b_layout), of<StandInLayout>(d_layout)))
     return kInvalidValue;
   const StandInLayout first = of<StandInLayout>(a_layout), second = of<StandInLayout>(b_layout), result = of<StandInLayout>(d_layout);
+  const bool any_order = algorithm->data[0] == kAnyOrder;
   return stand_in::enqueue(stream, "cublasLtMatmul", static_cast<unsigned>(result.batches), [=, product = product] {
     std::memset(workspace, 0xff, workspace_bytes);
-    multiply(product, first, a, second, b, result, d);
+    multiply(product, first, a, second, b, result, d, any_order ? stand_in::error_of_order() : 0);
   });
 }

@@ -12,6 +12,9 @@ cuda::Result count_call(const char* function);
 /// Enqueues host code that stands in for a kernel, or records it.
 cuda::Result enqueue(cuda::StreamHandle stream, const char* kernel, unsigned blocks, std::function<void()> work);
 
+/// The relative error of sums in any order: another one in each run.
+double error_of_order();
+
 }  // namespace galley::stand_in
 
 #define GALLEY_CALL(name) \

@@ -1,5 +1,6 @@
 // A stand-in for libcudnn.so.9: the graph interface for single convolutions, computed in double over the memory and the streams of the
-// stand-in driver. Its first engine rounds to TF32, its second has no plans, its third computes exactly.
+// stand-in driver. Its first engine rounds to TF32, its second gives other last bits in each run, its third has no plans, its last computes
+// exactly.
 
 #include "libcore/vendor/cuda/dnn.h"
 
@@ -19,7 +20,8 @@ using namespace galley::cuda;
 using dnn::Status;
 
 constexpr Status kBadParameter = 2000, kNotSupported = 3000;
-constexpr int64_t kWorkspace = 128, kEngines = 3;
+constexpr int64_t kWorkspace = 128;
+enum Engine : int64_t { kTf32Engine, kAnyOrderEngine, kNoPlans, kExactEngine, kEngines };
 
 struct Node {
   dnn::Kind kind;
@@ -86,6 +88,7 @@ struct Convolution {
   Array x, weight, y;
   std::vector<int64_t> stride, padding, dilation;
   bool tf32 = false;
+  double error = 0;
 
   /// Calls `add` for each product: places of y, x and the weight.
   template <class F>
@@ -115,7 +118,7 @@ struct Convolution {
       if (kind == dnn::kConvolutionData) sums[x.place(at_x)] += y.at(at_y, tf32) * weight.at(at_weight, tf32);
       if (kind == dnn::kConvolutionWeights) sums[weight.place(at_weight)] += y.at(at_y, tf32) * x.at(at_x, tf32);
     });
-    for (const auto& [place, sum] : sums) device::store(static_cast<float>(sum), result.values, place, result.type);
+    for (const auto& [place, sum] : sums) device::store(static_cast<float>(sum + sum * error), result.values, place, result.type);
   }
 };
 
@@ -192,7 +195,7 @@ GALLEY_EXPORT Status cudnnBackendFinalize(dnn::RawDescriptor descriptor) {
     case dnn::kConvolutionData:
     case dnn::kConvolutionWeights: return agrees(convolution_of(node)) ? dnn::kSuccess : kBadParameter;
     case dnn::kGraph: return node.one<void*>(dnn::kGraphHandle) != nullptr ? dnn::kSuccess : kBadParameter;
-    case dnn::kPlan: return of(node.one<void*>(dnn::kPlanConfiguration)).engine == 1 ? kNotSupported : dnn::kSuccess;
+    case dnn::kPlan: return of(node.one<void*>(dnn::kPlanConfiguration)).engine == kNoPlans ? kNotSupported : dnn::kSuccess;
     default: return dnn::kSuccess;
   }
 }
@@ -200,7 +203,7 @@ GALLEY_EXPORT Status cudnnBackendGetAttribute(dnn::RawDescriptor descriptor, dnn
                                               void* values) {
   Node& node = of(descriptor);
   if (node.kind == dnn::kHeuristic && name == dnn::kHeuristicResults) {
-    *count = std::min(wanted, kEngines);
+    *count = std::min<int64_t>(wanted, kEngines);
     for (int64_t i = 0; i < *count; ++i) {
       Node& configuration = of(static_cast<dnn::RawDescriptor*>(values)[i]);
       configuration.engine = i;
@@ -214,8 +217,8 @@ GALLEY_EXPORT Status cudnnBackendGetAttribute(dnn::RawDescriptor descriptor, dnn
     return dnn::kSuccess;
   }
   if (node.kind == dnn::kEngine && name == dnn::kEngineNotes) {
-    *count = node.engine == 0 ? 1 : 0;
-    if (node.engine == 0) *static_cast<int*>(values) = dnn::kTensorCores;
+    *count = node.engine <= kAnyOrderEngine ? 1 : 0;
+    if (*count > 0) *static_cast<int*>(values) = node.engine == kTf32Engine ? dnn::kTensorCores : dnn::kNotDeterministic;
     return dnn::kSuccess;
   }
   if (node.kind == dnn::kPlan && name == dnn::kPlanWorkspace) {
@@ -230,7 +233,7 @@ GALLEY_EXPORT Status cudnnBackendExecute(dnn::Handle handle, dnn::RawDescriptor 
   const Node& configuration = *of(plan).other(dnn::kPlanConfiguration);
   const Node& operation = *configuration.graph->other(dnn::kGraphOperations);
   Convolution convolution = convolution_of(operation);
-  convolution.tf32 = configuration.engine == 0 && convolution.x.type == device::kF32;
+  convolution.tf32 = configuration.engine == kTf32Engine && convolution.x.type == device::kF32;
   const std::vector<int64_t> ids = of(pack).numbers(dnn::kPackIds), addresses = of(pack).numbers(dnn::kPackAddresses);
   const int first = first_attribute(operation.kind);
   for (const auto& [array, place] : {std::pair(&convolution.weight, 3), {&convolution.x, 4}, {&convolution.y, 5}}) {
@@ -241,8 +244,10 @@ GALLEY_EXPORT Status cudnnBackendExecute(dnn::Handle handle, dnn::RawDescriptor 
   }
   void* workspace = of(pack).one<void*>(dnn::kPackWorkspace);
   if (workspace == nullptr) return kBadParameter;
-  return stand_in::enqueue(*reinterpret_cast<StreamHandle*>(handle), "cudnnBackendExecute", static_cast<unsigned>(operation.kind), [=] {
-    std::memset(workspace, 0xff, kWorkspace);
-    convolution.compute();
-  });
+  return stand_in::enqueue(*reinterpret_cast<StreamHandle*>(handle), "cudnnBackendExecute", static_cast<unsigned>(operation.kind),
+                           [=, any_order = configuration.engine == kAnyOrderEngine]() mutable {
+                             std::memset(workspace, 0xff, kWorkspace);
+                             convolution.error = any_order ? stand_in::error_of_order() : 0;
+                             convolution.compute();
+                           });
 }

@@ -7,6 +7,7 @@
 
 #include "libcore/vendor/cuda/driver.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -29,7 +30,8 @@ namespace {
 using namespace galley::cuda;
 
 constexpr Result kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kLaunchFailed = 719;
-constexpr Result kCaptureUnsupported = 900, kCaptureInvalid = 901, kCaptureUnmatched = 903, kLastCaptureError = 908;
+constexpr Result kCaptureUnsupported = 900, kCaptureInvalid = 901, kCaptureUnmatched = 903, kCaptureUnjoined = 904, kCaptureIsolation = 905,
+                 kLastCaptureError = 908;
 
 /// Counts calls, and makes one of them fail.
 class Calls {
@@ -133,11 +135,28 @@ Result release(Memory& memory, void* address) {
 
 /// Recorded work, for any stream.
 using Work = std::vector<std::function<void(Stream&)>>;
-/// The capture of this thread.
+/// How much a capture has recorded of a stream.
+struct Reached {
+  StreamHandle stream = nullptr;
+  int64_t works = 0;
+};
+/// The capture of this thread: of one stream, and of those that have waited for its events.
 struct Capture {
   StreamHandle stream = nullptr;  // null: there is none
   std::unique_ptr<Work> work;
+  std::map<StreamHandle, int64_t> works;   // recorded, by stream
+  std::map<StreamHandle, int64_t> joined;  // of other streams: those that the first one has waited for
+  std::map<EventHandle, Reached> events;
   bool invalid = false;
+
+  bool has(StreamHandle other) const { return stream != nullptr && works.contains(other); }
+  /// Whether the first stream waits for all others at the end.
+  bool is_joined() const {
+    return std::all_of(works.begin(), works.end(), [&](const auto& entry) {
+      const auto found = joined.find(entry.first);
+      return entry.first == stream || (found != joined.end() && found->second == entry.second);
+    });
+  }
 };
 thread_local Capture capture;
 
@@ -153,9 +172,10 @@ Event& of(EventHandle event) { return *reinterpret_cast<Event*>(event); }
 
 /// Runs the work on the stream, or records it.
 Result submit(StreamHandle stream, std::function<void(Stream&)> work) {
-  if (capture.stream != stream) {
+  if (!capture.has(stream)) {
     work(of(stream));
   } else {
+    ++capture.works[stream];
     capture.work->push_back(std::move(work));
   }
   return kSuccess;
@@ -178,6 +198,10 @@ cuda::Result enqueue(StreamHandle stream, const char* kernel, unsigned blocks, s
   });
 }
 cuda::Result count_call(const char* function) { return calls().count(function); }
+double error_of_order() {
+  static std::atomic<uint32_t> runs{0};
+  return 4e-6 * ((runs.fetch_add(1) * 2654435761u >> 8) / 16777216.0);  // a number of 0..1 that differs from run to run
+}
 
 }  // namespace galley::stand_in
 
@@ -311,6 +335,11 @@ GALLEY_EXPORT Result cuStreamCreate(StreamHandle* stream, unsigned) {
   *stream = reinterpret_cast<StreamHandle>(sim_device().make_stream().release());
   return kSuccess;
 }
+GALLEY_EXPORT Result cuStreamCreateWithPriority(StreamHandle* stream, unsigned, int) {
+  GALLEY_CALL_OUTSIDE_CAPTURES("cuStreamCreateWithPriority");
+  *stream = reinterpret_cast<StreamHandle>(sim_device().make_stream().release());
+  return kSuccess;
+}
 GALLEY_EXPORT Result cuStreamDestroy(StreamHandle stream) {
   delete &of(stream);
   return kSuccess;
@@ -328,7 +357,18 @@ GALLEY_EXPORT Result cuStreamSynchronize(StreamHandle stream) {
 }
 GALLEY_EXPORT Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
   GALLEY_CALL_IN_CONTEXT("cuStreamWaitEvent");
-  of(stream).wait(of(event));
+  const auto recorded = capture.events.find(event);
+  if (recorded == capture.events.end() && !capture.has(stream)) {
+    of(stream).wait(of(event));
+    return kSuccess;
+  }
+  if (recorded == capture.events.end()) {
+    capture.invalid = true;
+    return kCaptureIsolation;
+  }
+  const Reached reached = recorded->second;
+  ++capture.works[stream];
+  if (stream == capture.stream) capture.joined[reached.stream] = std::max(capture.joined[reached.stream], reached.works);
   return kSuccess;
 }
 GALLEY_EXPORT Result cuEventCreate(EventHandle* event, unsigned) {
@@ -342,6 +382,11 @@ GALLEY_EXPORT Result cuEventDestroy(EventHandle event) {
 }
 GALLEY_EXPORT Result cuEventRecord(EventHandle event, StreamHandle stream) {
   GALLEY_CALL_IN_CONTEXT("cuEventRecord");
+  if (capture.has(stream)) {
+    capture.events[event] = {stream, capture.works[stream]};
+    return kSuccess;
+  }
+  capture.events.erase(event);
   of(stream).record(of(event));
   return kSuccess;
 }
@@ -361,7 +406,7 @@ GALLEY_EXPORT Result cuEventElapsedTime(float* milliseconds, EventHandle begin, 
 GALLEY_EXPORT Result cuStreamBeginCapture(StreamHandle stream, int mode) {
   GALLEY_CALL_IN_CONTEXT("cuStreamBeginCapture");
   if (capture.stream != nullptr || mode != kCaptureOfThread) return kInvalidValue;
-  capture = {.stream = stream, .work = std::make_unique<Work>()};
+  capture = {.stream = stream, .work = std::make_unique<Work>(), .works = {{stream, 0}}, .joined = {}, .events = {}};
   return kSuccess;
 }
 GALLEY_EXPORT Result cuStreamEndCapture(StreamHandle stream, GraphHandle* graph) {
@@ -369,8 +414,9 @@ GALLEY_EXPORT Result cuStreamEndCapture(StreamHandle stream, GraphHandle* graph)
   Capture ended = std::move(capture);
   capture = {};
   GALLEY_CALL_IN_CONTEXT("cuStreamEndCapture");
-  *graph = ended.invalid ? nullptr : reinterpret_cast<GraphHandle>(ended.work.release());
-  return ended.invalid ? kCaptureInvalid : kSuccess;
+  const Result result = ended.invalid ? kCaptureInvalid : ended.is_joined() ? kSuccess : kCaptureUnjoined;
+  *graph = result != kSuccess ? nullptr : reinterpret_cast<GraphHandle>(ended.work.release());
+  return result;
 }
 GALLEY_EXPORT Result cuGraphInstantiateWithFlags(GraphExecHandle* exec, GraphHandle graph, unsigned long long flags) {
   GALLEY_CALL_OUTSIDE_CAPTURES("cuGraphInstantiateWithFlags");

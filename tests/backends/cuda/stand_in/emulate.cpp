@@ -320,5 +320,6 @@ float atomic_add(float* to, float value) {
   return old;
 }
 unsigned atomic_add(unsigned* to, unsigned value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
+unsigned long long atomic_add(unsigned long long* to, unsigned long long value) { return __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
 
 }  // namespace emulate

@@ -48,6 +48,7 @@ void fence();
 
 float atomic_add(float* to, float value);
 unsigned atomic_add(unsigned* to, unsigned value);
+unsigned long long atomic_add(unsigned long long* to, unsigned long long value);
 
 }  // namespace emulate
 
