@@ -134,6 +134,10 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   return mapped;
 }
 
+void MappedFile::release() const {
+  if (data_ != nullptr) ::madvise(data_, static_cast<size_t>(size_), MADV_DONTNEED);  // of a read-only mapping of a file: nothing is lost
+}
+
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(size_));
 }

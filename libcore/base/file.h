@@ -51,6 +51,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), static_cast<size_t>(size_)}; }
   const std::string& path() const { return path_; }
+  /// Takes the pages that were read out of this process's memory. Reading them again maps them again.
+  void release() const;
 
  private:
   MappedFile() = default;

@@ -73,6 +73,33 @@ void GroupCommunicator::exchange_segments(Pending& pending) {
            });
 }
 
+/// Sends each rank its segment of the own partial sums, and receives those of the own segment.
+void GroupCommunicator::start_sums(Pending& pending, const GroupOrder& order) {
+  const Collective& call = pending.call;
+  GALLEY_ASSERT(call.group.size == 0 || call.group == RankGroup({1, size()}), call.name, ": groups have no groups");
+  const int64_t bytes = dtype_size(call.dtype);
+  const Segment own = segment(pending, rank());
+  const auto* input = static_cast<const std::byte*>(call.input);
+  pending.places.assign(static_cast<size_t>(size()), 0);
+  int64_t sums = 0;
+  for (int peer = 0; peer < size(); ++peer) {
+    pending.places[static_cast<size_t>(peer)] = sums * own.size() * bytes;
+    if (peer != rank()) sums += order.inputs(peer);
+  }
+  pending.received.resize(static_cast<size_t>(sums * own.size() * bytes));
+  exchange(
+      [&](int peer) {
+        const Segment segment = this->segment(pending, peer);
+        for (int sum = 0; sum < order.inputs(rank()); ++sum)
+          send_part(pending, peer, input + (sum * call.count + segment.begin) * bytes, segment.size());
+      },
+      [&](int peer) {
+        for (int sum = 0; sum < order.inputs(peer); ++sum)
+          receive_part(pending, peer, pending.received.data() + pending.places[static_cast<size_t>(peer)] + sum * own.size() * bytes,
+                       own.size());
+      });
+}
+
 void GroupCommunicator::begin(const Collective& call, Ticket ticket) {
   Pending& pending = slot_of(0);
   pending.call = call;
@@ -83,16 +110,7 @@ void GroupCommunicator::begin(const Collective& call, Ticket ticket) {
   const auto* input = static_cast<const std::byte*>(call.input);
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduceScatter:
-      GALLEY_ASSERT(call.leaves == 0 || call.leaves == size(), call.name, ": groups have one partial sum of each rank");
-      pending.received.resize(static_cast<size_t>(own.size() * bytes * size()));
-      exchange(
-          [&](int peer) {
-            const Segment part = segment(pending, peer);
-            send_part(pending, peer, input + part.begin * bytes, part.size());
-          },
-          [&](int peer) { receive_part(pending, peer, pending.received.data() + peer * own.size() * bytes, own.size()); });
-      break;
+    case CollectiveKind::kReduceScatter: start_sums(pending, order(call.leaves)); break;
     case CollectiveKind::kAllGather: {
       auto* place = static_cast<std::byte*>(call.output) + own.begin * bytes;
       if (place != input) std::memcpy(place, input, static_cast<size_t>(own.size() * bytes));
@@ -131,13 +149,16 @@ void GroupCommunicator::finish(Ticket ticket) {
   if (sums(call)) {
     const int64_t bytes = dtype_size(call.dtype);
     const Segment own = segment(pending, rank());
+    const GroupOrder& order = this->order(call.leaves);
     parts_.clear();
     for (int r = 0; r < size(); ++r) {
-      parts_.push_back(r == rank() ? static_cast<const std::byte*>(call.input) + own.begin * bytes
-                                   : pending.received.data() + r * own.size() * bytes);
+      for (int sum = 0; sum < order.inputs(r); ++sum) {
+        parts_.push_back(r == rank() ? static_cast<const std::byte*>(call.input) + (sum * call.count + own.begin) * bytes
+                                     : pending.received.data() + pending.places[static_cast<size_t>(r)] + sum * own.size() * bytes);
+      }
     }
     auto* place = static_cast<std::byte*>(call.output) + (call.kind == CollectiveKind::kAllReduce ? own.begin * bytes : 0);
-    if (own.size() > 0) order().reduce(parts_, place, own.size(), own.size(), call.dtype, call.op);
+    if (own.size() > 0) order.reduce(parts_, place, own.size(), own.size(), call.dtype, call.op);
     if (call.kind == CollectiveKind::kAllReduce) {
       exchange_segments(pending);
       wait_for_messages(pending);

@@ -29,12 +29,14 @@ class GroupCommunicator : public Communicator {
     Ticket ticket = 0;                // 0: free
     std::vector<Ticket> messages;     // of the parent
     std::vector<std::byte> received;  // partial sums of the own segment, by rank
+    std::vector<int64_t> places;      // of the ranks in `received`
   };
   Pending& slot_of(Ticket ticket);
   /// Starts a message to and one from each other rank, in the order of the pairs of ranks.
   template <class Send, class Receive>
   void exchange(const Send& send, const Receive& receive);
   void exchange_segments(Pending& pending);
+  void start_sums(Pending& pending, const GroupOrder& order);
   void send_part(Pending& pending, int to, const std::byte* data, int64_t count);
   void receive_part(Pending& pending, int from, std::byte* data, int64_t count);
   void wait_for_messages(Pending& pending);

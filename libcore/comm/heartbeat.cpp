@@ -12,6 +12,7 @@ namespace {
 constexpr int kBeatTag = 3;
 constexpr double kSteps = 5;       // that a rank may be behind
 constexpr double kPatientS = 600;  // of a LongTask
+constexpr double kQuiet = 0.2;     // share of the limit after which a silent rank may be stopped
 
 double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -64,13 +65,30 @@ double RankWatch::limit() const {
 
 double RankWatch::limit_of(const Rank& rank) const { return rank.beat.patient > 0 ? std::max(limit(), kPatientS) : limit(); }
 
-std::string RankWatch::fault(double now_s) const {
-  const double limit = this->limit();
-  for (size_t r = 0; r < ranks_.size(); ++r) {
-    const Rank& rank = ranks_[r];
-    if (!rank.ignored && rank.beat.last == 0 && now_s - rank.heard_s > limit)
-      return cat("rank ", r, " does not answer for ", seconds_text(now_s - rank.heard_s), "; it was ", rank.beat.str());
+void RankWatch::skip(double seconds) {
+  for (Rank& rank : ranks_) {
+    for (double* time : {&rank.heard_s, &rank.moved_s, &rank.polled_s, &rank.step_s}) *time += seconds;
   }
+}
+
+const RankWatch::Rank* RankWatch::quietest() const {
+  const Rank* found = nullptr;
+  for (const Rank& rank : ranks_) {
+    if (rank.ignored || rank.beat.last != 0) continue;
+    if (found == nullptr || rank.heard_s < found->heard_s) found = &rank;
+  }
+  return found;
+}
+
+std::string RankWatch::silent(double now_s) const {
+  const Rank* rank = quietest();
+  if (rank == nullptr || now_s - rank->heard_s <= limit()) return "";
+  return cat("rank ", rank - ranks_.data(), " does not answer for ", seconds_text(now_s - rank->heard_s), "; it was ", rank->beat.str());
+}
+
+std::string RankWatch::fault(double now_s) const {
+  if (const std::string found = silent(now_s); !found.empty()) return found;
+  if (const Rank* rank = quietest(); rank != nullptr && now_s - rank->heard_s > kQuiet * limit_s_) return "";
   if (const std::string found = endless(now_s); !found.empty()) return found;
   const auto waits =
       std::max_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) { return a.beat.waiting < b.beat.waiting; });
@@ -158,25 +176,37 @@ void Heartbeat::work() {
   Beat own;
   int sent = -1;
   bool told = false, alarmed = false;
+  const double pause = static_cast<double>(std::min<int64_t>(options_.interval_ms, 50)) / 1000;
+  double before = seconds_now();
   for (;;) {
     const double now = seconds_now();
+    // This process was stopped (SIGSTOP), or had no core.
+    if (now - before > pause + kQuiet * options_.limit_s) watch.skip(now - before - pause);
+    before = now;
     if (sent >= 0 && messages_->test(sent)) sent = -1;
     if (sent < 0 && !told) {
       told = stop_;
       own = Beat::of(position_);
       own.last = told;
       sent = messages_->send(self == 0 ? 1 : 0, kBeatTag, &own, sizeof own);
-      if (self == 0) watch.heard(0, own, now);
+    }
+    if (self == 0) {  // whether or not rank 1 takes the messages
+      Beat beat = Beat::of(position_);
+      beat.last = told;
+      watch.heard(0, beat, now);
     }
     for (const int r : from) {
-      if (receives[static_cast<size_t>(r)] < 0 || !messages_->test(receives[static_cast<size_t>(r)])) continue;
-      const Beat& beat = arrived[static_cast<size_t>(r)];
-      watch.heard(r, beat, now);
-      receives[static_cast<size_t>(r)] = -1;
-      if (beat.last == 0) listen(r);
+      // All that have arrived: the last one counts.
+      while (receives[static_cast<size_t>(r)] >= 0 && messages_->test(receives[static_cast<size_t>(r)])) {
+        const Beat& beat = arrived[static_cast<size_t>(r)];
+        watch.heard(r, beat, now);
+        receives[static_cast<size_t>(r)] = -1;
+        if (beat.last == 0) listen(r);
+      }
     }
     if (told && sent < 0 && watch.ended()) return;
-    const std::string fault = alarmed ? "" : watch.fault(now);
+    // Rank 1 knows of rank 0 only whether it answers: what it waits for is the others' matter.
+    const std::string fault = alarmed ? "" : self == 0 ? watch.fault(now) : watch.silent(now);
     if (!fault.empty()) {
       alarmed = true;
       alarm_(fault);

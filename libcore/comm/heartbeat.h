@@ -35,8 +35,13 @@ class RankWatch {
   /// `limit_s`: how long a rank may be silent or lag the others; at least the time of five of its steps.
   RankWatch(int ranks, double limit_s, double now_s);
   void heard(int rank, const Beat& beat, double now_s);
-  /// The rank at fault and where it is, or "" if all is well.
+  /// The rank at fault and where it is, or "" if all is well. While a rank is silent, no other one is blamed: it may be the one that is
+  /// stopped.
   std::string fault(double now_s) const;
+  /// The rank that has been silent for longest, if that is too long; or "".
+  std::string silent(double now_s) const;
+  /// The watching rank itself was stopped for so long, and heard nothing: that time does not count.
+  void skip(double seconds);
   /// Whether every rank has said that it ends.
   bool ended() const;
   /// A rank that is not heard here.
@@ -53,6 +58,7 @@ class RankWatch {
     bool ignored = false;
   };
   double limit() const;
+  const Rank* quietest() const;
   double limit_of(const Rank& rank) const;
   std::string endless(double now_s) const;
   std::string behind(const Rank& waits, double now_s) const;

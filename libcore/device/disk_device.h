@@ -26,7 +26,8 @@ class DiskDevice : public Device {
   std::unique_ptr<Stream> make_stream() override { return host_device().make_stream(); }
   std::unique_ptr<Event> make_event() override { return host_device().make_event(); }
 
-  /// Takes the pages of all arrays out of this process; the system writes them to the disk. No array may be in use.
+  /// Takes the pages of all arrays out of this process; the system writes them to the disk. Arrays may be in use:
+  /// their pages come back.
   void release();
   /// Bytes of all arrays.
   int64_t bytes() const;

@@ -143,8 +143,17 @@ std::vector<size_t> pipeline_cuts(const PlanModel& model, const JobPlan& job, co
     if (model.backward[i].forward >= 0) costs[static_cast<size_t>(model.backward[i].forward)] += backward[i].sum();
   }
   const StageFit fit(model, job, cluster);
-  std::vector<size_t> cuts = balanced_cuts(costs, may_cut, parts, std::cref(fit));
-  if (cuts.empty()) cuts = balanced_cuts(costs, may_cut, parts);  // nothing fits: the plan says so
+  std::vector<int64_t> parameters(model.forward.size() + 1, 0);  // before each segment
+  for (const PlanParameter& parameter : model.parameters) {
+    if (parameter.forward_segment >= 0) ++parameters[static_cast<size_t>(parameter.forward_segment) + 1];
+  }
+  for (size_t i = 1; i < parameters.size(); ++i) parameters[i] += parameters[i - 1];
+  const auto has_parameters = [&](int64_t, size_t begin, size_t end) { return parameters[end] > parameters[begin]; };
+  const auto both = [&](int64_t part, size_t begin, size_t end) { return has_parameters(part, begin, end) && fit(part, begin, end); };
+  std::vector<size_t> cuts = balanced_cuts(costs, may_cut, parts, both);
+  if (cuts.empty()) cuts = balanced_cuts(costs, may_cut, parts, std::cref(fit));
+  if (cuts.empty()) cuts = balanced_cuts(costs, may_cut, parts, has_parameters);  // nothing fits: the plan says so
+  if (cuts.empty()) cuts = balanced_cuts(costs, may_cut, parts);
   if (cuts.empty()) {
     throw Error(ErrorCode::kRecipe, cat("the model has ", std::count(may_cut.begin(), may_cut.end(), true),
                                         " places at which a stage can begin, too few for ", parts, " parts"))

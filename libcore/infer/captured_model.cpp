@@ -13,6 +13,12 @@ std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters
   return items;
 }
 
+DType dtype_in_files(const ParameterSpec& spec) {
+  const DType dtype = spec.type.dtype;
+  const bool narrow = spec.role == ValueRole::kBuffer && (dtype == DType::kBF16 || dtype == DType::kF16);
+  return narrow ? DType::kF32 : dtype;
+}
+
 PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSpec>& parameters) {
   PrecisionPolicy policy;
   if (recipe.precision.compute == PrecisionName::kF32) return policy;

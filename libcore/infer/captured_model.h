@@ -27,6 +27,10 @@ struct CapturedModel {
 /// The items that selectors (`match:`) select from.
 std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters);
 
+/// The dtype of an array in files of weights and checkpoints: f32 for running statistics that the run holds in low precision
+/// (precision.buffers).
+DType dtype_in_files(const ParameterSpec& spec);
+
 /// The precision of each module by precision.compute and precision.keep_f32. Throws (kRecipe) for a pattern that matches nothing.
 PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSpec>& parameters);
 

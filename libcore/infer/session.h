@@ -2,6 +2,7 @@
 // Session: a recipe's model and data before anything runs. Opens data, captures the model for evaluation and prediction (for training:
 // train/capture_training.h) and initializes its parameters. Every tool that reads a recipe starts with a session.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -120,6 +121,11 @@ class Session {
   /// parameters must be declared in the store. `sample`: the shape of a sample, without the batch, for the message where weights do not
   /// fit; {}: unknown. Throws (kRecipe) if the weights are quantized but the parameters are those of the float model (infer/inference.h).
   void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample = {}) const;
+  /// The same with one array at a time in memory: `take` gets the whole values, in the parameter's dtype, of each parameter that `wants`
+  /// names. They are valid during the call; a parameter may come several times, and its last values count.
+  using TakeValues = std::function<void(const ParameterSpec& parameter, const Tensor& values)>;
+  void initialize_each(const std::vector<ParameterSpec>& parameters, const std::function<bool(const std::string& name)>& wants,
+                       const TakeValues& take, const Shape& sample = {}) const;
 
  private:
   std::shared_ptr<const Backend> backend(int threads, bool chains) const;
@@ -128,9 +134,11 @@ class Session {
   void find_vocabulary(bool without_data);
   void find_adapted_layers();
   bool weights_hold_adapters() const;
-  void load_weights_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample) const;
+  void load_each(const std::vector<ParameterSpec>& parameters, const std::function<bool(const std::string& name)>& wants,
+                 const TakeValues& take, const Shape& sample) const;
   std::string difference_from(const std::string& weights, const Shape& sample) const;
-  void load_adapter_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
+  void load_adapter(const std::vector<ParameterSpec>& parameters, const std::function<bool(const std::string& name)>& wants,
+                    const TakeValues& take) const;
   void take_tokenizer_of_weights(const TokenizerOptions& options);
   TokenizerContext tokenizer_context() const;
   void find_input_shape();

@@ -1,5 +1,6 @@
 // Session: reads values of parameters, pipeline and class names from the recipe's weights.
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -65,12 +66,20 @@ std::vector<std::string> Session::prediction_categories() const {
 }
 
 void Session::initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample) const {
-  load_weights_into(parameters, store, sample);
-  if (recipe_.lora && recipe_.lora->load) load_adapter_into(parameters, store);
+  initialize_each(
+      parameters, [&](const std::string& name) { return store.has(name); },
+      [&](const ParameterSpec& spec, const Tensor& values) { store.set(spec.name, values); }, sample);
 }
 
-/// Sets the adapters to those of the folder lora.load, and the parameters that it stores in full.
-void Session::load_adapter_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
+void Session::initialize_each(const std::vector<ParameterSpec>& parameters, const std::function<bool(const std::string& name)>& wants,
+                              const TakeValues& take, const Shape& sample) const {
+  load_each(parameters, wants, take, sample);
+  if (recipe_.lora && recipe_.lora->load) load_adapter(parameters, wants, take);
+}
+
+/// The adapters of the folder lora.load, and the parameters that it stores in full.
+void Session::load_adapter(const std::vector<ParameterSpec>& parameters, const std::function<bool(const std::string& name)>& wants,
+                           const TakeValues& take) const {
   const AdapterFolder folder(*recipe_.lora->load);
   std::vector<std::string> names;
   std::set<size_t> used;
@@ -90,7 +99,7 @@ void Session::load_adapter_into(const std::vector<ParameterSpec>& parameters, Pa
     GALLEY_CHECK_INPUT(count_non_finite(values).count == 0, "the adapter ", folder.path(), ": tensor '", spec.name,
                        "' contains values that are NaN or infinite");
     used.insert(*index);
-    if (store.has(spec.name)) store.set(spec.name, values);
+    if (wants(spec.name)) take(spec, values);
   }
   for (size_t i = 0; i < folder.tensors().size(); ++i) {
     if (used.contains(i)) continue;
@@ -151,14 +160,15 @@ std::string Session::difference_from(const std::string& weights, const Shape& sa
 }
 
 /// The initial values, then the weights that the recipe names.
-void Session::load_weights_into(const std::vector<ParameterSpec>& parameters, ParameterStore& store, const Shape& sample) const {
+void Session::load_each(const std::vector<ParameterSpec>& parameters, const std::function<bool(const std::string& name)>& wants,
+                        const TakeValues& take, const Shape& sample) const {
   const auto set_initial = [&](const ParameterSpec& spec) {
-    if (store.has(spec.name)) store.set(spec.name, galley::initialize(spec, static_cast<uint64_t>(recipe_.seed)));
+    if (wants(spec.name)) take(spec, galley::initialize(spec, static_cast<uint64_t>(recipe_.seed)));
   };
   std::vector<ExpectedTensor> expected;
   const bool with_adapters = recipe_.lora && weights_hold_adapters();
   for (const ParameterSpec& spec : parameters) {
-    if (spec.module_type != kAdapterType || with_adapters) expected.push_back({spec.name, spec.type.dtype, spec.type.shape});
+    if (spec.module_type != kAdapterType || with_adapters) expected.push_back({spec.name, dtype_in_files(spec), spec.type.shape});
   }
   std::vector<LoadRule> rules;
   for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
@@ -189,23 +199,21 @@ void Session::load_weights_into(const std::vector<ParameterSpec>& parameters, Pa
         .suggest(cat("use the float weights that they were made from (galley-weights show lists them as galley.parents), or ",
                      plan->method == QuantMethod::kWeightOnly ? "train adapters over them (lora)" : "train with quantize.method=qat"));
   }
-  const LoadedWeights loaded = load_weights(expected, rules);
-  // Drawing random numbers takes longer than reading the file, so initialize only parameters that it does not contain.
-  for (const ParameterSpec& spec : parameters) {
-    if (loaded.tensors.count(spec.name) == 0) set_initial(spec);
-  }
-  for (const auto& [name, tensor] : loaded.tensors) {
-    if (store.has(name)) store.set(name, tensor);
-  }
-  if (!quantized) return;
-  for (const ParameterSpec& spec : parameters) {
-    const auto found = loaded.tensors.find(spec.name);
-    if (store.has(spec.name) || found == loaded.tensors.end()) continue;
-    for (const double value : found->second.to_doubles()) {
+  std::map<std::string, const ParameterSpec*> unfilled;
+  for (const ParameterSpec& spec : parameters) unfilled[spec.name] = &spec;
+  const std::map<std::string, const ParameterSpec*> specs = unfilled;
+  load_each_weight(expected, rules, [&](const ExpectedTensor& tensor, const Tensor& values) {
+    const ParameterSpec& spec = *specs.at(tensor.name);
+    unfilled.erase(tensor.name);
+    if (wants(spec.name)) return take(spec, values.to(spec.type.dtype));
+    if (!quantized) return;
+    for (const double value : values.to_doubles()) {
       GALLEY_CHECK_INPUT(value == spec.init.spread, rules[0].from, ": tensor '", spec.name, "' is ", value,
                          ", but galley.quantization of the file says ", spec.init.spread);
     }
-  }
+  });
+  // Drawing random numbers takes longer than reading the file, so initialize only parameters that it does not contain.
+  for (const auto& [name, spec] : unfilled) set_initial(*spec);
 }
 
 }  // namespace galley

@@ -127,6 +127,8 @@ class OnnxFile {
   /// Reads the file again and compares its digest and that of the external data file. Throws Error (exit code 4) if they differ; does
   /// nothing for a file without a digest.
   void verify() const;
+  /// As SafetensorsFile::release.
+  void release() const { file_->release(); }
 
  private:
   std::string path_;

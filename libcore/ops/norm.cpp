@@ -325,6 +325,7 @@ const OpDef& batch_norm_update_op() {
                          .infer = infer_batch_norm_update,
                          .no_gradient = "an update of state",
                          .work = WorkClass::kState,
+                         .precision = PrecisionRule::kActivations,
                          .updates = {{0, 0}, {1, 1}, {2, 4}},
                          .gate = 5,
                          .definition = definition::batch_norm_update,

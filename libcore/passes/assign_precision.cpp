@@ -31,9 +31,10 @@ class Recaster {
     return found == moved_.end() ? id : found->second;
   }
 
-  /// The value converted to that type. Integers and f64 are never converted.
+  /// The value converted to that type. Integers, f64 and buffers in low precision are never converted.
   ValueId as(ValueId id, DType dtype) {
     const DType now = graph_.type(id).dtype;
+    if (is_narrow(now) && graph_.value(id).role == ValueRole::kBuffer) return id;
     if (now == dtype || !(is_narrow(now) || now == DType::kF32)) return id;
     const auto [at, added] = casts_.try_emplace({id, dtype}, kNoValue);
     if (added) at->second = cast(graph_.at(id), dtype).id();

@@ -204,8 +204,14 @@ StagePositions stage_positions(const Graph& graph) {
   }
   StagePositions positions;
   positions.may_begin = single_crossings(graph, forward);
+  std::set<ValueId> known;
   for (const size_t n : forward) {
     const Node& node = graph.nodes()[n];
+    bool first = false;
+    for (const ValueId id : node.inputs) {
+      if (id != kNoValue && graph.value(id).role == ValueRole::kParameter) first = known.insert(id).second || first;
+    }
+    positions.first_reads.push_back(first);
     double bytes = 0;
     for (const ValueId id : node.outputs) bytes += static_cast<double>(graph.type(id).bytes());
     positions.costs.push_back(cost_of(*node.op, context_of(graph, node)).flops + kFlopsPerByte * bytes);

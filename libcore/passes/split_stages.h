@@ -24,12 +24,12 @@ struct StageGraphs {
   std::vector<StageMessage> receive_backward, send_backward;  ///< Before and after the backward pass.
 };
 
-/// Where stages may begin: for each node of the forward pass, in order, its work, its module, and whether one value alone crosses to the
-/// nodes from it on.
+/// Where stages may begin: for each node of the forward pass, in order, its work, its module, whether one value alone crosses to the
+/// nodes from it on, and whether it is the first that reads some parameter.
 struct StagePositions {
   std::vector<double> costs;
   std::vector<std::string> paths;
-  std::vector<bool> may_begin;
+  std::vector<bool> may_begin, first_reads;
 };
 StagePositions stage_positions(const Graph& graph);
 

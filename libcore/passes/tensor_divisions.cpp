@@ -16,6 +16,7 @@
 #include "libcore/ops/rms_norm.h"
 #include "libcore/ops/rotary.h"
 #include "libcore/ops/shape.h"
+#include "libcore/passes/patterns.h"
 
 namespace galley {
 
@@ -107,6 +108,7 @@ class Planner {
   Planner(const Graph& graph, int ranks) : graph_(graph), ranks_(ranks), made_by_(graph.producers()), users_(graph.users()) {}
 
   TensorDivisions run() {
+    find_adapters();
     bool found = false;
     for (const Node& node : graph_.nodes()) found = (node.op == &attention_op() && divide_attention(node)) || found;
     if (!found) {
@@ -119,6 +121,7 @@ class Planner {
     for (const Node& node : graph_.nodes()) {
       if (node.op == &linear_op()) divide_branch(node);
     }
+    divide_adapters();
     return std::move(divisions_);
   }
 
@@ -134,6 +137,51 @@ class Planner {
     return find_elementwise(node.op->name) != nullptr || node.op == &dropout_op() || node.op == &cast_op();
   }
 
+  /// The value that reaches `id` through functions of one value.
+  ValueId before_functions(ValueId id) const {
+    for (const Node* node = maker(id); node != nullptr && is_elementwise(*node); node = maker(id)) {
+      if (node->op != &dropout_op() && node->inputs.size() != 1) break;
+      id = node->inputs[0];
+    }
+    return id;
+  }
+
+  /// Sums of a layer's result and of an adapter's (LoRA): a second layer over a first one, which reads what the layer does.
+  void find_adapters() {
+    for (const Node& sum : graph_.nodes()) {
+      if (!is_residual_sum(graph_, sum)) continue;
+      for (const size_t i : {size_t{0}, size_t{1}}) {
+        const Node *base = maker(sum.inputs[i]), *second = maker(sum.inputs[1 - i]);
+        if (base == nullptr || second == nullptr || base->op != &linear_op() || second->op != &linear_op()) continue;
+        const Node* first = maker(before_functions(second->inputs[0]));
+        if (first == nullptr || first->op != &linear_op() || before_functions(first->inputs[0]) != before_functions(base->inputs[0]))
+          continue;
+        if (!is_parameter(base->inputs[1]) || !is_parameter(first->inputs[1]) || !is_parameter(second->inputs[1])) continue;
+        base_of_[sum.outputs[0]] = sum.inputs[i];
+        adapters_.push_back({base->inputs[1], first->inputs[1], second->inputs[1]});
+        of_adapters_.insert({first->inputs[1], second->inputs[1]});
+        break;
+      }
+    }
+  }
+
+  /// The second layer gives the rows that the layer under it does; the first one reads the columns that this reads.
+  void divide_adapters() {
+    for (const Adapter& adapter : adapters_) {
+      const auto base = divisions_.find(name(adapter.base));
+      if (base == divisions_.end()) continue;
+      divisions_[name(base->second.dim == 0 ? adapter.second : adapter.first)] = {base->second.dim, base->second.blocks};
+    }
+  }
+
+  /// Whether only adapters read what a node makes.
+  bool is_of_adapter(const Node& node) const {
+    if (node.op == &linear_op()) return of_adapters_.count(node.inputs[1]) > 0;
+    if (!is_elementwise(node) || (node.op != &dropout_op() && node.inputs.size() != 1)) return false;
+    const std::vector<int>& users = users_[static_cast<size_t>(node.outputs[0])];
+    return std::all_of(users.begin(), users.end(), [&](int user) { return is_of_adapter(graph_.nodes()[static_cast<size_t>(user)]); });
+  }
+
   /// The layers that compute the heads of `id` [N,T,heads,width]; false: they are none that can be divided.
   bool find_projections(ValueId id, std::vector<Projection>& found) const {
     int64_t begin = 0, end = graph_.type(id).shape[2] * graph_.type(id).shape[3];
@@ -143,6 +191,10 @@ class Planner {
         if (!is_parameter(node->inputs[1]) || graph_.type(node->inputs[1]).shape.rank() != 2) return false;
         found.push_back({node->inputs[1], node->input(2), begin, end});
         return true;
+      }
+      if (const auto base = base_of_.find(id); base != base_of_.end()) {
+        id = base->second;
+        continue;
       }
       const bool norm = node->op == &rms_norm_op() || node->op == &layer_norm_op();
       if (node->op == &slice_op()) {
@@ -197,7 +249,8 @@ class Planner {
   /// The layer that reads the result of attention is divided by columns.
   void divide_reader(ValueId id, const TensorDivision::Block& block) {
     for (;;) {
-      const std::vector<int>& users = users_[static_cast<size_t>(id)];
+      std::vector<int> users = users_[static_cast<size_t>(id)];
+      std::erase_if(users, [&](int user) { return is_of_adapter(graph_.nodes()[static_cast<size_t>(user)]); });
       if (users.size() != 1) return;
       const Node& user = graph_.nodes()[static_cast<size_t>(users.front())];
       if (user.op == &linear_op()) {
@@ -249,6 +302,7 @@ class Planner {
 
   /// The layers whose results reach `id` through element-wise functions alone; false: other values do too.
   bool find_layers(ValueId id, std::set<const Node*>& layers) const {
+    if (const auto base = base_of_.find(id); base != base_of_.end()) return find_layers(base->second, layers);
     const Node* node = maker(id);
     if (node == nullptr) return false;
     if (node->op == &linear_op()) {
@@ -264,7 +318,7 @@ class Planner {
   }
 
   void divide_branch(const Node& second) {
-    if (!is_free(second.inputs[1]) || graph_.type(second.inputs[1]).shape.rank() != 2) return;
+    if (!is_free(second.inputs[1]) || graph_.type(second.inputs[1]).shape.rank() != 2 || of_adapters_.count(second.inputs[1]) > 0) return;
     std::set<const Node*> first;
     const Node* before = maker(second.inputs[0]);
     if (before == nullptr || before->op == &linear_op() || !find_layers(second.inputs[0], first)) return;
@@ -281,8 +335,16 @@ class Planner {
     }
   }
 
+  /// Weights.
+  struct Adapter {
+    ValueId base = kNoValue, first = kNoValue, second = kNoValue;
+  };
+
   const Graph& graph_;
   int ranks_;
+  std::vector<Adapter> adapters_;
+  std::set<ValueId> of_adapters_;
+  std::map<ValueId, ValueId> base_of_;  // the result of the layer, by its sum with the adapter's
   std::vector<int> made_by_;
   std::vector<std::vector<int>> users_;
   std::map<ValueId, std::map<int64_t, TensorDivision::Block>> rows_;  // of projections: parts by their first rows

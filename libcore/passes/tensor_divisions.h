@@ -55,6 +55,7 @@ using TensorDivisions = std::map<std::string, TensorDivision>;
 /// - of attention, the projections of queries, keys and values by rows, so that a rank has whole heads (of grouped queries: with the heads
 ///   of keys that they read), and the layer that reads the result by columns;
 /// - of two linear layers with element-wise functions between them (also SwiGLU), the first by rows and the second by columns;
+/// - of an adapter (LoRA) over a layer that is divided by rows, the second layer by rows; by columns, the first one by columns;
 /// - the table of tokens by rows, and the head that shares it or gives logits of as many tokens.
 /// Throws Error (kRecipe) if the graph has no attention, or if the number of heads is not a multiple of the ranks. The caller adds the key.
 TensorDivisions tensor_divisions(const Graph& graph, int ranks);

@@ -70,6 +70,9 @@ void PrecisionSection::options(OptionVisitor& v) {
   v.choice({.name = "compute", .doc = "dtype of activations, and of parameters in computations", .main = true}, compute, kPrecisionNames);
   v.choice({.name = "master", .doc = "dtype of the parameters and state that the optimizer keeps"}, master, kPrecisionNames);
   v.choice({.name = "reduce", .doc = "dtype of sums over ranks"}, reduce, kPrecisionNames);
+  v.choice({.name = "buffers",
+            .doc = "dtype in which a training run holds the running statistics of batch norms, also between steps; files have them in f32"},
+           buffers, kPrecisionNames);
   AutoNumber scale(loss_scale);
   v.text(
       {.name = "loss_scale",

@@ -57,7 +57,7 @@ inline constexpr std::array<std::string_view, 2> kStoredProductsNames{"int8", "f
 /// precision.
 struct PrecisionSection : OptionsOf<PrecisionSection> {
   void options(OptionVisitor& v) override;
-  PrecisionName compute = PrecisionName::kF32, master = PrecisionName::kF32, reduce = PrecisionName::kF32;
+  PrecisionName compute = PrecisionName::kF32, master = PrecisionName::kF32, reduce = PrecisionName::kF32, buffers = PrecisionName::kF32;
   std::optional<double> loss_scale;  ///< Empty: auto.
   bool tf32 = false;
   bool winograd = true;

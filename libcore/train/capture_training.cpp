@@ -9,6 +9,7 @@
 #include "libcore/base/under_key.h"
 #include "libcore/infer/stored_weights.h"
 #include "libcore/optim/layer_decay.h"
+#include "libcore/passes/narrow_buffers.h"
 
 namespace galley {
 namespace {
@@ -112,6 +113,12 @@ std::optional<LossScaling> loss_scaling(const Recipe& recipe) {
   return std::nullopt;
 }
 
+std::optional<DType> narrow_buffer_dtype(const Recipe& recipe) {
+  if (recipe.precision.buffers == PrecisionName::kBf16) return DType::kBF16;
+  if (recipe.precision.buffers == PrecisionName::kF16) return DType::kF16;
+  return std::nullopt;
+}
+
 CapturedModel capture_training(const Session& session, const BatchTypes& types) {
   const Recipe& recipe = session.recipe();
   CapturedModel model;
@@ -128,6 +135,14 @@ CapturedModel capture_training(const Session& session, const BatchTypes& types) 
     throw Error(ErrorCode::kRecipe, "train.freeze selects all parameters; at least one must remain trainable").key("train.freeze");
   }
   if (const auto plan = stored_plan(recipe)) store_weights(model, *plan, /*training=*/true);
+  if (const auto narrow = narrow_buffer_dtype(recipe)) {
+    narrow_buffers(model.graph, *narrow);
+    model.loss = model.graph.find_output("loss");
+    for (ParameterSpec& spec : model.parameters) {
+      const ValueId id = model.graph.find_input(spec.name);
+      if (spec.role == ValueRole::kBuffer && id != kNoValue) spec.type.dtype = model.graph.type(id).dtype;
+    }
+  }
   return model;
 }
 

@@ -31,19 +31,28 @@ void Offload::place(const Graph& graph, ParameterStore& store) const {
   disk_.release();
 }
 
+void Offload::used(int64_t bytes) {
+  if (used_.fetch_add(bytes) + bytes < kOffloadWindow) return;
+  used_ = 0;
+  disk_.release();
+}
+
 void Offload::before(const Program& program, const Step& step, Stream& stream) {
   if (inner_ != nullptr) inner_->before(program, step, stream);
 }
 
 void Offload::after(const Program& program, const Step& step, const NodeOutputs& outputs) {
   if (inner_ != nullptr) inner_->after(program, step, outputs);
+  count(program, step);
+}
+
+void Offload::count(const Program& program, const Step& step) {
   const Graph& graph = program.graph();
+  int64_t bytes = 0;
   for (const ValueId id : graph.nodes()[static_cast<size_t>(step.node)].inputs) {
-    if (id != kNoValue && is_offloaded(graph.value(id))) used_ += graph.type(id).bytes();
+    if (id != kNoValue && is_offloaded(graph.value(id))) bytes += graph.type(id).bytes();
   }
-  if (used_ < kOffloadWindow) return;
-  disk_.release();
-  used_ = 0;
+  used(bytes);
 }
 
 void Offload::after_run(const Program& program) {

@@ -2,6 +2,7 @@
 // Offload: sharding.offload. Arrays that persist between steps are in memory-mapped files, and their pages leave memory as the step goes
 // on.
 
+#include <atomic>
 #include <cstdint>
 
 #include "libcore/device/disk_device.h"
@@ -25,6 +26,10 @@ class Offload : public NodeObserver {
 
   /// Before a program is declared: makes the inputs that are offloaded.
   void place(const Graph& graph, ParameterStore& store) const;
+  /// Counts bytes of pages that were used, and releases all pages when there are many.
+  void used(int64_t bytes);
+  /// Releases pages as this observer does, and tells no other. Several threads may call it.
+  NodeObserver* pages() { return &pages_; }
   /// This observer, which calls `inner` (null: none).
   NodeObserver* watch(NodeObserver* inner) {
     inner_ = inner;
@@ -42,7 +47,18 @@ class Offload : public NodeObserver {
   DiskDevice& disk_;
   const OffloadSection& section_;
   NodeObserver* inner_ = nullptr;
-  int64_t used_ = 0;
+  /// What the nodes of other programs use.
+  class Pages : public NodeObserver {
+   public:
+    explicit Pages(Offload& of) : of_(of) {}
+    void after(const Program& program, const Step& step, const NodeOutputs& /*outputs*/) override { of_.count(program, step); }
+
+   private:
+    Offload& of_;
+  };
+  void count(const Program& program, const Step& step);
+  Pages pages_{*this};
+  std::atomic<int64_t> used_{0};
 };
 
 }  // namespace galley

@@ -13,6 +13,7 @@
 #include "libcore/comm/communicator.h"
 #include "libcore/comm/rank_scope.h"
 #include "libcore/comm/texts.h"
+#include "libcore/infer/stored_weights.h"
 #include "libcore/recipe/differences.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/train/capture_training.h"
@@ -88,13 +89,13 @@ void check_matrix_ranks(const Recipe& recipe, int ranks) {
            "write strategy: tensor, and mesh: {data: N, tensor: N}");
   if (mesh.shard > 1 || mesh.pipe > 1)
     refuse("sharding.mesh", "galley-train divides matrices on meshes of the axes data and tensor only", "write mesh: {data: N, tensor: N}");
-  if (recipe.deterministic.replicas > 0)
-    refuse("deterministic", "tensor parallelism adds parts of products in an order that depends on the number of ranks",
-           "write deterministic: false (equal numbers of ranks and threads give equal bits), or sharding: fsdp");
-  if (recipe.lora) refuse("lora", "galley-train does not divide the matrices of models with adapters yet", "write sharding: ddp or fsdp");
+  if (recipe.train.sync_batch_norm && recipe.deterministic.replicas > 0)
+    refuse("train.sync_batch_norm", "replicas whose matrices ranks divide are computed one after the other, and cannot normalize together",
+           "write train.sync_batch_norm: false, or sharding: fsdp");
+  if (stored_plan(recipe) != nullptr)
+    refuse("lora", "the weights under the adapters are stored as integers, which ranks do not divide", "write sharding: ddp or fsdp");
   if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
     refuse("sharding.hook", "the hook power_sgd does not sum gradients of divided matrices", "write hook: bf16, or hook: null");
-  if (sharding.offload) refuse("sharding.offload", "galley-train does not offload divided matrices yet", "write offload: null");
   if (recipe.train.validate && !recipe.train.validate->prompts.empty())
     refuse("train.validate.prompts", "sharding: tensor continues no prompts in validation", "write sharding: zero2, or use galley-predict");
 }
@@ -183,10 +184,10 @@ void check_offload(const Recipe& recipe, const BatchPlan& batch) {
         .key("sharding.offload")
         .suggest("write offload: null, or sharding: fsdp");
   }
-  if (recipe.deterministic.replicas > 0) {
-    throw Error(ErrorCode::kRecipe, "deterministic keeps the gradients of replicas in memory, so it does not go with sharding.offload yet")
-        .key("sharding.offload")
-        .suggest("write offload: null, or deterministic: false");
+  if (recipe.deterministic.replicas > 0 && offload.gradients && !offload.gradients->host) {
+    throw Error(ErrorCode::kRecipe, "deterministic adds the gradients of replicas in memory, so that none are kept on the disk")
+        .key("sharding.offload.gradients")
+        .suggest("remove the key, or write deterministic: false");
   }
   if (offload.gradients && !offload.gradients->host && batch.accumulation == 1) {
     throw Error(ErrorCode::kRecipe, "gradients of batches that are not divided exist only within a step, so that none are kept on the disk")
@@ -344,17 +345,15 @@ std::string Trainer::State::digest() {
 }
 
 TensorSource Trainer::State::source_of(const std::string& name, const ParameterSpec& spec) {
-  if (sharded && sharded->has(name)) {
-    TensorSource source = sharded->source(name);
-    source.name = spec.name;
-    return source;
-  }
-  if (stages && stages->has(name)) {
-    TensorSource source = stages->source(name);
-    source.name = spec.name;
-    return source;
-  }
-  return {spec.name, spec.type.dtype, spec.type.shape, [&store = update->store(), name] { return store.view(name); }};
+  TensorSource source{spec.name, spec.type.dtype, spec.type.shape, [&store = update->store(), name] { return store.view(name); }};
+  if (sharded && sharded->has(name)) source = sharded->source(name);
+  if (stages && stages->has(name)) source = stages->source(name);
+  source.name = spec.name;
+  const DType dtype = dtype_in_files(spec);
+  if (dtype == source.dtype) return source;
+  source.values = [values = std::move(source.values), dtype] { return values().to(dtype); };
+  source.dtype = dtype;
+  return source;
 }
 
 void Trainer::State::count_samples() {
@@ -397,6 +396,8 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   const auto agreed_stop = [&] { return agreed("signals", stop()) != 0; };
   const bool gathers = divides_weights() || stages;
   const RankScope scope(divides_parameters(recipe, options.ranks) || stages ? options.ranks : nullptr, tensor_ranks());
+  if (tensor_ranks() != nullptr && by_replicas)
+    return evaluates.run(agreed_stop, sample_ranks(), {.count = parts.count, .threads = 1, .collectives = true});
   if (tensor_ranks() != nullptr) return evaluates.run(agreed_stop, evaluates.divides() ? sample_ranks() : nullptr);
   if (by_replicas) return evaluates.run(agreed_stop, options.ranks, parts);
   if (evaluates.divides()) return evaluates.run(agreed_stop, options.ranks);

@@ -86,8 +86,9 @@ ReplicaRunner::ReplicaRunner(const Options& options)
       rank_(options.ranks != nullptr ? options.ranks->rank() : 0),
       ranks_(options.ranks != nullptr ? options.ranks->size() : 1),
       tree_(options.choice.count, ranks_) {
-  const int most = (options.choice.count + ranks_ - 1) / ranks_;  // replicas of a rank
-  slots_ = options.sums ? count() : std::min(std::max(1, options.choice.threads), options.gathers ? most : count());
+  const int most = (options.choice.count + ranks_ - 1) / ranks_;                            // replicas of a rank
+  const int threads = options.tensor != nullptr ? 1 : std::max(1, options.choice.threads);  // collectives have one order
+  slots_ = options.sums ? count() : std::min(threads, options.gathers ? most : count());
   rounds_ = options.sums ? 1 : (most + slots_ - 1) / slots_;
 }
 
@@ -187,12 +188,12 @@ void ReplicaRunner::compute(Step& step, int slot, int replica, bool counts) {
   const ReplicaInput& input = step.inputs[static_cast<size_t>(replica)];
   Execution& execution = execution_for(*input.batch, slot);
   step.feed(execution, input);
-  execution.run({.observer = replica == 0 && counts ? step.observer : nullptr});
+  execution.run({.observer = replica == 0 && counts && step.observer != nullptr ? step.observer : options_.others});
   if (counts) finished(step, replica, execution);
 }
 
 void ReplicaRunner::run_alone(Step& step, int slot) {
-  const RankScope alone(nullptr);
+  const RankScope alone(nullptr, options_.tensor);
   for (int replica = step.next++; replica < count(); replica = step.next++) compute(step, slot, replica, true);
 }
 

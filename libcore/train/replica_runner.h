@@ -68,8 +68,10 @@ class ReplicaRunner {
     Communicator* ranks = nullptr;  ///< nullptr: one rank.
     ShardGroups shards;             ///< Of scattered sums.
     ReplicaChoice choice;
-    bool sums = false;     ///< Programs sum over replicas (batch norm), so all replicas of the rank run at the same time.
-    bool gathers = false;  ///< Programs gather parameters.
+    bool sums = false;               ///< Programs sum over replicas (batch norm), so all replicas of the rank run at the same time.
+    bool gathers = false;            ///< Programs gather parameters.
+    Communicator* tensor = nullptr;  ///< The ranks that divide matrices, and compute the same replicas at the same time; nullptr: none.
+    NodeObserver* others = nullptr;  ///< Of the replicas that the observer of a run does not watch; several threads call it.
   };
   explicit ReplicaRunner(const Options& options);
 

@@ -13,6 +13,7 @@
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/gather_stages.h"
 #include "libcore/passes/gather_units.h"
+#include "libcore/passes/narrow_buffers.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/passes/shard.h"
 #include "libcore/passes/tensor_parallel.h"
@@ -209,13 +210,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     if (spec.trainable) passes.trained.push_back(spec.name);
   }
   passes.trained.insert(passes.trained.end(), scales.begin(), scales.end());
-  if (tensor_ != nullptr) {
-    if (divisions_.empty()) {
-      under_key("sharding", [&] { divisions_ = tensor_divisions(model.graph, tensor_->size()); });
-    }
-    tensor_parallel(model.graph, divisions_,
-                    {.rank = tensor_->rank(), .ranks = tensor_->size(), .scatter = recipe_.sharding.sequence_parallel});
-  }
+  divide_matrices(model.graph);
   if (ranks_ != nullptr) weigh_losses(model.graph);
   if (ranks_ != nullptr && recipe_.train.sync_batch_norm) sync_batch_norms(model.graph, ranks_->size());
   if (update) {
@@ -246,6 +241,15 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     attention_ = std::move(report.attention);
   }
   return std::move(model.graph);
+}
+
+/// In a captured graph, where ranks divide matrices.
+void TrainStep::divide_matrices(Graph& graph) {
+  if (tensor_ == nullptr) return;
+  if (divisions_.empty()) {
+    under_key("sharding", [&] { divisions_ = tensor_divisions(graph, tensor_->size()); });
+  }
+  tensor_parallel(graph, divisions_, {.rank = tensor_->rank(), .ranks = tensor_->size(), .scatter = recipe_.sharding.sequence_parallel});
 }
 
 /// The gates of a graph that updates, or of one that accumulates.
@@ -303,10 +307,13 @@ std::function<void(Graph&)> TrainStep::gather_pass() const {
   return [this, options](Graph& graph) { gather_units(graph, units_, options); };
 }
 
-std::function<void(Graph&)> TrainStep::divide_pass() const {
-  if (tensor_ == nullptr) return nullptr;
-  const TensorParallelOptions options{.rank = tensor_->rank(), .ranks = tensor_->size(), .gradients = false};
-  return [this, options](Graph& graph) { tensor_parallel(graph, divisions_, options); };
+std::function<void(Graph&)> TrainStep::captured_pass() const {
+  const std::optional<DType> narrow = narrow_buffer_dtype(recipe_);
+  if (tensor_ == nullptr && !narrow) return nullptr;
+  return [this, narrow](Graph& graph) {
+    if (narrow) narrow_buffers(graph, *narrow);
+    if (tensor_ != nullptr) tensor_parallel(graph, divisions_, {.rank = tensor_->rank(), .ranks = tensor_->size(), .gradients = false});
+  };
 }
 
 const std::vector<GradientBucket>* TrainStep::shards() const {

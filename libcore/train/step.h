@@ -61,8 +61,9 @@ class TrainStep {
   int64_t replica_bytes() const;
   /// For other programs of the run, after fusion: replaces parameters by gathers where ranks divide them; null: they do not.
   std::function<void(Graph&)> gather_pass() const;
-  /// For other programs of the run, as captured: divides their matrices among ranks; null: no ranks do.
-  std::function<void(Graph&)> divide_pass() const;
+  /// For other programs of the run, as captured: divides their matrices among ranks, and holds buffers as this step does
+  /// (precision.buffers); null: neither.
+  std::function<void(Graph&)> captured_pass() const;
   /// The parameters of which this rank has a part, as the ranks that divide matrices do.
   const TensorDivisions& divisions() const { return divisions_; }
   /// Whether this rank updates a parameter or buffer: that of its stage, if the ranks are a pipeline.
@@ -89,7 +90,8 @@ class TrainStep {
 
   /// Parameters, buffers and optimizer state; zero until initialize() or a checkpoint fills them.
   ParameterStore& store() { return engine_.store(); }
-  /// Sets initial values: those of the model, then the weights that the recipe names; averages are copies.
+  /// Sets initial values: those of the model, then the weights that the recipe names; averages are copies. At most one array of the model
+  /// is whole at a time on a rank that has parts of them.
   void initialize();
   /// Sets the initial values of one state.
   void initialize_state(const StateSpec& state);
@@ -155,9 +157,8 @@ class TrainStep {
   RecomputeChoice recompute_of(const Graph& graph) const;
   void bind_rates(Stage& stage) const;
   void make_division(Stage& stage) const;
+  void divide_matrices(Graph& graph);
   bool gathers() const { return !units_.empty(); }
-  void initialize_units();
-  void initialize_parts();
   void add_states(const std::vector<StateSpec>& states);
   const Stage& stage_at(int64_t step) const;
   /// The first update that trains scales; 0 if none does.

@@ -21,7 +21,12 @@ std::vector<size_t> positions_of_parts(const Graph& graph, int64_t parts, const 
   };
   std::vector<size_t> cuts;
   if (names.empty() || names.front() == "auto") {
-    cuts = balanced_cuts(positions.costs, positions.may_begin, parts);
+    // Each part has parameters, if that is possible.
+    std::vector<int64_t> parameters{0};
+    for (const bool first : positions.first_reads) parameters.push_back(parameters.back() + (first ? 1 : 0));
+    cuts = balanced_cuts(positions.costs, positions.may_begin, parts,
+                         [&](int64_t, size_t begin, size_t end) { return parameters[end] > parameters[begin]; });
+    if (cuts.empty()) cuts = balanced_cuts(positions.costs, positions.may_begin, parts);
     if (cuts.empty())
       refuse("sharding.stages", cat("the model cannot be cut into ", parts, " parts between which one value crosses"), "use fewer stages");
     cuts.erase(cuts.begin());

@@ -14,6 +14,7 @@
 #include "libcore/passes/pipelines.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/train/capture_training.h"
+#include "libcore/train/offload.h"
 #include "libcore/train/rank_values.h"
 #include "libcore/train/step.h"
 #include "libcore/train/units.h"
@@ -66,7 +67,13 @@ void TrainStep::check_replicas() {
 }
 
 ReplicaRunner::Options TrainStep::replica_options() const {
-  return {.ranks = ranks_, .shards = groups_, .choice = replicas_, .sums = replicas_sum_, .gathers = gathers()};
+  return {.ranks = ranks_,
+          .shards = groups_,
+          .choice = replicas_,
+          .sums = replicas_sum_,
+          .gathers = gathers(),
+          .tensor = tensor_,
+          .others = offload_ != nullptr ? offload_->pages() : nullptr};
 }
 
 void TrainStep::add_replicas(Stage& stage, const BatchTypes& types, const std::vector<BatchTypes>& shorter) {
@@ -83,6 +90,7 @@ void TrainStep::add_replicas(Stage& stage, const BatchTypes& types, const std::v
                    {.mode = "replica", .variant = "", .fields = each.fields},
                    first ? cat(replicas_.count, " replicas") : "replicas with other shapes", [&] { return capture_replica(stage, each); },
                    first ? ParameterFormats::kLead : ParameterFormats::kFollow)});
+    if (offload_ != nullptr) offload_->place(replica_forms_.back().program->graph(), engine_.store());
     engine_.declare(*replica_forms_.back().program);
   }
   add_update(stage);
@@ -92,6 +100,7 @@ void TrainStep::add_update(Stage& stage) {
   stage.update_program = engine_.program(
       {.mode = "train", .variant = "sums of replicas", .fields = {}}, "updates", [&] { return capture_replica_update(stage); },
       ParameterFormats::kFollow, session_.backend(replicas_.threads));
+  if (offload_ != nullptr) offload_->place(stage.update_program->graph(), engine_.store());
   engine_.declare(*stage.update_program);
   add_states(stage.states);
 }
@@ -105,6 +114,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
   for (const ParameterSpec& spec : model.parameters) {
     if (spec.trainable) passes.trained.push_back(spec.name);
   }
+  divide_matrices(model.graph);
   weigh_losses(model.graph);
   if (recipe_.train.sync_batch_norm) {
     const auto rows = static_cast<double>(types.input().shape[0]);
@@ -149,7 +159,10 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
     if (spec.role == ValueRole::kBuffer) {
       graph.add_input(spec.name, spec.type, spec.role);
     } else if (spec.trainable) {
-      const ValueId id = graph.add_input(spec.name, spec.type, spec.role).id();
+      TensorType type = spec.type;
+      const auto division = divisions_.find(spec.name);
+      if (division != divisions_.end()) type.shape = division->second.shape(type.shape, tensor_->rank(), tensor_->size());
+      const ValueId id = graph.add_input(spec.name, type, spec.role).id();
       gradients[id] = id;
     }
   }
@@ -170,7 +183,7 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
     stage.divisions.push_back(replicated_updates(choice));
   }
   UpdateOptions options = update_options(stage);
-  options.given_squares = true;
+  options.given_squares = tensor_ == nullptr;  // else of parts, over the ranks that have them
   std::erase_if(options.groups.group_of, [&](const auto& parameter) { return !owns(parameter.first); });
   options.ranks = stage.divisions.back().get();
   under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, options).states; });
@@ -244,8 +257,10 @@ void TrainStep::feed_small_sums(const Stage& stage) const {
 
 TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
   const Stage& stage = stages_.front();
-  if (ranks_ != nullptr) ranks_->set_step(step);
-  const RankScope scope(ranks_);
+  for (Communicator* each : {ranks_, tensor_}) {
+    if (each != nullptr) each->set_step(step);
+  }
+  const RankScope scope(ranks_, tensor_);
   Outcome outcome;
   const std::vector<ReplicaInput> inputs = replica_inputs(next, outcome, observer);
   const auto feed = [&](Execution& execution, const ReplicaInput& input) {
@@ -261,7 +276,7 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   pipeline_ ? compute(*pipeline_) : compute(*runner_);
   if (guards() && !std::isfinite(outcome.loss)) {
     const RankScope alone(nullptr);  // each rank repeats its own part
-    for (int i = 0; !pipeline_ && i < runner_->count(); ++i) {
+    for (int i = 0; !pipeline_ && tensor_ == nullptr && i < runner_->count(); ++i) {
       const ReplicaInput& input = inputs[static_cast<size_t>(i)];
       if (std::isfinite(runner_->loss_of(i))) continue;
       Execution& execution = runner_->execution_for(*input.batch);
@@ -273,7 +288,7 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   Execution& update = *stage.update;
   feed_update(stage, update, step);
   feed_small_sums(stage);
-  const double squares = pipeline_ ? pipeline_->squares(own_gradients()) : runner_->squares();
+  const double squares = pipeline_ ? pipeline_->squares(own_gradients()) : tensor_ == nullptr ? runner_->squares() : 0;
   if (update.takes("grad_squares")) update.set("grad_squares", squares);
   update.run({.observer = observer});
   if (pipeline_ && own_gradients().empty()) {  // the stage trains nothing

@@ -116,7 +116,7 @@ void Trainer::State::make_plan() {
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(
           session, *engine, nullptr, "val", samples_at_once, recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
-          aware != nullptr ? aware->fake_quantize() : update->gather_pass(), std::nullopt, update->divide_pass());
+          aware != nullptr ? aware->fake_quantize() : update->gather_pass(), std::nullopt, update->captured_pass());
     };
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);
@@ -190,17 +190,18 @@ void Trainer::State::plan_peak() {
     prepared += each->program().prepared_bytes() * (recipe.train.ema ? 2 : 1);
     evaluation = std::max(evaluation, each->data_bytes());
   }
-  int64_t loading = 0;
-  for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
-    const std::string& from = recipe.weights.load.at<WeightSource>(i).path();
-    if (!file_exists(from)) continue;  // an error when they are loaded
-    loading += weights_bytes(from);
+  int64_t loading = 0;  // one array of a file at a time, and its conversion
+  for (const ParameterSpec& spec : update->parameters()) {
+    if (!recipe.weights.load.empty()) loading = std::max(loading, 2 * spec.type.bytes());
   }
   if (disk != nullptr) {
     plan.disk_bytes = disk->bytes();
     plan.persistent_bytes += std::min(plan.disk_bytes, 2 * kOffloadWindow) - plan.disk_bytes;
   }
-  const int64_t writing = update->store().largest_view_copy();
+  int64_t writing = update->store().largest_view_copy();
+  for (const ParameterSpec& spec : update->parameters()) {
+    if (stages) writing = std::max(writing, 2 * spec.type.bytes());  // of another stage, and the copy that is sent
+  }
   plan.base_bytes += std::max(evaluation, writing);
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + std::max(plan.scratch_bytes + prepared, loading);
 }

@@ -24,6 +24,15 @@ namespace {
 /// Ending of the names of sums of gradients over micro-batches, which are zero between steps.
 constexpr std::string_view kAccumulator = ".grad";
 
+bool is_half(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+/// Sets an array of the run; running statistics and their averages may have another dtype in the checkpoint (precision.buffers).
+void set_restored(ParameterStore& store, const std::string& name, const Tensor& values) {
+  const DType dtype = store.tensor(name).dtype();
+  const bool rounds = is_floating(values.dtype()) && is_floating(dtype) && (is_half(dtype) || is_half(values.dtype()));
+  store.set(name, rounds ? values.to(dtype) : values);
+}
+
 }  // namespace
 
 void Trainer::State::restore(const Checkpoint& checkpoint) {
@@ -57,7 +66,7 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
       }
       if (stages && !store.has(tensor.name)) continue;  // of another stage
       GALLEY_CHECK_INPUT(store.has(tensor.name), checkpoint.folder(), " has a tensor ", tensor.name, " that this run does not");
-      store.set(tensor.name, checkpoint.read_copy(tensor));
+      set_restored(store, tensor.name, checkpoint.read_copy(tensor));
     }
   }
   for (const auto& [name, spec] : hook_states) update->initialize_state(*spec);
@@ -158,6 +167,13 @@ std::string Trainer::State::save(RunFolder& folder) {
     if (sharded) content.pieces = sharded->pieces();
     add_shared_pieces(content.pieces);
     add_own_pieces(content.pieces);
+    for (CheckpointPiece& piece : content.pieces) {
+      if (disk == nullptr) break;
+      piece.values = [values = std::move(piece.values), own = disk.get()] {  // pages of the pieces before leave memory
+        own->release();
+        return values();
+      };
+    }
     saved = CheckpointStore(folder.file("checkpoints"), keep()).save(content, *options.ranks);
   }
   if (disk != nullptr) disk->release();
@@ -170,8 +186,9 @@ std::vector<CheckpointGroup> Trainer::State::whole_tensors() {
   const ParameterStore& store = update->store();
   for (const ParameterSpec& spec : update->parameters()) {
     if ((sharded && sharded->has(spec.name)) || !store.has(spec.name) || !update->updates(spec.name)) continue;
-    groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape,
-                                                                            [&store, name = spec.name] { return store.view(name); });
+    const DType dtype = dtype_in_files(spec);
+    groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(
+        spec.name, dtype, spec.type.shape, [&store, name = spec.name, dtype] { return store.view(name).to(dtype); });
   }
   for (const StateSpec& state : update->states()) {
     if (state.own || (sharded && sharded->is_range(state.name)) || state.name == state.of + std::string(kAccumulator)) continue;

@@ -207,6 +207,12 @@ void Checkpoint::each(std::string_view name, const std::function<void(const std:
   for (const ManifestTensor& tensor : tensors(name)) visit(tensor.name, read_copy(tensor));
 }
 
+void Checkpoint::release() const {
+  for (const auto& file : open_) {
+    if (file != nullptr) file->table.release();
+  }
+}
+
 void Checkpoint::verify(int rank, int ranks) const {
   for (size_t f = static_cast<size_t>(rank); f < manifest_.files.size(); f += static_cast<size_t>(ranks)) verify_file(f);
 }

@@ -88,6 +88,8 @@ class Checkpoint {
   /// Reads every file and compares it with the manifest; throws Error naming the file and tensor that differ.
   /// `rank` of `ranks`: reads only every ranks-th file.
   void verify(int rank = 0, int ranks = 1) const;
+  /// Takes the pages that `read` has mapped out of memory; reading them again is possible.
+  void release() const;
 
  private:
   struct OpenFile;

@@ -236,16 +236,19 @@ std::vector<std::string> weights_files(const std::string& from) {
   return {from};
 }
 
-int64_t weights_bytes(const std::string& from) {
-  int64_t bytes = 0;
-  for (const std::string& path : weights_files(from))
-    bytes += path.ends_with(kManifestName) ? WeightsFile(path).value_bytes() : InputFile(path).size();
-  return bytes;
-}
+namespace {
 
-LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules) {
+/// The opened sources of all rules, and what they fill.
+struct Opened {
   std::vector<Source> sources;
   std::vector<Match> matches;
+};
+
+/// Opens and matches. Throws Error with a table if files and model do not match.
+Opened open_all(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules) {
+  Opened opened;
+  std::vector<Source>& sources = opened.sources;
+  std::vector<Match>& matches = opened.matches;
   std::vector<bool> filled(model.size(), false);
   for (const LoadRule& rule : rules) {
     sources.push_back(open_source(model, rule));
@@ -268,23 +271,34 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
       hint = cat("the folder has more layers than config.json says; to leave them out, set weights.load.", r, ".ignore");
   }
   if (!misfits.empty()) throw Error(ErrorCode::kInput, misfits).key("weights").suggest(hint);
+  return opened;
+}
 
-  LoadedWeights loaded;
+using Take = std::function<void(const ExpectedTensor& tensor, const Tensor& values)>;
+
+/// Gives all arrays; `release`: each is taken out of memory afterwards. Returns the tensors that no rule fills.
+std::vector<std::string> load_with(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules, const Take& take, bool release) {
+  const Opened opened = open_all(model, rules);
+  std::vector<bool> filled(model.size(), false);
   for (size_t r = 0; r < rules.size(); ++r) {
     const LoadRule& rule = rules[r];
+    const Source& source = opened.sources[r];
+    const Match& match = opened.matches[r];
     std::set<std::string> casts;
-    for (const Match::Pair& pair : matches[r].pairs) {
-      const TensorPlace& place = sources[r].places[pair.offered];
+    for (const Match::Pair& pair : match.pairs) {
+      const TensorPlace& place = source.places[pair.offered];
       const ExpectedTensor& wanted = model[pair.expected];
-      Tensor values = sources[r].files[place.file].read(place.entry);
+      Tensor values = source.files[place.file].read(place.entry);
       if (place.transposed) values = transpose(values);
       if (values.dtype() != wanted.dtype) casts.insert(cat(values.dtype(), " to ", wanted.dtype));
-      loaded.tensors.insert_or_assign(wanted.name, checked(values, wanted, rule));
+      take(wanted, checked(values, wanted, rule));
+      filled[pair.expected] = true;
+      if (release) source.files[place.file].release();
     }
     if (!casts.empty()) log(LogLevel::kWarning, cat(rule.from, ": converted ", some_of({casts.begin(), casts.end()})));
     std::vector<std::string> missing, unexpected;
-    for (const size_t expected : matches[r].missing) missing.push_back(model[expected].name);
-    for (const size_t offered : matches[r].unexpected) unexpected.push_back(sources[r].offered[offered].name);
+    for (const size_t expected : match.missing) missing.push_back(model[expected].name);
+    for (const size_t offered : match.unexpected) unexpected.push_back(source.offered[offered].name);
     if (!missing.empty())
       log(LogLevel::kWarning,
           cat(rule.from, " (not strict): ", missing.size(), " tensors of the model keep their initial values: ", some_of(missing)));
@@ -292,10 +306,25 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
       log(LogLevel::kWarning,
           cat(rule.from, " (not strict): ", unexpected.size(), " tensors of the file are not used: ", some_of(unexpected)));
   }
-  for (const ExpectedTensor& tensor : model) {
-    if (loaded.tensors.count(tensor.name) == 0) loaded.kept.push_back(tensor.name);
+  std::vector<std::string> kept;
+  for (size_t i = 0; i < model.size(); ++i) {
+    if (!filled[i]) kept.push_back(model[i].name);
   }
+  return kept;
+}
+
+}  // namespace
+
+LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules) {
+  LoadedWeights loaded;
+  loaded.kept = load_with(
+      model, rules, [&](const ExpectedTensor& tensor, const Tensor& values) { loaded.tensors.insert_or_assign(tensor.name, values); },
+      false);
   return loaded;
+}
+
+std::vector<std::string> load_each_weight(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules, const Take& take) {
+  return load_with(model, rules, take, true);
 }
 
 std::vector<WeightsParent> weights_parents(const std::string& from) {

@@ -2,6 +2,7 @@
 // Loads weights for a model: opens the files named in the recipe, checks digests, matches names, casts if requested, and rejects values
 // that are not finite.
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -25,13 +26,15 @@ struct LoadedWeights {
 /// parameters and buffers), or the files of a hub folder (hub.h). Throws Error (exit code 4) for a folder with none of them.
 std::vector<std::string> weights_files(const std::string& from);
 
-/// Bytes of the files for `from`, or of the weights in a checkpoint: what loading takes.
-int64_t weights_bytes(const std::string& from);
-
 /// Loads weights by the rules; if several rules fill a tensor, the last one wins. Throws Error (exit code 4) with a table if files and
 /// model do not match, or with tensor, index and count for NaN, infinity, or values that overflow in a cast. Logs warnings for casts and
 /// for tensors that rules without `strict` skipped.
 LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules);
+
+/// The same, with one array at a time in memory: calls `take` with each, in the order of rules and files. Values are valid during the call.
+/// A tensor that several rules fill comes several times. Returns LoadedWeights::kept.
+std::vector<std::string> load_each_weight(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules,
+                                          const std::function<void(const ExpectedTensor& tensor, const Tensor& values)>& take);
 
 /// Metadata (recipe, pipeline, categories...) of the files for `from`; empty for files of other programs.
 Metadata read_weights_metadata(const std::string& from);

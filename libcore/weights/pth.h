@@ -67,6 +67,8 @@ class PthFile {
   int64_t verify() const;
   /// Total size in bytes of all storages.
   int64_t value_bytes() const;
+  /// As SafetensorsFile::release.
+  void release() const { file_->release(); }
 
  private:
   std::string path_;

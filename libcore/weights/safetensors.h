@@ -76,6 +76,8 @@ class SafetensorsFile {
   void verify() const;
   /// Digest of the length field and the header.
   std::string header_digest() const;
+  /// Takes the pages of values that were read out of memory; reading them again is possible.
+  void release() const { file_->release(); }
 
  private:
   std::string_view header() const;

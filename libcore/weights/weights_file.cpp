@@ -123,6 +123,13 @@ Tensor WeightsFile::read(size_t index) const {
   return safetensors_ ? safetensors_->read(safetensors_->entries().at(index)) : pth_->read(pth_->table().tensors.at(index));
 }
 
+void WeightsFile::release() const {
+  if (safetensors_) safetensors_->release();
+  if (pth_) pth_->release();
+  if (onnx_) onnx_->release();
+  if (checkpoint_) checkpoint_->release();
+}
+
 int64_t WeightsFile::value_bytes() const {
   int64_t bytes = 0;
   for (const OfferedTensor& tensor : tensors_) bytes += tensor.dtype ? tensor.shape.elements() * dtype_size(*tensor.dtype) : 0;

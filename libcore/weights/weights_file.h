@@ -48,6 +48,8 @@ class WeightsFile {
   std::string misfit_hint() const;
   /// The values of tensors()[index], contiguous and read-only; mapped if they are aligned in the file.
   Tensor read(size_t index) const;
+  /// Takes the pages of values that were read out of memory; reading them again is possible.
+  void release() const;
   /// Bytes of the values of tensors().
   int64_t value_bytes() const;
   /// Reads the file again and compares all its checksums. Throws Error (exit code 4) if something is damaged.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libcore/comm/rank_scope.h"
+#include "libcore/comm/leaf_sums.h"
 #include "tests/comm/ranks.h"
 
 namespace galley {
@@ -76,6 +77,30 @@ TEST_P(Group, BothAxesComputeTheirOwnSums) {
     int64_t largest = world.rank();
     data.all_reduce("largest", &largest, &largest, 1, DType::kI64, ReduceOp::kMax);
     EXPECT_EQ(largest, column.back());
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST_P(Group, SumsLeavesInTheOrderOfOneRank) {
+  // Of 8 leaves, three ranks have 2, 3 and 3: several partial sums each. Thirds, whose sums depend on their order.
+  constexpr int kRanks = 6, kTensor = 2, kLeaves = 8;
+  const auto leaf = [](int l, int64_t i) { return 1.0 / (3 + 7 * l + static_cast<double>(i)); };
+  std::vector<std::vector<double>> leaves(kLeaves);
+  std::vector<const double*> all;
+  for (int l = 0; l < kLeaves; ++l) {
+    for (int64_t i = 0; i < 50; ++i) leaves[static_cast<size_t>(l)].push_back(leaf(l, i));
+    all.push_back(leaves[static_cast<size_t>(l)].data());
+  }
+  std::vector<double> expected(50);
+  sum_leaves(nullptr, "sums", ReductionTree(kLeaves, 1), all, expected);
+  auto communicators = communicators_of(GetParam(), kRanks, {.timeout_s = 60});
+  const auto errors = as_ranks(communicators, [&](Communicator& world) {
+    GroupCommunicator data(world, data_group(world.rank(), kRanks, kTensor));
+    const ReductionTree tree(kLeaves, data.size());
+    const LeafRange own = tree.owned(data.rank());
+    std::vector<double> sums(50);
+    sum_leaves(&data, "sums", tree, {all.data() + own.begin, static_cast<size_t>(own.end - own.begin)}, sums);
+    EXPECT_EQ(sums, expected);
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }

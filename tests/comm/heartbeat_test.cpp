@@ -33,6 +33,39 @@ TEST(RankWatch, NamesARankThatIsSilent) {
   EXPECT_EQ(watch.fault(6.2), "rank 1 does not answer for 5.2 s; it was in step 20, collective 21 (all_reduce grads.bucket3)");
 }
 
+TEST(RankWatch, BlamesNoOtherRankWhileOneIsSilent) {
+  // Rank 1 is stopped in collective 21, which all have started. Rank 0 seems to stand: its thread waits for a core.
+  RankWatch watch(3, 5, 0);
+  for (int r = 0; r < 3; ++r) watch.heard(r, beat_in(20, 21, r == 0 ? 0 : 21, "all_reduce grads.bucket3"), 1);
+  watch.heard(1, beat_in(20, 21, 21, "all_reduce grads.bucket3"), 4);
+  std::string fault;
+  for (double t = 4.5; t < 9.2; t += 0.5) {
+    watch.heard(0, beat_in(20, 21, 0, "all_reduce grads.bucket3"), t);
+    watch.heard(2, beat_in(20, 21, 21, "all_reduce grads.bucket3"), t);
+    fault = watch.fault(t);
+    EXPECT_EQ(fault, "") << t;
+  }
+  watch.heard(0, beat_in(20, 21, 0, "all_reduce grads.bucket3"), 9.3);
+  EXPECT_EQ(watch.fault(9.3), "rank 1 does not answer for 5.3 s; it was in step 20, collective 21 (all_reduce grads.bucket3)");
+}
+
+TEST(RankWatch, NamesTheRankThatWasSilentForLongest) {
+  RankWatch watch(3, 5, 0);
+  watch.heard(0, beat_in(20, 21, 21, "x"), 2);
+  watch.heard(1, beat_in(20, 21, 21, "x"), 1);
+  watch.heard(2, beat_in(20, 21, 21, "x"), 3);
+  EXPECT_EQ(watch.fault(9).substr(0, 6), "rank 1");
+}
+
+TEST(RankWatch, TimeInWhichTheWatchingRankWasStoppedDoesNotCount) {
+  RankWatch watch(2, 5, 0);
+  watch.ignore(1);
+  watch.heard(0, beat_in(20, 21, 21, "x"), 1);
+  watch.skip(60);
+  EXPECT_EQ(watch.silent(62), "");
+  EXPECT_EQ(watch.silent(66.5), "rank 0 does not answer for 5.5 s; it was in step 20, collective 21 (x)");
+}
+
 TEST(RankWatch, NamesTheRankThatTheOthersWaitFor) {
   RankWatch watch(3, 5, 0);
   for (int i = 1; i <= 7; ++i) {
@@ -192,6 +225,51 @@ TEST(Heartbeat, FindsALoopAndEndsWithoutAFault) {
   EXPECT_NE(faults[0].find("rank 2 is alive but has not reached collective 12 (all_reduce grads.bucket3)"), std::string::npos) << faults[0];
   EXPECT_EQ(faults[1], "");
   EXPECT_EQ(faults[2], "");
+}
+
+/// Messages of a rank whose process is stopped after some of its calls, for a time.
+class StoppedMessages : public TestMessages {
+ public:
+  StoppedMessages(std::shared_ptr<Post> post, int rank, int size) : TestMessages(std::move(post), rank, size) {}
+  bool test(int number) override {
+    if (++calls_ == 10) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    return TestMessages::test(number);
+  }
+
+ private:
+  int calls_ = 0;
+};
+
+TEST(Heartbeat, ARankThatWasStoppedBlamesNobody) {
+  const auto post = std::make_shared<TestMessages::Post>();
+  std::vector<Position> positions(2);
+  for (Position& position : positions) {
+    position.step = 7;
+    position.started = position.waiting = 12;
+  }
+  std::vector<std::string> faults(2);
+  std::atomic<bool> found = false;
+  std::vector<std::unique_ptr<Heartbeat>> beats;
+  for (int r = 0; r < 2; ++r) {
+    auto messages = r == 1 ? std::make_unique<StoppedMessages>(post, r, 2) : std::make_unique<TestMessages>(post, r, 2);
+    beats.push_back(std::make_unique<Heartbeat>(
+        std::move(messages), positions[static_cast<size_t>(r)],
+        [&faults, &found, r](const std::string& fault) {
+          faults[static_cast<size_t>(r)] = fault;
+          found = true;
+        },
+        HeartbeatOptions{.limit_s = 0.5, .interval_ms = 20}));
+  }
+  for (int i = 0; i < 2000 && !found; ++i) {  // rank 0 waits for rank 1; the thread of neither is seen
+    ++positions[0].polls;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));  // rank 1 goes on
+  std::vector<std::thread> ends;
+  for (auto& beat : beats) ends.emplace_back([&beat] { beat.reset(); });
+  for (std::thread& end : ends) end.join();
+  EXPECT_EQ(faults[0].find("rank 1 does not answer for"), 0u) << faults[0];
+  EXPECT_EQ(faults[1], "");
 }
 
 }  // namespace

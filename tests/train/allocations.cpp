@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <array>
@@ -25,7 +26,7 @@ struct Stack {
   int depth = 0;
 };
 std::atomic<bool> counting{false};
-std::atomic<int64_t> count{0};
+std::atomic<int64_t> count{0}, live{0}, peak{0};
 std::array<Stack, kStacks> stacks;
 std::atomic<int> in_library{0};     // threads that run a vendor primitive
 thread_local bool looking = false;  // true while recording a stack, which may allocate
@@ -34,6 +35,16 @@ thread_local bool looking = false;  // true while recording a stack, which may a
 
 #if GALLEY_COUNTS
 namespace {
+
+/// Bytes of an allocation that is made or freed, if they are counted.
+void changed(void* address, bool made) {
+  if (!counting.load(std::memory_order_relaxed) || address == nullptr) return;
+  const auto bytes = static_cast<int64_t>(malloc_usable_size(address));
+  const int64_t now = live.fetch_add(made ? bytes : -bytes) + (made ? bytes : 0);
+  for (int64_t before = peak; made && now > before && !peak.compare_exchange_weak(before, now);) {
+  }
+}
+void* made(void* address) { return changed(address, true), address; }
 
 void allocated() {
   if (!counting.load(std::memory_order_relaxed) || in_library.load(std::memory_order_relaxed) > 0 || looking) return;
@@ -54,16 +65,21 @@ void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);
 void* __libc_realloc(void* old, size_t bytes);
 void* __libc_memalign(size_t alignment, size_t bytes);
+void __libc_free(void* address);
 
-void* malloc(size_t bytes) { return allocated(), __libc_malloc(bytes); }
-void* calloc(size_t items, size_t bytes) { return allocated(), __libc_calloc(items, bytes); }
-void* realloc(void* old, size_t bytes) { return allocated(), __libc_realloc(old, bytes); }
-void* memalign(size_t alignment, size_t bytes) { return allocated(), __libc_memalign(alignment, bytes); }
-void* aligned_alloc(size_t alignment, size_t bytes) { return allocated(), __libc_memalign(alignment, bytes); }
-int posix_memalign(void** made, size_t alignment, size_t bytes) {
+void* malloc(size_t bytes) { return allocated(), made(__libc_malloc(bytes)); }
+void* calloc(size_t items, size_t bytes) { return allocated(), made(__libc_calloc(items, bytes)); }
+void* realloc(void* old, size_t bytes) { return allocated(), changed(old, false), made(__libc_realloc(old, bytes)); }
+void* memalign(size_t alignment, size_t bytes) { return allocated(), made(__libc_memalign(alignment, bytes)); }
+void* aligned_alloc(size_t alignment, size_t bytes) { return allocated(), made(__libc_memalign(alignment, bytes)); }
+int posix_memalign(void** address, size_t alignment, size_t bytes) {
   allocated();
-  *made = __libc_memalign(alignment, bytes);
-  return *made == nullptr ? ENOMEM : 0;
+  *address = made(__libc_memalign(alignment, bytes));
+  return *address == nullptr ? ENOMEM : 0;
+}
+void free(void* address) {
+  changed(address, false);
+  __libc_free(address);
 }
 
 /// Allocations of oneDNN in a primitive are not counted, on any thread: it copies the arguments into a map, and some of its convolutions
@@ -88,7 +104,7 @@ bool counts_allocations() { return GALLEY_COUNTS != 0; }
 AllocationCount::AllocationCount() {
   void* frame = nullptr;
   backtrace(&frame, 1);  // the first call loads a library, which allocates
-  count = 0;
+  count = live = peak = 0;
   counting = true;
 }
 
@@ -96,6 +112,8 @@ int64_t AllocationCount::stop() {
   counting = false;
   return count;
 }
+
+int64_t AllocationCount::peak_bytes() const { return peak; }
 
 std::string AllocationCount::text() const {
   std::string text;

@@ -18,6 +18,8 @@ class AllocationCount {
   AllocationCount& operator=(const AllocationCount&) = delete;
   /// Ends the count and returns it.
   int64_t stop();
+  /// The most bytes in use at a time since the construction, beyond those that were in use then.
+  int64_t peak_bytes() const;
   /// The stacks of the first few allocations, for addr2line.
   std::string text() const;
 };

@@ -101,6 +101,20 @@ TEST(Offload, HasTheBitsOfTrainingInMemory) {
   }
 }
 
+TEST(Offload, HasTheBitsOfReplicasInMemory) {
+  for (const auto& [ranks, strategy] : {std::pair(1, "auto"), std::pair(2, "zero1"), std::pair(3, "fsdp")}) {
+    const TemporaryFolder folder;
+    const std::vector<std::string> common{"deterministic=true", cat("sharding.strategy=", strategy)};
+    const Ran memory = train(folder / "memory", ranks, common);
+    std::vector<std::string> offloaded = common;
+    offloaded.emplace_back("sharding.offload={parameters: disk, optimizer: disk}");
+    const Ran disk = train(folder / "disk", ranks, offloaded);
+    EXPECT_GT(disk.disk_bytes, 0);
+    EXPECT_EQ(disk.digest, memory.digest) << strategy;
+    EXPECT_EQ(disk.averages, memory.averages) << strategy;
+  }
+}
+
 TEST(Offload, ARunContinuesWithAndWithoutIt) {
   const TemporaryFolder folder;
   const Ran once = train(folder / "once", 1, {});
@@ -126,6 +140,8 @@ TEST(Offload, RefusesWhatDoesNotExist) {
   };
   EXPECT_NE(message({"sharding.offload={gradients: disk}", "train.batch.micro=12"}).find("exist only within a step"), std::string::npos);
   EXPECT_NE(message({"sharding.offload={optimizer: disk}", "device=ref"}).find("device: ref keeps all arrays in its memory"),
+            std::string::npos);
+  EXPECT_NE(message({"sharding.offload={gradients: disk}", "deterministic=true"}).find("adds the gradients of replicas in memory"),
             std::string::npos);
   EXPECT_EQ(message({"sharding.offload={optimizer: host}"}), "");  // the same memory
 }

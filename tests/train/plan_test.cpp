@@ -5,7 +5,6 @@
 
 #include <fstream>
 
-#include "libcore/base/file.h"
 #include "libcore/train/trainer.h"
 #include "libcore/train/workload.h"
 #include "libcore/weights/safetensors.h"
@@ -57,17 +56,20 @@ TEST(TrainPlan, NormsOfTheBaseKeepTheirStatistics) {
   }
 }
 
-/// Weights are mapped before the arena is allocated: of both, the larger counts.
+/// Weights are loaded one array at a time, each of which may be converted, before the arena is allocated: of both, the larger counts.
 TEST(TrainPlan, LoadingMayTakeMoreThanAStep) {
   const TemporaryFolder folder;
-  const TrainPlan small = plan_of({});
+  const std::vector<std::string> wide{"model.input.shape=[8192]", "data.train.source.shape=[8192]", "train.batch=1"};
+  const TrainPlan small = plan_of(wide);
   EXPECT_EQ(small.planned_peak_bytes, small.base_bytes + small.persistent_bytes + small.scratch_bytes);
   const std::string file = folder / "w.safetensors";
-  write_safetensors(file, std::vector<TensorSource>{TensorSource("other", Tensor(DType::kF32, {int64_t{1} << 20}))}, {});
-  const int64_t size = InputFile(file).size();
-  ASSERT_GT(size, small.scratch_bytes);
-  const TrainPlan large = plan_of({"weights=" + file});
-  EXPECT_EQ(large.planned_peak_bytes, large.base_bytes + large.persistent_bytes + size);
+  write_safetensors(file, std::vector<TensorSource>{TensorSource("other", Tensor(DType::kF32, {1}))}, {});
+  constexpr int64_t kLargest = 16 * 8192 * 4;
+  ASSERT_GT(2 * kLargest, small.scratch_bytes);
+  std::vector<std::string> loads = wide;
+  loads.push_back("weights=" + file);
+  const TrainPlan large = plan_of(loads);
+  EXPECT_EQ(large.planned_peak_bytes, large.base_bytes + large.persistent_bytes + 2 * kLargest);
 }
 
 /// The arena is that of the largest program. Micro-batches of an update have one that accumulates gradients.

@@ -442,6 +442,24 @@ train: {duration: 4 steps, batch: {global: 8, micro: 2}, optimizer: {type: sgd, 
   }
 }
 
+/// The first operator of the MLP, flatten, has an image as its value: by the bytes alone it would be a stage.
+TEST(RankTraining, EachStageOfAPipelineHasParameters) {
+  constexpr std::string_view kDeep = R"(
+recipe: 1
+name: deep
+model: {type: mlp, num_classes: 4, hidden: [16, 16, 16, 16, 16]}
+data: {train: {source: {type: synthetic, samples: 16}, workers: 1}}
+train: {duration: 1 step, batch: {global: 8, micro: 2}, optimizer: {type: adamw, lr: 0.01}}
+log: {tensorboard: false}
+)";
+  for (const int ranks : {2, 3, 4}) {
+    const TemporaryFolder folder;
+    const Trained run = train(folder / "run", ranks, {"sharding.strategy=pipeline"}, kDeep);
+    ASSERT_EQ(run.errors[0], "");
+    for (const int64_t bytes : run.state_bytes) EXPECT_GT(bytes, 0) << ranks;
+  }
+}
+
 TEST(RankTraining, ResultSaysHowItWasTrained) {
   const TemporaryFolder folder;
   train(folder / "run", 2, {"sharding=zero2"});

@@ -244,6 +244,62 @@ TEST(TensorRanks, ComputeOnAMeshWithDataParallelRanks) {
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(after.losses[0][i], one.losses[0][3 + i], kNearSgd);
 }
 
+/// Equal bits for an equal degree, whatever the number of ranks beside it that read other samples; another degree has others.
+TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> common = with(kSgd, {"deterministic=true", "train.batch=8"});
+  const Trained one = train(folder / "one", 1, common);
+  const Trained two = train(folder / "two", 2, with(common, {"sharding=tensor"}));
+  expect_near(one, two, kNearSgd);
+  EXPECT_NE(one.digests[0], two.digests[0]) << "parts of products are added over ranks";
+  for (const int data : {2, 3}) {
+    const Trained mesh = train(folder / cat("mesh", data), 2 * data,
+                               with(common, {cat("sharding={strategy: tensor, mesh: {data: ", data, ", tensor: 2}}"), "threads=2"}));
+    ASSERT_EQ(mesh.errors[0], "");
+    EXPECT_EQ(mesh.parameters, two.parameters) << data;
+    EXPECT_EQ(mesh.losses[0], two.losses[0]) << data;
+    EXPECT_EQ(mesh.norms[0], two.norms[0]) << data;
+    EXPECT_EQ(mesh.metrics[0], two.metrics[0]) << data;
+  }
+}
+
+TEST(TensorRanks, KeepStatesOnTheDisk) {
+  const TemporaryFolder folder;
+  const Trained memory = train(folder / "memory", 2, {"sharding=tensor"});
+  const Trained disk = train(folder / "disk", 2, {"sharding={strategy: tensor, offload: {parameters: disk, optimizer: disk}}"});
+  ASSERT_EQ(disk.errors[0], "");
+  EXPECT_EQ(disk.parameters, memory.parameters);
+  EXPECT_LT(disk.persistent_bytes[0], memory.persistent_bytes[0] + (1 << 20));
+}
+
+/// Adapters over divided layers are divided where the layer's rows or columns are; frozen parameters are never summed.
+TEST(TensorRanks, TrainAdaptersOverDividedLayers) {
+  const TemporaryFolder folder;
+  const Trained base = train(folder / "base", 1, {"train.duration=1 step"});
+  ASSERT_EQ(base.errors[0], "");
+  const std::vector<std::string> common =
+      with(kSgd, {cat("weights=", folder / "base/weights.safetensors"),
+                  "lora={rank: 3, alpha: 6, dropout: 0, match: [\"*c_attn\", \"*c_proj\", \"*c_fc\"]}"});
+  const Trained one = train(folder / "one", 1, common);
+  ASSERT_EQ(one.errors[0], "");
+  for (const int ranks : {2, 4}) {
+    const Trained many = train(folder / cat("many", ranks), ranks, with(common, {"sharding=tensor"}));
+    expect_near(one, many, kNearSgd);
+    // Momentum of adapters alone: those of 4 layers a block. Rows: A is whole, B a part; columns: the reverse.
+    constexpr int64_t kRank = 3;
+    const int64_t whole = kLayers * kRank * (2 * kWidth /* A of qkv, fc */ + 2 * kWidth /* B of both projections */);
+    const int64_t parts = kLayers * kRank * (3 * kWidth + 4 * kWidth + kWidth + 4 * kWidth) / ranks;
+    EXPECT_EQ(many.state_bytes[0], 4 * (whole + parts)) << ranks;
+  }
+  // With ranks that read other samples: sums over them are those of adapters alone, and of the loss.
+  const Trained mesh =
+      train(folder / "mesh", 4,
+            with(common, {"sharding={strategy: tensor, mesh: {data: 2, tensor: 2}}", "train.validate=null", "data.val=null"}));
+  ASSERT_EQ(mesh.errors[0], "");
+  for (size_t i = 0; i < one.losses[0].size(); ++i) EXPECT_NEAR(mesh.losses[0][i], one.losses[0][i], kNearSgd) << i;
+  for (const auto& [name, values] : base.parameters) EXPECT_EQ(mesh.parameters.at(name), values) << name << " is frozen";
+}
+
 /// Each rank holds its part of divided matrices and of their moments.
 TEST(TensorRanks, HoldTheirPartOfTheStates) {
   const TemporaryFolder folder;
@@ -338,8 +394,7 @@ TEST(TensorRanks, RefuseWhatDoesNotGoTogether) {
     return train(folder / "run", ranks, with({"sharding=tensor"}, overrides)).errors[0];
   };
   EXPECT_EQ(error(3, {}), "sharding: the attention transformer.h.0.attn has 4 heads, which 3 ranks cannot divide equally");
-  EXPECT_EQ(error(2, {"deterministic=true"}).substr(0, 14), "deterministic:");
-  EXPECT_EQ(error(2, {"lora={rank: 2, match: [\"*c_attn\"]}"}).substr(0, 5), "lora:");
+  EXPECT_EQ(error(2, {"deterministic=true", "train.batch=8", "train.sync_batch_norm=true"}).substr(0, 22), "train.sync_batch_norm:");
   EXPECT_EQ(error(4, {"sharding={strategy: tensor, mesh: {tensor: 2, pipe: 2}}"}).substr(0, 14), "sharding.mesh:");
   EXPECT_EQ(error(4, {"sharding={strategy: zero1, mesh: {tensor: 2, shard: 2}}"}).substr(0, 18), "sharding.strategy:");
   EXPECT_EQ(error(2, {"model={type: rnn_lm}"}),

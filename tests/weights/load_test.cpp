@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <sstream>
 
+#include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/weights/checkpoint.h"
 #include "tests/support/temporary_folder.h"
@@ -56,6 +58,45 @@ class Load : public ::testing::Test {
   std::string path_;
   std::string log_;
 };
+
+/// Bytes of a mapped file in this process's memory.
+int64_t resident_of(const std::string& path) {
+  std::istringstream maps(read_file("/proc/self/smaps"));
+  int64_t kilobytes = 0;
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(' ')) inside = line.ends_with(path);
+    if (inside && line.starts_with("Rss:")) kilobytes += std::stoll(line.substr(4));
+  }
+  return 1024 * kilobytes;
+}
+
+TEST_F(Load, OneTensorAtATimeIsInMemory) {
+  constexpr int64_t kRows = 1 << 10;
+  const Shape shape{kRows, 1 << 10};
+  std::vector<ExpectedTensor> model;
+  std::vector<TensorSource> sources;
+  for (int i = 0; i < 6; ++i) {
+    model.push_back({cat("layer", i), DType::kF32, shape});
+    sources.emplace_back(cat("layer", i), filled(shape, i + 1));
+  }
+  model.push_back({"kept", DType::kF32, {3}});
+  write(sources);
+  LoadRule loose = rule();
+  loose.strict = false;
+  int64_t most = 0;
+  std::vector<std::pair<std::string, double>> taken;
+  const std::vector<std::string> kept =
+      load_each_weight(model, std::vector{loose}, [&](const ExpectedTensor& tensor, const Tensor& values) {
+        taken.emplace_back(tensor.name, values.at({kRows - 1, 5}));
+        most = std::max(most, resident_of(path_));
+      });
+  EXPECT_EQ(kept, std::vector<std::string>{"kept"});
+  ASSERT_EQ(taken.size(), 6u);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(taken[static_cast<size_t>(i)], std::pair(cat("layer", i), i + 1.0));
+  EXPECT_GE(most, shape.elements() * 4);
+  EXPECT_LT(most, shape.elements() * 4 * 3 / 2);
+}
 
 TEST_F(Load, ExactFit) {
   write(tensors(""));

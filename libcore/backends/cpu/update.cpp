@@ -229,6 +229,23 @@ class Ema : public PreparedKernel {
   int64_t count_;
 };
 
+/// Of short arrays: statistics of batch norms.
+class EmaHalf : public PreparedKernel {
+ public:
+  explicit EmaHalf(const KernelQuery& q) : dtype_(q.in(0).dtype), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const uint16_t *ema = args.in<uint16_t>(0), *value = args.in<uint16_t>(1);
+    const double decay = static_cast<double>(*args.in<float>(2));
+    for (int64_t i = 0; i < count_; ++i)
+      store_element(dtype_, args.out<uint16_t>(0) + i,
+                    decay * load_element(dtype_, ema + i) + (1 - decay) * load_element(dtype_, value + i));
+  }
+
+ private:
+  DType dtype_;
+  int64_t count_;
+};
+
 /// The average of a counter is the counter.
 class EmaCopy : public PreparedKernel {
  public:
@@ -239,8 +256,11 @@ class EmaCopy : public PreparedKernel {
   int64_t bytes_;
 };
 
+bool is_half(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
 Support supports_ema(const KernelQuery& q) {
-  if (is_floating(q.in(0).dtype)) return supports(q, {0, 1});
+  if (q.in(1).dtype != q.in(0).dtype) return Support::no(cat("inputs 0 and 1 have dtypes ", q.in(0).dtype, " and ", q.in(1).dtype));
+  if (is_floating(q.in(0).dtype) && !is_half(q.in(0).dtype)) return supports(q, {0, 1});
   return q.in(0).format == q.in(1).format ? Support::yes()
                                           : Support::no(cat("inputs 0 and 1 have formats ", q.in(0).format, " and ", q.in(1).format));
 }
@@ -303,19 +323,34 @@ class Rmsprop : public PreparedKernel {
 };
 
 /// Running statistics are a few thousand numbers at most: one thread, in double.
+/// Statistics are blended in double, and stored in the dtype of the state.
 class BatchNormUpdate : public PreparedKernel {
  public:
   explicit BatchNormUpdate(const KernelQuery& q)
-      : channels_(q.in(0).elements()), counts_(q.has(4)), momentum_(q.attrs<BatchNormUpdateAttrs>().momentum), unbiased_(momentum_) {
+      : dtype_(q.in(0).dtype),
+        channels_(q.in(0).elements()),
+        counts_(q.has(4)),
+        momentum_(q.attrs<BatchNormUpdateAttrs>().momentum),
+        unbiased_(momentum_) {
     const int64_t count = q.attrs<BatchNormUpdateAttrs>().count;
     if (count > 1) unbiased_ = momentum_ * static_cast<double>(count) / static_cast<double>(count - 1);
   }
   void run(Stream&, const KernelArgs& args) const override {
     const auto blend_into = [&](size_t state, double factor) {
-      const float *old = args.in<float>(state), *batch = args.in<float>(state + 2);
-      float* out = args.out<float>(state);
-      for (int64_t c = 0; c < channels_; ++c)
-        out[c] = static_cast<float>((1 - momentum_) * static_cast<double>(old[c]) + factor * static_cast<double>(batch[c]));
+      const float* batch = args.in<float>(state + 2);
+      const auto blended = [&](double old, int64_t c) {
+        return static_cast<float>((1 - momentum_) * old + factor * static_cast<double>(batch[c]));
+      };
+      if (dtype_ == DType::kF32) {
+        const float* old = args.in<float>(state);
+        float* out = args.out<float>(state);
+        for (int64_t c = 0; c < channels_; ++c) out[c] = blended(static_cast<double>(old[c]), c);
+      } else {
+        const uint16_t* old = args.in<uint16_t>(state);
+        uint16_t* out = args.out<uint16_t>(state);
+        for (int64_t c = 0; c < channels_; ++c)
+          store_element(dtype_, out + c, static_cast<double>(blended(load_element(dtype_, old + c), c)));
+      }
     };
     blend_into(0, momentum_);
     blend_into(1, unbiased_);
@@ -323,13 +358,17 @@ class BatchNormUpdate : public PreparedKernel {
   }
 
  private:
+  DType dtype_;
   int64_t channels_;
   bool counts_;
   double momentum_, unbiased_;  // weights of the batch's mean and of its variance
 };
 
 Support supports_batch_norm(const KernelQuery& q) {
-  for (const int i : {0, 1, 2, 3}) {
+  if (q.in(0).dtype != DType::kF32 && !is_half(q.in(0).dtype))
+    return Support::no(cat("input 0 has dtype ", q.in(0).dtype, ", not f32, bf16 or f16"));
+  if (q.in(1).dtype != q.in(0).dtype) return Support::no(cat("inputs 0 and 1 have dtypes ", q.in(0).dtype, " and ", q.in(1).dtype));
+  for (const int i : {2, 3}) {
     if (q.in(i).dtype != DType::kF32) return Support::no(cat("input ", i, " has dtype ", q.in(i).dtype, ", not f32"));
   }
   return q.has(4) && q.in(4).dtype != DType::kI64 ? Support::no(cat("counter of dtype ", q.in(4).dtype, ", not i64")) : Support::yes();
@@ -370,7 +409,9 @@ const std::array<Kernel, 9> kKernels{
      {"adam_update", "one_pass", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
      {"rmsprop_update", "one_pass", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
      {"ema_update", "one_pass", supports_ema,
-      [](const KernelQuery& q) { return is_floating(q.in(0).dtype) ? prepare<Ema>(q) : prepare<EmaCopy>(q); }},
+      [](const KernelQuery& q) {
+        return is_half(q.in(0).dtype) ? prepare<EmaHalf>(q) : is_floating(q.in(0).dtype) ? prepare<Ema>(q) : prepare<EmaCopy>(q);
+      }},
      {"accumulate", "one_pass", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
      {"clear", "fill", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
      {"batch_norm_update", "channels", supports_batch_norm, prepare<BatchNormUpdate>},
