@@ -1,13 +1,16 @@
-// Detectors with regions of interest: Faster R-CNN (Ren et al. 2015) on feature pyramids, as in torchvision.
+// Detectors with regions of interest: Faster R-CNN (Ren et al. 2015) on feature pyramids, and with heads for masks and key points Mask
+// R-CNN and Keypoint R-CNN (He et al. 2017), as in torchvision.
 //
 // A region proposal network scores anchors and moves them; the best are proposals, whose number depends on the image. The heads read the
 // features of each proposal. In training they see a sample of the proposals and of the objects' own boxes.
 
+#include <algorithm>
 #include <cmath>
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/detection.h"
 #include "libcore/nn/detection_parts.h"
+#include "libcore/nn/instance_heads.h"
 #include "libcore/ops/index.h"
 #include "libcore/ops/linear_rows.h"
 #include "libcore/ops/loss.h"
@@ -65,7 +68,7 @@ struct BoxParams {
   }
 };
 
-struct FasterRcnnParams : OptionsOf<FasterRcnnParams> {
+struct RcnnParams : Options {
   int64_t num_classes = 91;
   RpnParams rpn;
   BoxParams box;
@@ -80,6 +83,16 @@ struct FasterRcnnParams : OptionsOf<FasterRcnnParams> {
               .doc = "which anchors and proposals count in the loss: drawn by the recipe's seed, or the first, for comparisons"},
              sampling, kSamplingNames);
   }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<RcnnParams>(*this); }
+};
+struct KeypointRcnnParams : RcnnParams {
+  KeypointRcnnParams() { num_classes = 2; }
+  int64_t num_keypoints = 17;
+  void options(OptionVisitor& v) override {
+    RcnnParams::options(v);
+    v.option({.name = "num_keypoints", .doc = "key points of an object", .min = 1}, num_keypoints);
+  }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<KeypointRcnnParams>(*this); }
 };
 
 using Levels = std::vector<Value>;
@@ -175,7 +188,7 @@ CountedBoxes propose(Builder& b, const RpnParams& params, const AnchorPrediction
   return {take_boxes(all, candidates, chosen.index, chosen.count).boxes, chosen.count};
 }
 
-void add_rpn_losses(Builder& b, NamedValues& results, const FasterRcnnParams& params, const AnchorPredictions& predicted,
+void add_rpn_losses(Builder& b, NamedValues& results, const RcnnParams& params, const AnchorPredictions& predicted,
                     const Objects& objects) {
   const auto module = b.scope("rpn.loss");
   const RpnParams& rpn = params.rpn;
@@ -211,7 +224,7 @@ MatchedBoxes match_regions(const BoxParams& params, Value boxes, const Objects& 
 }
 
 /// In training, a sample of the proposals and of the objects' own boxes.
-Regions sampled_regions(Builder& b, const FasterRcnnParams& params, const CountedBoxes& proposals, const Objects& objects) {
+Regions sampled_regions(Builder& b, const RcnnParams& params, const CountedBoxes& proposals, const Objects& objects) {
   const BoxParams& box = params.box;
   const CountedBoxes all = append_objects(proposals.boxes, proposals.count, objects.boxes, objects.offsets);
   const MatchedBoxes matched = match_regions(box, all.boxes, objects);
@@ -227,7 +240,7 @@ Regions sampled_regions(Builder& b, const FasterRcnnParams& params, const Counte
 }
 
 /// In evaluation, all proposals; a sample of them counts in the losses.
-Regions all_regions(Builder& b, const FasterRcnnParams& params, const CountedBoxes& proposals, const Objects& objects) {
+Regions all_regions(Builder& b, const RcnnParams& params, const CountedBoxes& proposals, const Objects& objects) {
   Regions regions{.boxes = proposals.boxes, .count = proposals.count, .labels = {}, .matched = {}, .sampled = {}};
   if (!objects) return regions;
   const BoxParams& box = params.box;
@@ -236,6 +249,22 @@ Regions all_regions(Builder& b, const FasterRcnnParams& params, const CountedBox
   regions.matched = matched.boxes;
   regions.sampled = sample(b, params.sampling, matched.labels, proposals.count, box.batch_size_per_image, box.positive_fraction);
   return regions;
+}
+
+/// The regions of objects among those that count in the losses, as many as training samples.
+InstanceRows regions_of_objects(const BoxParams& params, const Regions& regions, const Objects& objects) {
+  const Value values = cast(regions.labels, DType::kF32);
+  const Value positive = foreground(as_labels(where(regions.sampled, values, constant_like(values, 0))));
+  const auto most = static_cast<int64_t>(static_cast<double>(params.batch_size_per_image) * params.positive_fraction);
+  const TrueRows rows = true_rows(positive, std::max<int64_t>(1, most));
+  const TakenBoxes taken = take_boxes(regions.boxes, as_scores(regions.labels), rows.index, rows.count);
+  // Matched with the objects' numbers, from 1, in place of their labels, regions have the numbers of their objects.
+  const Value numbers = affine(iota(objects.boxes.graph(), DType::kF32, {objects.boxes.shape()[0]}, 0), 1, 1);
+  const MatchedBoxes matched = match_regions(params, taken.boxes, {objects.boxes, as_labels(numbers), objects.offsets});
+  return {.boxes = taken.boxes,
+          .labels = as_labels(taken.scores),
+          .count = rows.count,
+          .object = as_labels(affine(cast(matched.labels, DType::kF32), 1, -1))};
 }
 
 /// Features of the regions, [N,R,C,side,side], of the levels of a pyramid.
@@ -319,9 +348,42 @@ struct Architecture {
   AnchorRule anchors;
   int rpn_depth;
   Value (*box_head)(Builder& b, Value x, Value count);
+  void (*instances)(Builder& b, const RcnnParams& params, NamedValues& results, const InstanceHead& head,
+                    const NamedValues& inputs) = nullptr;
 };
 
-NamedValues faster_rcnn(Builder& b, const FasterRcnnParams& params, const Architecture& architecture, const Levels& features,
+Value result_of(const NamedValues& values, std::string_view name) {
+  const auto found = std::find_if(values.begin(), values.end(), [&](const auto& value) { return value.first == name; });
+  return found == values.end() ? Value() : found->second;
+}
+
+/// The masks or key points of objects. Their absence is an error where rows are trained.
+Value objects_field(Builder& b, const NamedValues& inputs, std::string_view name, std::string_view field) {
+  const Value found = result_of(inputs, name);
+  if (b.training() && !found) {
+    throw Error(ErrorCode::kRecipe, cat("training this detector needs the field `", field, "`, which the data do not have"))
+        .key("data.train.source")
+        .suggest(cat("a coco source with ", field, ": true"));
+  }
+  return found;
+}
+
+template <bool kNorm>
+void mask_instances(Builder& b, const RcnnParams& params, NamedValues& results, const InstanceHead& head, const NamedValues& inputs) {
+  InstanceHead given = head;
+  const Value masks = objects_field(b, inputs, kObjectMasks, "masks");
+  if (!masks) given.trained = {};
+  add_masks(b, results, given, masks, params.num_classes, kNorm);
+}
+
+void keypoint_instances(Builder& b, const RcnnParams& params, NamedValues& results, const InstanceHead& head, const NamedValues& inputs) {
+  InstanceHead given = head;
+  const Value keypoints = objects_field(b, inputs, kObjectKeypoints, "keypoints");
+  if (!keypoints) given.trained = {};
+  add_keypoints(b, results, given, keypoints, params_of<KeypointRcnnParams>(params).num_keypoints);
+}
+
+NamedValues faster_rcnn(Builder& b, const RcnnParams& params, const Architecture& architecture, const Levels& features,
                         const NamedValues& inputs) {
   const Shape& image = inputs.front().second.shape();
   const Objects objects = objects_of(b, inputs);
@@ -348,42 +410,57 @@ NamedValues faster_rcnn(Builder& b, const FasterRcnnParams& params, const Archit
     const auto postprocess = b.scope("postprocess");
     add_region_detections(results, params.box, regions, heads, ImageSize(inputs));
   }
+  if (architecture.instances == nullptr) return results;
+  InstanceHead head{
+      .pool = [&](Value boxes, Value count) { return region_features(pooled, image, boxes, count, 14); },
+      .trained = {},
+      .detected = {result_of(results, kDetectedBoxes), result_of(results, kDetectedLabels), result_of(results, kDetectedCount), {}}};
+  if (objects) head.trained = regions_of_objects(params.box, regions, objects);
+  architecture.instances(b, params, results, head, inputs);
   return results;
 }
 
 const std::vector<double> kRatios{0.5, 1, 2};
 
-template <bool kSecondVersion>
+/// What a model with regions detects.
+enum class Finds { kBoxes, kMasks, kKeypoints };
+
+template <bool kSecondVersion, Finds kFinds = Finds::kBoxes>
 NamedValues resnet50_rcnn(Builder& b, const Options& options, const NamedValues& inputs) {
-  const auto& params = params_of<FasterRcnnParams>(options);
+  const auto& params = params_of<RcnnParams>(options);
   const Levels features = resnet50_pyramid(b, params.backbone, {0, 1, 2, 3}, ExtraLevels::kPool, inputs.front().second, kSecondVersion);
   const AnchorRule anchors{.sizes = {{32}, {64}, {128}, {256}, {512}}, .ratios = kRatios};
-  return faster_rcnn(b, params, {anchors, kSecondVersion ? 2 : 1, kSecondVersion ? convolution_head : two_linear_head}, features, inputs);
+  Architecture architecture{anchors, kSecondVersion ? 2 : 1, kSecondVersion ? convolution_head : two_linear_head};
+  if (kFinds == Finds::kMasks) architecture.instances = mask_instances<kSecondVersion>;
+  if (kFinds == Finds::kKeypoints) architecture.instances = keypoint_instances;
+  return faster_rcnn(b, params, architecture, features, inputs);
 }
 
 NamedValues mobilenet_rcnn(Builder& b, const Options& options, const NamedValues& inputs) {
-  const auto& params = params_of<FasterRcnnParams>(options);
+  const auto& params = params_of<RcnnParams>(options);
   const Levels features = mobilenet_v3_large_pyramid(b, params.backbone, inputs.front().second);
   const AnchorRule anchors{.sizes = std::vector<std::vector<double>>(3, {32, 64, 128, 256, 512}), .ratios = kRatios};
   return faster_rcnn(b, params, {anchors, 1, two_linear_head}, features, inputs);
 }
 
-template <int64_t kHeight, int64_t kWidth>
+template <int64_t kHeight, int64_t kWidth, Finds kFinds = Finds::kBoxes>
 ModelInfo info(const Options& options) {
   ModelInfo info{"rcnn", ModelOutput::kDetections, {3, kHeight, kWidth}, image_names()};
   info.inputs = detector_inputs(kHeight, kWidth);
+  if (kFinds == Finds::kMasks) info.inputs.push_back(masks_input(kHeight, kWidth));
+  if (kFinds == Finds::kKeypoints) info.inputs.push_back(keypoints_input(params_of<KeypointRcnnParams>(options).num_keypoints));
   info.named_outputs = true;
-  info.classes = params_of<FasterRcnnParams>(options).num_classes;
+  info.classes = params_of<RcnnParams>(options).num_classes;
   return info;
 }
 
 std::unique_ptr<Options> make_mobilenet() {
-  auto params = std::make_unique<FasterRcnnParams>();
+  auto params = std::make_unique<RcnnParams>();
   params->rpn.score_thresh = 0.05;
   return params;
 }
 std::unique_ptr<Options> make_mobilenet_320() {
-  auto params = std::make_unique<FasterRcnnParams>();
+  auto params = std::make_unique<RcnnParams>();
   params->rpn.score_thresh = 0.05;
   params->rpn.pre_nms_top_n_test = params->rpn.post_nms_top_n_test = 150;
   return params;
@@ -393,12 +470,12 @@ std::unique_ptr<Options> make_mobilenet_320() {
 
 ModelTable rcnn_models() {
   return {
-      {{"fasterrcnn_resnet50_fpn", "Faster R-CNN (Ren et al. 2015) on ResNet-50, 41.8 M parameters", make_options<FasterRcnnParams>},
+      {{"fasterrcnn_resnet50_fpn", "Faster R-CNN (Ren et al. 2015) on ResNet-50, 41.8 M parameters", make_options<RcnnParams>},
        nullptr,
        info<800, 1088>,
        resnet50_rcnn<false>},
       {{"fasterrcnn_resnet50_fpn_v2", "Faster R-CNN on ResNet-50 with batch norms in its heads, 43.7 M parameters",
-        make_options<FasterRcnnParams>},
+        make_options<RcnnParams>},
        nullptr,
        info<800, 1088>,
        resnet50_rcnn<true>},
@@ -411,6 +488,14 @@ ModelTable rcnn_models() {
        nullptr,
        info<320, 448>,
        mobilenet_rcnn},
+      {{"maskrcnn_resnet50_fpn", "Mask R-CNN (He et al. 2017) on ResNet-50, 44.5 M parameters", make_options<RcnnParams>},
+       nullptr,
+       info<800, 1088, Finds::kMasks>,
+       resnet50_rcnn<false, Finds::kMasks>},
+      {{"keypointrcnn_resnet50_fpn", "Keypoint R-CNN (He et al. 2017) on ResNet-50, 59.2 M parameters", make_options<KeypointRcnnParams>},
+       nullptr,
+       info<800, 1088, Finds::kKeypoints>,
+       resnet50_rcnn<false, Finds::kKeypoints>},
   };
 }
 

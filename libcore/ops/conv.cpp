@@ -142,6 +142,24 @@ void gradient(GradientBuilder& g) {
   g.set(2, cast(sum(g.grad(), Axes == 2 ? std::vector<int64_t>{0, 2, 3} : std::vector<int64_t>{0, 2, 3, 4}), g.in(2).dtype()));
 }
 
+/// A convolution's backward operator is also a transposed convolution, a layer of its own.
+template <int Axes>
+void gradient_of_data(GradientBuilder& g) {
+  const auto& a = g.attrs<Conv2dBackwardDataAttrs>();
+  if (g.wants(0)) {
+    Conv2dAttrs b;
+    static_cast<Conv2dWindow&>(b) = a;
+    g.set(0, (Axes == 2 ? conv2d : conv3d)(g.grad(), g.in(1), {}, b, {}));
+  }
+  if (g.wants(1)) {
+    Conv2dBackwardWeightsAttrs b;
+    static_cast<Conv2dWindow&>(b) = a;
+    b.kernel_size = sizes_of(g.in(1).shape());
+    g.set(1, (Axes == 2 ? conv2d_backward_weights : conv3d_backward_weights)(g.grad(), g.in(0), b));
+  }
+  if (g.in(2) && g.wants(2)) g.set(2, g.grad());
+}
+
 }  // namespace
 
 void window_options(OptionVisitor& v, Conv2dWindow& a) {
@@ -201,7 +219,6 @@ OpDef conv_backward_data_def(std::string_view name) {
           .inputs = {"grad", Port::weight("weight"), "residual?"},
           .outputs = {"dx"},
           .make_attrs = make_options<Conv2dBackwardDataAttrs>,
-          .no_gradient = kNoSecondDerivative,
           .cost = cost_backward_data,
           .work = WorkClass::kProduct,
           .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
@@ -243,6 +260,7 @@ const OpDef& conv2d_backward_data_op() {
   static const OpDef def = [] {
     OpDef op = conv_backward_data_def("conv2d_backward_data");
     op.infer = infer_backward_data<2>;
+    op.gradient = gradient_of_data<2>;
     op.definition = definition::conv2d_backward_data;
     op.cases = {"conv2d_backward_data:mb16ic64ih56oc64kh3", "conv2d_backward_data:mb16ic256ih14oc1024kh1"};
     op.letters = CaseLetters::kConvolution;
@@ -276,6 +294,7 @@ const OpDef& conv3d_backward_data_op() {
   static const OpDef def = [] {
     OpDef op = conv_backward_data_def("conv3d_backward_data");
     op.infer = infer_backward_data<3>;
+    op.gradient = gradient_of_data<3>;
     op.definition = definition::conv3d_backward_data;
     op.cases = {"conv3d_backward_data:2x64x8x56x56+64x64x3x3x3:padding=1,input_size=[8,56,56]"};
     return op;

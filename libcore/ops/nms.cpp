@@ -1,6 +1,7 @@
 #include "libcore/ops/nms.h"
 
 #include "libcore/ops/detection.h"
+#include "libcore/ops/instances.h"
 #include "libcore/ops/linear_rows.h"
 #include "libcore/ops/proposals.h"
 #include "libcore/ops/rules.h"
@@ -63,8 +64,9 @@ Nms nms(Value boxes, Value scores, const NmsAttrs& attrs, Value count) {
 }
 
 OpTable nms_ops() {
-  return {&nms_op(),        &grid_boxes_op(),     &match_boxes_op(),   &match_centers_op(), &top_mask_op(),
-          &take_boxes_op(), &append_objects_op(), &sample_labels_op(), &true_rows_op(),     &linear_rows_op()};
+  return {&nms_op(),          &grid_boxes_op(),     &match_boxes_op(),     &match_centers_op(), &top_mask_op(),
+          &take_boxes_op(),   &append_objects_op(), &sample_labels_op(),   &true_rows_op(),     &linear_rows_op(),
+          &mask_targets_op(), &keypoint_cells_op(), &locate_keypoints_op()};
 }
 
 }  // namespace galley

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "libcore/passes/differentiate.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/runtime/compile.h"
@@ -15,11 +16,14 @@ namespace {
 
 using Results = std::map<std::string, Tensor>;
 
-/// Runs a captured detector; the results by name.
-Results run(CapturedDetector& model) {
+/// Compiles and runs a captured detector; the results and the values in `more` by name.
+Results run(CapturedDetector& model, bool training = false, const std::map<std::string, Value>& more = {}) {
+  model.results.insert(more.begin(), more.end());
   for (const auto& [name, value] : model.results) model.graph.add_output("result." + name, value);
-  fold_batch_norm(model.graph);
-  fuse_inference(model.graph);
+  if (!training) {
+    fold_batch_norm(model.graph);
+    fuse_inference(model.graph);
+  }
   model.graph.remove_dead_nodes();
   const auto program = compile(std::move(model.graph));
   ParameterStore store;
@@ -32,8 +36,12 @@ Results run(CapturedDetector& model) {
   };
   for (const ParameterSpec& spec : model.specs) store.set(spec.name, tensor(spec.name, spec.type.dtype));
   Execution execution(program, store);
-  for (const auto& [name, dtype] :
-       {std::pair{"input", DType::kF32}, {"boxes", DType::kF32}, {"labels", DType::kI64}, {"offsets", DType::kI64}}) {
+  for (const auto& [name, dtype] : {std::pair{"input", DType::kF32},
+                                    {"boxes", DType::kF32},
+                                    {"labels", DType::kI64},
+                                    {"offsets", DType::kI64},
+                                    {"masks", DType::kU8},
+                                    {"keypoints", DType::kF32}}) {
     if (execution.takes(name)) execution.feed(name, tensor(name, dtype));
   }
   execution.run();
@@ -91,6 +99,62 @@ TEST(CompiledDetectors, FasterRcnn) {
   scale_predictors(model.feeds, rcnn.predictors);
   expect_detections(read_golden(rcnn.file), run(model), rcnn.input[0]);
 }
+
+class CompiledInstances : public testing::TestWithParam<std::string> {};
+
+TEST_P(CompiledInstances, Detect) {
+  const GoldenDetector golden = golden_instances(GetParam());
+  const GoldenFile want = read_golden(golden.file);
+  // With objects among the inputs, the heads also read the regions of the losses. Masks: also without.
+  for (const bool objects : {true, false}) {
+    SCOPED_TRACE(objects);
+    if (!objects && golden.file != "maskrcnn") continue;
+    CapturedDetector model(golden.component(), Mode::kEvaluation, golden.input, golden.objects, false, objects);
+    scale_predictors(model.feeds, golden.predictors);
+    const Results results = run(model);
+    const std::string loss = golden.file == "maskrcnn" ? "loss_mask" : "loss_keypoint";
+    EXPECT_EQ(results.contains(loss + ".sum"), objects);
+    expect_detections(want, results, 2);
+    for (int64_t n = 0; n < 2; ++n) {
+      const int64_t count = count_of(results, n);
+      EXPECT_EQ(count, 10);
+      const std::string masks = cat("masks", n), keypoints = cat("keypoints", n);
+      if (want.contains(masks)) expect_golden(masks, want.at(masks), rows_of(results.at("masks"), n, count), 0, 1e-4);
+      // A key point is the center of a pixel: it is equal, or a pixel away.
+      if (want.contains(keypoints)) expect_golden(keypoints, want.at(keypoints), rows_of(results.at("keypoints"), n, count), 0, 0.01);
+    }
+  }
+}
+
+TEST_P(CompiledInstances, Train) {
+  const GoldenDetector golden = golden_instances(GetParam());
+  const GoldenFile want = read_golden(golden.file);
+  CapturedDetector model(golden.component(), Mode::kTraining, golden.input, golden.objects);
+  scale_predictors(model.feeds, golden.predictors);
+  std::map<std::string, Value> parts;
+  Value loss;
+  double largest = 0;
+  for (const auto& [key, entry] : want) {
+    if (key.starts_with("grad:")) largest = std::max(largest, entry.rms());
+    if (!key.starts_with("loss:")) continue;
+    const Value part = model.loss(key.substr(5));
+    parts.emplace(key, part);
+    loss = loss ? add(loss, part) : part;
+  }
+  EXPECT_EQ(parts.size() * 2, model.results.size());
+  std::vector<ValueId> wanted;
+  for (const ParameterSpec& spec : model.specs)
+    if (spec.trainable) wanted.push_back(model.graph.find_input(spec.name));
+  const std::map<ValueId, ValueId> gradients = differentiate(model.graph, loss.id(), wanted);
+  for (const ValueId parameter : wanted)
+    parts.emplace("grad:" + model.graph.value(parameter).name, model.graph.at(gradients.at(parameter)));
+  const Results results = run(model, true, parts);
+  for (const auto& [key, part] : parts)
+    expect_golden(key, want.at(key), results.at(key).to_doubles(), 2e-4, key.starts_with("grad:") ? 1e-6 * largest : 0);
+  for (const auto& [key, entry] : want) EXPECT_TRUE(parts.contains(key) || !key.starts_with("grad:")) << key;
+}
+
+INSTANTIATE_TEST_SUITE_P(Zoo, CompiledInstances, testing::Values("maskrcnn", "keypointrcnn"), [](const auto& info) { return info.param; });
 
 /// The detections of images `order` of the golden batch.
 Results detect(const GoldenDetector& golden, const std::vector<int64_t>& order) {

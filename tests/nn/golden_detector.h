@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "libcore/nn/detection.h"
+#include "libcore/nn/instance_heads.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
@@ -67,28 +68,82 @@ inline const std::vector<GoldenDetector>& golden_detectors() {
   return all;
 }
 
+/// Detectors of masks and of key points, with frozen norms.
+inline GoldenDetector golden_instances(const std::string& file) {
+  for (GoldenDetector detector : golden_detectors()) {
+    if (detector.file != "fasterrcnn") continue;
+    detector.file = file;
+    detector.type = file + "_resnet50_fpn";
+    for (auto& [name, value] : detector.options) {
+      if (name == "box_batch_size_per_image") value = 16;
+      if (name == "box_detections_per_img") value = 10;
+    }
+    detector.options.emplace_back("frozen_norm", 1);
+    if (file == "keypointrcnn") detector.options.emplace_back("num_keypoints", 5);
+    return detector;
+  }
+  return {};
+}
+
 inline constexpr int64_t kRoom = 4;  // objects that fit, of each image
 
 /// Multiplies the last layers of both stages, as write_rcnn does.
 inline void scale_predictors(std::map<std::string, RefArray>& feeds, double factor) {
   for (auto& [name, array] : feeds) {
     if (name.find("rpn.head.cls_logits") == std::string::npos && name.find("rpn.head.bbox_pred") == std::string::npos &&
-        name.find("box_predictor") == std::string::npos)
+        name.find("box_predictor") == std::string::npos && name.find("mask_fcn_logits") == std::string::npos &&
+        name.find("kps_score_lowres") == std::string::npos)
       continue;
     for (double& value : array.v) value *= factor;
   }
 }
 
+/// Sets the masks and key points of objects as make_detection.py's instance_targets does.
+inline void set_instances(std::map<std::string, RefArray>& feeds, const ObjectRows& objects, int64_t height, int64_t width) {
+  RefArray &masks = feeds["masks"], &keypoints = feeds["keypoints"];
+  size_t row = 0;
+  for (const auto& image : objects) {
+    for (size_t i = 0; i < image.size(); ++i, ++row) {
+      const auto& [x1, y1, x2, y2, label] = image[i];
+      const auto square = [](double v) { return v * v; };
+      for (int64_t p = 0; p < height * width && !masks.v.empty(); ++p) {
+        const double y = static_cast<double>(p / width) + 0.5, x = static_cast<double>(p % width) + 0.5;
+        masks.v[row * static_cast<size_t>(height * width) + static_cast<size_t>(p)] =
+            square((2 * x - x1 - x2) / (x2 - x1)) + square((2 * y - y1 - y2) / (y2 - y1)) <= 1;
+      }
+      for (size_t k = 0; k < 5 && !keypoints.v.empty(); ++k) {
+        double* point = keypoints.v.data() + (row * 5 + k) * 3;
+        point[0] = static_cast<float>(x1 + (x2 - x1) * static_cast<double>((3 * k + i) % 8) / 7);
+        point[1] = static_cast<float>(y1 + (y2 - y1) * static_cast<double>((5 * k + 2 * i) % 9) / 8);
+        point[2] = static_cast<double>((k + i) % 3);
+      }
+    }
+  }
+}
+
 /// A captured detector, its objects among the inputs.
 struct CapturedDetector {
-  CapturedDetector(const Component& model, Mode mode, const Shape& input, const ObjectRows& objects = {}, bool sized = false) {
+  /// `takes_objects`: the model has inputs for them.
+  CapturedDetector(const Component& model, Mode mode, const Shape& input, const ObjectRows& objects = {}, bool sized = false,
+                   bool takes_objects = true) {
     Builder b(graph, {.mode = mode});
     const int64_t capacity = input[0] * kRoom;
-    NamedValues inputs{{"input", b.input("input", {.shape = input})},
-                       {std::string(kObjectBoxes), b.input("boxes", {.shape = {capacity, 4}})},
-                       {std::string(kObjectOffsets), b.input("offsets", {.dtype = DType::kI64, .shape = {input[0] + 1}})},
-                       {std::string(kObjectLabels), b.input("labels", {.dtype = DType::kI64, .shape = {capacity}})}};
+    NamedValues inputs{{"input", b.input("input", {.shape = input})}};
+    if (takes_objects) {
+      inputs.emplace_back(kObjectBoxes, b.input("boxes", {.shape = {capacity, 4}}));
+      inputs.emplace_back(kObjectOffsets, b.input("offsets", {.dtype = DType::kI64, .shape = {input[0] + 1}}));
+      inputs.emplace_back(kObjectLabels, b.input("labels", {.dtype = DType::kI64, .shape = {capacity}}));
+    }
     if (sized) inputs.emplace_back(kImageSize, b.input("sizes", {.shape = {input[0], 2}}));
+    for (const ModelInput& more : model_info(model).inputs) {
+      Shape shape;
+      if (more.name == kObjectMasks) shape = {capacity, input[2], input[3]};
+      if (more.name == kObjectKeypoints) shape = {capacity, more.shape[0], 3};
+      if (shape.rank() == 0 || !takes_objects) continue;
+      const std::string name = more.name.substr(0, more.name.find('.'));
+      inputs.emplace_back(more.name, b.input(name, {.dtype = more.dtype, .shape = shape}));
+      feeds[name] = {shape, std::vector<double>(static_cast<size_t>(shape.elements()))};
+    }
     for (const auto& [name, value] : build_model(b, model, inputs)) results.emplace(name, value);
     specs = b.take_parameters();
     if (objects.empty()) return;
@@ -102,7 +157,8 @@ struct CapturedDetector {
     }
     boxes.resize(static_cast<size_t>(capacity * 4));
     labels.resize(static_cast<size_t>(capacity));
-    feeds = golden_feeds(specs);
+    feeds.merge(golden_feeds(specs));
+    set_instances(feeds, objects, input[2], input[3]);
     feeds["input"] = {input, golden_input("input", input)};
     feeds["boxes"] = {{capacity, 4}, boxes};
     feeds["labels"] = {{capacity}, labels};

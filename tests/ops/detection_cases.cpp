@@ -1,6 +1,7 @@
 // Cases of operators of detectors besides nms and roi_align. Hand values follow the rules in ops/detection.h.
 
 #include "libcore/ops/detection.h"
+#include "libcore/ops/instances.h"
 #include "libcore/ops/linear_rows.h"
 #include "libcore/ops/proposals.h"
 #include "tests/ops/harness.h"
@@ -213,10 +214,65 @@ std::vector<OpCase> proposal_cases() {
   return cases;
 }
 
+std::vector<OpCase> instance_cases() {
+  std::vector<OpCase> cases;
+  const auto ints = [](CaseInputs& in, const Shape& shape, const std::vector<double>& values) {
+    return in.values(shape, values, DType::kI64);
+  };
+  // The left half of the image. Two samples of a cell along each axis: at 0.5 and 1.5, where the second is between 1 and 0. The second
+  // region has no object.
+  cases.push_back({.name = "mask_targets_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         const Value masks = in.values({1, 4, 4}, {1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0}, DType::kU8);
+                         mask_targets(masks, in.fixed(in.values({1, 2, 4}, {0, 0, 4, 4, 0, 0, 4, 4})), ints(in, {1, 2}, {0, -1}), 2);
+                       },
+                   .expected = {0.75, 0, 0.75, 0, 0, 0, 0, 0}});
+  // Boxes that leave the image, and one without area.
+  cases.push_back({.name = "mask_targets_random", .build = [=](CaseInputs& in) {
+                     std::vector<double> boxes = some_boxes("mask targets", 10, 20);
+                     boxes[0] = boxes[2];
+                     boxes[1] = boxes[3];
+                     for (size_t i = 4; i < 8; ++i) boxes[i] -= 9;
+                     mask_targets(in.quantized(DType::kU8, {3, 17, 23}, 0, 1), in.fixed(in.values({2, 5, 4}, boxes)),
+                                  ints(in, {2, 5}, {0, 2, 1, -1, 3, 2, 2, 0, 1, 0}), 5);
+                   }});
+  // Cells of 5 pixels. The second point is on the last corner; the fourth is not visible, the last two are outside.
+  cases.push_back({.name = "keypoint_cells_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         const std::vector<double> points{10, 20, 1, 30, 40, 2, 14.5, 25, 1, 30, 25, 0, 31, 25, 1, 9.5, 25, 1};
+                         keypoint_cells(in.fixed(in.values({1, 6, 3}, points)),
+                                        in.fixed(in.values({1, 2, 4}, {10, 20, 30, 40, 10, 20, 30, 40})), ints(in, {1, 2}, {0, -1}), 4);
+                       },
+                   .expected = {0, 15, 4, -100, -100, -100, -100, -100, -100, -100, -100, -100}});
+  cases.push_back({.name = "keypoint_cells_random", .build = [=](CaseInputs& in) {
+                     keypoint_cells(in.fixed(in.real({4, 7, 3}, {.low = -2, .high = 25})),
+                                    in.fixed(in.values({2, 6, 4}, some_boxes("keypoint cells", 12, 20))), in.integers({2, 6}, -1, 5), 9);
+                   }});
+  // A map of 2 x 2 cells as one pixel: along each axis the weights of the second cell are 0.59375 - 0.09375.
+  cases.push_back({.name = "locate_keypoints_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         locate_keypoints(in.fixed(in.values({1, 2, 1, 2, 2}, {0, 0, 0, 1, 0, 0, 0, 1})),
+                                          in.fixed(in.values({1, 2, 4}, {10, 20, 11, 21, 10, 20, 11, 21})), ints(in, {1}, {1}));
+                       },
+                   .expected = {10.5, 20.5, 0.25, 0, 0, 0}});
+  for (const double extent : {3.0, 20.0, 90.0}) {
+    const std::string name = cat(static_cast<int>(extent));
+    cases.push_back({.name = "locate_keypoints_" + name, .build = [=](CaseInputs& in) {
+                       const Value boxes = in.fixed(in.values({2, 4, 4}, some_boxes("heat " + name, 8, extent)));
+                       locate_keypoints(in.fixed(in.real({2, 4, 3, 7, 9})), boxes, ints(in, {2}, {4, 2}));
+                     }});
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<OpCase> detection_cases() {
   std::vector<OpCase> cases = grid_cases();
+  for (OpCase& c : instance_cases()) cases.push_back(std::move(c));
   for (OpCase& c : proposal_cases()) cases.push_back(std::move(c));
   for (OpCase& c : center_cases()) cases.push_back(std::move(c));
   for (OpCase& c : match_cases()) cases.push_back(std::move(c));

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "libcore/backends/ref/instances.h"
 #include "libcore/base/error.h"
 
 namespace galley {
@@ -11,7 +12,7 @@ RefFunction find_reference(std::string_view op) {
     std::map<std::string_view, RefFunction> all;
     for (std::span<const RefEntry> (*family)() :
          {ref_conv, ref_matmul, ref_pool, ref_random, ref_elementwise, ref_broadcast, ref_reduce, ref_shape, ref_index, ref_update,
-          ref_quantize, ref_rotary, ref_cache, ref_boxes, ref_detection, ref_sampling, ref_collective, ref_orthonormal}) {
+          ref_quantize, ref_rotary, ref_cache, ref_boxes, ref_detection, ref_instances, ref_sampling, ref_collective, ref_orthonormal}) {
       for (const RefEntry& entry : family()) GALLEY_ASSERT(all.emplace(entry.op, entry.run).second, "two references of ", entry.op);
     }
     return all;

@@ -6,7 +6,8 @@
 Needs torch and torchvision. Weights and images are those of make_golden.py. ssdlite.txt has, for small images in float64: the
 losses, samples of their gradients and of running statistics, and the detections of a model in evaluation. ssd300.txt has the same
 of SSD300, whose size is fixed, in float32, without gradients. fasterrcnn*.txt: detectors with regions, as ssdlite.txt;
-*_padded.txt: detections in images of different size. detectors.txt has the parameters and buffers of each detector, as zoo.txt.
+*_padded.txt: detections in images of different size. maskrcnn.txt and keypointrcnn.txt: as fasterrcnn.txt, with frozen norms.
+detectors.txt has the parameters and buffers of each detector, as zoo.txt.
 """
 import copy
 import os
@@ -22,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 detection = torchvision.models.detection
 DETECTORS = ["ssdlite320_mobilenet_v3_large", "ssd300_vgg16", "retinanet_resnet50_fpn", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn",
              "fasterrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn_v2", "fasterrcnn_mobilenet_v3_large_fpn",
-             "fasterrcnn_mobilenet_v3_large_320_fpn"]
+             "fasterrcnn_mobilenet_v3_large_320_fpn", "maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn"]
 
 # Objects of three images of 64 x 96 pixels, rows of (x1, y1, x2, y2, label); the second image has none.
 OBJECTS = [[(3, 5, 41, 52, 2), (50, 9, 91, 60, 4), (30, 20, 60, 44, 1)], [], [(8.5, 10.25, 70, 58, 3), (60, 2, 95, 30, 1)]]
@@ -98,10 +99,15 @@ class FirstOfEachKind:
 
 
 def scale_predictors(model, factor):
-    """Multiplies the last layers of both stages."""
+    """Multiplies the last layers of both stages, and of the heads of masks and key points."""
     predictor = model.roi_heads.box_predictor
+    layers = [model.rpn.head.cls_logits, model.rpn.head.bbox_pred, predictor.cls_score, predictor.bbox_pred]
+    if model.roi_heads.has_mask():
+        layers.append(model.roi_heads.mask_predictor.mask_fcn_logits)
+    if model.roi_heads.has_keypoint():
+        layers.append(model.roi_heads.keypoint_predictor.kps_score_lowres)
     with torch.no_grad():
-        for layer in (model.rpn.head.cls_logits, model.rpn.head.bbox_pred, predictor.cls_score, predictor.bbox_pred):
+        for layer in layers:
             layer.weight *= factor
             layer.bias *= factor
 
@@ -148,6 +154,66 @@ def write_padded(name, file, factor=None, **options):
     with torch.no_grad():
         write_detections(w, model([images[0], images[1, :, :25, :50]]))
     w.save(file)
+    torch.set_default_dtype(torch.float32)
+
+
+POINTS = 5  # key points of an object
+
+
+def instance_targets(objects, height, width):
+    """Boxes and labels; the mask of an object is an ellipse in its box; its key points are in the box and on its sides."""
+    targets = targets_of(objects)
+    y, x = torch.arange(height)[:, None] + 0.5, torch.arange(width)[None, :] + 0.5
+    for target in targets:
+        masks, keypoints = [], []
+        for i, (x1, y1, x2, y2) in enumerate(target["boxes"].tolist()):
+            masks.append(((2 * x - x1 - x2) / (x2 - x1)) ** 2 + ((2 * y - y1 - y2) / (y2 - y1)) ** 2 <= 1)
+            for k in range(POINTS):
+                keypoints.append([x1 + (x2 - x1) * ((3 * k + i) % 8) / 7, y1 + (y2 - y1) * ((5 * k + 2 * i) % 9) / 8, (k + i) % 3])
+        target["masks"] = torch.stack(masks).to(torch.uint8) if masks else torch.zeros(0, height, width, dtype=torch.uint8)
+        target["keypoints"] = torch.tensor(keypoints, dtype=torch.float32).reshape(-1, POINTS, 3)
+    return targets
+
+
+def write_instances(name, file, factor, **options):
+    """A detector with a head for masks or key points, for two images of 32 x 64 pixels. The norms are frozen, as those of published
+    models, and three stages of the backbone are trained. masks0, masks1: the probabilities in cells of each box."""
+    height, width = 32, 64
+    torch.set_default_dtype(torch.float64)
+    options = {"num_classes": 5, "rpn_pre_nms_top_n_train": 60, "rpn_pre_nms_top_n_test": 40, "rpn_post_nms_top_n_train": 50,
+               "rpn_post_nms_top_n_test": 12, "rpn_batch_size_per_image": 32, "box_batch_size_per_image": 16, "box_score_thresh": 0.02,
+               "box_detections_per_img": 10, **options}
+    resnet = torchvision.models.resnet50(norm_layer=torchvision.ops.FrozenBatchNorm2d)
+    model = name(detection.backbone_utils._resnet_fpn_extractor(resnet, 3), **options)
+    generator = model.rpn.anchor_generator
+    generator.cell_anchors = [cell.double() for cell in generator.cell_anchors]
+    model = prepare(without_transform(model, height, width))
+    scale_predictors(model, factor)
+    images = golden("input", (2, 3, height, width), 3.0**0.5)
+    w = Writer()
+    cells = []
+    inference = detection.roi_heads.maskrcnn_inference
+    detection.roi_heads.maskrcnn_inference = lambda *arguments: cells.extend(inference(*arguments)) or cells
+    model.eval()
+    with torch.no_grad():
+        found = model(list(images))
+    write_detections(w, found)
+    for n, masks in enumerate(cells):
+        w.sample(f"masks{n}", masks)
+    for n, detected in enumerate(found):
+        if "keypoints" in detected:
+            w.full(f"keypoints{n}", torch.cat([detected["keypoints"][..., :2], detected["keypoints_scores"][..., None]], -1))
+    model.train()
+    with FirstOfEachKind():
+        losses = model(list(images), instance_targets(SMALL_OBJECTS, height, width))
+    for key, loss in losses.items():
+        w.full(f"loss:{key}", loss)
+    sum(losses.values()).backward()
+    for key, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            w.sample(f"grad:{key}", parameter.grad)
+    w.save(file)
+    detection.roi_heads.maskrcnn_inference = inference
     torch.set_default_dtype(torch.float32)
 
 
@@ -210,3 +276,5 @@ if __name__ == "__main__":
     write_padded("fasterrcnn_resnet50_fpn", "fasterrcnn_padded", 2e-4, rpn_pre_nms_top_n_test=40, rpn_post_nms_top_n_test=12,
                  box_score_thresh=0.02, box_detections_per_img=25)
     write_rcnn("fasterrcnn_mobilenet_v3_large_fpn", "fasterrcnn_mobilenet", 4e-3, 96, 160)
+    write_instances(detection.MaskRCNN, "maskrcnn", 2e-4)
+    write_instances(detection.KeypointRCNN, "keypointrcnn", 2e-4, num_keypoints=POINTS)
