@@ -149,6 +149,14 @@ TEST(Detection, FromAnnotationsToBoxes) {
   EXPECT_EQ(lines[0]["height"], kHeight);
   EXPECT_EQ(lines[1]["detections"][0]["label"], "blue") << lines[1].dump();
   EXPECT_TRUE(std::filesystem::exists(folder + "/drawn/s0.png"));
+  // A JPEG is smaller, and can be read.
+  const std::string jpeg = folder + "/jpeg/s0.jpg";
+  const Outcome drawn =
+      run("galley-predict", {folder + "/run", folder + "/JPEGImages", "--draw", folder + "/jpeg", "--draw-format", "jpeg", "-q"});
+  ASSERT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_EQ(read_text(jpeg).substr(0, 3), "\xff\xd8\xff");
+  EXPECT_EQ(run("galley-predict", {folder + "/run", jpeg, "-q"}).code, 0);
+  EXPECT_EQ(run("galley-predict", {folder + "/run", jpeg, "--draw", folder + "/x", "--draw-format", "gif"}).code, 2);
 
   // Predicted boxes, taken as the truth, are found by the same model in full: predict and evaluate agree on coordinates.
   Json truth = Json::parse(R"({"images": [], "annotations": [], "categories": [{"id": 1, "name": "red"}, {"id": 2, "name": "blue"}]})");

@@ -74,4 +74,16 @@ void write_png(const std::string& path, const Image& image) {
   write_file(path, std::string_view(reinterpret_cast<const char*>(png.get()), static_cast<size_t>(length)));
 }
 
+void write_jpeg(const std::string& path, const Image& image) {
+  constexpr int kQuality = 95;
+  std::string file;
+  const auto append = [](void* to, void* data, int size) {
+    static_cast<std::string*>(to)->append(static_cast<const char*>(data), static_cast<size_t>(size));
+  };
+  const int done = stbi_write_jpg_to_func(append, &file, static_cast<int>(image.width()), static_cast<int>(image.height()),
+                                          static_cast<int>(image.channels()), image.as<uint8_t>(), kQuality);
+  GALLEY_ASSERT(done != 0);
+  write_file(path, file);
+}
+
 }  // namespace galley::tools

@@ -10,7 +10,10 @@ namespace galley::tools {
 
 /// The image (u8, 1 or 3 channels), enlarged where it is small, under a strip with `lines` of text. RGB.
 Image draw_labels(const Image& image, const std::vector<std::string>& lines);
-/// Writes a u8 image as PNG, atomically. Throws (exit 7) where the disk fails.
+enum class DrawFormat { kPng, kJpeg };
+
+/// Write a u8 image as PNG, or as JPEG with quality 95, atomically. Throw (exit 7) where the disk fails.
 void write_png(const std::string& path, const Image& image);
+void write_jpeg(const std::string& path, const Image& image);
 
 }  // namespace galley::tools

@@ -4,17 +4,16 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
-#include "tools/predict/draw.h"
 
 namespace galley::tools {
 namespace {
 
-/// Where the annotated image of a sample goes: its file's name, with a number where two have the same.
+/// Where the drawings of a sample go, without suffix: its file's name, with a number where two have the same.
 std::string drawing_path(const std::string& folder, const std::string& sample, std::set<std::string>& taken) {
   const std::string stem = std::filesystem::path(sample).stem().string();
   std::string name = stem;
   for (int number = 2; !taken.insert(name).second; ++number) name = cat(stem, "-", number);
-  return folder + "/" + name + ".png";
+  return folder + "/" + name;
 }
 
 }  // namespace
@@ -26,7 +25,10 @@ Listing::Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered
   headings_.insert(headings_.end(), columns.begin(), columns.end());
 }
 
-void Listing::draw_into(std::string folder) { folder_ = std::move(folder); }
+void Listing::draw_into(std::string folder, DrawFormat format) {
+  folder_ = std::move(folder);
+  format_ = format;
+}
 
 void Listing::place_by(Pipeline pipeline) { pipeline_ = std::move(pipeline); }
 
@@ -75,17 +77,20 @@ void Listing::add_line(nlohmann::ordered_json line) {
 void Listing::draw(const std::string& sample, const Image& image, const Presentation& shown, nlohmann::ordered_json& json) {
   const std::string path = drawing_path(folder_, sample, drawn_);
   if (!shown.mask_png.empty()) {
-    const std::string mask = path.substr(0, path.size() - std::string_view(".png").size()) + ".mask.png";
-    write_file(mask, shown.mask_png);
-    json["mask"] = mask;
+    write_file(path + ".mask.png", shown.mask_png);
+    json["mask"] = path + ".mask.png";
   }
   if (!shown.flow_file.empty()) {
-    const std::string flow = path.substr(0, path.size() - std::string_view(".png").size()) + ".flo";
-    write_file(flow, shown.flow_file);
-    json["flow"] = flow;
+    write_file(path + ".flo", shown.flow_file);
+    json["flow"] = path + ".flo";
   }
   const Image& drawn = shown.overlay ? *shown.overlay : image;
-  write_png(path, shown.lines.empty() ? drawn : draw_labels(drawn, shown.lines));
+  const Image whole = shown.lines.empty() ? drawn : draw_labels(drawn, shown.lines);
+  if (format_ == DrawFormat::kJpeg) {
+    write_jpeg(path + ".jpg", whole);
+  } else {
+    write_png(path + ".png", whole);
+  }
 }
 
 Table Listing::table() const {

@@ -13,6 +13,7 @@
 #include "libcore/data/source.h"
 #include "libcore/tasks/task.h"
 #include "tools/common/report.h"
+#include "tools/predict/draw.h"
 
 namespace galley::tools {
 
@@ -24,7 +25,7 @@ class Listing {
   Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered_json provenance);
 
   /// From now on add() writes annotated images to `folder`.
-  void draw_into(std::string folder);
+  void draw_into(std::string folder, DrawFormat format = DrawFormat::kPng);
   /// What happens to samples before the model takes them.
   void place_by(Pipeline pipeline);
 
@@ -46,6 +47,7 @@ class Listing {
 
   const Presenter* presenter_;
   std::string folder_;  // "": nothing is drawn
+  DrawFormat format_ = DrawFormat::kPng;
   std::optional<Pipeline> pipeline_;
   bool repeat_file_;
   nlohmann::ordered_json provenance_;

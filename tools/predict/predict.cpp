@@ -129,10 +129,12 @@ void PredictTool::add_options(Command& command) {
       .type_name("GLOB")
       .group("Output")
       .one_word_each();
-  command.add_option("--draw", draw_, "write each image with its labels to this folder, as PNG")
-      .type_name("DIR")
+  command.add_option("--draw", draw_, "write each image with its labels to this folder").type_name("DIR").group("Output").take_last();
+  command.add_option("--draw-format", draw_format_, "of these images: png, or jpeg with quality 95; masks are always PNG")
+      .one_of({"png", "jpeg"})
       .group("Output")
-      .take_last();
+      .take_last()
+      .show_default();
 }
 
 std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) const {
@@ -281,7 +283,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     } catch (Error& error) {
       throw error.context(" (--draw)");
     }
-    listing.draw_into(draw_);
+    listing.draw_into(draw_, draw_format_ == "jpeg" ? DrawFormat::kJpeg : DrawFormat::kPng);
   }
   if (images) listing.place_by(Pipeline(items_for(pipeline, source->fields())));
   predict(*source, predictor, recipe_text, listing);

@@ -48,7 +48,7 @@ class PredictTool : public RecipeTool {
   int answer_questions(Session& session, TextPredictor& predictor, const NamedTexts& given, const std::string& recipe_text);
 
   TextOptions text_;
-  std::string tensors_, draw_, on_error_ = "report", replicas_ = "1";
+  std::string tensors_, draw_, draw_format_ = "png", on_error_ = "report", replicas_ = "1";
   std::vector<std::string> capture_;
   int64_t batch_ = 16;
 };
