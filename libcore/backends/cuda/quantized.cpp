@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "libcore/backends/cuda/pool_call.h"
 #include "libcore/backends/cuda/prepare.h"
 #include "libcore/ops/rules.h"
 
@@ -212,6 +213,28 @@ class Conv : public PreparedKernel {
   device::QuantizedConvCall call_{};
 };
 
+template <class Attrs, device::Pool kKind>
+class Pool : public PreparedKernel {
+ public:
+  explicit Pool(const KernelQuery& query) {
+    const auto& attrs = query.attrs<Attrs>();
+    call_.pool = pool_call(attrs, kKind, query.in(0).shape, query.out(0).shape);
+    set_steps(query.in(0), call_.pool.x_steps);
+    set_steps(query.out(0), call_.pool.y_steps);
+    call_.x_map = map_of(query.in(0).dtype, attrs.input_scale, attrs.input_zero_point);
+    call_.y_map = map_of(attrs);
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::QuantizedPoolCall call = call_;
+    call.pool.x = args.inputs[0];
+    call.pool.y = args.outputs[0];
+    launch_elements(stream, "quantized_pool", call.pool.planes * call.pool.y_size[0] * call.pool.y_size[1], call);
+  }
+
+ private:
+  device::QuantizedPoolCall call_{};
+};
+
 class StoredWeight : public PreparedKernel {
  public:
   explicit StoredWeight(const KernelQuery& query) {
@@ -246,6 +269,9 @@ constexpr Kernel kKernels[] = {
     {"quantized_linear", "tiles", contiguous, prepare_cuda<Linear>},
     {"dynamic_quantized_linear", "tiles", contiguous, prepare_cuda<DynamicLinear>},
     {"quantized_conv2d", "direct", same_formats, prepare_cuda<Conv>},
+    {"quantized_avg_pool2d", "windows", no_blocked_formats, prepare_cuda<Pool<QuantizedAvgPool2dAttrs, device::kAveragePool>>},
+    {"quantized_adaptive_avg_pool2d", "windows", no_blocked_formats,
+     prepare_cuda<Pool<QuantizedAdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
     {"dequantize_weight", "elements", contiguous, prepare_cuda<StoredWeight>},
 };
 

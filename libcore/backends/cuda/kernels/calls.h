@@ -466,4 +466,10 @@ struct StoredWeightCall {
   int64_t rows, last;
 };
 
+/// Means of windows of integers. Types are in the maps.
+struct QuantizedPoolCall {
+  PoolCall pool;
+  IntegerMap x_map, y_map;
+};
+
 }  // namespace galley::device

@@ -3,6 +3,7 @@
 // as integers of 8 or 4 bits.
 
 #include "libcore/backends/cuda/kernels/functions.h"
+#include "libcore/backends/cuda/kernels/pool.h"
 
 namespace galley::device {
 
@@ -202,6 +203,22 @@ GALLEY_KERNEL(quantized_conv2d_direct, (const QuantizedConvCall call)) {
     if (call.bias != nullptr) real += call.bias[o];
     if (call.residual != nullptr) real += real_of(call.residual, y, call.residual_map);
     store_real(activated(call.activation, real), call.y_map, const_cast<void*>(c.y), y);
+  }
+}
+
+/// A thread computes one mean. Padding has the value 0.
+GALLEY_KERNEL(quantized_pool, (const QuantizedPoolCall call)) {
+  const PoolCall& p = call.pool;
+  const int64_t pixels = p.y_size[0] * p.y_size[1];
+  for (int64_t i = first_element(); i < p.planes * pixels; i += all_threads()) {
+    const int64_t plane = i / pixels, row = i / p.y_size[1] % p.y_size[0], column = i % p.y_size[1], x = plane_of(p, plane, p.x_steps);
+    const Range rows = window_of(p, 0, row), columns = window_of(p, 1, column);
+    int sum = 0;
+    for (int64_t h = rows.begin; h < rows.end; ++h) {
+      for (int64_t w = columns.begin; w < columns.end; ++w) sum += level_of(p.x, x + h * p.x_steps[2] + w * p.x_steps[3], call.x_map);
+    }
+    store_real(static_cast<float>(sum) * call.x_map.scale / divisor_of(p, rows, columns), call.y_map, p.y,
+               plane_of(p, plane, p.y_steps) + row * p.y_steps[2] + column * p.y_steps[3]);
   }
 }
 
