@@ -6,6 +6,7 @@
 
 #include "libcore/backends/cuda/pool_call.h"
 #include "libcore/backends/cuda/prepare.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -261,6 +262,43 @@ class StoredWeight : public PreparedKernel {
   device::StoredWeightCall call_{};
 };
 
+/// The same weights in a linear layer of few rows.
+class StoredLinear : public PreparedKernel {
+ public:
+  explicit StoredLinear(const KernelQuery& query) {
+    const auto& attrs = query.attrs<WeightOnlyLinearAttrs>();
+    call_.activation = static_cast<int>(attrs.activation);
+    call_.outputs = query.in(1).shape[0];
+    device::StoredWeight& stored = call_.stored;
+    stored.bits = static_cast<int>(attrs.bits);
+    stored.row = query.in(0).shape[-1];
+    stored.group = attrs.group_size == 0 ? std::max<int64_t>(1, stored.row) : attrs.group_size;
+    stored.groups = attrs.group_size == 0 ? 1 : query.in(2).shape[1];
+    call_.rows = call_.outputs == 0 ? 0 : query.out(0).elements() / call_.outputs;
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::StoredLinearCall call = call_;
+    call.x = args.in<float>(0);
+    call.stored.weight = args.inputs[1];
+    call.stored.scale = args.in<float>(2);
+    call.stored.zero_point = args.in<int8_t>(3);
+    call.bias = args.in<float>(4);
+    call.y = args.out<float>(0);
+    if (call.rows > 0) launch_elements(stream, "stored_linear_rows", call.outputs * kWarp, call);
+  }
+
+ private:
+  static constexpr int64_t kWarp = 32;  // threads that compute a column
+  device::StoredLinearCall call_{};
+};
+Support supports_stored_linear(const KernelQuery& query) {
+  if (query.attrs<WeightOnlyLinearAttrs>().rounded) return Support::no("rounded activations");
+  const int64_t outputs = query.in(1).shape[0];
+  if (outputs > 0 && query.out(0).elements() / outputs > device::kMostStoredRows)
+    return Support::no(cat("more than ", device::kMostStoredRows, " rows"));
+  return contiguous(query);
+}
+
 constexpr Kernel kKernels[] = {
     {"quantize", "elements", supports_convert, prepare_cuda<Convert<true>>},
     {"dequantize", "elements", supports_convert, prepare_cuda<Convert<false>>},
@@ -272,6 +310,7 @@ constexpr Kernel kKernels[] = {
     {"quantized_avg_pool2d", "windows", no_blocked_formats, prepare_cuda<Pool<QuantizedAvgPool2dAttrs, device::kAveragePool>>},
     {"quantized_adaptive_avg_pool2d", "windows", no_blocked_formats,
      prepare_cuda<Pool<QuantizedAdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
+    {"weight_only_linear", "warps", supports_stored_linear, prepare_cuda<StoredLinear>},
     {"dequantize_weight", "elements", contiguous, prepare_cuda<StoredWeight>},
 };
 

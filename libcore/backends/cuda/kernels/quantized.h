@@ -238,6 +238,60 @@ GALLEY_DEVICE float stored_weight(const StoredWeight& stored, int64_t o, int64_t
   return static_cast<float>(q) * stored.scale[group];
 }
 
+inline constexpr int kStoredChunk = 8;  // weights that a thread reads at once
+
+/// Weights i .. i + 7 of row o, where rows and groups are multiples of 8: one read, one scale.
+GALLEY_DEVICE void stored_chunk(const StoredWeight& stored, int64_t o, int64_t i, float* weights) {
+  const int64_t group = o * stored.groups + i / stored.group;
+  const float scale = stored.scale[group];
+  const int zero = stored.zero_point != nullptr ? stored.zero_point[group] : 0;
+  if (stored.bits == 8) {
+    const uint64_t bytes = static_cast<const uint64_t*>(stored.weight)[(o * stored.row + i) / 8];
+    GALLEY_UNROLL
+    for (int j = 0; j < kStoredChunk; ++j) weights[j] = static_cast<float>(static_cast<int8_t>(bytes >> (8 * j) & 255u) - zero) * scale;
+  } else {
+    const uint32_t halves = static_cast<const uint32_t*>(stored.weight)[(o * stored.row + i) / 8];
+    GALLEY_UNROLL
+    for (int j = 0; j < kStoredChunk; ++j) {
+      const int q = static_cast<int>(halves >> (4 * j) & 15u);
+      weights[j] = static_cast<float>((q < 8 ? q : q - 16) - zero) * scale;
+    }
+  }
+}
+
+/// A warp computes one column of the result, for all rows, so that each weight is read once.
+GALLEY_KERNEL(stored_linear_rows, (const StoredLinearCall call)) {
+  constexpr int kWarps = kThreads / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const StoredWeight& stored = call.stored;
+  const bool chunks = stored.row % kStoredChunk == 0 && (stored.groups == 1 || stored.group % kStoredChunk == 0);
+  for (int64_t o = blockIdx.x * static_cast<int64_t>(kWarps) + threadIdx.x / kWarp; o < call.outputs;
+       o += static_cast<int64_t>(gridDim.x) * kWarps) {
+    float sums[kMostStoredRows] = {};
+    for (int64_t i = lane * kStoredChunk; i < stored.row; i += kWarp * kStoredChunk) {
+      float weights[kStoredChunk] = {};
+      const int count = stored.row - i < kStoredChunk ? static_cast<int>(stored.row - i) : kStoredChunk;
+      if (chunks) {
+        stored_chunk(stored, o, i, weights);
+      } else {
+        for (int j = 0; j < count; ++j) weights[j] = stored_weight(stored, o, i + j, stored.row);
+      }
+      GALLEY_UNROLL
+      for (int r = 0; r < kMostStoredRows; ++r) {
+        if (r >= call.rows) break;
+        for (int j = 0; j < count; ++j) sums[r] += weights[j] * call.x[r * stored.row + i + j];
+      }
+    }
+    GALLEY_UNROLL
+    for (int r = 0; r < kMostStoredRows; ++r) {
+      if (r >= call.rows) break;
+      float sum = sums[r];
+      for (int other = kWarp / 2; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
+      if (lane == 0) call.y[r * call.outputs + o] = activated(call.activation, call.bias != nullptr ? sum + call.bias[o] : sum);
+    }
+  }
+}
+
 GALLEY_KERNEL(stored_weights, (const StoredWeightCall call)) {
   const int64_t elements = call.rows * call.stored.row;
   for (int64_t i = first_element(); i < elements; i += all_threads())
