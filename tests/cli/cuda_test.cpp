@@ -184,6 +184,46 @@ TEST(Cuda, AFailingRankEndsTheOthers) {
       << outcome.err;
 }
 
+// One file of quantized weights for both devices.
+TEST(Cuda, QuantizedModelsEvaluateAsOnTheProcessor) {
+  const TemporaryFolder folder;
+  const std::string train = "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.05}}\n";
+  write_file(folder / "cnn.yaml",
+             "recipe: 1\nmodel: {type: cnn, num_classes: 4, channels: [8, 8]}\ndata: {train: {source: {type: synthetic, samples: 32}}, "
+             "val: {source: {type: synthetic, samples: 8}, batch: 4}}\n" +
+                 train);
+  const std::string tokens = "{source: {type: synthetic, samples: 8, values: integer, high: 64}";
+  write_file(folder / "gpt.yaml",
+             "recipe: 1\nmodel: {type: gpt, n_layer: 1, n_head: 2, n_embd: 32, block_size: 8, vocab_size: 64}\ndata: {train: " + tokens +
+                 "}, val: " + tokens + ", batch: 2}}\n" + train);
+  const std::string in = "cd " + folder.path() + " && " + kStandIn + " ";
+  for (const std::string model : {"cnn", "gpt"}) ASSERT_EQ(shell(in + "galley-train " + model + ".yaml -q -o " + model).code, 0);
+  for (const auto& [model, method] : {std::pair<std::string, std::string>("cnn", "static"), {"gpt", "dynamic"}, {"gpt", "weight_only"}}) {
+    ASSERT_EQ(shell(in + "galley-quantize " + model + ".yaml weights=" + model + "/weights.safetensors quantize.method=" + method +
+                    " -q -o " + method + ".safetensors")
+                  .code,
+              0);
+    std::map<std::string, double> losses;
+    for (const std::string device : {"cpu", "cuda"}) {
+      const Outcome outcome =
+          shell(in + "galley-evaluate " + model + ".yaml weights=" + method + ".safetensors device=" + device + " -q --format json");
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+      losses[device] = nlohmann::json::parse(outcome.out)["metrics"]["loss"];
+    }
+    EXPECT_NEAR(losses["cuda"], losses["cpu"], 1e-4 * losses["cpu"]) << model << ", " << method;
+  }
+}
+
+TEST(Cuda, MeasuresTheLimitsOfTheGpu) {
+  const Outcome outcome = shell(kStandIn + " galley-benchmark machine device=cuda --format json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  for (const char* rate : {"copy_per_s", "to_device_per_s", "from_device_per_s"}) EXPECT_GT(json[rate], 0) << rate;
+  ASSERT_EQ(json["products"].size(), 4u);
+  EXPECT_EQ(json["products"][1]["kernel"], "cublaslt_tf32");
+  for (const nlohmann::json& product : json["products"]) EXPECT_GT(product["per_s"], 0) << product;
+}
+
 TEST(Cuda, VersionListsDevices) {
   const Outcome outcome = shell(kStandIn + " galley-train --version -v");
   EXPECT_EQ(outcome.code, 0);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "libcore/backends/cuda/backend.h"
+#include "libcore/base/error.h"
+#include "libcore/runtime/compile.h"
 #include "tests/backends/cuda/stand_in.h"
 #include "tests/ops/harness.h"
 #include "tests/support/target.h"
@@ -47,6 +49,27 @@ std::vector<OpCase> cuda_cases() {
   }
   return cases;
 }
+// Definitions of composites consist of operators that have kernels for their types.
+TEST(CudaOperators, ACaseOfEachOperatorAndTypeCompiles) {
+  stand_in_device();
+  const std::shared_ptr<const Backend> backend = open_cuda({.threads = 2});
+  std::set<std::string> seen;
+  for (const OpCase& c : all_cases()) {
+    const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF32, false);
+    const Node& node = made->graph.nodes()[made->node];
+    std::string key(node.op->name);
+    for (const ValueId id : node.inputs) key += id == kNoValue ? " -" : cat(" ", made->graph.type(id).dtype);
+    // Cases feed what an operator updates, which is a parameter in programs.
+    if (node.op->made_by_rewrite || !node.op->updates.empty() || !seen.insert(key).second) continue;
+    try {
+      compile(made->graph, {.backend = backend});
+    } catch (const Error& error) {
+      ADD_FAILURE() << c.name << ": " << error.message();
+    }
+  }
+  EXPECT_GT(seen.size(), 200u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, EveryCudaCase, testing::ValuesIn(cuda_cases()), [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Cases of linear layers with stored integer weights: tiles of rows and columns, rests of vectors and groups, odd depths of 4 bits.
 
-#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/backends/weight_only.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {

@@ -76,6 +76,7 @@ class BenchmarkTool : public RecipeTool {
   int measure_collectives(const std::vector<std::string>& given);
   int measure_operators(const std::vector<std::string>& cases, bool winograd);
   int measure_machine_parts();
+  int measure_device_limits(const std::string& device);
   int measure_memory_order();
 
   LoadOptions options_with(const std::vector<std::string>& more) const;

@@ -6,6 +6,7 @@
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/infer/operator_work.h"
+#include "libcore/profiler/device_limits.h"
 #include "libcore/profiler/machine_limits.h"
 #include "libcore/profiler/machine_report.h"
 #include "tools/benchmark/benchmark.h"
@@ -26,7 +27,13 @@ int BenchmarkTool::measure_machine(const std::string& verb, const std::vector<st
     return measure_collectives(given);
   }
   bool winograd = true;
+  std::string device;
   for (const std::string& word : given) {
+    constexpr std::string_view kDevice = "device=";
+    if (verb == "machine" && word.starts_with(kDevice)) {
+      device = word.substr(kDevice.size());
+      continue;
+    }
     const bool known = verb == "op" && (word == "precision.winograd=true" || word == "precision.winograd=false");
     if (!known)
       throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no recipe and no override '", word, "'"))
@@ -35,7 +42,16 @@ int BenchmarkTool::measure_machine(const std::string& verb, const std::vector<st
   }
   if (verb == "op") return measure_operators(rest, winograd);
   if (!rest.empty()) throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no arguments, got '", rest.front(), "'"));
+  if (verb == "machine" && !device.empty() && device != "cpu") return measure_device_limits(device);
   return verb == "machine" ? measure_machine_parts() : measure_memory_order();
+}
+
+int BenchmarkTool::measure_device_limits(const std::string& device) {
+  const DeviceLimits limits = measure_device(device);
+  Json json = device_json(limits);
+  json["provenance"] = provenance_json(run_provenance());
+  report_object(json, device_table(limits));
+  return kExitDone;
 }
 
 int BenchmarkTool::measure_operators(const std::vector<std::string>& cases, bool winograd) {

@@ -3,6 +3,7 @@
 #include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/table.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/passes/fuse_chains.h"
 #ifdef GALLEY_WITH_ONEDNN
 #include "libcore/backends/cpu/onednn/table.h"

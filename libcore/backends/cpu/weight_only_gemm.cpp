@@ -25,7 +25,7 @@
 #include "libcore/backends/cpu/activate.h"
 #include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/conv_thresholds.h"
-#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::weight_only {

@@ -30,7 +30,7 @@
 #include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/quantized_paths.h"
-#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::int4 {

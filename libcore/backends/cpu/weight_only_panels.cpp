@@ -24,7 +24,7 @@
 #include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/packed_product.h"
-#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::stored_panel {

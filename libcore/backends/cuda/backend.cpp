@@ -8,6 +8,7 @@
 #include "libcore/backends/cuda/step_graph.h"
 #include "libcore/backends/cuda/table.h"
 #include "libcore/backends/table.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/comm/mpi.h"
 #include "libcore/vendor/cuda/blas_lt.h"
 #include "libcore/vendor/cuda/dnn.h"
@@ -29,6 +30,9 @@ class CudaBackend : public Backend {
   CudaDevice& device() const override { return device_; }
   Limits limits() const override { return {.threads = options().threads, .alignment = 256}; }
   std::unique_ptr<Runner> runner(const BoundProgram& program) const override { return step_graph(program); }
+  void rewrite(Graph& graph, Stage stage, PassReport& report) const override {
+    if (stage == Stage::kBeforeLayout) report.add(use_stored_weights(graph, *this, false, false));
+  }
   std::unique_ptr<DeviceRanks> connect(Communicator& ranks) const override { return connect_nccl(device_, ranks); }
   std::span<const Kernel* const> kernels(const OpDef& op) const override {
     static const KernelTable tables[] = {table(false, false), table(false, true), table(true, false), table(true, true)};
@@ -61,6 +65,7 @@ class CudaBackend : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
+  ensure_weight_only_operator();
   auto backend = std::make_unique<CudaBackend>(options);
   load_cuda_kernels(backend->device());  // an image that the GPU cannot run is an error now, not in the first program
   return backend;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "libcore/backends/cuda/pool_call.h"
 #include "libcore/backends/cuda/prepare.h"
 
 namespace galley {
@@ -12,37 +13,15 @@ namespace {
 
 using device::PoolCall;
 
+/// Maxima also of integers of 8 bits (ops/quantized.h).
+Support supports_maximum(const KernelQuery& query) {
+  const DType dtype = query.in(0).dtype;
+  if ((!is_floating(dtype) || dtype == DType::kF64) && dtype != DType::kU8 && dtype != DType::kI8) return Support::no(cat("dtype ", dtype));
+  return no_blocked_formats(query);
+}
 Support supports(const KernelQuery& query) {
   if (!is_floating(query.in(0).dtype) || query.in(0).dtype == DType::kF64) return Support::no(cat("dtype ", query.in(0).dtype));
   return no_blocked_formats(query);
-}
-
-void set_steps(const TensorType& type, int64_t* steps) {
-  const Shape strides = type.format.strides(type.shape);
-  for (int d = 0; d < 4; ++d) steps[d] = strides[d];
-}
-
-/// The call of a pool whose forward pass reads arrays of the shape `x` and writes those of the shape `y`.
-template <class Attrs>
-PoolCall pool_call(const Attrs& attrs, device::Pool kind, const Shape& x, const Shape& y) {
-  PoolCall call{.kind = kind, .planes = x[0] * x[1], .channels = std::max<int64_t>(1, x[1])};
-  for (int d = 0; d < 2; ++d) {
-    call.x_size[d] = x[d + 2];
-    call.y_size[d] = y[d + 2];
-  }
-  if constexpr (requires { attrs.kernel_size; }) {
-    const auto kernel = pair(attrs.kernel_size), stride = pair(attrs.stride.empty() ? attrs.kernel_size : attrs.stride),
-               padding = pair(attrs.padding);
-    std::copy(kernel.begin(), kernel.end(), call.kernel);
-    std::copy(stride.begin(), stride.end(), call.stride);
-    std::copy(padding.begin(), padding.end(), call.padding);
-  }
-  if constexpr (requires { attrs.dilation; }) {
-    const auto dilation = pair(attrs.dilation);
-    std::copy(dilation.begin(), dilation.end(), call.dilation);
-  }
-  if constexpr (requires { attrs.count_include_pad; }) call.count_include_pad = attrs.count_include_pad;
-  return call;
 }
 
 template <class Attrs, device::Pool kKind>
@@ -90,13 +69,13 @@ class AverageBackward : public PreparedKernel {
 };
 
 constexpr Kernel kKernels[] = {
-    {"max_pool2d", "windows", supports, prepare_cuda<Forward<MaxPool2dAttrs, device::kMaxPool>>},
+    {"max_pool2d", "windows", supports_maximum, prepare_cuda<Forward<MaxPool2dAttrs, device::kMaxPool>>},
     {"avg_pool2d", "windows", supports, prepare_cuda<Forward<AvgPool2dAttrs, device::kAveragePool>>},
     {"avg_pool2d_backward", "windows", supports, prepare_cuda<AverageBackward<AvgPool2dBackwardAttrs, device::kAveragePool>>},
     {"adaptive_avg_pool2d", "windows", supports, prepare_cuda<Forward<AdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
     {"adaptive_avg_pool2d_backward", "windows", supports,
      prepare_cuda<AverageBackward<AdaptiveAvgPool2dBackwardAttrs, device::kAdaptiveAveragePool>>},
-    {"adaptive_max_pool2d", "windows", supports, prepare_cuda<Forward<AdaptiveMaxPool2dAttrs, device::kAdaptiveMaxPool>>},
+    {"adaptive_max_pool2d", "windows", supports_maximum, prepare_cuda<Forward<AdaptiveMaxPool2dAttrs, device::kAdaptiveMaxPool>>},
 };
 
 }  // namespace

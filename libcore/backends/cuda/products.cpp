@@ -24,15 +24,19 @@ Support supports_conv(const KernelQuery& query) {
   return supports_types(query);
 }
 Support supports_conv_backward_data(const KernelQuery& query) { return query.has(2) ? Support::no("residual") : supports_types(query); }
+/// In f64, as definitions of operators compute.
+bool is_double(const KernelQuery& query) {
+  return query.in(0).dtype == DType::kF64 && query.in(1).dtype == DType::kF64 && query.out(0).dtype == DType::kF64;
+}
 Support supports_product(const KernelQuery& query) {
   for (const TensorType* type : {&query.in(0), &query.in(1), &query.out(0)})
     if (type->format != MemoryFormat()) return Support::no("a format other than contiguous");
-  return supports_types(query);
+  return is_double(query) ? Support::yes() : supports_types(query);
 }
 Support supports_linear(const KernelQuery& query) {
   const Activation activation = query.attrs<LinearAttrs>().activation;
   if (activation != Activation::kNone && activation != Activation::kRelu) return Support::no("activation");
-  if (query.has(2) && !is_short_float(query.in(2).dtype)) return Support::no("a bias of another kind");
+  if (query.has(2) && !is_short_float(query.in(2).dtype) && !is_double(query)) return Support::no("a bias of another kind");
   return supports_product(query);
 }
 
@@ -97,7 +101,7 @@ class Product : public PreparedKernel {
     call.bias = kLinear ? args.in<void>(2) : nullptr;
     call.y = args.outputs[0];
     const int64_t tiles = call.batch * ((call.m + kTile - 1) / kTile) * ((call.n + kTile - 1) / kTile);
-    launch_elements(stream, "matmul_tiles", tiles * device::kThreads, call);
+    launch_elements(stream, call.y_type == device::kF64 ? "matmul_tiles_double" : "matmul_tiles", tiles * device::kThreads, call);
   }
 
  private:

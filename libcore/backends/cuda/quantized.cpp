@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "libcore/backends/cuda/pool_call.h"
 #include "libcore/backends/cuda/prepare.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -212,6 +214,28 @@ class Conv : public PreparedKernel {
   device::QuantizedConvCall call_{};
 };
 
+template <class Attrs, device::Pool kKind>
+class Pool : public PreparedKernel {
+ public:
+  explicit Pool(const KernelQuery& query) {
+    const auto& attrs = query.attrs<Attrs>();
+    call_.pool = pool_call(attrs, kKind, query.in(0).shape, query.out(0).shape);
+    set_steps(query.in(0), call_.pool.x_steps);
+    set_steps(query.out(0), call_.pool.y_steps);
+    call_.x_map = map_of(query.in(0).dtype, attrs.input_scale, attrs.input_zero_point);
+    call_.y_map = map_of(attrs);
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::QuantizedPoolCall call = call_;
+    call.pool.x = args.inputs[0];
+    call.pool.y = args.outputs[0];
+    launch_elements(stream, "quantized_pool", call.pool.planes * call.pool.y_size[0] * call.pool.y_size[1], call);
+  }
+
+ private:
+  device::QuantizedPoolCall call_{};
+};
+
 class StoredWeight : public PreparedKernel {
  public:
   explicit StoredWeight(const KernelQuery& query) {
@@ -238,6 +262,43 @@ class StoredWeight : public PreparedKernel {
   device::StoredWeightCall call_{};
 };
 
+/// The same weights in a linear layer of few rows.
+class StoredLinear : public PreparedKernel {
+ public:
+  explicit StoredLinear(const KernelQuery& query) {
+    const auto& attrs = query.attrs<WeightOnlyLinearAttrs>();
+    call_.activation = static_cast<int>(attrs.activation);
+    call_.outputs = query.in(1).shape[0];
+    device::StoredWeight& stored = call_.stored;
+    stored.bits = static_cast<int>(attrs.bits);
+    stored.row = query.in(0).shape[-1];
+    stored.group = attrs.group_size == 0 ? std::max<int64_t>(1, stored.row) : attrs.group_size;
+    stored.groups = attrs.group_size == 0 ? 1 : query.in(2).shape[1];
+    call_.rows = call_.outputs == 0 ? 0 : query.out(0).elements() / call_.outputs;
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::StoredLinearCall call = call_;
+    call.x = args.in<float>(0);
+    call.stored.weight = args.inputs[1];
+    call.stored.scale = args.in<float>(2);
+    call.stored.zero_point = args.in<int8_t>(3);
+    call.bias = args.in<float>(4);
+    call.y = args.out<float>(0);
+    if (call.rows > 0) launch_elements(stream, "stored_linear_rows", call.outputs * kWarp, call);
+  }
+
+ private:
+  static constexpr int64_t kWarp = 32;  // threads that compute a column
+  device::StoredLinearCall call_{};
+};
+Support supports_stored_linear(const KernelQuery& query) {
+  if (query.attrs<WeightOnlyLinearAttrs>().rounded) return Support::no("rounded activations");
+  const int64_t outputs = query.in(1).shape[0];
+  if (outputs > 0 && query.out(0).elements() / outputs > device::kMostStoredRows)
+    return Support::no(cat("more than ", device::kMostStoredRows, " rows"));
+  return contiguous(query);
+}
+
 constexpr Kernel kKernels[] = {
     {"quantize", "elements", supports_convert, prepare_cuda<Convert<true>>},
     {"dequantize", "elements", supports_convert, prepare_cuda<Convert<false>>},
@@ -246,6 +307,10 @@ constexpr Kernel kKernels[] = {
     {"quantized_linear", "tiles", contiguous, prepare_cuda<Linear>},
     {"dynamic_quantized_linear", "tiles", contiguous, prepare_cuda<DynamicLinear>},
     {"quantized_conv2d", "direct", same_formats, prepare_cuda<Conv>},
+    {"quantized_avg_pool2d", "windows", no_blocked_formats, prepare_cuda<Pool<QuantizedAvgPool2dAttrs, device::kAveragePool>>},
+    {"quantized_adaptive_avg_pool2d", "windows", no_blocked_formats,
+     prepare_cuda<Pool<QuantizedAdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
+    {"weight_only_linear", "warps", supports_stored_linear, prepare_cuda<StoredLinear>},
     {"dequantize_weight", "elements", contiguous, prepare_cuda<StoredWeight>},
 };
 

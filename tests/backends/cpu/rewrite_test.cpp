@@ -4,7 +4,7 @@
 
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
-#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/reduce.h"

@@ -3,7 +3,6 @@
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
-#include "libcore/backends/cpu/rewrite/weight_only.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
@@ -171,39 +170,6 @@ void winograd_conv2d(Expansion& e) {
 
 void winograd_conv2d_backward_weights(Expansion& e) {
   e.set(0, conv2d_backward_weights(e.in(0), e.in(1), e.attrs<Conv2dBackwardWeightsAttrs>()));
-}
-
-namespace {
-/// x [...,I], each kRoundedGroup values of a row rounded to integers times a scale. Codes and scales are computed in float32.
-Value rounded_rows(Value x) {
-  const Shape shape = x.shape();
-  const int64_t depth = shape[-1], rows = depth == 0 ? 0 : shape.elements() / depth, groups = (depth + kRoundedGroup - 1) / kRoundedGroup;
-  const auto single = [](Value v) { return reduce_precision(v, DType::kF32); };
-  const auto number = [&](double v) { return full(x.graph(), {.dtype = x.dtype(), .shape = {}}, v); };
-  Value g = reshape(x, {rows, depth});
-  if (groups * kRoundedGroup > depth) g = pad(g, {0, 0, 0, groups * kRoundedGroup - depth});
-  g = reshape(g, {rows, groups, kRoundedGroup});
-  ReduceAttrs last;
-  last.axes = {2};
-  last.keepdim = true;
-  const Value largest = amax(abs(g), last), nothing = number(0), any = greater(largest, nothing);
-  const Value inverse = where(any, single(div(number(127), where(any, largest, number(1)))), nothing);
-  const Value codes = emit("round", {single(mul(g, inverse))});
-  const Value real = reshape(mul(codes, single(div(largest, number(127)))), {rows, groups * kRoundedGroup});
-  return reshape(slice(real, 1, 0, depth), shape);
-}
-}  // namespace
-
-void weight_only_linear(Expansion& e) {
-  const auto& a = e.attrs<WeightOnlyLinearAttrs>();
-  DequantizeWeightAttrs stored;
-  stored.bits = a.bits;
-  stored.group_size = a.group_size;
-  LinearAttrs attrs;
-  attrs.activation = a.activation;
-  const Shape shape{e.type(1).shape[0], e.type(0).shape[-1]};
-  const Value weight = cast(definition::dequantized_weight(e, 1, stored, shape), e.compute());
-  e.set(0, linear(a.rounded ? rounded_rows(e.in(0)) : e.in(0), weight, e.has(4) ? e.in(4) : Value(), attrs));
 }
 
 void quantized_winograd_weights(Expansion& e) {

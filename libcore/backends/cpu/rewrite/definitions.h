@@ -18,8 +18,6 @@ void winograd_weights(Expansion& e);
 /// The convolution by the 3 x 3 kernels of which the weight is the transform.
 void winograd_conv2d(Expansion& e);
 void winograd_conv2d_backward_weights(Expansion& e);
-/// linear by the dequantized weight.
-void weight_only_linear(Expansion& e);
 void quantized_winograd_weights(Expansion& e);
 void quantized_winograd_conv2d(Expansion& e);
 

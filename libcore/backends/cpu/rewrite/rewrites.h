@@ -18,12 +18,6 @@ PassReport fuse_gates(Graph& graph, const Target& target);
 /// is stored, at the cost of the casts. Counts them in the report; operators without an f32 form are left unchanged.
 PassReport widen_unsupported(Graph& graph, const Target& target);
 
-/// kBeforeLayout: linear layers of few rows read weights that are stored as integers in that form (weight_only.h), where nothing else
-/// reads the dequantized weight. Other layers read a float copy, which an inference makes once. `round_for_int4`, `round_for_int8`:
-/// activations are rounded to 8 bits where the product with weights of that type has an integer form (weight_only.h: can_round), but not in
-/// training.
-PassReport use_stored_weights(Graph& graph, const Target& target, bool round_for_int4, bool round_for_int8);
-
 /// kBeforeLayout: 3 x 3 convolutions of stride 1, their two gradients and quantized ones use Winograd's minimal filtering (winograd.h)
 /// where that is faster. Kernels are transformed by a node of their own; an inference runs it once.
 PassReport use_winograd(Graph& graph, const Target& target);

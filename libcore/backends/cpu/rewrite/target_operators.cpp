@@ -3,7 +3,7 @@
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
-#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/ops/registry.h"
 
 namespace galley {
@@ -11,6 +11,7 @@ namespace galley {
 void ensure_cpu_operators() {
   static const bool registered = [] {
     ensure_ops_registered();
+    ensure_weight_only_operator();
     const OpDef* const operators[] = {&batch_norm_depthwise_op(),
                                       &batch_norm_depthwise_backward_op(),
                                       &sum_products_op(),
@@ -21,7 +22,6 @@ void ensure_cpu_operators() {
                                       &winograd_weights_op(),
                                       &winograd_conv2d_op(),
                                       &winograd_conv2d_backward_weights_op(),
-                                      &weight_only_linear_op(),
                                       &quantized_winograd_weights_op(),
                                       &quantized_winograd_conv2d_op()};
     register_ops(operators);

@@ -466,4 +466,20 @@ struct StoredWeightCall {
   int64_t rows, last;
 };
 
+inline constexpr int kMostStoredRows = 16;
+/// y = activation(x weight^T + bias) for few rows of x and stored weights.
+struct StoredLinearCall {
+  StoredWeight stored;
+  const float *x, *bias;
+  float* y;
+  int activation;
+  int64_t rows, outputs;
+};
+
+/// Means of windows of integers. Types are in the maps.
+struct QuantizedPoolCall {
+  PoolCall pool;
+  IntegerMap x_map, y_map;
+};
+
 }  // namespace galley::device

@@ -17,7 +17,7 @@
   X(cross_entropy_backward_positions) X(embedding_ranks) X(embedding_begins) X(embedding_order) X(embedding_rows) \
   X(square_parts) X(square_total) \
   X(quantize_elements) X(dequantize_elements) X(quantized_pairs) X(range_parts) X(quantize_by_range) X(quantized_tiles) \
-  X(quantized_conv2d_direct) X(stored_weights) \
+  X(quantized_conv2d_direct) X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \
   X(nms_samples) X(grid_boxes_cells) X(best_anchors) X(match_anchors) X(match_anchor_centers) X(top_mask_rows) X(take_box_rows) \
   X(append_object_rows) X(sample_label_rows) X(true_row_places) \
   X(roi_bins) X(roi_backward_pixels) X(largest_parts) X(largest_of_parts) X(fixed_sums) X(grid_sample_pixels) X(grid_sample_backward_points) \

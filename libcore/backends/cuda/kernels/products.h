@@ -9,14 +9,14 @@ namespace galley::device {
 
 inline constexpr int kTile = 64, kSlice = 16, kPart = 4;
 
-GALLEY_KERNEL(matmul_tiles, (const MatmulCall call)) {
-  GALLEY_SHARED(float, a, kSlice* kTile);
-  GALLEY_SHARED(float, b, kSlice* kTile);
+/// a, b: shared, kSlice * kTile each.
+template <class V>
+GALLEY_DEVICE void multiply_tiles(const MatmulCall& call, V* a, V* b) {
   const int64_t columns = (call.n + kTile - 1) / kTile, rows = (call.m + kTile - 1) / kTile;
   const int thread = static_cast<int>(threadIdx.x), part_row = thread / 16 * kPart, part_column = thread % 16 * kPart;
   for (int64_t tile = blockIdx.x; tile < call.batch * rows * columns; tile += gridDim.x) {
     const int64_t batch = tile / (rows * columns), row = tile / columns % rows * kTile, column = tile % columns * kTile;
-    float sums[kPart][kPart] = {};
+    V sums[kPart][kPart] = {};
     for (int64_t k = 0; k < call.k; k += kSlice) {
       for (int i = thread; i < kSlice * kTile; i += kThreads) {
         // Neighboring threads read neighboring elements, whichever way the operand is stored.
@@ -24,12 +24,11 @@ GALLEY_KERNEL(matmul_tiles, (const MatmulCall call)) {
         const int b_slice = call.b_row == 1 ? i % kSlice : i / kTile, b_place = call.b_row == 1 ? i / kSlice : i % kTile;
         const bool a_inside = row + a_place < call.m && k + a_slice < call.k, b_inside = column + b_place < call.n && k + b_slice < call.k;
         a[a_slice * kTile + a_place] =
-            a_inside ? load<float>(call.a, batch * call.a_batch + (row + a_place) * call.a_row + (k + a_slice) * call.a_column, call.a_type)
+            a_inside ? load<V>(call.a, batch * call.a_batch + (row + a_place) * call.a_row + (k + a_slice) * call.a_column, call.a_type)
                      : 0;
         b[b_slice * kTile + b_place] =
-            b_inside
-                ? load<float>(call.b, batch * call.b_batch + (k + b_slice) * call.b_row + (column + b_place) * call.b_column, call.b_type)
-                : 0;
+            b_inside ? load<V>(call.b, batch * call.b_batch + (k + b_slice) * call.b_row + (column + b_place) * call.b_column, call.b_type)
+                     : 0;
       }
       __syncthreads();
       GALLEY_UNROLL
@@ -48,13 +47,24 @@ GALLEY_KERNEL(matmul_tiles, (const MatmulCall call)) {
       for (int j = 0; j < kPart; ++j) {
         const int64_t y_row = row + part_row + i, y_column = column + part_column + j;
         if (y_row >= call.m || y_column >= call.n) continue;
-        float sum = sums[i][j];
-        if (call.bias != nullptr) sum += load<float>(call.bias, y_column, call.bias_type);
+        V sum = sums[i][j];
+        if (call.bias != nullptr) sum += load<V>(call.bias, y_column, call.bias_type);
         if (call.relu != 0) sum = sum < 0 ? 0 : sum;
         store(sum, call.y, (batch * call.m + y_row) * call.n + y_column, call.y_type);
       }
     }
   }
+}
+
+GALLEY_KERNEL(matmul_tiles, (const MatmulCall call)) {
+  GALLEY_SHARED(float, a, kSlice* kTile);
+  GALLEY_SHARED(float, b, kSlice* kTile);
+  multiply_tiles(call, a, b);
+}
+GALLEY_KERNEL(matmul_tiles_double, (const MatmulCall call)) {
+  GALLEY_SHARED(double, a, kSlice* kTile);
+  GALLEY_SHARED(double, b, kSlice* kTile);
+  multiply_tiles(call, a, b);
 }
 
 /// The four indices of element i of an array of these sizes, in logical order.

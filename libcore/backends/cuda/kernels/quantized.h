@@ -3,6 +3,7 @@
 // as integers of 8 or 4 bits.
 
 #include "libcore/backends/cuda/kernels/functions.h"
+#include "libcore/backends/cuda/kernels/pool.h"
 
 namespace galley::device {
 
@@ -205,6 +206,22 @@ GALLEY_KERNEL(quantized_conv2d_direct, (const QuantizedConvCall call)) {
   }
 }
 
+/// A thread computes one mean. Padding has the value 0.
+GALLEY_KERNEL(quantized_pool, (const QuantizedPoolCall call)) {
+  const PoolCall& p = call.pool;
+  const int64_t pixels = p.y_size[0] * p.y_size[1];
+  for (int64_t i = first_element(); i < p.planes * pixels; i += all_threads()) {
+    const int64_t plane = i / pixels, row = i / p.y_size[1] % p.y_size[0], column = i % p.y_size[1], x = plane_of(p, plane, p.x_steps);
+    const Range rows = window_of(p, 0, row), columns = window_of(p, 1, column);
+    int sum = 0;
+    for (int64_t h = rows.begin; h < rows.end; ++h) {
+      for (int64_t w = columns.begin; w < columns.end; ++w) sum += level_of(p.x, x + h * p.x_steps[2] + w * p.x_steps[3], call.x_map);
+    }
+    store_real(static_cast<float>(sum) * call.x_map.scale / divisor_of(p, rows, columns), call.y_map, p.y,
+               plane_of(p, plane, p.y_steps) + row * p.y_steps[2] + column * p.y_steps[3]);
+  }
+}
+
 /// Weight i of row o: an integer of 8 bits, or of 4 bits, two in a byte, the low one first. Zero points are subtracted.
 GALLEY_DEVICE float stored_weight(const StoredWeight& stored, int64_t o, int64_t i, int64_t last) {
   int q = 0;
@@ -219,6 +236,60 @@ GALLEY_DEVICE float stored_weight(const StoredWeight& stored, int64_t o, int64_t
   const int64_t group = o * stored.groups + i / stored.group;
   if (stored.zero_point != nullptr) q -= stored.zero_point[group];
   return static_cast<float>(q) * stored.scale[group];
+}
+
+inline constexpr int kStoredChunk = 8;  // weights that a thread reads at once
+
+/// Weights i .. i + 7 of row o, where rows and groups are multiples of 8: one read, one scale.
+GALLEY_DEVICE void stored_chunk(const StoredWeight& stored, int64_t o, int64_t i, float* weights) {
+  const int64_t group = o * stored.groups + i / stored.group;
+  const float scale = stored.scale[group];
+  const int zero = stored.zero_point != nullptr ? stored.zero_point[group] : 0;
+  if (stored.bits == 8) {
+    const uint64_t bytes = static_cast<const uint64_t*>(stored.weight)[(o * stored.row + i) / 8];
+    GALLEY_UNROLL
+    for (int j = 0; j < kStoredChunk; ++j) weights[j] = static_cast<float>(static_cast<int8_t>(bytes >> (8 * j) & 255u) - zero) * scale;
+  } else {
+    const uint32_t halves = static_cast<const uint32_t*>(stored.weight)[(o * stored.row + i) / 8];
+    GALLEY_UNROLL
+    for (int j = 0; j < kStoredChunk; ++j) {
+      const int q = static_cast<int>(halves >> (4 * j) & 15u);
+      weights[j] = static_cast<float>((q < 8 ? q : q - 16) - zero) * scale;
+    }
+  }
+}
+
+/// A warp computes one column of the result, for all rows, so that each weight is read once.
+GALLEY_KERNEL(stored_linear_rows, (const StoredLinearCall call)) {
+  constexpr int kWarps = kThreads / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const StoredWeight& stored = call.stored;
+  const bool chunks = stored.row % kStoredChunk == 0 && (stored.groups == 1 || stored.group % kStoredChunk == 0);
+  for (int64_t o = blockIdx.x * static_cast<int64_t>(kWarps) + threadIdx.x / kWarp; o < call.outputs;
+       o += static_cast<int64_t>(gridDim.x) * kWarps) {
+    float sums[kMostStoredRows] = {};
+    for (int64_t i = lane * kStoredChunk; i < stored.row; i += kWarp * kStoredChunk) {
+      float weights[kStoredChunk] = {};
+      const int count = stored.row - i < kStoredChunk ? static_cast<int>(stored.row - i) : kStoredChunk;
+      if (chunks) {
+        stored_chunk(stored, o, i, weights);
+      } else {
+        for (int j = 0; j < count; ++j) weights[j] = stored_weight(stored, o, i + j, stored.row);
+      }
+      GALLEY_UNROLL
+      for (int r = 0; r < kMostStoredRows; ++r) {
+        if (r >= call.rows) break;
+        for (int j = 0; j < count; ++j) sums[r] += weights[j] * call.x[r * stored.row + i + j];
+      }
+    }
+    GALLEY_UNROLL
+    for (int r = 0; r < kMostStoredRows; ++r) {
+      if (r >= call.rows) break;
+      float sum = sums[r];
+      for (int other = kWarp / 2; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
+      if (lane == 0) call.y[r * call.outputs + o] = activated(call.activation, call.bias != nullptr ? sum + call.bias[o] : sum);
+    }
+  }
 }
 
 GALLEY_KERNEL(stored_weights, (const StoredWeightCall call)) {

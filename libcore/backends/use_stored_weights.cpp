@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include "libcore/backends/cpu/rewrite/rewrites.h"
-#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/backends/weight_only.h"
 #include "libcore/passes/fuser.h"
 
 namespace galley {

@@ -1,7 +1,13 @@
-#include "libcore/backends/cpu/rewrite/weight_only.h"
+#include "libcore/backends/weight_only.h"
 
-#include "libcore/backends/cpu/rewrite/definitions.h"
+#include "libcore/ops/binary.h"
+#include "libcore/ops/convert.h"
+#include "libcore/ops/definitions.h"
+#include "libcore/ops/expansion.h"
+#include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
+#include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
 
 namespace galley {
 namespace {
@@ -22,6 +28,37 @@ std::vector<TensorType> infer(const OpContext& c) {
   LinearAttrs linear;
   linear.activation = a.activation;
   return infer_part(linear_op(), linear, {&x, &weight, given(c, kBias)});
+}
+
+/// x [...,I], each kRoundedGroup values of a row rounded to integers times a scale. Codes and scales are computed in float32.
+Value rounded_rows(Value x) {
+  const Shape shape = x.shape();
+  const int64_t depth = shape[-1], rows = depth == 0 ? 0 : shape.elements() / depth, groups = (depth + kRoundedGroup - 1) / kRoundedGroup;
+  const auto single = [](Value v) { return reduce_precision(v, DType::kF32); };
+  const auto number = [&](double v) { return full(x.graph(), {.dtype = x.dtype(), .shape = {}}, v); };
+  Value g = reshape(x, {rows, depth});
+  if (groups * kRoundedGroup > depth) g = pad(g, {0, 0, 0, groups * kRoundedGroup - depth});
+  g = reshape(g, {rows, groups, kRoundedGroup});
+  ReduceAttrs last;
+  last.axes = {2};
+  last.keepdim = true;
+  const Value largest = amax(abs(g), last), nothing = number(0), any = greater(largest, nothing);
+  const Value inverse = where(any, single(div(number(127), where(any, largest, number(1)))), nothing);
+  const Value codes = emit("round", {single(mul(g, inverse))});
+  const Value real = reshape(mul(codes, single(div(largest, number(127)))), {rows, groups * kRoundedGroup});
+  return reshape(slice(real, 1, 0, depth), shape);
+}
+/// linear by the dequantized weight.
+void define(Expansion& e) {
+  const auto& a = e.attrs<WeightOnlyLinearAttrs>();
+  DequantizeWeightAttrs stored;
+  stored.bits = a.bits;
+  stored.group_size = a.group_size;
+  LinearAttrs attrs;
+  attrs.activation = a.activation;
+  const Shape shape{e.type(1).shape[0], e.type(0).shape[-1]};
+  const Value weight = cast(definition::dequantized_weight(e, 1, stored, shape), e.compute());
+  e.set(0, linear(a.rounded ? rounded_rows(e.in(0)) : e.in(0), weight, e.has(4) ? e.in(4) : Value(), attrs));
 }
 
 /// Operations of the product; the weights are read as they are stored.
@@ -51,18 +88,28 @@ const OpDef& weight_only_linear_op() {
       .outputs = {"y"},
       .make_attrs = make_options<WeightOnlyLinearAttrs>,
       .infer = infer,
-      .no_gradient = "a rewrite of the CPU back end makes it for inference",
+      .no_gradient = "back ends make it for inference",
       .cost = cost,
       .work = WorkClass::kProduct,
       .layout = {.formats = FormatRule::kContiguous},
       .precision = PrecisionRule::kKeepF32,
-      .definition = cpu_definition::weight_only_linear,
+      .definition = define,
       .made_by_rewrite = true,
       .variant_of = "linear",
       .cases = {"weight_only_linear:1x4096+4096x4096@i8+4096", "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32",
                 "weight_only_linear:1x4096+4096x2048@u8+4096x128:bits=4,group_size=32,rounded=true",
                 "weight_only_linear:512x768+3072x768@i8+3072:rounded=true"}};
   return def;
+}
+
+void ensure_weight_only_operator() {
+  static const bool registered = [] {
+    ensure_ops_registered();
+    const OpDef* const operators[] = {&weight_only_linear_op()};
+    register_ops(operators);
+    return true;
+  }();
+  static_cast<void>(registered);
 }
 
 Value weight_only_linear(Value x, Value weight, Value scale, Value zero_point, Value bias, const WeightOnlyLinearAttrs& attrs) {
