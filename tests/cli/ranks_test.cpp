@@ -303,8 +303,8 @@ TEST_F(RankFaults, AStoppedRankIsFoundAndNamed) {
 
 /// The short form of scripts/rank-faults: one fault of each kind.
 TEST_F(RankFaults, ARankThatIsKilledStoppedEndsOrLoopsAtARandomMomentIsNamedAndTheRunContinues) {
-  const Outcome outcome =
-      shell("bin=$(dirname $(command -v galley-train)); python3 " GALLEY_SOURCE_DIR "/scripts/rank-faults --times 2 --seed 3 --bin $bin");
+  const Outcome outcome = shell("bin=$(dirname $(command -v galley-train)); python3 " GALLEY_SOURCE_DIR
+                                "/scripts/rank-faults --times 2 --seed 3 --seconds 4 --bin $bin");
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("2 of 2 trials passed"), std::string::npos) << outcome.out;
 }

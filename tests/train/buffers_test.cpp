@@ -22,7 +22,11 @@ name: buffers
 model:
   type: layers
   input: {shape: [12]}
-  layers: [{name: fc1, type: linear, out_features: 16}, {name: norm, type: batch_norm}, {type: relu}, {name: fc2, type: linear, out_features: 3}]
+  layers:
+    - {name: fc1, type: linear, out_features: 16}
+    - {name: norm, type: batch_norm}
+    - {type: relu}
+    - {name: fc2, type: linear, out_features: 3}
 loss: {type: cross_entropy}
 data:
   train: {source: {type: synthetic, samples: 64, shape: [12], classes: 3}, workers: 1}
@@ -133,7 +137,8 @@ TEST(Buffers, AreCopiedToAveragesOrRefused) {
     }
     return std::string();
   };
-  EXPECT_EQ(error({"precision.buffers=bf16", "train.ema=0.9"}), "averages of running statistics change by less than low precision can hold");
+  EXPECT_EQ(error({"precision.buffers=bf16", "train.ema=0.9"}),
+            "averages of running statistics change by less than low precision can hold");
   EXPECT_EQ(error({"precision.buffers=f64"}), "this version keeps running statistics only in f32, bf16 and f16");
 }
 

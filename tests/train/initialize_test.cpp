@@ -47,10 +47,10 @@ Held initialize(int ranks, std::vector<std::string> overrides, bool tensor) {
     const Session& session = *sessions.emplace_back(std::make_unique<Session>(loaded.recipe));
     Engine& engine = *engines.emplace_back(std::make_unique<Engine>(session.backend()));
     Communicator* own = communicators[static_cast<size_t>(r)].get();
-    steps.push_back(std::make_unique<TrainStep>(session, engine, session.usual_types(1, true), BatchPlan{.global = ranks, .micro = 1, .accumulation = 1},
-                                                RunLength{.total_steps = 2, .steps_per_epoch = 2, .samples_per_step = 4},
-                                                std::vector<BatchTypes>(), tensor ? nullptr : own, ReplicaChoice(), nullptr,
-                                                tensor ? own : nullptr));
+    steps.push_back(std::make_unique<TrainStep>(
+        session, engine, session.usual_types(1, true), BatchPlan{.global = ranks, .micro = 1, .accumulation = 1},
+        RunLength{.total_steps = 2, .steps_per_epoch = 2, .samples_per_step = 4}, std::vector<BatchTypes>(), tensor ? nullptr : own,
+        ReplicaChoice(), nullptr, tensor ? own : nullptr));
   }
   Held held;
   // One rank after the other: the peak is that of one.

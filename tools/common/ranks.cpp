@@ -1,5 +1,6 @@
 #include "tools/common/ranks.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -173,6 +174,11 @@ Ranks::Ranks() : job_(std::make_unique<MpiJob>()) {
     throw Error(ErrorCode::kResource, cat("the launcher started ", launched->size, " ranks, but ", job_->version(), " sees ", job_->size()))
         .suggest("start them with the mpirun of Open MPI, or with srun --mpi=pmix");
   }
+#ifdef __GLIBC__
+  // Else an array of up to 32 MiB that is freed raises the size up to which freed memory is kept, so that a rank that has gathered a few
+  // parameters takes up to 85 MiB more than its plan (pipeline of a GPT of 14 M parameters; now less than 30 MiB).
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+#endif
   communicator_ = job_->communicator();
   communicator_->report_to(&page->position);
   heartbeat_ = std::make_unique<RankHeartbeat>(*job_, page->position);
