@@ -47,8 +47,34 @@ void keep_boxes(Sample& sample, Boxes& boxes, const std::vector<bool>& keep) {
   for (const std::string& name : boxes.companions) {
     FieldValue* companion = sample.find(name);
     GALLEY_ASSERT(companion != nullptr, "no field ", name);
-    auto& values = std::get<Tensor>(*companion);
+    if (auto* objects = std::get_if<ObjectMasks>(companion)) {
+      std::vector<Image> kept;
+      for (size_t i = 0; i < keep.size(); ++i)
+        if (keep[i]) kept.push_back(std::move(objects->masks[i]));
+      objects->masks = std::move(kept);
+      continue;
+    }
+    auto* keypoints = std::get_if<Keypoints>(companion);
+    Tensor& values = keypoints != nullptr ? keypoints->points : std::get<Tensor>(*companion);
     values = kept_rows(values, keep);
+  }
+}
+
+void move_keypoints(Keypoints& keypoints, const PixelGrid& grid) {
+  const Tensor from = keypoints.points;
+  keypoints.points = Tensor(from.dtype(), from.shape());
+  const int64_t count = from.shape()[1];
+  const bool mirrors = (grid.step_x < 0) != (grid.step_y < 0);
+  for (int64_t i = 0; i < from.shape()[0] * count; ++i) {
+    const int64_t point = i % count, source = i - point + (mirrors ? keypoints.mirrored[static_cast<size_t>(point)] : point);
+    const float* old = from.data_as<float>() + 3 * source;
+    float* to = keypoints.points.data_as<float>() + 3 * i;
+    const double x = (static_cast<double>(old[0]) - grid.left) / grid.step_x, y = (static_cast<double>(old[1]) - grid.top) / grid.step_y;
+    const bool inside = x >= 0 && y >= 0 && x <= static_cast<double>(grid.width) && y <= static_cast<double>(grid.height);
+    const bool labeled = old[2] > 0 && inside;
+    to[0] = labeled ? static_cast<float>(x) : 0;
+    to[1] = labeled ? static_cast<float>(y) : 0;
+    to[2] = labeled ? old[2] : 0;
   }
 }
 
@@ -94,7 +120,6 @@ std::vector<FieldType> RandomIouCrop::fields(std::vector<FieldType> in) const {
   const bool boxes = std::any_of(in.begin(), in.end(), [](const FieldType& type) { return type.kind == FieldKind::kBoxes; });
   GALLEY_CHECK(boxes, "needs boxes; the samples have ", field_names(in));
   for (FieldType& type : in) {
-    GALLEY_CHECK(type.kind != FieldKind::kKeypoints, "cannot move the keypoints of the field '", type.name, "' yet; remove the item");
     if (type.kind == FieldKind::kMask) type.sample = {kOpenSize, kOpenSize};
   }
   image->sample = {image->sample[0], kOpenSize, kOpenSize};
@@ -146,6 +171,12 @@ void RandomIouCrop::apply_to_sample(Sample& sample, RandomStream& random) const 
   image = crop(image, part);
   for (auto& [name, other] : sample.fields()) {
     if (Mask* mask = std::get_if<Mask>(&other)) mask->classes = crop(mask->classes, part, Mask::kNoClass);
+    if (Keypoints* keypoints = std::get_if<Keypoints>(&other)) move_keypoints(*keypoints, grid);
+    ObjectMasks* objects = std::get_if<ObjectMasks>(&other);
+    if (objects == nullptr) continue;
+    for (Image& mask : objects->masks) mask = crop(mask, part);
+    objects->height = part.height;
+    objects->width = part.width;
   }
   keep_boxes(sample, *boxes, inside);
   move_boxes(sample, *boxes, grid);

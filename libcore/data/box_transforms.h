@@ -11,6 +11,8 @@ namespace galley {
 /// Moves boxes as an item moves the pixels of their image: `grid` maps the new pixels to the old ones. Clips them to the new image and
 /// drops those without area.
 void move_boxes(Sample& sample, Boxes& boxes, const PixelGrid& grid);
+/// Moves key points likewise (sample.h).
+void move_keypoints(Keypoints& keypoints, const PixelGrid& grid);
 /// Keeps the boxes marked in `keep`, and the elements of their companions.
 void keep_boxes(Sample& sample, Boxes& boxes, const std::vector<bool>& keep);
 

@@ -340,14 +340,29 @@ void DataLoader::State::check_value(const FieldType& type, const FieldValue& val
                      " elements; the source declares at most ", most);
 }
 
+namespace {
+
+/// The elements of a jagged field.
+Tensor jagged_rows(const FieldValue& value) {
+  if (const auto* boxes = std::get_if<Boxes>(&value)) return boxes->corners;
+  if (const auto* keypoints = std::get_if<Keypoints>(&value)) return keypoints->points;
+  const auto* objects = std::get_if<ObjectMasks>(&value);
+  if (objects == nullptr) return std::get<Tensor>(value);
+  Tensor rows(DType::kU8, {std::ssize(objects->masks), objects->height, objects->width});
+  auto* to = rows.data_as<uint8_t>();
+  for (const Image& mask : objects->masks) to = std::copy_n(mask.as<uint8_t>(), mask.values(), to);
+  return rows;
+}
+
+}  // namespace
+
 /// Writes one field of a sample into its row.
 void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Sample& sample, int64_t row, int64_t index) const {
   const FieldValue* value = sample.find(type.name);
   GALLEY_CHECK_INPUT(value != nullptr, source_->sample_name(index), ": field `", type.name, "` is missing, but the first sample has it");
   check_value(type, *value, index);
   if (type.layout == FieldLayout::kJagged) {
-    const auto* boxes = std::get_if<Boxes>(value);
-    slot.jagged.at(type.name)[static_cast<size_t>(row)] = (boxes != nullptr ? boxes->corners : std::get<Tensor>(*value)).to(type.dtype);
+    slot.jagged.at(type.name)[static_cast<size_t>(row)] = jagged_rows(*value).to(type.dtype);
     return;
   }
   Tensor& tensor = slot.batch.fields.at(type.name);

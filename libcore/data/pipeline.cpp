@@ -158,6 +158,8 @@ Shape Pipeline::shape_of(const FieldValue& value) {
     const Image& first = clip->frames.front();
     return {first.channels(), std::ssize(clip->frames), first.height(), first.width()};
   }
+  if (const auto* masks = std::get_if<ObjectMasks>(&value)) return {std::ssize(masks->masks), masks->height, masks->width};
+  if (const auto* keypoints = std::get_if<Keypoints>(&value)) return keypoints->points.shape();
   if (const auto* flow = std::get_if<Flow>(&value)) return {flow->vectors.channels(), flow->vectors.height(), flow->vectors.width()};
   const auto* tensor = std::get_if<Tensor>(&value);
   return tensor == nullptr ? Shape() : tensor->shape();
@@ -165,8 +167,9 @@ Shape Pipeline::shape_of(const FieldValue& value) {
 
 DType Pipeline::dtype_of(const FieldValue& value) {
   if (std::holds_alternative<Image>(value) || std::holds_alternative<Boxes>(value) || std::holds_alternative<Flow>(value) ||
-      std::holds_alternative<Clip>(value))
+      std::holds_alternative<Clip>(value) || std::holds_alternative<Keypoints>(value))
     return DType::kF32;
+  if (std::holds_alternative<ObjectMasks>(value)) return DType::kU8;
   const auto* tensor = std::get_if<Tensor>(&value);
   if (tensor == nullptr) return DType::kI64;
   return is_floating(tensor->dtype()) || tensor->dtype() == DType::kU8 ? DType::kF32 : tensor->dtype();

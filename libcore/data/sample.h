@@ -27,6 +27,19 @@ struct Boxes {
   std::vector<std::string> companions;  ///< Fields with one element per box: they lose the elements of dropped boxes.
 };
 
+/// The masks of objects, u8 [1,H,W] of 0 and 1 each, a companion of boxes. They move as a Mask does; new pixels are 0.
+struct ObjectMasks {
+  int64_t height = 0, width = 0;
+  std::vector<Image> masks;
+};
+
+/// The key points of objects, a companion of boxes. Transforms that move pixels move them; those that leave the image become 0, 0, 0: not
+/// visible. A mirrored image exchanges left and right.
+struct Keypoints {
+  Tensor points;                  ///< f32 [n,K,3]: x, y in pixels, and visibility.
+  std::vector<int64_t> mirrored;  ///< Of each point the one that it becomes in a mirrored image.
+};
+
 /// How far each pixel of the first of two images moves, f32 [3,H,W]: right, down, and 1 where that is known, else 0. Transforms that move
 /// pixels move and scale it.
 struct Flow {
@@ -38,8 +51,8 @@ struct Clip {
   std::vector<Image> frames;
 };
 
-/// A class index, an image, a mask, an array, boxes, a flow, or a clip.
-using FieldValue = std::variant<int64_t, Image, Mask, Tensor, Boxes, Flow, Clip>;
+/// A class index, an image, a mask, an array, boxes, a flow, a clip, or masks or key points of objects.
+using FieldValue = std::variant<int64_t, Image, Mask, Tensor, Boxes, Flow, Clip, ObjectMasks, Keypoints>;
 
 /// The two images of a sample of optical flow. Where a sample has no `input`, items that change `input` change both in the same way.
 inline constexpr std::string_view kPair[] = {"image1", "image2"};

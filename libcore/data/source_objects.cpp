@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <unordered_map>
 
 #include "libcore/base/counted.h"
@@ -74,28 +75,55 @@ class ObjectList {
   int64_t objects_ = 0, skipped_ = 0, empty_count_ = 0;
 };
 
-/// Sets the fields `boxes` and `labels` from the objects that `trains` selects.
+/// What the samples of a source have besides boxes.
+struct ObjectParts {
+  bool masks = false;
+  std::optional<KeypointNames> keypoints = {};
+};
+
+/// Sets the fields `boxes`, `labels`, and those of `parts`, from the objects that `trains` selects.
 template <class Trains>
-void set_objects(Sample& sample, const ObjectImage& image, const Trains& trains) {
-  std::vector<float> corners;
+void set_objects(Sample& sample, const ObjectImage& image, const ObjectParts& parts, const Trains& trains) {
+  std::vector<float> corners, points;
   std::vector<int64_t> labels;
+  std::vector<std::string> companions{"labels"};
+  ObjectMasks masks{.height = image.height, .width = image.width, .masks = {}};
+  const size_t numbers = parts.keypoints ? 3 * parts.keypoints->names.size() : 0;
   for (const ObjectBox& object : image.objects) {
     if (!trains(object)) continue;
     for (const double corner : object.corners(image.height, image.width)) corners.push_back(static_cast<float>(corner));
     labels.push_back(object.label);
+    points.insert(points.end(), object.keypoints.begin(), object.keypoints.end());
+    points.resize(labels.size() * numbers);  // objects without key points have none that is visible
+    if (!parts.masks) continue;
+    masks.masks.emplace_back(DType::kU8, image.height, image.width, 1);
+    object.mask.draw(masks.masks.back().as<uint8_t>());
   }
   const auto count = std::ssize(labels);
   Tensor boxes(DType::kF32, {count, 4}), classes(DType::kI64, {count});
   std::copy(corners.begin(), corners.end(), boxes.data_as<float>());
   std::copy(labels.begin(), labels.end(), classes.data_as<int64_t>());
-  sample.set("boxes", Boxes{std::move(boxes), {"labels"}});
+  if (parts.masks) companions.emplace_back("masks");
+  if (parts.keypoints) companions.emplace_back("keypoints");
+  sample.set("boxes", Boxes{std::move(boxes), std::move(companions)});
   sample.set("labels", std::move(classes));
+  if (parts.masks) sample.set("masks", std::move(masks));
+  if (!parts.keypoints) return;
+  Tensor all(DType::kF32, {count, static_cast<int64_t>(numbers / 3), 3});
+  std::copy(points.begin(), points.end(), all.data_as<float>());
+  sample.set("keypoints", Keypoints{std::move(all), parts.keypoints->mirrored()});
 }
 
 class ImagesWithObjects : public ObjectSource {
  public:
-  ImagesWithObjects(std::string name, std::vector<ObjectImage> images, std::vector<std::string> categories, ColorMode mode, bool difficult)
-      : name_(std::move(name)), images_(std::move(images)), categories_(std::move(categories)), mode_(mode), difficult_(difficult) {
+  ImagesWithObjects(std::string name, std::vector<ObjectImage> images, std::vector<std::string> categories, ColorMode mode, bool difficult,
+                    ObjectParts parts = {})
+      : name_(std::move(name)),
+        images_(std::move(images)),
+        categories_(std::move(categories)),
+        mode_(mode),
+        difficult_(difficult),
+        parts_(std::move(parts)) {
     for (const ObjectImage& image : images_) {
       const auto used = std::count_if(image.objects.begin(), image.objects.end(), [&](const ObjectBox& object) { return trains(object); });
       capacity_ = std::max<int64_t>(capacity_, used);
@@ -108,16 +136,35 @@ class ImagesWithObjects : public ObjectSource {
   std::string sample_name(int64_t index) const override { return image(index).file; }
   const std::vector<std::string>& categories() const override { return categories_; }
   std::string describe() const override { return cat(name_, ", at most ", capacity_, " an image"); }
+  bool has_masks() const override { return parts_.masks; }
+  const KeypointNames* keypoints() const override { return parts_.keypoints ? &*parts_.keypoints : nullptr; }
   std::vector<FieldType> fields() const override {
-    return {image_field(mode_ == ColorMode::kRgb ? 3 : 1),
-            {.name = "boxes", .kind = FieldKind::kBoxes, .layout = FieldLayout::kJagged, .sample = {4}, .capacity = capacity_},
-            {.name = "labels",
-             .kind = FieldKind::kClass,
-             .layout = FieldLayout::kJagged,
-             .dtype = DType::kI64,
-             .sample = {},
-             .capacity = capacity_,
-             .classes = std::ssize(categories_)}};
+    std::vector<FieldType> fields{
+        image_field(mode_ == ColorMode::kRgb ? 3 : 1),
+        {.name = "boxes", .kind = FieldKind::kBoxes, .layout = FieldLayout::kJagged, .sample = {4}, .capacity = capacity_},
+        {.name = "labels",
+         .kind = FieldKind::kClass,
+         .layout = FieldLayout::kJagged,
+         .dtype = DType::kI64,
+         .sample = {},
+         .capacity = capacity_,
+         .classes = std::ssize(categories_)}};
+    if (parts_.masks) {
+      fields.push_back({.name = "masks",
+                        .kind = FieldKind::kMask,
+                        .layout = FieldLayout::kJagged,
+                        .dtype = DType::kU8,
+                        .sample = {kOpenSize, kOpenSize},
+                        .capacity = capacity_});
+    }
+    if (parts_.keypoints) {
+      fields.push_back({.name = "keypoints",
+                        .kind = FieldKind::kKeypoints,
+                        .layout = FieldLayout::kJagged,
+                        .sample = {std::ssize(parts_.keypoints->names), 3},
+                        .capacity = capacity_});
+    }
+    return fields;
   }
 
   Sample read(int64_t index) const override {
@@ -130,7 +177,7 @@ class ImagesWithObjects : public ObjectSource {
                                   image.width, " x ", image.height));
     }
     sample.set("input", std::move(pixels));
-    set_objects(sample, image, [this](const ObjectBox& object) { return trains(object); });
+    set_objects(sample, image, parts_, [this](const ObjectBox& object) { return trains(object); });
     return sample;
   }
 
@@ -142,6 +189,7 @@ class ImagesWithObjects : public ObjectSource {
   std::vector<std::string> categories_;
   ColorMode mode_;
   bool difficult_;
+  ObjectParts parts_;
   int64_t capacity_ = 1;
 };
 
@@ -153,7 +201,14 @@ class RandomObjects : public ObjectSource {
     constexpr int64_t kMost = 8;
     const FieldType* labels = find_field(std::span<const FieldType>(fields_), "labels");
     const int64_t classes = labels == nullptr ? 2 : std::max<int64_t>(2, labels->classes);
-    for (FieldType& field : fields_) field.capacity = kMost;
+    for (FieldType& field : fields_) {
+      field.capacity = kMost;
+      if (field.kind == FieldKind::kMask) parts_.masks = true;
+      if (field.kind == FieldKind::kMask) field.sample = {shape[1], shape[2]};
+      if (field.kind != FieldKind::kKeypoints) continue;
+      parts_.keypoints.emplace();
+      for (int64_t k = 0; k < field.sample[0]; ++k) parts_.keypoints->names.push_back(std::to_string(k));
+    }
     for (int64_t i = 0; i < images_->size(); ++i) {
       RandomStream stream(seed, "synthetic objects", static_cast<uint64_t>(i));
       ObjectImage image{.file = images_->sample_name(i), .id = i, .height = shape[1], .width = shape[2]};
@@ -163,10 +218,13 @@ class RandomObjects : public ObjectSource {
         image.objects.push_back({.box = {stream.uniform(0, 1 - w) * width, stream.uniform(0, 1 - h) * height, w * width, h * height},
                                  .label = 1 + static_cast<int64_t>(stream.below(static_cast<uint64_t>(classes - 1))),
                                  .area = w * width * h * height});
+        add_parts(image, stream);
       }
       objects_.push_back(std::move(image));
     }
   }
+  bool has_masks() const override { return parts_.masks; }
+  const KeypointNames* keypoints() const override { return parts_.keypoints ? &*parts_.keypoints : nullptr; }
   int64_t size() const override { return images_->size(); }
   int64_t label(int64_t) const override { return -1; }
   const ObjectImage& image(int64_t index) const override { return objects_[static_cast<size_t>(index)]; }
@@ -179,13 +237,32 @@ class RandomObjects : public ObjectSource {
   }
   Sample read(int64_t index) const override {
     Sample sample = images_->read(index);
-    set_objects(sample, image(index), [](const ObjectBox&) { return true; });
+    set_objects(sample, image(index), parts_, [](const ObjectBox&) { return true; });
     return sample;
   }
 
  private:
+  /// An octagon in the box of the last object, and key points in it.
+  void add_parts(ObjectImage& image, RandomStream& stream) const {
+    ObjectBox& object = image.objects.back();
+    const auto& [x, y, w, h] = object.box;
+    if (parts_.masks) {
+      std::vector<double> corners;
+      for (const auto& [across, down] :
+           {std::pair{0.3, 0.0}, {0.7, 0.0}, {1.0, 0.3}, {1.0, 0.7}, {0.7, 1.0}, {0.3, 1.0}, {0.0, 0.7}, {0.0, 0.3}})
+        corners.insert(corners.end(), {x + across * w, y + down * h});
+      object.mask = RunLengths::of_polygon(corners, image.height, image.width);
+    }
+    for (size_t k = 0; parts_.keypoints && k < parts_.keypoints->names.size(); ++k) {
+      object.keypoints.push_back(static_cast<float>(x + stream.uniform() * w));
+      object.keypoints.push_back(static_cast<float>(y + stream.uniform() * h));
+      object.keypoints.push_back(2);
+    }
+  }
+
   std::unique_ptr<Source> images_;
   std::vector<FieldType> fields_;
+  ObjectParts parts_;
   std::vector<ObjectImage> objects_;
 };
 
@@ -229,6 +306,21 @@ std::string image_of(const std::string& root, const std::string& stem, const Voc
 }
 
 }  // namespace
+
+std::vector<int64_t> KeypointNames::mirrored() const {
+  std::vector<int64_t> other;
+  for (const std::string& name : names) {
+    std::string wanted = name;
+    if (const size_t at = name.find("left"); at != std::string::npos) {
+      wanted.replace(at, 4, "right");
+    } else if (const size_t right = name.find("right"); right != std::string::npos) {
+      wanted.replace(right, 5, "left");
+    }
+    const auto found = std::find(names.begin(), names.end(), wanted);
+    other.push_back(found == names.end() ? std::ssize(other) : found - names.begin());
+  }
+  return other;
+}
 
 std::array<double, 4> ObjectBox::corners(int64_t height, int64_t width) const {
   const auto [x, y, w, h] = box;
@@ -312,14 +404,95 @@ struct CocoLabels {
 
 }  // namespace
 
+namespace {
+
+/// Reads the masks and key points of annotations, and checks them.
+class CocoShapes {
+ public:
+  CocoShapes(const CocoAnnotations& file, const CocoParts& wanted, const JsonCursor& json) : wanted_(wanted), json_(json) {
+    for (const CocoAnnotations::Category& category : file.categories) {
+      if (!wanted.keypoints || category.keypoints.empty()) continue;
+      KeypointNames own{category.keypoints, {}};
+      for (const auto& [first, second] : category.skeleton) {
+        const int64_t count = std::ssize(own.names);
+        if (first < 1 || second < 1 || first > count || second > count)
+          json.fail(category.offset, cat("the skeleton of '", category.name, "' connects key points ", first, " and ", second,
+                                         "; they are numbered from 1 to ", count));
+        own.skeleton.emplace_back(first - 1, second - 1);
+      }
+      if (keypoints && keypoints->names.size() != own.names.size())
+        json.fail(category.offset, cat("the category '", category.name, "' has ", own.names.size(), " key points, another one ",
+                                       keypoints->names.size(), "; a source needs the same number in all"));
+      keypoints = std::move(own);
+    }
+    if (wanted.keypoints && !keypoints)
+      json.fail(0, "no category has a list 'keypoints' with the names of its key points, but the source has keypoints: true");
+  }
+
+  /// `fail(message)` throws with the place of the annotation.
+  template <class Fail>
+  void add(const CocoAnnotations::Annotation& given, const ObjectImage& image, ObjectBox& object, const Fail& fail) const {
+    if (wanted_.masks) object.mask = mask_of(given, image, fail);
+    if (!wanted_.keypoints || given.keypoints.empty()) return;
+    if (given.keypoints.size() != 3 * keypoints->names.size())
+      json_.fail(given.keypoints_offset,
+                 cat("'keypoints' has ", given.keypoints.size() / 3, " points; the category lists ", keypoints->names.size()));
+    object.keypoints = given.keypoints;
+  }
+
+  std::optional<KeypointNames> keypoints;
+
+ private:
+  template <class Fail>
+  RunLengths mask_of(const CocoAnnotations::Annotation& given, const ObjectImage& image, const Fail& fail) const {
+    if (given.mask_offset == 0) fail("the annotation has no 'segmentation', but the source has masks: true");
+    const auto broken = [&](const std::string& message) { json_.fail(given.mask_offset, message); };
+    if (given.mask_height == 0) {
+      std::vector<RunLengths> parts;
+      for (const std::vector<double>& polygon : given.polygons) {
+        for (size_t i = 0; i < polygon.size(); ++i) {
+          const int64_t most = i % 2 == 0 ? image.width : image.height;
+          if (polygon[i] < -kTolerance || polygon[i] > static_cast<double>(most) + kTolerance || !std::isfinite(polygon[i]))
+            broken(cat("point ", i / 2 + 1, " of a polygon has ", i % 2 == 0 ? "x " : "y ", polygon[i], "; the image has ", image.width,
+                       " x ", image.height, " pixels"));
+        }
+        parts.push_back(RunLengths::of_polygon(polygon, image.height, image.width));
+      }
+      return united(parts);
+    }
+    if (given.mask_height != image.height || given.mask_width != image.width)
+      broken(cat("the run lengths are of ", given.mask_width, " x ", given.mask_height, " pixels, but the image has ", image.width, " x ",
+                 image.height, "; 'size' is [height, width]"));
+    if (given.counts.empty()) {
+      try {
+        return RunLengths::of_text(given.text, image.height, image.width);
+      } catch (const Error& error) {
+        broken(error.message());
+      }
+    }
+    uint64_t sum = 0;
+    for (const uint32_t count : given.counts) sum += count;
+    const auto all = static_cast<uint64_t>(image.height * image.width);
+    if (sum != all) broken(cat("the run lengths are of ", sum, " pixels; ", image.width, " x ", image.height, " are ", all));
+    return {.height = image.height, .width = image.width, .counts = given.counts};
+  }
+
+  CocoParts wanted_;
+  const JsonCursor& json_;
+};
+
+}  // namespace
+
 std::unique_ptr<Source> Coco::open(const SourceContext& context) const {
   const std::string folder = below_root(context.root, images), path = below_root(context.root, annotations);
   if (!is_folder(folder)) no_such(folder, "folder");
   if (!file_exists(path)) no_such(path, "file");
   const std::string text = read_file(path);
-  const CocoAnnotations file = parse_coco(text, path);
+  const CocoParts parts{.masks = masks, .keypoints = keypoints};
+  const CocoAnnotations file = parse_coco(text, path, parts);
   const JsonCursor json(text, path);
   CocoLabels labels(file, renumber, json);
+  CocoShapes shapes(file, parts, json);
   ObjectList list("coco", empty, bad_boxes);
   std::vector<ObjectImage> read;
   std::unordered_map<int64_t, size_t> by_id;
@@ -343,13 +516,16 @@ std::unique_ptr<Source> Coco::open(const SourceContext& context) const {
       json.fail(given.offset, cat(message, corners ? "; it looks like [x1, y1, x2, y2], but COCO has [x, y, width, height]" : "",
                                   ". Set bad_boxes: skip to leave such boxes out"));
     };
-    list.add(target, {.box = given.box, .label = label->second, .area = given.area < 0 ? width * height : given.area, .crowd = given.crowd},
-             labels.names[static_cast<size_t>(label->second)], fail);
+    ObjectBox object{.box = given.box, .label = label->second, .area = given.area < 0 ? width * height : given.area, .crowd = given.crowd};
+    shapes.add(given, target, object, [&](const std::string& message) { json.fail(given.offset, message); });
+    if (given.area < 0 && masks) object.area = static_cast<double>(object.mask.area());
+    list.add(target, object, labels.names[static_cast<size_t>(label->second)], fail);
   }
   for (ObjectImage& image : read) list.finish(std::move(image));
   read = list.take();
   std::string name = cat("coco ", path, ": ", counted(std::ssize(read), "image"), " of ", labels.by_id.size(), " categories, ", list.str());
-  return std::make_unique<ImagesWithObjects>(std::move(name), std::move(read), std::move(labels.names), mode, true);
+  return std::make_unique<ImagesWithObjects>(std::move(name), std::move(read), std::move(labels.names), mode, true,
+                                             ObjectParts{masks, std::move(shapes.keypoints)});
 }
 
 }  // namespace galley

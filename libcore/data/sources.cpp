@@ -103,6 +103,8 @@ void Coco::options(OptionVisitor& visitor) {
   visitor.option({.name = "renumber",
                   .doc = "Labels are 1, 2, ... in the order of category ids; without it they are the ids, as published models take them"},
                  renumber);
+  visitor.option({.name = "masks", .doc = "Read the masks of objects too (polygons and run lengths): the field `masks`"}, masks);
+  visitor.option({.name = "keypoints", .doc = "Read the key points of objects too: the field `keypoints`"}, keypoints);
   common_options(visitor);
 }
 

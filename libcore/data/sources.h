@@ -94,10 +94,10 @@ struct Voc : ObjectOptions {
   std::unique_ptr<Options> clone() const override { return std::make_unique<Voc>(*this); }
 };
 
-/// A folder of images and a JSON file of boxes in the form of COCO.
+/// A folder of images and a JSON file of objects in the form of COCO.
 struct Coco : ObjectOptions {
   std::string images, annotations;
-  bool renumber = false;
+  bool renumber = false, masks = false, keypoints = false;
   void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
   std::unique_ptr<Options> clone() const override { return std::make_unique<Coco>(*this); }

@@ -70,6 +70,7 @@ class ImageTransform : public Transform {
   void change_image(Image& image, RandomStream& random) const;
   void change_field(Sample& sample, FieldValue& value, RandomStream& random) const;
   void move_places(Sample& sample, const Image& image, const RandomStream& random) const;
+  void move_masks(ObjectMasks& objects, const Image& image, const RandomStream& random) const;
   std::vector<FieldType> fields_of(std::vector<FieldType> in, const std::string& name) const;
 };
 

@@ -151,9 +151,8 @@ std::vector<FieldType> ImageTransform::fields_of(std::vector<FieldType> in, cons
     const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints ||
                         other.kind == FieldKind::kFlow;
     if (!places) continue;
-    GALLEY_CHECK(other.kind != FieldKind::kKeypoints && motion() == Motion::kMoves, "moves the pixels of '", name,
-                 "', but cannot move the ", field_kind_name(other.kind), " of the field '", other.name, "'",
-                 other.kind == FieldKind::kKeypoints ? " yet" : "", "; remove the item");
+    GALLEY_CHECK(motion() == Motion::kMoves, "moves the pixels of '", name, "', but cannot move the ", field_kind_name(other.kind),
+                 " of the field '", other.name, "'; remove the item");
     if (other.kind == FieldKind::kMask) map_size(other);
     if (other.kind == FieldKind::kFlow) {
       other.sample[1] = changed->sample[1];
@@ -213,6 +212,21 @@ void ImageTransform::change_image(Image& image, RandomStream& random) const {
   apply(image, random);
 }
 
+/// Moves the masks of objects as apply() moves their image.
+void ImageTransform::move_masks(ObjectMasks& objects, const Image& image, const RandomStream& random) const {
+  for (Image& mask : objects.masks) {
+    RandomStream same = random;
+    apply_to_mask(mask, same);
+    uint8_t* pixels = mask.as<uint8_t>();
+    std::replace(pixels, pixels + mask.values(), Mask::kNoClass, uint8_t{0});
+  }
+  RandomStream same = random;
+  PixelGrid grid(image.height(), image.width());
+  map_grid(grid, same);
+  objects.height = grid.height;
+  objects.width = grid.width;
+}
+
 /// Moves masks and boxes as apply() moves the image. Boxes of several fields drop their rows separately.
 void ImageTransform::move_places(Sample& sample, const Image& image, const RandomStream& random) const {
   for (auto& [name, other] : sample.fields()) {
@@ -226,6 +240,12 @@ void ImageTransform::move_places(Sample& sample, const Image& image, const Rando
       PixelGrid grid(image.height(), image.width());
       map_grid(grid, same);
       move_boxes(sample, *boxes, grid);
+    } else if (ObjectMasks* objects = std::get_if<ObjectMasks>(&other)) {
+      move_masks(*objects, image, random);
+    } else if (Keypoints* keypoints = std::get_if<Keypoints>(&other)) {
+      PixelGrid grid(image.height(), image.width());
+      map_grid(grid, same);
+      move_keypoints(*keypoints, grid);
     } else if (Flow* flow = std::get_if<Flow>(&other)) {
       PixelGrid grid(image.height(), image.width());
       map_grid(grid, same);

@@ -41,6 +41,12 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
     if (!type.format.is_contiguous()) most = std::max(most, type.bytes());
   }
   data_bytes_ += most;
+  const std::unique_ptr<Collector> collector = session.task().collector(metrics_);
+  if (collector == nullptr) return;
+  std::map<std::string, TensorType> types_of_results;
+  for (const std::string& name : results_.results)
+    types_of_results.emplace(name, program_->graph().type(program_->graph().find_output(name)));
+  data_bytes_ += collector->bytes(samples > 0 ? std::min(samples, loader->source().size()) : loader->source().size(), types_of_results);
 }
 
 Evaluator::~Evaluator() = default;

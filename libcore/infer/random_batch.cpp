@@ -30,6 +30,9 @@ void fill_objects(Batch& batch, const FieldType& field, int64_t rows, int64_t si
     for (int64_t i = 0; i < values.elements(); ++i)
       values.data_as<int64_t>()[i] = 1 + static_cast<int64_t>(stream.below(static_cast<uint64_t>(std::max<int64_t>(1, field.classes - 1))));
   }
+  for (int64_t i = 0; i < values.elements() && field.kind == FieldKind::kMask; ++i) values.data_as<uint8_t>()[i] &= 1;
+  for (int64_t i = 0; i < values.elements() && field.kind == FieldKind::kKeypoints; ++i)
+    values.data_as<float>()[i] = i % 3 == 2 ? 2.0f : static_cast<float>(stream.uniform(0, static_cast<double>(side)));
   for (int64_t i = 0; i < values.shape()[0] && field.kind == FieldKind::kBoxes; ++i) {
     float* box = values.data_as<float>() + i * 4;
     for (int axis = 0; axis < 2; ++axis) {

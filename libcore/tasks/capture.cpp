@@ -38,7 +38,7 @@ const NamedValues& TaskCapture::model() {
   try {
     results_ = build_model(builder_, model_, inputs);
   } catch (Error& error) {
-    if (error.code() == ErrorCode::kRecipe && !error.key().starts_with("model"))
+    if (error.code() == ErrorCode::kRecipe && !error.key().starts_with("model") && !error.key().starts_with("data"))
       error.key(error.key().empty() ? "model" : cat("model.", error.key()));
     throw;
   }

@@ -8,8 +8,8 @@
 namespace galley {
 namespace {
 
-constexpr size_t kOverlaps = 10, kRecalls = 101, kAreas = 4, kMost = 100;
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t kOverlaps = 10, kRecalls = 101, kAreas = 4, kMost = 100, kMostKeypoints = 20;
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
 /// Ranges of areas: all, small, medium, large. Both ends belong to a range.
 constexpr std::array<std::array<double, 2>, kAreas> kAreaRanges{{{0, 1e10}, {0, 1024}, {1024, 9216}, {9216, 1e10}}};
 
@@ -23,14 +23,81 @@ std::array<double, kCount> linspace(double first, double last) {
   return values;
 }
 
-double overlap(const std::array<double, 4>& detected, const ObjectBox& object) {
-  const auto& a = detected;
+double box_overlap(const std::array<double, 4>& a, const ObjectBox& object) {
   const auto& b = object.box;
   const double width = std::min(a[0] + a[2], b[0] + b[2]) - std::max(a[0], b[0]);
   const double height = std::min(a[1] + a[3], b[1] + b[3]) - std::max(a[1], b[1]);
   if (width <= 0 || height <= 0) return 0;
   const double both = width * height;
   return both / (object.crowd ? a[2] * a[3] : a[2] * a[3] + b[2] * b[3] - both);
+}
+
+double mask_overlap(const RunLengths& detected, const ObjectBox& object) {
+  const int64_t both = common_area(detected, object.mask);
+  if (both == 0) return 0;
+  const int64_t all = object.crowd ? detected.area() : detected.area() + object.mask.area() - both;
+  return static_cast<double>(both) / static_cast<double>(all);
+}
+
+/// The similarity of key points. Without a visible point, points inside the box and as far around it as it is large are right.
+double keypoint_similarity(const std::vector<double>& detected, const ObjectBox& object) {
+  const size_t points = detected.size() / 2;
+  const std::vector<double> spreads = keypoint_spreads(points);
+  const std::vector<float>& given = object.keypoints;
+  const auto visible = [&](size_t k) { return 3 * k + 2 < given.size() && given[3 * k + 2] > 0; };
+  size_t count = 0;
+  for (size_t k = 0; k < points; ++k) count += visible(k);
+  const auto& [x, y, width, height] = object.box;
+  double total = 0;
+  for (size_t k = 0; k < points; ++k) {
+    if (count > 0 && !visible(k)) continue;
+    double dx = 0, dy = 0;
+    if (count > 0) {
+      dx = detected[2 * k] - static_cast<double>(given[3 * k]);
+      dy = detected[2 * k + 1] - static_cast<double>(given[3 * k + 1]);
+    } else {
+      dx = std::max(0.0, x - width - detected[2 * k]) + std::max(0.0, detected[2 * k] - (x + 2 * width));
+      dy = std::max(0.0, y - height - detected[2 * k + 1]) + std::max(0.0, detected[2 * k + 1] - (y + 2 * height));
+    }
+    const double variance = 4 * spreads[k] * spreads[k];
+    total += std::exp(-((dx * dx + dy * dy) / variance / (object.area + std::numeric_limits<double>::epsilon()) / 2));
+  }
+  return total / static_cast<double>(count > 0 ? count : points);
+}
+
+double overlap(CocoSubject subject, const DetectedBox& detected, const ObjectBox& object) {
+  switch (subject) {
+    case CocoSubject::kBoxes: return box_overlap(detected.box, object);
+    case CocoSubject::kMasks: return mask_overlap(detected.mask, object);
+    case CocoSubject::kKeypoints: return keypoint_similarity(detected.keypoints, object);
+  }
+  GALLEY_ASSERT(false);
+}
+
+/// The area of a detection: of its box, of its mask, or of the box around its key points.
+double area_of(CocoSubject subject, const DetectedBox& detected) {
+  if (subject == CocoSubject::kBoxes) return detected.box[2] * detected.box[3];
+  if (subject == CocoSubject::kMasks) return static_cast<double>(detected.mask.area());
+  std::array<double, 2> low{kInfinity, kInfinity}, high{-kInfinity, -kInfinity};
+  for (size_t i = 0; i < detected.keypoints.size(); ++i) {
+    low[i % 2] = std::min(low[i % 2], detected.keypoints[i]);
+    high[i % 2] = std::max(high[i % 2], detected.keypoints[i]);
+  }
+  return (high[0] - low[0]) * (high[1] - low[1]);
+}
+
+/// What matching needs to know of detections.
+struct Compared {
+  std::vector<std::vector<double>> overlaps;  // of each detection with each object
+  std::vector<double> areas;
+};
+
+/// Whether evaluation leaves the object out, whatever its area.
+bool does_not_count(CocoSubject subject, const ObjectBox& object) {
+  if (object.crowd || subject != CocoSubject::kKeypoints) return object.crowd;
+  for (size_t i = 2; i < object.keypoints.size(); i += 3)
+    if (object.keypoints[i] > 0) return false;
+  return true;
 }
 
 bool outside(double area, const std::array<double, 2>& range) { return area < range[0] || area > range[1]; }
@@ -43,37 +110,38 @@ struct Judged {
 };
 
 /// Matches the detections of one class with its objects in an image: each, best first, takes the object that it overlaps most.
-Judged judge(const std::vector<const ObjectBox*>& given, const std::vector<const DetectedBox*>& detections,
-             const std::array<double, 2>& areas) {
+Judged judge(CocoSubject subject, const std::vector<const ObjectBox*>& given, const std::vector<const DetectedBox*>& detections,
+             const Compared& compared, const std::array<double, 2>& areas) {
   static const std::array<double, kOverlaps> kThresholds = linspace<kOverlaps>(0.5, 0.95);
-  std::vector<const ObjectBox*> objects = given;
-  const auto is_ignored = [&](const ObjectBox* object) { return object->crowd || outside(object->area, areas); };
-  std::stable_partition(objects.begin(), objects.end(), [&](const ObjectBox* object) { return !is_ignored(object); });
+  std::vector<size_t> objects(given.size());  // those that count come first
+  std::iota(objects.begin(), objects.end(), size_t{0});
+  const auto is_ignored = [&](size_t g) { return does_not_count(subject, *given[g]) || outside(given[g]->area, areas); };
+  std::stable_partition(objects.begin(), objects.end(), [&](size_t g) { return !is_ignored(g); });
   std::vector<bool> ignored;
-  for (const ObjectBox* object : objects) ignored.push_back(is_ignored(object));
+  for (const size_t g : objects) ignored.push_back(is_ignored(g));
   Judged judged;
   judged.objects = std::count(ignored.begin(), ignored.end(), false);
   std::vector<uint16_t> taken(objects.size(), 0);
-  std::vector<double> overlaps(objects.size());
-  for (const DetectedBox* detection : detections) {
-    for (size_t g = 0; g < objects.size(); ++g) overlaps[g] = overlap(detection->box, *objects[g]);
+  for (size_t d = 0; d < detections.size(); ++d) {
+    const DetectedBox* detection = detections[d];
     uint16_t found = 0, left_out = 0;
     for (size_t t = 0; t < kOverlaps; ++t) {
       const auto bit = static_cast<uint16_t>(1u << t);
       double least = std::min(kThresholds[t], 1 - 1e-10);
       size_t best = objects.size();
       for (size_t g = 0; g < objects.size(); ++g) {
-        if ((taken[g] & bit) != 0 && !objects[g]->crowd) continue;
-        if (best < objects.size() && !ignored[best] && ignored[g]) break;  // those that count come first
-        if (overlaps[g] < least) continue;
-        least = overlaps[g];
+        if ((taken[g] & bit) != 0 && !given[objects[g]]->crowd) continue;
+        if (best < objects.size() && !ignored[best] && ignored[g]) break;
+        const double value = compared.overlaps[d][objects[g]];
+        if (value < least) continue;
+        least = value;
         best = g;
       }
       if (best < objects.size()) {
         found |= bit;
         taken[best] |= bit;
         if (ignored[best]) left_out |= bit;
-      } else if (outside(detection->box[2] * detection->box[3], areas)) {
+      } else if (outside(compared.areas[d], areas)) {
         left_out |= bit;
       }
     }
@@ -147,16 +215,34 @@ double mean_recall(const Curve& curve) {
 
 }  // namespace
 
-void CocoEvaluation::add(int64_t image_id, const std::vector<ObjectBox>& objects, std::vector<DetectedBox> detections) {
+std::vector<double> keypoint_spreads(size_t count) {
+  static const std::vector<double> kPerson{0.026, 0.025, 0.025, 0.035, 0.035, 0.079, 0.079, 0.072, 0.072,
+                                           0.062, 0.062, 0.107, 0.107, 0.087, 0.087, 0.089, 0.089};
+  return count == kPerson.size() ? kPerson : std::vector<double>(count, 1 / static_cast<double>(std::max<size_t>(1, count)));
+}
+
+void CocoEvaluation::add(int64_t image_id, std::vector<ObjectBox> objects, std::vector<DetectedBox> detections) {
   std::stable_sort(detections.begin(), detections.end(), [](const DetectedBox& a, const DetectedBox& b) { return a.score > b.score; });
-  GALLEY_ASSERT(images_.emplace(image_id, Image{objects, std::move(detections)}).second, "image ", image_id, " twice");
+  for (ObjectBox& object : objects) {  // keeps what is compared
+    if (subject_ != CocoSubject::kMasks) object.mask = {};
+    if (subject_ != CocoSubject::kKeypoints) object.keypoints = {};
+  }
+  for (DetectedBox& detection : detections) {
+    if (subject_ != CocoSubject::kMasks) detection.mask = {};
+    if (subject_ != CocoSubject::kKeypoints) detection.keypoints = {};
+  }
+  GALLEY_ASSERT(images_.emplace(image_id, Image{std::move(objects), std::move(detections)}).second, "image ", image_id, " twice");
 }
 
 namespace {
 
+/// Detections of a class in an image that count.
+size_t most_of(CocoSubject subject) { return subject == CocoSubject::kKeypoints ? kMostKeypoints : kMost; }
+
 /// Objects and detections by label, of each image in order.
 template <class Images, class Visit>
-void visit_classes(const Images& images, const Visit& visit) {
+void visit_classes(CocoSubject subject, const Images& images, const Visit& visit) {
+  const size_t most = most_of(subject);
   struct Parts {
     std::vector<const ObjectBox*> objects;
     std::vector<const DetectedBox*> detections;
@@ -167,7 +253,7 @@ void visit_classes(const Images& images, const Visit& visit) {
     for (const ObjectBox& object : image.objects) parts[object.label].objects.push_back(&object);
     for (const DetectedBox& detection : image.detections) {
       auto& list = parts[detection.label].detections;
-      if (list.size() < kMost) list.push_back(&detection);
+      if (list.size() < most) list.push_back(&detection);
     }
     for (auto& [label, part] : parts) classes[label].push_back(std::move(part));
   }
@@ -176,8 +262,15 @@ void visit_classes(const Images& images, const Visit& visit) {
     for (const Parts& part : parts) objects += std::ssize(part.objects);
     if (objects == 0) continue;
     std::array<std::vector<Judged>, kAreas> judged;
-    for (size_t a = 0; a < kAreas; ++a)
-      for (const Parts& part : parts) judged[a].push_back(judge(part.objects, part.detections, kAreaRanges[a]));
+    for (const Parts& part : parts) {
+      Compared compared;
+      for (const DetectedBox* detection : part.detections) {
+        compared.areas.push_back(area_of(subject, *detection));
+        std::vector<double>& row = compared.overlaps.emplace_back();
+        for (const ObjectBox* object : part.objects) row.push_back(overlap(subject, *detection, *object));
+      }
+      for (size_t a = 0; a < kAreas; ++a) judged[a].push_back(judge(subject, part.objects, part.detections, compared, kAreaRanges[a]));
+    }
     visit(label, judged);
   }
 }
@@ -185,9 +278,9 @@ void visit_classes(const Images& images, const Visit& visit) {
 }  // namespace
 
 CocoFigures CocoEvaluation::figures() const {
-  Mean map, map50, map75, ar1, ar10;
+  Mean map, map50, map75, ar1, ar10, ar50, ar75;
   std::array<Mean, kAreas> map_of, ar_of;
-  visit_classes(images_, [&](int64_t, const std::array<std::vector<Judged>, kAreas>& judged) {
+  visit_classes(subject_, images_, [&](int64_t, const std::array<std::vector<Judged>, kAreas>& judged) {
     Curve curve;
     for (size_t a = 0; a < kAreas; ++a) {
       if (!accumulate(judged[a], kMost, curve)) continue;
@@ -196,6 +289,8 @@ CocoFigures CocoEvaluation::figures() const {
       if (a > 0) continue;
       map50.add(mean_precision(curve, 0, 1));
       map75.add(mean_precision(curve, 5, 6));
+      ar50.add(curve.recall[0]);
+      ar75.add(curve.recall[5]);
     }
     if (accumulate(judged[0], 1, curve)) ar1.add(mean_recall(curve));
     if (accumulate(judged[0], 10, curve)) ar10.add(mean_recall(curve));
@@ -211,12 +306,14 @@ CocoFigures CocoEvaluation::figures() const {
           .ar100 = ar_of[0].value(),
           .ar_small = ar_of[1].value(),
           .ar_medium = ar_of[2].value(),
-          .ar_large = ar_of[3].value()};
+          .ar_large = ar_of[3].value(),
+          .ar50 = ar50.value(),
+          .ar75 = ar75.value()};
 }
 
 std::vector<CocoEvaluation::OfClass> CocoEvaluation::classes() const {
   std::vector<OfClass> list;
-  visit_classes(images_, [&](int64_t label, const std::array<std::vector<Judged>, kAreas>& judged) {
+  visit_classes(subject_, images_, [&](int64_t label, const std::array<std::vector<Judged>, kAreas>& judged) {
     Curve curve;
     if (!accumulate(judged[0], kMost, curve)) return;
     int64_t objects = 0;

@@ -56,6 +56,10 @@ class Collector {
   virtual void finish(MetricValues& values) const = 0;
   /// Metrics of each class, where the task has them.
   virtual std::vector<ClassMetrics> classes() const { return {}; }
+  /// The most memory in bytes that it takes for `samples` samples; 0: it keeps no samples. `results`: their types, for a batch.
+  virtual int64_t bytes(int64_t samples, const std::map<std::string, TensorType>& results) const {
+    return static_cast<void>(samples), static_cast<void>(results), 0;
+  }
 };
 
 /// Options of a presenter.

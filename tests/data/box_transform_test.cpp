@@ -5,6 +5,7 @@
 #include <set>
 
 #include "libcore/data/box_transforms.h"
+#include "libcore/data/objects.h"
 #include "libcore/data/pipeline.h"
 #include "libcore/data/source.h"
 #include "tests/data/item.h"
@@ -25,19 +26,59 @@ Sample rectangles() {
   constexpr float kBoxes[][4] = {{4, 3, 20, 14}, {30, 2, 56, 10}, {10, 20, 22, 38}, {28, 16, 34, 36}, {40, 14, 58, 33}};
   Image image(DType::kU8, kHeight, kWidth, 1);
   std::fill_n(image.as<uint8_t>(), image.area(), uint8_t{1});
-  Tensor corners(DType::kF32, {5, 4}), labels(DType::kI64, {5});
+  Tensor corners(DType::kF32, {5, 4}), labels(DType::kI64, {5}), points(DType::kF32, {5, 2, 3});
+  ObjectMasks masks{.height = kHeight, .width = kWidth, .masks = {}};
   for (int64_t i = 0; i < 5; ++i) {
     for (int64_t y = static_cast<int64_t>(kBoxes[i][1]); y < static_cast<int64_t>(kBoxes[i][3]); ++y)
       for (int64_t x = static_cast<int64_t>(kBoxes[i][0]); x < static_cast<int64_t>(kBoxes[i][2]); ++x)
         image.row<uint8_t>(y)[x] = static_cast<uint8_t>(50 * (i + 1));
     std::copy_n(kBoxes[i], 4, corners.data_as<float>() + i * 4);
     labels.data_as<int64_t>()[i] = 50 * (i + 1);
+    masks.masks.emplace_back(DType::kU8, kHeight, kWidth, 1);
+    for (int64_t p = 0; p < image.area(); ++p) masks.masks.back().as<uint8_t>()[p] = image.as<uint8_t>()[p] == 50 * (i + 1);
+    // The middle, and the middle of the left half: the right half's in a mirrored image.
+    float* point = points.data_as<float>() + 6 * i;
+    point[0] = 0.5f * (kBoxes[i][0] + kBoxes[i][2]);
+    point[3] = 0.75f * kBoxes[i][0] + 0.25f * kBoxes[i][2];
+    point[1] = point[4] = 0.5f * (kBoxes[i][1] + kBoxes[i][3]);
+    point[2] = point[5] = 2;
   }
   Sample sample;
   sample.set("input", std::move(image));
-  sample.set("boxes", Boxes{std::move(corners), {"labels"}});
+  sample.set("boxes", Boxes{std::move(corners), {"labels", "masks", "keypoints"}});
   sample.set("labels", std::move(labels));
+  sample.set("masks", std::move(masks));
+  sample.set("keypoints", Keypoints{std::move(points), {0, 1}});
   return sample;
+}
+
+/// The masks of objects are the pixels with their values, and the middle of a box that is all inside is its key point.
+void expect_instances(const Sample& sample, const std::string& where) {
+  const auto& masks = std::get<ObjectMasks>(*sample.find("masks"));
+  const auto& labels = std::get<Tensor>(*sample.find("labels"));
+  const Image& image = *sample.image();
+  ASSERT_EQ(std::ssize(masks.masks), labels.shape()[0]) << where;
+  EXPECT_EQ(masks.height, image.height()) << where;
+  EXPECT_EQ(masks.width, image.width()) << where;
+  const Tensor& points = std::get<Keypoints>(*sample.find("keypoints")).points;
+  ASSERT_EQ(points.shape(), (Shape{labels.shape()[0], 2, 3})) << where;
+  for (int64_t i = 0; i < labels.shape()[0]; ++i) {
+    const Image& mask = masks.masks[static_cast<size_t>(i)];
+    ASSERT_EQ(mask.area(), image.area()) << where;
+    int64_t wrong = 0;
+    for (int64_t p = 0; p < image.area(); ++p) wrong += mask.as<uint8_t>()[p] != (image.as<uint8_t>()[p] == labels.data_as<int64_t>()[i]);
+    EXPECT_EQ(wrong, 0) << where << ": pixels of the mask " << i;
+    const float* point = points.data_as<float>() + 6 * i;
+    if (point[2] == 0) {
+      EXPECT_EQ(point[0] + point[1], 0) << where;
+      continue;
+    }
+    EXPECT_EQ(point[2], 2) << where;
+    const auto x = static_cast<int64_t>(point[0]), y = static_cast<int64_t>(point[1]);
+    ASSERT_TRUE(x >= 0 && y >= 0 && x <= image.width() && y <= image.height()) << where;
+    if (x == image.width() || y == image.height()) continue;
+    EXPECT_EQ(image.row<uint8_t>(y)[x], labels.data_as<int64_t>()[i]) << where << ": the middle of object " << i << " is elsewhere";
+  }
 }
 
 /// The smallest box around the pixels of a value; empty where it does not occur.
@@ -64,6 +105,7 @@ void expect_follow(const std::vector<Component>& items, double off, bool drops =
     const Tensor& corners = sample.boxes()->corners;
     const auto& labels = std::get<Tensor>(*sample.find("labels"));
     ASSERT_EQ(corners.shape()[0], labels.shape()[0]);
+    expect_instances(sample, cat(items.front().type, " ", index));
     std::set<int64_t> seen;
     for (int64_t i = 0; i < labels.shape()[0]; ++i) {
       const int64_t value = labels.data_as<int64_t>()[i];
@@ -121,6 +163,35 @@ TEST(Boxes, FollowTheirImage) {
       true);
 }
 
+TEST(Keypoints, AMirroredImageExchangesLeftAndRight) {
+  const KeypointNames names{{"nose", "left_eye", "right_eye", "tail"}, {}};
+  EXPECT_EQ(names.mirrored(), (std::vector<int64_t>{0, 2, 1, 3}));
+  for (const bool across : {true, false}) {
+    RandomHorizontalFlip left_right;
+    RandomVerticalFlip top_bottom;
+    left_right.p = top_bottom.p = 1;
+    const Component flip = across ? item("random_horizontal_flip", left_right) : item("random_vertical_flip", top_bottom);
+    const auto flipped = [&](const std::vector<Component>& items) {
+      Tensor points(DType::kF32, {1, 4, 3}), corners(DType::kF32, {1, 4});
+      points.from_doubles({30, 20, 2, 20, 10, 1, 42, 12, 2, 7, 8, 0});
+      corners.from_doubles({10, 5, 50, 30});
+      Sample sample;
+      sample.set("input", Image(DType::kU8, kHeight, kWidth, 1));
+      sample.set("boxes", Boxes{std::move(corners), {"keypoints"}});
+      sample.set("keypoints", Keypoints{std::move(points), names.mirrored()});
+      Pipeline(items).apply(sample, {});
+      return std::get<Keypoints>(*sample.find("keypoints")).points.to_doubles();
+    };
+    // The left eye is where the right eye was; a point that is not labeled stays so.
+    EXPECT_EQ(flipped({flip}), across ? (std::vector<double>{30, 20, 2, 18, 12, 2, 40, 10, 1, 0, 0, 0})
+                                      : (std::vector<double>{30, 20, 2, 42, 28, 2, 20, 30, 1, 0, 0, 0}));
+    EXPECT_EQ(flipped({flip, flip}), (std::vector<double>{30, 20, 2, 20, 10, 1, 42, 12, 2, 0, 0, 0}));
+    CenterCrop center;  // rows 10 to 30, columns 15 to 45
+    center.size = {20, 30};
+    EXPECT_EQ(flipped({item("center_crop", center)}), (std::vector<double>{15, 10, 2, 5, 0, 1, 27, 2, 2, 0, 0, 0}));
+  }
+}
+
 TEST(Boxes, ResizeIsTorchvisions) {
   // tv_tensors.BoundingBoxes(..., canvas_size=(40, 60)), resized to (90, 75): float32 products with the ratios 2.25 and 1.25.
   Resize resize;
@@ -174,6 +245,8 @@ TEST(RandomIouCrop, AnImageWithoutBoxesStays) {
   Sample sample = rectangles();
   sample.boxes()->corners = Tensor(DType::kF32, {0, 4});
   *sample.find("labels") = Tensor(DType::kI64, {0});
+  std::get<ObjectMasks>(*sample.find("masks")).masks.clear();
+  std::get<Keypoints>(*sample.find("keypoints")).points = Tensor(DType::kF32, {0, 2, 3});
   Pipeline({item("random_iou_crop", RandomIouCrop())}).apply(sample, {1, 2, 3});
   EXPECT_EQ(sample.image()->height(), kHeight);
   EXPECT_EQ(sample.image()->width(), kWidth);

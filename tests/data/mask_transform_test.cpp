@@ -207,8 +207,8 @@ TEST(Masks, ItemsThatCannotMoveAFieldRefuseIt) {
   EXPECT_EQ(error_of(item("resize", resize), {image_field(3), boxes}), "");
   expect_says(error_of(item("auto_augment", AutoAugment()), {image_field(3), boxes}),
               {"item 0: auto_augment", "cannot move the boxes of the field 'boxes'"});
-  expect_says(error_of(item("random_horizontal_flip", RandomHorizontalFlip()), {image_field(3), points}),
-              {"keypoints of the field 'points'"});
+  EXPECT_EQ(error_of(item("random_horizontal_flip", RandomHorizontalFlip()), {image_field(3), points}), "");
+  expect_says(error_of(item("auto_augment", AutoAugment()), {image_field(3), points}), {"cannot move the keypoints of the field 'points'"});
   expect_says(error_of(item("auto_augment", AutoAugment()), {image_field(3), mask_field()}),
               {"auto_augment", "cannot move the mask of the field 'label'"});
   EXPECT_EQ(error_of(item("color_jitter", ColorJitter()), {image_field(3), boxes, mask_field()}), "");

@@ -7,6 +7,7 @@
 #include "libcore/base/error.h"
 #include "libcore/data/annotations.h"
 #include "libcore/data/flow.h"
+#include "libcore/data/run_lengths.h"
 
 namespace {
 
@@ -29,10 +30,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   });
   survive([&] {
-    for (const auto& annotation : galley::parse_coco(text, "fuzz.json").annotations) {
+    for (const auto& annotation : galley::parse_coco(text, "fuzz.json", {true, true}).annotations) {
       for (const double corner : annotation.box)
         if (!std::isfinite(corner)) std::abort();
     }
+  });
+  survive([&] {
+    const galley::RunLengths mask = galley::RunLengths::of_text(text, 7, 9);
+    if (galley::RunLengths::of_text(mask.text(), 7, 9) != mask) std::abort();
   });
   survive([&] {
     const galley::Image flow = galley::parse_flo({reinterpret_cast<const std::byte*>(data), size}, "fuzz.flo");

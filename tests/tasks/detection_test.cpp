@@ -131,6 +131,17 @@ TEST(Detection, MetricsDoNotDependOnBatches) {
   EXPECT_NEAR(find_metric(together, "map_medium"), 100, 1e-9);
 }
 
+TEST(Detection, PlansTheMemoryOfItsMetrics) {
+  // 5000 images with 300 detections each of at least 100 bytes.
+  const auto boxes = detection()->collector({"loss", "map"});
+  const std::map<std::string, TensorType> results{{"scores", {.shape = {8, 300}}}};
+  const int64_t planned = boxes->bytes(5000, results);
+  EXPECT_GT(planned, 5000 * 300 * 100);
+  EXPECT_LT(planned, 5000 * 300 * 400);
+  EXPECT_EQ(boxes->bytes(10000, results), 2 * planned);
+  EXPECT_GT(detection()->collector({"loss", "mask_map"})->bytes(5000, results), planned);
+}
+
 TEST(Detection, SourcesWithoutBoxesAreRefused) {
   class Plain : public ThreeImages {};
   const auto collector = detection()->collector({"loss"});

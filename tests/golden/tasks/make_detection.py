@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes detection.json in this folder: average precision by pycocotools, and by Pascal VOC's rule in plain Python.
+"""Makes detection.json in this folder: average precision by pycocotools, and by Pascal VOC's rule in plain Python. instances.json has
+worlds of masks and of key points with pycocotools' figures, and masks that torchvision pastes into images.
 
     python3 tests/golden/tasks/make_detection.py
 
-Needs numpy and pycocotools. Each world has images with objects and detections, the 12 figures of pycocotools, the precision of each
-category, and the two forms of VOC's mean average precision.
+Needs numpy, pycocotools, torch and torchvision. Each world has images with objects and detections, the 12 figures of pycocotools, the
+precision of each category, and the two forms of VOC's mean average precision.
 """
 import contextlib
 import io
@@ -12,8 +13,11 @@ import json
 import pathlib
 
 import numpy as np
+import torch
+from pycocotools import mask as mask_tools
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -154,7 +158,93 @@ def many(made):
     return made
 
 
+def ellipse(box, height, width):
+    y, x = np.mgrid[0:height, 0:width] + 0.5
+    inside = ((x - box[0] - box[2] / 2) / (box[2] / 2))**2 + ((y - box[1] - box[3] / 2) / (box[3] / 2))**2 <= 1
+    return mask_tools.encode(np.asfortranarray(inside.astype(np.uint8)))
+
+
+def instance_world(seed, kind, images=6, objects=7, detections=12, crowd=0.1, categories=2, points=17, best=None):
+    """Ellipses, or key points, in boxes of images of 160 x 200 pixels, and moved ones as detections. `best`: that many detections in the
+    first image. Figures of pycocotools: 12 of masks, 10 of key points."""
+    random = np.random.default_rng(seed)
+    height, width = 160, 200
+    truth, found = [], []
+
+    def instance(box):
+        if kind == "segm":
+            rle = ellipse(box, height, width)
+            return {"segmentation": {"size": rle["size"], "counts": rle["counts"].decode()}}
+        place = np.array(box[:2]) + random.uniform(0, 1, (points, 2)) * box[2:]
+        return {"keypoints": np.round(np.concatenate([place, random.integers(0, 3, (points, 1))], 1), 2).reshape(-1).tolist()}
+
+    for image in range(1, images + 1):
+        own = []
+        for _ in range(random.integers(0, objects + 1)):
+            side = random.choice([14.0, 50.0, 110.0], 2) * random.uniform(0.5, 1.5, 2)
+            box = np.round(np.concatenate([random.uniform(0, [width - 10, height - 10]), side]), 1).tolist()
+            label = int(random.integers(1, categories + 1))
+            more = instance(box)
+            area = float(mask_tools.area(more["segmentation"])) if kind == "segm" else round(box[2] * box[3] * 0.6, 2)
+            if kind == "keypoints" and random.uniform() < 0.2:
+                more["keypoints"] = [0] * (3 * points)
+            crowded = bool(random.uniform() < crowd)
+            own.append({"image_id": image, "category_id": label, "bbox": box, "area": area, "iscrowd": int(crowded), **more})
+        truth += own
+        for _ in range(best if best and image == 1 else random.integers(0, detections + 1)):
+            if own and random.uniform() < 0.8:
+                like = own[random.integers(len(own))]
+                box = np.round(np.maximum(np.array(like["bbox"]) + random.normal(0, 3, 4), [-20, -20, 2, 2]), 1).tolist()
+                label = like["category_id"] if random.uniform() < 0.9 else int(random.integers(1, categories + 1))
+                more = instance(box)
+                if kind == "keypoints":
+                    moved = np.array(like["keypoints"]).reshape(-1, 3) + [[*random.normal(0, 2, 2), 0]] * points
+                    more = {"keypoints": np.round(moved + random.normal(0, 1, (points, 3)), 2).reshape(-1).tolist()}
+            else:
+                box = np.round(np.concatenate([random.uniform(0, 120, 2), random.uniform(5, 90, 2)]), 1).tolist()
+                label, more = int(random.integers(1, categories + 1)), instance(box)
+            found.append({"image_id": image, "category_id": label, "score": float(random.uniform(0.05, 1)), **more})
+    data = {"images": [{"id": i, "height": height, "width": width} for i in range(1, images + 1)],
+            "categories": [{"id": c, "name": str(c)} for c in range(1, categories + 1)],
+            "annotations": [{"id": n + 1, "num_keypoints": sum(v > 0 for v in o.get("keypoints", [])[2::3]), **o}
+                            for n, o in enumerate(truth)]}
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO()
+        coco.dataset = data
+        coco.createIndex()
+        evaluation = COCOeval(coco, coco.loadRes([dict(d) for d in found]), kind)
+        if kind == "keypoints" and points != 17:
+            evaluation.params.kpt_oks_sigmas = np.full(points, 1 / points)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return {"kind": kind, "images": images, "size": [height, width], "objects": truth, "detections": found,
+            "figures": [None if v < 0 else float(v) for v in evaluation.stats]}
+
+
+def pasted():
+    """Probabilities of masks in cells of boxes, and the pixels above 0.5 that torchvision pastes."""
+    random = np.random.default_rng(3)
+    result = []
+    for n, box in enumerate([(10.3, 5.6, 60.2, 40.9), (-7.5, -3.2, 30.4, 25.1), (70.5, 30.5, 99.9, 70.3), (20, 20, 20.4, 20.2),
+                             (3.9, 60, 5.1, 79), (0, 0, 90, 80), (88, 2, 130, 20), (40, 70, 60, 95)]):
+        side = 6 if n else 28
+        cells = np.round(random.uniform(0, 1, (side, side)), 3) if n % 2 else np.round(random.uniform(0.4, 1, (side, side)), 3)
+        pixels = paste_masks_in_image(torch.from_numpy(cells)[None, None], torch.tensor([box], dtype=torch.float64), (80, 90))
+        rle = mask_tools.encode(np.asfortranarray((pixels[0, 0] > 0.5).numpy().astype(np.uint8)))
+        result.append({"box": box, "side": side, "cells": cells.reshape(-1).tolist(), "text": rle["counts"].decode()})
+    return {"size": [80, 90], "masks": result}
+
+
+def write_instances():
+    worlds = [instance_world(1, "segm"), instance_world(2, "segm", crowd=0.4), instance_world(3, "segm", images=2, best=110),
+              instance_world(4, "keypoints"), instance_world(5, "keypoints", crowd=0.4, categories=1),
+              instance_world(6, "keypoints", images=2, best=50, points=5), instance_world(7, "keypoints", points=4, images=3)]
+    (HERE / "instances.json").write_text(json.dumps({"worlds": worlds, "pasted": pasted()}) + "\n")
+
+
 def main():
+    write_instances()
     worlds = {f"random{seed}": (world(seed), 3) for seed in range(6)}
     worlds["ties"] = (world(20, ties=True), 3)
     worlds["grid"] = (world(21, grid=20.0, ties=True, crowd=0.3), 3)
