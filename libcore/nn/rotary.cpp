@@ -83,7 +83,7 @@ RotaryForm longrope(const RopeParameters& rope, int64_t dims, int64_t max_positi
   const std::vector<double>& factors = tokens > original ? rope.long_factor : rope.short_factor;
   for (const auto& [name, list] : {std::pair{"short_factor", &rope.short_factor}, std::pair{"long_factor", &rope.long_factor}}) {
     if (list->size() != form.frequencies.size())
-      refuse(cat(name, " has ", list->size(), " numbers; heads of ", dims, " values need ", form.frequencies.size()));
+      refuse(cat(name, " has ", list->size(), " numbers; ", dims, " rotated values of a head need ", form.frequencies.size()));
   }
   for (size_t i = 0; i < factors.size(); ++i) form.frequencies[i] /= factors[i];
   return form;
@@ -94,6 +94,8 @@ RotaryForm longrope(const RopeParameters& rope, int64_t dims, int64_t max_positi
 void RopeParameters::options(OptionVisitor& v) {
   v.choice({.name = "rope_type", .doc = "how frequencies change for long contexts"}, rope_type, kRopeTypeNames);
   v.option({.name = "rope_theta", .doc = "base of the frequencies", .min = 1}, rope_theta);
+  v.option({.name = "partial_rotary_factor", .doc = "the part of each head that is rotated, its first values", .min = 0, .max = 1},
+           partial_rotary_factor);
   v.option({.name = "factor", .doc = "by which the context grows; yarn, longrope: default max_position_embeddings / original", .min = 1},
            factor);
   v.option({.name = "original_max_position_embeddings", .doc = "the context of pretraining; default: max_position_embeddings", .min = 2},
@@ -112,6 +114,14 @@ void RopeParameters::options(OptionVisitor& v) {
   v.option({.name = "long_factor", .doc = "longrope: divisors of the frequencies of longer sequences", .min = 0}, long_factor);
 }
 
+int64_t RopeParameters::rotated(int64_t width) const {
+  const auto dims = static_cast<int64_t>(static_cast<double>(width) * partial_rotary_factor);
+  const int64_t least = rope_type == RopeType::kDynamic ? 4 : 2;  // one pair has no other base
+  if (dims >= least && dims % 2 == 0) return dims;
+  refuse(cat("rotary embeddings rotate an even number of at least ", least, " values of a head, not ", dims,
+             partial_rotary_factor == 1 ? "" : cat(" of ", width, " (partial_rotary_factor ", partial_rotary_factor, ")")));
+}
+
 int64_t RopeParameters::context(int64_t max_positions) const {
   const auto times = [&](int64_t positions) { return static_cast<int64_t>(static_cast<double>(positions) * factor.value_or(1)); };
   switch (rope_type) {
@@ -128,7 +138,6 @@ int64_t RopeParameters::switches_after(int64_t max_positions) const {
 }
 
 RotaryForm rotary_form(const RopeParameters& rope, int64_t dims, int64_t max_positions, int64_t tokens) {
-  if (dims < 4 || dims % 2 != 0) refuse(cat("rotary embeddings need heads of an even number of at least 4 values, not ", dims));
   switch (rope.rope_type) {
     case RopeType::kDefault: return {rotary_frequencies(dims, rope.rope_theta)};
     case RopeType::kLinear: {
@@ -149,7 +158,8 @@ RotaryForm rotary_form(const RopeParameters& rope, int64_t dims, int64_t max_pos
   GALLEY_ASSERT(false);
 }
 
-Rotation::Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t max_positions, const Shape& tokens, Value given) {
+Rotation::Rotation(Builder& b, const RopeParameters& rope, int64_t width, int64_t max_positions, const Shape& tokens, Value given) {
+  const int64_t dims = rope.rotated(width);
   const auto attributes = [&](int64_t length) {
     const RotaryForm form = rotary_form(rope, dims, max_positions, length);
     RotaryTableAttrs attrs;

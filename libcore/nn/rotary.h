@@ -29,6 +29,7 @@ struct RopeParameters : OptionsOf<RopeParameters> {
   void options(OptionVisitor& v) override;
   RopeType rope_type = RopeType::kDefault;
   double rope_theta = 10000;
+  double partial_rotary_factor = 1;
   std::optional<double> factor;
   std::optional<int64_t> original_max_position_embeddings;
   std::optional<double> attention_factor;
@@ -38,6 +39,8 @@ struct RopeParameters : OptionsOf<RopeParameters> {
   double low_freq_factor = 1, high_freq_factor = 4;
   std::vector<double> short_factor, long_factor;
 
+  /// The leading values of a head of this width that are rotated. Throws Error (kRecipe) where they cannot be.
+  int64_t rotated(int64_t width) const;
   /// The context of pretraining.
   int64_t original(int64_t max_positions) const { return original_max_position_embeddings.value_or(max_positions); }
   /// The longest sequence for which the frequencies are made.
@@ -51,16 +54,16 @@ struct RotaryForm {
   std::vector<double> frequencies;  // radians that each pair turns by from one position to the next
   double factor = 1;                // of cosines and sines
 };
-/// Of heads of `dims` values, in sequences of `tokens` tokens. Throws Error (kRecipe) for parameters that do not go together.
+/// Of `dims` rotated values of a head, in sequences of `tokens` tokens. Throws Error (kRecipe) for parameters that do not go together.
 RotaryForm rotary_form(const RopeParameters& rope, int64_t dims, int64_t max_positions, int64_t tokens);
 
 /// Rotates queries and keys of one program by the positions of its tokens.
 class Rotation {
  public:
-  /// Of a program that reads [N,T] tokens. With a cache the positions are fed (nn/attention.h), and, where the frequencies depend on the
-  /// length of a sequence, that length. Without a cache `positions` [N,T] gives them; absent: 0, 1, ...
-  Rotation(Builder& b, const RopeParameters& rope, int64_t dims, int64_t max_positions, const Shape& tokens, Value positions = {});
-  /// x [N,T,heads,D] by transformers' layout of pairs, halves.
+  /// Of heads of `width` values in a program that reads [N,T] tokens. With a cache the positions are fed (nn/attention.h), and, where the
+  /// frequencies depend on the length of a sequence, that length. Without a cache `positions` [N,T] gives them; absent: 0, 1, ...
+  Rotation(Builder& b, const RopeParameters& rope, int64_t width, int64_t max_positions, const Shape& tokens, Value positions = {});
+  /// x [N,T,heads,width] by transformers' layout of pairs, halves.
   Value operator()(Value x) const;
 
  private:

@@ -1,5 +1,6 @@
-// Llama 2 and 3 (Touvron et al. 2023), Mistral (Jiang et al. 2023), Qwen2 and Qwen3 (Yang et al. 2024, 2025): decoders with RMS norms
-// before each branch, rotary positions, grouped queries and SwiGLU. Options and parameters have the names of hub folders.
+// Llama 2 and 3 (Touvron et al. 2023), Mistral (Jiang et al. 2023), Qwen2 and Qwen3 (Yang et al. 2024, 2025), Phi-3 (Abdin et al. 2024):
+// decoders with RMS norms before each branch, rotary positions, grouped queries and SwiGLU. Options and parameters have the names of hub
+// folders.
 
 #include "libcore/nn/attention.h"
 #include "libcore/nn/decoder_parts.h"
@@ -15,8 +16,8 @@ namespace {
 using decoder::HiddenActivation;
 using decoder::Linear;
 
-enum class LlamaFamily { kLlama, kMistral, kQwen2, kQwen3 };
-constexpr std::array<std::string_view, 4> kFamilyNames{"llama", "mistral", "qwen2", "qwen3"};
+enum class LlamaFamily { kLlama, kMistral, kQwen2, kQwen3, kPhi3 };
+constexpr std::array<std::string_view, 5> kFamilyNames{"llama", "mistral", "qwen2", "qwen3", "phi3"};
 
 struct LlamaParams : OptionsOf<LlamaParams>, LanguageModelParams, decoder::HeadParams {
   LlamaFamily family = LlamaFamily::kLlama;  // of the kind, no option
@@ -29,7 +30,7 @@ struct LlamaParams : OptionsOf<LlamaParams>, LanguageModelParams, decoder::HeadP
   HiddenActivation hidden_act = HiddenActivation::kSilu;
   RopeParameters rope_parameters;
   bool attention_bias = false, mlp_bias = false, tie_word_embeddings = false;
-  double attention_dropout = 0;
+  double attention_dropout = 0, resid_pdrop = 0;
   std::optional<int64_t> sliding_window;
   bool use_sliding_window = false;
   int64_t max_window_layers = 28;
@@ -38,6 +39,8 @@ struct LlamaParams : OptionsOf<LlamaParams>, LanguageModelParams, decoder::HeadP
 
   bool is(LlamaFamily other) const { return family == other; }
   bool qwen() const { return is(LlamaFamily::kQwen2) || is(LlamaFamily::kQwen3); }
+  /// Whether one layer has the projections of queries, keys and values, and one those of gate and up.
+  bool fused() const { return is(LlamaFamily::kPhi3); }
   void options(OptionVisitor& v) override;
   std::string_view vocabulary_key() const override { return "vocab_size"; }
   std::optional<int64_t>& vocabulary() override { return vocab_size; }
@@ -78,6 +81,8 @@ void LlamaParams::options(OptionVisitor& v) {
   if (is(LlamaFamily::kLlama) || is(LlamaFamily::kQwen3))
     v.option({.name = "attention_bias", .doc = "whether the linear layers of attention have a bias"}, attention_bias);
   if (is(LlamaFamily::kLlama)) v.option({.name = "mlp_bias", .doc = "whether the linear layers of the MLP have a bias"}, mlp_bias);
+  if (is(LlamaFamily::kPhi3))
+    v.option({.name = "resid_pdrop", .doc = "dropout of the output of each branch", .min = 0, .max = 1}, resid_pdrop);
   if (is(LlamaFamily::kLlama)) return;
   v.option({.name = "sliding_window", .doc = "number of tokens that a token attends to, itself included; default: all before it", .min = 1},
            sliding_window);
@@ -88,7 +93,7 @@ void LlamaParams::options(OptionVisitor& v) {
 }
 
 int64_t LlamaParams::window(int64_t layer) const {
-  if (is(LlamaFamily::kMistral)) return sliding_window.value_or(0);
+  if (is(LlamaFamily::kMistral) || is(LlamaFamily::kPhi3)) return sliding_window.value_or(0);
   if (!qwen()) return 0;
   const bool slides = layer_types.empty() ? use_sliding_window && layer >= max_window_layers
                                           : layer_types[static_cast<size_t>(layer)] == "sliding_attention";
@@ -128,8 +133,8 @@ class LlamaBuilder {
     const Mlp mlp = declare_mlp();
     const Norm before_attention = declare_norm("input_layernorm", p_.hidden_size);
     const Norm before_mlp = declare_norm("post_attention_layernorm", p_.hidden_size);
-    x = add(x, apply(attention, p_.window(layer), norm(before_attention, x)));
-    return add(x, apply(mlp, norm(before_mlp, x)));
+    x = add(x, b_.dropout("resid_attn_dropout", apply(attention, p_.window(layer), norm(before_attention, x)), p_.resid_pdrop));
+    return add(x, b_.dropout("resid_mlp_dropout", apply(mlp, norm(before_mlp, x)), p_.resid_pdrop));
   }
   Norm declare_norm(std::string_view name, int64_t width) {
     const auto module = b_.scope(name);
@@ -143,12 +148,19 @@ class LlamaBuilder {
   }
 
  private:
+  /// Layers of the same input, which are read one after another, or one layer that holds them all.
+  struct Inner {
+    std::vector<Linear> layers;
+    std::vector<int64_t> widths;
+  };
   struct Attention {
-    Linear q, k, v, o;
+    Inner qkv;
+    Linear o;
     std::optional<Norm> q_norm, k_norm;
   };
   struct Mlp {
-    Linear gate, up, down;
+    Inner gate_up;
+    Linear down;
   };
 
   Linear declare(std::string_view name, int64_t in, int64_t out, bool bias) {
@@ -157,13 +169,16 @@ class LlamaBuilder {
   Attention declare_attention() {
     const auto module = b_.scope("self_attn");
     const int64_t queries = p_.num_attention_heads * p_.width(), keys = p_.key_value_heads() * p_.width();
+    const auto out = [&](bool bias) { return declare("o_proj", queries, p_.hidden_size, bias); };
+    if (p_.fused()) {
+      const Linear o = out(false);
+      return {{{declare("qkv_proj", p_.hidden_size, queries + 2 * keys, false)}, {queries, keys, keys}}, o, {}, {}};
+    }
     const bool biases = p_.attention_bias || p_.is(LlamaFamily::kQwen2);
-    Attention made{declare("q_proj", p_.hidden_size, queries, biases),
-                   declare("k_proj", p_.hidden_size, keys, biases),
-                   declare("v_proj", p_.hidden_size, keys, biases),
-                   declare("o_proj", queries, p_.hidden_size, p_.attention_bias),
-                   {},
-                   {}};
+    Inner qkv{{declare("q_proj", p_.hidden_size, queries, biases), declare("k_proj", p_.hidden_size, keys, biases),
+               declare("v_proj", p_.hidden_size, keys, biases)},
+              {queries, keys, keys}};
+    Attention made{std::move(qkv), out(p_.attention_bias), {}, {}};
     if (p_.is(LlamaFamily::kQwen3)) {
       made.q_norm = declare_norm("q_norm", p_.width());
       made.k_norm = declare_norm("k_norm", p_.width());
@@ -172,24 +187,44 @@ class LlamaBuilder {
   }
   Mlp declare_mlp() {
     const auto module = b_.scope("mlp");
-    return {declare("gate_proj", p_.hidden_size, p_.intermediate_size, p_.mlp_bias),
-            declare("up_proj", p_.hidden_size, p_.intermediate_size, p_.mlp_bias),
-            declare("down_proj", p_.intermediate_size, p_.hidden_size, p_.mlp_bias)};
+    const int64_t inner = p_.intermediate_size;
+    Inner gate_up{{}, {inner, inner}};
+    if (p_.fused()) {
+      gate_up.layers.push_back(declare("gate_up_proj", p_.hidden_size, 2 * inner, false));
+    } else {
+      for (const std::string_view name : {"gate_proj", "up_proj"})
+        gate_up.layers.push_back(declare(name, p_.hidden_size, inner, p_.mlp_bias));
+    }
+    return {std::move(gate_up), declare("down_proj", inner, p_.hidden_size, p_.mlp_bias)};
   }
 
+  std::vector<Value> apply(const Inner& inner, Value x) {
+    std::vector<Value> made;
+    for (const Linear& layer : inner.layers) made.push_back(layer(b_, x));
+    if (made.size() == inner.widths.size()) return made;
+    const Value all = made.front();
+    made.clear();
+    int64_t at = 0;
+    for (const int64_t width : inner.widths) {
+      made.push_back(slice(all, 2, at, at + width));
+      at += width;
+    }
+    return made;
+  }
   Value heads(Value x) const { return reshape(x, {x.shape()[0], x.shape()[1], x.shape()[2] / p_.width(), p_.width()}); }
   Value apply(const Attention& layer, int64_t window, Value x) {
     const auto module = b_.scope("self_attn");
-    Value q = heads(layer.q(b_, x)), k = heads(layer.k(b_, x));
+    const std::vector<Value> qkv = apply(layer.qkv, x);
+    Value q = heads(qkv[0]), k = heads(qkv[1]);
     if (layer.q_norm) q = norm(*layer.q_norm, q), k = norm(*layer.k_norm, k);
-    return layer.o(b_, causal_attention(b_, rotation_(q), rotation_(k), heads(layer.v(b_, x)),
+    return layer.o(b_, causal_attention(b_, rotation_(q), rotation_(k), heads(qkv[2]),
                                         {.bias = documents_, .window = window, .dropout = p_.attention_dropout}));
   }
   Value apply(const Mlp& layer, Value x) {
     const auto module = b_.scope("mlp");
-    const Value gate = layer.gate(b_, x), up = layer.up(b_, x);
-    if (p_.hidden_act == HiddenActivation::kSilu) return layer.down(b_, swiglu(gate, up));
-    return layer.down(b_, mul(decoder::activate(gate, p_.hidden_act), up));
+    const std::vector<Value> gate_up = apply(layer.gate_up, x);
+    if (p_.hidden_act == HiddenActivation::kSilu) return layer.down(b_, swiglu(gate_up[0], gate_up[1]));
+    return layer.down(b_, mul(decoder::activate(gate_up[0], p_.hidden_act), gate_up[1]));
   }
 
   Builder& b_;
@@ -250,6 +285,16 @@ std::unique_ptr<Options> make_qwen() {
   return params;
 }
 
+std::unique_ptr<Options> make_phi3() {
+  auto params = std::make_unique<LlamaParams>();
+  params->family = LlamaFamily::kPhi3;
+  params->hidden_size = 3072;
+  params->intermediate_size = 8192;
+  params->max_position_embeddings = 4096;
+  params->rms_norm_eps = 1e-5;
+  return params;
+}
+
 }  // namespace
 
 ModelTable llama_models() {
@@ -261,6 +306,10 @@ ModelTable llama_models() {
       {{"mistral", "Mistral (Jiang et al. 2023) with the names of hub folders; default: 7B", make_mistral}, nullptr, llama_info, llama},
       {{"qwen2", "Qwen2 (Yang et al. 2024) with the names of hub folders", make_qwen<LlamaFamily::kQwen2>}, nullptr, llama_info, llama},
       {{"qwen3", "Qwen3 (Yang et al. 2025) with the names of hub folders", make_qwen<LlamaFamily::kQwen3>}, nullptr, llama_info, llama},
+      {{"phi3", "Phi-3 and Phi-4-mini (Abdin et al. 2024) with the names of hub folders; default: Phi-3-mini", make_phi3},
+       nullptr,
+       llama_info,
+       llama},
   };
 }
 

@@ -1,4 +1,4 @@
-// Hub folders of decoders: GPT-2, GPT-Neo, Llama, Mistral, Qwen2, Qwen3. Their options in recipes have config.json's names.
+// Hub folders of decoders: GPT-2, GPT-Neo, Llama, Mistral, Qwen2, Qwen3, Phi-3. Their options in recipes have config.json's names.
 
 #include <algorithm>
 #include <array>
@@ -51,7 +51,8 @@ std::optional<text::JsonNode> rope_of(const text::JsonNode& config) {
   return first ? *first : rope;
 }
 
-void rotary(HubConfig& model) {
+/// `original`: the context of pretraining where a config.json with longrope does not name one; 0: the family has no such default.
+void rotary(HubConfig& model, int64_t original = 0) {
   static constexpr std::array<std::string_view, 6> kTypes{"default", "linear", "dynamic", "yarn", "llama3", "longrope"};
   static constexpr std::array<std::string_view, 10> kNumbers{"factor",           "original_max_position_embeddings",
                                                              "attention_factor", "beta_fast",
@@ -65,7 +66,7 @@ void rotary(HubConfig& model) {
   std::string type = "default";
   if (rope) {
     type = rope->text("rope_type", rope->text("type", "default"));
-    if (type == "su") type = "longrope";  // its first name
+    if (type == "su" || (original > 0 && type == "yarn")) type = "longrope";  // its first names
     if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end())
       rope->fail(cat("rope_type is ", type, "; this version has default, linear, dynamic, yarn, llama3 and longrope"));
     add("rope_type", type);
@@ -81,15 +82,20 @@ void rotary(HubConfig& model) {
       add(key, rope->at(key).json().dump());
     }
   }
-  for (const text::JsonNode* node : {&config, rope ? &*rope : nullptr}) {
-    if (node != nullptr && node->has("partial_rotary_factor") && node->at("partial_rotary_factor").number() != 1)
-      node->at("partial_rotary_factor").fail("this version turns all values of a head (1.0)");
+  constexpr std::string_view kPart = "partial_rotary_factor";
+  const text::JsonNode& has_part = rope && rope->has(kPart) ? *rope : config;
+  if (has_part.has(kPart)) {
+    const text::JsonNode part = has_part.at(kPart);
+    if (!(part.number() > 0 && part.number() <= 1)) part.fail(cat("is ", number_text(part), "; it must be more than 0 and at most 1"));
+    if (part.number() != 1) add(kPart, number_text(part));
   }
   const bool has_theta = rope && rope->has("rope_theta");
   if (!has_theta && config.has("rope_theta")) add("rope_theta", number_text(config.at("rope_theta")));
   const bool scaled = type == "yarn" || type == "llama3" || type == "longrope";
   if (scaled && config.has("original_max_position_embeddings"))
     add("original_max_position_embeddings", cat(config.at("original_max_position_embeddings").integer()));
+  else if (type == "longrope" && original > 0 && !rope->has("original_max_position_embeddings"))
+    add("original_max_position_embeddings", cat(original));
   if (!yaml.empty()) model.yaml("rope_parameters", "{" + yaml + "}");
 }
 
@@ -103,7 +109,7 @@ void head(HubConfig& model) {
   model.classifier_task();
 }
 
-void llama_options(HubConfig& model) {
+void llama_options(HubConfig& model, int64_t original_context = 0) {
   model.refuse_unsupported();
   for (const std::string_view key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"})
@@ -114,7 +120,7 @@ void llama_options(HubConfig& model) {
   if (model.config.has("num_key_value_heads")) model.require_multiple("num_attention_heads", "num_key_value_heads");
   model.number("rms_norm_eps");
   activation(model, "hidden_act");
-  rotary(model);
+  rotary(model, original_context);
   model.flag("tie_word_embeddings");
   model.number("attention_dropout");
   model.number("initializer_range");
@@ -152,6 +158,13 @@ void qwen3(HubConfig& model) {
   llama_options(model);
   model.flag("attention_bias");
   windows_of_layers(model);
+}
+
+void phi3(HubConfig& model) {
+  model.type = "phi3";
+  llama_options(model, 4096);
+  nullable(model, "sliding_window");
+  model.number("resid_pdrop");
 }
 
 void gpt_options(HubConfig& model) {
@@ -262,6 +275,10 @@ HubTable hub_decoders() {
       {.model_type = "qwen3",
        .architectures = classes_of("Qwen3ForCausalLM", "Qwen3Model", "Qwen3ForSequenceClassification"),
        .map = qwen3,
+       .tensors = rotary_model},
+      {.model_type = "phi3",
+       .architectures = classes_of("Phi3ForCausalLM", "Phi3Model", "Phi3ForSequenceClassification"),
+       .map = phi3,
        .tensors = rotary_model},
   };
 }

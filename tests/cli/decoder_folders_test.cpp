@@ -97,7 +97,7 @@ TEST_P(DecoderFolders, ComputeTheLogitsOfTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, DecoderFolders, testing::Values("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Cases, DecoderFolders, testing::Values("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "phi3"),
                          [](const auto& info) { return info.param; });
 
 using Chat = DecoderFolders;

@@ -57,6 +57,10 @@ inline const std::vector<DecoderCase>& decoder_cases() {
   static const Options all_heads{{"num_key_value_heads", {3}}};
   static const Options grouped = joined(llama, {{"num_attention_heads", {4}}, {"num_key_value_heads", {2}}, {"head_dim", {6}}});
   static const Options qwen2 = joined(llama, {{"hidden_size", {16}}, {"num_attention_heads", {4}}, {"num_key_value_heads", {2}}});
+  static const Options phi3 = joined(llama, {{"hidden_size", {24}},
+                                             {"num_attention_heads", {4}},
+                                             {"num_key_value_heads", {2}},
+                                             {"rope_parameters.partial_rotary_factor", {0.75}}});
   static const Options gpt2{{"n_layer", {2}},     {"n_head", {2}},     {"n_embd", {8}},    {"n_positions", {12}},
                             {"resid_pdrop", {0}}, {"embd_pdrop", {0}}, {"attn_pdrop", {0}}};
   static const Options neo{
@@ -103,6 +107,12 @@ inline const std::vector<DecoderCase>& decoder_cases() {
       {"qwen3", "qwen3", 9, joined(grouped, {{"attention_bias", {1}}})},
       {"qwen3_long", "qwen3", 9, joined(grouped, factors)},
       {"qwen3_short", "qwen3", 6, joined(grouped, factors)},
+      {"phi3", "phi3", 9, joined(phi3, {{"sliding_window", {4}}})},
+      {"phi3_long", "phi3", 9,
+       joined(phi3, {rope(5),
+                     {"rope_parameters.short_factor", {1, 1.25}},
+                     {"rope_parameters.long_factor", {1.5, 3}},
+                     {"rope_parameters.original_max_position_embeddings", {6}}})},
   };
   return all;
 }

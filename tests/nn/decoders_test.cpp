@@ -110,7 +110,17 @@ TEST(RotaryForm, FrequenciesAreThoseOfTransformers) {
     for (int i = 0; i < 8; ++i) r.short_factor.push_back(1 + i / 8.0), r.long_factor.push_back(2.0 + i);
     r.original_max_position_embeddings = 32;
   };
+  // 12 of 16 values.
+  const auto part = [&](RopeType type, std::optional<int64_t> original = {}) {
+    return rope(type, [&](auto& r) {
+      r.rope_theta = 1000, r.factor = 4, r.partial_rotary_factor = 0.8, r.original_max_position_embeddings = original;
+    });
+  };
   const std::vector<Form> forms{
+      {"linear_part", part(kLinear), 100},
+      {"dynamic_part", part(kDynamic), 100},
+      {"yarn_part", part(kYarn, 16), 100},
+      {"llama3_part", part(kLlama3, 32), 100},
       {"linear", rope(kLinear, [](auto& r) { r.factor = 3; })},
       {"dynamic_short", rope(kDynamic, [](auto& r) { r.factor = 2; }), 40},
       {"dynamic_long", rope(kDynamic, [](auto& r) { r.factor = 2; }), 100},
@@ -130,10 +140,10 @@ TEST(RotaryForm, FrequenciesAreThoseOfTransformers) {
   for (const Form& form : forms) {
     SCOPED_TRACE(form.name);
     const GoldenFile& want = decoder_results().at("rope_" + form.name);
-    const RotaryForm got = rotary_form(form.rope, 16, form.max_positions, form.tokens);
-    ASSERT_EQ(got.frequencies.size(), 8u);
+    const RotaryForm got = rotary_form(form.rope, form.rope.rotated(16), form.max_positions, form.tokens);
+    ASSERT_EQ(got.frequencies.size(), want.at("frequencies").values.size());
     EXPECT_NEAR(got.factor, want.at("factor").values[0], 1e-11);
-    for (size_t i = 0; i < 8; ++i) {
+    for (size_t i = 0; i < got.frequencies.size(); ++i) {
       const double expected = want.at("frequencies").values[i];
       EXPECT_NEAR(got.frequencies[i], expected, 1e-11 * expected) << i;
     }
@@ -154,9 +164,10 @@ class CachedDecoder : public testing::TestWithParam<DecoderCase> {
       more = {{"hidden_size", {32}}, {"max_position_embeddings", {kTokens}}, {"window_size", {7}}};
     else
       more = {{"head_dim", {16}}, {"block_size", {kTokens}}};
-    if (c.type == "qwen2" || c.type == "mistral") more.push_back({"sliding_window", {7}});
+    if (c.type == "qwen2" || c.type == "mistral" || c.name == "phi3") more.push_back({"sliding_window", {7}});
     if (c.name.starts_with("llama") && c.name != "llama_dynamic") more.push_back({"max_position_embeddings", {kTokens}});
     for (const char* list : {"rope_parameters.short_factor", "rope_parameters.long_factor"}) {
+      if (c.name == "phi3_long") more.push_back({list, {1, 1.1, 1.2, 2, 3, list[16] == 'l' ? 9.0 : 5.0}});
       if (c.name.starts_with("qwen3_")) more.push_back({list, {1, 1.1, 1.2, 1.3, 2, 3, 4, list[16] == 'l' ? 9.0 : 5.0}});
     }
     return c.component(more);
@@ -345,7 +356,11 @@ TEST(DecoderMistakes, AreNamed) {
   expect(found("llama", {{"num_key_value_heads", {5}}}), "num_key_value_heads=5 does not divide num_attention_heads=32");
   expect(found("llama", {}, 3000), "3000 tokens, more than the context of 2048");
   expect(found("llama", {{"rope_parameters.rope_type", {4}}}), "rope_type llama3 needs a factor");
-  expect(found("llama", {{"rope_parameters.rope_type", {5}}}), "short_factor has 0 numbers; heads of 128 values need 64");
+  expect(found("llama", {{"rope_parameters.rope_type", {5}}}), "short_factor has 0 numbers; 128 rotated values of a head need 64");
+  expect(found("llama", {{"rope_parameters.partial_rotary_factor", {0.3}}, {"head_dim", {10}}}),
+         "an even number of at least 2 values of a head, not 3 of 10 (partial_rotary_factor 0.3)");
+  expect(found("llama", {{"rope_parameters.rope_type", {2}}, {"rope_parameters.partial_rotary_factor", {0.5}}, {"head_dim", {4}}}),
+         "an even number of at least 4 values of a head, not 2 of 4 (partial_rotary_factor 0.5)");
   expect(found("qwen3", {{"layer_types", {}, {"full_attention"}}}), "layer_types has 1 entries for num_hidden_layers=32");
   expect(found("qwen2", {{"num_hidden_layers", {1}}, {"layer_types", {}, {"chunked"}}}), "layer_types has 'chunked'");
   expect(found("gpt2", {{"block_size", {2000}}}), "block_size=2000 is more than n_positions=1024");

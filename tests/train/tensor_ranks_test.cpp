@@ -420,7 +420,9 @@ TEST(TensorRanks, DivideGroupedQueriesAndSwiglu) {
        {"{type: llama, num_hidden_layers: 2, hidden_size: 32, intermediate_size: 42, num_attention_heads: 8, num_key_value_heads: 4, "
         "head_dim: 4, vocab_size: 48, block_size: 8, attention_dropout: 0.1, attention_bias: true}",
         "{type: qwen3, num_hidden_layers: 1, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, num_key_value_heads: 4, "
-        "head_dim: 8, vocab_size: 50, block_size: 8, tie_word_embeddings: true}"}) {
+        "head_dim: 8, vocab_size: 50, block_size: 8, tie_word_embeddings: true}",
+        "{type: phi3, num_hidden_layers: 1, hidden_size: 32, intermediate_size: 40, num_attention_heads: 8, num_key_value_heads: 4, "
+        "vocab_size: 48, block_size: 8, rope_parameters: {partial_rotary_factor: 0.5}}"}) {
     SCOPED_TRACE(model);
     const std::string recipe = cat(kData, model, "\n");
     const TemporaryFolder folder;

@@ -69,7 +69,24 @@ TEST_F(HubDecoders, RotaryPositionsOfBothForms) {
              "other rotary parameters to some layers");
   expect_has(error(kLlama, R"("rope_scaling": {"type": "spiral"})"), "rope_scaling: rope_type is spiral");
   expect_has(error(kLlama, R"("rope_scaling": {"type": "linear", "factor": "4"})"), "rope_scaling.factor");
-  expect_has(error(kLlama, R"("partial_rotary_factor": 0.5)"), "turns all values of a head");
+  // A part of each head, as transformers 5 and earlier versions say it.
+  expect_has(recipe(kLlama, R"("partial_rotary_factor": 0.5)"), "rope_parameters: {partial_rotary_factor: 0.5}\n");
+  expect_has(recipe(kLlama, R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25, "rope_theta": 100})"),
+             "rope_parameters: {rope_type: default, rope_theta: 100, partial_rotary_factor: 0.25}\n");
+  expect_lacks(recipe(kLlama, R"("partial_rotary_factor": 1.0)"), "rope_parameters");
+  expect_has(error(kLlama, R"("partial_rotary_factor": 1.5)"), "partial_rotary_factor: is 1.5; it must be more than 0 and at most 1");
+}
+
+TEST_F(HubDecoders, Phi3) {
+  const std::string keys = R"("architectures": ["Phi3ForCausalLM"], "vocab_size": 30, "hidden_size": 16, "intermediate_size": 12,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 8192)";
+  expect_has(recipe(keys, R"("sliding_window": 2047, "resid_pdrop": 0.1)"), "  type: phi3\n");
+  expect_has(recipe(keys, R"("sliding_window": 2047, "resid_pdrop": 0.1)"), "  sliding_window: 2047\n  resid_pdrop: 0.1\n");
+  // Its first files call longrope su or yarn. The default of the context of pretraining is 4096.
+  for (const std::string type : {"su", "yarn", "longrope"}) {
+    expect_has(recipe(keys, R"("rope_scaling": {"type": ")" + type + R"(", "short_factor": [1, 1], "long_factor": [2, 3]})"),
+               "{rope_type: longrope, short_factor: [1,1], long_factor: [2,3], original_max_position_embeddings: 4096}");
+  }
 }
 
 TEST_F(HubDecoders, WindowsAreAbsentNullOrNumbers) {

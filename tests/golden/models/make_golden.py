@@ -339,7 +339,7 @@ def segmentation(name, **options):
     return model
 
 
-DECODERS = {"gpt2": "GPT2", "gpt_neo": "GPTNeo", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+DECODERS = {"gpt2": "GPT2", "gpt_neo": "GPTNeo", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3"}
 
 
 def make(name):
@@ -348,7 +348,7 @@ def make(name):
     if name in DECODERS:
         import transformers
 
-        config = getattr(transformers, DECODERS[name] + "Config")(vocab_size=256)
+        config = getattr(transformers, DECODERS[name] + "Config")(vocab_size=256, pad_token_id=None)
         return transformers.AutoModelForCausalLM.from_config(config)
     if name == "gpt":
         return Gpt(layers=12, heads=12, width=768, vocabulary=256, block=1024, bias=True, tied=True)

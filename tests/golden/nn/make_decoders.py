@@ -19,7 +19,7 @@ torch.Tensor.float = torch.Tensor.double
 import peft
 import transformers
 from torch.nn import functional as F
-from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 from transformers.pytorch_utils import Conv1D
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -188,6 +188,14 @@ case("qwen3", Qwen3Config(**GROUPED, attention_bias=True, rope_parameters=dict(r
 FACTORS = dict(short_factor=[1.0, 1.25, 1.5], long_factor=[1.5, 3.0, 7.0], original_max_position_embeddings=6)
 case("qwen3_long", Qwen3Config(**GROUPED, rope_parameters=dict(rope_type="longrope", **FACTORS, **THETA)), 9)
 case("qwen3_short", Qwen3Config(**GROUPED, rope_parameters=dict(rope_type="longrope", **FACTORS, **THETA)), 6)
+PHI3 = LLAMA | dict(hidden_size=24, num_attention_heads=4, num_key_value_heads=2, pad_token_id=None)
+PART = dict(partial_rotary_factor=0.75, **THETA)
+case("phi3", Phi3Config(**PHI3, sliding_window=4, rope_parameters=dict(rope_type="default", **PART)), 9)
+case(
+    "phi3_long",
+    Phi3Config(**PHI3,
+               original_max_position_embeddings=6,
+               rope_parameters=dict(rope_type="longrope", short_factor=[1.0, 1.25], long_factor=[1.5, 3.0], **PART)), 9)
 
 ATTENTION, GATED = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
 lora("gpt2", GPT2Config(**GPT2), 7, ["c_attn", "c_proj", "c_fc"])
@@ -230,6 +238,17 @@ LONG = dict(rope_type="longrope",
             short_factor=[1.0 + i / 8 for i in range(8)],
             long_factor=[2.0 + i for i in range(8)],
             original_max_position_embeddings=32)
+for rope_type in ("linear", "dynamic", "yarn", "llama3"):
+    rope(f"{rope_type}_part",
+         tokens=100,
+         rope_type=rope_type,
+         rope_theta=1000.0,
+         factor=4.0,
+         partial_rotary_factor=0.8,
+         **{
+             "yarn": dict(original_max_position_embeddings=16),
+             "llama3": dict(original_max_position_embeddings=32, low_freq_factor=1.0, high_freq_factor=4.0)
+         }.get(rope_type, {}))
 rope("longrope_short", tokens=32, **LONG)
 rope("longrope_long", tokens=33, **LONG)
 rope("longrope_factor", tokens=33, factor=8.0, **LONG)

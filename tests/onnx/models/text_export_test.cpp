@@ -126,7 +126,7 @@ TEST_P(ExportedDecoders, GenerateWhatTransformersGenerates) {
       ASSERT_NEAR(logits.data_as<float>()[i], want["logits"][static_cast<size_t>(i)].get<double>(), kTolerance * most) << i;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Folders, ExportedDecoders, testing::Values("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Folders, ExportedDecoders, testing::Values("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "phi3"),
                          [](const auto& info) { return info.param; });
 
 /// The nodes of a file as text, one a line.
