@@ -154,6 +154,9 @@ ModelTable segmentation_models() {
   return {
       {{"fcn_resnet50", "FCN (Long et al. 2015) on ResNet-50, 33.0 M parameters", params}, build<Backbone::kResNet50, fcn_head>, info},
       {{"fcn_resnet101", "FCN on ResNet-101, 51.9 M parameters", params}, build<Backbone::kResNet101, fcn_head>, info},
+      {{"fcn_mobilenet_v3_large", "FCN on MobileNetV3-Large, 5.0 M parameters; torchvision has its parts, but no such model", params},
+       build<Backbone::kMobileNetV3, fcn_head>,
+       info},
       {{"deeplabv3_resnet50", "DeepLabV3 (Chen et al. 2017) on ResNet-50, 39.6 M parameters", params},
        build<Backbone::kResNet50, deeplab_head>,
        info},

@@ -122,6 +122,16 @@ def text_training():
     return by_machine("text training", headings, cells)
 
 
+def vision_training():
+    def cells(row):
+        ours, best, installed = (row["sides"][side] for side in ("Galley", "PyTorch channels_last", "PyTorch as installed"))
+        return [[row["work"], time(ours), time(best), ratio(best, ours), time(installed), ratio(installed, ours), number(ours["mib"]),
+                 number(best["mib"]), f"{ours['mib'] / best['mib']:.2f}x"]]
+    headings = ["training step", "Galley ms", "PyTorch channels_last ms", "speed", "PyTorch as installed ms", "speed", "Galley planned MiB",
+                "PyTorch MiB above its start", "memory"]
+    return by_machine("vision training", headings, cells)
+
+
 def ranks():
     def cells(row):
         sides = row["sides"]
@@ -287,6 +297,10 @@ SECTIONS = [
     ("Text generation", "GPT-2 124M with random weights, one sequence. Galley's int8 and int4 are weight-only (int4: groups of 32), "
      "int8 dynamic rounds activations too, as does `precision.int8_activations=int8` (activations rounded); "
      "PyTorch's int8 is dynamic, llama.cpp's Q8_0 and Q4_0.", text_decoding),
+    ("Detection, segmentation and optical flow", "One image, or pair of images, with the same random weights, scaled so that about as "
+     "many candidates are left as in trained networks; outputs with post-processing. PyTorch's time is the faster of eager and compile, "
+     "channels_last.", lambda: inference("vision", ["ONNX Runtime", "OpenVINO", "PyTorch"])),
+    ("Training of detectors and segmentation", "SGD with momentum on random images.", vision_training),
     ("Loading JPEGs", "JPEGs of 500 x 375 pixels to batches of 64: random_resized_crop to 224, flip, normalize.", loading),
     ("Inference on a busy machine", "`scripts/shared-machine` measures while other processes compute all the time.",
      lambda: shared("shared machine, inference")),

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "libcore/comm/rank_scope.h"
 #include "libcore/comm/leaf_sums.h"
+#include "libcore/comm/rank_scope.h"
 #include "tests/comm/ranks.h"
 
 namespace galley {

@@ -326,13 +326,18 @@ class UNet(nn.Module):
 
 SEGMENTATION = [
     "fcn_resnet50", "fcn_resnet101", "deeplabv3_resnet50", "deeplabv3_resnet101", "deeplabv3_mobilenet_v3_large",
-    "lraspp_mobilenet_v3_large"
+    "lraspp_mobilenet_v3_large", "fcn_mobilenet_v3_large"
 ]
 
 
 def segmentation(name, **options):
-    """A model of torchvision without dropout."""
-    model = getattr(torchvision.models.segmentation, name)(weights=None, weights_backbone=None, **options)
+    """A model of torchvision without dropout. For FCN on MobileNetV3 it has the parts, but no function that joins them."""
+    if name == "fcn_mobilenet_v3_large":
+        from torchvision.models.segmentation.fcn import FCN, FCNHead
+        model = segmentation("deeplabv3_mobilenet_v3_large", **options)
+        model = FCN(model.backbone, FCNHead(960, options.get("num_classes", 21)), model.aux_classifier)
+    else:
+        model = getattr(torchvision.models.segmentation, name)(weights=None, weights_backbone=None, **options)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
