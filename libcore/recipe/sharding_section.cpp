@@ -91,7 +91,8 @@ void OffloadSection::options(OptionVisitor& v) {
             .doc = "where parameters (fsdp, hybrid: shards of them) are kept between uses, unit by unit; null: in memory of the device"},
            parameters);
   v.option({.name = "gradients", .doc = "where shards of gradients are kept until the update"}, gradients);
-  v.option({.name = "optimizer", .doc = "where optimizer state is kept; with host, the host computes the update"}, optimizer);
+  v.option({.name = "optimizer", .doc = "where optimizer state is kept; with host, a GPU reads and writes it there in the update"},
+           optimizer);
 }
 
 void TableOverride::options(OptionVisitor& v) {

@@ -5,6 +5,14 @@
 #include "libcore/runtime/program.h"
 
 namespace galley {
+namespace {
+
+/// The device's kernels may still write arrays in the host's memory.
+void wait_for(const Tensor& stored, Device& device) {
+  if (stored.storage()->host_access() && !device.is_host()) device.stream().synchronize();
+}
+
+}  // namespace
 
 ParameterStore::Entry& ParameterStore::entry(std::string_view name) {
   const auto found = entries_.find(name);
@@ -75,7 +83,7 @@ void ParameterStore::set(std::string_view name, const Tensor& values) {
 }
 
 void ParameterStore::adopt(std::string_view name, Tensor values) {
-  GALLEY_ASSERT(device_ == &host_device(), "only the host's arrays can be adopted");
+  GALLEY_ASSERT(device_ == &host_device() || values.storage()->host_access(), "only the host's arrays can be adopted");
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
     entries_[std::string(name)] = {std::move(values), ValueRole::kParameter};
@@ -91,12 +99,14 @@ void ParameterStore::adopt(std::string_view name, Tensor values) {
 
 Tensor ParameterStore::get(std::string_view name) const {
   const Tensor& stored = entry(name).tensor;
+  wait_for(stored, *device_);
   const Tensor tensor = on_host(stored, device_->stream());
   if (!stored.storage()->host_access() && tensor.format().is_contiguous()) return tensor;
   return tensor.format().is_contiguous() ? tensor.clone() : tensor.to(MemoryFormat::contiguous());
 }
 
 Tensor ParameterStore::view(std::string_view name) const {
+  wait_for(entry(name).tensor, *device_);
   return on_host(entry(name).tensor, device_->stream()).to(MemoryFormat::contiguous());
 }
 

@@ -6,6 +6,16 @@ namespace galley {
 namespace {
 
 bool on_disk(const std::optional<OffloadPlace>& place) { return place && !place->host; }
+bool on_host(const std::optional<OffloadPlace>& place) { return place && place->host; }
+
+/// The place of an input that persists between steps.
+std::optional<OffloadPlace> place_of(const OffloadSection& section, const ValueInfo& value) {
+  switch (value.role) {
+    case ValueRole::kParameter: return section.parameters;
+    case ValueRole::kState: return value.name.ends_with(".grad") ? section.gradients : section.optimizer;
+    default: return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -14,13 +24,21 @@ bool offloads_to_disk(const ShardingSection& sharding) {
          (on_disk(sharding.offload->parameters) || on_disk(sharding.offload->gradients) || on_disk(sharding.offload->optimizer));
 }
 
-bool Offload::is_offloaded(const ValueInfo& value) const {
-  switch (value.role) {
-    case ValueRole::kParameter: return on_disk(section_.parameters);
-    case ValueRole::kState: return on_disk(value.name.ends_with(".grad") ? section_.gradients : section_.optimizer);
-    default: return false;
+bool offloads_to_host(const ShardingSection& sharding) {
+  return sharding.offload &&
+         (on_host(sharding.offload->parameters) || on_host(sharding.offload->gradients) || on_host(sharding.offload->optimizer));
+}
+
+void place_on_host(const Graph& graph, ParameterStore& store, const OffloadSection& section) {
+  for (const ValueId id : graph.inputs()) {
+    const ValueInfo& value = graph.value(id);
+    if (!on_host(place_of(section, value)) || store.has(value.name)) continue;
+    const TensorType& type = value.type;
+    store.adopt(value.name, Tensor(type.dtype, type.shape, type.format, Storage::allocate_host(type.bytes(), store.device())));
   }
 }
+
+bool Offload::is_offloaded(const ValueInfo& value) const { return on_disk(place_of(section_, value)); }
 
 void Offload::place(const Graph& graph, ParameterStore& store) const {
   for (const ValueId id : graph.inputs()) {

@@ -15,6 +15,11 @@ namespace galley {
 /// Whether some arrays are on the disk.
 bool offloads_to_disk(const ShardingSection& sharding);
 
+/// Whether some arrays are in the memory of the host, where the device has another.
+bool offloads_to_host(const ShardingSection& sharding);
+/// Before a program is declared: makes the inputs that are offloaded to the host, in pinned memory, which the device's kernels reach.
+void place_on_host(const Graph& graph, ParameterStore& store, const OffloadSection& section);
+
 /// Bytes of used pages after which all pages are taken out of memory.
 inline constexpr int64_t kOffloadWindow = int64_t{32} << 20;
 

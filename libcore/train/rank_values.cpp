@@ -170,9 +170,13 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
 void check_offload(const Recipe& recipe, const BatchPlan& batch) {
   if (!recipe.sharding.offload) return;
   const OffloadSection& offload = *recipe.sharding.offload;
-  const auto host = [](const std::optional<OffloadPlace>& place) { return place && place->host; };
-  if (host(offload.parameters) || host(offload.gradients) || host(offload.optimizer))
+  if (offloads_to_host(recipe.sharding) && !recipe.device.is_gpu())
     log(LogLevel::kInfo, "sharding.offload: host changes nothing on device: cpu, whose memory is the host's");
+  if (recipe.device.is_gpu() && offload.parameters && recipe.sharding.strategy != ShardingStrategy::kFsdp) {
+    throw Error(ErrorCode::kRecipe, cat("device: ", recipe.device.str(), " keeps parameters in its memory, unless ranks divide them"))
+        .key("sharding.offload.parameters")
+        .suggest("remove the key, or write strategy: fsdp");
+  }
   if (!offloads_to_disk(recipe.sharding)) return;
   if (recipe.device.str() != "cpu") {
     throw Error(ErrorCode::kRecipe, cat("device: ", recipe.device.str(), " keeps all arrays in its memory"))

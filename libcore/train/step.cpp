@@ -141,6 +141,8 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
                                          first ? ParameterFormats::kLead : ParameterFormats::kFollow);
   GALLEY_ASSERT(captured, "the engine already has this program; each TrainStep needs its own engine");
   if (offload_ != nullptr) offload_->place(stage.update_program->graph(), engine_.store());
+  if (offloads_to_host(recipe_.sharding) && recipe_.device.is_gpu())
+    place_on_host(stage.update_program->graph(), engine_.store(), *recipe_.sharding.offload);
   engine_.declare(*stage.update_program);
   add_states(stage.states);
   if (batch_.accumulation == 1) return;

@@ -173,6 +173,12 @@ void Trainer::State::plan_facts() {
   plan.warnings = update->program().report().warnings;
   const bool several = update->quantization() != nullptr || replicas > 0;  // programs with arrays of their own
   plan.persistent_bytes = several ? update->store().bytes() : update->program().persistent_bytes();
+  if (offloads_to_host(recipe.sharding) && recipe.device.is_gpu()) {
+    for (const std::string& name : update->store().names()) {
+      const Tensor& array = update->store().tensor(name);
+      if (array.storage()->host_access()) plan.persistent_bytes -= array.bytes();
+    }
+  }
   plan.scratch_bytes = update->scratch_bytes();
   for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) plan.scratch_bytes = std::max(plan.scratch_bytes, each->program().scratch_bytes());

@@ -211,6 +211,31 @@ TEST_P(CudaTraining, RunsGiveEqualBitsIfTheyMust) {
   }
 }
 
+// The GPU reads and writes what is in pinned memory of the host.
+TEST(CudaStep, StatesOnTheHostGiveEqualBits) {
+  test::stand_in_device();
+  std::map<std::string, Tensor> values[2];
+  for (const bool offloaded : {false, true}) {
+    const LoadedRecipe loaded = test::load_text(
+        kGpt, {"device=cuda", "deterministic=true", offloaded ? "sharding.offload={optimizer: host}" : "sharding.offload=null"});
+    const Session session(loaded.recipe);
+    test::Stepping at(session, 2, 1);
+    for (int64_t step = 1; step <= 4; ++step) at.training.run(step, [&]() -> const Batch& { return at.batch; });
+    values[offloaded] = at.values();
+    int64_t on_host = 0, others = 0;
+    ParameterStore& store = at.training.store();
+    for (const std::string& name : store.names()) {
+      const bool state = store.role(name) == ValueRole::kState;
+      (store.tensor(name).storage()->host_access() ? on_host : others) += state ? 1 : 0;
+      EXPECT_TRUE(state || !store.tensor(name).storage()->host_access()) << name;
+    }
+    EXPECT_EQ(on_host > 0, offloaded);
+    EXPECT_EQ(others == 0, offloaded);
+  }
+  ASSERT_EQ(values[0].size(), values[1].size());
+  for (const auto& [name, tensor] : values[0]) EXPECT_TRUE(bit_equal(tensor, values[1].at(name))) << name;
+}
+
 // The products are those of the libraries, the sums in f32.
 TEST(CudaStep, SixteenBitsTrainAsF32ToRounding) {
   test::stand_in_device();
