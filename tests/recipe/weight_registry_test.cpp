@@ -33,7 +33,7 @@ std::string error_of(const Action& action, ErrorCode code) {
 TEST(WeightRegistry, BuiltInFiles) {
   const WeightRegistry registry({kBuiltIn}, "/cache");
   const std::vector<std::string> models = registry.models();
-  EXPECT_EQ(models.size(), 95u) << "the classifiers of torchvision 0.29, nine detectors, two RAFTs, three of clips, efficientnet_lite0";
+  EXPECT_EQ(models.size(), 97u) << "the classifiers of torchvision 0.29, eleven detectors, two RAFTs, three of clips, efficientnet_lite0";
   int sets = 0;
   for (const std::string& model : models) {
     SCOPED_TRACE(model);
@@ -96,6 +96,9 @@ TEST(WeightRegistry, Detectors) {
   EXPECT_EQ(registry.find("fcos_resnet50_fpn").options_of_model, (Options{{"frozen_norm", "true"}}));
   EXPECT_EQ(registry.find("fasterrcnn_resnet50_fpn_v2").options_of_model, Options{});
   EXPECT_EQ(registry.find("fcos_resnet50_fpn").category_names().at(18), "dog");
+  EXPECT_EQ(registry.find("maskrcnn_resnet50_fpn").options_of_model, (Options{{"frozen_norm", "true"}, {"frozen_eps", "0"}}));
+  EXPECT_EQ(registry.find("keypointrcnn_resnet50_fpn/COCO_LEGACY").options_of_model, (Options{{"frozen_norm", "true"}}));
+  EXPECT_EQ(registry.find("keypointrcnn_resnet50_fpn").category_names().at(1), "person");
 }
 
 TEST(WeightRegistry, Videos) {
@@ -120,7 +123,7 @@ TEST(WeightRegistry, TheUsersOwn) {
   EXPECT_EQ(registry.of("resnet50").size(), 3u);
   EXPECT_EQ(registry.find("own/A").file, "/data/a.safetensors");
   EXPECT_NE(error_of([&] { registry.find("own"); }, ErrorCode::kRecipe).find("it has A"), std::string::npos);
-  EXPECT_EQ(registry.models().size(), 96u);
+  EXPECT_EQ(registry.models().size(), 98u);
 
   const auto broken = [&](const std::string& text) {
     write_file(folder / "own.yaml", text);

@@ -18,7 +18,7 @@ namespace {
 const std::map<std::string_view, WriteNode>& rows() {
   static const std::map<std::string_view, WriteNode> all = [] {
     std::map<std::string_view, WriteNode> made;
-    for (const WriteTable& table : {layer_rows(), attention_rows(), rotary_rows(), elementwise_rows(), shape_rows()})
+    for (const WriteTable& table : {layer_rows(), attention_rows(), rotary_rows(), elementwise_rows(), shape_rows(), detection_rows()})
       made.insert(table.begin(), table.end());
     return made;
   }();

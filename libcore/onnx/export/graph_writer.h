@@ -145,5 +145,6 @@ WriteTable attention_rows();
 WriteTable rotary_rows();
 WriteTable elementwise_rows();  // element-wise operators
 WriteTable shape_rows();        // data movement and reductions
+WriteTable detection_rows();    // boxes and regions
 
 }  // namespace galley::onnx_export
