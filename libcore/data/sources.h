@@ -139,17 +139,19 @@ struct TextFiles : SourceOptionsOf<TextFiles> {
 /// Columns of a table of texts, or keys of JSON objects.
 struct TextColumns : OptionsOf<TextColumns> {
   std::string text = "text";
-  std::optional<std::string> pair, label, target;
+  std::optional<std::string> pair, label, target, labels, next_sentence;
+  std::vector<std::string> values;
   void options(OptionVisitor& visitor) override;
 };
 /// What sources of one text, or one pair of texts, a sample have in common. Fields: `input`, of pairs `token_types` (0 and 1), both padded
-/// with their lengths; `label` where a column has it. With a target, for encoder-decoder models: `src`, `tgt` (the begin token and the
-/// target) and `label` (the target and the end token), each padded.
+/// with their lengths; `label` where a column has it; `target` where columns have values or labels: the numbers, or 0 and 1 for each class;
+/// `next_sentence_label`. With a target, for encoder-decoder models: `src`, `tgt` (the begin token and the target) and `label` (the target
+/// and the end token), each padded.
 struct TextRowOptions : SourceOptions {
   std::vector<std::string> path;
   TextColumns columns;
   std::optional<int64_t> max_length, max_target_length;
-  std::string begin = "auto", end = "auto";
+  std::string begin = "auto", end = "auto", label_separator = ",";
   std::vector<std::string> classes;
 
  protected:

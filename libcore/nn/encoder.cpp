@@ -37,7 +37,8 @@ void EncoderParams::common_options(OptionVisitor& v) {
             .min = 1},
            max_position_embeddings);
   v.option({.name = "layer_norm_eps", .doc = "added to the variance in layer norms", .min = 0}, layer_norm_eps);
-  v.option({.name = "tie_word_embeddings", .doc = "whether the head masked_lm uses the token embedding"}, tie_word_embeddings);
+  v.option({.name = "tie_word_embeddings", .doc = "whether the heads masked_lm and pre_training use the token embedding"},
+           tie_word_embeddings);
   v.choice({.name = "head", .doc = "what stands above the encoder"}, head, kEncoderHeadNames);
   v.option({.name = "num_labels", .doc = "classes of the heads sequence_classification and token_classification", .min = 1}, num_labels);
   v.choice({.name = "classifier_pooling",
@@ -73,7 +74,7 @@ EncoderInputs EncoderInputs::of(const NamedValues& inputs) {
 ModelInfo encoder_info(const EncoderParams& params, std::string_view family, int64_t max_length) {
   ModelInfo info;
   info.family = family;
-  if (params.head == EncoderHead::kMaskedLm) info.output = ModelOutput::kMaskedTokens;
+  if (params.head == EncoderHead::kMaskedLm || params.head == EncoderHead::kPreTraining) info.output = ModelOutput::kMaskedTokens;
   if (params.head == EncoderHead::kTokenClassification) info.output = ModelOutput::kTokenClasses;
   if (params.head == EncoderHead::kQuestionAnswering) info.output = ModelOutput::kSpans;
   if (params.head == EncoderHead::kSequenceClassification && params.num_labels > 1) info.output = ModelOutput::kClasses;

@@ -24,10 +24,11 @@ enum class EncoderHead {
   kEmbedding,               ///< embedding [N,hidden_size]
   kReplacedTokens,          ///< logits [N,T]: whether a token was replaced (ELECTRA's discriminator)
   kNextSentence,            ///< logits [N,2]: whether the second text follows the first (0) or not (1), of BERT
+  kPreTraining,             ///< prediction_logits [N,T,vocab_size] of kMaskedLm, seq_relationship_logits [N,2] of kNextSentence, of BERT
 };
-inline constexpr std::array<std::string_view, 8> kEncoderHeadNames{
-    "none",         "masked_lm", "sequence_classification", "token_classification", "question_answering", "embedding", "replaced_tokens",
-    "next_sentence"};
+inline constexpr std::array<std::string_view, 9> kEncoderHeadNames{
+    "none",      "masked_lm",       "sequence_classification", "token_classification", "question_answering",
+    "embedding", "replaced_tokens", "next_sentence",           "pre_training"};
 
 /// How a sentence's vector is made of those of its tokens.
 enum class Pooling { kMean, kCls };

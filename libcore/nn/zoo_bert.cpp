@@ -119,8 +119,8 @@ class EncoderModel {
     const bool bare = params_.head == EncoderHead::kNone || params_.head == EncoderHead::kEmbedding;
     const bool by_pooler =
         params_.head == EncoderHead::kSequenceClassification && params_.classifier_pooling == ClassifierPooling::kPooler && !is(kRoberta);
-    const bool next_sentence = params_.head == EncoderHead::kNextSentence;
-    GALLEY_CHECK(!next_sentence || is(kBert), "[", family_.name, "] has no head next_sentence");
+    const bool next_sentence = params_.head == EncoderHead::kNextSentence || params_.head == EncoderHead::kPreTraining;
+    GALLEY_CHECK(!next_sentence || is(kBert), "[", family_.name, "] has no head ", kEncoderHeadNames[static_cast<size_t>(params_.head)]);
     const bool pools = family_.pooler && (params_.head == EncoderHead::kNone || by_pooler || next_sentence);
     Value hidden, pooled;
     {
@@ -140,7 +140,9 @@ class EncoderModel {
         return {{"logits", layers_.linear("classifier", layers_.classifier_dropout(hidden, usual), params_.num_labels)}};
       }
       case EncoderHead::kQuestionAnswering: return question_answering(hidden);
-      case EncoderHead::kNextSentence: return {{"logits", layers_.linear("cls.seq_relationship", pooled, 2)}};
+      case EncoderHead::kNextSentence: return {{"logits", next_sentence_logits(pooled)}};
+      case EncoderHead::kPreTraining:
+        return {{"prediction_logits", masked_lm(hidden)}, {"seq_relationship_logits", next_sentence_logits(pooled)}};
       case EncoderHead::kReplacedTokens: return {{"logits", replaced_tokens(hidden)}};
     }
     GALLEY_ASSERT(false);
@@ -206,6 +208,8 @@ class EncoderModel {
     x = layers_.norm(names.norm, names.always_gelu ? gelu(x) : layers_.activate(x));
     return layers_.token_logits(x, names.decoder, names.bias);
   }
+
+  Value next_sentence_logits(Value pooled) { return layers_.linear("cls.seq_relationship", pooled, 2); }
 
   Value sequence_classification(Value x, Value pooled) {
     const double usual = params_.hidden_dropout_prob;

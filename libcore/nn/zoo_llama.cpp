@@ -198,15 +198,18 @@ class LlamaBuilder {
     return {std::move(gate_up), declare("down_proj", inner, p_.hidden_size, p_.mlp_bias)};
   }
 
-  std::vector<Value> apply(const Inner& inner, Value x) {
+  /// The results of each part, as `form` makes them.
+  template <class Form>
+  std::vector<Value> apply(const Inner& inner, Value x, const Form& form) {
     std::vector<Value> made;
-    for (const Linear& layer : inner.layers) made.push_back(layer(b_, x));
-    if (made.size() == inner.widths.size()) return made;
-    const Value all = made.front();
-    made.clear();
+    if (inner.layers.size() == inner.widths.size()) {
+      for (const Linear& layer : inner.layers) made.push_back(form(layer(b_, x)));
+      return made;
+    }
+    const Value all = inner.layers.front()(b_, x);
     int64_t at = 0;
     for (const int64_t width : inner.widths) {
-      made.push_back(slice(all, 2, at, at + width));
+      made.push_back(form(slice(all, 2, at, at + width)));
       at += width;
     }
     return made;
@@ -214,15 +217,15 @@ class LlamaBuilder {
   Value heads(Value x) const { return reshape(x, {x.shape()[0], x.shape()[1], x.shape()[2] / p_.width(), p_.width()}); }
   Value apply(const Attention& layer, int64_t window, Value x) {
     const auto module = b_.scope("self_attn");
-    const std::vector<Value> qkv = apply(layer.qkv, x);
-    Value q = heads(qkv[0]), k = heads(qkv[1]);
+    const std::vector<Value> qkv = apply(layer.qkv, x, [&](Value part) { return heads(part); });
+    Value q = qkv[0], k = qkv[1];
     if (layer.q_norm) q = norm(*layer.q_norm, q), k = norm(*layer.k_norm, k);
-    return layer.o(b_, causal_attention(b_, rotation_(q), rotation_(k), heads(qkv[2]),
+    return layer.o(b_, causal_attention(b_, rotation_(q), rotation_(k), qkv[2],
                                         {.bias = documents_, .window = window, .dropout = p_.attention_dropout}));
   }
   Value apply(const Mlp& layer, Value x) {
     const auto module = b_.scope("mlp");
-    const std::vector<Value> gate_up = apply(layer.gate_up, x);
+    const std::vector<Value> gate_up = apply(layer.gate_up, x, [](Value part) { return part; });
     if (p_.hidden_act == HiddenActivation::kSilu) return layer.down(b_, swiglu(gate_up[0], gate_up[1]));
     return layer.down(b_, mul(decoder::activate(gate_up[0], p_.hidden_act), gate_up[1]));
   }

@@ -6,9 +6,8 @@
 namespace galley {
 
 inline constexpr std::string_view kTarget = "target";
-inline constexpr MetricInfo kElementwiseMetrics[] = {{.name = "loss", .ranks = true}};
 
-/// Compares the output with a target element by element.
+/// Compares the output with a target element by element. The loss needs no collector.
 class Elementwise : public Task {
  public:
   Elementwise(std::string_view name, const TaskModel& model, std::string_view usual_loss)
@@ -26,7 +25,6 @@ class Elementwise : public Task {
     capture.sum("loss", build_sample_losses(capture.builder(), loss_, output, capture.field(std::string(kTarget))));
     capture.result("scores", output);
   }
-  std::span<const MetricInfo> metrics() const override { return kElementwiseMetrics; }
 
  protected:
   const TensorType& output() const { return output_; }

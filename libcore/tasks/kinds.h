@@ -48,6 +48,11 @@ struct QuestionAnsweringTask : TaskOptions {
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };
+/// Masked tokens, and whether the second text of a pair follows the first.
+struct PreTrainingTask : PlainTask<PreTrainingTask> {
+  std::unique_ptr<Task> make(const TaskModel& model) const override;
+  std::span<const MetricInfo> metrics() const override;
+};
 /// One class per pixel.
 struct SegmentationTask : PlainTask<SegmentationTask> {
   std::unique_ptr<Task> make(const TaskModel& model) const override;

@@ -39,7 +39,7 @@ std::string_view without_prefix(std::string_view metric) {
 }  // namespace
 
 ComponentKinds tasks() {
-  static constexpr std::array<ComponentKind, 9> kKinds{{
+  static constexpr std::array<ComponentKind, 10> kKinds{{
       {"classification", "one class per sample: outputs [N,classes], field label [N]", make_options<ClassificationTask>},
       {"regression", "numbers: outputs and field target of the same shape", make_options<RegressionTask>},
       {"multi_label", "any number of classes per sample: outputs [N,classes], field target [N,classes] of 0 and 1",
@@ -49,6 +49,8 @@ ComponentKinds tasks() {
       {"token_classification", "one class per token: outputs [N,T,classes], field label [N,T]", make_options<TokenClassificationTask>},
       {"question_answering", "a span of tokens: start_logits and end_logits [N,T], fields start_positions and end_positions [N]",
        make_options<QuestionAnsweringTask>},
+      {"pre_training", "masked tokens and the next sentence: BERT's head pre_training, fields label [N,T] and next_sentence_label [N]",
+       make_options<PreTrainingTask>},
       {"segmentation", "one class per pixel: outputs [N,classes,H,W], field label [N,H,W]", make_options<SegmentationTask>},
       {"detection", "boxes around objects, with their classes: a detector, fields boxes and labels", make_options<DetectionTask>},
       {"optical_flow", "how far each pixel moves between two images: a model of flows, field flow [N,3,H,W]",

@@ -56,6 +56,7 @@ void bert_options(HubConfig& model) {
 void bert(HubConfig& model) {
   model.type = "bert";
   bert_options(model);
+  if (model.head == "pre_training") model.task = model.head;
   model.number("classifier_dropout");
 }
 
@@ -105,7 +106,7 @@ void distilbert(HubConfig& model) {
 HubTable hub_encoders() {
   return {
       {.model_type = "bert",
-       .architectures = {GALLEY_HEADS("Bert"), {"BertForPreTraining", "masked_lm"}, {"BertForNextSentencePrediction", "next_sentence"}},
+       .architectures = {GALLEY_HEADS("Bert"), {"BertForPreTraining", "pre_training"}, {"BertForNextSentencePrediction", "next_sentence"}},
        .map = bert,
        // Old files call the parameters of layer norms gamma and beta.
        .tensors = {.base = "bert",

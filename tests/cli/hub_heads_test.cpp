@@ -1,5 +1,5 @@
-// Heads of encoders from a hub, as text: several labels, numbers, replaced tokens, the next sentence. Those that are not supported are one
-// error that lists what is.
+// Heads of encoders from a hub, as text: several labels, numbers, replaced tokens, the next sentence, BERT's pre-training; they are trained
+// and evaluated. Those that are not supported are one error that lists what is.
 
 #include <gtest/gtest.h>
 
@@ -120,6 +120,137 @@ TEST(HubHeads, TheNextSentenceIsOneOfTwoClasses) {
   const Outcome other = run("galley-predict", {hub("electra_masked"), "model.head=next_sentence", "--tensors", "x"});
   EXPECT_EQ(other.code, 3);
   EXPECT_NE(other.err.find("[electra] has no head next_sentence"), std::string::npos) << other.err;
+}
+
+/// A copy of bert_pretraining with a tokenizer.
+std::string pretraining_folder(const std::string& folder) {
+  fs::copy(hub("bert_pretraining"), folder);
+  fs::copy(hub("bert_classes") + "/tokenizer.json", folder + "/tokenizer.json");
+  return folder;
+}
+
+TEST(HubHeads, PreTrainingFindsMaskedTokensAndTheNextSentence) {
+  const std::string model = pretraining_folder(scratch_folder() + "/m");
+  const std::vector<std::string> texts{"--text", "a [MASK] film", "--text-pair", "it was [MASK]"};
+  const auto predict = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), texts.begin(), texts.end());
+    const Outcome outcome = run("galley-predict", arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out);
+  };
+  const Json both = predict({model, "--format", "json", "threads=1"});
+  ASSERT_EQ(both["masks"].size(), 2u) << both;
+  ASSERT_EQ(both["top"].size(), 2u) << both;
+  // Each head alone gives the same.
+  EXPECT_EQ(predict({model, "model.head=masked_lm", "--format", "json", "threads=1"})["masks"], both["masks"]);
+  EXPECT_EQ(predict({model, "model.head=next_sentence", "--format", "json", "threads=1"})["top"], both["top"]);
+}
+
+TEST(HubHeads, PreTrainingTrains) {
+  const std::string folder = scratch_folder(), model = pretraining_folder(folder + "/m");
+  std::string rows;
+  for (int i = 0; i < 24; ++i) rows += "the story is fine\tit was very good .\t0\nthe story is fine\ta dull film !\t1\n";
+  write_text(folder + "/t.tsv", rows);
+  const std::string pipeline =
+      "[{type: rename, from: input, to: input_ids}, {type: rename, from: token_types, to: token_type_ids}, "
+      "{type: mask_tokens, p: 0.15, field: input_ids}]";
+  write_text(folder + "/r.yaml", "recipe: 1\nname: pretraining\nmodel: {type: hub, path: " + model +
+                                     "}\nweights: null\ndata:\n  train:\n    source: {type: text_pairs, path: " + folder +
+                                     "/t.tsv, columns: {text: 0, pair: 1, next_sentence: 2}, max_length: 16}\n    pipeline: " + pipeline +
+                                     "\n  val: {from: train, pipeline: " + pipeline +
+                                     "}\ntrain: {duration: 30 epochs, batch: 12, optimizer: {type: adamw, lr: 0.01}}\nthreads: 1\n");
+  const Outcome trained = run("galley-train", {folder + "/r.yaml", "-o", folder + "/run"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json metrics = Json::parse(read_text(folder + "/run/result.json"))["metrics"];
+  EXPECT_EQ(metrics["next_sentence"], 100.0) << metrics;
+  EXPECT_LT(metrics["masked_loss"].get<double>(), 1.5) << "log 27 = 3.3 at the start";
+  EXPECT_NE(read_text(folder + "/run/metrics.jsonl").find("\"losses\":{\"masked\":"), std::string::npos);
+  const Outcome evaluated = run("galley-evaluate", {folder + "/run", "--format", "json"});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_EQ(Json::parse(evaluated.out)["metrics"], metrics);
+  const Outcome other = run("galley-train", {folder + "/r.yaml", "model.head=masked_lm", "task=pre_training", "-o", folder + "/other"});
+  EXPECT_EQ(other.code, 3);
+  EXPECT_NE(other.err.find("needs a model with prediction_logits and seq_relationship_logits"), std::string::npos) << other.err;
+}
+
+/// Trains bert_base on a table or lines, and returns the metrics.
+Json fine_tuned(const std::string& folder, const std::string& task, const std::string& source, int labels, const std::string& metrics) {
+  const std::string pipeline = "[{type: rename, from: input, to: input_ids}]";
+  write_text(folder + "/r.yaml",
+             "recipe: 1\nname: tuned\nmodel: {type: hub, head: sequence_classification, num_labels: " + std::to_string(labels) +
+                 "}\nweights: " + hub("bert_base") + "\ntask: " + task + "\ndata:\n  train: {source: " + source +
+                 ", pipeline: " + pipeline + "}\n  val: {from: train, pipeline: " + pipeline + "}\nmetrics: " + metrics +
+                 "\ntrain: {duration: 15 epochs, batch: 12, optimizer: {type: adamw, lr: 0.02}}\nthreads: 1\n");
+  const Outcome trained = run("galley-train", {folder + "/r.yaml", "-o", folder + "/run"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  if (trained.code != 0) return {};
+  const Outcome evaluated = run("galley-evaluate", {folder + "/run", "--format", "json"});
+  EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+  return Json::parse(evaluated.out)["metrics"];
+}
+
+TEST(HubHeads, NumbersOfTextsAreLearned) {
+  const std::string folder = scratch_folder();
+  std::string rows = "sentence1\tsentence2\tscore\n";
+  for (int i = 0; i < 12; ++i) rows += "a very good film\tgood film\t1.5\nthe story is dull\ta film\t-1\nit was a film\tthe story\t0.25\n";
+  write_text(folder + "/train.tsv", rows);
+  write_text(folder + "/dev.tsv", rows);
+  const auto train = [&](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> arguments{"stsb_bert",
+                                       "weights=" + hub("bert_base"),
+                                       "data.root=" + folder,
+                                       "train.duration=15 epochs",
+                                       "batch=12",
+                                       "optimizer.lr=0.02",
+                                       "train.schedule=[]",
+                                       "data.train.source.max_length=16",
+                                       "data.train.pipeline.bucket.lengths=12,16",
+                                       "data.val.source.max_length=16",
+                                       "metrics=loss,mae,pearson,spearman",
+                                       "threads=1",
+                                       "-o",
+                                       folder + "/" + name};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run("galley-train", arguments);
+  };
+  const Outcome trained = train("run", {});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json metrics = Json::parse(read_text(folder + "/run/result.json"))["metrics"];
+  EXPECT_LT(metrics["loss"].get<double>(), 0.1) << metrics;
+  EXPECT_LT(metrics["mae"].get<double>(), 0.3) << metrics;
+  EXPECT_GT(metrics["pearson"].get<double>(), 0.9) << metrics;
+  EXPECT_GT(metrics["spearman"].get<double>(), 0.9) << metrics;
+  const Outcome shown =
+      run("galley-predict", {folder + "/run", "--format", "json", "threads=1", "--text", "a very good film", "--text-pair", "good film"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_NEAR(Json::parse(shown.out)["values"][0].get<double>(), 1.5, 0.5) << shown.out;
+  // Two numbers, of which the data have one.
+  EXPECT_EQ(train("two", {"model.num_labels=2"}).code, 3);
+  write_text(folder + "/train.tsv", rows + "a film\tfilm\tgood\n");
+  const Outcome bad = train("bad", {});
+  EXPECT_EQ(bad.code, 4);
+  EXPECT_NE(bad.err.find("train.tsv:38: error: column score: 'good' is not a finite number"), std::string::npos) << bad.err;
+}
+
+TEST(HubHeads, SeveralLabelsOfTextsAreLearned) {
+  const std::string folder = scratch_folder();
+  std::string lines;
+  for (int i = 0; i < 12; ++i)
+    lines += R"({"text": "a very good film", "tags": ["good", "film"]})"
+             "\n"
+             R"({"text": "the story is dull", "tags": []})"
+             "\n"
+             R"({"text": "a film", "tags": ["film"]})"
+             "\n";
+  write_text(folder + "/t.jsonl", lines);
+  const Json metrics =
+      fine_tuned(folder, "multi_label",
+                 "{type: jsonl, path: " + folder + "/t.jsonl, columns: {text: text, labels: tags}, classes: [good, film], max_length: 12}",
+                 2, "[loss, f1_micro, f1_macro, map, exact_match]");
+  for (const char* name : {"f1_micro", "f1_macro", "map", "exact_match"}) EXPECT_EQ(metrics[name], 100.0) << name << " " << metrics;
+  const Json line = predicted(folder + "/run", Json::array({{{"text", "a very good film"}}})).front();
+  ASSERT_EQ(line["labels"].size(), 2u) << line;
+  EXPECT_TRUE(line["labels"][0]["label"] == "good" || line["labels"][0]["label"] == "film") << line;
 }
 
 TEST(HubHeads, OthersAreErrorsThatSayWhatIsSupported) {

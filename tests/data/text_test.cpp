@@ -276,6 +276,16 @@ class TextRowSources : public testing::Test {
     context_.tokenizer = text::read_tokenizer(folder_.path() + "/vocab.txt");
     context_.input_shape = {8};
   }
+  /// The message of a mistake in the recipe.
+  std::string mistake_of(const SourceOptions& options) const {
+    try {
+      options.open(context_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+      return error.text();
+    }
+    return "";
+  }
   TestFolder folder_;
   SourceContext context_;
 };
@@ -340,6 +350,133 @@ TEST_F(TextRowSources, JsonLines) {
   says("{\"text\": \"a\"", "a.jsonl:1:12: error: is not valid JSON");
   says("{}\n\xFF", "a.jsonl:2:1: error: byte 0xFF");
   says("\n", "there are no rows");
+}
+
+/// The field `target` of all rows.
+std::vector<std::vector<float>> targets_of(const Source& source) {
+  std::vector<std::vector<float>> all;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    const Sample sample = source.read(i);
+    const Tensor& target = std::get<Tensor>(*sample.find("target"));
+    all.emplace_back(target.data_as<float>(), target.data_as<float>() + target.elements());
+  }
+  return all;
+}
+using Targets = std::vector<std::vector<float>>;
+
+TEST_F(TextRowSources, NumbersOfColumns) {
+  folder_.write("t.csv", "text,second,score,other\na,b,2.5,-1\nb,c, +3e-1 ,7\n");
+  TextPairs options;
+  options.path = {"t.csv"};
+  options.delimiter = ",";
+  options.header = true;
+  options.columns.text = "text";
+  options.columns.pair = "second";
+  options.columns.values = {"score"};
+  const auto source = options.open(context_);
+  EXPECT_EQ(targets_of(*source), (Targets{{2.5f}, {0.3f}}));
+  EXPECT_EQ(source->label(0), -1);
+  const std::vector<FieldType> fields = source->fields();
+  const FieldType* target = find_field(std::span<const FieldType>(fields), "target");
+  ASSERT_NE(target, nullptr);
+  EXPECT_EQ(target->dtype, DType::kF32);
+  EXPECT_EQ(target->sample, (std::vector<int64_t>{1}));
+  options.columns.values = {"other", "2"};
+  EXPECT_EQ(targets_of(*options.open(context_)), (Targets{{-1, 2.5f}, {7, 0.3f}}));
+  for (const std::string cell : {"x", "", "nan", "1e99", "1 2"}) {
+    folder_.write("t.csv", "text,second,score,other\na,b,2.5,-1\nb,c,1," + cell + "\n");
+    EXPECT_NE(error_of([&] { options.open(context_); }).find("t.csv:3: error: column other: '" + cell + "' is not a finite number"),
+              std::string::npos);
+  }
+
+  folder_.write("t.jsonl", R"({"text": "a", "score": 2.5, "all": [1, 2]})"
+                           "\n"
+                           R"({"text": "b", "score": -1, "all": [3, 4]})");
+  class JsonLines lines;
+  lines.path = {"t.jsonl"};
+  lines.columns.values = {"all", "score"};
+  EXPECT_EQ(targets_of(*lines.open(context_)), (Targets{{1, 2, 2.5f}, {3, 4, -1}}));
+  const auto says = [&](const std::string& second, const std::string& message) {
+    folder_.write("t.jsonl", R"({"text": "a", "score": 2.5, "all": [1, 2]})"
+                             "\n" +
+                                 second);
+    const std::string error = error_of([&] { lines.open(context_); });
+    EXPECT_NE(error.find(message), std::string::npos) << error;
+  };
+  says(R"({"text": "b", "score": -1, "all": [3]})", "t.jsonl:2: error: all: gives 2 numbers; the lines before have 3");
+  says(R"({"text": "b", "score": "1", "all": [3, 4]})", "t.jsonl:2: error: score: must be a number");
+  says(R"({"text": "b", "score": 1e99, "all": [3, 4]})", "t.jsonl:2: error: score: is too large for a float");
+  says(R"({"text": "b", "all": [3, 4]})", "t.jsonl:2: error: the key 'score' is missing");
+}
+
+TEST_F(TextRowSources, AnyNumberOfLabels) {
+  folder_.write("t.tsv", "a\tgood, kind\nb\t\nc\tbad\n");
+  TextPairs options;
+  options.path = {"t.tsv"};
+  options.columns.labels = "1";
+  options.classes = {"bad", "good", "kind"};
+  const auto source = options.open(context_);
+  EXPECT_EQ(targets_of(*source), (Targets{{0, 1, 1}, {0, 0, 0}, {1, 0, 0}}));
+  EXPECT_EQ(source->categories(), options.classes);
+  EXPECT_EQ(source->label(0), -1);
+  options.classes = {"bad", "good", "kin"};
+  EXPECT_NE(error_of([&] { options.open(context_); }).find("t.tsv:1: error: the label 'kind' is not one of the 3 classes"),
+            std::string::npos);
+  options.classes.clear();
+  EXPECT_NE(error_of([&] { options.open(context_); }).find("t.tsv:1: error: the label 'good' is not the index of a class"),
+            std::string::npos);
+  // Indices: as many classes as the task's target has, else as occur.
+  folder_.write("t.tsv", "a\t2;0\nb\t1");
+  options.label_separator = ";";
+  EXPECT_EQ(targets_of(*options.open(context_)), (Targets{{1, 0, 1}, {0, 1, 0}}));
+  SourceContext of_model = context_;
+  of_model.targets = {{.name = "target", .sample = {4}}};
+  EXPECT_EQ(targets_of(*options.open(of_model)), (Targets{{1, 0, 1, 0}, {0, 1, 0, 0}}));
+  of_model.targets.front().sample = {2};
+  EXPECT_NE(error_of([&] { options.open(of_model); }).find("t.tsv:1: error: the label 2 is not one of the 2 classes, 0 to 1"),
+            std::string::npos);
+  options.label_separator = ", ";
+  EXPECT_NE(mistake_of(options).find("[text_pairs] label_separator: ', ' must be one character"), std::string::npos);
+
+  folder_.write("t.jsonl", R"({"text": "a", "tags": ["x", "y z"]})"
+                           "\n"
+                           R"({"text": "b", "tags": []})"
+                           "\n"
+                           R"({"text": "c", "tags": "y z"})");
+  class JsonLines lines;
+  lines.path = {"t.jsonl"};
+  lines.columns.labels = "tags";
+  lines.classes = {"x", "y z"};
+  EXPECT_EQ(targets_of(*lines.open(context_)), (Targets{{1, 1}, {0, 0}, {0, 1}}));
+}
+
+TEST_F(TextRowSources, WhetherTheSecondTextFollows) {
+  folder_.write("t.tsv", "a\tb\t0\nb\tc\t1\n");
+  TextPairs options;
+  options.path = {"t.tsv"};
+  options.columns.pair = "1";
+  options.columns.next_sentence = "2";
+  const auto source = options.open(context_);
+  for (int64_t i = 0; i < 2; ++i) EXPECT_EQ(std::get<int64_t>(*source->read(i).find("next_sentence_label")), i);
+  folder_.write("t.tsv", "a\tb\t0\nb\tc\t2\n");
+  EXPECT_NE(error_of([&] { options.open(context_); }).find("t.tsv:2: error: column 2 is '2'; it must be 0, the second text follows"),
+            std::string::npos);
+  const auto says = [&](const std::string& message) {
+    const std::string error = mistake_of(options);
+    EXPECT_NE(error.find(message), std::string::npos) << error;
+  };
+  options.columns.pair.reset();
+  says("columns.next_sentence is about a pair of texts");
+  options.columns.next_sentence.reset();
+  options.columns.values = {"2"};
+  options.columns.labels = "2";
+  says("columns.values and columns.labels both give the field `target`");
+  options.columns.values.clear();
+  options.columns.label = "2";
+  says("columns.label is one class of a text, columns.labels are any number");
+  options.columns.label.reset();
+  options.columns.target = "1";
+  says("columns.target goes with columns.text alone, not with labels");
 }
 
 // Rows come as one batch with the lengths of their texts; what is after a text is zero.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "libcore/nn/loss.h"
 #include "libcore/tasks/metric_sums.h"
@@ -60,6 +62,83 @@ TEST(Metrics, CountsHandMadeRanks) {
   EXPECT_DOUBLE_EQ(find_metric(values, "top5"), 200.0 / 3);
   EXPECT_EQ(metric_names(*task_of("cross_entropy", {1, 5}), {"auto"}), (std::vector<std::string>{"loss", "top1"}))
       << "top5 of five classes says nothing";
+}
+
+/// Metrics of numbers or labels, the same in one batch and in two, the last of which has rows that fill it up.
+void expect_golden(const std::string& part, int64_t rows, int64_t width, const std::string& loss, const std::vector<std::string>& names) {
+  const nlohmann::json golden = nlohmann::json::parse(std::ifstream(GALLEY_SOURCE_DIR "/tests/golden/tasks/numbers.json"))[part];
+  const auto output = golden["output"].get<std::vector<float>>(), target = golden["target"].get<std::vector<float>>();
+  for (const int64_t first : {rows, rows / 3}) {
+    SCOPED_TRACE(first);
+    const auto task = task_of(loss, {1, width});
+    MetricSums sums(*task, metric_names(*task, names), CapturedResults{.sums = {{"loss", "losses"}}, .results = {"scores"}});
+    for (int64_t begin = 0; begin < rows; begin += begin == 0 ? first : rows) {
+      const int64_t valid = begin == 0 ? first : rows - first, size = valid + 2;
+      std::vector<float> scores(static_cast<size_t>(size * width), 9), wanted(scores.size(), 1);
+      std::copy_n(output.begin() + begin * width, valid * width, scores.begin());
+      std::copy_n(target.begin() + begin * width, valid * width, wanted.begin());
+      Batch batch;
+      batch.fields.emplace("target", Tensor::of({size, width}, wanted));
+      batch.valid = valid;
+      batch.indices.resize(static_cast<size_t>(size));
+      const Tensor losses(DType::kF32, {size});
+      const Tensor results = Tensor::of({size, width}, scores);
+      sums.add([&](const std::string& name) { return name == "losses" ? losses : results; }, batch);
+    }
+    EXPECT_EQ(sums.only_sums(), loss == "bce_with_logits" && names.size() == 3);
+    for (const std::string& name : names) EXPECT_NEAR(find_metric(sums.values(), name), golden[name].get<double>(), 1e-5) << name;
+  }
+}
+
+// SciPy and scikit-learn, whose results are of float64; the outputs here are rounded to float.
+TEST(Metrics, NumbersAndLabelsAreThoseOfScikitLearn) {
+  expect_golden("numbers", 60, 2, "mse", {"mae", "pearson", "spearman"});
+  expect_golden("labels", 50, 5, "bce_with_logits", {"f1_micro", "f1_macro", "map", "exact_match"});
+  expect_golden("labels", 50, 5, "bce_with_logits", {"f1_micro", "f1_macro", "exact_match"});
+  EXPECT_EQ(metric_names(*task_of("mse", {1, 2}), {"auto"}), (std::vector<std::string>{"loss"}));
+  EXPECT_EQ(metric_names(*task_of("bce_with_logits", {1, 5}), {"auto"}), (std::vector<std::string>{"loss", "f1_micro", "f1_macro"}));
+  EXPECT_EQ(metric_names(*task_of("bce_with_logits", {1, 5, 4}), {"auto"}), (std::vector<std::string>{"loss"}));
+}
+
+TEST(Metrics, ConstantNumbersHaveNoCorrelation) {
+  const auto task = task_of("mse", {1, 1});
+  MetricSums sums(*task, metric_names(*task, {"pearson", "spearman"}),
+                  CapturedResults{.sums = {{"loss", "losses"}}, .results = {"scores"}});
+  Batch batch;
+  batch.fields.emplace("target", Tensor::of({2, 1}, {1, 2}));
+  batch.valid = 2;
+  batch.indices = {0, 1};
+  const Tensor zeros = Tensor::of({2, 1}, {0, 0});
+  sums.add([&](const std::string&) { return zeros; }, batch);
+  EXPECT_EQ(find_metric(sums.values(), "pearson"), 0);
+  EXPECT_EQ(find_metric(sums.values(), "spearman"), 0);
+}
+
+// Two pairs of two tokens, of which one token is masked in the first and both in the second.
+TEST(Metrics, PreTrainingIsTheSumOfBothLosses) {
+  const ComponentKinds kinds = tasks();
+  const auto kind = std::find_if(kinds.begin(), kinds.end(), [](const ComponentKind& item) { return item.type == "pre_training"; });
+  ASSERT_NE(kind, kinds.end());
+  const auto options = kind->make();
+  const auto task = dynamic_cast<const TaskOptions&>(*options).make(
+      {.info = {.family = "test", .output = ModelOutput::kMaskedTokens}, .output = {.shape = {1, 2, 3}}, .loss = {}});
+  MetricSums sums(*task, metric_names(*task, {"masked_loss", "perplexity", "next_sentence", "top1"}),
+                  CapturedResults{.results = {"losses", "next_losses", "scores", "next_scores"}});
+  EXPECT_TRUE(sums.only_sums());
+  const std::map<std::string, Tensor> results{{"losses", Tensor::of({2, 2}, {1, 50, 2, 3})},
+                                              {"next_losses", Tensor::of({2}, {0.5f, 1.5f})},
+                                              {"scores", Tensor::of({2, 2, 3}, {0, 1, 0, 9, 9, 9, 2, 1, 0, 0, 0, 5})},
+                                              {"next_scores", Tensor::of({2, 2}, {0, 1, 0, 1})}};
+  Batch batch;
+  batch.fields.emplace("label", labels_of({2, 2}, {1, -100, 0, 1}));
+  batch.fields.emplace("next_sentence_label", labels_of({2}, {1, 0}));
+  batch.valid = 2;
+  sums.add([&](const std::string& name) { return results.at(name); }, batch);
+  EXPECT_DOUBLE_EQ(find_metric(sums.values(), "loss"), 2 + 1);
+  EXPECT_DOUBLE_EQ(find_metric(sums.values(), "masked_loss"), 2);
+  EXPECT_DOUBLE_EQ(find_metric(sums.values(), "perplexity"), std::exp(2.0));
+  EXPECT_DOUBLE_EQ(find_metric(sums.values(), "next_sentence"), 50);
+  EXPECT_DOUBLE_EQ(find_metric(sums.values(), "top1"), 200.0 / 3);
 }
 
 TEST(Metrics, F1AndMatthewsOfTwoClasses) {

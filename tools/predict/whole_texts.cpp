@@ -96,7 +96,17 @@ class TokenPresenter {
         case Kind::kReplaced: list.push_back(replaced(result.tokens[t], *row, shown.rows)); break;
       }
     }
-    shown.json = Json{{kind_ == Kind::kMasks ? "masks" : "tokens", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+    Json made{{kind_ == Kind::kMasks ? "masks" : "tokens", std::move(list)}};
+    if (const auto next = result.outputs.find("seq_relationship_logits"); next != result.outputs.end()) {
+      check_finite_output(next->second, name);
+      made["top"] = Json::array();
+      for (const auto& [index, score] : best(next->second.data_as<float>(), 2, 2)) {
+        const std::string label = context_.label(index);
+        shown.rows.push_back({"", cat(made["top"].size() + 1), cat(index), label, human_number(score)});
+        made["top"].push_back({{"index", index}, {"label", label}, {"score", score}});
+      }
+    }
+    shown.json = made.dump(-1, ' ', false, Json::error_handler_t::replace);
     return shown;
   }
 

@@ -208,7 +208,9 @@ bool make_attention(Call& c) {
   if (grouped_k.shape()[2] == grouped_v.shape()[2]) inputs.k = grouped_k, inputs.v = grouped_v;
   AttentionAttrs attrs;
   attrs.scale = operands->scale;
-  c.set(permuted(c, attention(inputs, attrs).o, {0, 2, 1, 3}));
+  Value result = c.to.attend() ? c.to.attend()(c.to, inputs, attrs) : Value();
+  if (!result) result = attention(inputs, attrs).o;
+  c.set(permuted(c, result, {0, 2, 1, 3}));
   return true;
 }
 

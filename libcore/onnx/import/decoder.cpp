@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "libcore/nn/attention.h"
+#include "libcore/ops/attention.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/cached_attention.h"
 #include "libcore/ops/convert.h"
@@ -109,6 +110,7 @@ class Continued {
   Continued(Builder& b, Value tokens) : b_(b), n_(tokens.shape()[0]), length_(tokens.shape()[1]), capacity_(b.cache()) {
     start_ = b.fed(cache_input::kStart, {.dtype = DType::kI64, .shape = {n_}});
     if (length_ > 1) last_ = b.fed(cache_input::kLast, {.dtype = DType::kI64, .shape = {n_}});
+    first_ = where(less(start_, number(0)), number(0), start_);
   }
 
   /// [N,capacity+T]: 1 for the last `start` of the earlier places, and for the new tokens up to `last`.
@@ -135,31 +137,89 @@ class Continued {
     made.cache = b_.carried(cat(layer.name, ".cache"), {.dtype = made.type, .shape = {n_, capacity_, heads, layer.width}});
     if (made.type == DType::kI8)
       made.scales = b_.carried(cat(layer.name, ".cache_scales"), {.dtype = DType::kF32, .shape = {n_, capacity_, heads}});
-    Value rows = made.type == DType::kF32 ? made.cache : cast(made.cache, DType::kF32);
-    if (made.scales) rows = mul(rows, reshape(made.scales, {n_, capacity_, heads, 1}));
-    rows = reshape(rows, Shape{n_ * capacity_ * heads, layer.width});
-    layers_.push_back(made);
+    const Value rows = reshape(as_float(made.cache, made.scales), Shape{n_ * capacity_ * heads, layer.width});
     const Value index = places(layer.heads);
-    return {embedding(rows, index), embedding(rows, add(index, number(layer.heads)))};
+    made.keys = embedding(rows, index);
+    made.values = embedding(rows, add(index, number(layer.heads)));
+    layers_.push_back(made);
+    return {made.keys, made.values};
   }
 
-  /// Stores the keys and values of the new tokens, the last of `keys` and `values` [N,H,capacity+T,D]. Attention to themselves alone
-  /// writes them; its result is not used.
+  /// Attention to the keys and values that the file puts together from `past` and the new ones: of the cache itself, without the copies,
+  /// after it has the new ones. Its rows are in another order than the file's places, so is the bias.
+  Value attend(Importer& to, const AttentionInputs& inputs, const AttentionAttrs& attrs) {
+    const auto [earlier_keys, keys] = parts_of(to, inputs.k);
+    const auto [earlier_values, values] = parts_of(to, inputs.v);
+    if (!keys || !values || !inputs.bias || inputs.lengths || inputs.position) return {};
+    const auto layer = std::find_if(layers_.begin(), layers_.end(), [&, k = earlier_keys, v = earlier_values](const Layer& item) {
+      return item.keys.id() == k.id() && item.values.id() == v.id();
+    });
+    if (layer == layers_.end() || layer->stored) return {};
+    const CachedAttention written = write(*layer, keys, values);
+    return attention({.q = inputs.q,
+                      .k = as_float(written.cache, written.scales),
+                      .bias = bias_of_rows(inputs.bias),
+                      .lengths = add(first_, length_ == 1 ? ones() : add(last_, ones()))},
+                     attrs)
+        .o;
+  }
+
+  /// Stores the keys and values of the new tokens, the last of `keys` and `values` [N,H,capacity+T,D].
   void store(size_t layer, Value keys, Value values) {
     const auto added = [&](Value x) { return permute(slice(x, 2, capacity_, capacity_ + length_), {0, 2, 1, 3}); };
-    CachedAttentionInputs inputs{.cache = layers_[layer].cache, .scales = layers_[layer].scales, .position = start_, .last = last_};
-    inputs.q = inputs.k = added(keys);
-    inputs.v = added(values);
-    CachedAttentionAttrs attrs;
-    attrs.window = 1;
-    cached_attention(inputs, attrs);
+    if (!layers_[layer].stored) write(layers_[layer], added(keys), added(values));
   }
 
  private:
   struct Layer {
     DType type;
     Value cache, scales;
+    Value keys = {}, values = {};  // of earlier tokens, as the file's inputs
+    bool stored = false;           // whether the new ones are in the cache
   };
+
+  /// Writes keys and values [N,T,H,D] to the cache. Attention to themselves alone does so; its result is not used.
+  CachedAttention write(Layer& layer, Value keys, Value values) {
+    layer.stored = true;
+    CachedAttentionAttrs attrs;
+    attrs.window = 1;
+    return cached_attention(
+        {.q = keys, .k = keys, .v = values, .cache = layer.cache, .scales = layer.scales, .position = start_, .last = last_}, attrs);
+  }
+  /// Rows of a cache [N,capacity,heads,D] as f32.
+  Value as_float(Value cache, Value scales) const {
+    Value rows = cache.dtype() == DType::kF32 ? cache : cast(cache, DType::kF32);
+    return scales ? mul(rows, unsqueeze(scales, 3)) : rows;
+  }
+  /// x [N,P+T,H,D] as its transpose's parts: of earlier tokens [N,H,P,D], and of new ones [N,T,H,D]. Absent: it is made in another way.
+  static std::pair<Value, Value> parts_of(Importer& to, Value x) {
+    const std::vector<int64_t> turned{0, 2, 1, 3};
+    const auto transposes = [&](const Node* node) {
+      return node != nullptr && node->is("permute") && node->attrs<PermuteAttrs>().order == turned;
+    };
+    const Node* outer = x ? to.made_by(x) : nullptr;
+    if (!transposes(outer)) return {};
+    const Value whole = x.graph().at(outer->inputs[0]);
+    const Node* joining = to.made_by(whole);
+    while (joining != nullptr && joining->is("reshape")) joining = to.made_by(x.graph().at(joining->inputs[0]));  // of heads not repeated
+    if (joining == nullptr || !joining->is("concat") || joining->inputs.size() != 2) return {};
+    if (x.graph().type(joining->outputs[0]).shape != whole.shape()) return {};
+    const int64_t axis = joining->attrs<ConcatAttrs>().axis;
+    if (axis != 2 && axis != -2) return {};
+    const Value added = x.graph().at(joining->inputs[1]);
+    const Node* inner = to.made_by(added);
+    return {x.graph().at(joining->inputs[0]), transposes(inner) ? x.graph().at(inner->inputs[0]) : permute(added, turned)};
+  }
+  /// A bias [1 or N,H,T,capacity+T] of the file's places, for the rows of the cache: row r of a sequence is the place capacity + r - start.
+  Value bias_of_rows(Value bias) {
+    Value& made = biases_[bias.id()];
+    if (made) return made;
+    const Shape from{n_, bias.shape()[1], bias.shape()[2], bias.shape()[3]}, to{from[0], from[1], from[2], capacity_};
+    const Value place = add(iota(b_.graph(), DType::kI64, {1, 1, 1, capacity_}, 3), sub(number(capacity_), reshape(first_, {n_, 1, 1, 1})));
+    const Value last = number(from[3] - 1), index = where(greater(place, last), last, place);  // rows after the new tokens are not read
+    return made = gather(bias.shape() == from ? bias : broadcast_to(bias, from), broadcast_to(index, to), 3);
+  }
+  Value ones() const { return full(b_.graph(), {.dtype = DType::kI64, .shape = {n_}}, 1); }
   Value number(int64_t value) const { return full(b_.graph(), {.dtype = DType::kI64, .shape = {}}, static_cast<double>(value)); }
 
   /// Rows of a cache's heads, [N,heads,capacity]: of keys.
@@ -176,7 +236,9 @@ class Continued {
   Builder& b_;
   int64_t n_, length_, capacity_;
   Value start_, last_;
+  Value first_;  // start_, and 0 of sequences without new tokens
   std::vector<Layer> layers_;
+  std::map<ValueId, Value> biases_;  // by those of the file
   std::map<int64_t, Value> places_;  // by the number of heads
 };
 
@@ -190,6 +252,11 @@ class Capture {
 
   NamedValues run(const std::shared_ptr<const Source>& source) {
     ImportOptions options{.outputs = {decoder_.logits}, .batch = n_};
+    if (continued_) {
+      options.attend = [&](Importer& to, const AttentionInputs& given, const AttentionAttrs& attrs) {
+        return continued_->attend(to, given, attrs);
+      };
+    }
     const NamedValues inputs = make_inputs(options);
     Importer importer(b_, source, options);
     const NamedValues results = importer.run(inputs);

@@ -15,6 +15,11 @@
 #include "libcore/nn/zoo.h"
 #include "libcore/onnx/onnx.h"
 
+namespace galley {
+struct AttentionInputs;
+struct AttentionAttrs;
+}  // namespace galley
+
 namespace galley::onnx_import {
 
 struct FileLayout;  // layout.h
@@ -53,6 +58,8 @@ using NodeSet = std::set<const OnnxNode*>;
 
 class Call;
 class Importer;
+/// Computes an attention [N,T,H,D] in another way; an empty value: as it is.
+using Attend = std::function<Value(Importer& to, const AttentionInputs& inputs, const AttentionAttrs& attrs)>;
 using MakeNode = void (*)(Call& c);
 using MakeTable = std::vector<std::pair<std::string_view, MakeNode>>;
 
@@ -116,6 +123,7 @@ struct ImportOptions {
   std::optional<int64_t> batch;                  // number of samples, if the first dimension of all inputs counts them
   std::optional<int64_t> declared_batch;         // the batch that the file declares, if it is a fixed number
   std::map<std::string, Tensor> constants = {};  // inputs with known values
+  Attend attend = nullptr;                       // for the attention that is recognized
   bool values = true;                            // whether to read weights; false: only shapes are computed and no weight is copied
   const NodeSet* batch_nodes =
       nullptr;  // nodes with the declared batch in their constant sizes, from an earlier import; null: find them in this one
@@ -141,6 +149,7 @@ class Importer {
   /// The batch that the file declares, if the graph has another one.
   std::optional<int64_t> other_batch() const { return options_.batch == options_.declared_batch ? std::nullopt : options_.declared_batch; }
   std::optional<int64_t> batch() const { return options_.batch; }
+  const Attend& attend() const { return options_.attend; }
 
   /// The item of that name; throws Error if no earlier node, input or initializer has it.
   Item& item(const std::string& name);

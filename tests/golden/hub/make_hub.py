@@ -102,6 +102,7 @@ texts_of(save("gpt2_classes", decoder, types=False), decoder,
 save("llama_classes", transformers.LlamaForSequenceClassification(transformers.LlamaConfig(
     **SPECIAL, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=12,
     max_position_embeddings=24)), types=False)
+save("bert_pretraining", transformers.BertForPreTraining(transformers.BertConfig(**SIZES)))
 
 # The names of older files: gamma and beta, the table of positions, a copy of the tied head.
 old = HERE / "bert_old"
@@ -116,7 +117,7 @@ renamed["cls.seq_relationship.weight"] = torch.zeros(2, 8)
 torch.save(renamed, old / "pytorch_model.bin")
 config = json.loads((old / "config.json").read_text())
 del config["architectures"], config["tie_word_embeddings"]
-config.update(architectures=["BertForPreTraining"], torch_dtype="float32")
+config.update(architectures=["BertForMaskedLM"], torch_dtype="float32")
 config.pop("dtype", None)
 (old / "config.json").write_text(json.dumps(config, indent=2))
 (HERE / "VERSIONS").write_text(f"torch {torch.__version__}, transformers {transformers.__version__}\n")

@@ -157,9 +157,16 @@ TEST_P(CachedDecoderFiles, HaveTheOperatorAttention) {
     EXPECT_EQ(count(graph, "softmax"), 0) << cache;
     EXPECT_EQ(count(graph, "cached_attention"), cache > 0 ? 2 : 0) << "it stores keys and values";
     for (const Node& node : graph.nodes()) {
-      // Llama's four query heads share two heads of keys, which are not repeated.
-      if (!node.is("attention")) continue;
-      EXPECT_EQ(graph.type(node.inputs[1]).shape[2], 2);
+      if (node.is("attention")) {
+        // Llama's four query heads share two heads of keys, which are not repeated. The cache has keys and values in one array.
+        EXPECT_EQ(graph.type(node.inputs[1]).shape[2], cache > 0 ? 4 : 2);
+        EXPECT_EQ(graph.type(node.inputs[1]).shape[1], cache > 0 ? cache : 3);
+        EXPECT_EQ(node.input(2) == kNoValue, cache > 0);
+      } else if (cache > 0 && !node.is("cached_attention")) {
+        // Nothing else reads or makes arrays of the cache's rows and features.
+        const Shape& made = graph.type(node.outputs[0]).shape;
+        EXPECT_FALSE(made.rank() == 4 && made[3] > 1 && made[3] < cache && (made[1] >= cache || made[2] >= cache)) << node.op->name << made;
+      }
     }
   }
 }
