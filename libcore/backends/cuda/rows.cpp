@@ -103,7 +103,7 @@ class BatchNorm : public PreparedKernel {
     const Shape steps = x.format.strides(x.shape);
     call_.type = type_of(x);
     call_.vector_type = type_of(query.out(1));
-    call_.relu = query.attrs<Attrs>().activation == Activation::kRelu;
+    call_.activation = static_cast<int>(query.attrs<Attrs>().activation);
     call_.eps = static_cast<float>(query.attrs<Attrs>().eps);
     call_.channels = x.shape[1];
     call_.channel_step = steps[1];
@@ -142,7 +142,6 @@ class BatchNorm : public PreparedKernel {
 template <class Attrs>
 Support supports_batch_norm(const KernelQuery& query) {
   const auto& attrs = query.attrs<Attrs>();
-  if (attrs.activation != Activation::kNone && attrs.activation != Activation::kRelu) return Support::no("activation");
   if (!attrs.sync.empty()) return Support::no("statistics of all ranks");
   constexpr bool kBackward = std::is_same_v<Attrs, BatchNormBackwardAttrs>;
   if (query.has(kBackward ? 6 : 3)) return Support::no("residual");

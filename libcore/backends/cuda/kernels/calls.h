@@ -226,7 +226,7 @@ struct BatchNormCall {
   const void *x, *gamma, *beta, *grad;
   void *y, *mean, *var, *dgamma, *dbeta;
   Type type, vector_type;
-  int relu;
+  int activation;  // the position in Activation (ops/attrs.h)
   int64_t channels, count, channel_step;
   int dimensions;
   int64_t sizes[kMaxDimensions], steps[kMaxDimensions];

@@ -2,25 +2,10 @@
 // Operators on integers of 8 bits (ops/quantized.h, ops/quantize.h): exact sums in 32 bits, then one rounding; and weights that are stored
 // as integers of 8 or 4 bits.
 
-#include "libcore/backends/cuda/kernels/functions.h"
+#include "libcore/backends/cuda/kernels/activations.h"
 #include "libcore/backends/cuda/kernels/pool.h"
 
 namespace galley::device {
-
-/// The function at that position of Activation (ops/attrs.h).
-GALLEY_DEVICE float activated(int activation, float x) {
-  switch (activation) {
-    case 1: return Relu::value(x);
-    case 2: return Relu6::value(x);
-    case 3: return Hardswish::value(x);
-    case 4: return Hardsigmoid::value(x);
-    case 5: return Sigmoid::value(x);
-    case 6: return Silu::value(x);
-    case 7: return Gelu::value(x);
-    case 8: return Tanh::value(x);
-    default: return x;
-  }
-}
 
 /// The integer for a number of steps of the scale; NaN becomes the lowest.
 GALLEY_DEVICE int bounded(float level, const IntegerMap& map) {

@@ -2,7 +2,7 @@
 // Softmax and norms. A block computes a row, a line or a channel; its threads' sums are added in a tree, so that bits do not depend on the
 // GPU. Memory traffic bounds them.
 
-#include "libcore/backends/cuda/kernels/functions.h"
+#include "libcore/backends/cuda/kernels/activations.h"
 
 namespace galley::device {
 
@@ -181,7 +181,7 @@ GALLEY_KERNEL(batch_norm_channels, (const BatchNormCall call)) {
     for (int64_t i = threadIdx.x; i < call.count; i += kThreads) {
       const int64_t place = begin + element_of(call, i);
       const float y = (load<float>(call.x, place, call.type) - mean) * rstd * gamma + beta;
-      store(call.relu != 0 ? at_least(y, 0.0f) : y, call.y, place, call.type);
+      store(activated(call.activation, y), call.y, place, call.type);
     }
     if (threadIdx.x == 0) {
       store(mean, call.mean, c, call.vector_type);
@@ -201,7 +201,7 @@ GALLEY_KERNEL(batch_norm_backward_channels, (const BatchNormCall call)) {
     const auto normal_at = [&](int64_t place) { return (load<float>(call.x, place, call.type) - mean) * rstd; };
     const auto grad_at = [&](int64_t place, float normal) {
       const float grad = load<float>(call.grad, place, call.type);
-      return call.relu != 0 && !(normal * gamma + beta > 0) ? 0.0f : grad;
+      return activation_grad(call.activation, grad, normal * gamma + beta);
     };
     float sum = 0, product = 0;
     for (int64_t i = threadIdx.x; i < call.count; i += kThreads) {
