@@ -4,8 +4,10 @@
 
 #include "libcore/backends/cuda/prepare.h"
 #include "libcore/ops/detection.h"
+#include "libcore/ops/instances.h"
 #include "libcore/ops/nms.h"
 #include "libcore/ops/proposals.h"
+#include "libcore/ops/roi_pool.h"
 
 namespace galley {
 namespace {
@@ -247,6 +249,107 @@ class TrueRows : public PreparedKernel {
   device::TrueRowsCall call_{};
 };
 
+class RoiPooling : public PreparedKernel {
+ public:
+  explicit RoiPooling(const KernelQuery& query) {
+    const TensorType& x = query.in(0);
+    const Shape &y = query.out(0).shape, steps = x.format.strides(x.shape);
+    call_.samples = y[0];
+    call_.rows = y[1];
+    call_.channels = y[2];
+    for (int axis = 0; axis < 2; ++axis) {
+      call_.bins[axis] = y[3 + axis];
+      call_.size[axis] = x.shape[2 + axis];
+    }
+    for (int d = 0; d < 4; ++d) call_.steps[d] = steps[d];
+    call_.scale = static_cast<float>(query.attrs<RoiPoolAttrs>().spatial_scale);
+    elements_ = y.elements();
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::RoiPoolCall call = call_;
+    call.x = args.in<float>(0);
+    call.boxes = args.in<float>(1);
+    call.y = args.out<float>(0);
+    call.index = args.out<int64_t>(1);
+    launch_elements(stream, "roi_pool_bins", elements_, call);
+  }
+
+ private:
+  device::RoiPoolCall call_{};
+  int64_t elements_ = 0;
+};
+
+/// What mask_targets and keypoint_cells read of regions [N,R,4].
+device::InstanceCall regions_call(const Shape& boxes, int64_t objects, int64_t size) {
+  device::InstanceCall call{};
+  call.regions = boxes[0] * boxes[1];
+  call.rows = boxes[1];
+  call.objects = objects;
+  call.size = size;
+  return call;
+}
+
+class MaskTargets : public PreparedKernel {
+ public:
+  explicit MaskTargets(const KernelQuery& query)
+      : call_(regions_call(query.in(1).shape, query.in(0).shape[0], query.attrs<MaskTargetsAttrs>().size)) {
+    call_.height = query.in(0).shape[1];
+    call_.width = query.in(0).shape[2];
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::InstanceCall call = call_;
+    call.masks = args.in<uint8_t>(0);
+    call.boxes = args.in<float>(1);
+    call.object = args.in<int64_t>(2);
+    call.to = args.out<float>(0);
+    launch_elements(stream, "mask_target_cells", call.regions * call.size * call.size, call);
+  }
+
+ private:
+  device::InstanceCall call_;
+};
+
+class KeypointCells : public PreparedKernel {
+ public:
+  explicit KeypointCells(const KernelQuery& query)
+      : call_(regions_call(query.in(1).shape, query.in(0).shape[0], query.attrs<KeypointCellsAttrs>().size)) {
+    call_.points = query.in(0).shape[1];
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::InstanceCall call = call_;
+    call.keypoints = args.in<float>(0);
+    call.boxes = args.in<float>(1);
+    call.object = args.in<int64_t>(2);
+    call.cells = args.out<int64_t>(0);
+    launch_elements(stream, "keypoint_cell_points", call.regions * call.points, call);
+  }
+
+ private:
+  device::InstanceCall call_;
+};
+
+class LocateKeypoints : public PreparedKernel {
+ public:
+  explicit LocateKeypoints(const KernelQuery& query) : call_(regions_call(query.in(1).shape, 0, 0)) {
+    const Shape& heat = query.in(0).shape;
+    call_.points = heat[2];
+    call_.height = heat[3];
+    call_.width = heat[4];
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::InstanceCall call = call_;
+    call.heat = args.in<float>(0);
+    call.boxes = args.in<float>(1);
+    call.count = args.in<int64_t>(2);
+    call.to = args.out<float>(0);
+    const int64_t maps = call.regions * call.points;
+    if (maps > 0) cuda_launch(stream, "locate_keypoint_maps", std::min<int64_t>(maps, 65535), call);
+  }
+
+ private:
+  device::InstanceCall call_;
+};
+
 constexpr Kernel kKernels[] = {
     {"nms", "sorted", supports_nms, prepare_cuda<Suppression>},
     {"grid_boxes", "cells", supports_grid_boxes, prepare_cuda<GridBoxes>},
@@ -257,6 +360,10 @@ constexpr Kernel kKernels[] = {
     {"append_objects", "rows", supports, prepare_cuda<AppendObjects>},
     {"sample_labels", "smallest", supports, prepare_cuda<SampleLabels>},
     {"true_rows", "rows", supports, prepare_cuda<TrueRows>},
+    {"roi_pool", "bins", supports, prepare_cuda<RoiPooling>},
+    {"mask_targets", "cells", supports, prepare_cuda<MaskTargets>},
+    {"keypoint_cells", "points", supports, prepare_cuda<KeypointCells>},
+    {"locate_keypoints", "maps", supports, prepare_cuda<LocateKeypoints>},
 };
 
 }  // namespace

@@ -338,6 +338,26 @@ struct TrueRowsCall {
   int64_t samples, rows, size;
 };
 
+/// The largest pixels of regions: x [samples, channels, size] -> y, index [samples, rows, channels, bins].
+struct RoiPoolCall {
+  const float *x, *boxes;
+  float* y;
+  int64_t* index;
+  int64_t samples, rows, channels, bins[2], size[2], steps[4];  // steps: of x
+  float scale;
+};
+
+/// Masks u8 [objects, height, width] and key points [objects, points, 3] in regions divided into size x size cells; `object`: of each
+/// region. Or heat maps [samples * rows, points, height, width], of which the first `count` of each sample are read.
+struct InstanceCall {
+  const uint8_t* masks;
+  const float *keypoints, *heat, *boxes;
+  const int64_t *object, *count;
+  float* to;
+  int64_t* cells;
+  int64_t regions, rows, objects, points, size, height, width;
+};
+
 /// Features of regions, of levels of a pyramid. Forward: levels to `to` [samples, rows, channels, bins]. Backward: `grad` of the bins to
 /// `to`, the gradient of one level.
 struct RoiCall {

@@ -20,6 +20,7 @@
   X(quantized_conv2d_direct) X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \
   X(nms_samples) X(grid_boxes_cells) X(best_anchors) X(match_anchors) X(match_anchor_centers) X(top_mask_rows) X(take_box_rows) \
   X(append_object_rows) X(sample_label_rows) X(true_row_places) \
+  X(roi_pool_bins) X(mask_target_cells) X(keypoint_cell_points) X(locate_keypoint_maps) \
   X(roi_bins) X(roi_backward_pixels) X(largest_parts) X(largest_of_parts) X(fixed_sums) X(grid_sample_pixels) \
   X(grid_sample_backward_points) X(grid_sample_backward_grid_points) X(correlation_values) X(correlation_backward_first_values) \
   X(correlation_backward_level_values) \

@@ -49,17 +49,19 @@ struct RoiAxis {
   double start, bin;
   int64_t samples;
 };
-GALLEY_DEVICE RoiAxis roi_axis(const RoiCall& call, int level, float low, float high, int64_t bins) {
-  const double scale = call.scales[level], begin = static_cast<double>(low) * scale, end = static_cast<double>(high) * scale;
+GALLEY_DEVICE int64_t rounded_up(double x) {
+  const auto whole = static_cast<int64_t>(x);
+  return static_cast<double>(whole) < x ? whole + 1 : whole;
+}
+GALLEY_DEVICE RoiAxis roi_axis(double scale, bool aligned, int64_t samples, float low, float high, int64_t bins) {
+  const double begin = static_cast<double>(low) * scale, end = static_cast<double>(high) * scale;
   double size = end - begin;
-  if (call.aligned == 0 && size < 1) size = 1;
+  if (!aligned && size < 1) size = 1;
   const double bin = size / static_cast<double>(bins);
-  int64_t samples = call.sampling_ratio;
-  if (samples <= 0) {
-    samples = static_cast<int64_t>(bin);
-    if (static_cast<double>(samples) < bin) ++samples;
-  }
-  return {begin - (call.aligned != 0 ? 0.5 : 0), bin, samples};
+  return {begin - (aligned ? 0.5 : 0), bin, samples > 0 ? samples : rounded_up(bin)};
+}
+GALLEY_DEVICE RoiAxis roi_axis(const RoiCall& call, int level, float low, float high, int64_t bins) {
+  return roi_axis(call.scales[level], call.aligned != 0, call.sampling_ratio, low, high, bins);
 }
 GALLEY_DEVICE double position_of(const RoiAxis& axis, int64_t bin, int64_t sample) {
   return axis.start + static_cast<double>(bin) * axis.bin +
