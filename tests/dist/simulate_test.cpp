@@ -245,6 +245,11 @@ TEST(RankMemory, PhasesEqualTheFormulas) {
   EXPECT_DOUBLE_EQ(stages[0].kept_bytes, 2 * 200);
   EXPECT_DOUBLE_EQ(stages[1].kept_bytes, 200);
   EXPECT_DOUBLE_EQ(stages[0].model.parameters, 4 * all / 2);
+  // A stage after the first also keeps what it received for each of its micro-batches.
+  EXPECT_DOUBLE_EQ(stages[1].phases[0].activations, 200 + 50 + 10);
+  EXPECT_DOUBLE_EQ(stages[1].phases[1].activations, 200 + 70 + 10);
+  pipeline.mesh.pipe = 4;
+  EXPECT_DOUBLE_EQ(rank_memory(model, pipeline, cluster, {0, 1, 2, 3})[1].phases[1].activations, 3 * (100 + 10) + 70);
 }
 
 }  // namespace
