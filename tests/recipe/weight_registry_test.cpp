@@ -49,13 +49,14 @@ TEST(WeightRegistry, BuiltInFiles) {
       EXPECT_EQ(entry.transforms.crop, entry.input_size);
       EXPECT_GT(entry.num_params, 900'000);
       EXPECT_NE(entry.pipeline().find("normalize"), std::string::npos);
-      const std::map<std::string, size_t> classes{{"coco.txt", 91}, {"imagenet1k.txt", 1000}, {"kinetics400.txt", 400}};
+      const std::map<std::string, size_t> classes{
+          {"coco.txt", 91}, {"coco_person.txt", 2}, {"imagenet1k.txt", 1000}, {"kinetics400.txt", 400}};
       EXPECT_TRUE(entry.categories.empty() || entry.category_names().size() == classes.at(entry.categories));
       EXPECT_TRUE(model.starts_with("raft") || entry.categories.empty() == entry.metrics.empty());
     }
     EXPECT_EQ(defaults, 1);
   }
-  EXPECT_EQ(sets, 136);
+  EXPECT_EQ(sets, 139);
   for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes"))
     EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is not a recipe";
 }
