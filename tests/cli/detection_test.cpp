@@ -46,7 +46,7 @@ class DetectionFiles {
     std::filesystem::create_directories(folder_ + "/Annotations");
     Json coco{{"images", Json::array()},
               {"annotations", Json::array()},
-              {"categories", {{{"id", 1}, {"name", "red"}}, {{"id", 2}, {"name", "blue"}}}}};
+              {"categories", Json::parse(R"([{"id": 1, "name": "red", "keypoints": ["left", "right"]}, {"id": 2, "name": "blue"}])")}};
     for (int i = 0; i < 8; ++i) {
       const int left = 4 + 9 * i % 50, top = 3 + 13 * i % 30;
       const Box box{left, top, left + 30 + 4 * (i % 3), top + 26 - 3 * (i % 2)};
@@ -59,17 +59,25 @@ class DetectionFiles {
       for (size_t c = 0; c < 4; ++c) xml += std::string("<") + corners[c] + ">" + std::to_string(box[c]) + "</" + corners[c] + ">";
       write_text(folder_ + "/Annotations/" + name + ".xml", xml + "</bndbox></object></annotation>\n");
       coco["images"].push_back({{"id", i}, {"file_name", name + ".jpg"}, {"width", kWidth}, {"height", kHeight}});
-      coco["annotations"].push_back(
-          {{"id", i + 1}, {"image_id", i}, {"category_id", red ? 1 : 2}, {"bbox", {box[0], box[1], box[2] - box[0], box[3] - box[1]}}});
+      coco["annotations"].push_back({{"id", i + 1},
+                                     {"image_id", i},
+                                     {"category_id", red ? 1 : 2},
+                                     {"bbox", {box[0], box[1], box[2] - box[0], box[3] - box[1]}},
+                                     {"segmentation", {{box[0], box[1], box[2], box[1], box[2], box[3], box[0], box[3]}}},
+                                     {"keypoints", {box[0], box[1], red ? 2 : 0, box[2], box[3], red ? 1 : 0}}});
     }
     write_text(folder_ + "/boxes.json", coco.dump());
     write_text(voc(), recipe("{type: voc, classes: [red, blue]}"));
     write_text(this->coco(), recipe("{type: coco, images: JPEGImages, annotations: boxes.json}"));
     write_text(regions(), regions_recipe());
+    write_text(instances("maskrcnn"), instances_recipe("maskrcnn", "masks", 3));
+    write_text(instances("keypointrcnn"), instances_recipe("keypointrcnn", "keypoints", 3));
   }
   std::string voc() const { return folder_ + "/voc.yaml"; }
   std::string coco() const { return folder_ + "/coco.yaml"; }
   std::string regions() const { return folder_ + "/regions.yaml"; }
+  /// A detector with a head for masks or key points.
+  std::string instances(const std::string& model) const { return folder_ + "/" + model + ".yaml"; }
   const std::string& folder() const { return folder_; }
 
  private:
@@ -96,6 +104,19 @@ class DetectionFiles {
            "  val:\n    source: {type: voc, classes: [red, blue]}\n    pipeline: " + pipeline +
            "    batch: 3\ntrain: {duration: 120 steps, batch: 4, optimizer: {type: adamw, lr: 0.001}, validate: 120 steps,\n"
            "  schedule: [{type: cosine, to: 0.001x, duration: 80 steps}, {type: linear, from: 0.001x, to: 0.001x}]}\n"
+           "checkpoint: null\nlog: {tensorboard: false}\n";
+  }
+  /// Any score is a detection, as the model is hardly trained.
+  std::string instances_recipe(const std::string& model, const std::string& field, int classes) const {
+    const std::string source =
+        "    source: {type: coco, images: JPEGImages, annotations: boxes.json, renumber: true, " + field + ": true}\n    pipeline: ";
+    const std::string pipeline = "{type: normalize, mean: 0.5, std: 0.5}, {type: pad_to, size: [64, 96]}]\n";
+    return "recipe: 1\nname: instances\nthreads: 2\nmodel: {type: " + model + "_resnet50_fpn, num_classes: " + std::to_string(classes) +
+           ", rpn_pre_nms_top_n_train: 60, rpn_post_nms_top_n_train: 30, rpn_post_nms_top_n_test: 10,\n"
+           "  box_batch_size_per_image: 8, box_detections_per_img: 5, box_score_thresh: 0" +
+           (field == "keypoints" ? ", num_keypoints: 2" : "") + "}\ndata:\n  root: " + folder_ + "\n  train:\n" + source +
+           "[{type: random_horizontal_flip}, " + pipeline + "  val:\n" + source + "[" + pipeline +
+           "    batch: 4\ntrain: {duration: 2 steps, batch: 2, optimizer: {type: sgd, lr: 0.001}, validate: 2 steps}\n"
            "checkpoint: null\nlog: {tensorboard: false}\n";
   }
   std::string folder_;
@@ -178,6 +199,49 @@ TEST(Detection, FromAnnotationsToBoxes) {
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_GT(Json::parse(again.out)["metrics"]["map"].get<double>(), 99) << again.out;
 }
+
+/// Trains two steps, predicts, and takes the predictions as the truth: then the model finds all of it.
+void find_instances(const std::string& model, const std::string& field, const std::string& figure, size_t figures) {
+  const DetectionFiles files(scratch_folder());
+  const std::string& folder = files.folder();
+  const Outcome trained = run("galley-train", {files.instances(model), "-o", folder + "/run", "--format", "json", "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json result = Json::parse(trained.out);
+  EXPECT_TRUE(result["losses"].contains(field == "masks" ? "loss_mask" : "loss_keypoint")) << result.dump();
+  EXPECT_EQ(result["metrics"].size(), figures) << result["metrics"].dump();
+  const Outcome predicted =
+      run("galley-predict", {folder + "/run", folder + "/JPEGImages", "--draw", folder + "/drawn", "--format", "json", "-q"});
+  ASSERT_EQ(predicted.code, 0) << predicted.err;
+  EXPECT_TRUE(std::filesystem::exists(folder + "/drawn/s0.png"));
+  Json truth = Json::parse(R"({"images": [], "annotations": [], "categories": [{"id": 1, "name": "red", "keypoints": ["left", "right"]},
+      {"id": 2, "name": "blue"}]})");
+  const Json lines = lines_of(predicted.out);
+  ASSERT_EQ(lines.size(), 8u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    truth["images"].push_back({{"id", i}, {"file_name", "s" + std::to_string(i) + ".jpg"}, {"width", kWidth}, {"height", kHeight}});
+    EXPECT_GT(lines[i]["detections"].size(), 0u);
+    for (const Json& found : lines[i]["detections"]) {
+      const std::vector<double> box = found["box"];
+      Json one{{"image_id", i}, {"category_id", found["index"]}, {"bbox", {box[0], box[1], box[2] - box[0], box[3] - box[1]}}};
+      if (field == "masks") one["segmentation"] = found["mask"];
+      for (const Json& point : found.value("keypoints", Json::array()))
+        for (const Json& number : {point[0], point[1], Json(2)}) one["keypoints"].push_back(number);
+      truth["annotations"].push_back(one);
+    }
+  }
+  write_text(folder + "/found.json", truth.dump());
+  const Outcome again = run("galley-evaluate", {folder + "/run", "data.val.source.annotations=found.json", "data.val.source.bad_boxes=skip",
+                                                "--format", "json", "-q"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_GT(Json::parse(again.out)["metrics"][figure].get<double>(), 95) << again.out;
+  if (field == "keypoints") return;
+  const Outcome without = run("galley-evaluate", {folder + "/run", "data.val.source." + field + "=false", "-q"});
+  EXPECT_EQ(without.code, 3) << without.err;
+  EXPECT_NE(without.err.find(field + ": true"), std::string::npos) << without.err;
+}
+
+TEST(Detection, MasksFromAnnotationsToRunLengths) { find_instances("maskrcnn", "masks", "mask_map", 25); }
+TEST(Detection, KeypointsFromAnnotationsToPoints) { find_instances("keypointrcnn", "keypoints", "keypoint_map", 23); }
 
 TEST(Detection, MistakesNameTheirPlace) {
   const DetectionFiles files(scratch_folder());
