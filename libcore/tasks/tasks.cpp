@@ -19,6 +19,7 @@ std::string_view auto_task(const TaskModel& model) {
   if (model.info.output == ModelOutput::kFlow) return "optical_flow";
   if (model.loss.as<MseParams>() != nullptr) return "regression";
   if (model.loss.as<BceWithLogitsParams>() != nullptr) return "multi_label";
+  if (model.info.output == ModelOutput::kMaskedTokens && !model.info.loss_weights.empty()) return "pre_training";
   if (model.info.output == ModelOutput::kTokens || model.info.output == ModelOutput::kMaskedTokens) return "language_modeling";
   if (model.info.output == ModelOutput::kTokenClasses) return "token_classification";
   if (model.info.output == ModelOutput::kSpans) return "question_answering";

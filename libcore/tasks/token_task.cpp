@@ -106,6 +106,12 @@ class TokenTask : public Task {
       : name_(name), metrics_(metrics), loss_(over_last_dimension(task_loss(name, model, "cross_entropy"))) {
     GALLEY_CHECK(model.output.shape.rank() == 3, "the task ", name, " needs outputs [N,T,",
                  name == "language_modeling" ? "vocabulary" : "classes", "], not ", model.output);
+    if (!model.info.loss_weights.empty()) {
+      throw Error(ErrorCode::kRecipe,
+                  cat("the task ", name, " trains one result, but the model also has ", model.info.loss_weights[0].first))
+          .key("task")
+          .suggest("task: auto, or the head masked_lm");
+    }
     positions_ = model.output.shape[1];
     vocabulary_ = model.output.shape[2];
   }

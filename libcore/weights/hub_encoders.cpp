@@ -56,7 +56,6 @@ void bert_options(HubConfig& model) {
 void bert(HubConfig& model) {
   model.type = "bert";
   bert_options(model);
-  if (model.head == "pre_training") model.task = model.head;
   model.number("classifier_dropout");
 }
 

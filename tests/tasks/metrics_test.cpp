@@ -116,12 +116,21 @@ TEST(Metrics, ConstantNumbersHaveNoCorrelation) {
 
 // Two pairs of two tokens, of which one token is masked in the first and both in the second.
 TEST(Metrics, PreTrainingIsTheSumOfBothLosses) {
+  Component automatic;
+  automatic.type = "auto";
+  const auto task = make_task(automatic, {.info = {.family = "test", .output = ModelOutput::kMaskedTokens, .loss_weights = {{"next", 1}}},
+                                          .output = {.shape = {1, 2, 3}},
+                                          .loss = {}});
+  ASSERT_EQ(task->name(), "pre_training");
   const ComponentKinds kinds = tasks();
-  const auto kind = std::find_if(kinds.begin(), kinds.end(), [](const ComponentKind& item) { return item.type == "pre_training"; });
-  ASSERT_NE(kind, kinds.end());
-  const auto options = kind->make();
-  const auto task = dynamic_cast<const TaskOptions&>(*options).make(
-      {.info = {.family = "test", .output = ModelOutput::kMaskedTokens}, .output = {.shape = {1, 2, 3}}, .loss = {}});
+  const auto other = std::find_if(kinds.begin(), kinds.end(), [](const ComponentKind& item) { return item.type == "language_modeling"; });
+  ASSERT_NE(other, kinds.end());
+  const auto options = other->make();
+  EXPECT_THROW(dynamic_cast<const TaskOptions&>(*options).make(
+                   {.info = {.family = "test", .output = ModelOutput::kMaskedTokens, .loss_weights = {{"next", 1}}},
+                    .output = {.shape = {1, 2, 3}},
+                    .loss = {}}),
+               Error);
   MetricSums sums(*task, metric_names(*task, {"masked_loss", "perplexity", "next_sentence", "top1"}),
                   CapturedResults{.results = {"losses", "next_losses", "scores", "next_scores"}});
   EXPECT_TRUE(sums.only_sums());
