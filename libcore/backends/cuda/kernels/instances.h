@@ -146,10 +146,12 @@ GALLEY_KERNEL(locate_keypoint_maps, (const InstanceCall call)) {
       places[thread] = at;
     }
     if (thread == 0) {
+      const auto center = [](int64_t pixel, double size, int64_t pixels, float begin) {
+        return static_cast<float>((static_cast<double>(pixel) + 0.5) * (size / static_cast<double>(pixels)) + static_cast<double>(begin));
+      };
       float* to = call.to + 3 * m;
-      const int at = places[0];
-      to[0] = valid ? static_cast<float>((static_cast<double>(at % width) + 0.5) * (box_width / static_cast<double>(width)) + static_cast<double>(box[0])) : 0;
-      to[1] = valid ? static_cast<float>((static_cast<double>(at / width) + 0.5) * (box_height / static_cast<double>(height)) + static_cast<double>(box[1])) : 0;
+      to[0] = valid ? center(places[0] % width, box_width, width, box[0]) : 0;
+      to[1] = valid ? center(places[0] / width, box_height, height, box[1]) : 0;
       to[2] = valid ? static_cast<float>(values[0]) : 0;
     }
     __syncthreads();
