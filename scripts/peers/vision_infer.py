@@ -1,4 +1,7 @@
-"""Times a vision model on one image by a peer. usage: vision_infer.py MODEL {eager|compile|onnxruntime|openvino} MODEL.onnx THREADS SECONDS"""
+"""Times a vision model on one image by a peer.
+
+usage: vision_infer.py MODEL {eager|compile|onnxruntime|openvino} MODEL.onnx THREADS SECONDS
+"""
 import sys
 
 import torch
