@@ -141,7 +141,10 @@ TEST(Nccl, ARankThatFailsEndsTheWaitingOfOthers) {
   std::atomic<int> messages{0};
   const auto fail = reinterpret_cast<void (*)()>(dlsym(dlopen(GALLEY_STAND_IN_DRIVER, RTLD_NOW), "galley_stand_in_break"));
   std::atomic<bool> last{false};
+  std::atomic<int> connected{0};
   on_ranks([&](int rank, DeviceRanks& ranks) {
+    ++connected;
+    while (connected < kRanks) std::this_thread::yield();
     if (rank != 0) {  // rank 0 waits in vain
       while (!last) std::this_thread::yield();
       return;
