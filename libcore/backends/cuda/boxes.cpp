@@ -127,8 +127,10 @@ class Match : public PreparedKernel {
     call.offsets = args.in<int64_t>(3);
     call.to = args.out<float>(0);
     call.labels_to = args.out<int64_t>(1);
-    call.best_anchor = static_cast<int64_t*>(args.scratch);
-    call.best_share = reinterpret_cast<float*>(call.best_anchor + call.objects);
+    if (args.scratch != nullptr) {
+      call.best_anchor = static_cast<int64_t*>(args.scratch);
+      call.best_share = reinterpret_cast<float*>(call.best_anchor + call.objects);
+    }
     if (call.best != device::kNoBest) cuda_launch(stream, "best_anchors", std::min<int64_t>(call.objects, 65535), call);
     launch_elements(stream, kCenters ? "match_anchor_centers" : "match_anchors", call.samples * call.count, call);
   }
