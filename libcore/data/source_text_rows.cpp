@@ -396,8 +396,7 @@ void read_table(const std::string& path, size_t file, const TextPairs& options, 
 void check_columns(const char* kind, const TextColumns& columns) {
   GALLEY_CHECK(columns.values.empty() || !columns.labels, kind, ": columns.values and columns.labels both give the field `target`");
   GALLEY_CHECK(!columns.label || !columns.labels, kind, ": columns.label is one class of a text, columns.labels are any number");
-  GALLEY_CHECK(!columns.next_sentence || columns.pair, kind,
-               ": columns.next_sentence is about a pair of texts, but there is no columns.pair");
+  GALLEY_CHECK(!columns.next_sentence || columns.pair, kind, ": columns.next_sentence needs a pair of texts; set columns.pair");
   const char* other = columns.pair              ? "pair"
                       : columns.label           ? "label"
                       : columns.labels          ? "labels"

@@ -26,7 +26,7 @@ struct DeviceLimits {
   std::vector<ProductRate> products;
 };
 
-/// Measures the fastest of several runs of each. Throws Error (kResource) if there is no such device.
+/// Measures each rate several times and keeps the highest. Throws Error (kResource) if the device does not exist.
 DeviceLimits measure_device(std::string_view device);
 
 /// {"device","copy_per_s","to_device_per_s","from_device_per_s","products":[{"dtype","kernel","size","per_s"}]}

@@ -466,7 +466,7 @@ TEST_F(TextRowSources, WhetherTheSecondTextFollows) {
     EXPECT_NE(error.find(message), std::string::npos) << error;
   };
   options.columns.pair.reset();
-  says("columns.next_sentence is about a pair of texts");
+  says("columns.next_sentence needs a pair of texts; set columns.pair");
   options.columns.next_sentence.reset();
   options.columns.values = {"2"};
   options.columns.labels = "2";

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "libcore/backends/collective_part.h"
 #include "libcore/base/parallel.h"
 #include "libcore/comm/rank_scope.h"
 #include "libcore/ops/collective.h"
@@ -19,17 +20,6 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
                [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
 }
 void copy_all(const KernelArgs& args, int64_t bytes) { copy_bytes(args.out<std::byte>(0), args.in<std::byte>(0), bytes); }
-
-/// The axis of the ranks of a collective.
-template <class Attrs>
-RankAxis axis_of(const KernelQuery& q) {
-  return q.attrs<Attrs>().tensor ? RankAxis::kTensor : RankAxis::kSamples;
-}
-
-template <>
-RankAxis axis_of<BroadcastAttrs>(const KernelQuery&) {
-  return RankAxis::kSamples;
-}
 
 class AllReduceStart : public PreparedKernel {
  public:
@@ -101,23 +91,6 @@ class WholeWait : public PreparedKernel {
   int64_t bytes_;
 };
 
-/// What the kernels of segments know: bytes of the rank's part, and of the parts before it.
-struct OwnPart {
-  OwnPart(const KernelQuery& q, int64_t elements)
-      : name(q.attrs<SegmentAttrs>().name),
-        axis(axis_of<SegmentAttrs>(q)),
-        dtype(q.in(0).dtype),
-        count(elements * q.attrs<SegmentAttrs>().ranks),
-        bytes(elements * dtype_size(dtype)),
-        begin(bytes * q.attrs<SegmentAttrs>().rank),
-        group{static_cast<int>(q.attrs<SegmentAttrs>().stride), static_cast<int>(q.attrs<SegmentAttrs>().ranks)} {}
-  std::string name;
-  RankAxis axis;
-  DType dtype;
-  int64_t count, bytes, begin;
-  RankGroup group;
-};
-
 class ReduceScatterStart : public PreparedKernel {
  public:
   explicit ReduceScatterStart(const KernelQuery& q) : part_(q, q.in(0).elements() / q.attrs<SegmentAttrs>().ranks) {}
@@ -125,14 +98,7 @@ class ReduceScatterStart : public PreparedKernel {
     copy_all(args, part_.count * dtype_size(part_.dtype));
     if (RankScope* ranks = RankScope::current(part_.axis)) {
       auto* array = args.out<std::byte>(0);
-      ranks->start({.kind = CollectiveKind::kReduceScatter,
-                    .dtype = part_.dtype,
-                    .name = part_.name,
-                    .input = array,
-                    .output = array + part_.begin,
-                    .count = part_.count,
-                    .group = part_.group},
-                   part_.axis);
+      ranks->start(part_.call(CollectiveKind::kReduceScatter, array, array + part_.begin), part_.axis);
     }
   }
 
@@ -162,14 +128,7 @@ class AllGatherStart : public PreparedKernel {
     if (ranks == nullptr) std::memset(array, 0, static_cast<size_t>(part_.count * dtype_size(part_.dtype)));
     copy_bytes(array + part_.begin, args.in<std::byte>(0), part_.bytes);
     if (ranks == nullptr) return;
-    ranks->start({.kind = CollectiveKind::kAllGather,
-                  .dtype = part_.dtype,
-                  .name = part_.name,
-                  .input = array + part_.begin,
-                  .output = array,
-                  .count = part_.count,
-                  .group = part_.group},
-                 part_.axis);
+    ranks->start(part_.call(CollectiveKind::kAllGather, array + part_.begin, array), part_.axis);
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "libcore/backends/collective_part.h"
 #include "libcore/backends/cuda/prepare.h"
 #include "libcore/base/error.h"
 #include "libcore/comm/device_ranks.h"
@@ -23,14 +24,6 @@ DeviceRanks* devices_of(RankAxis axis) {
 /// Does nothing where the memory plan gave both the same memory.
 void copy_bytes(Stream& stream, void* to, const void* from, int64_t bytes) {
   if (to != from) stream.copy(to, from, bytes);
-}
-
-template <class Attrs>
-RankAxis axis_of(const KernelQuery& q) {
-  if constexpr (std::is_same_v<Attrs, BroadcastAttrs>)
-    return RankAxis::kSamples;
-  else
-    return q.attrs<Attrs>().tensor ? RankAxis::kTensor : RankAxis::kSamples;
 }
 
 class AllReduceStart : public PreparedKernel {
@@ -99,27 +92,6 @@ class WholeWait : public PreparedKernel {
  private:
   RankAxis axis_;
   int64_t bytes_;
-};
-
-/// What the kernels of segments know: bytes of the rank's part, and of the parts before it.
-struct OwnPart {
-  OwnPart(const KernelQuery& q, int64_t elements)
-      : name(q.attrs<SegmentAttrs>().name),
-        axis(axis_of<SegmentAttrs>(q)),
-        dtype(q.in(0).dtype),
-        count(elements * q.attrs<SegmentAttrs>().ranks),
-        bytes(elements * dtype_size(dtype)),
-        begin(bytes * q.attrs<SegmentAttrs>().rank),
-        group{static_cast<int>(q.attrs<SegmentAttrs>().stride), static_cast<int>(q.attrs<SegmentAttrs>().ranks)} {}
-  /// `from`, `to`: in one array.
-  Collective call(CollectiveKind kind, const void* from, void* to) const {
-    return {.kind = kind, .dtype = dtype, .name = name, .input = from, .output = to, .count = count, .group = group};
-  }
-  std::string name;
-  RankAxis axis;
-  DType dtype;
-  int64_t count, bytes, begin;
-  RankGroup group;
 };
 
 class ReduceScatterStart : public PreparedKernel {

@@ -35,7 +35,7 @@ class CudaDevice : public Device {
 /// is no driver or no such GPU.
 CudaDevice& cuda_device(int index);
 
-/// How many there are. Throws Error (kResource) if there is no driver.
+/// Returns the number of GPUs. Throws Error (kResource) if there is no driver.
 int count_of_gpus();
 
 /// The GPU that was opened last: a process uses one. One must have been.
