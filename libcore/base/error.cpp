@@ -22,7 +22,7 @@ std::string Error::text() const {
     text += "^" + std::string(static_cast<size_t>(std::max(0, width_ - 1)), '~');
     if (!suggestion_.empty()) text += "  " + suggestion_;
   } else if (!suggestion_.empty()) {
-    text += "; " + suggestion_;
+    text += (message_.find('\n') == std::string::npos ? "; " : "\n") + suggestion_;
   }
   for (const Error& other : others_) text += "\n" + other.text();
   return text;

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -11,6 +12,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 
 #include "libcore/base/error.h"
@@ -147,6 +150,37 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
   InputFile(path).read_rest(contents, max_bytes);
   return contents;
 }
+
+namespace {
+
+/// The process that holds a lock on this file by /proc/locks (man 5 proc); 0 if the system does not tell.
+int64_t holder_of_lock(const struct stat& file) {
+  std::ifstream locks("/proc/locks");
+  const std::string inode = cat(":", file.st_ino, " ");
+  for (std::string line; std::getline(locks, line);) {
+    if (line.find("FLOCK") == std::string::npos || line.find(inode) == std::string::npos) continue;
+    std::istringstream words(line);  // 1: FLOCK ADVISORY WRITE 4242 fe:00:1234 0 EOF
+    std::string number, kind, advisory, access;
+    int64_t process = 0;
+    if (words >> number >> kind >> advisory >> access >> process) return process;
+  }
+  return 0;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& path) {
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor_ < 0) fail(ErrorCode::kResource, "cannot open ", path, ": ", reason(errno));
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  struct stat file = {};
+  const int64_t holder = ::fstat(descriptor_, &file) == 0 ? holder_of_lock(file) : 0;
+  ::close(descriptor_);
+  throw Error(ErrorCode::kResource, cat("another process", holder > 0 ? cat(" (", holder, ")") : "", " is writing to ", path))
+      .suggest("wait until it has finished, or name another folder");
+}
+
+FolderLock::~FolderLock() { ::close(descriptor_); }
 
 OutputFile::OutputFile(std::string path, Publish publish)
     : path_(std::move(path)), written_path_(publish == Publish::kRename ? temporary_name(path_) : path_), publish_(publish) {

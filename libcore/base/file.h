@@ -64,6 +64,20 @@ class MappedFile {
 /// Reads the whole file or pipe; throws Error if it is longer than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 32);
 
+/// A folder that no other process may change while this object lives. The lock ends with the process, however that ends. File systems
+/// without locks (some network file systems) give none.
+class FolderLock {
+ public:
+  /// Throws Error (kResource) if another process holds the lock, and names that process where the system tells it.
+  explicit FolderLock(const std::string& path);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
 /// When an OutputFile appears under its name.
 enum class Publish {
   kRename,   ///< Written to a temporary name, renamed when complete: readers see the old or the new contents, never a part.

@@ -281,7 +281,19 @@ std::vector<std::string> stems_of(const std::string& root, const std::string& se
     return stems;
   }
   const std::string path = cat(root, "/ImageSets/Main/", set, ".txt");
-  if (!file_exists(path)) no_such(path, "file");
+  if (!file_exists(path)) {
+    std::vector<std::string> sets;
+    if (is_folder(parent_folder(path))) {
+      for (const FolderEntry& entry : list_folder(parent_folder(path)))
+        if (entry.name.ends_with(".txt")) sets.push_back(entry.name.substr(0, entry.name.size() - 4));
+    }
+    if (sets.empty()) no_such(path, "file");
+    const std::string near = nearest(set, sets);
+    std::string known;
+    for (size_t i = 0; i < std::min<size_t>(sets.size(), 10); ++i) known += (i > 0 ? ", " : "") + sets[i];
+    throw Error(ErrorCode::kInput, cat(path, ": no such file; ImageSets/Main has the sets ", known, sets.size() > 10 ? " ..." : ""))
+        .suggest(near.empty() ? "set one of them as the source's set" : cat("did you mean set: ", near, "?"));
+  }
   const std::string text = read_file(path);
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -344,6 +356,9 @@ std::unique_ptr<Source> Voc::open(const SourceContext& context) const {
   int64_t number = 0;
   for (const std::string& stem : stems_of(root, set)) {
     const std::string xml = cat(root, "/Annotations/", stem, ".xml");
+    if (!file_exists(xml) && !set.empty())
+      throw Error(ErrorCode::kInput, cat(xml, ": no such file, but the set ", set, " lists the image"))
+          .suggest(cat("add the file, or remove '", stem, "' from ImageSets/Main/", set, ".txt"));
     if (!file_exists(xml)) no_such(xml, "file");
     const VocAnnotation annotation = parse_voc(read_file(xml), xml);
     ObjectImage image{
@@ -355,7 +370,11 @@ std::unique_ptr<Source> Voc::open(const SourceContext& context) const {
       image.width = pixels.width();
     }
     for (const VocAnnotation::Object& object : annotation.objects) {
-      const auto fail = [&](const std::string& message) { throw Error(ErrorCode::kInput, message).at({.file = xml, .line = object.line}); };
+      const auto fail = [&](const std::string& message) {
+        throw Error(ErrorCode::kInput, message)
+            .at({.file = xml, .line = object.line})
+            .suggest("set bad_boxes: skip to leave such boxes out");
+      };
       const auto found = std::find(names.begin() + 1, names.end(), object.name);
       if (found == names.end()) {
         const std::string near = nearest(object.name, {names.begin() + 1, names.end()});

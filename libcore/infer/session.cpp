@@ -66,7 +66,8 @@ void refuse_unavailable(const Recipe& recipe) {
 void check_watched(const Recipe& recipe, std::vector<std::string> given, const std::string& metric, const std::string& key) {
   if (!recipe.data.val || !recipe.train.validate) {
     throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, but the recipe has no ", recipe.data.val ? "train.validate" : "data.val"))
-        .key(key);
+        .key(key)
+        .suggest(cat("write ", key.substr(0, key.rfind('.')), ": null, or let it evaluate"));
   }
   if (recipe.train.ema) {  // the evaluations of the averaged weights
     for (size_t i = 0, count = given.size(); i < count; ++i) given.push_back("ema/" + given[i]);

@@ -14,8 +14,9 @@ BatchPlan plan_batch(const BatchSection& batch, int64_t ranks) {
     if (batch.global % ranks != 0) {
       throw Error(ErrorCode::kRecipe, cat("train.batch: global ", batch.global, " is not a multiple of the ", ranks, " ranks"))
           .key("train.batch.global")
-          .suggest(cat("the nearest multiples are ", std::max<int64_t>(1, batch.global / ranks) * ranks, " and ",
-                       (batch.global / ranks + 1) * ranks));
+          .suggest(batch.global < ranks
+                       ? cat("the smallest batch is ", ranks)
+                       : cat("the nearest multiples are ", batch.global / ranks * ranks, " and ", (batch.global / ranks + 1) * ranks));
     }
     plan.micro = batch.global / ranks;
     return plan;

@@ -93,7 +93,9 @@ std::string with_escapes_in_utf8(const std::string& value) {
 }
 
 // The suggestion for an escape that yaml-cpp rejects with this message; empty for other messages.
-std::string remedy_of_escape(std::string_view message) {
+std::string remedy_of(std::string_view message) {
+  if (message.starts_with("the referenced anchor is not defined"))
+    return "a '*' at the beginning refers to an anchor; write a selector in quotes, e.g. '*q_proj'";
   if (message.starts_with("unknown escape character")) return "write \\\\ for a backslash, or put the text in single quotes";
   if (message.starts_with("bad character found while scanning hex")) return "\\x takes 2 hexadecimal digits, \\u takes 4, \\U takes 8";
   if (message.starts_with("invalid unicode"))
@@ -397,7 +399,7 @@ YamlNode parse_yaml(std::shared_ptr<const TextSource> source, const YamlLimits& 
     }
   } catch (const YAML::Exception& exception) {
     const TextPlace place{source, std::max(0, exception.mark.line + 1), std::max(0, exception.mark.column + 1), 1};
-    fail_at(place, cat("not valid YAML: ", exception.msg), remedy_of_escape(exception.msg));
+    fail_at(place, cat("not valid YAML: ", exception.msg), remedy_of(exception.msg));
   }
   return builder.take();
 }

@@ -232,6 +232,7 @@ bool Trainer::State::load_state() {
 }
 
 void Trainer::State::start(TrainEvents& events) {
+  if (writes() && is_folder(options.run)) run_lock = std::make_unique<FolderLock>(options.run);
   const bool continues = load_state();
   update->bind();
   update->weigh_with([this] { return (delivered_by != nullptr ? delivered_by : loader.get())->share(); });
@@ -249,6 +250,7 @@ void Trainer::State::start(TrainEvents& events) {
   if (disk != nullptr) disk->release();
   agreed("loaded", 0);  // rank 0 changes RUN when all ranks have read it
   RunFolder folder(options.run, writes());
+  if (writes() && run_lock == nullptr) run_lock = std::make_unique<FolderLock>(options.run);
   if (writes()) remove_stale_temporaries(folder.path());  // left by killed processes
   if (options.force && writes()) {
     remove_tree(folder.file("checkpoints"));
@@ -320,7 +322,12 @@ std::vector<std::vector<int64_t>> Trainer::State::prompt_tokens() const {
   static_cast<void>(generate_options(recipe));  // its errors
   const int64_t context = session.info().input_shape.front();
   for (const std::string& prompt : recipe.train.validate->prompts) {
-    const std::vector<int32_t> ids = session.tokenizer()->encode(prompt, {.add_special = true, .name = "train.validate.prompts"});
+    std::vector<int32_t> ids;
+    try {
+      ids = session.tokenizer()->encode(prompt, {.add_special = true, .name = "train.validate.prompts"});
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kRecipe, cat("a prompt cannot be continued: ", error.message())).key("train.validate.prompts");
+    }
     if (ids.empty() || std::ssize(ids) > context) {
       throw Error(ErrorCode::kRecipe, cat("a prompt has ", ids.size(), " tokens; it needs 1 to ", context)).key("train.validate.prompts");
     }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "libcore/base/file.h"
 #include "libcore/comm/communicator.h"
 #include "libcore/comm/group.h"
 #include "libcore/data/loader.h"
@@ -129,6 +130,7 @@ class Trainer::State {
   int64_t skipped_before = 0, irregular_before = 0;        // damaged and irregular samples before this process continued the run
   int64_t skipped_elsewhere = 0, irregular_elsewhere = 0;  // of other ranks, when count_samples() was called
   std::vector<int64_t> sample_shape;                       // galley.input: the shape in validation, or in training without validation
+  std::unique_ptr<FolderLock> run_lock;                    // no second process trains into RUN
   bool stop_file = false;                                  // RUN/stop was found
   std::string parents;                                     // JSON: the files of the initial weights
 

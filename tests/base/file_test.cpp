@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include <cstring>
+#include <optional>
 
 #include "libcore/base/error.h"
 #include "tests/support/faults.h"
@@ -181,6 +182,20 @@ TEST(File, TemporaryNames) {
   write_file(folder / "keep.tmp", "1");
   EXPECT_EQ(remove_stale_temporaries(folder.path()), 1);
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"keep.tmp"});
+}
+
+TEST(File, OneLockOfAFolderAtATime) {
+  const TemporaryFolder folder;
+  std::optional<FolderLock> first(folder / "");
+  try {
+    const FolderLock second(folder / "");
+    FAIL() << "locked twice";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResource);
+    EXPECT_NE(error.message().find("is writing to"), std::string::npos) << error.message();
+  }
+  first.reset();
+  const FolderLock again(folder / "");
 }
 
 TEST(File, FoldersAndTrees) {

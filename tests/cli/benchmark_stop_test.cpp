@@ -51,6 +51,19 @@ TEST(StoppedBenchmark, ASweepGoesOnFromItsJournal) {
   EXPECT_GT(batches.size(), cells);
 }
 
+// Calibration on so many samples would take hours.
+TEST(StoppedQuantize, WritesNothing) {
+  const std::string folder = scratch_folder(), recipe = folder + "/net.yaml";
+  write_text(recipe, kEndless);
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/run", "-q"}).code, 0);
+  Child child("galley-quantize", {folder + "/run", "data.train.source.samples=100000000", "data.calibration.samples=100000000",
+                                  "data.calibration.pipeline=train", "-o", folder + "/int8.safetensors", "-q"});
+  usleep(700000);
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.wait(), 143);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/int8.safetensors"));
+}
+
 TEST(StoppedBenchmark, WithoutAJournalNothingIsLeft) {
   const std::string folder = scratch_folder(), recipe = folder + "/net.yaml";
   write_text(recipe, kEndless);

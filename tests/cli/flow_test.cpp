@@ -13,13 +13,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kWidth = 48, kHeight = 40;
+constexpr int kFrameWidth = 48, kFrameHeight = 40;
 
 /// A PPM of a pattern that is `shift` pixels further right.
 std::string frame(int shift) {
   std::string file = "P6 48 40 255\n";
-  for (int y = 0; y < kHeight; ++y) {
-    for (int x = 0; x < kWidth; ++x) {
+  for (int y = 0; y < kFrameHeight; ++y) {
+    for (int x = 0; x < kFrameWidth; ++x) {
       const int u = x - shift;
       for (int c = 0; c < 3; ++c) file += static_cast<char>(128 + 60 * std::sin(0.5 * u + c) + 50 * std::cos(0.4 * y - 0.3 * u));
     }
@@ -46,7 +46,7 @@ std::string made_folder() {
     const std::string name = folder + "/data/" + std::to_string(i);
     write_text(name + "_img1.ppm", frame(i));
     write_text(name + "_img2.ppm", frame(i + 2));
-    write_text(name + "_flow.flo", flo(kWidth, kHeight, 2));
+    write_text(name + "_flow.flo", flo(kFrameWidth, kFrameHeight, 2));
   }
   write_text(folder + "/raft.yaml", R"(recipe: 1
 name: raft
@@ -97,7 +97,7 @@ TEST(OpticalFlow, TrainsEvaluatesAndDraws) {
   EXPECT_EQ(line["files"], (Json{a, b}));
   EXPECT_FALSE(line.contains("file"));
   EXPECT_EQ(line["flow"], out + "/0_img1.flo");
-  EXPECT_EQ(read_text(out + "/0_img1.flo").size(), 12u + 8u * kWidth * kHeight);
+  EXPECT_EQ(read_text(out + "/0_img1.flo").size(), 12u + 8u * kFrameWidth * kFrameHeight);
   EXPECT_TRUE(read_text(out + "/0_img1.png").starts_with("\x89PNG"));
   EXPECT_LT(std::abs(line["mean"].get<double>() - 2), 1.5);
 
@@ -106,7 +106,7 @@ TEST(OpticalFlow, TrainsEvaluatesAndDraws) {
       run("galley-predict", {run_folder, a, b, "--draw", out, "--format", "json",
                              "data.val.pipeline=[{type: resize, size: [64, 64]}, {type: normalize, mean: 0.5, std: 0.5}]"});
   ASSERT_EQ(resized.code, 0) << resized.err;
-  EXPECT_EQ(read_text(out + "/0_img1.flo").size(), 12u + 8u * kWidth * kHeight);
+  EXPECT_EQ(read_text(out + "/0_img1.flo").size(), 12u + 8u * kFrameWidth * kFrameHeight);
 }
 
 TEST(OpticalFlow, TensorsByName) {
@@ -133,7 +133,7 @@ TEST(OpticalFlow, MistakesHaveTheirCode) {
   const Outcome odd = run("galley-predict", {folder + "/run", folder + "/data/0_img1.ppm"});
   EXPECT_EQ(odd.code, 2) << odd.err;
   EXPECT_NE(odd.err.find("the command line has 1 file"), std::string::npos) << odd.err;
-  write_text(folder + "/data/3_flow.flo", flo(kWidth, kHeight, 2).substr(0, 1000));
+  write_text(folder + "/data/3_flow.flo", flo(kFrameWidth, kFrameHeight, 2).substr(0, 1000));
   const Outcome cut = run("galley-evaluate", {folder + "/run"});
   EXPECT_EQ(cut.code, 4) << cut.err;
   EXPECT_NE(cut.err.find("3_flow.flo: the file has 1000 bytes, but 48 x 40 pixels"), std::string::npos) << cut.err;

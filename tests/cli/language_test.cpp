@@ -232,7 +232,16 @@ TEST(Language, ContinuesPrompts) {
   };
   fails({"--prompt", "aAbBaAbBaAbBaAbBa"}, 2, "the prompt has 17 tokens, but the model reads at most 16");
   fails({"--prompt", ""}, 2, "the prompt is empty");
-  fails({"--prompt", "aX"}, 4, "U+0058");
+  fails({"--prompt", "aX"}, 2, "--prompt, character 2: the character 'X' (U+0058) is not in the vocabulary");
+  write_text(folder + "/wrong.txt", "aA\n\nbX\n");
+  fails({"--prompts", folder + "/wrong.txt"}, 4, "wrong.txt:3:2: error: the character 'X'");
+  fails({"--prompt", "a", "--text", "b"}, 2, "--text predicts whole texts");
+  fails({"--prompt", "a", "--format", "csv"}, 2, "not as a table");
+  fails({"--prompt", "a", "--save", "csv:" + folder + "/x.csv"}, 2, "--save of texts is JSON; --save json:");
+  const Outcome saved = run("galley-predict", {folder + "/run", "--prompt", "aAb", "generate.max_new_tokens=1", "-q", "--save",
+                                               "json:" + folder + "/saved.json"});
+  EXPECT_EQ(saved.out, "aAbB\n") << saved.err;
+  EXPECT_EQ(Json::parse(read_text(folder + "/saved.json"))["text"], "B");
   fails({"--detokenize", "1,99"}, 2, "--detokenize: 99 is not an id of the vocabulary, which has 8 tokens");
   fails({"--detokenize", "-1"}, 2, "--detokenize: -1 is not an id of the vocabulary, which has 8 tokens");
   fails({"--show-prompt"}, 2, "--show-prompt needs a prompt");

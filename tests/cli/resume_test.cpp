@@ -165,6 +165,18 @@ TEST(Resume, WithoutCheckpointsASignalEndsWithItsOwnCode) {
   EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["stopped"], "signal");
 }
 
+TEST(Resume, ASecondProcessDoesNotTrainIntoTheSameFolder) {
+  const std::string folder = scratch_folder();
+  const std::vector<std::string> command{tiny_recipe(folder), "-o", folder + "/run", "duration=1000000 steps", "validate=null", "-q"};
+  Child child("galley-train", command);
+  ASSERT_TRUE(wait_for_lines(folder + "/run/metrics.jsonl", 2));
+  const Outcome second = run("galley-train", command);
+  EXPECT_EQ(second.code, 7) << second.err;
+  EXPECT_NE(second.err.find("is writing to " + folder + "/run"), std::string::npos) << second.err;
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.wait(), 75);
+}
+
 TEST(Resume, Sigusr1SavesAndGoesOn) {
   const std::string folder = scratch_folder();
   const std::vector<std::string> command{

@@ -17,14 +17,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/train";
+const std::string kGoldenFolder = GALLEY_SOURCE_DIR "/tests/golden/train";
 
 /// The golden numbers are float64. PyTorch's float32 run deviates by `rounding` (1e-7 to 3e-7 of a loss), these tools by 0.4 to 3.1 times
 /// that with AVX2; the factor leaves room for other instruction sets. A wrong step gives an error of at least 1e-4.
 constexpr double kRoundings = 16;
 
 const Json& expected() {
-  static const Json json = Json::parse(read_text(kGolden + "/expected.json"));
+  static const Json json = Json::parse(read_text(kGoldenFolder + "/expected.json"));
   return json;
 }
 
@@ -37,7 +37,7 @@ std::string recipe_file(const std::string& folder) {
              "model: {type: mobilenet_v3_small, num_classes: 10, width_mult: 0.1, dropout: 0}\n"
              "data:\n"
              "  root: " +
-                 kGolden +
+                 kGoldenFolder +
                  "\n"
                  "  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" +
                  normalize +
@@ -94,7 +94,7 @@ std::map<std::string, std::vector<float>> floats_of(const Tensors& file) {
 class TrainedElsewhere : public testing::TestWithParam<std::vector<std::string>> {};
 
 TEST_P(TrainedElsewhere, EvaluatesToTheSameNumbers) {
-  std::vector<std::string> arguments{"weights=" + kGolden + "/weights.safetensors"};
+  std::vector<std::string> arguments{"weights=" + kGoldenFolder + "/weights.safetensors"};
   arguments.insert(arguments.end(), GetParam().begin(), GetParam().end());
   expect_golden_evaluation(evaluate(recipe_file(scratch_folder()), arguments));
 }
@@ -106,11 +106,11 @@ TEST_P(TrainedElsewhere, TrainsOnWithTheSameLosses) {
       {"adamw",
        {"optimizer.type=adamw", "optimizer.lr=1e-3", "optimizer.betas=0.9,0.99", "optimizer.eps=1e-5", "optimizer.weight_decay=0.05"}}};
   const std::string folder = scratch_folder();
-  const auto before = floats_of(read_tensors(kGolden + "/weights.safetensors"));
+  const auto before = floats_of(read_tensors(kGoldenFolder + "/weights.safetensors"));
   for (const auto& [name, overrides] : optimizers) {
     SCOPED_TRACE(name);
     const std::string made = folder + "/" + name;
-    std::vector<std::string> arguments{recipe_file(folder), "-o", made, "-q", "weights=" + kGolden + "/weights.safetensors"};
+    std::vector<std::string> arguments{recipe_file(folder), "-o", made, "-q", "weights=" + kGoldenFolder + "/weights.safetensors"};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
     arguments.insert(arguments.end(), GetParam().begin(), GetParam().end());
     const Outcome outcome = run("galley-train", arguments);
@@ -132,7 +132,7 @@ TEST_P(TrainedElsewhere, TrainsOnWithTheSameLosses) {
     EXPECT_EQ(step, golden["losses"].size());
 
     // The end of training: distance to the golden end relative to the distance from the start, for parameters and running statistics.
-    const auto want = floats_of(read_tensors(kGolden + "/" + name + ".safetensors")),
+    const auto want = floats_of(read_tensors(kGoldenFolder + "/" + name + ".safetensors")),
                got = floats_of(read_tensors(made + "/weights.safetensors"));
     ASSERT_EQ(want.size(), got.size());
     double off = 0, moved = 0;
@@ -158,8 +158,9 @@ TEST(TrainedElsewhere, WhatAFileLeavesOutHasItsInitialValues) {
     return floats_of(read_tensors(folder + "/" + name + "/weights.safetensors"));
   };
   const auto initial = trained("initial", {}),
-             loaded = trained("loaded", {"weights.load=[{from: " + kGolden + "/weights.safetensors, ignore: ['" + left_out + "*']}]"});
-  const auto file = floats_of(read_tensors(kGolden + "/weights.safetensors"));
+             loaded =
+                 trained("loaded", {"weights.load=[{from: " + kGoldenFolder + "/weights.safetensors, ignore: ['" + left_out + "*']}]"});
+  const auto file = floats_of(read_tensors(kGoldenFolder + "/weights.safetensors"));
   int left = 0;
   for (const auto& [name, values] : loaded) {
     if (name.find("running_") != std::string::npos) continue;  // a step changes them with any learning rate
@@ -185,7 +186,7 @@ void write_tensors(const std::string& path, const Json& header, const std::strin
 TEST(ForeignWeights, GiveEachSampleItsLogits) {
   const std::string folder = scratch_folder();
   // galley-predict --tensors runs no pipeline, so the test preprocesses the pixels.
-  const Tensors val = read_tensors(kGolden + "/val.safetensors");
+  const Tensors val = read_tensors(kGoldenFolder + "/val.safetensors");
   const std::vector<size_t> shape = val.header["input"]["shape"];
   const size_t begin = val.header["input"]["data_offsets"][0], plane = shape[2] * shape[3], count = shape[0] * 3 * plane;
   const float mean[] = {0.485f, 0.456f, 0.406f}, std[] = {0.229f, 0.224f, 0.225f};
@@ -196,7 +197,7 @@ TEST(ForeignWeights, GiveEachSampleItsLogits) {
   }
   write_tensors(folder + "/in.safetensors", {{"input", {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {0, count * sizeof(float)}}}}},
                 std::string(reinterpret_cast<const char*>(input.data()), count * sizeof(float)));
-  const Outcome outcome = run("galley-predict", {recipe_file(folder), "weights=" + kGolden + "/weights.safetensors", "--tensors",
+  const Outcome outcome = run("galley-predict", {recipe_file(folder), "weights=" + kGoldenFolder + "/weights.safetensors", "--tensors",
                                                  folder + "/in.safetensors", "-o", folder + "/out.safetensors", "--batch", "7", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const std::vector<float> got = floats_of(read_tensors(folder + "/out.safetensors")).at("output");
@@ -212,7 +213,7 @@ TEST(ForeignWeights, GiveEachSampleItsLogits) {
 
 TEST(ForeignWeights, OfDataParallelFitByTheRuleOfTheError) {
   const std::string folder = scratch_folder(), recipe = recipe_file(folder), file = folder + "/parallel.safetensors";
-  const Tensors plain = read_tensors(kGolden + "/weights.safetensors");
+  const Tensors plain = read_tensors(kGoldenFolder + "/weights.safetensors");
   Json prefixed;
   for (const auto& [name, entry] : plain.header.items()) prefixed[name == "__metadata__" ? name : "module." + name] = entry;
   write_tensors(file, prefixed, plain.data);
@@ -227,7 +228,7 @@ TEST(ForeignWeights, OfDataParallelFitByTheRuleOfTheError) {
 
 TEST(ForeignWeights, OfAnotherDtypeAreCastWhereTheRecipeAllowsIt) {
   const std::string folder = scratch_folder(), recipe = recipe_file(folder), file = folder + "/double.safetensors";
-  const Tensors plain = read_tensors(kGolden + "/weights.safetensors");
+  const Tensors plain = read_tensors(kGoldenFolder + "/weights.safetensors");
   Json header;
   std::string data;
   for (const auto& [name, values] : floats_of(plain)) {

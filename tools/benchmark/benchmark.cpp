@@ -11,6 +11,7 @@
 #include "libcore/infer/components.h"
 #include "libcore/profiler/benchmark_results.h"
 #include "tools/benchmark/database.h"
+#include "tools/common/ranks.h"
 #include "tools/common/signals.h"
 #include "tools/common/weight_folders.h"
 
@@ -46,6 +47,7 @@ void BenchmarkTool::add_options(Command& command) {
       .group("Output")
       .take_last();
   command.add_option("--simulate-ranks", simulated_ranks_, "collectives: this number of ranks as threads of one process (default 2)")
+      .in_range(1, kMostSimulatedRanks)
       .group("Machine")
       .take_last();
   command.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), which is created if necessary")

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
@@ -63,6 +64,18 @@ CollectiveKind kind_of(const std::string& word) {
       .suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
 }
 
+int64_t bytes_of(const std::string& size) {
+  constexpr int64_t kMost = int64_t{16} << 30;
+  int64_t bytes = 0;
+  try {
+    bytes = parse_bytes(size);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kUsage, cat("sizes=", size, ": ", error.message())).suggest("sizes=4KiB,25MiB");
+  }
+  if (bytes < 4 || bytes > kMost) throw Error(ErrorCode::kUsage, cat("sizes=", size, " must be from 4 bytes to ", human_bytes(kMost)));
+  return bytes;
+}
+
 std::vector<CollectiveCase> cases_of(const std::vector<std::string>& given) {
   std::string what = "all_reduce,reduce_scatter,all_gather", sizes = "4KiB,1MiB,25MiB,100MiB";
   for (const std::string& word : given) {
@@ -85,8 +98,7 @@ std::vector<CollectiveCase> cases_of(const std::vector<std::string>& given) {
       continue;
     }
     for (const std::string& size : words_of(sizes)) {
-      const int64_t bytes = parse_bytes(size);
-      if (bytes < 4) throw Error(ErrorCode::kUsage, cat("sizes=", size, " must be at least 4 bytes"));
+      const int64_t bytes = bytes_of(size);
       for (const bool direct : {true, false}) cases.push_back({kind, bytes / 4 * 4, direct});
     }
   }
@@ -170,8 +182,6 @@ std::vector<CollectiveRow> time_threads(int ranks, const std::vector<CollectiveC
 
 int BenchmarkTool::measure_collectives(const std::vector<std::string>& given) {
   const std::vector<CollectiveCase> cases = cases_of(given);
-  if (simulated_ranks_ < 0 || simulated_ranks_ > 1024)
-    fail(ErrorCode::kUsage, "--simulate-ranks is ", simulated_ranks_, ", but must be between 1 and 1024");
   if (dry_run_) {
     Table table{{"collective", "bytes"}, {}};
     Json list = Json::array();
@@ -189,7 +199,8 @@ int BenchmarkTool::measure_collectives(const std::vector<std::string>& given) {
   if (job != nullptr && threads_ == 0) set_compute_threads(job->cores());
   const int ranks = job != nullptr ? job->communicator().size() : simulated_ranks_ > 0 ? static_cast<int>(simulated_ranks_) : 2;
   const std::string transport = job != nullptr ? job->communicator().transport() : "threads";
-  log(LogLevel::kInfo, job != nullptr ? job->str() : cat(ranks, " ranks, threads of this process"));
+  log(LogLevel::kInfo,
+      job != nullptr ? job->str() : cat(counted(ranks, "rank"), ranks == 1 ? ", a thread" : ", threads", " of this process"));
   const std::vector<CollectiveRow> rows = job != nullptr ? time_cases(job->communicator(), cases) : time_threads(ranks, cases);
   if (stop_signal() != 0) return 128 + stop_signal();
   if (own_rank() != 0) return kExitDone;

@@ -180,12 +180,7 @@ int CalibrateTool::report(const Calibration& calibration, double wall_s, int exi
   Table table{{"file", "samples", "batches", "parts", "values", "seconds"},
               {{output_, cat(calibration.samples()), cat(calibration.batches()), cat(calibration.parts.size()),
                 cat(calibration.values.size()), human_number(wall_s)}}};
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
-  if (common.format == Format::kJson) {
-    print(json.dump() + "\n");
-  } else {
-    print(table);
-  }
+  save_and_print(json.dump() + "\n", table);
   return exit_code;
 }
 
@@ -238,7 +233,7 @@ int CalibrateTool::show(const ActivationScheme& scheme) {
   }
   json["provenance"] = provenance_json(
       {.tool = name(), .recipe_sha256 = calibration.recipe.empty() ? "" : sha256_hex(calibration.recipe), .overrides = overrides_});
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
+  save(json.dump() + "\n", table);
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
     return kExitDone;

@@ -17,6 +17,7 @@ void supervise(const std::string& tool, bool json);
 bool is_ranked();
 /// The rank of this thread (SimulatedRank), else of this process; 0 without ranks.
 int own_rank();
+inline constexpr int kMostSimulatedRanks = 1024;  ///< Of --simulate-ranks.
 /// While an object lives, the calling thread is a rank of ranks that are threads.
 class SimulatedRank {
  public:

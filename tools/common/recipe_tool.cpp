@@ -19,6 +19,7 @@
 #include "libcore/infer/components.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/recipe/overrides.h"
+#include "libcore/weights/hub.h"
 #include "tools/common/ranks.h"
 #include "tools/common/recipe_json.h"
 #include "tools/common/version.h"
@@ -108,7 +109,7 @@ void RecipeTool::add_options(Command& command) {
   command.add_option("--explain", explain_, "print where the value of this key comes from, and stop").group("Recipe").take_last();
   command.add_flag("-n,--dry-run", dry_run_, "check the recipe, files, shapes and memory without running").group("Recipe");
   command.add_option("--threads", threads_, "number of compute threads (recipe key threads)").group("Machine").take_last();
-  command.add_option("--device", device_, "cpu, ref or sim (recipe key device)").group("Machine").take_last();
+  command.add_option("--device", device_, "cpu, cuda, cuda:1, ref or sim (recipe key device)").group("Machine").take_last();
   command.add_option("--seed", seed_, "random seed (recipe key seed)").group("Machine").take_last();
   if (!output_help().empty()) command.add_option("-o,--output", output_, output_help()).group("Output").take_last();
 }
@@ -199,6 +200,10 @@ bool RecipeTool::takes_run_weights(const LoadedRecipe& loaded) const {
 
 void RecipeTool::require_weights(LoadedRecipe& loaded) {
   if (use_run_weights(loaded) || !loaded.recipe.weights.load.empty() || carries_weights(loaded.recipe.model)) return;
+  const std::string given = parent_folder(loaded.source.file);
+  if (loaded.source.file.ends_with("/config.json") && is_hub_folder(given))
+    throw Error(ErrorCode::kInput, cat("the folder ", given, " has a config.json, but no weights"))
+        .suggest("put model.safetensors, or its shards with model.safetensors.index.json, there");
   throw Error(ErrorCode::kRecipe, "no weights were given").key("weights").suggest("set weights=FILE, or use a RUN folder as the recipe");
 }
 

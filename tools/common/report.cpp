@@ -40,6 +40,7 @@ std::string join(const std::vector<std::string>& cells, const char* separator) {
 }  // namespace
 
 std::string render(const Table& table, Format format) {
+  constexpr size_t kLongestNumber = 40;
   GALLEY_ASSERT(format != Format::kJson && format != Format::kJsonLines);
   std::string text;
   if (format == Format::kCsv) {
@@ -59,7 +60,7 @@ std::string render(const Table& table, Format format) {
     for (const auto& row : table.rows) {
       if (c >= row.size()) continue;
       widths[c] = std::max(widths[c], width(row[c]));
-      right[c] = right[c] && is_number(row[c]);
+      right[c] = right[c] && is_number(row[c]) && width(row[c]) <= kLongestNumber;  // not a vector
     }
   }
   const bool markdown = format == Format::kMarkdown;

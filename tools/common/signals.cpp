@@ -32,9 +32,8 @@ void on_user(int signal) { (signal == SIGUSR1 ? checkpoint : profile) = true; }
 
 void install_signal_handlers(bool json) {
   const std::string text =
-      "stopped at once; a file that was being written may be left under a temporary name (NAME.tmp-...), which galley-train removes from "
-      "RUN "
-      "at its next start";
+      "stopped at once; a file that was being written may be left under a temporary name (NAME.tmp-...), which galley-train removes "
+      "from RUN at its next start";
   last_words = (json ? "{\"warning\":\"" + text + "\"}" : "warning: " + text) + "\n";
   struct sigaction action{};
   action.sa_flags = SA_RESTART;
@@ -59,6 +58,10 @@ void follow_launcher(int pid) {
 }
 
 int stop_signal() { return stop; }
+
+void check_stop() {
+  if (stop != 0) throw Stopped();
+}
 bool take_checkpoint_request() { return checkpoint.exchange(false); }
 bool take_profile_request() { return profile.exchange(false); }
 

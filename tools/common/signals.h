@@ -11,6 +11,10 @@ void install_signal_handlers(bool json);
 void follow_launcher(int pid);
 /// The signal that asked for a stop, or 0.
 int stop_signal();
+/// Thrown by check_stop; tool_main catches it, and the exit code is 128 + the signal.
+struct Stopped {};
+/// Throws Stopped after a signal that asks for a stop. For work that leaves nothing half-done.
+void check_stop();
 /// True once for every SIGUSR1 received.
 bool take_checkpoint_request();
 /// True once for every SIGUSR2 received.

@@ -286,10 +286,7 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
     std::cout << app.help();
     return kExitDone;
   } catch (const CLI::ParseError& error) {
-    if (!flags.version && flags.completion.empty()) {
-      print_error(Error(ErrorCode::kUsage, usage_message(app, error, argc, argv)), json);
-      return static_cast<int>(ErrorCode::kUsage);
-    }
+    if (!flags.version && flags.completion.empty()) throw Error(ErrorCode::kUsage, usage_message(app, error, argc, argv));
   }
   if (flags.version) {
     std::cout << version_text(tool.name()) << "\n" << (flags.v > 0 ? back_ends_text() : "");
@@ -306,7 +303,12 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
     throw Error(ErrorCode::kUsage, tool.name() + " runs as one process, but a launcher has started several ranks of it")
         .suggest("start it without mpirun or srun, or with one rank");
   }
-  const int code = tool.run();
+  int code = kExitDone;
+  try {
+    code = tool.run();
+  } catch (const Stopped&) {
+    code = 128 + stop_signal();
+  }
   Ranks::close();
   return code;
 }
@@ -348,6 +350,19 @@ void Tool::check_outputs(std::initializer_list<std::string_view> paths) const {
 }
 
 void Tool::print(const Table& table) const { print(render(table, common.format)); }
+
+void Tool::save(const std::string& json, const Table& table) const {
+  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json : render(table, format));
+}
+
+void Tool::save_and_print(const std::string& json, const Table& table) const {
+  save(json, table);
+  if (common.format == Format::kJson) {
+    print(json);
+  } else {
+    print(table);
+  }
+}
 
 std::string error_json(const Error& error) {
   nlohmann::ordered_json fields;

@@ -64,6 +64,10 @@ class Tool {
   void check_outputs(std::initializer_list<std::string_view> paths) const;
   /// Prints a table in the selected format (not JSON).
   void print(const Table& table) const;
+  /// Writes the files of --save: `json` with its newline, or the table.
+  void save(const std::string& json, const Table& table) const;
+  /// Writes the files of --save, and prints the result in the selected format.
+  void save_and_print(const std::string& json, const Table& table) const;
 };
 
 int tool_main(int argc, char** argv, std::unique_ptr<Tool> tool);

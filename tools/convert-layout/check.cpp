@@ -43,7 +43,7 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
                              ": the fastest format on this machine\nmemory_format: ", check->best, "\n"));
   }
   json["provenance"] = provenance_json(provenance(loaded.recipe, dump_recipe(loaded.recipe, DumpKind::kFull)));
-  for (const auto& [format, path] : common.save) write_file(path, format == Format::kJson ? json.dump() + "\n" : render(costs, format));
+  save(json.dump() + "\n", costs);
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
     return kExitDone;

@@ -129,12 +129,7 @@ int ConvertLayoutTool::convert(const std::string& input) {
   json["provenance"] = provenance_json(who);
   log(LogLevel::kInfo, cat(changed, " of ", file.entries().size(), " tensors ", dry_run_ ? "would change" : "changed, all proved equal",
                            ", ", human_bytes(static_cast<double>(bytes))));
-  for (const auto& [format, path] : common.save) write_file(path, format == Format::kJson ? json.dump() + "\n" : render(table, format));
-  if (common.format == Format::kJson) {
-    print(json.dump() + "\n");
-  } else {
-    print(table);
-  }
+  save_and_print(json.dump() + "\n", table);
   return kExitDone;
 }
 

@@ -116,6 +116,16 @@ int EvaluateTool::print_fits(const Recipe& recipe) const {
   return kExitDone;
 }
 
+/// Weights say what their classes are called: metrics of data whose classes have other names, or another order, mean nothing.
+void EvaluateTool::warn_of_other_categories(Session& session, const std::string& split) const {
+  const std::vector<std::string> learned = session.prediction_categories(), given = session.categories();
+  if (learned.empty() || given.empty() || learned.size() != given.size()) return;
+  const auto [mine, theirs] = std::mismatch(learned.begin(), learned.end(), given.begin());
+  if (mine == learned.end()) return;
+  log(LogLevel::kWarning, cat("class ", mine - learned.begin(), " of the weights is '", *mine, "', but '", *theirs, "' in data.", split,
+                              ": the metrics compare classes by their numbers"));
+}
+
 int EvaluateTool::compare(Session& session, int64_t batch) {
   Recipe other = session.recipe();
   auto weights = std::make_unique<WeightSource>();
@@ -137,7 +147,7 @@ int EvaluateTool::compare(Session& session, int64_t batch) {
   nlohmann::ordered_json json = comparison_json(result, options.split);
   json["provenance"] = provenance_json(provenance(session.recipe(), dump_recipe(session.recipe(), DumpKind::kFull)));
   const Table table = comparison_table(result);
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
+  save(json.dump() + "\n", table);
   if (result.changed.size() > kChangedShown)
     log(LogLevel::kInfo, cat(result.changed.size() - kChangedShown, " more samples changed; --format json lists all"));
   if (common.format == Format::kJson) {
@@ -172,6 +182,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   engine.declare(evaluator.program());
   session.initialize(evaluator.parameters(), engine.store(), evaluator.sample_shape());
   if (!against_.empty()) return compare(session, described.batch.value_or(micro));
+  warn_of_other_categories(session, split);
   if (dry_run_) return print_fits(recipe);
   evaluator.bind();
   const auto began = std::chrono::steady_clock::now();
@@ -193,7 +204,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   for (const auto& [name, value] : metrics) {
     table.rows.push_back({name, fixed(value, metric_digits(name))});
   }
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
+  save(json.dump() + "\n", table);
   if (evaluator.skipped() > 0)
     log(LogLevel::kWarning, cat(human_count(evaluator.skipped()), " damaged samples were skipped; their neighbors stand in for them"));
   if (evaluator.irregular() > 0)

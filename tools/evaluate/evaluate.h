@@ -23,6 +23,7 @@ class EvaluateTool : public RecipeTool {
 
  private:
   int print_fits(const Recipe& recipe) const;
+  void warn_of_other_categories(Session& session, const std::string& split) const;
   int compare(Session& session, int64_t batch);
 
   std::string against_;

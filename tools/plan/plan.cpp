@@ -119,16 +119,36 @@ void PlanTool::check_options() const {
     throw Error(ErrorCode::kUsage, "--validate and --fit do not go together").suggest("use one after the other");
 }
 
+void PlanTool::refuse_plan_options(const std::string& verb) const {
+  const std::pair<const char*, bool> options[] = {
+      {"--cluster", cluster_ != "local"}, {"--ranks", ranks_ != 1},    {"--fit", !fit_.empty()},
+      {"-o", !output_.empty()},           {"--effects", effects_},     {"--validate", validate_ > 0},
+      {"--html", !html_.empty()},         {"--trace", !trace_.empty()}};
+  for (const auto& [option, given] : options) {
+    if (given) throw Error(ErrorCode::kUsage, cat(option, " does not apply to '", verb, "'")).suggest("give a recipe to plan");
+  }
+}
+
 int PlanTool::run() {
   std::vector<std::string> recipes, given;
   split_arguments(words_, recipes, given);
+  for (const std::string& word : recipes) {
+    if (recipes.size() > 1 && (word == "published" || word == "clusters"))
+      throw Error(ErrorCode::kUsage, cat("'", word, "' takes no other word")).suggest(cat("galley-plan ", word));
+  }
   const std::string verb = recipes.size() == 1 ? recipes.front() : "";
   if (verb == "published" || verb == "clusters") {
     if (!given.empty()) throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no recipe and no override '", given.front(), "'"));
+    refuse_plan_options(verb);
+    check_outputs({});
     return verb == "published" ? print_published() : print_clusters();
   }
   check_options();
-  if (!local()) overrides_.push_back("device=cpu");  // graphs are captured here; the cluster says which device runs them
+  if (!local()) {  // graphs are captured here; the cluster says which device runs them
+    std::erase_if(words_, [](const std::string& word) { return word.starts_with("device="); });
+    device_.clear();
+    overrides_.push_back("device=cpu");
+  }
   return RecipeTool::run();
 }
 
@@ -329,34 +349,34 @@ int PlanTool::print_published() const {
                     {"hfu", row.hfu},
                     {"assumptions", run.assumptions}});
   }
-  if (common.format == Format::kJson) {
-    print(Json{{"rows", rows},
-               {"within_20_percent", within},
-               {"provenance", provenance_json({.tool = name(), .recipe_sha256 = "", .overrides = {}})}}
-              .dump() +
-          "\n");
-  } else {
-    print(table);
-    if (common.format == Format::kTable && !findings.empty()) print("\n" + findings);
-  }
+  const Json json{{"rows", rows},
+                  {"within_20_percent", within},
+                  {"provenance", provenance_json({.tool = name(), .recipe_sha256 = "", .overrides = {}})}};
+  save_and_print(json.dump() + "\n", table);
+  if (common.format == Format::kTable && !findings.empty()) print("\n" + findings);
   return kExitDone;
 }
 
 int PlanTool::print_clusters() const {
   Json list = Json::array();
-  std::string text;
+  std::vector<Table> tables;
   for (const std::string_view name : built_in_clusters()) {
     const Cluster cluster = *find_cluster(name);
-    text += cat(text.empty() ? "" : "\n", render(cluster_table(cluster), common.format == Format::kJson ? Format::kTable : common.format));
+    tables.push_back(cluster_table(cluster));
     Json facts = Json::array();
     for (const ClusterFact& fact : cluster_facts(cluster))
       facts.push_back({{"name", fact.name}, {"value", fact.value}, {"source", fact.source}});
     list.push_back({{"name", name}, {"facts", facts}});
   }
-  if (common.format == Format::kJson) {
-    text = Json{{"clusters", list}, {"provenance", provenance_json({.tool = name(), .recipe_sha256 = "", .overrides = {}})}}.dump() + "\n";
-  }
-  print(text);
+  const Json json{{"clusters", list}, {"provenance", provenance_json({.tool = name(), .recipe_sha256 = "", .overrides = {}})}};
+  const auto text = [&](Format format) {
+    if (format == Format::kJson) return json.dump() + "\n";
+    std::string all;
+    for (const Table& table : tables) all += cat(all.empty() ? "" : "\n", render(table, format));
+    return all;
+  };
+  for (const auto& [format, file] : common.save) write_file(file, text(format));
+  print(text(common.format));
   return kExitDone;
 }
 

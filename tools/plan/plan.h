@@ -32,6 +32,8 @@ class PlanTool : public RecipeTool {
  private:
   struct Outcome;
   void check_options() const;
+  /// Throws Error (kUsage) for options of a plan, which `verb` does not take.
+  void refuse_plan_options(const std::string& verb) const;
   Cluster cluster() const;
   bool local() const { return cluster_ == "local"; }
   /// The bytes of --fit.

@@ -11,6 +11,7 @@
 #include "libcore/infer/text_predictor.h"
 #include "libcore/tasks/kinds.h"
 #include "libcore/text/windows.h"
+#include "tools/common/signals.h"
 #include "tools/predict/predict.h"
 
 namespace galley::tools {
@@ -94,6 +95,7 @@ int PredictTool::answer_questions(Session& session, TextPredictor& predictor, co
   BestSpans spans(task->max_answer_length, task->no_answer);
   const auto row = [&](size_t i) { return predictor.row(windows[i].window.tokens, given.names[windows[i].question]); };
   predictor.run(windows.size(), row, [&](size_t i, const TextResult& result) {
+    check_stop();
     const auto& [question, window] = windows[i];
     const Tensor &start = result.outputs.at("start_logits"), &end = result.outputs.at("end_logits");
     check_finite_output(start, given.names[question]);
@@ -107,13 +109,7 @@ int PredictTool::answer_questions(Session& session, TextPredictor& predictor, co
     spans = BestSpans(task->max_answer_length, task->no_answer);
   });
   log(LogLevel::kInfo, cat(human_count(std::ssize(given.texts)), " questions, ", human_count(std::ssize(windows)), " sequences"));
-  const Table table = listing.table();
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? listing.lines() : render(table, format));
-  if (common.format == Format::kJson) {
-    print(listing.lines());
-  } else {
-    print(table);
-  }
+  save_and_print(listing.lines(), listing.table());
   return kExitDone;
 }
 

@@ -1,10 +1,10 @@
 #include "tools/predict/draw.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 
 #include "libcore/base/file.h"
+#include "libcore/data/draw.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -14,42 +14,20 @@
 #define STB_IMAGE_WRITE_IMPLEMENTATION
 #define STB_IMAGE_WRITE_STATIC
 #define STBI_WRITE_NO_STDIO
-#include <stb/stb_easy_font.h>
 #include <stb/stb_image_write.h>
 #pragma GCC diagnostic pop
 
 namespace galley::tools {
 namespace {
 
-constexpr int64_t kTextScale = 2;  // the font's letters are 7 pixels high
-constexpr int64_t kLineHeight = 11 * kTextScale;
+constexpr int64_t kLetters = 18, kLineHeight = 24, kMargin = 4;
 constexpr int64_t kLeastWidth = 320;  // of what is drawn: room for a label
-
-/// Letters in white. The font gives rectangles; what does not fit is cut off.
-void draw_text(Image& image, int64_t left, int64_t top, const std::string& text) {
-  struct Corner {
-    float x, y, z;
-    uint8_t color[4];
-  };
-  std::vector<std::array<Corner, 4>> quads(text.size() * 24 + 16);
-  std::string line = text;  // the font takes char*
-  const int count = stb_easy_font_print(0, 0, line.data(), nullptr, quads.data(), static_cast<int>(quads.size() * sizeof quads[0]));
-  for (int q = 0; q < count; ++q) {
-    const auto& quad = quads[static_cast<size_t>(q)];
-    const int64_t x0 = left + static_cast<int64_t>(quad[0].x) * kTextScale, x1 = left + static_cast<int64_t>(quad[2].x) * kTextScale;
-    const int64_t y0 = top + static_cast<int64_t>(quad[0].y) * kTextScale, y1 = top + static_cast<int64_t>(quad[2].y) * kTextScale;
-    for (int64_t y = std::max<int64_t>(0, y0); y < std::min(y1, image.height()); ++y) {
-      for (int64_t x = std::max<int64_t>(0, x0); x < std::min(x1, image.width()); ++x)
-        std::fill_n(image.row<uint8_t>(y) + x * 3, 3, uint8_t{255});
-    }
-  }
-}
 
 }  // namespace
 
 Image draw_labels(const Image& image, const std::vector<std::string>& lines) {
   const int64_t factor = std::max<int64_t>(1, (kLeastWidth + image.width() - 1) / image.width());
-  const int64_t strip = static_cast<int64_t>(lines.size()) * kLineHeight + kTextScale * 2;
+  const int64_t strip = static_cast<int64_t>(lines.size()) * kLineHeight + kMargin;
   Image out(DType::kU8, image.height() * factor + strip, image.width() * factor, 3);
   std::fill_n(out.as<uint8_t>(), strip * out.width() * 3, uint8_t{32});
   for (int64_t y = strip; y < out.height(); ++y) {
@@ -60,7 +38,7 @@ Image draw_labels(const Image& image, const std::vector<std::string>& lines) {
     }
   }
   for (size_t i = 0; i < lines.size(); ++i)
-    draw_text(out, kTextScale * 2, kTextScale * 2 + static_cast<int64_t>(i) * kLineHeight, lines[i]);
+    draw_text(out, kMargin, kMargin + static_cast<int64_t>(i) * kLineHeight, lines[i], {255, 255, 255}, kLetters);
   return out;
 }
 

@@ -71,7 +71,9 @@ void Listing::add_unreadable(const std::string& file, const std::string& message
 
 void Listing::add_line(nlohmann::ordered_json line) {
   line["provenance"] = provenance_;
-  lines_ += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (take_line_) take_line_(text);
+  lines_ += text;
 }
 
 void Listing::draw(const std::string& sample, const Image& image, const Presentation& shown, nlohmann::ordered_json& json) {

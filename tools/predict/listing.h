@@ -2,6 +2,7 @@
 // What galley-predict prints of each file: what the task's presenter makes of its results, or why it could not be read.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,6 +27,9 @@ class Listing {
 
   /// From now on add() writes annotated images to `folder`.
   void draw_into(std::string folder, DrawFormat format = DrawFormat::kPng);
+  /// From now on each line of JSON goes to `take` as soon as it is made.
+  void give_lines_to(std::function<void(const std::string&)> take) { take_line_ = std::move(take); }
+  bool gives_lines() const { return take_line_ != nullptr; }
   /// What happens to samples before the model takes them.
   void place_by(Pipeline pipeline);
 
@@ -54,6 +58,7 @@ class Listing {
   std::vector<std::string> headings_{"file"};
   std::vector<std::vector<std::string>> rows_;
   std::string lines_;
+  std::function<void(const std::string&)> take_line_;
   std::set<std::string> drawn_;
   int64_t unreadable_ = 0;
 };

@@ -13,6 +13,7 @@
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/weights/load.h"
 #include "tools/common/output_file.h"
+#include "tools/common/signals.h"
 #include "tools/predict/listing.h"
 
 namespace galley::tools {
@@ -173,6 +174,15 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
 }
 
 int PredictTool::run_text(LoadedRecipe& loaded) {
+  if (text_.predicts())
+    throw Error(ErrorCode::kUsage, "--text predicts whole texts; it does not go together with --prompt, --chat or --tokenize")
+        .suggest("give one of them");
+  if (common.format != Format::kTable && common.format != Format::kJson)
+    throw Error(ErrorCode::kUsage, "texts are printed as they stand or as JSON, not as a table").suggest("--format json");
+  for (const auto& [format, file] : common.save) {
+    if (format != Format::kJson) throw Error(ErrorCode::kUsage, "--save of texts is JSON").suggest(cat("--save json:", file));
+  }
+  check_outputs({});
   if (text_.show_prompt && !text_.continues())
     throw Error(ErrorCode::kUsage, "--show-prompt needs a prompt").suggest("--prompt TEXT, --prompts FILE, --chat TEXT or --interactive");
   if (!text_.system.empty() && text_.chats.empty() && !text_.interactive)
@@ -184,9 +194,19 @@ int PredictTool::run_text(LoadedRecipe& loaded) {
     throw Error(ErrorCode::kUsage, "-o, --capture and --draw do not apply to text").suggest("--format json prints all results");
   Session session(loaded.recipe);
   const std::string recipe_text = dump_recipe(loaded.recipe, DumpKind::kFull);
-  const TextOutput output{.json = common.format == Format::kJson,
-                          .provenance = provenance_json(provenance(loaded.recipe, recipe_text)).dump(),
-                          .print = [this](const std::string& text) { print(text); }};
+  std::string saved;
+  TextOutput output{.json = common.format == Format::kJson,
+                    .provenance = provenance_json(provenance(loaded.recipe, recipe_text)).dump(),
+                    .print = [this](const std::string& text) { print(text); }};
+  if (!common.save.empty()) output.save = [&](const std::string& line) { saved += line; };
+  const int code = print_text(session, output);
+  if (!dry_run_) {
+    for (const auto& [format, file] : common.save) write_file(file, saved);
+  }
+  return code;
+}
+
+int PredictTool::print_text(Session& session, const TextOutput& output) const {
   if (text_.shows_tokens()) {
     if (session.tokenizer() == nullptr) throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer").key("data.tokenizer");
     show_tokens(*session.tokenizer(), text_, output);
@@ -260,6 +280,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     throw Error(ErrorCode::kUsage, "--draw needs a task that presents images; these results are tensors");
   const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
   Listing listing(presenter.get(), common.format != Format::kTable, provenance_json(provenance(recipe, recipe_text)));
+  if (common.format == Format::kJson) listing.give_lines_to([this](const std::string& line) { print(line); });
   if (images && on_error_ == "report") {
     const std::vector<std::string> reasons = unreadable_start(*source, pipeline);
     if (static_cast<int64_t>(reasons.size()) == source->size()) {
@@ -274,7 +295,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   session.initialize(predictor.parameters(), predictor.store(), predictor.sample_shape());
   log(LogLevel::kInfo, cat(source->describe(), ", memory ", human_bytes(predictor.planned_bytes())));
   if (dry_run_) {
-    print("the recipe, its weights and the inputs are consistent\n");
+    print("the recipe, its weights and the inputs fit\n");
     return kExitDone;
   }
   if (!draw_.empty()) {
@@ -296,6 +317,7 @@ void PredictTool::predict(const Source& source, Predictor& predictor, const std:
   int64_t done = 0, skipped = 0;
   const auto began = std::chrono::steady_clock::now();
   predictor.run([&](const PredictedBatch& batch) {
+    check_stop();
     if (collected) collected->add(batch);
     for (size_t row = 0; row < batch.indices.size(); ++row) {
       const auto unreadable = batch.unreadable.find(static_cast<int64_t>(row));
@@ -324,14 +346,10 @@ void PredictTool::predict(const Source& source, Predictor& predictor, const std:
 
 int PredictTool::finish(const Listing& listing, int64_t samples) const {
   const int code = listing.unreadable() > 0 ? static_cast<int>(ErrorCode::kInput) : kExitDone;
-  if (listing.presents() || code != kExitDone) {
-    const Table table = listing.table();
-    for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? listing.lines() : render(table, format));
-    if (common.format == Format::kJson) {
-      print(listing.lines());
-    } else {
-      print(table);
-    }
+  if (listing.gives_lines()) {
+    save(listing.lines(), listing.table());
+  } else if (listing.presents() || code != kExitDone) {
+    save_and_print(listing.lines(), listing.table());
   }
   if (code != kExitDone) log(LogLevel::kWarning, cat(listing.unreadable(), " of ", counted(samples, "file"), " could not be read"));
   return code;

@@ -42,6 +42,7 @@ class PredictTool : public RecipeTool {
 
   /// Text instead of images: --prompt, --tokenize and the like.
   int run_text(LoadedRecipe& loaded);
+  int print_text(Session& session, const TextOutput& output) const;
   /// Classes, or with --embed the vectors, of whole texts.
   int run_whole_texts(LoadedRecipe& loaded);
   /// The answers of texts to questions, for models with start and end logits.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -48,14 +49,15 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-std::string line_of(Json json, const TextOutput& output) {
-  if (!output.provenance.empty()) json["provenance"] = Json::parse(output.provenance);
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer, const std::string& text, const std::string& name, bool add_special = true) {
-  const std::vector<int32_t> ids = tokenizer.encode(text, {.add_special = add_special, .name = name});
-  return {ids.begin(), ids.end()};
+/// `name`: of the option that gives the text, or of the file of which it is this line.
+std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer, const std::string& text, const std::string& name, int line = 0,
+                            bool add_special = true) {
+  try {
+    const std::vector<int32_t> ids = tokenizer.encode(text, {.add_special = add_special, .name = name});
+    return {ids.begin(), ids.end()};
+  } catch (const Error& error) {
+    throw error_in_file(error, name, line);
+  }
 }
 
 std::vector<int32_t> parse_ids(const std::string& text, const text::Tokenizer& tokenizer) {
@@ -91,7 +93,7 @@ class Conversation {
   Prompt ask(std::string message, const std::string& name) {
     messages_.push_back({"user", std::move(message)});
     Prompt prompt{chat_.render(messages_), {}, true};
-    prompt.ids = ids_of(tokenizer_, prompt.text, name, /*add_special=*/false);
+    prompt.ids = ids_of(tokenizer_, prompt.text, name, 0, /*add_special=*/false);
     return prompt;
   }
   void answer(std::string text) { messages_.push_back({"assistant", std::move(text)}); }
@@ -104,11 +106,15 @@ class Conversation {
   std::vector<text::ChatMessage> messages_;
 };
 
-void show(const Prompt& prompt, const text::Tokenizer& tokenizer, const TextOutput& output) {
-  if (output.json) return output.print(line_of({{"text", prompt.text}, {"ids", prompt.ids}}, output));
+/// A line for each token.
+std::string pieces_of(const Prompt& prompt, const text::Tokenizer& tokenizer) {
   std::string text;
   for (const int64_t id : prompt.ids) text += cat(id, "\t", Json(tokenizer.piece(id)).dump(), "\n");
-  output.print(text);
+  return text;
+}
+
+void show(const Prompt& prompt, const text::Tokenizer& tokenizer, const TextOutput& output) {
+  output.result({{"text", prompt.text}, {"ids", prompt.ids}}, pieces_of(prompt, tokenizer));
 }
 
 /// Continues the prompts of one batch.
@@ -139,15 +145,18 @@ class Continuation {
     const std::vector<Generation> results = generate(model_, ids, options_, callbacks, done_);
     done_ += static_cast<int64_t>(prompts.size());
     for (size_t i = 0; i < results.size(); ++i) {
-      if (output_.json) {
-        output_.print(line_of(json_of(prompts[i], results[i]), output_));
-      } else {
-        output_.print(streams ? waiting + "\n" : cat(answers_alone(prompts[i]) ? "" : prompts[i].text, results[i].text, "\n"));
-      }
+      output_.result(json_of(prompts[i], results[i]),
+                     streams ? waiting + "\n" : cat(answers_alone(prompts[i]) ? "" : prompts[i].text, results[i].text, "\n"));
     }
     const Generation& first = results.front();
-    log(LogLevel::kInfo, cat(first.tokens.size(), " tokens, the first after ", human_seconds(first.prefill_ms / 1e3), ", then ",
-                             human_number(first.tokens_per_s), " per second"));
+    size_t tokens = 0;
+    double per_s = 0;
+    for (const Generation& result : results) {
+      tokens += result.tokens.size();
+      per_s += result.tokens_per_s;
+    }
+    log(LogLevel::kInfo, cat(results.size() > 1 ? cat(results.size(), " prompts, ") : "", counted(static_cast<int64_t>(tokens), "token"),
+                             ", the first after ", human_seconds(first.prefill_ms / 1e3), ", then ", human_number(per_s), " per second"));
     return results;
   }
 
@@ -175,12 +184,11 @@ std::vector<Prompt> prompts_of(const TextOptions& options, const text::Tokenizer
   for (const std::string& message : options.chats) prompts.push_back(Conversation(*chat, tokenizer, options.system).ask(message, "--chat"));
   for (const std::string& text : options.prompts) prompts.push_back({text, ids_of(tokenizer, text, "--prompt")});
   if (!options.prompts_file.empty()) {
-    int64_t line = 0;
-    for (std::string text : parts_of(read_file(options.prompts_file), '\n')) {
+    int line = 0;
+    for (const std::string& text : lines_of(options.prompts_file)) {
       ++line;
-      if (!text.empty() && text.back() == '\r') text.pop_back();
       if (text.empty()) continue;
-      prompts.push_back({text, ids_of(tokenizer, text, cat(options.prompts_file, ":", line))});
+      prompts.push_back({text, ids_of(tokenizer, text, options.prompts_file, line)});
     }
     if (prompts.empty()) throw Error(ErrorCode::kInput, cat(options.prompts_file, ": no prompt, all lines are empty"));
   }
@@ -216,21 +224,36 @@ int exit_code() { return stop_signal() == 0 ? 0 : 128 + stop_signal(); }
 
 }  // namespace
 
+void TextOutput::result(Json line, const std::string& text) const {
+  if (!provenance.empty()) line["provenance"] = Json::parse(provenance);
+  const auto dumped = [&] { return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; };
+  if (save) save(dumped());
+  print(json ? dumped() : text);
+}
+
+Error error_in_file(const Error& error, const std::string& file, int line) {
+  Place place = error.place();
+  if (place.line == 0) return error;
+  if (line == 0 && file.starts_with("--")) {
+    const std::string where = cat(place.line > 1 ? cat("line ", place.line, ", ") : "", "character ", place.column);
+    return Error(ErrorCode::kUsage, cat(file, ", ", where, ": ", error.message())).suggest(error.suggestion());
+  }
+  place.file = file;
+  if (line > 0) place.line += line - 1;
+  return Error(error).at(place);
+}
+
 void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output) {
   for (const std::string& text : options.tokenize) {
     const Prompt prompt{text, ids_of(tokenizer, text, "--tokenize")};
-    if (!output.json) {
-      show(prompt, tokenizer, output);
-      continue;
-    }
     Json pieces = Json::array();
     for (const int64_t id : prompt.ids) pieces.push_back(tokenizer.piece(id));
-    output.print(line_of({{"text", text}, {"ids", prompt.ids}, {"pieces", std::move(pieces)}}, output));
+    output.result({{"text", text}, {"ids", prompt.ids}, {"pieces", std::move(pieces)}}, pieces_of(prompt, tokenizer));
   }
   if (options.detokenize.empty()) return;
   const std::vector<int32_t> ids = parse_ids(options.detokenize, tokenizer);
   const std::string text = tokenizer.decode(ids);
-  output.print(output.json ? line_of({{"text", text}, {"ids", ids}}, output) : text + "\n");
+  output.result({{"text", text}, {"ids", ids}}, text + "\n");
 }
 
 NamedTexts texts_of(const TextOptions& options) {
@@ -238,6 +261,7 @@ NamedTexts texts_of(const TextOptions& options) {
   for (const std::string& text : options.texts) {
     all.texts.push_back(text);
     all.names.push_back("--text");
+    all.lines.push_back(0);
   }
   all.pairs = options.pairs;
   if (options.has_pairs() && options.pairs.size() != options.texts.size())
@@ -260,6 +284,7 @@ NamedTexts texts_of(const TextOptions& options) {
     all.texts.push_back(lines[i]);
     if (!pairs.empty()) all.pairs.push_back(pairs[i]);
     all.names.push_back(cat(options.texts_file, ":", i + 1));
+    all.lines.push_back(static_cast<int>(i) + 1);
   }
   if (all.texts.empty()) throw Error(ErrorCode::kInput, cat(options.texts_file, ": no text, all lines are empty"));
   return all;

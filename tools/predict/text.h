@@ -2,9 +2,11 @@
 // galley-predict on text: continues prompts, and shows how a tokenizer reads text.
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "libcore/base/error.h"
 #include "libcore/infer/generate.h"
 #include "libcore/infer/session.h"
 
@@ -32,12 +34,20 @@ struct TextOptions {
   bool shows_tokens() const { return !tokenize.empty() || !detokenize.empty(); }
 };
 
-/// Where a text tool writes: one line of JSON, or text.
+/// Where a text tool writes: one line of JSON per result, or text.
 struct TextOutput {
   bool json = false;
-  std::string provenance;                         ///< JSON, for each line
-  std::function<void(const std::string&)> print;  ///< To standard output, at once
+  std::string provenance;                         ///< JSON, for each line.
+  std::function<void(const std::string&)> print;  ///< To standard output, at once.
+  std::function<void(const std::string&)> save;   ///< The line of JSON of each result, for --save; empty: none.
+
+  /// A result: saves its line of JSON, and prints that or, without `json`, its text.
+  void result(nlohmann::ordered_json line, const std::string& text) const;
 };
+
+/// An error in a text, whose first line is this line of `file`: its place becomes one of the file. `line` 0: the text is the value of an
+/// option, and the error a mistake on the command line.
+Error error_in_file(const Error& error, const std::string& file, int line);
 
 /// --tokenize and --detokenize: needs no weights. Throws Error (kUsage) for an id that the vocabulary does not have.
 void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, const TextOutput& output);
@@ -45,6 +55,7 @@ void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, c
 /// (kInput) if a file has none, (kUsage) if not every text has a second one.
 struct NamedTexts {
   std::vector<std::string> texts, pairs, names;
+  std::vector<int> lines;  ///< In the file of --text-file; 0: a text of the command line.
   /// The second text; null if texts have none.
   const std::string* pair(size_t i) const { return pairs.empty() ? nullptr : &pairs[i]; }
 };

@@ -17,6 +17,7 @@
 #include "libcore/text/tokenizer.h"
 #include "libcore/weights/safetensors.h"
 #include "tools/common/output_file.h"
+#include "tools/common/signals.h"
 #include "tools/predict/predict.h"
 
 namespace galley::tools {
@@ -258,7 +259,7 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
         .suggest("-o out.safetensors writes them; --embed gives the vectors of texts");
   }
   if (dry_run_) {
-    print("the recipe, its weights and the inputs are consistent\n");
+    print("the recipe, its weights and the inputs fit\n");
     return kExitDone;
   }
   TextListing listing(presenter.get(), tokens.get(), text_.embed, provenance_json(provenance(recipe, recipe_text)));
@@ -266,7 +267,14 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
   CollectedTexts collected;
   int64_t shortened = 0;
   const auto began = std::chrono::steady_clock::now();
-  const auto row = [&](size_t index) { return predictor.row(given.texts[index], given.pair(index), given.names[index]); };
+  const auto row = [&](size_t index) {
+    check_stop();
+    try {
+      return predictor.row(given.texts[index], given.pair(index), given.names[index]);
+    } catch (const Error& error) {
+      throw given.lines[index] > 0 ? error_in_file(error, text_.texts_file, given.lines[index]) : error_in_file(error, "--text", 0);
+    }
+  };
   predictor.run(given.texts.size(), row, [&](size_t index, TextResult result) {
     if (result.shortened && shortened++ == 0)
       log(LogLevel::kWarning, cat(given.names[index], ": the text was shortened to ", result.tokens.size(),
@@ -279,13 +287,7 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
   log(LogLevel::kInfo, cat(counted(std::ssize(given.texts), "text"), " in ", human_seconds(wall_s),
                            shortened > 0 ? cat(", ", shortened, " shortened") : ""));
   if (!listing.presents() || (text_.embed && !output_.empty() && common.format != Format::kJson)) return kExitDone;
-  const Table table = listing.table();
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? listing.lines() : render(table, format));
-  if (common.format == Format::kJson) {
-    print(listing.lines());
-  } else {
-    print(table);
-  }
+  save_and_print(listing.lines(), listing.table());
   return kExitDone;
 }
 

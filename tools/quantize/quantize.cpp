@@ -21,6 +21,7 @@
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
 #include "tools/common/output_file.h"
+#include "tools/common/signals.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {
@@ -168,8 +169,12 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
     if (evaluate_) evaluate(session, quantizer, result);
   }
   log(LogLevel::kInfo, result.model.plan->str());
-  for (int64_t batch : batches) result.times.emplace_back(batch, time_layers(session, quantizer, result.model, batch, kTimedRounds));
+  for (int64_t batch : batches) {
+    check_stop();
+    result.times.emplace_back(batch, time_layers(session, quantizer, result.model, batch, kTimedRounds));
+  }
   result.reorders = activation_reorders(session, result.model.plan);
+  check_stop();
   write(session, result);
   if (evaluate_) measure_generation(session, result);
   return report(recipe, result);
@@ -222,6 +227,7 @@ std::optional<Calibration> QuantizeTool::collect(const Session& session, const M
     progress.update(static_cast<double>(done) / static_cast<double>(calibrator.samples()),
                     cat("calibration ", done, "/", calibrator.samples()),
                     nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}}.dump());
+    check_stop();
     return true;
   });
   progress.clear();

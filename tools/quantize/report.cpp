@@ -19,7 +19,7 @@ int QuantizeTool::report(const Recipe& recipe, const QuantizationResult& result)
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
   const SearchTrial* reached = result.search ? &result.search->trials[result.search->best] : nullptr;
 
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(layers, format));
+  save(json.dump() + "\n", layers);
   for (const auto& [op, count] : nodes.float_operators) log(LogLevel::kInfo, cat("in float: ", count, " x ", op));
   for (const std::string& line : nodes.nodes) log(LogLevel::kDebug, line);
   if (common.format == Format::kJson) {

@@ -100,7 +100,7 @@ int QuantizeTool::sensitivity(Session& session, ModelQuantizer& quantizer, const
                fragment(recipe, kept, cat("# Of all layers these cost most when they alone are quantized (by ", by, "); for --with.\n")));
     log(LogLevel::kInfo, cat("wrote ", output_, "; galley-quantize ", recipe_, " --with ", output_, " uses it"));
   }
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
+  save(json.dump() + "\n", table);
   print(common.format == Format::kJson ? json.dump() + "\n" : render(table, common.format));
   log(LogLevel::kInfo, cat("all of them quantized: ", fixed(whole.sqnr_db, 1), " dB",
                            metric.empty() ? "" : cat(", ", metric, " ", fixed(quantized, 3), " of ", fixed(real, 3))));

@@ -181,6 +181,7 @@ void TrainTool::add_options(Command& command) {
   RecipeTool::add_options(command);
   command.add_flag("-f,--force", force_, "start again, whatever RUN holds").group("Output");
   command.add_option("--simulate-ranks", simulated_ranks_, "train on this number of ranks, as threads of this process")
+      .in_range(1, kMostSimulatedRanks)
       .group("Machine")
       .take_last();
 }
@@ -217,8 +218,6 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   options.force = force_;
   options.provenance = provenance_json(provenance(loaded.recipe, text)).dump();
   options.time_operators = common.verbose_ops;
-  if (simulated_ranks_ < 0 || simulated_ranks_ > 1024)
-    fail(ErrorCode::kUsage, "--simulate-ranks is ", simulated_ranks_, ", but must be between 1 and 1024");
   Ranks* job = Ranks::open();
   if (job != nullptr && simulated_ranks_ > 0)
     fail(ErrorCode::kUsage, "--simulate-ranks makes ranks of its own; start it without mpirun or srun");

@@ -67,12 +67,13 @@ std::string initialize(Opened& opened) {
 Opened open_driver() {
   Opened opened;
   const char* named = std::getenv(kEnvironment);
-  const std::string file = named != nullptr && *named != '\0' ? named : "libcuda.so.1";
+  const bool given = named != nullptr && *named != '\0';
+  const std::string file = given ? named : "libcuda.so.1";
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    opened.state.problem =
-        cat("no NVIDIA driver was found: ", dlerror(),
-            named != nullptr ? cat(" (", kEnvironment, " names it)") : std::string(" (searched where the loader looks)"), "; ", kInstall);
+    opened.state.problem = given
+                               ? cat("the driver that ", kEnvironment, " names cannot be opened: ", dlerror(), "; unset it, or ", kInstall)
+                               : cat("no NVIDIA driver was found: ", dlerror(), " (searched where the loader looks); ", kInstall);
     return opened;
   }
   opened.state.file = file_of(dlsym(library, "cuInit"));
