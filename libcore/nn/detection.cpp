@@ -36,13 +36,15 @@ Value find(const NamedValues& inputs, std::string_view name) {
 
 }  // namespace
 
-std::vector<ModelInput> detector_inputs(int64_t height, int64_t width) {
+std::vector<ModelInput> detector_inputs(int64_t height, int64_t width, bool extents) {
   ModelInput image{.name = "input", .shape = {3, height, width}, .names = image_names()};
   ModelInput boxes{.name = std::string(kObjectBoxes), .shape = {4}, .optional = true};
   ModelInput offsets{.name = std::string(kObjectOffsets), .shape = {}, .dtype = DType::kI64, .optional = true};
   ModelInput labels{.name = std::string(kObjectLabels), .shape = {}, .dtype = DType::kI64, .optional = true};
   ModelInput size{.name = std::string(kImageSize), .shape = {2}, .optional = true};
-  return {std::move(image), std::move(boxes), std::move(offsets), std::move(labels), std::move(size)};
+  std::vector<ModelInput> inputs{std::move(image), std::move(boxes), std::move(offsets), std::move(labels), std::move(size)};
+  if (extents) inputs.push_back({.name = std::string(kImageExtents), .shape = {2}, .dtype = DType::kI64, .optional = true});
+  return inputs;
 }
 
 Objects objects_of(const Builder& b, const NamedValues& inputs) {
@@ -73,7 +75,8 @@ Value BoxCoder::decode(Value codes, Value anchors) const {
   return concat({sub(x, w), sub(y, h), add(x, w), add(y, h)}, codes.shape().rank() - 1);
 }
 
-ImageSize::ImageSize(const NamedValues& inputs) : height(0), width(0), each(find(inputs, kImageSize)) {
+ImageSize::ImageSize(const NamedValues& inputs)
+    : height(0), width(0), each(find(inputs, kImageSize)), extents(find(inputs, kImageExtents)) {
   const Shape& image = inputs.front().second.shape();
   height = image[2];
   width = image[3];

@@ -24,8 +24,8 @@ inline constexpr std::string_view kDetectedBoxes = "boxes", kDetectedScores = "s
                                   kDetectedCount = "count";
 inline constexpr std::string_view kLossSum = ".sum", kLossCount = ".count";
 
-/// The inputs of a detector for images of that size.
-std::vector<ModelInput> detector_inputs(int64_t height, int64_t width);
+/// The inputs of a detector for images of that size. `extents`: it takes images that are smaller than their array.
+std::vector<ModelInput> detector_inputs(int64_t height, int64_t width, bool extents = true);
 
 /// The objects among a detector's inputs. Invalid values where the data have none.
 struct Objects {
@@ -50,7 +50,8 @@ struct ImageSize {
   explicit ImageSize(const NamedValues& inputs);
   ImageSize(int64_t rows, int64_t columns) : height(rows), width(columns) {}
   int64_t height, width;
-  Value each;  // f32 [N,2], or absent
+  Value each;     // f32 [N,2], or absent
+  Value extents;  // i64 [N,2], or absent: pixels beyond count
 };
 
 /// Boxes [N,..,4] without what lies outside their image.

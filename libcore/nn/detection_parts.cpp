@@ -5,7 +5,9 @@
 #include "libcore/nn/capture.h"
 #include "libcore/nn/detection.h"
 #include "libcore/ops/conv.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/detection.h"
+#include "libcore/ops/extents.h"
 #include "libcore/ops/index.h"
 
 namespace galley {
@@ -131,6 +133,78 @@ Value AnchorRule::boxes(Graph& graph, const Shape& image, Value feature, size_t 
   }
   return grid_boxes(graph, attrs);
 }
+
+namespace {
+
+constexpr int64_t kRounded = 32;  // sizes of images are rounded up to multiples of this
+
+/// Row and column, as (column, row, column, row), of the cell of each anchor of a level: [A,4].
+Value cells_of(Graph& graph, const AnchorRule& rule, Value feature) {
+  GridBoxesAttrs attrs;
+  attrs.grid = {feature.shape()[2], feature.shape()[3]};
+  attrs.strides = {1, 1};
+  attrs.per_cell = {rule.per_cell()};
+  attrs.corners.assign(static_cast<size_t>(4 * rule.per_cell()), 0);
+  return grid_boxes(graph, attrs);
+}
+
+/// Column i of [N,2] as [N,1], in f32.
+Value axis_of_images(Value sizes, int64_t i) { return slice(cast(sizes, DType::kF32), 1, i, i + 1); }
+
+/// Boxes [A,4], whose cells are `stride` (rows, columns) apart, with the strides of each image: [N,A,4].
+Value with_own_strides(Value boxes, Value cells, std::array<double, 2> stride, Value extents, Value grid) {
+  const auto difference = [&](int64_t axis) {
+    const Value at_least_one = clamp(axis_of_images(grid, axis), 1, std::numeric_limits<double>::infinity());
+    const Value own = emit("floor", {div(affine(axis_of_images(extents, axis), 1, 0.5), at_least_one)});
+    return affine(own, 1, -stride[static_cast<size_t>(axis)]);
+  };
+  const Value x = difference(1), y = difference(0);
+  const Value moves = unsqueeze(concat({x, y, x, y}, 1), 1);
+  return add(unsqueeze(boxes, 0), mul(unsqueeze(cells, 0), moves));
+}
+
+}  // namespace
+
+Anchors::Anchors(Graph& graph, const AnchorRule& rule, const ImageSize& image, const std::vector<Value>& features,
+                 const std::vector<int64_t>& strides) {
+  const Shape array{1, 1, image.height, image.width};
+  for (size_t level = 0; level < features.size(); ++level) {
+    boxes.push_back(rule.boxes(graph, array, features[level], level));
+    if (!image.extents) continue;
+    ExtentsAfterAttrs after;
+    after.stride = {strides[level]};
+    const Value grid = extents_after(image.extents, after), cells = cells_of(graph, rule, features[level]);
+    const auto cell = [&](int64_t i) { return reshape(column(cells, i), {1, cells.shape()[0]}); };
+    const Value room = minimum(sub(axis_of_images(grid, 1), cell(0)), sub(axis_of_images(grid, 0), cell(1)));
+    grids.push_back(grid);
+    inside.push_back(greater(room, constant_like(room, 0.5)));
+    const Shape& s = features[level].shape();
+    const std::array<double, 2> stride{static_cast<double>(image.height / s[2]), static_cast<double>(image.width / s[3])};
+    const bool whole = image.height % kRounded == 0 && image.width % kRounded == 0 && kRounded % strides[level] == 0;
+    if (!whole) boxes.back() = with_own_strides(boxes.back(), cells, stride, image.extents, grid);
+  }
+}
+
+Value Anchors::joined() const {
+  if (inside.empty()) return join(boxes, 0);
+  std::vector<Value> all;
+  for (size_t level = 0; level < boxes.size(); ++level) {
+    const Value from = boxes[level], mask = unsqueeze(inside[level], 2);
+    const Value side = cast(iota(from.graph(), DType::kI64, {1, 1, 4}, 2), from.dtype());
+    // The box (-10000, -10000, -9999, -9999), whose code relative to itself is 0.
+    const Value far = affine(cast(greater(side, constant_like(side, 1.5)), from.dtype()), 1, -10000);
+    all.push_back(where(mask, from.shape().rank() == 3 ? from : unsqueeze(from, 0), far));
+  }
+  return join(all, 1);
+}
+
+Value Anchors::own(Value labels) const {
+  if (inside.empty()) return labels;
+  const Value values = cast(labels, DType::kF32);
+  return cast(where(join(inside, 1), values, constant_like(values, -1)), DType::kI64);
+}
+
+Value Anchors::logits(size_t level, Value x) const { return grids.empty() ? x : fill_outside(x, grids[level], kNever); }
 
 Value giou_loss(Value boxes, Value target) {
   const auto most = std::numeric_limits<double>::infinity();

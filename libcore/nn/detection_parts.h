@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "libcore/nn/detection.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/nn/zoo_backbones.h"
 
@@ -52,6 +53,23 @@ struct AnchorRule {
   int64_t per_cell() const { return std::ssize(sizes[0]) * std::ssize(ratios); }
   /// The anchors of a level, [A,4], of an image [N,C,H,W].
   Value boxes(Graph& graph, const Shape& image, Value feature, size_t level) const;
+};
+
+/// The anchors of a pyramid. Images that are smaller than their array have anchors of their own size.
+struct Anchors {
+  /// `strides`: pixels of the image for one of each level; powers of two.
+  Anchors(Graph& graph, const AnchorRule& rule, const ImageSize& image, const std::vector<Value>& features,
+          const std::vector<int64_t>& strides);
+  std::vector<Value> boxes;   // of each level [A,4], or [N,A,4]
+  std::vector<Value> inside;  // of each level bool [N,A]: anchors of the image's own cells; empty: all are
+  std::vector<Value> grids;   // of each level i64 [N,2]: rows and columns of these cells
+  /// All levels in one, for matching: other anchors are far away from all objects.
+  Value joined() const;
+  /// Labels [N,A] of all anchors: -1 for those of other cells.
+  Value own(Value labels) const;
+  /// Logits [N,C,H,W] of a level, where those of other cells are kNever.
+  Value logits(size_t level, Value x) const;
+  static constexpr double kNever = -10000;
 };
 
 /// 1 - generalized intersection over union (Rezatofighi et al. 2019) of boxes [..,4], as [..,1].

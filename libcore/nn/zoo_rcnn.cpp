@@ -132,12 +132,14 @@ Value codes_where(Value mask, const BoxCoder& coder, Value boxes, Value from) {
 
 /// What the network predicts at the anchors of each level.
 struct AnchorPredictions {
-  Levels logits, codes, anchors;  // [N,A,1], [N,A,4], [A,4]
+  Levels logits, codes;  // [N,A,1], [N,A,4]
+  Anchors anchors;
 };
 
-AnchorPredictions predict_anchors(Builder& b, int depth, const AnchorRule& rule, const Levels& features, const Shape& image) {
+AnchorPredictions predict_anchors(Builder& b, int depth, const AnchorRule& rule, const Levels& features, const ImageSize& image,
+                                  const std::vector<int64_t>& strides) {
   const auto module = b.scope("rpn");
-  AnchorPredictions all;
+  AnchorPredictions all{.logits = {}, .codes = {}, .anchors = Anchors(b.graph(), rule, image, features, strides)};
   {
     const auto head = b.scope("head");
     const int64_t channels = features[0].channels();
@@ -147,13 +149,13 @@ AnchorPredictions predict_anchors(Builder& b, int depth, const AnchorRule& rule,
                          kRpnWeight, Init::zeros());
     const SharedConv scores(b, "cls_logits", channels, {.out_channels = rule.per_cell()}, kRpnWeight, Init::zeros());
     const SharedConv codes(b, "bbox_pred", channels, {.out_channels = 4 * rule.per_cell()}, kRpnWeight, Init::zeros());
-    for (Value x : features) {
+    for (size_t level = 0; level < features.size(); ++level) {
+      Value x = features[level];
       for (const SharedConv& conv : tower) x = relu(conv(x));
-      all.logits.push_back(by_anchor(scores(x), 1));
+      all.logits.push_back(by_anchor(all.anchors.logits(level, scores(x)), 1));
       all.codes.push_back(by_anchor(codes(x), 4));
     }
   }
-  for (size_t level = 0; level < features.size(); ++level) all.anchors.push_back(rule.boxes(b.graph(), image, features[level], level));
   return all;
 }
 
@@ -171,11 +173,14 @@ CountedBoxes propose(Builder& b, const RpnParams& params, const AnchorPrediction
     const TensorType integers{.dtype = DType::kI64, .shape = {samples}};
     const Value all = full(b.graph(), integers, static_cast<double>(attrs.k));
     const TakenBoxes codes = take_boxes(predicted.codes[level], logits, best.indices, all);
-    const Value anchors = broadcast_to(unsqueeze(predicted.anchors[level], 0), Shape{samples, rows, 4});
+    const Value each = predicted.anchors.boxes[level];
+    const Value anchors = broadcast_to(each.shape().rank() == 3 ? each : unsqueeze(each, 0), Shape{samples, rows, 4});
     const Value from = take_boxes(anchors, logits, best.indices, all).boxes;
     boxes.push_back(clip_boxes(BoxCoder().decode(codes.boxes, from), image));
     Value score = sigmoid(codes.scores);
     score = where(less(score, constant_like(score, params.score_thresh)), constant_like(score, -1), score);
+    if (!predicted.anchors.grids.empty())
+      score = where(less(codes.scores, constant_like(score, Anchors::kNever / 2)), constant_like(score, -1), score);
     const Value own = full(b.graph(), {.dtype = DType::kI64, .shape = {samples, attrs.k}}, static_cast<double>(level));
     scores.push_back(in_columns(without_small(boxes.back(), score, 1e-3), own, levels));
   }
@@ -196,8 +201,9 @@ void add_rpn_losses(Builder& b, NamedValues& results, const RcnnParams& params, 
   attrs.high = rpn.fg_iou_thresh;
   attrs.low = rpn.bg_iou_thresh;
   attrs.best = MatchBest::kLowQuality;
-  const Value anchors = join(predicted.anchors, 0), logits = squeeze(join(predicted.logits, 1), 2), codes = join(predicted.codes, 1);
-  const MatchedBoxes matched = match_boxes(anchors, objects.boxes, objects.labels, objects.offsets, attrs);
+  const Value anchors = predicted.anchors.joined(), logits = squeeze(join(predicted.logits, 1), 2), codes = join(predicted.codes, 1);
+  MatchedBoxes matched = match_boxes(anchors, objects.boxes, objects.labels, objects.offsets, attrs);
+  matched.labels = predicted.anchors.own(matched.labels);
   const Value sampled = sample(b, params.sampling, matched.labels, {}, rpn.batch_size_per_image, rpn.positive_fraction);
   const Value found = cast(matched.labels, DType::kF32);
   const Value positive = foreground(as_labels(where(sampled, found, constant_like(found, 0))));
@@ -346,6 +352,7 @@ void add_region_detections(NamedValues& results, const BoxParams& params, const 
 /// The parts in which the models differ.
 struct Architecture {
   AnchorRule anchors;
+  std::vector<int64_t> strides;  // of the levels of the pyramid
   int rpn_depth;
   Value (*box_head)(Builder& b, Value x, Value count);
   void (*instances)(Builder& b, const RcnnParams& params, NamedValues& results, const InstanceHead& head,
@@ -388,7 +395,8 @@ NamedValues faster_rcnn(Builder& b, const RcnnParams& params, const Architecture
   const Shape& image = inputs.front().second.shape();
   const Objects objects = objects_of(b, inputs);
   NamedValues results;
-  const AnchorPredictions predicted = predict_anchors(b, architecture.rpn_depth, architecture.anchors, features, image);
+  const AnchorPredictions predicted =
+      predict_anchors(b, architecture.rpn_depth, architecture.anchors, features, ImageSize(inputs), architecture.strides);
   const CountedBoxes proposals = propose(b, params.rpn, predicted, ImageSize(inputs));
   if (objects) add_rpn_losses(b, results, params, predicted, objects);
   const auto module = b.scope("roi_heads");
@@ -430,7 +438,7 @@ NamedValues resnet50_rcnn(Builder& b, const Options& options, const NamedValues&
   const auto& params = params_of<RcnnParams>(options);
   const Levels features = resnet50_pyramid(b, params.backbone, {0, 1, 2, 3}, ExtraLevels::kPool, inputs.front().second, kSecondVersion);
   const AnchorRule anchors{.sizes = {{32}, {64}, {128}, {256}, {512}}, .ratios = kRatios};
-  Architecture architecture{anchors, kSecondVersion ? 2 : 1, kSecondVersion ? convolution_head : two_linear_head};
+  Architecture architecture{anchors, {4, 8, 16, 32, 64}, kSecondVersion ? 2 : 1, kSecondVersion ? convolution_head : two_linear_head};
   if (kFinds == Finds::kMasks) architecture.instances = mask_instances<kSecondVersion>;
   if (kFinds == Finds::kKeypoints) architecture.instances = keypoint_instances;
   return faster_rcnn(b, params, architecture, features, inputs);
@@ -440,7 +448,7 @@ NamedValues mobilenet_rcnn(Builder& b, const Options& options, const NamedValues
   const auto& params = params_of<RcnnParams>(options);
   const Levels features = mobilenet_v3_large_pyramid(b, params.backbone, inputs.front().second);
   const AnchorRule anchors{.sizes = std::vector<std::vector<double>>(3, {32, 64, 128, 256, 512}), .ratios = kRatios};
-  return faster_rcnn(b, params, {anchors, 1, two_linear_head}, features, inputs);
+  return faster_rcnn(b, params, {anchors, {32, 32, 64}, 1, two_linear_head}, features, inputs);
 }
 
 template <int64_t kHeight, int64_t kWidth, Finds kFinds = Finds::kBoxes>

@@ -58,7 +58,8 @@ struct FcosParams : OptionsOf<FcosParams> {
   }
 };
 
-constexpr double kPrior = 0.01;  // probability of an object in the untrained model
+const std::vector<int64_t> kStrides{8, 16, 32, 64, 128};  // of the levels of the pyramid
+constexpr double kPrior = 0.01;                           // probability of an object in the untrained model
 const Init kHeadWeight = Init::normal(0.01);
 
 /// Layers that all levels of the pyramid share: `count` convolutions with relu.
@@ -145,14 +146,14 @@ Value focal_sum(Value logits, Value labels) {
 /// The results of a dense detector: detections unless the builder captures training, losses where there are objects. decode(level) gives
 /// the boxes of a level, score(level) their scores; losses(results, objects) adds the losses.
 template <class Decode, class Score, class Losses>
-NamedValues finish(Builder& b, const DenseParams& params, const NamedValues& inputs, const Decode& decode, const Score& score,
-                   size_t levels, const Losses& losses) {
+NamedValues finish(Builder& b, const DenseParams& params, const NamedValues& inputs, const Anchors& anchors, const Decode& decode,
+                   const Score& score, const Losses& losses) {
   NamedValues results;
   const Objects objects = objects_of(b, inputs);
   if (!b.training()) {
     const auto module = b.scope("postprocess");
     Levels boxes, scores;
-    for (size_t level = 0; level < levels; ++level) {
+    for (size_t level = 0; level < anchors.boxes.size(); ++level) {
       boxes.push_back(clip_boxes(decode(level), ImageSize(inputs)));
       scores.push_back(score(level));
     }
@@ -176,13 +177,15 @@ AnchorRule retinanet_anchors() {
   return rule;
 }
 
-void add_retinanet_losses(NamedValues& results, const RetinaNetParams& params, bool giou, Value anchors, Value codes, Value logits,
+void add_retinanet_losses(NamedValues& results, const RetinaNetParams& params, bool giou, const Anchors& all, Value codes, Value logits,
                           const Objects& objects) {
   MatchBoxesAttrs attrs;
   attrs.high = params.fg_iou_thresh;
   attrs.low = params.bg_iou_thresh;
   attrs.best = MatchBest::kLowQuality;
-  const MatchedBoxes matched = match_boxes(anchors, objects.boxes, objects.labels, objects.offsets, attrs);
+  const Value anchors = all.joined();
+  MatchedBoxes matched = match_boxes(anchors, objects.boxes, objects.labels, objects.offsets, attrs);
+  matched.labels = all.own(matched.labels);
   const Value positive = foreground(matched.labels), positives = at_least_one(count_true(positive));
   const BoxCoder coder;
   Value box_losses;
@@ -201,11 +204,11 @@ void add_retinanet_losses(NamedValues& results, const RetinaNetParams& params, b
 template <bool kSecondVersion>
 NamedValues retinanet(Builder& b, const Options& options, const NamedValues& inputs) {
   const auto& params = params_of<RetinaNetParams>(options);
-  const Shape& image = inputs.front().second.shape();
   const Levels features = resnet50_pyramid(b, params.dense.backbone, {1, 2, 3},
                                            kSecondVersion ? ExtraLevels::kFromC5 : ExtraLevels::kFromP5, inputs.front().second);
   const AnchorRule rule = retinanet_anchors();
-  Levels codes, logits, anchors;
+  const Anchors anchors(b.graph(), rule, ImageSize(inputs), features, kStrides);
+  Levels codes, logits;
   {
     const auto head = b.scope("head");
     const auto norm = kSecondVersion ? Tower::Norm::kGroupNested : Tower::Norm::kNone;
@@ -215,18 +218,20 @@ NamedValues retinanet(Builder& b, const Options& options, const NamedValues& inp
       const Tower tower(b, norm, channels);
       const SharedConv last = predictor(b, leaf, channels, per_cell * each, bias);
       Levels levels;
-      for (const Value& feature : features) levels.push_back(by_anchor(last(tower(feature)), each));
+      for (size_t level = 0; level < features.size(); ++level) {
+        const Value x = last(tower(features[level]));
+        levels.push_back(by_anchor(name == "classification_head" ? anchors.logits(level, x) : x, each));
+      }
       return levels;
     };
     logits = apply("classification_head", "cls_logits", params.dense.num_classes, -std::log((1 - kPrior) / kPrior));
     codes = apply("regression_head", "bbox_reg", 4, 0);
   }
-  for (size_t level = 0; level < features.size(); ++level) anchors.push_back(rule.boxes(b.graph(), image, features[level], level));
   return finish(
-      b, params.dense, inputs, [&](size_t level) { return BoxCoder().decode(codes[level], anchors[level]); },
-      [&](size_t level) { return sigmoid(logits[level]); }, features.size(),
+      b, params.dense, inputs, anchors, [&](size_t level) { return BoxCoder().decode(codes[level], anchors.boxes[level]); },
+      [&](size_t level) { return sigmoid(logits[level]); },
       [&](NamedValues& results, const Objects& objects) {
-        add_retinanet_losses(results, params, kSecondVersion, join(anchors, 0), join(codes, 1), join(logits, 1), objects);
+        add_retinanet_losses(results, params, kSecondVersion, anchors, join(codes, 1), join(logits, 1), objects);
       });
 }
 
@@ -252,14 +257,15 @@ Value centerness(Value boxes, Value anchors) {
   return squeeze(sqrt(mul(ratio(left, right), ratio(top, bottom))), 2);
 }
 
-void add_fcos_losses(NamedValues& results, double radius, const Levels& anchors, Value codes, Value logits, Value centers,
+void add_fcos_losses(NamedValues& results, double radius, const Anchors& anchors, Value codes, Value logits, Value centers,
                      const Objects& objects) {
   MatchCentersAttrs attrs;
   attrs.radius = radius;
-  attrs.first = anchors.front().shape()[0];
-  attrs.last = anchors.back().shape()[0];
-  const Value all = join(anchors, 0);
-  const MatchedBoxes matched = match_centers(all, objects.boxes, objects.labels, objects.offsets, attrs);
+  attrs.first = anchors.boxes.front().shape()[-2];
+  attrs.last = anchors.boxes.back().shape()[-2];
+  const Value all = anchors.joined();
+  MatchedBoxes matched = match_centers(all, objects.boxes, objects.labels, objects.offsets, attrs);
+  matched.labels = anchors.own(matched.labels);
   const Value positive = foreground(matched.labels), positives = count_true(positive);
   LossAttrs each;
   each.reduction = Reduction::kNone;
@@ -274,10 +280,10 @@ void add_fcos_losses(NamedValues& results, double radius, const Levels& anchors,
 
 NamedValues fcos(Builder& b, const Options& options, const NamedValues& inputs) {
   const auto& params = params_of<FcosParams>(options);
-  const Shape& image = inputs.front().second.shape();
   const Levels features = resnet50_pyramid(b, params.dense.backbone, {1, 2, 3}, ExtraLevels::kFromP5, inputs.front().second);
   const AnchorRule rule{.sizes = {{8}, {16}, {32}, {64}, {128}}, .ratios = {1}};
-  Levels codes, logits, centers, anchors;
+  const Anchors anchors(b.graph(), rule, ImageSize(inputs), features, kStrides);
+  Levels codes, logits, centers;
   {
     const auto head = b.scope("head");
     const int64_t channels = features[0].channels(), classes = params.dense.num_classes;
@@ -285,7 +291,8 @@ NamedValues fcos(Builder& b, const Options& options, const NamedValues& inputs) 
       const auto module = b.scope("classification_head");
       const Tower tower(b, Tower::Norm::kGroup, channels);
       const SharedConv last = predictor(b, "cls_logits", channels, classes, -std::log((1 - kPrior) / kPrior));
-      for (const Value& feature : features) logits.push_back(by_anchor(last(tower(feature)), classes));
+      for (size_t level = 0; level < features.size(); ++level)
+        logits.push_back(by_anchor(anchors.logits(level, last(tower(features[level]))), classes));
     }
     const auto module = b.scope("regression_head");
     const Tower tower(b, Tower::Norm::kGroup, channels);
@@ -296,10 +303,9 @@ NamedValues fcos(Builder& b, const Options& options, const NamedValues& inputs) 
       centers.push_back(by_anchor(central(x), 1));
     }
   }
-  for (size_t level = 0; level < features.size(); ++level) anchors.push_back(rule.boxes(b.graph(), image, features[level], level));
   return finish(
-      b, params.dense, inputs, [&](size_t level) { return decode_distances(codes[level], anchors[level]); },
-      [&](size_t level) { return sqrt(mul(sigmoid(logits[level]), sigmoid(centers[level]))); }, features.size(),
+      b, params.dense, inputs, anchors, [&](size_t level) { return decode_distances(codes[level], anchors.boxes[level]); },
+      [&](size_t level) { return sqrt(mul(sigmoid(logits[level]), sigmoid(centers[level]))); },
       [&](NamedValues& results, const Objects& objects) {
         add_fcos_losses(results, params.center_sampling_radius, anchors, join(codes, 1), join(logits, 1), join(centers, 1), objects);
       });

@@ -257,7 +257,7 @@ NamedValues ssd300(Builder& b, const Options& options, const NamedValues& inputs
 
 ModelInfo info_of(int64_t side, int64_t classes) {
   ModelInfo info{"ssd", ModelOutput::kDetections, {3, side, side}, image_names()};
-  info.inputs = detector_inputs(side, side);
+  info.inputs = detector_inputs(side, side, /*extents=*/false);
   info.named_outputs = true;
   info.classes = classes;
   return info;

@@ -7,6 +7,7 @@
 #include "libcore/ops/collective.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
+#include "libcore/ops/extents.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
@@ -154,11 +155,32 @@ Shape grouped(const Shape& x, int64_t groups) {
   return {x[0], groups, width};
 }
 
+/// Statistics and gradients of the pixels inside the extents, input i.
+struct Inside {
+  Inside(Expansion& e, size_t i, const Shape& x, int64_t groups)
+      : extents(e.in(i)),
+        parts(grouped(x, groups)),
+        shape(x),
+        share(affine(reshape(inside_share(extents, e.compute()), {x[0], 1, 1}), share_of(x[1] / groups))) {}
+  Value zero(Value x) const { return reshape(fill_outside(reshape(x, shape), extents), parts); }
+  Value mean(Value x) const { return mul(sum(zero(x), {2}, true), share); }
+  Value extents;
+  Shape parts, shape;
+  Value share;  // [N,1,1]: 1 / elements of a group inside
+};
+
 void group_norm(Expansion& e) {
   const auto& a = e.attrs<GroupNormAttrs>();
   const Shape shape = e.in(0).shape();
   const Value x = reshape(e.in(0), grouped(shape, a.groups));
-  const Moments m = moments(x, {2});
+  Moments m;
+  if (e.has(3)) {
+    const Inside inside(e, 3, shape, a.groups);
+    m.mean = inside.mean(x);
+    m.var = inside.mean(square(sub(x, m.mean)));
+  } else {
+    m = moments(x, {2});
+  }
   const Value rstd = reciprocal_root(m.var, a.eps), normal = reshape(mul(sub(x, m.mean), rstd), shape);
   e.set(0, scaled(normal, channels_of(e.in(1), shape.rank()), channels_of(e.in(2), shape.rank())));
   e.set(1, reshape(m.mean, e.output_type(1).shape));
@@ -172,7 +194,14 @@ void group_norm_backward(Expansion& e) {
   const Value grad = e.in(0), gamma = channels_of(e.in(4), rank), rstd = reshape(e.in(3), one);
   const Value normal = mul(sub(reshape(e.in(1), parts), reshape(e.in(2), one)), rstd);
   const Value d = reshape(gamma ? mul(gamma, grad) : grad, parts);
-  e.set(0, reshape(input_gradient(d, normal, rstd, {2}, parts[2]), shape));
+  if (e.has(5)) {
+    const Inside inside(e, 5, shape, groups);
+    // All results depend on the statistics, which depend on the pixels inside.
+    const Value through = add(sum(d, {2}, true), mul(normal, sum(mul(d, normal), {2}, true)));
+    e.set(0, reshape(mul(rstd, sub(d, inside.zero(mul(through, inside.share)))), shape));
+  } else {
+    e.set(0, reshape(input_gradient(d, normal, rstd, {2}, parts[2]), shape));
+  }
   e.set(1, sum(mul(grad, reshape(normal, shape)), all_but_channels(rank)));
   e.set(2, sum(grad, all_but_channels(rank)));
 }

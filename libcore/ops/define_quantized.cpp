@@ -213,7 +213,7 @@ void quantized_adaptive_avg_pool2d(Expansion& e) {
   const auto& a = e.attrs<QuantizedAdaptiveAvgPool2dAttrs>();
   AdaptiveAvgPool2dAttrs window;
   window.output_size = a.output_size;
-  e.set(0, finished(affine(adaptive_avg_pool2d(real_of(e, 0, 1, a.input_zero_point), window), a.input_scale), a));
+  e.set(0, finished(affine(emit(adaptive_avg_pool2d_op(), {real_of(e, 0, 1, a.input_zero_point), e.in(1)}, window), a.input_scale), a));
 }
 
 void fake_quantize(Expansion& e) {

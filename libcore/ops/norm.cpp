@@ -3,6 +3,7 @@
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
+#include "libcore/ops/extents.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
@@ -133,6 +134,7 @@ std::vector<TensorType> infer_group_norm(const OpContext& c) {
   GALLEY_CHECK(groups >= 1 && x.shape[1] % groups == 0, x.shape[1], " channels are not a multiple of ", groups, " groups: input ", x.shape);
   check_vector(c, 1, x.shape[1], "gamma");
   check_vector(c, 2, x.shape[1], "beta");
+  if (c.has(3)) check_extents(c.in(3), x);
   TensorType statistics;
   statistics.dtype = statistics_dtype(x);
   statistics.shape = Shape{x.shape[0], groups};
@@ -142,6 +144,7 @@ std::vector<TensorType> infer_group_norm(const OpContext& c) {
 std::vector<TensorType> infer_group_norm_backward(const OpContext& c) {
   const TensorType& x = c.in(1);
   check_like(c.in(0), "grad", x, "the input");
+  if (c.has(5)) check_extents(c.in(5), x);
   TensorType parameter = vector_of(x, x.shape[1]);
   parameter.dtype = parameter_dtype(c, x);
   return {x, parameter, parameter};
@@ -178,7 +181,8 @@ void group_norm_gradient(GradientBuilder& g) {
   if (!g.grad(0)) return;
   GroupNormBackwardAttrs b;
   b.groups = g.attrs<GroupNormAttrs>().groups;
-  const auto d = group_norm_backward(g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), b);
+  const auto d = emit_all("group_norm_backward", std::make_unique<GroupNormBackwardAttrs>(b),
+                          std::vector<Value>{g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), g.in(3)});
   g.set(0, d[0]);
   if (g.in(1)) g.set(1, d[1]);
   if (g.in(2)) g.set(2, d[2]);
@@ -367,7 +371,7 @@ const OpDef& layer_norm_backward_op() {
 const OpDef& group_norm_op() {
   static const OpDef def{.name = "group_norm",
                          .doc = "group normalization (Wu, He 2018)",
-                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?")},
+                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), Port::index("extents?")},
                          .outputs = {"y", Port::statistics("mean"), Port::statistics("rstd")},
                          .make_attrs = make_options<GroupNormAttrs>,
                          .infer = infer_group_norm,
@@ -381,19 +385,20 @@ const OpDef& group_norm_op() {
   return def;
 }
 const OpDef& group_norm_backward_op() {
-  static const OpDef def{.name = "group_norm_backward",
-                         .doc = "gradients of group_norm",
-                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("rstd"), Port::statistics("gamma?")},
-                         .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta")},
-                         .make_attrs = make_options<GroupNormBackwardAttrs>,
-                         .infer = infer_group_norm_backward,
-                         .no_gradient = kNoSecondDerivative,
-                         .cost = cost_backward,
-                         .layout = {.prefers_channels_last = true},
-                         .precision = PrecisionRule::kActivations,
-                         .may_reuse = {{0, 0}},
-                         .definition = definition::group_norm_backward,
-                         .cases = {"group_norm_backward:16x64x56x56+16x64x56x56+16x32+16x32+64:groups=32"}};
+  static const OpDef def{
+      .name = "group_norm_backward",
+      .doc = "gradients of group_norm",
+      .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("rstd"), Port::statistics("gamma?"), Port::index("extents?")},
+      .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta")},
+      .make_attrs = make_options<GroupNormBackwardAttrs>,
+      .infer = infer_group_norm_backward,
+      .no_gradient = kNoSecondDerivative,
+      .cost = cost_backward,
+      .layout = {.prefers_channels_last = true},
+      .precision = PrecisionRule::kActivations,
+      .may_reuse = {{0, 0}},
+      .definition = definition::group_norm_backward,
+      .cases = {"group_norm_backward:16x64x56x56+16x64x56x56+16x32+16x32+64:groups=32"}};
   return def;
 }
 

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "libcore/ops/binary.h"
 #include "libcore/ops/definitions.h"
+#include "libcore/ops/expansion.h"
+#include "libcore/ops/extents.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
+#include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -89,6 +93,7 @@ std::vector<TensorType> infer_avg_backward(const OpContext& c) {
 
 std::vector<TensorType> infer_adaptive_avg(const OpContext& c) {
   check_floating(c.in(0), "x");
+  check_mean_inside(c, c.attrs<AdaptiveAvgPool2dAttrs>().output_size);
   return {with_shape(c.in(0), adaptive_pool2d_shape(c.attrs<AdaptiveAvgPool2dAttrs>().output_size, c.in(0).shape))};
 }
 std::vector<TensorType> infer_adaptive_max(const OpContext& c) {
@@ -217,11 +222,16 @@ void avg_pool2d_on_integers(IntegerBuilder& b) {
   set_input_and_result(b, attrs);
   b.set(quantized_avg_pool2d(b.in(0), attrs));
 }
+/// Without extents it is a primitive.
+void define_adaptive_avg_pool2d(Expansion& e) {
+  if (!e.has(1)) return e.keep();
+  e.set(0, mul(sum(fill_outside(e.in(0), e.in(1)), {2, 3}, true), inside_share(e.in(1), e.compute())));
+}
 void adaptive_avg_pool2d_on_integers(IntegerBuilder& b) {
   QuantizedAdaptiveAvgPool2dAttrs attrs;
   attrs.output_size = b.attrs<AdaptiveAvgPool2dAttrs>().output_size;
   set_input_and_result(b, attrs);
-  b.set(quantized_adaptive_avg_pool2d(b.in(0), attrs));
+  b.set(emit(quantized_adaptive_avg_pool2d_op(), {b.in(0), b.in(1)}, attrs));
 }
 }  // namespace
 
@@ -268,11 +278,17 @@ const OpDef& adaptive_avg_pool2d_op() {
   static const OpDef def = [] {
     OpDef op = pool("adaptive_avg_pool2d", "means of as many cells as the result has pixels", make_options<AdaptiveAvgPool2dAttrs>,
                     infer_adaptive_avg, [](GradientBuilder& g) {
+                      if (g.in(1)) {
+                        const Value each = mul(g.grad(), inside_share(g.in(1), g.grad().dtype()));
+                        return g.set(0, fill_outside(broadcast_to(each, g.in(0).shape()), g.in(1)));
+                      }
                       AdaptiveAvgPool2dBackwardAttrs b;
                       b.input_size = image_size(g.in(0));
                       g.set(0, adaptive_avg_pool2d_backward(g.grad(), b));
                     });
+    op.inputs.push_back(Port::index("extents?"));
     op.quantize = QuantizeRule::kCompute;
+    op.definition = define_adaptive_avg_pool2d;
     op.integer_form = adaptive_avg_pool2d_on_integers;
     op.cases = {"adaptive_avg_pool2d:16x2048x7x7:output_size=1"};
     return op;

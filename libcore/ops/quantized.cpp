@@ -4,6 +4,7 @@
 
 #include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
+#include "libcore/ops/extents.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
 
@@ -125,6 +126,7 @@ std::vector<TensorType> infer_avg_pool(const OpContext& c) {
 std::vector<TensorType> infer_adaptive_avg_pool(const OpContext& c) {
   const auto& a = c.attrs<QuantizedAdaptiveAvgPool2dAttrs>();
   check_quantized(c.in(0), "x", a.input_scale, a.input_zero_point);
+  check_mean_inside(c, a.output_size);
   return output_type(a, c.in(0), adaptive_pool2d_shape(a.output_size, c.in(0).shape));
 }
 
@@ -322,8 +324,9 @@ const OpDef& quantized_avg_pool2d_op() {
 }
 const OpDef& quantized_adaptive_avg_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_adaptive_avg_pool2d", "means of integers over as many windows as the result has pixels", {"x"},
-                         make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
+    OpDef op =
+        quantized("quantized_adaptive_avg_pool2d", "means of integers over as many windows as the result has pixels",
+                  {"x", Port::index("extents?")}, make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
     op.layout = {.prefers_channels_last = true};
     op.cases = {"quantized_adaptive_avg_pool2d:16x2048x7x7@u8:output_size=1,output_dtype=u8"};
     op.definition = definition::quantized_adaptive_avg_pool2d;

@@ -2,6 +2,7 @@
 
 #include "libcore/graph/op_def.h"
 #include "libcore/ops/collective.h"
+#include "libcore/ops/extents.h"
 #include "libcore/ops/orthonormal.h"
 
 namespace galley {
@@ -25,7 +26,7 @@ void ensure_ops_registered() {
                                 grid_sample_ops,   flow_ops,
                                 quantize_ops,      quantized_ops,
                                 fake_quantize_ops, collective_ops,
-                                orthonormal_ops}) {
+                                orthonormal_ops,   extents_ops}) {
       for (const OpDef* op : family()) table.push_back(op);
     }
     register_ops(table);

@@ -6,7 +6,8 @@
 namespace galley {
 namespace {
 
-constexpr size_t kCoarser = 3;  // the first input of the further levels
+constexpr int kExtents = 3;
+constexpr size_t kCoarser = 4;  // the first input of the further levels
 
 void check_regions(const OpContext& c, int64_t samples) {
   const TensorType& boxes = c.in(1);
@@ -16,6 +17,13 @@ void check_regions(const OpContext& c, int64_t samples) {
   if (c.has(2)) {
     GALLEY_CHECK(c.in(2).dtype == DType::kI64 && c.in(2).shape == Shape{samples}, "count must be i64 ", Shape{samples}, ", not ", c.in(2));
   }
+}
+
+void check_level_extents(const OpContext& c, int64_t samples, int64_t levels) {
+  if (!c.has(kExtents)) return;
+  const TensorType& extents = c.in(kExtents);
+  GALLEY_CHECK(extents.dtype == DType::kI64 && extents.shape == Shape({samples, 2 * levels}), "extents must be i64 ",
+               Shape({samples, 2 * levels}), ", not ", extents);
 }
 
 void check_attrs(const std::vector<int64_t>& size, std::string_view name, const std::vector<double>& scales) {
@@ -42,6 +50,7 @@ std::vector<TensorType> infer(const OpContext& c) {
   y.format = {};
   y.names = {};
   y.shape = {x.shape[0], c.in(1).shape[1], x.shape[1], attrs.output_size[0], attrs.output_size[1]};
+  check_level_extents(c, x.shape[0], static_cast<int64_t>(levels));
   return {y};
 }
 
@@ -54,6 +63,7 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
   check_regions(c, grad.shape[0]);
   GALLEY_CHECK(attrs.level >= 0 && attrs.level < std::ssize(attrs.spatial_scale), "level ", attrs.level, " does not exist; x has ",
                attrs.spatial_scale.size());
+  check_level_extents(c, grad.shape[0], std::ssize(attrs.spatial_scale));
   TensorType dx = grad;
   dx.format = {};
   dx.names = {};
@@ -71,7 +81,7 @@ void gradient(GradientBuilder& g) {
     const size_t input = attrs.level == 0 ? 0 : kCoarser + static_cast<size_t>(attrs.level) - 1;
     if (!g.wants(input)) continue;
     attrs.input_size = {g.in(input).shape()[2], g.in(input).shape()[3]};
-    g.set(input, roi_align_backward(g.grad(), g.in(1), attrs, g.in(2)));
+    g.set(input, emit("roi_align_backward", {g.grad(), g.in(1), g.in(2), g.in(kExtents)}, attrs));
   }
 }
 
@@ -121,7 +131,7 @@ RoiSample roi_sample(double position, int64_t size) {
 const OpDef& roi_align_op() {
   static const OpDef def{.name = "roi_align",
                          .doc = "means of bilinear samples in the bins of regions (He et al. 2017)",
-                         .inputs = {"x", "boxes", Port::index("count?"), "coarser*"},
+                         .inputs = {"x", "boxes", Port::index("count?"), Port::index("extents?"), "coarser*"},
                          .outputs = {"y"},
                          .make_attrs = make_options<RoiAlignAttrs>,
                          .infer = infer,
@@ -135,7 +145,7 @@ const OpDef& roi_align_op() {
 const OpDef& roi_align_backward_op() {
   static const OpDef def{.name = "roi_align_backward",
                          .doc = "adds the gradient of each bin to the pixels that it depends on",
-                         .inputs = {"grad", "boxes", Port::index("count?")},
+                         .inputs = {"grad", "boxes", Port::index("count?"), Port::index("extents?")},
                          .outputs = {"dx"},
                          .make_attrs = make_options<RoiAlignBackwardAttrs>,
                          .infer = infer_backward,
@@ -148,7 +158,7 @@ const OpDef& roi_align_backward_op() {
 }
 
 Value roi_align(Value x, Value boxes, const RoiAlignAttrs& attrs, Value count, const std::vector<Value>& coarser) {
-  std::vector<Value> inputs{x, boxes, count};
+  std::vector<Value> inputs{x, boxes, count, {}};
   inputs.insert(inputs.end(), coarser.begin(), coarser.end());
   return emit_all("roi_align", std::make_unique<RoiAlignAttrs>(attrs), inputs).front();
 }

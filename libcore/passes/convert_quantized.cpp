@@ -368,6 +368,7 @@ class Converter {
       operands.inputs[i] = new_.at(integers(node.inputs[i], node));
       operands.maps[i] = &map_of(node.inputs[i]);
     }
+    for (size_t i : inputs_of(node, PortKind::kIndex)) operands.inputs[i] = new_.at(real(node.inputs[i], &node));
     if (domain_.made_integer(y)) operands.result = &map_of(y);
     if (const LayerPlan* layer = layer_of(n); layer != nullptr) {
       Weights w = declare_weights(node, {layer}, false);

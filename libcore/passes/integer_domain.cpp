@@ -91,6 +91,7 @@ void IntegerDomain::classify(const Graph& graph) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] == kNoValue) continue;
       const PortKind kind = node.op->input_port(i).kind;
+      if (kind == PortKind::kIndex) continue;  // stays as it is
       if (kind == PortKind::kActivation ? !real(node.inputs[i]) : !constant(node.inputs[i])) return false;
       if (kind == PortKind::kWeight && graph.type(node.inputs[i]).dtype != DType::kF32) return false;
     }

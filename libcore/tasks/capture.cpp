@@ -1,8 +1,12 @@
 #include "libcore/tasks/capture.h"
 
+#include <algorithm>
+
 #include "libcore/nn/attention.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/unary.h"
+#include "libcore/passes/apply_extents.h"
+#include "libcore/tensor/field_names.h"
 
 namespace galley {
 
@@ -41,6 +45,13 @@ const NamedValues& TaskCapture::model() {
     if (error.code() == ErrorCode::kRecipe && !error.key().starts_with("model") && !error.key().starts_with("data"))
       error.key(error.key().empty() ? "model" : cat("model.", error.key()));
     throw;
+  }
+  const auto input = [&](std::string_view name) {
+    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const auto& item) { return item.first == name; });
+    return found == inputs.end() ? Value() : found->second;
+  };
+  if (const Value extents = input(kImageExtents)) {
+    apply_extents(graph_, inputs.front().second, extents);
   }
   return results_;
 }

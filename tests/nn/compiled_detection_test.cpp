@@ -41,7 +41,9 @@ Results run(CapturedDetector& model, bool training = false, const std::map<std::
                                     {"labels", DType::kI64},
                                     {"offsets", DType::kI64},
                                     {"masks", DType::kU8},
-                                    {"keypoints", DType::kF32}}) {
+                                    {"keypoints", DType::kF32},
+                                    {"sizes", DType::kF32},
+                                    {"extents", DType::kI64}}) {
     if (execution.takes(name)) execution.feed(name, tensor(name, dtype));
   }
   execution.run();
@@ -186,6 +188,132 @@ TEST(CompiledDetectors, APermutedBatchGivesPermutedDetectionsAndAnImageAloneTheS
     }
   }
 }
+
+/// Images of different size in one array.
+struct PaddedBatch {
+  std::vector<Shape> sizes;  // rows and columns of each
+  ObjectRows objects;
+};
+
+/// The image of sample n of the largest size, and its part at the top left that is kept; the rest is 0.
+void set_image(RefArray& images, int64_t n, const Shape& size, int64_t number) {
+  const Shape& s = images.shape;
+  const std::vector<double> whole = golden_input(cat("image", number), {1, s[1], 96, 160});
+  for (int64_t i = 0; i < s[1] * s[2] * s[3]; ++i) {
+    const int64_t c = i / (s[2] * s[3]), h = i / s[3] % s[2], w = i % s[3];
+    const bool inside = h < size[0] && w < size[1];
+    images[n * s[1] * s[2] * s[3] + i] = inside ? whole[static_cast<size_t>((c * 96 + h) * 160 + w)] : 0;
+  }
+}
+
+int64_t rounded_up(int64_t side) { return (side + 31) / 32 * 32; }
+
+/// Runs a detector on these images, numbered in the order `which`, in an array of height x width.
+Results run_padded(const GoldenDetector& golden, const PaddedBatch& batch, const std::vector<size_t>& which, int64_t height, int64_t width,
+                   Mode mode = Mode::kEvaluation) {
+  const auto samples = std::ssize(which);
+  ObjectRows objects;
+  for (const size_t i : which) objects.push_back(batch.objects[i]);
+  CapturedDetector model(golden.component(), mode, {samples, 3, height, width}, objects, true, true, true);
+  scale_predictors(model.feeds, golden.predictors);
+  RefArray sizes{{samples, 2}, {}}, extents{{samples, 2}, {}};
+  for (int64_t n = 0; n < samples; ++n) {
+    const size_t i = which[static_cast<size_t>(n)];
+    set_image(model.feeds.at("input"), n, batch.sizes[i], static_cast<int64_t>(i));
+    for (const int axis : {0, 1}) {
+      sizes.v.push_back(static_cast<double>(batch.sizes[i][axis]));
+      extents.v.push_back(static_cast<double>(rounded_up(batch.sizes[i][axis])));
+    }
+  }
+  model.feeds["sizes"] = sizes;
+  model.feeds["extents"] = extents;
+  if (mode == Mode::kEvaluation) return run(model);
+  std::map<std::string, Value> parts;
+  Value loss;
+  for (const auto& [name, value] : model.results) {
+    if (!name.ends_with(".sum")) continue;
+    const Value part = model.loss(name.substr(0, name.size() - 4));
+    parts.emplace("loss:" + name, part);
+    loss = loss ? add(loss, part) : part;
+  }
+  std::vector<ValueId> wanted;
+  for (const ParameterSpec& spec : model.specs)
+    if (spec.trainable) wanted.push_back(model.graph.find_input(spec.name));
+  const std::map<ValueId, ValueId> gradients = differentiate(model.graph, loss.id(), wanted);
+  for (const ValueId parameter : wanted)
+    parts.emplace("grad:" + model.graph.value(parameter).name, model.graph.at(gradients.at(parameter)));
+  return run(model, true, parts);
+}
+
+/// The results of sample n are those of sample m of others.
+void expect_same(const Results& results, int64_t n, const Results& others, int64_t m) {
+  const int64_t count = count_of(results, n);
+  EXPECT_GT(count, 0);
+  ASSERT_EQ(count, count_of(others, m));
+  const auto compare = [&](const std::string& name, double tolerance) {
+    if (!results.contains(name)) return;
+    const std::vector<double> a = rows_of(results.at(name), n, count), b = rows_of(others.at(name), m, count);
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << name << "[" << i << "]";
+  };
+  compare("labels", 0);
+  compare("boxes", 0.01);
+  compare("scores", 1e-4);
+  compare("masks", 1e-4);
+  compare("keypoints", 0.01);
+  for (const auto& [name, tensor] : results) {
+    if (!name.ends_with(".sum") && !name.ends_with(".count")) continue;
+    const double a = tensor.to_doubles()[static_cast<size_t>(n)], b = others.at(name).to_doubles()[static_cast<size_t>(m)];
+    EXPECT_NEAR(a, b, 2e-4 * std::max(1.0, std::fabs(b))) << name;
+  }
+}
+
+class PaddedDetectors : public testing::TestWithParam<std::string> {};
+
+TEST_P(PaddedDetectors, AnImageIsAsIfItWereAlone) {
+  const bool instances = GetParam() == "maskrcnn" || GetParam() == "keypointrcnn";
+  const GoldenDetector detector = instances ? golden_instances(GetParam()) : golden(GetParam());
+  const PaddedBatch batch{{{32, 64}, {61, 90}, {64, 35}},
+                          {{{2, 3, 33, 29, 2}, {20, 5, 61, 31, 4}}, {{8.5, 1.25, 40, 60, 3}, {30, 2, 88, 18, 1}}, {{1, 8, 30, 62, 2}}}};
+  const Results together = run_padded(detector, batch, {2, 0, 1}, 64, 96);
+  for (const size_t i : {0, 2}) {
+    SCOPED_TRACE(i);
+    const Results alone = run_padded(detector, batch, {i}, rounded_up(batch.sizes[i][0]), rounded_up(batch.sizes[i][1]));
+    expect_same(together, static_cast<int64_t>((i + 1) % 3), alone, 0);
+  }
+}
+
+TEST(PaddedDetector, TrainingIsThatOfTheImage) {
+  for (const std::string file : {"fcos", "fasterrcnn"}) {
+    SCOPED_TRACE(file);
+    GoldenDetector detector = golden(file);
+    detector.options.emplace_back("frozen_norm", 1);
+    const PaddedBatch batch{{{30, 61}}, {{{2, 3, 33, 29, 2}, {20, 5, 60, 30, 4}}}};
+    const Results alone = run_padded(detector, batch, {0}, 32, 64, Mode::kTraining),
+                  padded = run_padded(detector, batch, {0}, 64, 96, Mode::kTraining);
+    double largest = 0;
+    const auto norm = [](const Tensor& tensor) {
+      double sum = 0;
+      for (const double v : tensor.to_doubles()) sum += v * v;
+      return std::sqrt(sum);
+    };
+    for (const auto& [name, tensor] : alone)
+      if (name.starts_with("grad:")) largest = std::max(largest, norm(tensor));
+    EXPECT_GT(largest, 0);
+    for (const auto& [name, tensor] : alone) {
+      const std::vector<double> a = tensor.to_doubles(), b = padded.at(name).to_doubles();
+      double difference = 0;
+      for (size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]);
+      const bool gradient = name.starts_with("grad:");
+      // Group norms over few values amplify rounding.
+      EXPECT_LE(std::sqrt(difference), 1e-2 * std::max(norm(tensor), gradient ? 1e-3 * largest : 1.0)) << name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Zoo, PaddedDetectors,
+                         testing::Values("retinanet", "retinanet_v2", "fcos", "fasterrcnn", "fasterrcnn_v2", "fasterrcnn_mobilenet",
+                                         "maskrcnn", "keypointrcnn"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace galley

@@ -10,6 +10,7 @@
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
+#include "libcore/passes/apply_extents.h"
 #include "tests/nn/golden_model.h"
 
 namespace galley {
@@ -123,9 +124,10 @@ inline void set_instances(std::map<std::string, RefArray>& feeds, const ObjectRo
 
 /// A captured detector, its objects among the inputs.
 struct CapturedDetector {
-  /// `takes_objects`: the model has inputs for them.
+  /// `sized`: images have sizes of their own, the input "sizes". `takes_objects`: the model has inputs for objects. `extents`: images are
+  /// as if each were alone, the input "extents".
   CapturedDetector(const Component& model, Mode mode, const Shape& input, const ObjectRows& objects = {}, bool sized = false,
-                   bool takes_objects = true) {
+                   bool takes_objects = true, bool extents = false) {
     Builder b(graph, {.mode = mode});
     const int64_t capacity = input[0] * kRoom;
     NamedValues inputs{{"input", b.input("input", {.shape = input})}};
@@ -144,7 +146,9 @@ struct CapturedDetector {
       inputs.emplace_back(more.name, b.input(name, {.dtype = more.dtype, .shape = shape}));
       feeds[name] = {shape, std::vector<double>(static_cast<size_t>(shape.elements()))};
     }
+    if (extents) inputs.emplace_back(kImageExtents, b.input("extents", {.dtype = DType::kI64, .shape = {input[0], 2}}));
     for (const auto& [name, value] : build_model(b, model, inputs)) results.emplace(name, value);
+    if (extents) apply_extents(graph, inputs.front().second, inputs.back().second);
     specs = b.take_parameters();
     if (objects.empty()) return;
     std::vector<double> boxes, labels, offsets{0};

@@ -118,41 +118,27 @@ Value CaseInputs::fixed(Value value) {
 
 std::vector<OpCase> collective_cases();   // collective_cases.cpp
 std::vector<OpCase> orthonormal_cases();  // orthonormal_cases.cpp
+std::vector<OpCase> extents_cases();      // extents_cases.cpp
 
 const std::vector<OpCase>& all_cases() {
   static const std::vector<OpCase> cases = [] {
     std::vector<OpCase> all;
-    for (std::vector<OpCase> (*family)() : {conv_cases,
-                                            matmul_cases,
-                                            attention_cases,
-                                            rotary_cases,
-                                            cache_cases,
-                                            norm_cases,
-                                            batch_norm_depthwise_cases,
-                                            pointwise_cases,
-                                            pool_cases,
-                                            softmax_cases,
-                                            loss_cases,
-                                            random_cases,
-                                            embedding_cases,
-                                            recurrent_cases,
-                                            elementwise_cases,
-                                            binary_cases,
-                                            reduce_cases,
-                                            shape_cases,
-                                            shuffle_cases,
-                                            collective_cases,
-                                            orthonormal_cases,
-                                            index_cases,
-                                            boxes_cases,
-                                            detection_cases,
-                                            flow_cases,
-                                            update_cases,
-                                            quantize_cases,
-                                            quantized_cases,
-                                            quantized_recurrent_cases,
-                                            fake_quantize_cases,
-                                            winograd_cases,
+    for (std::vector<OpCase> (*family)() : {conv_cases,          matmul_cases,
+                                            attention_cases,     rotary_cases,
+                                            cache_cases,         norm_cases,
+                                            extents_cases,       batch_norm_depthwise_cases,
+                                            pointwise_cases,     pool_cases,
+                                            softmax_cases,       loss_cases,
+                                            random_cases,        embedding_cases,
+                                            recurrent_cases,     elementwise_cases,
+                                            binary_cases,        reduce_cases,
+                                            shape_cases,         shuffle_cases,
+                                            collective_cases,    orthonormal_cases,
+                                            index_cases,         boxes_cases,
+                                            detection_cases,     flow_cases,
+                                            update_cases,        quantize_cases,
+                                            quantized_cases,     quantized_recurrent_cases,
+                                            fake_quantize_cases, winograd_cases,
                                             weight_only_cases}) {
       for (OpCase& c : family()) all.push_back(std::move(c));
     }

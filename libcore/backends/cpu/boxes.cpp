@@ -107,9 +107,20 @@ struct Corners {
   std::array<float, 4> weight;
 };
 
+/// The pixels of an image in a level: its own ones, in lines of `stride`.
+struct OwnPixels {
+  /// Of sample n in an array of that shape. `extents`: input 3, or null.
+  OwnPixels(const Shape& x, const int64_t* extents, int64_t n, int64_t levels, size_t level) : height(x[2]), width(x[3]), stride(x[3]) {
+    if (extents == nullptr) return;
+    height = extents[(n * levels + static_cast<int64_t>(level)) * 2];
+    width = extents[(n * levels + static_cast<int64_t>(level)) * 2 + 1];
+  }
+  int64_t height, width, stride;
+};
+
 /// visit(bin, corners) for each sample of a region inside the image, bin by bin.
 template <class Attrs, class Visit>
-void walk_samples(const float* box, const Shape& bins, int64_t height, int64_t width, const Attrs& attrs, size_t level, Visit visit) {
+void walk_samples(const float* box, const Shape& bins, const OwnPixels& x, const Attrs& attrs, size_t level, Visit visit) {
   const double scale = attrs.spatial_scale[level];
   const RoiAxis across = roi_axis(box[0], box[2], bins[4], scale, attrs.sampling_ratio, attrs.aligned);
   const RoiAxis down = roi_axis(box[1], box[3], bins[3], scale, attrs.sampling_ratio, attrs.aligned);
@@ -117,14 +128,14 @@ void walk_samples(const float* box, const Shape& bins, int64_t height, int64_t w
   for (int64_t i = 0; i < bins[3]; ++i) {
     for (int64_t j = 0; j < bins[4]; ++j) {
       for (int64_t s = 0; s < down.samples; ++s) {
-        const RoiSample row = roi_sample(down.at(i, s), height);
+        const RoiSample row = roi_sample(down.at(i, s), x.height);
         for (int64_t t = 0; t < across.samples && row.inside; ++t) {
-          const RoiSample column = roi_sample(across.at(j, t), width);
+          const RoiSample column = roi_sample(across.at(j, t), x.width);
           if (!column.inside) continue;
           const double top = share * (1 - row.fraction), bottom = share * row.fraction;
           visit(i * bins[4] + j,
-                Corners{{row.low * width + column.low, row.low * width + column.high, row.high * width + column.low,
-                         row.high * width + column.high},
+                Corners{{row.low * x.stride + column.low, row.low * x.stride + column.high, row.high * x.stride + column.low,
+                         row.high * x.stride + column.high},
                         {static_cast<float>(top * (1 - column.fraction)), static_cast<float>(top * column.fraction),
                          static_cast<float>(bottom * (1 - column.fraction)), static_cast<float>(bottom * column.fraction)}});
         }
@@ -159,10 +170,11 @@ class RoiAlign : public PreparedKernel {
           const size_t level = level_of(box, attrs_.spatial_scale);
           const Shape& x = levels_[level].shape;
           const float* image = args.in<float>(input_of(level)) + region / rows * x[1] * x[2] * x[3];
+          const OwnPixels own(x, args.in<int64_t>(3), region / rows, std::ssize(levels_), level);
           if (levels_[level].channels_last) {
-            align_channels_last(box, level, image, sums, y);
+            align_channels_last(box, level, own, image, sums, y);
           } else {
-            align_planes(box, level, image, y);
+            align_planes(box, level, own, image, y);
           }
         }
       }
@@ -174,12 +186,12 @@ class RoiAlign : public PreparedKernel {
     Shape shape;
     bool channels_last;
   };
-  static size_t input_of(size_t level) { return level == 0 ? 0 : level + 2; }
+  static size_t input_of(size_t level) { return level == 0 ? 0 : level + 3; }
 
-  void align_planes(const float* box, size_t level, const float* image, float* y) const {
+  void align_planes(const float* box, size_t level, const OwnPixels& own, const float* image, float* y) const {
     const Shape& x = levels_[level].shape;
     const int64_t channels = x[1], bins = y_[3] * y_[4], pixels = x[2] * x[3];
-    walk_samples(box, y_, x[2], x[3], attrs_, level, [&](int64_t bin, const Corners& at) {
+    walk_samples(box, y_, own, attrs_, level, [&](int64_t bin, const Corners& at) {
       for (int64_t c = 0; c < channels; ++c) {
         const float* plane = image + c * pixels;
         y[c * bins + bin] += at.weight[0] * plane[at.pixel[0]] + at.weight[1] * plane[at.pixel[1]] + at.weight[2] * plane[at.pixel[2]] +
@@ -188,11 +200,11 @@ class RoiAlign : public PreparedKernel {
     });
   }
 
-  void align_channels_last(const float* box, size_t level, const float* image, float* sums, float* y) const {
+  void align_channels_last(const float* box, size_t level, const OwnPixels& own, const float* image, float* sums, float* y) const {
     const Shape& x = levels_[level].shape;
     const int64_t channels = x[1], bins = y_[3] * y_[4];
     std::fill_n(sums, bins * channels, 0.0f);
-    walk_samples(box, y_, x[2], x[3], attrs_, level, [&](int64_t bin, const Corners& at) {
+    walk_samples(box, y_, own, attrs_, level, [&](int64_t bin, const Corners& at) {
       float* __restrict to = sums + bin * channels;
       const float *first = image + at.pixel[0] * channels, *second = image + at.pixel[1] * channels,
                   *third = image + at.pixel[2] * channels, *fourth = image + at.pixel[3] * channels;
@@ -227,7 +239,8 @@ class RoiAlignBackward : public PreparedKernel {
           const float* grad = args.in<float>(0) + (n * rows + r) * channels * bins;
           const float* box = args.in<float>(1) + (n * rows + r) * 4;
           if (level_of(box, attrs_.spatial_scale) != level) continue;
-          walk_samples(box, grad_, dx_[2], dx_[3], attrs_, level, [&](int64_t bin, const Corners& at) {
+          const OwnPixels own(dx_, args.in<int64_t>(3), n, std::ssize(attrs_.spatial_scale), level);
+          walk_samples(box, grad_, own, attrs_, level, [&](int64_t bin, const Corners& at) {
             for (int64_t c = first; c < last; ++c) {
               for (size_t corner = 0; corner < 4; ++corner) dx[c * pixels + at.pixel[corner]] += at.weight[corner] * grad[c * bins + bin];
             }
@@ -304,7 +317,7 @@ Support supports_roi_align(const KernelQuery& q) {
   if (!q.in(1).format.is_contiguous()) return Support::no(cat("format ", q.in(1).format));
   if (!q.out(0).format.is_contiguous()) return Support::no(cat("format ", q.out(0).format));
   for (int i = 0; i < static_cast<int>(q.node.inputs.size()); ++i) {
-    if (i == 2) continue;
+    if (i == 2 || i == 3) continue;  // count, extents
     if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
     const MemoryFormat& format = q.in(i).format;
     if (!format.is_contiguous() && !format.is_channels_last()) return Support::no(cat("format ", format));

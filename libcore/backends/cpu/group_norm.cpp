@@ -25,9 +25,17 @@ struct Cut {
   bool rows = false;
   int64_t blocks = 1;
   int64_t width() const { return channels / groups; }
-  int64_t first(int64_t block) const { return pixels * block / blocks; }
+  int64_t first(int64_t block) const {
+    return width_of_line > 0 ? pixels / width_of_line * block / blocks * width_of_line : pixels * block / blocks;
+  }
   /// Statistics of (sample, block, channel).
   int64_t entries() const { return batch * blocks * channels; }
+  /// With extents, blocks are whole lines of an image.
+  void set_lines(int64_t lines) {
+    if (rows) blocks = std::clamp<int64_t>(blocks, 1, lines);
+    width_of_line = pixels / lines;
+  }
+  int64_t width_of_line = 0;
 
   /// Calls row_task(sample, index of its first entry, offset in x, rows), or plane_task(entry, offset in x).
   template <class RowTask, class PlaneTask>
@@ -51,8 +59,13 @@ double value_or(const float* values, int64_t i, double otherwise) { return value
 
 class GroupNormForward : public PreparedKernel {
  public:
-  explicit GroupNormForward(const KernelQuery& q) : cut_(q.in(0), q.attrs<GroupNormAttrs>().groups), eps_(q.attrs<GroupNormAttrs>().eps) {}
-  int64_t scratch_bytes() const override { return cut_.entries() * static_cast<int64_t>(sizeof(Moments)) + cut_.batch * cut_.channels * 8; }
+  explicit GroupNormForward(const KernelQuery& q) : cut_(q.in(0), q.attrs<GroupNormAttrs>().groups), eps_(q.attrs<GroupNormAttrs>().eps) {
+    if (q.has(3)) cut_.set_lines(q.in(0).shape[2]);
+  }
+  int64_t scratch_bytes() const override {
+    const int64_t lines = cut_.rows && cut_.width_of_line > 0 ? cut_.batch * cut_.blocks * cut_.channels : 0;  // moments of a line
+    return (cut_.entries() + lines) * static_cast<int64_t>(sizeof(Moments)) + cut_.batch * cut_.channels * 8;
+  }
   void run(Stream&, const KernelArgs& args) const override {
     const Cut& cut = cut_;
     const float* x = args.in<float>(0);
@@ -60,8 +73,20 @@ class GroupNormForward : public PreparedKernel {
     auto* moments = static_cast<Moments*>(args.scratch);
     auto* scale = reinterpret_cast<float*>(moments + cut.entries());  // [sample, channel]
     float* shift = scale + cut.batch * cut.channels;
-    cut.for_each([&](int64_t, int64_t entry, int64_t at, int64_t rows) { row_moments(x + at, rows, cut.channels, moments + entry); },
-                 [&](int64_t entry, int64_t at) { moments[entry] = plane_moments(x + at, cut.pixels); });
+    const int64_t* extents = args.in<int64_t>(3);
+    auto* lines = reinterpret_cast<Moments*>(shift + cut.batch * cut.channels);
+    cut.for_each(
+        [&](int64_t n, int64_t entry, int64_t at, int64_t rows) {
+          if (extents == nullptr) return row_moments(x + at, rows, cut.channels, moments + entry);
+          lines_inside({x + at, at / cut.channels - n * cut.pixels, rows}, extents + 2 * n, lines + entry, moments + entry);
+        },
+        [&](int64_t entry, int64_t at) {
+          if (extents == nullptr) {
+            moments[entry] = plane_moments(x + at, cut.pixels);
+          } else {
+            moments[entry] = plane_inside(x + at, extents + entry / cut.channels * 2);
+          }
+        });
     parallel_for(cut.batch * cut.groups, std::max<int64_t>(1, 4096 / (cut.width() * cut.blocks)), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t n = i / cut.groups, from = i % cut.groups * cut.width();
@@ -69,7 +94,7 @@ class GroupNormForward : public PreparedKernel {
         for (int64_t b = 0; b < cut.blocks; ++b) {
           for (int64_t c = from; c < from + cut.width(); ++c) total.add(moments[(n * cut.blocks + b) * cut.channels + c]);
         }
-        const double rstd = 1 / std::sqrt(total.m2 / total.count + eps_);
+        const double rstd = 1 / std::sqrt(total.m2 / std::max(total.count, 1.0) + eps_);
         args.out<float>(1)[i] = static_cast<float>(total.mean);
         args.out<float>(2)[i] = static_cast<float>(rstd);
         for (int64_t c = from; c < from + cut.width(); ++c) {
@@ -87,6 +112,30 @@ class GroupNormForward : public PreparedKernel {
   }
 
  private:
+  /// Pixels from number `first` of a sample on, whole lines.
+  struct Block {
+    const float* x;
+    int64_t first, pixels;
+  };
+  /// Moments of each channel of the pixels inside the extents.
+  void lines_inside(const Block& block, const int64_t* extents, Moments* line, Moments* out) const {
+    const int64_t width = cut_.width_of_line, begin = block.first / width;
+    const int64_t rows = std::clamp<int64_t>(extents[0] - begin, 0, block.pixels / width), columns = std::min(extents[1], width);
+    if (columns == width && rows > 0) return row_moments(block.x, rows * width, cut_.channels, out);
+    std::fill_n(out, cut_.channels, Moments());
+    for (int64_t r = 0; r < rows && columns > 0; ++r) {
+      row_moments(block.x + r * width * cut_.channels, columns, cut_.channels, line);
+      for (int64_t c = 0; c < cut_.channels; ++c) out[c].add(line[c]);
+    }
+  }
+  Moments plane_inside(const float* x, const int64_t* extents) const {
+    const int64_t width = cut_.width_of_line, rows = std::min(extents[0], cut_.pixels / width), columns = std::min(extents[1], width);
+    if (columns == width && rows > 0) return plane_moments(x, rows * width);
+    Moments total;
+    for (int64_t r = 0; r < rows && columns > 0; ++r) total.add(plane_moments(x + r * width, columns));
+    return total;
+  }
+
   Cut cut_;
   double eps_;
 };
@@ -160,7 +209,7 @@ class GroupNormBackward : public PreparedKernel {
 
 Support supports(const KernelQuery& q) {
   for (const TensorType* type : q.context.inputs) {
-    if (type == nullptr) continue;
+    if (type == nullptr || type->dtype == DType::kI64) continue;  // extents
     if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
     if (type->format.is_blocked()) return Support::no(cat("format ", type->format));
     if (type->elements() == 0) return Support::no("empty array");
@@ -169,13 +218,19 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
+/// The gradient with extents is that of its definition.
+Support supports_backward(const KernelQuery& q) {
+  if (q.has(5)) return Support::no("extents");
+  return supports(q);
+}
+
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
 const std::array<Kernel, 2> kKernels{{{"group_norm", "channel_moments", supports, prepare<GroupNormForward>},
-                                      {"group_norm_backward", "channel_moments", supports, prepare<GroupNormBackward>}}};
+                                      {"group_norm_backward", "channel_moments", supports_backward, prepare<GroupNormBackward>}}};
 
 }  // namespace
 

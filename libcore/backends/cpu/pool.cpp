@@ -492,13 +492,19 @@ std::vector<Cell> cells_of_avg(const KernelQuery& q) {
 }
 std::vector<Cell> cells_of_adaptive(const KernelQuery& q) { return adaptive_cells(q.out(0).shape, q.in(0).shape); }
 
+/// Means of images that fill their arrays; extents.cpp has those of others.
+Support supports_whole_images(const KernelQuery& q) {
+  if (q.has(1)) return Support::no("extents");
+  return supports(q);
+}
+
 }  // namespace
 
 const Algorithm algorithm::kMaxPoolChannels{supports, prepare_max<MaxPool2d>};
 const Algorithm algorithm::kMaxPoolChannelsBackward{supports, prepare_max<MaxPool2dBackward>};
 const Algorithm algorithm::kAvgPoolChannels{supports, prepare_avg};
 const Algorithm algorithm::kAvgPoolChannelsBackward{supports_average_backward<cells_of_avg>, prepare_avg_backward};
-const Algorithm algorithm::kAdaptiveAvgPoolChannels{supports, prepare_adaptive_avg};
+const Algorithm algorithm::kAdaptiveAvgPoolChannels{supports_whole_images, prepare_adaptive_avg};
 const Algorithm algorithm::kAdaptiveAvgPoolChannelsBackward{supports_average_backward<cells_of_adaptive>, prepare_adaptive_avg_backward};
 
 }  // namespace galley

@@ -246,7 +246,7 @@ Support supports_formats(const KernelQuery& q) {
   if (x.format.is_blocked()) return Support::no(cat("format ", x.format));
   if (x.elements() == 0 || q.out(0).elements() == 0) return Support::no("empty array");
   for (const TensorType* type : q.context.inputs) {
-    if (!(type->format == x.format)) return Support::no("inputs of different formats");
+    if (type != nullptr && !(type->format == x.format)) return Support::no("inputs of different formats");
   }
   for (const TensorType* type : q.context.outputs) {
     if (!(type->format == x.format)) return Support::no("output in another format");
@@ -283,13 +283,19 @@ std::unique_ptr<PreparedKernel> prepare_adaptive_avg_backward(const KernelQuery&
   return adaptive(q.out(0).shape, q.in(0).shape, true);
 }
 
+/// Means of images that fill their arrays; extents.cpp has those of others.
+Support supports_whole_images(const KernelQuery& q) {
+  if (q.has(1)) return Support::no("extents");
+  return supports(q);
+}
+
 }  // namespace
 
 const Algorithm algorithm::kMaxPoolPlanes{supports, prepare_as<MaxPool2d>};
 const Algorithm algorithm::kMaxPoolPlanesBackward{supports, prepare_as<MaxPool2dBackward>};
 const Algorithm algorithm::kAvgPoolPlanes{supports, prepare_avg};
 const Algorithm algorithm::kAvgPoolPlanesBackward{supports, prepare_avg_backward};
-const Algorithm algorithm::kAdaptiveAvgPoolPlanes{supports, prepare_adaptive_avg};
+const Algorithm algorithm::kAdaptiveAvgPoolPlanes{supports_whole_images, prepare_adaptive_avg};
 const Algorithm algorithm::kAdaptiveAvgPoolPlanesBackward{supports, prepare_adaptive_avg_backward};
 const Algorithm algorithm::kAdaptiveMaxPool{supports_adaptive_max, prepare_adaptive_max};
 const Algorithm algorithm::kAdaptiveMaxPoolBackward{supports_floats, prepare_as<AdaptiveMaxBackward>};

@@ -240,10 +240,16 @@ Support supports_max(const KernelQuery& q) {
   return supports(q);
 }
 
+/// Means of images that fill their arrays; extents.cpp has those of others.
+Support supports_whole_images(const KernelQuery& q) {
+  if (q.has(1)) return Support::no("extents");
+  return supports(q);
+}
+
 }  // namespace
 
 const Algorithm algorithm::kQuantizedAvgPool{supports, prepare_avg};
-const Algorithm algorithm::kQuantizedAdaptiveAvgPool{supports, prepare_adaptive};
+const Algorithm algorithm::kQuantizedAdaptiveAvgPool{supports_whole_images, prepare_adaptive};
 const Algorithm algorithm::kMaxPoolBytes{supports_max, prepare_as<MaxPoolBytes>};
 
 }  // namespace galley

@@ -3,6 +3,7 @@
 #include "libcore/backends/cpu/table.h"
 
 #include "libcore/backends/cpu/collective.h"
+#include "libcore/backends/cpu/extents.h"
 #include "libcore/backends/cpu/instances.h"
 #include "libcore/backends/cpu/linear_rows.h"
 #include "libcore/backends/cpu/orthonormal.h"
@@ -22,6 +23,7 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_elementwise(),
                                cpu_elementwise_chain(),
                                cpu_embedding(),
+                               cpu_extents(),
                                cpu_extremum(),
                                cpu_fake_quantize(),
                                cpu_fill(),

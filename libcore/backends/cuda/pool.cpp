@@ -24,6 +24,11 @@ Support supports(const KernelQuery& query) {
   return no_blocked_formats(query);
 }
 
+Support supports_whole_images(const KernelQuery& query) {
+  if (query.has(1)) return Support::no("extents");
+  return supports(query);
+}
+
 template <class Attrs, device::Pool kKind>
 class Forward : public PreparedKernel {
  public:
@@ -72,7 +77,7 @@ constexpr Kernel kKernels[] = {
     {"max_pool2d", "windows", supports_maximum, prepare_cuda<Forward<MaxPool2dAttrs, device::kMaxPool>>},
     {"avg_pool2d", "windows", supports, prepare_cuda<Forward<AvgPool2dAttrs, device::kAveragePool>>},
     {"avg_pool2d_backward", "windows", supports, prepare_cuda<AverageBackward<AvgPool2dBackwardAttrs, device::kAveragePool>>},
-    {"adaptive_avg_pool2d", "windows", supports, prepare_cuda<Forward<AdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
+    {"adaptive_avg_pool2d", "windows", supports_whole_images, prepare_cuda<Forward<AdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
     {"adaptive_avg_pool2d_backward", "windows", supports,
      prepare_cuda<AverageBackward<AdaptiveAvgPool2dBackwardAttrs, device::kAdaptiveAveragePool>>},
     {"adaptive_max_pool2d", "windows", supports_maximum, prepare_cuda<Forward<AdaptiveMaxPool2dAttrs, device::kAdaptiveMaxPool>>},

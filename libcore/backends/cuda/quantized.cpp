@@ -299,6 +299,11 @@ Support supports_stored_linear(const KernelQuery& query) {
   return contiguous(query);
 }
 
+Support supports_whole_images(const KernelQuery& query) {
+  if (query.has(1)) return Support::no("extents");
+  return no_blocked_formats(query);
+}
+
 constexpr Kernel kKernels[] = {
     {"quantize", "elements", supports_convert, prepare_cuda<Convert<true>>},
     {"dequantize", "elements", supports_convert, prepare_cuda<Convert<false>>},
@@ -308,7 +313,7 @@ constexpr Kernel kKernels[] = {
     {"dynamic_quantized_linear", "tiles", contiguous, prepare_cuda<DynamicLinear>},
     {"quantized_conv2d", "direct", same_formats, prepare_cuda<Conv>},
     {"quantized_avg_pool2d", "windows", no_blocked_formats, prepare_cuda<Pool<QuantizedAvgPool2dAttrs, device::kAveragePool>>},
-    {"quantized_adaptive_avg_pool2d", "windows", no_blocked_formats,
+    {"quantized_adaptive_avg_pool2d", "windows", supports_whole_images,
      prepare_cuda<Pool<QuantizedAdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
     {"weight_only_linear", "warps", supports_stored_linear, prepare_cuda<StoredLinear>},
     {"dequantize_weight", "elements", contiguous, prepare_cuda<StoredWeight>},

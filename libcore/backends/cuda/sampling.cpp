@@ -31,7 +31,7 @@ Support supports_levels(const KernelQuery& query) {
   return supports(query);
 }
 Support supports_roi(const KernelQuery& query) {
-  if (query.context.inputs.size() > 2 + device::kMostLevels) return Support::no(cat("more than ", device::kMostLevels, " levels"));
+  if (query.context.inputs.size() > 3 + device::kMostLevels) return Support::no(cat("more than ", device::kMostLevels, " levels"));
   if (const Support formats = no_blocked_formats(query); !formats) return formats;
   return is_float(query);
 }
@@ -120,6 +120,7 @@ class RoiAlign : public PreparedKernel {
     device::RoiCall call = call_;
     call.boxes = args.in<float>(1);
     call.count = args.in<int64_t>(2);
+    call.extents = args.in<int64_t>(3);
     call.to = args.out<float>(0);
     if constexpr (kBackward) call.grad = args.in<float>(0);
     for (int level = 0; !kBackward && level < call.level_count; ++level)
@@ -129,7 +130,7 @@ class RoiAlign : public PreparedKernel {
 
  private:
   static constexpr bool kBackward = std::is_same_v<Attrs, RoiAlignBackwardAttrs>;
-  static int input_of(int level) { return level == 0 ? 0 : 2 + level; }
+  static int input_of(int level) { return level == 0 ? 0 : 3 + level; }
   device::RoiCall call_{};
   int64_t elements_ = 0;
 };

@@ -61,6 +61,11 @@ void walk_bins(RefCall& call, const Shape& bins, const Shape& x, const Attrs& at
   const int64_t rows = bins[1], channels = bins[2];
   const double scale = attrs.spatial_scale[level];
   for (int64_t n = 0; n < bins[0]; ++n) {
+    const auto own = [&](size_t axis) {  // of the image's own pixels
+      const size_t at = (static_cast<size_t>(n) * attrs.spatial_scale.size() + level) * 2 + axis;
+      return call.has(3) ? static_cast<int64_t>(call.in(3).v[at]) : x[2 + static_cast<int>(axis)];
+    };
+    const int64_t height = own(0), width = own(1);
     for (int64_t r = 0; r < valid_rows(call, 2, n, rows); ++r) {
       const double* box = call.in(1).v.data() + (n * rows + r) * 4;
       if (roi_level((box[2] - box[0]) * (box[3] - box[1]), attrs.spatial_scale) != level) continue;
@@ -68,7 +73,7 @@ void walk_bins(RefCall& call, const Shape& bins, const Shape& x, const Attrs& at
       const RoiAxis down = roi_axis(box[1], box[3], bins[3], scale, attrs.sampling_ratio, attrs.aligned);
       const double share = 1.0 / static_cast<double>(std::max<int64_t>(across.samples * down.samples, 1));
       const auto sample = [&](int64_t bin_row, int64_t bin_column, int64_t s, int64_t t) {
-        const RoiSample row = roi_sample(down.at(bin_row, s), x[2]), column = roi_sample(across.at(bin_column, t), x[3]);
+        const RoiSample row = roi_sample(down.at(bin_row, s), height), column = roi_sample(across.at(bin_column, t), width);
         if (!row.inside || !column.inside) return;
         for (int64_t c = 0; c < channels; ++c) {
           const int64_t bin = (((n * rows + r) * channels + c) * bins[3] + bin_row) * bins[4] + bin_column,
@@ -90,7 +95,7 @@ void walk_bins(RefCall& call, const Shape& bins, const Shape& x, const Attrs& at
 void roi_align_ref(RefCall& call) {
   const auto& attrs = call.attrs<RoiAlignAttrs>();
   for (size_t level = 0; level < attrs.spatial_scale.size(); ++level) {
-    const RefArray& x = call.in(level == 0 ? 0 : 2 + level);
+    const RefArray& x = call.in(level == 0 ? 0 : 3 + level);
     walk_bins(call, call.out().shape, x.shape, attrs, level,
               [&](int64_t bin, int64_t pixel, double weight) { call.out()[bin] += weight * x[pixel]; });
   }

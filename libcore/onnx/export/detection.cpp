@@ -145,6 +145,7 @@ std::string levels_of(GraphWriter& w, const std::string& regions, int64_t first,
 Names roi_align_node(const NodeWriter& n) {
   GraphWriter& w = n.to;
   const auto& attrs = n.attrs<RoiAlignAttrs>();
+  if (n.has(3)) w.refuse("its images are smaller than their arrays, and RoiAlign has no input for their sizes; set data.padding=batch");
   const std::vector<Dim> boxes = w.dims(n.node.inputs[1]), result = w.dims(n.node.outputs[0]);
   const int64_t rows = boxes[1].size;
   const Dim all = boxes[0].times(rows);
@@ -165,7 +166,7 @@ Names roi_align_node(const NodeWriter& n) {
     const Attributes rows_of{attribute("axis", int64_t{0})};
     const std::string features =
         w.add("RoiAlign",
-              {n.in(input == 0 ? 0 : input + 2), w.add("Gather", {regions, which}, rows_of), w.add("Gather", {sample, which}, rows_of)},
+              {n.in(input == 0 ? 0 : input + 3), w.add("Gather", {regions, which}, rows_of), w.add("Gather", {sample, which}, rows_of)},
               {attribute("mode", "avg"), attribute("output_height", attrs.output_size[0]), attribute("output_width", attrs.output_size[1]),
                attribute("sampling_ratio", attrs.sampling_ratio), attribute("spatial_scale", attrs.spatial_scale[input]),
                attribute("coordinate_transformation_mode", attrs.aligned ? "half_pixel" : "output_half_pixel")});

@@ -362,7 +362,7 @@ struct InstanceCall {
 /// `to`, the gradient of one level.
 struct RoiCall {
   const float *levels[kMostLevels], *boxes, *grad;
-  const int64_t* count;  // or null: all rows
+  const int64_t *count, *extents;  // or null: all rows; all pixels
   float* to;
   int level_count, level, aligned;  // level: of the gradient
   int64_t first_level, last_level;  // of the published pyramid

@@ -92,6 +92,10 @@ GALLEY_DEVICE int64_t valid_rows(const RoiCall& call, int64_t n) {
   const int64_t rows = call.count != nullptr ? call.count[n] : call.rows;
   return rows < call.rows ? rows : call.rows;
 }
+/// The rows (axis 0) or columns of a sample's own pixels in a level, of which the array of the level, `size`, may have more.
+GALLEY_DEVICE int64_t own_size(const RoiCall& call, int64_t n, int level, int axis, int64_t size) {
+  return call.extents != nullptr ? call.extents[(n * call.level_count + level) * 2 + axis] : size;
+}
 GALLEY_DEVICE float roi_share(const RoiAxis& down, const RoiAxis& across) {
   const int64_t samples = down.samples * across.samples;
   return 1.0f / static_cast<float>(samples > 1 ? samples : 1);
@@ -110,10 +114,11 @@ GALLEY_KERNEL(roi_bins, (const RoiCall call)) {
                     down = roi_axis(call, level, box[1], box[3], call.bins[0]);
       const int64_t* steps = call.steps[level];
       const float* x = call.levels[level] + n * steps[0] + c * steps[1];
+      const int64_t height = own_size(call, n, level, 0, call.sizes[level][0]), width = own_size(call, n, level, 1, call.sizes[level][1]);
       for (int64_t s = 0; s < down.samples; ++s) {
-        const RoiSample h = roi_sample(position_of(down, row, s), call.sizes[level][0]);
+        const RoiSample h = roi_sample(position_of(down, row, s), height);
         for (int64_t t = 0; h.inside && t < across.samples; ++t) {
-          const RoiSample w = roi_sample(position_of(across, column, t), call.sizes[level][1]);
+          const RoiSample w = roi_sample(position_of(across, column, t), width);
           if (!w.inside) continue;
           const auto at = [&](int64_t y, int64_t z) { return x[y * steps[2] + z * steps[3]]; };
           sum += (1 - h.fraction) * ((1 - w.fraction) * at(h.low, w.low) + w.fraction * at(h.low, w.high)) +
@@ -148,6 +153,7 @@ GALLEY_KERNEL(roi_backward_pixels, (const RoiCall call)) {
   const int64_t height = call.sizes[0][0], width = call.sizes[0][1];
   for (int64_t i = first_element(); i < call.samples * call.channels * height * width; i += all_threads()) {
     const int64_t w = i % width, h = i / width % height, c = i / (height * width) % call.channels, n = i / (height * width * call.channels);
+    const int64_t own_height = own_size(call, n, call.level, 0, height), own_width = own_size(call, n, call.level, 1, width);
     float sum = 0;
     for (int64_t r = 0; r < valid_rows(call, n); ++r) {
       const float* box = call.boxes + 4 * (n * call.rows + r);
@@ -159,9 +165,9 @@ GALLEY_KERNEL(roi_backward_pixels, (const RoiCall call)) {
       const float* grad = call.grad + ((n * call.rows + r) * call.channels + c) * call.bins[0] * call.bins[1];
       float part = 0;
       for (int64_t row = 0; row < call.bins[0]; ++row) {
-        const float y = weight_in_bin(down, row, h, height);
+        const float y = weight_in_bin(down, row, h, own_height);
         for (int64_t column = 0; y != 0 && column < call.bins[1]; ++column)
-          part += y * weight_in_bin(across, column, w, width) * grad[row * call.bins[1] + column];
+          part += y * weight_in_bin(across, column, w, own_width) * grad[row * call.bins[1] + column];
       }
       sum += part * roi_share(down, across);
     }
