@@ -30,7 +30,6 @@ struct OwnPart {
         bytes(elements * dtype_size(dtype)),
         begin(bytes * q.attrs<SegmentAttrs>().rank),
         group{static_cast<int>(q.attrs<SegmentAttrs>().stride), static_cast<int>(q.attrs<SegmentAttrs>().ranks)} {}
-  /// `from` and `to` are in one array.
   Collective call(CollectiveKind kind, const void* from, void* to) const {
     return {.kind = kind, .dtype = dtype, .name = name, .input = from, .output = to, .count = count, .group = group};
   }

@@ -265,10 +265,13 @@ void DirectCommunicator::reduce(Pending& p, uint64_t step) {
 /// Writes the rank's own piece to the outputs of all ranks, beginning with the next one so that ranks write to different memories.
 void DirectCommunicator::deliver(const Pending& p, uint64_t step, const std::byte* own, Segment piece) {
   const GroupOrder& group = *p.order;
+  const std::byte* written = nullptr;
   for (int i = 1; i <= group.members(); ++i) {
     const int r = group.rank_at((group.index() + i) % group.members());
     const Place64& output = entry(r, step).output;
-    copy_bytes(address_of(r, output) + group.index() * output.segment_stride, own, piece.size() * dtype_size(p.call.dtype));
+    std::byte* to = address_of(r, output) + group.index() * output.segment_stride;
+    if (to != written) copy_bytes(to, own, piece.size() * dtype_size(p.call.dtype));
+    written = to;  // ranks may have one output in common
   }
 }
 

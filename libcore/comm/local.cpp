@@ -24,7 +24,7 @@ class LocalCommunicator : public DirectCommunicator {
  public:
   LocalCommunicator(std::shared_ptr<LocalBoard> board, int rank, const DirectOptions& options)
       : DirectCommunicator(*Board::open(board->memory), rank, options, true), board_(std::move(board)) {}
-  std::string transport() const override { return "threads"; }
+  std::string transport() const override { return std::string(kThreads); }
 
  protected:
   Place64 place_of(const void* address) const override { return {.base = reinterpret_cast<uint64_t>(address)}; }

@@ -13,7 +13,9 @@ RankScope::RankScope(Communicator* communicator, Communicator* tensor)
     : communicators_{communicator, tensor}, active_{communicator != nullptr, tensor != nullptr}, outer_(scope) {
   scope = this;
 }
-RankScope::RankScope() : active_{true, false}, outer_(scope) { scope = this; }
+RankScope::RankScope(Own, Communicator* tensor) : communicators_{nullptr, tensor}, active_{true, tensor != nullptr}, outer_(scope) {
+  scope = this;
+}
 
 RankScope::~RankScope() {
   scope = outer_;

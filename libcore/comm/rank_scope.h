@@ -40,8 +40,9 @@ class RankScope {
   virtual void wait(const void* output);
 
  protected:
-  /// For classes that do something else than to pass collectives to a communicator.
-  RankScope();
+  struct Own {};
+  /// For classes that do something else than to pass collectives to a communicator, but for those of ranks that divide matrices.
+  RankScope(Own, Communicator* tensor);
 
  private:
   static constexpr size_t kMostFlights = 256;

@@ -10,17 +10,21 @@ namespace galley {
 ReplicaGroup::ReplicaGroup(Communicator* ranks, const ReductionTree& tree, int members, int running)
     : ranks_(ranks), tree_(tree), running_(running), calls_(static_cast<size_t>(members)) {}
 
-ReplicaGroup::Member::Member(ReplicaGroup& group, int index) : group_(group), index_(index) { group_.running_.acquire(); }
+ReplicaGroup::Member::Member(ReplicaGroup& group, int index, Communicator* tensor)
+    : RankScope(Own(), tensor), group_(group), index_(index) {
+  GALLEY_ASSERT(tensor == nullptr || group.calls_.size() == 1, "several replicas at a time divide no matrices");
+  group_.running_.acquire();
+}
 ReplicaGroup::Member::~Member() { group_.running_.release(); }
 
 void ReplicaGroup::Member::start(const Collective& call, RankAxis axis) {
-  GALLEY_ASSERT(axis == RankAxis::kSamples, call.name, ": replicas divide no matrices");
+  if (axis == RankAxis::kTensor) return RankScope::start(call, axis);
   started_.push_back(call);
 }
 
 void ReplicaGroup::Member::wait(const void* output) {
   const auto found = std::find_if(started_.begin(), started_.end(), [&](const Collective& call) { return call.output == output; });
-  GALLEY_ASSERT(found != started_.end(), "a collective is waited for that was not started");
+  if (found == started_.end()) return RankScope::wait(output);
   const Collective call = *found;
   started_.erase(found);
   group_.meet(index_, call);

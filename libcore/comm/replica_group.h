@@ -24,7 +24,8 @@ class ReplicaGroup {
   /// While an object lives, collectives of programs that the thread runs are those of a member.
   class Member : public RankScope {
    public:
-    Member(ReplicaGroup& group, int index);
+    /// `tensor`: the ranks that divide matrices, whose collectives are those of this member alone; nullptr: none.
+    Member(ReplicaGroup& group, int index, Communicator* tensor = nullptr);
     ~Member() override;
     using RankScope::start;
     void start(const Collective& call, RankAxis axis) override;

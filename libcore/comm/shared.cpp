@@ -37,46 +37,41 @@ void remove_stale_segments() {
   }
 }
 
+/// Without it, a full /dev/shm would end the process by SIGBUS at the first write.
+void reserve_pages(int file, int64_t begin, int64_t bytes) {
+  const int error = posix_fallocate(file, begin, bytes);
+  if (error == 0) return;
+  struct statvfs room{};
+  const bool known = fstatvfs(file, &room) == 0;
+  const auto size = [](double n) { return human_bytes(n); };
+  fail(ErrorCode::kResource, "/dev/shm has no room for ", size(static_cast<double>(bytes)),
+       known ? cat(" (", size(static_cast<double>(room.f_bavail) * static_cast<double>(room.f_bsize)), " of ",
+                   size(static_cast<double>(room.f_blocks) * static_cast<double>(room.f_frsize)), " are free)")
+             : cat(": ", std::strerror(error)),
+       "; a container gets more with --shm-size");
+}
+
 class SharedCommunicator : public DirectCommunicator {
  public:
   SharedCommunicator(std::shared_ptr<SharedSegment> segment, std::string name, int rank, const DirectOptions& options)
       : DirectCommunicator(*Board::open(segment->data()), rank, options, false), name_(std::move(name)) {
     const int64_t head = aligned(Board::bytes(size()));
     std::byte* staging = segment->data() + head;
-    regions_.push_back({std::move(segment), staging, staging_bytes(size())});
+    regions_.push_back({std::move(segment), staging, staging_bytes(size()), staging_bytes(size())});
   }
-  std::string transport() const override { return "shared memory"; }
+  std::string transport() const override { return std::string(kSharedMemory); }
 
   static int64_t board_bytes(int ranks) { return aligned(Board::bytes(ranks)) + ranks * staging_bytes(ranks); }
 
   std::shared_ptr<std::byte> allocate(int64_t bytes) override {
-    int64_t each = aligned(std::max<int64_t>(bytes, 1));
-    all_reduce("shared memory", &each, &each, 1, DType::kI64, ReduceOp::kMax);
-    const std::string name = cat(name_, "-", regions_.size());
-    std::shared_ptr<SharedSegment> segment;
-    std::string problem;
-    const auto attempt = [&](auto&& make) {
-      try {
-        segment = make();
-      } catch (const Error& error) {
-        problem = error.message();
-      }
-    };
-    if (rank() == 0) attempt([&] { return SharedSegment::create(name, each * size()); });
-    int32_t failed = segment == nullptr;
-    broadcast("shared memory", &failed, 1, DType::kI32, 0);
-    if (failed == 0 && rank() != 0) attempt([&] { return SharedSegment::open(name); });
-    failed = segment == nullptr;
-    all_reduce("shared memory", &failed, &failed, 1, DType::kI32, ReduceOp::kMax);
-    if (rank() == 0 && segment != nullptr) segment->remove_name();
-    if (failed != 0) {
-      if (!problem.empty())
-        log(LogLevel::kWarning, problem + "; collectives copy their arrays through a small buffer instead, which is slower");
-      return Communicator::allocate(bytes);
-    }
-    std::byte* base = segment->data();
-    regions_.push_back({segment, base, each});
-    return {segment, base + rank() * each};
+    const Region* region = add_region(bytes, false);
+    return region == nullptr ? Communicator::allocate(bytes)
+                             : std::shared_ptr<std::byte>(region->segment, region->base + rank() * region->each);
+  }
+  /// Memory that all ranks have in common; nullptr if there is no room.
+  std::shared_ptr<std::byte> allocate_common(int64_t bytes) {
+    const Region* region = add_region(bytes, true);
+    return region == nullptr ? nullptr : std::shared_ptr<std::byte>(region->segment, region->base);
   }
 
  protected:
@@ -84,7 +79,7 @@ class SharedCommunicator : public DirectCommunicator {
     const auto* at = static_cast<const std::byte*>(address);
     for (size_t i = 0; i < regions_.size(); ++i) {
       const std::byte* own = regions_[i].base + rank() * regions_[i].each;
-      if (at >= own && at < own + regions_[i].each) return {.region = static_cast<int32_t>(i), .base = static_cast<uint64_t>(at - own)};
+      if (at >= own && at < own + regions_[i].bytes) return {.region = static_cast<int32_t>(i), .base = static_cast<uint64_t>(at - own)};
     }
     return {.region = kNone};
   }
@@ -97,55 +92,98 @@ class SharedCommunicator : public DirectCommunicator {
   struct Region {
     std::shared_ptr<SharedSegment> segment;
     std::byte* base;
-    int64_t each;  // bytes of each rank
+    int64_t each;   // from the memory of a rank to that of the next; 0: all have the same
+    int64_t bytes;  // of a rank
   };
+  /// nullptr on all ranks if one of them finds no room for its part. The last rank reserves common memory.
+  const Region* add_region(int64_t bytes, bool common) {
+    int64_t each = aligned(std::max<int64_t>(bytes, 1));
+    all_reduce("shared memory", &each, &each, 1, DType::kI64, ReduceOp::kMax);
+    const std::string name = cat(name_, "-", regions_.size());
+    std::shared_ptr<SharedSegment> segment;
+    std::string problem;
+    const auto attempt = [&](auto&& make) {
+      try {
+        segment = make();
+        if (!common) segment->reserve(rank() * each, each);  // by the rank that uses it: on its own node of memory
+        if (common && rank() == size() - 1) segment->reserve(0, each);
+      } catch (const Error& error) {
+        segment = nullptr;
+        problem = error.message();
+      }
+    };
+    if (rank() == 0) attempt([&] { return SharedSegment::create(name, common ? each : each * size(), false); });
+    int32_t failed = segment == nullptr;
+    broadcast("shared memory", &failed, 1, DType::kI32, 0);
+    if (failed == 0 && rank() != 0) attempt([&] { return SharedSegment::open(name); });
+    failed = segment == nullptr;
+    all_reduce("shared memory", &failed, &failed, 1, DType::kI32, ReduceOp::kMax);
+    if (rank() == 0 && segment != nullptr) segment->remove_name();
+    if (failed != 0) {
+      if (!problem.empty())
+        log(LogLevel::kWarning, problem + "; collectives copy their arrays through a small buffer instead, which is slower");
+      return nullptr;
+    }
+    std::byte* base = segment->data();
+    regions_.push_back({segment, base, common ? 0 : each, each});
+    return &regions_.back();
+  }
+
   std::string name_;
   std::vector<Region> regions_;  // the first is the staging memory
 };
 
 }  // namespace
 
-SharedSegment::SharedSegment(std::string name, int file, int64_t bytes) : name_(std::move(name)), bytes_(bytes) {
-  void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (mapped == MAP_FAILED) fail(ErrorCode::kResource, "cannot map ", bytes, " bytes of shared memory: ", std::strerror(errno));
-  data_ = static_cast<std::byte*>(mapped);
+/// The address is a multiple of a huge page, as places in the file must be at the same places in huge pages.
+SharedSegment::SharedSegment(std::string name, int file, int64_t bytes) : name_(std::move(name)), file_(file), bytes_(bytes) {
+  const auto size = static_cast<size_t>(bytes), room = size + kHugePage;
+  void* range = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) fail(ErrorCode::kResource, "cannot map ", bytes, " bytes of shared memory: ", std::strerror(errno));
+  const auto begin = reinterpret_cast<uintptr_t>(range);
+  auto* const at = reinterpret_cast<std::byte*>((begin + kHugePage - 1) / kHugePage * kHugePage);
+  if (mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+    const std::string why = std::strerror(errno);
+    munmap(range, room);
+    fail(ErrorCode::kResource, "cannot map ", bytes, " bytes of shared memory: ", why);
+  }
+  data_ = at;
+  range_ = range;
 }
 
 SharedSegment::~SharedSegment() {
-  munmap(data_, static_cast<size_t>(bytes_));
+  munmap(range_, static_cast<size_t>(bytes_) + kHugePage);
+  close(file_);
   if (named_) shm_unlink(name_.c_str());
 }
 
-std::shared_ptr<SharedSegment> SharedSegment::create(const std::string& name, int64_t bytes) {
+void use_huge_pages(std::byte* begin, int64_t bytes) {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, Linux 6.1: it does not depend on the system's settings
+  const auto first = (reinterpret_cast<uintptr_t>(begin) + kHugePage - 1) / kHugePage * kHugePage,
+             last = (reinterpret_cast<uintptr_t>(begin) + static_cast<size_t>(bytes)) / kHugePage * kHugePage;
+  if (last > first) static_cast<void>(madvise(reinterpret_cast<void*>(first), last - first, kCollapse));
+}
+
+std::shared_ptr<SharedSegment> SharedSegment::create(const std::string& name, int64_t bytes, bool reserves) {
   remove_stale_segments();
   const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (file < 0) fail(ErrorCode::kResource, "cannot create the shared memory ", name, ": ", std::strerror(errno));
-  // Reserves the pages: without them, a full /dev/shm would end the process by SIGBUS at the first write.
-  const int error = posix_fallocate(file, 0, bytes);
-  if (error != 0) {
-    struct statvfs room{};
-    const bool known = fstatvfs(file, &room) == 0;
-    close(file);
-    shm_unlink(name.c_str());
-    const auto size = [](double n) { return human_bytes(n); };
-    fail(ErrorCode::kResource, "/dev/shm has no room for ", size(static_cast<double>(bytes)),
-         known ? cat(" (", size(static_cast<double>(room.f_bavail) * static_cast<double>(room.f_bsize)), " of ",
-                     size(static_cast<double>(room.f_blocks) * static_cast<double>(room.f_frsize)), " are free)")
-               : cat(": ", std::strerror(error)),
-         "; a container gets more with --shm-size");
-  }
   std::shared_ptr<SharedSegment> segment;
   try {
+    if (ftruncate(file, bytes) != 0)
+      fail(ErrorCode::kResource, "cannot give the shared memory ", name, " its size: ", std::strerror(errno));
+    if (reserves) reserve_pages(file, 0, bytes);
     segment.reset(new SharedSegment(name, file, bytes));
   } catch (const Error&) {
     close(file);
     shm_unlink(name.c_str());
     throw;
   }
-  close(file);
   segment->named_ = true;
   return segment;
 }
+
+void SharedSegment::reserve(int64_t begin, int64_t bytes) { reserve_pages(file_, begin, bytes); }
 
 std::shared_ptr<SharedSegment> SharedSegment::open(const std::string& name) {
   const int file = shm_open(name.c_str(), O_RDWR, 0600);
@@ -155,15 +193,12 @@ std::shared_ptr<SharedSegment> SharedSegment::open(const std::string& name) {
     if (file >= 0) close(file);
     fail(ErrorCode::kResource, "cannot open the shared memory ", name, ": ", why);
   }
-  std::shared_ptr<SharedSegment> segment;
   try {
-    segment.reset(new SharedSegment(name, file, status.st_size));
+    return std::shared_ptr<SharedSegment>(new SharedSegment(name, file, status.st_size));
   } catch (const Error&) {
     close(file);
     throw;
   }
-  close(file);
-  return segment;
 }
 
 void SharedSegment::remove_name() {
@@ -176,6 +211,11 @@ int64_t shared_board_bytes(int ranks) { return SharedCommunicator::board_bytes(r
 void create_shared_board(SharedSegment& segment, int ranks) {
   GALLEY_ASSERT(segment.bytes() >= shared_board_bytes(ranks));
   Board::create(segment.data(), ranks);
+}
+
+std::shared_ptr<std::byte> allocate_common(Communicator& ranks, int64_t bytes) {
+  auto* shared = dynamic_cast<SharedCommunicator*>(&ranks);
+  return shared == nullptr ? nullptr : shared->allocate_common(bytes);
 }
 
 std::unique_ptr<Communicator> shared_communicator(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank,

@@ -3,23 +3,35 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "libcore/comm/direct.h"
 
 namespace galley {
 
+/// Communicator::transport() of ranks that share memory.
+inline constexpr std::string_view kSharedMemory = "shared memory";
+
+inline constexpr size_t kHugePage = size_t{2} << 20;
+/// Asks the system to move memory to huge pages: those that are all in it. Slow, for memory that is used for long.
+void use_huge_pages(std::byte* begin, int64_t bytes);
+
 /// Memory that processes share, by a name such as "/galley-1234".
 class SharedSegment {
  public:
-  /// Creates and reserves the memory, zeroed. Throws Error (kResource) if /dev/shm has no room, with what to do.
-  static std::shared_ptr<SharedSegment> create(const std::string& name, int64_t bytes);
+  /// Creates the memory, zeroed, and reserves all of it; else processes reserve their parts before they use them. Throws Error (kResource)
+  /// if /dev/shm has no room, with what to do.
+  static std::shared_ptr<SharedSegment> create(const std::string& name, int64_t bytes, bool reserves = true);
   /// Maps the memory that another process created. Throws Error (kResource) if there is none.
   static std::shared_ptr<SharedSegment> open(const std::string& name);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
 
-  std::byte* data() const { return data_; }
+  /// Reserves a part of the memory. Throws as `create`.
+  void reserve(int64_t begin, int64_t bytes);
+
+  std::byte* data() const { return data_; }  ///< A multiple of kHugePage.
   int64_t bytes() const { return bytes_; }
   /// Removes the name, so that nothing is left when the last process ends. The memory stays.
   void remove_name();
@@ -27,7 +39,9 @@ class SharedSegment {
  private:
   SharedSegment(std::string name, int file, int64_t bytes);
   std::string name_;
+  int file_;
   std::byte* data_ = nullptr;
+  void* range_ = nullptr;  // of addresses, with room to align data_
   int64_t bytes_ = 0;
   bool named_ = false;
 };
@@ -36,6 +50,9 @@ class SharedSegment {
 int64_t shared_board_bytes(int ranks);
 /// Prepares a new segment for that many ranks.
 void create_shared_board(SharedSegment& segment, int ranks);
+/// Memory that all ranks have in common, for outputs of gathers: a collective writes it once. Between the starts of two gathers into it all
+/// ranks may read it. nullptr: the ranks do not share memory, or there is no room, which a warning says. All ranks call it.
+std::shared_ptr<std::byte> allocate_common(Communicator& ranks, int64_t bytes);
 /// The communicator of a rank. All ranks pass the same segment, which `create_shared_board` prepared before. `name` is the segment's;
 /// `allocate` derives the names of further segments from it.
 std::unique_ptr<Communicator> shared_communicator(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank,

@@ -61,8 +61,12 @@ void SquareSum::add(std::span<const float> values) {
       own.add_group_sum(group_sum(last));
     }
     const std::lock_guard lock(mutex);
-    for (size_t i = 0; i < digits_.size(); ++i) digits_[i] += own.digits_[i];
+    add(own);
   });
+}
+
+void SquareSum::add(const SquareSum& other) {
+  for (size_t i = 0; i < digits_.size(); ++i) digits_[i] += other.digits_[i];
 }
 
 void SquareSum::add_others(Communicator& ranks, RankGroup group) {

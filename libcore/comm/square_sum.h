@@ -17,6 +17,7 @@ class SquareSum {
   static constexpr int64_t kGroup = 16;
   /// Adds the squares of an array, with the compute threads of the caller. Fewer than 2^34 elements in all.
   void add(std::span<const float> values);
+  void add(const SquareSum& other);
   /// Adds the sums of the other ranks of the group.
   void add_others(Communicator& ranks, RankGroup group = {});
   /// The sum; infinite or NaN if a square is.

@@ -161,6 +161,7 @@ void SegmentAttrs::options(OptionVisitor& v) {
   v.option({.name = "stride", .doc = "between the ranks of a group", .min = 1}, stride);
   v.option({.name = "tensor", .doc = "between the ranks that divide matrices"}, tensor);
   v.option({.name = "sums_gradient", .doc = "each rank computes a part of the gradient of the whole array"}, sums_gradient);
+  v.option({.name = "common", .doc = "ranks that share memory have one copy of the result"}, common);
 }
 
 const OpDef& all_reduce_start_op() {
@@ -257,6 +258,13 @@ Value reduce_scatter_start(Value x, const SegmentAttrs& attrs) { return emit(red
 Value reduce_scatter_wait(Value started, const SegmentAttrs& attrs) { return emit(reduce_scatter_wait_op(), {started}, attrs); }
 Value all_gather_start(Value part, const SegmentAttrs& attrs) { return emit(all_gather_start_op(), {part}, attrs); }
 Value all_gather_wait(Value started, const SegmentAttrs& attrs) { return emit(all_gather_wait_op(), {started}, attrs); }
+
+bool starts_collective(const Node& node) {
+  return node.op == &all_reduce_start_op() || node.op == &reduce_scatter_start_op() || node.op == &all_gather_start_op() ||
+         node.op == &broadcast_start_op();
+}
+
+bool starts_common_gather(const Node& node) { return node.op == &all_gather_start_op() && node.attrs<SegmentAttrs>().common; }
 
 bool may_gather_again(const Node& node) {
   return (node.op == &all_gather_start_op() || node.op == &all_gather_wait_op()) && node.attrs<SegmentAttrs>().sums_gradient;

@@ -34,6 +34,7 @@ struct SegmentAttrs : OptionsOf<SegmentAttrs> {
   /// Of tensor parallelism, all_gather: each rank computes a part of the gradient of the whole array, so that these are summed; else each
   /// has all of it.
   bool sums_gradient = false;
+  bool common = false;  // all_gather: ranks that share memory have one copy of the result, which no node changes
   void options(OptionVisitor& v) override;
 };
 
@@ -46,6 +47,10 @@ const OpDef& reduce_scatter_wait_op();
 const OpDef& all_gather_start_op();
 const OpDef& all_gather_wait_op();
 const OpDef& sum_gradient_op();
+/// Whether other ranks read or write the memory of the node's output until the wait.
+bool starts_collective(const Node& node);
+/// Whether the node starts a gather whose result is in memory that is common to ranks. Its input is read until the wait.
+bool starts_common_gather(const Node& node);
 /// Whether the node is part of a gather of parts that each rank reads whole: the backward pass may gather them again.
 bool may_gather_again(const Node& node);
 OpTable collective_ops();

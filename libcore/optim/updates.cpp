@@ -117,7 +117,7 @@ Value total_of_squares(Graph& graph, const std::vector<Value>& gradients, bool o
 Value total_of_squares(Graph& graph, const std::vector<UpdatePiece>& pieces, const UpdateOptions& options) {
   const bool one_node = options.clip == ClipMode::kNorm || options.loss_scale;
   std::vector<Value> whole, parts;
-  for (const UpdatePiece& piece : pieces) (options.divided && options.divided(piece.name) ? parts : whole).push_back(piece.gradient);
+  for (const UpdatePiece& piece : pieces) (piece.divided ? parts : whole).push_back(piece.gradient);
   if (parts.empty()) return total_of_squares(graph, whole, one_node);
   CollectiveAttrs attrs;
   attrs.name = "grad_norm.parts";
@@ -147,7 +147,8 @@ std::vector<UpdatePiece> whole_parameters(Graph& graph, const Gradients& gradien
     pieces.push_back({.name = name,
                       .parameter = graph.at(id),
                       .gradient = gradient,
-                      .group = group == options.groups.group_of.end() ? 0 : static_cast<int64_t>(group->second)});
+                      .group = group == options.groups.group_of.end() ? 0 : static_cast<int64_t>(group->second),
+                      .divided = options.divided && options.divided(name)});
   }
   graph.set_phase(Phase::kUpdate);
   return pieces;
@@ -287,9 +288,7 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   return table;
 }
 
-std::vector<UpdatePiece> gradient_pieces(Graph& graph, const Gradients& gradients, const ParameterGroups& groups) {
-  UpdateOptions options;
-  options.groups = groups;
+std::vector<UpdatePiece> gradient_pieces(Graph& graph, const Gradients& gradients, const UpdateOptions& options) {
   UpdateTable table;
   UpdateScope scope(graph);
   std::vector<Value> accumulators;

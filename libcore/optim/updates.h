@@ -59,8 +59,9 @@ using Gradients = std::map<ValueId, ValueId>;
 /// is not in the graph. With a loss scale, the optimizer's step counts the updates that were not skipped.
 UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOptions& options);
 
-/// The parameters with gradients, in the order of declaration, for RankUpdates::reduce in a graph that updates nothing.
-std::vector<UpdatePiece> gradient_pieces(Graph& graph, const Gradients& gradients, const ParameterGroups& groups);
+/// The parameters with gradients, in the order of declaration, for RankUpdates::reduce in a graph that updates nothing. Reads of the
+/// options `groups` and `divided`.
+std::vector<UpdatePiece> gradient_pieces(Graph& graph, const Gradients& gradients, const UpdateOptions& options);
 
 /// For the second program of a run with accumulation: adds the gradients to the states "<parameter>.grad" without updating parameters.
 /// Reads of the options `groups` and `ranks`.

@@ -27,6 +27,7 @@ class Gatherer {
       : old_(old), units_(units), options_(options), map_(old.value_count(), kNoValue) {
     attrs_.rank = options.rank;
     attrs_.ranks = options.ranks;
+    attrs_.common = options.common;
     for (size_t u = 0; u < units.size(); ++u) {
       for (size_t m = 0; m < units[u].parameters.size(); ++m) {
         const ValueId id = old.find_input(units[u].parameters[m]);

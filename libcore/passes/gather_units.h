@@ -14,6 +14,7 @@ struct GatherOptions {
   bool reshard_after_forward = true;  ///< false: the backward pass reads what the forward pass has gathered
   /// Bytes of gathered units, with that which is gathered ahead; 0: the two largest units.
   int64_t limit = 0;
+  bool common = false;  ///< Ranks that share memory have one copy of a gathered unit.
 };
 
 /// Replaces the parameters of the units by inputs with this rank's ranges, named GradientBucket::state, and gathers. The gather of a unit

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "libcore/ops/collective.h"
+
 namespace galley {
 namespace {
 
@@ -22,6 +24,7 @@ struct Block {
   int first = 0, last = 0;  // first and last node that use it
   int64_t bytes = 0;
   int64_t offset = 0;
+  bool common = false;  // no node writes it but the gather
 };
 
 class Planner {
@@ -65,7 +68,10 @@ class Planner {
       if (result_of_[v] >= 0) plan.values[v] = {MemorySlot::Region::kResult, kNoValue, result_of_[v], bytes};
       if (block_of_[v] < 0) continue;
       const Block& block = blocks_[static_cast<size_t>(block_of_[v])];
-      plan.values[v] = {is_prepared(block) ? MemorySlot::Region::kPrepared : MemorySlot::Region::kArena, kNoValue, block.offset, bytes};
+      plan.values[v] = {is_prepared(block) ? MemorySlot::Region::kPrepared
+                        : block.common     ? MemorySlot::Region::kCommon
+                                           : MemorySlot::Region::kArena,
+                        kNoValue, block.offset, bytes};
     }
     for (const auto& [node, block] : scratch_block_)
       plan.scratch_offsets[static_cast<size_t>(node)] = blocks_[static_cast<size_t>(block)].offset;
@@ -84,6 +90,11 @@ class Planner {
       ++index;
     }
     for (const auto& [name, id] : graph_.outputs()) last_use_[static_cast<size_t>(id)] = index;
+    for (const Node& node : graph_.nodes()) {
+      if (!starts_common_gather(node)) continue;
+      int& last = last_use_[static_cast<size_t>(node.inputs[0])];
+      last = std::max(last, last_use_[static_cast<size_t>(node.outputs[0])]);  // the wait
+    }
   }
 
   void place_output(const Node& node, size_t o, int index, MemoryPlan& plan) {
@@ -124,6 +135,7 @@ class Planner {
         continue;
       // The memory must not be used later: no view and no earlier owner may be read after this node.
       Block& block = blocks_[static_cast<size_t>(block_of_[source])];
+      if (block.common && node.op != &all_gather_wait_op()) continue;
       if (block.last > index || (block.first < prepare_nodes_ && index >= prepare_nodes_) || graph_.type(in).format.is_blocked()) continue;
       if (taken_at_[static_cast<size_t>(block_of_[source])] == index) continue;  // by another output of this node
       taken_at_[static_cast<size_t>(block_of_[source])] = index;
@@ -132,7 +144,7 @@ class Planner {
       return;
     }
     block_of_[v] = static_cast<int>(blocks_.size());
-    blocks_.push_back({index, last_use_[v], graph_.type(id).bytes(), 0});
+    blocks_.push_back({index, last_use_[v], graph_.type(id).bytes(), 0, starts_common_gather(node)});
     taken_at_.resize(blocks_.size(), -1);
   }
 
@@ -162,7 +174,7 @@ class Planner {
       std::vector<std::pair<int64_t, int64_t>> taken;  // [begin, end) of placed blocks with an overlapping lifetime
       for (size_t p : placed) {
         const Block& other = blocks_[p];
-        if (other.first <= block.last && block.first <= other.last)
+        if (other.common == block.common && other.first <= block.last && block.first <= other.last)
           taken.emplace_back(other.offset, other.offset + aligned(other.bytes + guard_));
       }
       std::sort(taken.begin(), taken.end());
@@ -172,7 +184,8 @@ class Planner {
         offset = std::max(offset, end);
       }
       block.offset = offset;
-      plan.arena_bytes = std::max(plan.arena_bytes, offset + aligned(block.bytes + guard_));
+      int64_t& bytes = block.common ? plan.common_bytes : plan.arena_bytes;
+      bytes = std::max(bytes, offset + aligned(block.bytes + guard_));
       placed.push_back(i);
     }
   }

@@ -12,9 +12,9 @@ namespace galley {
 
 /// Where a value is stored.
 struct MemorySlot {
-  enum class Region : uint8_t { kNone, kNamed, kArena, kPrepared, kResult } region = Region::kNone;
+  enum class Region : uint8_t { kNone, kNamed, kArena, kPrepared, kResult, kCommon } region = Region::kNone;
   ValueId named = kNoValue;  // kNamed: the input whose memory it is (itself, or the state it updates)
-  int64_t offset = 0;        // kArena, kPrepared, kResult
+  int64_t offset = 0;        // kArena, kPrepared, kResult, kCommon
   int64_t bytes = 0;
 };
 
@@ -26,7 +26,8 @@ struct MemoryPlan {
   int64_t prepared_bytes = 0;  // of values that `prepare` computes and runs read
   int64_t result_bytes = 0;    // of outputs of one element, which are copied to the host together after a run
   int64_t guard = 0;
-  int in_place = 0;  // outputs that take the memory of an input
+  int in_place = 0;          // outputs that take the memory of an input
+  int64_t common_bytes = 0;  // of what ranks gather and read together (SegmentAttrs::common): one copy where they share memory
 };
 
 /// `scratch_bytes`: scratch of each node's kernel (empty: none). Alignment is 64 bytes; `guard` bytes stay free after every value.

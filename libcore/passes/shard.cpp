@@ -57,7 +57,7 @@ std::vector<GradientBucket> divide(const Graph& graph, const std::vector<UpdateP
     const int64_t compressed = choice.power_sgd && factor_sizes(pieces[i].gradient.type(), choice.power_sgd->rank) ? 1 : 0;
     members.push_back({.elements = pieces[i].gradient.shape().elements(),
                        .element_bytes = dtype_size(dtype),
-                       .key = (2 * pieces[i].group + compressed) * 256 + static_cast<int64_t>(dtype)});
+                       .key = (4 * pieces[i].group + 2 * compressed + (pieces[i].divided ? 1 : 0)) * 256 + static_cast<int64_t>(dtype)});
   }
   std::vector<GradientBucket> buckets;
   for (BucketLayout& layout : divide_into_buckets(members, choice.bytes, kFirstBucketBytes)) {
@@ -72,6 +72,7 @@ std::vector<GradientBucket> divide(const Graph& graph, const std::vector<UpdateP
     }
     bucket.dtype = pieces[layout.members.front()].gradient.dtype();
     bucket.group = pieces[layout.members.front()].group;
+    bucket.divided = pieces[layout.members.front()].divided;
     bucket.compressed = choice.power_sgd && factor_sizes(pieces[layout.members.front()].gradient.type(), choice.power_sgd->rank);
     bucket.layout = std::move(layout);
   }
@@ -279,7 +280,8 @@ class Gathered : public Scattered {
       const CollectiveScope scope(graph, Phase::kBackward);
       const Value gradient = wait(started[b], bucket);
       const Value parameter = graph.add_input(bucket.state, gradient.type(), ValueRole::kParameter);
-      pieces.push_back({.name = bucket.state, .parameter = parameter, .gradient = gradient, .group = bucket.group});
+      pieces.push_back(
+          {.name = bucket.state, .parameter = parameter, .gradient = gradient, .group = bucket.group, .divided = bucket.divided});
     }
     return pieces;
   }
@@ -328,7 +330,8 @@ class Sharded : public Scattered {
                         .parameter = range_of(graph, buckets_[b], gradient),
                         .gradient = gradient,
                         .group = buckets_[b].group,
-                        .in_parameter = false});
+                        .in_parameter = false,
+                        .divided = buckets_[b].divided});
     }
     return pieces;
   }

@@ -38,6 +38,7 @@ struct GradientBucket {
   int64_t group = 0;  // UpdatePiece::group
   bool trained = true;
   bool compressed = false;  // summed as factors (PowerSGD)
+  bool divided = false;     // UpdatePiece::divided
 };
 
 /// What one update node changes: a parameter, or this rank's range of a bucket of parameters.
@@ -46,6 +47,7 @@ struct UpdatePiece {
   Value parameter, gradient;
   int64_t group = 0;         // parameters with the same settings of the optimizer
   bool in_parameter = true;  // `parameter` is an input of the graph; else RankUpdates::finish writes the new value to the parameters
+  bool divided = false;      // tensor parallelism: the ranks that read the same samples have other parts of it
 };
 
 /// How ranks divide gradients and updates. One object serves one graph.

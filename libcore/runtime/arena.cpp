@@ -4,6 +4,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
+#include "libcore/tensor/tensor.h"
 
 namespace galley {
 namespace {
@@ -24,12 +25,32 @@ void Arena::use(Device& device) {
 }
 
 void Arena::release() {
-  if (address_ != nullptr) device_->memory().free(address_, bytes_, alignment_);
+  if (address_ != nullptr && adopted_ == nullptr) device_->memory().free(address_, bytes_, alignment_);
+  adopted_ = nullptr;
   address_ = nullptr;
   bytes_ = 0;
 }
 
-void Arena::reserve(int64_t bytes) {
+void Arena::adopt(std::shared_ptr<std::byte> memory, int64_t bytes) {
+  GALLEY_ASSERT(device_->is_host());
+  release();
+  ++generation_;
+  address_ = memory.get();
+  adopted_ = std::move(memory);
+  bytes_ = bytes;
+}
+
+void Arena::adopt_common(std::shared_ptr<std::byte> memory, int64_t bytes) {
+  ++generation_;
+  common_ = std::move(memory);
+  common_bytes_ = bytes;
+}
+
+void Arena::reserve(int64_t bytes, int64_t common) {
+  if (common > common_bytes_) {
+    const std::shared_ptr<Storage> storage = Storage::allocate(common, *device_);
+    adopt_common({storage, storage->address()}, common);
+  }
   const int64_t alignment = bytes >= kHugePage ? kHugePage : kPage;
   bytes = (bytes + alignment - 1) / alignment * alignment;
   if (bytes <= bytes_) return;

@@ -70,7 +70,7 @@ Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& sto
   find_results();
   const MemoryPlan& memory = program_->memory();
   if (memory.prepared_bytes > 0) prepared_ = Storage::allocate(memory.prepared_bytes, device_);
-  arena_->reserve(std::max<int64_t>(memory.arena_bytes, 1));
+  arena_->reserve(std::max<int64_t>(memory.arena_bytes, 1), memory.common_bytes);
 }
 
 void Execution::declare_inputs() {
@@ -221,6 +221,7 @@ void* Execution::address(ValueId id) const {
   const MemorySlot& place = program_->memory().values[static_cast<size_t>(id)];
   switch (place.region) {
     case MemorySlot::Region::kArena: return arena_->address() + place.offset;
+    case MemorySlot::Region::kCommon: return arena_->common() + place.offset;
     case MemorySlot::Region::kPrepared: return prepared_->address() + place.offset;
     case MemorySlot::Region::kResult: return results_->address() + place.offset;
     case MemorySlot::Region::kNamed: {

@@ -59,7 +59,7 @@ class Program {
   int64_t feed_bytes() const;
   /// Size of the arrays that a request keeps between runs.
   int64_t carried_bytes() const;
-  int64_t scratch_bytes() const { return memory_.arena_bytes; }
+  int64_t scratch_bytes() const { return memory_.arena_bytes + memory_.common_bytes; }
   int64_t prepared_bytes() const { return memory_.prepared_bytes; }
 
  private:

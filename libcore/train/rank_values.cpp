@@ -83,12 +83,15 @@ void check_matrix_ranks(const Recipe& recipe, int ranks) {
   const ShardingSection& sharding = recipe.sharding;
   const MeshSection mesh = resolve_mesh(sharding, ranks, ranks);
   const ShardingStrategy strategy = resolve_strategy(sharding, ranks);
-  if (strategy != ShardingStrategy::kTensor && strategy != ShardingStrategy::kDdp)
+  const bool replicates = strategy == ShardingStrategy::kTensor || strategy == ShardingStrategy::kDdp;
+  if (strategy == ShardingStrategy::kHybrid || strategy == ShardingStrategy::kPipeline || mesh.pipe > 1)
     refuse("sharding.strategy",
-           cat("sharding: ", name_of(strategy), " with a mesh that divides matrices can be planned by galley-plan, but not trained yet"),
-           "write strategy: tensor, and mesh: {data: N, tensor: N}");
-  if (mesh.shard > 1 || mesh.pipe > 1)
-    refuse("sharding.mesh", "galley-train divides matrices on meshes of the axes data and tensor only", "write mesh: {data: N, tensor: N}");
+           cat("sharding: ", mesh.pipe > 1 ? "pipeline" : name_of(strategy),
+               " with a mesh that divides matrices can be planned by galley-plan, but not trained yet"),
+           "write strategy: tensor or ddp with mesh: {data: N, tensor: N}, or zero1, zero2 or fsdp with mesh: {shard: N, tensor: N}");
+  if ((replicates ? mesh.shard : mesh.data) > 1)
+    refuse("sharding.mesh", cat("besides the ranks that divide matrices, those of ", name_of(strategy), " are on one axis of the mesh"),
+           replicates ? "write mesh: {data: N, tensor: N}" : "write mesh: {shard: N, tensor: N}");
   if (recipe.train.sync_batch_norm && recipe.deterministic.replicas > 0)
     refuse("train.sync_batch_norm", "replicas whose matrices ranks divide are computed one after the other, and cannot normalize together",
            "write train.sync_batch_norm: false, or sharding: fsdp");
@@ -392,14 +395,14 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
   };
   const Evaluator::Replicas parts{.count = static_cast<int>(recipe.logical_replicas()),
                                   .threads = static_cast<int>(session.threads()),
-                                  .collectives = divides_parameters(recipe, options.ranks) || stages};
+                                  .collectives = gathers_parameters() || stages};
   const bool by_replicas = parts.count > 0 && evaluates.divides();
   if (rank_count() == 1) return by_replicas ? evaluates.run(stop, nullptr, parts) : evaluates.run(stop);
   const LongTask evaluation(options.ranks->position());
   share_buffers();
   const auto agreed_stop = [&] { return agreed("signals", stop()) != 0; };
   const bool gathers = divides_weights() || stages;
-  const RankScope scope(divides_parameters(recipe, options.ranks) || stages ? options.ranks : nullptr, tensor_ranks());
+  const RankScope scope(gathers_parameters() ? sample_ranks() : stages ? options.ranks : nullptr, tensor_ranks());
   if (tensor_ranks() != nullptr && by_replicas)
     return evaluates.run(agreed_stop, sample_ranks(), {.count = parts.count, .threads = 1, .collectives = true});
   if (tensor_ranks() != nullptr) return evaluates.run(agreed_stop, evaluates.divides() ? sample_ranks() : nullptr);
@@ -438,7 +441,8 @@ void Trainer::State::make_groups() {
   sample_members = std::make_unique<GroupCommunicator>(*options.ranks, data_group(own_rank(), rank_count(), tensor));
 }
 
-bool Trainer::State::divides_weights() const { return divides_parameters(recipe, options.ranks) || matrix_ranks(recipe, rank_count()) > 1; }
+bool Trainer::State::gathers_parameters() const { return divides_parameters(recipe, sample_ranks()); }
+bool Trainer::State::divides_weights() const { return gathers_parameters() || matrix_ranks(recipe, rank_count()) > 1; }
 
 LeafRange Trainer::State::own_replicas() const { return ReductionTree(static_cast<int>(replicas), reading_ranks()).owned(reading_rank()); }
 

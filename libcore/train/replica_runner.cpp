@@ -132,6 +132,7 @@ void ReplicaRunner::bind(Engine& engine, const std::vector<Form>& forms, const s
     std::vector<std::pair<std::string, int64_t>> outputs;
     for (size_t m = 0; m < bucket.parameters.size(); ++m) outputs.emplace_back(gradient_output(bucket, m), bucket.layout.offsets[m]);
     add_summed(bucket.name, std::move(outputs), bucket.layout.padded(options_.shards.ranks), scattered);
+    summed_.back().divided = bucket.divided;
   }
   buckets_ = buckets.size();
   if (statistics > 0) add_summed(std::string(kStatistics), {{std::string(kStatistics), 0}}, statistics, false);
@@ -198,7 +199,7 @@ void ReplicaRunner::run_alone(Step& step, int slot) {
 }
 
 void ReplicaRunner::run_in_group(Step& step, ReplicaGroup& group, int slot) {
-  ReplicaGroup::Member member(group, slot);
+  ReplicaGroup::Member member(group, slot, options_.tensor);
   for (int round = 0; round < rounds_; ++round) {
     const int replica = round * slots_ + slot;
     compute(step, slot, std::min(replica, count() - 1), replica < count());
@@ -269,14 +270,19 @@ Tensor ReplicaRunner::sum(size_t bucket) const { return tensor_of(summed_[bucket
 Tensor ReplicaRunner::statistics() const { return tensor_of(summed_.back()); }
 
 double ReplicaRunner::squares() const {
-  SquareSum sum;
-  bool divided = false;
+  SquareSum sum, of_parts;  // of_parts: of matrices that ranks divide
+  bool ranges = false, parts = false;
   for (size_t b = 0; b < buckets_; ++b) {
     const Tensor values = tensor_of(summed_[b]);
-    sum.add({values.data_as<float>(), static_cast<size_t>(values.elements())});
-    divided = divided || summed_[b].scattered;
+    (summed_[b].divided ? of_parts : sum).add({values.data_as<float>(), static_cast<size_t>(values.elements())});
+    ranges = ranges || summed_[b].scattered;
+    parts = parts || summed_[b].divided;
   }
-  if (divided) sum.add_others(*options_.ranks, {1, options_.shards.ranks});
+  if (parts) {
+    of_parts.add_others(*options_.tensor);
+    sum.add(of_parts);
+  }
+  if (ranges) sum.add_others(*options_.ranks, {1, options_.shards.ranks});
   return sum.value();
 }
 

@@ -117,6 +117,7 @@ class ReplicaRunner {
     std::vector<std::pair<std::string, int64_t>> outputs;  // with their places in the array
     int64_t elements = 0;
     bool scattered = false;
+    bool divided = false;  // of matrices that ranks divide
     std::shared_ptr<std::byte> memory;
     std::shared_ptr<std::byte> group;  // hybrid: the partial sums of a group of ranks, of this rank's range
     std::unique_ptr<LeafSums> sums;

@@ -97,6 +97,10 @@ std::string to_json(const TrainResult& result) {
   json["strategy"] = result.strategy;
   json["planned_peak_bytes"] = result.planned_peak_bytes;
   json["peak_bytes"] = result.peak_bytes;
+  if (!result.peak_of_ranks.empty()) {
+    json["planned_peak_bytes_of_ranks"] = result.planned_peak_of_ranks;
+    json["peak_bytes_of_ranks"] = result.peak_of_ranks;
+  }
   json["skipped"] = result.skipped;
   json["irregular"] = result.irregular;
   json["provenance"] = Json::parse(result.provenance.empty() ? "{}" : result.provenance);

@@ -60,6 +60,8 @@ struct TrainResult {
   int64_t micro = 0, ranks = 1;
   std::string strategy = "none";  ///< How training was divided among the ranks.
   int64_t planned_peak_bytes = 0, peak_bytes = 0;
+  /// The same of each rank, where ranks are processes.
+  std::vector<int64_t> planned_peak_of_ranks, peak_of_ranks;
   int64_t skipped = 0;     ///< Damaged samples that were replaced (on_error: skip), over the whole run.
   int64_t irregular = 0;   ///< Samples from files with format errors that were read in full (e.g. JPEGs without an end marker).
   std::string provenance;  ///< A JSON object.

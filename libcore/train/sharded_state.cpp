@@ -104,6 +104,27 @@ Tensor ShardedState::values_of(const Whole& whole) {
     ranks_.broadcast("state", &request, 1, DType::kI64, 0);
     gather(whole.range);
   }
+  return member_of_gathered(whole);
+}
+
+std::map<std::string, std::string> ShardedState::arrays() const {
+  std::map<std::string, std::string> names;
+  for (const auto& [name, whole] : whole_) names[name] = list_[whole.range].bucket->parameters[whole.member];
+  return names;
+}
+
+Tensor ShardedState::whole(const std::string& name) {
+  const Whole& whole = whole_.at(name);
+  if (gathered_range_ != whole.range) gather(whole.range);
+  return member_of_gathered(whole);
+}
+
+void ShardedState::forget() {
+  gathered_ = Tensor();
+  gathered_range_ = SIZE_MAX;
+}
+
+Tensor ShardedState::member_of_gathered(const Whole& whole) const {
   const GradientBucket& bucket = *list_[whole.range].bucket;
   Tensor values(bucket.dtype, bucket.shapes[whole.member]);
   std::memcpy(values.data(),
@@ -125,15 +146,13 @@ void ShardedState::serve() {
     if (request < 0) break;
     gather(static_cast<size_t>(request));
   }
-  gathered_ = Tensor();
-  gathered_range_ = SIZE_MAX;
+  forget();
 }
 
 void ShardedState::finish() {
   int64_t end = -1;
   ranks_.broadcast("state", &end, 1, DType::kI64, 0);
-  gathered_ = Tensor();
-  gathered_range_ = SIZE_MAX;
+  forget();
 }
 
 }  // namespace galley

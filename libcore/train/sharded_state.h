@@ -35,6 +35,13 @@ class ShardedState : public DividedState {
   void serve() override;
   void finish() override;
 
+  /// The names of all arrays, with those of their parameters.
+  std::map<std::string, std::string> arrays() const;
+  DType dtype_of(const std::string& name) const { return list_[whole_.at(name).range].bucket->dtype; }
+  /// A whole array, from all ranks, which call it in the same order. Keeps a bucket until it is asked for one of another, or forgets it.
+  Tensor whole(const std::string& name);
+  void forget();
+
  private:
   struct Range {
     std::string state;   // in the store
@@ -49,6 +56,7 @@ class ShardedState : public DividedState {
   /// Collects the range's array from all ranks.
   void gather(size_t range);
   Tensor values_of(const Whole& whole);
+  Tensor member_of_gathered(const Whole& whole) const;
 
   Communicator& ranks_;
   ShardGroups groups_;

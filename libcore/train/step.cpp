@@ -57,6 +57,11 @@ std::pair<double, Arithmetic> flops_of(const Program& program) {
   return {flops, executed};
 }
 
+constexpr const char* kGuardStopped = "train.guard.stopped";
+
+/// Numbers that are equal on all ranks; what else is fed is of the rank's samples.
+bool is_fed_by_updates(const std::string& name) { return name == "step" || name == "ema_decay" || name.starts_with("lr."); }
+
 constexpr double kSmallestLossScale = 1.0 / 1024;  // gradients that overflow with it are no rounding matter
 
 }  // namespace
@@ -218,7 +223,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   if (update) {
     parameters_ = model.parameters;
     stage.groups = parameter_groups(recipe_.train.optimizer, parameters_, scales);
-    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_) && units_.empty()) units_ = units_of(recipe_, parameters_, stage.groups);
+    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_) && units_.empty()) units_ = own_units(stage);
     passes.updates = [&](Graph& graph, const GradientMap& gradients) {
       if (ranks_ != nullptr) {
         reduce_losses(graph);
@@ -237,12 +242,58 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_of(graph); };
   PassReport report = training_passes(model.graph, engine_.backend(), passes);
   if (gathers()) gather_pass()(model.graph);
+  check_rank_graph(model.graph, update);
   for (const std::string& line : report.declined) log(LogLevel::kDebug, "not fused: " + line);
   if (&stage == &stages_.front()) {
     fusions_declined_ = std::move(report.declined);
     attention_ = std::move(report.attention);
   }
   return std::move(model.graph);
+}
+
+/// What this rank holds of an input of its graph, which updates or accumulates.
+Placement TrainStep::placement_of(const ValueInfo& input, bool updates) const {
+  Placement place;
+  const auto of_samples = [&] {
+    if (groups_.copies > 1) place[PlacementAxis::kData] = Held::kOwn;
+    if (groups_.ranks > 1) place[PlacementAxis::kShard] = Held::kOwn;
+  };
+  const std::string& name = input.name;
+  if (input.role == ValueRole::kInput) {
+    if (!is_fed_by_updates(name)) of_samples();
+    return place;
+  }
+  if (input.role == ValueRole::kBuffer || is_own_state(name) || (!updates && name == kGuardStopped)) {
+    of_samples();
+    return place;
+  }
+  const std::string of = input.role == ValueRole::kState ? name.substr(0, name.rfind('.')) : name;
+  const bool sums = input.role == ValueRole::kState && name.ends_with(".grad");
+  bool divided = divisions_.count(of) > 0;
+  const std::vector<GradientBucket>* buckets = shards();
+  const auto range = buckets == nullptr
+                         ? std::vector<GradientBucket>::const_iterator()
+                         : std::find_if(buckets->begin(), buckets->end(), [&](const auto& each) { return each.state == of; });
+  if (buckets != nullptr && range != buckets->end()) {
+    place[PlacementAxis::kShard] = Held::kRange;
+    divided = range->divided;
+    if (sums && groups_.copies > 1) place[PlacementAxis::kData] = Held::kOwn;  // summed over them once in a step
+  } else if (sums) {
+    of_samples();
+  }
+  if (divided) place[PlacementAxis::kTensor] = Held::kOwn;
+  return place;
+}
+
+/// Buffers are statistics of the rank's samples.
+bool TrainStep::is_own_state(const std::string& name) const {
+  const auto of_buffer = [&](const ParameterSpec& spec) { return spec.role == ValueRole::kBuffer && name == spec.name + ".ema"; };
+  return name.ends_with(kPowerSgdError) || std::any_of(parameters_.begin(), parameters_.end(), of_buffer);
+}
+
+void TrainStep::check_rank_graph(const Graph& graph, bool updates) const {
+  if (ranks_ == nullptr && tensor_ == nullptr) return;
+  verify_placements(graph, [&](const ValueInfo& input) { return placement_of(input, updates); }, updates);
 }
 
 /// In a captured graph, where ranks divide matrices.
@@ -256,7 +307,7 @@ void TrainStep::divide_matrices(Graph& graph) {
 
 /// The gates of a graph that updates, or of one that accumulates.
 UpdateGates TrainStep::gates(const Graph& graph) const {
-  UpdateGates gates{.stopped = "train.guard.stopped"};
+  UpdateGates gates{.stopped = kGuardStopped};
   if (guards()) gates.value = graph.find_output("loss");
   gates.squares = graph.find_output("grad_squares");
   if (gates.squares != kNoValue) gates.scaling = scaling_;
@@ -306,6 +357,8 @@ std::function<void(Graph&)> TrainStep::gather_pass() const {
   if (!gathers()) return nullptr;
   GatherOptions options{.rank = groups_.rank, .ranks = groups_.ranks, .reshard_after_forward = recipe_.sharding.reshard_after_forward};
   if (recipe_.sharding.gather_limit.size) options.limit = recipe_.sharding.gather_limit.size->bytes;
+  // Groups that gather for themselves, and replicas, have copies of their own.
+  options.common = groups_.copies == 1 && tensor_ == nullptr && replicas_.count == 0 && engine_.backend().device().is_host();
   return [this, options](Graph& graph) { gather_units(graph, units_, options); };
 }
 
@@ -329,6 +382,21 @@ ParameterGroups TrainStep::groups_of_parameters(const std::vector<ParameterSpec>
 
 RecomputeChoice TrainStep::recompute_of(const Graph& graph) const { return recompute_choice(graph, *recipe_.train.recompute); }
 
+std::function<bool(const std::string&)> TrainStep::divided_parameters() const {
+  if (tensor_ == nullptr) return nullptr;
+  return [this](const std::string& name) { return divisions_.count(name) > 0; };
+}
+
+/// The units of the parameters, or of this rank's parts of them.
+std::vector<GradientBucket> TrainStep::own_units(const Stage& stage) const {
+  std::vector<ParameterSpec> parts = parameters_;
+  for (ParameterSpec& spec : parts) {
+    const auto division = divisions_.find(spec.name);
+    if (division != divisions_.end()) spec.type.shape = division->second.shape(spec.type.shape, tensor_->rank(), tensor_->size());
+  }
+  return units_of(recipe_, parts, stage.groups, divided_parameters());
+}
+
 UpdateOptions TrainStep::update_options(const Stage& stage) const {
   UpdateOptions options;
   options.groups = stage.groups;
@@ -338,7 +406,7 @@ UpdateOptions TrainStep::update_options(const Stage& stage) const {
     options.clip_max = recipe_.train.clip->max;
   }
   if (ranks_ != nullptr) options.ranks = stage.divisions.back().get();
-  if (tensor_ != nullptr) options.divided = [this](const std::string& name) { return divisions_.count(name) > 0; };
+  options.divided = divided_parameters();
   options.loss_scale = scaling_.has_value();
   if (scaling_) options.first_loss_scale = scaling_->initial;
   options.ema = recipe_.train.ema.has_value();
@@ -346,13 +414,19 @@ UpdateOptions TrainStep::update_options(const Stage& stage) const {
   return options;
 }
 
+std::vector<const Program*> TrainStep::programs() const {
+  std::vector<const Program*> all;
+  for (const Stage& stage : stages_) {
+    all.push_back(stage.update_program.get());
+    if (stage.accumulate_program) all.push_back(stage.accumulate_program.get());
+    for (const Shorter& shorter : stage.shorter) all.push_back(shorter.program.get());
+  }
+  return all;
+}
+
 int64_t TrainStep::scratch_bytes() const {
   int64_t most = 0;
-  for (const Stage& stage : stages_) {
-    most =
-        std::max({most, stage.update_program->scratch_bytes(), stage.accumulate_program ? stage.accumulate_program->scratch_bytes() : 0});
-    for (const Shorter& shorter : stage.shorter) most = std::max(most, shorter.program->scratch_bytes());
-  }
+  for (const Program* program : programs()) most = std::max(most, program->scratch_bytes());
   return most;
 }
 

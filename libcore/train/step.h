@@ -16,6 +16,7 @@
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/replicate.h"
 #include "libcore/passes/tensor_divisions.h"
+#include "libcore/passes/verify_placements.h"
 #include "libcore/quantize/qat.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
@@ -79,6 +80,8 @@ class TrainStep {
   bool quantized_at(int64_t step) const { return stage_at(step).what.quantized; }
   /// Must be called before an evaluation after this update: computes scales that are not learned yet from the observed ranges.
   void prepare_evaluation(int64_t step);
+  /// Those that use the engine's arena.
+  std::vector<const Program*> programs() const;
   int64_t scratch_bytes() const;
   /// Operators that were not fused, and why: "layer1.0.bn1: batch_norm + relu: the value between has 2 readers".
   const std::vector<std::string>& fusions_declined() const { return fusions_declined_; }
@@ -153,11 +156,17 @@ class TrainStep {
   static Execution& update_for(const Stage& stage, const Batch& data);
   Graph capture(Stage& stage, const BatchTypes& types, bool update);
   UpdateOptions update_options(const Stage& stage) const;
+  std::function<bool(const std::string&)> divided_parameters() const;
+  std::vector<GradientBucket> own_units(const Stage& stage) const;
   ParameterGroups groups_of_parameters(const std::vector<ParameterSpec>& parameters) const;
   RecomputeChoice recompute_of(const Graph& graph) const;
   void bind_rates(Stage& stage) const;
   void make_division(Stage& stage) const;
   void divide_matrices(Graph& graph);
+  Placement placement_of(const ValueInfo& input, bool updates) const;
+  bool is_own_state(const std::string& name) const;
+  void check_rank_graph(const Graph& graph, bool updates) const;
+  void check_replica_update(const Graph& graph) const;
   bool gathers() const { return !units_.empty(); }
   void add_states(const std::vector<StateSpec>& states);
   const Stage& stage_at(int64_t step) const;

@@ -21,14 +21,15 @@ void TrainStep::initialize() {
   // One array at a time is whole; of it this rank keeps its range of a unit, its part of a matrix, or all.
   const auto wants = [&](const std::string& name) { return store().has(name) || members.count(name) > 0; };
   session_.initialize_each(parameters_, wants, [&](const ParameterSpec& spec, const Tensor& values) {
+    const auto division = divisions_.find(spec.name);
+    const Tensor own = division == divisions_.end() ? values : part_of(values, division->second, tensor_->rank(), tensor_->size());
     if (const auto member = members.find(spec.name); member != members.end()) {
       const GradientBucket& unit = units_[member->second.first];
       HostArray range(store(), unit.state);
-      ShardedState::set_range(range.array(), unit, member->second.second, values, groups_.rank, groups_.ranks);
+      ShardedState::set_range(range.array(), unit, member->second.second, own, groups_.rank, groups_.ranks);
       range.changed();
     } else {
-      const auto division = divisions_.find(spec.name);
-      store().set(spec.name, division == divisions_.end() ? values : part_of(values, division->second, tensor_->rank(), tensor_->size()));
+      store().set(spec.name, own);
     }
     if (offload_ != nullptr) offload_->used(values.bytes());
   });

@@ -127,13 +127,16 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
     statistics_ = statistics;
     replicas_sum_ = recipe_.train.sync_batch_norm && statistics.elements() > 0;
     stage.groups = groups_of_parameters(parameters_);
-    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_)) units_ = units_of(recipe_, parameters_, stage.groups);
+    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_)) units_ = own_units(stage);
   }
   passes.updates = [&](Graph& graph, const GradientMap& gradients) {
     pipelines() ? statistics.join_each(graph) : statistics.join(graph);
     const BucketChoice choice{.bytes = pipelines() ? 1 : recipe_.sharding.bucket.bytes, .like = replica_division_.get()};
     std::unique_ptr<RankUpdates> division = replica_gradients(choice, units_);
-    division->reduce(graph, gradient_pieces(graph, gradients, stage.groups));
+    UpdateOptions options;
+    options.groups = stage.groups;
+    options.divided = divided_parameters();
+    division->reduce(graph, gradient_pieces(graph, gradients, options));
     if (first) {
       replica_buckets_ = division->buckets();
       replica_division_ = std::move(division);
@@ -183,13 +186,30 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
     stage.divisions.push_back(replicated_updates(choice));
   }
   UpdateOptions options = update_options(stage);
-  options.given_squares = tensor_ == nullptr;  // else of parts, over the ranks that have them
+  options.given_squares = true;
   std::erase_if(options.groups.group_of, [&](const auto& parameter) { return !owns(parameter.first); });
   options.ranks = stage.divisions.back().get();
   under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, options).states; });
   if (scaling_) gate_updates(graph, gates(graph));
   if (gathers()) gather_pass()(graph);
+  if (!pipelines()) check_replica_update(graph);
   return graph;
+}
+
+/// Sums over replicas are fed: all of them, or this rank's ranges.
+void TrainStep::check_replica_update(const Graph& graph) const {
+  if (ranks_ == nullptr && tensor_ == nullptr) return;
+  const auto placed = [&](const ValueInfo& input) {
+    if (input.role != ValueRole::kInput) return placement_of(input, true);
+    Placement place;
+    for (const GradientBucket& bucket : replica_buckets_) {
+      if (bucket.name != input.name) continue;
+      if (groups_.ranks > 1) place[PlacementAxis::kShard] = Held::kRange;
+      if (bucket.divided) place[PlacementAxis::kTensor] = Held::kOwn;
+    }
+    return place;
+  };
+  verify_placements(graph, placed, true);
 }
 
 void TrainStep::bind_replicas(Stage& stage) {
@@ -288,7 +308,7 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   Execution& update = *stage.update;
   feed_update(stage, update, step);
   feed_small_sums(stage);
-  const double squares = pipeline_ ? pipeline_->squares(own_gradients()) : tensor_ == nullptr ? runner_->squares() : 0;
+  const double squares = pipeline_ ? pipeline_->squares(own_gradients()) : runner_->squares();
   if (update.takes("grad_squares")) update.set("grad_squares", squares);
   update.run({.observer = observer});
   if (pipeline_ && own_gradients().empty()) {  // the stage trains nothing

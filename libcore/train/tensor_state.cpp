@@ -51,14 +51,18 @@ void TensorState::load(const std::string& name, DType dtype, const Shape& shape,
   store_.set(name, part_of(whole, array.division, ranks_.rank(), ranks_.size()));
 }
 
-Tensor TensorState::gather(const Array& array) const {
-  Tensor whole(array.dtype, array.whole);
-  for (int r = 0; r < ranks_.size(); ++r) {
-    Tensor part = r == ranks_.rank() ? store_.get(array.name) : Tensor(array.dtype, array.division.shape(array.whole, r, ranks_.size()));
-    ranks_.broadcast(array.name, part.data(), part.bytes(), DType::kI8, r);
-    place_part(whole, part, array.division, r, ranks_.size());
+Tensor gather_parts(Communicator& ranks, const std::string& name, const Tensor& own, const Shape& whole, const TensorDivision& division) {
+  Tensor all(own.dtype(), whole);
+  for (int r = 0; r < ranks.size(); ++r) {
+    Tensor part = r == ranks.rank() ? own : Tensor(own.dtype(), division.shape(whole, r, ranks.size()));
+    ranks.broadcast(name, part.data(), part.bytes(), DType::kI8, r);
+    place_part(all, part, division, r, ranks.size());
   }
-  return whole;
+  return all;
+}
+
+Tensor TensorState::gather(const Array& array) const {
+  return gather_parts(ranks_, array.name, store_.get(array.name), array.whole, array.division);
 }
 
 /// A rank writes one range of a tensor's elements. Rows are such a range; of columns and of blocks of rows, ranks exchange parts first, so

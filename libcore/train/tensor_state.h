@@ -15,6 +15,9 @@
 
 namespace galley {
 
+/// A whole array from the parts of all ranks, which call it together; `own`: this rank's.
+Tensor gather_parts(Communicator& ranks, const std::string& name, const Tensor& own, const Shape& whole, const TensorDivision& division);
+
 class TensorState : public DividedState {
  public:
   /// `ranks`: those that divide matrices. `parameters`: of the whole model; `states`: of the step. `writes`: whether this group of ranks

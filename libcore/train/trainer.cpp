@@ -11,8 +11,11 @@
 #include "libcore/base/log.h"
 #include "libcore/base/resident_memory.h"
 #include "libcore/base/units.h"
+#include "libcore/comm/shared.h"
 #include "libcore/infer/generate.h"
+#include "libcore/ops/collective.h"
 #include "libcore/text/tokenizer.h"
+#include "libcore/train/mesh_state.h"
 #include "libcore/train/offload.h"
 #include "libcore/train/rank_values.h"
 #include "libcore/train/resume.h"
@@ -103,13 +106,7 @@ void Trainer::State::make_plan() {
   if (offloads_to_disk(recipe.sharding)) disk = std::make_unique<DiskDevice>(options.run);
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length, shorter, sample_ranks(), choice, disk.get(), tensor_ranks());
   static_cast<void>(prompt_tokens());  // its errors
-  if (const auto* buckets = update->shards())
-    sharded = std::make_unique<ShardedState>(*options.ranks, shard_groups(recipe, options.ranks), update->store(), *buckets,
-                                             update->states(), divides_parameters(recipe, options.ranks));
-  if (Communicator* ranks = tensor_ranks())
-    sharded = std::make_unique<TensorState>(*ranks, update->store(), update->divisions(), update->parameters(), update->states(),
-                                            reading_rank() == 0);
-  if (is_pipeline(recipe, options.ranks)) make_stage_state();
+  make_divided_state();
   if (recipe.data.val) {
     int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
     if (recipe.logical_replicas() > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
@@ -137,6 +134,25 @@ void Trainer::State::make_plan() {
   plan.compilations = static_cast<int>(engine->compilations().size());
   plan.compile_s = seconds_since(started);
   planned = true;
+}
+
+/// What checkpoints and files of weights need of arrays that ranks divide.
+void Trainer::State::make_divided_state() {
+  std::unique_ptr<ShardedState> ranges;
+  Communicator *const samples = sample_ranks(), *const matrices = tensor_ranks();
+  if (const auto* buckets = update->shards())
+    ranges = std::make_unique<ShardedState>(*samples, shard_groups(recipe, samples), update->store(), *buckets, update->states(),
+                                            divides_parameters(recipe, samples));
+  if (matrices != nullptr && ranges) {
+    sharded = std::make_unique<MeshState>(*options.ranks, *matrices, std::move(ranges), update->store(), update->divisions(),
+                                          update->parameters(), update->states());
+  } else if (matrices != nullptr) {
+    sharded = std::make_unique<TensorState>(*matrices, update->store(), update->divisions(), update->parameters(), update->states(),
+                                            reading_rank() == 0);
+  } else {
+    sharded = std::move(ranges);
+  }
+  if (is_pipeline(recipe, options.ranks)) make_stage_state();
 }
 
 /// The tensors of files of weights, which stages hold.
@@ -186,6 +202,27 @@ void Trainer::State::plan_facts() {
   plan.scratch_bytes += update->replica_bytes();
 }
 
+namespace {
+
+/// Bytes of a program's scratch memory that collectives reach.
+int64_t reached_bytes(const Program& program) {
+  std::vector<std::pair<int64_t, int64_t>> arrays;  // [begin, end)
+  for (const Node& node : program.graph().nodes()) {
+    if (!starts_collective(node)) continue;
+    const MemorySlot& slot = program.memory().values[static_cast<size_t>(node.outputs[0])];
+    if (slot.region == MemorySlot::Region::kArena) arrays.emplace_back(slot.offset, slot.offset + slot.bytes);
+  }
+  std::sort(arrays.begin(), arrays.end());
+  int64_t bytes = 0, end = 0;
+  for (const auto& [first, last] : arrays) {
+    bytes += std::max<int64_t>(0, last - std::max(first, end));
+    end = std::max(end, last);
+  }
+  return bytes;
+}
+
+}  // namespace
+
 /// The most memory that a phase of the run takes: training, an evaluation, writing parameters and state, or loading weights, which comes
 /// before the arena is allocated.
 void Trainer::State::plan_peak() {
@@ -209,6 +246,8 @@ void Trainer::State::plan_peak() {
     if (stages) writing = std::max(writing, 2 * spec.type.bytes());  // of another stage, and the copy that is sent
   }
   plan.base_bytes += std::max(evaluation, writing);
+  // Of the scratch memory of other processes on this machine, a rank maps its segments.
+  if (shares_scratch()) plan.base_bytes += reached_bytes(update->program()) / rank_count() * (rank_count() - 1);
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + std::max(plan.scratch_bytes + prepared, loading);
 }
 
@@ -231,9 +270,44 @@ bool Trainer::State::load_state() {
   return found.has_value();
 }
 
+/// What the engine's arena needs, and of memory that ranks have in common.
+std::pair<int64_t, int64_t> Trainer::State::arena_bytes() const {
+  std::vector<const Program*> programs = update->programs();
+  for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
+    if (each != nullptr) programs.push_back(&each->program());
+  }
+  std::pair<int64_t, int64_t> most;
+  for (const Program* program : programs)
+    most = {std::max(most.first, program->memory().arena_bytes), std::max(most.second, program->memory().common_bytes)};
+  return most;
+}
+
+/// Threads reach all memory anyway; replicas have sums that are shared.
+bool Trainer::State::shares_scratch() const {
+  return rank_count() > 1 && replicas == 0 && engine->backend().device().is_host() && options.ranks->transport() == kSharedMemory;
+}
+
+/// Gives programs scratch memory that other ranks reach: of arrays in it collectives make no copies.
+void Trainer::State::share_scratch() {
+  if (!shares_scratch()) return;
+  const LongTask reserving(options.ranks->position());
+  auto [arena, common] = arena_bytes();
+  const int64_t page = kHugePage, bytes = (agreed("scratch", arena) + page - 1) / page * page;
+  std::shared_ptr<std::byte> memory = options.ranks->allocate(bytes);
+  use_huge_pages(memory.get(), bytes);
+  engine->arena()->adopt(std::move(memory), bytes);
+  common = agreed("scratch", common);
+  if (common == 0) return;
+  if (std::shared_ptr<std::byte> gathered = allocate_common(*options.ranks, common)) {
+    if (writes()) use_huge_pages(gathered.get(), common);
+    engine->arena()->adopt_common(std::move(gathered), common);
+  }
+}
+
 void Trainer::State::start(TrainEvents& events) {
   if (writes() && is_folder(options.run)) run_lock = std::make_unique<FolderLock>(options.run);
   const bool continues = load_state();
+  share_scratch();
   update->bind();
   update->weigh_with([this] { return (delivered_by != nullptr ? delivered_by : loader.get())->share(); });
   update->reload_with([this](int64_t first) -> const Batch& {
@@ -246,7 +320,7 @@ void Trainer::State::start(TrainEvents& events) {
   for (Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
   }
-  engine->arena()->reserve(plan.scratch_bytes - update->replica_bytes());
+  if (!shares_scratch()) engine->arena()->reserve(arena_bytes().first);
   if (disk != nullptr) disk->release();
   agreed("loaded", 0);  // rank 0 changes RUN when all ranks have read it
   RunFolder folder(options.run, writes());

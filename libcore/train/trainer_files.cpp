@@ -10,6 +10,7 @@
 #include "libcore/base/digest.h"
 #include "libcore/base/file.h"
 #include "libcore/base/resident_memory.h"
+#include "libcore/comm/local.h"
 #include "libcore/infer/stored_weights.h"
 #include "libcore/text/tokenizer.h"
 #include "libcore/train/trainer_state.h"
@@ -359,6 +360,16 @@ void Trainer::State::write_result(Run& run) {
   result.micro = batch.micro;
   result.planned_peak_bytes = plan.planned_peak_bytes;
   result.peak_bytes = peak_resident_bytes();
+  if (result.stopped != "nan" && rank_count() > 1 && options.ranks->transport() != kThreads) {
+    const auto of_all = [&](int64_t own) {
+      std::vector<int64_t> all(static_cast<size_t>(rank_count()));
+      all[static_cast<size_t>(own_rank())] = own;
+      options.ranks->all_reduce("memory", all.data(), all.data(), rank_count(), DType::kI64);
+      return all;
+    };
+    result.planned_peak_of_ranks = of_all(result.planned_peak_bytes);
+    result.peak_of_ranks = of_all(result.peak_bytes);
+  }
   result.skipped = skipped();
   result.irregular = irregular();
   result.provenance = options.provenance;

@@ -79,6 +79,8 @@ class Trainer::State {
   Communicator* sample_ranks() const;
   /// Makes the groups of a mesh with both.
   void make_groups();
+  /// Whether programs gather parameters, of which each rank has a range.
+  bool gathers_parameters() const;
   /// Whether this rank has a part of the parameters only, of each.
   bool divides_weights() const;
   /// The replicas of this rank.
@@ -161,9 +163,13 @@ class Trainer::State {
   bool stops_early(bool final_step) const;
   void write_result(Run& run);
   void plan_facts();
+  void make_divided_state();
   void make_stage_state();
   void plan_peak();
   bool load_state();
+  std::pair<int64_t, int64_t> arena_bytes() const;
+  bool shares_scratch() const;
+  void share_scratch();
   void start(TrainEvents& events);
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);

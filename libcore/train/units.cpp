@@ -7,7 +7,8 @@
 
 namespace galley {
 
-std::vector<GradientBucket> units_of(const Recipe& recipe, const std::vector<ParameterSpec>& parameters, const ParameterGroups& groups) {
+std::vector<GradientBucket> units_of(const Recipe& recipe, const std::vector<ParameterSpec>& parameters, const ParameterGroups& groups,
+                                     const std::function<bool(const std::string&)>& divided) {
   std::vector<const ParameterSpec*> specs;
   std::vector<std::pair<std::string, int64_t>> modules;
   for (const ParameterSpec& spec : parameters) {
@@ -23,7 +24,7 @@ std::vector<GradientBucket> units_of(const Recipe& recipe, const std::vector<Par
   };
   for (size_t i = 0; i < specs.size(); ++i) {
     const auto count = static_cast<int64_t>(groups.groups.size());
-    const int64_t unit = units.of[i] * 2 + (specs[i]->trainable ? 1 : 0);
+    const int64_t unit = units.of[i] * 4 + (specs[i]->trainable ? 2 : 0) + (divided && divided(specs[i]->name) ? 1 : 0);
     members.push_back({.elements = specs[i]->type.elements(),
                        .element_bytes = dtype_size(specs[i]->type.dtype),
                        .key = (unit * count + group_of(*specs[i])) * 256 + static_cast<int64_t>(specs[i]->type.dtype)});
@@ -41,6 +42,7 @@ std::vector<GradientBucket> units_of(const Recipe& recipe, const std::vector<Par
     array.state = "shard." + name;
     array.dtype = first.type.dtype;
     array.trained = first.trainable;
+    array.divided = divided && divided(first.name);
     array.group = group_of(first);
     for (const size_t member : layout.members) {
       array.parameters.push_back(specs[member]->name);

@@ -49,8 +49,16 @@ class PlannedMemory : public testing::Test {
   void compare(const std::string& folder) {
     const auto result = nlohmann::json::parse(read_text(folder + "/result.json"));
     const double planned = result["planned_peak_bytes"], peak = result["peak_bytes"];
+    expect_near(planned, peak, folder);
+    if (!result.contains("peak_bytes_of_ranks")) return;
+    const std::vector<double> plans = result["planned_peak_bytes_of_ranks"], peaks = result["peak_bytes_of_ranks"];
+    ASSERT_EQ(plans.size(), result["ranks"].get<size_t>());
+    ASSERT_EQ(peaks.size(), plans.size());
+    for (size_t r = 0; r < peaks.size(); ++r) expect_near(plans[r], peaks[r], folder + ", rank " + std::to_string(r));
+  }
+  static void expect_near(double planned, double peak, const std::string& what) {
     EXPECT_TRUE(std::abs(peak - planned) <= kRelative * planned + kAbsolute)
-        << folder << ": planned " << planned / kMiB << " MiB, measured " << peak / kMiB << " MiB";
+        << what << ": planned " << planned / kMiB << " MiB, measured " << peak / kMiB << " MiB";
   }
 
   const std::string folder_ = scratch_folder();
@@ -82,6 +90,19 @@ TEST_F(PlannedMemory, OfAStageOfAPipeline) {
     const std::string folder = folder_ + "/" + schedule;
     const Outcome outcome = shell(mpirun + "galley-train " + folder_ + "/gpt.yaml --unset data.val -o " + folder + " -q --threads 1 " +
                                   sizes + " sharding.strategy=pipeline sharding.schedule=" + schedule);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    compare(folder);
+  }
+}
+
+/// Every rank: parameters or ranges of them, buckets or gathered units, and the segments of the others that collectives reach.
+TEST_F(PlannedMemory, OfRanksThatShareMemory) {
+  const std::string mpirun = "timeout -s KILL 120 mpirun --allow-run-as-root --oversubscribe --bind-to none -np 2 ";
+  if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
+  for (const char* strategy : {"ddp", "zero1", "fsdp"}) {
+    const std::string folder = folder_ + "/" + strategy;
+    const Outcome outcome = shell(mpirun + "galley-train " + folder_ + "/gpt.yaml --unset data.val -o " + folder + " -q --threads 1 " +
+                                  "duration=2steps sharding=" + strategy);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     compare(folder);
   }

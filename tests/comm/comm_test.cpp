@@ -406,13 +406,30 @@ TEST(SharedCommunicator, ProcessesSum) {
       const ThreadShare share(1);
       const auto comm = shared_communicator(SharedSegment::open(name), name, r);
       bool good = true;
-      const auto memory = comm->allocate(4000);
-      auto* array = reinterpret_cast<float*>(memory.get());
-      for (int repeat = 0; repeat < 50; ++repeat) {
-        for (int64_t i = 0; i < 1000; ++i) array[i] = sample(r, i + repeat);
-        comm->all_reduce("sum", array, array, 1000, DType::kF32);
-        for (int64_t i = 0; i < 1000; ++i) good &= array[i] == tree_sum(0, kRanks, i + repeat);
+      for (const int64_t bytes : {int64_t{4000}, static_cast<int64_t>(2 * kHugePage)}) {
+        const auto memory = comm->allocate(bytes);
+        use_huge_pages(memory.get(), bytes);
+        auto* array = reinterpret_cast<float*>(memory.get());
+        for (int repeat = 0; repeat < 50; ++repeat) {
+          for (int64_t i = 0; i < 1000; ++i) array[i] = sample(r, i + repeat);
+          comm->all_reduce("sum", array, array, 1000, DType::kF32);
+          for (int64_t i = 0; i < 1000; ++i) good &= array[i] == tree_sum(0, kRanks, i + repeat);
+        }
       }
+      // One output for all: each rank writes its segment once, and reads those of the others.
+      const auto common = allocate_common(*comm, 4096);
+      auto* whole = reinterpret_cast<float*>(common.get());
+      constexpr int64_t kSegment = 160;
+      for (int repeat = 0; repeat < 50; ++repeat) {
+        std::vector<float> own(kSegment);
+        for (int64_t i = 0; i < kSegment; ++i) own[static_cast<size_t>(i)] = sample(r, i + repeat);
+        comm->all_gather("gather", own.data(), whole, kRanks * kSegment, DType::kF32);
+        for (int64_t i = 0; i < kRanks * kSegment; ++i) good &= whole[i] == sample(static_cast<int>(i / kSegment), i % kSegment + repeat);
+      }
+      comm->barrier("read");
+      if (r == 0) whole[1000] = 7;
+      comm->barrier("written");
+      good &= whole[1000] == 7;
       _exit(good ? 0 : 1);
     }
     children.push_back(child);

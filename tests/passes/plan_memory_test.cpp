@@ -6,7 +6,9 @@
 
 #include <random>
 
+#include "libcore/ops/collective.h"
 #include "libcore/ops/convert.h"
+#include "libcore/ops/unary.h"
 #include "tests/support/graphs.h"
 
 namespace galley::test {
@@ -155,6 +157,30 @@ TEST(PlanMemory, WhatPrepareMakesHasItsOwnRegion) {
   EXPECT_EQ(plan.values[static_cast<size_t>(kept.id())].region, MemorySlot::Region::kPrepared);
   EXPECT_EQ(plan.values[static_cast<size_t>(y.id())].region, MemorySlot::Region::kArena);
   EXPECT_EQ(plan.prepared_bytes, 4032);
+}
+
+/// Gathered arrays that ranks have in common have memory of their own, which other nodes do not write; parts are kept until the wait.
+TEST(PlanMemory, CommonGathersHaveTheirOwnMemory) {
+  Graph g;
+  const auto flat = [](int64_t n) { return TensorType{.dtype = DType::kF32, .shape = {n}}; };
+  SegmentAttrs attrs;
+  attrs.ranks = 2;
+  attrs.common = true;
+  const Value part = relu(g.add_input("part", flat(1024), ValueRole::kInput));
+  const Value started = all_gather_start(part, attrs);
+  const Value between = relu(g.add_input("x", flat(1024), ValueRole::kInput));
+  const Value whole = all_gather_wait(started, attrs);
+  const Value result = relu(whole);  // in place, if the memory were not common
+  g.add_output("y", result);
+  g.add_output("between", between);
+  const MemoryPlan plan = plan_memory(g, {});
+  const auto slot = [&](Value value) { return plan.values[static_cast<size_t>(value.id())]; };
+  EXPECT_EQ(slot(started).region, MemorySlot::Region::kCommon);
+  EXPECT_EQ(slot(whole).region, MemorySlot::Region::kCommon);
+  EXPECT_EQ(slot(whole).offset, slot(started).offset);
+  EXPECT_EQ(slot(result).region, MemorySlot::Region::kArena);
+  EXPECT_EQ(plan.common_bytes, 2 * 1024 * 4);
+  EXPECT_NE(slot(between).offset, slot(part).offset) << "the part is read until the wait";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -245,6 +246,42 @@ TEST(TensorRanks, ComputeOnAMeshWithDataParallelRanks) {
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(after.losses[0][i], one.losses[0][3 + i], kNearSgd);
 }
 
+std::string mesh_of(const char* strategy) {
+  return cat("sharding={strategy: ", strategy, ", mesh: {shard: 2, tensor: 2}, bucket: 4KiB, wrap: {parameters: 2k}}");
+}
+
+/// Pairs of ranks divide matrices; ranks with the same parts divide these, or the optimizer's state, once more.
+TEST(TensorRanks, DivideStatesAndParametersOfParts) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> more{"train.batch={global: 4, micro: 1}", "train.ema=0.9", "train.clip=0.5",
+                                      "train.optimizer={type: sgd, lr: 0.5, momentum: 0.9}"};
+  const Trained one = train(folder / "one", 1, more);
+  const Trained replicated = train(folder / "ddp", 4, with(more, {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}}"}));
+  for (const char* strategy : {"zero1", "zero2", "fsdp"}) {
+    SCOPED_TRACE(strategy);
+    const bool parameters = std::string_view(strategy) == "fsdp";
+    const Trained four = train(folder / strategy, 4, with(more, {mesh_of(strategy)}));
+    expect_near(one, four, kNearSgd);
+    for (size_t r = 1; r < 4; ++r) {
+      EXPECT_EQ(four.losses[r], four.losses[0]);
+      EXPECT_EQ(four.norms[r], four.norms[0]);
+      EXPECT_EQ(four.digests[r], four.digests[0]);
+    }
+    // Momentum is halved, with fsdp also averages and sums of gradients; buckets have padding.
+    EXPECT_LT(four.state_bytes[0], (parameters ? 0.6 : 0.85) * static_cast<double>(replicated.state_bytes[0]));
+    // Other divisions continue it, and it continues theirs.
+    for (const auto& [before, after] :
+         {std::pair(mesh_of(strategy), std::string("sharding=tensor")), std::pair(std::string("sharding=zero1"), mesh_of(strategy))}) {
+      const std::string run = folder / "run";
+      ASSERT_EQ(train(run, 4, with(more, {before, "train.duration=3 steps"})).errors[0], "");
+      const Trained second = train(run, 4, with(more, {after}));
+      ASSERT_EQ(second.errors[0], "");
+      for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.losses[0][i], one.losses[0][3 + i], kNearSgd) << before << " to " << after;
+      std::filesystem::remove_all(run);
+    }
+  }
+}
+
 /// Equal bits for an equal degree, whatever the number of ranks beside it that read other samples; another degree has others.
 TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
   const TemporaryFolder folder;
@@ -261,6 +298,13 @@ TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
     EXPECT_EQ(mesh.losses[0], two.losses[0]) << data;
     EXPECT_EQ(mesh.norms[0], two.norms[0]) << data;
     EXPECT_EQ(mesh.metrics[0], two.metrics[0]) << data;
+  }
+  for (const char* strategy : {"zero1", "zero2", "fsdp"}) {
+    const Trained mesh = train(folder / strategy, 4, with(common, {mesh_of(strategy), "threads=2"}));
+    ASSERT_EQ(mesh.errors[0], "");
+    EXPECT_EQ(mesh.parameters, two.parameters) << strategy;
+    EXPECT_EQ(mesh.norms[0], two.norms[0]) << strategy;
+    EXPECT_EQ(mesh.metrics[0], two.metrics[0]) << strategy;
   }
 }
 
@@ -397,8 +441,10 @@ TEST(TensorRanks, RefuseWhatDoesNotGoTogether) {
   };
   EXPECT_EQ(error(3, {}), "sharding: the attention transformer.h.0.attn has 4 heads, which 3 ranks cannot divide equally");
   EXPECT_EQ(error(2, {"deterministic=true", "train.batch=8", "train.sync_batch_norm=true"}).substr(0, 22), "train.sync_batch_norm:");
-  EXPECT_EQ(error(4, {"sharding={strategy: tensor, mesh: {tensor: 2, pipe: 2}}"}).substr(0, 14), "sharding.mesh:");
-  EXPECT_EQ(error(4, {"sharding={strategy: zero1, mesh: {tensor: 2, shard: 2}}"}).substr(0, 18), "sharding.strategy:");
+  EXPECT_EQ(error(4, {"sharding={strategy: tensor, mesh: {tensor: 2, pipe: 2}}"}).substr(0, 18), "sharding.strategy:");
+  EXPECT_EQ(error(4, {"sharding={strategy: hybrid, mesh: {tensor: 2, shard: 2}}"}).substr(0, 18), "sharding.strategy:");
+  EXPECT_EQ(error(4, {"sharding={strategy: zero1, mesh: {tensor: 2, data: 2}}"}),
+            "sharding.mesh: besides the ranks that divide matrices, those of zero1 are on one axis of the mesh");
   EXPECT_EQ(error(2, {"model={type: rnn_lm}"}),
             "sharding: tensor parallelism divides the heads of attention, but the model has no attention that it can divide");
 }

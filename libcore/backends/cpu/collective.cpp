@@ -121,10 +121,12 @@ class ReduceScatterWait : public PreparedKernel {
 
 class AllGatherStart : public PreparedKernel {
  public:
-  explicit AllGatherStart(const KernelQuery& q) : part_(q, q.in(0).elements()) {}
+  explicit AllGatherStart(const KernelQuery& q) : part_(q, q.in(0).elements()), common_(q.attrs<SegmentAttrs>().common) {}
   void run(Stream&, const KernelArgs& args) const override {
     auto* array = args.out<std::byte>(0);
     RankScope* ranks = RankScope::current(part_.axis);
+    // Other ranks may read what the memory held before, until all have started.
+    if (ranks != nullptr && common_) return ranks->start(part_.call(CollectiveKind::kAllGather, args.in<std::byte>(0), array), part_.axis);
     if (ranks == nullptr) std::memset(array, 0, static_cast<size_t>(part_.count * dtype_size(part_.dtype)));
     copy_bytes(array + part_.begin, args.in<std::byte>(0), part_.bytes);
     if (ranks == nullptr) return;
@@ -133,6 +135,7 @@ class AllGatherStart : public PreparedKernel {
 
  private:
   OwnPart part_;
+  bool common_;
 };
 
 Support supports(const KernelQuery& q) {
