@@ -19,6 +19,7 @@
 #include "libcore/infer/components.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/recipe/overrides.h"
+#include "libcore/weights/hub.h"
 #include "tools/common/ranks.h"
 #include "tools/common/recipe_json.h"
 #include "tools/common/version.h"
@@ -199,6 +200,10 @@ bool RecipeTool::takes_run_weights(const LoadedRecipe& loaded) const {
 
 void RecipeTool::require_weights(LoadedRecipe& loaded) {
   if (use_run_weights(loaded) || !loaded.recipe.weights.load.empty() || carries_weights(loaded.recipe.model)) return;
+  if (const std::filesystem::path file(loaded.source.file); file.filename() == "config.json" && is_hub_folder(parent_folder(file.string())))
+    throw Error(ErrorCode::kInput, cat("the folder ", parent_folder(file.string()),
+                                       " has no weights: neither model.safetensors nor pytorch_model.bin, nor an index of their shards"))
+        .suggest("copy the files there, or set weights=FILE");
   throw Error(ErrorCode::kRecipe, "no weights were given").key("weights").suggest("set weights=FILE, or use a RUN folder as the recipe");
 }
 
