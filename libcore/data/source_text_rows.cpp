@@ -73,7 +73,10 @@ class TextRows : public TextDocuments {
     const TextColumns& columns = options.columns;
     if (columns.label) read_labels(options.classes);
     if (columns.labels) read_label_sets(options.classes, context);
-    if (!columns.values.empty()) target_width_ = std::ssize(rows_.front().values);
+    if (!columns.values.empty()) {
+      target_width_ = std::ssize(rows_.front().values);
+      for (const std::string& column : columns.values) target_columns_ += cat(target_columns_.empty() ? "" : ", ", column);
+    }
     if (!has_target_) return;
     target_length_ = options.max_target_length.value_or(length_);
     begin_ = begin_token(context.tokenizer.get(), options.begin, kind_);
@@ -161,7 +164,9 @@ class TextRows : public TextDocuments {
                : has_target_ ? " texts with targets"
                              : " texts",
                categories_.empty() ? "" : cat(", ", categories_.size(), " classes"),
-               target_width_ > 0 && label_sets_.empty() ? cat(", ", target_width_, target_width_ == 1 ? " number" : " numbers") : "",
+               target_columns_.empty()
+                   ? ""
+                   : cat(", ", target_width_, target_width_ == 1 ? " number (column " : " numbers (columns ", target_columns_, ")"),
                ", at most ", length_, " tokens");
   }
 
@@ -267,6 +272,7 @@ class TextRows : public TextDocuments {
   int64_t length_ = 0;
   std::vector<int64_t> labels_;
   int64_t target_width_ = 0;                      // of the field `target`; 0: there is none
+  std::string target_columns_;                    // of columns.values, for messages
   std::vector<std::vector<int64_t>> label_sets_;  // of each row, where texts have any number of classes
   std::vector<std::string> categories_;
 };

@@ -215,8 +215,7 @@ std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vect
 }  // namespace
 
 void check_language_model(const Session& session) {
-  if (session.tokenizer() == nullptr)
-    throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
+  session.need_tokenizer();
   if (session.info().output != ModelOutput::kTokens)
     throw Error(ErrorCode::kRecipe, "the model is not a language model: it has no logits of the next token").key("model");
 }

@@ -18,6 +18,7 @@
 #include "libcore/nn/zoo_transformer.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/tensor/field_names.h"
+#include "libcore/weights/hub.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
 
@@ -245,14 +246,29 @@ void Session::find_vocabulary(bool without_data) {
   const LanguageModelParams* params = language_model_params(model_);
   if (params != nullptr && params->vocabulary() && *params->vocabulary() < tokenizer_->size()) {
     const std::string key = cat("model.", params->vocabulary_key());
-    throw Error(ErrorCode::kRecipe, cat(key, " is ", *params->vocabulary(), ", but the tokenizer ", recipe_.data.tokenizer.type, " has ",
-                                        tokenizer_->size(), " tokens"))
+    const auto* files = dynamic_cast<const FileTokenizer*>(options);
+    const std::string& named = files != nullptr && !files->path.empty() ? files->path : recipe_.data.tokenizer.type;
+    throw Error(ErrorCode::kRecipe,
+                cat(key, " is ", *params->vocabulary(), ", but the tokenizer ", named, " has ", tokenizer_->size(), " tokens"))
         .key(key)
         .suggest(recipe_.weights.load.empty()
                      ? cat("remove ", key, "; the tokenizer determines it")
                      : cat("the tokenizer belongs to another model: set data.tokenizer; for weights of another size, remove ", key));
   }
   model_ = with_vocabulary(std::move(model_), tokenizer_->size());
+}
+
+const text::Tokenizer& Session::need_tokenizer() const {
+  if (tokenizer_ != nullptr) return *tokenizer_;
+  for (size_t i = 0; i < recipe_.weights.load.size() && !recipe_.data.tokenizer; ++i) {
+    const std::string& folder = recipe_.weights.load.at<WeightSource>(i).from;
+    if (!is_hub_folder(folder)) continue;
+    throw Error(ErrorCode::kRecipe,
+                cat("the folder ", folder, " has no tokenizer (", hub_tokenizer_files(), "), so its model cannot read text"))
+        .key("data.tokenizer")
+        .suggest("copy the files of the tokenizer there, or set data.tokenizer='{type: hub, path: FOLDER}'");
+  }
+  throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
 }
 
 int64_t Session::threads() const { return recipe_.threads.value_or(compute_threads()); }

@@ -58,6 +58,8 @@ class Session {
   int64_t tokens_of(const BatchTypes& types) const { return task_ == nullptr ? 0 : task_->tokens(types.input()); }
   /// The tokenizer; null if the recipe has none.
   const std::shared_ptr<const text::Tokenizer>& tokenizer() const { return tokenizer_; }
+  /// The same for a model that must read text. Throws Error if there is none.
+  const text::Tokenizer& need_tokenizer() const;
   int64_t threads() const;
   LayoutMode layout() const;
   /// The back end for the recipe's device, threads and memory format. `threads` overrides the recipe's unless it is 0. Throws Error

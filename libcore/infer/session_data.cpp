@@ -6,6 +6,7 @@
 #include "libcore/data/pack.h"
 #include "libcore/data/sources.h"
 #include "libcore/infer/session.h"
+#include "libcore/nn/language_model.h"
 #include "libcore/nn/loss.h"
 #include "libcore/weights/load.h"
 
@@ -24,6 +25,23 @@ std::unique_ptr<DataLoader> open_loader(const std::string& split, std::shared_pt
     if (error.code() == ErrorCode::kRecipe && error.key().empty()) error.key("data." + split);
     throw;
   }
+}
+
+/// Throws if the numbers of a target, e.g. of the task regression, are not as many as the model's outputs.
+void check_numbers(const Component& model, const FieldType& target, const FieldType& given, const Source& source) {
+  const auto is_vector = [](const FieldType& type) {
+    return type.kind == FieldKind::kValues && type.layout == FieldLayout::kDense && type.sample.size() == 1 && type.sample.front() > 0;
+  };
+  if (!is_vector(target) || !is_vector(given) || target.sample == given.sample) return;
+  const int64_t have = given.sample.front(), want = target.sample.front();
+  const bool is_text = dynamic_cast<const LanguageModelParams*>(model.params.get()) != nullptr;
+  throw Error(ErrorCode::kRecipe,
+              cat("the field `", target.name, "` of the data has ", have, have == 1 ? " number" : " numbers",
+                  " for each sample, but the model has ", want, want == 1 ? " output" : " outputs", " (", source.describe(), ")"))
+      .key("model")
+      .suggest(cat("set ", is_text ? "model.num_labels=" : "the model's number of outputs (usually model.num_classes) to ", have,
+                   ", or let the source give ", want, want == 1 ? " number" : " numbers",
+                   is_text ? " (columns.values, or columns.labels with `classes`)" : ""));
 }
 
 }  // namespace
@@ -234,6 +252,7 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
   if (task_ == nullptr) return types;
   for (const FieldType& target : task_->targets()) {
     const FieldType* given = find_field(std::span<const FieldType>(loader.types()), target.name);
+    if (given != nullptr) check_numbers(model_, target, *given, loader.source());
     // A single label per sample is checked when the loader opens (check_labels).
     if (given == nullptr || (given->sample.empty() && given->layout == FieldLayout::kDense) || given->classes <= target.classes ||
         target.classes == 0)

@@ -41,8 +41,7 @@ Tensor row_of_result(const Tensor& output, size_t row, int64_t length, int64_t t
 }  // namespace
 
 TextPredictor::TextPredictor(Session& session, int64_t batch) : session_(session), batch_(batch) {
-  if (session.tokenizer() == nullptr)
-    throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
+  session.need_tokenizer();
   const ModelInfo& info = session.info();
   if (!has_input(info, kIds) || !has_input(info, kLengths)) {
     throw Error(ErrorCode::kRecipe, cat("the model ", session.model().type, " has no result for a whole text"))

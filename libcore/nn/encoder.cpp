@@ -75,7 +75,7 @@ ModelInfo encoder_info(const EncoderParams& params, std::string_view family, int
   ModelInfo info;
   info.family = family;
   if (params.head == EncoderHead::kMaskedLm || params.head == EncoderHead::kPreTraining) info.output = ModelOutput::kMaskedTokens;
-  if (params.head == EncoderHead::kPreTraining) info.loss_weights = {{"seq_relationship_logits", 1}};
+  if (params.head == EncoderHead::kPreTraining) info.loss_weights = {{family == "albert" ? "sop_logits" : "seq_relationship_logits", 1}};
   if (params.head == EncoderHead::kTokenClassification) info.output = ModelOutput::kTokenClasses;
   if (params.head == EncoderHead::kQuestionAnswering) info.output = ModelOutput::kSpans;
   if (params.head == EncoderHead::kSequenceClassification && params.num_labels > 1) info.output = ModelOutput::kClasses;

@@ -24,7 +24,8 @@ enum class EncoderHead {
   kEmbedding,               ///< embedding [N,hidden_size]
   kReplacedTokens,          ///< logits [N,T]: whether a token was replaced (ELECTRA's discriminator)
   kNextSentence,            ///< logits [N,2]: whether the second text follows the first (0) or not (1), of BERT
-  kPreTraining,             ///< prediction_logits [N,T,vocab_size] of kMaskedLm, seq_relationship_logits [N,2] of kNextSentence, of BERT
+  kPreTraining,  ///< prediction_logits [N,T,vocab_size] of kMaskedLm, and of BERT seq_relationship_logits [N,2] of kNextSentence,
+                 ///< of ALBERT sop_logits [N,2]: whether the two texts are in order (0) or swapped (1)
 };
 inline constexpr std::array<std::string_view, 9> kEncoderHeadNames{
     "none",      "masked_lm",       "sequence_classification", "token_classification", "question_answering",

@@ -119,9 +119,10 @@ class EncoderModel {
     const bool bare = params_.head == EncoderHead::kNone || params_.head == EncoderHead::kEmbedding;
     const bool by_pooler =
         params_.head == EncoderHead::kSequenceClassification && params_.classifier_pooling == ClassifierPooling::kPooler && !is(kRoberta);
-    const bool next_sentence = params_.head == EncoderHead::kNextSentence || params_.head == EncoderHead::kPreTraining;
-    GALLEY_CHECK(!next_sentence || is(kBert), "[", family_.name, "] has no head ", kEncoderHeadNames[static_cast<size_t>(params_.head)]);
-    const bool pools = family_.pooler && (params_.head == EncoderHead::kNone || by_pooler || next_sentence);
+    const bool next_sentence = params_.head == EncoderHead::kNextSentence, pre_training = params_.head == EncoderHead::kPreTraining;
+    GALLEY_CHECK(!(next_sentence || pre_training) || is(kBert) || (pre_training && is(kAlbert)), "[", family_.name, "] has no head ",
+                 kEncoderHeadNames[static_cast<size_t>(params_.head)]);
+    const bool pools = family_.pooler && (params_.head == EncoderHead::kNone || by_pooler || next_sentence || pre_training);
     Value hidden, pooled;
     {
       const auto module = b_.scope(bare ? std::string_view() : family_.name);
@@ -142,6 +143,7 @@ class EncoderModel {
       case EncoderHead::kQuestionAnswering: return question_answering(hidden);
       case EncoderHead::kNextSentence: return {{"logits", next_sentence_logits(pooled)}};
       case EncoderHead::kPreTraining:
+        if (is(kAlbert)) return {{"prediction_logits", masked_lm(hidden)}, {"sop_logits", sentence_order_logits(pooled)}};
         return {{"prediction_logits", masked_lm(hidden)}, {"seq_relationship_logits", next_sentence_logits(pooled)}};
       case EncoderHead::kReplacedTokens: return {{"logits", replaced_tokens(hidden)}};
     }
@@ -210,6 +212,9 @@ class EncoderModel {
   }
 
   Value next_sentence_logits(Value pooled) { return layers_.linear("cls.seq_relationship", pooled, 2); }
+  Value sentence_order_logits(Value pooled) {
+    return layers_.linear("sop_classifier.classifier", layers_.classifier_dropout(pooled, 0.1), 2);
+  }
 
   Value sequence_classification(Value x, Value pooled) {
     const double usual = params_.hidden_dropout_prob;

@@ -1,4 +1,4 @@
-// BERT's pre-training: masked tokens, and whether the second text follows the first.
+// Pre-training of BERT and ALBERT: masked tokens, and whether the second text follows the first (BERT) or both are in order (ALBERT).
 #include <algorithm>
 #include <cmath>
 
@@ -114,7 +114,8 @@ class PreTraining : public Task {
 
  private:
   [[noreturn]] static void refuse() {
-    throw Error(ErrorCode::kRecipe, "the task pre_training needs a model with prediction_logits and seq_relationship_logits")
+    throw Error(ErrorCode::kRecipe,
+                "the task pre_training needs a model with prediction_logits and seq_relationship_logits, or sop_logits of ALBERT")
         .key("task")
         .suggest("model: {type: bert, head: pre_training}");
   }

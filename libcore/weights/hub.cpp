@@ -283,6 +283,13 @@ bool hub_may_lack(const HubTensors& rules, std::string_view name, const std::vec
   return std::any_of(rules.optional.begin(), rules.optional.end(), [&](std::string_view pattern) { return selects(pattern, inner); });
 }
 
+std::string hub_tokenizer_files() {
+  std::string list;
+  for (const std::string_view file : kTokenizerFiles)
+    list += cat(list.empty() ? "" : file == *(std::end(kTokenizerFiles) - 1) ? " or " : ", ", file);
+  return list;
+}
+
 std::vector<std::string> hub_weights_files(const std::string& folder) {
   for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
     const std::string file = below(folder, name);

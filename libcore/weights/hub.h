@@ -138,5 +138,7 @@ bool hub_may_lack(const HubTensors& rules, std::string_view name, const std::vec
 /// The weights of a folder: one file, or the shards of an index. Empty if the folder has none. Throws Error (exit code 4) if a shard is
 /// missing or lacks a tensor that the index places there.
 std::vector<std::string> hub_weights_files(const std::string& folder);
+/// The names of the files by which a folder has a tokenizer, for messages.
+std::string hub_tokenizer_files();
 
 }  // namespace galley

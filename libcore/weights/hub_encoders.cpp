@@ -129,7 +129,7 @@ HubTable hub_encoders() {
        .map = distilbert,
        .tensors = {.base = "distilbert", .ignore = {"*embeddings.position_ids", "vocab_projector.weight"}}},
       {.model_type = "albert",
-       .architectures = {GALLEY_HEADS("Albert"), {"AlbertForPreTraining", "masked_lm"}},
+       .architectures = {GALLEY_HEADS("Albert"), {"AlbertForPreTraining", "pre_training"}},
        .map = albert,
        .tensors = {.base = "albert", .ignore = {"*embeddings.position_ids", "predictions.decoder.*"}, .optional = {"pooler.*"}}},
   };

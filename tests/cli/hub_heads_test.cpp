@@ -122,9 +122,9 @@ TEST(HubHeads, TheNextSentenceIsOneOfTwoClasses) {
   EXPECT_NE(other.err.find("[electra] has no head next_sentence"), std::string::npos) << other.err;
 }
 
-/// A copy of bert_pretraining with a tokenizer.
-std::string pretraining_folder(const std::string& folder) {
-  fs::copy(hub("bert_pretraining"), folder);
+/// A copy of a model with BERT's or ALBERT's heads of pre-training, with a tokenizer.
+std::string pretraining_folder(const std::string& folder, const std::string& name = "bert_pretraining") {
+  fs::copy(hub(name), folder);
   fs::copy(hub("bert_classes") + "/tokenizer.json", folder + "/tokenizer.json");
   return folder;
 }
@@ -146,6 +146,21 @@ TEST(HubHeads, PreTrainingFindsMaskedTokensAndTheNextSentence) {
   EXPECT_EQ(predict({model, "model.head=next_sentence", "--format", "json", "threads=1"})["top"], both["top"]);
 }
 
+TEST(HubHeads, PreTrainingOfAlbertFindsMaskedTokensAndTheOrderOfTexts) {
+  const std::string model = pretraining_folder(scratch_folder() + "/m", "albert_pretraining");
+  const std::vector<std::string> texts{"--format", "json", "threads=1", "--text", "a [MASK] film", "--text-pair", "it was [MASK]"};
+  std::vector<std::string> arguments{model};
+  arguments.insert(arguments.end(), texts.begin(), texts.end());
+  const Outcome outcome = run("galley-predict", arguments);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json both = Json::parse(outcome.out);
+  ASSERT_EQ(both["masks"].size(), 2u) << both;
+  ASSERT_EQ(both["top"].size(), 2u) << both;
+  EXPECT_NEAR(both["top"][0]["score"].get<double>() + both["top"][1]["score"].get<double>(), 1, 1e-6);
+  arguments.insert(arguments.begin() + 1, "model.head=masked_lm");
+  EXPECT_EQ(Json::parse(run("galley-predict", arguments).out)["masks"], both["masks"]);
+}
+
 TEST(HubHeads, PreTrainingTrains) {
   const std::string folder = scratch_folder(), model = pretraining_folder(folder + "/m");
   std::string rows;
@@ -154,6 +169,7 @@ TEST(HubHeads, PreTrainingTrains) {
   const std::string pipeline =
       "[{type: rename, from: input, to: input_ids}, {type: rename, from: token_types, to: token_type_ids}, "
       "{type: mask_tokens, p: 0.15, field: input_ids}]";
+  const std::string albert = pretraining_folder(folder + "/albert", "albert_pretraining");
   write_text(folder + "/r.yaml", "recipe: 1\nname: pretraining\nmodel: {type: hub, path: " + model +
                                      "}\nweights: null\ndata:\n  train:\n    source: {type: text_pairs, path: " + folder +
                                      "/t.tsv, columns: {text: 0, pair: 1, next_sentence: 2}, max_length: 16}\n    pipeline: " + pipeline +
@@ -168,6 +184,9 @@ TEST(HubHeads, PreTrainingTrains) {
   const Outcome evaluated = run("galley-evaluate", {folder + "/run", "--format", "json"});
   ASSERT_EQ(evaluated.code, 0) << evaluated.err;
   EXPECT_EQ(Json::parse(evaluated.out)["metrics"], metrics);
+  const Outcome of_albert =
+      run("galley-train", {folder + "/r.yaml", "model.path=" + albert, "train.duration=1 epoch", "-o", folder + "/albert_run"});
+  EXPECT_EQ(of_albert.code, 0) << of_albert.err;
   const Outcome other = run("galley-train", {folder + "/r.yaml", "model.head=masked_lm", "task=pre_training", "-o", folder + "/other"});
   EXPECT_EQ(other.code, 3);
   EXPECT_NE(other.err.find("needs a model with prediction_logits and seq_relationship_logits"), std::string::npos) << other.err;
@@ -224,8 +243,13 @@ TEST(HubHeads, NumbersOfTextsAreLearned) {
       run("galley-predict", {folder + "/run", "--format", "json", "threads=1", "--text", "a very good film", "--text-pair", "good film"});
   ASSERT_EQ(shown.code, 0) << shown.err;
   EXPECT_NEAR(Json::parse(shown.out)["values"][0].get<double>(), 1.5, 0.5) << shown.out;
-  // Two numbers, of which the data have one.
-  EXPECT_EQ(train("two", {"model.num_labels=2"}).code, 3);
+  const Outcome two = train("two", {"model.num_labels=2"});
+  EXPECT_EQ(two.code, 3);
+  EXPECT_NE(two.err.find("the field `target` of the data has 1 number for each sample, but the model has 2 outputs (text_pairs: "),
+            std::string::npos)
+      << two.err;
+  EXPECT_NE(two.err.find("1 number (column score)"), std::string::npos) << two.err;
+  EXPECT_NE(two.err.find("set model.num_labels=1, or let the source give 2 numbers (columns.values"), std::string::npos) << two.err;
   write_text(folder + "/train.tsv", rows + "a film\tfilm\tgood\n");
   const Outcome bad = train("bad", {});
   EXPECT_EQ(bad.code, 4);
@@ -302,6 +326,19 @@ TEST(HubHeads, ConfigsThatContradictTheWeightsAreErrors) {
   EXPECT_EQ(
       run("galley-predict", {hub("bert_classes"), "model.num_hidden_layers=1", "weights.load.0.ignore=*.layer.1.*", "--text", "a"}).code,
       0);
+}
+
+TEST(HubHeads, FoldersWithoutWeightsOrTokenizerAreErrors) {
+  const std::string folder = scratch_folder();
+  const auto fails = [&](const std::string& removed, int code, const std::string& says) {
+    const std::string model = changed("bert_classes", folder + "/" + removed, Json::object());
+    fs::remove(model + "/" + removed);
+    const Outcome outcome = run("galley-predict", {model, "--text", "a"});
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find("the folder " + model + says), std::string::npos) << outcome.err;
+  };
+  fails("model.safetensors", 4, " has no weights: neither model.safetensors nor pytorch_model.bin");
+  fails("tokenizer.json", 3, " has no tokenizer (tokenizer.json, vocab.json, vocab.txt, ");
 }
 
 }  // namespace

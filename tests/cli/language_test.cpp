@@ -399,7 +399,8 @@ TEST_F(TokenizerOfFiles, ThatDoesNotFitIsAnError) {
   const std::string file = folder_ + "/tokenizer.json", path = "data.tokenizer.path=" + file;
   fails(train({"duration=1 steps"}), 3, "the tokenizer has no path");
   fails(train({"duration=1 steps", "data.tokenizer.path=" + folder_ + "/none.json"}), 4, "none.json: no such file or folder");
-  fails(train({"duration=1 steps", path, "model.vocab_size=5"}), 3, "model.vocab_size is 5, but the tokenizer hub has 1200 tokens");
+  fails(train({"duration=1 steps", path, "model.vocab_size=5"}), 3,
+        "model.vocab_size is 5, but the tokenizer " + file + " has 1200 tokens");
   const std::string good = read_text(file);
   write_text(file, "{\n \"model\": {\n");
   fails(train({"duration=1 steps", path}), 4, "tokenizer.json:2:12");

@@ -99,7 +99,7 @@ TEST_P(HubFolders, TheirRecipeLoadsBack) {
 INSTANTIATE_TEST_SUITE_P(Families, HubFolders,
                          testing::Values("bert_masked", "bert_old", "bert_base", "bert_classes", "roberta_tokens", "xlm_roberta_masked",
                                          "electra_replaced", "electra_masked", "distilbert_answers", "albert_masked", "bert_next",
-                                         "bert_pretraining", "gpt2_classes", "llama_classes"),
+                                         "bert_pretraining", "albert_pretraining", "gpt2_classes", "llama_classes"),
                          [](const auto& info) { return info.param; });
 
 nlohmann::json texts_of(const std::string& name) { return nlohmann::json::parse(std::ifstream(folder_of(name) + "/texts.json")); }

@@ -200,10 +200,10 @@ bool RecipeTool::takes_run_weights(const LoadedRecipe& loaded) const {
 
 void RecipeTool::require_weights(LoadedRecipe& loaded) {
   if (use_run_weights(loaded) || !loaded.recipe.weights.load.empty() || carries_weights(loaded.recipe.model)) return;
-  const std::string given = parent_folder(loaded.source.file);
-  if (loaded.source.file.ends_with("/config.json") && is_hub_folder(given))
-    throw Error(ErrorCode::kInput, cat("the folder ", given, " has a config.json, but no weights"))
-        .suggest("put model.safetensors, or its shards with model.safetensors.index.json, there");
+  if (const std::filesystem::path file(loaded.source.file); file.filename() == "config.json" && is_hub_folder(parent_folder(file.string())))
+    throw Error(ErrorCode::kInput, cat("the folder ", parent_folder(file.string()),
+                                       " has no weights: neither model.safetensors nor pytorch_model.bin, nor an index of their shards"))
+        .suggest("copy the files there, or set weights=FILE");
   throw Error(ErrorCode::kRecipe, "no weights were given").key("weights").suggest("set weights=FILE, or use a RUN folder as the recipe");
 }
 

@@ -312,9 +312,7 @@ void check_continuation(Session& session, const TextOptions& options, int64_t ba
 }
 
 int continue_prompts(Session& session, const TextOptions& options, int64_t batch, const TextOutput& output) {
-  if (session.tokenizer() == nullptr)
-    throw Error(ErrorCode::kRecipe, "the recipe has no tokenizer, so its model cannot read text").key("data.tokenizer");
-  const text::Tokenizer& tokenizer = *session.tokenizer();
+  const text::Tokenizer& tokenizer = session.need_tokenizer();
   const std::optional<text::ChatTemplate> chat =
       options.chats.empty() && !options.interactive ? std::nullopt : chat_template(session.recipe());
   const std::vector<Prompt> prompts = prompts_of(options, tokenizer, chat ? &*chat : nullptr);

@@ -98,7 +98,9 @@ class TokenPresenter {
       }
     }
     Json made{{kind_ == Kind::kMasks ? "masks" : "tokens", std::move(list)}};
-    if (const auto next = result.outputs.find("seq_relationship_logits"); next != result.outputs.end()) {
+    for (const char* pairs : {"seq_relationship_logits", "sop_logits"}) {
+      const auto next = result.outputs.find(pairs);
+      if (next == result.outputs.end()) continue;
       check_finite_output(next->second, name);
       made["top"] = Json::array();
       for (const auto& [index, score] : best(next->second.data_as<float>(), 2, 2)) {

@@ -103,6 +103,7 @@ save("llama_classes", transformers.LlamaForSequenceClassification(transformers.L
     **SPECIAL, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=12,
     max_position_embeddings=24)), types=False)
 save("bert_pretraining", transformers.BertForPreTraining(transformers.BertConfig(**SIZES)))
+save("albert_pretraining", transformers.AlbertForPreTraining(transformers.AlbertConfig(**SIZES, embedding_size=6)))
 
 # The names of older files: gamma and beta, the table of positions, a copy of the tied head.
 old = HERE / "bert_old"

@@ -74,7 +74,7 @@ TEST_P(ExportedEncoders, ComputeTheResultsOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Folders, ExportedEncoders,
                          testing::Values("bert_masked", "bert_base", "bert_classes", "roberta_tokens", "xlm_roberta_masked",
                                          "electra_replaced", "electra_masked", "distilbert_answers", "albert_masked", "bert_next",
-                                         "bert_pretraining", "gpt2_classes", "llama_classes"),
+                                         "bert_pretraining", "albert_pretraining", "gpt2_classes", "llama_classes"),
                          [](const auto& info) { return info.param; });
 
 TEST(ExportedEncodersOf, FixedSizesAreThoseAskedFor) {
