@@ -111,6 +111,11 @@ void add_masks(std::vector<OpCase>& cases) {
   const auto later_heads = [](AttentionAttrs& a) { a.dropout = 0.4, a.stream = 5, a.first_head = 3; };
   cases.push_back(case_of({"dropout_of_later_heads", 2, 5, 6, 2, 2, 3, 3, 3, later_heads}));
   cases.push_back(case_of({"everything", 3, 7, 7, 4, 2, 3, 3, 1, everything, {7, 4, 0}, {}, Shape{1, 4, 7, 7}}, true));
+  // Forms of GPUs' kernels: for heads up to 64, 128 and 256, and those that cuDNN computes, of multiples of 8.
+  cases.push_back(case_of({"wide_heads", 1, 3, 5, 2, 1, 72, 70}));
+  cases.push_back(case_of({"widest_heads", 1, 3, 4, 1, 1, 136, 200, 3, causal}));
+  cases.push_back(case_of({"eighths", 2, 5, 5, 4, 2, 8, 8, 1, causal}));
+  cases.push_back(case_of({"eighths_cross", 2, 3, 4, 2, 2, 8, 16}));
   // More than one tile, remainders of vectors.
   cases.push_back(case_of({"tiles", 1, 70, 67, 2, 1, 19, 11}, false, true));
   cases.push_back(case_of({"tiles_causal", 1, 100, 100, 2, 2, 16, 16, 1, causal}, false, true));

@@ -30,6 +30,16 @@ TEST_P(EveryCudaCase, KernelsAgreeWithTheReference) {
   }
 }
 
+// Sequences of several tiles, with each mask, in another order of threads and blocks for each type.
+TEST(CudaAttention, TilesAgreeWithTheReference) {
+  for (const OpCase& c : all_cases()) {
+    const bool wanted = c.name.starts_with("attention_tiles") || c.name.starts_with("attention_decode");
+    if (!wanted || (kSanitized && c.name != "attention_tiles_everything")) continue;
+    for (const DType real : {DType::kF32, DType::kBF16})
+      for (const std::string& failure : kernel_failures(cuda_backend(), c, real)) ADD_FAILURE() << failure;
+  }
+}
+
 /// Whether an emulation takes seconds.
 bool is_large(const OpCase& c) {
   constexpr double kMostFlops = kSanitized ? 1e4 : 3e5;

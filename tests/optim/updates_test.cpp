@@ -310,5 +310,33 @@ TEST(Updates, OrderedAsEarlyAsTheLawsAllow) {
   EXPECT_LT(at("relu"), at("mul", 2));
 }
 
+// Law of groups: an update waits for others until the group writes so many bytes; the last group is smaller. Updates keep their order.
+TEST(Updates, WaitForOthersOfTheirGroup) {
+  Graph graph;
+  const Value x = graph.add_input("x", type_of(DType::kF32, {2}), ValueRole::kInput);
+  std::vector<Value> parameters, gradients;
+  Value y = x;
+  for (int i = 0; i < 5; ++i) {
+    parameters.push_back(graph.add_input(std::string(1, static_cast<char>('a' + i)), type_of(DType::kF32, {2}), ValueRole::kParameter));
+    y = mul(y, parameters.back());
+  }
+  graph.add_output("y", y);
+  graph.set_phase(Phase::kBackward);
+  Value dy = y;
+  std::map<ValueId, ValueId> pairs;
+  for (int i = 4; i >= 0; --i) {
+    pairs[parameters[static_cast<size_t>(i)].id()] = mul(dy, x).id();
+    dy = mul(dy, parameters[static_cast<size_t>(i)]);
+  }
+  UpdateOptions options;
+  options.groups = resolve_groups(Sgd());
+  add_updates(graph, pairs, options);
+  order_updates_in_groups(graph, 16);  // of two parameters
+  std::string order;
+  for (const Node& node : graph.nodes())
+    order += node.is("sgd_update") ? graph.value(node.inputs[0]).name : node.phase == Phase::kBackward ? "." : "";
+  EXPECT_EQ(order, "....ed....cb..a");
+}
+
 }  // namespace
 }  // namespace galley

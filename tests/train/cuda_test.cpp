@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -147,6 +148,29 @@ TEST_P(CudaTraining, RepeatsItsLaunchesAndAllocatesOnlyInTheFirstStep) {
     if (run == 0) first = launches;
     EXPECT_EQ(launches, first);
   }
+}
+
+/// How many launches of a step have a kernel whose name begins so.
+int64_t launches_of(const std::string& recipe, const std::vector<std::string>& set, std::string_view kernel) {
+  const LoadedRecipe loaded = test::load_text(recipe, set);
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 2, 2);
+  test::stand_in_launches();
+  at.training.run(1, [&]() -> const Batch& { return at.batch; });
+  int64_t count = 0;
+  std::istringstream lines(test::stand_in_launches());
+  for (std::string line; std::getline(lines, line);) count += line.starts_with(kernel) ? 1 : 0;
+  return count;
+}
+
+TEST(CudaUpdates, OneLaunchUpdatesAllParameters) {
+  test::stand_in_device();
+  if (test::on_gpu()) GTEST_SKIP() << "launches are recorded by the stand-in driver";
+  for (const char* layers : {"model.n_layer=1", "model.n_layer=3"}) {
+    EXPECT_EQ(launches_of(std::string(kGpt), {"device=cuda", layers}, "adam_step"), 1) << layers;
+    EXPECT_EQ(launches_of(std::string(kGpt), {"device=cuda", layers}, "square_parts"), 1) << layers;
+  }
+  EXPECT_EQ(launches_of(std::string(kCnn), {"device=cuda"}, "sgd_step"), 1);
 }
 
 TEST_P(CudaTraining, AnErrorOfALaunchNamesTheModuleAndChangesNothingBefore) {

@@ -10,6 +10,7 @@
 #include "libcore/backends/table.h"
 #include "libcore/backends/weight_only.h"
 #include "libcore/comm/mpi.h"
+#include "libcore/passes/order_updates.h"
 #include "libcore/vendor/cuda/blas_lt.h"
 #include "libcore/vendor/cuda/dnn.h"
 #include "libcore/vendor/cuda/nccl.h"
@@ -29,9 +30,12 @@ class CudaBackend : public Backend {
   std::string_view name() const override { return "cuda"; }
   CudaDevice& device() const override { return device_; }
   Limits limits() const override { return {.threads = options().threads, .alignment = 256}; }
-  std::unique_ptr<Runner> runner(const BoundProgram& program) const override { return step_graph(program); }
+  std::unique_ptr<Runner> runner(const BoundProgram& program) const override { return step_graph(device_, program); }
   void rewrite(Graph& graph, Stage stage, PassReport& report) const override {
     if (stage == Stage::kBeforeLayout) report.add(use_stored_weights(graph, *this, false, false));
+    // One launch for many parameters (joined_updates.h); the gradients of a group take a third of this, or less.
+    constexpr int64_t kGroupBytes = int64_t{256} << 20;
+    if (stage == Stage::kAfterLayout) order_updates_in_groups(graph, kGroupBytes);
   }
   std::unique_ptr<DeviceRanks> connect(Communicator& ranks) const override { return connect_nccl(device_, ranks); }
   std::span<const Kernel* const> kernels(const OpDef& op) const override {
@@ -42,6 +46,7 @@ class CudaBackend : public Backend {
  private:
   static KernelTable table(bool tf32, bool deterministic) {
     return {cuda_library_products(tf32, deterministic),
+            cuda_library_attention(deterministic),
             cuda_elementwise(),
             cuda_boxes(),
             cuda_collective(),
@@ -55,6 +60,7 @@ class CudaBackend : public Backend {
             cuda_select(),
             cuda_rows(),
             cuda_attention(),
+            cuda_cached_attention(),
             cuda_update(),
             cuda_loss()};
   }

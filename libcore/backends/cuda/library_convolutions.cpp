@@ -1,13 +1,11 @@
 #include "libcore/backends/cuda/library_convolutions.h"
 
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <vector>
 
+#include "libcore/backends/cuda/dnn_graph.h"
 #include "libcore/base/error.h"
-#include "libcore/base/log.h"
-#include "libcore/vendor/cuda/dnn.h"
 
 namespace galley {
 namespace {
@@ -15,27 +13,6 @@ namespace {
 using namespace cuda;
 using dnn::Descriptor;
 
-const dnn::Functions& library() { return dnn::dnn().functions; }
-
-/// The handle of a GPU. Each use sets its stream, so uses exclude one another.
-struct DeviceHandle {
-  std::mutex mutex;
-  dnn::Handle handle = nullptr;
-  dnn::Status status = dnn::kSuccess;
-};
-DeviceHandle& handle_of(const CudaDevice& device) {
-  static std::mutex mutex;
-  static std::map<const CudaDevice*, DeviceHandle>& handles = *new std::map<const CudaDevice*, DeviceHandle>;
-  const std::lock_guard lock(mutex);
-  const auto [place, added] = handles.try_emplace(&device);
-  if (added) {
-    device.make_current();
-    place->second.status = library().cudnnCreate(&place->second.handle);
-  }
-  return place->second;
-}
-
-int type_of(DType dtype) { return dtype == DType::kF32 ? dnn::kDataF32 : dtype == DType::kF16 ? dnn::kDataF16 : dnn::kDataBF16; }
 std::vector<int64_t> four(const int64_t* values) { return {values, values + 4}; }
 std::vector<int64_t> two(const int64_t* values) { return {values, values + 2}; }
 
@@ -44,7 +21,7 @@ enum Operand : int64_t { kX = 1, kWeight = 2, kY = 3 };  // their ids in the gra
 Descriptor tensor(Operand id, DType dtype, const int64_t* sizes, const int64_t* steps) {
   Descriptor made(dnn::kTensor);
   made.set(dnn::kTensorId, {static_cast<int64_t>(id)});
-  made.set(dnn::kTensorType, dnn::kTypeData, type_of(dtype));
+  made.set(dnn::kTensorType, dnn::kTypeData, dnn_type(dtype));
   made.set(dnn::kTensorSizes, four(sizes));
   made.set(dnn::kTensorStrides, four(steps));
   made.set(dnn::kTensorAlignment, {16});
@@ -98,88 +75,20 @@ struct Operation {
   }
 };
 
-/// The configurations that the heuristics list for a graph, the probably fastest first, then those that fit any graph. `card`: properties
-/// of a GPU; null: the handle's.
-std::vector<Descriptor> configurations(const Operation& of, const Descriptor* card) {
-  constexpr int64_t kMost = 64;
-  std::vector<Descriptor> found;
-  for (const int mode : {dnn::kHeuristicModeA, dnn::kHeuristicFallback}) {
-    Descriptor heuristic(dnn::kHeuristic);
-    heuristic.set(dnn::kHeuristicGraph, of.graph);
-    heuristic.set(dnn::kHeuristicMode, dnn::kTypeHeuristic, mode);
-    if (card != nullptr) heuristic.set(dnn::kHeuristicDevice, *card);
-    if (heuristic.finish() != dnn::kSuccess) continue;
-    std::vector<Descriptor> each;
-    std::vector<dnn::RawDescriptor> raw;
-    for (int64_t i = 0; i < kMost; ++i) raw.push_back(each.emplace_back(dnn::kEngineConfiguration).raw());
-    int64_t count = 0;
-    if (library().cudnnBackendGetAttribute(heuristic.raw(), dnn::kHeuristicResults, dnn::kTypeDescriptor, kMost, &count, raw.data()) !=
-        dnn::kSuccess)
-      continue;
-    for (int64_t i = 0; i < std::min(count, kMost); ++i) found.push_back(std::move(each[static_cast<size_t>(i)]));
-  }
-  return found;
+DnnLimits limits_of(const ConvolutionForm& form) {
+  return {.rounds_inputs = form.dtype != DType::kF32 || form.tf32, .deterministic = form.deterministic};
 }
-
-/// Whether the engine rounds inputs only if it may, and gives equal bits in each run if it must.
-bool is_allowed(const Descriptor& configuration, const ConvolutionForm& form) {
-  constexpr int64_t kMost = 16;
-  Descriptor engine(dnn::kEngine);
-  dnn::RawDescriptor raw = engine.raw();
-  int64_t count = 0;
-  if (library().cudnnBackendGetAttribute(configuration.raw(), dnn::kConfigurationEngine, dnn::kTypeDescriptor, 1, &count, &raw) !=
-      dnn::kSuccess)
-    return false;
-  int notes[kMost] = {};
-  if (library().cudnnBackendGetAttribute(engine.raw(), dnn::kEngineNotes, dnn::kTypeNote, kMost, &count, notes) != dnn::kSuccess)
-    return false;
-  return std::none_of(notes, notes + std::min(count, kMost), [&](int note) {
-    const bool rounds = note == dnn::kRoundsInputs || note == dnn::kTensorCores;
-    return (form.deterministic && note == dnn::kNotDeterministic) || (rounds && form.dtype == DType::kF32 && !form.tf32);
-  });
-}
-
-/// A plan of a configuration, and its workspace; -1: there is none.
-struct Plan {
-  Descriptor descriptor{dnn::kPlan};
-  int64_t workspace = -1;
-
-  Plan(const Descriptor& configuration, dnn::Handle handle, const Descriptor* card) {
-    if (handle != nullptr) descriptor.set(dnn::kPlanHandle, dnn::kTypeHandle, 1, &handle);
-    descriptor.set(dnn::kPlanConfiguration, configuration);
-    if (card != nullptr) descriptor.set(dnn::kPlanDevice, *card);
-    if (descriptor.finish() != dnn::kSuccess) return;
-    int64_t count = 0, bytes = 0;
-    if (library().cudnnBackendGetAttribute(descriptor.raw(), dnn::kPlanWorkspace, dnn::kTypeI64, 1, &count, &bytes) == dnn::kSuccess)
-      workspace = bytes;
-  }
-};
 
 class Planned : public LibraryConvolution {
  public:
-  Planned(std::unique_ptr<Operation> operation, Descriptor configuration, Plan plan)
-      : operation_(std::move(operation)), configuration_(std::move(configuration)), plan_(std::move(plan)) {}
-  int64_t workspace_bytes() const override { return plan_.workspace; }
+  explicit Planned(std::unique_ptr<const ChosenDnnPlan> chosen) : chosen_(std::move(chosen)) {}
+  int64_t workspace_bytes() const override { return chosen_->plan.workspace; }
   void run(Stream& stream, void* x, void* weight, void* y, void* workspace) const override {
-    const auto& device = static_cast<CudaDevice&>(stream.device());
-    device.make_current();
-    Descriptor pack(dnn::kVariantPack);
-    const std::vector<int64_t> ids{kX, kWeight, kY};
-    void* addresses[] = {x, weight, y};
-    pack.set(dnn::kPackIds, ids);
-    pack.set(dnn::kPackAddresses, dnn::kTypeAddress, 3, addresses);
-    pack.set(dnn::kPackWorkspace, dnn::kTypeAddress, 1, &workspace);
-    dnn::check(pack.finish(), "describing operands");
-    DeviceHandle& used = handle_of(device);
-    const std::lock_guard lock(used.mutex);
-    dnn::check(library().cudnnSetStream(used.handle, cuda_stream(stream)), "choosing a stream");
-    dnn::check(library().cudnnBackendExecute(used.handle, plan_.descriptor.raw(), pack.raw()), "starting a convolution");
+    run_dnn_plan(stream, chosen_->plan.descriptor, {kX, kWeight, kY}, {x, weight, y}, workspace, "a convolution");
   }
 
  private:
-  std::unique_ptr<Operation> operation_;
-  Descriptor configuration_;
-  Plan plan_;
+  std::unique_ptr<const ChosenDnnPlan> chosen_;
 };
 
 /// Why the library is not asked; empty: it is.
@@ -195,27 +104,13 @@ std::string declines(const ConvolutionForm& form) {
 }
 
 std::shared_ptr<const LibraryConvolution> build(const ConvolutionForm& form, std::string& reason) {
-  constexpr int64_t kMostWorkspace = int64_t{1} << 30;
-  const DeviceHandle& on = handle_of(last_cuda_device());
-  if (on.status != dnn::kSuccess) {
-    reason = cat("cuDNN (", dnn::dnn().state.file, ") cannot start: ", library().cudnnGetErrorString(on.status));
-    return nullptr;
-  }
-  auto operation = std::make_unique<Operation>(form);
-  if (const dnn::Status status = operation->finish(on.handle); status != dnn::kSuccess) {
-    reason = cat("cuDNN refuses the graph: ", library().cudnnGetErrorString(status));
-    return nullptr;
-  }
-  std::vector<Descriptor> found = configurations(*operation, nullptr);
-  for (Descriptor& configuration : found) {
-    if (!is_allowed(configuration, form)) continue;
-    Plan plan(configuration, on.handle, nullptr);
-    if (plan.workspace >= 0 && plan.workspace <= kMostWorkspace)
-      return std::make_shared<Planned>(std::move(operation), std::move(configuration), std::move(plan));
-  }
-  reason = cat("none of cuDNN's ", found.size(), " engines has a plan that ",
-               form.deterministic ? "gives equal bits in each run (deterministic: true) and " : "", "needs at most 1 GiB");
-  return nullptr;
+  const auto describe = [&](dnn::Handle handle) {
+    const auto made = std::make_shared<Operation>(form);
+    const dnn::Status status = made->finish(handle);
+    return DescribedGraph{made, &made->graph, status};
+  };
+  auto chosen = choose_dnn_plan("convolution " + form.text(), limits_of(form), describe, reason);
+  return chosen == nullptr ? nullptr : std::make_shared<Planned>(std::move(chosen));
 }
 
 }  // namespace
@@ -248,16 +143,14 @@ std::shared_ptr<const LibraryConvolution> library_convolution(const ConvolutionF
 
 ConvolutionSupport convolution_support(const ConvolutionForm& form, const std::string& card) {
   if (const std::string reason = declines(form); !reason.empty()) throw Error(ErrorCode::kResource, reason);
-  Descriptor properties(dnn::kDeviceProperties);
-  properties.set(dnn::kDeviceJson, dnn::kTypeChar, std::ssize(card) + 1, card.c_str());
-  dnn::check(properties.finish(), "describing a GPU");
+  const Descriptor properties = dnn_card(card);
   ConvolutionSupport support;
   Operation operation(form);
   if (operation.finish(nullptr) != dnn::kSuccess) return support;
-  for (const Descriptor& configuration : configurations(operation, &properties)) {
+  for (const Descriptor& configuration : dnn_configurations(operation.graph, &properties)) {
     ++support.listed;
-    if (!is_allowed(configuration, form)) continue;
-    const Plan plan(configuration, nullptr, &properties);
+    if (!dnn_allows(configuration, limits_of(form))) continue;
+    const DnnPlan plan(configuration, nullptr, &properties);
     if (plan.workspace < 0) continue;
     if (support.usable++ == 0) support.workspace = plan.workspace;
   }

@@ -125,27 +125,32 @@ Support supports_squares(const KernelQuery& query) {
   return query.out(0).dtype == DType::kF32 ? Support::yes() : Support::no("a result other than f32");
 }
 
-/// The sum of the squares of any number of arrays, a launch for each.
+/// The sum of the squares of any number of arrays, a launch for each kMostSquares of them.
 class SumSquares : public PreparedKernel {
  public:
   explicit SumSquares(const KernelQuery& query) {
     constexpr int64_t kPart = 64 << 10;
     for (const TensorType* type : query.context.inputs) {
+      if (calls_.empty() || calls_.back().arrays == device::kMostSquares) calls_.push_back({.begin = parts_, .part_size = kPart});
+      device::SquaresCall& call = calls_.back();
       const int64_t parts = (type->elements() + kPart - 1) / kPart;
-      calls_.push_back({.type = type_of(*type), .elements = type->elements(), .parts = parts, .part_size = kPart, .first_part = parts_});
+      call.types[call.arrays] = type_of(*type);
+      call.elements[call.arrays] = type->elements();
+      call.first_part[call.arrays++] = parts_;
+      call.parts += parts;
       parts_ += parts;
     }
   }
   int64_t scratch_bytes() const override { return 8 * std::max<int64_t>(1, parts_); }
   void run(Stream& stream, const KernelArgs& args) const override {
     auto* sums = static_cast<double*>(args.scratch);
-    for (size_t i = 0; i < calls_.size(); ++i) {
-      device::SquaresCall call = calls_[i];
-      call.from = args.inputs[i];
+    size_t next = 0;
+    for (device::SquaresCall call : calls_) {
+      for (int i = 0; i < call.arrays; ++i) call.from[i] = args.inputs[next++];
       call.sums = sums;
       launch_elements(stream, "square_parts", call.parts * device::kThreads, call);
     }
-    const device::SquaresCall total{.to = args.outputs[0], .sums = sums, .type = device::kF32, .parts = parts_};
+    const device::SquaresCall total{.to = args.outputs[0], .sums = sums, .parts = parts_};
     launch_elements(stream, "square_total", device::kThreads, total);
   }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "libcore/backends/cuda/device.h"
+#include "libcore/backends/cuda/joined_updates.h"
 #include "libcore/base/error.h"
 #include "libcore/base/log.h"
 
@@ -33,7 +34,7 @@ class Recording {
 
 class StepGraph : public Runner {
  public:
-  explicit StepGraph(const BoundProgram& program) : calls_(program.calls) {}
+  StepGraph(CudaDevice& device, const BoundProgram& program) : joined_(device, program.calls), calls_(joined_.calls()) {}
 
   void run(Stream& stream) override {
     static_cast<const CudaDevice&>(stream.device()).make_current();
@@ -74,6 +75,7 @@ class StepGraph : public Runner {
     if (!problem.empty()) log(LogLevel::kWarning, "the step is not replayed as one graph, since it cannot be recorded: " + problem);
   }
 
+  JoinedCalls joined_;
   std::span<const BoundCall> calls_;
   int runs_ = 0;
   bool possible_ = true;
@@ -102,10 +104,10 @@ class Waiting : public Runner {
 
 }  // namespace
 
-std::unique_ptr<Runner> step_graph(const BoundProgram& program) {
+std::unique_ptr<Runner> step_graph(CudaDevice& device, const BoundProgram& program) {
   const char* eager = std::getenv("GALLEY_CUDA_EAGER");
   if (eager != nullptr && std::string(eager) == "1") return std::make_unique<Waiting>(program);
-  return std::make_unique<StepGraph>(program);
+  return std::make_unique<StepGraph>(device, program);
 }
 
 }  // namespace galley

@@ -8,6 +8,7 @@
 namespace galley {
 
 std::span<const Kernel> cuda_attention();
+std::span<const Kernel> cuda_cached_attention();
 std::span<const Kernel> cuda_boxes();
 std::span<const Kernel> cuda_elementwise();
 std::span<const Kernel> cuda_collective();
@@ -18,6 +19,7 @@ std::span<const Kernel> cuda_products();
 /// By cuBLASLt and cuDNN, before cuda_products(). `tf32`: operands in f32 may be rounded to TF32. `deterministic`: equal operands give
 /// equal bits in each run, as those of all other kernels do.
 std::span<const Kernel> cuda_library_products(bool tf32, bool deterministic);
+std::span<const Kernel> cuda_library_attention(bool deterministic);
 std::span<const Kernel> cuda_loss();
 std::span<const Kernel> cuda_pool();
 std::span<const Kernel> cuda_quantized();

@@ -2,6 +2,7 @@
 
 #include "libcore/ops/update.h"
 
+#include "libcore/backends/cuda/joined_updates.h"
 #include "libcore/backends/cuda/prepare.h"
 
 namespace galley {
@@ -37,7 +38,7 @@ void bind(device::UpdateCall& call, const KernelArgs& args, size_t scale, size_t
   call.gate = args.in<uint8_t>(gate);
 }
 
-class Adam : public PreparedKernel {
+class Adam : public JoinableUpdate {
  public:
   explicit Adam(const KernelQuery& query) : call_(call_of(query)) {
     const auto& attrs = query.attrs<AdamUpdateAttrs>();
@@ -47,19 +48,21 @@ class Adam : public PreparedKernel {
     call_.weight_decay = attrs.weight_decay;
     call_.decoupled = attrs.decoupled;
   }
-  void run(Stream& stream, const KernelArgs& args) const override {
+  device::UpdateCall bound(const KernelArgs& args) const override {
     device::UpdateCall call = call_;
     bind(call, args, 6, 7);
     call.first = args.outputs[1];
     call.second = args.outputs[2];
-    launch_elements(stream, "adam_step", call.elements, call);
+    return call;
   }
+  const char* joined_kernel() const override { return "adam_steps"; }
+  void run(Stream& stream, const KernelArgs& args) const override { launch_elements(stream, "adam_step", call_.elements, bound(args)); }
 
  private:
   device::UpdateCall call_;
 };
 
-class Sgd : public PreparedKernel {
+class Sgd : public JoinableUpdate {
  public:
   explicit Sgd(const KernelQuery& query) : call_(call_of(query)), momentum_(query.has(4)) {
     const auto& attrs = query.attrs<SgdUpdateAttrs>();
@@ -68,12 +71,14 @@ class Sgd : public PreparedKernel {
     call_.weight_decay = attrs.weight_decay;
     call_.nesterov = attrs.nesterov;
   }
-  void run(Stream& stream, const KernelArgs& args) const override {
+  device::UpdateCall bound(const KernelArgs& args) const override {
     device::UpdateCall call = call_;
     bind(call, args, 5, 6);
     if (momentum_) call.first = args.outputs[1];
-    launch_elements(stream, "sgd_step", call.elements, call);
+    return call;
   }
+  const char* joined_kernel() const override { return "sgd_steps"; }
+  void run(Stream& stream, const KernelArgs& args) const override { launch_elements(stream, "sgd_step", call_.elements, bound(args)); }
 
  private:
   device::UpdateCall call_;

@@ -13,10 +13,11 @@ using Status = int;  ///< cudnnStatus_t
 using Handle = struct cudnnContext*;
 using RawDescriptor = void*;  ///< cudnnBackendDescriptor_t
 
-inline constexpr Status kSuccess = 0;
+inline constexpr Status kSuccess = 0, kDriverFailed = 5001;
 
 /// cudnnBackendDescriptorType_t
 enum Kind : int {
+  kPointwise = 0,
   kConvolution = 1,
   kEngine = 2,
   kEngineConfiguration = 3,
@@ -25,9 +26,15 @@ enum Kind : int {
   kConvolutionForward = 10,
   kConvolutionWeights = 11,
   kConvolutionData = 12,
+  kPointwiseOperation = 13,
   kGraph = 15,
   kVariantPack = 16,
   kTensor = 17,
+  kMatmul = 18,
+  kMatmulOperation = 19,
+  kReduction = 21,
+  kReductionOperation = 22,
+  kReshapeOperation = 31,
   kDeviceProperties = 38,
 };
 /// cudnnBackendAttributeType_t
@@ -41,12 +48,17 @@ enum Type : int {
   kTypeMode = 7,
   kTypeHeuristic = 8,
   kTypeNote = 11,
+  kTypePointwise = 14,
   kTypeDescriptor = 15,
+  kTypeReduction = 18,
   kTypeI32 = 23,
   kTypeChar = 24,
 };
 /// cudnnBackendAttributeName_t. Of an operation, the first of its attributes; the others follow in the order of ConvolutionAttribute.
 enum Attribute : int {
+  kPointwiseMode = 0,
+  kPointwiseCompute = 1,
+  kPointwiseAxis = 9,
   kComputeType = 100,
   kMode = 101,
   kDilations = 102,
@@ -59,13 +71,20 @@ enum Attribute : int {
   kHeuristicResults = 202,
   kHeuristicDevice = 204,
   kConfigurationEngine = 300,
+  kConfigurationWorkspace = 303,
   kPlanHandle = 400,
   kPlanConfiguration = 401,
   kPlanWorkspace = 402,
+  kPlanJson = 405,
   kPlanDevice = 407,
   kForward = 700,
   kData = 706,
   kWeights = 712,
+  kPointwiseFunction = 750,
+  kPointwiseX = 751,
+  kPointwiseB = 752,
+  kPointwiseY = 753,
+  kPointwiseT = 758,
   kGraphHandle = 800,
   kGraphOperations = 801,
   kTensorAlignment = 900,
@@ -73,14 +92,32 @@ enum Attribute : int {
   kTensorSizes = 902,
   kTensorStrides = 903,
   kTensorId = 906,
+  kTensorVirtual = 907,
+  kTensorByValue = 908,
   kPackIds = 1000,
   kPackAddresses = 1001,
   kPackWorkspace = 1003,
   kEngineNotes = 1303,
+  kMatmulCompute = 1500,
+  kMatmulA = 1520,
+  kMatmulB = 1521,
+  kMatmulC = 1522,
+  kMatmulProduct = 1523,
+  kReductionMode = 1600,
+  kReductionCompute = 1601,
+  kReductionX = 1610,
+  kReductionY = 1611,
+  kReductionFunction = 1612,
+  kReshapeX = 2200,
+  kReshapeY = 2201,
   kDeviceJson = 2702,
 };
 // cudnnDataType_t, cudnnConvolutionMode_t, cudnnBackendHeurMode_t
 inline constexpr int kDataF32 = 0, kDataF16 = 2, kDataBF16 = 9, kCorrelation = 1, kHeuristicModeA = 3, kHeuristicFallback = 2;
+inline constexpr int kDataI32 = 4, kDataBoolean = 11;
+// cudnnPointwiseMode_t, cudnnReduceTensorOp_t
+inline constexpr int kAdd = 0, kMultiply = 1, kSubtract = 9, kDivide = 6, kExp = 13, kLog = 15, kIdentity = 21, kGreaterEqual = 303,
+                     kLess = 304, kAnd = 400, kIndex = 501, kSelect = 601, kReduceSum = 0, kReduceMaximum = 3;
 // cudnnBackendNumericalNote_t: products by tensor cores, which round f32 to TF32; inputs are rounded; sums in an order that differs between
 // runs
 inline constexpr int kTensorCores = 0, kRoundsInputs = 1, kNotDeterministic = 4;

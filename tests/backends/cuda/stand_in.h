@@ -22,6 +22,7 @@ inline CudaDevice& stand_in_device() {
     if (!on_gpu()) {
       const std::string file = GALLEY_STAND_IN_DRIVER;
       setenv("GALLEY_CUDA_DRIVER", file.c_str(), 1);
+      setenv("GALLEY_CUDA_PLANS", "none", 0);
       setenv("GALLEY_CUDA_LIBRARIES", file.substr(0, file.rfind('/')).c_str(), 1);
     }
     return cuda_device(0);

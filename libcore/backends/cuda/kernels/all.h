@@ -2,6 +2,7 @@
 // The definitions of all kernels in list.h.
 
 #include "libcore/backends/cuda/kernels/attention.h"
+#include "libcore/backends/cuda/kernels/attention_tiles.h"
 #include "libcore/backends/cuda/kernels/boxes.h"
 #include "libcore/backends/cuda/kernels/copy.h"
 #include "libcore/backends/cuda/kernels/elementwise.h"

@@ -169,6 +169,24 @@ struct CachedAttentionCall {
   float scale;
 };
 
+/// Attention by tiles, and its gradients. Element d of row i of head h of sample b of an array: ((b * rows + i) * heads + h) * width + d,
+/// where the heads of the array are q_heads, k_heads or v_heads; keys begin at head first_key of theirs, values at first_value.
+struct AttentionCall {
+  const void *q, *k, *v, *bias, *grad, *o;
+  const float *lse, *grad_lse;              // grad_lse: or null
+  const int64_t *lengths, *position, *rng;  // or null
+  void *to, *dq, *dk, *dv, *dbias;          // forward: to; dbias: or null
+  float *lse_to, *along;                    // along: scratch [batch, heads, queries], sum of grad o, less grad_lse
+  Type type, bias_type;                     // of all other arrays, and of bias and dbias
+  int64_t batch, queries, keys, heads, kv_heads, width, value_width;
+  int64_t q_heads, k_heads, v_heads, first_key, first_value;
+  int64_t window, bias_samples, bias_heads, bias_rows;  // sizes of the bias, each 1 or the whole; samples: also a divisor of batch
+  int64_t stream, first_head;                           // of dropout
+  uint32_t least;                                       // dropout keeps where 24 random bits are at least that
+  float scale, softcap, kept;                           // kept: the factor of what dropout keeps; 0: everything is dropped
+  int causal, pad_queries, drops;
+};
+
 enum Softmax : int { kSoftmax, kLogSoftmax };
 /// Along the middle axis of [outer, size, inner]. Backward: from is y, and grad is read.
 struct SoftmaxCall {
@@ -202,12 +220,15 @@ struct EmbeddingCall {
 };
 
 /// Sums of squares: parts of an array to sums[first_part ...]; then `parts` sums to one number.
+inline constexpr int kMostSquares = 64;  // arrays of a launch
 struct SquaresCall {
-  const void* from;
-  void* to;
+  const void* from[kMostSquares];
+  Type types[kMostSquares];
+  int64_t elements[kMostSquares], first_part[kMostSquares];  // the parts of an array are those up to the first of the next one
+  void* to;                                                  // the total, in f32
   double* sums;
-  Type type;  // of `from`, then of `to`
-  int64_t elements, parts, part_size, first_part;
+  int64_t begin, parts, part_size;  // the first part of the launch, and how many
+  int arrays;
 };
 
 /// Layer norm of rows of `size` elements. gamma, beta: null: 1, 0. Backward: grad is read, y is dx; `partial`: scratch [parts, 2 size].
@@ -245,6 +266,17 @@ struct UpdateCall {
   int64_t elements;
   double beta1, beta2, eps, weight_decay;  // SGD: momentum, dampening
   int decoupled, nesterov;
+};
+
+inline constexpr int64_t kUpdatePart = 16 << 10;  // elements of a block in steps of many parameters
+struct UpdatePart {
+  int64_t call, begin;
+};
+/// Steps of many parameters: `count` parts of them. Both tables are in the device's memory.
+struct UpdatesCall {
+  const UpdateCall* calls;
+  const UpdatePart* parts;
+  int64_t count;
 };
 
 /// Resampling of images, bilinear or nearest; backward: from is dy, to is dx, and sizes are those of the forward pass.

@@ -128,15 +128,18 @@ GALLEY_KERNEL(cross_entropy_backward_positions, (const CrossEntropyCall call)) {
   }
 }
 
-/// A block adds up the squares of a part of an array; part p of all arrays is sums[p].
+/// A block adds up the squares of a part of an array; part p of all arrays is sums[p]. Part begins at call.begin.
 GALLEY_KERNEL(square_parts, (const SquaresCall call)) {
   GALLEY_SHARED(double, shared, kThreads);
   const int thread = static_cast<int>(threadIdx.x);
   for (int64_t part = blockIdx.x; part < call.parts; part += gridDim.x) {
-    const int64_t begin = part * call.part_size, end = begin + call.part_size < call.elements ? begin + call.part_size : call.elements;
+    int array = 0;
+    while (array + 1 < call.arrays && call.first_part[array + 1] <= call.begin + part) ++array;
+    const int64_t begin = (call.begin + part - call.first_part[array]) * call.part_size;
+    const int64_t end = begin + call.part_size < call.elements[array] ? begin + call.part_size : call.elements[array];
     double sum = 0;
     for (int64_t i = begin + thread; i < end; i += kThreads) {
-      const double x = static_cast<double>(load<float>(call.from, i, call.type));
+      const double x = static_cast<double>(load<float>(call.from[array], i, call.types[array]));
       sum += x * x;
     }
     __syncthreads();  // the last result has been read
@@ -145,7 +148,7 @@ GALLEY_KERNEL(square_parts, (const SquaresCall call)) {
       __syncthreads();
       if (thread < half) shared[thread] += shared[thread + half];
     }
-    if (thread == 0) call.sums[call.first_part + part] = shared[0];
+    if (thread == 0) call.sums[call.begin + part] = shared[0];
   }
 }
 
@@ -160,7 +163,7 @@ GALLEY_KERNEL(square_total, (const SquaresCall call)) {
     __syncthreads();
     if (thread < half) shared[thread] += shared[thread + half];
   }
-  if (thread == 0) store(shared[0], call.to, 0, call.type);
+  if (thread == 0) store(shared[0], call.to, 0, kF32);
 }
 
 }  // namespace galley::device

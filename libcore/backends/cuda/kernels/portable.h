@@ -3,18 +3,22 @@
 // emulation of the device (tests/backends/cuda/stand_in/emulate.h), which is included before. Anything outside the subset is an error
 // there.
 //
-// - Kernels: GALLEY_KERNEL(name, (parameters)) {...}, with a row in kernels/list.h. Parameters are numbers, addresses, and structs of them.
+// - Kernels: GALLEY_KERNEL(name, (parameters)) {...}, with a row in kernels/list.h; GALLEY_KERNEL_OF, if a processor must hold several
+//   blocks. Parameters are numbers, addresses, and structs of them.
 // - Shared memory: GALLEY_SHARED(type, name, count). It is not initialized.
 // - threadIdx, blockIdx, blockDim, gridDim; __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, atomicAdd, __threadfence.
-// - Functions: GALLEY_DEVICE. Loops that nvcc unrolls: GALLEY_UNROLL.
+// - Functions: GALLEY_DEVICE. Loops that nvcc unrolls: GALLEY_UNROLL, GALLEY_UNROLL_BY_4; that it keeps: GALLEY_NO_UNROLL.
 
 #include "libcore/backends/cuda/kernels/calls.h"
 
 #ifdef __CUDACC__
 #define GALLEY_DEVICE __device__ __forceinline__
 #define GALLEY_KERNEL(name, parameters) extern "C" __global__ void __launch_bounds__(256) name parameters
+#define GALLEY_KERNEL_OF(blocks, name, parameters) extern "C" __global__ void __launch_bounds__(256, blocks) name parameters
 #define GALLEY_SHARED(type, name, count) __shared__ type name[count]
 #define GALLEY_UNROLL _Pragma("unroll")
+#define GALLEY_UNROLL_BY_4 _Pragma("unroll 4")
+#define GALLEY_NO_UNROLL _Pragma("unroll 1")
 #endif
 
 namespace galley::device {

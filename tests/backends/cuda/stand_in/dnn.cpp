@@ -1,67 +1,20 @@
-// A stand-in for libcudnn.so.9: the graph interface for single convolutions, computed in double over the memory and the streams of the
-// stand-in driver. Its first engine rounds to TF32, its second gives other last bits in each run, its third has no plans, its last computes
-// exactly.
-
-#include "libcore/vendor/cuda/dnn.h"
-
-#include <cstring>
-#include <map>
-#include <vector>
+// A stand-in for libcudnn.so.9: the graph interface for single convolutions and the graphs of dnn_graph.cpp, computed in double over the
+// memory and the streams of the stand-in driver. Its first engine rounds to TF32, its second gives other last bits in each run, its third
+// has no plans, its last computes exactly.
 
 #include "tests/backends/cuda/stand_in/calls.h"
-#include "tests/backends/cuda/stand_in/emulate.h"
-// The types, after the emulation.
-#include "libcore/backends/cuda/kernels/portable.h"
+#include "tests/backends/cuda/stand_in/dnn_node.h"
 
 namespace {
 
 using namespace galley;
 using namespace galley::cuda;
+using namespace galley::stand_in;
 using dnn::Status;
 
 constexpr Status kBadParameter = 2000, kNotSupported = 3000;
 constexpr int64_t kWorkspace = 128;
 enum Engine : int64_t { kTf32Engine, kAnyOrderEngine, kNoPlans, kExactEngine, kEngines };
-
-struct Node {
-  dnn::Kind kind;
-  std::map<int, std::vector<std::byte>> attributes;
-  int64_t engine = -1;          // of a configuration, or of the engine of one
-  const Node* graph = nullptr;  // of a configuration
-
-  template <class T>
-  T one(int name) const {
-    T value{};
-    const auto found = attributes.find(name);
-    if (found != attributes.end() && found->second.size() >= sizeof(T)) std::memcpy(&value, found->second.data(), sizeof(T));
-    return value;
-  }
-  const Node* other(int name) const { return one<const Node*>(name); }
-  std::vector<int64_t> numbers(int name) const {
-    const auto found = attributes.find(name);
-    if (found == attributes.end()) return {};
-    std::vector<int64_t> values(found->second.size() / sizeof(int64_t));
-    std::memcpy(values.data(), found->second.data(), found->second.size());
-    return values;
-  }
-};
-Node& of(dnn::RawDescriptor raw) { return *static_cast<Node*>(raw); }
-
-size_t size_of(dnn::Type type) {
-  switch (type) {
-    case dnn::kTypeChar: return 1;
-    case dnn::kTypeData:
-    case dnn::kTypeMode:
-    case dnn::kTypeHeuristic:
-    case dnn::kTypeNote:
-    case dnn::kTypeFloat:
-    case dnn::kTypeBoolean:
-    case dnn::kTypeI32: return 4;
-    default: return 8;
-  }
-}
-
-device::Type type_of(int type) { return type == dnn::kDataF32 ? device::kF32 : type == dnn::kDataF16 ? device::kF16 : device::kBF16; }
 
 struct Array {
   std::vector<int64_t> sizes, steps;
@@ -150,6 +103,19 @@ Convolution convolution_of(const Node& operation) {
           description.numbers(dnn::kDilations)};
 }
 
+cuda::Result execute_graph(dnn::Handle handle, const Node& graph, const Node& pack) {
+  const std::vector<int64_t> ids = pack.numbers(dnn::kPackIds), addresses = pack.numbers(dnn::kPackAddresses);
+  std::map<int64_t, void*> operands;
+  for (size_t i = 0; i < ids.size(); ++i) operands[ids[i]] = reinterpret_cast<void*>(addresses[i]);
+  const std::function<void()> work = graph_work(graph, operands);
+  void* workspace = pack.one<void*>(dnn::kPackWorkspace);
+  if (work == nullptr || workspace == nullptr) return kBadParameter;
+  return stand_in::enqueue(*reinterpret_cast<StreamHandle*>(handle), "cudnnBackendExecute", 0, [=] {
+    std::memset(workspace, 0xff, kWorkspace);
+    work();
+  });
+}
+
 }  // namespace
 
 #define GALLEY_EXPORT extern "C" __attribute__((visibility("default")))
@@ -175,7 +141,7 @@ GALLEY_EXPORT Status cudnnGraphVersionCheck() { return dnn::kSuccess; }
 GALLEY_EXPORT Status cudnnOpsVersionCheck() { return dnn::kSuccess; }
 GALLEY_EXPORT Status cudnnCnnVersionCheck() { return dnn::kSuccess; }
 GALLEY_EXPORT Status cudnnBackendCreateDescriptor(dnn::Kind kind, dnn::RawDescriptor* descriptor) {
-  *descriptor = new Node{.kind = kind};
+  *descriptor = new Node{.kind = kind, .attributes = {}};
   return dnn::kSuccess;
 }
 GALLEY_EXPORT Status cudnnBackendDestroyDescriptor(dnn::RawDescriptor descriptor) {
@@ -186,16 +152,25 @@ GALLEY_EXPORT Status cudnnBackendSetAttribute(dnn::RawDescriptor descriptor, dnn
                                               const void* values) {
   const auto* bytes = static_cast<const std::byte*>(values);
   of(descriptor).attributes[name].assign(bytes, bytes + static_cast<size_t>(count) * size_of(type));
+  of(descriptor).types[name] = type;
   return dnn::kSuccess;
 }
 GALLEY_EXPORT Status cudnnBackendFinalize(dnn::RawDescriptor descriptor) {
-  const Node& node = of(descriptor);
+  GALLEY_CALL(of(descriptor).kind == dnn::kHeuristic ? "cudnnHeuristic" : "cudnnBackendFinalize");
+  Node& node = of(descriptor);
   switch (node.kind) {
     case dnn::kConvolutionForward:
     case dnn::kConvolutionData:
     case dnn::kConvolutionWeights: return agrees(convolution_of(node)) ? dnn::kSuccess : kBadParameter;
     case dnn::kGraph: return node.one<void*>(dnn::kGraphHandle) != nullptr ? dnn::kSuccess : kBadParameter;
-    case dnn::kPlan: return of(node.one<void*>(dnn::kPlanConfiguration)).engine == kNoPlans ? kNotSupported : dnn::kSuccess;
+    case dnn::kPlan:
+      if (const auto text = node.attributes.find(dnn::kPlanJson); text != node.attributes.end()) {
+        Node* configuration = node_of({reinterpret_cast<const char*>(text->second.data()), text->second.size()});
+        if (configuration == nullptr) return kBadParameter;
+        const auto* address = reinterpret_cast<const std::byte*>(&configuration);
+        node.attributes[dnn::kPlanConfiguration].assign(address, address + sizeof configuration);
+      }
+      return of(node.one<void*>(dnn::kPlanConfiguration)).engine == kNoPlans ? kNotSupported : dnn::kSuccess;
     default: return dnn::kSuccess;
   }
 }
@@ -226,12 +201,20 @@ GALLEY_EXPORT Status cudnnBackendGetAttribute(dnn::RawDescriptor descriptor, dnn
     *static_cast<int64_t*>(values) = kWorkspace;
     return dnn::kSuccess;
   }
+  if (node.kind == dnn::kPlan && name == dnn::kPlanJson) {
+    const std::string text = text_of(*node.other(dnn::kPlanConfiguration));
+    *count = std::ssize(text);
+    if (values != nullptr) std::memcpy(values, text.data(), static_cast<size_t>(std::min(wanted, *count)));
+    return dnn::kSuccess;
+  }
   return kBadParameter;
 }
 GALLEY_EXPORT Status cudnnBackendExecute(dnn::Handle handle, dnn::RawDescriptor plan, dnn::RawDescriptor pack) {
   GALLEY_CALL("cudnnBackendExecute");
   const Node& configuration = *of(plan).other(dnn::kPlanConfiguration);
   const Node& operation = *configuration.graph->other(dnn::kGraphOperations);
+  if (operation.kind < dnn::kConvolutionForward || operation.kind > dnn::kConvolutionData)
+    return execute_graph(handle, *configuration.graph, of(pack));
   Convolution convolution = convolution_of(operation);
   convolution.tf32 = configuration.engine == kTf32Engine && convolution.x.type == device::kF32;
   const std::vector<int64_t> ids = of(pack).numbers(dnn::kPackIds), addresses = of(pack).numbers(dnn::kPackAddresses);

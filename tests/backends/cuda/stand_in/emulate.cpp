@@ -195,9 +195,23 @@ GALLEY_UNCHECKED void run_fibers(Block& block, unsigned char* stacks, uint64_t s
   }
 }
 
-/// Stacks and states of the fibers of a thread. (Allocated once: a block has up to 1024.)
+/// What kernels read of their block changes while fibers of earlier blocks exist, which ThreadSanitizer must not take for a race.
+GALLEY_UNCHECKED void enter(Block* block, uint3 index, char* order) {
+  running = block;
+  blockIdx = index;
+  orders = order;
+}
+GALLEY_UNCHECKED char* order_of(Group group) { return group == Group::kBlock ? orders : orders + 1 + running->current / kWarp; }
+
+#ifdef GALLEY_TSAN
+constexpr unsigned kMostFibers = 2 * kMaxThreads;  // that ThreadSanitizer can have
+#else
+constexpr unsigned kMostFibers = kMaxThreads;
+#endif
+/// Stacks and states of the fibers of a thread. (Allocated once: a block has up to 1024.) Those of ThreadSanitizer's fibers have a stack
+/// each: it does not know that a stack begins anew.
 struct Fibers {
-  std::unique_ptr<unsigned char[]> stacks{new unsigned char[kMaxThreads * kStackBytes]};
+  std::unique_ptr<unsigned char[]> stacks{new unsigned char[kMostFibers * kStackBytes]};
   std::array<Fiber, kMaxThreads> fibers;
 };
 
@@ -232,19 +246,19 @@ void launch(const char* kernel, dim3 grid, dim3 size, size_t shared_bytes, uint6
   std::vector<unsigned> order(blocks);
   make_order(order.data(), blocks, seed);
   // Blocks have fibers and shared memory of their own under ThreadSanitizer, else no two blocks would ever race. It can have 2048 fibers.
-  [[maybe_unused]] const unsigned sets = std::max(1u, std::min(blocks, 2 * kMaxThreads / threads));
+  const unsigned sets = kMostFibers == kMaxThreads ? 1u : std::max(1u, std::min(blocks, kMostFibers / threads));
   IF_TSAN(std::vector<void*> tsan(size_t{sets} * threads); for (void*& f : tsan) f = __tsan_create_fiber(0);)
   std::vector<std::unique_ptr<unsigned char[]>> shared;
   for (unsigned n = 0; n < blocks; ++n) {
     const unsigned id = order[n];
-    blockIdx = {id % grid.x, id / grid.x % grid.y, id / grid.x / grid.y};
+    unsigned char* stacks = fibers.stacks.get() + size_t{n % sets} * threads * kStackBytes;
 #ifndef GALLEY_TSAN
     shared.clear();
 #endif
     shared.emplace_back(new unsigned char[kSharedBytes]);
     std::memset(shared.back().get(), 0xff, kSharedBytes);  // NaN in f32, f16 and bf16
     IF_ASAN(__asan_poison_memory_region(shared.back().get(), kSharedBytes);)
-    IF_ASAN(__asan_unpoison_memory_region(fibers.stacks.get(), threads * kStackBytes);)
+    IF_ASAN(__asan_unpoison_memory_region(stacks, threads * kStackBytes);)
     Block block;
     block.kernel = kernel;
     block.threads = threads;
@@ -252,15 +266,14 @@ void launch(const char* kernel, dim3 grid, dim3 size, size_t shared_bytes, uint6
     block.shared = shared.back().get();
     block.body = &body;
     IF_TSAN(block.tsan = __tsan_get_current_fiber();)
-    orders = block_order[n % 64];
     for (unsigned i = 0; i < threads; ++i) {
-      start_fiber(block.fibers[i], fibers.stacks.get() + i * kStackBytes, {i % size.x, i / size.x % size.y, i / size.x / size.y});
+      start_fiber(block.fibers[i], stacks + i * kStackBytes, {i % size.x, i / size.x % size.y, i / size.x / size.y});
       IF_TSAN(block.fibers[i].tsan = tsan[size_t{n % sets} * threads + i];)
     }
     before(&start_order);
-    running = &block;
-    run_fibers(block, fibers.stacks.get(), seed);
-    running = nullptr;
+    enter(&block, {id % grid.x, id / grid.x % grid.y, id / grid.x / grid.y}, block_order[n % 64]);
+    run_fibers(block, stacks, seed);
+    enter(nullptr, {}, nullptr);
     IF_ASAN(__asan_unpoison_memory_region(shared.back().get(), kSharedBytes);)
     if (block.problem != nullptr) {
       throw std::runtime_error(std::string(kernel) + ": " + block.problem + " (block " + std::to_string(id) + ", " + block.problem_place +
@@ -272,7 +285,7 @@ void launch(const char* kernel, dim3 grid, dim3 size, size_t shared_bytes, uint6
 }
 
 void barrier(Group group, const char* place) {
-  char* order = group == Group::kBlock ? orders : orders + 1 + running->current / kWarp;
+  char* order = order_of(group);
   before(order);
   yield(group == Group::kBlock ? State::kAtBarrier : State::kAtWarpBarrier, place);
   after(order);

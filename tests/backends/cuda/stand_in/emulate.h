@@ -58,7 +58,10 @@ unsigned long long atomic_add(unsigned long long* to, unsigned long long value);
 
 #define GALLEY_DEVICE inline
 #define GALLEY_UNROLL
+#define GALLEY_UNROLL_BY_4
+#define GALLEY_NO_UNROLL
 #define GALLEY_KERNEL(name, parameters) inline void name parameters
+#define GALLEY_KERNEL_OF(blocks, name, parameters) GALLEY_KERNEL(name, parameters)
 #define GALLEY_SHARED(type, name, count) type* name = static_cast<type*>(emulate::shared(sizeof(type) * (count), GALLEY_EMULATE_PLACE))
 #define __syncthreads() emulate::barrier(emulate::Group::kBlock, GALLEY_EMULATE_PLACE)
 #define __syncwarp() emulate::barrier(emulate::Group::kWarp, GALLEY_EMULATE_PLACE)
