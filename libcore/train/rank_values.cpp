@@ -11,6 +11,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/comm/communicator.h"
+#include "libcore/comm/local.h"
 #include "libcore/comm/rank_scope.h"
 #include "libcore/comm/texts.h"
 #include "libcore/infer/stored_weights.h"
@@ -104,12 +105,16 @@ void check_matrix_ranks(const Recipe& recipe, int ranks) {
 }
 
 /// Throws Error (kRecipe) for devices, and for what GPUs do not do, on several ranks.
-void check_device(const Recipe& recipe, int ranks) {
+void check_device(const Recipe& recipe, const Communicator& communicator) {
+  const int ranks = communicator.size();
   const auto refuse = [](const char* key, const std::string& message, const char* suggestion) {
     throw Error(ErrorCode::kRecipe, message).key(key).suggest(suggestion);
   };
   if (!recipe.device.is_gpu())
     refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
+  if (communicator.transport() == kThreads)
+    refuse("device", cat("device: ", recipe.device.str(), " has a GPU for each process, but the ranks are threads of one process"),
+           "start them by mpirun -np N, or write device: cpu");
   const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks);
   const MeshSection mesh = resolve_mesh(recipe.sharding, ranks, ranks);
   if (strategy == ShardingStrategy::kHybrid || mesh.tensor > 1 || mesh.pipe > 1)
@@ -134,7 +139,7 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
   if (hybrid && !sharding.mesh && communicator.per_machine() == 0)
     refuse("sharding.mesh", "the machines of the job have different numbers of ranks, or ranks that are not consecutive",
            "write mesh: {data: M, shard: N}, or start as many ranks on each machine, in order (mpirun --map-by slot)");
-  if (recipe.device.str() != "cpu") check_device(recipe, ranks);
+  if (recipe.device.str() != "cpu") check_device(recipe, communicator);
   if (matrix_ranks(recipe, ranks) > 1) return check_matrix_ranks(recipe, ranks);
   const bool pipeline = strategy == ShardingStrategy::kPipeline;
   if (pipeline) {
