@@ -41,12 +41,12 @@ using InputPlacement = std::function<Placement(const ValueInfo& input)>;
 
 /// The placements of all values, by ValueId: a value follows from what its node reads. Collectives change it: a sum over ranks and what is
 /// gathered are replicated along the axis of the collective, a scattered sum is a range. Element-wise functions, moves and updates keep
-/// ranges; other results of values that are not replicated are the rank's own. Gates of updates do not count: of a rank whose losses are not
-/// finite the job ends.
+/// ranges; other results of values that are not replicated are the rank's own. Gates of updates do not count: of a rank whose losses are
+/// not finite the job ends.
 std::vector<Placement> placements_of(const Graph& graph, const InputPlacement& input);
 
-/// Throws InternalError that names the node and the input if a named input is updated by values of a weaker placement than its own: what all
-/// ranks hold by values of one rank, or a range by sums that are not complete; or, with `outputs`, if an output is not replicated.
+/// Throws InternalError that names the node and the input if a named input is updated by values of a weaker placement than its own: what
+/// all ranks hold by values of one rank, or a range by sums that are not complete; or, with `outputs`, if an output is not replicated.
 void verify_placements(const Graph& graph, const InputPlacement& input, bool outputs);
 
 }  // namespace galley

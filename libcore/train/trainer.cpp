@@ -245,6 +245,14 @@ void Trainer::State::plan_peak() {
   for (const ParameterSpec& spec : update->parameters()) {
     if (stages) writing = std::max(writing, 2 * spec.type.bytes());  // of another stage, and the copy that is sent
   }
+  if (gathers_parameters()) {  // one unit at a time is whole on each rank, and one of its parameters on rank 0
+    for (const GradientBucket& unit : *update->shards()) {
+      int64_t largest = 0;
+      for (const Shape& shape : unit.shapes) largest = std::max(largest, shape.elements());
+      const int64_t elements = unit.layout.padded(shard_groups(recipe, sample_ranks()).ranks) + (writes() ? largest : 0);
+      writing = std::max(writing, elements * dtype_size(unit.dtype));
+    }
+  }
   plan.base_bytes += std::max(evaluation, writing);
   // Of the scratch memory of other processes on this machine, a rank maps its segments.
   if (shares_scratch()) plan.base_bytes += reached_bytes(update->program()) / rank_count() * (rank_count() - 1);

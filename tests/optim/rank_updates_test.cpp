@@ -57,8 +57,8 @@ class Terms {
   std::string& term(ValueId id) { return terms_[static_cast<size_t>(id)]; }
 
   bool converts(const Node& node) const {
-    const std::set<const OpDef*> collectives{&all_reduce_start_op(),  &all_reduce_wait_op(),     &all_gather_start_op(),
-                                             &all_gather_wait_op(),   &reduce_scatter_start_op(), &reduce_scatter_wait_op()};
+    const std::set<const OpDef*> collectives{&all_reduce_start_op(), &all_reduce_wait_op(),      &all_gather_start_op(),
+                                             &all_gather_wait_op(),  &reduce_scatter_start_op(), &reduce_scatter_wait_op()};
     return collectives.count(node.op) > 0 || is_view(graph_, node) || node.op == &slice_op();
   }
 
@@ -163,9 +163,9 @@ TEST_P(RankUpdatesOf, WithoutTheirConversionsAreTheGraphOfOneRank) {
       ShardGroups groups{.rank = rank, .ranks = 4};
       if (strategy == "hybrid") groups = {.rank = rank % 2, .ranks = 2, .copies = 2};
       const bool gathers = strategy == "fsdp" || strategy == "hybrid";
-      const std::unique_ptr<RankUpdates> updates = gathers               ? gathered_updates(units(), groups)
+      const std::unique_ptr<RankUpdates> updates = gathers             ? gathered_updates(units(), groups)
                                                    : strategy == "ddp" ? replicated_updates(alone)
-                                                                         : sharded_updates(alone, rank, 4);
+                                                                       : sharded_updates(alone, rank, 4);
       Graph graph = step(updates.get(), accumulates);
       if (gathers) gather_units(graph, units(), {.rank = groups.rank, .ranks = groups.ranks});
       verify(graph);
@@ -175,8 +175,8 @@ TEST_P(RankUpdatesOf, WithoutTheirConversionsAreTheGraphOfOneRank) {
                 3);
       const std::set<std::string> results = Terms(graph).results();
       const auto [own, one_rank] = std::mismatch(results.begin(), results.end(), expected.begin(), expected.end());
-      EXPECT_TRUE(results == expected) << "rank " << rank << ": " << (own == results.end() ? "" : own->substr(0, 200)) << "; one rank: "
-                                       << (one_rank == expected.end() ? "" : one_rank->substr(0, 200));
+      EXPECT_TRUE(results == expected) << "rank " << rank << ": " << (own == results.end() ? "" : own->substr(0, 200))
+                                       << "; one rank: " << (one_rank == expected.end() ? "" : one_rank->substr(0, 200));
     }
   }
 }
@@ -197,7 +197,8 @@ std::string refusal(const Graph& graph, const std::vector<PlacementAxis>& axes) 
 TEST(Placements, ValuesOfOneRankDoNotUpdateWhatAllHold) {
   EXPECT_EQ(refusal(step(nullptr, false), {}), "");
   const std::string alone = refusal(step(nullptr, false), {PlacementAxis::kData});
-  EXPECT_NE(alone.find("updates w0, which is replicated along the axis data, by values that are own along the axis data"), std::string::npos)
+  EXPECT_NE(alone.find("updates w0, which is replicated along the axis data, by values that are own along the axis data"),
+            std::string::npos)
       << alone;
   // Sums over the ranks that divide a unit, but not over those that hold the same ranges.
   const auto half = gathered_updates(units(), {.rank = 0, .ranks = 2});
