@@ -17,7 +17,7 @@ namespace galley::testing_cli {
 namespace {
 
 const std::string kFolder = GALLEY_BUILD_DIR "/stand_in", kDriver = kFolder + "/libcuda_stand_in.so";
-const std::string kStandIn = "GALLEY_CUDA_DRIVER=" + kDriver + " GALLEY_CUDA_LIBRARIES=" + kFolder;
+const std::string kStandIn = "GALLEY_CUDA_DRIVER=" + kDriver + " GALLEY_CUDA_LIBRARIES=" + kFolder + " GALLEY_CUDA_PLANS=none";
 
 void write_file(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 std::string read_file(const std::string& path) {
@@ -154,9 +154,13 @@ TEST(Cuda, RanksTrainAsTheProcessor) {
   ASSERT_EQ(shell(in + "galley-train r.yaml -q -o cpu").code, 0);
   const std::vector<double> expected = losses_of(folder / "cpu/metrics.jsonl");
   ASSERT_EQ(expected.size(), 5u);
-  for (const std::string sharding : {"ddp", "zero2", "fsdp"}) {
-    const Outcome outcome = shell(in + "export GALLEY_STAND_IN_COUNTS=counts && " + kMpirun +
-                                  "-np 2 galley-train r.yaml device=cuda deterministic=true sharding=" + sharding + " -q -o " + sharding);
+  // Pairs divide parameters; with four ranks, two of them hold the same.
+  const std::string pairs = "'{strategy: hybrid, mesh: {data: 2, shard: 2}}'";
+  for (const std::string sharding : {"ddp", "zero2", "fsdp", "hybrid"}) {
+    const bool hybrid = sharding == "hybrid";
+    const Outcome outcome =
+        shell(in + "export GALLEY_STAND_IN_COUNTS=counts && " + kMpirun + (hybrid ? "-np 4" : "-np 2") +
+              " galley-train r.yaml device=cuda deterministic=true sharding=" + (hybrid ? pairs : sharding) + " -q -o " + sharding);
     ASSERT_EQ(outcome.code, 0) << sharding << ": " << outcome.err;
     const std::vector<double> found = losses_of(folder / (sharding + "/metrics.jsonl"));
     ASSERT_EQ(found.size(), 5u);

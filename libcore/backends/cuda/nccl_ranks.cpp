@@ -48,11 +48,9 @@ class NcclRanks : public DeviceRanks {
   ~NcclRanks() override {
     device_.watch(nullptr);
     if (!device_.try_current()) return;
-    if (communicator_ != nullptr) {
-      // Of a communicator with an error, only this ends the work.
-      const bool failed = std::uncaught_exceptions() > 0 || failed_;
-      failed ? library().ncclCommAbort(communicator_) : library().ncclCommDestroy(communicator_);
-    }
+    // Of a communicator with an error, only this ends the work.
+    const bool failed = std::uncaught_exceptions() > 0 || failed_;
+    for (const nccl::Handle each : all_communicators()) failed ? library().ncclCommAbort(each) : library().ncclCommDestroy(each);
     for (const Flight& flight : flights_) driver().cuEventDestroy(flight.done);
     driver().cuEventDestroy(ready_);
     driver().cuStreamDestroy(stream_);
@@ -65,11 +63,11 @@ class NcclRanks : public DeviceRanks {
   void start(const Collective& call, Stream& stream) override {
     device_.make_current();
     last_ = cat(collective_name(call.kind), " ", call.name);
-    if (call.group.size > 1 && call.group.size != ranks_.size())
-      throw Error(ErrorCode::kRecipe, cat(last_, ": device cuda has no collectives of some of the ranks")).key("sharding.mesh");
+    check_sums(call);
+    const nccl::Handle among = communicator_of(call.group);
     check(driver().cuEventRecord(ready_, cuda_stream(stream)), "recording an event");
     check(driver().cuStreamWaitEvent(stream_, ready_, 0), "waiting for an event");
-    finish(enqueue(call));
+    finish(enqueue(call, among), among);
     Flight& flight = free_flight();
     check(driver().cuEventRecord(flight.done, stream_), "recording an event");
     flight.output = call.output;
@@ -102,32 +100,67 @@ class NcclRanks : public DeviceRanks {
     nccl::Options options;
     options.blocking = 0;
     last_ = "connecting the ranks";
-    finish(library().ncclCommInitRankConfig(&communicator_, ranks_.size(), id, ranks_.rank(), &options));
+    finish(library().ncclCommInitRankConfig(&communicator_, ranks_.size(), id, ranks_.rank(), &options), communicator_);
   }
 
-  nccl::Result enqueue(const Collective& call) {
-    const size_t count = static_cast<size_t>(call.count), own = count / static_cast<size_t>(ranks_.size());
+  std::vector<nccl::Handle> all_communicators() const {
+    std::vector<nccl::Handle> all;
+    for (const auto& [group, handle] : groups_) all.push_back(handle);
+    if (communicator_ != nullptr) all.push_back(communicator_);
+    return all;
+  }
+  int members_of(RankGroup group) const { return group.size == 0 ? ranks_.size() : group.size; }
+  /// The communicator of this rank's group. All ranks start the first collective of such groups, so each makes one then: in the first run
+  /// of a program, which is not recorded.
+  nccl::Handle communicator_of(RankGroup group) {
+    if (members_of(group) == ranks_.size()) return communicator_;
+    for (const auto& [known, handle] : groups_)
+      if (known == group) return handle;
+    nccl::Options options;
+    options.blocking = 0;
+    nccl::Handle made = nullptr;
+    const int rank = ranks_.rank();
+    finish(library().ncclCommSplit(communicator_, group.first_of(rank), group.index_of(rank), &made, &options), communicator_);
+    groups_.emplace_back(group, made);
+    finish(nccl::kInProgress, made);
+    return made;
+  }
+  /// NCCL adds one array of each member to one result.
+  void check_sums(const Collective& call) {
+    if (call.kind != CollectiveKind::kAllReduce && call.kind != CollectiveKind::kReduceScatter) return;
+    if (members_of(call.group) == ranks_.size()) return;
+    const GroupOrder& order = ranks_.order(call.leaves, call.group, call.of_group);
+    if (order.outputs() == 1 && order.most_inputs() == 1) return;
+    throw Error(ErrorCode::kRecipe, cat(last_, ": device cuda adds the arrays of groups of ", call.group.size, " of ", ranks_.size(),
+                                        " ranks only where the size of a group is a power of two"))
+        .key("sharding.mesh")
+        .suggest("sharding=fsdp");
+  }
+
+  nccl::Result enqueue(const Collective& call, nccl::Handle among) {
+    const size_t count = static_cast<size_t>(call.count), own = count / static_cast<size_t>(members_of(call.group));
     const bool bytes = call.kind == CollectiveKind::kAllGather || call.kind == CollectiveKind::kBroadcast;
     const size_t size = bytes ? static_cast<size_t>(dtype_size(call.dtype)) : 1;
     const int type = bytes ? nccl::kI8 : type_of(call.dtype), operation = call.op == ReduceOp::kMax ? nccl::kMaximum : nccl::kSum;
     switch (call.kind) {
-      case CollectiveKind::kAllReduce:
-        return library().ncclAllReduce(call.input, call.output, count, type, operation, communicator_, stream_);
+      case CollectiveKind::kAllReduce: return library().ncclAllReduce(call.input, call.output, count, type, operation, among, stream_);
       case CollectiveKind::kReduceScatter:
-        return library().ncclReduceScatter(call.input, call.output, own, type, operation, communicator_, stream_);
-      case CollectiveKind::kAllGather: return library().ncclAllGather(call.input, call.output, own * size, type, communicator_, stream_);
+        return library().ncclReduceScatter(call.input, call.output, own, type, operation, among, stream_);
+      case CollectiveKind::kAllGather: return library().ncclAllGather(call.input, call.output, own * size, type, among, stream_);
       case CollectiveKind::kBroadcast:
         return library().ncclBroadcast(call.input, call.output, count * size, type, call.peer, communicator_, stream_);
       default: break;
     }
-    throw Error(ErrorCode::kInternal, cat("NCCL does not compute ", last_));
+    throw Error(ErrorCode::kRecipe, cat(last_, ": device cuda has no messages between two ranks, which pipelines need"))
+        .key("sharding")
+        .suggest("sharding=fsdp");
   }
 
   /// Waits until a call that goes on in the background has done its work on the host.
-  void finish(nccl::Result result) {
+  void finish(nccl::Result result, const nccl::Handle& of) {
     while (result == nccl::kInProgress) {
       check_ranks();
-      const nccl::Result asked = library().ncclCommGetAsyncError(communicator_, &result);
+      const nccl::Result asked = library().ncclCommGetAsyncError(of, &result);
       if (asked != nccl::kSuccess) result = asked;
       if (result == nccl::kInProgress) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
@@ -138,10 +171,12 @@ class NcclRanks : public DeviceRanks {
   void check_ranks() {
     if (Position* position = ranks_.position()) position->polls.fetch_add(1, std::memory_order_relaxed);
     if (communicator_ == nullptr || failed_) return;
-    nccl::Result result = nccl::kSuccess;
-    const nccl::Result asked = library().ncclCommGetAsyncError(communicator_, &result);
-    if (asked != nccl::kSuccess) result = asked;
-    if (result != nccl::kInProgress) expect(result, last_);
+    for (const nccl::Handle each : all_communicators()) {
+      nccl::Result result = nccl::kSuccess;
+      const nccl::Result asked = library().ncclCommGetAsyncError(each, &result);
+      if (asked != nccl::kSuccess) result = asked;
+      if (result != nccl::kInProgress) expect(result, last_);
+    }
   }
 
   void expect(nccl::Result result, const std::string& what) {
@@ -152,7 +187,9 @@ class NcclRanks : public DeviceRanks {
       if (more != nullptr && *more != '\0') text += cat(", ", more);
     }
     failed_ = true;
-    if (communicator_ != nullptr) library().ncclCommAbort(std::exchange(communicator_, nullptr));  // ends kernels that wait for others
+    for (const nccl::Handle each : all_communicators()) library().ncclCommAbort(each);  // ends kernels that wait for others
+    communicator_ = nullptr;
+    groups_.clear();
     throw Error(ErrorCode::kWorker, text + (result == nccl::kRemoteError ? "; another rank has failed" : ""));
   }
 
@@ -168,7 +205,8 @@ class NcclRanks : public DeviceRanks {
   Communicator& ranks_;
   cuda::StreamHandle stream_ = nullptr;  // of all collectives
   cuda::EventHandle ready_ = nullptr;    // the inputs of the next one
-  nccl::Handle communicator_ = nullptr;
+  nccl::Handle communicator_ = nullptr;  // of all ranks
+  std::vector<std::pair<RankGroup, nccl::Handle>> groups_;
   std::vector<Flight> flights_;
   std::string last_;  // for messages
   bool failed_ = false;

@@ -38,6 +38,7 @@ struct Options {
   X(ncclGetVersion, (int* version))                                                                                                       \
   X(ncclGetUniqueId, (UniqueId * id))                                                                                                     \
   X(ncclCommInitRankConfig, (Handle * communicator, int ranks, UniqueId id, int rank, Options* options))                                  \
+  X(ncclCommSplit, (Handle parent, int color, int key, Handle* made, Options* options))                                                   \
   X(ncclCommDestroy, (Handle communicator))                                                                                               \
   X(ncclCommAbort, (Handle communicator))                                                                                                 \
   X(ncclCommGetAsyncError, (Handle communicator, Result * result))                                                                        \

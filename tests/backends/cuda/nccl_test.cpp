@@ -27,10 +27,10 @@ constexpr int kRanks = 3;
 constexpr int64_t kOwn = 16 * 1201, kCount = kRanks * kOwn;  // more than a piece of the stand-in
 
 /// Runs `work` for each rank in a thread.
-void on_ranks(const std::function<void(int rank, DeviceRanks& ranks)>& work) {
-  const auto host = local_communicators(kRanks);
+void on_ranks(const std::function<void(int rank, DeviceRanks& ranks)>& work, int count = kRanks) {
+  const auto host = local_communicators(count);
   std::vector<std::thread> threads;
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < count; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<DeviceRanks> ranks = connect_nccl(stand_in_device(), *host[static_cast<size_t>(r)]);
       work(r, *ranks);
@@ -118,6 +118,34 @@ TEST(Nccl, CollectivesGiveTheirResultsAlsoRecorded) {
       driver.cuGraphExecDestroy(replay);
     }
   });
+}
+
+// Of 4 ranks, neighbors and those two apart: the meshes of hybrid sharding.
+TEST(Nccl, GroupsHaveSumsOfTheirOwn) {
+  if (on_gpu()) GTEST_SKIP() << "the ranks are threads with one GPU";
+  stand_in_device();
+  const auto work = [&](int rank, DeviceRanks& ranks) {
+    const std::unique_ptr<Stream> stream = stand_in_device().make_stream();
+    const Array array;
+    for (const RankGroup group : {RankGroup{1, 2}, RankGroup{2, 2}, RankGroup{1, 2}, RankGroup{1, 4}}) {
+      array.set(*stream, rank);
+      const Collective call{.kind = CollectiveKind::kAllReduce,
+                            .name = "array",
+                            .input = array.at(0),
+                            .output = array.at(0),
+                            .count = kCount,
+                            .of_group = true,
+                            .group = group};
+      ranks.start(call, *stream);
+      ranks.wait(call.output, *stream);
+      float expected = 0;
+      for (int i = 0; i < group.size; ++i) expected += static_cast<float>(10 * (group.first_of(rank) + i * group.stride));
+      const std::vector<float> values = array.get(*stream);
+      for (const int64_t i : {int64_t{0}, int64_t{5}, kCount - 1})
+        EXPECT_EQ(values[static_cast<size_t>(i)], expected + static_cast<float>(group.size * (i % 7))) << group.size << " " << group.stride;
+    }
+  };
+  on_ranks(work, 4);
 }
 
 // The stand-in refuses what a driver refuses.

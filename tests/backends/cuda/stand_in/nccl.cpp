@@ -35,7 +35,7 @@ using namespace galley::cuda;
 using nccl::Result;
 
 constexpr Result kInvalidArgument = 4;
-constexpr int kMostRanks = 16;
+constexpr int kMostRanks = 16, kMostSplits = 8;
 constexpr size_t kPiece = size_t{1} << 16;  // bytes of a rank in one step
 
 /// In shared memory.
@@ -43,6 +43,7 @@ struct Board {
   std::atomic<int> failed{0};
   std::array<std::atomic<pid_t>, kMostRanks> processes{};
   std::array<std::atomic<uint64_t>, kMostRanks> arrived{};
+  std::array<std::array<std::atomic<int>, kMostRanks>, kMostSplits> colors{};  // plus 1
   std::byte pieces[kMostRanks][kPiece];
 };
 
@@ -52,6 +53,7 @@ struct Member {
   Board* board = nullptr;
   int rank = 0, ranks = 0;
   uint64_t meetings = 0;  // of this rank
+  size_t splits = 0;
   std::atomic<bool> aborted{false};
   std::atomic<Result> error{nccl::kSuccess};
 
@@ -150,6 +152,23 @@ void reduce(Member& member, const std::byte* from, std::byte* to, size_t bytes, 
 
 Board* last_board = nullptr;
 
+/// Makes the communicator of a rank.
+Result join(nccl::Handle* handle, const std::string& name, int ranks, int rank) {
+  auto member = std::make_shared<Member>();
+  member->name = name;
+  member->rank = rank;
+  member->ranks = ranks;
+  const int file = shm_open(name.c_str(), O_RDWR | O_CREAT, 0600);
+  if (file < 0 || ftruncate(file, sizeof(Board)) != 0) return 2;
+  void* mapped = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (mapped == MAP_FAILED) return 2;
+  last_board = member->board = static_cast<Board*>(mapped);  // zeros, as its members begin
+  member->board->processes[static_cast<size_t>(rank)] = getpid();
+  *handle = reinterpret_cast<nccl::Handle>(new Communicator{member});
+  return nccl::kInProgress;
+}
+
 Result started(const char* function) {
   const Result injected = stand_in::count_call(function);
   if (injected < 0) raise(-injected);
@@ -189,19 +208,22 @@ GALLEY_EXPORT Result ncclCommInitRankConfig(nccl::Handle* handle, int ranks, ncc
   if (const Result injected = started("ncclCommInitRankConfig"); injected != 0) return injected;
   if (ranks < 1 || ranks > kMostRanks || rank < 0 || rank >= ranks || options->magic != 0xcafebeef || options->blocking != 0)
     return kInvalidArgument;
-  auto member = std::make_shared<Member>();
-  member->name = id.bytes;
-  member->rank = rank;
-  member->ranks = ranks;
-  const int file = shm_open(id.bytes, O_RDWR | O_CREAT, 0600);
-  if (file < 0 || ftruncate(file, sizeof(Board)) != 0) return 2;
-  void* mapped = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  close(file);
-  if (mapped == MAP_FAILED) return 2;
-  last_board = member->board = static_cast<Board*>(mapped);  // zeros, as its members begin
-  member->board->processes[static_cast<size_t>(rank)] = getpid();
-  *handle = reinterpret_cast<nccl::Handle>(new Communicator{member});
-  return nccl::kInProgress;
+  return join(handle, id.bytes, ranks, rank);
+}
+GALLEY_EXPORT Result ncclCommSplit(nccl::Handle parent, int color, int, nccl::Handle* handle, nccl::Options*) {
+  if (const Result injected = started("ncclCommSplit"); injected != 0) return injected;
+  Member& member = *of(parent).member;
+  if (color < 0 || member.splits == kMostSplits) return kInvalidArgument;
+  auto& colors = member.board->colors[member.splits++];
+  colors[static_cast<size_t>(member.rank)] = color + 1;
+  int ranks = 0, rank = 0;
+  for (int r = 0; r < member.ranks; ++r) {
+    while (colors[static_cast<size_t>(r)] == 0) sched_yield();
+    if (colors[static_cast<size_t>(r)] != color + 1) continue;
+    if (r == member.rank) rank = ranks;
+    ++ranks;
+  }
+  return join(handle, member.name + "_" + std::to_string(member.splits) + "_" + std::to_string(color), ranks, rank);
 }
 GALLEY_EXPORT Result ncclCommDestroy(nccl::Handle handle) {
   delete &of(handle);
