@@ -29,8 +29,8 @@ int dnn_type(DType dtype);
 
 /// What engines may do.
 struct DnnLimits {
-  bool rounds_inputs = true;      ///< Operands may be rounded (f32 to TF32).
-  bool deterministic = true;      ///< Equal operands give equal bits in each run.
+  bool rounds_inputs = true;  ///< Operands may be rounded (f32 to TF32).
+  bool deterministic = true;  ///< Equal operands give equal bits in each run.
   int64_t workspace = int64_t{1} << 30;
 };
 
@@ -63,7 +63,7 @@ struct DnnPlan {
 
 /// A plan with what it refers to.
 struct ChosenDnnPlan {
-  std::shared_ptr<const void> graph;                       // null: the plan is from the cache
+  std::shared_ptr<const void> graph;  // null: the plan is from the cache
   std::optional<cuda::dnn::Descriptor> configuration = {};
   DnnPlan plan;
 };
@@ -82,7 +82,8 @@ std::unique_ptr<const ChosenDnnPlan> choose_dnn_plan(const std::string& form, co
 void run_dnn_plan(Stream& stream, const cuda::dnn::Descriptor& plan, const std::vector<int64_t>& ids, std::vector<void*> addresses,
                   void* workspace, const std::string& what);
 
-/// A graph of point-wise functions, products and reductions. Values are named by their positions; intermediate ones exist in registers only.
+/// A graph of point-wise functions, products and reductions. Values are named by their positions; intermediate ones exist in registers
+/// only.
 class DnnGraph {
  public:
   using Value = int;

@@ -72,8 +72,7 @@ class AttentionGraph {
     graph.pointwise(dnn::kAdd, lse(), largest, logarithm);
     const Value weights = graph.intermediate(type_, pairs_);
     graph.pointwise(dnn::kDivide, weights, exponentials, total);
-    graph.matmul(of_output(kO), weights,
-                 graph.operand(kV, type_, {f_.batch, f_.kv_heads, f_.keys, f_.value_width}, steps(f_.v_steps)));
+    graph.matmul(of_output(kO), weights, graph.operand(kV, type_, {f_.batch, f_.kv_heads, f_.keys, f_.value_width}, steps(f_.v_steps)));
   }
 
   /// The matrix of each pair of query and key with queries as columns, in the type of the operands.
@@ -117,8 +116,7 @@ class AttentionGraph {
     const Sizes sizes{f_.batch, f_.heads, f_.queries, f_.width};
     const Value dq = graph.operand(kDq, type_, sizes, steps(f_.q_steps));
     if (f_.deterministic) return graph.matmul(dq, of_products, rows);
-    const Value parts = graph.operand(kParts, dnn::kDataF32, sizes,
-                                      {f_.heads * f_.queries * f_.width, f_.queries * f_.width, f_.width, 1});
+    const Value parts = graph.operand(kParts, dnn::kDataF32, sizes, {f_.heads * f_.queries * f_.width, f_.queries * f_.width, f_.width, 1});
     graph.matmul(parts, of_products, rows);
     graph.pointwise(dnn::kIdentity, dq, parts);
   }
@@ -138,8 +136,8 @@ class Planned : public LibraryAttention {
   void run(Stream& stream, const AttentionOperands& operands, void* scratch) const override {
     float scale = operands.scale, never = -std::numeric_limits<float>::infinity(), one = 1;
     std::vector<int64_t> ids{kQ, kK, kV, kO, kLse, kScale};
-    std::vector<void*> at{const_cast<void*>(operands.q), const_cast<void*>(operands.k), const_cast<void*>(operands.v),
-                          operands.o, operands.lse, &scale};
+    std::vector<void*> at{
+        const_cast<void*>(operands.q), const_cast<void*>(operands.k), const_cast<void*>(operands.v), operands.o, operands.lse, &scale};
     const auto pass = [&](int64_t id, const void* address) {
       ids.push_back(id);
       at.push_back(const_cast<void*>(address));
@@ -195,7 +193,8 @@ std::shared_ptr<const LibraryAttention> build(const AttentionForm& form, std::st
 }  // namespace
 
 std::string AttentionForm::text() const {
-  std::string all = cat(backward ? "attention gradients " : "attention ", dtype, causal ? " causal" : "", deterministic ? "" : " any order");
+  std::string all =
+      cat(backward ? "attention gradients " : "attention ", dtype, causal ? " causal" : "", deterministic ? "" : " any order");
   for (const int64_t value : {batch, heads, kv_heads, queries, keys, width, value_width}) all += cat(" ", value);
   for (const int64_t* steps : {q_steps, k_steps, v_steps}) all += cat(" ", steps[0], " ", steps[1], " ", steps[2]);
   return all;

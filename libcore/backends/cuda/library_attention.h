@@ -16,8 +16,8 @@ struct AttentionForm {
   DType dtype = DType::kBF16;  ///< Of all operands but the statistics, which are f32: bf16 or f16.
   int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, width = 0, value_width = 0;
   int64_t q_steps[3] = {}, k_steps[3] = {}, v_steps[3] = {};  ///< Between samples, heads and rows; those of gradients too.
-  bool causal = false;        ///< Query i reads keys up to i.
-  bool deterministic = true;  ///< Equal operands give equal bits in each run.
+  bool causal = false;                                        ///< Query i reads keys up to i.
+  bool deterministic = true;                                  ///< Equal operands give equal bits in each run.
 
   /// Equal for equal forms.
   std::string text() const;

@@ -45,7 +45,8 @@ std::optional<std::string> stored_plan(const std::string& key) {
     const std::string all = read_file(path, kMostBytes);
     const std::string_view text = all;
     const size_t begin = kHead.size() + kDigestDigits + 1;
-    const bool whole = text.starts_with(kHead) && text.size() > begin && text[begin - 1] == '\n' && digest_of(text.substr(begin)) == text.substr(kHead.size(), kDigestDigits);
+    const bool whole = text.starts_with(kHead) && text.size() > begin && text[begin - 1] == '\n' &&
+                       digest_of(text.substr(begin)) == text.substr(kHead.size(), kDigestDigits);
     if (!whole) {
       log(LogLevel::kInfo, cat("the stored plan ", path, " is damaged: it is made again"));
       return std::nullopt;

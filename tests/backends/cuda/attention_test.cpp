@@ -1,5 +1,7 @@
 // Which attention cuDNN computes, and why not; and by the real library, without a GPU, which engines it has for an H100.
 
+#include "libcore/ops/attention.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,7 +11,6 @@
 
 #include "libcore/backends/cuda/backend.h"
 #include "libcore/backends/cuda/library_attention.h"
-#include "libcore/ops/attention.h"
 #include "libcore/vendor/cuda/dnn.h"
 #include "tests/backends/cuda/stand_in.h"
 
@@ -96,8 +97,12 @@ std::string support_table(const std::string& card) {
           steps[2] = heads * m.width;
         }
         const AttentionSupport support = attention_support(form, card);
-        table << m.name << ", " << dtype << ", " << (kind == 0 ? "forward" : kind == 1 ? "gradients" : "gradients in any order") << ": "
-              << support.listed << ", " << support.allowed << ", " << support.workspace << (support.compiled ? "" : " (no plan)") << "\n";
+        table << m.name << ", " << dtype << ", "
+              << (kind == 0   ? "forward"
+                  : kind == 1 ? "gradients"
+                              : "gradients in any order")
+              << ": " << support.listed << ", " << support.allowed << ", " << support.workspace << (support.compiled ? "" : " (no plan)")
+              << "\n";
       }
     }
   }
@@ -113,7 +118,8 @@ TEST(CudnnTable, AttentionForAnH100IsThatOfTheStoredTable) {
   ASSERT_EQ(cuda::dnn::dnn().state.problem, "");
   const std::string cards = GALLEY_SOURCE_DIR "/tests/backends/cuda/cards/", path = cards + "h100_attention.txt";
   const std::string stored = read(path), found = support_table(read(cards + "h100.json"));
-  if (found.find(": 0, 0") != std::string::npos) GTEST_SKIP() << "no libcuda.so.1, not even a stub: engines compiled at run time are not listed";
+  if (found.find(": 0, 0") != std::string::npos)
+    GTEST_SKIP() << "no libcuda.so.1, not even a stub: engines compiled at run time are not listed";
   if (std::getenv("GALLEY_UPDATE_GOLDEN") != nullptr) {
     std::ofstream(path) << found;
     return;

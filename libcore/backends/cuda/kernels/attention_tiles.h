@@ -11,10 +11,10 @@
 
 namespace galley::device {
 
-inline constexpr int kOther = 64;                 // rows of a tile of the other side
-inline constexpr int kLanes = 16;                 // threads that share rows of the scores
-inline constexpr int kDepth = 16;                 // elements of rows in shared memory at once
-inline constexpr int kScoreLine = kOther + 4;     // places between rows of shared arrays: other banks
+inline constexpr int kOther = 64;                             // rows of a tile of the other side
+inline constexpr int kLanes = 16;                             // threads that share rows of the scores
+inline constexpr int kDepth = 16;                             // elements of rows in shared memory at once
+inline constexpr int kScoreLine = kOther + 4;                 // places between rows of shared arrays: other banks
 inline constexpr int kSliceFloats = 2 * kDepth * kScoreLine;  // of both sides
 
 /// Rows of a head in an array: row r begins at element begin + r * step. Rows from `rows` on, and elements from `width` on, are 0.
@@ -28,8 +28,8 @@ GALLEY_DEVICE int narrow(int64_t size) { return static_cast<int>(size); }
 
 GALLEY_DEVICE HeadRows queries_of(const AttentionCall& c, const void* array, int64_t sample, int64_t head, int64_t first, int64_t heads,
                                   int64_t width) {
-  return {array,         ((sample * c.queries + first) * heads + head) * width, narrow(heads * width), narrow(c.queries - first),
-          narrow(width), c.type};
+  return {array, ((sample * c.queries + first) * heads + head) * width, narrow(heads * width), narrow(c.queries - first), narrow(width),
+          c.type};
 }
 GALLEY_DEVICE HeadRows q_rows(const AttentionCall& c, int64_t sample, int64_t head, int64_t first) {
   return queries_of(c, c.q, sample, head, first, c.q_heads, c.width);
@@ -38,11 +38,20 @@ GALLEY_DEVICE HeadRows grad_rows(const AttentionCall& c, int64_t sample, int64_t
   return queries_of(c, c.grad, sample, head, first, c.heads, c.value_width);
 }
 GALLEY_DEVICE HeadRows k_rows(const AttentionCall& c, int64_t sample, int64_t head, int64_t first) {
-  return {c.k, ((sample * c.keys + first) * c.k_heads + c.first_key + head) * c.width, narrow(c.k_heads * c.width), narrow(c.keys - first), narrow(c.width), c.type};
+  return {c.k,
+          ((sample * c.keys + first) * c.k_heads + c.first_key + head) * c.width,
+          narrow(c.k_heads * c.width),
+          narrow(c.keys - first),
+          narrow(c.width),
+          c.type};
 }
 GALLEY_DEVICE HeadRows v_rows(const AttentionCall& c, int64_t sample, int64_t head, int64_t first) {
-  return {c.v, ((sample * c.keys + first) * c.v_heads + c.first_value + head) * c.value_width, narrow(c.v_heads * c.value_width), narrow(c.keys - first),
-          narrow(c.value_width), c.type};
+  return {c.v,
+          ((sample * c.keys + first) * c.v_heads + c.first_value + head) * c.value_width,
+          narrow(c.v_heads * c.value_width),
+          narrow(c.keys - first),
+          narrow(c.value_width),
+          c.type};
 }
 
 /// Elements first .. first + kDepth - 1 of kRows rows, as columns of `to`, kLine places apart.
@@ -160,8 +169,8 @@ GALLEY_DEVICE HeadMask mask_of(const AttentionCall& c, int64_t sample, int64_t h
   if (c.position != nullptr) mask.start = position_of(c.position[sample]);
   if (c.lengths != nullptr) mask.length = position_of(c.lengths[sample]);
   if (c.drops != 0) {
-    mask.key = mix_bits(mix_bits(mix_bits(static_cast<uint64_t>(c.rng[0])) ^ static_cast<uint64_t>(c.stream)) ^
-                        static_cast<uint64_t>(c.rng[1]));
+    mask.key =
+        mix_bits(mix_bits(mix_bits(static_cast<uint64_t>(c.rng[0])) ^ static_cast<uint64_t>(c.stream)) ^ static_cast<uint64_t>(c.rng[1]));
     mask.random_sample = static_cast<uint64_t>(c.rng[2] + sample);
   }
   return mask;
@@ -237,8 +246,8 @@ GALLEY_DEVICE void each_element(const F& element) {
 
 /// The softmax of a tile's scores goes on: `weights` has the products of its rows, and becomes their weights.
 template <int kOwn, int kColumns>
-GALLEY_DEVICE void add_scores(const AttentionCall& c, const HeadMask& mask, int query, int key, float* weights,
-                              float (&largest)[kOwn], float (&total)[kOwn], float (&sums)[kOwn][kColumns]) {
+GALLEY_DEVICE void add_scores(const AttentionCall& c, const HeadMask& mask, int query, int key, float* weights, float (&largest)[kOwn],
+                              float (&total)[kOwn], float (&sums)[kOwn][kColumns]) {
   const int thread = static_cast<int>(threadIdx.x), row = thread / kLanes * kOwn, column = thread % kLanes * 4;
   uint32_t kept = 0;  // a bit for each element
   each_element<kOwn>([&](int e, int place, int at, int of) {
@@ -337,8 +346,8 @@ GALLEY_DEVICE RowStatistics statistics_of(const AttentionCall& c, const HeadMask
 /// gradients = the gradients of a tile's scores, or with kOfProducts of the products before softcap. weights, gradients: kOwn * kLanes *
 /// kScoreLine each.
 template <int kOwn, bool kOfProducts>
-GALLEY_DEVICE void score_gradients(const AttentionCall& c, const HeadMask& mask, int query, int key, int64_t key_head,
-                                   float* weights, float* gradients, float* slice) {
+GALLEY_DEVICE void score_gradients(const AttentionCall& c, const HeadMask& mask, int query, int key, int64_t key_head, float* weights,
+                                   float* gradients, float* slice) {
   float products[kOwn][4];
   multiply_rows<kOwn>(q_rows(c, mask.sample, mask.head, query), k_rows(c, mask.sample, key_head, key), slice, products);
   store_part<kOwn>(products, weights);
@@ -467,7 +476,7 @@ GALLEY_DEVICE void bias_gradients(const AttentionCall& c, float* weights, float*
 }
 
 // The kernels, for heads up to a width. Shared memory: tiles of the scores, and a slice of rows. blocks: that a processor holds at once.
-#define GALLEY_ATTENTION_KERNEL(blocks, name, own, wide, tiles, ...)                                          \
+#define GALLEY_ATTENTION_KERNEL(blocks, name, own, wide, tiles, ...)                                  \
   GALLEY_KERNEL_OF(blocks, name, (const AttentionCall c)) {                                           \
     constexpr int kSlice = kSliceFloats > kDepth * 64 * (wide) ? kSliceFloats : kDepth * 64 * (wide); \
     constexpr int kScores = (own) * kLanes * kScoreLine;                                              \

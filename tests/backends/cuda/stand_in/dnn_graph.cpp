@@ -16,7 +16,7 @@ struct Tensor {
   Index sizes, steps;
   int type = 0;
   bool is_virtual = false;
-  void* memory = nullptr;  // of an operand
+  void* memory = nullptr;      // of an operand
   std::vector<double> values;  // in logical order
 
   int64_t elements() const {
@@ -42,8 +42,7 @@ struct Tensor {
   }
   void read() {
     values.resize(static_cast<size_t>(elements()));
-    for (int64_t i = 0; i < elements(); ++i)
-      values[static_cast<size_t>(i)] = device::load<double>(memory, place(index(i)), type_of(type));
+    for (int64_t i = 0; i < elements(); ++i) values[static_cast<size_t>(i)] = device::load<double>(memory, place(index(i)), type_of(type));
   }
   double rounded(double value) const {
     if (type == dnn::kDataF16) return device::from_f16(device::to_f16(static_cast<float>(value)));

@@ -56,7 +56,9 @@ inline size_t size_of(dnn::Type type) {
   }
 }
 
-inline device::Type type_of(int type) { return type == dnn::kDataF32 ? device::kF32 : type == dnn::kDataF16 ? device::kF16 : device::kBF16; }
+inline device::Type type_of(int type) {
+  return type == dnn::kDataF32 ? device::kF32 : type == dnn::kDataF16 ? device::kF16 : device::kBF16;
+}
 
 /// The work of a graph's operations, in their order, in double, with operands by their ids; numbers that the host passes are read now.
 /// Empty: an operand is not there.

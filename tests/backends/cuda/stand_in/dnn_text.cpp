@@ -61,7 +61,8 @@ Node* node_of(const std::string& text) {
     size_t graph = 0, count = 0;
     in >> kind >> engine >> graph;
     if (graph > nodes.size()) return nullptr;
-    auto* node = new Node{.kind = static_cast<dnn::Kind>(kind), .attributes = {}, .engine = engine, .graph = graph == 0 ? nullptr : nodes[graph - 1]};
+    auto* node = new Node{
+        .kind = static_cast<dnn::Kind>(kind), .attributes = {}, .engine = engine, .graph = graph == 0 ? nullptr : nodes[graph - 1]};
     while (in >> name && name >= 0 && in >> type >> count) {
       std::vector<std::byte> bytes;
       for (size_t i = 0; i < count; ++i) {
