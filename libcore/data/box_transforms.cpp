@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 
 #include "libcore/tensor/field_names.h"
@@ -228,11 +229,42 @@ void PadTo::options(OptionVisitor& visitor) {
                   .required = true,
                   .main = true},
                  size);
+  visitor.option(
+      {.name = "sizes",
+       .doc = "smaller canvases, e.g. [800x1088, 1088x800]: a batch gets the smallest that holds its images, else `size`; a program "
+              "is compiled for each, before training and where an evaluation or prediction first needs it"},
+      sizes);
   item_options(visitor);
 }
 
 void PadTo::check() const {
   GALLEY_CHECK(size.size() == 1 || size.size() == 2, "[pad_to] `size` has ", size.size(), " values; expected 1 or 2");
+  GALLEY_CHECK(sizes.size() <= kMostSizes, "[pad_to] `sizes` has ", sizes.size(), " canvases; at most ", kMostSizes, " are possible");
+  static_cast<void>(canvases());
+}
+
+std::vector<int64_t> PadTo::canvases() const {
+  if (sizes.empty()) return {};
+  std::vector<std::array<int64_t, 2>> list;
+  for (const std::string& text : sizes) {
+    std::array<int64_t, 2> sides{};
+    const char* end = text.data() + text.size();
+    const auto rows = std::from_chars(text.data(), end, sides[0]);
+    const bool by = rows.ec == std::errc() && rows.ptr != end && *rows.ptr == 'x';
+    const auto columns = by ? std::from_chars(rows.ptr + 1, end, sides[1]) : rows;
+    GALLEY_CHECK(by && columns.ec == std::errc() && columns.ptr == end && sides[0] > 0 && sides[1] > 0, "[pad_to] `sizes` has '", text,
+                 "'; expected rows and columns, e.g. 800x1088");
+    GALLEY_CHECK(sides[0] <= size[0] && sides[1] <= size.back(), "[pad_to] `sizes` has ", text, ", which does not fit into `size`, ",
+                 size[0], " x ", size.back());
+    list.push_back(sides);
+  }
+  std::sort(list.begin(), list.end(),
+            [](const auto& a, const auto& b) { return std::pair(a[0] * a[1], a[0]) < std::pair(b[0] * b[1], b[0]); });
+  list.push_back({size[0], size.back()});
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+  std::vector<int64_t> flat;
+  for (const auto& sides : list) flat.insert(flat.end(), sides.begin(), sides.end());
+  return flat;
 }
 
 Pad PadTo::margins(int64_t height, int64_t width) const {
@@ -243,12 +275,15 @@ Pad PadTo::margins(int64_t height, int64_t width) const {
   return pad;
 }
 
-void PadTo::apply(Image& image, RandomStream&) const { image = pad_image(image, margins(image.height(), image.width())); }
+void PadTo::apply(Image& image, RandomStream&) const {
+  const Pad pad = margins(image.height(), image.width());
+  if (sizes.empty()) image = pad_image(image, pad);
+}
 
 void PadTo::apply_to_mask(Image& mask, RandomStream&) const {
   Pad pad = margins(mask.height(), mask.width());
   pad.fill = {Mask::kNoClass};
-  mask = pad_image(mask, pad);
+  if (sizes.empty()) mask = pad_image(mask, pad);
 }
 
 void PadTo::map_image(FieldType& image) const {
@@ -259,12 +294,18 @@ void PadTo::map_image(FieldType& image) const {
   image.sample = {image.sample[0], size[0], size.back()};
 }
 
-void PadTo::map_grid(PixelGrid& grid, RandomStream&) const { grid.crop({0, 0, size[0], size.back()}); }
+void PadTo::map_grid(PixelGrid& grid, RandomStream&) const {
+  if (sizes.empty()) grid.crop({0, 0, size[0], size.back()});
+}
 
 std::vector<FieldType> PadTo::fields(std::vector<FieldType> in) const {
   in = ImageTransform::fields(std::move(in));
   GALLEY_CHECK(find_field(in, kImageSize) == nullptr, "the samples already have a field '", kImageSize, "'; use pad_to once");
+  for (FieldType& type : in) {
+    if (type.kind == FieldKind::kImage || type.kind == FieldKind::kMask) type.lengths = canvases();
+  }
   in.push_back({.name = std::string(kImageSize), .kind = FieldKind::kValues, .sample = {2}});
+  in.push_back({.name = std::string(kImageExtents), .kind = FieldKind::kValues, .dtype = DType::kI64, .sample = {2}});
   return in;
 }
 
@@ -273,10 +314,29 @@ void PadTo::apply_to_sample(Sample& sample, RandomStream& random) const {
   GALLEY_ASSERT(value != nullptr, "no field ", field);
   const auto& image = std::get<Image>(*value);
   Tensor rows_and_columns(DType::kF32, {2});
-  rows_and_columns.data_as<float>()[0] = static_cast<float>(image.height());
-  rows_and_columns.data_as<float>()[1] = static_cast<float>(image.width());
+  const int64_t rows = image.height(), columns = image.width();
+  rows_and_columns.data_as<float>()[0] = static_cast<float>(rows);
+  rows_and_columns.data_as<float>()[1] = static_cast<float>(columns);
+  Tensor extents(DType::kI64, {2});
+  const auto rounded = [](int64_t side, int64_t most) { return std::min((side + kMultiple - 1) / kMultiple * kMultiple, most); };
+  extents.data_as<int64_t>()[0] = rounded(rows, size[0]);
+  extents.data_as<int64_t>()[1] = rounded(columns, size.back());
   ImageTransform::apply_to_sample(sample, random);
+  for (auto& [name, other] : sample.fields()) {
+    auto* objects = std::get_if<ObjectMasks>(&other);
+    for (size_t i = 0; objects != nullptr && sizes.empty() && i < objects->masks.size(); ++i)
+      extend_mask(objects->masks[i].as<uint8_t>(), size[0], size.back(), rows, columns);
+  }
   sample.set(std::string(kImageSize), std::move(rows_and_columns));
+  sample.set(std::string(kImageExtents), std::move(extents));
+}
+
+void extend_mask(uint8_t* canvas, int64_t canvas_rows, int64_t canvas_columns, int64_t rows, int64_t columns) {
+  if (rows == 0 || columns == 0) return;
+  for (int64_t row = 0; row < rows && columns < canvas_columns; ++row)
+    canvas[row * canvas_columns + columns] = canvas[row * canvas_columns + columns - 1];
+  if (rows < canvas_rows)
+    std::copy_n(canvas + (rows - 1) * canvas_columns, std::min(columns + 1, canvas_columns), canvas + rows * canvas_columns);
 }
 
 void ScaleJitter::options(OptionVisitor& visitor) {

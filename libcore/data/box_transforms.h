@@ -72,10 +72,15 @@ struct ScaleJitter : TransformOf<ScaleJitter> {
   Resize draw(int64_t height, int64_t width, RandomStream& random) const;
 };
 
-/// Puts the image at the top left of a canvas of fixed size, so that images of different sizes are a batch; new pixels are 0. Adds the
-/// field `image_size` f32 [2]: rows and columns of the image.
+/// Puts the image at the top left of a canvas of fixed size, so that images of different sizes are a batch; new pixels are 0. With `sizes`
+/// the canvas of a batch is the smallest of these and `size` that holds its images: the loader pads, and FieldType::lengths has rows and
+/// columns of each. Adds the fields `image_size` f32 [2], rows and columns of the image, and `image_extents` i64 [2], the same rounded up
+/// to multiples of kMultiple.
 struct PadTo : TransformOf<PadTo> {
+  static constexpr int64_t kMultiple = 32;  ///< Detectors need sizes that are multiples of this.
+  static constexpr size_t kMostSizes = 16;
   std::vector<int64_t> size;
+  std::vector<std::string> sizes;  ///< "ROWSxCOLUMNS"
   void options(OptionVisitor& visitor) override;
   void check() const override;
   Motion motion() const override { return Motion::kMoves; }
@@ -87,9 +92,15 @@ struct PadTo : TransformOf<PadTo> {
   void apply_to_sample(Sample& sample, RandomStream& random) const override;
 
  private:
+  /// Rows and columns of each canvas, by area; the last is `size`. Empty without `sizes`.
+  std::vector<int64_t> canvases() const;
   /// The pixels to add to an image of that size.
   Pad margins(int64_t height, int64_t width) const;
 };
+
+/// Repeats the last row and column of a mask [rows, columns] of an object at the top left of a canvas once, so that a sample between its
+/// last pixel and the image's edge is that of the mask alone.
+void extend_mask(uint8_t* canvas, int64_t canvas_rows, int64_t canvas_columns, int64_t rows, int64_t columns);
 
 /// Drops boxes with a side below min_size or an area below min_area.
 struct SanitizeBoundingBoxes : Transform {

@@ -10,6 +10,8 @@
 
 #include "libcore/base/log.h"
 #include "libcore/base/under_key.h"
+#include "libcore/data/box_transforms.h"
+#include "libcore/data/objects.h"
 
 namespace galley {
 namespace {
@@ -60,6 +62,7 @@ struct Slot {
   double share = 1;
   Findings findings;
   std::map<std::string, std::vector<Tensor>> jagged;  // per jagged field: its rows, until all of them are read
+  std::map<std::string, std::vector<Tensor>> sized;   // the same of images of different size, which are dense
   std::exception_ptr error;
   int64_t error_row = 0;
 };
@@ -82,6 +85,7 @@ class DataLoader::State {
   const std::vector<FieldType>& types() const { return types_; }
   const std::map<std::string, Tensor>& layout() const { return slots_.front().full; }
   const std::vector<int64_t>& lengths() const { return lengths_; }
+  const std::vector<std::array<int64_t, 2>>& sizes() const { return sizes_; }
   int64_t buffer_bytes() const;
   double share() const { return share_; }
   const SkipReport& skips() const { return skips_; }
@@ -95,6 +99,9 @@ class DataLoader::State {
   void make_buffers();
   void group_samples();
   void cut(Slot& slot) const;
+  size_t smallest(int64_t rows, int64_t columns) const;
+  std::array<int64_t, 2> canvas_of(const Slot& slot) const;
+  void place_images(Slot& slot) const;
   /// Where a rank's part of a full batch begins.
   int64_t part_begin(int64_t rank) const { return options_.order.batch * rank / options_.ranks; }
   int64_t part_rows() const { return part_begin(options_.rank + 1) - part_begin(options_.rank); }
@@ -114,8 +121,9 @@ class DataLoader::State {
   std::shared_ptr<const Source> source_;
   Pipeline pipeline_;
   std::vector<std::unique_ptr<Options>> batch_transforms_;
-  std::vector<FieldType> types_;  // fields of a batch
-  std::vector<int64_t> lengths_;  // of batches that are cut
+  std::vector<FieldType> types_;               // fields of a batch
+  std::vector<int64_t> lengths_;               // of batches that are cut
+  std::vector<std::array<int64_t, 2>> sizes_;  // of the canvases of batches
   LoaderOptions options_;
   SampleOrder order_;
   std::optional<int64_t> end_;  // position after the last sample
@@ -152,6 +160,10 @@ DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline
   if (options_.max_samples > 0) end_ = std::min(end_.value_or(options_.max_samples), options_.max_samples);
   begun_ = delivered_ = options_.start;
   make_buffers();
+  for (const FieldType& type : types_) {
+    if (!options_.fit || !sizes_.empty() || !DataLoader::is_sized(type)) continue;
+    for (size_t i = 0; i < type.lengths.size(); i += 2) sizes_.push_back({type.lengths[i], type.lengths[i + 1]});
+  }
   if (options_.cut) group_samples();
   for (Slot& slot : slots_) free_.push_back(&slot);
   for (int64_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(); });
@@ -245,8 +257,19 @@ void DataLoader::State::make_buffers() {
 
 /// The order in which samples of similar length come together.
 void DataLoader::State::group_samples() {
+  if (const auto* objects = dynamic_cast<const ObjectSource*>(source_.get()); objects != nullptr && sizes_.size() > 1) {
+    auto groups = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(source_->size()));
+    for (int64_t i = 0; i < source_->size(); ++i) {
+      const ObjectImage& image = objects->image(i);
+      const std::optional<PixelGrid> grid = this->grid(image.height, image.width, i);  // in the first epoch
+      if (grid) (*groups)[static_cast<size_t>(i)] = static_cast<uint8_t>(smallest(grid->height, grid->width));
+    }
+    options_.order.groups = std::move(groups);
+    order_ = SampleOrder(source_->size(), options_.order);
+    return;
+  }
   for (const FieldType& type : types_) {
-    if (!type.lengths.empty()) lengths_ = type.lengths;
+    if (type.layout == FieldLayout::kPadded && !type.lengths.empty()) lengths_ = type.lengths;
   }
   if (lengths_.size() < 2 || source_->length(0) < 0) return;
   auto groups = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(source_->size()));
@@ -256,6 +279,72 @@ void DataLoader::State::group_samples() {
   }
   options_.order.groups = std::move(groups);
   order_ = SampleOrder(source_->size(), options_.order);
+}
+
+/// The number of the smallest canvas that holds so many rows and columns.
+size_t DataLoader::State::smallest(int64_t rows, int64_t columns) const {
+  size_t i = 0;
+  while (i + 1 < sizes_.size() && (sizes_[i][0] < rows || sizes_[i][1] < columns)) ++i;
+  return i;
+}
+
+/// The canvas of a batch.
+std::array<int64_t, 2> DataLoader::State::canvas_of(const Slot& slot) const {
+  int64_t rows = 0, columns = 0;
+  for (const auto& [name, images] : slot.sized) {
+    for (const Tensor& image : images) {
+      if (image.shape().rank() < 2) continue;  // of a sample that could not be read
+      rows = std::max(rows, image.shape()[-2]);
+      columns = std::max(columns, image.shape()[-1]);
+    }
+  }
+  return sizes_[smallest(rows, columns)];
+}
+
+namespace {
+
+/// Copies planes [planes, rows, columns] of pixels of `bytes` to the top left of larger ones.
+void place_planes(const std::byte* from, std::byte* to, int64_t planes, std::array<int64_t, 2> own, std::array<int64_t, 2> canvas,
+                  int64_t bytes) {
+  for (int64_t line = 0; line < planes * own[0]; ++line) {
+    const int64_t at = line / own[0] * canvas[0] + line % own[0];
+    std::memcpy(to + at * canvas[1] * bytes, from + line * own[1] * bytes, static_cast<size_t>(own[1] * bytes));
+  }
+}
+
+/// A tensor of that shape in the memory of one that is at least as large.
+Tensor reshaped(const Tensor& whole, const Shape& shape) { return Tensor(whole.dtype(), shape, whole.format(), whole.storage()); }
+
+}  // namespace
+
+/// Writes the images of different size, and their masks, to the canvas of the batch.
+void DataLoader::State::place_images(Slot& slot) const {
+  Batch& batch = slot.batch;
+  for (const FieldType& type : types_) {
+    if (!DataLoader::is_sized(type) || type.layout == FieldLayout::kJagged) continue;
+    const std::array<int64_t, 2> canvas = sizes_.empty() ? std::array{type.lengths.end()[-2], type.lengths.end()[-1]} : canvas_of(slot);
+    Tensor& tensor = batch.fields.at(type.name);
+    Shape shape = tensor.shape();
+    shape[-2] = canvas[0];
+    shape[-1] = canvas[1];
+    tensor = reshaped(tensor, shape);
+    const int64_t row_bytes = tensor.bytes() / part_rows();
+    const bool channels = tensor.format().is_channels_last();
+    auto* to = static_cast<std::byte*>(tensor.data());
+    for (int64_t row = 0; row < part_rows(); ++row, to += row_bytes) {
+      const bool classes = type.kind == FieldKind::kMask && type.dtype == DType::kI64;
+      if (classes) {
+        std::fill_n(reinterpret_cast<int64_t*>(to), row_bytes / 8, options_.pad_label);
+      } else {
+        std::memset(to, 0, static_cast<size_t>(row_bytes));
+      }
+      const Tensor& image = slot.sized.at(type.name)[static_cast<size_t>(row)];
+      if (row >= batch.valid || image.shape().rank() < 2) continue;
+      const int64_t planes = image.shape().elements() / (image.shape()[-2] * image.shape()[-1]);
+      place_planes(static_cast<const std::byte*>(image.data()), to, channels ? 1 : planes, {image.shape()[-2], image.shape()[-1]}, canvas,
+                   dtype_size(image.dtype()) * (channels ? planes : 1));
+    }
+  }
 }
 
 /// Moves the rows of padded fields together, so that they end at the shortest length that holds all of them.
@@ -283,7 +372,12 @@ void DataLoader::State::cut(Slot& slot) const {
 int64_t DataLoader::State::buffer_bytes() const {
   int64_t bytes = 0;
   for (const Slot& slot : slots_)
-    for (const auto& [name, tensor] : slot.batch.fields) bytes += tensor.bytes();
+    for (const auto& [name, tensor] : slot.full) bytes += tensor.bytes();
+  // Images before they are put on the canvas of their batch.
+  for (const FieldType& type : types_) {
+    if (DataLoader::is_sized(type) && type.layout == FieldLayout::kDense)
+      bytes += std::ssize(slots_) * slots_.front().full.at(type.name).bytes();
+  }
   return bytes;
 }
 
@@ -291,7 +385,7 @@ int64_t DataLoader::State::buffer_bytes() const {
 bool DataLoader::State::begin_batch(Slot& slot) {
   if (end_ && begun_ >= *end_) return false;
   Batch& batch = slot.batch;
-  if (!lengths_.empty()) batch.fields = slot.full;
+  if (!lengths_.empty() || !sizes_.empty()) batch.fields = slot.full;
   int64_t all = order_.batch_samples(begun_);
   if (end_) all = std::min(all, *end_ - begun_);
   // Equal parts of a shorter batch are equal too; of others, the first ones are full.
@@ -310,8 +404,11 @@ bool DataLoader::State::begin_batch(Slot& slot) {
   slot.missing = batch.valid;
   slot.ready = false;
   slot.findings = {};
-  for (const FieldType& type : types_)
+  for (const FieldType& type : types_) {
     if (type.layout == FieldLayout::kJagged) slot.jagged[type.name].assign(static_cast<size_t>(part_rows()), Tensor());
+    if (type.layout == FieldLayout::kDense && DataLoader::is_sized(type))
+      slot.sized[type.name].assign(static_cast<size_t>(part_rows()), Tensor());
+  }
   slot.error = nullptr;
   return true;
 }
@@ -329,7 +426,9 @@ void DataLoader::State::check_value(const FieldType& type, const FieldValue& val
   const bool dense = type.layout == FieldLayout::kDense, jagged = type.layout == FieldLayout::kJagged;
   const std::span<const int64_t> fixed = dense ? shape.sizes() : shape.sizes().subspan(std::min<size_t>(1, shape.sizes().size()));
   const std::span<const int64_t> expected = std::span(type.sample).subspan(dense || jagged ? 0 : 1);
-  const bool fits = dtype == type.dtype && std::equal(fixed.begin(), fixed.end(), expected.begin(), expected.end());
+  const bool sized = DataLoader::is_sized(type) && fixed.size() == expected.size();
+  const auto same = [&](int64_t own, int64_t most) { return own == most || (sized && own < most); };
+  const bool fits = dtype == type.dtype && std::equal(fixed.begin(), fixed.end(), expected.begin(), expected.end(), same);
   const auto field = [&] { return type.name == "input" ? std::string() : cat(" `", type.name, "`"); };
   GALLEY_CHECK_INPUT(fits && (dense || shape.rank() > 0), source_->sample_name(index), ":", field(), " ", dtype, " ", shape,
                      " after the pipeline, but the batch has ", type,
@@ -366,6 +465,11 @@ void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Samp
     return;
   }
   Tensor& tensor = slot.batch.fields.at(type.name);
+  if (DataLoader::is_sized(type)) {
+    Tensor& image = slot.sized.at(type.name)[static_cast<size_t>(row)];
+    image = Tensor(type.dtype, Pipeline::shape_of(*value));
+    return pipeline_.write(sample, type.name, tensor.format().is_channels_last(), options_.pad_label, image.data());
+  }
   const auto row_bytes = static_cast<size_t>(tensor.bytes() / part_rows());
   std::byte* to = static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes;
   const auto* number = std::get_if<int64_t>(value);
@@ -398,6 +502,10 @@ void DataLoader::State::fill_row(Slot& slot, int64_t row, Findings& findings) co
 void DataLoader::State::clear_row(Slot& slot, const FieldType& type, int64_t row) const {
   if (type.layout == FieldLayout::kJagged) {
     slot.jagged.at(type.name)[static_cast<size_t>(row)] = Tensor(type.dtype, Shape{0});
+    return;
+  }
+  if (DataLoader::is_sized(type)) {
+    slot.sized.at(type.name)[static_cast<size_t>(row)] = Tensor(type.dtype, Shape{0});
     return;
   }
   for (const FieldTensor& part : tensors_of(type, part_rows())) {
@@ -443,10 +551,26 @@ void DataLoader::State::join_jagged(Slot& slot, const FieldType& type) const {
   int64_t* offsets = slot.batch.fields.at(type.name + ".offsets").data_as<int64_t>();
   auto* to = static_cast<std::byte*>(values.data());
   const std::vector<Tensor>& rows = slot.jagged.at(type.name);
+  const bool sized = DataLoader::is_sized(type);
+  std::array<int64_t, 2> canvas{};
+  if (sized) {
+    canvas = sizes_.empty() ? std::array{type.lengths.end()[-2], type.lengths.end()[-1]} : canvas_of(slot);
+    values = reshaped(values, {values.shape()[0], canvas[0], canvas[1]});
+    std::memset(values.data(), 0, static_cast<size_t>(values.bytes()));
+  }
+  const int64_t area = canvas[0] * canvas[1] * dtype_size(type.dtype);
   for (int64_t row = 0; row < part_rows(); ++row) {
     const bool valid = row < slot.batch.valid;
     const Tensor& from = rows[static_cast<size_t>(row)];
-    if (valid) to = std::copy_n(static_cast<const std::byte*>(from.data()), from.bytes(), to);
+    if (sized && valid && from.shape().rank() == 3) {
+      place_planes(static_cast<const std::byte*>(from.data()), to, from.shape()[0], {from.shape()[1], from.shape()[2]}, canvas,
+                   dtype_size(type.dtype));
+      for (int64_t i = 0; i < from.shape()[0]; ++i)
+        extend_mask(reinterpret_cast<uint8_t*>(to) + i * area, canvas[0], canvas[1], from.shape()[1], from.shape()[2]);
+      to += from.shape()[0] * area;
+    } else if (valid) {
+      to = std::copy_n(static_cast<const std::byte*>(from.data()), from.bytes(), to);
+    }
     offsets[row + 1] = offsets[row] + (valid ? from.shape()[0] : 0);
   }
   std::fill(to, static_cast<std::byte*>(values.data()) + values.bytes(), std::byte{0});
@@ -471,10 +595,11 @@ void DataLoader::State::clear_padding(Batch& batch, const FieldType& type) const
 void DataLoader::State::finish_batch(Slot& slot) const {
   Batch& batch = slot.batch;
   if (slot.error != nullptr) return;
+  place_images(slot);
   for (const FieldType& type : types_) {
     if (type.layout == FieldLayout::kJagged) {
       join_jagged(slot, type);
-    } else {
+    } else if (!DataLoader::is_sized(type)) {
       clear_padding(batch, type);
     }
   }
@@ -584,6 +709,10 @@ std::optional<PixelGrid> DataLoader::grid(int64_t height, int64_t width, int64_t
 const std::vector<FieldType>& DataLoader::types() const { return state_->types(); }
 const std::map<std::string, Tensor>& DataLoader::layout() const { return state_->layout(); }
 const std::vector<int64_t>& DataLoader::lengths() const { return state_->lengths(); }
+const std::vector<std::array<int64_t, 2>>& DataLoader::sizes() const { return state_->sizes(); }
+bool DataLoader::is_sized(const FieldType& type) {
+  return !type.lengths.empty() && (type.kind == FieldKind::kImage || type.kind == FieldKind::kMask);
+}
 int64_t DataLoader::buffer_bytes() const { return state_->buffer_bytes(); }
 double DataLoader::share() const { return state_->share(); }
 const SkipReport& DataLoader::skips() const { return state_->skips(); }

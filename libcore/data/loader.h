@@ -2,6 +2,7 @@
 // DataLoader: batches of a source, in order, prefetched by worker threads. The bits of every batch are the same for any number of workers,
 // and for a loader that starts at a later position.
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -35,6 +36,7 @@ struct LoaderOptions {
   int64_t max_samples = 0;   ///< Position at which the loader ends; 0: never.
   int64_t rank = 0;          ///< Batches of order.batch samples are divided into `ranks` parts, equal or different by one sample, of which
   int64_t ranks = 1;         ///< the loader delivers part `rank`. Positions count the samples of all parts.
+  bool fit = false;          ///< Images of different size (pad_to with `sizes`) are on the smallest canvas that holds those of a batch.
   bool cut = false;          ///< Batches end at the shortest of FieldType::lengths that holds their samples; such samples come together.
 };
 
@@ -87,6 +89,10 @@ class DataLoader {
   const std::map<std::string, Tensor>& layout() const;
   /// With LoaderOptions::cut the lengths of batches, ascending; the last is that of layout(). Empty: all batches have the same shapes.
   const std::vector<int64_t>& lengths() const;
+  /// With LoaderOptions::fit rows and columns of the canvases of batches, by area; the last is that of layout(). Empty: all are the same.
+  const std::vector<std::array<int64_t, 2>>& sizes() const;
+  /// Whether batches differ in that field's rows and columns.
+  static bool is_sized(const FieldType& type);
   /// Size of all batch buffers together.
   int64_t buffer_bytes() const;
   /// Counts of damaged and irregular samples in the batches delivered so far.

@@ -13,25 +13,23 @@ namespace galley {
 Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split,
                      int64_t batch, int64_t samples, std::function<void(Graph&)> fake_quantize, std::optional<CacheStorage> cache,
                      const std::function<void(Graph&)>& divide)
-    : session_(session), engine_(engine), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
-  const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
+    : session_(session),
+      engine_(engine),
+      split_(split),
+      batch_(batch),
+      limit_(samples),
+      plan_(std::move(plan)),
+      fake_quantize_(std::move(fake_quantize)),
+      divide_(divide),
+      cache_(cache) {
+  const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples, {.fit = true});
   data_bytes_ = loader->buffer_bytes();
   metrics_ = metric_names(session.task(), session.recipe().metrics);
-  const BatchTypes types = session.batch_types(*loader);
-  CapturedModel captured = session.capture_evaluation(types, cache);
-  results_ = captured.results;
-  if (divide) divide(captured.graph);
-  std::string form = fake_quantize ? "rounded" : plan_ != nullptr ? plan_->str() : "";
-  if (cache) {
-    form += cat(" cache in ", kCacheStorageNames[static_cast<size_t>(*cache)]);
-    tokens_ = types.fields.at(types.inputs.front()).shape[1];
-  }
-  InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(fake_quantize));
-  parameters_ = std::move(model.parameters);
+  types_ = session.all_batch_types(*loader);
+  const BatchTypes& types = types_.front();
+  if (cache) tokens_ = types.fields.at(types.inputs.front()).shape[1];
   sample_shape_ = types.sample();
-  program_ = engine.program(
-      {.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split),
-      [&] { return std::move(model.graph); }, engine.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
+  program_ = compile(types);
   // Host copies: all results of a batch, and one result during its conversion to the contiguous format.
   int64_t most = 0;
   const MetricSums sums(session.task(), metrics_, results_);
@@ -50,6 +48,32 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
 }
 
 Evaluator::~Evaluator() = default;
+
+std::shared_ptr<const Program> Evaluator::compile(const BatchTypes& types) {
+  CapturedModel captured = session_.capture_evaluation(types, cache_);
+  results_ = captured.results;
+  if (divide_) divide_(captured.graph);
+  std::string form = fake_quantize_ ? "rounded" : plan_ != nullptr ? plan_->str() : "";
+  if (cache_) form += cat(" cache in ", kCacheStorageNames[static_cast<size_t>(*cache_)]);
+  InferenceModel model = make_inference(std::move(captured), plan_, {}, fake_quantize_);
+  parameters_ = std::move(model.parameters);
+  return engine_.program(
+      {.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split_),
+      [&] { return std::move(model.graph); }, engine_.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
+}
+
+Execution& Evaluator::execution_for(const Batch& batch, Execution& whole) {
+  const std::string& input = types_.front().inputs.front();
+  const Shape& shape = batch.at(input).shape();
+  size_t number = 0;
+  while (number < types_.size() && !(types_[number].fields.at(input).shape == shape)) ++number;
+  GALLEY_ASSERT(number < types_.size(), "no program for images ", shape);
+  if (number == 0) return whole;
+  const bool averages = &whole == average_.get();
+  std::unique_ptr<Execution>& execution = sized_[{number, averages}];
+  if (execution == nullptr) execution = engine_.bind(compile(types_[number]), {.names = names_of(averages ? average_suffix_ : "")});
+  return *execution;
+}
 
 void Evaluator::bind(const std::string& average) {
   execution_ = engine_.bind(program_);
@@ -90,14 +114,15 @@ void Evaluator::feed_cache_inputs(Execution& execution) const {
 std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::function<bool()>& stop, Communicator* ranks) {
   MetricSums metrics(session_.task(), metrics_, results_);
   const std::unique_ptr<DataLoader> loader =
-      ranks == nullptr ? session_.loader(split_, batch_, 0, 1, limit_)
+      ranks == nullptr ? session_.loader(split_, batch_, 0, 1, limit_, {.fit = true})
                        : session_.loader(split_, batch_, 0, 1, limit_, {.rank = ranks->rank(), .ranks = ranks->size()});
   metrics.begin(*loader);
   feed_cache_inputs(execution);
   while (const Batch* data = loader->next()) {
-    feed_fields(execution, *data);
-    execution.run();  // also without a part of the batch: ranks may gather parameters
-    if (loader->share() > 0) metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
+    Execution& sized = execution_for(*data, execution);
+    feed_fields(sized, *data);
+    sized.run();  // also without a part of the batch: ranks may gather parameters
+    if (loader->share() > 0) metrics.add([&](const std::string& name) { return sized.output(name); }, *data);
     if (stop()) return std::nullopt;
   }
   if (ranks != nullptr) {

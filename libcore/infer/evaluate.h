@@ -70,6 +70,9 @@ class Evaluator {
   int64_t irregular() const { return irregular_; }
 
  private:
+  std::shared_ptr<const Program> compile(const BatchTypes& types);
+  /// The execution for the size of the batch's images: `whole`, or one whose program is compiled when a batch first has that size.
+  Execution& execution_for(const Batch& batch, Execution& whole);
   std::optional<MetricValues> pass(Execution& execution, const std::function<bool()>& stop, Communicator* ranks);
   std::optional<MetricValues> pass(const std::string& average, const std::function<bool()>& stop, Communicator* ranks,
                                    const Replicas& replicas);
@@ -85,6 +88,10 @@ class Evaluator {
   std::vector<ClassMetrics> classes_;
   int64_t batch_, limit_, seen_ = 0, skipped_ = 0, irregular_ = 0, data_bytes_ = 0;
   std::shared_ptr<const QuantizationPlan> plan_;
+  std::function<void(Graph&)> fake_quantize_, divide_;
+  std::optional<CacheStorage> cache_;
+  std::vector<BatchTypes> types_;                                        // of all sizes of images; the first are those of `program_`
+  std::map<std::pair<size_t, bool>, std::unique_ptr<Execution>> sized_;  // by number in types_, and whether parameters are averages
   std::vector<ParameterSpec> parameters_;
   Shape sample_shape_;
   int64_t tokens_ = 0;  // of a sample that is read with a cache

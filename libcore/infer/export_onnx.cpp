@@ -12,6 +12,7 @@
 #include "libcore/onnx/export/export.h"
 #include "libcore/passes/quantize.h"
 #include "libcore/runtime/parameter_store.h"
+#include "libcore/tensor/field_names.h"
 
 namespace galley {
 namespace {
@@ -65,6 +66,8 @@ Graph capture_text(const Session& session, const Sizes& sizes, bool fused) {
 
 Graph capture_samples(const Session& session, const ExportOptions& options, int64_t batch, bool fused) {
   BatchTypes types = session.usual_types(batch, false);
+  // The operators of ONNX files combine all pixels.
+  if (types.fields.erase(std::string(kImageExtents)) > 0) std::erase(types.inputs, kImageExtents);
   if (!options.shape.empty()) {
     TensorType& input = types.input();
     Shape shape{batch};

@@ -43,19 +43,39 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
 
   const std::unique_ptr<DataLoader> first = loader();
   data_bytes_ = first->buffer_bytes();
-  const BatchTypes types = session.batch_types(*first);
-  InferenceModel model = inference_model(session, types, loaded_plan(session.recipe()), options_.capture);
-  for (const auto& [name, id] : model.graph.outputs()) {
-    outputs_.push_back(name);
-    types_.push_back(model.graph.type(id));
-  }
-  parameters_ = std::move(model.parameters);
-  sample_shape_ = types.sample();
+  batch_types_ = session.all_batch_types(*first);
+  sample_shape_ = batch_types_.front().sample();
   engine_ = std::make_unique<Engine>(session.backend(static_cast<int>(threads_)));
-  program_ = engine_->program(
-      {.mode = "predict", .variant = options_.capture.empty() ? "" : "captured", .fields = types.fields}, "prediction",
-      [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+  program_ = compile(batch_types_.front());
   engine_->declare(*program_);
+}
+
+std::shared_ptr<const Program> Predictor::compile(const BatchTypes& types) {
+  InferenceModel model = inference_model(session_, types, loaded_plan(session_.recipe()), options_.capture);
+  if (outputs_.empty()) {
+    for (const auto& [name, id] : model.graph.outputs()) {
+      outputs_.push_back(name);
+      types_.push_back(model.graph.type(id));
+    }
+    parameters_ = std::move(model.parameters);
+  }
+  return engine_->program(
+      {.mode = "predict", .variant = options_.capture.empty() ? "" : "captured", .fields = types.fields}, "prediction",
+      [&] { return std::move(model.graph); }, engine_->has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
+}
+
+size_t Predictor::size_of(const Batch& batch) const {
+  const std::string& input = batch_types_.front().inputs.front();
+  size_t number = 0;
+  while (number < batch_types_.size() && !(batch_types_[number].fields.at(input).shape == batch.at(input).shape())) ++number;
+  GALLEY_ASSERT(number < batch_types_.size(), "no program for images ", batch.at(input).shape());
+  return number;
+}
+
+std::unique_ptr<Execution> Predictor::bind(size_t size, const std::shared_ptr<Arena>& arena) {
+  const std::lock_guard lock(engine_mutex_);
+  const std::shared_ptr<const Program> program = size == 0 ? program_ : compile(batch_types_[size]);
+  return engine_->bind(program, {.arena = arena});
 }
 
 Predictor::~Predictor() = default;
@@ -69,6 +89,7 @@ std::unique_ptr<DataLoader> Predictor::loader() const {
   loader_options.on_error = options_.keep_going ? OnErrorRule::kReport : OnErrorRule::kFail;
   loader_options.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
   loader_options.passes = 1;
+  loader_options.fit = options_.capture.empty();  // results of modules have one shape
   return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), loader_options);
 }
 
@@ -79,7 +100,7 @@ int64_t Predictor::planned_bytes() const {
 
 /// Replicas that take batches from one loader and deliver results in order. The mutex protects all members; runs are outside of it.
 struct Predictor::Crew {
-  explicit Crew(const Predictor& owner) : predictor(owner), data(owner.loader()) {}
+  explicit Crew(Predictor& owner) : predictor(owner), data(owner.loader()) {}
 
   void start() {
     for (int64_t i = 0; i < predictor.options_.replicas; ++i) threads.emplace_back([this] { work(); });
@@ -115,7 +136,9 @@ struct Predictor::Crew {
 
   void work() {
     const ThreadShare share(static_cast<int>(predictor.threads_));
-    std::unique_ptr<Execution> execution;
+    // Replicas share the parameters; each has its own scratch memory.
+    const auto arena = std::make_shared<Arena>(predictor.program_->device());
+    std::map<size_t, std::unique_ptr<Execution>> executions;  // by size of images
     while (true) {
       Batch inputs;
       Result result;
@@ -147,9 +170,8 @@ struct Predictor::Crew {
       }
       if (!result.error) {
         try {
-          // Replicas share the parameters; each has its own scratch memory.
-          if (!execution)
-            execution = predictor.engine_->bind(predictor.program_, {.arena = std::make_shared<Arena>(predictor.program_->device())});
+          std::unique_ptr<Execution>& execution = executions[predictor.size_of(inputs)];
+          if (!execution) execution = predictor.bind(predictor.size_of(inputs), arena);
           feed_fields(*execution, inputs);
           execution->run();
           for (const std::string& name : predictor.outputs_) result.batch.outputs.push_back(execution->output(name));
@@ -165,7 +187,7 @@ struct Predictor::Crew {
     }
   }
 
-  const Predictor& predictor;
+  Predictor& predictor;
   std::unique_ptr<DataLoader> data;
   std::mutex mutex;
   std::condition_variable changed;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,11 @@ class Predictor {
  private:
   struct Crew;
   std::unique_ptr<DataLoader> loader() const;
+  std::shared_ptr<const Program> compile(const BatchTypes& types);
+  /// The number in batch_types_ of the size of a batch's images.
+  size_t size_of(const Batch& batch) const;
+  /// A new execution of the program for images of the size number `size` (batch_types_), which is compiled when a batch first has it.
+  std::unique_ptr<Execution> bind(size_t size, const std::shared_ptr<Arena>& arena);
 
   Session& session_;
   std::shared_ptr<const Source> source_;
@@ -66,6 +72,8 @@ class Predictor {
   PredictOptions options_;
   std::vector<std::string> outputs_;
   std::vector<TensorType> types_;
+  std::vector<BatchTypes> batch_types_;  // of all sizes of images; the first are those of `program_`
+  std::mutex engine_mutex_;
   std::vector<ParameterSpec> parameters_;
   Shape sample_shape_;
   std::unique_ptr<Engine> engine_;

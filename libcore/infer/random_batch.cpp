@@ -4,6 +4,7 @@
 
 #include "libcore/base/philox.h"
 #include "libcore/nn/language_model.h"
+#include "libcore/tensor/field_names.h"
 
 namespace galley {
 namespace {
@@ -60,6 +61,14 @@ Batch random_batch(const Session& session, const BatchTypes& types) {
     batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last_for_rank(type.shape.rank())) : tensor);
   }
   batch.valid = types.input().shape[0];
+  for (const std::string_view name : {kImageSize, kImageExtents}) {  // images that fill their array
+    const auto found = batch.fields.find(std::string(name));
+    if (found == batch.fields.end()) continue;
+    std::vector<double> sides;
+    for (int64_t n = 0; n < batch.valid; ++n)
+      for (const int axis : {2, 3}) sides.push_back(static_cast<double>(types.input().shape[axis]));
+    found->second.from_doubles(sides);
+  }
   if (session.info().output == ModelOutput::kDetections) {
     for (const FieldType& field : session.task().targets()) {
       if (batch.fields.contains(field.name + ".offsets")) fill_objects(batch, field, batch.valid, types.input().shape[2]);

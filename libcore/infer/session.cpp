@@ -323,7 +323,8 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
       return std::any_of(items.begin(), items.end(), [](const Component& item) { return item.as<PadTo>() != nullptr; });
     };
     for (const ModelInput& input : info_.all_inputs()) {
-      if (input.name != kImageSize || (!pads("val") && !pads("train"))) continue;
+      const bool extents = input.name == kImageExtents && recipe_.data.padding == PaddingRule::kImage;
+      if ((input.name != kImageSize && !extents) || (!pads("val") && !pads("train"))) continue;
       types.inputs.push_back(input.name);
       types.fields.emplace(input.name, input_type(input, batch));
     }

@@ -73,6 +73,7 @@ class Session {
   /// The part of a rank in each batch (LoaderOptions::ranks).
   struct LoaderPart {
     int64_t rank = 0, ranks = 1;
+    bool fit = false;     ///< Images of different size are on the smallest canvas that holds those of a batch (LoaderOptions::fit).
     bool of_all = false;  ///< `batch` counts the samples of all ranks, whose parts may differ by one sample.
   };
   /// A loader over a split that starts at a position in samples. `passes` 0: repeat without end. `samples` 0: all. Batches have `batch`
@@ -80,7 +81,8 @@ class Session {
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start, int64_t passes, int64_t samples,
                                      LoaderPart part);
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
-  /// A loader of data.train without end, from a position: its batches have one of the lengths of an item `bucket`.
+  /// A loader of data.train without end, from a position: its batches have one of the lengths of an item `bucket`, or of the sizes of
+  /// `pad_to`.
   std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start, LoaderPart part);
   std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start);
   /// A loader over the samples that data.calibration draws, from position `start` up to `samples`.
@@ -89,8 +91,8 @@ class Session {
   std::vector<Component> calibration_pipeline() const;
   /// Types of a loader's batches. Throws (kRecipe) if an input of the model is missing, or a target has more classes than the model.
   BatchTypes batch_types(const DataLoader& loader) const;
-  /// The same for the batches of a length of DataLoader::lengths.
-  BatchTypes batch_types(const DataLoader& loader, int64_t length) const;
+  /// The same, and then those of the batches of each other length and size of the loader (DataLoader::lengths, sizes).
+  std::vector<BatchTypes> all_batch_types(const DataLoader& loader) const;
   /// Types of a batch of the model's default inputs and, with `targets`, of the task's targets for them.
   BatchTypes usual_types(int64_t batch, bool targets) const;
   /// Names of the classes; empty if the data do not name them.

@@ -8,6 +8,7 @@
 #include "libcore/infer/session.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/nn/loss.h"
+#include "libcore/tensor/field_names.h"
 #include "libcore/weights/load.h"
 
 namespace galley {
@@ -135,6 +136,7 @@ std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t bat
   options.start = start;
   options.passes = passes;
   options.max_samples = samples;
+  options.fit = part.fit;
   return open_loader(name, opened, pipeline_of(name), recipe_.data.find(name)->batch_transforms, options);
 }
 
@@ -148,7 +150,7 @@ std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t star
   const std::shared_ptr<const Source> opened = source("train");
   LoaderOptions options = loader_options("train", part.of_all ? batch : batch * part.ranks);
   options.start = start;
-  options.cut = true;
+  options.cut = options.fit = true;
   options.rank = part.rank;
   options.ranks = part.ranks;
   return open_loader("train", opened, pipeline_of("train"), recipe_.data.train.batch_transforms, options);
@@ -221,17 +223,29 @@ std::vector<std::string> Session::categories() {
   return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories();
 }
 
-BatchTypes Session::batch_types(const DataLoader& loader, int64_t length) const {
-  BatchTypes types = batch_types(loader);
-  for (const FieldType& type : loader.types()) {
-    if (type.layout == FieldLayout::kPadded) types.fields.at(type.name).shape[1] = length;
+std::vector<BatchTypes> Session::all_batch_types(const DataLoader& loader) const {
+  std::vector<BatchTypes> all{batch_types(loader)};
+  for (size_t i = 0; i + 1 < loader.lengths().size(); ++i) {
+    all.push_back(all.front());
+    for (const FieldType& type : loader.types())
+      if (type.layout == FieldLayout::kPadded) all.back().fields.at(type.name).shape[1] = loader.lengths()[i];
   }
-  return types;
+  for (size_t i = 0; i + 1 < loader.sizes().size(); ++i) {
+    all.push_back(all.front());
+    for (const FieldType& type : loader.types()) {
+      if (!DataLoader::is_sized(type)) continue;
+      Shape& shape = all.back().fields.at(type.layout == FieldLayout::kJagged ? type.name + ".values" : type.name).shape;
+      shape[-2] = loader.sizes()[i][0];
+      shape[-1] = loader.sizes()[i][1];
+    }
+  }
+  return all;
 }
 
 BatchTypes Session::batch_types(const DataLoader& loader) const {
   BatchTypes types;
   for (const auto& [name, tensor] : loader.layout()) {
+    if (name == kImageExtents && recipe_.data.padding == PaddingRule::kBatch) continue;  // padding counts as pixels
     TensorType& type = types.fields[name];
     type.dtype = tensor.dtype();
     type.shape = tensor.shape();

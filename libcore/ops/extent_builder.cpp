@@ -26,12 +26,23 @@ void ExtentBuilder::zero_outside(size_t i) {
   const ValueId before = node_.input(i);
   const auto [place, added] = known_.zeroed.try_emplace(before, kNoValue);
   if (added) {
-    const Value filled = galley::fill_outside(in(i), extents(i));
+    const Value filled = filled_in(i);
     place->second = filled.id();
     known_.of[filled.id()] = extents(i);
     known_.zeroed[filled.id()] = filled.id();
   }
   node_.inputs[i] = known_.zeroed.at(before);
+}
+
+Value ExtentBuilder::filled_in(size_t i) {
+  constexpr std::string_view kKeepZero[] = {"relu", "relu6", "hardswish", "silu"};
+  const ValueId id = node_.input(i);
+  const auto made = std::find_if(graph_.nodes().rbegin(), graph_.nodes().rend(), [&](const Node& node) { return node.outputs[0] == id; });
+  const bool activation = known_.training && made != graph_.nodes().rend() &&
+                          std::find(std::begin(kKeepZero), std::end(kKeepZero), made->op->name) != std::end(kKeepZero);
+  if (!activation) return galley::fill_outside(in(i), extents(i));
+  const Node node = *made;
+  return graph_.add_node_like(node, {galley::fill_outside(graph_.at(node.inputs[0]), extents(i)).id()}).front();
 }
 
 void ExtentBuilder::fill_outside(size_t i, double value) {
@@ -54,9 +65,8 @@ Value ExtentBuilder::after(Value extents, const ExtentsAfterAttrs& attrs) {
 }
 
 void ExtentBuilder::refuse(std::string_view form) const {
-  throw Error(ErrorCode::kRecipe,
-              cat("images of different size are padded, and ", node_.op->name, form.empty() ? "" : " with ", form,
-                  node_.path.empty() ? "" : " at ", node_.path, " has no form that leaves the padding out"))
+  throw Error(ErrorCode::kRecipe, cat("images of different size are padded, and ", node_.op->name, form.empty() ? "" : " with ", form,
+                                      node_.path.empty() ? "" : " at ", node_.path, " has no form that leaves the padding out"))
       .key("data.padding")
       .suggest("data.padding: batch, which lets padding change results");
 }

@@ -14,8 +14,9 @@ namespace galley {
 
 /// What the pass knows about the values of a graph.
 struct KnownExtents {
-  std::map<ValueId, Value> of;        ///< Extents of each image.
-  std::map<ValueId, ValueId> zeroed;  ///< Of each image that was filled with zeros outside: the result.
+  bool training = false;                                   ///< A backward pass will keep the values of layers.
+  std::map<ValueId, Value> of;                             ///< Extents of each image.
+  std::map<ValueId, ValueId> zeroed;                       ///< Of each image that was filled with zeros outside: the result.
   std::map<std::pair<ValueId, std::string>, Value> after;  ///< Extents by those that they were computed from, and how.
 };
 
@@ -56,6 +57,10 @@ class ExtentBuilder {
   bool clears_result() const { return clears_; }
 
  private:
+  /// Input i with zeros outside. In training that of an activation with f(0) = 0 is f of zeros: then one array is kept for the backward
+  /// pass, of the layer and of the activation.
+  Value filled_in(size_t i);
+
   Graph& graph_;
   Node& node_;
   KnownExtents& known_;

@@ -59,8 +59,7 @@ void define_after(Expansion& e) {
   std::vector<Value> axes;
   for (int64_t axis = 0; axis < 2; ++axis) {
     const auto factor = static_cast<double>(along(a.factor, axis)), stride = static_cast<double>(along(a.stride, axis));
-    const auto margin =
-        static_cast<double>(2 * along(a.padding, axis) - along(a.dilation, axis) * (along(a.kernel_size, axis) - 1) - 1);
+    const auto margin = static_cast<double>(2 * along(a.padding, axis) - along(a.dilation, axis) * (along(a.kernel_size, axis) - 1) - 1);
     const Value room = affine(slice(e.real(0), 1, axis, axis + 1), factor, margin);
     // Half a step away from whole numbers, the quotient rounds down to the right one whatever its last bits.
     const Value last = emit("floor", {affine(room, 1 / stride, 0.5 / stride)});

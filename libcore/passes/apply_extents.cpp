@@ -6,8 +6,9 @@
 
 namespace galley {
 
-void apply_extents(Graph& graph, Value images, Value extents) {
+void apply_extents(Graph& graph, Value images, Value extents, bool training) {
   KnownExtents known;
+  known.training = training;
   known.of[images.id()] = extents;
   known.zeroed[images.id()] = images.id();
   std::map<ValueId, ValueId> instead;  // what readers read in place of a value

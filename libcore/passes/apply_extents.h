@@ -6,9 +6,10 @@
 namespace galley {
 
 /// Rewrites the graph so that the results for each image of `images` [N,C,H,W] are those for an array of the image's own size. Image n is
-/// in the first extents[n,0] rows and extents[n,1] columns (i64 [N,2]); the other pixels are 0. Pixels outside are 0 before every layer that
-/// combines pixels, averages are of the pixels inside, and the extents follow the shape rule of each operator (ops/extent_builder.h), until an
-/// operator makes something else of the images. Throws Error (kRecipe) at an operator that cannot take extents.
-void apply_extents(Graph& graph, Value images, Value extents);
+/// in the first extents[n,0] rows and extents[n,1] columns (i64 [N,2]); the other pixels are 0. Pixels outside are 0 before every layer
+/// that combines pixels, averages are of the pixels inside, and the extents follow the shape rule of each operator (ops/extent_builder.h),
+/// until an operator makes something else of the images. `training`: a backward pass follows. Throws Error (kRecipe) at an operator that
+/// cannot take extents.
+void apply_extents(Graph& graph, Value images, Value extents, bool training = false);
 
 }  // namespace galley

@@ -12,6 +12,7 @@ namespace galley {
 namespace {
 
 constexpr std::array<std::string_view, 3> kLastBatch{"wrap", "drop", "keep"};
+constexpr std::array<std::string_view, 2> kPaddingRules{"image", "batch"};
 constexpr std::array<std::string_view, 2> kOnError{"fail", "skip"};
 constexpr std::array<std::string_view, 2> kFrozenBatchNorm{"frozen", "update"};
 constexpr std::array<std::string_view, 2> kClipTypes{"norm", "value"};
@@ -188,6 +189,11 @@ void DataSection::options(OptionVisitor& v) {
   };
   optional_split({.name = "val", .doc = "samples for validation and galley-evaluate"}, val);
   optional_split({.name = "test", .doc = "samples for a final test"}, test);
+  v.choice(
+      {.name = "padding",
+       .doc = "images of different size in a batch (pad_to) - image: layers see zeros outside each image's own size, and averages leave "
+              "them out, so that an image has the same result alone and in a batch; batch: padding counts as pixels, as in torchvision"},
+      padding, kPaddingRules);
   v.section({.name = "calibration", .doc = "samples for galley-calibrate"}, calibration);
   const OptionInfo info{.name = "tokenizer", .doc = "converts text to the token ids that a language model reads; default: bytes"};
   if (v.present(info, static_cast<bool>(tokenizer))) {

@@ -117,6 +117,11 @@ struct Shuffle : OptionsOf<Shuffle> {
 
 enum class LastBatch { kWrap, kDrop, kKeep };
 enum class OnError { kFail, kSkip };
+/// What the padding around images of different size does in a network.
+enum class PaddingRule {
+  kImage,  ///< Nothing: each image is as if it were alone.
+  kBatch,  ///< It counts as pixels of 0, as in torchvision.
+};
 
 /// One split of the data: train, val or test. The default constructor sets the defaults of val and test.
 struct Split : OptionsOf<Split> {
@@ -149,6 +154,7 @@ struct DataSection : OptionsOf<DataSection> {
   std::string root = ".";
   Split train;
   std::optional<Split> val, test;
+  PaddingRule padding = PaddingRule::kImage;
   Component tokenizer;  ///< Empty: text is read as bytes.
   CalibrationSection calibration;
 };

@@ -60,6 +60,14 @@ std::string list_text(const std::vector<double>& values) {
   return "[" + text + "]";
 }
 
+/// Canvases of images whose sides are up to 4:3 and up to the limit, either way round; mixed batches get the square.
+std::string canvases(const PublishedTransforms& transforms) {
+  if (transforms.resize == 0 || transforms.max_size == 0) return "";
+  const auto rounded = [](int64_t side) { return (side + 31) / 32 * 32; };
+  const int64_t side = rounded(transforms.resize), usual = rounded((transforms.resize * 4 + 2) / 3), longest = rounded(transforms.max_size);
+  return cat(", sizes: [", side, "x", usual, ", ", side, "x", longest, ", ", usual, "x", side, ", ", longest, "x", side, "]");
+}
+
 }  // namespace
 
 void PublishedTransforms::options(OptionVisitor& v) {
@@ -111,7 +119,7 @@ std::string PublishedWeights::pipeline() const {
   }
   if (transforms.crop > 0) text += cat("- {type: center_crop, size: ", transforms.crop, "}\n");
   if (!normalized_first) text += normalize;
-  if (transforms.pad_to > 0) text += cat("- {type: pad_to, size: ", transforms.pad_to, "}\n");
+  if (transforms.pad_to > 0) text += cat("- {type: pad_to, size: ", transforms.pad_to, canvases(transforms), "}\n");
   return text;
 }
 

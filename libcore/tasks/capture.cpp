@@ -51,7 +51,7 @@ const NamedValues& TaskCapture::model() {
     return found == inputs.end() ? Value() : found->second;
   };
   if (const Value extents = input(kImageExtents)) {
-    apply_extents(graph_, inputs.front().second, extents);
+    apply_extents(graph_, inputs.front().second, extents, builder_.training());
   }
   return results_;
 }

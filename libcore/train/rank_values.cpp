@@ -470,10 +470,8 @@ std::vector<BatchTypes> Trainer::State::replica_types() {
   std::vector<BatchTypes> types;
   const auto add = [&](int64_t replica) {
     const std::unique_ptr<DataLoader> other = open_loader(0, replica);
-    types.push_back(session.batch_types(*other));
-    for (const int64_t tokens : other->lengths()) {
-      if (tokens != other->lengths().back()) types.push_back(session.batch_types(*other, tokens));
-    }
+    const std::vector<BatchTypes> all = session.all_batch_types(*other);
+    types.insert(types.end(), all.begin(), all.end());
   };
   add(replicas - 1);
   if (batch.global % replicas != 0) add(0);

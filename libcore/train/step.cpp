@@ -159,10 +159,11 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
 void TrainStep::add_shorter(const std::vector<BatchTypes>& shorter) {
   if (shorter.empty()) return;
   if (batch_.accumulation > 1 || quantization_) {
-    throw Error(ErrorCode::kRecipe, cat("an item `bucket` does not go together with ",
+    throw Error(ErrorCode::kRecipe, cat("an item `bucket`, or `pad_to` with `sizes`, does not go together with ",
                                         quantization_ ? "quantization-aware training" : "batches that are divided into micro-batches"))
         .key("data.train.pipeline")
-        .suggest(cat("use {type: pad, to: N}", quantization_ ? "" : ", or set train.batch.micro to train.batch.global"));
+        .suggest(cat("use {type: pad, to: N}, or `pad_to` without `sizes`",
+                     quantization_ ? "" : ", or set train.batch.micro to train.batch.global"));
   }
   Stage& stage = stages_.front();
   for (const BatchTypes& types : shorter) {

@@ -81,10 +81,7 @@ void Trainer::State::make_plan() {
   if (replicas > 0) {
     shorter = replica_types();
   } else {
-    shorter.push_back(session.batch_types(*loader));
-    for (const int64_t tokens : loader->lengths()) {
-      if (tokens != loader->lengths().back()) shorter.push_back(session.batch_types(*loader, tokens));
-    }
+    shorter = session.all_batch_types(*loader);
   }
   const BatchTypes types = shorter.front();
   shorter.erase(shorter.begin());

@@ -294,6 +294,24 @@ TEST(Detection, RegionsOnACanvas) {
     EXPECT_LE(found["box"][2].get<double>(), kWidth);
     EXPECT_LE(found["box"][3].get<double>(), kHeight);
   }
+  // The canvas does not matter, unless padding counts as pixels.
+  const auto predict = [&](const std::string& canvas, const std::string& padding) {
+    const Outcome outcome = run("galley-predict", {folder + "/run", folder + "/JPEGImages/s0.jpg", "--format", "json", "-q",
+                                                   "data.val.pipeline.1=" + canvas, "data.padding=" + padding});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["detections"];
+  };
+  for (const char* canvas : {"{type: pad_to, size: [128, 160]}", "{type: pad_to, size: 160, sizes: [64x96, 128x64]}"}) {
+    const Json others = predict(canvas, "image");
+    ASSERT_EQ(others.size(), line["detections"].size()) << canvas;
+    for (size_t d = 0; d < others.size(); ++d) {
+      EXPECT_EQ(others[d]["label"], line["detections"][d]["label"]);
+      EXPECT_NEAR(others[d]["score"].get<double>(), line["detections"][d]["score"].get<double>(), 1e-4);
+      for (size_t i = 0; i < 4; ++i)
+        EXPECT_NEAR(others[d]["box"][i].get<double>(), line["detections"][d]["box"][i].get<double>(), 0.01) << canvas;
+    }
+  }
+  EXPECT_NE(predict("{type: pad_to, size: [128, 160]}", "batch"), line["detections"]);
   // Calibration sees predictions, without the objects of its samples.
   const Outcome quantized =
       run("galley-quantize", {folder + "/run", "-o", folder + "/int8.safetensors", "--evaluate", "--format", "json", "-q"});

@@ -299,6 +299,8 @@ TEST(Boxes, ImagesOfDifferentSizesShareACanvas) {
   pipeline.apply(sample, {});
   const auto& size = std::get<Tensor>(*sample.find("image_size"));
   EXPECT_EQ(size.to_doubles(), (std::vector<double>{kHeight, kWidth}));
+  const auto& extents = std::get<Tensor>(*sample.find("image_extents"));
+  EXPECT_EQ(extents.to_doubles(), (std::vector<double>{50, 64})) << "multiples of 32, as far as the canvas goes";
   EXPECT_EQ(sample.image()->row<uint8_t>(kHeight - 1)[kWidth - 1], 1);
   EXPECT_EQ(sample.image()->row<uint8_t>(kHeight - 1)[kWidth], 0);
   EXPECT_EQ(sample.image()->row<uint8_t>(kHeight)[0], 0);
@@ -371,6 +373,10 @@ TEST(Boxes, MistakesAreReported) {
   expect_refused({item("pad_to", pad)}, types(), "do not fit into 30 x 70");
   pad.size = {70};
   expect_refused({item("pad_to", pad), item("pad_to", pad)}, types(), "use pad_to once");
+  pad.sizes = {"64x80"};
+  expect_refused({item("pad_to", pad)}, types(), "does not fit into `size`, 70 x 70");
+  pad.sizes = {"64"};
+  expect_refused({item("pad_to", pad)}, types(), "expected rows and columns, e.g. 800x1088");
 }
 
 }  // namespace

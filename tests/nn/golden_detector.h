@@ -148,7 +148,7 @@ struct CapturedDetector {
     }
     if (extents) inputs.emplace_back(kImageExtents, b.input("extents", {.dtype = DType::kI64, .shape = {input[0], 2}}));
     for (const auto& [name, value] : build_model(b, model, inputs)) results.emplace(name, value);
-    if (extents) apply_extents(graph, inputs.front().second, inputs.back().second);
+    if (extents) apply_extents(graph, inputs.front().second, inputs.back().second, mode == Mode::kTraining);
     specs = b.take_parameters();
     if (objects.empty()) return;
     std::vector<double> boxes, labels, offsets{0};

@@ -1,7 +1,6 @@
 // Cases of fill_outside and extents_after, and of means, norms and regions inside extents.
 
 #include "libcore/ops/extents.h"
-
 #include "libcore/ops/norm.h"
 #include "libcore/ops/pool.h"
 #include "libcore/ops/quantized.h"
@@ -18,21 +17,20 @@ Value extents_of(CaseInputs& in, int64_t samples) {
 }
 
 void add_fills(std::vector<OpCase>& cases) {
-  cases.push_back({.name = "fill_outside_hand",
-                   .build = [](CaseInputs& in) {
-                     fill_outside(in.values({1, 1, 2, 3}, {1, 2, 3, 4, 5, 6}), in.values({1, 2}, {1, 2}, DType::kI64), -7);
-                   },
-                   .expected = {1, 2, -7, -7, -7, -7}});
+  cases.push_back(
+      {.name = "fill_outside_hand",
+       .build =
+           [](CaseInputs& in) { fill_outside(in.values({1, 1, 2, 3}, {1, 2, 3, 4, 5, 6}), in.values({1, 2}, {1, 2}, DType::kI64), -7); },
+       .expected = {1, 2, -7, -7, -7, -7}});
   for (const int64_t channels : {1, 5}) {
     cases.push_back({.name = cat("fill_outside_", channels),
                      .build = [=](CaseInputs& in) { fill_outside(in.real({3, channels, 6, 9}), extents_of(in, 3), 0.5); },
                      .low_precision = true});
   }
-  cases.push_back({.name = "fill_outside_wide",
-                   .build = [](CaseInputs& in) {
-                     fill_outside(in.real({2, 64, 40, 33}), in.values({2, 2}, {40, 20, 17, 33}, DType::kI64));
-                   },
-                   .large = true});
+  cases.push_back(
+      {.name = "fill_outside_wide",
+       .build = [](CaseInputs& in) { fill_outside(in.real({2, 64, 40, 33}), in.values({2, 2}, {40, 20, 17, 33}, DType::kI64)); },
+       .large = true});
   for (const DType dtype : {DType::kU8, DType::kI8}) {
     cases.push_back({.name = cat("fill_outside_", dtype),
                      .build = [=](CaseInputs& in) { fill_outside(in.quantized(dtype, {2, 3, 6, 9}, 0, 100), extents_of(in, 2), 7); },
@@ -66,11 +64,12 @@ void add_extents_after(std::vector<OpCase>& cases) {
 
 void add_means(std::vector<OpCase>& cases) {
   cases.push_back({.name = "mean_inside_hand",
-                   .build = [](CaseInputs& in) {
-                     emit(adaptive_avg_pool2d_op(),
-                          {in.values({1, 2, 2, 2}, {1, 9, 3, 9, 10, 9, 30, 9}), in.values({1, 2}, {2, 1}, DType::kI64)},
-                          AdaptiveAvgPool2dAttrs());
-                   },
+                   .build =
+                       [](CaseInputs& in) {
+                         emit(adaptive_avg_pool2d_op(),
+                              {in.values({1, 2, 2, 2}, {1, 9, 3, 9, 10, 9, 30, 9}), in.values({1, 2}, {2, 1}, DType::kI64)},
+                              AdaptiveAvgPool2dAttrs());
+                       },
                    .expected = {2, 20}});
   for (const int64_t channels : {1, 3, 70}) {
     cases.push_back({.name = cat("mean_inside_", channels), .build = [=](CaseInputs& in) {
@@ -78,35 +77,40 @@ void add_means(std::vector<OpCase>& cases) {
                      }});
   }
   cases.push_back({.name = "quantized_mean_inside",
-                   .build = [](CaseInputs& in) {
-                     QuantizedAdaptiveAvgPool2dAttrs attrs;
-                     attrs.input_scale = 0.5;
-                     attrs.input_zero_point = 3;
-                     attrs.output_dtype = DType::kU8;
-                     attrs.output_scale = 0.25;
-                     emit(quantized_adaptive_avg_pool2d_op(), {in.quantized(DType::kU8, {2, 3, 6, 9}, 0, 100), extents_of(in, 2)}, attrs);
-                   },
+                   .build =
+                       [](CaseInputs& in) {
+                         QuantizedAdaptiveAvgPool2dAttrs attrs;
+                         attrs.input_scale = 0.5;
+                         attrs.input_zero_point = 3;
+                         attrs.output_dtype = DType::kU8;
+                         attrs.output_scale = 0.25;
+                         emit(quantized_adaptive_avg_pool2d_op(), {in.quantized(DType::kU8, {2, 3, 6, 9}, 0, 100), extents_of(in, 2)},
+                              attrs);
+                       },
                    .forward_only = true});
 }
 
 void add_norms(std::vector<OpCase>& cases) {
   for (const bool affine : {true, false}) {
     cases.push_back({.name = cat("group_norm_inside", affine ? "" : "_no_affine"),
-                     .build = [=](CaseInputs& in) {
-                       GroupNormAttrs attrs;
-                       attrs.groups = 2;
-                       const Value x = in.real({2, 6, 6, 9}), gamma = affine ? in.vector(6) : Value();
-                       emit(group_norm_op(), {x, gamma, affine ? in.vector(6) : Value(), extents_of(in, 2)}, attrs);
-                     },
+                     .build =
+                         [=](CaseInputs& in) {
+                           GroupNormAttrs attrs;
+                           attrs.groups = 2;
+                           const Value x = in.real({2, 6, 6, 9}), gamma = affine ? in.vector(6) : Value();
+                           emit(group_norm_op(), {x, gamma, affine ? in.vector(6) : Value(), extents_of(in, 2)}, attrs);
+                         },
                      .differentiable_outputs = 1});
   }
   cases.push_back({.name = "group_norm_inside_lines",
-                   .build = [](CaseInputs& in) {
-                     GroupNormAttrs attrs;
-                     attrs.groups = 8;
-                     const Value extents = in.values({2, 2}, {33, 20, 40, 33}, DType::kI64);
-                     emit(group_norm_op(), {in.real({2, 64, 40, 33}, {.low = 40, .high = 43}), in.vector(64), in.vector(64), extents}, attrs);
-                   },
+                   .build =
+                       [](CaseInputs& in) {
+                         GroupNormAttrs attrs;
+                         attrs.groups = 8;
+                         const Value extents = in.values({2, 2}, {33, 20, 40, 33}, DType::kI64);
+                         emit(group_norm_op(), {in.real({2, 64, 40, 33}, {.low = 40, .high = 43}), in.vector(64), in.vector(64), extents},
+                              attrs);
+                       },
                    .kernel_tolerance = 2e-4,
                    .large = true});
 }
@@ -114,13 +118,14 @@ void add_norms(std::vector<OpCase>& cases) {
 void add_regions(std::vector<OpCase>& cases) {
   // At the right and lower border of the own pixels, samples read the last of them.
   cases.push_back({.name = "roi_align_inside_hand",
-                   .build = [](CaseInputs& in) {
-                     RoiAlignAttrs attrs;
-                     attrs.output_size = {1, 1};
-                     attrs.sampling_ratio = 1;
-                     const Value x = in.values({1, 1, 2, 3}, {1, 2, 9, 9, 9, 9}), boxes = in.fixed(in.values({1, 1, 4}, {1, 0, 2, 1}));
-                     emit(roi_align_op(), {x, boxes, Value(), in.values({1, 2}, {1, 2}, DType::kI64)}, attrs);
-                   },
+                   .build =
+                       [](CaseInputs& in) {
+                         RoiAlignAttrs attrs;
+                         attrs.output_size = {1, 1};
+                         attrs.sampling_ratio = 1;
+                         const Value x = in.values({1, 1, 2, 3}, {1, 2, 9, 9, 9, 9}), boxes = in.fixed(in.values({1, 1, 4}, {1, 0, 2, 1}));
+                         emit(roi_align_op(), {x, boxes, Value(), in.values({1, 2}, {1, 2}, DType::kI64)}, attrs);
+                       },
                    .expected = {2}});
   cases.push_back({.name = "roi_align_inside", .build = [](CaseInputs& in) {
                      RoiAlignAttrs attrs;
@@ -128,8 +133,8 @@ void add_regions(std::vector<OpCase>& cases) {
                      attrs.sampling_ratio = 2;
                      attrs.spatial_scale = {0.25, 0.125};
                      const Value fine = in.real({2, 3, 8, 10}), coarse = in.real({2, 3, 4, 5});
-                     const Value boxes = in.fixed(in.values({2, 3, 4}, {0, 0, 16, 16, 4, 3, 15.5, 16, 0, 0, 16, 12,  //
-                                                                        0, 0, 40, 32, 20, 20, 40, 32, 3, 3, 12, 9}));
+                     const Value boxes = in.fixed(in.values({2, 3, 4}, {0, 0, 16, 16, 4,  3,  15.5, 16, 0, 0, 16, 12,  //
+                                                                        0, 0, 40, 32, 20, 20, 40,   32, 3, 3, 12, 9}));
                      const Value extents = in.values({2, 4}, {4, 4, 2, 2, 8, 10, 4, 5}, DType::kI64);
                      emit(roi_align_op(), {fine, boxes, Value(), extents, coarse}, attrs);
                    }});

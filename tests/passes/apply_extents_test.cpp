@@ -1,5 +1,5 @@
-// Law: after apply_extents, images of different size in one array have the results, gradients and statistics that each has in an array of its
-// own size. On the reference interpreter, in double.
+// Law: after apply_extents, images of different size in one array have the results, gradients and statistics that each has in an array of
+// its own size. On the reference interpreter, in double.
 #include "libcore/passes/apply_extents.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ RefArray random_array(const Shape& shape, const std::string& name) {
 /// A network with each kind of layer, captured for a batch; `objective` [N] is a weighted sum over the cells of each image of the finest
 /// and the coarsest features, at most as many as the image has.
 struct Network {
-  Network(const Shape& input, Norm norm, bool extents) {
+  Network(const Shape& input, Norm norm, bool training) {
     ensure_ops_registered();
     const auto weight = [&](const std::string& name, const Shape& shape) {
       feeds[name] = random_array(shape, name);
@@ -84,7 +84,7 @@ struct Network {
     const Value merged = conv("conv5", add(y, resize(coarse, twice)), 2, 3);
     const Value last = conv("conv6", relu(conv("conv7", coarse, 3, 3, 2)), 2, 3, 2);
     outputs = {merged, last};
-    if (extents) apply_extents(graph, image, graph.add_input("extents", {.dtype = DType::kI64, .shape = {input[0], 2}}, ValueRole::kInput));
+    apply_extents(graph, image, graph.add_input("extents", {.dtype = DType::kI64, .shape = {input[0], 2}}, ValueRole::kInput), training);
   }
 
   Graph graph;
@@ -120,9 +120,10 @@ struct Computed {
   std::map<std::string, std::vector<double>> gradients;
 };
 
-Computed compute(const std::vector<std::array<int64_t, 2>>& sizes, int64_t height, int64_t width, Norm norm, int64_t first = 0) {
+Computed compute(const std::vector<std::array<int64_t, 2>>& sizes, int64_t height, int64_t width, Norm norm, int64_t first = 0,
+                 bool training = true) {
   const auto samples = std::ssize(sizes);
-  Network network({samples, 3, height, width}, norm, true);
+  Network network({samples, 3, height, width}, norm, training);
   RefArray images{{samples, 3, height, width}, std::vector<double>(static_cast<size_t>(samples * 3 * height * width))};
   RefArray extents{{samples, 2}, {}};
   for (int64_t n = 0; n < samples; ++n) {
@@ -174,7 +175,7 @@ const std::vector<std::array<int64_t, 2>> kSizes{{32, 64}, {64, 32}, {64, 64}};
 TEST(ApplyExtents, ImagesAreAsIfAlone) {
   for (const Norm norm : {Norm::kNone, Norm::kGroup}) {
     SCOPED_TRACE(static_cast<int>(norm));
-    const Computed together = compute(kSizes, 96, 64, norm);
+    const Computed together = compute(kSizes, 96, 64, norm, 0, false);
     std::map<std::string, std::vector<double>> sums;
     for (size_t n = 0; n < kSizes.size(); ++n) {
       // The weights of the objective depend on the place in the batch, so gradients are compared for the first image only.

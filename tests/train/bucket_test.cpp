@@ -64,7 +64,7 @@ TEST_F(Buckets, ACutBatchGivesTheSameStep) {
   const BatchPlan plan{.global = 4, .micro = 4, .accumulation = 1};
   const RunLength length{.total_steps = 20, .steps_per_epoch = 15, .samples_per_step = 4};
   Engine first(session.backend()), second(session.backend());
-  TrainStep buckets(session, first, types, plan, length, {session.batch_types(*loader, 6), session.batch_types(*loader, 12)});
+  TrainStep buckets(session, first, types, plan, length, {session.all_batch_types(*loader)[1], session.all_batch_types(*loader)[2]});
   TrainStep padded(session, second, types, plan, length);
   for (TrainStep* each : {&buckets, &padded}) {
     each->initialize();
@@ -97,7 +97,7 @@ TEST_F(Buckets, MicroBatchesAreRefused) {
   Engine engine(session.backend());
   try {
     TrainStep step(session, engine, session.batch_types(*loader), {.global = 4, .micro = 2, .accumulation = 2},
-                   {.total_steps = 20, .steps_per_epoch = 15, .samples_per_step = 4}, {session.batch_types(*loader, 6)});
+                   {.total_steps = 20, .steps_per_epoch = 15, .samples_per_step = 4}, {session.all_batch_types(*loader)[1]});
     FAIL() << "gradients of two lengths are not added up";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kRecipe);

@@ -23,7 +23,10 @@ int64_t along(const std::vector<int64_t>& list, size_t axis) { return list.size(
 /// [N,C,H,W] as planes [rows, columns] of pixels of `depth` values.
 struct Planes {
   explicit Planes(const TensorType& x)
-      : depth(x.format.is_channels_last() ? x.shape[1] : 1), per_sample(x.shape[1] / depth), count(x.shape[0] * per_sample), rows(x.shape[2]),
+      : depth(x.format.is_channels_last() ? x.shape[1] : 1),
+        per_sample(x.shape[1] / depth),
+        count(x.shape[0] * per_sample),
+        rows(x.shape[2]),
         columns(x.shape[3]) {}
   int64_t depth, per_sample, count, rows, columns;
   int64_t rows_inside(const int64_t* extents, int64_t sample) const { return std::clamp<int64_t>(extents[2 * sample], 0, rows); }
@@ -32,7 +35,8 @@ struct Planes {
 
 class FillOutside : public PreparedKernel {
  public:
-  explicit FillOutside(const KernelQuery& q) : planes_(q.in(0)), pixel_(planes_.depth * dtype_size(q.in(0).dtype)), bytes_(q.in(0).bytes()) {
+  explicit FillOutside(const KernelQuery& q)
+      : planes_(q.in(0)), pixel_(planes_.depth * dtype_size(q.in(0).dtype)), bytes_(q.in(0).bytes()) {
     Tensor one(q.in(0).dtype, {1});
     one.from_doubles({q.attrs<FillOutsideAttrs>().value});
     const auto element = static_cast<size_t>(one.bytes());
@@ -43,7 +47,8 @@ class FillOutside : public PreparedKernel {
     const auto* x = args.in<std::byte>(0);
     auto* y = args.out<std::byte>(0);
     if (x != y) {
-      parallel_for(bytes_, kGrain, [&](int64_t begin, int64_t end) { std::memcpy(y + begin, x + begin, static_cast<size_t>(end - begin)); });
+      parallel_for(bytes_, kGrain,
+                   [&](int64_t begin, int64_t end) { std::memcpy(y + begin, x + begin, static_cast<size_t>(end - begin)); });
     }
     const int64_t* extents = args.in<int64_t>(1);
     const int64_t samples = planes_.count / planes_.per_sample;
