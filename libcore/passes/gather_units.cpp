@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 
+#include "libcore/base/error.h"
+#include "libcore/base/units.h"
 #include "libcore/ops/collective.h"
 #include "libcore/ops/shape.h"
 
@@ -95,6 +97,14 @@ class Gatherer {
       for (const Gather& gather : gathers_) sizes.push_back(bytes(gather));
       std::sort(sizes.rbegin(), sizes.rend());
       for (size_t i = 0; i < std::min<size_t>(2, sizes.size()); ++i) limit += sizes[i];
+    }
+    for (const Gather& gather : gathers_) {
+      if (bytes(gather) <= limit) continue;
+      const GradientBucket& unit = units_[gather.unit];
+      throw Error(ErrorCode::kRecipe, cat("'sharding.gather_limit' is ", human_bytes(static_cast<double>(limit)), ", but the unit of ",
+                                          unit.parameters.front(), " has ", human_bytes(static_cast<double>(bytes(gather)))))
+          .key("sharding.gather_limit")
+          .suggest("use a larger limit, or smaller units (sharding.wrap)");
     }
     for (size_t g = 0; g < gathers_.size(); ++g) {
       const bool ahead = g > 0 && bytes(gathers_[g]) + bytes(gathers_[g - 1]) <= limit;

@@ -12,7 +12,7 @@ namespace galley {
 struct GatherOptions {
   int rank = 0, ranks = 1;
   bool reshard_after_forward = true;  ///< false: the backward pass reads what the forward pass has gathered
-  /// Bytes of gathered units, with that which is gathered ahead; 0: the two largest units.
+  /// Bytes of gathered units, with that which is gathered ahead; 0: the two largest units. Error (kRecipe) if a unit is larger.
   int64_t limit = 0;
   bool common = false;  ///< Ranks that share memory have one copy of a gathered unit.
 };

@@ -62,6 +62,11 @@ PipelineRanks pipeline_ranks_of(const Recipe& recipe, const Communicator& ranks)
   return place;
 }
 
+/// The mesh of the job: as galley-plan, tensor parallelism stays inside a machine where the recipe names no mesh.
+MeshSection mesh_of(const Recipe& recipe, const Communicator& ranks) {
+  return resolve_mesh(recipe.sharding, ranks.size(), ranks.per_machine() > 0 ? ranks.per_machine() : ranks.size());
+}
+
 bool divides_state(const Recipe& recipe, const Communicator* ranks) { return shard_groups(recipe, ranks).ranks > 1; }
 
 bool divides_parameters(const Recipe& recipe, const Communicator* ranks) {
@@ -70,20 +75,20 @@ bool divides_parameters(const Recipe& recipe, const Communicator* ranks) {
   return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid;
 }
 
-int matrix_ranks(const Recipe& recipe, int ranks) {
-  return ranks == 1 ? 1 : static_cast<int>(resolve_mesh(recipe.sharding, ranks, ranks).tensor);
+int matrix_ranks(const Recipe& recipe, const Communicator* ranks) {
+  return ranks == nullptr || ranks->size() == 1 ? 1 : static_cast<int>(mesh_of(recipe, *ranks).tensor);
 }
 
 namespace {
 
 /// Throws Error (kRecipe) for what does not go together with tensor parallelism.
-void check_matrix_ranks(const Recipe& recipe, int ranks) {
+void check_matrix_ranks(const Recipe& recipe, const Communicator& communicator) {
   const auto refuse = [](const char* key, const std::string& message, const char* suggestion) {
     throw Error(ErrorCode::kRecipe, message).key(key).suggest(suggestion);
   };
   const ShardingSection& sharding = recipe.sharding;
-  const MeshSection mesh = resolve_mesh(sharding, ranks, ranks);
-  const ShardingStrategy strategy = resolve_strategy(sharding, ranks);
+  const MeshSection mesh = mesh_of(recipe, communicator);
+  const ShardingStrategy strategy = resolve_strategy(sharding, communicator.size());
   const bool replicates = strategy == ShardingStrategy::kTensor || strategy == ShardingStrategy::kDdp;
   if (strategy == ShardingStrategy::kHybrid || strategy == ShardingStrategy::kPipeline || mesh.pipe > 1)
     refuse("sharding.strategy",
@@ -135,12 +140,19 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
   if (strategy == ShardingStrategy::kNone)
     refuse("sharding.strategy", cat("sharding: none trains on one rank, but there are ", ranks),
            "write sharding: ddp, or start one process");
+  const auto divides_tables = [](TableSharding table) { return table != TableSharding::kAuto && table != TableSharding::kDataParallel; };
+  bool tables = divides_tables(sharding.tables.sharding);
+  for (size_t i = 0; i < sharding.tables.overrides.size(); ++i)
+    tables |= divides_tables(sharding.tables.overrides.at<TableOverride>(i).sharding);
+  if (tables)
+    refuse("sharding.tables", "galley-plan plans divided embedding tables, but galley-train does not train them yet",
+           "write sharding.tables.sharding: data_parallel, or sharding: fsdp");
   const bool hybrid = strategy == ShardingStrategy::kHybrid;
   if (hybrid && !sharding.mesh && communicator.per_machine() == 0)
     refuse("sharding.mesh", "the machines of the job have different numbers of ranks, or ranks that are not consecutive",
            "write mesh: {data: M, shard: N}, or start as many ranks on each machine, in order (mpirun --map-by slot)");
   if (recipe.device.str() != "cpu") check_device(recipe, communicator);
-  if (matrix_ranks(recipe, ranks) > 1) return check_matrix_ranks(recipe, ranks);
+  if (matrix_ranks(recipe, &communicator) > 1) return check_matrix_ranks(recipe, communicator);
   const bool pipeline = strategy == ShardingStrategy::kPipeline;
   if (pipeline) {
     const MeshSection mesh = resolve_mesh(sharding, ranks, ranks);
@@ -423,7 +435,7 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
 bool Trainer::State::pipelines() const { return is_pipeline(recipe, options.ranks); }
 
 int Trainer::State::reading_ranks() const {
-  return pipelines() ? pipeline_ranks_of(recipe, *options.ranks).copies : rank_count() / matrix_ranks(recipe, rank_count());
+  return pipelines() ? pipeline_ranks_of(recipe, *options.ranks).copies : rank_count() / matrix_ranks(recipe, options.ranks);
 }
 
 int Trainer::State::reading_rank() const {
@@ -432,22 +444,22 @@ int Trainer::State::reading_rank() const {
 
 Communicator* Trainer::State::tensor_ranks() const {
   if (tensor_members != nullptr) return tensor_members.get();
-  return matrix_ranks(recipe, rank_count()) > 1 ? options.ranks : nullptr;
+  return matrix_ranks(recipe, options.ranks) > 1 ? options.ranks : nullptr;
 }
 Communicator* Trainer::State::sample_ranks() const {
   if (sample_members != nullptr) return sample_members.get();
-  return matrix_ranks(recipe, rank_count()) > 1 ? nullptr : options.ranks;
+  return matrix_ranks(recipe, options.ranks) > 1 ? nullptr : options.ranks;
 }
 
 void Trainer::State::make_groups() {
-  const int tensor = matrix_ranks(recipe, rank_count());
+  const int tensor = matrix_ranks(recipe, options.ranks);
   if (tensor == 1 || tensor == rank_count()) return;
   tensor_members = std::make_unique<GroupCommunicator>(*options.ranks, tensor_group(own_rank(), tensor));
   sample_members = std::make_unique<GroupCommunicator>(*options.ranks, data_group(own_rank(), rank_count(), tensor));
 }
 
 bool Trainer::State::gathers_parameters() const { return divides_parameters(recipe, sample_ranks()); }
-bool Trainer::State::divides_weights() const { return gathers_parameters() || matrix_ranks(recipe, rank_count()) > 1; }
+bool Trainer::State::divides_weights() const { return gathers_parameters() || matrix_ranks(recipe, options.ranks) > 1; }
 
 LeafRange Trainer::State::own_replicas() const { return ReductionTree(static_cast<int>(replicas), reading_ranks()).owned(reading_rank()); }
 

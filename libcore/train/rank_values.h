@@ -28,7 +28,7 @@ PipelineRanks pipeline_ranks_of(const Recipe& recipe, const Communicator& ranks)
 bool divides_state(const Recipe& recipe, const Communicator* ranks);
 bool divides_parameters(const Recipe& recipe, const Communicator* ranks);
 /// How many ranks divide matrices (tensor parallelism); 1: none.
-int matrix_ranks(const Recipe& recipe, int ranks);
+int matrix_ranks(const Recipe& recipe, const Communicator* ranks);
 /// What all ranks must have in common. The texts of the recipe are full dumps.
 struct RankFacts {
   std::string recipe_text, build, data, run;

@@ -79,6 +79,9 @@ TEST(RankTraining, RefusesWhatItCannotTrain) {
             std::string::npos);
   EXPECT_NE(error(2, {"sharding.hook={type: power_sgd}", "precision.reduce=bf16"}).find("sums factors in f32"), std::string::npos);
   EXPECT_NE(error(2, {"sharding.offload={gradients: disk}"}).find("exist only within a step"), std::string::npos);
+  EXPECT_NE(error(2, {"sharding.tables={sharding: row_wise}"}).find("does not train them yet"), std::string::npos);
+  EXPECT_NE(error(2, {"sharding=fsdp", "sharding.gather_limit=16B"}).find("'sharding.gather_limit' is 16 B, but the unit of"),
+            std::string::npos);
   EXPECT_NE(error(4, {"sharding=zero1", "sharding.mesh={data: 2, shard: 2}"}).find("on one axis of the mesh"), std::string::npos);
 }
 
