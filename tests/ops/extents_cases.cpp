@@ -111,6 +111,7 @@ void add_norms(std::vector<OpCase>& cases) {
                          emit(group_norm_op(), {in.real({2, 64, 40, 33}, {.low = 40, .high = 43}), in.vector(64), in.vector(64), extents},
                               attrs);
                        },
+                   .differentiable_outputs = 1,
                    .kernel_tolerance = 2e-4,
                    .large = true});
 }

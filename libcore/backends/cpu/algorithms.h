@@ -89,6 +89,7 @@ extern const Algorithm kMaxPoolChannels;                  // pool.cpp
 extern const Algorithm kMaxPoolChannelsBackward;          // pool.cpp
 extern const Algorithm kAvgPoolChannels;                  // pool.cpp
 extern const Algorithm kAvgPoolChannelsBackward;          // pool.cpp
+extern const Algorithm kAdaptiveAvgPoolInside;            // extents.cpp
 extern const Algorithm kAdaptiveAvgPoolChannels;          // pool.cpp
 extern const Algorithm kAdaptiveAvgPoolChannelsBackward;  // pool.cpp
 extern const Algorithm kMaxPoolPlanes;                    // pool_contiguous.cpp

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/extents.h"
 #include "libcore/ops/pool.h"
@@ -166,11 +167,12 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 3> kKernels{{{"fill_outside", "lines", supports_fill, prepare<FillOutside>},
-                                      {"extents_after", "numbers", supports_always, prepare<ExtentsAfter>},
-                                      {"adaptive_avg_pool2d", "inside", supports_mean, prepare<MeanInside>}}};
+constexpr Kernel kKernels[] = {{"fill_outside", "lines", supports_fill, prepare<FillOutside>},
+                               {"extents_after", "numbers", supports_always, prepare<ExtentsAfter>}};
 
 }  // namespace
+
+const Algorithm algorithm::kAdaptiveAvgPoolInside{supports_mean, prepare<MeanInside>};
 
 std::span<const Kernel> cpu_extents() { return kKernels; }
 

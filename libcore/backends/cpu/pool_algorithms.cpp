@@ -17,6 +17,7 @@ constexpr AlgorithmRow kRows[] = {
     {"avg_pool2d_backward", "channels", algorithm::kAvgPoolChannelsBackward, "f32 in channels_last; bf16 where windows do not overlap",
      "channels fill the vectors"},
     {"avg_pool2d_backward", "planes", algorithm::kAvgPoolPlanesBackward, "contiguous f32", "a plane at a time"},
+    {"adaptive_avg_pool2d", "inside", algorithm::kAdaptiveAvgPoolInside, "f32, images with extents", "sums of the lines inside each image"},
     {"adaptive_avg_pool2d", "channels", algorithm::kAdaptiveAvgPoolChannels, "as avg_pool2d", "as avg_pool2d"},
     {"adaptive_avg_pool2d", "planes", algorithm::kAdaptiveAvgPoolPlanes, "as avg_pool2d", "as avg_pool2d"},
     {"adaptive_avg_pool2d_backward", "channels", algorithm::kAdaptiveAvgPoolChannelsBackward, "as avg_pool2d_backward",
