@@ -12,7 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "libcore/passes/differentiate.h"
+#include "libcore/runtime/compile.h"
 #include "tests/backends/cuda/stand_in.h"
+#include "tests/nn/golden_detector.h"
 #include "tests/train/models.h"
 #include "tests/train/stepping.h"
 
@@ -324,6 +327,48 @@ TEST(CudaStep, WaitingForEachKernelNamesTheModuleThatFails) {
   unsetenv("GALLEY_CUDA_EAGER");
   EXPECT_EQ(message.rfind("CUDA: running the kernels of a stream: ", 0), 0u) << message;
   EXPECT_NE(message.find(") at "), std::string::npos) << message;
+}
+
+// Models whose operators are few models' only: each has a kernel for the formats that the layout gives. Nothing runs.
+TEST(CudaKernels, OfTrainingFlowSegmentationAndDetectionAreFound) {
+  test::stand_in_device();
+  const std::shared_ptr<const Backend> backend = open_backend("cuda");
+  const auto compile_gradients = [&](Graph& graph, const std::vector<ParameterSpec>& specs, const Value& loss) {
+    std::vector<ValueId> wanted;
+    for (const ParameterSpec& spec : specs)
+      if (spec.trainable) wanted.push_back(graph.find_input(spec.name));
+    for (const auto& [parameter, gradient] : differentiate(graph, loss.id(), wanted))
+      graph.add_output(graph.value(parameter).name + ".grad", graph.at(gradient));
+    graph.remove_dead_nodes();
+    EXPECT_NO_THROW(compile(std::move(graph), {.backend = backend}));
+  };
+  for (const std::string type : {"raft_small", "raft_large", "lraspp_mobilenet_v3_large"}) {
+    SCOPED_TRACE(type);
+    Component model = default_model(type);
+    Setter setter("num_flow_updates", {2});
+    model.params->options(setter);
+    Graph graph;
+    Builder b(graph, {.mode = Mode::kTraining});
+    NamedValues inputs;
+    for (const ModelInput& input : model_info(model).required_inputs())
+      inputs.emplace_back(input.name, b.input(input.name, {.shape = {2, 3, 128, 128}}));
+    if (inputs.empty()) inputs.emplace_back("input", b.input("input", {.shape = {2, 3, 64, 64}}));
+    const Value result = build_model(b, model, inputs).front().second;
+    compile_gradients(graph, b.take_parameters(), sum(result, std::vector<int64_t>{}));
+  }
+  for (const GoldenDetector& detector : golden_detectors()) {
+    if (detector.file != "ssdlite" && detector.file != "fasterrcnn_mobilenet") continue;
+    SCOPED_TRACE(detector.file);
+    CapturedDetector model(detector.component(), Mode::kTraining, detector.input, detector.objects);
+    Value loss;
+    for (const auto& [name, value] : model.results) {
+      if (!name.ends_with(".sum")) continue;
+      const Value part = model.loss(name.substr(0, name.size() - 4));
+      loss = loss ? add(loss, part) : part;
+    }
+    ASSERT_TRUE(loss);
+    compile_gradients(model.graph, model.specs, loss);
+  }
 }
 
 }  // namespace

@@ -27,12 +27,10 @@ Support supports(const KernelQuery& q) {
   if (q.has(kBias) && q.in(kBias).dtype == DType::kF64) return Support::no("a bias in f64");
   for (const auto* types : {&q.context.inputs, &q.context.outputs}) {
     for (const TensorType* type : *types) {
-      if (type == nullptr) continue;
-      if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format));
-      if (type->elements() == 0) return Support::no("empty array");
+      if (type != nullptr && type->elements() == 0) return Support::no("empty array");
     }
   }
-  return Support::yes();
+  return only_contiguous(q);
 }
 
 /// What both operators share.

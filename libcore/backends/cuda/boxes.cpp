@@ -14,17 +14,11 @@ namespace {
 
 /// Boxes, scores and values are f32, and all arrays contiguous.
 Support supports(const KernelQuery& query) {
-  const auto declines = [](const TensorType& type) -> std::string {
-    if (is_floating(type.dtype) && type.dtype != DType::kF32) return cat("dtype ", type.dtype);
-    return type.format != MemoryFormat() ? "a format other than contiguous" : "";
-  };
-  for (const auto& types : {query.context.inputs, query.context.outputs}) {
-    for (const TensorType* type : types) {
-      const std::string reason = type == nullptr ? "" : declines(*type);
-      if (!reason.empty()) return Support::no(reason);
-    }
+  for (const auto* types : {&query.context.inputs, &query.context.outputs}) {
+    for (const TensorType* type : *types)
+      if (type != nullptr && is_floating(type->dtype) && type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
   }
-  return Support::yes();
+  return only_contiguous(query);
 }
 
 class Suppression : public PreparedKernel {

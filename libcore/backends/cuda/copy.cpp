@@ -181,10 +181,6 @@ std::unique_ptr<PreparedKernel> prepare_reshape(const KernelQuery& query) {
   const Shape all{query.out(0).shape.elements()}, one{1};
   return std::make_unique<Parts>(query.out(0), std::vector{Part{.sizes = all, .from_steps = one, .to_steps = one}});
 }
-Support supports_reshape(const KernelQuery& query) {
-  if (query.in(0).format != MemoryFormat() || query.out(0).format != MemoryFormat()) return Support::no("a format other than contiguous");
-  return Support::yes();
-}
 
 std::unique_ptr<PreparedKernel> prepare_assign(const KernelQuery& query) {
   return std::make_unique<Parts>(query.out(0), std::vector{whole(query, 1)}, std::nullopt, query.has(2) ? 2 : -1);
@@ -227,7 +223,7 @@ constexpr Kernel kKernels[] = {
     {"slice_backward", "strided_copy", no_blocked_formats, prepare_slice_backward},
     {"concat", "strided_copy", no_blocked_formats, prepare_concat},
     {"pad", "strided_copy", no_blocked_formats, prepare_pad},
-    {"reshape", "copy", supports_reshape, prepare_reshape},
+    {"reshape", "copy", only_contiguous, prepare_reshape},
     {"reorder", "strided_copy", no_blocked_formats, prepare_whole},
     {"assign", "strided_copy", no_blocked_formats, prepare_assign},
     {"full", "fill", no_blocked_formats, prepare_full},

@@ -13,15 +13,9 @@
 namespace galley {
 namespace {
 
-Support contiguous(const KernelQuery& query) {
-  for (const TensorType* type : query.context.inputs)
-    if (type != nullptr && type->format != MemoryFormat()) return Support::no("a format other than contiguous");
-  if (query.out(0).format != MemoryFormat()) return Support::no("a format other than contiguous");
-  return Support::yes();
-}
 Support supports_scatter_add(const KernelQuery& query) {
   if (!is_floating(query.in(0).dtype) || query.in(0).dtype == DType::kF64) return Support::no(cat("dtype ", query.in(0).dtype));
-  return contiguous(query);
+  return only_contiguous(query);
 }
 
 /// A kernel with one call, whose addresses `bind` sets.
@@ -118,9 +112,9 @@ std::unique_ptr<PreparedKernel> prepare_random_bits(const KernelQuery& query) {
 }
 
 constexpr Kernel kKernels[] = {
-    {"gather", "gather", contiguous, prepare_gather},      {"scatter_add", "scatter_add", supports_scatter_add, prepare_scatter_add},
-    {"one_hot", "one_hot", contiguous, prepare_one_hot},   {"iota", "iota", contiguous, prepare_iota},
-    {"lookup", "lookup", supports_lookup, prepare_lookup}, {"random_bits", "philox", contiguous, prepare_random_bits},
+    {"gather", "gather", only_contiguous, prepare_gather},    {"scatter_add", "scatter_add", supports_scatter_add, prepare_scatter_add},
+    {"one_hot", "one_hot", only_contiguous, prepare_one_hot}, {"iota", "iota", only_contiguous, prepare_iota},
+    {"lookup", "lookup", supports_lookup, prepare_lookup},    {"random_bits", "philox", only_contiguous, prepare_random_bits},
 };
 
 }  // namespace

@@ -170,14 +170,12 @@ class Planned : public LibraryAttention {
 
 /// Why the library is not asked; empty: it is. The rules are those of cuDNN's fused engines.
 std::string declines(const AttentionForm& form) {
-  const LibraryState& state = dnn::dnn().state;
-  if (!state.problem.empty()) return state.problem;
   if (form.dtype != DType::kBF16 && form.dtype != DType::kF16) return cat("dtype ", form.dtype);
   if (form.width % 8 != 0 || form.value_width % 8 != 0) return "a width of heads that is not a multiple of 8";
   const int64_t most = form.backward ? 128 : 256;
   if (form.width > most || form.value_width > most) return cat("heads of more than ", most, " elements");
   if (form.backward && form.keys == 1) return "one key";
-  return "";
+  return warn_of_problem(dnn::dnn().state);
 }
 
 std::shared_ptr<const LibraryAttention> build(const AttentionForm& form, std::string& reason) {

@@ -93,14 +93,12 @@ class Planned : public LibraryConvolution {
 
 /// Why the library is not asked; empty: it is.
 std::string declines(const ConvolutionForm& form) {
-  const LibraryState& state = dnn::dnn().state;
-  if (!state.problem.empty()) return state.problem;
   if (form.dtype != DType::kF32 && form.dtype != DType::kF16 && form.dtype != DType::kBF16) return cat("dtype ", form.dtype);
   for (const int64_t* sizes : {form.x_size, form.weight_size, form.y_size}) {
     for (int d = 0; d < 4; ++d)
       if (sizes[d] <= 0 || sizes[d] >= int64_t{1} << 31) return "a size of 0, or of 2^31 or more";
   }
-  return "";
+  return warn_of_problem(dnn::dnn().state);
 }
 
 std::shared_ptr<const LibraryConvolution> build(const ConvolutionForm& form, std::string& reason) {

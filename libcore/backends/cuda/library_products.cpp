@@ -101,15 +101,13 @@ struct LibraryProduct::Plan {
 };
 
 std::string library_declines(const ProductForm& form) {
-  const LibraryState& state = lt::blas_lt().state;
-  if (!state.problem.empty()) return state.problem;
   if (form.dtype != DType::kF32 && form.dtype != DType::kF16 && form.dtype != DType::kBF16) return cat("dtype ", form.dtype);
   if (form.bias && form.bias_dtype != form.dtype && form.bias_dtype != DType::kF32) return cat("a bias in ", form.bias_dtype);
   if (form.bias && form.dtype != DType::kF32 && form.bias_dtype == DType::kF32) return "a bias in f32 with operands of 16 bits";
   if (form.batch * form.m * form.n * form.k == 0) return "empty operands";
   constexpr int64_t kLargest = int64_t{1} << 31;
   if (std::max({form.m, form.n, form.k, form.batch}) >= kLargest) return "a size of 2^31 or more";
-  return "";
+  return warn_of_problem(lt::blas_lt().state);
 }
 
 LibraryProduct::LibraryProduct(const ProductForm& form) : form_(form), plan_(std::make_unique<Plan>()) {}

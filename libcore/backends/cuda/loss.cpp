@@ -11,13 +11,6 @@
 namespace galley {
 namespace {
 
-Support contiguous(const KernelQuery& query) {
-  for (const auto& types : {query.context.inputs, query.context.outputs}) {
-    for (const TensorType* type : types)
-      if (type != nullptr && type->format != MemoryFormat()) return Support::no("a format other than contiguous");
-  }
-  return Support::yes();
-}
 bool computes_in_float(DType dtype) { return is_floating(dtype) && dtype != DType::kF64; }
 
 /// Forward: logits, target, weight -> loss. Backward: grad, logits, target, weight -> gradient of the logits.
@@ -31,7 +24,7 @@ Support supports_cross_entropy(const KernelQuery& query) {
   if (query.has(kLogits + 2) && !computes_in_float(query.in(kLogits + 2).dtype)) return Support::no("weights of another kind");
   if (query.out(0).dtype != logits.dtype || (kBackward && query.in(0).dtype != logits.dtype))
     return Support::no("operands of different dtypes");
-  return contiguous(query);
+  return only_contiguous(query);
 }
 
 template <bool kBackward>
@@ -83,7 +76,7 @@ class CrossEntropy : public PreparedKernel {
 Support supports_embedding(const KernelQuery& query) {
   if (!computes_in_float(query.in(0).dtype) || !computes_in_float(query.out(0).dtype)) return Support::no(cat("dtype ", query.in(0).dtype));
   if (query.in(1).elements() >= int64_t{1} << 31) return Support::no("2^31 tokens or more");
-  return contiguous(query);
+  return only_contiguous(query);
 }
 
 /// grad [..., width], index -> the gradient of the table.

@@ -32,6 +32,15 @@ inline Support no_blocked_formats(const KernelQuery& query) {
   return Support::yes();
 }
 
+/// For kernels that take elements in their logical order.
+inline Support only_contiguous(const KernelQuery& query) {
+  for (const auto* types : {&query.context.inputs, &query.context.outputs}) {
+    for (const TensorType* type : *types)
+      if (type != nullptr && !type->format.is_contiguous()) return Support::no(cat("format ", type->format));
+  }
+  return Support::yes();
+}
+
 /// Enqueues a kernel whose threads share so many elements.
 template <class Call>
 void launch_elements(Stream& stream, const char* kernel, int64_t elements, const Call& call) {

@@ -29,8 +29,7 @@ bool is_double(const KernelQuery& query) {
   return query.in(0).dtype == DType::kF64 && query.in(1).dtype == DType::kF64 && query.out(0).dtype == DType::kF64;
 }
 Support supports_product(const KernelQuery& query) {
-  for (const TensorType* type : {&query.in(0), &query.in(1), &query.out(0)})
-    if (type->format != MemoryFormat()) return Support::no("a format other than contiguous");
+  if (const Support formats = only_contiguous(query); !formats) return formats;
   return is_double(query) ? Support::yes() : supports_types(query);
 }
 Support supports_linear(const KernelQuery& query) {

@@ -29,11 +29,6 @@ Support same_formats(const KernelQuery& query) {
       return Support::no("operands of different formats");
   return no_blocked_formats(query);
 }
-Support contiguous(const KernelQuery& query) {
-  for (const TensorType* type : query.context.inputs)
-    if (type != nullptr && type->format != MemoryFormat()) return Support::no("a format other than contiguous");
-  return query.out(0).format == MemoryFormat() ? Support::yes() : Support::no("a format other than contiguous");
-}
 
 /// quantize and dequantize.
 template <bool kQuantizes>
@@ -296,7 +291,7 @@ Support supports_stored_linear(const KernelQuery& query) {
   const int64_t outputs = query.in(1).shape[0];
   if (outputs > 0 && query.out(0).elements() / outputs > device::kMostStoredRows)
     return Support::no(cat("more than ", device::kMostStoredRows, " rows"));
-  return contiguous(query);
+  return only_contiguous(query);
 }
 
 Support supports_whole_images(const KernelQuery& query) {
@@ -309,14 +304,14 @@ constexpr Kernel kKernels[] = {
     {"dequantize", "elements", supports_convert, prepare_cuda<Convert<false>>},
     {"quantized_add", "elements", supports_pair, prepare_cuda<Pair<false>>},
     {"quantized_mul", "elements", supports_pair, prepare_cuda<Pair<true>>},
-    {"quantized_linear", "tiles", contiguous, prepare_cuda<Linear>},
-    {"dynamic_quantized_linear", "tiles", contiguous, prepare_cuda<DynamicLinear>},
+    {"quantized_linear", "tiles", only_contiguous, prepare_cuda<Linear>},
+    {"dynamic_quantized_linear", "tiles", only_contiguous, prepare_cuda<DynamicLinear>},
     {"quantized_conv2d", "direct", same_formats, prepare_cuda<Conv>},
     {"quantized_avg_pool2d", "windows", no_blocked_formats, prepare_cuda<Pool<QuantizedAvgPool2dAttrs, device::kAveragePool>>},
     {"quantized_adaptive_avg_pool2d", "windows", supports_whole_images,
      prepare_cuda<Pool<QuantizedAdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
     {"weight_only_linear", "warps", supports_stored_linear, prepare_cuda<StoredLinear>},
-    {"dequantize_weight", "elements", contiguous, prepare_cuda<StoredWeight>},
+    {"dequantize_weight", "elements", only_contiguous, prepare_cuda<StoredWeight>},
 };
 
 }  // namespace

@@ -14,16 +14,11 @@ namespace {
 
 bool computes_in_float(DType dtype) { return is_floating(dtype) && dtype != DType::kF64; }
 Support contiguous_floats(const KernelQuery& query) {
-  const auto check = [](const TensorType* type) {
-    if (type == nullptr) return Support::yes();
-    if (!computes_in_float(type->dtype)) return Support::no(cat("dtype ", type->dtype));
-    return type->format == MemoryFormat() ? Support::yes() : Support::no("a format other than contiguous");
-  };
-  for (const auto& types : {query.context.inputs, query.context.outputs}) {
-    for (const TensorType* type : types)
-      if (const Support support = check(type); !support) return support;
+  for (const auto* types : {&query.context.inputs, &query.context.outputs}) {
+    for (const TensorType* type : *types)
+      if (type != nullptr && !computes_in_float(type->dtype)) return Support::no(cat("dtype ", type->dtype));
   }
-  return Support::yes();
+  return only_contiguous(query);
 }
 
 template <device::Softmax kKind, bool kBackward>

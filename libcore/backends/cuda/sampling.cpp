@@ -20,20 +20,21 @@ Support is_float(const KernelQuery& query) {
   return Support::yes();
 }
 Support supports(const KernelQuery& query) {
-  for (const auto& types : {query.context.inputs, query.context.outputs}) {
-    for (const TensorType* type : types)
-      if (type != nullptr && type->format != MemoryFormat()) return Support::no("a format other than contiguous");
-  }
+  if (const Support formats = only_contiguous(query); !formats) return formats;
+  return is_float(query);
+}
+/// Images, contiguous or channels_last.
+Support supports_images(const KernelQuery& query) {
+  if (const Support formats = no_blocked_formats(query); !formats) return formats;
   return is_float(query);
 }
 Support supports_levels(const KernelQuery& query) {
   if (query.context.inputs.size() > 2 + device::kMostLevels) return Support::no(cat("more than ", device::kMostLevels, " levels"));
-  return supports(query);
+  return supports_images(query);
 }
 Support supports_roi(const KernelQuery& query) {
   if (query.context.inputs.size() > 3 + device::kMostLevels) return Support::no(cat("more than ", device::kMostLevels, " levels"));
-  if (const Support formats = no_blocked_formats(query); !formats) return formats;
-  return is_float(query);
+  return supports_images(query);
 }
 
 /// Sums that do not depend on their order (kernels/sampling.h: add_fixed), in scratch memory.
@@ -214,6 +215,11 @@ Support supports_detach(const KernelQuery& query) {
   return query.in(0).format == query.out(0).format ? Support::yes() : Support::no("operands of different formats");
 }
 
+device::ImageSteps steps_of(const TensorType& image) {
+  const Shape steps = image.format.strides(image.shape);
+  return {steps[0], steps[1], steps[3]};
+}
+
 device::CorrelationCall correlation_call(const Shape& first, int64_t radius, int64_t values) {
   return {.level_count = static_cast<int>(values / ((2 * radius + 1) * (2 * radius + 1))),
           .samples = first[0],
@@ -231,8 +237,13 @@ class Correlation : public PreparedKernel {
       : call_(correlation_call(kBackward ? query.out(0).shape : query.in(1).shape, query.attrs<CorrelationLookupAttrs>().radius,
                                kBackward ? query.in(0).shape[1] : query.out(0).shape[1])),
         elements_(query.out(0).elements()) {
+    call_.flow_steps = steps_of(query.in(kBackward ? 1 : 0));
+    (kBackward ? call_.grad_steps : call_.first_steps) = steps_of(query.in(kBackward ? 0 : 1));
+    call_.to_steps = steps_of(query.out(0));
     for (int level = 0; level < call_.level_count; ++level) {
-      for (int d = 0; d < 2; ++d) call_.sizes[level][d] = query.in(2 + level).shape[2 + d];
+      const TensorType& type = query.in(2 + level);
+      call_.level_steps[level] = steps_of(type);
+      for (int d = 0; d < 2; ++d) call_.sizes[level][d] = type.shape[2 + d];
     }
   }
   void run(Stream& stream, const KernelArgs& args) const override {
@@ -258,6 +269,10 @@ class CorrelationBackwardLevel : public PreparedKernel {
         sums_(query.out(0).elements()) {
     call_.level = static_cast<int>(query.attrs<CorrelationLookupBackwardAttrs>().level);
     for (int d = 0; d < 2; ++d) call_.sizes[call_.level][d] = query.out(0).shape[2 + d];
+    call_.grad_steps = steps_of(query.in(0));
+    call_.flow_steps = steps_of(query.in(1));
+    call_.first_steps = steps_of(query.in(2));
+    call_.to_steps = steps_of(query.out(0));
   }
   int64_t scratch_bytes() const override { return sums_.bytes(); }
   void run(Stream& stream, const KernelArgs& args) const override {
@@ -281,7 +296,7 @@ class CorrelationBackwardLevel : public PreparedKernel {
 Support supports_backward_level(const KernelQuery& query) {
   const auto& attrs = query.attrs<CorrelationLookupBackwardAttrs>();
   if (attrs.level >= device::kMostLevels) return Support::no(cat("more than ", device::kMostLevels, " levels"));
-  return supports(query);
+  return supports_images(query);
 }
 
 /// convex_upsample and its gradients.
@@ -295,6 +310,13 @@ class ConvexUpsample : public PreparedKernel {
     call_.rows = flow[2];
     call_.columns = flow[3];
     call_.factor = query.attrs<ConvexUpsampleAttrs>().factor;
+    call_.flow_steps = steps_of(query.in(kBackward ? 1 : 0));
+    call_.mask_steps = steps_of(query.in(kBackward ? 2 : 1));
+    call_.to_steps = steps_of(query.out(0));
+    if constexpr (kBackward) {
+      call_.grad_steps = steps_of(query.in(0));
+      call_.mask_to_steps = steps_of(query.out(1));
+    }
   }
   void run(Stream& stream, const KernelArgs& args) const override {
     device::ConvexCall call = call_;
@@ -343,8 +365,8 @@ constexpr Kernel kKernels[] = {
     {"correlation_lookup", "values", supports_levels, prepare_cuda<Correlation<false>>},
     {"correlation_lookup_backward_first", "values", supports_levels, prepare_cuda<Correlation<true>>},
     {"correlation_lookup_backward_level", "fixed_sums", supports_backward_level, prepare_cuda<CorrelationBackwardLevel>},
-    {"convex_upsample", "pixels", supports, prepare_cuda<ConvexUpsample<false>>},
-    {"convex_upsample_backward", "pixels", supports, prepare_cuda<ConvexUpsample<true>>},
+    {"convex_upsample", "pixels", supports_images, prepare_cuda<ConvexUpsample<false>>},
+    {"convex_upsample_backward", "pixels", supports_images, prepare_cuda<ConvexUpsample<true>>},
     {"orthonormal_columns", "block", supports, prepare_cuda<OrthonormalColumns>},
 };
 

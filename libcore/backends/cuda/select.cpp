@@ -30,10 +30,6 @@ class Topk : public PreparedKernel {
  private:
   device::TopkCall call_{};
 };
-Support supports_topk(const KernelQuery& query) {
-  const bool contiguous = query.in(0).format == MemoryFormat() && query.out(0).format == MemoryFormat();
-  return contiguous ? Support::yes() : Support::no("a format other than contiguous");
-}
 
 class RotaryTable : public PreparedKernel {
  public:
@@ -99,7 +95,7 @@ class Resize : public PreparedKernel {
 };
 
 constexpr Kernel kKernels[] = {
-    {"topk", "passes", supports_topk, prepare_cuda<Topk>},
+    {"topk", "passes", only_contiguous, prepare_cuda<Topk>},
     {"rotary_table", "rows", supports_rotary_table, prepare_cuda<RotaryTable>},
     {"resize", "pixels", no_blocked_formats, prepare_cuda<Resize<ResizeAttrs>>},
     {"resize_backward", "pixels", no_blocked_formats, prepare_cuda<Resize<ResizeBackwardAttrs>>},

@@ -36,15 +36,16 @@ BlasLt open_blas_lt(const std::vector<std::string>& folders) {
     const size_t version = opened.functions.cublasLtGetVersion();
     opened.state.version = cat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
     if (version / 10000 != kNeededMajor) {
-      opened.state.problem =
-          cat("cuBLASLt is of version ", opened.state.version, ", but ", kNeededMajor, " is needed (", opened.state.file, "); ", kRow.cure);
+      opened.state.problem = cat("cuBLASLt is of version ", opened.state.version, ", but ", kNeededMajor, " is needed (", opened.state.file,
+                                 "); ", cure_of(kRow));
       return opened;
     }
   }
 #define GALLEY_CUDA_TAKE(name, arguments) taker.take(#name, opened.functions.name);
   GALLEY_CUDA_BLAS_LT_FUNCTIONS(GALLEY_CUDA_TAKE)
 #undef GALLEY_CUDA_TAKE
-  if (!taker.missing().empty()) opened.state.problem = cat("cuBLASLt has no ", taker.missing(), " (", opened.state.file, "); ", kRow.cure);
+  if (!taker.missing().empty())
+    opened.state.problem = cat("cuBLASLt has no ", taker.missing(), " (", opened.state.file, "); ", cure_of(kRow));
   return opened;
 }
 

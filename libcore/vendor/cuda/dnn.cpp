@@ -21,7 +21,7 @@ std::string version_text(size_t version) { return cat(version / 10000, ".", vers
 /// Why the library cannot be used; empty: it can.
 std::string problem_of(const Functions& functions, const LibraryState& state) {
   if (functions.cudnnGetVersion() < kNeeded)
-    return cat("cuDNN is of version ", state.version, ", but ", version_text(kNeeded), " is needed (", state.file, "); ", kRow.cure);
+    return cat("cuDNN is of version ", state.version, ", but ", version_text(kNeeded), " is needed (", state.file, "); ", cure_of(kRow));
   const std::pair<const char*, Status> parts[] = {
       {"graph", functions.cudnnGraphVersionCheck()}, {"ops", functions.cudnnOpsVersionCheck()}, {"cnn", functions.cudnnCnnVersionCheck()}};
   for (const auto& [part, status] : parts) {
@@ -46,7 +46,7 @@ Dnn open_dnn(const std::vector<std::string>& folders) {
   GALLEY_CUDA_DNN_FUNCTIONS(GALLEY_CUDA_TAKE)
 #undef GALLEY_CUDA_TAKE
   if (!taker.missing().empty()) {
-    opened.state.problem = cat("cuDNN has no ", taker.missing(), " (", opened.state.file, "); ", kRow.cure);
+    opened.state.problem = cat("cuDNN has no ", taker.missing(), " (", opened.state.file, "); ", cure_of(kRow));
     return opened;
   }
   opened.state.version = version_text(opened.functions.cudnnGetVersion());

@@ -4,8 +4,11 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
+#include <set>
 
 #include "libcore/base/error.h"
+#include "libcore/base/log.h"
 
 namespace galley::cuda {
 namespace {
@@ -45,6 +48,19 @@ std::vector<std::string> library_folders() {
   return folders;
 }
 
+std::string cure_of(const LibraryRow& row) { return cat(row.cure, ", or name its folder by ", kEnvironment); }
+
+std::string warn_of_problem(const LibraryState& state) {
+  static std::mutex mutex;
+  static std::set<std::string>& warned = *new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  const bool wanted = !library_folders().empty();  // an empty GALLEY_CUDA_LIBRARIES asks for own kernels
+  if (wanted && !state.problem.empty() && warned.insert(state.problem).second)
+    log(LogLevel::kWarning,
+        cat(state.problem, ". Until then Galley's own kernels run instead of those of ", state.name, ", and are slower"));
+  return state.problem;
+}
+
 Library open_library(const LibraryRow& row, const std::vector<std::string>& folders) {
   Library library{.state = {.name = row.name, .version = "", .file = "", .problem = ""}};
   std::string errors;
@@ -71,7 +87,7 @@ Library open_library(const LibraryRow& row, const std::vector<std::string>& fold
   library.state.problem =
       cat(row.name,
           errors.empty() ? cat(" was not found (", row.files[0], ", searched ", listed(folders), ")") : cat(" cannot be opened: ", errors),
-          "; ", row.cure, ", or name its folder by ", kEnvironment);
+          "; ", cure_of(row));
   return library;
 }
 

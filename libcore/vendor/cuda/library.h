@@ -27,6 +27,12 @@ struct Library {
 /// others; else "", which stands for the loader's path, the folder of the toolkit, and the packages of the active Python environment.
 std::vector<std::string> library_folders();
 
+/// "install version 13, or name its folder by GALLEY_CUDA_LIBRARIES"
+std::string cure_of(const LibraryRow& row);
+
+/// Returns the problem of a library that an operator could use. A warning says it once, and that own kernels run instead.
+std::string warn_of_problem(const LibraryState& state);
+
 /// Opens the library from the first folder that has its first file. Never throws.
 Library open_library(const LibraryRow& row, const std::vector<std::string>& folders);
 

@@ -29,11 +29,11 @@ Nccl open_nccl(const std::vector<std::string>& folders) {
     opened.state.version = version_text(version);
     if (version < kNeeded) {
       opened.state.problem = cat("NCCL is of version ", opened.state.version, ", but ", version_text(kNeeded), " is needed (",
-                                 opened.state.file, "); ", kRow.cure);
+                                 opened.state.file, "); ", cure_of(kRow));
       return opened;
     }
   }
-  if (!taker.missing().empty()) opened.state.problem = cat("NCCL has no ", taker.missing(), " (", opened.state.file, "); ", kRow.cure);
+  if (!taker.missing().empty()) opened.state.problem = cat("NCCL has no ", taker.missing(), " (", opened.state.file, "); ", cure_of(kRow));
   return opened;
 }
 

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "libcore/backends/cuda/library_products.h"
+#include "libcore/base/log.h"
 #include "libcore/vendor/cuda/blas_lt.h"
 #include "tests/backends/cuda/stand_in.h"
 #include "tests/support/temporary_folder.h"
@@ -28,7 +29,22 @@ TEST(CudaLibraries, AnOldOneSaysItsVersion) {
   const cuda::lt::BlasLt opened = cuda::lt::open_blas_lt({kStandIn + "/old"});
   EXPECT_EQ(opened.state.version, "12.8.3");
   EXPECT_EQ(opened.state.problem, "cuBLASLt is of version 12.8.3, but 13 is needed (" + kStandIn +
-                                      "/old/libcublasLt.so.13); install version 13 (pip install nvidia-cublas)");
+                                      "/old/libcublasLt.so.13); install version 13 (pip install nvidia-cublas), or name its folder by "
+                                      "GALLEY_CUDA_LIBRARIES");
+}
+
+TEST(CudaLibraries, AProblemIsWarnedOfOnce) {
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel level, const std::string& message) {
+    if (level == LogLevel::kWarning) warnings.push_back(message);
+  });
+  const cuda::LibraryState old = cuda::lt::open_blas_lt({kStandIn + "/old"}).state, good = cuda::lt::open_blas_lt({kStandIn}).state;
+  EXPECT_EQ(cuda::warn_of_problem(old), old.problem);
+  EXPECT_EQ(cuda::warn_of_problem(old), old.problem);
+  EXPECT_EQ(cuda::warn_of_problem(good), "");
+  set_log_sink([](LogLevel, const std::string&) {});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0], old.problem + ". Until then Galley's own kernels run instead of those of cuBLASLt, and are slower");
 }
 
 TEST(CudaLibraries, AnIncompleteOneNamesWhatItLacks) {

@@ -206,7 +206,9 @@ TEST(Nccl, MissingAndOldLibrariesSayWhatIsNeeded) {
   const std::string file = folder / "libnccl.so.2";
   std::filesystem::copy_file(kStandIn + "/old/libcublasLt.so.13", file);
   EXPECT_EQ(cuda::nccl::open_nccl({folder.path()}).state.problem,
-            "NCCL is of version 2.18.5, but 2.20.0 is needed (" + file + "); install version 2.20 or later (pip install nvidia-nccl-cu13)");
+            "NCCL is of version 2.18.5, but 2.20.0 is needed (" + file +
+                "); install version 2.20 or later (pip install nvidia-nccl-cu13), or name its folder by "
+                "GALLEY_CUDA_LIBRARIES");
   const TemporaryFolder other;
   std::filesystem::copy_file(kStandIn + "/partial/libcublasLt.so.13", other / "libnccl.so.2");
   EXPECT_EQ(cuda::nccl::open_nccl({other.path()}).state.problem.rfind("NCCL has no ncclGetErrorString, ncclGetLastError, ", 0), 0u);

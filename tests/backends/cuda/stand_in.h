@@ -10,6 +10,7 @@
 
 #include "libcore/backends/cuda/device.h"
 #include "libcore/base/error.h"
+#include "libcore/vendor/cuda/dnn.h"
 
 namespace galley::test {
 
@@ -28,6 +29,19 @@ inline CudaDevice& stand_in_device() {
     return cuda_device(0);
   }();
   return device;
+}
+
+/// Opens NVIDIA's cuDNN for the whole process, which must run no other tests: of the folder GALLEY_TEST_CUDNN, or, if that is "installed",
+/// of the usual places. Returns why not.
+inline std::string open_real_cudnn() {
+  const char* folder = std::getenv("GALLEY_TEST_CUDNN");
+  if (folder == nullptr) return "runs in a process of its own, with GALLEY_TEST_CUDNN=FOLDER of cuDNN, or =installed";
+  if (std::string(folder) == "installed") {
+    unsetenv("GALLEY_CUDA_LIBRARIES");
+  } else {
+    setenv("GALLEY_CUDA_LIBRARIES", folder, 1);
+  }
+  return cuda::dnn::dnn().state.problem;
 }
 
 /// Makes the n-th next call of a function of the driver return an error.

@@ -429,13 +429,21 @@ struct FixedSumCall {
   int64_t numbers, elements;
 };
 
-/// Dot products of features around the points to which pixels move. Backward: grad is read; `to` or `sums` is written.
+/// The strides of an image [samples, channels, rows, columns] in elements, contiguous or channels_last: `pixel` is that of columns, and
+/// of rows as many as columns.
+struct ImageSteps {
+  int64_t sample, channel, pixel;
+};
+
+/// Dot products of features around the points to which pixels move. Backward: grad is read; `to` or `sums` is written, which have
+/// to_steps.
 struct CorrelationCall {
   const float *flow, *first, *grad, *levels[kMostLevels];
   float* to;
   unsigned long long* sums;
   const float* largest;
   int level_count, level;
+  ImageSteps flow_steps, first_steps, grad_steps, to_steps, level_steps[kMostLevels];
   int64_t sizes[kMostLevels][2];
   int64_t samples, channels, rows, columns, radius;
 };
@@ -443,6 +451,7 @@ struct CorrelationCall {
 struct ConvexCall {
   const float *flow, *mask, *grad;
   float *to, *mask_to;
+  ImageSteps flow_steps, mask_steps, grad_steps, to_steps, mask_to_steps;
   int64_t samples, channels, rows, columns, factor;
 };
 /// Orthonormal columns in place, f32 [rows, columns].

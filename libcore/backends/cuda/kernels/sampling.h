@@ -280,6 +280,18 @@ GALLEY_KERNEL(grid_sample_backward_grid_points, (const GridSampleCall call)) {
   }
 }
 
+GALLEY_DEVICE int64_t place_of(const ImageSteps& steps, int64_t n, int64_t c, int64_t p) {
+  return n * steps.sample + c * steps.channel + p * steps.pixel;
+}
+struct ImagePlace {
+  int64_t n, c, p;
+};
+/// The element with number i in the order of memory.
+GALLEY_DEVICE ImagePlace image_place(const ImageSteps& steps, int64_t i, int64_t channels, int64_t pixels) {
+  if (steps.channel == 1) return {i / (channels * pixels), i % channels, i / channels % pixels};
+  return {i / (channels * pixels), i / pixels % channels, i % pixels};
+}
+
 /// The pixels of a level around the point to which pixel p moves, along one axis: the first of 2 radius + 2, and the weight of the next.
 struct LookupAxis {
   bool inside, invalid;
@@ -287,8 +299,8 @@ struct LookupAxis {
   float fraction;
 };
 GALLEY_DEVICE LookupAxis lookup_axis(const CorrelationCall& call, int level, int axis, int64_t n, int64_t p) {
-  const int64_t pixels = call.rows * call.columns, own = axis == 0 ? p / call.columns : p % call.columns;
-  const float flow = call.flow[(n * 2 + (axis == 0 ? 1 : 0)) * pixels + p];
+  const int64_t own = axis == 0 ? p / call.columns : p % call.columns;
+  const float flow = call.flow[place_of(call.flow_steps, n, axis == 0 ? 1 : 0, p)];
   const double center = (static_cast<double>(own) + static_cast<double>(flow)) / static_cast<double>(int64_t{1} << level);
   const double low = floor(center), first = low - static_cast<double>(call.radius);
   const double size = static_cast<double>(call.sizes[level][axis]);
@@ -307,42 +319,44 @@ GALLEY_DEVICE void each_corner(const CorrelationCall& call, int level, const Loo
           (corner % 2 == 1 ? across.fraction : 1 - across.fraction) * (corner / 2 == 1 ? down.fraction : 1 - down.fraction));
   }
 }
+/// NaN where the flow of a pixel is not finite, whose look-up is invalid.
+GALLEY_DEVICE float invalid_flow(const CorrelationCall& call, int64_t n, int64_t p) {
+  const float flow = call.flow[place_of(call.flow_steps, n, 0, p)] + call.flow[place_of(call.flow_steps, n, 1, p)];
+  return flow - flow;
+}
 GALLEY_DEVICE float correlation_scale(const CorrelationCall& call) { return 1.0f / sqrt(static_cast<float>(call.channels)); }
 
 GALLEY_KERNEL(correlation_values, (const CorrelationCall call)) {
   const int64_t pixels = call.rows * call.columns, per_level = (2 * call.radius + 1) * (2 * call.radius + 1);
   for (int64_t i = first_element(); i < call.samples * call.level_count * per_level * pixels; i += all_threads()) {
-    const int64_t p = i % pixels, value = i / pixels % per_level, n = i / (pixels * per_level * call.level_count);
-    const int level = static_cast<int>(i / (pixels * per_level) % call.level_count);
+    const auto [n, row, p] = image_place(call.to_steps, i, per_level * call.level_count, pixels);
+    const int level = static_cast<int>(row / per_level);
     const LookupAxis down = lookup_axis(call, level, 0, n, p), across = lookup_axis(call, level, 1, n, p);
-    const int64_t size = call.sizes[level][0] * call.sizes[level][1];
+    const ImageSteps steps = call.level_steps[level];
+    const float *first = call.first + place_of(call.first_steps, n, 0, p), *of_level = call.levels[level] + n * steps.sample;
     float sum = 0;
-    each_corner(call, level, down, across, value, [&](int64_t q, float weight) {
+    each_corner(call, level, down, across, row % per_level, [&](int64_t q, float weight) {
       float product = 0;
       for (int64_t c = 0; c < call.channels; ++c)
-        product += call.first[(n * call.channels + c) * pixels + p] * call.levels[level][(n * call.channels + c) * size + q];
+        product += first[c * call.first_steps.channel] * of_level[c * steps.channel + q * steps.pixel];
       sum += weight * product;
     });
-    const float invalid = down.invalid || across.invalid ? (call.flow[n * 2 * pixels + p] + call.flow[(n * 2 + 1) * pixels + p]) : 0;
-    call.to[i] = sum * correlation_scale(call) + (invalid - invalid);
+    call.to[i] = sum * correlation_scale(call) + (down.invalid || across.invalid ? invalid_flow(call, n, p) : 0);
   }
 }
 GALLEY_KERNEL(correlation_backward_first_values, (const CorrelationCall call)) {
   const int64_t pixels = call.rows * call.columns, per_level = (2 * call.radius + 1) * (2 * call.radius + 1);
   for (int64_t i = first_element(); i < call.samples * call.channels * pixels; i += all_threads()) {
-    const int64_t p = i % pixels, c = i / pixels % call.channels, n = i / (pixels * call.channels);
+    const auto [n, c, p] = image_place(call.to_steps, i, call.channels, pixels);
     float sum = 0;
     for (int level = 0; level < call.level_count; ++level) {
       const LookupAxis down = lookup_axis(call, level, 0, n, p), across = lookup_axis(call, level, 1, n, p);
-      const int64_t size = call.sizes[level][0] * call.sizes[level][1];
-      if (down.invalid || across.invalid) {
-        const float invalid = call.flow[n * 2 * pixels + p] + call.flow[(n * 2 + 1) * pixels + p];
-        sum += invalid - invalid;
-      }
+      const float* of_channel = call.levels[level] + place_of(call.level_steps[level], n, c, 0);
+      if (down.invalid || across.invalid) sum += invalid_flow(call, n, p);
       for (int64_t value = 0; value < per_level; ++value) {
-        const float grad = call.grad[((n * call.level_count + level) * per_level + value) * pixels + p];
+        const float grad = call.grad[place_of(call.grad_steps, n, level * per_level + value, p)];
         each_corner(call, level, down, across, value,
-                    [&](int64_t q, float weight) { sum += weight * grad * call.levels[level][(n * call.channels + c) * size + q]; });
+                    [&](int64_t q, float weight) { sum += weight * grad * of_channel[q * call.level_steps[level].pixel]; });
       }
     }
     call.to[i] = sum * correlation_scale(call);
@@ -351,33 +365,31 @@ GALLEY_KERNEL(correlation_backward_first_values, (const CorrelationCall call)) {
 /// Of call.level; sums are 0 at first. grad has the values of call.level_count levels.
 GALLEY_KERNEL(correlation_backward_level_values, (const CorrelationCall call)) {
   const int64_t pixels = call.rows * call.columns, per_level = (2 * call.radius + 1) * (2 * call.radius + 1);
-  const int64_t size = call.sizes[call.level][0] * call.sizes[call.level][1];
   const double largest = largest_of(call.largest);
   for (int64_t i = first_element(); i < call.samples * call.channels * pixels; i += all_threads()) {
-    const int64_t p = i % pixels, c = i / pixels % call.channels, n = i / (pixels * call.channels);
+    const auto [n, c, p] = image_place(call.first_steps, i, call.channels, pixels);
     const LookupAxis down = lookup_axis(call, call.level, 0, n, p), across = lookup_axis(call, call.level, 1, n, p);
     const float feature = call.first[i] * correlation_scale(call);
     for (int64_t value = 0; value < per_level; ++value) {
-      const float grad = call.grad[((n * call.level_count + call.level) * per_level + value) * pixels + p];
+      const float grad = call.grad[place_of(call.grad_steps, n, call.level * per_level + value, p)];
       each_corner(call, call.level, down, across, value, [&](int64_t q, float weight) {
-        add_fixed(call.sums, (n * call.channels + c) * size + q, weight * grad * feature, largest);
+        add_fixed(call.sums, place_of(call.to_steps, n, c, q), weight * grad * feature, largest);
       });
     }
   }
 }
 
-/// The weights of the nine pixels around coarse pixel p for fine pixel `part` in it, and its logits in the mask.
+/// The weights of the nine pixels around coarse pixel p for fine pixel `part` in it.
 struct Convex {
   float weight[9];
-  int64_t logit[9];
 };
+/// Channel of the mask with the logit of pixel k of the nine.
+GALLEY_DEVICE int64_t logit_of(const ConvexCall& call, int k, int64_t part) { return k * call.factor * call.factor + part; }
 GALLEY_DEVICE Convex convex_of(const ConvexCall& call, int64_t n, int64_t p, int64_t part) {
-  const int64_t pixels = call.rows * call.columns, parts = call.factor * call.factor;
   Convex convex;
   float largest = 0, total = 0;
   for (int k = 0; k < 9; ++k) {
-    convex.logit[k] = ((n * 9 + k) * parts + part) * pixels + p;
-    convex.weight[k] = call.mask[convex.logit[k]];
+    convex.weight[k] = call.mask[place_of(call.mask_steps, n, logit_of(call, k, part), p)];
     largest = k == 0 || convex.weight[k] > largest || is_nan(convex.weight[k]) ? convex.weight[k] : largest;
   }
   for (int k = 0; k < 9; ++k) total += convex.weight[k] = exp(convex.weight[k] - largest);
@@ -404,9 +416,9 @@ GALLEY_KERNEL(convex_pixels, (const ConvexCall call)) {
       float sum = 0;
       for (int k = 0; k < 9; ++k) {
         const int64_t q = neighbor_of(call, p, k);
-        if (q >= 0) sum += convex.weight[k] * call.flow[(n * call.channels + c) * pixels + q];
+        if (q >= 0) sum += convex.weight[k] * call.flow[place_of(call.flow_steps, n, c, q)];
       }
-      call.to[(n * call.channels + c) * pixels * parts + fine_of(call, p, part)] = sum * static_cast<float>(call.factor);
+      call.to[place_of(call.to_steps, n, c, fine_of(call, p, part))] = sum * static_cast<float>(call.factor);
     }
   }
 }
@@ -414,12 +426,12 @@ GALLEY_KERNEL(convex_pixels, (const ConvexCall call)) {
 GALLEY_KERNEL(convex_backward_pixels, (const ConvexCall call)) {
   const int64_t pixels = call.rows * call.columns, parts = call.factor * call.factor;
   for (int64_t i = first_element(); i < call.samples * call.channels * pixels; i += all_threads()) {
-    const int64_t plane = i / pixels, n = plane / call.channels, q = i % pixels;
+    const auto [n, c, q] = image_place(call.to_steps, i, call.channels, pixels);
     float sum = 0;
     for (int k = 0; k < 9; ++k) {
       const int64_t p = neighbor_of(call, q, 8 - k);  // whose place k is q
       for (int64_t part = 0; p >= 0 && part < parts; ++part)
-        sum += convex_of(call, n, p, part).weight[k] * call.grad[plane * pixels * parts + fine_of(call, p, part)];
+        sum += convex_of(call, n, p, part).weight[k] * call.grad[place_of(call.grad_steps, n, c, fine_of(call, p, part))];
     }
     call.to[i] = sum * static_cast<float>(call.factor);
   }
@@ -431,14 +443,15 @@ GALLEY_KERNEL(convex_backward_logits, (const ConvexCall call)) {
     const Convex convex = convex_of(call, n, p, part);
     float slope[9] = {}, mean = 0;
     for (int64_t c = 0; c < call.channels; ++c) {
-      const float grad = call.grad[(n * call.channels + c) * pixels * parts + fine_of(call, p, part)] * static_cast<float>(call.factor);
+      const float grad = call.grad[place_of(call.grad_steps, n, c, fine_of(call, p, part))] * static_cast<float>(call.factor);
       for (int k = 0; k < 9; ++k) {
         const int64_t q = neighbor_of(call, p, k);
-        if (q >= 0) slope[k] += grad * call.flow[(n * call.channels + c) * pixels + q];
+        if (q >= 0) slope[k] += grad * call.flow[place_of(call.flow_steps, n, c, q)];
       }
     }
     for (int k = 0; k < 9; ++k) mean += convex.weight[k] * slope[k];
-    for (int k = 0; k < 9; ++k) call.mask_to[convex.logit[k]] = convex.weight[k] * (slope[k] - mean);
+    for (int k = 0; k < 9; ++k)
+      call.mask_to[place_of(call.mask_to_steps, n, logit_of(call, k, part), p)] = convex.weight[k] * (slope[k] - mean);
   }
 }
 
