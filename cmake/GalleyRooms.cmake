@@ -46,20 +46,12 @@ function(galley_optimize target level)
   endif()
 endfunction()
 
-# galley_unite(<target>): compiles its files six at a time as one, which halves the time: most of it goes into headers and templates.
-# Names of their anonymous namespaces must differ. Not where a missing include is to be found (GALLEY_PRECOMPILE=OFF).
-function(galley_unite target)
-  if(GALLEY_PRECOMPILE)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-  endif()
-endfunction()
-
-# galley_room(<name> [FOLDER dir] [OPTIMIZE level] [LOOPS files...] [OWN_FLAGS] [UNITE] [NEEDS rooms and libraries...]): every *.cpp of
+# galley_room(<name> [FOLDER dir] [OPTIMIZE level] [LOOPS files...] [OWN_FLAGS] [NEEDS rooms and libraries...]): every *.cpp of
 # libcore/<name> as one object library galley_<name>, so that a fuzz target or a sanitizer build can link only the rooms it uses. LOOPS:
 # files with loops over the elements of tensors, which keep -O3. OWN_FLAGS: the room gets flags that keep it from using galley_standard's
-# header. UNITE: galley_unite.
+# header.
 function(galley_room name)
-  cmake_parse_arguments(ROOM "OWN_FLAGS;UNITE" "FOLDER;OPTIMIZE" "LOOPS;NEEDS" ${ARGN})
+  cmake_parse_arguments(ROOM "OWN_FLAGS" "FOLDER;OPTIMIZE" "LOOPS;NEEDS" ${ARGN})
   if(NOT ROOM_FOLDER)
     set(ROOM_FOLDER ${name})
   endif()
@@ -81,9 +73,6 @@ function(galley_room name)
   endforeach()
   if(GALLEY_PRECOMPILE AND NOT ROOM_OWN_FLAGS)
     target_precompile_headers(galley_${name} REUSE_FROM galley_standard)
-  endif()
-  if(ROOM_UNITE)
-    galley_unite(galley_${name})
   endif()
   set_property(GLOBAL APPEND PROPERTY GALLEY_ROOMS galley_${name})
   file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/libcore/${ROOM_FOLDER}/*.h)
