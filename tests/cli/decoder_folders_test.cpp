@@ -205,7 +205,7 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
     write_text(model + "/config.json", text);
   };
   changed("\"vocab_size\": 304", "\"vocab_size\": 200");
-  fails({"--prompt", "a"}, 3, "the tokenizer hub has 300 tokens");
+  fails({"--prompt", "a"}, 3, "llama has 300 tokens");
   changed("\"rope_type\": \"llama3\"", "\"rope_type\": \"spiral\"");
   fails({"--prompt", "a"}, 4, "rope_type is spiral");
   changed("\"hidden_size\": 16", "\"hidden_size\": 20");

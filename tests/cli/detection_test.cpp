@@ -97,7 +97,7 @@ class DetectionFiles {
   /// Faster R-CNN on the images as they are, on a canvas.
   std::string regions_recipe() const {
     const std::string pipeline = "[{type: normalize, mean: 0.5, std: 0.5}, {type: pad_to, size: [64, 128]}]\n";
-    return "recipe: 1\nname: regions\nthreads: 2\nmodel: {type: fasterrcnn_mobilenet_v3_large_320_fpn, num_classes: 3,\n"
+    return "recipe: 1\nname: regions\nseed: 1\nthreads: 2\nmodel: {type: fasterrcnn_mobilenet_v3_large_320_fpn, num_classes: 3,\n"
            "  rpn_pre_nms_top_n_train: 100, rpn_post_nms_top_n_train: 60, box_batch_size_per_image: 16, box_detections_per_img: 20}\n"
            "data:\n  root: " +
            folder_ + "\n  train:\n    source: {type: voc, classes: [red, blue]}\n    pipeline: " + pipeline +
