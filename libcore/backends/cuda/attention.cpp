@@ -3,6 +3,7 @@
 #include "libcore/ops/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "libcore/backends/cuda/library_attention.h"
@@ -220,9 +221,9 @@ class FromLibrary : public PreparedKernel {
 };
 
 template <bool kDeterministic>
-constexpr Kernel kLibrary[] = {
-    {"attention", "cudnn", supports_library<false, kDeterministic>, prepare_cuda<FromLibrary<false, kDeterministic>>},
-    {"attention_backward", "cudnn", supports_library<true, kDeterministic>, prepare_cuda<FromLibrary<true, kDeterministic>>}};
+constexpr std::array<Kernel, 2> kLibrary{
+    {{"attention", "cudnn", supports_library<false, kDeterministic>, prepare_cuda<FromLibrary<false, kDeterministic>>},
+     {"attention_backward", "cudnn", supports_library<true, kDeterministic>, prepare_cuda<FromLibrary<true, kDeterministic>>}}};
 constexpr Kernel kKernels[] = {{"attention", "tiles", supports, prepare_cuda<Attention>},
                                {"attention_backward", "tiles", supports, prepare_cuda<AttentionBackward>}};
 
