@@ -68,7 +68,7 @@ class SharedCommunicator : public DirectCommunicator {
     return region == nullptr ? Communicator::allocate(bytes)
                              : std::shared_ptr<std::byte>(region->segment, region->base + rank() * region->each);
   }
-  /// Memory that all ranks have in common; nullptr if there is no room.
+  /// Allocates memory that all ranks share. Returns nullptr if /dev/shm is too small.
   std::shared_ptr<std::byte> allocate_common(int64_t bytes) {
     const Region* region = add_region(bytes, true);
     return region == nullptr ? nullptr : std::shared_ptr<std::byte>(region->segment, region->base);

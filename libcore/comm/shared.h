@@ -50,8 +50,8 @@ class SharedSegment {
 int64_t shared_board_bytes(int ranks);
 /// Prepares a new segment for that many ranks.
 void create_shared_board(SharedSegment& segment, int ranks);
-/// Memory that all ranks have in common, for outputs of gathers: a collective writes it once. Between the starts of two gathers into it all
-/// ranks may read it. nullptr: the ranks do not share memory, or there is no room, which a warning says. All ranks call it.
+/// Allocates memory that all ranks share, for outputs of gathers: a collective writes it once, and all ranks may read it until the next
+/// gather into it starts. Returns nullptr if the ranks do not share memory or, with a warning, if /dev/shm is too small. All ranks call it.
 std::shared_ptr<std::byte> allocate_common(Communicator& ranks, int64_t bytes);
 /// The communicator of a rank. All ranks pass the same segment, which `create_shared_board` prepared before. `name` is the segment's;
 /// `allocate` derives the names of further segments from it.

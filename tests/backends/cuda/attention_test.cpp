@@ -109,8 +109,8 @@ std::string support_table(const std::string& card) {
   return table.str();
 }
 
-// As CudnnTable in convolutions_test.cpp. Engines that are compiled at run time are listed only where there is a driver: the stub of the
-// toolkit is enough (libcuda.so.1 in LD_LIBRARY_PATH).
+// As CudnnTable in convolutions_test.cpp. cuDNN lists engines that it compiles at run time only if it finds libcuda.so.1; the stub of the
+// toolkit in LD_LIBRARY_PATH is enough.
 TEST(CudnnTable, AttentionForAnH100IsThatOfTheStoredTable) {
   if (const std::string problem = open_real_cudnn(); !problem.empty()) GTEST_SKIP() << problem;
   if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr)

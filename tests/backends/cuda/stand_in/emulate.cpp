@@ -208,8 +208,8 @@ constexpr unsigned kMostFibers = 2 * kMaxThreads;  // that ThreadSanitizer can h
 #else
 constexpr unsigned kMostFibers = kMaxThreads;
 #endif
-/// Stacks and states of the fibers of a thread. (Allocated once: a block has up to 1024.) Those of ThreadSanitizer's fibers have a stack
-/// each: it does not know that a stack begins anew.
+/// Stacks and states of the fibers of a thread. (Allocated once: a block has up to 1024.) Each of
+/// ThreadSanitizer's fibers has a stack of its own, since it takes the reuse of a stack for a race.
 struct Fibers {
   std::unique_ptr<unsigned char[]> stacks{new unsigned char[kMostFibers * kStackBytes]};
   std::array<Fiber, kMaxThreads> fibers;
