@@ -367,7 +367,8 @@ GALLEY_KERNEL(correlation_backward_level_values, (const CorrelationCall call)) {
   const int64_t pixels = call.rows * call.columns, per_level = (2 * call.radius + 1) * (2 * call.radius + 1);
   const double largest = largest_of(call.largest);
   for (int64_t i = first_element(); i < call.samples * call.channels * pixels; i += all_threads()) {
-    const auto [n, c, p] = image_place(call.first_steps, i, call.channels, pixels);
+    const auto place = image_place(call.first_steps, i, call.channels, pixels);
+    const int64_t n = place.n, c = place.c, p = place.p;  // names, since clang 14 captures no structured bindings
     const LookupAxis down = lookup_axis(call, call.level, 0, n, p), across = lookup_axis(call, call.level, 1, n, p);
     const float feature = call.first[i] * correlation_scale(call);
     for (int64_t value = 0; value < per_level; ++value) {
