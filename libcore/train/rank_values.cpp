@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "libcore/base/digest.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -15,26 +14,14 @@
 #include "libcore/comm/rank_scope.h"
 #include "libcore/comm/texts.h"
 #include "libcore/infer/stored_weights.h"
-#include "libcore/recipe/differences.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/host_array.h"
 #include "libcore/train/offload.h"
+#include "libcore/train/rank_facts.h"
 #include "libcore/train/trainer_state.h"
 
 namespace galley {
-namespace {
-
-constexpr char kSeparator = '\x1e';  // of texts that ranks exchange; not in recipes
-
-/// The first key whose values differ in two recipes; their texts differ.
-KeyDifference first_difference(const std::string& before, const std::string& after) {
-  const auto tree = [](const std::string& text) { return parse_yaml(std::make_shared<TextSource>(TextSource{"recipe", text})); };
-  const std::vector<KeyDifference> found = differences(tree(before), tree(after));
-  return found.empty() ? KeyDifference{"recipe", digest_of(before), digest_of(after)} : found.front();
-}
-
-}  // namespace
 
 ShardGroups shard_groups(const Recipe& recipe, const Communicator* ranks) {
   if (ranks == nullptr) return {};
@@ -220,37 +207,6 @@ void check_offload(const Recipe& recipe, const BatchPlan& batch) {
   }
 }
 
-void check_equal_facts(Communicator& ranks, const RankFacts& own) {
-  RankFacts first;
-  first.recipe_text = broadcast_text(ranks, "recipe", own.recipe_text, 0);
-  first.build = broadcast_text(ranks, "build", own.build, 0);
-  first.data = broadcast_text(ranks, "data", own.data, 0);
-  first.run = broadcast_text(ranks, "run", own.run, 0);
-  std::string found;  // key, message and suggestion of the first difference
-  const auto differs = [&](const std::string& key, const std::string& what, const std::string& was, const std::string& is,
-                           const char* suggestion) {
-    found = cat(key, kSeparator, what, was, " on rank 0, but ", is, " on rank ", ranks.rank(), kSeparator, suggestion);
-  };
-  if (first.build != own.build) {
-    differs("", "the program is ", first.build, own.build, "start the same build on every machine");
-  } else if (first.recipe_text != own.recipe_text) {
-    const KeyDifference key = first_difference(first.recipe_text, own.recipe_text);
-    differs(key.key, cat("the recipes of the ranks differ: ", key.key, " is "), key.before, key.after,
-            "give all ranks the same recipe, overrides and environment");
-  } else if (first.data != own.data) {
-    differs("data", "the data of the ranks differ: ", first.data, own.data, "give all ranks the same files");
-  } else if (first.run != own.run) {
-    differs("", "the folder RUN is ", first.run, own.run, "write it with -o to a file system that all machines share");
-  }
-  const std::string message = first_text(ranks, found);
-  if (message.empty()) return;
-  const size_t key_end = message.find(kSeparator), message_end = message.rfind(kSeparator);
-  const std::string key = message.substr(0, key_end);
-  Error error(key.empty() ? ErrorCode::kWorker : ErrorCode::kRecipe, message.substr(key_end + 1, message_end - key_end - 1));
-  if (!key.empty()) error.key(key);
-  throw error.suggest(message.substr(message_end + 1));
-}
-
 void share_metrics(Communicator& ranks, std::optional<MetricValues>& metrics) {
   std::string names;
   std::vector<double> values;
@@ -322,10 +278,7 @@ void Trainer::State::check_facts() {
     if (!value.empty()) facts.build += (facts.build.empty() ? "" : ", ") + value;
   }
   for (const char* split : {"train", "val"}) {
-    if (recipe.data.find(split) == nullptr) continue;
-    const std::shared_ptr<const Source> source = session.source(split);
-    facts.data += cat(facts.data.empty() ? "" : "; ", "data.", split, " has ", source->size(), " samples");
-    if (source->size() > 0) facts.data += cat(" from ", source->sample_name(0), " to ", source->sample_name(source->size() - 1));
+    if (recipe.data.find(split) != nullptr) facts.data.emplace_back(cat("data.", split), session.source(split));
   }
   facts.run = file_exists(options.run) ? "there" : "not there";
   check_equal_facts(*options.ranks, facts);

@@ -29,13 +29,6 @@ bool divides_state(const Recipe& recipe, const Communicator* ranks);
 bool divides_parameters(const Recipe& recipe, const Communicator* ranks);
 /// How many ranks divide matrices (tensor parallelism); 1: none.
 int matrix_ranks(const Recipe& recipe, const Communicator* ranks);
-/// What all ranks must have in common. The texts of the recipe are full dumps.
-struct RankFacts {
-  std::string recipe_text, build, data, run;
-};
-/// Throws Error (kRecipe; kWorker for different builds) on every rank if the facts of a rank differ from those of rank 0: with the first
-/// difference, its values and both ranks.
-void check_equal_facts(Communicator& ranks, const RankFacts& own);
 /// Gives every rank the metrics of rank 0; absent: the evaluation was stopped.
 void share_metrics(Communicator& ranks, std::optional<MetricValues>& metrics);
 
