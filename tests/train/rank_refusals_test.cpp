@@ -42,23 +42,14 @@ train: {duration: 4 steps, batch: 12, optimizer: {type: sgd, lr: 0.1}}
   for (const std::string& each : overrides) changed.push_back(each.size() == 1 ? files(each.c_str()) : each);
   const LoadedRecipe other = test::load_text(kRows, changed);
   auto communicators = local_communicators(3, {.timeout_s = 60});
-  std::vector<std::string> errors(3);
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < 3; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        TrainerOptions options;
-        options.run = folder + "/run";
-        options.provenance = "{}";
-        options.ranks = communicators[r].get();
-        Trainer trainer(r == 2 ? other : first, dump_recipe(first.recipe, DumpKind::kFull), options);
-        trainer.plan();
-      } catch (const Error& error) {
-        errors[r] = error.message();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<std::string> errors = as_ranks(communicators, [&](Communicator& rank) {
+    TrainerOptions options;
+    options.run = folder + "/run";
+    options.provenance = "{}";
+    options.ranks = &rank;
+    Trainer trainer(rank.rank() == 2 ? other : first, dump_recipe(first.recipe, DumpKind::kFull), options);
+    trainer.plan();
+  });
   EXPECT_EQ(errors[0], errors[1]);
   EXPECT_EQ(errors[0], errors[2]);
   return errors[0];
