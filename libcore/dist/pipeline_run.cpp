@@ -17,6 +17,7 @@ struct PipelineParts {
   std::vector<double> compute;                        // forward and backward, without collectives
   std::vector<double> elements, gradients, gathered;  // trained elements; bytes that are summed; bytes of whole parameters
   std::vector<StepTraffic> reductions;                // that tensor parallelism sends in a micro-batch
+  std::vector<double> reductions_s;                   // and their time
 };
 
 PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const Cluster& cluster, std::vector<size_t> cuts) {
@@ -25,7 +26,8 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
   const size_t count = parts.cuts.size();
   const std::vector<SegmentTime> forward = times_of(model.forward, job, cluster), backward = times_of(model.backward, job, cluster);
   for (std::vector<double>* values :
-       {&parts.times.forward, &parts.times.backward, &parts.compute, &parts.elements, &parts.gradients, &parts.gathered})
+       {&parts.times.forward, &parts.times.backward, &parts.compute, &parts.elements, &parts.gradients, &parts.gathered,
+        &parts.reductions_s})
     values->assign(count, 0);
   parts.reductions.assign(count, {});
   const auto part_of = [&](size_t segment) {
@@ -37,6 +39,7 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
     const size_t part = part_of(i);
     parts.times.forward[part] += forward[i].sum();
     parts.compute[part] += forward[i].compute;
+    parts.reductions_s[part] += forward[i].reductions;
     parts.reductions[part] += tensor_traffic(model.forward[i], job);
     units[part].insert(model.forward[i].unit);
     if (i + 1 < model.forward.size() && part_of(i + 1) != part) transfer = std::max(transfer, model.forward[i].output_bytes);
@@ -45,6 +48,7 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
     const size_t part = part_of(static_cast<size_t>(std::max(0, model.backward[i].forward)));
     parts.times.backward[part] += backward[i].sum();
     parts.compute[part] += backward[i].compute;
+    parts.reductions_s[part] += backward[i].reductions;
     parts.reductions[part] += tensor_traffic(model.backward[i], job);
   }
   for (const PlanParameter& parameter : model.parameters) {
@@ -118,6 +122,14 @@ class PipelineRun {
     }
   }
 
+  /// Messages that a rank of the stage sends in a step: the result of each forward pass but the last, and the gradient of each backward pass
+  /// but that of the first part.
+  double messages_of(size_t stage) const {
+    int64_t messages = 0;
+    for (const size_t p : parts_of(stage)) messages += (p + 1 < parts_.cuts.size() ? 1 : 0) + (p > 0 ? 1 : 0);
+    return static_cast<double>(messages * job_.micro_batches);
+  }
+
   /// Bytes that a rank of the stage sends during the passes.
   StepTraffic traffic_of(size_t stage) const {
     StepTraffic sent;
@@ -125,7 +137,7 @@ class PipelineRun {
                t = static_cast<double>(job_.mesh.tensor);
     double boundary = 0;
     for (size_t c = 1; c < parts_.cuts.size(); ++c) boundary = std::max(boundary, model_.forward[parts_.cuts[c] - 1].output_bytes);
-    if (job_.mesh.pipe > 1) sent.send = 2 * boundary / t * m * static_cast<double>(job_.chunks);
+    sent.send = boundary / t * messages_of(stage);
     for (const size_t p : parts_of(stage)) {
       sent.all_reduce += m * parts_.reductions[p].all_reduce;
       sent.all_gather += m * parts_.reductions[p].all_gather;
@@ -172,10 +184,10 @@ class PipelineRun {
 
   void finish_stage(size_t s, const TimedStage& timed) {
     const auto stage = static_cast<int64_t>(s);
-    double busy = 0, elements = 0, parameters = 0, computed = 0, communication = 0;
+    double busy = 0, elements = 0, parameters = 0, computed = 0, communication = parts_.times.transfer * messages_of(s);
     if (!parts_.times.begin.empty()) {
-      communication = parts_.times.begin[s];
-      result_.timeline.push_back({stage, Lane::kCommunication, "all_gather parameters", 0, communication, 0});
+      communication += parts_.times.begin[s];
+      result_.timeline.push_back({stage, Lane::kCommunication, "all_gather parameters", 0, parts_.times.begin[s], 0});
     }
     for (const TimedPass& pass : timed.passes) {
       busy += pass.end - pass.begin;
@@ -190,6 +202,7 @@ class PipelineRun {
       elements += parts_.elements[p];
       parameters += parts_.elements[p] * static_cast<double>(model_.gather_bytes);
       computed += parts_.compute[p] * static_cast<double>(job_.micro_batches);
+      communication += parts_.reductions_s[p] * static_cast<double>(job_.micro_batches);
       if (job_.gathers() && job_.reshard_after_forward) communication += 2 * gather_s_[p] * static_cast<double>(job_.micro_batches);
     }
     const double end = timed.passes.back().end;

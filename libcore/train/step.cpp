@@ -5,25 +5,14 @@
 #include <cmath>
 
 #include "libcore/base/log.h"
-#include "libcore/base/under_key.h"
 #include "libcore/comm/rank_scope.h"
-#include "libcore/data/bad_row.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/stored_weights.h"
-#include "libcore/passes/gate_updates.h"
-#include "libcore/passes/gather_stages.h"
-#include "libcore/passes/gather_units.h"
-#include "libcore/passes/narrow_buffers.h"
-#include "libcore/passes/pipelines.h"
-#include "libcore/passes/shard.h"
-#include "libcore/passes/tensor_parallel.h"
-#include "libcore/recipe/selector.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/check_model.h"
 #include "libcore/train/offload.h"
-#include "libcore/train/rank_values.h"
-#include "libcore/train/units.h"
+#include "libcore/train/rank_roles.h"
 
 namespace galley {
 namespace {
@@ -35,14 +24,6 @@ std::string stage_text(const TrainStage& stage, size_t values) {
              : stage.form.learn_scale ? "scales are learned"
                                       : "ranges are frozen",
              stage.form.freeze_batch_norm ? ", batch norms are frozen" : "");
-}
-
-RecomputeChoice recompute_choice(const Graph& graph, const RecomputeSection& section) {
-  if (section.mode == RecomputeMode::kFull) return recompute_full(graph);
-  if (section.mode != RecomputeMode::kMatch) return recompute_selective();
-  return [selector = recomputed_modules(graph, section)](const Node& node) {
-    return node.phase == Phase::kForward && selector.selects({node.path, std::string(node.op->name), 0});
-  };
 }
 
 /// Floating-point operations by the definitions of the operators, and as executed.
@@ -57,27 +38,10 @@ std::pair<double, Arithmetic> flops_of(const Program& program) {
   return {flops, executed};
 }
 
-constexpr const char* kGuardStopped = "train.guard.stopped";
-
-/// Numbers that are equal on all ranks; what else is fed is of the rank's samples.
-bool is_fed_by_updates(const std::string& name) { return name == "step" || name == "ema_decay" || name.starts_with("lr."); }
-
-constexpr double kSmallestLossScale = 1.0 / 1024;  // gradients that overflow with it are no rounding matter
-
 }  // namespace
 
 bool step_due(int64_t step, double every) {
   return std::floor(static_cast<double>(step) / every) > std::floor(static_cast<double>(step - 1) / every);
-}
-
-Selector recomputed_modules(const Graph& graph, const RecomputeSection& section) {
-  std::vector<Selectable> modules;
-  for (const Node& node : graph.nodes()) {
-    if (node.phase == Phase::kForward) modules.push_back({node.path, std::string(node.op->name), 0});
-  }
-  const Selector selector{section.match, {}};
-  selector.select(modules, "train.recompute");
-  return selector;
 }
 
 TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length,
@@ -206,213 +170,9 @@ void TrainStep::prepare_evaluation(int64_t step) {
   if (quantization_ && quantized_at(step) && !stage_at(step).what.form.learn_scale) quantization_->set_scales(engine_);
 }
 
-Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
-  CapturedModel model = capture_training(session_, types);
-  losses_ = model.results.losses;
-  const std::vector<std::string> scales =
-      stage.what.quantized && stage.what.form.learn_scale ? quantization_->scales() : std::vector<std::string>();
-  TrainingPasses passes;
-  passes.precision = model.precision;
-  if (stage.what.quantized) passes.fake_quantize = quantization_->passes(types, stage.what.form);
-  for (const ParameterSpec& spec : model.parameters) {
-    if (spec.trainable) passes.trained.push_back(spec.name);
-  }
-  passes.trained.insert(passes.trained.end(), scales.begin(), scales.end());
-  divide_matrices(model.graph);
-  if (ranks_ != nullptr) weigh_losses(model.graph);
-  if (ranks_ != nullptr && recipe_.train.sync_batch_norm) sync_batch_norms(model.graph, ranks_->size());
-  if (update) {
-    parameters_ = model.parameters;
-    stage.groups = parameter_groups(recipe_.train.optimizer, parameters_, scales);
-    if (ranks_ != nullptr && divides_parameters(recipe_, ranks_) && units_.empty()) units_ = own_units(stage);
-    passes.updates = [&](Graph& graph, const GradientMap& gradients) {
-      if (ranks_ != nullptr) {
-        reduce_losses(graph);
-        make_division(stage);
-      }
-      under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, update_options(stage)).states; });
-    };
-  } else {
-    passes.updates = [&](Graph& graph, const GradientMap& gradients) {
-      if (ranks_ != nullptr) make_division(stage);
-      add_accumulation(graph, gradients, update_options(stage));
-    };
-  }
-  if (scaling_) passes.objective = scaled_loss;
-  if (guards() || scaling_) passes.guard = [this](Graph& graph) { gate_updates(graph, gates(graph)); };
-  if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_of(graph); };
-  PassReport report = training_passes(model.graph, engine_.backend(), passes);
-  if (gathers()) gather_pass()(model.graph);
-  check_rank_graph(model.graph, update);
-  for (const std::string& line : report.declined) log(LogLevel::kDebug, "not fused: " + line);
-  if (&stage == &stages_.front()) {
-    fusions_declined_ = std::move(report.declined);
-    attention_ = std::move(report.attention);
-  }
-  return std::move(model.graph);
-}
-
-/// What this rank holds of an input of its graph, which updates or accumulates.
-Placement TrainStep::placement_of(const ValueInfo& input, bool updates) const {
-  Placement place;
-  const auto of_samples = [&] {
-    if (groups_.copies > 1) place[PlacementAxis::kData] = Held::kOwn;
-    if (groups_.ranks > 1) place[PlacementAxis::kShard] = Held::kOwn;
-  };
-  const std::string& name = input.name;
-  if (input.role == ValueRole::kInput) {
-    if (!is_fed_by_updates(name)) of_samples();
-    return place;
-  }
-  if (input.role == ValueRole::kBuffer || is_own_state(name) || (!updates && name == kGuardStopped)) {
-    of_samples();
-    return place;
-  }
-  const std::string of = input.role == ValueRole::kState ? name.substr(0, name.rfind('.')) : name;
-  const bool sums = input.role == ValueRole::kState && name.ends_with(".grad");
-  bool divided = divisions_.count(of) > 0;
-  const std::vector<GradientBucket>* buckets = shards();
-  const auto range = buckets == nullptr
-                         ? std::vector<GradientBucket>::const_iterator()
-                         : std::find_if(buckets->begin(), buckets->end(), [&](const auto& each) { return each.state == of; });
-  if (buckets != nullptr && range != buckets->end()) {
-    place[PlacementAxis::kShard] = Held::kRange;
-    divided = range->divided;
-    if (sums && groups_.copies > 1) place[PlacementAxis::kData] = Held::kOwn;  // summed over them once in a step
-  } else if (sums) {
-    of_samples();
-  }
-  if (divided) place[PlacementAxis::kTensor] = Held::kOwn;
-  return place;
-}
-
-/// Buffers are statistics of the rank's samples.
-bool TrainStep::is_own_state(const std::string& name) const {
-  const auto of_buffer = [&](const ParameterSpec& spec) { return spec.role == ValueRole::kBuffer && name == spec.name + ".ema"; };
-  return name.ends_with(kPowerSgdError) || std::any_of(parameters_.begin(), parameters_.end(), of_buffer);
-}
-
-void TrainStep::check_rank_graph(const Graph& graph, bool updates) const {
-  if (ranks_ == nullptr && tensor_ == nullptr) return;
-  verify_placements(graph, [&](const ValueInfo& input) { return placement_of(input, updates); }, updates);
-}
-
-/// In a captured graph, where ranks divide matrices.
-void TrainStep::divide_matrices(Graph& graph) {
-  if (tensor_ == nullptr) return;
-  if (divisions_.empty()) {
-    under_key("sharding", [&] { divisions_ = tensor_divisions(graph, tensor_->size()); });
-  }
-  tensor_parallel(graph, divisions_, {.rank = tensor_->rank(), .ranks = tensor_->size(), .scatter = recipe_.sharding.sequence_parallel});
-}
-
-/// The gates of a graph that updates, or of one that accumulates.
-UpdateGates TrainStep::gates(const Graph& graph) const {
-  UpdateGates gates{.stopped = kGuardStopped};
-  if (guards()) gates.value = graph.find_output("loss");
-  gates.squares = graph.find_output("grad_squares");
-  if (gates.squares != kNoValue) gates.scaling = scaling_;
-  return gates;
-}
-
-/// All graphs of the run have the buckets of the first one, since they share the optimizer's state.
-void TrainStep::make_division(Stage& stage) const {
-  std::optional<DType> hook;
-  if (recipe_.precision.reduce != PrecisionName::kF32) hook = recipe_.precision.reduce == PrecisionName::kBf16 ? DType::kBF16 : DType::kF16;
-  std::optional<PowerSgd> power_sgd;
-  if (const auto& section = recipe_.sharding.hook; section && section->type == HookType::kPowerSgd) {
-    power_sgd = PowerSgd{.rank = section->rank,
-                         .warm_start = section->warm_start,
-                         .error_feedback = section->error_feedback,
-                         .seed = recipe_.seed,
-                         .ranks = ranks_->size()};
-  } else if (section) {
-    hook = section->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
-  }
-  if (gathers()) return stage.divisions.push_back(gathered_updates(units_, groups_, hook));
-  const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes,
-                            .like = stage.divisions.empty() ? nullptr : stage.divisions.front().get(),
-                            .hook = hook,
-                            .power_sgd = power_sgd};
-  stage.divisions.push_back(divides_state(recipe_, ranks_) ? sharded_updates(choice, groups_.rank, groups_.ranks)
-                                                           : replicated_updates(choice));
-}
-
 int64_t TrainStep::replica_bytes() const {
   if (pipeline_) return pipeline_->bytes(stage_sums_);
   return replicas_.count == 0 ? 0 : ReplicaRunner::bytes(program(), replica_buckets_, replica_options());
-}
-
-std::function<void(Graph&)> TrainStep::gather_pass() const {
-  if (pipelines()) {
-    return [this](Graph& graph) {
-      std::map<std::string, int> roots;
-      std::map<std::string, bool> held;
-      for (const auto& [name, stage] : stage_of_) {
-        roots[name] = stage * place_.copies;
-        held[name] = stage == place_.stage;
-      }
-      gather_stages(graph, roots, held);
-    };
-  }
-  if (!gathers()) return nullptr;
-  GatherOptions options{.rank = groups_.rank, .ranks = groups_.ranks, .reshard_after_forward = recipe_.sharding.reshard_after_forward};
-  if (recipe_.sharding.gather_limit.size) options.limit = recipe_.sharding.gather_limit.size->bytes;
-  // Groups that gather for themselves, and replicas, have copies of their own.
-  options.common = groups_.copies == 1 && tensor_ == nullptr && replicas_.count == 0 && engine_.backend().device().is_host();
-  return [this, options](Graph& graph) { gather_units(graph, units_, options); };
-}
-
-std::function<void(Graph&)> TrainStep::captured_pass() const {
-  const std::optional<DType> narrow = narrow_buffer_dtype(recipe_);
-  if (tensor_ == nullptr && !narrow) return nullptr;
-  return [this, narrow](Graph& graph) {
-    if (narrow) narrow_buffers(graph, *narrow);
-    if (tensor_ != nullptr) tensor_parallel(graph, divisions_, {.rank = tensor_->rank(), .ranks = tensor_->size(), .gradients = false});
-  };
-}
-
-const std::vector<GradientBucket>* TrainStep::shards() const {
-  if (gathers()) return &units_;
-  return ranks_ != nullptr && divides_state(recipe_, ranks_) ? &stages_.front().divisions.front()->buckets() : nullptr;
-}
-
-ParameterGroups TrainStep::groups_of_parameters(const std::vector<ParameterSpec>& parameters) const {
-  return parameter_groups(recipe_.train.optimizer, parameters, {});
-}
-
-RecomputeChoice TrainStep::recompute_of(const Graph& graph) const { return recompute_choice(graph, *recipe_.train.recompute); }
-
-std::function<bool(const std::string&)> TrainStep::divided_parameters() const {
-  if (tensor_ == nullptr) return nullptr;
-  return [this](const std::string& name) { return divisions_.count(name) > 0; };
-}
-
-/// The units of the parameters, or of this rank's parts of them.
-std::vector<GradientBucket> TrainStep::own_units(const Stage& stage) const {
-  std::vector<ParameterSpec> parts = parameters_;
-  for (ParameterSpec& spec : parts) {
-    const auto division = divisions_.find(spec.name);
-    if (division != divisions_.end()) spec.type.shape = division->second.shape(spec.type.shape, tensor_->rank(), tensor_->size());
-  }
-  return units_of(recipe_, parts, stage.groups, divided_parameters());
-}
-
-UpdateOptions TrainStep::update_options(const Stage& stage) const {
-  UpdateOptions options;
-  options.groups = stage.groups;
-  options.accumulation = batch_.accumulation;
-  if (recipe_.train.clip) {
-    options.clip = recipe_.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
-    options.clip_max = recipe_.train.clip->max;
-  }
-  if (ranks_ != nullptr) options.ranks = stage.divisions.back().get();
-  options.divided = divided_parameters();
-  options.loss_scale = scaling_.has_value();
-  if (scaling_) options.first_loss_scale = scaling_->initial;
-  options.ema = recipe_.train.ema.has_value();
-  options.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
-  return options;
 }
 
 std::vector<const Program*> TrainStep::programs() const {
@@ -507,98 +267,6 @@ void TrainStep::feed_update(const Stage& stage, Execution& execution, int64_t st
   execution.set("ema_decay", step_due(step, every)
                                  ? ema_decay(ema.decay, static_cast<int64_t>(static_cast<double>(step) / every) - 1, ema.warmup)
                                  : 1.0);
-}
-
-/// Describes a fault in the data of a batch: the first sample with a value that is not finite, or labels that are all ignored; "" without
-/// fault.
-std::string TrainStep::fault_of_data(const Execution& execution, const Batch& batch) const {
-  if (const auto bad = first_bad_row(batch, [&](const std::string& field) { return execution.takes(field); })) {
-    const auto row = static_cast<size_t>(bad->row);
-    const std::string sample = row >= batch.indices.size() ? cat("row ", row, " of the batch")
-                               : sample_name_              ? sample_name_(batch.indices[row])
-                                                           : cat("sample ", batch.indices[row]);
-    return cat("the field `", bad->field, "` of ", sample, " contains ", bad->value);
-  }
-  const int64_t ignored = session_.ignored_class();
-  for (const FieldType& target : session_.task().targets()) {
-    const auto found = batch.fields.find(target.name);
-    if (found == batch.fields.end() || target.classes == 0 || found->second.dtype() != DType::kI64) continue;
-    const int64_t *labels = found->second.data_as<int64_t>(), count = found->second.elements();
-    if (std::all_of(labels, labels + count, [&](int64_t label) { return label == ignored; }))
-      return cat("all labels of the batch are ", ignored, ", the value of loss.ignore_index, so the loss has no terms");
-  }
-  return "";
-}
-
-/// The update was skipped: parameters and state are those before the step, so repeating the forward and backward pass gives the same
-/// numbers.
-void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const {
-  const RankScope alone(nullptr);                            // each rank repeats its own part
-  const bool last = micro_batch + 1 == batch_.accumulation;  // its inputs are still set
-  Execution& execution = last ? update_for(stage, last_batch) : *stage.accumulate;
-  const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
-  if (!last && batch != nullptr) feed_batch(execution, *batch, step, weight_of(*batch));
-  stop_with(step, loss, execution, batch);
-}
-
-/// `batch`: nullptr: not known any more.
-void TrainStep::stop_with(int64_t step, double loss, Execution& execution, const Batch* batch) const {
-  // A rank alone cannot gather units, and has parts of matrices.
-  const auto culprit = batch != nullptr && !gathers() && tensor_ == nullptr ? find_non_finite(execution) : std::nullopt;
-  std::string where = culprit ? "; first in " + culprit->text() : "";
-  std::string fault = batch != nullptr ? fault_of_data(execution, *batch) : "";
-  if (ranks_ != nullptr) {
-    // The first rank with a culprit speaks for all.
-    const std::string own = where.empty() && fault.empty() ? "" : cat(where, " (rank ", ranks_->rank(), ")\n", fault);
-    const std::string first = first_text(*ranks_, own);
-    const size_t end = std::min(first.find('\n'), first.size());
-    where = first.substr(0, end);
-    fault = first.substr(std::min(end + 1, first.size()));
-  }
-  throw Error(ErrorCode::kNumeric, cat("the loss is ",
-                                       std::isnan(loss) ? "nan"
-                                       : loss > 0       ? "inf"
-                                                        : "-inf",
-                                       " at step ", step, where, fault.empty() ? "" : "; " + fault))
-      .key("train.guard.nan")
-      .suggest(cat(fault.empty() ? "lower train.optimizer.lr, set train.clip=1.0, or check the data" : "correct or remove such samples",
-                   "; this step changed no parameters"));
-}
-
-void TrainStep::read_losses(const Stage& stage, int64_t step, const Batch& last_batch, Outcome& outcome) const {
-  const Execution& update = update_for(stage, last_batch);
-  for (const std::string& name : losses_) outcome.losses.emplace_back(name, 0);
-  // The update's losses are sums over ranks already; those of earlier micro-batches are this rank's parts.
-  earlier_.clear();
-  for (int64_t k = 0; k + 1 < batch_.accumulation; ++k) {
-    earlier_.push_back(stage.accumulate->scalar("loss", batch_.accumulation - 2 - k));
-    for (const std::string& name : losses_) earlier_.push_back(stage.accumulate->scalar("loss." + name, batch_.accumulation - 2 - k));
-  }
-  if (ranks_ != nullptr && !earlier_.empty())
-    ranks_->all_reduce("losses", earlier_.data(), earlier_.data(), static_cast<int64_t>(earlier_.size()), DType::kF64);
-  for (int64_t k = 0; k < batch_.accumulation; ++k) {
-    const bool last = k + 1 == batch_.accumulation;
-    const auto read = [&](const std::string& output, size_t place) {
-      return last ? update.scalar(output) : earlier_[static_cast<size_t>(k) * (1 + losses_.size()) + place];
-    };
-    const double loss = read("loss", 0);
-    if (guards() && !std::isfinite(loss)) stop(stage, step, k, loss, last_batch);
-    outcome.loss += loss;
-    for (size_t i = 0; i < outcome.losses.size(); ++i)
-      outcome.losses[i].second += read("loss." + outcome.losses[i].first, 1 + i) / static_cast<double>(batch_.accumulation);
-  }
-  outcome.loss /= static_cast<double>(batch_.accumulation);
-}
-
-void TrainStep::read_update(const Execution& update, int64_t step, Outcome& outcome) {
-  outcome.grad_norm = update.scalar("grad_norm");
-  if (!scaling_) return;
-  outcome.loss_scale = engine_.store().get(kLossScale).to_doubles().front();
-  if (std::isfinite(outcome.grad_norm) || !scaling_->dynamic || *outcome.loss_scale >= kSmallestLossScale) return;
-  throw Error(ErrorCode::kNumeric,
-              cat("the gradients are not finite at step ", step, ", with any loss scale down to ", *outcome.loss_scale))
-      .key("precision.compute")
-      .suggest("write precision: bf16, or keep the modules with the largest values in f32 (precision.keep_f32)");
 }
 
 TrainStep::~TrainStep() = default;

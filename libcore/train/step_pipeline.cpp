@@ -7,7 +7,7 @@
 #include "libcore/base/under_key.h"
 #include "libcore/passes/gather_stages.h"
 #include "libcore/runtime/engine.h"
-#include "libcore/train/rank_values.h"
+#include "libcore/train/rank_roles.h"
 #include "libcore/train/step.h"
 
 namespace galley {

@@ -15,7 +15,7 @@
 #include "libcore/runtime/engine.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/offload.h"
-#include "libcore/train/rank_values.h"
+#include "libcore/train/rank_roles.h"
 #include "libcore/train/step.h"
 #include "libcore/train/units.h"
 

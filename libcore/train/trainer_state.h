@@ -1,5 +1,6 @@
 #pragma once
-// The state of a Trainer, for trainer.cpp (the loop) and trainer_files.cpp (what it writes and reads again).
+// The state of a Trainer, for trainer.cpp (the loop), trainer_plan.cpp (what it compiles), trainer_ranks.cpp (what ranks tell each other)
+// and trainer_files.cpp (what it writes and reads again).
 
 #include <chrono>
 #include <cmath>
@@ -26,6 +27,9 @@
 #include "libcore/weights/checkpoint.h"
 
 namespace galley {
+
+using Clock = std::chrono::steady_clock;
+inline double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// The best value of a metric so far.
 struct Best {
@@ -142,7 +146,7 @@ class Trainer::State {
     RunFolder folder;
     std::unique_ptr<TensorBoardWriter> board;  // null: none
     double wall_before;                        // time of the previous processes of this run
-    std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+    Clock::time_point began = Clock::now();
     int64_t first;                                       // first step of this process
     double log_every, validate_every, checkpoint_every;  // validate_every 0: only after the last step
     int64_t saved_at;                                    // step of the last checkpoint, -1: none
@@ -182,11 +186,11 @@ class Trainer::State {
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
   void save_adapter(RunFolder& folder);
   TrainRow one_step(NodeObserver* watcher);
-  /// Evaluates, if that was not done after this step. A run with checkpoints stops the evaluation at a signal, and records nothing of it.
-  /// Returns whether it was stopped.
   /// The continuations of train.validate.prompts by the parameters of this step, without averages and rounding.
   std::vector<std::pair<std::string, std::string>> sample_texts();
   std::vector<std::vector<int64_t>> prompt_tokens() const;
+  /// Evaluates, if that was not done after this step. A run with checkpoints stops the evaluation at a signal, and records nothing of it.
+  /// Returns whether it was stopped.
   bool validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   void validate_or_keep(Run& run, TrainEvents& events);
   void keep_steps(Run& run, TrainEvents& events);

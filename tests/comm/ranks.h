@@ -4,20 +4,18 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "libcore/base/error.h"
-#include "libcore/base/parallel.h"
 #include "libcore/comm/local.h"
 #include "libcore/comm/messages.h"
 #include "libcore/comm/shared.h"
+#include "tests/support/as_ranks.h"
 
 namespace galley {
 
@@ -100,26 +98,6 @@ inline std::vector<std::unique_ptr<Communicator>> communicators_of(Transport tra
   for (int r = 0; r < ranks; ++r)
     all.push_back(std::make_unique<MessageCommunicator>(std::make_unique<TestMessages>(post, r, ranks), MessageOptions{.check = true}));
   return all;
-}
-
-/// Runs the body as each rank, on a thread of its own with one compute thread. Returns the error messages of the ranks ("": none).
-inline std::vector<std::string> as_ranks(std::vector<std::unique_ptr<Communicator>>& communicators,
-                                         const std::function<void(Communicator&)>& body) {
-  std::vector<std::string> errors(communicators.size());
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < communicators.size(); ++r) {
-    threads.emplace_back([&, r] {
-      const ThreadShare share(1);
-      try {
-        body(*communicators[r]);
-      } catch (const std::exception& error) {
-        errors[r] = error.what();
-        communicators[r]->abort(cat("rank ", r, ": ", errors[r]));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return errors;
 }
 
 }  // namespace galley

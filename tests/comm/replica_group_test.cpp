@@ -12,6 +12,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/comm/local.h"
+#include "tests/support/as_ranks.h"
 
 namespace galley {
 namespace {
@@ -34,39 +35,36 @@ int wrong_sums(int ranks, int running, int* most_running) {
   const ReductionTree tree(kReplicas, ranks);
   auto communicators = local_communicators(ranks, {.timeout_s = 60});
   std::atomic<int> wrong = 0, now = 0, most = 0;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      const LeafRange own = tree.owned(r);
-      ReplicaGroup group(ranks > 1 ? communicators[static_cast<size_t>(r)].get() : nullptr, tree, own.end - own.begin, running);
-      std::vector<std::thread> members;
-      for (int replica = own.begin; replica < own.end; ++replica) {
-        members.emplace_back([&, replica] {
-          ReplicaGroup::Member member(group, replica - own.begin);
-          for (const int call : {0, 1}) {
-            const int together = ++now;
-            for (int seen = most; together > seen && !most.compare_exchange_weak(seen, together);) continue;
-            std::vector<double> values;
-            for (size_t i = 0; i < kCount; ++i) values.push_back(value_of(replica, i, call));
-            std::this_thread::yield();
-            --now;
-            RankScope* scope = RankScope::current();
-            scope->start({.kind = CollectiveKind::kAllReduce,
-                          .dtype = DType::kF64,
-                          .name = "bn",
-                          .input = values.data(),
-                          .output = values.data(),
-                          .count = kCount});
-            scope->wait(values.data());
-            for (size_t i = 0; i < kCount; ++i)
-              wrong += std::bit_cast<uint64_t>(values[i]) != std::bit_cast<uint64_t>(by_recursion(0, kReplicas, i, call));
-          }
-        });
-      }
-      for (std::thread& member : members) member.join();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto errors = as_ranks(communicators, [&](Communicator& rank) {
+    const LeafRange own = tree.owned(rank.rank());
+    ReplicaGroup group(ranks > 1 ? &rank : nullptr, tree, own.end - own.begin, running);
+    std::vector<std::thread> members;
+    for (int replica = own.begin; replica < own.end; ++replica) {
+      members.emplace_back([&, replica] {
+        ReplicaGroup::Member member(group, replica - own.begin);
+        for (const int call : {0, 1}) {
+          const int together = ++now;
+          for (int seen = most; together > seen && !most.compare_exchange_weak(seen, together);) continue;
+          std::vector<double> values;
+          for (size_t i = 0; i < kCount; ++i) values.push_back(value_of(replica, i, call));
+          std::this_thread::yield();
+          --now;
+          RankScope* scope = RankScope::current();
+          scope->start({.kind = CollectiveKind::kAllReduce,
+                        .dtype = DType::kF64,
+                        .name = "bn",
+                        .input = values.data(),
+                        .output = values.data(),
+                        .count = kCount});
+          scope->wait(values.data());
+          for (size_t i = 0; i < kCount; ++i)
+            wrong += std::bit_cast<uint64_t>(values[i]) != std::bit_cast<uint64_t>(by_recursion(0, kReplicas, i, call));
+        }
+      });
+    }
+    for (std::thread& member : members) member.join();
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(static_cast<size_t>(ranks)));
   if (most_running != nullptr) *most_running = most;
   return wrong;
 }
@@ -91,30 +89,28 @@ TEST(ReplicaGroup, GathersForEachMember) {
   const ReductionTree tree(kReplicas, kRanks);
   auto communicators = local_communicators(kRanks, {.timeout_s = 60});
   std::atomic<int> wrong = 0;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < kRanks; ++r) {
-    threads.emplace_back([&, r] {
-      ReplicaGroup group(communicators[static_cast<size_t>(r)].get(), tree, 2, 2);
-      std::vector<std::thread> members;
-      for (const int index : {0, 1}) {
-        members.emplace_back([&, index] {
-          ReplicaGroup::Member member(group, index);
-          std::vector<float> whole(kPart * kRanks, -1);
-          for (int64_t i = 0; i < kPart; ++i) whole[static_cast<size_t>(r * kPart + i)] = static_cast<float>(100 * r + i);
-          member.start({.kind = CollectiveKind::kAllGather,
-                        .name = "unit",
-                        .input = whole.data() + r * kPart,
-                        .output = whole.data(),
-                        .count = kPart * kRanks});
-          member.wait(whole.data());
-          for (int64_t i = 0; i < kPart * kRanks; ++i)
-            wrong += whole[static_cast<size_t>(i)] != static_cast<float>(100 * (i / kPart) + i % kPart);
-        });
-      }
-      for (std::thread& each : members) each.join();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const auto errors = as_ranks(communicators, [&](Communicator& rank) {
+    const int r = rank.rank();
+    ReplicaGroup group(&rank, tree, 2, 2);
+    std::vector<std::thread> members;
+    for (const int index : {0, 1}) {
+      members.emplace_back([&, index] {
+        ReplicaGroup::Member member(group, index);
+        std::vector<float> whole(kPart * kRanks, -1);
+        for (int64_t i = 0; i < kPart; ++i) whole[static_cast<size_t>(r * kPart + i)] = static_cast<float>(100 * r + i);
+        member.start({.kind = CollectiveKind::kAllGather,
+                      .name = "unit",
+                      .input = whole.data() + r * kPart,
+                      .output = whole.data(),
+                      .count = kPart * kRanks});
+        member.wait(whole.data());
+        for (int64_t i = 0; i < kPart * kRanks; ++i)
+          wrong += whole[static_cast<size_t>(i)] != static_cast<float>(100 * (i / kPart) + i % kPart);
+      });
+    }
+    for (std::thread& each : members) each.join();
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(kRanks));
   EXPECT_EQ(wrong, 0);
 }
 

@@ -103,7 +103,7 @@ TEST(PipelineRun, StagesFitInMemory) {
 }
 
 TEST(PipelineRun, TrafficOfDividedStagesEqualsTheFormulas) {
-  const double stage = 2 * kBytes, sends = 2 * 10 * 4;
+  const double stage = 2 * kBytes, sends = 10 * 4;
   const auto sent = [&](ShardingStrategy strategy, const Mesh& mesh, bool reshard) {
     const JobPlan job{.strategy = strategy, .mesh = mesh, .micro_batches = 4, .reshard_after_forward = reshard};
     return simulate(blocks(4), job, machines(1e12)).traffic;
@@ -123,6 +123,22 @@ TEST(PipelineRun, TrafficOfDividedStagesEqualsTheFormulas) {
   EXPECT_DOUBLE_EQ(freed.reduce_scatter, 4 * 0.75 * stage);
   const StepTraffic both = sent(ShardingStrategy::kFsdp, {.data = 2, .shard = 4, .pipe = 2}, false);
   EXPECT_DOUBLE_EQ(both.all_reduce, 1.0 * stage / 4) << "shards, between replicas";
+}
+
+/// Messages take 0.01 s. Of three stages the middle one sends both ways, of two each one sends in one direction.
+TEST(PipelineRun, CommunicationCountsMessages) {
+  const Cluster cluster = machines(1e3);
+  const Simulation two = simulate(blocks(6), pipeline(2, 4), cluster), three = simulate(blocks(6), pipeline(3, 4), cluster);
+  EXPECT_NEAR(two.communication_s, 4 * 0.01, 1e-9);
+  EXPECT_NEAR(three.communication_s, 2 * 4 * 0.01, 1e-9);
+  EXPECT_DOUBLE_EQ(three.traffic.send, 2 * 4 * 10);
+  JobPlan parts = pipeline(2, 4);
+  parts.schedule = PipelineSchedule::kInterleaved;
+  parts.chunks = 2;
+  EXPECT_NEAR(simulate(blocks(8), parts, cluster).communication_s, 3 * 4 * 0.01, 1e-9) << "parts 0 and 2 send 1 and 2 messages";
+  JobPlan summed = pipeline(2, 4);
+  summed.mesh.data = 2;
+  EXPECT_NEAR(simulate(blocks(6), summed, cluster).communication_s, 4 * 0.01 + 3 * kBytes / 1e3, 1e-6) << "and the sum of gradients";
 }
 
 TEST(PipelineRun, GathersOfAStageRunBesideItsPasses) {

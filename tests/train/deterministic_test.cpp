@@ -19,6 +19,7 @@
 #include "libcore/recipe/recipe.h"
 #include "libcore/train/trainer.h"
 #include "libcore/weights/safetensors.h"
+#include "tests/support/as_ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/stepping.h"
 
@@ -168,25 +169,17 @@ Result train_in(const std::string& run, std::string_view model, const Setting& s
   const LoadedRecipe loaded = test::load_text(text, overrides);
   auto communicators = local_communicators(setting.ranks, {.timeout_s = 120});
   std::vector<Record> records(static_cast<size_t>(setting.ranks));
-  std::vector<std::string> errors(static_cast<size_t>(setting.ranks));
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < records.size(); ++r) {
-    threads.emplace_back([&, r] {
-      const ThreadShare share(setting.threads);
-      try {
+  const std::vector<std::string> errors = as_ranks(
+      communicators,
+      [&](Communicator& rank) {
         TrainerOptions options;
         options.run = run;
         options.provenance = "{}";
-        options.ranks = setting.ranks > 1 ? communicators[r].get() : nullptr;
+        options.ranks = setting.ranks > 1 ? &rank : nullptr;
         Trainer trainer(loaded, dump_recipe(loaded.recipe, DumpKind::kFull), options);
-        trainer.run(records[r]);
-      } catch (const Error& error) {
-        errors[r] = error.message();
-        communicators[r]->abort(error.what());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+        trainer.run(records[static_cast<size_t>(rank.rank())]);
+      },
+      setting.threads);
   Result result;
   for (const std::string& error : errors) {
     if (result.error.empty()) result.error = error;

@@ -3,21 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "libcore/base/file.h"
-#include "libcore/base/parallel.h"
-#include "libcore/comm/local.h"
-#include "libcore/recipe/recipe.h"
-#include "libcore/train/trainer.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/train/stepping.h"
+#include "tests/train/rank_runs.h"
 
 namespace galley {
 namespace {
 
-constexpr std::string_view kRecipe = R"(
+constexpr std::string_view kTraining = R"(
 recipe: 1
 name: offload
 model:
@@ -34,43 +29,15 @@ log: {every: 1 step, tensorboard: false}
 )";
 constexpr int64_t kParameters = 192 * 64 + 64 + 64 * 4 + 4;
 
-class Silent : public TrainEvents {
- public:
-  void stepped(const TrainRow&, double, double, bool) override {}
-  void evaluated(const EvalRow&) override {}
-};
-
 struct Ran {
   std::string digest, averages;
   int64_t disk_bytes = 0;
 };
 
-Ran train(const std::string& folder, int ranks, std::vector<std::string> overrides) {
-  const LoadedRecipe loaded = test::load_text(kRecipe, std::move(overrides));
-  auto communicators = local_communicators(ranks, {.timeout_s = 120});
-  Ran ran;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      const ThreadShare share(1);
-      Communicator& own = *communicators[static_cast<size_t>(r)];
-      try {
-        TrainerOptions options;
-        options.run = folder;
-        options.provenance = "{}";
-        options.ranks = ranks > 1 ? &own : nullptr;
-        Trainer trainer(loaded, dump_recipe(loaded.recipe, DumpKind::kFull), options);
-        Silent events;
-        const int64_t bytes = trainer.plan().disk_bytes;
-        const std::string digest = trainer.run(events).digest;
-        if (r == 0) ran = {digest, "", bytes};
-      } catch (const Error& error) {
-        ADD_FAILURE() << error.text();
-        own.abort(error.message());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+Ran train_offloaded(const std::string& folder, int ranks, std::vector<std::string> overrides) {
+  const Trained run = train(folder, ranks, std::move(overrides), kTraining);
+  for (const std::string& error : run.errors) EXPECT_EQ(error, "");
+  Ran ran{run.digests.front(), "", run.disk_bytes.front()};
   ran.averages = read_file(folder + "/weights_ema.safetensors");
   ran.averages.erase(0, ran.averages.size() - kParameters * 4);  // the header holds the recipe
   return ran;
@@ -84,11 +51,11 @@ TEST(Offload, HasTheBitsOfTrainingInMemory) {
   for (const auto& [ranks, strategy] : {Case{1, "auto"}, Case{2, "ddp"}, Case{2, "zero1"}, Case{2, "fsdp"}}) {
     const TemporaryFolder folder;
     const std::string sharding = cat("sharding.strategy=", strategy);
-    const Ran memory = train(folder / "memory", ranks, {sharding});
+    const Ran memory = train_offloaded(folder / "memory", ranks, {sharding});
     EXPECT_EQ(memory.disk_bytes, 0);
     for (const char* places : {"{optimizer: disk}", "{parameters: disk, gradients: disk, optimizer: disk}"}) {
       const std::string run = folder / cat("disk", std::string_view(places).size());
-      const Ran disk = train(run, ranks, {sharding, cat("sharding.offload=", places)});
+      const Ran disk = train_offloaded(run, ranks, {sharding, cat("sharding.offload=", places)});
       EXPECT_EQ(disk.digest, memory.digest) << ranks << " " << strategy << " " << places;
       EXPECT_EQ(disk.averages, memory.averages) << ranks << " " << strategy << " " << places;
       // Moments and averages, and with them parameters and sums of gradients: whole pages of each array.
@@ -105,10 +72,10 @@ TEST(Offload, HasTheBitsOfReplicasInMemory) {
   for (const auto& [ranks, strategy] : {std::pair(1, "auto"), std::pair(2, "zero1"), std::pair(3, "fsdp")}) {
     const TemporaryFolder folder;
     const std::vector<std::string> common{"deterministic=true", cat("sharding.strategy=", strategy)};
-    const Ran memory = train(folder / "memory", ranks, common);
+    const Ran memory = train_offloaded(folder / "memory", ranks, common);
     std::vector<std::string> offloaded = common;
     offloaded.emplace_back("sharding.offload={parameters: disk, optimizer: disk}");
-    const Ran disk = train(folder / "disk", ranks, offloaded);
+    const Ran disk = train_offloaded(folder / "disk", ranks, offloaded);
     EXPECT_GT(disk.disk_bytes, 0);
     EXPECT_EQ(disk.digest, memory.digest) << strategy;
     EXPECT_EQ(disk.averages, memory.averages) << strategy;
@@ -117,14 +84,14 @@ TEST(Offload, HasTheBitsOfReplicasInMemory) {
 
 TEST(Offload, ARunContinuesWithAndWithoutIt) {
   const TemporaryFolder folder;
-  const Ran once = train(folder / "once", 1, {});
-  train(folder / "run", 1, {"train.duration=3 steps", "sharding.offload={optimizer: disk}"});
-  EXPECT_EQ(train(folder / "run", 1, {}).digest, once.digest);
+  const Ran once = train_offloaded(folder / "once", 1, {});
+  train_offloaded(folder / "run", 1, {"train.duration=3 steps", "sharding.offload={optimizer: disk}"});
+  EXPECT_EQ(train_offloaded(folder / "run", 1, {}).digest, once.digest);
 }
 
 TEST(Offload, RefusesWhatDoesNotExist) {
   const auto message = [](std::vector<std::string> overrides) {
-    const LoadedRecipe loaded = test::load_text(kRecipe, std::move(overrides));
+    const LoadedRecipe loaded = test::load_text(kTraining, std::move(overrides));
     const TemporaryFolder folder;
     TrainerOptions options;
     options.run = folder / "run";
@@ -133,7 +100,7 @@ TEST(Offload, RefusesWhatDoesNotExist) {
     try {
       trainer.plan();
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+      EXPECT_EQ(error.code(), ErrorCode::kTraining);
       return error.message();
     }
     return std::string();
@@ -148,9 +115,9 @@ TEST(Offload, RefusesWhatDoesNotExist) {
 
 TEST(Offload, GradientsAreSummedInTheDtypeOfReductions) {
   const TemporaryFolder folder;
-  const Ran hook = train(folder / "hook", 2, {"sharding={strategy: zero2, hook: bf16}"});
-  const Ran reduce = train(folder / "reduce", 2, {"sharding.strategy=zero2", "precision.reduce=bf16"});
-  const Ran exact = train(folder / "exact", 2, {"sharding.strategy=zero2"});
+  const Ran hook = train_offloaded(folder / "hook", 2, {"sharding={strategy: zero2, hook: bf16}"});
+  const Ran reduce = train_offloaded(folder / "reduce", 2, {"sharding.strategy=zero2", "precision.reduce=bf16"});
+  const Ran exact = train_offloaded(folder / "exact", 2, {"sharding.strategy=zero2"});
   EXPECT_EQ(reduce.digest, hook.digest);
   EXPECT_NE(reduce.digest, exact.digest);
 }

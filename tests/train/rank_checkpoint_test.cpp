@@ -8,23 +8,19 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "libcore/base/file.h"
-#include "libcore/base/parallel.h"
-#include "libcore/comm/local.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/train/trainer.h"
 #include "libcore/weights/checkpoint.h"
-#include "libcore/weights/safetensors.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/train/stepping.h"
+#include "tests/train/rank_runs.h"
 
 namespace galley {
 namespace {
 
-constexpr std::string_view kRecipe = R"(
+constexpr std::string_view kTraining = R"(
 recipe: 1
 name: ranks
 model:
@@ -51,7 +47,7 @@ log: {every: 1 step, tensorboard: false}
 
 /// Norms over a part of a batch differ from those over the whole one, so layer_norm stands for most tests.
 std::string with_layer_norm() {
-  std::string recipe(kRecipe);
+  std::string recipe(kTraining);
   return recipe.replace(recipe.find("batch_norm"), 10, "layer_norm");
 }
 
@@ -63,13 +59,6 @@ std::string with_more_layers() {
                        "    - {name: fc3, type: linear, out_features: 16}\n    - {type: relu}\n"
                        "    - {name: fc4, type: linear, out_features: 16}\n    - {type: relu}\n");
 }
-
-class Losses : public TrainEvents {
- public:
-  void stepped(const TrainRow& row, double, double, bool) override { losses.push_back(row.loss); }
-  void evaluated(const EvalRow&) override {}
-  std::vector<double> losses;
-};
 
 struct Job {
   int ranks = 1;
@@ -85,41 +74,12 @@ std::vector<double> train(const std::string& folder, const Job& job, std::vector
   overrides.push_back(job.setting());
   overrides.push_back("sharding.wrap.match=[fc1, fc2]");
   overrides.push_back("sharding.bucket=1KiB");
-  const LoadedRecipe loaded = test::load_text(recipe, std::move(overrides));
-  auto communicators = local_communicators(job.ranks, {.timeout_s = 120});
-  std::vector<double> losses;
-  std::vector<std::thread> threads;
-  for (int r = 0; r < job.ranks; ++r) {
-    threads.emplace_back([&, r] {
-      const ThreadShare share(1);
-      Communicator& own = *communicators[static_cast<size_t>(r)];
-      try {
-        TrainerOptions options;
-        options.run = folder;
-        options.provenance = "{}";
-        options.ranks = job.ranks > 1 ? &own : nullptr;
-        Trainer trainer(loaded, dump_recipe(loaded.recipe, DumpKind::kFull), options);
-        Losses events;
-        trainer.run(events);
-        if (r == 0) losses = events.losses;
-      } catch (const Error& error) {
-        ADD_FAILURE() << job.str() << ": " << error.text();
-        own.abort(error.message());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return losses;
+  const Trained run = train(folder, job.ranks, std::move(overrides), recipe);
+  for (const std::string& error : run.errors) EXPECT_EQ(error, "") << job.str();
+  return run.losses.front();
 }
 
 using Arrays = std::map<std::string, std::vector<double>>;
-
-Arrays file_arrays(const std::string& file) {
-  Arrays all;
-  const SafetensorsFile weights(file);
-  for (const SafetensorsEntry& entry : weights.entries()) all[entry.name] = weights.read(entry).to_doubles();
-  return all;
-}
 
 Arrays checkpoint_arrays(const std::string& folder) {
   Arrays all;
@@ -167,8 +127,9 @@ TEST(RankCheckpoints, EachStrategyContinuesFromEachOtherWithEqualBits) {
   std::vector<Job> jobs = all_jobs();
   for (const Job& job : {Job{2, "pipeline"}, Job{4, "pipeline"}, Job{4, "{strategy: pipeline, stages: 2}"}}) jobs.push_back(job);
   const TemporaryFolder folder;
-  train(folder / "one", {}, with("train.duration=25 steps"), recipe);
-  const Arrays parameters = file_arrays(folder / "one/weights.safetensors"), averages = file_arrays(folder / "one/weights_ema.safetensors");
+  train(folder / "one", Job{}, with("train.duration=25 steps"), recipe);
+  const Arrays parameters = parameters_of(folder / "one/weights.safetensors"),
+               averages = parameters_of(folder / "one/weights_ema.safetensors");
   const Arrays five = checkpoint_arrays(folder / "one/checkpoints/step-000005"),
                all = checkpoint_arrays(folder / "one/checkpoints/step-000025");
   for (const Job& first : jobs) {
@@ -181,8 +142,8 @@ TEST(RankCheckpoints, EachStrategyContinuesFromEachOtherWithEqualBits) {
       continue_later(saved, run);
       EXPECT_EQ(train(run, second, with("train.duration=25 steps"), recipe).size(), 20u);
       EXPECT_TRUE(checkpoint_arrays(run + "/checkpoints/step-000025") == all);
-      EXPECT_TRUE(file_arrays(run + "/weights.safetensors") == parameters);
-      EXPECT_TRUE(file_arrays(run + "/weights_ema.safetensors") == averages);
+      EXPECT_TRUE(parameters_of(run + "/weights.safetensors") == parameters);
+      EXPECT_TRUE(parameters_of(run + "/weights_ema.safetensors") == averages);
       remove_tree(run);
     }
     remove_tree(saved);
@@ -193,9 +154,10 @@ TEST(RankCheckpoints, EachStrategyContinuesFromEachOtherWithEqualBits) {
 TEST(RankCheckpoints, EachStrategyContinuesFromAnotherAtAnyNumberOfRanks) {
   const std::string recipe = with_layer_norm();
   const TemporaryFolder alone;
-  const std::vector<double> expected = train(alone / "run", {}, {"train.duration=25 steps"}, recipe);
+  const std::vector<double> expected = train(alone / "run", Job{}, {"train.duration=25 steps"}, recipe);
   ASSERT_EQ(expected.size(), 25u);
-  const Arrays parameters = file_arrays(alone / "run/weights.safetensors"), averages = file_arrays(alone / "run/weights_ema.safetensors");
+  const Arrays parameters = parameters_of(alone / "run/weights.safetensors"),
+               averages = parameters_of(alone / "run/weights_ema.safetensors");
   const Arrays whole = checkpoint_arrays(alone / "run/checkpoints/step-000005");
   EXPECT_TRUE(whole.contains("fc1.weight.exp_avg_sq") && whole.contains("fc1.weight.ema"));
   EXPECT_FALSE(whole.contains("fc1.weight.grad"));
@@ -208,18 +170,18 @@ TEST(RankCheckpoints, EachStrategyContinuesFromAnotherAtAnyNumberOfRanks) {
     const std::string saved = folder / "saved/checkpoints/step-000005";
     EXPECT_EQ(Checkpoint(saved).in_parts(), first.ranks > 1);
     EXPECT_LT(largest_difference(checkpoint_arrays(saved), whole), 1e-6);
-    const Arrays exact = file_arrays(folder / "saved/weights.safetensors");
+    const Arrays exact = parameters_of(folder / "saved/weights.safetensors");
     const std::string run = folder / "run";
     continue_later(folder / "saved", run);
     // No step is left: the weights are what was loaded.
     train(run, second, {}, recipe);
-    EXPECT_EQ(largest_difference(file_arrays(run + "/weights.safetensors"), exact), 0);
+    EXPECT_EQ(largest_difference(parameters_of(run + "/weights.safetensors"), exact), 0);
     const std::vector<double> losses = train(run, second, {"train.duration=25 steps", "checkpoint.every=25 steps"}, recipe);
     ASSERT_EQ(losses.size(), 20u);
     for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(losses[s], expected[5 + s], 1e-5);
     // Adam divides by the root of tiny second moments: a difference of rounding may become a part of the rate (1e-3).
-    EXPECT_LT(largest_difference(file_arrays(run + "/weights.safetensors"), parameters), 2e-5);
-    EXPECT_LT(largest_difference(file_arrays(run + "/weights_ema.safetensors"), averages), 2e-5);
+    EXPECT_LT(largest_difference(parameters_of(run + "/weights.safetensors"), parameters), 2e-5);
+    EXPECT_LT(largest_difference(parameters_of(run + "/weights_ema.safetensors"), averages), 2e-5);
   }
 }
 
@@ -240,8 +202,8 @@ TEST(RankCheckpoints, SumsOfGradientsAreNotPartOfThem) {
 TEST(RankCheckpoints, StagesHoldAndWriteTheirOwn) {
   const std::vector<std::string> micro{"train.batch.micro=3"};
   const TemporaryFolder alone;
-  train(alone / "run", {}, {micro[0], "train.duration=10 steps"}, with_layer_norm());
-  const Arrays whole = checkpoint_arrays(alone / "run/checkpoints/step-000005"), end = file_arrays(alone / "run/weights.safetensors");
+  train(alone / "run", Job{}, {micro[0], "train.duration=10 steps"}, with_layer_norm());
+  const Arrays whole = checkpoint_arrays(alone / "run/checkpoints/step-000005"), end = parameters_of(alone / "run/weights.safetensors");
   for (const Job& job : {Job{2, "pipeline"}, Job{4, "{strategy: pipeline, stages: 2}"}}) {
     const TemporaryFolder folder;
     train(folder / "run", job, micro, with_layer_norm());
@@ -259,7 +221,7 @@ TEST(RankCheckpoints, StagesHoldAndWriteTheirOwn) {
       const std::string run = folder / cat(second.ranks, "-", second.sharding.substr(0, 4));
       std::filesystem::copy(folder / "run", run, std::filesystem::copy_options::recursive);
       EXPECT_EQ(train(run, second, {micro[0], "train.duration=10 steps"}, with_layer_norm()).size(), 5u);
-      EXPECT_LT(largest_difference(file_arrays(run + "/weights.safetensors"), end), 2e-5) << second.str();
+      EXPECT_LT(largest_difference(parameters_of(run + "/weights.safetensors"), end), 2e-5) << second.str();
     }
   }
 }
@@ -287,12 +249,12 @@ TEST(RankCheckpoints, RunningStatisticsAreThoseOfRank0) {
   for (const char* sharding : {"ddp", "zero1", "fsdp"}) {
     const TemporaryFolder whole, parts;
     const Job job{3, sharding};
-    train(whole / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kRecipe));
-    train(parts / "run", job, {"train.batch.micro=2"}, std::string(kRecipe));
-    train(parts / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kRecipe));
-    EXPECT_EQ(largest_difference(file_arrays(whole / "run/weights.safetensors"), file_arrays(parts / "run/weights.safetensors")), 0);
-    EXPECT_EQ(largest_difference(file_arrays(whole / "run/weights_ema.safetensors"), file_arrays(parts / "run/weights_ema.safetensors")),
-              0);
+    train(whole / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kTraining));
+    train(parts / "run", job, {"train.batch.micro=2"}, std::string(kTraining));
+    train(parts / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kTraining));
+    EXPECT_EQ(largest_difference(parameters_of(whole / "run/weights.safetensors"), parameters_of(parts / "run/weights.safetensors")), 0);
+    EXPECT_EQ(
+        largest_difference(parameters_of(whole / "run/weights_ema.safetensors"), parameters_of(parts / "run/weights_ema.safetensors")), 0);
   }
 }
 

@@ -1,17 +1,16 @@
 #pragma once
-// Runs of a small recipe on several ranks, which are threads of the test.
+// Runs of a recipe on several ranks, which are threads of the test.
 
 #include <map>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/comm/local.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/train/trainer.h"
 #include "libcore/weights/safetensors.h"
+#include "tests/support/as_ranks.h"
 #include "tests/train/stepping.h"
 
 namespace galley {
@@ -59,10 +58,10 @@ struct Trained {
   std::vector<std::vector<double>> norms;   // of gradients, of each rank
   std::vector<MetricValues> metrics;        // of each rank
   std::map<std::string, std::vector<double>> parameters;
-  std::vector<std::string> errors;
+  std::vector<std::string> errors;  // of each rank, with the key: "sharding.mesh: ..."
   std::vector<ErrorCode> codes;
   std::vector<Traffic> reduced, scattered, gathered;
-  std::vector<int64_t> state_bytes;
+  std::vector<int64_t> state_bytes, persistent_bytes, disk_bytes;
   std::string run;
 };
 
@@ -79,37 +78,36 @@ inline Trained train_each(const std::string& folder, const std::vector<const Loa
   auto communicators = local_communicators(static_cast<int>(ranks), {.timeout_s = 120});
   Trained run;
   run.run = folder;
-  run.digests.resize(ranks);
-  run.losses.resize(ranks);
-  run.norms.resize(ranks);
+  for (auto* each : {&run.digests, &run.errors}) each->resize(ranks);
+  for (auto* each : {&run.losses, &run.norms}) each->resize(ranks);
+  for (auto* each : {&run.state_bytes, &run.persistent_bytes, &run.disk_bytes}) each->resize(ranks);
   run.metrics.resize(ranks);
-  run.errors.resize(ranks);
   run.codes.resize(ranks);
-  run.state_bytes.resize(ranks);
-  std::vector<std::thread> threads;
+  const std::vector<std::string> thrown = as_ranks(communicators, [&](Communicator& rank) {
+    const auto r = static_cast<size_t>(rank.rank());
+    try {
+      TrainerOptions options;
+      options.run = folder;
+      options.provenance = "{}";
+      options.ranks = ranks > 1 ? &rank : nullptr;
+      Trainer trainer(*recipes[r], dump_recipe(recipes[r]->recipe, DumpKind::kFull), options);
+      Quiet events;
+      run.state_bytes[r] = trainer.plan().state_bytes;
+      run.persistent_bytes[r] = trainer.plan().persistent_bytes;
+      run.disk_bytes[r] = trainer.plan().disk_bytes;
+      run.digests[r] = trainer.run(events).digest;
+      run.losses[r] = events.losses;
+      run.norms[r] = events.norms;
+      run.metrics[r] = events.metrics;
+    } catch (const Error& error) {
+      run.errors[r] = cat(error.key(), error.key().empty() ? "" : ": ", error.message());
+      run.codes[r] = error.code();
+      throw;
+    }
+  });
   for (size_t r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      const ThreadShare share(1);
-      try {
-        TrainerOptions options;
-        options.run = folder;
-        options.provenance = "{}";
-        options.ranks = ranks > 1 ? communicators[r].get() : nullptr;
-        Trainer trainer(*recipes[r], dump_recipe(recipes[r]->recipe, DumpKind::kFull), options);
-        Quiet events;
-        run.state_bytes[r] = trainer.plan().state_bytes;
-        run.digests[r] = trainer.run(events).digest;
-        run.losses[r] = events.losses;
-        run.norms[r] = events.norms;
-        run.metrics[r] = events.metrics;
-      } catch (const Error& error) {
-        run.errors[r] = error.message();
-        run.codes[r] = error.code();
-        communicators[r]->abort(cat("rank ", r, ": ", error.what()));
-      }
-    });
+    if (run.errors[r].empty()) run.errors[r] = thrown[r];  // InternalError
   }
-  for (std::thread& thread : threads) thread.join();
   for (const auto& communicator : communicators) {
     run.reduced.push_back(communicator->traffic(CollectiveKind::kAllReduce));
     run.scattered.push_back(communicator->traffic(CollectiveKind::kReduceScatter));

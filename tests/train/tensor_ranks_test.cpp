@@ -8,16 +8,15 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/comm/local.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/train/step_planner.h"
 #include "libcore/train/trainer.h"
 #include "libcore/weights/safetensors.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/train/rank_runs.h"
 #include "tests/train/stepping.h"
 
 namespace galley {
@@ -41,69 +40,8 @@ log: {every: 1 step, tensorboard: false}
 )";
 constexpr int64_t kLayers = 2, kWidth = 24, kTokens = 4 * 9, kVocabulary = 53;
 
-class Quiet : public TrainEvents {
- public:
-  void stepped(const TrainRow& row, double, double, bool) override {
-    losses.push_back(row.loss);
-    norms.push_back(row.grad_norm);
-  }
-  void evaluated(const EvalRow& row) override { metrics = row.metrics; }
-  std::vector<double> losses, norms;
-  MetricValues metrics;
-};
-
-struct Trained {
-  std::vector<std::vector<double>> losses, norms;  // of each rank
-  std::vector<MetricValues> metrics;
-  std::vector<std::string> errors, digests;
-  std::vector<int64_t> state_bytes, persistent_bytes, disk_bytes;
-  std::vector<Traffic> reduced, gathered;
-  std::map<std::string, std::vector<double>> parameters;
-};
-
-Trained train(const std::string& folder, int ranks, std::vector<std::string> overrides = {}, std::string_view recipe = kGpt) {
-  const LoadedRecipe loaded = test::load_text(recipe, std::move(overrides));
-  auto communicators = local_communicators(ranks, {.timeout_s = 120});
-  const auto count = static_cast<size_t>(ranks);
-  Trained run;
-  for (auto* each : {&run.losses, &run.norms}) each->resize(count);
-  for (auto* each : {&run.errors, &run.digests}) each->resize(count);
-  for (auto* each : {&run.state_bytes, &run.persistent_bytes, &run.disk_bytes}) each->resize(count);
-  run.metrics.resize(count);
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < count; ++r) {
-    threads.emplace_back([&, r] {
-      const ThreadShare share(1);
-      try {
-        TrainerOptions options;
-        options.run = folder;
-        options.provenance = "{}";
-        options.ranks = ranks > 1 ? communicators[r].get() : nullptr;
-        Trainer trainer(loaded, dump_recipe(loaded.recipe, DumpKind::kFull), options);
-        Quiet events;
-        run.state_bytes[r] = trainer.plan().state_bytes;
-        run.persistent_bytes[r] = trainer.plan().persistent_bytes;
-        run.disk_bytes[r] = trainer.plan().disk_bytes;
-        run.digests[r] = trainer.run(events).digest;
-        run.losses[r] = events.losses;
-        run.norms[r] = events.norms;
-        run.metrics[r] = events.metrics;
-      } catch (const Error& error) {
-        run.errors[r] = cat(error.key(), ": ", error.message());
-        communicators[r]->abort(cat("rank ", r, ": ", error.what()));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& communicator : communicators) {
-    run.reduced.push_back(communicator->traffic(CollectiveKind::kAllReduce));
-    run.gathered.push_back(communicator->traffic(CollectiveKind::kAllGather));
-  }
-  if (run.errors.front().empty()) {
-    const SafetensorsFile weights(folder + "/weights.safetensors");
-    for (const SafetensorsEntry& entry : weights.entries()) run.parameters[entry.name] = weights.read(entry).to_doubles();
-  }
-  return run;
+Trained train_gpt(const std::string& folder, int ranks, std::vector<std::string> overrides = {}, std::string_view recipe = kGpt) {
+  return train(folder, ranks, std::move(overrides), recipe);
 }
 
 void expect_near(const Trained& a, const Trained& b, double tolerance) {
@@ -130,18 +68,18 @@ const std::vector<std::string> kSgd{"train.optimizer={type: sgd, lr: 0.5, moment
 
 TEST(TensorRanks, ComputeWhatOneRankComputes) {
   const TemporaryFolder folder;
-  const Trained one = train(folder / "one", 1, kSgd);
+  const Trained one = train_gpt(folder / "one", 1, kSgd);
   for (const int ranks : {2, 4}) {
     std::vector<std::string> overrides = kSgd;
     overrides.emplace_back("sharding=tensor");
-    const Trained many = train(folder / cat("many", ranks), ranks, overrides);
+    const Trained many = train_gpt(folder / cat("many", ranks), ranks, overrides);
     expect_near(one, many, kNearSgd);
     for (size_t r = 1; r < many.losses.size(); ++r) {
       EXPECT_EQ(many.losses[r], many.losses[0]);
       EXPECT_EQ(many.norms[r], many.norms[0]);
       EXPECT_EQ(many.digests[r], many.digests[0]);
     }
-    EXPECT_EQ(train(folder / cat("again", ranks), ranks, overrides).digests[0], many.digests[0]);
+    EXPECT_EQ(train_gpt(folder / cat("again", ranks), ranks, overrides).digests[0], many.digests[0]);
   }
 }
 
@@ -153,24 +91,24 @@ std::vector<std::string> with(std::vector<std::string> list, const std::vector<s
 TEST(TensorRanks, AccumulateRecomputeAndAverage) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"train.batch={global: 4, micro: 2}", "train.recompute=full", "train.ema=0.9", "train.clip=0.5"};
-  const Trained one = train(folder / "one", 1, with(kSgd, more));
+  const Trained one = train_gpt(folder / "one", 1, with(kSgd, more));
   EXPECT_GT(*std::max_element(one.norms[0].begin(), one.norms[0].end()), 0.5);  // it clips
-  const Trained two = train(folder / "two", 2, with(with(kSgd, more), {"sharding=tensor"}));
+  const Trained two = train_gpt(folder / "two", 2, with(with(kSgd, more), {"sharding=tensor"}));
   expect_near(one, two, kNearSgd);
 }
 
 TEST(TensorRanks, SmoothLabels) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"loss={type: cross_entropy, label_smoothing: 0.2}", "metrics=[loss, perplexity, top5]"};
-  const Trained one = train(folder / "one", 1, with(kSgd, more));
-  expect_near(one, train(folder / "four", 4, with(with(kSgd, more), {"sharding=tensor"})), kNearSgd);
+  const Trained one = train_gpt(folder / "one", 1, with(kSgd, more));
+  expect_near(one, train_gpt(folder / "four", 4, with(with(kSgd, more), {"sharding=tensor"})), kNearSgd);
 }
 
 TEST(TensorRanks, TrainInLowPrecision) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"precision=bf16", "train.clip=null"};
-  const Trained one = train(folder / "one", 1, with(kSgd, more));
-  const Trained two = train(folder / "two", 2, with(with(kSgd, more), {"sharding=tensor"}));
+  const Trained one = train_gpt(folder / "one", 1, with(kSgd, more));
+  const Trained two = train_gpt(folder / "two", 2, with(with(kSgd, more), {"sharding=tensor"}));
   ASSERT_EQ(two.errors[0], "");
   // Products and their sums over ranks are rounded to 8 bits.
   for (size_t i = 0; i < one.losses[0].size(); ++i) EXPECT_NEAR(one.losses[0][i], two.losses[0][i], 0.02);
@@ -184,7 +122,7 @@ TEST(TensorRanks, SendWhatTheFormulaSays) {
     const TemporaryFolder folder;
     const std::vector<std::string> without{"sharding=tensor", "data.val=null", "checkpoint=null"};
     const auto sent = [&](int64_t steps) {
-      return train(folder / cat("run", steps), ranks, with(without, {cat("train.duration=", steps, " steps")}));
+      return train_gpt(folder / cat("run", steps), ranks, with(without, {cat("train.duration=", steps, " steps")}));
     };
     const Trained few = sent(2), more = sent(3);
     ASSERT_EQ(few.errors[0], "");
@@ -207,11 +145,11 @@ TEST(TensorRanks, SendWhatTheFormulaSays) {
 TEST(TensorRanks, ScatterSumsBySamples) {
   const TemporaryFolder folder;
   const std::vector<std::string> divided{"sharding={strategy: tensor, sequence_parallel: true}"};
-  const Trained one = train(folder / "one", 1, kSgd);
+  const Trained one = train_gpt(folder / "one", 1, kSgd);
   for (const int ranks : {2, 4}) {
-    const Trained many = train(folder / cat("many", ranks), ranks, with(kSgd, divided));
+    const Trained many = train_gpt(folder / cat("many", ranks), ranks, with(kSgd, divided));
     expect_near(one, many, kNearSgd);
-    const Trained whole = train(folder / cat("whole", ranks), ranks, with(kSgd, {"sharding=tensor"}));
+    const Trained whole = train_gpt(folder / cat("whole", ranks), ranks, with(kSgd, {"sharding=tensor"}));
     for (size_t r = 0; r < many.losses.size(); ++r) {
       EXPECT_EQ(many.losses[r], many.losses[0]);
       EXPECT_EQ(many.digests[r], many.digests[0]);
@@ -220,18 +158,18 @@ TEST(TensorRanks, ScatterSumsBySamples) {
     }
   }
   const std::vector<std::string> two{"train.batch={global: 4, micro: 2}", "train.recompute=selective"};
-  const Trained by_two = train(folder / "one2", 1, with(kSgd, two));
+  const Trained by_two = train_gpt(folder / "one2", 1, with(kSgd, two));
   for (const int ranks : {2, 4})  // two ranks gather again, four do not divide
-    expect_near(by_two, train(folder / cat("again", ranks), ranks, with(with(kSgd, divided), two)), kNearSgd);
+    expect_near(by_two, train_gpt(folder / cat("again", ranks), ranks, with(with(kSgd, divided), two)), kNearSgd);
 }
 
 /// Pairs of ranks divide matrices, and both pairs read a half of each batch.
 TEST(TensorRanks, ComputeOnAMeshWithDataParallelRanks) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"train.batch={global: 4, micro: 1}", "train.ema=0.9"};
-  const Trained one = train(folder / "one", 1, with(kSgd, more));
+  const Trained one = train_gpt(folder / "one", 1, with(kSgd, more));
   const std::vector<std::string> mesh = with(with(kSgd, more), {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}, bucket: 4KiB}"});
-  const Trained four = train(folder / "four", 4, mesh);
+  const Trained four = train_gpt(folder / "four", 4, mesh);
   expect_near(one, four, kNearSgd);
   for (size_t r = 1; r < 4; ++r) {
     EXPECT_EQ(four.losses[r], four.losses[0]);
@@ -240,8 +178,8 @@ TEST(TensorRanks, ComputeOnAMeshWithDataParallelRanks) {
   }
   // Another division continues it.
   const std::string run = folder / "run";
-  ASSERT_EQ(train(run, 4, with(mesh, {"train.duration=3 steps"})).errors[0], "");
-  const Trained after = train(run, 2, with(with(kSgd, more), {"sharding=tensor"}));
+  ASSERT_EQ(train_gpt(run, 4, with(mesh, {"train.duration=3 steps"})).errors[0], "");
+  const Trained after = train_gpt(run, 2, with(with(kSgd, more), {"sharding=tensor"}));
   ASSERT_EQ(after.errors[0], "");
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(after.losses[0][i], one.losses[0][3 + i], kNearSgd);
 }
@@ -255,12 +193,12 @@ TEST(TensorRanks, DivideStatesAndParametersOfParts) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"train.batch={global: 4, micro: 1}", "train.ema=0.9", "train.clip=0.5",
                                       "train.optimizer={type: sgd, lr: 0.5, momentum: 0.9}"};
-  const Trained one = train(folder / "one", 1, more);
-  const Trained replicated = train(folder / "ddp", 4, with(more, {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}}"}));
+  const Trained one = train_gpt(folder / "one", 1, more);
+  const Trained replicated = train_gpt(folder / "ddp", 4, with(more, {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}}"}));
   for (const char* strategy : {"zero1", "zero2", "fsdp"}) {
     SCOPED_TRACE(strategy);
     const bool parameters = std::string_view(strategy) == "fsdp";
-    const Trained four = train(folder / strategy, 4, with(more, {mesh_of(strategy)}));
+    const Trained four = train_gpt(folder / strategy, 4, with(more, {mesh_of(strategy)}));
     expect_near(one, four, kNearSgd);
     for (size_t r = 1; r < 4; ++r) {
       EXPECT_EQ(four.losses[r], four.losses[0]);
@@ -273,8 +211,8 @@ TEST(TensorRanks, DivideStatesAndParametersOfParts) {
     for (const auto& [before, after] :
          {std::pair(mesh_of(strategy), std::string("sharding=tensor")), std::pair(std::string("sharding=zero1"), mesh_of(strategy))}) {
       const std::string run = folder / "run";
-      ASSERT_EQ(train(run, 4, with(more, {before, "train.duration=3 steps"})).errors[0], "");
-      const Trained second = train(run, 4, with(more, {after}));
+      ASSERT_EQ(train_gpt(run, 4, with(more, {before, "train.duration=3 steps"})).errors[0], "");
+      const Trained second = train_gpt(run, 4, with(more, {after}));
       ASSERT_EQ(second.errors[0], "");
       for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.losses[0][i], one.losses[0][3 + i], kNearSgd) << before << " to " << after;
       std::filesystem::remove_all(run);
@@ -286,13 +224,13 @@ TEST(TensorRanks, DivideStatesAndParametersOfParts) {
 TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
   const TemporaryFolder folder;
   const std::vector<std::string> common = with(kSgd, {"deterministic=true", "train.batch=8"});
-  const Trained one = train(folder / "one", 1, common);
-  const Trained two = train(folder / "two", 2, with(common, {"sharding=tensor"}));
+  const Trained one = train_gpt(folder / "one", 1, common);
+  const Trained two = train_gpt(folder / "two", 2, with(common, {"sharding=tensor"}));
   expect_near(one, two, kNearSgd);
   EXPECT_NE(one.digests[0], two.digests[0]) << "parts of products are added over ranks";
   for (const int data : {2, 3}) {
-    const Trained mesh = train(folder / cat("mesh", data), 2 * data,
-                               with(common, {cat("sharding={strategy: tensor, mesh: {data: ", data, ", tensor: 2}}"), "threads=2"}));
+    const Trained mesh = train_gpt(folder / cat("mesh", data), 2 * data,
+                                   with(common, {cat("sharding={strategy: tensor, mesh: {data: ", data, ", tensor: 2}}"), "threads=2"}));
     ASSERT_EQ(mesh.errors[0], "");
     EXPECT_EQ(mesh.parameters, two.parameters) << data;
     EXPECT_EQ(mesh.losses[0], two.losses[0]) << data;
@@ -300,7 +238,7 @@ TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
     EXPECT_EQ(mesh.metrics[0], two.metrics[0]) << data;
   }
   for (const char* strategy : {"zero1", "zero2", "fsdp"}) {
-    const Trained mesh = train(folder / strategy, 4, with(common, {mesh_of(strategy), "threads=2"}));
+    const Trained mesh = train_gpt(folder / strategy, 4, with(common, {mesh_of(strategy), "threads=2"}));
     ASSERT_EQ(mesh.errors[0], "");
     EXPECT_EQ(mesh.parameters, two.parameters) << strategy;
     EXPECT_EQ(mesh.norms[0], two.norms[0]) << strategy;
@@ -310,8 +248,8 @@ TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
 
 TEST(TensorRanks, KeepStatesOnTheDisk) {
   const TemporaryFolder folder;
-  const Trained memory = train(folder / "memory", 2, {"sharding=tensor"});
-  const Trained disk = train(folder / "disk", 2, {"sharding={strategy: tensor, offload: {parameters: disk, optimizer: disk}}"});
+  const Trained memory = train_gpt(folder / "memory", 2, {"sharding=tensor"});
+  const Trained disk = train_gpt(folder / "disk", 2, {"sharding={strategy: tensor, offload: {parameters: disk, optimizer: disk}}"});
   ASSERT_EQ(disk.errors[0], "");
   EXPECT_EQ(disk.parameters, memory.parameters);
   EXPECT_EQ(memory.disk_bytes[0], 0);
@@ -321,15 +259,15 @@ TEST(TensorRanks, KeepStatesOnTheDisk) {
 /// Adapters over divided layers are divided where the layer's rows or columns are; frozen parameters are never summed.
 TEST(TensorRanks, TrainAdaptersOverDividedLayers) {
   const TemporaryFolder folder;
-  const Trained base = train(folder / "base", 1, {"train.duration=1 step"});
+  const Trained base = train_gpt(folder / "base", 1, {"train.duration=1 step"});
   ASSERT_EQ(base.errors[0], "");
   const std::vector<std::string> common =
       with(kSgd, {cat("weights=", folder / "base/weights.safetensors"),
                   "lora={rank: 3, alpha: 6, dropout: 0, match: [\"*c_attn\", \"*c_proj\", \"*c_fc\"]}"});
-  const Trained one = train(folder / "one", 1, common);
+  const Trained one = train_gpt(folder / "one", 1, common);
   ASSERT_EQ(one.errors[0], "");
   for (const int ranks : {2, 4}) {
-    const Trained many = train(folder / cat("many", ranks), ranks, with(common, {"sharding=tensor"}));
+    const Trained many = train_gpt(folder / cat("many", ranks), ranks, with(common, {"sharding=tensor"}));
     expect_near(one, many, kNearSgd);
     // Momentum of adapters alone: those of 4 layers a block. Rows: A is whole, B a part; columns: the reverse.
     constexpr int64_t kRank = 3;
@@ -339,8 +277,8 @@ TEST(TensorRanks, TrainAdaptersOverDividedLayers) {
   }
   // With ranks that read other samples: sums over them are those of adapters alone, and of the loss.
   const Trained mesh =
-      train(folder / "mesh", 4,
-            with(common, {"sharding={strategy: tensor, mesh: {data: 2, tensor: 2}}", "train.validate=null", "data.val=null"}));
+      train_gpt(folder / "mesh", 4,
+                with(common, {"sharding={strategy: tensor, mesh: {data: 2, tensor: 2}}", "train.validate=null", "data.val=null"}));
   ASSERT_EQ(mesh.errors[0], "");
   for (size_t i = 0; i < one.losses[0].size(); ++i) EXPECT_NEAR(mesh.losses[0][i], one.losses[0][i], kNearSgd) << i;
   for (const auto& [name, values] : base.parameters) EXPECT_EQ(mesh.parameters.at(name), values) << name << " is frozen";
@@ -349,8 +287,8 @@ TEST(TensorRanks, TrainAdaptersOverDividedLayers) {
 /// Each rank holds its part of divided matrices and of their moments.
 TEST(TensorRanks, HoldTheirPartOfTheStates) {
   const TemporaryFolder folder;
-  const Trained one = train(folder / "one", 1);
-  const Trained two = train(folder / "two", 2, {"sharding=tensor"});
+  const Trained one = train_gpt(folder / "one", 1);
+  const Trained two = train_gpt(folder / "two", 2, {"sharding=tensor"});
   constexpr int64_t kWhole = kWidth * 9 /* positions */ + (4 * kLayers + 2) * kWidth /* norms */ + 2 * kLayers * kWidth /* biases */;
   constexpr int64_t kBlock = 12 * kWidth * kWidth + 7 * kWidth;  // qkv and fc with biases, both projections without
   const int64_t all = kWhole + kLayers * kBlock + kVocabulary * kWidth;
@@ -366,7 +304,7 @@ TEST(TensorRanks, ArePlannedAsTheyTrain) {
     const std::vector<std::string> overrides{"sharding=tensor", "data.val=null", "checkpoint=null"};
     const LoadedRecipe loaded = test::load_text(kGpt, overrides);
     const StepPlan plan = StepPlanner(loaded.recipe, ranks, *find_cluster("a100_80gb")).plan();
-    const Trained run = train(folder / cat("run", ranks), ranks, with(overrides, {"train.duration=2 steps"}));
+    const Trained run = train_gpt(folder / cat("run", ranks), ranks, with(overrides, {"train.duration=2 steps"}));
     ASSERT_EQ(run.errors[0], "");
     const ModelBytes& model = plan.stages.front().model;
     EXPECT_EQ(model.optimizer, static_cast<double>(run.state_bytes[0]));
@@ -402,7 +340,7 @@ TEST(TensorRanks, ArePlannedAsTheyTrain) {
 TEST(TensorRanks, ContinueCheckpointsOfAnyDegreeAndStrategy) {
   const auto half = [](std::vector<std::string> overrides) { return with(std::move(overrides), {"train.duration=3 steps"}); };
   const TemporaryFolder folder;
-  const Trained whole = train(folder / "whole", 1, kSgd);
+  const Trained whole = train_gpt(folder / "whole", 1, kSgd);
   struct Case {
     int before, after;
     std::string first, second;
@@ -413,9 +351,9 @@ TEST(TensorRanks, ContinueCheckpointsOfAnyDegreeAndStrategy) {
   for (const Case& each : cases) {
     SCOPED_TRACE(cat(each.before, " ", each.first, " -> ", each.after, " ", each.second));
     const std::string run = folder / cat("run", ++number);
-    const Trained first = train(run, each.before, half(with(kSgd, {"sharding=" + each.first})));
+    const Trained first = train_gpt(run, each.before, half(with(kSgd, {"sharding=" + each.first})));
     ASSERT_EQ(first.errors[0], "");
-    const Trained second = train(run, each.after, with(kSgd, {"sharding=" + each.second}));
+    const Trained second = train_gpt(run, each.after, with(kSgd, {"sharding=" + each.second}));
     ASSERT_EQ(second.errors[0], "");
     ASSERT_EQ(second.losses[0].size(), 3u);
     for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.losses[0][i], whole.losses[0][3 + i], kNearSgd);
@@ -427,9 +365,9 @@ TEST(TensorRanks, ContinueCheckpointsOfAnyDegreeAndStrategy) {
 
 TEST(TensorRanks, MomentsAreDividedAndContinueToo) {
   const TemporaryFolder folder;
-  const Trained whole = train(folder / "whole", 1);
-  train(folder / "run", 2, {"sharding=tensor", "train.duration=3 steps"});
-  const Trained second = train(folder / "run", 4, {"sharding=tensor"});
+  const Trained whole = train_gpt(folder / "whole", 1);
+  train_gpt(folder / "run", 2, {"sharding=tensor", "train.duration=3 steps"});
+  const Trained second = train_gpt(folder / "run", 4, {"sharding=tensor"});
   ASSERT_EQ(second.errors[0], "");
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.losses[0][i], whole.losses[0][3 + i], kNear);
 }
@@ -437,7 +375,7 @@ TEST(TensorRanks, MomentsAreDividedAndContinueToo) {
 TEST(TensorRanks, RefuseWhatDoesNotGoTogether) {
   const auto error = [](int ranks, const std::vector<std::string>& overrides) {
     const TemporaryFolder folder;
-    return train(folder / "run", ranks, with({"sharding=tensor"}, overrides)).errors[0];
+    return train_gpt(folder / "run", ranks, with({"sharding=tensor"}, overrides)).errors[0];
   };
   EXPECT_EQ(error(3, {}), "sharding: the attention transformer.h.0.attn has 4 heads, which 3 ranks cannot divide equally");
   EXPECT_EQ(error(2, {"deterministic=true", "train.batch=8", "train.sync_batch_norm=true"}).substr(0, 22), "train.sync_batch_norm:");
@@ -474,9 +412,9 @@ TEST(TensorRanks, DivideGroupedQueriesAndSwiglu) {
     SCOPED_TRACE(model);
     const std::string recipe = cat(kData, model, "\n");
     const TemporaryFolder folder;
-    const Trained one = train(folder / "one", 1, {}, recipe);
+    const Trained one = train_gpt(folder / "one", 1, {}, recipe);
     ASSERT_EQ(one.errors[0], "");
-    for (const int ranks : {2, 4}) expect_near(one, train(folder / cat("many", ranks), ranks, {"sharding=tensor"}, recipe), kNearSgd);
+    for (const int ranks : {2, 4}) expect_near(one, train_gpt(folder / cat("many", ranks), ranks, {"sharding=tensor"}, recipe), kNearSgd);
   }
 }
 
@@ -489,10 +427,10 @@ TEST(TensorRanks, DivideEncoders) {
         kData, "{type: ", type, ", num_hidden_layers: 2, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, vocab_size: 48, ",
         "max_position_embeddings: 16, sequence_length: 8}\n");
     const TemporaryFolder folder;
-    const Trained one = train(folder / "one", 1, renamed, recipe);
+    const Trained one = train_gpt(folder / "one", 1, renamed, recipe);
     ASSERT_EQ(one.errors[0], "");
     for (const int ranks : {2, 4})
-      expect_near(one, train(folder / cat("many", ranks), ranks, {renamed[0], renamed[1], "sharding=tensor"}, recipe), kNearSgd);
+      expect_near(one, train_gpt(folder / cat("many", ranks), ranks, {renamed[0], renamed[1], "sharding=tensor"}, recipe), kNearSgd);
   }
 }
 
