@@ -63,7 +63,9 @@ std::unique_ptr<Runner> Backend::runner(const BoundProgram& program) const { ret
 
 std::unique_ptr<DeviceRanks> Backend::connect(Communicator&) const { return nullptr; }
 
-KernelQuery Backend::query(const Graph& graph, const Node& node) const { return {node, context_of(graph, node), options_.threads}; }
+KernelQuery Backend::query(const Graph& graph, const Node& node) const {
+  return {node, context_of(graph, node), options_.threads, &device()};
+}
 
 KernelChoice Backend::choose(const KernelQuery& query) const {
   KernelChoice choice;

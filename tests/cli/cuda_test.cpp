@@ -231,6 +231,8 @@ TEST(Cuda, MeasuresTheLimitsOfTheGpu) {
 TEST(Cuda, VersionListsDevices) {
   const Outcome outcome = shell(kStandIn + " galley-train --version -v");
   EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.out.find("own kernels; oneDNN 3."), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("/libdnnl.so"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("device cuda: an NVIDIA GPU"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("driver of CUDA 13.0, " + kDriver), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("cuBLASLt 13.1.0, " + kFolder + "/libcublasLt.so.13"), std::string::npos) << outcome.out;

@@ -96,6 +96,19 @@ struct ConvCall {
   int64_t groups, x_size[4], weight_size[4], y_size[4];
   int64_t x_steps[4], weight_steps[4], y_steps[4];
   int64_t stride[2], padding[2], dilation[2];
+  // Of the result of the forward convolution, as EpilogueCall.
+  const void *bias, *residual;
+  Type bias_type;
+  int activation;
+};
+
+/// y = activation(y + bias + residual) in place: a bias for each channel, which element i has as i / inner % channels. Null: none.
+struct EpilogueCall {
+  void* y;
+  const void *bias, *residual;
+  Type type, bias_type;  // type: of y and the residual
+  int activation;
+  int64_t elements, channels, inner;
 };
 
 /// Elements along an axis: an array is [outer, size, inner], where the axis is the middle.
@@ -266,6 +279,14 @@ struct UpdateCall {
   int64_t elements;
   double beta1, beta2, eps, weight_decay;  // SGD: momentum, dampening
   int decoupled, nesterov;
+};
+
+/// A gate that closes for ever after a value that is not finite.
+struct FiniteGateCall {
+  const uint8_t* stopped;
+  const void* value;
+  uint8_t *stopped_to, *gate;
+  Type type;
 };
 
 inline constexpr int64_t kUpdatePart = 16 << 10;  // elements of a block in steps of many parameters
