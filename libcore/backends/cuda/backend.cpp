@@ -49,6 +49,7 @@ class CudaBackend : public Backend {
   static KernelTable table(bool tf32, bool deterministic) {
     return {cuda_library_products(tf32, deterministic),
             cuda_library_attention(deterministic),
+            cuda_library_integers(),
             cuda_elementwise(),
             cuda_boxes(),
             cuda_collective(),

@@ -7,7 +7,9 @@
 #include <iterator>
 #include <sstream>
 
+#include "libcore/backends/cuda/backend.h"
 #include "libcore/backends/cuda/library_convolutions.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/vendor/cuda/dnn.h"
 #include "tests/backends/cuda/stand_in.h"
 
@@ -81,6 +83,29 @@ TEST(CudaConvolutions, RoundToTf32OnlyWhereAllowed) {
   EXPECT_EQ(results[1], 3.0f);  // 1.0001 has no other neighbor in TF32
 }
 
+/// The algorithm of a quantized convolution, and why those before it decline.
+std::string choice(int64_t groups) {
+  const std::unique_ptr<Backend> backend = open_cuda({.threads = 2});
+  Graph graph;
+  const auto input = [&](const char* name, DType dtype, const Shape& shape) {
+    TensorType type;
+    type.dtype = dtype;
+    type.shape = shape;
+    return graph.add_input(name, type, ValueRole::kInput);
+  };
+  QuantizedConv2dAttrs attrs;
+  attrs.groups = groups;
+  quantized_conv2d(input("x", DType::kU8, {1, 6, 5, 5}), input("w", DType::kI8, {6, 6 / groups, 3, 3}), input("s", DType::kF32, {6}), {},
+                   attrs);
+  const KernelChoice chosen = backend->choose(backend->query(graph, graph.nodes().back()));
+  return cat(chosen.kernel->algorithm, "; ", chosen.reasons());
+}
+TEST(CudaConvolutions, OfIntegersRunByTheLibraryUnlessThereAreGroups) {
+  stand_in_device();
+  EXPECT_EQ(choice(1), "cudnn_i8; ");
+  EXPECT_EQ(choice(2), "direct; cudnn_i8: groups");
+}
+
 struct Layer {
   const char* name;
   int64_t channels, side, outputs, kernel, stride, groups;
@@ -118,6 +143,13 @@ std::string support_table(const std::string& card) {
               << ", " << dtype << ": " << support.listed << ", " << support.usable << ", " << support.workspace << "\n";
       }
     }
+  }
+  for (const Layer& layer : kLayers) {
+    if (layer.channels % 16 != 0 || layer.groups != 1) continue;
+    const ConvolutionForm form = form_of(ConvolutionResult::kY, DType::kI8, 256, layer.channels, layer.side, layer.outputs, layer.kernel,
+                                         layer.stride);
+    const ConvolutionSupport support = convolution_support(form, card);
+    table << layer.name << ", forward, i8 to i32: " << support.listed << ", " << support.usable << ", " << support.workspace << "\n";
   }
   // What follows a convolution in the same engine.
   for (const Layer& layer : kLayers) {

@@ -533,6 +533,36 @@ struct QuantizedConvCall {
   int activation;
 };
 
+/// An image as i8 in channels_last for libraries that pad with 0: less `shift`, with a border and with more channels (a multiple of 4), which
+/// have the value `border_value`.
+struct PackCall {
+  const void* from;
+  void* to;
+  Type type;
+  int shift, border_value;
+  int64_t size[4], steps[4];  // of `from`
+  int64_t channels, border[2];
+};
+/// Weights [O,C,h,w] as [outputs,h,w,channels] with zeros for what is added, and the sum of each output.
+struct PackWeightsCall {
+  const int8_t* from;
+  int8_t* to;
+  int* sums;
+  int64_t size[4], steps[4];
+  int64_t outputs, channels;
+};
+/// Results y [N,O,h,w] of sums [N,h,w,line] of products of x less `shift`. map: as in QuantizedProductCall.
+struct IntegerResultCall {
+  const int *sums, *weight_sums;
+  const float *weight_scale, *bias, *map;
+  const void* residual;
+  void* y;
+  IntegerMap x_map, y_map, residual_map;
+  int activation, shift;
+  int64_t size[4], steps[4];
+  int64_t line;
+};
+
 /// Weights as integers of 8 or 4 bits: rows of `row`, of which `group` share a scale, `groups` in a row.
 struct StoredWeight {
   const void* weight;

@@ -19,7 +19,7 @@
   X(cross_entropy_backward_positions) X(embedding_ranks) X(embedding_begins) X(embedding_order) X(embedding_rows) \
   X(square_parts) X(square_total) \
   X(quantize_elements) X(dequantize_elements) X(quantized_pairs) X(range_parts) X(quantize_by_range) X(quantized_tiles) \
-  X(quantized_conv2d_direct) X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \
+  X(quantized_conv2d_direct) X(pack_integers) X(pack_integer_weights) X(integer_results) X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \
   X(nms_samples) X(grid_boxes_cells) X(best_anchors) X(match_anchors) X(match_anchor_centers) X(top_mask_rows) X(take_box_rows) \
   X(append_object_rows) X(sample_label_rows) X(true_row_places) \
   X(roi_pool_bins) X(mask_target_cells) X(keypoint_cell_points) X(locate_keypoint_maps) \
