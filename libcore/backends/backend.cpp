@@ -61,9 +61,11 @@ Limits Backend::limits() const { return {.threads = options_.threads}; }
 
 std::unique_ptr<Runner> Backend::runner(const BoundProgram& program) const { return std::make_unique<Loop>(program); }
 
-std::unique_ptr<DeviceRanks> Backend::connect(Communicator&) const { return nullptr; }
+std::unique_ptr<DeviceRanks> Backend::connect(Communicator&, DeviceRanks*) const { return nullptr; }
 
-KernelQuery Backend::query(const Graph& graph, const Node& node) const { return {node, context_of(graph, node), options_.threads}; }
+KernelQuery Backend::query(const Graph& graph, const Node& node) const {
+  return {node, context_of(graph, node), options_.threads, &device()};
+}
 
 KernelChoice Backend::choose(const KernelQuery& query) const {
   KernelChoice choice;

@@ -58,9 +58,10 @@ class Backend : public Target {
   virtual Device& device() const { return host_device(); }
   /// Makes the object that enqueues the kernels of a bound program. The program must outlive it. Default: one kernel after the other.
   virtual std::unique_ptr<Runner> runner(const BoundProgram& program) const;
-  /// Connects the devices of ranks, each of which calls it. Default: nullptr, since collectives of the host reach the memory. Throws Error
-  /// (kResource, kWorker).
-  virtual std::unique_ptr<DeviceRanks> connect(Communicator& ranks) const;
+  /// Connects the devices of ranks, each of which calls it. `before`: an earlier connection of the rank, with whose collectives those of
+  /// the new one are in one order on all ranks, and which outlives it; nullptr: none. Default: nullptr, since collectives of the host reach
+  /// the memory. Throws Error (kResource, kWorker).
+  virtual std::unique_ptr<DeviceRanks> connect(Communicator& ranks, DeviceRanks* before) const;
   const BackendOptions& options() const { return options_; }
 
   KernelQuery query(const Graph& graph, const Node& node) const;

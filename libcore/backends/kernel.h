@@ -12,6 +12,7 @@
 
 namespace galley {
 
+class Device;  // device/device.h
 class Stream;  // device/stream.h
 
 /// Does a kernel support a node? If not, the reason, for verbose output.
@@ -27,7 +28,8 @@ struct Support {
 struct KernelQuery {
   const Node& node;
   OpContext context;
-  int threads = 1;  // logical thread count: choice and blocking of kernels depend on it, not on the cores of the machine
+  int threads = 1;           // logical thread count: choice and blocking of kernels depend on it, not on the cores of the machine
+  Device* device = nullptr;  // on which the kernel would run; nullptr: the host
 
   template <class T>
   const T& attrs() const {

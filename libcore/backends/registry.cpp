@@ -14,7 +14,7 @@ namespace {
 
 constexpr BackendRow kRows[] = {
 #ifdef GALLEY_WITH_CPU  // not in builds of some rooms only (the sanitizers')
-    {"cpu", "the processor, with oneDNN and own kernels", false, open_cpu},
+    {"cpu", "the processor, with oneDNN and own kernels", false, open_cpu, cpu_requirements},
 #endif
 #ifdef GALLEY_WITH_CUDA
     {"cuda", "an NVIDIA GPU; cuda:1 is the second one", true, open_cuda, cuda_requirements},

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "libcore/base/counted.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/expansion.h"
 #include "libcore/ops/shape.h"
@@ -13,8 +14,10 @@ namespace {
 
 class Expander {
  public:
-  Expander(Graph& graph, const std::function<bool(const Node&)>& keep, std::optional<DType> compute)
-      : graph_(graph), keep_(keep), compute_(compute) {}
+  /// `why`: the reason for the report; a node without a reason is not reported. Default: every node is.
+  Expander(Graph& graph, const std::function<bool(const Node&)>& keep, std::optional<DType> compute,
+           std::function<std::string(const Node&)> why = nullptr)
+      : graph_(graph), keep_(keep), compute_(compute), why_(std::move(why)) {}
 
   PassReport run() {
     const std::string path = graph_.path();
@@ -66,11 +69,16 @@ class Expander {
     graph_.nodes().resize(before);
     ++depth_;
     for (Node& part : emitted) place(std::move(part));
-    if (--depth_ == 0)
-      report_.done.push_back(
-          cat(node.path.empty() ? "" : node.path + ": ", node.op->name, " becomes ", graph_.nodes().size() - before, " nodes"));
+    if (--depth_ == 0) report(node, graph_.nodes().size() - before);
     for (size_t o = 0; o < results.size(); ++o) replaced_[node.outputs[o]] = current(results[o]);
     return true;
+  }
+
+  void report(const Node& node, size_t nodes) {
+    const std::string why = why_ ? why_(node) : "";
+    if (why_ && why.empty()) return;
+    report_.done.push_back(cat(node.path.empty() ? "" : node.path + ": ", node.op->name, " becomes ",
+                               counted(static_cast<int64_t>(nodes), "node"), why.empty() ? "" : cat(" (", why, ")")));
   }
 
   void check_format(const Node& node, ValueId id) const {
@@ -93,12 +101,14 @@ class Expander {
   Graph& graph_;
   const std::function<bool(const Node&)>& keep_;
   std::optional<DType> compute_;
+  std::function<std::string(const Node&)> why_;
   std::map<ValueId, ValueId> replaced_;  // values of replaced nodes, and their replacements
   int depth_ = 0;                        // nesting depth of a node in definitions; 0: a node of the graph
   PassReport report_;
 };
 
-/// The composites that the target does not support in the formats that layout chooses, by their first output, with the reason.
+/// The composites that the target does not support in the formats that layout chooses, by their first output, with the reason: "onednn:
+/// groups; cpu: rank 6".
 std::map<ValueId, std::string> refused(const Graph& graph, const Target& target, const LayoutOptions& layout) {
   const auto reason = [&](const Graph& of, const Node& node, Stage stage) {
     return node.op->composite() && !is_view(of, node) ? target.refusal(of, node, stage) : std::string();
@@ -116,7 +126,7 @@ std::map<ValueId, std::string> refused(const Graph& graph, const Target& target,
     node = std::find_if(node, graph.nodes().end(), [](const Node& each) { return each.op->composite(); });
     GALLEY_ASSERT(node != graph.nodes().end() && node->op == there.op);
     std::string why = reason(laid, there, Stage::kAfterLayout);
-    if (!why.empty()) found.emplace(node->outputs[0], cat(node->path.empty() ? "" : node->path + ": ", node->op->name, ": ", why));
+    if (!why.empty()) found.emplace(node->outputs[0], std::move(why));
     ++node;
   }
   return found;
@@ -132,14 +142,13 @@ PassReport expand_unsupported(Graph& graph, const Target& target, const LayoutOp
   PassReport report;
   std::set<ValueId> tried;  // avoids trying a form again that is a primitive
   for (;;) {
-    std::set<ValueId> next;
-    for (auto& [id, reason] : refused(graph, target, layout)) {
-      if (!tried.insert(id).second) continue;
-      next.insert(id);
-      report.declined.push_back(std::move(reason));
-    }
+    std::map<ValueId, std::string> next;
+    for (auto& [id, reason] : refused(graph, target, layout))
+      if (tried.insert(id).second) next.emplace(id, std::move(reason));
     if (next.empty()) return report;
-    report.add(expand(graph, [&](const Node& node) { return !next.contains(node.outputs[0]); }));
+    const std::function<bool(const Node&)> keep = [&](const Node& node) { return !next.contains(node.outputs[0]); };
+    const auto why = [&](const Node& node) { return graph.type(node.outputs[0]).elements() > 1 ? next.at(node.outputs[0]) : ""; };
+    report.add(Expander(graph, keep, {}, why).run());
   }
 }
 

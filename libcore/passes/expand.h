@@ -23,7 +23,7 @@ PassReport expand(Graph& graph, const std::function<bool(const Node&)>& keep, st
 
 /// Replaces every composite that the target cannot run (Target::refusal) by its definition, and the composites that this emits likewise. If
 /// the target cannot run a primitive either, compilation fails and names it. The answer may depend on memory formats, so `layout` must be
-/// what assign_layout will get. The report lists what was replaced and, as declined, why the kernels declined it.
+/// what assign_layout will get. The report lists what was replaced and why the kernels declined it, unless it has one element.
 PassReport expand_unsupported(Graph& graph, const Target& target, const LayoutOptions& layout);
 
 }  // namespace galley

@@ -83,7 +83,7 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   report.layout = std::move(passes.layout);
   report.rewrites = std::move(passes.rewrites);
   for (const std::string& line : passes.expansion.done)
-    report.warnings.push_back(cat(line, ": expanded, because device ", backend.name(), " has no kernel for the operator"));
+    report.warnings.push_back(cat(line, ": device ", backend.name(), " has no kernel for this form of the operator"));
   program->graph_ = std::move(graph);
 
   std::vector<KernelChoice> choices = choose_kernels(program->graph_, backend);

@@ -53,9 +53,9 @@ void check_device(const Recipe& recipe, const Communicator& communicator) {
            "start them by mpirun -np N, or write device: cpu");
   const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks);
   const MeshSection mesh = resolve_mesh(recipe.sharding, ranks, ranks);
-  if (mesh.tensor > 1 || mesh.pipe > 1)
+  if (mesh.pipe > 1)
     refuse("sharding.strategy", cat("sharding: ", name_of(strategy), " does not train on device: ", recipe.device.str(), " yet"),
-           "write sharding: ddp, zero1, zero2, fsdp or hybrid, or device: cpu");
+           "write sharding: ddp, zero1, zero2, fsdp, hybrid or tensor, or device: cpu");
 }
 
 /// Throws Error (kRecipe) for what does not go together with a pipeline.

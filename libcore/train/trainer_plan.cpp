@@ -53,8 +53,14 @@ void Trainer::State::divide_batch() {
 void Trainer::State::make_engine() {
   engine = std::make_unique<Engine>(session.backend(recipe.logical_replicas() > 0 ? 1 : 0));
   if (rank_count() == 1) return;
-  devices = engine->backend().connect(*options.ranks);
+  const Backend& backend = engine->backend();
+  devices = backend.connect(*options.ranks, nullptr);
   options.ranks->use_devices(devices.get());
+  for (Communicator* group : {static_cast<Communicator*>(tensor_members.get()), static_cast<Communicator*>(sample_members.get())}) {
+    if (group == nullptr || devices == nullptr) continue;
+    group_devices.push_back(backend.connect(*group, devices.get()));
+    group->use_devices(group_devices.back().get());
+  }
 }
 
 void Trainer::State::make_plan() {

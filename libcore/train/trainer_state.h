@@ -117,6 +117,7 @@ class Trainer::State {
   std::map<int64_t, int64_t> positions;                      // of the step's batches: the loader's position, by the first sample
   std::unique_ptr<DiskDevice> disk;                          // of sharding.offload, null: none; must outlive the engine's arrays
   std::unique_ptr<DeviceRanks> devices;                      // of ranks with GPUs; must outlive the programs below
+  std::vector<std::unique_ptr<DeviceRanks>> group_devices;   // the same of the groups of a mesh
   std::unique_ptr<Engine> engine;                            // must outlive the programs below
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding

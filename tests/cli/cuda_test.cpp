@@ -171,6 +171,31 @@ TEST(Cuda, RanksTrainAsTheProcessor) {
   }
 }
 
+// Pairs divide matrices; with four ranks, two pairs read different samples, or divide the optimizer's state too.
+TEST(Cuda, RanksDivideMatrices) {
+  if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
+  const TemporaryFolder folder;
+  write_file(folder / "r.yaml",
+             "recipe: 1\nmodel: {type: gpt, n_layer: 1, n_head: 2, n_embd: 16, block_size: 8, vocab_size: 32}\nlog: {every: 1 steps}\n"
+             "data: {train: {source: {type: synthetic, samples: 16, values: integer, high: 32}}}\n"
+             "train: {duration: 4 steps, batch: 4, clip: 1.0, optimizer: {type: adamw, lr: 0.01}}\n");
+  const std::string in = "cd " + folder.path() + " && export " + kStandIn + " && ";
+  ASSERT_EQ(shell(in + "galley-train r.yaml -q -o cpu").code, 0);
+  const std::vector<double> expected = losses_of(folder / "cpu/metrics.jsonl");
+  ASSERT_EQ(expected.size(), 4u);
+  for (const auto& [ranks, sharding] : {std::pair<std::string, std::string>("2", "tensor"),
+                                        {"4", "'{strategy: tensor, mesh: {data: 2, tensor: 2}, sequence_parallel: true}'"},
+                                        {"4", "'{strategy: fsdp, mesh: {shard: 2, tensor: 2}}'"}}) {
+    const Outcome outcome = shell(in + "export GALLEY_STAND_IN_COUNTS=counts && rm -rf run && " + kMpirun + "-np " + ranks +
+                                  " galley-train r.yaml device=cuda deterministic=true sharding=" + sharding + " -q -o run");
+    ASSERT_EQ(outcome.code, 0) << sharding << ": " << outcome.err;
+    const std::vector<double> found = losses_of(folder / "run/metrics.jsonl");
+    ASSERT_EQ(found.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * std::abs(expected[i])) << sharding << " step " << i + 1;
+    EXPECT_EQ(counts_of(folder / "counts")["cuGraphLaunch"], 2) << sharding;  // the collectives of both kinds are recorded with the step
+  }
+}
+
 TEST(Cuda, AFailingRankEndsTheOthers) {
   if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
   const TemporaryFolder folder;
@@ -231,6 +256,8 @@ TEST(Cuda, MeasuresTheLimitsOfTheGpu) {
 TEST(Cuda, VersionListsDevices) {
   const Outcome outcome = shell(kStandIn + " galley-train --version -v");
   EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.out.find("own kernels; oneDNN 3."), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("/libdnnl.so"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("device cuda: an NVIDIA GPU"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("driver of CUDA 13.0, " + kDriver), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("cuBLASLt 13.1.0, " + kFolder + "/libcublasLt.so.13"), std::string::npos) << outcome.out;

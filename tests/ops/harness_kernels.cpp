@@ -73,18 +73,19 @@ class Guarded {
 /// A node with separate types, to try formats.
 struct Trial {
   Node node;
+  Device* device;
   std::vector<TensorType> inputs, outputs;  // inputs by position; absent ones are not read
   KernelQuery query() const {
     OpContext context;
     context.attributes = node.attributes.get();
     for (size_t i = 0; i < inputs.size(); ++i) context.inputs.push_back(node.inputs[i] == kNoValue ? nullptr : &inputs[i]);
     for (const TensorType& type : outputs) context.outputs.push_back(&type);
-    return {node, std::move(context), 2};
+    return {node, std::move(context), 2, device};
   }
 };
 
-Trial trial_of(const Graph& graph, const Node& node) {
-  Trial trial{node, {}, {}};
+Trial trial_of(const Graph& graph, const Node& node, Device& device) {
+  Trial trial{node, &device, {}, {}};
   for (ValueId id : node.inputs) trial.inputs.push_back(id == kNoValue ? TensorType() : graph.type(id));
   for (ValueId id : node.outputs) trial.outputs.push_back(graph.type(id));
   return trial;
@@ -245,7 +246,7 @@ std::vector<std::string> kernel_failures(const Backend& backend, const OpCase& c
   // The error of bf16 results is half a unit of 2^-8; twice that for kernels that also round an intermediate value.
   const double tolerance = real == DType::kBF16 ? 0x1p-7 : real == DType::kF16 ? std::max(0x1p-10, c.kernel_tolerance) : c.kernel_tolerance;
   for (const Node& node : made->graph.nodes()) {
-    Trial contiguous = trial_of(made->graph, node), last = contiguous;
+    Trial contiguous = trial_of(made->graph, node, backend.device()), last = contiguous;
     std::vector<Trial> trials{contiguous};
     if (make_channels_last(made->graph, last)) trials.push_back(last);
     for (const Kernel* kernel : backend.kernels(*node.op)) {

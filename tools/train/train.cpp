@@ -283,10 +283,13 @@ int TrainTool::train_rank(const LoadedRecipe& loaded, const std::string& text, c
   if (dry_run_) trainer.check_weights();
   if (common.verbosity > 0) {
     for (const std::string& warning : plan.warnings) log(LogLevel::kWarning, warning);
-  } else if (!plan.warnings.empty()) {
-    log(LogLevel::kWarning, cat(counted(std::ssize(plan.warnings), "operator"),
-                                plan.warnings.size() == 1 ? " runs on a slow kernel: " : " run on slow kernels, e.g. ",
-                                plan.warnings.front(), plan.warnings.size() == 1 ? "" : "; -v lists all"));
+  }
+  if (!plan.warnings.empty()) {
+    const bool one = plan.warnings.size() == 1;
+    log(LogLevel::kWarning,
+        cat(counted(std::ssize(plan.warnings), "operator"), one ? " runs" : " run", " without a fast kernel",
+            common.verbosity > 0 ? "" : cat(one ? ": " : ", e.g. ", plan.warnings.front()), "; galley-profile measures what ",
+            one ? "it costs" : "they cost", one || common.verbosity > 0 ? "" : "; -v lists all"));
   }
   if (prints) print_plan(plan, run, dry_run_, options.provenance);
   if (dry_run_) return kExitDone;

@@ -7,6 +7,7 @@
 #include "libcore/passes/fuse_chains.h"
 #ifdef GALLEY_WITH_ONEDNN
 #include "libcore/backends/cpu/onednn/table.h"
+#include "libcore/vendor/onednn/onednn.h"
 #endif
 
 namespace galley {
@@ -48,5 +49,13 @@ class CpuBackend : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> open_cpu(const BackendOptions& options) { return std::make_unique<CpuBackend>(options); }
+
+std::string cpu_requirements() {
+#ifdef GALLEY_WITH_ONEDNN
+  return onednn::version_and_file();
+#else
+  return "built without oneDNN";
+#endif
+}
 
 }  // namespace galley

@@ -7,4 +7,7 @@ namespace galley {
 
 std::unique_ptr<Backend> open_cpu(const BackendOptions& options);
 
+/// The libraries that it uses, in one line.
+std::string cpu_requirements();
+
 }  // namespace galley

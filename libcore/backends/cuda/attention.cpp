@@ -174,7 +174,7 @@ Support supports_library(const KernelQuery& q) {
   std::string reason;
   const AttentionForm form = form_of<kBackward, kDeterministic>(q, reason);
   if (!reason.empty()) return Support::no(reason);
-  return library_attention(form, reason) != nullptr ? Support::yes() : Support::no(reason);
+  return library_attention(gpu_of(q), form, reason) != nullptr ? Support::yes() : Support::no(reason);
 }
 
 /// By cuDNN.
@@ -185,7 +185,7 @@ class FromLibrary : public PreparedKernel {
       : shape_(attention_shape(q.attrs<AttentionAttrs>(), q.in(kQ), q.has(kK) ? &q.in(kK) : nullptr, q.has(kV) ? &q.in(kV) : nullptr)),
         scale_(static_cast<float>(shape_.scale(q.attrs<AttentionAttrs>()))) {
     std::string reason;
-    plan_ = library_attention(form_of<kBackward, kDeterministic>(q, reason), reason);
+    plan_ = library_attention(gpu_of(q), form_of<kBackward, kDeterministic>(q, reason), reason);
     GALLEY_ASSERT(plan_ != nullptr, reason);
   }
   int64_t scratch_bytes() const override { return plan_->scratch_bytes(); }

@@ -37,7 +37,9 @@ class CudaBackend : public Backend {
     constexpr int64_t kGroupBytes = int64_t{256} << 20;
     if (stage == Stage::kAfterLayout) order_updates_in_groups(graph, kGroupBytes);
   }
-  std::unique_ptr<DeviceRanks> connect(Communicator& ranks) const override { return connect_nccl(device_, ranks); }
+  std::unique_ptr<DeviceRanks> connect(Communicator& ranks, DeviceRanks* before) const override {
+    return connect_nccl(device_, ranks, before);
+  }
   std::span<const Kernel* const> kernels(const OpDef& op) const override {
     static const KernelTable tables[] = {table(false, false), table(false, true), table(true, false), table(true, true)};
     return tables[(options().tf32 ? 2 : 0) + (options().deterministic ? 1 : 0)].of(op);
@@ -47,6 +49,7 @@ class CudaBackend : public Backend {
   static KernelTable table(bool tf32, bool deterministic) {
     return {cuda_library_products(tf32, deterministic),
             cuda_library_attention(deterministic),
+            cuda_library_integers(),
             cuda_elementwise(),
             cuda_boxes(),
             cuda_collective(),

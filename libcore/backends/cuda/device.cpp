@@ -328,20 +328,10 @@ void GpuStream::synchronize() {
 
 }  // namespace
 
-namespace {
-std::atomic<Gpu*> last_gpu = nullptr;
-}
-
 int count_of_gpus() {
   int count = 0;
   check(driver().cuDeviceGetCount(&count), "counting GPUs");
   return count;
-}
-
-CudaDevice& last_cuda_device() {
-  Gpu* gpu = last_gpu;
-  GALLEY_ASSERT(gpu != nullptr, "no GPU was opened");
-  return *gpu;
 }
 
 CudaDevice& cuda_device(int index) {
@@ -350,7 +340,6 @@ CudaDevice& cuda_device(int index) {
   const std::lock_guard lock(mutex);
   Gpu*& gpu = gpus[index];
   if (gpu == nullptr) gpu = new Gpu(index);
-  last_gpu = gpu;
   return *gpu;
 }
 

@@ -38,9 +38,6 @@ CudaDevice& cuda_device(int index);
 /// Returns the number of GPUs. Throws Error (kResource) if there is no driver.
 int count_of_gpus();
 
-/// The GPU that was opened last: a process uses one. One must have been.
-CudaDevice& last_cuda_device();
-
 /// The handle of a stream of a CUDA device.
 cuda::StreamHandle cuda_stream(Stream& stream);
 

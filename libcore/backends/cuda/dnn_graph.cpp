@@ -29,7 +29,16 @@ DnnHandle& dnn_handle(const CudaDevice& device) {
   return place->second;
 }
 
-int dnn_type(DType dtype) { return dtype == DType::kF32 ? dnn::kDataF32 : dtype == DType::kF16 ? dnn::kDataF16 : dnn::kDataBF16; }
+int dnn_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return dnn::kDataF32;
+    case DType::kF16: return dnn::kDataF16;
+    case DType::kBF16: return dnn::kDataBF16;
+    case DType::kI8: return dnn::kDataI8;
+    case DType::kI32: return dnn::kDataI32;
+    default: throw InternalError(cat("cuDNN is not asked for ", dtype));
+  }
+}
 
 Descriptor dnn_card(const std::string& json) {
   Descriptor properties(dnn::kDeviceProperties);
@@ -128,9 +137,8 @@ std::unique_ptr<const ChosenDnnPlan> restored(const std::string& key, const DnnL
 
 }  // namespace
 
-std::unique_ptr<const ChosenDnnPlan> choose_dnn_plan(const std::string& form, const DnnLimits& limits,
+std::unique_ptr<const ChosenDnnPlan> choose_dnn_plan(const CudaDevice& device, const std::string& form, const DnnLimits& limits,
                                                      const std::function<DescribedGraph(dnn::Handle)>& describe, std::string& reason) {
-  const CudaDevice& device = last_cuda_device();
   const DnnHandle& on = dnn_handle(device);
   const dnn::Dnn& dnn = dnn::dnn();
   if (on.status != dnn::kSuccess) {
@@ -223,6 +231,28 @@ void DnnGraph::matmul(Value y, Value a, Value b) {
   operation.set(dnn::kMatmulB, at(b));
   operation.set(dnn::kMatmulC, at(y));
   operation.set(dnn::kMatmulProduct, product);
+  add_operation(operation);
+}
+void DnnGraph::convolve(dnn::Kind kind, Value x, Value weight, Value y, const DnnWindow& window, int compute) {
+  Descriptor& convolution = add(dnn::kConvolution);
+  convolution.set(dnn::kComputeType, dnn::kTypeData, compute);
+  convolution.set(dnn::kMode, dnn::kTypeMode, dnn::kCorrelation);
+  convolution.set(dnn::kSpatial, {2});
+  convolution.set(dnn::kStrides, window.stride);
+  convolution.set(dnn::kDilations, window.dilation);
+  convolution.set(dnn::kPaddingBefore, window.padding);
+  convolution.set(dnn::kPaddingAfter, window.padding);
+  dnn::check(convolution.finish(), "describing a convolution");
+  const int first = kind == dnn::kConvolutionForward ? dnn::kForward : kind == dnn::kConvolutionData ? dnn::kData : dnn::kWeights;
+  const auto name = [&](int place) { return static_cast<dnn::Attribute>(first + place); };
+  const float one = 1, zero = 0;
+  Descriptor& operation = add(kind);
+  operation.set(name(0), dnn::kTypeFloat, 1, &one);
+  operation.set(name(1), dnn::kTypeFloat, 1, &zero);
+  operation.set(name(2), convolution);
+  operation.set(name(3), at(weight));
+  operation.set(name(4), at(x));
+  operation.set(name(5), at(y));
   add_operation(operation);
 }
 void DnnGraph::reduce(int mode, Value y, Value x) {

@@ -24,7 +24,7 @@ struct DnnHandle {
 };
 DnnHandle& dnn_handle(const CudaDevice& device);
 
-/// cudnnDataType_t of f32, f16 and bf16.
+/// cudnnDataType_t of f32, f16, bf16, i8 and i32.
 int dnn_type(DType dtype);
 
 /// What engines may do.
@@ -73,17 +73,46 @@ struct DescribedGraph {
   const cuda::dnn::Descriptor* graph = nullptr;
   cuda::dnn::Status status = cuda::dnn::kSuccess;
 };
-/// The plan for the GPU that was opened last: the stored one of `form` (plan_cache.h), else that of the first engine of the heuristics
-/// that keeps the limits, which is stored. null with the reason. `form`: equal for equal graphs and limits.
-std::unique_ptr<const ChosenDnnPlan> choose_dnn_plan(const std::string& form, const DnnLimits& limits,
+/// The plan for a GPU: the stored one of `form` (plan_cache.h), else that of the first engine of the heuristics that keeps the limits,
+/// which is stored. null with the reason. `form`: equal for equal graphs and limits.
+std::unique_ptr<const ChosenDnnPlan> choose_dnn_plan(const CudaDevice& device, const std::string& form, const DnnLimits& limits,
                                                      const std::function<DescribedGraph(cuda::dnn::Handle)>& describe, std::string& reason);
+
+/// What was built for each GPU and form, or why not. Never destroy one: the library may be closed before.
+template <class Built>
+class DnnPlans {
+ public:
+  /// build(reason): null with the reason; called once for a form.
+  template <class Build>
+  std::shared_ptr<const Built> of(const CudaDevice& device, const std::string& form, std::string& reason, const Build& build) {
+    const std::lock_guard lock(mutex_);
+    const auto [place, added] = entries_.try_emplace({&device, form});
+    Entry& entry = place->second;
+    if (added) entry.plan = build(entry.reason);
+    reason = entry.reason;
+    return entry.plan;
+  }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Built> plan;
+    std::string reason;
+  };
+  std::mutex mutex_;
+  std::map<std::pair<const CudaDevice*, std::string>, Entry> entries_;
+};
 
 /// Runs a plan on a stream with operands by their ids. Throws Error (kResource). `what`: for its message.
 void run_dnn_plan(Stream& stream, const cuda::dnn::Descriptor& plan, const std::vector<int64_t>& ids, std::vector<void*> addresses,
                   void* workspace, const std::string& what);
 
-/// A graph of point-wise functions, products and reductions. Values are named by their positions; intermediate ones exist in registers
-/// only.
+/// The window of a convolution over rows and columns.
+struct DnnWindow {
+  std::vector<int64_t> stride, padding, dilation;
+};
+
+/// A graph of convolutions, point-wise functions, products and reductions. Values are named by their positions; intermediate ones exist in
+/// registers only.
 class DnnGraph {
  public:
   using Value = int;
@@ -99,6 +128,8 @@ class DnnGraph {
   /// y = mode(x, b, t); b and t may be absent (-1). axis: of an index.
   void pointwise(int mode, Value y, Value x, Value b = -1, Value t = -1, int compute = cuda::dnn::kDataF32, int64_t axis = -1);
   void matmul(Value y, Value a, Value b);
+  /// kind: which of x, weight and y is computed: kConvolutionForward (y), kConvolutionData (x), kConvolutionWeights. compute: of the sums.
+  void convolve(cuda::dnn::Kind kind, Value x, Value weight, Value y, const DnnWindow& window, int compute = cuda::dnn::kDataF32);
   void reduce(int mode, Value y, Value x);
   /// y: the elements of x by other sizes or steps.
   void reshape(Value y, Value x);

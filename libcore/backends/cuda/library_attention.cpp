@@ -178,13 +178,13 @@ std::string declines(const AttentionForm& form) {
   return warn_of_problem(dnn::dnn().state);
 }
 
-std::shared_ptr<const LibraryAttention> build(const AttentionForm& form, std::string& reason) {
+std::shared_ptr<const LibraryAttention> build(const CudaDevice& device, const AttentionForm& form, std::string& reason) {
   const auto describe = [&](dnn::Handle handle) {
     const auto made = std::make_shared<AttentionGraph>(form);
     const dnn::Status status = made->graph.finish(handle);
     return DescribedGraph{made, &made->graph.graph(), status};
   };
-  auto chosen = choose_dnn_plan(form.text(), limits_of(form), describe, reason);
+  auto chosen = choose_dnn_plan(device, form.text(), limits_of(form), describe, reason);
   return chosen == nullptr ? nullptr : std::make_shared<Planned>(form, std::move(chosen));
 }
 
@@ -198,21 +198,11 @@ std::string AttentionForm::text() const {
   return all;
 }
 
-std::shared_ptr<const LibraryAttention> library_attention(const AttentionForm& form, std::string& reason) {
+std::shared_ptr<const LibraryAttention> library_attention(const CudaDevice& device, const AttentionForm& form, std::string& reason) {
   reason = declines(form);
   if (!reason.empty()) return nullptr;
-  struct Entry {
-    std::shared_ptr<const LibraryAttention> plan;
-    std::string reason;
-  };
-  static std::mutex mutex;
-  static std::map<std::pair<const CudaDevice*, std::string>, Entry>& built =
-      *new std::map<std::pair<const CudaDevice*, std::string>, Entry>;  // never destroyed: the library may be closed before
-  const std::lock_guard lock(mutex);
-  const auto [place, added] = built.try_emplace({&last_cuda_device(), form.text()});
-  if (added) place->second.plan = build(form, place->second.reason);
-  reason = place->second.reason;
-  return place->second.plan;
+  static DnnPlans<LibraryAttention>& plans = *new DnnPlans<LibraryAttention>;
+  return plans.of(device, form.text(), reason, [&](std::string& why) { return build(device, form, why); });
 }
 
 AttentionSupport attention_support(const AttentionForm& form, const std::string& card) {

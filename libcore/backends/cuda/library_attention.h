@@ -39,9 +39,9 @@ class LibraryAttention {
   virtual void run(Stream& stream, const AttentionOperands& operands, void* scratch) const = 0;
 };
 
-/// The plan that the library's heuristics put first for the GPU that was opened last, of those that keep the form's limits and need at most
+/// The plan that the library's heuristics put first for a GPU, of those that keep the form's limits and need at most
 /// 1 GiB; null with the reason. Plans are built once.
-std::shared_ptr<const LibraryAttention> library_attention(const AttentionForm& form, std::string& reason);
+std::shared_ptr<const LibraryAttention> library_attention(const CudaDevice& device, const AttentionForm& form, std::string& reason);
 
 /// What the library would do on a GPU that this machine does not have.
 struct AttentionSupport {

@@ -12,18 +12,28 @@ namespace galley {
 /// What a convolution computes; the other two of x, weight and y (or their gradients) are given.
 enum class ConvolutionResult : uint8_t { kX, kWeight, kY };
 
-/// A convolution of x [N,C,H,W] with a weight [O,C/groups,kh,kw] to y [N,O,h,w], in any strides, without bias.
+/// A convolution of x [N,C,H,W] with a weight [O,C/groups,kh,kw] to y [N,O,h,w], in any strides; forward, a residual
+/// and a bias may be added to y, and then relu, before it is rounded.
 struct ConvolutionForm {
   ConvolutionResult result = ConvolutionResult::kY;
-  DType dtype = DType::kF32;  ///< Of all operands: f32, bf16 or f16. Sums are in f32.
+  DType dtype = DType::kF32;  ///< Of all operands but the bias: f32, bf16 or f16, with sums in f32; or forward i8, with y and sums in i32.
   int64_t x_size[4] = {}, weight_size[4] = {}, y_size[4] = {};
   int64_t x_steps[4] = {}, weight_steps[4] = {}, y_steps[4] = {};
   bool tf32 = false;          ///< Operands in f32 may be rounded to TF32.
   bool deterministic = true;  ///< Equal operands give equal bits in each run.
   int64_t stride[2] = {1, 1}, padding[2] = {}, dilation[2] = {1, 1};
+  bool bias = false;  ///< Of O numbers.
+  DType bias_dtype = DType::kF32;
+  bool residual = false;  ///< As y.
+  bool relu = false;
 
   /// "forward bf16 [256,64,56,56] [64,64,3,3] ...", equal for equal forms.
   std::string text() const;
+};
+
+struct ConvolutionOperands {
+  void *x = nullptr, *weight = nullptr, *y = nullptr;
+  const void *bias = nullptr, *residual = nullptr;
 };
 
 /// A plan of the library for one form. Immutable.
@@ -32,12 +42,12 @@ class LibraryConvolution {
   virtual ~LibraryConvolution() = default;
   virtual int64_t workspace_bytes() const = 0;
   /// Enqueues it. Throws Error (kResource).
-  virtual void run(Stream& stream, void* x, void* weight, void* y, void* workspace) const = 0;
+  virtual void run(Stream& stream, const ConvolutionOperands& operands, void* workspace) const = 0;
 };
 
-/// The plan that the library's heuristics put first for the GPU that was opened last, of those that the form allows and that need at most
+/// The plan that the library's heuristics put first for a GPU, of those that the form allows and that need at most
 /// 1 GiB; null with the reason. Plans are built once.
-std::shared_ptr<const LibraryConvolution> library_convolution(const ConvolutionForm& form, std::string& reason);
+std::shared_ptr<const LibraryConvolution> library_convolution(const CudaDevice& device, const ConvolutionForm& form, std::string& reason);
 
 /// What the library would do on a GPU that this machine does not have.
 struct ConvolutionSupport {

@@ -30,7 +30,19 @@ lt::Handle handle_of(const CudaDevice& device) {
   return place->second;
 }
 
-int type_of(DType dtype) { return dtype == DType::kF32 ? lt::kRealF32 : dtype == DType::kF16 ? lt::kRealF16 : lt::kRealBF16; }
+int type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return lt::kRealF32;
+    case DType::kF16: return lt::kRealF16;
+    case DType::kI8: return lt::kRealI8;
+    case DType::kI32: return lt::kRealI32;
+    default: return lt::kRealBF16;
+  }
+}
+bool is_integer(const ProductForm& form) { return form.dtype == DType::kI8; }
+int compute_type(const ProductForm& form) {
+  return is_integer(form) ? lt::kComputeI32 : form.tf32 && form.dtype == DType::kF32 ? lt::kComputeTf32 : lt::kComputeF32;
+}
 
 /// The library's matrices are column-major, so a row-major matrix is the transpose of one: the library computes y^T = b^T a^T.
 lt::Layout layout_of(DType dtype, int64_t rows, int64_t columns, int64_t batch, int64_t stride) {
@@ -62,8 +74,7 @@ struct LibraryProduct::Plan {
     if (product != nullptr) library().cublasLtMatmulDescDestroy(product);
   }
   void describe(const ProductForm& form) {
-    lt::check(library().cublasLtMatmulDescCreate(&product, form.tf32 && form.dtype == DType::kF32 ? lt::kComputeTf32 : lt::kComputeF32,
-                                                 lt::kRealF32),
+    lt::check(library().cublasLtMatmulDescCreate(&product, compute_type(form), is_integer(form) ? lt::kRealI32 : lt::kRealF32),
               "describing a product");
     // The first operand of the library is b.
     const int32_t b_transposed = form.b_transposed, a_transposed = form.a_transposed;
@@ -73,7 +84,7 @@ struct LibraryProduct::Plan {
     if (form.bias) set(lt::kBiasType, static_cast<int32_t>(type_of(form.bias_dtype)));
     a = layout_of(form.dtype, form.a_transposed ? form.k : form.m, form.a_transposed ? form.m : form.k, form.batch, form.a_batch);
     b = layout_of(form.dtype, form.b_transposed ? form.n : form.k, form.b_transposed ? form.k : form.n, form.batch, form.b_batch);
-    y = layout_of(form.dtype, form.m, form.n, form.batch, form.m * form.n);
+    y = layout_of(is_integer(form) ? DType::kI32 : form.dtype, form.m, form.n, form.batch, form.m * form.n);
   }
   /// Asks for the algorithm that is probably the fastest.
   void choose(lt::Handle handle, size_t most_workspace, bool deterministic) {
@@ -101,7 +112,12 @@ struct LibraryProduct::Plan {
 };
 
 std::string library_declines(const ProductForm& form) {
-  if (form.dtype != DType::kF32 && form.dtype != DType::kF16 && form.dtype != DType::kBF16) return cat("dtype ", form.dtype);
+  if (is_integer(form)) {
+    if (form.a_transposed || !form.b_transposed || form.n % 4 != 0 || form.k % 4 != 0) return "integers in another form";
+    if (form.bias || form.relu) return "integers with an epilogue";
+  } else if (form.dtype != DType::kF32 && form.dtype != DType::kF16 && form.dtype != DType::kBF16) {
+    return cat("dtype ", form.dtype);
+  }
   if (form.bias && form.bias_dtype != form.dtype && form.bias_dtype != DType::kF32) return cat("a bias in ", form.bias_dtype);
   if (form.bias && form.dtype != DType::kF32 && form.bias_dtype == DType::kF32) return "a bias in f32 with operands of 16 bits";
   if (form.batch * form.m * form.n * form.k == 0) return "empty operands";
@@ -133,8 +149,10 @@ bool LibraryProduct::run(Stream& stream, const void* a, const void* b, const voi
   }
   if (!plan.possible) return false;
   if (form_.bias) plan.set(lt::kBiasAddress, bias);
-  const float one = 1, zero = 0;
-  lt::check(library().cublasLtMatmul(handle, plan.product, &one, b, plan.b, a, plan.a, &zero, y, plan.y, y, plan.y, &plan.algorithm,
+  const float ones[] = {1, 0};
+  const int32_t whole_ones[] = {1, 0};
+  const auto scale = [&](int i) { return is_integer(form_) ? static_cast<const void*>(whole_ones + i) : ones + i; };
+  lt::check(library().cublasLtMatmul(handle, plan.product, scale(0), b, plan.b, a, plan.a, scale(1), y, plan.y, y, plan.y, &plan.algorithm,
                                      workspace, plan.workspace, cuda_stream(stream)),
             cat("starting a product ", form_.m, "x", form_.n, "x", form_.k));
   return true;

@@ -36,27 +36,77 @@ int type_of(DType dtype) {
   throw Error(ErrorCode::kInternal, cat("NCCL has no arrays of type ", dtype));
 }
 
-class NcclRanks : public DeviceRanks {
+/// The stream on which all collectives of a rank run, and what they belong to.
+class Lane {
  public:
-  NcclRanks(CudaDevice& device, Communicator& ranks) : device_(device), ranks_(ranks) {
+  explicit Lane(CudaDevice& device) : device_(device) {
     device_.make_current();
     check(driver().cuStreamCreateWithPriority(&stream_, cuda::kNonBlockingStream, cuda::kHighestPriority), "creating a stream");
+  }
+  ~Lane() {
+    device_.watch(nullptr);
+    if (device_.try_current()) driver().cuStreamDestroy(stream_);
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  cuda::StreamHandle stream() const { return stream_; }
+  void add(class NcclRanks* each) { members_.push_back(each); }
+  void remove(class NcclRanks* each) { members_.erase(std::find(members_.begin(), members_.end(), each)); }
+  /// Throws if a rank failed.
+  void check_all() const;
+  /// Ends the work of all communicators.
+  void abort_all() const noexcept;
+
+ private:
+  CudaDevice& device_;
+  cuda::StreamHandle stream_ = nullptr;
+  std::vector<NcclRanks*> members_;
+};
+
+class NcclRanks : public DeviceRanks {
+ public:
+  NcclRanks(CudaDevice& device, Communicator& ranks, const NcclRanks* before)
+      : device_(device),
+        ranks_(ranks),
+        lane_(before != nullptr ? before->lane_ : std::make_shared<Lane>(device)),
+        stream_(lane_->stream()) {
+    device_.make_current();
     check(driver().cuEventCreate(&ready_, cuda::kEventWithoutTime), "creating an event");
     connect();
-    device_.watch([this] { check_ranks(); });
+    lane_->add(this);
+    if (before == nullptr) device_.watch([lane = lane_.get()] { lane->check_all(); });
   }
   ~NcclRanks() override {
-    device_.watch(nullptr);
+    lane_->remove(this);
     if (!device_.try_current()) return;
     // Of a communicator with an error, only this ends the work.
     const bool failed = std::uncaught_exceptions() > 0 || failed_;
     for (const nccl::Handle each : all_communicators()) failed ? library().ncclCommAbort(each) : library().ncclCommDestroy(each);
     for (const Flight& flight : flights_) driver().cuEventDestroy(flight.done);
     driver().cuEventDestroy(ready_);
-    driver().cuStreamDestroy(stream_);
   }
   NcclRanks(const NcclRanks&) = delete;
   NcclRanks& operator=(const NcclRanks&) = delete;
+
+  /// Throws if a rank failed. Called again and again by a thread that waits.
+  void check_ranks() {
+    if (Position* position = ranks_.position()) position->polls.fetch_add(1, std::memory_order_relaxed);
+    if (communicator_ == nullptr || failed_) return;
+    for (const nccl::Handle each : all_communicators()) {
+      nccl::Result result = nccl::kSuccess;
+      const nccl::Result asked = library().ncclCommGetAsyncError(each, &result);
+      if (asked != nccl::kSuccess) result = asked;
+      if (result != nccl::kInProgress) expect(result, last_);
+    }
+  }
+  /// Ends kernels that wait for other ranks.
+  void abort() noexcept {
+    failed_ = true;
+    for (const nccl::Handle each : all_communicators()) library().ncclCommAbort(each);
+    communicator_ = nullptr;
+    groups_.clear();
+  }
 
   std::string transport() const override { return "NCCL " + nccl::nccl().state.version; }
 
@@ -159,24 +209,12 @@ class NcclRanks : public DeviceRanks {
   /// Waits until a call that goes on in the background has done its work on the host.
   void finish(nccl::Result result, const nccl::Handle& of) {
     while (result == nccl::kInProgress) {
-      check_ranks();
+      lane_->check_all();
       const nccl::Result asked = library().ncclCommGetAsyncError(of, &result);
       if (asked != nccl::kSuccess) result = asked;
       if (result == nccl::kInProgress) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     expect(result, last_);
-  }
-
-  /// Throws if a rank failed. Called again and again by a thread that waits.
-  void check_ranks() {
-    if (Position* position = ranks_.position()) position->polls.fetch_add(1, std::memory_order_relaxed);
-    if (communicator_ == nullptr || failed_) return;
-    for (const nccl::Handle each : all_communicators()) {
-      nccl::Result result = nccl::kSuccess;
-      const nccl::Result asked = library().ncclCommGetAsyncError(each, &result);
-      if (asked != nccl::kSuccess) result = asked;
-      if (result != nccl::kInProgress) expect(result, last_);
-    }
   }
 
   void expect(nccl::Result result, const std::string& what) {
@@ -186,10 +224,8 @@ class NcclRanks : public DeviceRanks {
       const char* more = library().ncclGetLastError(communicator_);
       if (more != nullptr && *more != '\0') text += cat(", ", more);
     }
-    failed_ = true;
-    for (const nccl::Handle each : all_communicators()) library().ncclCommAbort(each);  // ends kernels that wait for others
-    communicator_ = nullptr;
-    groups_.clear();
+    lane_->abort_all();
+    abort();  // also before it is connected
     throw Error(ErrorCode::kWorker, text + (result == nccl::kRemoteError ? "; another rank has failed" : ""));
   }
 
@@ -203,7 +239,8 @@ class NcclRanks : public DeviceRanks {
 
   CudaDevice& device_;
   Communicator& ranks_;
-  cuda::StreamHandle stream_ = nullptr;  // of all collectives
+  std::shared_ptr<Lane> lane_;
+  cuda::StreamHandle stream_;            // of all collectives
   cuda::EventHandle ready_ = nullptr;    // the inputs of the next one
   nccl::Handle communicator_ = nullptr;  // of all ranks
   std::vector<std::pair<RankGroup, nccl::Handle>> groups_;
@@ -212,8 +249,17 @@ class NcclRanks : public DeviceRanks {
   bool failed_ = false;
 };
 
+void Lane::check_all() const {
+  for (NcclRanks* each : members_) each->check_ranks();
+}
+void Lane::abort_all() const noexcept {
+  for (NcclRanks* each : members_) each->abort();
+}
+
 }  // namespace
 
-std::unique_ptr<DeviceRanks> connect_nccl(CudaDevice& device, Communicator& ranks) { return std::make_unique<NcclRanks>(device, ranks); }
+std::unique_ptr<DeviceRanks> connect_nccl(CudaDevice& device, Communicator& ranks, DeviceRanks* before) {
+  return std::make_unique<NcclRanks>(device, ranks, static_cast<NcclRanks*>(before));
+}
 
 }  // namespace galley

@@ -7,6 +7,7 @@
 #include "libcore/backends/cuda/kernels.h"
 #include "libcore/backends/cuda/kernels/calls.h"
 #include "libcore/backends/cuda/table.h"
+#include "libcore/base/error.h"
 
 namespace galley {
 
@@ -21,6 +22,12 @@ inline device::Type type_of(const TensorType& type) { return type_of(type.dtype)
 template <class K>
 std::unique_ptr<PreparedKernel> prepare_cuda(const KernelQuery& query) {
   return std::make_unique<K>(query);
+}
+
+/// The GPU on which the kernel of a node would run.
+inline CudaDevice& gpu_of(const KernelQuery& query) {
+  GALLEY_ASSERT(query.device != nullptr && !query.device->is_host(), "a query of no GPU");
+  return static_cast<CudaDevice&>(*query.device);
 }
 
 /// No kernel of this back end reads or writes blocked formats.

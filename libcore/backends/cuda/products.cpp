@@ -17,10 +17,10 @@ Support supports_types(const KernelQuery& query) {
     if (!is_short_float(type->dtype)) return Support::no(cat("dtype ", type->dtype));
   return no_blocked_formats(query);
 }
-/// Bias, residual and activation are operators of their own here: the definition of the operator.
 Support supports_conv(const KernelQuery& query) {
-  if (query.has(2) || query.has(3)) return Support::no("bias or residual");
-  if (query.attrs<Conv2dAttrs>().activation != Activation::kNone) return Support::no("activation");
+  if (query.has(2) && !is_short_float(query.in(2).dtype)) return Support::no(cat("a bias in ", query.in(2).dtype));
+  if (query.has(3) && (query.in(3).dtype != query.out(0).dtype || query.in(3).format != query.out(0).format))
+    return Support::no("a residual of another type than the result");
   return supports_types(query);
 }
 Support supports_conv_backward_data(const KernelQuery& query) { return query.has(2) ? Support::no("residual") : supports_types(query); }
@@ -167,9 +167,14 @@ enum class ConvResult { kX, kWeight, kY };
 
 template <class Attrs, ConvResult kResult>
 device::ConvCall conv_call_of(const KernelQuery& query) {
-  return conv_call(query.attrs<Attrs>(), kResult == ConvResult::kX ? query.out(0) : query.in(0),
-                   kResult == ConvResult::kWeight ? query.out(0) : query.in(1),
-                   kResult == ConvResult::kY ? query.out(0) : query.in(kResult == ConvResult::kX ? 0 : 1));
+  device::ConvCall call = conv_call(query.attrs<Attrs>(), kResult == ConvResult::kX ? query.out(0) : query.in(0),
+                                    kResult == ConvResult::kWeight ? query.out(0) : query.in(1),
+                                    kResult == ConvResult::kY ? query.out(0) : query.in(kResult == ConvResult::kX ? 0 : 1));
+  if constexpr (kResult == ConvResult::kY) {
+    if (query.has(2)) call.bias_type = type_of(query.in(2));
+    call.activation = static_cast<int>(query.attrs<Conv2dAttrs>().activation);
+  }
+  return call;
 }
 
 template <class Attrs, ConvResult kResult>
@@ -181,6 +186,10 @@ class Conv : public PreparedKernel {
     call.x = kResult == ConvResult::kX ? args.outputs[0] : args.inputs[0];
     call.weight = kResult == ConvResult::kWeight ? args.outputs[0] : args.inputs[1];
     call.y = kResult == ConvResult::kY ? args.outputs[0] : args.inputs[kResult == ConvResult::kX ? 0 : 1];
+    if constexpr (kResult == ConvResult::kY) {
+      call.bias = args.in<void>(2);
+      call.residual = args.in<void>(3);
+    }
     constexpr const char* kNames[] = {"conv2d_backward_data_direct", "conv2d_backward_weights_direct", "conv2d_direct"};
     // A block adds up one element of the weight's gradient, a thread one of the others.
     const int64_t threads = kResult == ConvResult::kWeight ? elements_ * device::kThreads : elements_;
@@ -211,40 +220,87 @@ ConvolutionForm convolution_form(const KernelQuery& query) {
   std::copy(call.dilation, call.dilation + 2, form.dilation);
   return form;
 }
-
 template <class Attrs, ConvResult kResult>
 Support supports_own(const KernelQuery& query) {
   if constexpr (kResult == ConvResult::kY) return supports_conv(query);
   if constexpr (kResult == ConvResult::kX) return supports_conv_backward_data(query);
   return supports_types(query);
 }
+/// A plan for a node; `whole`: with its bias, residual and activation.
+struct ConvPlan {
+  std::shared_ptr<const LibraryConvolution> plan;
+  bool whole = true;
+};
+template <class Attrs, ConvResult kResult, int kMode>
+ConvPlan library_plan(const KernelQuery& query, std::string& reason) {
+  const ConvolutionForm plain = convolution_form<Attrs, kResult, kMode>(query);
+  if constexpr (kResult == ConvResult::kY) {
+    const Activation activation = query.attrs<Conv2dAttrs>().activation;
+    ConvolutionForm whole = plain;
+    whole.bias = query.has(2);
+    if (whole.bias) whole.bias_dtype = query.in(2).dtype;
+    whole.residual = query.has(3);
+    whole.relu = activation == Activation::kRelu;
+    if (activation == Activation::kNone || activation == Activation::kRelu) {
+      if (auto plan = library_convolution(gpu_of(query), whole, reason)) return {plan};
+    }
+    return {library_convolution(gpu_of(query), plain, reason), false};
+  }
+  return {library_convolution(gpu_of(query), plain, reason)};
+}
 template <class Attrs, ConvResult kResult, int kMode>
 Support supports_library_conv(const KernelQuery& query) {
   if (const Support own = supports_own<Attrs, kResult>(query); !own) return own;
   if (query.in(0).dtype != query.in(1).dtype || query.in(0).dtype != query.out(0).dtype) return Support::no("operands of different dtypes");
   std::string reason;
-  return library_convolution(convolution_form<Attrs, kResult, kMode>(query), reason) != nullptr ? Support::yes() : Support::no(reason);
+  return library_plan<Attrs, kResult, kMode>(query, reason).plan != nullptr ? Support::yes() : Support::no(reason);
 }
 
-/// By cuDNN.
+/// By cuDNN. Forward: bias, residual and relu by the same plan, if the library has one, else by a kernel of our own, as other activations.
 template <class Attrs, ConvResult kResult, int kMode>
 class ConvFromLibrary : public PreparedKernel {
  public:
   explicit ConvFromLibrary(const KernelQuery& query) {
     std::string reason;
-    plan_ = library_convolution(convolution_form<Attrs, kResult, kMode>(query), reason);
-    GALLEY_ASSERT(plan_ != nullptr, reason);
+    const ConvPlan chosen = library_plan<Attrs, kResult, kMode>(query, reason);
+    GALLEY_ASSERT(chosen.plan != nullptr, reason);
+    plan_ = chosen.plan;
+    whole_ = chosen.whole;
+    if constexpr (kResult == ConvResult::kY) {
+      const TensorType& y = query.out(0);
+      const Activation activation = query.attrs<Conv2dAttrs>().activation;
+      epilogue_ = {.type = type_of(y), .activation = static_cast<int>(activation), .elements = y.elements()};
+      if (query.has(2)) epilogue_.bias_type = type_of(query.in(2));
+      epilogue_.channels = y.shape[1];
+      epilogue_.inner = y.format.strides(y.shape)[1];
+    }
   }
   int64_t scratch_bytes() const override { return plan_->workspace_bytes(); }
   void run(Stream& stream, const KernelArgs& args) const override {
     void *first = const_cast<void*>(args.inputs[0]), *second = const_cast<void*>(args.inputs[1]), *result = args.outputs[0];
-    if constexpr (kResult == ConvResult::kY) plan_->run(stream, first, second, result, args.scratch);
-    if constexpr (kResult == ConvResult::kX) plan_->run(stream, result, second, first, args.scratch);
-    if constexpr (kResult == ConvResult::kWeight) plan_->run(stream, first, result, second, args.scratch);
+    if constexpr (kResult == ConvResult::kX) plan_->run(stream, {.x = result, .weight = second, .y = first}, args.scratch);
+    if constexpr (kResult == ConvResult::kWeight) plan_->run(stream, {.x = first, .weight = result, .y = second}, args.scratch);
+    if constexpr (kResult == ConvResult::kY) {
+      ConvolutionOperands at{.x = first, .weight = second, .y = result};
+      const void *bias = args.in<void>(2), *residual = args.in<void>(3);
+      if (whole_) {
+        at.bias = bias;
+        at.residual = residual;
+      }
+      plan_->run(stream, at, args.scratch);
+      if (whole_) return;
+      device::EpilogueCall call = epilogue_;
+      call.y = result;
+      call.bias = bias;
+      call.residual = residual;
+      launch_elements(stream, "convolution_epilogue", call.elements, call);
+    }
   }
 
  private:
   std::shared_ptr<const LibraryConvolution> plan_;
+  bool whole_ = true;
+  device::EpilogueCall epilogue_{};
 };
 
 /// Weights are in channels_last where images are: the library has no fast engine for a mixture.

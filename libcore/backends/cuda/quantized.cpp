@@ -4,24 +4,13 @@
 
 #include <algorithm>
 
+#include "libcore/backends/cuda/integer_map.h"
 #include "libcore/backends/cuda/pool_call.h"
-#include "libcore/backends/cuda/prepare.h"
 #include "libcore/backends/weight_only.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
 namespace {
-
-device::IntegerMap map_of(DType dtype, double scale, int64_t zero_point, int64_t low = 0, int64_t high = 0) {
-  return {.type = type_of(dtype),
-          .scale = static_cast<float>(scale),
-          .zero_point = static_cast<int>(zero_point),
-          .low = static_cast<int>(low),
-          .high = static_cast<int>(high)};
-}
-device::IntegerMap map_of(const QuantizedOutput& output) {
-  return map_of(output.output_dtype, output.output_scale, output.output_zero_point, output.output_qmin, output.output_qmax);
-}
 
 Support same_formats(const KernelQuery& query) {
   for (const TensorType* type : query.context.inputs)
@@ -128,33 +117,20 @@ class Linear : public PreparedKernel {
 
 class DynamicLinear : public PreparedKernel {
  public:
-  explicit DynamicLinear(const KernelQuery& query) {
-    const auto& attrs = query.attrs<DynamicQuantizedLinearAttrs>();
+  explicit DynamicLinear(const KernelQuery& query) : range_(query) {
     product_.n = query.in(1).shape[0];
     product_.k = query.in(1).shape[1];
     product_.m = product_.n == 0 ? 0 : query.out(0).elements() / product_.n;
     product_.x_map = map_of(DType::kU8, 1, 0);
     product_.y_map = map_of(DType::kF32, 1, 0);
-    product_.activation = static_cast<int>(attrs.activation);
-    range_.type = type_of(query.in(0));
-    range_.elements = query.in(0).elements();
-    range_.high = attrs.saturation == Saturation::kReduced ? 127 : 255;
-    range_.parts = static_cast<int>(std::min<int64_t>(kMostParts, (range_.elements + device::kThreads - 1) / device::kThreads));
+    product_.activation = static_cast<int>(query.attrs<DynamicQuantizedLinearAttrs>().activation);
   }
-  int64_t scratch_bytes() const override { return (2 * kMostParts + 4) * 4 + range_.elements; }
+  int64_t scratch_bytes() const override { return range_.scratch_bytes(); }
   void run(Stream& stream, const KernelArgs& args) const override {
-    device::DynamicQuantizeCall range = range_;
-    range.x = args.inputs[0];
-    range.ranges = static_cast<float*>(args.scratch);
-    range.map = range.ranges + 2 * kMostParts;
-    range.q = reinterpret_cast<uint8_t*>(range.map + 4);
+    const DynamicRange::Result integers = range_.run(stream, args.inputs[0], args.scratch);
     device::QuantizedProductCall product = product_;
-    if (range.elements > 0) {
-      cuda_launch(stream, "range_parts", range.parts, range);
-      launch_elements(stream, "quantize_by_range", range.elements, range);
-      product.map = range.map;
-    }
-    product.x = range.q;
+    product.map = integers.map;
+    product.x = integers.q;
     product.weight = args.in<int8_t>(1);
     product.weight_scale = args.in<float>(2);
     product.bias = args.in<float>(3);
@@ -163,8 +139,7 @@ class DynamicLinear : public PreparedKernel {
   }
 
  private:
-  static constexpr int64_t kMostParts = device::kThreads;
-  device::DynamicQuantizeCall range_{};
+  DynamicRange range_;
   device::QuantizedProductCall product_{};
 };
 

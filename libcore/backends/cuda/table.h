@@ -20,6 +20,8 @@ std::span<const Kernel> cuda_products();
 /// equal bits in each run, as those of all other kernels do.
 std::span<const Kernel> cuda_library_products(bool tf32, bool deterministic);
 std::span<const Kernel> cuda_library_attention(bool deterministic);
+/// Integers by cuBLASLt and cuDNN, before cuda_quantized().
+std::span<const Kernel> cuda_library_integers();
 std::span<const Kernel> cuda_loss();
 std::span<const Kernel> cuda_pool();
 std::span<const Kernel> cuda_quantized();

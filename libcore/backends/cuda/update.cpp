@@ -85,9 +85,26 @@ class Sgd : public JoinableUpdate {
   bool momentum_;
 };
 
+class FiniteGate : public PreparedKernel {
+ public:
+  explicit FiniteGate(const KernelQuery& query) : type_(type_of(query.in(1))) {}
+  void run(Stream& stream, const KernelArgs& args) const override {
+    const device::FiniteGateCall call{.stopped = args.in<uint8_t>(0),
+                                      .value = args.inputs[1],
+                                      .stopped_to = args.out<uint8_t>(0),
+                                      .gate = args.out<uint8_t>(1),
+                                      .type = type_};
+    cuda_launch(stream, "finite_gate_value", 1, call);
+  }
+
+ private:
+  device::Type type_;
+};
+
 constexpr Kernel kKernels[] = {
     {"adam_update", "step", supports_adam, prepare_cuda<Adam>},
     {"sgd_update", "step", supports_sgd, prepare_cuda<Sgd>},
+    {"finite_gate", "value", no_blocked_formats, prepare_cuda<FiniteGate>},
 };
 
 }  // namespace

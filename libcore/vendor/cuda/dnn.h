@@ -54,7 +54,7 @@ enum Type : int {
   kTypeI32 = 23,
   kTypeChar = 24,
 };
-/// cudnnBackendAttributeName_t. Of an operation, the first of its attributes; the others follow in the order of ConvolutionAttribute.
+/// cudnnBackendAttributeName_t. Of a convolution, the first of its attributes: alpha, beta, description, weight, x, y.
 enum Attribute : int {
   kPointwiseMode = 0,
   kPointwiseCompute = 1,
@@ -114,10 +114,10 @@ enum Attribute : int {
 };
 // cudnnDataType_t, cudnnConvolutionMode_t, cudnnBackendHeurMode_t
 inline constexpr int kDataF32 = 0, kDataF16 = 2, kDataBF16 = 9, kCorrelation = 1, kHeuristicModeA = 3, kHeuristicFallback = 2;
-inline constexpr int kDataI32 = 4, kDataBoolean = 11;
+inline constexpr int kDataI8 = 3, kDataI32 = 4, kDataBoolean = 11;
 // cudnnPointwiseMode_t, cudnnReduceTensorOp_t
-inline constexpr int kAdd = 0, kMultiply = 1, kSubtract = 9, kDivide = 6, kExp = 13, kLog = 15, kIdentity = 21, kGreaterEqual = 303,
-                     kLess = 304, kAnd = 400, kIndex = 501, kSelect = 601, kReduceSum = 0, kReduceMaximum = 3;
+inline constexpr int kAdd = 0, kMultiply = 1, kSubtract = 9, kDivide = 6, kExp = 13, kLog = 15, kIdentity = 21, kReluForward = 100,
+                     kGreaterEqual = 303, kLess = 304, kAnd = 400, kIndex = 501, kSelect = 601, kReduceSum = 0, kReduceMaximum = 3;
 // cudnnBackendNumericalNote_t: products by tensor cores, which round f32 to TF32; inputs are rounded; sums in an order that differs between
 // runs
 inline constexpr int kTensorCores = 0, kRoundsInputs = 1, kNotDeterministic = 4;

@@ -1,5 +1,6 @@
 #include "libcore/vendor/onednn/onednn.h"
 
+#include <dlfcn.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
@@ -98,11 +99,13 @@ dnnl::stream& stream() {
   return mine;
 }
 
-std::string version_and_isa() {
+std::string version_and_file() {
   const dnnl_version_t* version = dnnl_version();
   std::string isa = dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa());
   if (isa.starts_with("cpu_isa_")) isa.erase(0, 8);
-  return cat("oneDNN ", version->major, ".", version->minor, ".", version->patch, " ", isa);
+  Dl_info library{};
+  const bool found = dladdr(reinterpret_cast<const void*>(&dnnl_version), &library) != 0 && library.dli_fname != nullptr;
+  return cat("oneDNN ", version->major, ".", version->minor, ".", version->patch, ", ", isa, found ? cat(", ", library.dli_fname) : "");
 }
 
 namespace {

@@ -22,8 +22,8 @@ using Desc = dnnl::memory::desc;
 const dnnl::engine& engine();
 /// The stream of the calling thread.
 dnnl::stream& stream();
-/// Version and instruction set in use: "oneDNN 3.2.0 avx2".
-std::string version_and_isa();
+/// Version, instruction set in use and file: "oneDNN 3.2.0, avx2, /usr/lib/libdnnl.so.3".
+std::string version_and_file();
 /// Whether the instruction set in use has 512-bit vectors.
 bool has_avx512();
 /// Whether the instruction set computes in this dtype at full speed: f32 always; bf16 with avx512_bf16 or AMX if has_fast_bf16().

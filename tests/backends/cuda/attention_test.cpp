@@ -53,14 +53,14 @@ TEST(CudaAttention, TheLibraryComputesWhatItsEnginesCan) {
 
 TEST(CudaAttention, APlanIsBuiltOnceForAForm) {
   if (on_gpu()) GTEST_SKIP() << "the engines are those of the stand-in";
-  stand_in_device();
+  CudaDevice& device = stand_in_device();
   AttentionForm form{.batch = 1, .heads = 2, .kv_heads = 2, .queries = 4, .keys = 4, .width = 8, .value_width = 8};
   std::string reason;
-  const auto first = library_attention(form, reason), second = library_attention(form, reason);
+  const auto first = library_attention(device, form, reason), second = library_attention(device, form, reason);
   ASSERT_NE(first, nullptr) << reason;
   EXPECT_EQ(first, second);
   form.causal = true;
-  EXPECT_NE(library_attention(form, reason), first);
+  EXPECT_NE(library_attention(device, form, reason), first);
 }
 
 struct Model {

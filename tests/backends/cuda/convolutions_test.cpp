@@ -7,7 +7,9 @@
 #include <iterator>
 #include <sstream>
 
+#include "libcore/backends/cuda/backend.h"
 #include "libcore/backends/cuda/library_convolutions.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/vendor/cuda/dnn.h"
 #include "tests/backends/cuda/stand_in.h"
 
@@ -35,21 +37,21 @@ ConvolutionForm form_of(ConvolutionResult result, DType dtype, int64_t batch, in
 }
 
 TEST(CudaConvolutions, APlanIsBuiltOnceForAForm) {
-  stand_in_device();
+  CudaDevice& device = stand_in_device();
   std::string reason;
   const ConvolutionForm form = form_of(ConvolutionResult::kY, DType::kF32, 2, 8, 5, 8, 3, 1);
-  const auto first = library_convolution(form, reason), second = library_convolution(form, reason);
+  const auto first = library_convolution(device, form, reason), second = library_convolution(device, form, reason);
   ASSERT_NE(first, nullptr) << reason;
   EXPECT_EQ(first, second);
-  EXPECT_NE(library_convolution(form_of(ConvolutionResult::kY, DType::kF32, 2, 8, 5, 8, 3, 2), reason), first);
+  EXPECT_NE(library_convolution(device, form_of(ConvolutionResult::kY, DType::kF32, 2, 8, 5, 8, 3, 2), reason), first);
 }
 
 TEST(CudaConvolutions, WhatTheLibraryDoesNotComputeHasAReason) {
-  stand_in_device();
+  CudaDevice& device = stand_in_device();
   std::string reason;
-  EXPECT_EQ(library_convolution(form_of(ConvolutionResult::kY, DType::kF64, 2, 8, 5, 8, 3, 1), reason), nullptr);
+  EXPECT_EQ(library_convolution(device, form_of(ConvolutionResult::kY, DType::kF64, 2, 8, 5, 8, 3, 1), reason), nullptr);
   EXPECT_EQ(reason, "dtype f64");
-  EXPECT_EQ(library_convolution(form_of(ConvolutionResult::kY, DType::kF32, 0, 8, 5, 8, 3, 1), reason), nullptr);
+  EXPECT_EQ(library_convolution(device, form_of(ConvolutionResult::kY, DType::kF32, 0, 8, 5, 8, 3, 1), reason), nullptr);
   EXPECT_EQ(reason, "a size of 0, or of 2^31 or more");
 }
 
@@ -63,14 +65,14 @@ TEST(CudaConvolutions, RoundToTf32OnlyWhereAllowed) {
     ConvolutionForm form = form_of(ConvolutionResult::kY, DType::kF32, 1, 1, 1, 1, 1, 1);
     form.tf32 = tf32;
     std::string reason;
-    const auto plan = library_convolution(form, reason);
+    const auto plan = library_convolution(device, form, reason);
     ASSERT_NE(plan, nullptr) << reason;
     const float x = 1.0001f, weight = 3;
     void* block = device.memory().allocate(1024, 256);
     auto* places = static_cast<std::byte*>(block);
     stream->copy(places, &x, 4);
     stream->copy(places + 256, &weight, 4);
-    plan->run(*stream, places, places + 256, places + 512, places + 768);
+    plan->run(*stream, {.x = places, .weight = places + 256, .y = places + 512}, places + 768);
     float y = 0;
     stream->copy(&y, places + 512, 4);
     stream->synchronize();
@@ -79,6 +81,29 @@ TEST(CudaConvolutions, RoundToTf32OnlyWhereAllowed) {
   }
   EXPECT_FLOAT_EQ(results[0], 3 * 1.0001f);
   EXPECT_EQ(results[1], 3.0f);  // 1.0001 has no other neighbor in TF32
+}
+
+/// The algorithm of a quantized convolution, and why those before it decline.
+std::string choice(int64_t groups) {
+  const std::unique_ptr<Backend> backend = open_cuda({.threads = 2});
+  Graph graph;
+  const auto input = [&](const char* name, DType dtype, const Shape& shape) {
+    TensorType type;
+    type.dtype = dtype;
+    type.shape = shape;
+    return graph.add_input(name, type, ValueRole::kInput);
+  };
+  QuantizedConv2dAttrs attrs;
+  attrs.groups = groups;
+  quantized_conv2d(input("x", DType::kU8, {1, 6, 5, 5}), input("w", DType::kI8, {6, 6 / groups, 3, 3}), input("s", DType::kF32, {6}), {},
+                   attrs);
+  const KernelChoice chosen = backend->choose(backend->query(graph, graph.nodes().back()));
+  return cat(chosen.kernel->algorithm, "; ", chosen.reasons());
+}
+TEST(CudaConvolutions, OfIntegersRunByTheLibraryUnlessThereAreGroups) {
+  stand_in_device();
+  EXPECT_EQ(choice(1), "cudnn_i8; ");
+  EXPECT_EQ(choice(2), "direct; cudnn_i8: groups");
 }
 
 struct Layer {
@@ -116,6 +141,29 @@ std::string support_table(const std::string& card) {
                   : result == ConvolutionResult::kX ? "data"
                                                     : "weights")
               << ", " << dtype << ": " << support.listed << ", " << support.usable << ", " << support.workspace << "\n";
+      }
+    }
+  }
+  for (const Layer& layer : kLayers) {
+    if (layer.channels % 16 != 0 || layer.groups != 1) continue;
+    const ConvolutionForm form = form_of(ConvolutionResult::kY, DType::kI8, 256, layer.channels, layer.side, layer.outputs, layer.kernel,
+                                         layer.stride);
+    const ConvolutionSupport support = convolution_support(form, card);
+    table << layer.name << ", forward, i8 to i32: " << support.listed << ", " << support.usable << ", " << support.workspace << "\n";
+  }
+  // What follows a convolution in the same engine.
+  for (const Layer& layer : kLayers) {
+    if (layer.channels % 8 != 0) continue;
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      for (const bool residual : {false, true}) {
+        ConvolutionForm form =
+            form_of(ConvolutionResult::kY, dtype, 256, layer.channels, layer.side, layer.outputs, layer.kernel, layer.stride, layer.groups);
+        form.bias = form.relu = true;
+        form.bias_dtype = dtype;
+        form.residual = residual;
+        const ConvolutionSupport support = convolution_support(form, card);
+        table << layer.name << ", forward with " << (residual ? "residual, " : "") << "bias and relu, " << dtype << ": " << support.listed
+              << ", " << support.usable << ", " << support.workspace << "\n";
       }
     }
   }

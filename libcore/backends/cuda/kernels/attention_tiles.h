@@ -26,10 +26,15 @@ struct HeadRows {
 };
 GALLEY_DEVICE int narrow(int64_t size) { return static_cast<int>(size); }
 
+/// Of a head of an array [batch,positions,heads,width], from position `first`.
+GALLEY_DEVICE HeadRows rows_of(const AttentionCall& c, const void* array, int64_t positions, int64_t sample, int64_t head, int64_t first,
+                               int64_t heads, int64_t width) {
+  return {array, ((sample * positions + first) * heads + head) * width, narrow(heads * width), narrow(positions - first), narrow(width),
+          c.type};
+}
 GALLEY_DEVICE HeadRows queries_of(const AttentionCall& c, const void* array, int64_t sample, int64_t head, int64_t first, int64_t heads,
                                   int64_t width) {
-  return {array, ((sample * c.queries + first) * heads + head) * width, narrow(heads * width), narrow(c.queries - first), narrow(width),
-          c.type};
+  return rows_of(c, array, c.queries, sample, head, first, heads, width);
 }
 GALLEY_DEVICE HeadRows q_rows(const AttentionCall& c, int64_t sample, int64_t head, int64_t first) {
   return queries_of(c, c.q, sample, head, first, c.q_heads, c.width);
@@ -38,20 +43,10 @@ GALLEY_DEVICE HeadRows grad_rows(const AttentionCall& c, int64_t sample, int64_t
   return queries_of(c, c.grad, sample, head, first, c.heads, c.value_width);
 }
 GALLEY_DEVICE HeadRows k_rows(const AttentionCall& c, int64_t sample, int64_t head, int64_t first) {
-  return {c.k,
-          ((sample * c.keys + first) * c.k_heads + c.first_key + head) * c.width,
-          narrow(c.k_heads * c.width),
-          narrow(c.keys - first),
-          narrow(c.width),
-          c.type};
+  return rows_of(c, c.k, c.keys, sample, c.first_key + head, first, c.k_heads, c.width);
 }
 GALLEY_DEVICE HeadRows v_rows(const AttentionCall& c, int64_t sample, int64_t head, int64_t first) {
-  return {c.v,
-          ((sample * c.keys + first) * c.v_heads + c.first_value + head) * c.value_width,
-          narrow(c.v_heads * c.value_width),
-          narrow(c.keys - first),
-          narrow(c.value_width),
-          c.type};
+  return rows_of(c, c.v, c.keys, sample, c.first_value + head, first, c.v_heads, c.value_width);
 }
 
 /// Elements first .. first + kDepth - 1 of kRows rows, as columns of `to`, kLine places apart.

@@ -96,6 +96,19 @@ struct ConvCall {
   int64_t groups, x_size[4], weight_size[4], y_size[4];
   int64_t x_steps[4], weight_steps[4], y_steps[4];
   int64_t stride[2], padding[2], dilation[2];
+  // Of the result of the forward convolution, as EpilogueCall.
+  const void *bias, *residual;
+  Type bias_type;
+  int activation;
+};
+
+/// y = activation(y + bias + residual) in place: a bias for each channel, which element i has as i / inner % channels. Null: none.
+struct EpilogueCall {
+  void* y;
+  const void *bias, *residual;
+  Type type, bias_type;  // type: of y and the residual
+  int activation;
+  int64_t elements, channels, inner;
 };
 
 /// Elements along an axis: an array is [outer, size, inner], where the axis is the middle.
@@ -266,6 +279,14 @@ struct UpdateCall {
   int64_t elements;
   double beta1, beta2, eps, weight_decay;  // SGD: momentum, dampening
   int decoupled, nesterov;
+};
+
+/// A gate that closes for ever after a value that is not finite.
+struct FiniteGateCall {
+  const uint8_t* stopped;
+  const void* value;
+  uint8_t *stopped_to, *gate;
+  Type type;
 };
 
 inline constexpr int64_t kUpdatePart = 16 << 10;  // elements of a block in steps of many parameters
@@ -510,6 +531,36 @@ struct QuantizedConvCall {
   const void* residual;
   IntegerMap x_map, y_map, residual_map;
   int activation;
+};
+
+/// An image as i8 in channels_last for libraries that pad with 0: less `shift`, with a border and with more channels (a multiple of 4), which
+/// have the value `border_value`.
+struct PackCall {
+  const void* from;
+  void* to;
+  Type type;
+  int shift, border_value;
+  int64_t size[4], steps[4];  // of `from`
+  int64_t channels, border[2];
+};
+/// Weights [O,C,h,w] as [outputs,h,w,channels] with zeros for what is added, and the sum of each output.
+struct PackWeightsCall {
+  const int8_t* from;
+  int8_t* to;
+  int* sums;
+  int64_t size[4], steps[4];
+  int64_t outputs, channels;
+};
+/// Results y [N,O,h,w] of sums [N,h,w,line] of products of x less `shift`. map: as in QuantizedProductCall.
+struct IntegerResultCall {
+  const int *sums, *weight_sums;
+  const float *weight_scale, *bias, *map;
+  const void* residual;
+  void* y;
+  IntegerMap x_map, y_map, residual_map;
+  int activation, shift;
+  int64_t size[4], steps[4];
+  int64_t line;
 };
 
 /// Weights as integers of 8 or 4 bits: rows of `row`, of which `group` share a scale, `groups` in a row.

@@ -3,7 +3,7 @@
 // with. A block computes a tile of 64 x 64 results, a thread 4 x 4 of them, over slices of 16 that the block keeps in shared memory.
 // Products are bound by arithmetic without tensor cores; convolutions compute each result in a thread and are bound by their loads.
 
-#include "libcore/backends/cuda/kernels/portable.h"
+#include "libcore/backends/cuda/kernels/activations.h"
 
 namespace galley::device {
 
@@ -98,7 +98,18 @@ GALLEY_KERNEL(conv2d_direct, (const ConvCall call)) {
         }
       }
     }
-    store(sum, const_cast<void*>(call.y), place_of(y, call.y_steps), call.y_type);
+    const int64_t place = place_of(y, call.y_steps);
+    if (call.bias != nullptr) sum += load<float>(call.bias, y[1], call.bias_type);
+    if (call.residual != nullptr) sum += load<float>(call.residual, place, call.y_type);
+    store(activated(call.activation, sum), const_cast<void*>(call.y), place, call.y_type);
+  }
+}
+GALLEY_KERNEL(convolution_epilogue, (const EpilogueCall call)) {
+  for (int64_t i = first_element(); i < call.elements; i += all_threads()) {
+    float y = load<float>(call.y, i, call.type);
+    if (call.bias != nullptr) y += load<float>(call.bias, i / call.inner % call.channels, call.bias_type);
+    if (call.residual != nullptr) y += load<float>(call.residual, i, call.type);
+    store(activated(call.activation, y), call.y, i, call.type);
   }
 }
 

@@ -60,6 +60,13 @@ GALLEY_DEVICE void each_update_part(const UpdatesCall& all, const F& elements) {
   }
 }
 
+GALLEY_KERNEL(finite_gate_value, (const FiniteGateCall call)) {
+  if (first_element() != 0) return;
+  const double value = load<double>(call.value, 0, call.type);
+  const bool stopped = *call.stopped != 0 || !(value - value == 0);
+  *call.stopped_to = stopped ? 1 : 0;
+  *call.gate = stopped ? 0 : 1;
+}
 GALLEY_KERNEL(adam_step, (const UpdateCall call)) { adam_elements(call, first_element(), call.elements, all_threads()); }
 GALLEY_KERNEL(sgd_step, (const UpdateCall call)) { sgd_elements(call, first_element(), call.elements, all_threads()); }
 GALLEY_KERNEL(adam_steps, (const UpdatesCall all)) {

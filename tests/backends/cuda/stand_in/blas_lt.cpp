@@ -41,7 +41,15 @@ T& of(H handle) {
   return *reinterpret_cast<T*>(handle);
 }
 
-device::Type type_of(int type) { return type == lt::kRealF32 ? device::kF32 : type == lt::kRealF16 ? device::kF16 : device::kBF16; }
+device::Type type_of(int type) {
+  switch (type) {
+    case lt::kRealF32: return device::kF32;
+    case lt::kRealF16: return device::kF16;
+    case lt::kRealI8: return device::kI8;
+    case lt::kRealI32: return device::kI32;
+    default: return device::kBF16;
+  }
+}
 
 template <class T>
 bool read(T& to, const void* value, size_t bytes) {
@@ -57,8 +65,12 @@ double to_tf32(float value) {
   return bits.number;
 }
 
-/// The shapes of op(a) op(b) = d agree.
+/// The shapes of op(a) op(b) = d agree. Integers: only a^T b of whole words.
 bool agree(const StandInProduct& product, const StandInLayout& a, const StandInLayout& b, const StandInLayout& d) {
+  if (product.compute == lt::kComputeI32) {
+    if (a.type != lt::kRealI8 || b.type != lt::kRealI8 || d.type != lt::kRealI32) return false;
+    if (product.transpose_a == 0 || product.transpose_b != 0 || a.rows % 4 != 0 || d.rows % 4 != 0) return false;
+  }
   const int64_t m = product.transpose_a != 0 ? a.columns : a.rows, k = product.transpose_a != 0 ? a.rows : a.columns;
   const int64_t n = product.transpose_b != 0 ? b.rows : b.columns, kb = product.transpose_b != 0 ? b.columns : b.rows;
   return m == d.rows && n == d.columns && k == kb && a.batches == d.batches && b.batches == d.batches && a.leading >= a.rows &&
@@ -84,7 +96,7 @@ void multiply(const StandInProduct& product, StandInLayout a_layout, const void*
         sum += sum * error;
         if ((product.epilogue & lt::kBias) != 0) sum += device::load<float>(product.bias, row, type_of(product.bias_type));
         if ((product.epilogue & lt::kRelu) != 0 && sum < 0) sum = 0;
-        device::store(static_cast<float>(sum), d, batch * d_layout.stride + column * d_layout.leading + row, type_of(d_layout.type));
+        device::store(sum, d, batch * d_layout.stride + column * d_layout.leading + row, type_of(d_layout.type));
       }
     }
   }
@@ -104,7 +116,8 @@ GALLEY_EXPORT Status cublasLtCreate(lt::Handle* handle) {
 GALLEY_EXPORT Status cublasLtDestroy(lt::Handle) { return lt::kSuccess; }
 GALLEY_EXPORT Status cublasLtMatmulDescCreate(lt::Product* product, int compute, int scale) {
   GALLEY_CALL("cublasLtMatmulDescCreate");
-  if (scale != lt::kRealF32 || (compute != lt::kComputeF32 && compute != lt::kComputeTf32)) return lt::kNotSupported;
+  const bool real = scale == lt::kRealF32 && (compute == lt::kComputeF32 || compute == lt::kComputeTf32);
+  if (!real && (scale != lt::kRealI32 || compute != lt::kComputeI32)) return lt::kNotSupported;
   *product = reinterpret_cast<lt::Product>(new StandInProduct{.compute = compute});
   return lt::kSuccess;
 }
@@ -173,7 +186,11 @@ GALLEY_EXPORT Status cublasLtMatmul(lt::Handle, lt::Product handle, const void* 
                                     const lt::Algorithm* algorithm, void* workspace, size_t workspace_bytes, StreamHandle stream) {
   GALLEY_CALL("cublasLtMatmul");
   const auto& product = of<StandInProduct>(handle);
-  const float one = *static_cast<const float*>(alpha), zero = *static_cast<const float*>(beta);
+  const bool integer = product.compute == lt::kComputeI32;
+  const auto number = [&](const void* at) {
+    return integer ? static_cast<double>(*static_cast<const int32_t*>(at)) : static_cast<double>(*static_cast<const float*>(at));
+  };
+  const double one = number(alpha), zero = number(beta);
   if (one != 1 || zero != 0 || c != d || c_layout != d_layout || (algorithm->data[0] != kInOrder && algorithm->data[0] != kAnyOrder) ||
       (workspace_bytes > 0 && workspace == nullptr) || ((product.epilogue & lt::kBias) != 0) != (product.bias != nullptr) ||
       !agree(product, of<StandInLayout>(a_layout), of<StandInLayout>(b_layout), of<StandInLayout>(d_layout)))

@@ -1,6 +1,7 @@
-// Graphs of point-wise functions, products, reductions and changes of form, computed literally in double: what cuDNN's fused engines
-// recognize as attention is its definition.
+// Graphs of convolutions, point-wise functions, products, reductions and changes of form, computed literally in double: what cuDNN's fused
+// engines recognize as attention is its definition.
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <unordered_map>
@@ -51,7 +52,7 @@ struct Tensor {
   }
   void set(int64_t i, double value) {
     values[static_cast<size_t>(i)] = rounded(value);
-    if (!is_virtual) device::store(static_cast<float>(value), memory, place(index(i)), type_of(type));
+    if (!is_virtual) device::store(value, memory, place(index(i)), type_of(type));
   }
 };
 
@@ -68,6 +69,7 @@ double function_of(int mode, double x, double b, double t) {
     case dnn::kGreaterEqual: return x >= b ? 1 : 0;
     case dnn::kLess: return x < b ? 1 : 0;
     case dnn::kAnd: return x != 0 && b != 0 ? 1 : 0;
+    case dnn::kReluForward: return x > 0 ? x : 0;
     case dnn::kSelect: return t != 0 ? x : b;
     default: return x;
   }
@@ -126,8 +128,54 @@ void reshape(const Node& operation, const Tensors& all) {
   for (int64_t i = 0; i < y.elements(); ++i) y.set(i, by_place.at(y.place(y.index(i))));
 }
 
+double to_tf32(double value) {
+  device::Bits bits;
+  bits.number = static_cast<float>(value);
+  bits.bits = (bits.bits + 0xfffu + (bits.bits >> 13 & 1u)) & ~0x1fffu;
+  return bits.number;
+}
+
+void convolve(const Node& operation, const Tensors& all, bool tf32, double error) {
+  const ConvolutionParts parts = parts_of(operation);
+  Tensor &x = *all.at(parts.x), &weight = *all.at(parts.weight), &y = *all.at(parts.y);
+  const bool rounds = tf32 && x.type == dnn::kDataF32;
+  Tensor& result = operation.kind == dnn::kConvolutionForward ? y : operation.kind == dnn::kConvolutionData ? x : weight;
+  const Tensor &a = &result == &x ? y : x, &b = &result == &weight ? y : weight;
+  std::vector<double> sums(static_cast<size_t>(result.elements())), a_values = a.values, b_values = b.values;
+  if (rounds) {
+    for (std::vector<double>* values : {&a_values, &b_values}) std::transform(values->begin(), values->end(), values->begin(), to_tf32);
+  }
+  const int64_t per_group = weight.sizes[0] / (x.sizes[1] / weight.sizes[1]);
+  for (int64_t at_y = 0; at_y < y.elements(); ++at_y) {
+    const Index to = y.index(at_y);  // n, o, h, w
+    for (int64_t in = 0; in < weight.elements() / weight.sizes[0]; ++in) {
+      const int64_t c = in / weight.sizes[3] / weight.sizes[2], kh = in / weight.sizes[3] % weight.sizes[2], kw = in % weight.sizes[3];
+      const int64_t row = to[2] * parts.stride[0] - parts.padding[0] + kh * parts.dilation[0];
+      const int64_t column = to[3] * parts.stride[1] - parts.padding[1] + kw * parts.dilation[1];
+      if (row < 0 || row >= x.sizes[2] || column < 0 || column >= x.sizes[3]) continue;
+      const int64_t channel = to[1] / per_group * weight.sizes[1] + c;
+      const auto at_x = static_cast<size_t>(((to[0] * x.sizes[1] + channel) * x.sizes[2] + row) * x.sizes[3] + column);
+      const auto at_weight = static_cast<size_t>(to[1] * (weight.elements() / weight.sizes[0]) + in);
+      const auto y_place = static_cast<size_t>(at_y);
+      if (&result == &y) sums[y_place] += a_values[at_x] * b_values[at_weight];
+      if (&result == &x) sums[at_x] += a_values[y_place] * b_values[at_weight];
+      if (&result == &weight) sums[at_weight] += a_values[at_x] * b_values[y_place];
+    }
+  }
+  for (int64_t i = 0; i < result.elements(); ++i) {
+    const double sum = sums[static_cast<size_t>(i)];
+    result.set(i, sum + sum * error);
+  }
+}
+
 /// The tensors that an operation reads and writes, the result last.
 std::vector<const Node*> tensors_of(const Node& operation) {
+  if (is_convolution(operation)) {
+    const ConvolutionParts parts = parts_of(operation);
+    if (operation.kind == dnn::kConvolutionForward) return {parts.x, parts.weight, parts.y};
+    if (operation.kind == dnn::kConvolutionData) return {parts.y, parts.weight, parts.x};
+    return {parts.x, parts.y, parts.weight};
+  }
   std::vector<int> names;
   switch (operation.kind) {
     case dnn::kPointwiseOperation: names = {dnn::kPointwiseX, dnn::kPointwiseB, dnn::kPointwiseT, dnn::kPointwiseY}; break;
@@ -143,7 +191,20 @@ std::vector<const Node*> tensors_of(const Node& operation) {
 
 }  // namespace
 
-std::function<void()> graph_work(const Node& graph, const std::map<int64_t, void*>& operands) {
+ConvolutionParts parts_of(const Node& convolution) {
+  const int first = convolution.kind == dnn::kConvolutionForward ? dnn::kForward
+                    : convolution.kind == dnn::kConvolutionData  ? dnn::kData
+                                                                 : dnn::kWeights;
+  const Node& description = *convolution.other(first + 2);
+  return {convolution.other(first + 4),
+          convolution.other(first + 3),
+          convolution.other(first + 5),
+          description.numbers(dnn::kStrides),
+          description.numbers(dnn::kPaddingBefore),
+          description.numbers(dnn::kDilations)};
+}
+
+std::function<void(double error)> graph_work(const Node& graph, const std::map<int64_t, void*>& operands, bool tf32) {
   auto all = std::make_shared<Tensors>();
   std::vector<const Node*> operations;
   for (const int64_t address : graph.numbers(dnn::kGraphOperations)) operations.push_back(reinterpret_cast<const Node*>(address));
@@ -168,7 +229,7 @@ std::function<void()> graph_work(const Node& graph, const std::map<int64_t, void
       (*all)[node] = tensor;
     }
   }
-  return [all, operations] {
+  return [all, operations, tf32](double error) {
     std::map<const Node*, bool> written;
     for (const Node* operation : operations) {
       const std::vector<const Node*> tensors = tensors_of(*operation);
@@ -176,6 +237,9 @@ std::function<void()> graph_work(const Node& graph, const std::map<int64_t, void
         if (node != tensors.back() && !all->at(node)->is_virtual && !written[node]) all->at(node)->read();
       written[tensors.back()] = true;
       switch (operation->kind) {
+        case dnn::kConvolutionForward:
+        case dnn::kConvolutionData:
+        case dnn::kConvolutionWeights: convolve(*operation, *all, tf32, error); break;
         case dnn::kPointwiseOperation: pointwise(*operation, *all); break;
         case dnn::kMatmulOperation: multiply(*operation, *all); break;
         case dnn::kReductionOperation: reduce(*operation, *all); break;

@@ -57,12 +57,28 @@ inline size_t size_of(dnn::Type type) {
 }
 
 inline device::Type type_of(int type) {
-  return type == dnn::kDataF32 ? device::kF32 : type == dnn::kDataF16 ? device::kF16 : device::kBF16;
+  switch (type) {
+    case dnn::kDataF32: return device::kF32;
+    case dnn::kDataF16: return device::kF16;
+    case dnn::kDataI8: return device::kI8;
+    case dnn::kDataI32: return device::kI32;
+    default: return device::kBF16;
+  }
 }
 
+inline bool is_convolution(const Node& operation) {
+  return operation.kind >= dnn::kConvolutionForward && operation.kind <= dnn::kConvolutionData;
+}
+/// What a convolution refers to.
+struct ConvolutionParts {
+  const Node *x, *weight, *y;
+  std::vector<int64_t> stride, padding, dilation;
+};
+ConvolutionParts parts_of(const Node& convolution);
+
 /// The work of a graph's operations, in their order, in double, with operands by their ids; numbers that the host passes are read now.
-/// Empty: an operand is not there.
-std::function<void()> graph_work(const Node& graph, const std::map<int64_t, void*>& operands);
+/// Convolutions round f32 to TF32 if wanted, and have the relative error that the work gets. Empty: an operand is not there.
+std::function<void(double error)> graph_work(const Node& graph, const std::map<int64_t, void*>& operands, bool tf32);
 
 /// The text of a plan with all that it refers to, and the plan of a text: the configuration, or null if it is damaged. Plans of texts are
 /// never destroyed.
