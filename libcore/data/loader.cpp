@@ -185,7 +185,11 @@ Sample DataLoader::State::read_prepared(int64_t position, Findings& findings, in
     index = place.index;
     try {
       Sample sample = source_->read(place.index);
-      pipeline_.apply(sample, {options_.order.seed, place.epoch, place.index});
+      const OtherSamples others{order_.size(), [&](int64_t number, int64_t& other) {
+                                  other = order_.instead_of(position, number).index;
+                                  return source_->read(other);
+                                }};
+      pipeline_.apply(sample, {options_.order.seed, place.epoch, place.index}, &others);
       if (!sample.irregularity.kind.empty()) findings.irregular.push_back({row, sample.irregularity.kind, sample.irregularity.message});
       return sample;
     } catch (Error& error) {

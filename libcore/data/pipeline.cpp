@@ -52,6 +52,9 @@ Pipeline::Pipeline(const std::vector<Component>& items) : plain_(std::make_uniqu
       GALLEY_CHECK(image == nullptr || !image->field.empty(), "pipeline item ", i, ": ", item.type,
                    " has an empty `field`; remove the option to change the input");
     });
+    const bool again =
+        item.transform->joins() && std::any_of(items_.begin(), items_.end(), [](const Item& before) { return before.transform->joins(); });
+    GALLEY_CHECK(!again, "pipeline item ", i, ": ", item.type, " joins samples, as an item before does; one is possible");
     items_.push_back(std::move(item));
   }
   // A trailing to_dtype and normalize run while the batch is written.
@@ -126,11 +129,32 @@ RandomStream Pipeline::Item::random(const DrawKey& key) const {
   return RandomStream(key.seed, stream, (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index));
 }
 
-void Pipeline::apply(Sample& sample, const DrawKey& key) const {
-  for (const Item& item : items_) {
-    RandomStream random = item.random(key);
-    item.transform->apply_to_sample(sample, random);
+void Pipeline::apply(Sample& sample, const DrawKey& key, const OtherSamples* others) const {
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (items_[i].transform->joins()) {
+      if (others != nullptr) join(sample, i, key, *others);
+      continue;
+    }
+    RandomStream random = items_[i].random(key);
+    items_[i].transform->apply_to_sample(sample, random);
   }
+}
+
+/// Applies an item that joins samples. Others have random numbers of their own, so that none is equal to itself in its own batch.
+void Pipeline::join(Sample& sample, size_t number, const DrawKey& key, const OtherSamples& others) const {
+  const Transform& transform = *items_[number].transform;
+  RandomStream random = items_[number].random(key);
+  std::vector<Sample> read;
+  for (int64_t count = transform.others(key.epoch, random); count > 0; --count) {
+    DrawKey own{.seed = random.below(~uint64_t{0}), .epoch = key.epoch};
+    Sample other = others.read(static_cast<int64_t>(random.below(static_cast<uint64_t>(others.size))), own.index);
+    for (size_t i = 0; i < number; ++i) {
+      RandomStream before = items_[i].random(own);
+      items_[i].transform->apply_to_sample(other, before);
+    }
+    read.push_back(std::move(other));
+  }
+  if (!read.empty()) transform.join(sample, std::move(read), random);
 }
 
 std::optional<PixelGrid> Pipeline::grid(int64_t height, int64_t width, const DrawKey& key) const {
@@ -276,6 +300,7 @@ std::vector<Component> items_for(const std::vector<Component>& items, std::vecto
   const bool boxes = std::any_of(fields.begin(), fields.end(), [](const FieldType& type) { return type.kind == FieldKind::kBoxes; });
   for (const Component& item : items) {
     if (!boxes && (item.as<RandomIouCrop>() != nullptr || item.as<SanitizeBoundingBoxes>() != nullptr)) continue;
+    if (const auto* transform = item.as<Transform>(); transform != nullptr && transform->joins()) continue;
     const auto* image = item.as<ImageTransform>();
     const auto* rename = item.as<Rename>();
     const std::string& changed = image != nullptr ? image->field : rename != nullptr ? rename->from : std::string();

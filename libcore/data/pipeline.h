@@ -2,6 +2,7 @@
 // Pipeline: the items of a recipe's `pipeline:` in order. They turn a decoded sample into the numbers of a batch.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +22,12 @@ struct DrawKey {
   int64_t index = 0;  ///< Index of the sample in the source.
 };
 
+/// The samples that may be joined with a sample: `read` returns that of a number below `size`, and sets its index in the source.
+struct OtherSamples {
+  int64_t size = 0;
+  std::function<Sample(int64_t number, int64_t& index)> read;
+};
+
 /// Applies items in order. A u8 image becomes f32 in 0..1 before the first item that computes on floats, or at the end. A final `normalize`
 /// is fused with that conversion and with the copy into the batch. Thread-safe.
 class Pipeline {
@@ -35,8 +42,8 @@ class Pipeline {
   /// "pipeline.N"), the field and the available fields, if an item cannot handle them.
   std::vector<FieldType> fields(const std::vector<FieldType>& in) const;
 
-  /// Applies all items except those that are fused into write().
-  void apply(Sample& sample, const DrawKey& key) const;
+  /// Applies all items except those that are fused into write(). Without `others`, items that join samples leave the sample as it is.
+  void apply(Sample& sample, const DrawKey& key, const OtherSamples* others = nullptr) const;
 
   /// Maps the pixels of the transformed `input` to the original image of height x width pixels. nullopt if an item moves pixels in a way
   /// that a grid cannot express (auto_augment).
@@ -59,11 +66,12 @@ class Pipeline {
   std::vector<Item> items_;
   std::map<std::string, Finish> finishes_;  // for fields whose last items are fused with the copy into the batch
   std::unique_ptr<Finish> plain_;           // for all other fields
+  void join(Sample& sample, size_t number, const DrawKey& key, const OtherSamples& others) const;
   const Finish& finish_of(const std::string& field) const;
 };
 
-/// The items of a pipeline that apply to samples with `fields`; items that change or rename a missing field are dropped. Prediction needs
-/// this: its samples have no masks or labels, but the pipeline of the evaluation may name them.
+/// The items of a pipeline that apply to samples with `fields`; items that change or rename a missing field, and items that join
+/// samples, are dropped. Prediction needs this: its samples have no masks or labels, but the pipeline of the evaluation may name them.
 std::vector<Component> items_for(const std::vector<Component>& items, std::vector<FieldType> fields);
 
 }  // namespace galley

@@ -29,6 +29,12 @@ class Transform : public Options {
   virtual std::vector<FieldType> fields(std::vector<FieldType> in) const = 0;
   /// Changes one sample. `random` is the stream of this sample, epoch and item. Thread-safe.
   virtual void apply_to_sample(Sample& sample, RandomStream& random) const = 0;
+  /// Whether the item joins samples. Then it has others() and join() in place of apply_to_sample().
+  virtual bool joins() const { return false; }
+  /// How many other samples join() takes in this epoch: their number, or 0 if the sample stays. Thread-safe.
+  virtual int64_t others(int64_t epoch, RandomStream& random) const;
+  /// Joins the sample with `others`, to which the items before this one were applied. Thread-safe.
+  virtual void join(Sample& sample, std::vector<Sample> others, RandomStream& random) const;
 };
 
 /// The dtype of pixels that an item needs. u8 is converted to f32 (0..1) before an item that computes on floats.

@@ -6,6 +6,7 @@
 
 #include "libcore/data/box_transforms.h"
 #include "libcore/data/flow.h"
+#include "libcore/data/mosaic.h"
 #include "libcore/data/pack.h"
 #include "libcore/data/transform.h"
 
@@ -82,7 +83,7 @@ bool changes_pair(const std::string& field, std::span<const FieldType> fields) {
 }  // namespace
 
 ComponentKinds data_transforms() {
-  static constexpr std::array<ComponentKind, 23> kKinds{{
+  static constexpr std::array<ComponentKind, 24> kKinds{{
       {"resize", "resize, antialiased", make_options<Resize>},
       {"center_crop", "cut out the middle", make_options<CenterCrop>},
       {"random_crop", "cut out a random part of fixed size, after padding", make_options<RandomCrop>},
@@ -92,6 +93,7 @@ ComponentKinds data_transforms() {
       {"random_iou_crop", "cut out a random part that overlaps a box well, for detection", make_options<RandomIouCrop>},
       {"random_zoom_out", "put the image on a larger one", make_options<RandomZoomOut>},
       {"scale_jitter", "resize by a random factor", make_options<ScaleJitter>},
+      {"mosaic", "join four images to one, for detection and segmentation", make_options<Mosaic>},
       {"pad_to", "put images of different sizes on a canvas, for detection", make_options<PadTo>},
       {"sanitize_bounding_boxes", "drop small boxes", make_options<SanitizeBoundingBoxes>},
       {"random_photometric_distort", "change colors at random, as detectors are trained", make_options<RandomPhotometricDistort>},
@@ -109,6 +111,9 @@ ComponentKinds data_transforms() {
   }};
   return kKinds;
 }
+
+int64_t Transform::others(int64_t, RandomStream&) const { return 0; }
+void Transform::join(Sample&, std::vector<Sample>, RandomStream&) const { GALLEY_ASSERT(!joins(), "an item that joins overrides join"); }
 
 void ImageTransform::item_options(OptionVisitor& visitor) {
   visitor.option(

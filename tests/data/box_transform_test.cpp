@@ -5,6 +5,7 @@
 #include <set>
 
 #include "libcore/data/box_transforms.h"
+#include "libcore/data/mosaic.h"
 #include "libcore/data/objects.h"
 #include "libcore/data/pipeline.h"
 #include "libcore/data/source.h"
@@ -347,6 +348,110 @@ TEST(Boxes, PredictionLeavesOutItemsThatNeedThem) {
   EXPECT_EQ(items_for(items, types()).size(), 3u);
 }
 
+/// The pixels of image number `added` have values of their own, and classes in a mask.
+Sample numbered(int64_t added) {
+  Sample sample = rectangles();
+  uint8_t* pixels = sample.image()->as<uint8_t>();
+  for (int64_t i = 0; i < sample.image()->area(); ++i) pixels[i] = static_cast<uint8_t>(pixels[i] + added);
+  int64_t* labels = std::get<Tensor>(*sample.find("labels")).data_as<int64_t>();
+  for (int64_t i = 0; i < 5; ++i) labels[i] += added;
+  sample.set("classes", Mask{*sample.image()});
+  return sample;
+}
+
+/// The sample that mosaics of these images give at an index, each after `before`.
+Sample mosaic_of(const Mosaic& mosaic, int64_t index, const std::vector<Component>& before = {}) {
+  std::vector<Component> items = before;
+  items.push_back(item("mosaic", mosaic));
+  int64_t reads = 0;
+  const OtherSamples others{100, [&](int64_t, int64_t&) { return numbered(++reads); }};
+  Sample sample = numbered(0);
+  Pipeline(items).apply(sample, {9, 2, index}, &others);
+  return sample;
+}
+
+// The rule in its own words: the four images touch a center in the middle half of a canvas of twice the size, and are cut at its edges.
+TEST(Mosaic, FourImagesTouchAtARandomCenter) {
+  Mosaic mosaic;
+  mosaic.size = {kHeight, kWidth};  // that of the images, so that no pixel changes
+  mosaic.fill = {255};
+  std::set<std::pair<double, double>> centers;
+  for (int64_t index = 0; index < 40; ++index) {
+    const Sample sample = mosaic_of(mosaic, index);
+    const Image& image = *sample.image();
+    ASSERT_EQ(image.height(), 2 * kHeight);
+    ASSERT_EQ(image.width(), 2 * kWidth);
+    const std::array<double, 4> first = around(image, 1);
+    const double x = first[2], y = first[3];
+    centers.insert({x, y});
+    EXPECT_TRUE(x >= 0.5 * kWidth && x < 1.5 * kWidth && y >= 0.5 * kHeight && y < 1.5 * kHeight) << x << " " << y;
+    const double left = std::max(0.0, x - kWidth), top = std::max(0.0, y - kHeight);
+    const double right = std::min(2.0 * kWidth, x + kWidth), bottom = std::min(2.0 * kHeight, y + kHeight);
+    EXPECT_EQ(first, (std::array{left, top, x, y}));
+    EXPECT_EQ(around(image, 2), (std::array{x, top, right, y}));
+    EXPECT_EQ(around(image, 3), (std::array{left, y, x, bottom}));
+    EXPECT_EQ(around(image, 4), (std::array{x, y, right, bottom}));
+    expect_instances(sample, cat("mosaic ", index));
+    const Image& classes = std::get<Mask>(*sample.find("classes")).classes;
+    ASSERT_EQ(classes.area(), image.area());
+    EXPECT_TRUE(std::equal(image.as<uint8_t>(), image.as<uint8_t>() + image.area(), classes.as<uint8_t>())) << "255 is no class";
+    const auto& labels = std::get<Tensor>(*sample.find("labels"));
+    const float* box = const_cast<Sample&>(sample).boxes()->corners.data_as<float>();
+    std::set<int64_t> seen;
+    for (int64_t i = 0; i < labels.shape()[0]; ++i, box += 4) {
+      const int64_t value = labels.data_as<int64_t>()[i];
+      EXPECT_EQ(around(image, value), (std::array<double, 4>{box[0], box[1], box[2], box[3]})) << index << ": box of " << value;
+      seen.insert(value);
+    }
+    for (int64_t value = 50; value < 255; ++value) EXPECT_EQ(seen.contains(value), around(image, value)[2] >= 0) << index << " " << value;
+  }
+  EXPECT_GT(centers.size(), 30u);
+}
+
+TEST(Mosaic, ImagesAreResizedToFit) {
+  Mosaic mosaic;
+  mosaic.size = {20, 40};  // of images of 40 x 60 pixels: 20 x 30
+  mosaic.fill = {255};
+  const Sample sample = mosaic_of(mosaic, 3);
+  const Image& image = *sample.image();
+  int64_t bare = 0, no_class = 0;
+  const Image& classes = std::get<Mask>(*sample.find("classes")).classes;
+  for (int64_t i = 0; i < image.area(); ++i) {
+    bare += image.as<uint8_t>()[i] == 255;
+    no_class += classes.as<uint8_t>()[i] == Mask::kNoClass;
+  }
+  const std::array<double, 4> first = around(image, 1);  // an image has its background at its borders
+  const double width = std::min(30.0, first[2]) + std::min(30.0, 80 - first[2]),
+               height = std::min(20.0, first[3]) + std::min(20.0, 40 - first[3]);
+  EXPECT_EQ(bare, 40 * 80 - static_cast<int64_t>(width * height));
+  EXPECT_EQ(no_class, bare);
+  const float* box = const_cast<Sample&>(sample).boxes()->corners.data_as<float>();  // 4 3 20 14 of the first image, halved
+  EXPECT_EQ(box[2], first[2] - 30 + 10);
+  EXPECT_EQ(box[3], first[3] - 20 + 7);
+}
+
+TEST(Mosaic, ItemsBeforeItChangeEachImage) {
+  Mosaic mosaic;
+  mosaic.size = {kHeight, kWidth};
+  CenterCrop center;
+  center.size = {10, 10};  // enlarged to 40 x 40
+  const Sample sample = mosaic_of(mosaic, 5, {item("center_crop", center), item("random_horizontal_flip", RandomHorizontalFlip())});
+  int64_t bare = 0;
+  for (int64_t i = 0; i < sample.image()->area(); ++i) bare += sample.image()->as<uint8_t>()[i] == 114;
+  EXPECT_GT(bare, 40 * 30);
+}
+
+TEST(Mosaic, LeavesSamplesAsTheyAre) {
+  Mosaic never, early;
+  never.p = 0;
+  early.epochs = 2;  // 0 and 1
+  never.size = early.size = {30};
+  for (const Mosaic& mosaic : {never, early}) EXPECT_EQ(mosaic_of(mosaic, 1).image()->height(), kHeight);
+  early.epochs = 3;
+  EXPECT_EQ(mosaic_of(early, 1).image()->height(), 60);
+  EXPECT_TRUE(items_for({item("mosaic", early)}, types()).empty()) << "predictions are of one image";
+}
+
 void expect_refused(const std::vector<Component>& items, std::vector<FieldType> fields, const std::string& part) {
   try {
     Pipeline(items).fields(fields);
@@ -368,6 +473,19 @@ TEST(Boxes, MistakesAreReported) {
   RandomZoomOut zoom;
   zoom.side_range = {0.5, 2};
   expect_refused({item("random_zoom_out", zoom)}, types(), "at least 1");
+  Mosaic mosaic;
+  mosaic.size = {32};
+  expect_refused({item("mosaic", mosaic)}, {image_field(3)}, "needs boxes or a mask");
+  expect_refused({item("normalize",
+                       [] {
+                         Normalize n;
+                         n.mean = n.std = {1};
+                         return n;
+                       }()),
+                  item("mosaic", mosaic)},
+                 types(), "needs u8 pixels");
+  expect_refused({item("mosaic", mosaic), item("mosaic", mosaic)}, types(), "one is possible");
+  EXPECT_EQ(Pipeline({item("mosaic", mosaic)}).fields(types()).at(1).capacity, 20) << "boxes of four images";
   PadTo pad;
   pad.size = {30, 70};
   expect_refused({item("pad_to", pad)}, types(), "do not fit into 30 x 70");

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "libcore/data/mosaic.h"
 #include "libcore/data/sources.h"
 #include "tests/data/files.h"
 #include "tests/data/golden.h"
@@ -100,6 +101,49 @@ void expect_equal(const Delivered& a, const Delivered& b, size_t skip_of_a, cons
     EXPECT_TRUE(bit_equal(a.labels[i + skip_of_a], b.labels[i])) << what << ", batch " << i;
     EXPECT_EQ(a.first[i + skip_of_a], b.first[i]) << what;
   }
+}
+
+/// Numbered images with masks.
+class MaskedSource : public NumberedSource {
+ public:
+  using NumberedSource::NumberedSource;
+  std::vector<FieldType> fields() const override {
+    return {image_field(3, 6, 5), {.name = "label", .kind = FieldKind::kMask, .dtype = DType::kI64, .sample = {6, 5}}};
+  }
+  Sample read(int64_t index) const override {
+    Sample sample = NumberedSource::read(index);
+    *sample.find("label") = Mask{sample.image()->with_channels(1)};
+    return sample;
+  }
+};
+
+TEST(DataLoader, JoinsSamplesOfItsSlice) {
+  Mosaic mosaic;
+  mosaic.size = {6, 5};
+  mosaic.fill = {0};
+  const auto source = std::make_shared<MaskedSource>(40, std::set<int64_t>{13});
+  std::set<double> values;
+  std::vector<Delivered> delivered;
+  for (const int64_t workers : {0, 3}) {
+    LoaderOptions options = options_of(4, LastBatchRule::kKeep, workers);
+    options.order.slice.parse("10..20");
+    options.passes = 2;
+    options.on_error = OnErrorRule::kSkip;  // sample 13: mosaics with it are skipped
+    DataLoader loader(source, Pipeline({component("mosaic", mosaic)}), {}, options);
+    delivered.push_back(run(loader, 100));
+    EXPECT_GT(loader.skips().skipped, 0);
+  }
+  expect_equal(delivered[0], delivered[1], 0, "workers");
+  ASSERT_EQ(delivered[0].indices.size(), 20u);
+  for (const Tensor& labels : delivered[0].labels) {
+    ASSERT_EQ(labels.shape()[-1], 10);
+    for (const double value : labels.to_doubles()) values.insert(value);
+  }
+  std::set<double> expected;  // pixels without an image have no class: the loader's pad_label
+  for (double i = 10; i < 20; ++i)
+    if (i != 13) expected.insert(i);
+  values.erase(static_cast<double>(LoaderOptions().pad_label));
+  EXPECT_EQ(values, expected);
 }
 
 TEST(DataLoader, GivesTheSameBitsForAnyWorkersPrefetchAndStart) {
