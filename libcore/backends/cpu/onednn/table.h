@@ -3,11 +3,15 @@
 // conv_algorithms.cpp and matmul_algorithms.cpp.
 
 #include <span>
+#include <string>
 
 #include "libcore/backends/kernel.h"
 
 namespace galley {
 
 std::span<const Kernel> onednn_reorder();
+
+/// As onednn::version_and_file, for files that do not include oneDNN's headers.
+std::string onednn_version_and_file();
 
 }  // namespace galley
