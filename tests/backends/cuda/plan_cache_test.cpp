@@ -85,9 +85,9 @@ std::vector<float> product(std::string& reason) {
     const cuda::dnn::Status status = graph->finish(handle);
     return DescribedGraph{graph, &graph->graph(), status};
   };
-  const auto chosen = choose_dnn_plan("a product", {}, describe, reason);
-  if (chosen == nullptr) return {};
   CudaDevice& device = stand_in_device();
+  const auto chosen = choose_dnn_plan(device, "a product", {}, describe, reason);
+  if (chosen == nullptr) return {};
   const std::unique_ptr<Stream> stream = device.make_stream();
   const std::vector<float> a{1, 2, 3, 4}, b{5, 6, 7, 8};
   std::vector<float> y(4);
