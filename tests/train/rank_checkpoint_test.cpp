@@ -16,6 +16,7 @@
 #include "libcore/weights/checkpoint.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/rank_runs.h"
+#include "tests/train/stepping.h"
 
 namespace galley {
 namespace {
