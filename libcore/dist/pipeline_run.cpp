@@ -25,9 +25,8 @@ PipelineParts pipeline_parts(const PlanModel& model, const JobPlan& job, const C
   parts.cuts = std::move(cuts);
   const size_t count = parts.cuts.size();
   const std::vector<SegmentTime> forward = times_of(model.forward, job, cluster), backward = times_of(model.backward, job, cluster);
-  for (std::vector<double>* values :
-       {&parts.times.forward, &parts.times.backward, &parts.compute, &parts.elements, &parts.gradients, &parts.gathered,
-        &parts.reductions_s})
+  for (std::vector<double>* values : {&parts.times.forward, &parts.times.backward, &parts.compute, &parts.elements, &parts.gradients,
+                                      &parts.gathered, &parts.reductions_s})
     values->assign(count, 0);
   parts.reductions.assign(count, {});
   const auto part_of = [&](size_t segment) {
@@ -122,8 +121,8 @@ class PipelineRun {
     }
   }
 
-  /// Messages that a rank of the stage sends in a step: the result of each forward pass but the last, and the gradient of each backward pass
-  /// but that of the first part.
+  /// Messages that a rank of the stage sends in a step: the result of each forward pass but the last, and the gradient of each backward
+  /// pass but that of the first part.
   double messages_of(size_t stage) const {
     int64_t messages = 0;
     for (const size_t p : parts_of(stage)) messages += (p + 1 < parts_.cuts.size() ? 1 : 0) + (p > 0 ? 1 : 0);

@@ -8,6 +8,7 @@
 #include "libcore/base/file.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/rank_runs.h"
+#include "tests/train/stepping.h"
 
 namespace galley {
 namespace {
@@ -100,7 +101,7 @@ TEST(Offload, RefusesWhatDoesNotExist) {
     try {
       trainer.plan();
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kTraining);
+      EXPECT_EQ(error.code(), ErrorCode::kRecipe);
       return error.message();
     }
     return std::string();

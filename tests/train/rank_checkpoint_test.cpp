@@ -16,6 +16,7 @@
 #include "libcore/weights/checkpoint.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/rank_runs.h"
+#include "tests/train/stepping.h"
 
 namespace galley {
 namespace {
@@ -74,7 +75,7 @@ std::vector<double> train(const std::string& folder, const Job& job, std::vector
   overrides.push_back(job.setting());
   overrides.push_back("sharding.wrap.match=[fc1, fc2]");
   overrides.push_back("sharding.bucket=1KiB");
-  const Trained run = train(folder, job.ranks, std::move(overrides), recipe);
+  const Trained run = galley::train(folder, job.ranks, std::move(overrides), recipe);
   for (const std::string& error : run.errors) EXPECT_EQ(error, "") << job.str();
   return run.losses.front();
 }
