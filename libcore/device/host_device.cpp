@@ -11,9 +11,10 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kHugePage = int64_t{2} << 20, kPage = 4096;
 
-/// Maps memory and advises huge pages if the alignment is at least one huge page; otherwise uses the C library.
+/// Maps memory and advises huge pages if the alignment is at least one huge page; otherwise uses the C library. What is left over of the
+/// last huge page is not mapped, so that it takes no memory.
 class HostMemory : public Memory {
  public:
   void* allocate(int64_t bytes, int64_t alignment) override {
@@ -23,7 +24,7 @@ class HostMemory : public Memory {
   }
   void free(void* address, int64_t bytes, int64_t alignment) noexcept override {
     if (alignment >= kHugePage) {
-      munmap(address, static_cast<size_t>(rounded(std::max<int64_t>(bytes, 1), alignment)));
+      munmap(address, static_cast<size_t>(rounded(std::max<int64_t>(bytes, 1), kPage)));
     } else {
       std::free(address);
     }
@@ -35,7 +36,7 @@ class HostMemory : public Memory {
 
   /// The system aligns mappings to pages only. Maps `alignment` more bytes and unmaps the parts before and after the aligned block.
   static void* map(int64_t bytes, int64_t alignment) {
-    const int64_t size = rounded(bytes, alignment), mapped = size + alignment;
+    const int64_t size = rounded(bytes, kPage), mapped = size + alignment;
     void* memory = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     auto* begin = static_cast<std::byte*>(memory);

@@ -30,6 +30,22 @@ std::vector<ParameterSpec> specs_of(const ConvertReport& report, const std::map<
   return specs;
 }
 
+/// An error of a plan that does not fit the model, with its file and what helps.
+Error misfit(const Error& error, const QuantizationPlan& plan, const Graph& graph) {
+  const std::vector<QuantizableLayer> layers = quantizable_layers(graph);
+  // Heads change the paths of the layers below them: "bert.encoder ...", "encoder ...".
+  const bool same_body = std::any_of(plan.layers.begin(), plan.layers.end(), [&](const LayerPlan& stored) {
+    return std::any_of(layers.begin(), layers.end(), [&](const QuantizableLayer& layer) {
+      return stored.name != layer.name && (stored.name.ends_with("." + layer.name) || layer.name.ends_with("." + stored.name));
+    });
+  });
+  return Error(error.code(), error.message())
+      .at({.file = plan.file})
+      .suggest(same_body
+                   ? "it was quantized with another head: quantize with the model.head that is used here (--embed: model.head=embedding)"
+                   : "use the recipe that it was quantized with, or quantize the weights of this model");
+}
+
 }  // namespace
 
 std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) { return recipe.lora ? nullptr : file_plan(recipe); }
@@ -49,7 +65,12 @@ InferenceModel make_inference(CapturedModel model, std::shared_ptr<const Quantiz
     return made;
   }
   const Graph fused = made.graph;
-  made.conversion = conversion_passes(made.graph, *made.plan);
+  try {
+    made.conversion = conversion_passes(made.graph, *made.plan);
+  } catch (const Error& error) {
+    if (made.plan->file.empty()) throw;
+    throw misfit(error, *made.plan, fused);
+  }
   made.parameters = specs_of(made.conversion, plan_tensors(fused, *made.plan));
   return made;
 }

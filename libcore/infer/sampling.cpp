@@ -12,15 +12,19 @@
 namespace galley {
 namespace {
 
+[[noreturn]] void refuse(const TokenKey& key, const std::string& why) {
+  throw Error(ErrorCode::kNumeric, cat("token ", key.position, " of sequence ", key.sequence, ": ", why))
+      .suggest("values overflow: galley-weights verify looks for damage in the weights; precision=f32 has the widest range");
+}
+
 void check_logits(std::span<const float> logits, const TokenKey& key) {
   bool any = false;
   for (size_t i = 0; i < logits.size(); ++i) {
     const float x = logits[i];
-    if (std::isnan(x) || x == std::numeric_limits<float>::infinity())
-      fail(ErrorCode::kNumeric, "token ", key.position, " of sequence ", key.sequence, ": the logit of token ", i, " is ", x);
+    if (std::isnan(x) || x == std::numeric_limits<float>::infinity()) refuse(key, cat("the logit of token ", i, " is ", x));
     any = any || std::isfinite(x);
   }
-  if (!any) fail(ErrorCode::kNumeric, "token ", key.position, " of sequence ", key.sequence, ": no token has a finite logit");
+  if (!any) refuse(key, "no token has a finite logit");
 }
 
 /// Makes tokens of the text less probable: divides positive logits by the penalty and multiplies negative ones.

@@ -18,6 +18,7 @@
 #include "libcore/nn/zoo_transformer.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/tensor/field_names.h"
+#include "libcore/weights/adapter.h"
 #include "libcore/weights/hub.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
@@ -101,6 +102,18 @@ void finish_capture(const Recipe& recipe, CapturedModel& model) {
   if (const auto plan = stored_plan(recipe)) store_weights(model, *plan);
 }
 
+/// Throws Error (kInput) if the adapter changes a layer that is not one of `items`, those of the model.
+void check_layers_of_adapter(const std::string& folder, const std::vector<std::string>& layers, const std::vector<Selectable>& items) {
+  for (const std::string& layer : layers) {
+    if (std::any_of(items.begin(), items.end(), [&](const Selectable& item) { return item.path == layer; })) continue;
+    throw Error(ErrorCode::kInput, cat("the adapter ", folder, " changes the layer '", layer, "', which the model does not have"))
+        .key("lora.load")
+        .suggest(items.empty()
+                     ? "the adapter belongs to another model"
+                     : cat("the adapter belongs to another model; linear layers of this one are called '", items.front().path, "'"));
+  }
+}
+
 }  // namespace
 
 Session::Session(const Recipe& recipe) : Session(recipe, false) {}
@@ -143,6 +156,8 @@ void Session::find_adapted_layers() {
   capture.model();
   std::vector<Selectable> items;
   for (const std::string& path : capture.builder().linear_layers()) items.push_back({path, "linear", 2});
+  if (recipe_.lora->load && lora_->match == AdapterFolder(*recipe_.lora->load).layers())
+    check_layers_of_adapter(*recipe_.lora->load, lora_->match, items);
   auto selected = std::make_shared<std::set<std::string, std::less<>>>();
   for (const int64_t index : Selector{.match = lora_->match, .except = {}}.select(items, "lora.match", /*is_list=*/true))
     selected->insert(items[static_cast<size_t>(index)].path);

@@ -36,7 +36,9 @@ std::shared_ptr<const QuantizationPlan> file_plan(const Recipe& recipe) {
       throw Error(ErrorCode::kRecipe, cat(source.from, " contains quantized weights, which must be the only source; weights.load names ",
                                           sources.size(), " sources"))
           .key("weights.load");
-    return std::make_shared<const QuantizationPlan>(parse_plan(found->second, source.from));
+    QuantizationPlan plan = parse_plan(found->second, source.from);
+    plan.file = source.from;
+    return std::make_shared<const QuantizationPlan>(std::move(plan));
   }
   return nullptr;
 }

@@ -40,6 +40,7 @@ struct QuantizationPlan {
   std::vector<LayerPlan> layers;  // in the order of the graph
   /// Scales and zero points of integer values, by quant_name. Operators that move integers unchanged share those of their input.
   std::map<std::string, QuantParams> values;
+  std::string file;  // that it was read from, for messages; "": it was made here
 
   /// nullptr if there is no such layer.
   const LayerPlan* find(std::string_view name) const;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "libcore/base/error.h"
+#include "libcore/recipe/unused_sharding.h"
 
 namespace galley {
 namespace {
@@ -196,12 +197,46 @@ void check_sharding(const ShardingSection& sharding, std::vector<Error>& errors)
   if (divides_tables && (pipeline || divides_matrices))
     complain("sharding.tables", cat("'sharding.tables' does not apply to ", pipeline ? "pipelines" : "tensor parallelism"),
              "use auto, or strategy: ddp, zero1, zero2, fsdp or hybrid");
+  if (sharding.hook && pipeline) complain("sharding.hook", "pipelines do not round gradients", "write sharding.hook: null");
   if (sharding.hook && sharding.hook->type == HookType::kPowerSgd &&
       (shards_parameters(strategy) || strategy == ShardingStrategy::kZero2)) {
     complain("sharding.hook",
              cat("'sharding.hook' is power_sgd, which needs whole gradients, but with ", name, " a rank sums ranges of them"),
              "use bf16, or strategy: ddp or zero1");
   }
+}
+
+std::vector<Error> unused_sharding_keys(const ShardingSection& sharding) {
+  std::vector<Error> unused;
+  const ShardingStrategy strategy = sharding.strategy;
+  const bool automatic = strategy == ShardingStrategy::kAuto;
+  const MeshSection mesh = sharding.mesh.value_or(MeshSection());
+  const auto only = [&](bool given, bool used, const char* key, const char* where) {
+    if (!given || used) return;
+    unused.push_back(wrong(cat("sharding.", key),
+                           cat("'sharding.", key, "' applies to ", where, ", but the strategy is ", name_of(strategy)), "it is ignored"));
+  };
+  const bool gathers = shards_parameters(strategy) || (automatic && mesh.shard > 1) || (sharding.offload && sharding.offload->parameters);
+  only(sharding.wrap.parameters.count || !sharding.wrap.match.empty(), gathers, "wrap", "fsdp, hybrid and offload.parameters");
+  only(sharding.gather_limit.size.has_value(), gathers, "gather_limit", "fsdp, hybrid and offload.parameters");
+  only(!sharding.reshard_after_forward, gathers, "reshard_after_forward", "fsdp, hybrid and offload.parameters");
+  only(sharding.sequence_parallel, strategy == ShardingStrategy::kTensor || mesh.tensor > 1, "sequence_parallel", "tensor");
+  only(sharding.schedule != ShardingSection().schedule, strategy == ShardingStrategy::kPipeline || mesh.pipe > 1, "schedule", "pipeline");
+  only(sharding.hook.has_value(), strategy != ShardingStrategy::kNone, "hook", "strategies that sum gradients over ranks");
+  if (sharding.hook && sharding.hook->type != HookType::kPowerSgd) {
+    const HookSection& hook = *sharding.hook;
+    const HookSection usual;
+    for (const auto& [key, given] :
+         {std::pair("rank", hook.rank != usual.rank), std::pair("warm_start", hook.warm_start != usual.warm_start),
+          std::pair("error_feedback", hook.error_feedback != usual.error_feedback)}) {
+      if (given)
+        unused.push_back(
+            wrong(cat("sharding.hook.", key),
+                  cat("'sharding.hook.", key, "' applies to power_sgd, but the hook is ", kHooks[static_cast<size_t>(hook.type)]),
+                  "it is ignored"));
+    }
+  }
+  return unused;
 }
 
 ShardingStrategy resolve_strategy(const ShardingSection& sharding, int64_t ranks) {

@@ -7,6 +7,7 @@
 
 #include "libcore/base/denormals.h"
 #include "libcore/base/parallel.h"
+#include "libcore/device/kept_memory.h"
 
 namespace galley {
 namespace {
@@ -69,7 +70,7 @@ Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& sto
   find_prepare_reads();
   find_results();
   const MemoryPlan& memory = program_->memory();
-  if (memory.prepared_bytes > 0) prepared_ = Storage::allocate(memory.prepared_bytes, device_);
+  if (memory.prepared_bytes > 0) prepared_ = Storage::allocate(memory.prepared_bytes, device_of_kept_arrays(device_));
   arena_->reserve(std::max<int64_t>(memory.arena_bytes, 1), memory.common_bytes);
 }
 

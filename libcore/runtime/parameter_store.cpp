@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/device/kept_memory.h"
 #include "libcore/runtime/program.h"
 
 namespace galley {
@@ -23,7 +24,7 @@ ParameterStore::Entry& ParameterStore::entry(std::string_view name) {
 void ParameterStore::declare(const std::string& name, const TensorType& type, ValueRole role) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
-    entries_[name] = {Tensor(type.dtype, type.shape, type.format, *device_), role};
+    entries_[name] = {Tensor(type.dtype, type.shape, type.format, device_of_kept_arrays(*device_)), role};
     return;
   }
   if (found->second.role != role) found->second.role = role;  // that of an adopted array was not known
@@ -37,10 +38,16 @@ void ParameterStore::declare(const Program& program) {
     device_ = &program.device();  // writes only on a change, because replicas bind in parallel
   GALLEY_ASSERT(device_ == &program.device(), "the program is on device ", program.device().name(), ", but the parameters are on ",
                 device_->name());
+  std::vector<const ValueInfo*> arrays;
+  int64_t bytes = 0;
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
-    if (info.role != ValueRole::kInput && info.role != ValueRole::kCarried) declare(info.name, info.type, info.role);
+    if (info.role == ValueRole::kInput || info.role == ValueRole::kCarried) continue;
+    arrays.push_back(&info);
+    if (!has(info.name)) bytes += kept_bytes(info.type.bytes());
   }
+  const KeptArrays side_by_side(*device_, bytes);
+  for (const ValueInfo* info : arrays) declare(info->name, info->type, info->role);
 }
 
 bool ParameterStore::holds(const Program& program, const std::map<std::string, std::string>& names) const {

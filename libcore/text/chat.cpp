@@ -5,6 +5,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
+#include "libcore/text/json_node.h"
 
 namespace galley::text {
 namespace {
@@ -16,14 +17,10 @@ constexpr const char* kTemplate = "chat_template.jinja";
 constexpr const char* kConfig = "tokenizer_config.json";
 
 Json read_config(const std::string& path) {
-  Json config;
-  try {
-    config = Json::parse(read_file(path));
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::kInput, cat(path, ": ", error.what()));
-  }
-  GALLEY_CHECK_INPUT(config.is_object(), path, ": must be a JSON object");
-  return config;
+  const std::string text = read_file(path);
+  const JsonNode checked = JsonNode::parse(text, path);  // an error has line and column
+  if (!checked.json().is_object()) checked.fail("must be a JSON object");
+  return Json::parse(text);
 }
 
 /// "bos_token": "<s>" or {"content": "<s>", ...}: the variables of these names.
@@ -39,23 +36,40 @@ jinja::Dict special_tokens(const Json& config) {
 }
 
 /// The template in a tokenizer_config.json; nullopt if it has none.
-std::optional<std::string> template_in(const Json& config, const std::string& place) {
+std::optional<std::string> template_in(const Json& config, const std::string& file) {
+  const auto refuse = [&](const char* message) { throw Error(ErrorCode::kInput, cat("chat_template ", message)).at({.file = file}); };
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return std::nullopt;
   if (found->is_string()) return found->get<std::string>();
-  GALLEY_CHECK_INPUT(found->is_array(), place, ": chat_template must be text or a list of templates");
+  if (!found->is_array()) refuse("must be text or a list of templates");
   for (const Json& item : *found) {
-    GALLEY_CHECK_INPUT(item.is_object() && item.contains("name") && item.contains("template") && item["template"].is_string(), place,
-                       ": an item of chat_template must have a name and a template");
+    const bool complete = item.is_object() && item.contains("name") && item.contains("template") && item["template"].is_string();
+    if (!complete) refuse("has an item without a name or a template");
     if (item["name"] == "default") return item["template"].get<std::string>();
   }
-  throw Error(ErrorCode::kInput, cat(place, ": chat_template has no template called default"));
+  refuse("has no template called default");
+  return std::nullopt;
+}
+
+/// Calls `call`. A mistake in a template that is a value of a JSON file has the line of the template, which is not one of the file.
+template <class Call>
+auto placed(const std::string& file, const Call& call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    if (file.ends_with(".jinja") || error.place().line == 0) throw;
+    throw Error(error.code(), cat("chat_template, line ", error.place().line, ": ", error.message()))
+        .at({.file = file})
+        .suggest(error.suggestion());
+  }
 }
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string_view source, std::string place, jinja::Dict variables)
-    : place_(std::move(place)), template_(source, place_), variables_(std::move(variables)) {}
+ChatTemplate::ChatTemplate(std::string_view source, std::string file, jinja::Dict variables)
+    : place_(std::move(file)),
+      template_(placed(place_, [&] { return jinja::Template(source, place_); })),
+      variables_(std::move(variables)) {}
 
 std::optional<ChatTemplate> ChatTemplate::read(const std::string& path) {
   const bool folder = fs::is_directory(path);
@@ -69,7 +83,7 @@ std::optional<ChatTemplate> ChatTemplate::read(const std::string& path) {
   if (own) return ChatTemplate(read_file(template_file.string()), template_file.string(), std::move(variables));
   const std::optional<std::string> source = template_in(config, config_file.string());
   if (!source) return std::nullopt;
-  return ChatTemplate(*source, cat(config_file.string(), ": chat_template"), std::move(variables));
+  return ChatTemplate(*source, config_file.string(), std::move(variables));
 }
 
 std::string ChatTemplate::render(const std::vector<ChatMessage>& messages) const {
@@ -78,7 +92,7 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages) const
   jinja::Dict variables = variables_;
   for (auto& [key, value] : jinja::Dict{{"messages", std::move(list)}, {"tools", {}}, {"documents", {}}, {"add_generation_prompt", true}})
     variables.emplace_back(key, std::move(value));
-  return template_.render(variables);
+  return placed(place_, [&] { return template_.render(variables); });
 }
 
 }  // namespace galley::text

@@ -28,7 +28,7 @@ class ChatTemplate {
   const std::string& place() const { return place_; }
 
  private:
-  ChatTemplate(std::string_view source, std::string place, jinja::Dict variables);
+  ChatTemplate(std::string_view source, std::string file, jinja::Dict variables);
 
   std::string place_;
   jinja::Template template_;

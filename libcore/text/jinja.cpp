@@ -176,11 +176,11 @@ class Renderer {
   /// Adds the line to what fails within.
   template <class Call>
   auto at(int line, const Call& call) {
-    if (++steps_ > kMostSteps) throw Error(ErrorCode::kInput, cat(name_, ":", line, ": the template does not end"));
+    if (++steps_ > kMostSteps) fail_at(name_, line, "the template does not end");
     try {
       return call();
     } catch (const Error& error) {
-      if (error.message().starts_with(name_ + ":")) throw;
+      if (error.place().line > 0) throw;
       fail_at(name_, line, error.message());
     }
   }

@@ -12,7 +12,7 @@ namespace galley::text::jinja {
 
 class Template {
  public:
-  /// Throws Error (kInput) "NAME:LINE: ..." for what is not in the subset.
+  /// Throws Error (kInput) at NAME:LINE for what is not in the subset.
   Template(std::string_view source, std::string name);
   Template(Template&&) noexcept;
   Template& operator=(Template&&) noexcept;

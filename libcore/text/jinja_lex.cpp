@@ -168,9 +168,7 @@ class Splitter {
 
 }  // namespace
 
-void fail_at(const std::string& name, int line, const std::string& message) {
-  throw Error(ErrorCode::kInput, cat(name, ":", line, ": ", message));
-}
+void fail_at(const std::string& name, int line, const std::string& message) { throw Error(ErrorCode::kInput, message).at({name, line, 0}); }
 
 std::vector<Piece> split_template(std::string_view source, const std::string& name) { return Splitter(source, name).run(); }
 

@@ -25,7 +25,7 @@ struct Word {
 };
 std::vector<Word> split_words(const Piece& piece, const std::string& name);
 
-/// Throws Error (kInput) "NAME:LINE: ...".
+/// Throws Error (kInput) at NAME:LINE.
 [[noreturn]] void fail_at(const std::string& name, int line, const std::string& message);
 
 }  // namespace galley::text::jinja

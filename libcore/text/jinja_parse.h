@@ -70,7 +70,7 @@ struct Statement {
   Block block, otherwise;
 };
 
-/// Throws Error (kInput) "NAME:LINE: ..." for what it does not know.
+/// Throws Error (kInput) at NAME:LINE for what it does not know.
 Block parse_template(std::string_view source, const std::string& name);
 
 }  // namespace galley::text::jinja

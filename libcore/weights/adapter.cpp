@@ -57,7 +57,9 @@ AdapterConfig read_config(const std::string& folder) {
   const std::string path = folder + "/adapter_config.json";
   if (!file_exists(path))
     throw Error(ErrorCode::kInput, cat(folder, " is not an adapter folder: adapter_config.json is missing"))
-        .suggest("galley-train writes one to RUN/adapter; PEFT's save_pretrained does too");
+        .suggest(file_exists(folder + "/adapter/adapter_config.json")
+                     ? cat("the folder of this run's adapter is ", folder, "/adapter")
+                     : "galley-train writes one to RUN/adapter; PEFT's save_pretrained does too");
   return parse_adapter_config(read_file(path), path);
 }
 

@@ -189,15 +189,22 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err << "\nlacks: " << part;
   };
   write_text(model + "/chat_template.jinja", "{{ bos_token }}\n{% include 'x' %}");
-  fails({"--chat", "a"}, 4, "chat_template.jinja:2: the statement 'include' is not supported");
+  fails({"--chat", "a"}, 4, "chat_template.jinja:2: error: the statement 'include' is not supported");
   write_text(model + "/chat_template.jinja", "{{ raise_exception('no') }}");
-  fails({"--chat", "a"}, 4, "chat_template.jinja:1: the template refuses the conversation: no");
+  fails({"--chat", "a"}, 4, "chat_template.jinja:1: error: the template refuses the conversation: no");
   fs::remove(model + "/chat_template.jinja");
   write_text(model + "/tokenizer_config.json", "{}");
   fails({"--chat", "a"}, 3, "the model has no chat template");
+  write_text(model + "/tokenizer_config.json", R"({"chat_template": "a\n{% include 'x' %}"})");
+  fails({"--chat", "a"}, 4, "tokenizer_config.json: error: chat_template, line 2: the statement 'include' is not supported");
+  write_text(model + "/tokenizer_config.json", "{\n\"a\": ");
+  fails({"--chat", "a"}, 4, "tokenizer_config.json:2:");
+  write_text(model + "/tokenizer_config.json", "{}");
   fails({"--prompt", std::string(300, 'q')}, 2, "but the model reads at most 64");
   fails({"--prompt", "a", "--prompt", std::string(300, 'q'), "--batch", "1"}, 2, "but the model reads at most 64");
   fails({"--prompt", ""}, 2, "the prompt is empty");
+  write_text(scratch_ + "/prompts.txt", "a\n\n" + std::string(300, 'q') + "\n");
+  fails({"--prompts", scratch_ + "/prompts.txt"}, 2, "prompts.txt:3: error: the prompt has ");
   const std::string config = read_text(model + "/config.json");
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = config;

@@ -341,5 +341,28 @@ TEST(HubHeads, FoldersWithoutWeightsOrTokenizerAreErrors) {
   fails("tokenizer.json", 3, " has no tokenizer (tokenizer.json, vocab.json, vocab.txt, ");
 }
 
+TEST(HubHeads, AQuantizedFileOfAnotherHeadSaysHowToQuantize) {
+  const std::string folder = scratch_folder(), classes = folder + "/classes.safetensors", vectors = folder + "/vectors.safetensors";
+  const auto quantize = [&](const std::string& file, std::vector<std::string> more) {
+    more.insert(more.begin(), {hub("bert_classes"), "method=weight_only", "-q", "-o", file});
+    const Outcome outcome = run("galley-quantize", more);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  };
+  quantize(classes, {});
+  quantize(vectors, {"model.head=embedding"});
+  const auto embed = [&](const std::string& model, const std::string& file) {
+    return run("galley-predict", {model, "weights=" + file, "--embed", "--text", "a fine film"});
+  };
+  EXPECT_EQ(embed(hub("bert_classes"), vectors).code, 0);
+  const Outcome refused = embed(hub("bert_classes"), classes);
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_EQ(refused.err.rfind(classes + ": error: the quantization plan has no layer", 0), 0u) << refused.err;
+  EXPECT_NE(refused.err.find("(--embed: model.head=embedding)"), std::string::npos) << refused.err;
+  const Outcome other = run("galley-predict", {hub("llama"), "weights=" + classes, "--prompt", "a",
+                                               "data.tokenizer.path=" + hub("tokenizer"), "data.tokenizer.type=hub"});
+  EXPECT_EQ(other.code, 4);
+  EXPECT_NE(other.err.find("use the recipe that it was quantized with"), std::string::npos) << other.err;
+}
+
 }  // namespace
 }  // namespace galley::testing_cli

@@ -477,6 +477,7 @@ TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
        ""},
       {"galley-train", {recipe, "model.n_embd=16", "lora.load=" + start}, 4, "has the shape [3,8], but the model needs [3,16]", ""},
       {"galley-train", {recipe, kBase, "lora.load=" + folder + "/empty"}, 4, "adapter_config.json is missing", ""},
+      {"galley-train", {recipe, kBase, "lora.load=" + folder + "/run"}, 4, "adapter_config.json is missing", "/run/adapter"},
       {"galley-train", {recipe, kBase, "lora.load=" + changed("peft_type", "IA3")}, 4, "peft_type", "IA3"},
       {"galley-train", {recipe, kBase, "lora.load=" + changed("use_dora", true)}, 4, "use_dora", ""},
       {"galley-train", {recipe, kBase, "lora.load=" + changed("r", 4)}, 4, "with r=4 of adapter_config.json", "[3,8]"},
@@ -494,6 +495,11 @@ TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
        "needs a weight [",
        "the adapter belongs to another model"},
   };
+  const Outcome foreign =
+      run("galley-predict", {GALLEY_SOURCE_DIR "/tests/golden/hub/bert_classes", "lora.load=" + start, "--text", "a fine film"});
+  EXPECT_EQ(foreign.code, 4);
+  EXPECT_NE(foreign.err.find("changes the layer 'transformer.h.0.attn.c_attn', which the model does not have"), std::string::npos)
+      << foreign.err;
   for (const Mistake& mistake : mistakes) {
     std::vector<std::string> arguments = mistake.arguments;
     arguments.insert(arguments.end(), {"-o", folder + "/out"});

@@ -389,6 +389,9 @@ TEST(Plan, MistakesNameWhatIsRight) {
   said(run("galley-plan", {recipe, "-o", folder + "/x.yaml"}), 2, "only for --fit");
   said(run("galley-plan", {recipe, "--ranks", "3", "--cluster", "h100_sxm"}), 3, "is not a multiple of the 3 ranks");
   said(run("galley-plan", {recipe, "--ranks", "4", "--cluster", "h100_sxm", "sharding.mesh.data=3"}), 3, "but the job has 4");
+  write_text(cluster, "# nothing\n");
+  said(run("galley-plan", {recipe, "--cluster", cluster}), 3, "c.yaml: error: does not have the keys of a cluster");
+  said(run("galley-plan", {recipe, "--cluster", "h100_sxm", "sharding={strategy: pipeline, hook: bf16}"}), 3, "do not round gradients");
   write_text(cluster, "gpu: a100_41gb\n");
   said(run("galley-plan", {recipe, "--cluster", cluster}), 3, "did you mean 'a100_40gb'?");
   write_text(cluster, "gpu: a100_40gb\nnetwork: 400\n");

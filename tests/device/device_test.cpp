@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "libcore/base/error.h"
+#include "libcore/device/kept_memory.h"
 #include "libcore/device/sim_device.h"
 
 namespace galley {
@@ -93,6 +95,36 @@ TEST_P(Devices, AlignsAndReusesMemory) {
     ASSERT_NE(address, nullptr);
     memory.free(address, int64_t{1} << 30, 4096);
   }
+}
+
+TEST(KeptArrays, LieInHugePages) {
+  constexpr int64_t kHugePage = int64_t{2} << 20, kSmall = 700'000;
+  Memory& memory = device_of_kept_arrays(host_device()).memory();
+  const auto place = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(kHugePage); };
+  std::vector<std::pair<std::byte*, int64_t>> arrays;
+  const auto allocate = [&](int64_t bytes) {
+    auto* address = static_cast<std::byte*>(memory.allocate(bytes, 64));
+    std::fill_n(address, bytes, static_cast<std::byte>(arrays.size() + 1));
+    arrays.emplace_back(address, bytes);
+    return address;
+  };
+  EXPECT_EQ(place(allocate(kHugePage + 4097)), 0u);
+  {
+    const KeptArrays side_by_side(host_device(), 4 * kept_bytes(kSmall));
+    std::byte* first = allocate(kSmall);
+    EXPECT_EQ(place(first), 0u);
+    for (int i = 1; i < 4; ++i) EXPECT_EQ(allocate(kSmall), first + i * kept_bytes(kSmall));
+    allocate(kSmall);  // more than was announced
+    allocate(100);
+  }
+  allocate(kSmall);
+  // Each array keeps its values while others are freed.
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const auto [address, bytes] = arrays[i];
+    EXPECT_EQ(std::count(address, address + bytes, static_cast<std::byte>(i + 1)), bytes) << i;
+    memory.free(address, bytes, 64);
+  }
+  EXPECT_EQ(&device_of_kept_arrays(sim_device()), &sim_device());
 }
 
 TEST_P(Devices, EventsOrderStreamsAndTellTime) {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "libcore/recipe/unused_sharding.h"
 #include "tests/recipe/kinds.h"
 
 namespace galley::recipe_test {
@@ -86,9 +87,30 @@ TEST(ShardingSection, ContradictionsAreErrors) {
   EXPECT_EQ(mistake("sharding: {bucket: 12}\n"), "sharding.bucket | write e.g. 25MiB");
   EXPECT_EQ(mistake("sharding: {strategy: fsdp, wrap: {parameters: 1M, match: [a]}}\n"), "sharding.wrap | remove one of them");
   EXPECT_EQ(mistake("sharding: {strategy: fsdp, hook: power_sgd}\n"), "sharding.hook | use bf16, or strategy: ddp or zero1");
+  EXPECT_EQ(mistake("sharding: {strategy: pipeline, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
+  EXPECT_EQ(mistake("sharding: {mesh: {pipe: 2}, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
   EXPECT_EQ(mistake("sharding: {offload: {optimizer: nvme}}\n").substr(0, 26), "sharding.offload.optimizer");
   EXPECT_EQ(mistake("sharding: {strategy: fsdp, wrap: 10MB}\n").substr(0, 24), "sharding.wrap.parameters");
   EXPECT_EQ(mistake("sharding: {mesh: {data: 0}}\n").substr(0, 18), "sharding.mesh.data");
+}
+
+TEST(ShardingSection, KeysOfAnotherStrategyAreNamed) {
+  const auto unused = [](const std::string& text) {
+    std::string keys;
+    for (const Error& error : unused_sharding_keys(section("sharding: " + text + "\n"))) keys += error.key().substr(9) + " ";
+    return keys;
+  };
+  EXPECT_EQ(unused("{strategy: ddp, wrap: 1M, reshard_after_forward: false, gather_limit: 1GiB}"),
+            "wrap gather_limit reshard_after_forward ");
+  EXPECT_EQ(unused("{strategy: zero2, schedule: gpipe, sequence_parallel: true}"), "sequence_parallel schedule ");
+  EXPECT_EQ(unused("{strategy: none, hook: {type: bf16, rank: 2, warm_start: false}}"), "hook hook.rank hook.warm_start ");
+  EXPECT_EQ(unused("{strategy: tensor, wrap: {match: [a]}}"), "wrap ");
+  EXPECT_EQ(unused("{wrap: 1M, hook: bf16}"), "wrap ") << "auto is ddp";
+  EXPECT_EQ(unused("{strategy: ddp, wrap: 1M, offload: {parameters: disk}}"), "") << "units are read one after the other";
+  EXPECT_EQ(unused("{strategy: ddp, hook: {type: power_sgd, rank: 2}}"), "");
+  EXPECT_EQ(unused("{strategy: fsdp, wrap: 1M, reshard_after_forward: false, gather_limit: 1GiB, hook: f16}"), "");
+  EXPECT_EQ(unused("{strategy: fsdp, mesh: {shard: 2, tensor: 2}, sequence_parallel: true}"), "");
+  EXPECT_EQ(unused("{strategy: pipeline, schedule: interleaved}"), "");
 }
 
 TEST(ShardingSection, MeshHasTheRanksOfTheJob) {

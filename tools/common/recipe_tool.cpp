@@ -19,6 +19,7 @@
 #include "libcore/infer/components.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/recipe/overrides.h"
+#include "libcore/recipe/unused_sharding.h"
 #include "libcore/weights/hub.h"
 #include "tools/common/ranks.h"
 #include "tools/common/recipe_json.h"
@@ -196,6 +197,13 @@ Provenance RecipeTool::provenance(const Recipe& recipe, const std::string& recip
 
 bool RecipeTool::takes_run_weights(const LoadedRecipe& loaded) const {
   return !loaded.source.run_folder.empty() && file_exists(loaded.source.run_folder + "/weights.safetensors");
+}
+
+void warn_unused_sharding(const LoadedRecipe& loaded) {
+  for (const Error& unused : unused_sharding_keys(loaded.recipe.sharding)) {
+    const std::string place = with_place(unused, loaded).place().str();
+    log(LogLevel::kWarning, cat(place, place.empty() ? "" : ": ", unused.message(), "; ", unused.suggestion()));
+  }
 }
 
 void RecipeTool::require_weights(LoadedRecipe& loaded) {

@@ -19,6 +19,9 @@ std::string recipes_folder();
 /// key path).
 void split_arguments(const std::vector<std::string>& words, std::vector<std::string>& recipes, std::vector<std::string>& overrides);
 
+/// Warns of keys of `sharding` that the recipe's strategy does not use, with their places.
+void warn_unused_sharding(const LoadedRecipe& loaded);
+
 class RecipeTool : public Tool {
  public:
   void add_options(Command& command) override;

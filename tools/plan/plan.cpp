@@ -33,6 +33,10 @@ std::string known_clusters() {
 Cluster read_cluster(const std::string& path) {
   const auto source = std::make_shared<TextSource>(TextSource{path, read_file(path)});
   const YamlNode tree = parse_yaml(source);
+  if (!tree.is_map())
+    throw Error(ErrorCode::kRecipe, "does not have the keys of a cluster")
+        .at({.file = path})
+        .suggest("write at least a device model, e.g. gpu: h100_sxm");
   ClusterOptions options;
   read_options(tree, options);
   try {
@@ -226,6 +230,7 @@ int PlanTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   if (!dry_run_) check_outputs({output_, html_, trace_});
   make_paths_absolute(recipe);
+  warn_unused_sharding(loaded);
   // Ranks of this machine share its threads.
   if (local() && ranks_ > 1) {
     recipe.threads.count = std::max<int64_t>(1, recipe.threads.value_or(available_cores()) / ranks_);

@@ -80,7 +80,20 @@ struct Prompt {
   std::string text;
   std::vector<int64_t> ids;
   bool chat = false;  // only the answer is printed
+  std::string file;   // of which it is this line, or ""
+  int line = 0;
 };
+
+/// Throws Error (kUsage), with the line of a file, if a prompt is empty or longer than the model's context.
+void check_each(const LanguageModel& model, const std::vector<Prompt>& prompts) {
+  for (const Prompt& prompt : prompts) {
+    try {
+      check_prompts(model, {prompt.ids});
+    } catch (const Error& error) {
+      throw prompt.line == 0 ? error : Error(error).at({.file = prompt.file, .line = prompt.line});
+    }
+  }
+}
 
 /// A conversation by a chat template, whose text has its special tokens.
 class Conversation {
@@ -125,12 +138,6 @@ class Continuation {
 
   const LanguageModel& model() const { return model_; }
   void keep_packed_weights() { model_.keep_packed_weights(); }
-  /// Throws Error (kUsage) if a prompt is empty or too long, before anything is printed.
-  void check(const std::vector<Prompt>& prompts) const {
-    std::vector<std::vector<int64_t>> ids;
-    for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
-    check_prompts(model_, ids);
-  }
   std::vector<Generation> run(const std::vector<Prompt>& prompts) {
     std::vector<std::vector<int64_t>> ids;
     for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
@@ -156,7 +163,8 @@ class Continuation {
       per_s += result.tokens_per_s;
     }
     log(LogLevel::kInfo, cat(results.size() > 1 ? cat(results.size(), " prompts, ") : "", counted(static_cast<int64_t>(tokens), "token"),
-                             ", the first after ", human_seconds(first.prefill_ms / 1e3), ", then ", human_number(per_s), " per second"));
+                             ", the first after ", human_seconds(first.prefill_ms / 1e3),
+                             per_s > 0 ? cat(", then ", human_number(per_s), " per second") : ""));
     return results;
   }
 
@@ -188,7 +196,7 @@ std::vector<Prompt> prompts_of(const TextOptions& options, const text::Tokenizer
     for (const std::string& text : lines_of(options.prompts_file)) {
       ++line;
       if (text.empty()) continue;
-      prompts.push_back({text, ids_of(tokenizer, text, options.prompts_file, line)});
+      prompts.push_back({text, ids_of(tokenizer, text, options.prompts_file, line), false, options.prompts_file, line});
     }
     if (prompts.empty()) throw Error(ErrorCode::kInput, cat(options.prompts_file, ": no prompt, all lines are empty"));
   }
@@ -198,6 +206,7 @@ std::vector<Prompt> prompts_of(const TextOptions& options, const text::Tokenizer
 /// Waits for standard input; false after a signal, which does not interrupt a read.
 bool input_is_ready() {
   if (std::cin.rdbuf()->in_avail() > 0) return true;
+  if (::isatty(STDIN_FILENO) != 0 && ::isatty(STDERR_FILENO) != 0) std::cerr << "> " << std::flush;
   pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   while (stop_signal() == 0) {
     if (::poll(&input, 1, 100) > 0) return true;
@@ -294,12 +303,11 @@ void check_continuation(Session& session, const TextOptions& options, int64_t ba
   LanguageModel model(session);
   const std::optional<text::ChatTemplate> chat =
       options.chats.empty() && !options.interactive ? std::nullopt : chat_template(session.recipe());
-  std::vector<std::vector<int64_t>> prompts;
-  for (const Prompt& prompt : prompts_of(options, model.tokenizer(), chat ? &*chat : nullptr)) prompts.push_back(prompt.ids);
-  check_prompts(model, prompts);
+  const std::vector<Prompt> prompts = prompts_of(options, model.tokenizer(), chat ? &*chat : nullptr);
+  check_each(model, prompts);
   const GenerateOptions generate = generate_options(session.recipe());
   int64_t longest = 1;
-  for (const std::vector<int64_t>& prompt : prompts) longest = std::max(longest, std::ssize(prompt));
+  for (const Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.ids));
   const int64_t rows = generate.beams > 1 ? generate.beams : std::clamp<int64_t>(std::ssize(prompts), 1, batch);
   std::string text = "the recipe, its weights and the inputs fit\n";
   if (const auto memory = model.memory(rows, longest, longest + generate.max_new_tokens)) {
@@ -323,7 +331,7 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
   std::unique_ptr<Continuation> continuation;
   if (!options.show_prompt) continuation = std::make_unique<Continuation>(session, output);
   if (continuation) {
-    if (!prompts.empty()) continuation->check(prompts);
+    check_each(continuation->model(), prompts);  // before anything is printed
     for (size_t begin = 0; begin < prompts.size() && stop_signal() == 0; begin += static_cast<size_t>(batch)) {
       const size_t end = std::min(prompts.size(), begin + static_cast<size_t>(batch));
       continuation->run({prompts.begin() + static_cast<std::ptrdiff_t>(begin), prompts.begin() + static_cast<std::ptrdiff_t>(end)});
@@ -350,7 +358,8 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
       if (conversation) conversation->answer(results.front().text);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInput && error.code() != ErrorCode::kUsage) throw;
-      log(LogLevel::kWarning, error.message());  // the next line may be right
+      const std::string place = error.place().file.empty() ? "" : error.place().str() + ": ";
+      log(LogLevel::kWarning, cat(place, error.message()));  // the next line may be right
       if (conversation) conversation->forget();
     }
   }

@@ -153,6 +153,7 @@ int RecipesTool::validate() const {
     const LoadedRecipe loaded = load_recipe(recipes[0], recipe_components(), options);
     try {
       check_model(loaded.recipe);
+      warn_unused_sharding(loaded);
     } catch (const Error& error) {
       throw with_place(error, loaded);
     }

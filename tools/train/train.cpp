@@ -202,6 +202,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
         cat("starting from ", loaded.recipe.weights.load.at<WeightSource>(0).from, " (weights=null: from initial values)"));
   }
   make_paths_absolute(loaded.recipe);
+  warn_unused_sharding(loaded);
   if (loaded.recipe.sharding.strategy > ShardingStrategy::kNone && !is_ranked() && simulated_ranks_ <= 1) {
     log(LogLevel::kInfo, cat("sharding: ", name_of(loaded.recipe.sharding.strategy), " divides nothing on one rank"));
   }

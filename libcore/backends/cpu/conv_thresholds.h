@@ -15,10 +15,12 @@ inline constexpr Threshold kSkinnyRowsBf16{16, "rows of linear that skinny_gemm 
                                            "estimate: oneDNN multiplies bf16 at twice the rate of f32"};
 inline constexpr Threshold kWeightOnlyRows{16, "rows of linear that weight_only_gemm takes at most",
                                            "galley-benchmark op weight_only_linear:16x4096+4096x4096@i8+4096"};
-inline constexpr Threshold kWeightOnlyAhead{24 << 10, "bytes ahead of its reads at which weight_only_gemm prefetches a weight",
+inline constexpr Threshold kSkinnyAhead{16 << 10, "bytes ahead of its reads at which skinny_gemm prefetches the weight of one row",
+                                        "galley-benchmark op linear:1x768+50257x768+50257"};
+inline constexpr Threshold kWeightOnlyAhead{6 << 10, "bytes ahead of its reads at which weight_only_gemm prefetches a weight",
                                             "galley-benchmark op weight_only_linear:1x768+50257x768@i8+50257"};
 inline constexpr Threshold kWeightOnlyInt4Ahead{
-    16 << 10, "bytes ahead of its reads at which int8_dot_gemm prefetches a weight",
+    4 << 10, "bytes ahead of its reads at which int8_dot_gemm prefetches a weight",
     "galley-benchmark op weight_only_linear:1x768+50257x384@u8+50257x24:bits=4,group_size=32,rounded=true"};
 inline constexpr Threshold kSkinnyImages{16, "one-pixel images that skinny_gemm takes at most",
                                          "galley-benchmark op conv2d:mb16ic240ih1oc960kh1"};
@@ -182,6 +184,7 @@ inline constexpr Threshold kAmxSumBytes{640 << 10, "bytes of the sums of a block
 inline constexpr std::array kAll{kSkinnyRows,
                                  kSkinnyRowsBf16,
                                  kWeightOnlyRows,
+                                 kSkinnyAhead,
                                  kWeightOnlyAhead,
                                  kWeightOnlyInt4Ahead,
                                  kSkinnyImages,

@@ -88,7 +88,15 @@ HWY_INLINE void tile(const Task<T>& t, int64_t row, int64_t column) {
   for (int r = 0; r < kTall; ++r) {
     for (int c = 0; c < kBroad; ++c) sum[r][c] = hn::Zero(d);
   }
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  const T* ahead = w + conv_threshold::kSkinnyAhead.value / static_cast<int64_t>(sizeof(T));
   for (int64_t k = 0; k < whole; k += kWide) {
+    // One row reads its weights from memory: lines in the order of their addresses, to the second-level cache.
+    if constexpr (kTall == 1 && kBroad == kSingle) {
+      if (k % kLine == 0) {
+        for (int c = 0; c < kBroad; ++c) __builtin_prefetch(ahead + k * kBroad + c * kLine, 0, 2);
+      }
+    }
     hn::Vec<Floats> weight[kBroad];
     for (int c = 0; c < kBroad; ++c) weight[c] = load_floats(d, w + c * depth + k);
     for (int r = 0; r < kTall; ++r) {

@@ -192,7 +192,9 @@ bool make_attention(Call& c) {
                              v = shape_of_item(c.to, operands->v);
   if (!q || !k || !v || q->rank() != 4 || k->rank() != 4 || v->rank() != 4) return false;
   const int64_t samples = (*q)[0], heads = (*q)[1], width = (*q)[3], keys = (*k)[3];
-  if ((*k)[0] != samples || (*v)[0] != samples || (*k)[1] != heads || (*v)[1] != heads || (*k)[2] != width || (*v)[2] != keys) return false;
+  if ((*k)[0] != samples || (*v)[0] != samples || (*k)[2] != width || (*v)[2] != keys) return false;
+  // One head of keys and values serves all queries (Falcon): the products broadcast it.
+  if ((*k)[1] != (*v)[1] || ((*k)[1] != heads && (*k)[1] != 1)) return false;
   if (operands->scale <= 0 || !std::isfinite(operands->scale)) return false;
   const auto value = [&](const std::string& name) { return c.to.value(c.to.item(name)); };
   for (const std::string* name : {&operands->q, &operands->k, &operands->v}) {

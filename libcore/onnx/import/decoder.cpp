@@ -1,10 +1,13 @@
 #include "libcore/onnx/import/decoder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 #include <tuple>
 
+#include "libcore/base/counted.h"
+#include "libcore/base/log.h"
 #include "libcore/nn/attention.h"
 #include "libcore/ops/attention.h"
 #include "libcore/ops/binary.h"
@@ -164,10 +167,13 @@ class Continued {
         .o;
   }
 
-  /// Stores the keys and values of the new tokens, the last of `keys` and `values` [N,H,capacity+T,D].
-  void store(size_t layer, Value keys, Value values) {
+  /// Stores the keys and values of the new tokens, the last of `keys` and `values` [N,H,capacity+T,D]. Returns whether `attend` has done
+  /// so: otherwise the file reads copies of the cache.
+  bool store(size_t layer, Value keys, Value values) {
     const auto added = [&](Value x) { return permute(slice(x, 2, capacity_, capacity_ + length_), {0, 2, 1, 3}); };
-    if (!layers_[layer].stored) write(layers_[layer], added(keys), added(values));
+    if (layers_[layer].stored) return true;
+    write(layers_[layer], added(keys), added(values));
+    return false;
   }
 
  private:
@@ -242,6 +248,14 @@ class Continued {
   std::map<int64_t, Value> places_;  // by the number of heads
 };
 
+/// Says once that tokens are slow.
+void note_copies(const std::string& path, int64_t layers) {
+  static std::atomic_flag told;
+  if (told.test_and_set()) return;
+  log(LogLevel::kInfo, cat(path, ": the attention of ", counted(layers, "layer"),
+                           " is not recognized: each new token copies their keys and values (docs/onnx.md); a hub folder does not"));
+}
+
 /// The inputs of a decoder in the file, and what its outputs are for.
 class Capture {
  public:
@@ -263,6 +277,7 @@ class Capture {
     Value logits = results.front().second;
     GALLEY_CHECK_INPUT(logits.shape().rank() == 3 && logits.shape()[0] == n_ && logits.shape()[1] == length_, source->path(),
                        ": the output 'logits' is ", logits.type(), ", but must be [samples, tokens, vocabulary]");
+    int64_t copied = 0;  // layers
     for (size_t i = 0; i + 1 < results.size(); i += 2) {
       const PastLayer& layer = decoder_.past[i / 2];
       const Shape expected{n_, layer.heads, earlier() + length_, layer.width};
@@ -271,8 +286,9 @@ class Capture {
                            results[part].second.type(), ", but must be ", expected);
         if (!continued_) b_.graph().add_output(results[part].first, results[part].second);
       }
-      if (continued_) continued_->store(i / 2, results[i + 1].second, results[i + 2].second);
+      if (continued_ && !continued_->store(i / 2, results[i + 1].second, results[i + 2].second)) ++copied;
     }
+    if (copied > 0) note_copies(source->path(), copied);
     if (continued_) logits = last_tokens(b_, logits);
     return {{decoder_.logits, logits}};
   }

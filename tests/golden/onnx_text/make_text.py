@@ -12,6 +12,7 @@ NAME.safetensors holds inputs and outputs by their names.
                                    logits after `ids`, and for each prompt (prompt.0 ...) the ids of greedy generation (new.0 ...). phi
                                    rotates a part of each head
   llama_dynamo, qwen3_dynamo       the same, exported by torch.export
+  falcon                           the same; one head of keys and values serves all queries
   gpt_neo, gpt_neo_dynamo          the same; their masks are parts of a table of the context's size
 The weights are random.
 """
@@ -190,6 +191,8 @@ PHI = t.PhiConfig(vocab_size=64,
                   num_attention_heads=2,
                   partial_rotary_factor=0.5,
                   max_position_embeddings=64)
+FALCON = t.FalconConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, multi_query=True, alibi=False,
+                        parallel_attn=False)
 NEO = t.GPTNeoConfig(vocab_size=64,
                      hidden_size=16,
                      intermediate_size=24,
@@ -210,6 +213,7 @@ FILES = {
     "llama": lambda n: decoder(n, t.LlamaForCausalLM, LLAMA, 2, 4),
     "qwen3": lambda n: decoder(n, t.Qwen3ForCausalLM, QWEN3, 2, 6),
     "phi": lambda n: decoder(n, t.PhiForCausalLM, PHI, 2, 8),
+    "falcon": lambda n: decoder(n, t.FalconForCausalLM, FALCON, 1, 4),
     "llama_dynamo": lambda n: decoder(n, t.LlamaForCausalLM, LLAMA, 2, 4, dynamo=True),
     "gpt_neo": lambda n: decoder(n, t.GPTNeoForCausalLM, NEO, 2, 8),
     "gpt_neo_dynamo": lambda n: decoder(n, t.GPTNeoForCausalLM, NEO, 2, 8, dynamo=True),

@@ -158,8 +158,9 @@ TEST_P(CachedDecoderFiles, HaveTheOperatorAttention) {
     EXPECT_EQ(count(graph, "cached_attention"), cache > 0 ? 2 : 0) << "it stores keys and values";
     for (const Node& node : graph.nodes()) {
       if (node.is("attention")) {
-        // Llama's four query heads share two heads of keys, which are not repeated. The cache has keys and values in one array.
-        EXPECT_EQ(graph.type(node.inputs[1]).shape[2], cache > 0 ? 4 : 2);
+        // Llama's four query heads share two heads of keys, Falcon's share one; they are not repeated. The cache has keys and values in
+        // one array.
+        EXPECT_EQ(graph.type(node.inputs[1]).shape[2], (GetParam() == "falcon" ? 1 : 2) * (cache > 0 ? 2 : 1));
         EXPECT_EQ(graph.type(node.inputs[1]).shape[1], cache > 0 ? cache : 3);
         EXPECT_EQ(node.input(2) == kNoValue, cache > 0);
       } else if (cache > 0 && !node.is("cached_attention")) {
@@ -171,7 +172,7 @@ TEST_P(CachedDecoderFiles, HaveTheOperatorAttention) {
   }
 }
 
-const std::vector<std::string> kCached{"gpt2", "llama", "qwen3", "phi", "llama_dynamo", "qwen3_dynamo"};
+const std::vector<std::string> kCached{"gpt2", "llama", "qwen3", "phi", "falcon", "llama_dynamo", "qwen3_dynamo"};
 INSTANTIATE_TEST_SUITE_P(Files, DecoderFiles, testing::ValuesIn(kCached), [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Tables, DecoderFiles, testing::Values("gpt_neo", "gpt_neo_dynamo"), [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Files, CachedDecoderFiles, testing::ValuesIn(kCached), [](const auto& info) { return info.param; });
