@@ -53,8 +53,9 @@ void GroupCommunicator::receive_part(Pending& pending, int from, std::byte* data
 /// Some transports complete messages in the order in which they are started: of a pair, the lower rank sends first, and pairs are in the
 /// same order everywhere, so that ranks do not wait for each other in a circle.
 template <class Send, class Receive>
-void GroupCommunicator::exchange(const Send& send, const Receive& receive) {
-  for (int peer = 0; peer < size(); ++peer) {
+void GroupCommunicator::exchange(const RankGroup& group, const Send& send, const Receive& receive) {
+  for (int index = 0; index < group.size; ++index) {
+    const int peer = group.first_of(rank()) + index * group.stride;
     if (peer == rank()) continue;
     if (rank() < peer) send(peer);
     receive(peer);
@@ -66,36 +67,38 @@ void GroupCommunicator::exchange_segments(Pending& pending) {
   auto* output = static_cast<std::byte*>(pending.call.output);
   const int64_t bytes = dtype_size(pending.call.dtype);
   const Segment own = segment(pending, rank());
-  exchange([&](int peer) { send_part(pending, peer, output + own.begin * bytes, own.size()); },
-           [&](int peer) {
-             const Segment part = segment(pending, peer);
-             receive_part(pending, peer, output + part.begin * bytes, part.size());
-           });
+  exchange(
+      pending.group, [&](int peer) { send_part(pending, peer, output + own.begin * bytes, own.size()); },
+      [&](int peer) {
+        const Segment part = segment(pending, peer);
+        receive_part(pending, peer, output + part.begin * bytes, part.size());
+      });
 }
 
 /// Sends each rank its segment of the own partial sums, and receives those of the own segment.
 void GroupCommunicator::start_sums(Pending& pending, const GroupOrder& order) {
   const Collective& call = pending.call;
-  GALLEY_ASSERT(call.group.size == 0 || call.group == RankGroup({1, size()}), call.name, ": groups have no groups");
   const int64_t bytes = dtype_size(call.dtype);
   const Segment own = segment(pending, rank());
   const auto* input = static_cast<const std::byte*>(call.input);
-  pending.places.assign(static_cast<size_t>(size()), 0);
+  pending.places.assign(static_cast<size_t>(order.members()), 0);
   int64_t sums = 0;
-  for (int peer = 0; peer < size(); ++peer) {
-    pending.places[static_cast<size_t>(peer)] = sums * own.size() * bytes;
-    if (peer != rank()) sums += order.inputs(peer);
+  for (int member = 0; member < order.members(); ++member) {
+    pending.places[static_cast<size_t>(member)] = sums * own.size() * bytes;
+    if (member != order.index()) sums += order.inputs(member);
   }
   pending.received.resize(static_cast<size_t>(sums * own.size() * bytes));
   exchange(
+      pending.group,
       [&](int peer) {
         const Segment segment = this->segment(pending, peer);
-        for (int sum = 0; sum < order.inputs(rank()); ++sum)
+        for (int sum = 0; sum < order.inputs(order.index()); ++sum)
           send_part(pending, peer, input + (sum * call.count + segment.begin) * bytes, segment.size());
       },
       [&](int peer) {
-        for (int sum = 0; sum < order.inputs(peer); ++sum)
-          receive_part(pending, peer, pending.received.data() + pending.places[static_cast<size_t>(peer)] + sum * own.size() * bytes,
+        const int member = pending.group.index_of(peer);
+        for (int sum = 0; sum < order.inputs(member); ++sum)
+          receive_part(pending, peer, pending.received.data() + pending.places[static_cast<size_t>(member)] + sum * own.size() * bytes,
                        own.size());
       });
 }
@@ -103,6 +106,7 @@ void GroupCommunicator::start_sums(Pending& pending, const GroupOrder& order) {
 void GroupCommunicator::begin(const Collective& call, Ticket ticket) {
   Pending& pending = slot_of(0);
   pending.call = call;
+  pending.group = call.group.size == 0 ? RankGroup{1, size()} : call.group;
   pending.ticket = ticket;
   pending.messages.clear();
   const int64_t bytes = dtype_size(call.dtype);
@@ -110,7 +114,7 @@ void GroupCommunicator::begin(const Collective& call, Ticket ticket) {
   const auto* input = static_cast<const std::byte*>(call.input);
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduceScatter: start_sums(pending, order(call.leaves)); break;
+    case CollectiveKind::kReduceScatter: start_sums(pending, order_of(pending)); break;
     case CollectiveKind::kAllGather: {
       auto* place = static_cast<std::byte*>(call.output) + own.begin * bytes;
       if (place != input) std::memcpy(place, input, static_cast<size_t>(own.size() * bytes));
@@ -129,8 +133,9 @@ void GroupCommunicator::begin(const Collective& call, Ticket ticket) {
       break;
     case CollectiveKind::kBarrier:
       pending.received.resize(static_cast<size_t>(size() + 1) * static_cast<size_t>(bytes));
-      exchange([&](int peer) { send_part(pending, peer, pending.received.data() + size() * bytes, 1); },
-               [&](int peer) { receive_part(pending, peer, pending.received.data() + peer * bytes, 1); });
+      exchange(
+          pending.group, [&](int peer) { send_part(pending, peer, pending.received.data() + size() * bytes, 1); },
+          [&](int peer) { receive_part(pending, peer, pending.received.data() + peer * bytes, 1); });
       break;
     case CollectiveKind::kSend: send_part(pending, call.peer, input, call.count); break;
     case CollectiveKind::kReceive: receive_part(pending, call.peer, static_cast<std::byte*>(call.output), call.count); break;
@@ -149,12 +154,13 @@ void GroupCommunicator::finish(Ticket ticket) {
   if (sums(call)) {
     const int64_t bytes = dtype_size(call.dtype);
     const Segment own = segment(pending, rank());
-    const GroupOrder& order = this->order(call.leaves);
+    const GroupOrder& order = order_of(pending);
     parts_.clear();
-    for (int r = 0; r < size(); ++r) {
-      for (int sum = 0; sum < order.inputs(r); ++sum) {
-        parts_.push_back(r == rank() ? static_cast<const std::byte*>(call.input) + (sum * call.count + own.begin) * bytes
-                                     : pending.received.data() + pending.places[static_cast<size_t>(r)] + sum * own.size() * bytes);
+    for (int member = 0; member < order.members(); ++member) {
+      const std::byte* received = pending.received.data() + pending.places[static_cast<size_t>(member)];
+      for (int sum = 0; sum < order.inputs(member); ++sum) {
+        parts_.push_back(member == order.index() ? static_cast<const std::byte*>(call.input) + (sum * call.count + own.begin) * bytes
+                                                 : received + sum * own.size() * bytes);
       }
     }
     auto* place = static_cast<std::byte*>(call.output) + (call.kind == CollectiveKind::kAllReduce ? own.begin * bytes : 0);

@@ -9,8 +9,9 @@
 
 namespace galley {
 
-/// Each rank sends its parts directly to the others of the group. A rank may be in several groups; all ranks start the collectives of their
-/// groups, and those of the communicator itself, in an order that is part of one order for all.
+/// Each rank sends its parts directly to the others of the group, or of the part of it that Collective::group names. A rank may be in
+/// several groups; all ranks start the collectives of their groups, and those of the communicator itself, in an order that is part of one
+/// order for all.
 class GroupCommunicator : public Communicator {
  public:
   /// `members`: the ranks of the group, in ascending order; the rank of `parent` is one of them. `parent` must outlive the object.
@@ -26,21 +27,25 @@ class GroupCommunicator : public Communicator {
  private:
   struct Pending {
     Collective call;
+    RankGroup group;                  // of this communicator's ranks
     Ticket ticket = 0;                // 0: free
     std::vector<Ticket> messages;     // of the parent
-    std::vector<std::byte> received;  // partial sums of the own segment, by rank
-    std::vector<int64_t> places;      // of the ranks in `received`
+    std::vector<std::byte> received;  // partial sums of the own segment, by member of the group
+    std::vector<int64_t> places;      // of the members in `received`
   };
   Pending& slot_of(Ticket ticket);
-  /// Starts a message to and one from each other rank, in the order of the pairs of ranks.
+  /// Starts a message to and one from each other rank of the group, in the order of the pairs of ranks.
   template <class Send, class Receive>
-  void exchange(const Send& send, const Receive& receive);
+  void exchange(const RankGroup& group, const Send& send, const Receive& receive);
   void exchange_segments(Pending& pending);
   void start_sums(Pending& pending, const GroupOrder& order);
   void send_part(Pending& pending, int to, const std::byte* data, int64_t count);
   void receive_part(Pending& pending, int from, std::byte* data, int64_t count);
   void wait_for_messages(Pending& pending);
-  Segment segment(const Pending& pending, int rank) const { return segment_of(pending.call.count, size(), rank); }
+  const GroupOrder& order_of(const Pending& pending) { return order(pending.call.leaves, pending.group, pending.call.of_group); }
+  static Segment segment(const Pending& pending, int rank) {
+    return segment_of(pending.call.count, pending.group.size, pending.group.index_of(rank));
+  }
 
   Communicator& parent_;
   std::vector<int> members_;

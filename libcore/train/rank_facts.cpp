@@ -105,6 +105,10 @@ class Comparison {
   void refuse(const std::string& own) const {
     const std::string message = first_text(ranks_, own);
     if (message.empty()) return;
+    try {
+      ranks_.barrier("refusal");  // a rank that ends would end the others before they have the message
+    } catch (const Error&) {      // it has ended, after all had the message
+    }
     const size_t key_end = message.find(kSeparator), message_end = message.rfind(kSeparator);
     const std::string key = message.substr(0, key_end);
     Error error(key.empty() ? ErrorCode::kWorker : ErrorCode::kRecipe, message.substr(key_end + 1, message_end - key_end - 1));

@@ -24,12 +24,16 @@ void check_matrix_ranks(const Recipe& recipe, const Communicator& communicator) 
   const MeshSection mesh = mesh_of(recipe, communicator);
   const ShardingStrategy strategy = resolve_strategy(sharding, communicator.size());
   const bool replicates = strategy == ShardingStrategy::kTensor || strategy == ShardingStrategy::kDdp;
-  if (strategy == ShardingStrategy::kHybrid || strategy == ShardingStrategy::kPipeline || mesh.pipe > 1)
+  if (strategy == ShardingStrategy::kPipeline || mesh.pipe > 1)
+    refuse(
+        "sharding.strategy", "sharding: pipeline with a mesh that divides matrices can be planned by galley-plan, but not trained yet",
+        "write strategy: tensor or ddp with mesh: {data: N, tensor: N}, zero1, zero2 or fsdp with mesh: {shard: N, tensor: N}, or hybrid "
+        "with mesh: {data: N, shard: N, tensor: N}");
+  if (strategy == ShardingStrategy::kHybrid && recipe.device.is_gpu())
     refuse("sharding.strategy",
-           cat("sharding: ", mesh.pipe > 1 ? "pipeline" : name_of(strategy),
-               " with a mesh that divides matrices can be planned by galley-plan, but not trained yet"),
-           "write strategy: tensor or ddp with mesh: {data: N, tensor: N}, or zero1, zero2 or fsdp with mesh: {shard: N, tensor: N}");
-  if ((replicates ? mesh.shard : mesh.data) > 1)
+           cat("sharding: hybrid with a mesh that divides matrices does not train on device: ", recipe.device.str(), " yet"),
+           "write strategy: fsdp with mesh: {shard: N, tensor: N}, or device: cpu");
+  if (strategy != ShardingStrategy::kHybrid && (replicates ? mesh.shard : mesh.data) > 1)
     refuse("sharding.mesh", cat("besides the ranks that divide matrices, those of ", name_of(strategy), " are on one axis of the mesh"),
            replicates ? "write mesh: {data: N, tensor: N}" : "write mesh: {shard: N, tensor: N}");
   if (recipe.train.sync_batch_norm && recipe.deterministic.replicas > 0)
@@ -133,8 +137,6 @@ void check_offload(const Recipe& recipe, const BatchPlan& batch) {
   if (recipe.device.str() != "cpu")
     refuse("sharding.offload", cat("device: ", recipe.device.str(), " keeps all arrays in its memory"),
            "write offload: null, or device: cpu");
-  if (recipe.sharding.strategy == ShardingStrategy::kPipeline)
-    refuse("sharding.offload", "galley-train does not offload the states of pipelines yet", "write offload: null, or sharding: fsdp");
   if (recipe.deterministic.replicas > 0 && offload.gradients && !offload.gradients->host)
     refuse("sharding.offload.gradients", "deterministic adds the gradients of replicas in memory, so that none are kept on the disk",
            "remove the key, or write deterministic: false");

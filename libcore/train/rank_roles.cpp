@@ -14,7 +14,10 @@ ShardGroups shard_groups(const Recipe& recipe, const Communicator* ranks) {
     case ShardingStrategy::kZero2:
     case ShardingStrategy::kFsdp: return {.rank = ranks->rank(), .ranks = ranks->size()};
     case ShardingStrategy::kHybrid: {
-      const auto shard = static_cast<int>(resolve_mesh(recipe.sharding, ranks->size(), std::max(1, ranks->per_machine())).shard);
+      // `ranks` may be those of a mesh that read different samples.
+      const auto& mesh = recipe.sharding.mesh;
+      const auto shard =
+          static_cast<int>(mesh ? mesh->shard : resolve_mesh(recipe.sharding, ranks->size(), std::max(1, ranks->per_machine())).shard);
       return {.rank = ranks->rank() % shard, .ranks = shard, .copies = ranks->size() / shard};
     }
     default: return {.copies = ranks->size()};

@@ -70,12 +70,18 @@ TEST(Offload, HasTheBitsOfTrainingInMemory) {
 }
 
 TEST(Offload, HasTheBitsOfReplicasInMemory) {
-  for (const auto& [ranks, strategy] : {std::pair(1, "auto"), std::pair(2, "zero1"), std::pair(3, "fsdp")}) {
+  struct Case {
+    int ranks;
+    const char *strategy, *places;
+  };
+  const char* most = "{parameters: disk, optimizer: disk}";
+  for (const auto& [ranks, strategy, places] :
+       {Case{1, "auto", most}, Case{2, "zero1", most}, Case{3, "fsdp", most}, Case{2, "pipeline", "{optimizer: disk}"}}) {
     const TemporaryFolder folder;
-    const std::vector<std::string> common{"deterministic=true", cat("sharding.strategy=", strategy)};
+    const std::vector<std::string> common{"deterministic=4", cat("sharding.strategy=", strategy)};
     const Ran memory = train_offloaded(folder / "memory", ranks, common);
     std::vector<std::string> offloaded = common;
-    offloaded.emplace_back("sharding.offload={parameters: disk, optimizer: disk}");
+    offloaded.push_back(cat("sharding.offload=", places));
     const Ran disk = train_offloaded(folder / "disk", ranks, offloaded);
     EXPECT_GT(disk.disk_bytes, 0);
     EXPECT_EQ(disk.digest, memory.digest) << strategy;

@@ -91,7 +91,7 @@ TEST(RankTraining, RefusesWhatItCannotTrain) {
   EXPECT_NE(error(2, {"sharding=none"}).find("sharding: none trains on one rank"), std::string::npos);
   EXPECT_NE(error(5, {}).find("not a multiple of the 5 ranks"), std::string::npos);
   EXPECT_NE(error(2, {"device=ref"}).find("device: ref trains on one rank"), std::string::npos);
-  EXPECT_NE(error(4, {"sharding=hybrid", "sharding.mesh={data: 2, tensor: 2}"}).find("hybrid with a mesh that divides matrices"),
+  EXPECT_NE(error(4, {"sharding=pipeline", "sharding.mesh={pipe: 2, tensor: 2}"}).find("pipeline with a mesh that divides matrices"),
             std::string::npos);
   EXPECT_NE(error(2, {"sharding.hook={type: power_sgd}", "precision.reduce=bf16"}).find("sums factors in f32"), std::string::npos);
   EXPECT_NE(error(2, {"sharding.offload={gradients: disk}"}).find("exist only within a step"), std::string::npos);
