@@ -7,7 +7,6 @@
 #include "libcore/passes/fuse_chains.h"
 #ifdef GALLEY_WITH_ONEDNN
 #include "libcore/backends/cpu/onednn/table.h"
-#include "libcore/vendor/onednn/onednn.h"
 #endif
 
 namespace galley {
@@ -52,7 +51,7 @@ std::unique_ptr<Backend> open_cpu(const BackendOptions& options) { return std::m
 
 std::string cpu_requirements() {
 #ifdef GALLEY_WITH_ONEDNN
-  return onednn::version_and_file();
+  return onednn_version();
 #else
   return "built without oneDNN";
 #endif
