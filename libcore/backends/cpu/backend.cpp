@@ -51,7 +51,7 @@ std::unique_ptr<Backend> open_cpu(const BackendOptions& options) { return std::m
 
 std::string cpu_requirements() {
 #ifdef GALLEY_WITH_ONEDNN
-  return onednn_version_and_file();
+  return onednn_version();
 #else
   return "built without oneDNN";
 #endif

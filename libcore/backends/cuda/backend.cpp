@@ -10,10 +10,12 @@
 #include "libcore/backends/table.h"
 #include "libcore/backends/weight_only.h"
 #include "libcore/comm/mpi.h"
+#include "libcore/passes/fuse_chains.h"
 #include "libcore/passes/order_updates.h"
 #include "libcore/vendor/cuda/blas_lt.h"
 #include "libcore/vendor/cuda/dnn.h"
 #include "libcore/vendor/cuda/nccl.h"
+#include "libcore/vendor/cuda/nvrtc.h"
 
 namespace galley {
 namespace {
@@ -35,7 +37,9 @@ class CudaBackend : public Backend {
     if (stage == Stage::kBeforeLayout) report.add(use_stored_weights(graph, *this, false, false));
     // One launch for many parameters (joined_updates.h); the gradients of a group take a third of this, or less.
     constexpr int64_t kGroupBytes = int64_t{256} << 20;
-    if (stage == Stage::kAfterLayout) order_updates_in_groups(graph, kGroupBytes);
+    if (stage != Stage::kAfterLayout) return;
+    if (options().chains) report.add(fuse_chains(graph, *this));
+    order_updates_in_groups(graph, kGroupBytes);
   }
   std::unique_ptr<DeviceRanks> connect(Communicator& ranks, DeviceRanks* before) const override {
     return connect_nccl(device_, ranks, before);
@@ -51,6 +55,7 @@ class CudaBackend : public Backend {
             cuda_library_attention(deterministic),
             cuda_library_integers(),
             cuda_elementwise(),
+            cuda_chains(),
             cuda_boxes(),
             cuda_collective(),
             cuda_copy(),
@@ -86,7 +91,8 @@ std::string cuda_requirements() {
       cuda_architectures().empty() ? "no kernels: built without nvcc (scripts/setup --cuda)" : cat("kernels for ", cuda_architectures());
   if (!driver.problem.empty()) return cat(kernels, "; ", driver.problem);
   std::string all = cat(kernels, "; driver of CUDA ", driver.version, ", ", driver.file);
-  for (const cuda::LibraryState* library : {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state, &cuda::nccl::nccl().state})
+  for (const cuda::LibraryState* library :
+       {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state, &cuda::nccl::nccl().state, &cuda::nvrtc::nvrtc().state})
     all += cat("; ", library->problem.empty() ? cat(library->name, " ", library->version, ", ", library->file) : library->problem);
   return all;
 }

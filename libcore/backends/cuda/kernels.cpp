@@ -87,14 +87,15 @@ std::string_view cuda_architectures() { return GALLEY_CUDA_ARCHITECTURES; }
 void load_cuda_kernels(CudaDevice& device) { kernels_of(device); }
 
 void cuda_launch(Stream& stream, const char* kernel, int64_t blocks, void** arguments) {
+  if (blocks > 0) cuda_launch(stream, kernels_of(static_cast<CudaDevice&>(stream.device())).at(kernel), kernel, blocks, arguments);
+}
+void cuda_launch(Stream& stream, cuda::KernelHandle kernel, const char* name, int64_t blocks, void** arguments) {
   if (blocks <= 0) return;
-  GALLEY_ASSERT(blocks <= 0x7fffffff, kernel, ": ", blocks, " blocks");
-  auto& device = static_cast<CudaDevice&>(stream.device());
-  const cuda::KernelHandle handle = kernels_of(device).at(kernel);
-  device.make_current();
-  cuda::check(cuda::driver().cuLaunchKernel(handle, static_cast<unsigned>(blocks), 1, 1, device::kThreads, 1, 1, 0, cuda_stream(stream),
+  GALLEY_ASSERT(blocks <= 0x7fffffff, name, ": ", blocks, " blocks");
+  static_cast<CudaDevice&>(stream.device()).make_current();
+  cuda::check(cuda::driver().cuLaunchKernel(kernel, static_cast<unsigned>(blocks), 1, 1, device::kThreads, 1, 1, 0, cuda_stream(stream),
                                             arguments, nullptr),
-              cat("starting the kernel ", kernel));
+              cat("starting the kernel ", name));
 }
 
 int64_t cuda_blocks(const Stream& stream, int64_t elements) {

@@ -16,6 +16,8 @@ void load_cuda_kernels(CudaDevice& device);
 /// Enqueues a kernel of kernels/list.h with `blocks` blocks of device::kThreads threads; none if `blocks` is 0. Throws Error (kResource) if
 /// the driver refuses it.
 void cuda_launch(Stream& stream, const char* kernel, int64_t blocks, void** arguments);
+/// The same of another kernel; `name`: for the message.
+void cuda_launch(Stream& stream, cuda::KernelHandle kernel, const char* name, int64_t blocks, void** arguments);
 template <class... A>
 void cuda_launch(Stream& stream, const char* kernel, int64_t blocks, const A&... arguments) {
   std::array<void*, sizeof...(A)> addresses{const_cast<void*>(static_cast<const void*>(&arguments))...};

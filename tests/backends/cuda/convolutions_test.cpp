@@ -146,8 +146,8 @@ std::string support_table(const std::string& card) {
   }
   for (const Layer& layer : kLayers) {
     if (layer.channels % 16 != 0 || layer.groups != 1) continue;
-    const ConvolutionForm form = form_of(ConvolutionResult::kY, DType::kI8, 256, layer.channels, layer.side, layer.outputs, layer.kernel,
-                                         layer.stride);
+    const ConvolutionForm form =
+        form_of(ConvolutionResult::kY, DType::kI8, 256, layer.channels, layer.side, layer.outputs, layer.kernel, layer.stride);
     const ConvolutionSupport support = convolution_support(form, card);
     table << layer.name << ", forward, i8 to i32: " << support.listed << ", " << support.usable << ", " << support.workspace << "\n";
   }

@@ -37,6 +37,6 @@ const std::array<Kernel, 1> kKernels{{{"reorder", "onednn", supports, [](const K
 
 std::span<const Kernel> onednn_reorder() { return kKernels; }
 
-std::string onednn_version_and_file() { return onednn::version_and_file(); }
+std::string onednn_version() { return onednn::version_and_file(); }
 
 }  // namespace galley

@@ -11,7 +11,7 @@ namespace galley {
 
 std::span<const Kernel> onednn_reorder();
 
-/// As onednn::version_and_file, for files that do not include oneDNN's headers.
-std::string onednn_version_and_file();
+/// "oneDNN 3.2.0, avx2, /usr/lib/libdnnl.so.3"
+std::string onednn_version();
 
 }  // namespace galley

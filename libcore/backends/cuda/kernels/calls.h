@@ -37,6 +37,27 @@ struct ElementwiseBackwardCall {
   int64_t elements;
 };
 
+inline constexpr int kMostChainInputs = 6, kMostChainSteps = 8;
+/// A function of a chain. Operands: inputs, then results of steps, from kMostChainInputs on.
+struct ChainStepCall {
+  enum Kind : int { kOne, kTwo, kBackward };
+  Kind kind;
+  int function;  // position in Functions
+  int operands[2];
+  float numbers[2];
+};
+/// The last result of steps, each of which rounds to the type of all arrays. Dimensions as in ElementwiseCall.
+struct ChainCall {
+  const void* inputs[kMostChainInputs];
+  void* output;
+  Type type;
+  int inputs_count, steps_count, dimensions;
+  int64_t elements;
+  ChainStepCall chain[kMostChainSteps];
+  int64_t sizes[kMaxDimensions];
+  int64_t steps[kMostChainInputs][kMaxDimensions];
+};
+
 /// Elements between two arrays, each walked by its own steps along common dimensions, from outer to inner. A gate that is false: nothing is
 /// copied.
 struct CopyCall {
@@ -533,8 +554,8 @@ struct QuantizedConvCall {
   int activation;
 };
 
-/// An image as i8 in channels_last for libraries that pad with 0: less `shift`, with a border and with more channels (a multiple of 4), which
-/// have the value `border_value`.
+/// An image as i8 in channels_last for libraries that pad with 0: less `shift`, with a border and with more channels (a multiple of 4),
+/// which have the value `border_value`.
 struct PackCall {
   const void* from;
   void* to;

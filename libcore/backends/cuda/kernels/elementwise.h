@@ -7,32 +7,6 @@
 
 namespace galley::device {
 
-template <class F, class V>
-GALLEY_DEVICE V value_of(const V* x, V first, V second) {
-  if constexpr (F::values == 1 && F::numbers == 0) return F::value(x[0]);
-  if constexpr (F::values == 1 && F::numbers == 1) return F::value(x[0], first);
-  if constexpr (F::values == 1 && F::numbers == 2) return F::value(x[0], first, second);
-  if constexpr (F::values == 2) return F::value(x[0], x[1]);
-  if constexpr (F::values == 3) return F::value(x[0], x[1], x[2]);
-}
-
-template <class F, class V, class... N>
-GALLEY_DEVICE V slope_times(V grad, V from, N... numbers) {
-  if constexpr (requires { F::backward(grad, from, from, numbers...); }) {
-    return F::backward(grad, from, from, numbers...);
-  } else if constexpr (requires { F::slope(from, from, numbers...); }) {
-    return grad * F::slope(from, from, numbers...);
-  } else {
-    return V(0);  // no backward operator
-  }
-}
-template <class F, class V>
-GALLEY_DEVICE V backward_of(V grad, V from, V first, V second) {
-  if constexpr (F::numbers == 0) return slope_times<F>(grad, from);
-  if constexpr (F::numbers == 1) return slope_times<F>(grad, from, first);
-  if constexpr (F::numbers == 2) return slope_times<F>(grad, from, first, second);
-}
-
 /// The value of the function at that position of the list, one of `kInputs` values.
 template <int kInputs, class V, class... F>
 GALLEY_DEVICE V choose_value(int function, const V* x, V first, V second, FunctionList<F...>) {

@@ -4,14 +4,15 @@
 // clang-format off: a line for each family
 #define GALLEY_CUDA_KERNELS(X) \
   X(elementwise1) X(elementwise2) X(elementwise3) X(elementwise1_double) X(elementwise2_double) \
-  X(elementwise3_double) X(elementwise_backward) X(elementwise_backward_double) \
+  X(elementwise3_double) X(elementwise_backward) X(elementwise_backward_double) X(chain_elements) \
   X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) \
   X(gather_elements) X(scatter_add_elements) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words) \
   X(cache_heads) X(attend_cached) X(write_cache) \
   X(attention_64) X(attention_128) X(attention_256) X(attention_along) X(attention_queries_64) X(attention_queries_128) \
   X(attention_queries_256) X(attention_keys_64) X(attention_keys_128) X(attention_keys_256) X(attention_bias) \
   X(softmax_lines) X(softmax_backward_lines) X(layer_norm_rows) X(layer_norm_backward_rows) X(layer_norm_partial_sums) \
-  X(layer_norm_sums) X(batch_norm_channels) X(batch_norm_backward_channels) X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) \
+  X(layer_norm_sums) X(batch_norm_channels) X(batch_norm_backward_channels) \
+  X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) \
   X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
   X(matmul_tiles) X(conv2d_direct) X(convolution_epilogue) X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
   X(max_pool) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
@@ -19,7 +20,8 @@
   X(cross_entropy_backward_positions) X(embedding_ranks) X(embedding_begins) X(embedding_order) X(embedding_rows) \
   X(square_parts) X(square_total) \
   X(quantize_elements) X(dequantize_elements) X(quantized_pairs) X(range_parts) X(quantize_by_range) X(quantized_tiles) \
-  X(quantized_conv2d_direct) X(pack_integers) X(pack_integer_weights) X(integer_results) X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \
+  X(quantized_conv2d_direct) X(pack_integers) X(pack_integer_weights) X(integer_results) \
+  X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \
   X(nms_samples) X(grid_boxes_cells) X(best_anchors) X(match_anchors) X(match_anchor_centers) X(top_mask_rows) X(take_box_rows) \
   X(append_object_rows) X(sample_label_rows) X(true_row_places) \
   X(roi_pool_bins) X(mask_target_cells) X(keypoint_cell_points) X(locate_keypoint_maps) \
