@@ -10,7 +10,7 @@
 #include "libcore/ops/elementwise.h"
 #include "libcore/ops/registry.h"
 #include "tests/backends/cuda/stand_in.h"
-#include "tests/support/target.h"
+#include "tests/support/targets.h"
 
 namespace galley::test {
 namespace {
