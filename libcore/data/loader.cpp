@@ -195,6 +195,7 @@ Sample DataLoader::State::read_prepared(int64_t position, Findings& findings, in
     } catch (Error& error) {
       const auto* bad = dynamic_cast<const BadSample*>(&error);
       if (bad == nullptr) error.context(cat(" in ", source_->sample_name(place.index)));
+      if (error.code() == ErrorCode::kInput && error.place().file.empty()) error.at({.file = source_->sample_name(place.index)});
       if (options_.on_error != OnErrorRule::kSkip || error.code() != ErrorCode::kInput) throw;
       if (tries == 0) findings.skipped.push_back({row, bad == nullptr ? "other" : bad->cause(), error.message()});
       if (tries + 1 >= std::min(kMaxBadInARow, order_.size()))
@@ -421,8 +422,8 @@ bool DataLoader::State::begin_batch(Slot& slot) {
 void DataLoader::State::check_value(const FieldType& type, const FieldValue& value, int64_t index) const {
   const auto* number = std::get_if<int64_t>(&value);
   if (number != nullptr && type.dtype == DType::kF32) {
-    GALLEY_CHECK_INPUT(*number >= 0 && *number < options_.classes, source_->sample_name(index), ": label ", *number, ", but the model has ",
-                       options_.classes, " classes");
+    GALLEY_CHECK_FILE(*number >= 0 && *number < options_.classes, source_->sample_name(index), "label ", *number, ", but the model has ",
+                      options_.classes, " classes");
     return;
   }
   const Shape shape = Pipeline::shape_of(value);
@@ -433,14 +434,14 @@ void DataLoader::State::check_value(const FieldType& type, const FieldValue& val
   const bool sized = DataLoader::is_sized(type) && fixed.size() == expected.size();
   const auto same = [&](int64_t own, int64_t most) { return own == most || (sized && own < most); };
   const bool fits = dtype == type.dtype && std::equal(fixed.begin(), fixed.end(), expected.begin(), expected.end(), same);
-  const auto field = [&] { return type.name == "input" ? std::string() : cat(" `", type.name, "`"); };
-  GALLEY_CHECK_INPUT(fits && (dense || shape.rank() > 0), source_->sample_name(index), ":", field(), " ", dtype, " ", shape,
-                     " after the pipeline, but the batch has ", type,
-                     "; add resize or a crop to the pipeline, so that all samples have the same size");
+  const auto field = [&] { return type.name == "input" ? std::string() : cat("`", type.name, "` "); };
+  GALLEY_CHECK_FILE(fits && (dense || shape.rank() > 0), source_->sample_name(index), field(), dtype, " ", shape,
+                    " after the pipeline, but the batch has ", type,
+                    "; add resize or a crop to the pipeline, so that all samples have the same size");
   if (dense) return;
   const int64_t most = jagged ? type.capacity : type.sample[0];
-  GALLEY_CHECK_INPUT(shape[0] <= most, source_->sample_name(index), ":", field(), " has ", shape[0],
-                     " elements; the source declares at most ", most);
+  GALLEY_CHECK_FILE(shape[0] <= most, source_->sample_name(index), field(), "has ", shape[0], " elements; the source declares at most ",
+                    most);
 }
 
 namespace {
@@ -462,7 +463,7 @@ Tensor jagged_rows(const FieldValue& value) {
 /// Writes one field of a sample into its row.
 void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Sample& sample, int64_t row, int64_t index) const {
   const FieldValue* value = sample.find(type.name);
-  GALLEY_CHECK_INPUT(value != nullptr, source_->sample_name(index), ": field `", type.name, "` is missing, but the first sample has it");
+  GALLEY_CHECK_FILE(value != nullptr, source_->sample_name(index), "field `", type.name, "` is missing, but the first sample has it");
   check_value(type, *value, index);
   if (type.layout == FieldLayout::kJagged) {
     slot.jagged.at(type.name)[static_cast<size_t>(row)] = jagged_rows(*value).to(type.dtype);
