@@ -13,7 +13,8 @@ std::string Place::str() const {
 
 std::string Error::text() const {
   std::string text;
-  if (!place_.file.empty()) text += place_.str() + ": ";
+  const bool named = place_.line == 0 && message_.find(place_.file) != std::string::npos;
+  if (!place_.file.empty() && !named) text += place_.str() + ": ";
   text += "error: " + message_;
   if (!excerpt_.empty()) {
     const std::string number = cat(place_.line);

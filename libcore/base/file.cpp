@@ -43,7 +43,7 @@ std::string read_fix(const std::string& path, int error) {
 }
 
 [[noreturn]] void fail_read(std::string_view action, const std::string& path, int error) {
-  throw Error(ErrorCode::kInput, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(read_fix(path, error));
+  throw Error(ErrorCode::kInput, cat("cannot ", action, " ", path, ": ", reason(error))).at({.file = path}).suggest(read_fix(path, error));
 }
 
 std::string write_fix(int error) {

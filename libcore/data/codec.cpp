@@ -65,10 +65,11 @@ Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_
   } else if (format == "PNM") {
     image = decode_pnm(file, name, limits);
   } else if (file.empty()) {
-    throw BadSample("empty", cat(name, ": the file is empty"));
+    throw BadSample("empty", name, "the file is empty");
   } else {
-    throw BadSample("format", cat(name, ": ", format.empty() ? "not an image" : cat("a ", format, " image"),
-                                  "; supported formats are JPEG, PNG, BMP, PPM and PGM: convert the file or remove it"));
+    throw BadSample("format", name,
+                    cat(format.empty() ? "not an image" : cat("a ", format, " image"),
+                        "; supported formats are JPEG, PNG, BMP, PPM and PGM: convert the file or remove it"));
   }
   const int64_t channels = mode == ColorMode::kRgb ? 3 : 1;
   return image.channels() == channels ? std::move(image) : image.with_channels(channels);

@@ -153,7 +153,7 @@ Image rgb_from_inverted_cmyk(const std::vector<unsigned char>& cmyk, int64_t hei
   // libjpeg reports "premature end of data segment" for an end marker inside the data.
   const bool cut = decoder.ended || reason.find("remature end") != std::string::npos || reason == "scans are missing";
   const char* end = decoder.ended ? "Premature end of JPEG file: " : "";
-  throw BadSample(cut ? "truncated" : "corrupt", cat(name, ": damaged JPEG (", part, "): ", end, reason));
+  throw BadSample(cut ? "truncated" : "corrupt", name, cat("damaged JPEG (", part, "): ", end, reason));
 }
 
 Irregularity irregularity_of(const Decoder& decoder, std::string_view name) {
@@ -178,8 +178,9 @@ Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const 
   jpeg_decompress_struct& info = decoder.info;
   const int64_t width = info.image_width, height = info.image_height;
   if (width > limits.max_dimension || height > limits.max_dimension || width * height > limits.max_pixels)
-    throw BadSample("too large", cat(name, ": JPEG of ", width, " x ", height, " pixels; the limit is ", limits.max_dimension,
-                                     " per side and ", limits.max_pixels, " in total"));
+    throw BadSample("too large", name,
+                    cat("JPEG of ", width, " x ", height, " pixels; the limit is ", limits.max_dimension, " per side and ",
+                        limits.max_pixels, " in total"));
   Image image;
   switch (info.jpeg_color_space) {
     case JCS_CMYK:
@@ -199,7 +200,7 @@ Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const 
       if (!read_pixels(decoder, image.as<uint8_t>(), static_cast<size_t>(width * channels))) refuse(decoder, name, "pixels");
       break;
     }
-    default: throw BadSample("format", cat(name, ": a JPEG of ", info.num_components, " components in an unknown color space"));
+    default: throw BadSample("format", name, cat("a JPEG of ", info.num_components, " components in an unknown color space"));
   }
   if (irregularity != nullptr) *irregularity = irregularity_of(decoder, name);
   return image;

@@ -8,7 +8,7 @@ namespace galley {
 
 Image decode_pnm(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  const auto corrupt = [&](std::string_view why) { throw BadSample("corrupt", cat(name, ": PNM ", why)); };
+  const auto corrupt = [&](std::string_view why) { throw BadSample("corrupt", name, cat("PNM ", why)); };
   if (text.size() < 2 || text[0] != 'P' || (text[1] != '5' && text[1] != '6')) corrupt("without the letters P5 or P6");
   size_t at = 2;
   const auto space = [&] { return at < text.size() && std::isspace(static_cast<unsigned char>(text[at])) != 0; };
@@ -33,13 +33,14 @@ Image decode_pnm(std::span<const std::byte> file, std::string_view name, const D
   if (!space()) corrupt("without a space after its header");
   ++at;
   if (width < 1 || height < 1 || width > limits.max_dimension || height > limits.max_dimension || width * height > limits.max_pixels)
-    throw BadSample("size", cat(name, ": PNM of ", width, " x ", height, " pixels; allowed are ", limits.max_dimension, " a side and ",
-                                limits.max_pixels, " in all"));
-  if (largest != 255) throw BadSample("format", cat(name, ": PNM with values up to ", largest, " is not supported; save it with 8 bits"));
+    throw BadSample(
+        "size", name,
+        cat("PNM of ", width, " x ", height, " pixels; allowed are ", limits.max_dimension, " a side and ", limits.max_pixels, " in all"));
+  if (largest != 255) throw BadSample("format", name, cat("PNM with values up to ", largest, " is not supported; save it with 8 bits"));
   Image image(DType::kU8, height, width, text[1] == '6' ? 3 : 1);
   if (static_cast<int64_t>(text.size() - at) < image.bytes())
-    throw BadSample("truncated", cat(name, ": PNM is incomplete: ", text.size(), " bytes, but its header promises ",
-                                     static_cast<int64_t>(at) + image.bytes()));
+    throw BadSample("truncated", name,
+                    cat("PNM is incomplete: ", text.size(), " bytes, but its header promises ", static_cast<int64_t>(at) + image.bytes()));
   std::memcpy(image.data(), file.data() + at, static_cast<size_t>(image.bytes()));
   return image;
 }

@@ -77,10 +77,11 @@ struct FreeStb {
 };
 
 void check_size(int64_t width, int64_t height, std::string_view format, std::string_view name, const DecodeLimits& limits) {
-  if (width < 1 || height < 1) throw BadSample("corrupt", cat(name, ": ", format, " of ", width, " x ", height, " pixels"));
+  if (width < 1 || height < 1) throw BadSample("corrupt", name, cat(format, " of ", width, " x ", height, " pixels"));
   if (width > limits.max_dimension || height > limits.max_dimension || width * height > limits.max_pixels)
-    throw BadSample("too large", cat(name, ": ", format, " of ", width, " x ", height, " pixels; the limit is ", limits.max_dimension,
-                                     " per side and ", limits.max_pixels, " in total"));
+    throw BadSample("too large", name,
+                    cat(format, " of ", width, " x ", height, " pixels; the limit is ", limits.max_dimension, " per side and ",
+                        limits.max_pixels, " in total"));
 }
 
 /// Decodes a file whose structure has been checked. Drops transparency.
@@ -90,8 +91,8 @@ Image decode_by_stb(std::span<const std::byte> file, int64_t width, int64_t heig
   int x = 0, y = 0, components = 0;
   const std::unique_ptr<stbi_uc, FreeStb> pixels(
       stbi_load_from_memory(reinterpret_cast<const stbi_uc*>(file.data()), static_cast<int>(file.size()), &x, &y, &components, 0));
-  if (pixels == nullptr) throw BadSample("corrupt", cat(name, ": damaged ", format, ": ", stbi_failure_reason()));
-  if (x != width || y != height) throw BadSample("corrupt", cat(name, ": ", format, " whose header and data differ in size"));
+  if (pixels == nullptr) throw BadSample("corrupt", name, cat("damaged ", format, ": ", stbi_failure_reason()));
+  if (x != width || y != height) throw BadSample("corrupt", name, cat(format, " whose header and data differ in size"));
   GALLEY_ASSERT(components >= 1 && components <= 4);
   const int64_t channels = components >= 3 ? 3 : 1;
   Image image(DType::kU8, height, width, channels);
@@ -104,7 +105,7 @@ Image decode_by_stb(std::span<const std::byte> file, int64_t width, int64_t heig
 }  // namespace
 
 Image decode_png(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
-  const auto cut = [&] { throw BadSample("truncated", cat(name, ": PNG without end chunk, ", file.size(), " bytes")); };
+  const auto cut = [&] { throw BadSample("truncated", name, cat("PNG without end chunk, ", file.size(), " bytes")); };
   constexpr size_t kSignature = 8, kChunkFrame = 12;
   int64_t width = 0, height = 0;
   size_t at = kSignature;
@@ -115,9 +116,9 @@ Image decode_png(std::span<const std::byte> file, std::string_view name, const D
     const std::string_view type(reinterpret_cast<const char*>(&file[at + 4]), 4);
     const uint32_t stored = big_endian(&file[at + 8 + length]);
     const auto computed = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&file[at + 4]), length + 4));
-    if (stored != computed) throw BadSample("checksum", cat(name, ": PNG chunk at byte ", at, " does not match its checksum"));
+    if (stored != computed) throw BadSample("checksum", name, cat("PNG chunk at byte ", at, " does not match its checksum"));
     if (first) {
-      if (type != "IHDR" || length != 13) throw BadSample("corrupt", cat(name, ": PNG does not start with a valid IHDR chunk"));
+      if (type != "IHDR" || length != 13) throw BadSample("corrupt", name, "PNG does not start with a valid IHDR chunk");
       width = big_endian(&file[at + 8]);
       height = big_endian(&file[at + 12]);
       check_size(width, height, "PNG", name, limits);
@@ -133,11 +134,10 @@ Image decode_png_values(std::span<const std::byte> file, std::string_view name, 
   constexpr auto kGray = std::byte{0}, kPalette = std::byte{3};
   const std::string_view signature("\x89PNG\r\n\x1a\n", 8);
   if (file.size() < kHeaderEnd || std::string_view(reinterpret_cast<const char*>(file.data()), 8) != signature)
-    throw BadSample("format", cat(name, ": not a PNG"));
+    throw BadSample("format", name, "not a PNG");
   const int bits = std::to_integer<int>(file[kBitDepth]);
   if ((file[kColorType] != kGray && file[kColorType] != kPalette) || bits > 8)
-    throw BadSample("format",
-                    cat(name, ": class indices must be a PNG with a palette or gray values of at most 8 bits, not colors or 16 bits"));
+    throw BadSample("format", name, "class indices must be a PNG with a palette or gray values of at most 8 bits, not colors or 16 bits");
   // Removing the palette and setting the color type to gray makes stb_image return the indices.
   std::vector<std::byte> gray(file.begin(), file.begin() + kHeaderEnd);
   gray[kColorType] = kGray;
@@ -192,12 +192,12 @@ std::string encode_palette_png(const Image& indices, std::span<const Color> pale
 }
 
 Image decode_bmp(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
-  const auto cut = [&] { throw BadSample("truncated", cat(name, ": BMP is incomplete: ", file.size(), " bytes")); };
+  const auto cut = [&] { throw BadSample("truncated", name, cat("BMP is incomplete: ", file.size(), " bytes")); };
   if (file.size() < 26) cut();
   const auto pixels_at = little_endian<uint32_t>(file, 10);
   const auto header = little_endian<uint32_t>(file, 14);
   const bool old = header == 12;
-  if (!old && (header < 40 || header > 124)) throw BadSample("corrupt", cat(name, ": BMP with an unknown header of ", header, " bytes"));
+  if (!old && (header < 40 || header > 124)) throw BadSample("corrupt", name, cat("BMP with an unknown header of ", header, " bytes"));
   if (file.size() < 14 + header) cut();
   const int64_t width = old ? little_endian<uint16_t>(file, 18) : little_endian<int32_t>(file, 18);
   const int64_t signed_height = old ? little_endian<uint16_t>(file, 20) : little_endian<int32_t>(file, 22);
@@ -206,9 +206,9 @@ Image decode_bmp(std::span<const std::byte> file, std::string_view name, const D
   const auto compression = old ? 0u : little_endian<uint32_t>(file, 30);
   check_size(width, height, "BMP", name, limits);
   if (compression != 0 && compression != 3)
-    throw BadSample("format", cat(name, ": compressed BMP is not supported; save it uncompressed or as PNG"));
+    throw BadSample("format", name, "compressed BMP is not supported; save it uncompressed or as PNG");
   if (bits != 1 && bits != 4 && bits != 8 && bits != 16 && bits != 24 && bits != 32)
-    throw BadSample("corrupt", cat(name, ": BMP with ", bits, " bits per pixel; expected 1, 4, 8, 16, 24 or 32"));
+    throw BadSample("corrupt", name, cat("BMP with ", bits, " bits per pixel; expected 1, 4, 8, 16, 24 or 32"));
   const int64_t row_bytes = (width * bits + 31) / 32 * 4;
   const auto size = static_cast<int64_t>(file.size());
   if (pixels_at < 14 + header || int64_t{pixels_at} > size || row_bytes * height > size - int64_t{pixels_at}) cut();

@@ -41,16 +41,16 @@ std::vector<std::array<double, 3>> color_wheel() {
 Image parse_flo(std::span<const std::byte> file, std::string_view name) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (file.size() < kHeader || !text.starts_with(kMagic))
-    throw BadSample("format", cat(name, ": not a .flo file, which begins with the letters PIEH, its width and its height"));
+    throw BadSample("format", name, "not a .flo file, which begins with the letters PIEH, its width and its height");
   int32_t width = 0, height = 0;
   std::memcpy(&width, file.data() + 4, 4);
   std::memcpy(&height, file.data() + 8, 4);
   if (width < 1 || height < 1 || static_cast<int64_t>(width) * height > kMostPixels)
-    throw BadSample("size", cat(name, ": the header says ", width, " x ", height, " pixels; expected 1 to ", kMostPixels, " in all"));
+    throw BadSample("size", name, cat("the header says ", width, " x ", height, " pixels; expected 1 to ", kMostPixels, " in all"));
   const int64_t pixels = static_cast<int64_t>(width) * height, expected = kHeader + 8 * pixels;
   if (static_cast<int64_t>(file.size()) != expected)
-    throw BadSample(
-        "size", cat(name, ": the file has ", file.size(), " bytes, but ", width, " x ", height, " pixels (its header) take ", expected));
+    throw BadSample("size", name,
+                    cat("the file has ", file.size(), " bytes, but ", width, " x ", height, " pixels (its header) take ", expected));
   Image flow(DType::kF32, height, width, 3);
   float* to = flow.as<float>();
   for (int64_t i = 0; i < pixels; ++i, to += 3) {

@@ -85,8 +85,8 @@ void Mosaic::options(OptionVisitor& visitor) {
                   .required = true,
                   .main = true},
                  size);
-  visitor.option({.name = "fill", .doc = "Value of pixels without an image, 0 to 255: one number, or one per channel", .min = 0, .max = 255},
-                 fill);
+  visitor.option(
+      {.name = "fill", .doc = "Value of pixels without an image, 0 to 255: one number, or one per channel", .min = 0, .max = 255}, fill);
   visitor.option({.name = "p", .doc = "Probability", .min = 0, .max = 1}, p);
   visitor.option({.name = "epochs", .doc = "Epochs that have mosaics, from the first; 0: all", .min = 0}, epochs);
   item_options(visitor);

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "libcore/base/in_file.h"
 #include "libcore/data/image.h"
 #include "libcore/tensor/tensor.h"
 
@@ -97,10 +98,12 @@ class Sample {
   std::vector<std::pair<std::string, FieldValue>> fields_;
 };
 
-/// A damaged or unusable sample. `cause` is a short phrase ("truncated", "checksum", "format", ...) by which `on_error: skip` counts.
+/// A damaged or unusable sample. Its message begins with its file. `cause` is a short phrase ("truncated", "checksum", "format", ...) by
+/// which `on_error: skip` counts.
 class BadSample : public Error {
  public:
-  BadSample(std::string cause, std::string message) : Error(ErrorCode::kInput, std::move(message)), cause_(std::move(cause)) {}
+  BadSample(std::string cause, Error error) : Error(std::move(error)), cause_(std::move(cause)) {}
+  BadSample(std::string cause, std::string_view file, std::string_view message) : Error(in_file(file, message)), cause_(std::move(cause)) {}
   const std::string& cause() const { return cause_; }
 
  private:

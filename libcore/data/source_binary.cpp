@@ -65,21 +65,21 @@ int64_t big_endian(const std::vector<std::byte>& bytes, size_t at) {
 
 /// Checks the header of an IDX file of u8 values with `rank` dimensions, and returns the sizes. `bytes` is the whole file, header included.
 std::vector<int64_t> parse_idx(const std::vector<std::byte>& bytes, size_t rank, const std::string& path) {
-  GALLEY_CHECK_INPUT(bytes.size() >= 4, path, ": too short for an IDX file");
+  GALLEY_CHECK_FILE(bytes.size() >= 4, path, "too short for an IDX file");
   const int64_t magic = big_endian(bytes, 0);
-  GALLEY_CHECK_INPUT(magic == static_cast<int64_t>(0x800 + rank), path, ": not an IDX file of bytes with ", rank,
-                     " dimensions (magic number ", magic, ", expected ", 0x800 + rank, "); are images and labels swapped?");
-  GALLEY_CHECK_INPUT(bytes.size() >= 4 + 4 * rank, path, ": too short for an IDX file of ", rank, " dimensions (truncated)");
+  GALLEY_CHECK_FILE(magic == static_cast<int64_t>(0x800 + rank), path, "not an IDX file of bytes with ", rank, " dimensions (magic number ",
+                    magic, ", expected ", 0x800 + rank, "); are images and labels swapped?");
+  GALLEY_CHECK_FILE(bytes.size() >= 4 + 4 * rank, path, "too short for an IDX file of ", rank, " dimensions (truncated)");
   std::vector<int64_t> sizes;
   const auto payload = static_cast<int64_t>(bytes.size() - 4 - 4 * rank);
   int64_t expected = 1;
   for (size_t i = 0; i < rank; ++i) {
     sizes.push_back(big_endian(bytes, 4 + 4 * i));
-    GALLEY_CHECK_INPUT(sizes.back() == 0 || expected <= kIdxBudget / sizes.back(), path, ": the sizes in the header are too large");
+    GALLEY_CHECK_FILE(sizes.back() == 0 || expected <= kIdxBudget / sizes.back(), path, "the sizes in the header are too large");
     expected *= sizes.back();
   }
-  GALLEY_CHECK_INPUT(expected == payload, path, ": the header says ", expected, " values, the file has ", payload,
-                     payload < expected ? " (truncated)" : "");
+  GALLEY_CHECK_FILE(expected == payload, path, "the header says ", expected, " values, the file has ", payload,
+                    payload < expected ? " (truncated)" : "");
   return sizes;
 }
 
@@ -88,7 +88,7 @@ std::string existing(const std::string& path) { return !file_exists(path) && fil
 
 std::vector<std::byte> read_idx(const std::string& path) {
   if (!file_exists(path)) {
-    throw Error(ErrorCode::kInput, path + ": no such file")
+    throw in_file(path, "no such file")
         .key("data.root")
         .suggest(
             "set data.root or the source's `path` to the folder of the IDX files (Fashion-MNIST: Debian package dataset-fashion-mnist), or "
@@ -112,7 +112,7 @@ std::unique_ptr<Source> Idx::open(const SourceContext& context) const {
   const std::vector<std::byte> label_bytes = read_idx(label_path);
   const int64_t label_count = parse_idx(label_bytes, 1, label_path).front();
   GALLEY_CHECK_INPUT(sizes[0] == label_count, image_path, " has ", sizes[0], " images, ", label_path, " has ", label_count, " labels");
-  GALLEY_CHECK_INPUT(sizes[1] > 0 && sizes[2] > 0, image_path, ": images of ", sizes[1], " x ", sizes[2], " pixels");
+  GALLEY_CHECK_FILE(sizes[1] > 0 && sizes[2] > 0, image_path, "images of ", sizes[1], " x ", sizes[2], " pixels");
 
   auto source = std::make_unique<MemoryImages>("idx", sizes[1], sizes[2], 1);
   source->files = {{image_path, 0}};
@@ -136,8 +136,8 @@ std::unique_ptr<Source> CifarBinary::open(const SourceContext& context) const {
   for (const std::string& file : expand_paths(context.root, path)) {
     const std::string bytes = read_file(file);
     const auto size = static_cast<int64_t>(bytes.size());
-    GALLEY_CHECK_INPUT(size % record == 0, file, ": ", size, " bytes is not a multiple of the record size, ", record,
-                       " bytes; check `variant`, or whether the file is truncated");
+    GALLEY_CHECK_FILE(size % record == 0, file, size, " bytes is not a multiple of the record size, ", record,
+                      " bytes; check `variant`, or whether the file is truncated");
     source->files.emplace_back(file, source->size());
     std::byte* pixel = source->add_pixels(size / record * 3 * kPixels);
     for (int64_t at = 0; at < size; at += record) {

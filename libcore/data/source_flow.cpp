@@ -34,8 +34,9 @@ Image read_image(const std::string& path, Sample& sample) {
 void read_pair(const std::array<std::string, 2>& files, Sample& sample) {
   Image first = read_image(files[0], sample), second = read_image(files[1], sample);
   if (first.height() != second.height() || first.width() != second.width())
-    throw BadSample("size", cat(files[1], ": the second image has ", second.width(), " x ", second.height(), " pixels, the first, ",
-                                files[0], ", has ", first.width(), " x ", first.height()));
+    throw BadSample("size", files[1],
+                    cat("the second image has ", second.width(), " x ", second.height(), " pixels, the first, ", files[0], ", has ",
+                        first.width(), " x ", first.height()));
   sample.set(std::string(kPair[0]), std::move(first));
   sample.set(std::string(kPair[1]), std::move(second));
 }
@@ -62,9 +63,7 @@ class FlowSource : public PairSource {
     while (images.size() > 1 && images.ends_with('/')) images.pop_back();
     for (const std::string& folder : {folder_, images}) {
       if (is_folder(folder)) continue;
-      throw Error(ErrorCode::kInput, folder + ": no such folder")
-          .key("data.root")
-          .suggest("set data.root, or the source's `path` and `images`");
+      throw in_file(folder, "no such folder").key("data.root").suggest("set data.root, or the source's `path` and `images`");
     }
     std::map<std::string, std::string> frames;
     for (const std::string& path : image_files(images)) frames.emplace(stem_below(images, path), path);
@@ -87,12 +86,12 @@ class FlowSource : public PairSource {
       }
       for (size_t i = 0; i < 2; ++i) {
         const bool found = (i == 0 ? first : second) != frames.end();
-        GALLEY_CHECK_INPUT(found, path, ": no image for ", images, "/", i == 1 && names[1].starts_with("the ") ? "" : names[i],
-                           i == 1 && names[1].starts_with("the ") ? cat(" (", names[1], ")") : "");
+        GALLEY_CHECK_FILE(found, path, "no image for ", images, "/", i == 1 && names[1].starts_with("the ") ? "" : names[i],
+                          i == 1 && names[1].starts_with("the ") ? cat(" (", names[1], ")") : "");
       }
       samples_.push_back({{first->second, second->second}, path});
     }
-    GALLEY_CHECK_INPUT(!samples_.empty(), folder_, ": no .flo file");
+    GALLEY_CHECK_FILE(!samples_.empty(), folder_, "no .flo file");
   }
 
   int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
@@ -113,8 +112,9 @@ class FlowSource : public PairSource {
     Flow flow{parse_flo(std::as_bytes(std::span(bytes)), entry.flow)};
     const Image& image = *sample.image();
     if (flow.vectors.height() != image.height() || flow.vectors.width() != image.width())
-      throw BadSample("size", cat(entry.flow, ": the flow has ", flow.vectors.width(), " x ", flow.vectors.height(), " pixels, its image ",
-                                  entry.images[0], " has ", image.width(), " x ", image.height()));
+      throw BadSample("size", entry.flow,
+                      cat("the flow has ", flow.vectors.width(), " x ", flow.vectors.height(), " pixels, its image ", entry.images[0],
+                          " has ", image.width(), " x ", image.height()));
     sample.set(std::string(kFlow), std::move(flow));
     return sample;
   }
@@ -145,7 +145,7 @@ class ImagePairs : public PairSource {
   Sample read(int64_t index) const override {
     Sample sample;
     for (const std::string& path : files(index)) {
-      if (!file_exists(path)) throw BadSample("missing", path + ": no such file");
+      if (!file_exists(path)) throw BadSample("missing", path, "no such file");
     }
     read_pair(files(index), sample);
     return sample;

@@ -22,7 +22,7 @@ ClassNames::ClassNames(std::vector<std::string> explicit_names, const std::vecto
   if (!given) return;
   for (const std::string& folder : folders) {
     if (std::find(names_.begin(), names_.end(), folder) != names_.end()) continue;
-    Error error(ErrorCode::kInput, cat(place, ": the folder '", folder, "' is not among the ", names_.size(), " names of `classes`"));
+    Error error = in_file(place, cat("the folder '", folder, "' is not among the ", names_.size(), " names of `classes`"));
     const std::string near = nearest(folder, names_);
     if (!near.empty()) error.suggest(cat("did you mean '", near, "'?"));
     throw error;
@@ -41,7 +41,7 @@ namespace {
 constexpr int kMaxDepth = 32;
 
 void find_images(const std::string& folder, int depth, std::vector<std::string>& found) {
-  GALLEY_CHECK_INPUT(depth < kMaxDepth, folder, ": folders nested deeper than ", kMaxDepth, "; is there a link to a parent folder?");
+  GALLEY_CHECK_FILE(depth < kMaxDepth, folder, "folders nested deeper than ", kMaxDepth, "; is there a link to a parent folder?");
   for (const FolderEntry& entry : list_folder(folder)) {
     if (entry.name.starts_with('.')) continue;
     const std::string path = folder + "/" + entry.name;
@@ -69,7 +69,7 @@ class FolderSource : public Source {
     std::vector<std::string> folders;  // class folder of each file, parallel to files_
     std::vector<std::string> classes;
     for (const std::string& root : expand_paths(context.root, options.path)) {
-      GALLEY_CHECK_INPUT(is_folder(root), root, ": not a folder; image_folder needs a folder with one subfolder per class");
+      GALLEY_CHECK_FILE(is_folder(root), root, "not a folder; image_folder needs a folder with one subfolder per class");
       roots_ += roots_.empty() ? root : ", " + root;
       for (const FolderEntry& entry : list_folder(root)) {
         if (!entry.is_folder || entry.name.starts_with('.')) continue;
@@ -78,7 +78,7 @@ class FolderSource : public Source {
         folders.resize(files_.size(), entry.name);
       }
     }
-    GALLEY_CHECK_INPUT(!classes.empty(), roots_, ": no class folders; image_folder needs one subfolder per class, with the images inside");
+    GALLEY_CHECK_FILE(!classes.empty(), roots_, "no class folders; image_folder needs one subfolder per class, with the images inside");
     const ClassNames names(options.classes, classes, roots_);
     for (const std::string& folder : folders) labels_.push_back(names.label(folder));
     categories_ = names.names();

@@ -23,7 +23,7 @@ class ImageList : public Source {
         images_.push_back({.file = path, .error = error.message()});
       }
     }
-    GALLEY_CHECK_INPUT(!images_.empty(), paths.empty() ? "nothing" : paths.front(), ": no images");
+    GALLEY_CHECK_FILE(!images_.empty(), paths.empty() ? "nothing" : paths.front(), "no images");
   }
 
   int64_t size() const override { return static_cast<int64_t>(images_.size()); }
@@ -39,7 +39,7 @@ class ImageList : public Source {
   std::vector<FieldType> fields() const override { return {image_field(mode_ == ColorMode::kRgb ? 3 : 1)}; }
   Sample read(int64_t index) const override {
     const Place& place = at(index);
-    if (!place.error.empty()) throw BadSample("missing", place.error);
+    if (!place.error.empty()) throw BadSample("missing", std::move(Error(ErrorCode::kInput, place.error).at({.file = place.file})));
     if (place.archive != nullptr) return place.archive->read(place.member);
     const std::string file = read_file(place.file);
     Sample sample;
@@ -67,7 +67,7 @@ class ImageList : public Source {
     }
     const bool folder = is_folder(path);
     const std::vector<std::string> files = folder ? image_files(path) : std::vector<std::string>{path};
-    GALLEY_CHECK_INPUT(!files.empty(), path, ": no image in this folder");
+    GALLEY_CHECK_FILE(!files.empty(), path, "no image in this folder");
     if (!folder) InputFile{path};  // throws if it cannot be opened
     for (const std::string& file : files) {
       // A file that was named before, alone or by its folder, counts once.

@@ -25,17 +25,14 @@ class MaskSource : public Source {
     std::map<std::string, std::string> masks;
     for (const std::string& folder : {images_folder_, masks_folder}) {
       if (is_folder(folder)) continue;
-      throw Error(ErrorCode::kInput, folder + ": no such folder")
-          .key("data.root")
-          .suggest("set data.root, or the source's `images` and `masks`");
+      throw in_file(folder, "no such folder").key("data.root").suggest("set data.root, or the source's `images` and `masks`");
     }
     for (const std::string& path : image_files(masks_folder)) masks.emplace(stem_below(masks_folder, path), path);
     for (const std::string& path : image_files(images_folder_)) {
       const std::string stem = stem_below(images_folder_, path);
       const auto mask = masks.find(stem);
       if (mask == masks.end() && options.unpaired == Unpaired::kSkip) continue;
-      GALLEY_CHECK_INPUT(mask != masks.end(), path, ": no mask ", masks_folder, "/", stem,
-                         ".png; set unpaired: skip to ignore such images");
+      GALLEY_CHECK_FILE(mask != masks.end(), path, "no mask ", masks_folder, "/", stem, ".png; set unpaired: skip to ignore such images");
       pairs_.push_back({path, mask->second});
     }
   }
@@ -58,8 +55,9 @@ class MaskSource : public Source {
     Image image = decode_image(std::as_bytes(std::span(bytes)), mode_, pair.image, {}, &sample.irregularity);
     Mask mask = read_mask(pair.mask);
     if (mask.classes.height() != image.height() || mask.classes.width() != image.width()) {
-      throw BadSample("size", cat(pair.mask, ": the mask has ", mask.classes.width(), " x ", mask.classes.height(), " pixels, its image ",
-                                  pair.image, " has ", image.width(), " x ", image.height()));
+      throw BadSample("size", pair.mask,
+                      cat("the mask has ", mask.classes.width(), " x ", mask.classes.height(), " pixels, its image ", pair.image, " has ",
+                          image.width(), " x ", image.height()));
     }
     sample.set("input", std::move(image));
     sample.set("label", std::move(mask));
@@ -79,8 +77,8 @@ class MaskSource : public Source {
       if (ignored_ && values[i] == *ignored_) {
         values[i] = Mask::kNoClass;
       } else if (values[i] >= num_classes_) {
-        throw BadSample("class",
-                        cat(path, ": the pixel in column ", i % mask.classes.width(), ", row ", i / mask.classes.width(), " has the class ",
+        throw BadSample("class", path,
+                        cat("the pixel in column ", i % mask.classes.width(), ", row ", i / mask.classes.width(), " has the class ",
                             static_cast<int>(values[i]), "; num_classes is ", num_classes_, " (0 .. ", num_classes_ - 1, ")",
                             ignored_ ? cat(", ignore_index ", *ignored_) : "; set ignore_index if the value marks pixels without a class"));
       }

@@ -38,8 +38,8 @@ Mask mask_of(const Tensor& classes, const std::string& place) {
   Mask mask{Image(DType::kU8, classes.shape()[0], classes.shape()[1], 1)};
   const std::vector<double> values = classes.to_doubles();
   for (size_t i = 0; i < values.size(); ++i) {
-    GALLEY_CHECK_INPUT(values[i] < Mask::kNoClass, place, ": `label` holds the class ", values[i], "; masks accept 0 to ",
-                       Mask::kNoClass - 1, ", and -100 for pixels without a class");
+    GALLEY_CHECK_FILE(values[i] < Mask::kNoClass, place, "`label` holds the class ", values[i], "; masks accept 0 to ", Mask::kNoClass - 1,
+                      ", and -100 for pixels without a class");
     mask.classes.as<uint8_t>()[i] = values[i] < 0 ? Mask::kNoClass : static_cast<uint8_t>(values[i]);
   }
   return mask;
@@ -57,30 +57,30 @@ class TensorSource : public Source {
       const bool rows = samples < 0 || (tensor.shape().rank() > 0 && tensor.shape()[0] == samples);
       if (target ? !labeled : key != "input" && !rows) continue;
       if (!target) inputs_.push_back(key);
-      GALLEY_CHECK_INPUT(tensor.shape().rank() >= 1, name_, ": '", key, "' is a scalar; its first dimension must be the number of samples");
+      GALLEY_CHECK_FILE(tensor.shape().rank() >= 1, name_, "'", key, "' is a scalar; its first dimension must be the number of samples");
       tensors_.emplace(key, tensor.to(MemoryFormat::contiguous()));
     }
-    GALLEY_CHECK_INPUT(!inputs_.empty(), name_, ": no tensor `input` [N,...]");
-    GALLEY_CHECK_INPUT(!labeled || tensors_.contains("label") || tensors_.contains("target"), name_,
-                       ": neither `label` [N] nor `target` [N,...]");
+    GALLEY_CHECK_FILE(!inputs_.empty(), name_, "no tensor `input` [N,...]");
+    GALLEY_CHECK_FILE(!labeled || tensors_.contains("label") || tensors_.contains("target"), name_,
+                      "neither `label` [N] nor `target` [N,...]");
     const Tensor& input = tensors_.at(inputs_.front());
     size_ = input.shape()[0];
     for (const auto& [key, tensor] : tensors_)
-      GALLEY_CHECK_INPUT(tensor.shape()[0] == size_, name_, ": `", key, "` ", tensor.shape(), " and `", inputs_.front(), "` ",
-                         input.shape(), " differ in the number of samples");
+      GALLEY_CHECK_FILE(tensor.shape()[0] == size_, name_, "`", key, "` ", tensor.shape(), " and `", inputs_.front(), "` ", input.shape(),
+                        " differ in the number of samples");
     if (const auto label = tensors_.find("label"); label != tensors_.end()) {
       const Tensor& table = label->second;
       const int rank = table.shape().rank();
       const bool integers = table.dtype() == DType::kI64 || table.dtype() == DType::kI32 || (rank == 3 && table.dtype() == DType::kU8);
-      GALLEY_CHECK_INPUT(rank <= 3 && integers, name_, ": `label` is ", table.str(),
-                         "; expected i64 or i32 [N], [N,T] (positions) or [N,H,W] (pixels, also u8)");
+      GALLEY_CHECK_FILE(rank <= 3 && integers, name_, "`label` is ", table.str(),
+                        "; expected i64 or i32 [N], [N,T] (positions) or [N,H,W] (pixels, also u8)");
       for (int64_t i = 0; rank == 1 && i < size_; ++i)
         labels_.push_back(table.dtype() == DType::kI64 ? table.data_as<int64_t>()[i] : table.data_as<int32_t>()[i]);
       for (const double value : rank > 1 ? table.to_doubles() : std::vector<double>())
         classes_ = std::max(classes_, static_cast<int64_t>(value) + 1);
     }
     if (const auto target = tensors_.find("target"); target != tensors_.end())
-      GALLEY_CHECK_INPUT(target->second.dtype() == DType::kF32, name_, ": `target` is ", target->second.str(), "; expected f32");
+      GALLEY_CHECK_FILE(target->second.dtype() == DType::kF32, name_, "`target` is ", target->second.str(), "; expected f32");
   }
 
   int64_t size() const override { return size_; }

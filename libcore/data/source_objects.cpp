@@ -173,8 +173,9 @@ class ImagesWithObjects : public ObjectSource {
     Sample sample;
     Image pixels = decode_image(std::as_bytes(std::span(bytes)), mode_, image.file, {}, &sample.irregularity);
     if (pixels.height() != image.height || pixels.width() != image.width) {
-      throw BadSample("size", cat(image.file, ": the image has ", pixels.width(), " x ", pixels.height(), " pixels, its annotation says ",
-                                  image.width, " x ", image.height));
+      throw BadSample(
+          "size", image.file,
+          cat("the image has ", pixels.width(), " x ", pixels.height(), " pixels, its annotation says ", image.width, " x ", image.height));
     }
     sample.set("input", std::move(pixels));
     set_objects(sample, image, parts_, [this](const ObjectBox& object) { return trains(object); });
@@ -267,7 +268,7 @@ class RandomObjects : public ObjectSource {
 };
 
 [[noreturn]] void no_such(const std::string& path, const char* what) {
-  throw Error(ErrorCode::kInput, cat(path, ": no such ", what)).key("data.root").suggest("set data.root, or the source's path");
+  throw in_file(path, cat("no such ", what)).key("data.root").suggest("set data.root, or the source's path");
 }
 
 /// The stems of the images of a set, or of all annotations.
@@ -291,7 +292,7 @@ std::vector<std::string> stems_of(const std::string& root, const std::string& se
     const std::string near = nearest(set, sets);
     std::string known;
     for (size_t i = 0; i < std::min<size_t>(sets.size(), 10); ++i) known += (i > 0 ? ", " : "") + sets[i];
-    throw Error(ErrorCode::kInput, cat(path, ": no such file; ImageSets/Main has the sets ", known, sets.size() > 10 ? " ..." : ""))
+    throw in_file(path, cat("no such file; ImageSets/Main has the sets ", known, sets.size() > 10 ? " ..." : ""))
         .suggest(near.empty() ? "set one of them as the source's set" : cat("did you mean set: ", near, "?"));
   }
   const std::string text = read_file(path);
@@ -313,7 +314,7 @@ std::string image_of(const std::string& root, const std::string& stem, const Voc
   if (file_exists(path)) return path;
   const std::string named = cat(root, "/JPEGImages/", annotation.filename);
   const bool plain = !annotation.filename.empty() && annotation.filename.find('/') == std::string::npos;
-  GALLEY_CHECK_INPUT(plain && file_exists(named), xml, ": no image ", path, plain ? cat(" or ", named) : "");
+  GALLEY_CHECK_FILE(plain && file_exists(named), xml, "no image ", path, plain ? cat(" or ", named) : "");
   return named;
 }
 
@@ -357,7 +358,7 @@ std::unique_ptr<Source> Voc::open(const SourceContext& context) const {
   for (const std::string& stem : stems_of(root, set)) {
     const std::string xml = cat(root, "/Annotations/", stem, ".xml");
     if (!file_exists(xml) && !set.empty())
-      throw Error(ErrorCode::kInput, cat(xml, ": no such file, but the set ", set, " lists the image"))
+      throw in_file(xml, cat("no such file, but the set ", set, " lists the image"))
           .suggest(cat("add the file, or remove '", stem, "' from ImageSets/Main/", set, ".txt"));
     if (!file_exists(xml)) no_such(xml, "file");
     const VocAnnotation annotation = parse_voc(read_file(xml), xml);

@@ -138,13 +138,13 @@ class TarSource : public Source {
       for (const TarMember& member : archive->members()) {
         if (!member.name.ends_with(".cls")) continue;
         const std::string name = archive->path() + ":" + member.name;
-        GALLEY_CHECK_INPUT(member.size <= 64, name, ": a .cls member of ", member.size, " bytes; it must hold one number");
+        GALLEY_CHECK_FILE(member.size <= 64, name, "a .cls member of ", member.size, " bytes; it must hold one number");
         const auto bytes = archive->read(member, buffer);
         std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
         while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
         int64_t label = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
-        GALLEY_CHECK_INPUT(error == std::errc() && end == text.data() + text.size(), name, ": '", text, "' is not a class number");
+        GALLEY_CHECK_FILE(error == std::errc() && end == text.data() + text.size(), name, "'", text, "' is not a class number");
         GALLEY_CHECK_INPUT(cls.emplace(key_of(*archive, member), label).second, name, ": two .cls members have this name");
       }
     }

@@ -36,11 +36,11 @@ class Clips {
     Video video{folder, frames_in(folder)};
     const auto count = std::ssize(video.frames);
     if (count < span() && options_.short_clips == ShortClips::kFail) {
-      throw Error(ErrorCode::kInput, cat(folder, ": a clip needs ", span(), " frames, but the folder has ", count))
+      throw in_file(folder, cat("a clip needs ", span(), " frames, but the folder has ", count))
           .suggest("write `short: repeat` or `short: skip`, or lower `frames` or `step`");
     }
     if (count < span() && options_.short_clips == ShortClips::kSkip) return false;
-    GALLEY_CHECK_INPUT(count > 0, folder, ": no images; the folder of a video holds its frames");
+    GALLEY_CHECK_FILE(count > 0, folder, "no images; the folder of a video holds its frames");
     videos_.push_back(std::move(video));
     return true;
   }
@@ -70,8 +70,9 @@ class Clips {
       clip.frames.push_back(decode_image(std::as_bytes(std::span(bytes)), options_.mode, path, {}, &sample.irregularity));
       const Image &start = clip.frames.front(), &frame = clip.frames.back();
       if (frame.height() == start.height() && frame.width() == start.width()) continue;
-      throw BadSample("size", cat(path, ": the frame has ", frame.height(), " x ", frame.width(), " pixels, but the first of its clip has ",
-                                  start.height(), " x ", start.width()));
+      throw BadSample("size", path,
+                      cat("the frame has ", frame.height(), " x ", frame.width(), " pixels, but the first of its clip has ", start.height(),
+                          " x ", start.width()));
     }
     sample.set("input", std::move(clip));
   }
@@ -89,7 +90,7 @@ class VideoSource : public Source {
     std::vector<std::string> folders;  // class folder of each video
     std::vector<std::string> classes;
     for (const std::string& root : expand_paths(context.root, options.path)) {
-      GALLEY_CHECK_INPUT(is_folder(root), root, ": not a folder; video_folder needs a folder with one subfolder per class");
+      GALLEY_CHECK_FILE(is_folder(root), root, "not a folder; video_folder needs a folder with one subfolder per class");
       roots_ += roots_.empty() ? root : ", " + root;
       for (const FolderEntry& entry : list_folder(root)) {
         if (!entry.is_folder || entry.name.starts_with('.')) continue;
@@ -98,11 +99,11 @@ class VideoSource : public Source {
         folders.resize(static_cast<size_t>(clips_.videos()), entry.name);
       }
     }
-    GALLEY_CHECK_INPUT(!classes.empty(), roots_,
-                       ": no class folders; video_folder needs one subfolder per class, with a folder of frames for each video");
-    GALLEY_CHECK_INPUT(clips_.videos() > 0, roots_, ": no video has ", clips_.span(), " frames",
-                       skipped_ > 0 ? cat(" (", skipped_, " are shorter)") : "",
-                       "; each video is a folder of images below its class folder");
+    GALLEY_CHECK_FILE(!classes.empty(), roots_,
+                      "no class folders; video_folder needs one subfolder per class, with a folder of frames for each video");
+    GALLEY_CHECK_FILE(clips_.videos() > 0, roots_, "no video has ", clips_.span(), " frames",
+                      skipped_ > 0 ? cat(" (", skipped_, " are shorter)") : "",
+                      "; each video is a folder of images below its class folder");
     const ClassNames names(options.classes, classes, roots_);
     for (const std::string& folder : folders) labels_.push_back(names.label(folder));
     categories_ = names.names();
@@ -144,7 +145,7 @@ class ClipList : public Source {
  public:
   ClipList(const std::vector<std::string>& folders, const VideoFolder& options) : clips_(options) {
     for (const std::string& folder : folders) {
-      GALLEY_CHECK_INPUT(is_folder(folder), folder, ": not a folder; the model reads videos as folders of frames");
+      GALLEY_CHECK_FILE(is_folder(folder), folder, "not a folder; the model reads videos as folders of frames");
       clips_.add(folder);
     }
   }

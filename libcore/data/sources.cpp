@@ -196,8 +196,8 @@ const std::vector<std::string>& Source::categories() const {
 void check_labels(const Source& source, int64_t classes) {
   for (int64_t i = 0; i < source.size(); ++i) {
     const int64_t label = source.label(i);
-    GALLEY_CHECK_INPUT(label >= 0 && label < classes, source.sample_name(i), ": label ", label, ", but the model has ", classes,
-                       " classes (0 .. ", classes - 1, "); set the model's num_classes, or correct the label");
+    GALLEY_CHECK_FILE(label >= 0 && label < classes, source.sample_name(i), "label ", label, ", but the model has ", classes,
+                      " classes (0 .. ", classes - 1, "); set the model's num_classes, or correct the label");
   }
 }
 
@@ -216,14 +216,14 @@ std::vector<std::string> expand_paths(const std::string& root, const std::vector
       continue;
     }
     const auto missing = [&](const char* what) {  // the key: see with_source in tools/common
-      return Error(ErrorCode::kInput, full + what).key("data.root").suggest("set data.root or the source's path");
+      return in_file(full, what).key("data.root").suggest("set data.root or the source's path");
     };
-    if (full.find_first_of("*?[") == std::string::npos) throw missing(": no such file or folder");
+    if (full.find_first_of("*?[") == std::string::npos) throw missing("no such file or folder");
     glob_t matches{};
     const int status = glob(full.c_str(), GLOB_ERR, nullptr, &matches);
     for (size_t i = 0; i < matches.gl_pathc; ++i) result.emplace_back(matches.gl_pathv[i]);
     globfree(&matches);
-    if (status != 0) throw missing(": no file matches");
+    if (status != 0) throw missing("no file matches");
   }
   return result;
 }

@@ -11,6 +11,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
+#include "libcore/base/in_file.h"
 
 namespace galley {
 namespace {
@@ -71,7 +72,7 @@ std::vector<std::byte> read_gzip(const std::string& path, int64_t budget) {
     check_budget(result.size(), budget, path);
     if (status == Z_STREAM_END) {
       if (stream.avail_in == 0 && fed == packed.size()) break;
-      GALLEY_CHECK_INPUT(inflateReset(&stream) == Z_OK, path, ": damaged gzip file");  // the next member
+      GALLEY_CHECK_FILE(inflateReset(&stream) == Z_OK, path, "damaged gzip file");  // the next member
       continue;
     }
     GALLEY_CHECK_INPUT(status == Z_OK && (stream.avail_in > 0 || stream.avail_out == 0 || fed < packed.size()), path,
@@ -88,7 +89,7 @@ std::vector<std::byte> read_compressed(const std::string& path, int64_t budget) 
   archive_entry* entry = nullptr;
   const auto check = [&](bool good) {
     const char* reason = archive_error_string(reader.get());
-    GALLEY_CHECK_INPUT(good, path, ": cannot be unpacked: ", reason == nullptr ? "damaged" : reason);
+    GALLEY_CHECK_FILE(good, path, "cannot be unpacked: ", reason == nullptr ? "damaged" : reason);
   };
   check(archive_read_open_filename(reader.get(), path.c_str(), 1 << 20) == ARCHIVE_OK);
   check(archive_read_next_header(reader.get(), &entry) == ARCHIVE_OK);

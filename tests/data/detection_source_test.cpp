@@ -43,6 +43,7 @@ void expect_error(const std::function<void()>& work, const std::vector<std::stri
     EXPECT_EQ(error.code(), ErrorCode::kInput);
     for (const std::string& part : parts) EXPECT_NE(error.text().find(part), std::string::npos) << part << " is not in: " << error.text();
     EXPECT_TRUE(line == 0 || error.place().line == line) << line << ": " << error.text();
+    EXPECT_FALSE(error.place().file.empty()) << error.text();
   }
 }
 

@@ -34,7 +34,7 @@ class NumberedSource : public Source {
   std::vector<FieldType> fields() const override { return {image_field(3, 6, 5), label_field(classes_)}; }
   Sample read(int64_t index) const override {
     ++reads;
-    if (bad_.contains(index)) throw BadSample(index % 2 == 0 ? "truncated" : "checksum", cat(sample_name(index), ": damaged"));
+    if (bad_.contains(index)) throw BadSample(index % 2 == 0 ? "truncated" : "checksum", sample_name(index), "damaged");
     Image image(DType::kU8, 6, 5, 3);
     std::memset(image.data(), static_cast<int>(index % 256), static_cast<size_t>(image.bytes()));
     Sample sample;
