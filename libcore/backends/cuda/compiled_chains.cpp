@@ -4,6 +4,7 @@
 #include <bit>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "libcore/backends/cuda/plan_cache.h"
 #include "libcore/base/error.h"
