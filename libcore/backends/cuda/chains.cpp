@@ -1,12 +1,11 @@
 // Chains of element-wise functions: a kernel that NVRTC compiles for each, or the one of kernels/chain.h for all.
 
-#include "libcore/ops/elementwise_chain.h"
-
 #include <algorithm>
 
 #include "libcore/backends/broadcast_dimensions.h"
 #include "libcore/backends/cuda/compiled_chains.h"
 #include "libcore/backends/cuda/prepare.h"
+#include "libcore/ops/elementwise_chain.h"
 
 namespace galley {
 namespace {

@@ -12,7 +12,7 @@
 
 // The texts that a kernel includes.
 #define GALLEY_ASSEMBLY __asm__
-#define GALLEY_TEXT(name, file)                                                                            \
+#define GALLEY_TEXT(name, file)                                                                                    \
   GALLEY_ASSEMBLY(".section .rodata\n" #name ":\n.incbin \"" GALLEY_CUDA_SOURCES file "\"\n.byte 0\n.previous\n"); \
   extern "C" const char name[] __attribute__((visibility("hidden")))
 GALLEY_TEXT(galley_text_calls, "/libcore/backends/cuda/kernels/calls.h");
@@ -70,8 +70,8 @@ std::string places(const ChainCall& call) {
   for (int d = call.dimensions - 1; d >= 0; --d) {
     const std::string name = cat("place", d);
     if (d > 0) {
-      text += cat("    const int64_t outer", d, " = ", rest, " / ", call.sizes[d], ", ", name, " = ", rest, " - outer", d, " * ", call.sizes[d],
-                  ";\n");
+      text += cat("    const int64_t outer", d, " = ", rest, " / ", call.sizes[d], ", ", name, " = ", rest, " - outer", d, " * ",
+                  call.sizes[d], ";\n");
     } else {
       text += cat("    const int64_t ", name, " = ", rest, ";\n");
     }
@@ -102,13 +102,14 @@ std::string chain_source(const ChainCall& call) {
   const char* type = call.type == device::kBF16 ? "kBF16" : call.type == device::kF16 ? "kF16" : "kF32";
   const int width = together(call), last = call.dimensions - 1;
   const bool wide = call.type == device::kF32;
-  std::string text = cat(kHead, "struct alignas(", width * (wide ? 4 : 2), ") Pack { ", wide ? "float" : "uint16_t", " v[", width, "]; };\n");
+  std::string text =
+      cat(kHead, "struct alignas(", width * (wide ? 4 : 2), ") Pack { ", wide ? "float" : "uint16_t", " v[", width, "]; };\n");
   text += cat("GALLEY_KERNEL(chain, (const ChainCall call)) {\n  for (int64_t c = first_element(); c < ", call.elements / width,
               "; c += all_threads()) {\n    const int64_t i = c * ", width, ";\n", places(call));
   for (int j = 0; j < call.inputs_count; ++j) {
     if (width > 1 && call.steps[j][last] == 1) {
-      text += cat("    const Pack p", j, " = *reinterpret_cast<const Pack*>(static_cast<const ", wide ? "float" : "uint16_t", "*>(call.inputs[",
-                  j, "]) + at", j, ");\n");
+      text += cat("    const Pack p", j, " = *reinterpret_cast<const Pack*>(static_cast<const ", wide ? "float" : "uint16_t",
+                  "*>(call.inputs[", j, "]) + at", j, ");\n");
     } else {
       text += cat("    const float p", j, " = load<float>(call.inputs[", j, "], at", j, ", ", type, ");\n");
     }
@@ -181,7 +182,8 @@ cuda::KernelHandle compiled_chain(const CudaDevice& device, const ChainCall& cal
   static bool said = false;
   const std::lock_guard lock(mutex);
   if (const std::string& problem = nvrtc::nvrtc().state.problem; !problem.empty()) {
-    if (!std::exchange(said, true)) log(LogLevel::kInfo, cat(problem, ". Until then one kernel interprets all chains of element-wise functions"));
+    if (!std::exchange(said, true))
+      log(LogLevel::kInfo, cat(problem, ". Until then one kernel interprets all chains of element-wise functions"));
     return nullptr;
   }
   const std::string source = chain_source(call);

@@ -10,8 +10,8 @@
 
 namespace galley {
 
-/// The text of a kernel `chain` of one ChainCall, from which it takes the addresses: it computes what chain_elements (kernels/chain.h) does.
-/// Addresses must be multiples of 16 bytes.
+/// The text of a kernel `chain` of one ChainCall, from which it takes the addresses: it computes what chain_elements (kernels/chain.h)
+/// does. Addresses must be multiples of 16 bytes.
 std::string chain_source(const device::ChainCall& call);
 
 /// What the compiler makes of such a text for an architecture (90): an image for the driver. Throws Error (kInternal) with its messages.

@@ -25,8 +25,8 @@ Nvrtc open_nvrtc(const std::vector<std::string>& folders) {
   if (opened.functions.nvrtcVersion != nullptr && opened.functions.nvrtcVersion(&major, &minor) == kSuccess) {
     opened.state.version = cat(major, ".", minor);
     if (major != kNeededMajor) {
-      opened.state.problem =
-          cat("NVRTC is of version ", opened.state.version, ", but ", kNeededMajor, " is needed (", opened.state.file, "); ", cure_of(kRow));
+      opened.state.problem = cat("NVRTC is of version ", opened.state.version, ", but ", kNeededMajor, " is needed (", opened.state.file,
+                                 "); ", cure_of(kRow));
       return opened;
     }
   }

@@ -12,15 +12,15 @@ using Program = struct _nvrtcProgram*;
 inline constexpr Result kSuccess = 0, kCompilation = 6;
 
 /// The functions that Galley uses: X(name, arguments). All return a Result.
-#define GALLEY_CUDA_NVRTC_FUNCTIONS(X)                                                                                             \
-  X(nvrtcVersion, (int* major, int* minor))                                                                                        \
-  X(nvrtcCreateProgram, (Program * program, const char* source, const char* name, int headers, const char* const* texts,           \
-                         const char* const* names))                                                                                \
-  X(nvrtcDestroyProgram, (Program * program))                                                                                      \
-  X(nvrtcCompileProgram, (Program program, int count, const char* const* options))                                                 \
-  X(nvrtcGetCUBINSize, (Program program, size_t* bytes))                                                                           \
-  X(nvrtcGetCUBIN, (Program program, char* image))                                                                                 \
-  X(nvrtcGetProgramLogSize, (Program program, size_t* bytes))                                                                      \
+#define GALLEY_CUDA_NVRTC_FUNCTIONS(X)                                                                                          \
+  X(nvrtcVersion, (int* major, int* minor))                                                                                     \
+  X(nvrtcCreateProgram,                                                                                                         \
+    (Program * program, const char* source, const char* name, int headers, const char* const* texts, const char* const* names)) \
+  X(nvrtcDestroyProgram, (Program * program))                                                                                   \
+  X(nvrtcCompileProgram, (Program program, int count, const char* const* options))                                              \
+  X(nvrtcGetCUBINSize, (Program program, size_t* bytes))                                                                        \
+  X(nvrtcGetCUBIN, (Program program, char* image))                                                                              \
+  X(nvrtcGetProgramLogSize, (Program program, size_t* bytes))                                                                   \
   X(nvrtcGetProgramLog, (Program program, char* text))
 
 /// The functions, by their names.

@@ -24,8 +24,7 @@ GALLEY_KERNEL(chain_elements, (const ChainCall call)) {
     }
     float values[kMostChainInputs + kMostChainSteps];
     for (int j = 0; j < call.inputs_count; ++j) values[j] = load<float>(call.inputs[j], at[j], call.type);
-    for (int k = 0; k < call.steps_count; ++k)
-      values[kMostChainInputs + k] = rounded(chain_step(call.chain[k], values), call.type);
+    for (int k = 0; k < call.steps_count; ++k) values[kMostChainInputs + k] = rounded(chain_step(call.chain[k], values), call.type);
     store(values[kMostChainInputs + call.steps_count - 1], call.output, i, call.type);
   }
 }
