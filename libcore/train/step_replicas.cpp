@@ -51,7 +51,6 @@ void TrainStep::check_replicas() {
   if (!engine_.backend().device().is_host())
     refuse("deterministic", cat("deterministic divides the batch among threads, but the device is ", recipe_.device.str()),
            "write device: cpu");
-  if (recipe_.sharding.hook && pipelines()) refuse("sharding.hook", "pipelines do not round gradients", "write sharding.hook: null");
   if (recipe_.sharding.hook && ranks_ != nullptr)
     refuse("sharding.hook",
            "sharding.hook rounds the sums of ranks, which depend on the number of ranks, so it does not go with deterministic",

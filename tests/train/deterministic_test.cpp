@@ -316,7 +316,6 @@ TEST(Pipeline, WhatItCannotDoIsAnError) {
   };
   EXPECT_NE(error(kConvolutions, 2, {}).find("batch norms cannot normalize by the whole batch"), std::string::npos);
   EXPECT_NE(error(kDeepMlp, 4, {"sharding.mesh={tensor: 2, pipe: 2}"}).find("with a mesh that divides matrices"), std::string::npos);
-  EXPECT_EQ(error(kDeepMlp, 2, {"sharding.hook=bf16"}), "pipelines do not round gradients");
   EXPECT_EQ(error(kDeepMlp, 2, {"train.batch=17"}), "a pipeline needs a batch of a multiple of 8 samples, not 17");
   EXPECT_EQ(error(kGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"}),
             "a stage cannot begin at transformer.h.7: the forward pass has no such module after the one before");
