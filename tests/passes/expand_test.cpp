@@ -168,9 +168,8 @@ TEST(ExpandUnsupported, AsksInTheFormatsOfLayout) {
                                               {&contiguous, LayoutMode::kContiguous, false}}) {
     const auto [made, report] = compiled(graph, *target, mode);
     EXPECT_EQ(count(made, "batch_norm"), expands ? 0 : 1);
-    EXPECT_EQ(report.expansion.declined,
-              expands ? std::vector<std::string>{"norm: batch_norm: other formats"} : std::vector<std::string>());
-    EXPECT_EQ(report.expansion.done.size(), expands ? 1u : 0u);
+    ASSERT_EQ(report.expansion.done.size(), expands ? 1u : 0u);
+    for (const std::string& line : report.expansion.done) EXPECT_EQ(line, "norm: batch_norm becomes 12 nodes (other formats)");
   }
 }
 
