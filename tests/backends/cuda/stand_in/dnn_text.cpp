@@ -1,6 +1,8 @@
 // Plans as text.
 
 #include <algorithm>
+#include <deque>
+#include <mutex>
 #include <sstream>
 
 #include "tests/backends/cuda/stand_in/dnn_node.h"
@@ -53,6 +55,9 @@ Node* node_of(const std::string& text) {
   std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line) || line != kHead) return nullptr;
+  static auto& kept = *new std::deque<Node>();  // of all texts
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   std::vector<Node*> nodes;
   while (std::getline(lines, line)) {
     std::istringstream in(line);
@@ -61,8 +66,8 @@ Node* node_of(const std::string& text) {
     size_t graph = 0, count = 0;
     in >> kind >> engine >> graph;
     if (graph > nodes.size()) return nullptr;
-    auto* node = new Node{
-        .kind = static_cast<dnn::Kind>(kind), .attributes = {}, .engine = engine, .graph = graph == 0 ? nullptr : nodes[graph - 1]};
+    Node* node = &kept.emplace_back(
+        Node{.kind = static_cast<dnn::Kind>(kind), .attributes = {}, .engine = engine, .graph = graph == 0 ? nullptr : nodes[graph - 1]});
     while (in >> name && name >= 0 && in >> type >> count) {
       std::vector<std::byte> bytes;
       for (size_t i = 0; i < count; ++i) {
