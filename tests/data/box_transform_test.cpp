@@ -394,7 +394,7 @@ TEST(Mosaic, FourImagesTouchAtARandomCenter) {
     expect_instances(sample, cat("mosaic ", index));
     const Image& classes = std::get<Mask>(*sample.find("classes")).classes;
     ASSERT_EQ(classes.area(), image.area());
-    EXPECT_TRUE(std::equal(image.as<uint8_t>(), image.as<uint8_t>() + image.area(), classes.as<uint8_t>())) << "255 is no class";
+    EXPECT_TRUE(std::equal(image.as<uint8_t>(), image.as<uint8_t>() + image.area(), classes.as<uint8_t>())) << "no pixel is ignored";
     const auto& labels = std::get<Tensor>(*sample.find("labels"));
     const float* box = const_cast<Sample&>(sample).boxes()->corners.data_as<float>();
     std::set<int64_t> seen;
