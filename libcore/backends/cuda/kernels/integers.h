@@ -55,12 +55,7 @@ GALLEY_KERNEL(pack_integer_weights, (const PackWeightsCall call)) {
 /// y = activation((sums - zero point * sums of weights) * scales + bias + residual).
 GALLEY_KERNEL(integer_results, (const IntegerResultCall call)) {
   IntegerMap x_map = call.x_map;
-  float invalid = 0;
-  if (call.map != nullptr) {  // of dynamic quantization
-    x_map.scale = call.map[0];
-    x_map.zero_point = static_cast<int>(call.map[1]);
-    invalid = call.map[2];
-  }
+  const float invalid = take_dynamic_map(call.map, x_map);
   const int zero = x_map.zero_point - call.shift;
   const int64_t pixels = call.size[2] * call.size[3];
   for (int64_t i = first_element(); i < call.size[0] * call.size[1] * pixels; i += all_threads()) {

@@ -112,6 +112,15 @@ GALLEY_KERNEL(quantize_by_range, (const DynamicQuantizeCall call)) {
   call.map[2] = (all.low - all.low) + (all.high - all.high);
 }
 
+/// Takes the scale and the zero point that dynamic quantization computed, if any. Returns what each result must add: 0, or NaN if an input
+/// is not finite.
+GALLEY_DEVICE float take_dynamic_map(const float* map, IntegerMap& x_map) {
+  if (map == nullptr) return 0;
+  x_map.scale = map[0];
+  x_map.zero_point = static_cast<int>(map[1]);
+  return map[2];
+}
+
 inline constexpr int kIntegerTile = 64, kIntegerSlice = 32, kIntegerPart = 4;
 
 /// y [m,n] = x [m,k] weight [n,k]^T. A block computes a tile of 64 x 64 results, a thread 4 x 4 of them, over slices of 32 integers.
@@ -121,12 +130,7 @@ GALLEY_KERNEL(quantized_tiles, (const QuantizedProductCall call)) {
   const int64_t columns = (call.n + kIntegerTile - 1) / kIntegerTile, rows = (call.m + kIntegerTile - 1) / kIntegerTile;
   const int thread = static_cast<int>(threadIdx.x), part_row = thread / 16 * kIntegerPart, part_column = thread % 16 * kIntegerPart;
   IntegerMap x_map = call.x_map;
-  float invalid = 0;
-  if (call.map != nullptr) {  // of dynamic quantization
-    x_map.scale = call.map[0];
-    x_map.zero_point = static_cast<int>(call.map[1]);
-    invalid = call.map[2];
-  }
+  const float invalid = take_dynamic_map(call.map, x_map);
   for (int64_t tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
     const int64_t row = tile / columns * kIntegerTile, column = tile % columns * kIntegerTile;
     int sums[kIntegerPart][kIntegerPart] = {};
