@@ -13,7 +13,7 @@ constexpr OptionInfo kAlpha{.name = "alpha",
                             .min = 0,
                             .max = 1000,
                             .main = true};
-constexpr OptionInfo kProbability{.name = "p", .doc = "Fraction of the batches that are mixed", .min = 0, .max = 1};
+constexpr OptionInfo kMixedFraction{.name = "p", .doc = "Fraction of the batches that are mixed", .min = 0, .max = 1};
 
 /// Draws from Gamma(shape, 1) (Marsaglia and Tsang, "A simple method for generating gamma variables", 2000).
 double draw_gamma(double shape, RandomStream& random) {
@@ -78,7 +78,7 @@ double draw_beta(double alpha, RandomStream& random) {
 
 void Mixup::options(OptionVisitor& visitor) {
   visitor.option(kAlpha, alpha);
-  visitor.option(kProbability, p);
+  visitor.option(kMixedFraction, p);
 }
 void Mixup::check() const { check_mix("mixup", alpha); }
 
@@ -96,7 +96,7 @@ void Mixup::apply(MixedBatch& batch, RandomStream& random) const {
 
 void Cutmix::options(OptionVisitor& visitor) {
   visitor.option(kAlpha, alpha);
-  visitor.option(kProbability, p);
+  visitor.option(kMixedFraction, p);
 }
 void Cutmix::check() const { check_mix("cutmix", alpha); }
 

@@ -10,7 +10,6 @@
 namespace galley {
 namespace {
 
-constexpr OptionInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
 
 void check_increasing(std::string_view item, std::string_view key, const std::vector<double>& range, double low) {
   GALLEY_CHECK(range.size() == 2, "[", item, "] `", key, "` has ", range.size(), " values; expected 2");
@@ -186,7 +185,7 @@ void RandomIouCrop::apply_to_sample(Sample& sample, RandomStream& random) const 
 void RandomZoomOut::options(OptionVisitor& visitor) {
   visitor.option({.name = "fill", .doc = "Value of new pixels: one number, or one per channel, in the units of the image"}, fill);
   visitor.option({.name = "side_range", .doc = "Smallest and largest factor of the sides", .min = 1}, side_range);
-  visitor.option(kProbability, p);
+  visitor.option(kApplied, p);
   item_options(visitor);
 }
 
@@ -405,7 +404,7 @@ void RandomPhotometricDistort::options(OptionVisitor& visitor) {
   visitor.option({.name = "contrast", .doc = "Range of the factor", .min = 0}, contrast);
   visitor.option({.name = "saturation", .doc = "Range of the factor", .min = 0}, saturation);
   visitor.option({.name = "hue", .doc = "Range of the shift, in turns of the color wheel", .min = -0.5, .max = 0.5}, hue);
-  visitor.option(kProbability, p);
+  visitor.option(kApplied, p);
   item_options(visitor);
 }
 

@@ -101,6 +101,8 @@ std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const 
 
 /// Prepends `root` to a relative path.
 std::string below_root(const std::string& root, const std::string& path);
+/// The path of a file of `folder`, relative to it and without its extension.
+std::string stem_below(const std::string& folder, const std::string& path);
 /// The paths below `root`, with globs expanded and sorted. Throws Error if a path matches nothing.
 std::vector<std::string> expand_paths(const std::string& root, const std::vector<std::string>& paths);
 

@@ -22,7 +22,7 @@ std::vector<FieldType> pair_fields() {
   return fields;
 }
 
-Image read_image(const std::string& path, Sample& sample) {
+Image read_frame(const std::string& path, Sample& sample) {
   const std::string bytes = read_file(path);
   Irregularity irregularity;
   Image image = decode_image(std::as_bytes(std::span(bytes)), ColorMode::kRgb, path, {}, &irregularity);
@@ -32,7 +32,7 @@ Image read_image(const std::string& path, Sample& sample) {
 
 /// Sets both images. Throws BadSample if their sizes differ.
 void read_pair(const std::array<std::string, 2>& files, Sample& sample) {
-  Image first = read_image(files[0], sample), second = read_image(files[1], sample);
+  Image first = read_frame(files[0], sample), second = read_frame(files[1], sample);
   if (first.height() != second.height() || first.width() != second.width())
     throw BadSample("size", files[1],
                     cat("the second image has ", second.width(), " x ", second.height(), " pixels, the first, ", files[0], ", has ",
@@ -42,11 +42,6 @@ void read_pair(const std::array<std::string, 2>& files, Sample& sample) {
 }
 
 /// The part of a path below a folder, without the suffix.
-std::string stem_below(const std::string& root, const std::string& path) {
-  const std::string below = path.substr(root.size() + 1);
-  return below.substr(0, below.rfind('.'));
-}
-
 std::vector<std::string> flow_files(const std::string& folder) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))

@@ -9,11 +9,6 @@ namespace galley {
 namespace {
 
 /// The part of a path that an image and its mask share: "root/a/b.jpg" -> "a/b".
-std::string stem_below(const std::string& root, const std::string& path) {
-  const size_t begin = root.size() + 1, dot = path.rfind('.');
-  return path.substr(begin, dot - begin);
-}
-
 class MaskSource : public Source {
  public:
   MaskSource(const MaskFolder& options, const SourceContext& context)

@@ -207,6 +207,11 @@ std::string below_root(const std::string& root, const std::string& path) {
   return root.ends_with('/') ? root + path : root + "/" + path;
 }
 
+std::string stem_below(const std::string& folder, const std::string& path) {
+  const size_t begin = folder.size() + 1, dot = path.rfind('.');
+  return path.substr(begin, dot - begin);
+}
+
 std::vector<std::string> expand_paths(const std::string& root, const std::vector<std::string>& paths) {
   std::vector<std::string> result;
   for (const std::string& path : paths) {

@@ -80,6 +80,9 @@ class ImageTransform : public Transform {
   std::vector<FieldType> fields_of(std::vector<FieldType> in, const std::string& name) const;
 };
 
+/// The option p of transforms that are applied at random.
+inline constexpr OptionInfo kApplied{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
+
 /// Implements clone() for the option struct Self.
 template <class Self>
 class TransformOf : public ImageTransform {

@@ -31,7 +31,6 @@ constexpr OptionInfo kBackend{
         "Arithmetic of bicubic filters at sharp edges: pillow (8 bits between the passes, as transforms.v2), or tensor "
         "(floats, as torchvision's first tensor transforms)"};
 constexpr OptionInfo kAntialias{.name = "antialias", .doc = "Widen the filter when downscaling (bilinear and bicubic), as Pillow does"};
-constexpr OptionInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
 constexpr OptionInfo kFill{.name = "fill", .doc = "Value of new pixels: one number, or one per channel, in the units of the image"};
 constexpr OptionInfo kPaddingMode{
     .name = "padding_mode",
@@ -390,11 +389,11 @@ void RandomResizedCrop::check() const {
 }
 
 void RandomHorizontalFlip::options(OptionVisitor& visitor) {
-  visitor.option(kProbability, p);
+  visitor.option(kApplied, p);
   item_options(visitor);
 }
 void RandomVerticalFlip::options(OptionVisitor& visitor) {
-  visitor.option(kProbability, p);
+  visitor.option(kApplied, p);
   item_options(visitor);
 }
 
@@ -454,7 +453,7 @@ void Grayscale::check() const {
 }
 
 void RandomErasing::options(OptionVisitor& visitor) {
-  visitor.option(kProbability, p);
+  visitor.option(kApplied, p);
   visitor.option({.name = "scale", .doc = "Smallest and largest fraction of the image's area", .min = 0, .max = 1}, scale);
   visitor.option({.name = "ratio", .doc = "Smallest and largest height / width; drawn on a logarithmic scale", .min = 0}, ratio);
   visitor.option({.name = "value", .doc = "One number, one per channel, or random (normally distributed)"}, value);

@@ -19,21 +19,18 @@ std::string percent(double share) {
   return text;
 }
 
-double per_step(const Profile& profile, double seconds) { return seconds / static_cast<double>(profile.steps); }
-double step_s(const Profile& profile) { return per_step(profile, profile.wall_s); }
-
 /// Time per step of the rows for which `which` is true.
 double time_of(const Profile& profile, const std::function<bool(const OperatorRow&)>& which) {
   double sum = 0;
   for (const OperatorRow& row : profile.operators) {
     if (which(row)) sum += row.self_s;
   }
-  return per_step(profile, sum);
+  return profile.per_step(sum);
 }
 
 std::optional<Advice> data_bound(const Profile& profile, const ProfileFacts& facts) {
   constexpr double kShare = 0.1;
-  const double wait = per_step(profile, profile.data_s), share = wait / step_s(profile);
+  const double wait = profile.per_step(profile.data_s), share = wait / profile.mean_step_s();
   if (!facts.loads_data || share < kShare) return std::nullopt;
   Advice advice;
   advice.key = facts.data_key + ".workers";
@@ -53,9 +50,9 @@ std::optional<Advice> data_bound(const Profile& profile, const ProfileFacts& fac
   const int64_t wanted = std::max<int64_t>(1, facts.workers == 0 ? 1 : std::min(2 * facts.workers, facts.cores));
   if (wanted > facts.workers) {
     // Loading overlaps with computation once there is a worker; throughput grows with the number of workers.
-    const double compute = step_s(profile) - wait, load = facts.workers == 0 ? wait : step_s(profile);
+    const double compute = profile.mean_step_s() - wait, load = facts.workers == 0 ? wait : profile.mean_step_s();
     const double after = std::max(compute, load * static_cast<double>(std::max<int64_t>(1, facts.workers)) / static_cast<double>(wanted));
-    advice.gain_s = step_s(profile) - after;
+    advice.gain_s = profile.mean_step_s() - after;
     advice.value = std::to_string(wanted);
     advice.message = cat(seen, facts.workers == 0 ? ": a worker loads while the model computes" : ": use more workers");
     return advice;
@@ -167,8 +164,8 @@ std::optional<Advice> slow_kernels(const Profile& profile, const ProfileFacts& f
   Advice advice;
   advice.key = facts.contiguous_forced ? "memory_format" : "model";
   if (facts.contiguous_forced) advice.value = "auto";
-  advice.gain_s = per_step(profile, gain);
-  advice.message = cat("slow kernels take ", human_seconds(per_step(profile, spent)), " of a step; the slowest: ", worst->type,
+  advice.gain_s = profile.per_step(gain);
+  advice.message = cat("slow kernels take ", human_seconds(profile.per_step(spent)), " of a step; the slowest: ", worst->type,
                        worst->module.empty() ? "" : " at ", worst->module, " ", worst->shape, " on ", worst->backend,
                        worst->implementation.empty() ? "" : " ", worst->implementation, " (", worst->note, ")");
   return advice;
@@ -202,7 +199,7 @@ std::optional<Advice> recompute_cheap(const Profile& profile, const ProfileFacts
     const OpDef* op = operator_of(row);
     return row.phase == "forward" && (op == nullptr || op->work != WorkClass::kProduct);
   });
-  if (cost > 0.15 * step_s(profile)) return std::nullopt;
+  if (cost > 0.15 * profile.mean_step_s()) return std::nullopt;
   const int64_t held = profile.memory.steps[profile.memory.peak][static_cast<size_t>(MemoryCategory::kActivations)];
   Advice advice;
   advice.key = "train.recompute";
@@ -222,7 +219,7 @@ std::optional<Advice> accumulation(const Profile& profile, const ProfileFacts& f
   Advice advice;
   advice.key = "train.batch.micro";
   advice.value = "auto";
-  advice.gain_s = (per_step(profile, profile.gap_s) + calls) * (1 - 1 / static_cast<double>(facts.accumulation));
+  advice.gain_s = (profile.per_step(profile.gap_s) + calls) * (1 - 1 / static_cast<double>(facts.accumulation));
   advice.message = cat("an update is split into ", facts.accumulation,
                        " micro-batches, each with its own fixed costs (note: batch norm then uses the statistics of the larger batch)");
   return advice;
@@ -234,8 +231,8 @@ std::optional<Advice> batch_small(const Profile& profile, const ProfileFacts& fa
   const double fixed =
       time_of(profile,
               [](const OperatorRow& row) { return row.phase == "update" || row.self_s / static_cast<double>(row.calls) < kShortCall; }) +
-      per_step(profile, profile.gap_s);
-  const double busy = step_s(profile) - per_step(profile, profile.data_s);
+      profile.per_step(profile.gap_s);
+  const double busy = profile.mean_step_s() - profile.per_step(profile.data_s);
   if (fixed < kFixed * busy || profile.work.limit_percent() > kLowShare) return std::nullopt;
   Advice advice;
   advice.key = facts.batch_key;
@@ -251,7 +248,7 @@ std::optional<Advice> batch_small(const Profile& profile, const ProfileFacts& fa
 std::optional<Advice> threads_few(const Profile& profile, const ProfileFacts& facts) {
   if (facts.threads >= facts.cores) return std::nullopt;
   constexpr double kEfficiency = 0.8;  // parallel efficiency of an additional core
-  const double compute = per_step(profile, profile.compute_s);
+  const double compute = profile.per_step(profile.compute_s);
   const double speedup = 1 + kEfficiency * (static_cast<double>(facts.cores) / static_cast<double>(facts.threads) - 1);
   Advice advice;
   advice.key = "threads";
@@ -324,7 +321,7 @@ std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, do
   for (const AdviceRule& rule : kRules) {
     std::optional<Advice> advice = rule.check(profile, facts);
     if (!advice) continue;
-    const bool small = advice->gain_s < min_share * step_s(profile) && advice->gain_bytes <= 0;
+    const bool small = advice->gain_s < min_share * profile.mean_step_s() && advice->gain_bytes <= 0;
     if (small && advice->operators.empty()) continue;
     advice->code = rule.code;
     found.push_back(std::move(*advice));

@@ -18,22 +18,18 @@ constexpr double kUnknownGain = 1.3;      // if the machine's int8 limit is unkn
 constexpr double kReducedGain = 1.2;      // exact over reduced products: 32 products per cycle instead of 26
 constexpr double kConversionBytes = 5;    // bytes per quantized or dequantized value: one byte and a float
 
-double step_s(const Profile& profile) { return profile.wall_s / static_cast<double>(profile.steps); }
-
-double per_step(const Profile& profile, double seconds) { return seconds / static_cast<double>(profile.steps); }
-
 /// Ratio of a layer's time in float to its time in int8.
 double integer_gain(const MachineLimits& machine) {
   return machine.int8_per_s > 0 && machine.flops_per_s > 0 ? std::max(1.0, kIntegerReached * machine.int8_per_s / machine.flops_per_s)
                                                            : kUnknownGain;
 }
 
-double time_of(const Profile& profile, const std::set<RowKey>& keys) {
+double time_of_rows(const Profile& profile, const std::set<RowKey>& keys) {
   double sum = 0;
   for (const OperatorRow& row : profile.operators) {
     if (keys.count(row_key(row)) > 0) sum += row.self_s;
   }
-  return per_step(profile, sum);
+  return profile.per_step(sum);
 }
 
 bool is_layer(const OperatorRow& row) {
@@ -80,9 +76,9 @@ std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& fa
   advice.key = "quantize.overrides";
   if (!facts.integers.overrides) advice.value = cat("[{match: ", list_text(names), ", keep: float}]");
   advice.requantize = true;
-  advice.gain_s = per_step(profile, gain);
-  advice.message = cat(names.size(), names.size() == 1 ? " layer takes " : " layers take ", human_seconds(per_step(profile, spent)),
-                       " of a step in int8, and would take about ", human_seconds(per_step(profile, modeled)),
+  advice.gain_s = profile.per_step(gain);
+  advice.message = cat(names.size(), names.size() == 1 ? " layer takes " : " layers take ", human_seconds(profile.per_step(spent)),
+                       " of a step in int8, and would take about ", human_seconds(profile.per_step(modeled)),
                        " in float without conversions: ", some_of(names), kRequantize);
   return advice;
 }
@@ -93,7 +89,7 @@ std::optional<Advice> int8_float_layers(const Profile& profile, const ProfileFac
   std::string cause;
   for (const FloatIsland& island : facts.integers.islands) {
     if (island.names.empty()) continue;
-    const double layers = time_of(profile, island.layers), conversions = time_of(profile, island.conversions);
+    const double layers = time_of_rows(profile, island.layers), conversions = time_of_rows(profile, island.conversions);
     gain += conversions + layers * (1 - 1 / integer_gain(profile.machine));
     spent += conversions + layers;
     names.insert(names.end(), island.names.begin(), island.names.end());
@@ -118,7 +114,7 @@ std::optional<Advice> int8_conversions(const Profile& profile, const ProfileFact
   std::string cause;
   for (const FloatIsland& island : facts.integers.islands) {
     if (!island.names.empty()) continue;
-    const double seconds = time_of(profile, island.conversions);
+    const double seconds = time_of_rows(profile, island.conversions);
     spent += seconds;
     ++count;
     if (seconds > most) {
@@ -142,14 +138,14 @@ std::optional<Advice> int8_saturation(const Profile& profile, const ProfileFacts
     if (row.implementation.starts_with("exact") && facts.integers.exact.count(row_key(row)) > 0) spent += row.self_s;
   }
   if (spent <= 0) return std::nullopt;
-  spent = per_step(profile, spent);
+  spent = profile.per_step(spent);
   Advice advice;
   advice.key = "quantize.saturation";
   advice.value = "reduce";
   advice.requantize = true;
   advice.gain_s = spent * (1 - 1 / kReducedGain);
   char share[32];
-  std::snprintf(share, sizeof share, "%.0f %%", 100 * spent / step_s(profile));
+  std::snprintf(share, sizeof share, "%.0f %%", 100 * spent / profile.mean_step_s());
   advice.message = cat(
       "this machine adds pairs of 8-bit products in 16 bits, which can saturate; exact products, which widen both operands first, take ",
       human_seconds(spent), " of a step (", share, "); 7-bit weights avoid the widening", kRequantize,

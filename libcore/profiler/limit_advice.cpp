@@ -183,7 +183,7 @@ Remedy remedy_of(const Profile& profile, const ProfileFacts& facts, const Group&
   return work_remedy(profile, facts, group);
 }
 
-std::string percent(double share) {
+std::string precise_percent(double share) {
   const double value = 100 * share;
   return value > 0 && value < 0.01 ? "less than 0.01 %" : cat(fixed(value, value < 10 ? 1 : 0), " %");
 }
@@ -235,9 +235,9 @@ std::optional<Advice> below_limit(const Profile& profile, const ProfileFacts& fa
   });
   std::tie(advice.key, advice.value) = best->first;
   advice.gain_s = best->second;
-  advice.message = cat("a step reaches ", percent(profile.work.limit_s / profile.wall_s), " of the machine's limit; ",
+  advice.message = cat("a step reaches ", precise_percent(profile.work.limit_s / profile.wall_s), " of the machine's limit; ",
                        types_of(advice.operators), advice.operators.size() == 1 ? " accounts for " : " account for ",
-                       percent(beyond > 0 ? named / beyond : 0), " of the time above the limit");
+                       precise_percent(beyond > 0 ? named / beyond : 0), " of the time above the limit");
   if (facts.disturbed) advice.message += "; the remarks say that the times of this run are uncertain: repeat it on an idle machine";
   return advice;
 }

@@ -68,6 +68,11 @@ struct Profile {
   std::vector<ModuleRow> modules;      // a tree; parents come before children
   MemoryTimeline memory;               // memory of the program that ran last
   int64_t resident_bytes = 0;          // largest value measured at the end of a step
+
+  /// What `seconds` of the window are in a step.
+  double per_step(double seconds) const { return seconds / static_cast<double>(steps); }
+  /// Mean time of a step.
+  double mean_step_s() const { return per_step(wall_s); }
 };
 
 /// Computes the profile. The recording must have at least one finished step.

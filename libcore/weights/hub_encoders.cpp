@@ -42,7 +42,7 @@ void common_options(HubConfig& model) {
   pooling(model);
 }
 
-void activation(HubConfig& model, std::string_view key) { model.activation(key, "hidden_act", {"gelu", "gelu_new", "relu", "silu"}); }
+void encoder_activation(HubConfig& model, std::string_view key) { model.activation(key, "hidden_act", {"gelu", "gelu_new", "relu", "silu"}); }
 
 void bert_options(HubConfig& model) {
   common_options(model);
@@ -50,7 +50,7 @@ void bert_options(HubConfig& model) {
   model.require_multiple("hidden_size", "num_attention_heads");
   model.integer("type_vocab_size");
   for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"}) model.number(key);
-  activation(model, "hidden_act");
+  encoder_activation(model, "hidden_act");
 }
 
 void bert(HubConfig& model) {
@@ -90,7 +90,7 @@ void distilbert(HubConfig& model) {
   model.require_multiple("dim", "n_heads");
   model.number("dropout", "hidden_dropout_prob");
   model.number("attention_dropout", "attention_probs_dropout_prob");
-  activation(model, "activation");
+  encoder_activation(model, "activation");
   if (model.head == "sequence_classification") model.number("seq_classif_dropout", "classifier_dropout");
   if (model.head == "question_answering") model.number("qa_dropout", "classifier_dropout");
 }

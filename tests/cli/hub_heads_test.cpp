@@ -17,8 +17,6 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-std::string hub(const std::string& name) { return std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/" + name; }
-
 /// A copy of a folder with other values in config.json.
 std::string changed(const std::string& name, const std::string& folder, const Json& values) {
   fs::copy(hub(name), folder);

@@ -15,8 +15,6 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-std::string hub(const std::string& name) { return std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/" + name; }
-
 TEST(HubFolder, PredictsTextsAsTransformers) {
   const Json expected = Json::parse(read_text(hub("bert_classes") + "/texts.json"));
   std::vector<std::string> arguments{hub("bert_classes") + "/", "--format", "json", "threads=1", "--text"};

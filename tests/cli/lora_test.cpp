@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/lora";
+const std::string kLora = GALLEY_SOURCE_DIR "/tests/golden/lora";
 /// Elements of the adapters: A [3,8] and B [24,3] of c_attn, A [3,8] and B [32,3] of c_fc, in two blocks.
 constexpr int kTrained = 2 * (3 * 8 + 24 * 3 + 3 * 8 + 32 * 3);
 
@@ -28,7 +28,7 @@ std::string recipe_file(const std::string& folder) {
              "recipe: 1\nname: lora\nthreads: 1\n"
              "model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 8, block_size: 6, vocab_size: 7, dropout: 0}\n"
              "data:\n  root: " +
-                 kGolden +
+                 kLora +
                  "\n"
                  "  train: {source: {type: tensors, path: data.safetensors}, shuffle: false}\n"
                  "  val: {from: train, batch: 20}\n"
@@ -37,7 +37,7 @@ std::string recipe_file(const std::string& folder) {
   return path;
 }
 
-const std::string kBase = "weights=" + kGolden + "/base.safetensors";
+const std::string kBase = "weights=" + kLora + "/base.safetensors";
 
 /// The tensors of a file of f32 values.
 std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
@@ -63,7 +63,7 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& expect
 
 TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
   const std::string folder = scratch_folder(), recipe = recipe_file(folder), run_folder = folder + "/run";
-  const std::vector<std::string> arguments{recipe, kBase, "lora.load=" + kGolden + "/start", "-o", run_folder, "--format", "json"};
+  const std::vector<std::string> arguments{recipe, kBase, "lora.load=" + kLora + "/start", "-o", run_folder, "--format", "json"};
   std::vector<std::string> dry = arguments;
   dry.push_back("-n");
   const Outcome planned = run("galley-train", dry);
@@ -76,7 +76,7 @@ TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
   ASSERT_EQ(trained.code, 0) << trained.err;
 
   // The golden losses are float64; the largest deviation of PyTorch's own float32 run is 3e-7 times 2.5.
-  const Json expected = Json::parse(read_text(kGolden + "/expected.json"))["losses"];
+  const Json expected = Json::parse(read_text(kLora + "/expected.json"))["losses"];
   std::istringstream journal(read_text(run_folder + "/metrics.jsonl"));
   size_t step = 0;
   for (std::string line; std::getline(journal, line);) {
@@ -89,8 +89,8 @@ TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
 
   // AdamW moves an element by up to 0.01 a step, whatever its gradient: rounding of small gradients shows.
   const auto adapter = floats_of(run_folder + "/adapter/adapter_model.safetensors");
-  const auto peft = floats_of(kGolden + "/trained/adapter_model.safetensors"),
-             start = floats_of(kGolden + "/start/adapter_model.safetensors");
+  const auto peft = floats_of(kLora + "/trained/adapter_model.safetensors"),
+             start = floats_of(kLora + "/start/adapter_model.safetensors");
   ASSERT_EQ(adapter.size(), 8u);
   for (const auto& [name, values] : peft) {
     ASSERT_TRUE(adapter.contains(name)) << name;
@@ -104,12 +104,12 @@ TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
   EXPECT_EQ(config["task_type"], "CAUSAL_LM");
   EXPECT_EQ(config["bias"], "none");
   EXPECT_EQ(config["fan_in_fan_out"], false);
-  EXPECT_EQ(config["base_model_name_or_path"], kGolden + "/base.safetensors");
+  EXPECT_EQ(config["base_model_name_or_path"], kLora + "/base.safetensors");
   EXPECT_EQ(config["target_modules"],
             Json({"transformer.h.0.attn.c_attn", "transformer.h.0.mlp.c_fc", "transformer.h.1.attn.c_attn", "transformer.h.1.mlp.c_fc"}));
 
   // The base keeps its bits, and only adapters have state.
-  const auto base = floats_of(kGolden + "/base.safetensors"), all = floats_of(run_folder + "/weights.safetensors");
+  const auto base = floats_of(kLora + "/base.safetensors"), all = floats_of(run_folder + "/weights.safetensors");
   EXPECT_EQ(all.size(), base.size() + 8);
   for (const auto& [name, values] : base) EXPECT_EQ(all.at(name), values) << name;
   size_t states = 0;
@@ -126,30 +126,30 @@ TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
 TEST(Lora, MergedWeightsGiveTheSameResults) {
   const std::string folder = scratch_folder(), recipe = recipe_file(folder), merged = folder + "/merged.safetensors";
   const Outcome outcome =
-      run("galley-weights", {"merge-lora", kGolden + "/base.safetensors", kGolden + "/trained", "-o", merged, "--format", "json"});
+      run("galley-weights", {"merge-lora", kLora + "/base.safetensors", kLora + "/trained", "-o", merged, "--format", "json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   EXPECT_EQ(json["layers"], 4);
   EXPECT_EQ(json["rank"], 3);
   EXPECT_EQ(json["replaced"], 0);
-  const auto got = floats_of(merged), expected = floats_of(kGolden + "/merged.safetensors");
+  const auto got = floats_of(merged), expected = floats_of(kLora + "/merged.safetensors");
   ASSERT_EQ(got.size(), expected.size());
   for (const auto& [name, values] : expected) expect_near(got.at(name), values, 5e-7, name);  // PEFT's sums are in f32
-  const auto logits = floats_of(kGolden + "/merged_logits.safetensors").at("logits");
+  const auto logits = floats_of(kLora + "/merged_logits.safetensors").at("logits");
   const auto predict = [&](std::vector<std::string> more) {
-    std::vector<std::string> arguments{recipe, "--tensors", kGolden + "/data.safetensors", "-o", folder + "/out.safetensors", "-q"};
+    std::vector<std::string> arguments{recipe, "--tensors", kLora + "/data.safetensors", "-o", folder + "/out.safetensors", "-q"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome predicted = run("galley-predict", arguments);
     EXPECT_EQ(predicted.code, 0) << predicted.err;
     return floats_of(folder + "/out.safetensors")["output"];
   };
   expect_near(predict({"weights=" + merged}), logits, 2e-5, "merged");
-  expect_near(predict({kBase, "lora.load=" + kGolden + "/trained"}), logits, 2e-5, "base and adapter");
+  expect_near(predict({kBase, "lora.load=" + kLora + "/trained"}), logits, 2e-5, "base and adapter");
 }
 
 // GPT-2's files have weights [in, out]; those of runs are [out, in]. Of attn.c_proj the shape does not tell.
 TEST(Lora, MergesIntoBothOrientations) {
-  const std::string folder = scratch_folder(), gpt2 = GALLEY_SOURCE_DIR "/tests/golden/hub/gpt2", peft = kGolden + "/gpt2";
+  const std::string folder = scratch_folder(), gpt2 = GALLEY_SOURCE_DIR "/tests/golden/hub/gpt2", peft = kLora + "/gpt2";
   const auto logits = floats_of(peft + "/expected.safetensors").at("logits");
   const auto merged = [&](const std::string& base, const std::string& adapter) {
     const Outcome outcome = run("galley-weights", {"merge-lora", base, adapter, "-o", folder + "/merged.safetensors"});
@@ -181,7 +181,7 @@ TEST(Lora, MergesIntoBothOrientations) {
   }
   // A run that changes next to nothing.
   write_text(folder + "/r.yaml",
-             "recipe: 1\nname: gpt2\nmodel: {type: hub, path: " + gpt2 + "}\ndata:\n  train: {source: {type: tensors, path: " + kGolden +
+             "recipe: 1\nname: gpt2\nmodel: {type: hub, path: " + gpt2 + "}\ndata:\n  train: {source: {type: tensors, path: " + kLora +
                  "/data.safetensors}}\ntrain: {duration: 1 step, batch: 4, optimizer: {type: sgd, lr: 1e-12}}\nthreads: 1\n");
   const Outcome trained = run("galley-train", {folder + "/r.yaml", "weights=" + gpt2, "-o", folder + "/run", "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
@@ -219,7 +219,7 @@ TEST(Lora, ARunContinuesAndIsEvaluatedAndMerged) {
   EXPECT_GT(std::abs(of_run - of_base), 1e-3);
   EXPECT_NEAR(of_run, loss({recipe, kBase, "lora.load=" + folder + "/whole/adapter"}), 1e-7);
   // The base may be the run itself, whose weights hold the adapters too.
-  for (const std::string& base : {kGolden + "/base.safetensors", folder + "/whole"}) {
+  for (const std::string& base : {kLora + "/base.safetensors", folder + "/whole"}) {
     const std::string merged = folder + "/merged.safetensors";
     const Outcome outcome = run("galley-weights", {"merge-lora", base, folder + "/whole/adapter", "-o", merged});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -442,7 +442,7 @@ TEST(Lora, TheRecipeForDecodersOfHubsTrains) {
 }
 
 TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
-  const std::string folder = scratch_folder(), recipe = recipe_file(folder), start = kGolden + "/start";
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder), start = kLora + "/start";
   const auto changed = [&](const std::string& key, const Json& value) {
     const std::string to = folder + "/" + key;
     fs::copy(start, to);
@@ -482,15 +482,15 @@ TEST(Lora, MistakesHaveOneErrorAndTheirExitCodes) {
       {"galley-train", {recipe, kBase, "lora.load=" + changed("use_dora", true)}, 4, "use_dora", ""},
       {"galley-train", {recipe, kBase, "lora.load=" + changed("r", 4)}, 4, "with r=4 of adapter_config.json", "[3,8]"},
       {"galley-train", {recipe, "weights=" + folder + "/run", "lora.load=" + start}, 3, "both the weights", "lora.load=null"},
-      {"galley-weights", {"merge-lora", kGolden + "/base.safetensors", folder + "/empty"}, 4, "adapter_config.json is missing", ""},
+      {"galley-weights", {"merge-lora", kLora + "/base.safetensors", folder + "/empty"}, 4, "adapter_config.json is missing", ""},
       {"galley-weights",
        {"merge-lora", GALLEY_SOURCE_DIR "/tests/golden/train/weights.safetensors", start},
        4,
        "has no tensor 'transformer.h.0.attn.c_attn.weight'",
        ""},
-      {"galley-weights", {"merge-lora", kGolden + "/base.safetensors"}, 2, "the weights of a base and the folder of an adapter", ""},
+      {"galley-weights", {"merge-lora", kLora + "/base.safetensors"}, 2, "the weights of a base and the folder of an adapter", ""},
       {"galley-weights",
-       {"merge-lora", kGolden + "/base.safetensors", kGolden + "/gpt2"},
+       {"merge-lora", kLora + "/base.safetensors", kLora + "/gpt2"},
        4,
        "needs a weight [",
        "the adapter belongs to another model"},

@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/train";
-const std::string kWeights = "weights=" + kGolden + "/weights.safetensors";
+const std::string kTrainedFolder = GALLEY_SOURCE_DIR "/tests/golden/train";
+const std::string kTrainedWeights = "weights=" + kTrainedFolder + "/weights.safetensors";
 
 class Onnx : public ::testing::Test {
  protected:
@@ -28,7 +28,7 @@ class Onnx : public ::testing::Test {
   }
   static std::string text(const std::string& model) {
     const std::string normalize = "{type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}";
-    return "recipe: 1\nname: model\nthreads: 2\nmodel: " + model + "\ndata:\n  root: " + kGolden +
+    return "recipe: 1\nname: model\nthreads: 2\nmodel: " + model + "\ndata:\n  root: " + kTrainedFolder +
            "\n  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" + normalize +
            "], shuffle: false}\n  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" + normalize +
            "], batch: 10}\n  calibration: {samples: 24, batch: 8}\nquantize: {activations: {observer: min_max}}\n"
@@ -49,7 +49,7 @@ class Onnx : public ::testing::Test {
     for (const std::string& word : words) EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
   }
   std::vector<float> predicted(const std::string& recipe, const std::string& rest) const {
-    done("galley-predict " + recipe + " " + rest + " --tensors " + kGolden + "/val.safetensors -o out.safetensors --batch 10 -q");
+    done("galley-predict " + recipe + " " + rest + " --tensors " + kTrainedFolder + "/val.safetensors -o out.safetensors --batch 10 -q");
     const std::string bytes = tensor_bytes(path("out.safetensors"));
     std::vector<float> values(bytes.size() / 4);
     std::memcpy(values.data(), bytes.data(), 4 * values.size());
@@ -70,22 +70,22 @@ class Onnx : public ::testing::Test {
 };
 
 TEST_F(Onnx, IsModelAndWeights) {
-  const Json report = Json::parse(done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o model.onnx --format json"));
+  const Json report = Json::parse(done("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o model.onnx --format json"));
   EXPECT_EQ(report["scheme"], "float");
   EXPECT_EQ(report["provenance"]["tool"], "galley-weights");
-  const std::vector<float> own = predicted("zoo.yaml", kWeights);
+  const std::vector<float> own = predicted("zoo.yaml", kTrainedWeights);
   EXPECT_EQ(largest(own, predicted("zoo.yaml", "weights=model.onnx")), 0);  // the same parameters
   EXPECT_LE(largest(own, predicted("onnx.yaml", "")), 1e-5);  // float32 rounding; import recognizes silu and similar functions
-  done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o folded.onnx --fold --batch 10");
+  done("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o folded.onnx --fold --batch 10");
   EXPECT_LE(largest(own, predicted("onnx.yaml", "model.path=folded.onnx")), 1e-4);  // folded numbers are rounded once more
-  refused("galley-predict zoo.yaml weights=folded.onnx --tensors " + kGolden + "/val.safetensors -o out.safetensors", 4,
+  refused("galley-predict zoo.yaml weights=folded.onnx --tensors " + kTrainedFolder + "/val.safetensors -o out.safetensors", 4,
           {"features.0.1.running_mean", "do_constant_folding=False", "type: onnx"});
 
   const Json shown = Json::parse(done("galley-weights show model.onnx --format json"));
   EXPECT_EQ(shown["files"][0]["format"], "ONNX");
   EXPECT_TRUE(shown["metadata"].contains("galley.recipe"));
   EXPECT_EQ(Json::parse(done("galley-weights verify model.onnx --strict --format json"))["files"][0]["complete"], true);
-  const Json difference = Json::parse(done("galley-weights diff model.onnx " + kGolden + "/weights.safetensors --format json"));
+  const Json difference = Json::parse(done("galley-weights diff model.onnx " + kTrainedFolder + "/weights.safetensors --format json"));
   for (const Json& tensor : difference["tensors"]) {
     const std::string name = tensor["name"];
     EXPECT_TRUE(tensor["verdict"] == "same" || name.ends_with("num_batches_tracked")) << tensor;
@@ -93,8 +93,8 @@ TEST_F(Onnx, IsModelAndWeights) {
 }
 
 TEST_F(Onnx, EveryToolTakesAFileAsTheModel) {
-  done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o model.onnx");
-  const Json zoo = Json::parse(done("galley-evaluate zoo.yaml " + kWeights + " --format json -q")),
+  done("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o model.onnx");
+  const Json zoo = Json::parse(done("galley-evaluate zoo.yaml " + kTrainedWeights + " --format json -q")),
              onnx = Json::parse(done("galley-evaluate onnx.yaml --format json -q"));
   EXPECT_EQ(zoo["metrics"]["top1"], onnx["metrics"]["top1"]);
   done("galley-train onnx.yaml -o run -q");
@@ -114,14 +114,14 @@ TEST_F(Onnx, EveryToolTakesAFileAsTheModel) {
 }
 
 TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
-  done("galley-calibrate zoo.yaml " + kWeights + " -o stats.calib -q");
+  done("galley-calibrate zoo.yaml " + kTrainedWeights + " -o stats.calib -q");
   for (const std::string method : {"static", "weight_only"}) {
-    done("galley-quantize zoo.yaml " + kWeights + " method=" + method + (method == "static" ? " --calibration stats.calib" : "") +
+    done("galley-quantize zoo.yaml " + kTrainedWeights + " method=" + method + (method == "static" ? " --calibration stats.calib" : "") +
          " -o q.safetensors -q");
     const Json report = Json::parse(done("galley-weights export zoo.yaml --shape 3,48,48 weights=q.safetensors -o q.onnx --format json"));
     EXPECT_NE(report["scheme"].get<std::string>().find(method), std::string::npos) << report;
     const std::vector<float> integers = predicted("zoo.yaml", "weights=q.safetensors"), read = predicted("onnx.yaml", "model.path=q.onnx"),
-                             real = predicted("zoo.yaml", kWeights);
+                             real = predicted("zoo.yaml", kTrainedWeights);
     const double rounding = largest(real, integers), difference = largest(integers, read);
     EXPECT_GT(rounding, 0) << method;
     // Static: a value near the middle between two levels may round the other way if float32 sums have another order. This effect is much
@@ -130,7 +130,7 @@ TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
     // Rounding has no gradient; weights stored as integers become floats.
     if (method == "static") refused("galley-train onnx.yaml model.path=q.onnx -o run -q", 4, {"no gradient", "QuantizeLinear"});
   }
-  done("galley-quantize zoo.yaml " + kWeights + " method=dynamic quantize.fallback=float -o d.safetensors -q");
+  done("galley-quantize zoo.yaml " + kTrainedWeights + " method=dynamic quantize.fallback=float -o d.safetensors -q");
   refused("galley-weights export zoo.yaml weights=d.safetensors -o d.onnx", 3, {"dynamic", "quantize.method=static"});
 }
 
@@ -245,17 +245,17 @@ TEST_F(Onnx, AWholeRunIsOneSample) {
 }
 
 TEST_F(Onnx, MistakesHaveTheirExitCodes) {
-  refused("galley-weights export zoo.yaml " + kWeights, 2, {"-o"});
+  refused("galley-weights export zoo.yaml " + kTrainedWeights, 2, {"-o"});
   refused("galley-weights export -o m.onnx", 2, {"recipe"});
-  refused("galley-weights export zoo.yaml " + kWeights + " -o m.safetensors", 2, {"m.onnx"});
-  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o m.onnx --batch 0", 2, {"--batch"});
-  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o m.onnx --shape=3,x", 2, {"--shape"});
-  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o missing/m.onnx", 7, {"missing"});
+  refused("galley-weights export zoo.yaml " + kTrainedWeights + " -o m.safetensors", 2, {"m.onnx"});
+  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o m.onnx --batch 0", 2, {"--batch"});
+  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o m.onnx --shape=3,x", 2, {"--shape"});
+  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o missing/m.onnx", 7, {"missing"});
   refused("galley-weights export zoo.yaml weights=missing.safetensors -o m.onnx", 4, {"missing.safetensors"});
   refused("galley-evaluate onnx.yaml", 4, {"model.onnx"});
   refused("galley-evaluate onnx.yaml --unset model.path", 3, {"path"});
 
-  done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o model.onnx");
+  done("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o model.onnx");
   const std::string whole = read_text(path("model.onnx"));
   write_text(path("model.onnx"), whole.substr(0, whole.size() / 2));
   refused("galley-evaluate onnx.yaml", 4, {"model.onnx"});

@@ -135,6 +135,8 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
+std::string hub(const std::string& name) { return std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/" + name; }
+
 std::string tiny_recipe(const std::string& folder, const std::string& extra) {
   const std::string path = folder + "/tiny.yaml";
   write_text(path,

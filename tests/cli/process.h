@@ -42,6 +42,8 @@ class Child {
 std::string scratch_folder();
 void write_text(const std::string& path, const std::string& text);
 std::string read_text(const std::string& path);
+/// The folder NAME of tests/golden/hub.
+std::string hub(const std::string& name);
 
 /// A recipe that trains in milliseconds: 24 samples, 6 steps of 8, one thread, a checkpoint every 2 steps, a log row every step.
 std::string tiny_recipe(const std::string& folder, const std::string& extra = "");

@@ -15,8 +15,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string hub(const std::string& name) { return std::string(GALLEY_SOURCE_DIR) + "/tests/golden/hub/" + name; }
-
 Json result_of(const std::string& run) { return Json::parse(read_text(run + "/result.json")); }
 
 /// Texts of which each repeats one letter, so that a model has to see where a text begins.

@@ -17,7 +17,7 @@ namespace galley {
 namespace {
 
 using Rows = std::vector<std::vector<int64_t>>;
-constexpr int64_t kContext = 40;
+constexpr int64_t kTargetContext = 40;
 
 class EncoderDecoder : public testing::Test {
  protected:
@@ -29,7 +29,7 @@ class EncoderDecoder : public testing::Test {
         << "recipe: 1\nthreads: 2\ndata: {tokenizer: {type: wordpiece, path: " << (folder_ / "vocab.txt")
         << "}}\nmodel: {type: transformer, d_model: 32, nhead: 2, num_encoder_layers: 2, num_decoder_layers: 2, dim_feedforward: 48, "
            "dropout: 0, max_length: "
-        << kContext << "}\n";
+        << kTargetContext << "}\n";
     return load_recipe(folder_ / "recipe.yaml", recipe_components(), {});
   }
   std::vector<int64_t> sequence(int64_t length) {
@@ -55,9 +55,9 @@ class EncoderDecoder : public testing::Test {
 };
 
 TEST_F(EncoderDecoder, EveryPositionIsThatOfTheFullPass) {
-  const Rows sources{sequence(3), sequence(17), sequence(kContext)};
+  const Rows sources{sequence(3), sequence(17), sequence(kTargetContext)};
   Rows rows{sequence(1), sequence(4), sequence(1)};
-  for (int64_t step = 0; step < kContext - 4; ++step) {
+  for (int64_t step = 0; step < kTargetContext - 4; ++step) {
     expect_same(rows, sources);
     for (auto& row : rows) row.push_back(sequence(1)[0]);
   }
@@ -134,9 +134,9 @@ TEST_F(EncoderDecoder, GeneratesTargets) {
     EXPECT_EQ(generate(cached_, {prompt}, options).front().tokens, generate(whole_, {prompt}, options).front().tokens);
   options.beams = 1;
   options.max_new_tokens = 1000;
-  EXPECT_LE(std::ssize(generate(cached_, {prompts[0]}, options).front().tokens), kContext - 1)
+  EXPECT_LE(std::ssize(generate(cached_, {prompts[0]}, options).front().tokens), kTargetContext - 1)
       << "a target without its beginning is another";
-  EXPECT_THROW(generate(cached_, {sequence(kContext + 1)}, options), Error);
+  EXPECT_THROW(generate(cached_, {sequence(kTargetContext + 1)}, options), Error);
 }
 
 }  // namespace

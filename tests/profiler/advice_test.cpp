@@ -73,13 +73,6 @@ std::set<std::string> codes(const std::vector<Advice>& advice) {
   return names;
 }
 
-/// The advice with that code, which must be the only one besides below_limit.
-Advice only(const Profile& profile, const ProfileFacts& facts, const std::string& code) {
-  const std::vector<Advice> advice = other_advice(profile, facts);
-  EXPECT_EQ(codes(advice), std::set<std::string>{code});
-  return advice.empty() ? Advice() : advice.front();
-}
-
 TEST(Advice, ACleanRunGetsNone) { EXPECT_EQ(codes(advise(clean(), clean_facts())), std::set<std::string>{}); }
 
 TEST(Advice, SlowDataWantsWorkers) {
@@ -87,16 +80,16 @@ TEST(Advice, SlowDataWantsWorkers) {
   profile.data_s = 0.5;
   profile.wall_s = 1.485;
   profile.waits_s.assign(10, 0.05);
-  const Advice advice = only(profile, clean_facts(), "data_bound");
+  const Advice advice = test::only(profile, clean_facts(), "data_bound");
   EXPECT_EQ(advice.key, "data.train.workers");
   EXPECT_EQ(advice.value, "2");
   // Loading takes a whole step; with twice the workers it takes half, and then computation is the limit.
   EXPECT_NEAR(advice.gain_s, 0.05, 0.002);
   ProfileFacts facts = clean_facts();
   facts.workers = 0;
-  EXPECT_EQ(only(profile, facts, "data_bound").value, "1");
+  EXPECT_EQ(test::only(profile, facts, "data_bound").value, "1");
   facts.workers = facts.cores;
-  const Advice full = only(profile, facts, "data_bound");
+  const Advice full = test::only(profile, facts, "data_bound");
   EXPECT_EQ(full.key, "data.train.pipeline");
   EXPECT_EQ(full.value, "") << "no value can be given";
   facts.loads_data = false;
@@ -113,7 +106,7 @@ TEST(Advice, BurstsWantALongerQueue) {
   profile.wall_s = 1.485;
   profile.waits_s.assign(10, 0);
   profile.waits_s[3] = profile.waits_s[8] = 0.25;
-  const Advice advice = only(profile, clean_facts(), "data_bound");
+  const Advice advice = test::only(profile, clean_facts(), "data_bound");
   EXPECT_EQ(advice.key, "data.train.prefetch");
   EXPECT_EQ(advice.value, "8");
 }
@@ -121,7 +114,7 @@ TEST(Advice, BurstsWantALongerQueue) {
 TEST(Advice, ContiguousConvolutions) {
   ProfileFacts facts = clean_facts();
   facts.contiguous_forced = true;
-  const Advice advice = only(clean(), facts, "contiguous_forced");
+  const Advice advice = test::only(clean(), facts, "contiguous_forced");
   EXPECT_EQ(advice.key, "memory_format");
   EXPECT_EQ(advice.value, "auto");
   EXPECT_NEAR(advice.gain_s, 0.26 * 0.096, 1e-9);  // a quarter of the spatial operators' 96 ms
@@ -135,7 +128,7 @@ TEST(Advice, ReordersAreMeasured) {
   profile.wall_s += 0.1;
   ProfileFacts facts = clean_facts();
   facts.reorders = {{.path = "head", .reason = "reshape needs contiguous", .bytes = 1 << 20}};
-  const Advice advice = only(profile, facts, "reorders");
+  const Advice advice = test::only(profile, facts, "reorders");
   EXPECT_NEAR(advice.gain_s, 0.01, 1e-9);
   EXPECT_FALSE(advice.modeled);
   EXPECT_NE(advice.message.find("reshape needs contiguous"), std::string::npos);
@@ -145,7 +138,7 @@ TEST(Advice, SlowKernels) {
   Profile profile = clean();
   profile.operators[1].note = "onednn: too many channels";
   profile.operators[1].limit_s = 0.01;
-  const Advice advice = only(profile, clean_facts(), "slow_kernels");
+  const Advice advice = test::only(profile, clean_facts(), "slow_kernels");
   EXPECT_NEAR(advice.gain_s, (0.3 - 0.01 / 0.35) / 10, 1e-9);
   EXPECT_NE(advice.message.find("too many channels"), std::string::npos);
 }
@@ -157,7 +150,7 @@ TEST(Advice, Recomputation) {
   profile.operators.push_back(again);
   ProfileFacts facts = clean_facts();
   facts.recompute = true;
-  EXPECT_EQ(only(profile, facts, "recompute_unneeded").value, "null");
+  EXPECT_EQ(test::only(profile, facts, "recompute_unneeded").value, "null");
   facts.memory_bytes = int64_t{2} << 30;  // without it the run might not fit
   EXPECT_TRUE(advise(profile, facts).empty());
   facts.recompute = false;
@@ -165,7 +158,7 @@ TEST(Advice, Recomputation) {
   large.memory.planned_bytes = int64_t{15} << 29;
   large.memory.steps[0][static_cast<size_t>(MemoryCategory::kActivations)] = int64_t{5} << 30;
   facts.memory_bytes = int64_t{8} << 30;
-  const Advice advice = only(large, facts, "recompute_cheap");
+  const Advice advice = test::only(large, facts, "recompute_cheap");
   EXPECT_EQ(advice.key, "train.recompute");
   EXPECT_EQ(advice.value, "selective");
   EXPECT_LT(advice.gain_s, 0) << "it costs time";
@@ -175,13 +168,13 @@ TEST(Advice, Recomputation) {
 TEST(Advice, FewThreadsSmallBatchesAndPasses) {
   ProfileFacts facts = clean_facts();
   facts.threads = 1;
-  EXPECT_EQ(only(clean(), facts, "threads_few").key, "threads");
+  EXPECT_EQ(test::only(clean(), facts, "threads_few").key, "threads");
   facts = clean_facts();
   facts.accumulation = 4;
   Profile gaps = clean();
   gaps.gap_s += 0.1;
   gaps.wall_s += 0.1;
-  const Advice passes = only(gaps, facts, "accumulation");
+  const Advice passes = test::only(gaps, facts, "accumulation");
   EXPECT_EQ(passes.key, "train.batch.micro");
   EXPECT_NEAR(passes.gain_s, 0.0115 * 0.75, 1e-3);
   Profile small = clean();
@@ -190,7 +183,7 @@ TEST(Advice, FewThreadsSmallBatchesAndPasses) {
     item.limit_s = 0.1 * item.self_s;
   }
   small.work.limit_s = 0.1 * small.work.self_s;
-  const Advice advice = only(small, clean_facts(), "batch_small");
+  const Advice advice = test::only(small, clean_facts(), "batch_small");
   EXPECT_EQ(advice.key, facts.batch_key);
   EXPECT_EQ(advice.value, "64");
 }
@@ -198,7 +191,7 @@ TEST(Advice, FewThreadsSmallBatchesAndPasses) {
 TEST(Advice, PrecisionWhereTheMachineHasIt) {
   ProfileFacts facts = clean_facts();
   facts.fast_low_precision = true;
-  EXPECT_EQ(only(clean(), facts, "precision").value, "bf16");
+  EXPECT_EQ(test::only(clean(), facts, "precision").value, "bf16");
 }
 
 TEST(Advice, AMissedFusionIsFoundInARealRun) {

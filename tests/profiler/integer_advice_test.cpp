@@ -18,7 +18,7 @@
 namespace galley {
 namespace {
 
-const MachineLimits kMachine{.flops_per_s = 1e11, .bytes_per_s = 1e10, .instruction_set = "none"};
+const MachineLimits kIntegerMachine{.flops_per_s = 1e11, .bytes_per_s = 1e10, .instruction_set = "none"};
 
 OperatorRow row(const std::string& module, const std::string& type, double seconds, double flops, double bytes) {
   OperatorRow made;
@@ -37,9 +37,9 @@ OperatorRow row(const std::string& module, const std::string& type, double secon
 
 /// Ten forward passes of 10 ms. A convolution that takes 20 ms of float work at the machine's limit would take 28 ms in float kernels, and
 /// takes 16 ms in int8.
-Profile clean() {
+Profile clean_integers() {
   Profile profile;
-  profile.machine = kMachine;
+  profile.machine = kIntegerMachine;
   profile.steps = 10;
   profile.wall_s = 0.1;
   for (const char* name : {"conv1", "conv2", "conv3", "conv4", "conv5", "conv6"})
@@ -56,7 +56,7 @@ Profile clean() {
   return profile;
 }
 
-ProfileFacts clean_facts() {
+ProfileFacts integer_facts() {
   ProfileFacts facts;
   facts.training = false;
   facts.threads = facts.cores = 2;
@@ -67,43 +67,35 @@ ProfileFacts clean_facts() {
   return facts;
 }
 
-/// The advice with that code, which must be the only one besides below_limit.
-Advice only(const Profile& profile, const ProfileFacts& facts, const std::string& code) {
-  const std::vector<Advice> advice = test::other_advice(profile, facts);
-  EXPECT_EQ(advice.size(), 1u);
-  for (const Advice& item : advice) EXPECT_EQ(item.code, code) << item.message;
-  return advice.empty() ? Advice() : advice.front();
-}
-
 TEST(IntegerAdvice, ACleanRunGetsNone) {
-  for (const Advice& advice : advise(clean(), clean_facts())) ADD_FAILURE() << advice.code << ": " << advice.message;
+  for (const Advice& advice : advise(clean_integers(), integer_facts())) ADD_FAILURE() << advice.code << ": " << advice.message;
 }
 
 TEST(IntegerAdvice, LayersSlowerThanFloat) {
-  Profile profile = clean();
+  Profile profile = clean_integers();
   profile.operators.push_back(row("features.dw", "quantized_conv2d", 0.05, 1e8, 1e6));  // 1e8 operations take 1 ms
   profile.wall_s += 0.05;
-  const Advice advice = only(profile, clean_facts(), "int8_slower");
+  const Advice advice = test::only(profile, integer_facts(), "int8_slower");
   EXPECT_EQ(advice.key, "quantize.overrides");
   EXPECT_EQ(advice.value, "[{match: ['features.dw'], keep: float}]");
   EXPECT_TRUE(advice.requantize);
   EXPECT_TRUE(advice.modeled);
   // float: 1 ms / 0.7 and ten calls of 10 us; conversions: five bytes for each of 1e6.
   EXPECT_NEAR(advice.gain_s, (0.05 - 1e-3 / 0.7 - 1e-4 - 5e6 / 1e10) / 10, 1e-9);
-  ProfileFacts facts = clean_facts();
+  ProfileFacts facts = integer_facts();
   facts.integers.overrides = true;
-  EXPECT_EQ(only(profile, facts, "int8_slower").value, "") << "a fragment would replace the user's overrides";
+  EXPECT_EQ(test::only(profile, facts, "int8_slower").value, "") << "a fragment would replace the user's overrides";
   facts.integers.any = false;
   EXPECT_TRUE(test::other_advice(profile, facts).empty());
 }
 
 TEST(IntegerAdvice, TheExactWay) {
-  Profile profile = clean();
-  ProfileFacts facts = clean_facts();
+  Profile profile = clean_integers();
+  ProfileFacts facts = integer_facts();
   for (OperatorRow& item : profile.operators) item.implementation = "exact:avx2";
   EXPECT_TRUE(advise(profile, facts).empty()) << "already reduced, or with i8 activations";
   for (size_t i = 0; i < 3; ++i) facts.integers.exact.insert(row_key(profile.operators[i]));
-  const Advice advice = only(profile, facts, "int8_saturation");
+  const Advice advice = test::only(profile, facts, "int8_saturation");
   EXPECT_EQ(advice.key, "quantize.saturation");
   EXPECT_EQ(advice.value, "reduce");
   EXPECT_TRUE(advice.requantize);
@@ -113,41 +105,41 @@ TEST(IntegerAdvice, TheExactWay) {
 }
 
 TEST(IntegerAdvice, LayersInFloatBetween) {
-  Profile profile = clean();
+  Profile profile = clean_integers();
   profile.operators.push_back(row("head.conv", "conv2d", 0.032, 2e9, 4e6));
   profile.operators.push_back(row("head.conv", "dequantize", 0.004, 0, 1e6));
   profile.operators.push_back(row("tail.conv", "quantize", 0.004, 0, 1e6));
   profile.wall_s += 0.04;
-  ProfileFacts facts = clean_facts();
+  ProfileFacts facts = integer_facts();
   FloatIsland island;
   island.layers = {row_key(profile.operators[6])};
   island.conversions = {row_key(profile.operators[7]), row_key(profile.operators[8])};
   island.names = {"head.conv"};
   island.cause = "layer head.conv is in float (override)";
   facts.integers.islands = {island};
-  const Advice advice = only(profile, facts, "int8_float_layers");
+  const Advice advice = test::only(profile, facts, "int8_float_layers");
   EXPECT_EQ(advice.key, "quantize.overrides");
   EXPECT_EQ(advice.value, "") << "the layer may be in float for a reason";
   // At least 1.3 times as fast in int8; with an int8 limit of four times f32's, 0.85 of that.
   EXPECT_NEAR(advice.gain_s, 0.0008 + 0.0032 * (1 - 1 / 1.3), 1e-9);
   profile.machine.int8_per_s = 4 * profile.machine.flops_per_s;
-  EXPECT_NEAR(only(profile, facts, "int8_float_layers").gain_s, 0.0008 + 0.0032 * (1 - 1 / 3.4), 1e-9);
+  EXPECT_NEAR(test::only(profile, facts, "int8_float_layers").gain_s, 0.0008 + 0.0032 * (1 - 1 / 3.4), 1e-9);
   profile.machine.int8_per_s = profile.machine.flops_per_s;
-  EXPECT_NEAR(only(profile, facts, "int8_float_layers").gain_s, 0.0008, 1e-9) << "no slower in float";
+  EXPECT_NEAR(test::only(profile, facts, "int8_float_layers").gain_s, 0.0008, 1e-9) << "no slower in float";
   EXPECT_NE(advice.message.find("(override)"), std::string::npos) << advice.message;
 }
 
 TEST(IntegerAdvice, ConversionsAreMeasured) {
-  Profile profile = clean();
+  Profile profile = clean_integers();
   profile.operators.push_back(row("", "dequantize", 0.004, 0, 1e6));
   profile.operators.push_back(row("tail.conv", "quantize", 0.003, 0, 1e6));
   profile.wall_s += 0.007;
-  ProfileFacts facts = clean_facts();
+  ProfileFacts facts = integer_facts();
   FloatIsland island;
   island.conversions = {row_key(profile.operators[6]), row_key(profile.operators[7])};
   island.cause = "softmax has no integer form";
   facts.integers.islands = {island};
-  const Advice advice = only(profile, facts, "int8_conversions");
+  const Advice advice = test::only(profile, facts, "int8_conversions");
   EXPECT_EQ(advice.key, "model");
   EXPECT_FALSE(advice.modeled);
   EXPECT_NEAR(advice.gain_s, 0.0007, 1e-9);
@@ -258,7 +250,7 @@ TEST(IntegerAdvice, AnIslandIsFoundInARealRun) {
   for (int64_t k = 1; k <= 3; ++k) run.step(k);
   ProfileFacts facts;
   facts.integers = integer_facts(*run.program, {});
-  const std::vector<Advice> advice = advise(make_profile(run.recorder.recording(), kMachine), facts, 0);
+  const std::vector<Advice> advice = advise(make_profile(run.recorder.recording(), kIntegerMachine), facts, 0);
   const auto found = std::find_if(advice.begin(), advice.end(), [](const Advice& item) { return item.code == "int8_conversions"; });
   ASSERT_NE(found, advice.end());
   EXPECT_GT(found->gain_s, 0);

@@ -27,7 +27,7 @@
 namespace galley::test {
 namespace {
 
-constexpr int64_t kRows = 12, kWidth = 19, kSteps = 4;  // 361 elements: gaps in buckets
+constexpr int64_t kBatch = 12, kWidth = 19, kSteps = 4;  // 361 elements: gaps in buckets
 
 TensorType type_of(const Shape& shape, DType dtype = DType::kF32) {
   TensorType type;
@@ -111,7 +111,7 @@ RankResult train(int64_t first, int64_t rows, Communicator* ranks, const Divisio
     execution.feed("x", x);
     execution.set("lr", 4);
     execution.set("step", static_cast<double>(step));
-    if (execution.takes(kRankWeight)) execution.set(kRankWeight, static_cast<double>(rows) / kRows);
+    if (execution.takes(kRankWeight)) execution.set(kRankWeight, static_cast<double>(rows) / kBatch);
     execution.run();
     result.losses.push_back(execution.scalar("loss"));
   }
@@ -134,7 +134,7 @@ std::vector<RankResult> train_ranks(int ranks, const Division& division, double 
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
       const ThreadShare share(1);
-      const int64_t first = kRows * r / ranks, end = kRows * (r + 1) / ranks;
+      const int64_t first = kBatch * r / ranks, end = kBatch * (r + 1) / ranks;
       try {
         results[static_cast<size_t>(r)] =
             train(first, end - first, communicators[static_cast<size_t>(r)].get(), division, r == 1 ? bad_in_rank_1 : 0);
@@ -155,7 +155,7 @@ TEST_P(DataParallelSteps, EqualThoseOfOneRank) {
   if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
   ensure_ops_registered();
   const auto [ranks, bucket_bytes, sharded] = GetParam();
-  const RankResult alone = train(0, kRows, nullptr, {});
+  const RankResult alone = train(0, kBatch, nullptr, {});
   const std::vector<RankResult> together = train_ranks(ranks, {.bucket_bytes = bucket_bytes, .sharded = sharded});
   for (const RankResult& rank : together) {
     EXPECT_EQ(rank.weights, together.front().weights);  // the same bits on every rank
@@ -222,7 +222,7 @@ TEST(CollectivePrograms, SumsStartBeforeTheRestOfTheBackwardPassAndUseTheMemoryO
   ensure_ops_registered();
   const auto two = local_communicators(2);
   const auto program =
-      compile(training_step(kRows, two.front().get(), {.bucket_bytes = 1}), {.backend = open_backend("cpu", {.threads = 1})});
+      compile(training_step(kBatch, two.front().get(), {.bucket_bytes = 1}), {.backend = open_backend("cpu", {.threads = 1})});
   const Graph& graph = program->graph();
   std::vector<int> starts, waits;
   int last_product = -1, index = 0;

@@ -24,7 +24,7 @@
 namespace galley::test {
 namespace {
 
-constexpr int64_t kRows = 6, kWidth = 5;
+constexpr int64_t kSequences = 6, kWidth = 5;
 
 double number(int64_t seed, int64_t i) { return std::sin(static_cast<double>(seed * 1009 + i * 7) * 0.37); }
 
@@ -42,12 +42,12 @@ struct Result {
 Result run(const TensorDivision& division, int rank, int ranks, bool divides) {
   const int64_t features = division.size();
   Graph graph;
-  const Value x = graph.add_input("x", {.shape = {2, kRows / 2, kWidth}}, ValueRole::kInput);
+  const Value x = graph.add_input("x", {.shape = {2, kSequences / 2, kWidth}}, ValueRole::kInput);
   const Value w = graph.add_input("w", {.shape = {features, kWidth}}, ValueRole::kParameter);
   const Value y = tanh(linear(x, w));
   const Value mixed = permute(y, {2, 0, 1});
   graph.add_output("y", softmax(y));
-  graph.add_output("loss", mean(square(matmul(reshape(mixed, {features, kRows}), reshape(mixed, {features, kRows}), {true, false}))));
+  graph.add_output("loss", mean(square(matmul(reshape(mixed, {features, kSequences}), reshape(mixed, {features, kSequences}), {true, false}))));
   if (divides) tensor_parallel(graph, {{"w", division}}, {.rank = rank, .ranks = ranks});
   const ValueId weight = graph.find_input("w");
   const auto gradients = differentiate(graph, graph.find_output("loss"), std::vector<ValueId>{weight});
@@ -58,7 +58,7 @@ Result run(const TensorDivision& division, int rank, int ranks, bool divides) {
   Execution execution(program, store);
   const Tensor values = numbers(1, {features, kWidth});
   store.set("w", divides ? part_of(values, division, rank, ranks) : values);
-  execution.feed("x", numbers(2, {2, kRows / 2, kWidth}));
+  execution.feed("x", numbers(2, {2, kSequences / 2, kWidth}));
   execution.run();
   return {execution.output("y").to_doubles(), execution.output("dw").to_doubles()};
 }

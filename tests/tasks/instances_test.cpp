@@ -19,14 +19,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-const Json& golden() {
+const Json& golden_instances() {
   static const Json file = Json::parse(read_file(GALLEY_SOURCE_DIR "/tests/golden/tasks/instances.json"));
   return file;
 }
 
 TEST(InstanceMetrics, EqualPycocotools) {
-  for (size_t n = 0; n < golden()["worlds"].size(); ++n) {
-    const Json& world = golden()["worlds"][n];
+  for (size_t n = 0; n < golden_instances()["worlds"].size(); ++n) {
+    const Json& world = golden_instances()["worlds"][n];
     const bool masks = world["kind"] == "segm";
     const int64_t height = world["size"][0], width = world["size"][1];
     CocoEvaluation coco(masks ? CocoSubject::kMasks : CocoSubject::kKeypoints);
@@ -74,7 +74,7 @@ TEST(InstanceMetrics, EqualPycocotools) {
 }
 
 TEST(Instances, MasksArePastedAsTorchvisionDoes) {
-  const Json& pasted = golden()["pasted"];
+  const Json& pasted = golden_instances()["pasted"];
   EXPECT_GE(pasted["masks"].size(), 8u);
   for (const Json& mask : pasted["masks"]) {
     const auto cells = mask["cells"].get<std::vector<float>>();

@@ -152,7 +152,7 @@ TEST(TaskCapture, TheObjectiveIsTheWeightedSumOfItsParts) {
   EXPECT_DOUBLE_EQ(values.at(graph.find_output("loss.second")).v[0], 5) << "without its weight";
 }
 
-nlohmann::json golden() { return nlohmann::json::parse(std::ifstream(GALLEY_SOURCE_DIR "/tests/golden/tasks/segmentation.json")); }
+nlohmann::json golden_segmentation() { return nlohmann::json::parse(std::ifstream(GALLEY_SOURCE_DIR "/tests/golden/tasks/segmentation.json")); }
 
 /// A model whose output is its input.
 Component identity(const Shape& sample) {
@@ -166,7 +166,7 @@ Component identity(const Shape& sample) {
 }
 
 TEST(Segmentation, ObjectiveGradientAndMetricsEqualPyTorch) {
-  const nlohmann::json want = golden();
+  const nlohmann::json want = golden_segmentation();
   const std::vector<int64_t> sizes = want["shape"];
   const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3]}, pixels{sizes[0], sizes[2], sizes[3]};
   const std::vector<double> logits = want["logits"], labels = want["labels"];

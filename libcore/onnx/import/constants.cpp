@@ -13,7 +13,7 @@ namespace galley::onnx_import {
 namespace {
 
 /// A list of whole numbers at equal distances, counted in the graph; an empty value for other constants.
-Value counted(Graph& graph, const Tensor& known) {
+Value counting(Graph& graph, const Tensor& known) {
   if (known.shape().rank() != 1 || known.elements() < 2 || (known.dtype() != DType::kI64 && known.dtype() != DType::kI32)) return {};
   const std::vector<int64_t> values = to_ints(known);
   const int64_t first = values[0], step = values[1] - values[0];
@@ -75,7 +75,7 @@ Value Importer::computed(const Item& item) {
   const Tensor known = item.constant;
   if (const Value made = items_.at(name).value) return made;
   Graph& graph = b_.graph();
-  if (const Value made = counted(graph, known)) return items_.at(name).value = made;
+  if (const Value made = counting(graph, known)) return items_.at(name).value = made;
   if (known.shape().rank() == 1 && known.elements() <= kFewNumbers) {
     std::vector<Value> numbers;
     for (const double number : known.to_doubles()) numbers.push_back(full(graph, {.dtype = known.dtype(), .shape = {1}}, number));

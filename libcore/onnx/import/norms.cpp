@@ -13,7 +13,7 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMaxTerms = 1024;  // terms of LRN's sum over neighboring channels
+constexpr int64_t kMaxNeighbors = 1024;  // terms of LRN's sum over neighboring channels
 
 /// Batch norm with training_mode=1: uses the statistics of the batch, also in inference, and outputs the updated running statistics.
 void batch_statistics(Call& c, double eps, double momentum) {
@@ -140,7 +140,7 @@ void local_response(Call& c) {
   const Value x = c.x(0);
   const double alpha = c.real("alpha", 1e-4), beta = c.real("beta", 0.75), bias = c.real("bias", 1);
   const int64_t size = c.integer("size", 1), channels = x.shape().rank() >= 2 ? x.channels() : 0;
-  GALLEY_CHECK_INPUT(channels >= 1 && size >= 1 && size <= kMaxTerms, "size is ", size, ", but must be between 1 and ", kMaxTerms,
+  GALLEY_CHECK_INPUT(channels >= 1 && size >= 1 && size <= kMaxNeighbors, "size is ", size, ", but must be between 1 and ", kMaxNeighbors,
                      "; the input is ", x.type());
   std::vector<int64_t> padding(static_cast<size_t>(2 * x.shape().rank()), 0);
   padding[2] = (size - 1) / 2;

@@ -13,12 +13,12 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 24;  // limit of window sizes, so that arithmetic on shapes cannot overflow
+constexpr int64_t kLargestWindow = int64_t{1} << 24;  // limit of window sizes, so that arithmetic on shapes cannot overflow
 
 void check(const std::vector<int64_t>& sizes, size_t count, int64_t least, std::string_view what) {
   GALLEY_CHECK_INPUT(sizes.size() == count, what, " has ", sizes.size(), " numbers, but must have ", count);
   for (const int64_t size : sizes)
-    GALLEY_CHECK_INPUT(size >= least && size <= kLargest, what, " contains ", size, ", but must be between ", least, " and ", kLargest);
+    GALLEY_CHECK_INPUT(size >= least && size <= kLargestWindow, what, " contains ", size, ", but must be between ", least, " and ", kLargestWindow);
 }
 
 /// The input as an image [N,C,H,W]; [N,C,L] becomes an image with one row.
@@ -83,7 +83,7 @@ void max_pool(Call& c) {
 
 /// The fraction of each window that lies inside the image, in the order of the pool's result.
 Tensor shares_inside(const Window& window, const Shape& image, const Shape& pooled) {
-  GALLEY_CHECK_INPUT(pooled[2] * pooled[3] <= kLargest, "its result is too large: ", pooled);
+  GALLEY_CHECK_INPUT(pooled[2] * pooled[3] <= kLargestWindow, "its result is too large: ", pooled);
   std::vector<double> shares;
   const auto inside = [&](size_t i, int64_t o) {
     const int64_t begin = o * window.stride[i] - window.before[i], size = image[2 + static_cast<int>(i)];

@@ -14,7 +14,7 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 24;  // limit of an axis size, so that its product with a stride cannot overflow
+constexpr int64_t kLargestAxis = int64_t{1} << 24;  // limit of an axis size, so that its product with a stride cannot overflow
 
 /// Converts [N,C,L] to an image with one row, [N,C,1,L], and back; images are not changed.
 Value as_image(Value x) { return x.shape().rank() == 3 ? unsqueeze(x, 2) : x; }
@@ -81,7 +81,7 @@ TransposedSizes transposed_sizes(Call& c, const Shape& x, const Window& window) 
   GALLEY_CHECK_INPUT(given.empty() || given.size() == axes || given.size() == axes + 2, "output_shape has ", given.size(),
                      " numbers, but must have ", axes);
   for (const int64_t size : given)
-    GALLEY_CHECK_INPUT(size >= 0 && size <= kLargest, "output_shape contains ", size, ", but must be between 0 and ", kLargest);
+    GALLEY_CHECK_INPUT(size >= 0 && size <= kLargestAxis, "output_shape contains ", size, ", but must be between 0 and ", kLargestAxis);
   TransposedSizes sizes;
   for (size_t i = 0; i < 2; ++i) {
     const size_t from = i + axes - 2;  // with one axis there are no rows
@@ -89,7 +89,7 @@ TransposedSizes transposed_sizes(Call& c, const Shape& x, const Window& window) 
     const int64_t added = line ? 0 : more[from], in = x[2 + static_cast<int>(i)];
     GALLEY_CHECK_INPUT(added >= 0 && added < std::max(window.stride[i], window.dilation[i]), "output_padding is ", added,
                        ", but must be at least 0 and less than the stride or dilation");
-    GALLEY_CHECK_INPUT(in <= kLargest, "its input has an axis of size ", in, ", but at most ", kLargest, " is supported");
+    GALLEY_CHECK_INPUT(in <= kLargestAxis, "its input has an axis of size ", in, ", but at most ", kLargestAxis, " is supported");
     const int64_t reach = (in - 1) * window.stride[i] + (window.kernel[i] - 1) * window.dilation[i] + 1 + added;
     int64_t size = reach - window.before[i] - window.after[i], before = window.before[i];
     if (!line && (!given.empty() || automatic.starts_with("SAME"))) {
@@ -200,7 +200,7 @@ void gemm(Call& c) {
 
 // ---- integer products
 
-constexpr int64_t kMaxTerms = int64_t{1} << 15;  // number of 8-bit products whose sum fits in i32
+constexpr int64_t kMaxIntegerTerms = int64_t{1} << 15;  // number of 8-bit products whose sum fits in i32
 constexpr int64_t kExactTerms = 256;             // number of 8-bit products whose sum is exact in f32: 256 * 255 * 255 < 2^24
 
 /// Integers as floats minus their zero point; `axis`: the axis of a zero point per row or column.
@@ -225,8 +225,8 @@ Value centered(Call& c, size_t i, size_t zero, int axis) {
 Value integer_product(Value a, Value b) {
   GALLEY_CHECK_INPUT(a.shape().rank() >= 2 && b.shape().rank() >= 2, "integer operands must have at least two dimensions");
   const int64_t terms = a.shape()[-1];
-  GALLEY_CHECK_INPUT(terms == b.shape()[-2] && terms <= kMaxTerms, "its operands ", a.type(), " and ", b.type(),
-                     " do not match, or sum more than ", kMaxTerms, " products");
+  GALLEY_CHECK_INPUT(terms == b.shape()[-2] && terms <= kMaxIntegerTerms, "its operands ", a.type(), " and ", b.type(),
+                     " do not match, or sum more than ", kMaxIntegerTerms, " products");
   Value sum;
   for (int64_t begin = 0; begin < terms; begin += kExactTerms) {
     const int64_t end = std::min(terms, begin + kExactTerms);

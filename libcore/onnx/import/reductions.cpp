@@ -50,7 +50,7 @@ Value log_sum_exp(Value x, const ReduceAttrs& attrs) {
   return attrs.keepdim ? result : reshape(result, sum(x, attrs).shape());
 }
 /// Product along each axis by repeatedly multiplying the two halves.
-Value product(Value x, const ReduceAttrs& attrs) {
+Value product_of_elements(Value x, const ReduceAttrs& attrs) {
   const Shape shape = sum(x, attrs).shape();
   std::vector<int64_t> axes = attrs.axes;
   for (int axis = 0; attrs.axes.empty() && axis < x.shape().rank(); ++axis) axes.push_back(axis);
@@ -169,7 +169,7 @@ MakeTable reduce_rows() {
           {"ReduceSum", reduce_node<sum>},
           {"ReduceMax", reduce_node<amax>},
           {"ReduceMin", reduce_node<amin>},
-          {"ReduceProd", reduce_node<product>},
+          {"ReduceProd", reduce_node<product_of_elements>},
           {"ReduceL1", reduce_function<l1>},
           {"ReduceL2", reduce_function<l2>},
           {"ReduceLogSum", reduce_function<log_sum>},

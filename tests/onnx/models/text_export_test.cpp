@@ -21,7 +21,7 @@ namespace {
 std::string hub(const std::string& name) { return GALLEY_SOURCE_DIR "/tests/golden/hub/" + name; }
 
 /// float32 rounding through two blocks, in another order of sums.
-constexpr double kTolerance = 1e-5;
+constexpr double kExported = 1e-5;
 
 void write(const std::string& folder, const std::string& path, const ExportOptions& options, std::vector<std::string> overrides = {}) {
   overrides.emplace_back("threads=2");
@@ -68,7 +68,7 @@ TEST_P(ExportedEncoders, ComputeTheResultsOfTransformers) {
     const Tensor wanted = expected.read(name);
     ASSERT_EQ(got.shape(), wanted.shape()) << name;
     const double difference = largest_difference(got, wanted);
-    EXPECT_TRUE(difference <= kTolerance * std::max(1.0, largest(wanted))) << name << ": " << difference << " of " << largest(wanted);
+    EXPECT_TRUE(difference <= kExported * std::max(1.0, largest(wanted))) << name << ": " << difference << " of " << largest(wanted);
   }
 }
 INSTANTIATE_TEST_SUITE_P(Folders, ExportedEncoders,
@@ -123,7 +123,7 @@ TEST_P(ExportedDecoders, GenerateWhatTransformersGenerates) {
     double most = 0;
     for (const double value : want["logits"].get<std::vector<double>>()) most = std::max(most, std::fabs(value));
     for (int64_t i = 0; i < 300; ++i)
-      ASSERT_NEAR(logits.data_as<float>()[i], want["logits"][static_cast<size_t>(i)].get<double>(), kTolerance * most) << i;
+      ASSERT_NEAR(logits.data_as<float>()[i], want["logits"][static_cast<size_t>(i)].get<double>(), kExported * most) << i;
   }
 }
 INSTANTIATE_TEST_SUITE_P(Folders, ExportedDecoders, testing::Values("gpt2", "gpt_neo", "llama", "mistral", "qwen2", "qwen3", "phi3"),
