@@ -10,7 +10,6 @@
 namespace galley {
 namespace {
 
-
 void check_increasing(std::string_view item, std::string_view key, const std::vector<double>& range, double low) {
   GALLEY_CHECK(range.size() == 2, "[", item, "] `", key, "` has ", range.size(), " values; expected 2");
   GALLEY_CHECK(range[0] >= low && range[0] <= range[1] && std::isfinite(range[1]), "[", item, "] `", key, "` is [", range[0], ", ",

@@ -42,7 +42,9 @@ void common_options(HubConfig& model) {
   pooling(model);
 }
 
-void encoder_activation(HubConfig& model, std::string_view key) { model.activation(key, "hidden_act", {"gelu", "gelu_new", "relu", "silu"}); }
+void encoder_activation(HubConfig& model, std::string_view key) {
+  model.activation(key, "hidden_act", {"gelu", "gelu_new", "relu", "silu"});
+}
 
 void bert_options(HubConfig& model) {
   common_options(model);

@@ -89,8 +89,7 @@ TEST(Lora, FiveStepsOfAdamwAreThoseOfPeft) {
 
   // AdamW moves an element by up to 0.01 a step, whatever its gradient: rounding of small gradients shows.
   const auto adapter = floats_of(run_folder + "/adapter/adapter_model.safetensors");
-  const auto peft = floats_of(kLora + "/trained/adapter_model.safetensors"),
-             start = floats_of(kLora + "/start/adapter_model.safetensors");
+  const auto peft = floats_of(kLora + "/trained/adapter_model.safetensors"), start = floats_of(kLora + "/start/adapter_model.safetensors");
   ASSERT_EQ(adapter.size(), 8u);
   for (const auto& [name, values] : peft) {
     ASSERT_TRUE(adapter.contains(name)) << name;

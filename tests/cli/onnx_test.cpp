@@ -70,7 +70,8 @@ class Onnx : public ::testing::Test {
 };
 
 TEST_F(Onnx, IsModelAndWeights) {
-  const Json report = Json::parse(done("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o model.onnx --format json"));
+  const Json report =
+      Json::parse(done("galley-weights export zoo.yaml --shape 3,48,48 " + kTrainedWeights + " -o model.onnx --format json"));
   EXPECT_EQ(report["scheme"], "float");
   EXPECT_EQ(report["provenance"]["tool"], "galley-weights");
   const std::vector<float> own = predicted("zoo.yaml", kTrainedWeights);

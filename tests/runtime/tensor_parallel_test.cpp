@@ -47,7 +47,8 @@ Result run(const TensorDivision& division, int rank, int ranks, bool divides) {
   const Value y = tanh(linear(x, w));
   const Value mixed = permute(y, {2, 0, 1});
   graph.add_output("y", softmax(y));
-  graph.add_output("loss", mean(square(matmul(reshape(mixed, {features, kSequences}), reshape(mixed, {features, kSequences}), {true, false}))));
+  graph.add_output("loss",
+                   mean(square(matmul(reshape(mixed, {features, kSequences}), reshape(mixed, {features, kSequences}), {true, false}))));
   if (divides) tensor_parallel(graph, {{"w", division}}, {.rank = rank, .ranks = ranks});
   const ValueId weight = graph.find_input("w");
   const auto gradients = differentiate(graph, graph.find_output("loss"), std::vector<ValueId>{weight});

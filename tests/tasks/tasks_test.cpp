@@ -152,7 +152,9 @@ TEST(TaskCapture, TheObjectiveIsTheWeightedSumOfItsParts) {
   EXPECT_DOUBLE_EQ(values.at(graph.find_output("loss.second")).v[0], 5) << "without its weight";
 }
 
-nlohmann::json golden_segmentation() { return nlohmann::json::parse(std::ifstream(GALLEY_SOURCE_DIR "/tests/golden/tasks/segmentation.json")); }
+nlohmann::json golden_segmentation() {
+  return nlohmann::json::parse(std::ifstream(GALLEY_SOURCE_DIR "/tests/golden/tasks/segmentation.json"));
+}
 
 /// A model whose output is its input.
 Component identity(const Shape& sample) {

@@ -1,5 +1,6 @@
 #include "libcore/ops/matmul.h"
 
+#include "libcore/backends/ref/products.h"
 #include "libcore/backends/ref/ref.h"
 
 namespace galley {
@@ -10,14 +11,17 @@ void matmul_ref(RefCall& call) {
   const RefArray &a = call.in(0), &b = call.in(1);
   RefArray& y = call.out();
   const int64_t m = y.shape[-2], n = y.shape[-1], k = a.shape[attrs.transpose_a ? -2 : -1];
-  for (int64_t i = 0; i < y.shape.elements(); ++i) {
-    const int64_t batch = i / (m * n), row = i / n % m, column = i % n;
+  for (int64_t i = 0; n > 0 && i < y.shape.elements() / n; ++i) {
+    const int64_t batch = i / m, row = i % m;
     const int64_t a0 = a.shape.rank() == 2 ? 0 : batch * m * k, b0 = b.shape.rank() == 2 ? 0 : batch * k * n;
-    double sum = 0;
-    for (int64_t j = 0; j < k; ++j) {
-      sum += a[a0 + (attrs.transpose_a ? j * m + row : row * k + j)] * b[b0 + (attrs.transpose_b ? column * k + j : j * n + column)];
+    std::vector<double> terms(static_cast<size_t>(k));
+    for (int64_t j = 0; j < k; ++j) terms[static_cast<size_t>(j)] = a[a0 + (attrs.transpose_a ? j * m + row : row * k + j)];
+    double* sums = y.v.data() + i * n;
+    if (attrs.transpose_b) {
+      for (int64_t column = 0; column < n; ++column) sums[column] = sum_of_products(terms.data(), b.v.data() + b0 + column * k, k);
+    } else {
+      for (int64_t j = 0; j < k; ++j) add_products(terms[static_cast<size_t>(j)], b.v.data() + b0 + j * n, sums, n);
     }
-    y[i] = sum;
   }
 }
 

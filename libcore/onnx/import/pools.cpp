@@ -18,7 +18,8 @@ constexpr int64_t kLargestWindow = int64_t{1} << 24;  // limit of window sizes, 
 void check(const std::vector<int64_t>& sizes, size_t count, int64_t least, std::string_view what) {
   GALLEY_CHECK_INPUT(sizes.size() == count, what, " has ", sizes.size(), " numbers, but must have ", count);
   for (const int64_t size : sizes)
-    GALLEY_CHECK_INPUT(size >= least && size <= kLargestWindow, what, " contains ", size, ", but must be between ", least, " and ", kLargestWindow);
+    GALLEY_CHECK_INPUT(size >= least && size <= kLargestWindow, what, " contains ", size, ", but must be between ", least, " and ",
+                       kLargestWindow);
 }
 
 /// The input as an image [N,C,H,W]; [N,C,L] becomes an image with one row.

@@ -201,7 +201,7 @@ void gemm(Call& c) {
 // ---- integer products
 
 constexpr int64_t kMaxIntegerTerms = int64_t{1} << 15;  // number of 8-bit products whose sum fits in i32
-constexpr int64_t kExactTerms = 256;             // number of 8-bit products whose sum is exact in f32: 256 * 255 * 255 < 2^24
+constexpr int64_t kExactTerms = 256;                    // number of 8-bit products whose sum is exact in f32: 256 * 255 * 255 < 2^24
 
 /// Integers as floats minus their zero point; `axis`: the axis of a zero point per row or column.
 Value centered(Call& c, size_t i, size_t zero, int axis) {

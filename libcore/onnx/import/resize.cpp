@@ -12,8 +12,8 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargestImage = int64_t{1} << 20;     // limit of an output size
-constexpr int64_t kMaxWeights = int64_t{1} << 24;  // limit of elements of an axis's matrix
+constexpr int64_t kLargestImage = int64_t{1} << 20;  // limit of an output size
+constexpr int64_t kMaxWeights = int64_t{1} << 24;    // limit of elements of an axis's matrix
 
 /// How output coordinates map to the input and how the input is sampled.
 struct Resizing {
@@ -153,7 +153,8 @@ std::vector<Axis> axes_of_node(Call& c, const Shape& shape, const std::optional<
       axis.out = sizes[i];
       axis.scale = static_cast<double>(axis.out) / static_cast<double>(axis.in);
     }
-    GALLEY_CHECK_INPUT(axis.out >= 1 && axis.out <= kLargestImage, "an output size is ", axis.out, ", but must be between 1 and ", kLargestImage);
+    GALLEY_CHECK_INPUT(axis.out >= 1 && axis.out <= kLargestImage, "an output size is ", axis.out, ", but must be between 1 and ",
+                       kLargestImage);
     if (region.size() == 2 * named.size()) {
       axis.begin = region[i];
       axis.end = region[named.size() + i];

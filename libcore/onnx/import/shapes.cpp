@@ -13,8 +13,8 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargestTarget = int64_t{1} << 40;       // limit of a size in the file
-constexpr int64_t kMaxGenerated = int64_t{1} << 22;  // limit of elements of a generated constant
+constexpr int64_t kLargestTarget = int64_t{1} << 40;  // limit of a size in the file
+constexpr int64_t kMaxGenerated = int64_t{1} << 22;   // limit of elements of a generated constant
 
 void constant(Call& c) {
   if (const OnnxAttribute* value = c.find("value"); value != nullptr) {
@@ -80,7 +80,8 @@ void reshape_node(Call& c) {
       GALLEY_CHECK_INPUT(static_cast<int>(i) < x.shape().rank(), "size ", i, " is 0 (copy), but its input is ", x.type());
       to[i] = x.shape()[static_cast<int>(i)];
     }
-    GALLEY_CHECK_INPUT(to[i] >= -1 && to[i] <= kLargestTarget, "an output size is ", to[i], ", but must be between -1 and ", kLargestTarget);
+    GALLEY_CHECK_INPUT(to[i] >= -1 && to[i] <= kLargestTarget, "an output size is ", to[i], ", but must be between -1 and ",
+                       kLargestTarget);
   }
   // A file exported for a fixed batch contains the batch in its shapes.
   if (const auto declared = c.to.other_batch(); declared && !to.empty() && to[0] == *declared && x.shape().rank() > 0 &&
