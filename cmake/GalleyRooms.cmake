@@ -32,7 +32,7 @@ endif()
 
 # Parsing the headers of the standard library takes a third of the time of an ordinary file, so the rooms share a precompiled one: GCC uses
 # it at every optimization level, and with definitions of names that it does not contain. JSON is not in it: loading it takes 0.7 s. Without
-# this option (preset `sanitize`) each file is compiled with what it includes itself, so that a missing include is found.
+# this option (preset `sanitize`) each file or group of files is compiled with what it includes itself, so that a missing include is found.
 option(GALLEY_PRECOMPILE "Precompile the headers of the standard library for the rooms" ON)
 set(GALLEY_STANDARD_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstdio> <cstring> <filesystem> <functional> <limits>
     <map> <memory> <mutex> <numeric> <optional> <set> <span> <string> <string_view> <tuple> <unordered_map> <utility> <vector>)

@@ -128,23 +128,33 @@ TEST(RankCheckpoints, EachStrategyContinuesFromEachOtherWithEqualBits) {
   std::vector<Job> jobs = all_jobs();
   for (const Job& job : {Job{2, "pipeline"}, Job{4, "pipeline"}, Job{4, "{strategy: pipeline, stages: 2}"}}) jobs.push_back(job);
   const TemporaryFolder folder;
-  train(folder / "one", Job{}, with("train.duration=25 steps"), recipe);
-  const Arrays parameters = parameters_of(folder / "one/weights.safetensors"),
-               averages = parameters_of(folder / "one/weights_ema.safetensors");
-  const Arrays five = checkpoint_arrays(folder / "one/checkpoints/step-000005"),
-               all = checkpoint_arrays(folder / "one/checkpoints/step-000025");
-  for (const Job& first : jobs) {
+  // What one rank has after 5 steps, and after 2 and 20 more. Any pair continues for 2 steps; each strategy is once first and once second
+  // in a pair that continues for 20.
+  struct Whole {
+    Arrays parameters, averages, all;
+  };
+  const auto whole = [](const std::string& run, const std::string& step) {
+    return Whole{parameters_of(run + "/weights.safetensors"), parameters_of(run + "/weights_ema.safetensors"),
+                 checkpoint_arrays(run + "/checkpoints/step-0000" + step)};
+  };
+  train(folder / "short", Job{}, with("train.duration=7 steps"), recipe);
+  train(folder / "long", Job{}, with("train.duration=25 steps"), recipe);
+  const Whole two = whole(folder / "short", "07"), twenty = whole(folder / "long", "25");
+  const Arrays five = checkpoint_arrays(folder / "long/checkpoints/step-000005");
+  for (size_t i = 0; i < jobs.size(); ++i) {
     const std::string saved = folder / "saved";
-    train(saved, first, deterministic, recipe);
-    EXPECT_TRUE(checkpoint_arrays(saved + "/checkpoints/step-000005") == five) << first.str();
-    for (const Job& second : jobs) {
-      SCOPED_TRACE(first.str() + " to " + second.str());
+    train(saved, jobs[i], deterministic, recipe);
+    EXPECT_TRUE(checkpoint_arrays(saved + "/checkpoints/step-000005") == five) << jobs[i].str();
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      SCOPED_TRACE(jobs[i].str() + " to " + jobs[j].str());
+      const bool longer = j == (i + 5) % jobs.size();
       const std::string run = folder / "run";
       continue_later(saved, run);
-      EXPECT_EQ(train(run, second, with("train.duration=25 steps"), recipe).size(), 20u);
-      EXPECT_TRUE(checkpoint_arrays(run + "/checkpoints/step-000025") == all);
-      EXPECT_TRUE(parameters_of(run + "/weights.safetensors") == parameters);
-      EXPECT_TRUE(parameters_of(run + "/weights_ema.safetensors") == averages);
+      EXPECT_EQ(train(run, jobs[j], with(longer ? "train.duration=25 steps" : "train.duration=7 steps"), recipe).size(), longer ? 20u : 2u);
+      const Whole got = whole(run, longer ? "25" : "07"), &expected = longer ? twenty : two;
+      EXPECT_TRUE(got.all == expected.all);
+      EXPECT_TRUE(got.parameters == expected.parameters);
+      EXPECT_TRUE(got.averages == expected.averages);
       remove_tree(run);
     }
     remove_tree(saved);

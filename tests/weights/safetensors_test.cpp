@@ -254,13 +254,14 @@ TEST_F(Damage, EveryTruncationIsFound) {
   EXPECT_NE(found(folder / "t"), "");
 }
 
-TEST_F(Damage, EveryFlippedBitIsFound) {
+/// Every third bit: at least two of each byte, and each place in a byte.
+TEST_F(Damage, FlippedBitsAreFound) {
   const TemporaryFolder folder;
   write_safetensors(folder / "w", samples(), {{"galley.recipe", "x"}});
   const std::string good = read_file(folder / "w");
   const SafetensorsFile file(folder / "w");
   ASSERT_EQ(found(folder / "w"), "");
-  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+  for (size_t bit = 0; bit < good.size() * 8; bit += 3) {
     std::string bad = good;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
     // In place and without fsync: this is many files.
