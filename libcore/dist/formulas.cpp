@@ -22,9 +22,8 @@ struct Divided {
   bool parameters = false, gradients = false, optimizer = false;
 };
 Divided divided(ShardingStrategy strategy) {
-  const bool all = strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid;
-  const bool two = all || strategy == ShardingStrategy::kZero2;
-  return {.parameters = all, .gradients = two, .optimizer = two || strategy == ShardingStrategy::kZero1};
+  const bool all = divides_parameters(strategy);
+  return {.parameters = all, .gradients = all || strategy == ShardingStrategy::kZero2, .optimizer = divides_state(strategy)};
 }
 
 /// Maximal aligned subtrees of a tree of `leaves` that cover [begin, end).

@@ -42,7 +42,7 @@ struct JobPlan {
   StatePlace parameters = StatePlace::kDevice, gradients = StatePlace::kDevice, optimizer = StatePlace::kDevice;
 
   /// Whether ranks hold ranges of parameters, and gather units before their use.
-  bool gathers() const { return (strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid) && mesh.shard > 1; }
+  bool gathers() const { return divides_parameters(strategy) && mesh.shard > 1; }
   /// Whether units of parameters come to the device before their use: gathered, or from where they are offloaded to.
   bool fetches() const { return gathers() || parameters != StatePlace::kDevice; }
   /// Ranks that divide the optimizer state.

@@ -25,4 +25,13 @@ constexpr std::string_view name_of(ShardingStrategy strategy) { return kSharding
 constexpr std::string_view name_of(PipelineSchedule schedule) { return kPipelineSchedules[static_cast<size_t>(schedule)]; }
 constexpr std::string_view name_of(TableSharding sharding) { return kTableShardings[static_cast<size_t>(sharding)]; }
 
+/// Whether ranks divide the parameters, so that they gather units of them before their use.
+constexpr bool divides_parameters(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid;
+}
+/// Whether ranks divide the optimizer's state.
+constexpr bool divides_state(ShardingStrategy strategy) {
+  return divides_parameters(strategy) || strategy == ShardingStrategy::kZero1 || strategy == ShardingStrategy::kZero2;
+}
+
 }  // namespace galley

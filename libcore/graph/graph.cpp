@@ -64,6 +64,24 @@ OpContext context_of(const Graph& graph, const Node& node) {
   return context;
 }
 
+Value differs_by_rank(Value made, PlacementAxis axis, Held held) {
+  Node& node = made.graph().nodes().back();
+  GALLEY_ASSERT(node.outputs.front() == made.id(), "another node was added after that of %", made.id());
+  node.cut[axis] = std::max(node.cut[axis], held);
+  for (const ValueId id : node.outputs) {
+    Placement& placement = made.graph().value(id).type.placement;
+    placement = weaker(placement, node.cut);
+  }
+  return made;
+}
+
+void infer_placements(Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    const Placement placement = weaker(placement_of(*node.op, context_of(graph, node)), node.cut);
+    for (const ValueId id : node.outputs) graph.value(id).type.placement = placement;
+  }
+}
+
 std::vector<size_t> inputs_of(const Node& node, PortKind kind) {
   std::vector<size_t> places;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -109,6 +127,8 @@ std::vector<Value> Graph::add_node(const OpDef& op, std::shared_ptr<const Option
   try {
     types = op.infer(context);
     apply_format_rule(op, context, types);
+    const Placement placement = placement_of(op, context);
+    for (TensorType& type : types) type.placement = placement;
   } catch (Error& error) {
     std::string text = cat("[", op.name, "] ", error.message());
     if (!path_.empty()) text += ", at " + path_;
@@ -130,6 +150,8 @@ std::vector<Value> Graph::add_node_like(const Node& node, std::vector<ValueId> i
   std::vector<Value> results = add_node(*node.op, node.attributes, std::move(inputs));
   path_ = std::move(path);
   phase_ = phase;
+  nodes_.back().cut = node.cut;
+  for (const ValueId id : nodes_.back().outputs) value(id).type.placement = weaker(type(id).placement, node.cut);
   return results;
 }
 

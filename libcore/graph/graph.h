@@ -61,6 +61,7 @@ struct Node {
   std::vector<ValueId> outputs;
   std::string path;  // the module that created it: "layer1.0.conv2"
   Phase phase = Phase::kForward;
+  Placement cut = {};  // along axes whose ranks have other attributes: what they hold of the outputs; see differs_by_rank
 
   template <class T>
   const T& attrs() const {
@@ -145,6 +146,12 @@ class Graph {
 /// Types of a node's inputs and outputs, for infer, cost and kernels.
 OpContext context_of(const Graph& graph, const Node& node);
 
+/// Says that the node added last has other attributes on the ranks along an axis (a range that a pass has cut, a constant of the rank), so
+/// that they hold so much of its outputs. Returns its first output, which is `made`.
+Value differs_by_rank(Value made, PlacementAxis axis, Held held);
+/// Infers the placements of all values again, after those of inputs have changed.
+void infer_placements(Graph& graph);
+
 /// Positions of the inputs of the node that are given and whose port has that kind, in order.
 std::vector<size_t> inputs_of(const Node& node, PortKind kind);
 
@@ -166,8 +173,9 @@ class PathScope {
   std::string saved_;
 };
 
-/// Throws InternalError unless every value is computed before it is read, types agree with `infer`, every state is updated by at most one
-/// node and its old value is not read later, and names are unique.
+/// Throws InternalError unless every value is computed before it is read, types agree with `infer`, placements with `placement_of`, every
+/// state is updated by at most one node and its old value is not read later, what all ranks hold is not updated by values that differ
+/// between them, and names are unique.
 void verify(const Graph& graph);
 
 /// The graph as readable text, which parse_graph reads.

@@ -167,6 +167,9 @@ struct OpDef {
   void (*gradient)(GradientBuilder&) = nullptr;
   std::string_view no_gradient = "";         // why there is none
   Cost (*cost)(const OpContext&) = nullptr;  // nullptr: no flops, each operand once
+  /// What a rank holds of the outputs, from what it holds of the inputs. nullptr: what is computed from replicated values is replicated,
+  /// other values are the rank's own; views and updates of state keep ranges.
+  Placement (*place)(const OpDef&, const OpContext&) = nullptr;
   WorkClass work = WorkClass::kMemory;
   LayoutRule layout = {};
   PrecisionRule precision = PrecisionRule::kFollow;
@@ -218,6 +221,12 @@ const OpDef& family_of(const OpDef& op);
 std::vector<const OpDef*> all_ops();
 /// Adds operators: those of ops/registry.cpp (through ensure_ops_registered in ops/registry.h), and those of back ends. Thread-safe.
 void register_ops(std::span<const OpDef* const> ops);
+
+/// A rule for OpDef::place: the weakest placement of an input. Of operators that compute each element from those at its place, or that move
+/// elements. The gate of an update does not count: where it differs between ranks, a loss is not finite and the job ends.
+Placement keeps_ranges(const OpDef& op, const OpContext& context);
+/// The placement of all outputs of a node: by OpDef::place, or by the default rule.
+Placement placement_of(const OpDef& op, const OpContext& context);
 
 /// Cost of a node with these types: by OpDef::cost, or by the default rule.
 Cost cost_of(const OpDef& op, const OpContext& context);

@@ -35,6 +35,12 @@ class Parser {
     } catch (const InternalError& error) {
       fail(ErrorCode::kInput, "the text is not a valid graph: ", error.what());
     }
+    for (Node& node : graph_.nodes()) {
+      const Placement rule = placement_of(*node.op, context_of(graph_, node));
+      for (const ValueId id : node.outputs) {
+        if (graph_.type(id).placement != rule) node.cut = weaker(node.cut, graph_.type(id).placement);
+      }
+    }
     return std::move(graph_);
   }
 
@@ -144,7 +150,21 @@ class Parser {
       expect(")");
       if (static_cast<int>(type.names.size()) != type.shape.rank()) wrong("there must be one name per dimension");
     }
+    if (take(" held(")) {
+      do {
+        const size_t axis = place_in(kPlacementAxes, until("=,)\n"), "an axis of ranks");
+        expect("=");
+        type.placement.held[axis] = static_cast<Held>(place_in(kHeldNames, until(",)\n"), "a placement"));
+      } while (take(","));
+      expect(")");
+    }
     return type;
+  }
+  template <class Names>
+  size_t place_in(const Names& names, const std::string& word, const char* what) const {
+    const auto found = std::find(names.begin(), names.end(), word);
+    if (found == names.end()) wrong(cat("'", word, "' is not ", what));
+    return static_cast<size_t>(found - names.begin());
   }
 
   void define(size_t name, ValueId id) {

@@ -60,6 +60,11 @@ std::vector<std::pair<std::string, std::string>> printed_options(const Options& 
   return std::move(printer.options);
 }
 
+/// The type, and where it is not replicated the placement.
+std::string type_text(const TensorType& type) {
+  return type.placement.replicated() ? type.str() : cat(type.str(), " held(", type.placement.str(), ")");
+}
+
 std::string_view phase_name(Phase phase) {
   return phase == Phase::kForward ? "forward" : phase == Phase::kBackward ? "backward" : "update";
 }
@@ -85,14 +90,14 @@ std::string print(const Graph& graph) {
   std::string text = "galley graph 1\n";
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
-    text += cat(name(id), " = ", role_name(info.role), " ", quote(info.name), " : ", info.type.str(), "\n");
+    text += cat(name(id), " = ", role_name(info.role), " ", quote(info.name), " : ", type_text(info.type), "\n");
   }
   for (const Node& node : graph.nodes()) {
     std::string inputs, outputs, types;
     for (ValueId id : node.inputs) inputs += (inputs.empty() ? "" : ", ") + name(id);
     for (ValueId id : node.outputs) {
       outputs += (outputs.empty() ? "" : ", ") + name(id);
-      types += (types.empty() ? "" : "; ") + graph.type(id).str();
+      types += (types.empty() ? "" : "; ") + type_text(graph.type(id));
     }
     const std::string attributes = print_attributes(*node.op, node.attributes.get());
     text += cat(outputs, " = ", node.op->name, "(", inputs, ")", attributes.empty() ? "" : " ", attributes, " : ", types);

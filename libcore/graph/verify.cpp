@@ -65,6 +65,30 @@ class Verifier {
                     " is ", *outputs[o], ", but its rule gives ", inferred[o]);
       outputs[o]->format.order(outputs[o]->shape.rank());  // throws if the rank does not suit the format
     }
+    check_placement(node, index);
+  }
+
+  /// A rewrite may keep a weaker placement than its node has, whose constant differs between ranks; not a stronger one.
+  void check_placement(const Node& node, int index) const {
+    const Placement rule = weaker(placement_of(*node.op, context_of(graph_, node)), node.cut);
+    for (ValueId id : node.outputs) {
+      const Placement& placement = graph_.type(id).placement;
+      for (size_t axis = 0; axis < kPlacementAxes.size(); ++axis) {
+        GALLEY_ASSERT(placement.held[axis] >= rule.held[axis], where(node, index), " gives %", id, ", which is ", held(placement, axis),
+                      ", from values that are ", held(rule, axis));
+      }
+    }
+  }
+  static std::string held(const Placement& placement, size_t axis) {
+    return cat(kHeldNames[static_cast<size_t>(placement.held[axis])], " along the axis ", kPlacementAxes[axis]);
+  }
+  /// What all ranks hold must stay equal on all of them, and ranges must stay complete.
+  void check_update(const Node& node, int index, ValueId state, ValueId updated) const {
+    const Placement &kept = graph_.type(state).placement, &given = graph_.type(updated).placement;
+    for (size_t axis = 0; axis < kPlacementAxes.size(); ++axis) {
+      GALLEY_ASSERT(given.held[axis] <= kept.held[axis], where(node, index), " updates ", graph_.value(state).name, ", which is ",
+                    held(kept, axis), ", by values that are ", held(given, axis));
+    }
   }
 
   void record(const Node& node, int index) {
@@ -82,6 +106,7 @@ class Verifier {
       const ValueRole role = graph_.value(root).role;
       GALLEY_ASSERT(role != ValueRole::kInput, where(node, index), " updates %", old,
                     ", which is fed: it is not a parameter, buffer or state, and not made by a node");
+      if (role != ValueRole::kActivation) check_update(node, index, root, node.outputs[static_cast<size_t>(update.output)]);
       writer_[static_cast<size_t>(root)] = index;
     }
   }

@@ -110,10 +110,35 @@ std::vector<TensorType> infer_gather_wait(const OpContext& c) {
   return {flat(c.in(0), c.in(0).shape[0])};
 }
 
+/// The axes of the mesh along which the ranks of a collective differ. `ranks` 0: all that read other samples.
+std::vector<PlacementAxis> axes_of(bool tensor, int64_t ranks, int64_t stride) {
+  if (tensor) return {PlacementAxis::kTensor};
+  if (ranks == 0) return {PlacementAxis::kData, PlacementAxis::kShard};
+  return {stride > 1 ? PlacementAxis::kData : PlacementAxis::kShard};
+}
+Placement with(Placement placement, const std::vector<PlacementAxis>& axes, Held held) {
+  for (const PlacementAxis axis : axes) placement[axis] = held;
+  return placement;
+}
+/// What a start gives is its input until the wait.
+Placement place_start(const OpDef&, const OpContext& c) { return c.in(0).placement; }
+Placement place_sum(const OpDef&, const OpContext& c) {
+  const auto& attrs = c.attrs<CollectiveAttrs>();
+  return with(c.in(0).placement, axes_of(attrs.tensor, attrs.ranks, attrs.stride), Held::kReplicated);
+}
+Placement place_broadcast(const OpDef&, const OpContext& c) { return with(c.in(0).placement, axes_of(false, 0, 1), Held::kReplicated); }
+template <Held held>
+Placement place_segments(const OpDef&, const OpContext& c) {
+  const auto& attrs = c.attrs<SegmentAttrs>();
+  return with(c.in(0).placement, axes_of(attrs.tensor, attrs.ranks, attrs.stride), held);
+}
+
 using InferRule = std::vector<TensorType> (*)(const OpContext&);
+using PlaceRule = Placement (*)(const OpDef&, const OpContext&);
 
 /// `same_size`: the output has the size of the input, so that it may have its memory.
-OpDef segments(std::string_view name, std::string_view doc, InferRule infer, bool same_size, void (*gradient)(GradientBuilder&)) {
+OpDef segments(std::string_view name, std::string_view doc, InferRule infer, PlaceRule place, bool same_size,
+               void (*gradient)(GradientBuilder&)) {
   OpDef def{.name = name,
             .doc = doc,
             .inputs = {"x"},
@@ -121,13 +146,14 @@ OpDef segments(std::string_view name, std::string_view doc, InferRule infer, boo
             .make_attrs = make_options<SegmentAttrs>,
             .infer = infer,
             .gradient = gradient,
+            .place = place,
             .layout = {.formats = FormatRule::kContiguous},
             .has_effect = true};
   if (same_size) def.may_reuse = {{0, 0}};
   return def;
 }
 
-OpDef collective(std::string_view name, std::string_view doc) {
+OpDef collective(std::string_view name, std::string_view doc, PlaceRule place) {
   return {.name = name,
           .doc = doc,
           .inputs = {"x"},
@@ -135,6 +161,7 @@ OpDef collective(std::string_view name, std::string_view doc) {
           .make_attrs = make_options<CollectiveAttrs>,
           .infer = infer_same,
           .gradient = same_gradient<CollectiveAttrs>,
+          .place = place,
           .layout = {.formats = FormatRule::kContiguous},
           .may_reuse = {{0, 0}},
           .has_effect = true};
@@ -165,12 +192,12 @@ void SegmentAttrs::options(OptionVisitor& v) {
 }
 
 const OpDef& all_reduce_start_op() {
-  static const OpDef def = collective("all_reduce_start", "starts the sum over ranks");
+  static const OpDef def = collective("all_reduce_start", "starts the sum over ranks", place_start);
   return def;
 }
 
 const OpDef& all_reduce_wait_op() {
-  static const OpDef def = collective("all_reduce_wait", "waits for the sum over ranks");
+  static const OpDef def = collective("all_reduce_wait", "waits for the sum over ranks", place_sum);
   return def;
 }
 
@@ -203,8 +230,8 @@ const OpDef& sum_gradient_op() {
 Value sum_gradient(Value x, const std::string& name) { return emit(sum_gradient_op(), {x}, named(name, true)); }
 
 namespace {
-OpDef broadcast(std::string_view name, std::string_view doc) {
-  OpDef def = collective(name, doc);
+OpDef broadcast(std::string_view name, std::string_view doc, PlaceRule place) {
+  OpDef def = collective(name, doc, place);
   def.make_attrs = make_options<BroadcastAttrs>;
   def.gradient = nullptr;
   def.no_gradient = kNoCollectiveGradient;
@@ -218,12 +245,12 @@ OpDef broadcast(std::string_view name, std::string_view doc) {
 }  // namespace
 
 const OpDef& broadcast_start_op() {
-  static const OpDef def = broadcast("broadcast_start", "starts to give all ranks the values of one");
+  static const OpDef def = broadcast("broadcast_start", "starts to give all ranks the values of one", place_start);
   return def;
 }
 
 const OpDef& broadcast_wait_op() {
-  static const OpDef def = broadcast("broadcast_wait", "waits for the values of the root");
+  static const OpDef def = broadcast("broadcast_wait", "waits for the values of the root", place_broadcast);
   return def;
 }
 
@@ -232,25 +259,25 @@ Value broadcast_wait(Value started, const BroadcastAttrs& attrs) { return emit(b
 
 const OpDef& reduce_scatter_start_op() {
   static const OpDef def = segments("reduce_scatter_start", "starts the sum over ranks of a flat array, of which each receives a part",
-                                    infer_scatter_start, true, same_gradient<SegmentAttrs>);
+                                    infer_scatter_start, place_start, true, same_gradient<SegmentAttrs>);
   return def;
 }
 
 const OpDef& reduce_scatter_wait_op() {
-  static const OpDef def =
-      segments("reduce_scatter_wait", "waits for the rank's part of the sum", infer_scatter_wait, false, gathered_gradient);
+  static const OpDef def = segments("reduce_scatter_wait", "waits for the rank's part of the sum", infer_scatter_wait,
+                                    place_segments<Held::kRange>, false, gathered_gradient);
   return def;
 }
 
 const OpDef& all_gather_start_op() {
   static const OpDef def =
-      segments("all_gather_start", "starts to collect the parts of all ranks", infer_gather_start, false, part_of_gradient);
+      segments("all_gather_start", "starts to collect the parts of all ranks", infer_gather_start, place_start, false, part_of_gradient);
   return def;
 }
 
 const OpDef& all_gather_wait_op() {
-  static const OpDef def =
-      segments("all_gather_wait", "waits for the parts of all ranks", infer_gather_wait, true, same_gradient<SegmentAttrs>);
+  static const OpDef def = segments("all_gather_wait", "waits for the parts of all ranks", infer_gather_wait,
+                                    place_segments<Held::kReplicated>, true, same_gradient<SegmentAttrs>);
   return def;
 }
 

@@ -41,6 +41,7 @@ const OpDef& cast_op() {
                              [](GradientBuilder& g) {
                                if (g.wants(0) && g.grad()) g.set(0, cast(g.grad(), g.in(0).dtype()));
                              },
+                         .place = keeps_ranges,
                          .cases = {"cast:16x64x56x56@u8:dtype=f32"}};
   return def;
 }
@@ -78,6 +79,7 @@ const OpDef& reorder_op() {
                              [](GradientBuilder& g) {
                                if (g.wants(0)) g.set(0, reorder(g.grad(), g.in(0).type().format));
                              },
+                         .place = keeps_ranges,
                          .layout = {.formats = FormatRule::kReorder},
                          .quantize = QuantizeRule::kPassThrough};
   return def;

@@ -69,6 +69,7 @@ const OpDef& elementwise_chain_op() {
                          .infer = infer,
                          .no_gradient = "fusion creates it after differentiation",
                          .cost = cost,
+                         .place = keeps_ranges,
                          .may_reuse = any_input(),
                          .definition = define};
   return def;

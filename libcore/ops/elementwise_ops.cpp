@@ -127,6 +127,7 @@ OpDef operator_of(const ElementwiseRow& row) {
            .make_attrs = row.make_attrs,
            .infer = infer_of(row),
            .cost = cost_of_flops(row.flops),
+           .place = keeps_ranges,
            .precision = row.precision,
            .quantize = row.quantize,
            .quantizable = row.quantizable,

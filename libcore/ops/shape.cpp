@@ -200,6 +200,7 @@ const OpDef& concat_op() {
                                  start = end;
                                }
                              },
+                         .place = keeps_ranges,
                          .quantize = QuantizeRule::kJoin,
                          .integer_form = concat_on_integers,
                          .cases = {"concat:16x64x56x56+16x64x56x56:axis=1"}};
@@ -230,6 +231,7 @@ const OpDef& slice_op() {
                                cost.bytes_read = cost.bytes_written;  // reads only the slice
                                return cost;
                              },
+                         .place = keeps_ranges,
                          .quantize = QuantizeRule::kPassThrough,
                          .cases = {"slice:16x64x56x56:axis=2,start=0,end=56,step=2"}};
   return def;
@@ -266,6 +268,7 @@ const OpDef& pad_op() {
                                }
                                g.set(0, dx);
                              },
+                         .place = keeps_ranges,
                          .quantize = QuantizeRule::kPassThrough,
                          .integer_form = pad_on_integers,
                          .cases = {"pad:16x64x56x56:padding=[0,0,0,0,1,1,1,1]"}};

@@ -48,18 +48,21 @@ Value scalar_input(Graph& graph, const std::string& name, DType dtype) {
 /// Returns a copy, because adding nodes may reallocate the graph's table of values.
 std::string name_of(const Graph& graph, ValueId id) { return graph.value(id).name; }
 
-Value add_state(Graph& graph, UpdateTable& table, ValueId of, std::string_view suffix, bool starts_as_copy) {
+/// `gradient`: ranks hold of the state what they hold of the gradient; absent: of its owner.
+Value add_state(Graph& graph, UpdateTable& table, ValueId of, std::string_view suffix, bool starts_as_copy, Value gradient = {}) {
   const std::string owner = name_of(graph, of);
-  const TensorType type = graph.type(of);
+  TensorType type = graph.type(of);
+  if (gradient) type.placement = gradient.type().placement;
   StateSpec spec{cat(owner, ".", suffix), type, owner, starts_as_copy};
   table.states.push_back(spec);
   return graph.add_input(spec.name, type, ValueRole::kState);
 }
 
 /// The state of what one node updates.
-Value add_state(Graph& graph, UpdateTable& table, const UpdatePiece& piece, std::string_view suffix) {
-  if (piece.in_parameter) return add_state(graph, table, piece.parameter.id(), suffix, false);
+Value add_state(Graph& graph, UpdateTable& table, const UpdatePiece& piece, std::string_view suffix, Value gradient = {}) {
+  if (piece.in_parameter) return add_state(graph, table, piece.parameter.id(), suffix, false, gradient);
   StateSpec spec{cat(piece.name, ".", suffix), piece.parameter.type(), piece.name};
+  if (gradient) spec.type.placement = gradient.type().placement;
   table.states.push_back(spec);
   return graph.add_input(spec.name, spec.type, ValueRole::kState);
 }
@@ -140,7 +143,7 @@ std::vector<UpdatePiece> whole_parameters(Graph& graph, const Gradients& gradien
     Value gradient = graph.at(gradients.at(id));
     if (options.accumulation > 1 && !reduces_each(options)) {
       scope.enter_module_of(name);
-      accumulators.push_back(add_state(graph, table, id, "grad", false));
+      accumulators.push_back(add_state(graph, table, id, "grad", false, gradient));
       gradient = add(accumulators.back(), gradient);
     }
     const auto group = options.groups.group_of.find(name);
@@ -245,7 +248,7 @@ UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOp
   if (options.accumulation > 1 && reduces_each(options)) {
     graph.set_phase(Phase::kBackward);  // sums over ranks may follow
     for (UpdatePiece& piece : pieces) {
-      accumulators.push_back(add_state(graph, table, piece, "grad"));
+      accumulators.push_back(add_state(graph, table, piece, "grad", piece.gradient));
       piece.gradient = add(accumulators.back(), piece.gradient);
     }
     graph.set_phase(Phase::kUpdate);
@@ -305,7 +308,7 @@ UpdateTable add_accumulation(Graph& graph, const Gradients& gradients, const Upd
   if (reduces_each(options)) pieces = options.ranks->reduce(graph, pieces);
   for (const UpdatePiece& piece : pieces) {
     scope.enter_module_of(piece.name);
-    accumulate(add_state(graph, table, piece, "grad"), piece.gradient);
+    accumulate(add_state(graph, table, piece, "grad", piece.gradient), piece.gradient);
   }
   return table;
 }

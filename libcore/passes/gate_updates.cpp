@@ -12,9 +12,10 @@
 namespace galley {
 namespace {
 
-TensorType flag() {
+TensorType flag(const Placement& placement = {}) {
   TensorType type;
   type.dtype = DType::kBool;
+  type.placement = placement;
   return type;
 }
 
@@ -47,7 +48,10 @@ void gate_updates(Graph& graph, const UpdateGates& gates) {
   graph.set_path("guard");
   graph.set_phase(Phase::kUpdate);
   Value loss, finite;
-  if (gates.value != kNoValue) loss = finite_gate(graph.add_input(gates.stopped, flag(), ValueRole::kState), graph.at(gates.value));
+  if (gates.value != kNoValue) {
+    const TensorType stopped = flag(graph.type(gates.value).placement);
+    loss = finite_gate(graph.add_input(gates.stopped, stopped, ValueRole::kState), graph.at(gates.value));
+  }
   Value gate = loss;
   if (gates.squares != kNoValue) {
     const Value squares = graph.at(gates.squares);

@@ -120,10 +120,7 @@ class Gatherer {
     }
     for (const GradientBucket& unit : units_) {
       if (new_.find_input(unit.state) != kNoValue) continue;
-      TensorType type;
-      type.dtype = unit.dtype;
-      type.shape = Shape{unit.layout.shard(options_.ranks)};
-      new_.add_input(unit.state, type, ValueRole::kParameter);
+      new_.add_input(unit.state, unit.type(unit.layout.shard(options_.ranks), true), ValueRole::kParameter);
     }
   }
 

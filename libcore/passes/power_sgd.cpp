@@ -56,7 +56,7 @@ PowerSgdBucket::PowerSgdBucket(Graph& graph, const PowerSgd& options, std::strin
       return graph.add_input(states_.back().name, type, ValueRole::kState);
     };
     if (options.error_feedback) {
-      member.error = add_state(kPowerSgdError, matrix_type(rows, columns), true);
+      member.error = add_state(kPowerSgdError, member.matrix.type(), true);
       member.matrix = add(member.error, member.matrix);
     }
     Value q;

@@ -74,8 +74,11 @@ Value weighted(Graph& graph, const std::vector<Value>& parts) {
   ConcatAttrs attrs;
   attrs.axis = 0;
   const ValueId found = graph.find_input(kReplicaShare);
-  const Value share = found != kNoValue ? graph.at(found) : graph.add_input(std::string(kReplicaShare), f32_type({}), ValueRole::kInput);
-  return mul(concat(parts, attrs), share);
+  const Value joined = concat(parts, attrs);
+  TensorType type = f32_type({});
+  type.placement = joined.type().placement;
+  const Value share = found != kNoValue ? graph.at(found) : graph.add_input(std::string(kReplicaShare), type, ValueRole::kInput);
+  return mul(joined, share);
 }
 
 /// Updates the running statistics by mean and variance, which are in an array from `at` on.

@@ -154,8 +154,8 @@ Value to_hook(Value array, std::optional<DType> hook) { return hook ? cast(array
 Value from_hook(Value sum, std::optional<DType> hook, DType dtype) { return hook ? cast(sum, dtype) : sum; }
 
 /// The input with the sum of a bucket, or with a range of it.
-Value summed_input(Graph& graph, const GradientBucket& bucket, int64_t elements) {
-  return graph.add_input(bucket.name, flat_type(bucket.dtype, elements), ValueRole::kInput);
+Value summed_input(Graph& graph, const GradientBucket& bucket, int64_t elements, bool range) {
+  return graph.add_input(bucket.name, bucket.type(elements, range), ValueRole::kInput);
 }
 
 /// The gradients of logical replicas: outputs of the graph.
@@ -204,7 +204,7 @@ class Replicated : public RankUpdates {
       if (buckets_[b].compressed) continue;
       Value sum;
       if (choice_.summed) {
-        sum = summed_input(graph, buckets_[b], buckets_[b].layout.padded(ranks_));
+        sum = summed_input(graph, buckets_[b], buckets_[b].layout.padded(ranks_), false);
       } else {
         const CollectiveScope scope(graph, Phase::kBackward);
         sum = from_hook(all_reduce_wait(started[b], buckets_[b].name), choice_.hook, buckets_[b].dtype);
@@ -250,7 +250,7 @@ class Scattered : public RankUpdates {
     return attrs;
   }
   Value start(Graph& graph, const std::vector<UpdatePiece>& own, const GradientBucket& bucket) const {
-    if (summed_) return summed_input(graph, bucket, bucket.layout.shard(ranks_));
+    if (summed_) return summed_input(graph, bucket, bucket.layout.shard(ranks_), true);
     return start_bucket(graph, own, bucket, bucket.layout.padded(ranks_),
                         [&](Value array) { return reduce_scatter_start(to_hook(array, hook_), attrs(bucket.name)); });
   }
@@ -279,7 +279,7 @@ class Gathered : public Scattered {
       const GradientBucket& bucket = buckets_[b];
       const CollectiveScope scope(graph, Phase::kBackward);
       const Value gradient = wait(started[b], bucket);
-      const Value parameter = graph.add_input(bucket.state, gradient.type(), ValueRole::kParameter);
+      const Value parameter = graph.add_input(bucket.state, bucket.type(gradient.shape()[0], true), ValueRole::kParameter);
       pieces.push_back(
           {.name = bucket.state, .parameter = parameter, .gradient = gradient, .group = bucket.group, .divided = bucket.divided});
     }
@@ -353,7 +353,7 @@ class Sharded : public Scattered {
     for (const size_t i : bucket.layout.members) sums.push_back(summed[i].gradient);
     const int64_t size = bucket.layout.shard(ranks_);
     const Value all = flat_array(graph, sums, bucket.layout.offsets, bucket.dtype, size * ranks_);
-    return slice(all, 0, size * rank_, size * (rank_ + 1));
+    return differs_by_rank(slice(all, 0, size * rank_, size * (rank_ + 1)), PlacementAxis::kShard, Held::kRange);
   }
   /// A copy of this rank's range of the bucket's parameters, which the update changes in place. `gradient`: of the range.
   Value range_of(Graph& graph, const GradientBucket& bucket, Value gradient) const {
@@ -371,7 +371,7 @@ class Sharded : public Scattered {
       parts.push_back(all ? whole : slice(whole, 0, piece.part.begin, piece.part.end));
       at.push_back(piece.at);
     }
-    return flat_array(graph, parts, at, bucket.dtype, size);
+    return differs_by_rank(flat_array(graph, parts, at, bucket.dtype, size), PlacementAxis::kShard, Held::kRange);
   }
 
   BucketChoice choice_;
@@ -380,6 +380,30 @@ class Sharded : public Scattered {
 };
 
 }  // namespace
+
+TensorType GradientBucket::type(int64_t elements, bool range) const {
+  TensorType type = flat_type(dtype, elements);
+  if (range) type.placement[PlacementAxis::kShard] = Held::kRange;
+  if (divided) type.placement[PlacementAxis::kTensor] = Held::kOwn;
+  return type;
+}
+
+void place_samples(Graph& graph, const ShardGroups& groups) {
+  for (const ValueId id : graph.inputs()) {
+    ValueInfo& input = graph.value(id);
+    if (input.role != ValueRole::kInput && input.role != ValueRole::kBuffer) continue;
+    if (groups.copies > 1) input.type.placement[PlacementAxis::kData] = Held::kOwn;
+    if (groups.ranks > 1) input.type.placement[PlacementAxis::kShard] = Held::kOwn;
+  }
+  infer_placements(graph);
+}
+
+void check_results(const Graph& graph) {
+  for (const auto& [name, id] : graph.outputs()) {
+    const Placement& placement = graph.type(id).placement;
+    GALLEY_ASSERT(placement.replicated(), "the output ", name, " is not equal on all ranks: ", placement.str());
+  }
+}
 
 void weigh_losses(Graph& graph) {
   TensorType type;

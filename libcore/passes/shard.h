@@ -15,6 +15,18 @@
 
 namespace galley {
 
+/// The ranks that hold ranges of the same arrays, and those that hold the same ranges (hybrid). Those that divide arrays are neighbors.
+struct ShardGroups {
+  int rank = 0, ranks = 1;  // this rank's place among those that divide arrays, and their number
+  int copies = 1;           // ranks that hold the same range; they are `ranks` apart
+};
+
+/// Before differentiation: the fed values of the graph are of this rank's samples, and so are its buffers, which are statistics of them.
+/// Placements of all values follow.
+void place_samples(Graph& graph, const ShardGroups& groups);
+/// Throws InternalError that names an output of the graph that is not equal on all ranks.
+void check_results(const Graph& graph);
+
 /// The fed weight of the rank in sums over ranks: f32 [], the samples of its part of the batch divided by those of all parts.
 inline constexpr std::string_view kRankWeight = "rank_weight";
 
@@ -39,6 +51,9 @@ struct GradientBucket {
   bool trained = true;
   bool compressed = false;  // summed as factors (PowerSGD)
   bool divided = false;     // UpdatePiece::divided
+
+  /// The type of a flat array with all of the bucket's elements, or with a rank's range of them: `elements`.
+  TensorType type(int64_t elements, bool range) const;
 };
 
 /// What one update node changes: a parameter, or this rank's range of a bucket of parameters.
@@ -78,12 +93,6 @@ class RankUpdates {
 
 /// The pieces in the order in which their gradients become final, by their places: that in which ddp, zero1 and zero2 fill buckets.
 std::vector<size_t> order_of_gradients(const Graph& graph, const std::vector<UpdatePiece>& pieces);
-
-/// The ranks that hold ranges of the same arrays, and those that hold the same ranges (hybrid). Those that divide arrays are neighbors.
-struct ShardGroups {
-  int rank = 0, ranks = 1;  // this rank's place among those that divide arrays, and their number
-  int copies = 1;           // ranks that hold the same range; they are `ranks` apart
-};
 
 /// fsdp: a rank receives its range of the sum of each unit's gradients and updates its range of the unit's parameters, an input that is
 /// added to the graph; gather_units replaces the parameters afterwards. Ranges of sums are accumulated. Units without gradients are

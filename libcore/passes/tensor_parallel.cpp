@@ -85,7 +85,10 @@ class Rewriter {
     const ValueInfo& info = old_.value(id);
     TensorType type = info.type;
     const auto found = divisions_.find(info.name);
-    if (found != divisions_.end()) type.shape = found->second.shape(type.shape, options_.rank, options_.ranks);
+    if (found != divisions_.end()) {
+      type.shape = found->second.shape(type.shape, options_.rank, options_.ranks);
+      type.placement[PlacementAxis::kTensor] = Held::kOwn;
+    }
     const Value value = new_.add_input(info.name, type, info.role);
     map_[static_cast<size_t>(id)] = value.id();
     learns_[static_cast<size_t>(id)] = info.role == ValueRole::kParameter;
@@ -172,12 +175,15 @@ class Rewriter {
     return result;
   }
 
+  /// The result of the node that was added last, whose attributes are those of this rank.
+  static Value differs(Value made) { return differs_by_rank(made, PlacementAxis::kTensor, Held::kOwn); }
+
   /// The rank's part of a whole value: one range of each block.
   Value part(ValueId old, const TensorDivision& division) {
     const Value value = entered(old);
     std::vector<Value> parts;
     for (const TensorDivision::Range& range : division.ranges(options_.rank, options_.ranks))
-      parts.push_back(slice(value, division.dim, range.begin, range.end));
+      parts.push_back(differs(slice(value, division.dim, range.begin, range.end)));
     ConcatAttrs along;
     along.axis = division.dim;
     for (const Value& each : parts) placed_[each.id()] = {division.dim, {{each.shape()[division.dim] * options_.ranks, 1}}};
@@ -291,9 +297,9 @@ class Rewriter {
   };
   OwnIndex own_index(Value index, const TensorDivision::Range& range, DType dtype) {
     const auto number = [&](int64_t value) { return constant(index.dtype(), static_cast<double>(value)); };
-    const Value below = less(index, number(range.end)), above = greater(index, number(range.begin - 1)), none = number(0);
-    return {.index = where(below, where(above, sub(index, number(range.begin)), none), none),
-            .kept = mul(cast(below, dtype), cast(above, dtype))};
+    const Value below = less(index, differs(number(range.end))), above = greater(index, differs(number(range.begin - 1)));
+    const Value own = sub(index, differs(number(range.begin))), none = number(0);
+    return {.index = where(below, where(above, own, none), none), .kept = mul(cast(below, dtype), cast(above, dtype))};
   }
   Value constant(DType dtype, double value) { return full(new_, {.dtype = dtype, .shape = {}, .format = {}, .names = {}}, value); }
 
@@ -487,7 +493,7 @@ class Rewriter {
       const auto numbers = [&](int64_t size, int64_t value) {
         return full(new_, {.dtype = DType::kI64, .shape = {size}, .format = {}, .names = {}}, static_cast<double>(value));
       };
-      const Value rng = galley::add(at(node.inputs[1]), concat({numbers(2, 0), numbers(1, first)}, 0));
+      const Value rng = galley::add(at(node.inputs[1]), concat({numbers(2, 0), differs(numbers(1, first))}, 0));
       add(node, {at(node.inputs[0]).id(), rng.id()}, divided);
       return true;
     }

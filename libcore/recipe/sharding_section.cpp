@@ -19,11 +19,9 @@ Error wrong(const std::string& key, const std::string& message, const std::strin
   return error;
 }
 
-bool shards_parameters(ShardingStrategy strategy) { return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid; }
-
 /// The axis of the mesh that must stay 1 with this strategy, or "".
 std::string_view excess_axis(ShardingStrategy strategy, const MeshSection& mesh) {
-  const bool shards = strategy == ShardingStrategy::kZero1 || strategy == ShardingStrategy::kZero2 || shards_parameters(strategy);
+  const bool shards = divides_state(strategy);
   if (strategy == ShardingStrategy::kNone && mesh.ranks() > 1) {
     return mesh.data > 1 ? "data" : mesh.shard > 1 ? "shard" : mesh.tensor > 1 ? "tensor" : "pipe";
   }
@@ -199,7 +197,7 @@ void check_sharding(const ShardingSection& sharding, std::vector<Error>& errors)
              "use auto, or strategy: ddp, zero1, zero2, fsdp or hybrid");
   if (sharding.hook && pipeline) complain("sharding.hook", "pipelines do not round gradients", "write sharding.hook: null");
   if (sharding.hook && sharding.hook->type == HookType::kPowerSgd &&
-      (shards_parameters(strategy) || strategy == ShardingStrategy::kZero2)) {
+      (divides_parameters(strategy) || strategy == ShardingStrategy::kZero2)) {
     complain("sharding.hook",
              cat("'sharding.hook' is power_sgd, which needs whole gradients, but with ", name, " a rank sums ranges of them"),
              "use bf16, or strategy: ddp or zero1");
@@ -216,7 +214,7 @@ std::vector<Error> unused_sharding_keys(const ShardingSection& sharding) {
     unused.push_back(wrong(cat("sharding.", key),
                            cat("'sharding.", key, "' applies to ", where, ", but the strategy is ", name_of(strategy)), "it is ignored"));
   };
-  const bool gathers = shards_parameters(strategy) || (automatic && mesh.shard > 1) || (sharding.offload && sharding.offload->parameters);
+  const bool gathers = divides_parameters(strategy) || (automatic && mesh.shard > 1) || (sharding.offload && sharding.offload->parameters);
   only(sharding.wrap.parameters.count || !sharding.wrap.match.empty(), gathers, "wrap", "fsdp, hybrid and offload.parameters");
   only(sharding.gather_limit.size.has_value(), gathers, "gather_limit", "fsdp, hybrid and offload.parameters");
   only(!sharding.reshard_after_forward, gathers, "reshard_after_forward", "fsdp, hybrid and offload.parameters");

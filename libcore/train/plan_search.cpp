@@ -11,8 +11,6 @@ namespace {
 constexpr int64_t kMillion = 1'000'000;
 constexpr int64_t kMostMicroBatch = int64_t{1} << 20;
 
-bool shards_units(ShardingStrategy strategy) { return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid; }
-
 std::string mesh_text(const MeshSection& mesh) {
   return cat("{data: ", mesh.data, ", shard: ", mesh.shard, ", tensor: ", mesh.tensor, ", pipe: ", mesh.pipe, "}");
 }
@@ -132,7 +130,7 @@ std::vector<PlanCandidate> plan_candidates(const Recipe& recipe, int64_t ranks, 
     }();
     const int64_t readers = mesh.data * mesh.shard;
     if (recipe.train.batch->global % readers != 0) continue;
-    const bool units = shards_units(division.strategy) && mesh.shard > 1, pipeline = mesh.pipe > 1;
+    const bool units = divides_parameters(division.strategy) && mesh.shard > 1, pipeline = mesh.pipe > 1;
     for (const int64_t micro : micro_batches(recipe.train.batch->global / readers)) {
       const int64_t passes = recipe.train.batch->global / readers / micro;
       std::vector<PipelineSchedule> schedules{PipelineSchedule::kOneForwardOneBackward};

@@ -16,7 +16,6 @@
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/replicate.h"
 #include "libcore/passes/tensor_divisions.h"
-#include "libcore/passes/verify_placements.h"
 #include "libcore/quantize/qat.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
@@ -163,10 +162,7 @@ class TrainStep {
   void bind_rates(Stage& stage) const;
   void make_division(Stage& stage) const;
   void divide_matrices(Graph& graph);
-  Placement placement_of(const ValueInfo& input, bool updates) const;
-  bool is_own_state(const std::string& name) const;
   void check_rank_graph(const Graph& graph, bool updates) const;
-  void check_replica_update(const Graph& graph) const;
   bool gathers() const { return !units_.empty(); }
   void add_states(const std::vector<StateSpec>& states);
   const Stage& stage_at(int64_t step) const;

@@ -19,9 +19,6 @@
 namespace galley {
 namespace {
 
-/// Numbers that are equal on all ranks; what else is fed is of the rank's samples.
-bool is_fed_by_updates(const std::string& name) { return name == "step" || name == "ema_decay" || name.starts_with("lr."); }
-
 constexpr const char* kGuardStopped = "train.guard.stopped";
 
 RecomputeChoice recompute_choice(const Graph& graph, const RecomputeSection& section) {
@@ -59,6 +56,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   divide_matrices(model.graph);
   if (ranks_ != nullptr) weigh_losses(model.graph);
   if (ranks_ != nullptr && recipe_.train.sync_batch_norm) sync_batch_norms(model.graph, ranks_->size());
+  if (ranks_ != nullptr) place_samples(model.graph, groups_);
   if (update) {
     parameters_ = model.parameters;
     stage.groups = parameter_groups(recipe_.train.optimizer, parameters_, scales);
@@ -90,49 +88,11 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   return std::move(model.graph);
 }
 
-/// What this rank holds of an input of its graph, which updates or accumulates.
-Placement TrainStep::placement_of(const ValueInfo& input, bool updates) const {
-  Placement place;
-  const auto of_samples = [&] {
-    if (groups_.copies > 1) place[PlacementAxis::kData] = Held::kOwn;
-    if (groups_.ranks > 1) place[PlacementAxis::kShard] = Held::kOwn;
-  };
-  const std::string& name = input.name;
-  if (input.role == ValueRole::kInput) {
-    if (!is_fed_by_updates(name)) of_samples();
-    return place;
-  }
-  if (input.role == ValueRole::kBuffer || is_own_state(name) || (!updates && name == kGuardStopped)) {
-    of_samples();
-    return place;
-  }
-  const std::string of = input.role == ValueRole::kState ? name.substr(0, name.rfind('.')) : name;
-  const bool sums = input.role == ValueRole::kState && name.ends_with(".grad");
-  bool divided = divisions_.count(of) > 0;
-  const std::vector<GradientBucket>* buckets = shards();
-  const auto range = buckets == nullptr
-                         ? std::vector<GradientBucket>::const_iterator()
-                         : std::find_if(buckets->begin(), buckets->end(), [&](const auto& each) { return each.state == of; });
-  if (buckets != nullptr && range != buckets->end()) {
-    place[PlacementAxis::kShard] = Held::kRange;
-    divided = range->divided;
-    if (sums && groups_.copies > 1) place[PlacementAxis::kData] = Held::kOwn;  // summed over them once in a step
-  } else if (sums) {
-    of_samples();
-  }
-  if (divided) place[PlacementAxis::kTensor] = Held::kOwn;
-  return place;
-}
-
-/// Buffers are statistics of the rank's samples.
-bool TrainStep::is_own_state(const std::string& name) const {
-  const auto of_buffer = [&](const ParameterSpec& spec) { return spec.role == ValueRole::kBuffer && name == spec.name + ".ema"; };
-  return name.ends_with(kPowerSgdError) || std::any_of(parameters_.begin(), parameters_.end(), of_buffer);
-}
-
+/// `updates`: the graph's results are those of all ranks.
 void TrainStep::check_rank_graph(const Graph& graph, bool updates) const {
   if (ranks_ == nullptr && tensor_ == nullptr) return;
-  verify_placements(graph, [&](const ValueInfo& input) { return placement_of(input, updates); }, updates);
+  verify(graph);
+  if (updates) check_results(graph);
 }
 
 /// In a captured graph, where ranks divide matrices.

@@ -112,8 +112,6 @@ double least_states(const PlanModel& model, const JobPlan& job) {
 
 bool fits_host(const StepPlan& plan, const Cluster& cluster) { return cluster.host_memory == 0 || plan.host <= cluster.host_memory; }
 
-bool shards_units(ShardingStrategy strategy) { return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid; }
-
 }  // namespace
 
 StepPlanner::StepPlanner(const Recipe& recipe, int64_t ranks, Cluster cluster, StepMeasuring measuring)
@@ -215,7 +213,7 @@ std::vector<PlanEffect> StepPlanner::effects() {
         add("sharding.strategy", std::string(name_of(other)), ranks_, [other](Recipe& r) { r.sharding.strategy = other; });
     }
   }
-  if (shards_units(strategy) && effects.front().plan) {
+  if (divides_parameters(strategy) && effects.front().plan) {
     for (const int64_t size : unit_sizes(*effects.front().plan)) {
       add("sharding.wrap", size_text(size), ranks_, [size](Recipe& r) {
         r.sharding.wrap = WrapSection();

@@ -119,6 +119,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
     const auto rows = static_cast<double>(types.input().shape[0]);
     sync_batch_norms(model.graph, static_cast<double>(batch_.global) / rows);
   }
+  if (ranks_ != nullptr) place_samples(model.graph, pipelines() ? ShardGroups{.copies = place_.copies} : groups_);
   ReplicaStatistics statistics;
   statistics.take(model.graph);
   if (first) {
@@ -146,6 +147,7 @@ Graph TrainStep::capture_replica(Stage& stage, const BatchTypes& types) {
   PassReport report = training_passes(model.graph, engine_.backend(), passes);
   check_replica_graph(model.graph, replica_buckets_);
   if (gathers()) gather_pass()(model.graph);
+  check_rank_graph(model.graph, false);
   if (first) {
     fusions_declined_ = std::move(report.declined);
     attention_ = std::move(report.attention);
@@ -163,7 +165,10 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
     } else if (spec.trainable) {
       TensorType type = spec.type;
       const auto division = divisions_.find(spec.name);
-      if (division != divisions_.end()) type.shape = division->second.shape(type.shape, tensor_->rank(), tensor_->size());
+      if (division != divisions_.end()) {
+        type.shape = division->second.shape(type.shape, tensor_->rank(), tensor_->size());
+        type.placement[PlacementAxis::kTensor] = Held::kOwn;
+      }
       const ValueId id = graph.add_input(spec.name, type, spec.role).id();
       gradients[id] = id;
     }
@@ -191,24 +196,8 @@ Graph TrainStep::capture_replica_update(Stage& stage) {
   under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, options).states; });
   if (scaling_) gate_updates(graph, gates(graph));
   if (gathers()) gather_pass()(graph);
-  if (!pipelines()) check_replica_update(graph);
+  check_rank_graph(graph, true);
   return graph;
-}
-
-/// Sums over replicas are fed: all of them, or this rank's ranges.
-void TrainStep::check_replica_update(const Graph& graph) const {
-  if (ranks_ == nullptr && tensor_ == nullptr) return;
-  const auto placed = [&](const ValueInfo& input) {
-    if (input.role != ValueRole::kInput) return placement_of(input, true);
-    Placement place;
-    for (const GradientBucket& bucket : replica_buckets_) {
-      if (bucket.name != input.name) continue;
-      if (groups_.ranks > 1) place[PlacementAxis::kShard] = Held::kRange;
-      if (bucket.divided) place[PlacementAxis::kTensor] = Held::kOwn;
-    }
-    return place;
-  };
-  verify_placements(graph, placed, true);
 }
 
 void TrainStep::bind_replicas(Stage& stage) {

@@ -21,7 +21,6 @@
 #include "libcore/passes/differentiate.h"
 #include "libcore/passes/gather_units.h"
 #include "libcore/passes/shard.h"
-#include "libcore/passes/verify_placements.h"
 #include "tests/optim/run.h"
 
 namespace galley {
@@ -90,7 +89,7 @@ class Terms {
 };
 
 /// The step of a chain of products, with momentum, clipping, averages and, in two passes, accumulation; `ranks` may replace gradients.
-Graph step(RankUpdates* ranks, bool accumulates, bool reduces_losses = true) {
+Graph step(RankUpdates* ranks, bool accumulates, const ShardGroups& groups = {}, bool reduces_losses = true) {
   Graph graph;
   const TensorType type = type_of(DType::kF32, {kWidth, kWidth});
   Value x = graph.add_input("x", type, ValueRole::kInput);
@@ -101,6 +100,7 @@ Graph step(RankUpdates* ranks, bool accumulates, bool reduces_losses = true) {
   }
   graph.add_output("loss", mean(x));
   weigh_losses(graph);
+  place_samples(graph, groups);
   graph.set_phase(Phase::kBackward);
   const auto found = differentiate(graph, graph.find_output("loss"), weights);
   Gradients gradients;
@@ -132,24 +132,6 @@ std::vector<GradientBucket> units() {
   return units;
 }
 
-std::vector<PlacementAxis> axes_of(const std::string& strategy) {
-  if (strategy == "hybrid") return {PlacementAxis::kData, PlacementAxis::kShard};
-  return {strategy == "ddp" ? PlacementAxis::kData : PlacementAxis::kShard};
-}
-
-/// What a rank holds if ranks along these axes read different samples: samples, ranges of buckets, and else all.
-InputPlacement placed(std::vector<PlacementAxis> axes) {
-  return [axes](const ValueInfo& input) {
-    Placement place;
-    const bool sums = input.name.ends_with(".grad"), range = input.name.starts_with("shard.");
-    for (const PlacementAxis axis : axes) {
-      if (input.name == "x" || input.name == kRankWeight || (sums && !range)) place[axis] = Held::kOwn;
-      if (range) place[axis] = axis == PlacementAxis::kShard ? Held::kRange : sums ? Held::kOwn : Held::kReplicated;
-    }
-    return place;
-  };
-}
-
 class RankUpdatesOf : public testing::TestWithParam<std::string> {};
 
 TEST_P(RankUpdatesOf, WithoutTheirConversionsAreTheGraphOfOneRank) {
@@ -162,14 +144,15 @@ TEST_P(RankUpdatesOf, WithoutTheirConversionsAreTheGraphOfOneRank) {
     for (int rank = 0; rank < 4; ++rank) {
       ShardGroups groups{.rank = rank, .ranks = 4};
       if (strategy == "hybrid") groups = {.rank = rank % 2, .ranks = 2, .copies = 2};
+      if (strategy == "ddp") groups = {.copies = 4};
       const bool gathers = strategy == "fsdp" || strategy == "hybrid";
       const std::unique_ptr<RankUpdates> updates = gathers             ? gathered_updates(units(), groups)
                                                    : strategy == "ddp" ? replicated_updates(alone)
                                                                        : sharded_updates(alone, rank, 4);
-      Graph graph = step(updates.get(), accumulates);
+      Graph graph = step(updates.get(), accumulates, groups);
       if (gathers) gather_units(graph, units(), {.rank = groups.rank, .ranks = groups.ranks});
       verify(graph);
-      verify_placements(graph, placed(axes_of(strategy)), true);
+      check_results(graph);
       EXPECT_GT(std::count_if(graph.nodes().begin(), graph.nodes().end(),
                               [](const Node& node) { return node.op->name.find("_start") != std::string_view::npos; }),
                 3);
@@ -184,10 +167,11 @@ TEST_P(RankUpdatesOf, WithoutTheirConversionsAreTheGraphOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Strategies, RankUpdatesOf, testing::Values("ddp", "zero", "fsdp", "hybrid"),
                          [](const auto& strategy) { return strategy.param; });
 
-/// What verify_placements says of the graph.
-std::string refusal(const Graph& graph, const std::vector<PlacementAxis>& axes) {
+/// What the checks say of the graph.
+std::string refusal(const Graph& graph) {
   try {
-    verify_placements(graph, placed(axes), true);
+    verify(graph);
+    check_results(graph);
   } catch (const InternalError& error) {
     return error.what();
   }
@@ -195,30 +179,60 @@ std::string refusal(const Graph& graph, const std::vector<PlacementAxis>& axes) 
 }
 
 TEST(Placements, ValuesOfOneRankDoNotUpdateWhatAllHold) {
-  EXPECT_EQ(refusal(step(nullptr, false), {}), "");
-  const std::string alone = refusal(step(nullptr, false), {PlacementAxis::kData});
+  EXPECT_EQ(refusal(step(nullptr, false)), "");
+  const std::string alone = refusal(step(nullptr, false, {.copies = 4}));
   EXPECT_NE(alone.find("updates w0, which is replicated along the axis data, by values that are own along the axis data"),
             std::string::npos)
       << alone;
   // Sums over the ranks that divide a unit, but not over those that hold the same ranges.
   const auto half = gathered_updates(units(), {.rank = 0, .ranks = 2});
-  const std::string missing = refusal(step(half.get(), false), {PlacementAxis::kData, PlacementAxis::kShard});
+  const std::string missing = refusal(step(half.get(), false, {.rank = 0, .ranks = 2, .copies = 2}));
   EXPECT_NE(missing.find("updates shard.w0, which is replicated along the axis data"), std::string::npos) << missing;
   // Updated ranges that are not gathered are not the parameter.
-  Graph graph = step(sharded_updates({.bytes = 1}, 0, 4).get(), false);
-  EXPECT_EQ(refusal(graph, {PlacementAxis::kShard}), "");
+  Graph graph = step(sharded_updates({.bytes = 1}, 0, 4).get(), false, {.rank = 0, .ranks = 4});
+  EXPECT_EQ(refusal(graph), "");
   for (const Node& node : graph.nodes()) {
     if (node.op == &all_gather_wait_op()) graph.replace_uses(node.outputs[0], node.inputs[0]);
   }
-  const std::string ungathered = refusal(graph, {PlacementAxis::kShard});
+  infer_placements(graph);
+  const std::string ungathered = refusal(graph);
   EXPECT_NE(ungathered.find("replicated along the axis shard, by values that are range along the axis shard"), std::string::npos)
       << ungathered;
 }
 
 TEST(Placements, ResultsAreEqualOnAllRanks) {
   const auto updates = replicated_updates({});
-  const std::string loss = refusal(step(updates.get(), false, false), {PlacementAxis::kData});
+  const std::string loss = refusal(step(updates.get(), false, {.copies = 4}, false));
   EXPECT_NE(loss.find("the output loss is not equal on all ranks: data=own"), std::string::npos) << loss;
+}
+
+/// The copy of a rank's range has the name and the size of other ranks' copies, but not their values.
+TEST(Placements, AreKeptWhereAPassCutsARange) {
+  const Graph graph = step(sharded_updates({.bytes = 1}, 0, 4).get(), true, {.rank = 0, .ranks = 4});
+  const auto cut = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) { return !node.cut.replicated(); });
+  ASSERT_NE(cut, graph.nodes().end());
+  EXPECT_EQ(cut->op, &slice_op());
+  EXPECT_EQ(graph.type(cut->inputs[0]).placement, Placement());
+  EXPECT_EQ(graph.type(cut->outputs[0]).placement.str(), "shard=range");
+  EXPECT_EQ(graph.type(graph.find_input("w0.grad")).placement.str(), "shard=own");
+  EXPECT_EQ(graph.type(graph.find_input("shard.bucket1.exp_avg")).placement.str(), "shard=range");
+  const std::string text = print(graph);
+  EXPECT_NE(text.find("state \"shard.bucket1.exp_avg\" : f32 [64] held(shard=range)\n"), std::string::npos) << text;
+  const Graph again = parse_graph(text);
+  EXPECT_EQ(print(again), text);
+  Graph copy;
+  std::vector<ValueId> map(graph.value_count(), kNoValue);
+  const auto at = [&](ValueId id) { return id == kNoValue ? id : map[static_cast<size_t>(id)]; };
+  for (const ValueId id : graph.inputs())
+    map[static_cast<size_t>(id)] = copy.add_input(graph.value(id).name, graph.type(id), graph.value(id).role).id();
+  for (const Node& node : graph.nodes()) {
+    std::vector<ValueId> inputs;
+    for (const ValueId id : node.inputs) inputs.push_back(at(id));
+    const std::vector<Value> made = copy.add_node_like(node, inputs);
+    for (size_t o = 0; o < made.size(); ++o) map[static_cast<size_t>(node.outputs[o])] = made[o].id();
+  }
+  for (const auto& [name, id] : graph.outputs()) copy.add_output(name, at(id));
+  EXPECT_EQ(print(copy), text);
 }
 
 }  // namespace

@@ -39,6 +39,8 @@ TEST(GraphText, KeepsNamesStringsAndNumbers) {
   Graph g;
   TensorType type = f32({2, 3});
   type.names = {"N", ""};
+  type.placement[PlacementAxis::kData] = Held::kOwn;
+  type.placement[PlacementAxis::kShard] = Held::kRange;
   g.set_path("a \"quoted\" path");
   const Value x = g.add_input("with blank \\ and \"quote\"", type, ValueRole::kInput);
   ReshapeAttrs named;
@@ -52,6 +54,8 @@ TEST(GraphText, KeepsNamesStringsAndNumbers) {
   EXPECT_EQ(again.nodes()[0].attrs<AffineAttrs>().scale, 0.1);
   EXPECT_EQ(again.nodes()[0].attrs<AffineAttrs>().shift, -1e-300);
   EXPECT_EQ(again.type(again.nodes()[1].outputs[0]).names, named.names);
+  EXPECT_NE(text.find("f32 [2,3] (N,_) held(data=own,shard=range)"), std::string::npos) << text;
+  EXPECT_EQ(again.type(again.nodes()[1].outputs[0]).placement, type.placement);
   EXPECT_EQ(again.value(again.inputs()[0]).name, "with blank \\ and \"quote\"");
 }
 

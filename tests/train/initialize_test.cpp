@@ -32,12 +32,12 @@ train: {duration: 2 steps, batch: 4, optimizer: {type: sgd, lr: 0.1}}
 )";
 constexpr int64_t kLargest = 4 * 256 * 256 * 4, kModel = 6 * 12 * 256 * 256 * 4;
 
-struct Held {
+struct Initialized {
   std::vector<std::map<std::string, Tensor>> values;  // of each rank
   int64_t peak = 0;                                   // of all ranks, while they initialize
 };
 
-Held initialize(int ranks, std::vector<std::string> overrides, bool tensor) {
+Initialized initialize(int ranks, std::vector<std::string> overrides, bool tensor) {
   const LoadedRecipe loaded = test::load_text(kGpt, std::move(overrides));
   const auto communicators = local_communicators(ranks);
   std::vector<std::unique_ptr<Session>> sessions;
@@ -52,7 +52,7 @@ Held initialize(int ranks, std::vector<std::string> overrides, bool tensor) {
         RunLength{.total_steps = 2, .steps_per_epoch = 2, .samples_per_step = 4}, std::vector<BatchTypes>(), tensor ? nullptr : own,
         ReplicaChoice(), nullptr, tensor ? own : nullptr));
   }
-  Held held;
+  Initialized held;
   // One rank after the other: the peak is that of one.
   for (auto& step : steps) {
     test::AllocationCount count;
@@ -69,7 +69,7 @@ TEST(Initialize, HoldsOneWholeArrayAtATime) {
   if (!test::counts_allocations()) GTEST_SKIP() << "the sanitizer's allocator cannot be counted";
   const TemporaryFolder folder;
   const std::string file = folder / "w.safetensors", half = folder / "half.safetensors";
-  const Held one = initialize(1, {"seed=1"}, false);
+  const Initialized one = initialize(1, {"seed=1"}, false);
   std::vector<TensorSource> sources, halves;
   for (const auto& [name, values] : one.values[0]) {
     if (values.dtype() != DType::kF32) continue;  // state of the run
@@ -83,14 +83,14 @@ TEST(Initialize, HoldsOneWholeArrayAtATime) {
       if (weights == (tensor ? file : half)) continue;  // for time
       std::vector<std::string> overrides{tensor ? "sharding=tensor" : "sharding={strategy: fsdp, wrap: {parameters: 500k}}", "seed=1"};
       if (!weights.empty()) overrides.push_back(cat("weights=", weights));
-      const Held held = initialize(2, overrides, tensor);
+      const Initialized held = initialize(2, overrides, tensor);
       // The array, its conversion, a copy of a part, and what describes the file.
       EXPECT_LT(held.peak, 5 * kLargest / 2 + (512 << 10)) << weights << " " << tensor;
       static_assert(5 * kLargest / 2 + (512 << 10) < kModel / 5);
       EXPECT_GT(held.peak, kLargest / 2);
       if (tensor) continue;
       // All ranges together are all values; padding is 0.
-      const auto sums = [](const Held& of) {
+      const auto sums = [](const Initialized& of) {
         std::pair<double, double> sums;
         for (const auto& values : of.values) {
           for (const auto& [name, tensor] : values) {

@@ -127,7 +127,9 @@ class PointwiseFuser {
     // The gradients read the moments of x that the forward pass has summed.
     for (size_t i = 0; i < forward.size(); ++i) {
       Node& merged = forward[i].second;
-      merged.outputs.push_back(fuser_.new_value(moments_type(graph_.type(merged.inputs[0]))));
+      TensorType moments = moments_type(graph_.type(merged.inputs[0]));
+      moments.placement = graph_.type(merged.outputs[0]).placement;
+      merged.outputs.push_back(fuser_.new_value(std::move(moments)));
       if (i > 0) continue;
       for (auto& [n, gradients] : backward) {
         gradients.merged.inputs.resize(9, kNoValue);
