@@ -222,6 +222,7 @@ TEST(Detectors, HaveThePublishedNumberOfParameters) {
                          {"fcos_resnet50_fpn", true, 32'269'600},
                          {"ssdlite320_mobilenet_v3_large", false, 3'440'060},
                          {"maskrcnn_resnet50_fpn", true, 44'401'393},
+                         {"maskrcnn_resnet50_fpn_v2", false, 46'359'409},
                          {"keypointrcnn_resnet50_fpn", true, 59'137'258}}) {
     Component model = default_model(row.type);
     Setter setter("frozen_norm", {1});

@@ -214,8 +214,13 @@ Names one_hot_node(const NodeWriter& n) {
 }  // namespace
 
 WriteTable detection_rows() {
-  return {{"grid_boxes", grid_boxes_node}, {"take_boxes", take_boxes_node},   {"nms", nms_node},
-          {"roi_align", roi_align_node},   {"linear_rows", linear_rows_node}, {"conv2d_backward_data", transposed_conv_node},
+  return {{"grid_boxes", grid_boxes_node},
+          {"take_boxes", take_boxes_node},
+          {"nms", nms_node},
+          {"roi_align", roi_align_node},
+          {"linear_rows", linear_rows_node},
+          {"conv2d_backward_data", transposed_conv_node},
+          {"conv2d_backward_data_rows", transposed_conv_node},
           {"one_hot", one_hot_node}};
 }
 
