@@ -64,7 +64,8 @@ const OpDef& conv2d_rows_op() {
 }
 const OpDef& conv2d_backward_data_rows_op() {
   static const OpDef def = [] {
-    OpDef op = rows_def(conv2d_backward_data_op(), "conv2d_backward_data_rows", "gradient of a convolution's input, of the first images of each sample");
+    OpDef op = rows_def(conv2d_backward_data_op(), "conv2d_backward_data_rows",
+                        "gradient of a convolution's input, of the first images of each sample");
     op.infer = infer<conv2d_backward_data_op, 3>;
     op.definition = define_transposed;
     op.cases = {"conv2d_backward_data_rows:100x256x14x14+256x256x2x2+-+1@i64:stride=2,input_size=[28,28]"};

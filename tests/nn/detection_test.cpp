@@ -190,7 +190,7 @@ TEST(Detectors, NamesAreTorchvisions) {
     EXPECT_EQ(spec.role == ValueRole::kParameter ? "p" : "b", kind) << name;
   }
   EXPECT_EQ(next, specs.size());
-  EXPECT_EQ(models, 11u);
+  EXPECT_EQ(models, 12u);
 }
 
 TEST(Detectors, FrozenNormsAreBuffers) {

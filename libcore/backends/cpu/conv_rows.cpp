@@ -57,8 +57,8 @@ class PartGraph {
 
  private:
   static bool uses_winograd(const KernelQuery& q, const Shape& x, const Shape& y) {
-    return q.in(0).format.is_channels_last() && q.in(1).format.is_contiguous() &&
-           winograd::fits(q.attrs<Conv2dAttrs>(), q.in(1).shape) && winograd::worthwhile(x, y, false);
+    return q.in(0).format.is_channels_last() && q.in(1).format.is_contiguous() && winograd::fits(q.attrs<Conv2dAttrs>(), q.in(1).shape) &&
+           winograd::worthwhile(x, y, false);
   }
   Graph graph_;
 };
