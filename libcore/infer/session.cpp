@@ -340,7 +340,6 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
       throw Error(ErrorCode::kRecipe, "the model has no input shape").key("model").suggest("write model.input.shape");
   const std::vector<int64_t> given = recipe_.benchmark.size, first = canvas(targets ? "train" : "val");
   const std::vector<int64_t> padded = first.empty() ? canvas(targets ? "val" : "train") : first;
-  GALLEY_CHECK(given.size() <= 2, "[benchmark] `size` has ", given.size(), " values; expected 1 or 2");
   const std::vector<int64_t> size = given.empty() ? padded : std::vector{given[0], given.back()};
   const std::vector<int64_t>& usual = info_.input_shape;
   const auto resize = [&](Shape& shape) {
@@ -350,6 +349,8 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
     shape[rank - 1] = size[1];
   };
   for (auto& [name, type] : types.fields) resize(type.shape);
+  if (!given.empty() && usual.size() != 3)
+    throw Error(ErrorCode::kRecipe, "the model reads no images, whose size could be set").key("benchmark.size");
   if (!targets) {
     for (const ModelInput& input : info_.all_inputs()) {
       const bool extents = input.name == kImageExtents && recipe_.data.padding == PaddingRule::kImage;

@@ -98,9 +98,6 @@ class Session {
   BatchTypes usual_types(int64_t batch, bool targets) const;
   /// Names of the classes; empty if the data do not name them.
   std::vector<std::string> categories();
-  /// Gives the objects of a split's images the labels that the weights have for their names, where these are known and all names of the
-  /// data are among them. Returns whether labels changed. For evaluations, before other functions open the split.
-  bool match_categories(const std::string& split);
   /// The items of a split's pipeline. `from_weights` stands for galley.pipeline in the metadata of the weights. Throws (kRecipe) if they
   /// have none.
   std::vector<Component> pipeline_of(const std::string& split) const;
