@@ -1,11 +1,11 @@
 #include "libcore/passes/replicate.h"
 
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/shape.h"
+#include "libcore/passes/apply_extents.h"
 
 namespace galley {
 namespace {
@@ -24,16 +24,8 @@ TensorType f32_type(Shape shape) {
 std::string gradient_output(const GradientBucket& bucket, size_t member) { return cat(bucket.name, ".", bucket.parameters[member]); }
 
 void sync_batch_norms(Graph& graph, double factor) {
-  std::set<ValueId> made;  // by batch norms
-  for (const Node& node : graph.nodes())
-    if (node.op == &batch_norm_op()) made.insert(node.outputs.begin(), node.outputs.end());
+  refuse_norms_inside_extents(graph, "which cannot be summed over ranks or replicas", "train.sync_batch_norm: false, on several ranks");
   for (Node& node : graph.nodes()) {
-    if (node.op == &batch_norm_update_op() && !made.contains(node.inputs[2])) {
-      throw Error(ErrorCode::kRecipe, cat("the batch norm at ", node.path,
-                                          " has the statistics of pixels inside the images, which cannot be summed over ranks or replicas"))
-          .key("data.padding")
-          .suggest("data.padding: batch; frozen_norm: true of the model; or, on several ranks, train.sync_batch_norm: false");
-    }
     if (node.op == &batch_norm_op()) {
       auto attrs = std::make_shared<BatchNormAttrs>(node.attrs<BatchNormAttrs>());
       attrs->sync = node.path.empty() ? "batch_norm" : node.path;
