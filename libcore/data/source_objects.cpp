@@ -114,6 +114,23 @@ void set_objects(Sample& sample, const ObjectImage& image, const ObjectParts& pa
   sample.set("keypoints", Keypoints{std::move(all), parts.keypoints->mirrored()});
 }
 
+/// Gives the objects labels that are numbers of `names`, in place of `categories`, if all categories are among these. For evaluations of
+/// weights whose classes have names.
+void use_labels_of(const std::vector<std::string>& names, std::vector<std::string>& categories, std::vector<ObjectImage>& images) {
+  std::vector<int64_t> other(categories.size(), 0);
+  for (size_t i = 1; i < categories.size(); ++i) {
+    if (categories[i] == kUnused) continue;
+    const auto found = std::find(names.begin(), names.end(), categories[i]);
+    if (found == names.end()) return;
+    other[i] = found - names.begin();
+  }
+  if (names == categories) return;
+  log(LogLevel::kInfo, "the classes of the data have other numbers than those of the weights; they are matched by name");
+  categories = names;
+  for (ObjectImage& image : images)
+    for (ObjectBox& object : image.objects) object.label = other[static_cast<size_t>(object.label)];
+}
+
 class ImagesWithObjects : public ObjectSource {
  public:
   ImagesWithObjects(std::string name, std::vector<ObjectImage> images, std::vector<std::string> categories, ColorMode mode, bool difficult,
@@ -288,11 +305,12 @@ std::vector<std::string> stems_of(const std::string& root, const std::string& se
       for (const FolderEntry& entry : list_folder(parent_folder(path)))
         if (entry.name.ends_with(".txt")) sets.push_back(entry.name.substr(0, entry.name.size() - 4));
     }
-    if (sets.empty()) no_such(path, "file");
+    if (sets.empty()) throw in_file(path, "no such file").key("source.set").suggest("remove the source's `set` to read all annotations");
     const std::string near = nearest(set, sets);
     std::string known;
     for (size_t i = 0; i < std::min<size_t>(sets.size(), 10); ++i) known += (i > 0 ? ", " : "") + sets[i];
     throw in_file(path, cat("no such file; ImageSets/Main has the sets ", known, sets.size() > 10 ? " ..." : ""))
+        .key("source.set")
         .suggest(near.empty() ? "set one of them as the source's set" : cat("did you mean set: ", near, "?"));
   }
   const std::string text = read_file(path);
@@ -395,6 +413,7 @@ std::unique_ptr<Source> Voc::open(const SourceContext& context) const {
   std::vector<ObjectImage> images = list.take();
   std::string name = cat("voc ", root, set.empty() ? "" : cat(" (", set, ")"), ": ", counted(std::ssize(images), "image"), " of ",
                          names.size() - 1, " classes, ", list.str());
+  use_labels_of(learned, names, images);
   return std::make_unique<ImagesWithObjects>(std::move(name), std::move(images), std::move(names), mode, difficult);
 }
 
@@ -544,6 +563,7 @@ std::unique_ptr<Source> Coco::open(const SourceContext& context) const {
   for (ObjectImage& image : read) list.finish(std::move(image));
   read = list.take();
   std::string name = cat("coco ", path, ": ", counted(std::ssize(read), "image"), " of ", labels.by_id.size(), " categories, ", list.str());
+  use_labels_of(learned, labels.names, read);
   return std::make_unique<ImagesWithObjects>(std::move(name), std::move(read), std::move(labels.names), mode, true,
                                              ObjectParts{masks, std::move(shapes.keypoints)});
 }

@@ -79,6 +79,9 @@ struct ObjectOptions : SourceOptions {
   EmptyImages empty = EmptyImages::kKeep;
   BadBoxes bad_boxes = BadBoxes::kFail;
   ColorMode mode = ColorMode::kRgb;
+  /// Names of the classes of weights, by number, from which labels are taken where they have all names of the data. Not an option: set by
+  /// evaluations.
+  std::vector<std::string> learned;
 
  protected:
   void common_options(OptionVisitor& visitor);

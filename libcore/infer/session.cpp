@@ -323,23 +323,38 @@ BatchTypes Session::input_types(int64_t batch) const {
   return types;
 }
 
+std::vector<int64_t> Session::canvas(std::string_view name) const {
+  const Split* split = recipe_.data.find(std::string(name));
+  if (split == nullptr) return {};
+  const std::vector<Component> items =
+      split->pipeline_from_weights() ? weights_pipeline().value_or(std::vector<Component>()) : split->pipeline;
+  for (const Component& item : items)
+    if (const auto* pad = item.as<PadTo>()) return {pad->size[0], pad->size.back()};
+  return {};
+}
+
 BatchTypes Session::usual_types(int64_t batch, bool targets) const {
   BatchTypes types = input_types(batch);
   for (const auto& [name, type] : types.fields)
     if (type.shape.rank() <= 1)
       throw Error(ErrorCode::kRecipe, "the model has no input shape").key("model").suggest("write model.input.shape");
+  const std::vector<int64_t> given = recipe_.benchmark.size, first = canvas(targets ? "train" : "val");
+  const std::vector<int64_t> padded = first.empty() ? canvas(targets ? "val" : "train") : first;
+  const std::vector<int64_t> size = given.empty() ? padded : std::vector{given[0], given.back()};
+  const std::vector<int64_t>& usual = info_.input_shape;
+  const auto resize = [&](Shape& shape) {
+    const int rank = shape.rank();
+    if (size.empty() || usual.size() != 3 || rank < 3 || shape[rank - 2] != usual[1] || shape[rank - 1] != usual[2]) return;
+    shape[rank - 2] = size[0];
+    shape[rank - 1] = size[1];
+  };
+  for (auto& [name, type] : types.fields) resize(type.shape);
+  if (!given.empty() && usual.size() != 3)
+    throw Error(ErrorCode::kRecipe, "the model reads no images, whose size could be set").key("benchmark.size");
   if (!targets) {
-    // The sizes of images on a canvas, where the data have such images.
-    const auto pads = [&](const char* name) {
-      const Split* split = recipe_.data.find(name);
-      if (split == nullptr) return false;
-      const std::vector<Component> items =
-          split->pipeline_from_weights() ? weights_pipeline().value_or(std::vector<Component>()) : split->pipeline;
-      return std::any_of(items.begin(), items.end(), [](const Component& item) { return item.as<PadTo>() != nullptr; });
-    };
     for (const ModelInput& input : info_.all_inputs()) {
       const bool extents = input.name == kImageExtents && recipe_.data.padding == PaddingRule::kImage;
-      if ((input.name != kImageSize && !extents) || (!pads("val") && !pads("train"))) continue;
+      if ((input.name != kImageSize && !extents) || padded.empty()) continue;
       types.inputs.push_back(input.name);
       types.fields.emplace(input.name, input_type(input, batch));
     }
@@ -347,8 +362,11 @@ BatchTypes Session::usual_types(int64_t batch, bool targets) const {
   }
   task();  // throws if there is none
   for (const FieldType& target : make_task(recipe_.task, task_model(types))->targets()) {
-    for (const FieldTensor& tensor : tensors_of(target, batch))
-      types.fields.emplace(tensor.name, TensorType{.dtype = tensor.dtype, .shape = tensor.shape});
+    for (const FieldTensor& tensor : tensors_of(target, batch)) {
+      TensorType type{.dtype = tensor.dtype, .shape = tensor.shape};
+      if (target.kind == FieldKind::kMask || target.kind == FieldKind::kFlow) resize(type.shape);
+      types.fields.emplace(tensor.name, type);
+    }
   }
   return types;
 }

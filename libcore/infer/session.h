@@ -93,7 +93,8 @@ class Session {
   BatchTypes batch_types(const DataLoader& loader) const;
   /// The same, and then those of the batches of each other length and size of the loader (DataLoader::lengths, sizes).
   std::vector<BatchTypes> all_batch_types(const DataLoader& loader) const;
-  /// Types of a batch of the model's default inputs and, with `targets`, of the task's targets for them.
+  /// Types of a batch of the model's default inputs and, with `targets`, of the task's targets for them. Images have the size of
+  /// benchmark.size, else of the canvas of data.val or data.train, else the model's usual size.
   BatchTypes usual_types(int64_t batch, bool targets) const;
   /// Names of the classes; empty if the data do not name them.
   std::vector<std::string> categories();
@@ -150,6 +151,8 @@ class Session {
   std::vector<Component> given_pipeline_of(const std::string& name) const;
   LoaderOptions loader_options(const std::string& split, int64_t batch) const;
   BatchTypes input_types(int64_t batch) const;
+  /// Rows and columns of the canvas of a split's images; empty: they have none.
+  std::vector<int64_t> canvas(std::string_view split) const;
   TaskModel task_model(const BatchTypes& types) const;
 
   const Recipe& recipe_;

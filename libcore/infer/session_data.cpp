@@ -84,7 +84,13 @@ std::shared_ptr<const Source> Session::source(const std::string& split) {
     std::string key = "data.train.source";
     for (const char* name : {"val", "test"})
       if (recipe_.data.find(name) == &described) key = cat("data.", name, ".source");
-    opened = under_key(key, [&] { return open_source(described.source, context); });
+    try {
+      opened = under_key(key, [&] { return open_source(described.source, context); });
+    } catch (Error& error) {  // sources do not know their split
+      if (constexpr std::string_view kOption = "source."; error.key().starts_with(kOption))
+        error.key(cat(key, ".", error.key().substr(kOption.size())));
+      throw;
+    }
   }
   const std::string items = cat("data.", split, ".pipeline");
   const std::vector<Component> pipeline = pipeline_of(split);

@@ -4,7 +4,7 @@
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/detection.h"
-#include "libcore/ops/conv.h"
+#include "libcore/ops/conv_rows.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/detection.h"
 #include "libcore/ops/extents.h"
@@ -62,11 +62,19 @@ SharedConv::SharedConv(Builder& b, std::string_view name, int64_t in_channels, c
   if (options.bias) bias_ = b.parameter("bias", {options.out_channels}, bias, "conv2d");
 }
 
-Value SharedConv::operator()(Value x) const {
+Conv2dAttrs SharedConv::attrs() const {
   Conv2dAttrs attrs;
   attrs.stride = options_.stride.list();
   attrs.padding = options_.padding.list();
-  return conv2d(x, weight_, bias_, attrs);
+  return attrs;
+}
+
+Value SharedConv::operator()(Value x) const { return conv2d(x, weight_, bias_, attrs()); }
+
+Value SharedConv::first_images(Value x, Value count, Activation activation) const {
+  Conv2dAttrs own = attrs();
+  own.activation = activation;
+  return conv2d_rows(x, weight_, bias_, count, own);
 }
 
 std::vector<Value> feature_pyramid(Builder& b, const std::vector<Value>& features, ExtraLevels extra, bool norm) {

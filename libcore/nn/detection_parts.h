@@ -6,6 +6,7 @@
 #include "libcore/nn/detection.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/nn/zoo_backbones.h"
+#include "libcore/ops/conv.h"
 
 namespace galley {
 
@@ -23,8 +24,11 @@ class SharedConv {
  public:
   SharedConv(Builder& b, std::string_view name, int64_t in_channels, const Conv2dOptions& options, const Init& weight, const Init& bias);
   Value operator()(Value x) const;
+  /// Of the first count[n] images of each sample (conv2d_rows).
+  Value first_images(Value x, Value count, Activation activation) const;
 
  private:
+  Conv2dAttrs attrs() const;
   Value weight_, bias_;
   Conv2dOptions options_;
 };

@@ -5,7 +5,7 @@
 #include "libcore/nn/capture.h"
 #include "libcore/nn/detection.h"
 #include "libcore/nn/detection_parts.h"
-#include "libcore/ops/conv.h"
+#include "libcore/ops/conv_rows.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/instances.h"
 #include "libcore/ops/loss.h"
@@ -18,33 +18,58 @@ namespace {
 constexpr int64_t kMaskChannels = 256, kKeypointChannels = 512;
 const Init kReluWeight = Init::kaiming_normal(Init::Fan::kOut);
 
-/// Features of trained rows, then of detected rows, as images [N*R,C,14,14].
+/// Features of trained rows, then of detected rows, as images [N*R,C,14,14] each, R being the larger number.
 struct HeadInput {
-  explicit HeadInput(const InstanceHead& head) {
-    std::vector<Value> parts;
+  explicit HeadInput(const InstanceHead& head) : samples((head.trained ? head.trained : head.detected).boxes.shape()[0]) {
+    if (head.trained) trained = head.trained.boxes.shape()[1];
+    if (head.detected) detected = head.detected.boxes.shape()[1];
+    const int64_t most = std::max(trained, detected);
+    std::vector<Value> parts, counts;
     for (const InstanceRows* rows : {&head.trained, &head.detected}) {
       if (!*rows) continue;
-      parts.push_back(head.pool(rows->boxes, rows->count));
-      (rows == &head.trained ? trained : detected) = rows->boxes.shape()[1];
+      Value part = head.pool(rows->boxes, rows->count);
+      Shape missing = part.shape();
+      missing[1] = most - missing[1];
+      if (missing[1] > 0) part = join({part, full(part.graph(), {.dtype = part.dtype(), .shape = missing}, 0)}, 1);
+      parts.push_back(part);
+      counts.push_back(rows->count);
     }
-    const Value all = parts.size() == 1 ? parts[0] : join(parts, 1);
+    const Value all = join(parts, 0);
     const Shape& s = all.shape();
-    samples = s[0];
     images = reshape(all, {s[0] * s[1], s[2], s[3], s[4]});
+    count = join(counts, 0);
   }
   /// The rows of results [N*R,..], by kind.
   Value rows_of(Value results, bool of_detections) const {
-    std::vector<int64_t> sizes{samples, trained + detected};
+    const int64_t most = std::max(trained, detected), first = of_detections && trained > 0 ? samples : 0;
+    std::vector<int64_t> sizes{results.shape()[0] / most, most};
     for (int axis = 1; axis < results.shape().rank(); ++axis) sizes.push_back(results.shape()[axis]);
-    const Value rows = reshape(results, Shape(sizes));
-    return of_detections ? slice(rows, 1, trained) : slice(rows, 1, 0, trained);
+    const Value rows = slice(reshape(results, Shape(sizes)), 0, first, first + samples);
+    return slice(rows, 1, 0, of_detections ? detected : trained);
   }
-  int64_t samples = 0, trained = 0, detected = 0;
+  int64_t samples, trained = 0, detected = 0;
   Value images;
+  Value count;  // of each part's samples, the valid images
 };
 
+/// relu of a convolution 3x3 with a bias, of the first images. Training computes all.
+Value conv_relu(Builder& b, const std::string& name, Value x, Value count, int64_t channels) {
+  const Conv2dOptions options{.out_channels = channels, .kernel_size = 3, .padding = 1};
+  const SharedConv conv(b, name, x.channels(), options, kReluWeight, Init::zeros());
+  return b.training() ? relu(conv(x)) : conv.first_images(x, count, Activation::kRelu);
+}
+
+/// The same with a batch norm instead of the bias, as conv_norm.
+Value conv_norm_relu(Builder& b, const std::string& name, Value x, Value count, int64_t channels) {
+  const auto module = b.scope(name);
+  const Conv2dOptions options{.out_channels = channels, .kernel_size = 3, .padding = 1, .bias = false};
+  const SharedConv conv(b, "0", x.channels(), options, kReluWeight, Init::zeros());
+  return relu(b.batch_norm("1", b.training() ? conv(x) : conv.first_images(x, count, Activation::kNone)));
+}
+
 /// x [N,C,H,W] -> [N,channels,H',W']: torch's ConvTranspose2d.
-Value transposed_conv(Builder& b, std::string_view name, Value x, int64_t channels, int64_t kernel, int64_t padding, const Init& bias) {
+Value transposed_conv(Builder& b, std::string_view name, Value x, Value count, int64_t channels, int64_t kernel, int64_t padding,
+                      const Init& bias) {
   constexpr int64_t kStride = 2;
   const auto module = b.scope(name);
   const Shape& s = x.shape();
@@ -54,7 +79,8 @@ Value transposed_conv(Builder& b, std::string_view name, Value x, int64_t channe
   attrs.stride = {kStride};
   attrs.padding = {padding};
   attrs.input_size = {(s[2] - 1) * kStride - 2 * padding + kernel, (s[3] - 1) * kStride - 2 * padding + kernel};
-  return add(conv2d_backward_data(x, weight, attrs), reshape(shift, {1, channels, 1, 1}));
+  const Value y = b.training() ? conv2d_backward_data(x, weight, attrs) : conv2d_backward_data_rows(x, weight, count, attrs);
+  return add(y, reshape(shift, {1, channels, 1, 1}));
 }
 
 /// Zeros in the rows [N,R,..] of a result from the count on.
@@ -96,19 +122,13 @@ void add_masks(Builder& b, NamedValues& results, const InstanceHead& head, Value
   {
     const auto module = b.scope("mask_head");
     const auto init = b.use_init({.conv_weight = kReluWeight, .conv_bias = Init::zeros()});
-    for (int i = 0; i < 4; ++i) {
-      const ConvNormOptions options{.channels = kMaskChannels, .kernel = 3, .activation = ActivationKind::kRelu};
-      if (norm) {
-        x = conv_norm(b, std::to_string(i), x, options);
-      } else {
-        const auto block = b.scope(std::to_string(i));
-        x = relu(b.conv2d("0", x, {.out_channels = kMaskChannels, .kernel_size = 3, .padding = 1}));
-      }
-    }
+    for (int i = 0; i < 4; ++i)
+      x = norm ? conv_norm_relu(b, std::to_string(i), x, input.count, kMaskChannels)
+               : conv_relu(b, cat(i, ".0"), x, input.count, kMaskChannels);
   }
   const auto module = b.scope("mask_predictor");
   const auto usual_bias = [](int64_t fan_in) { return Init::uniform(1 / std::sqrt(static_cast<double>(fan_in))); };
-  x = relu(transposed_conv(b, "conv5_mask", x, kMaskChannels, 2, 0, usual_bias(kMaskChannels * 4)));
+  x = relu(transposed_conv(b, "conv5_mask", x, input.count, kMaskChannels, 2, 0, usual_bias(kMaskChannels * 4)));
   Value weight, bias;
   {
     const auto logits = b.scope("mask_fcn_logits");
@@ -137,12 +157,10 @@ void add_keypoints(Builder& b, NamedValues& results, const InstanceHead& head, V
   Value x = input.images;
   {
     const auto module = b.scope("keypoint_head");
-    const auto init = b.use_init({.conv_weight = kReluWeight, .conv_bias = Init::zeros()});
-    for (int i = 0; i < 8; ++i)
-      x = relu(b.conv2d(std::to_string(2 * i), x, {.out_channels = kKeypointChannels, .kernel_size = 3, .padding = 1}));
+    for (int i = 0; i < 8; ++i) x = conv_relu(b, std::to_string(2 * i), x, input.count, kKeypointChannels);
   }
   const auto module = b.scope("keypoint_predictor");
-  x = transposed_conv(b, "kps_score_lowres", x, num_keypoints, 4, 1, Init::zeros());
+  x = transposed_conv(b, "kps_score_lowres", x, input.count, num_keypoints, 4, 1, Init::zeros());
   ResizeAttrs twice;
   twice.size = {2 * x.shape()[2], 2 * x.shape()[3]};
   x = resize(x, twice);

@@ -32,6 +32,7 @@ struct OnnxTensor {
 enum class OnnxAttributeKind { kNone, kFloat, kInt, kString, kTensor, kFloats, kInts, kStrings, kGraph, kOther };
 
 /// An attribute of a node; `kind` determines which member holds its value.
+struct OnnxGraph;
 struct OnnxAttribute {
   std::string name;
   OnnxAttributeKind kind = OnnxAttributeKind::kNone;
@@ -42,6 +43,7 @@ struct OnnxAttribute {
   std::vector<double> floats;
   std::vector<int64_t> ints;
   std::vector<std::string> strings;
+  std::shared_ptr<const OnnxGraph> graph;  ///< Of kGraph in files to write; null in files that were read.
 };
 
 /// A node of a graph.
@@ -66,6 +68,13 @@ struct OnnxValue {
   int32_t data_type = 0;
   bool has_shape = false;
   std::vector<OnnxDimension> shape;
+};
+
+/// The body of a loop. Its nodes may read values of the graph around it.
+struct OnnxGraph {
+  std::string name;
+  std::vector<OnnxNode> nodes;
+  std::vector<OnnxValue> inputs, outputs;
 };
 
 /// The contents of a file.

@@ -26,6 +26,8 @@ std::string encode(const OnnxTensor& tensor) {
   return bytes;
 }
 
+std::string encode(const OnnxGraph& graph);
+
 std::string encode(const OnnxAttribute& attribute) {
   std::string bytes;
   pbf_writer writer(bytes);
@@ -58,6 +60,10 @@ std::string encode(const OnnxAttribute& attribute) {
     case OnnxAttributeKind::kStrings:
       for (const std::string& value : attribute.strings) writer.add_bytes(9, value);
       writer.add_enum(20, 8);
+      break;
+    case OnnxAttributeKind::kGraph:
+      writer.add_message(6, encode(*attribute.graph));
+      writer.add_enum(20, 5);
       break;
     default: GALLEY_ASSERT(false, "attribute ", attribute.name);
   }
@@ -95,6 +101,16 @@ std::string encode(const OnnxValue& value) {
   pbf_writer writer(bytes);
   writer.add_string(1, value.name);
   writer.add_message(2, type);
+  return bytes;
+}
+
+std::string encode(const OnnxGraph& graph) {
+  std::string bytes;
+  pbf_writer writer(bytes);
+  for (const OnnxNode& node : graph.nodes) writer.add_message(1, encode(node));
+  writer.add_string(2, graph.name);
+  for (const OnnxValue& value : graph.inputs) writer.add_message(11, encode(value));
+  for (const OnnxValue& value : graph.outputs) writer.add_message(12, encode(value));
   return bytes;
 }
 

@@ -1,5 +1,6 @@
 #include "libcore/ops/nms.h"
 
+#include "libcore/ops/conv_rows.h"
 #include "libcore/ops/detection.h"
 #include "libcore/ops/instances.h"
 #include "libcore/ops/linear_rows.h"
@@ -64,9 +65,9 @@ Nms nms(Value boxes, Value scores, const NmsAttrs& attrs, Value count) {
 }
 
 OpTable nms_ops() {
-  return {&nms_op(),          &grid_boxes_op(),     &match_boxes_op(),     &match_centers_op(), &top_mask_op(),
-          &take_boxes_op(),   &append_objects_op(), &sample_labels_op(),   &true_rows_op(),     &linear_rows_op(),
-          &mask_targets_op(), &keypoint_cells_op(), &locate_keypoints_op()};
+  return {&nms_op(),          &grid_boxes_op(),     &match_boxes_op(),      &match_centers_op(), &top_mask_op(),
+          &take_boxes_op(),   &append_objects_op(), &sample_labels_op(),    &true_rows_op(),     &linear_rows_op(),
+          &mask_targets_op(), &keypoint_cells_op(), &locate_keypoints_op(), &conv2d_rows_op(),   &conv2d_backward_data_rows_op()};
 }
 
 }  // namespace galley

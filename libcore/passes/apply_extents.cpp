@@ -1,8 +1,10 @@
 #include "libcore/passes/apply_extents.h"
 
 #include <algorithm>
+#include <set>
 
 #include "libcore/ops/extent_builder.h"
+#include "libcore/ops/norm.h"
 
 namespace galley {
 
@@ -52,6 +54,18 @@ void apply_extents(Graph& graph, Value images, Value extents, bool training) {
   for (auto& [name, id] : graph.outputs()) id = current(id);
   graph.set_path(path);
   graph.set_phase(phase);
+}
+
+void refuse_norms_inside_extents(const Graph& graph, std::string_view reason, std::string_view cure) {
+  std::set<ValueId> made;  // by batch norms of all pixels
+  for (const Node& node : graph.nodes())
+    if (node.op == &batch_norm_op()) made.insert(node.outputs.begin(), node.outputs.end());
+  for (const Node& node : graph.nodes()) {
+    if (node.op != &batch_norm_update_op() || made.contains(node.inputs[2])) continue;
+    throw Error(ErrorCode::kRecipe, cat("the batch norm at ", node.path, " has the statistics of pixels inside the images, ", reason))
+        .key("data.padding")
+        .suggest(cat("data.padding: batch; or frozen_norm: true of the model", cure.empty() ? "" : "; or ", cure));
+  }
 }
 
 }  // namespace galley

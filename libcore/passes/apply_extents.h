@@ -1,6 +1,8 @@
 #pragma once
 // apply_extents: images of different size in one array, each as if it were alone.
 
+#include <string_view>
+
 #include "libcore/graph/graph.h"
 
 namespace galley {
@@ -11,5 +13,10 @@ namespace galley {
 /// until an operator makes something else of the images. `training`: a backward pass follows. Throws Error (kRecipe) at an operator that
 /// cannot take extents.
 void apply_extents(Graph& graph, Value images, Value extents, bool training = false);
+
+/// Throws Error (kRecipe, data.padding) at the first batch norm whose statistics are those of the pixels inside images. `reason` completes
+/// "the batch norm at PATH has the statistics of pixels inside the images, ", `cure` says what to set besides data.padding: batch and
+/// frozen_norm: true ("": nothing else helps).
+void refuse_norms_inside_extents(const Graph& graph, std::string_view reason, std::string_view cure);
 
 }  // namespace galley

@@ -11,6 +11,7 @@
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
+#include "libcore/passes/apply_extents.h"
 #include "libcore/passes/integer_domain.h"
 #include "libcore/passes/patterns.h"
 #include "libcore/passes/quantize.h"
@@ -216,7 +217,8 @@ class FakeQuantizer {
 /// of only one graph, e.g. dropout, have no counterpart.
 class Counterparts {
  public:
-  Counterparts(const Graph& evaluation, const Graph& training) : evaluation_(evaluation), ids_(evaluation.value_count(), kNoValue) {
+  Counterparts(const Graph& evaluation, const Graph& training)
+      : evaluation_(evaluation), training_(training), ids_(evaluation.value_count(), kNoValue) {
     std::map<Key, const Node*> trained;
     walk(training, [&](const Key& key, const Node& node) { trained.emplace(key, &node); });
     walk(evaluation, [&](const Key& key, const Node& node) {
@@ -234,6 +236,9 @@ class Counterparts {
   ValueId find(ValueId evaluated) const { return ids_[static_cast<size_t>(evaluated)]; }
   ValueId at(ValueId evaluated, const std::string& name) const {
     const ValueId id = find(evaluated);
+    if (id == kNoValue)
+      refuse_norms_inside_extents(training_, "which quantization-aware training cannot fold",
+                                  "keep its layers in float with quantize.overrides");
     GALLEY_CHECK(id != kNoValue, "the training graph has no value ", name, " (", evaluation_.type(evaluated),
                  ") of the evaluation graph; keep its layer in float with quantize.overrides");
     return id;
@@ -251,7 +256,7 @@ class Counterparts {
     }
   }
 
-  const Graph& evaluation_;
+  const Graph &evaluation_, &training_;
   std::vector<ValueId> ids_;
 };
 

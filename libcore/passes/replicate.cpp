@@ -5,6 +5,7 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/shape.h"
+#include "libcore/passes/apply_extents.h"
 
 namespace galley {
 namespace {
@@ -23,6 +24,7 @@ TensorType f32_type(Shape shape) {
 std::string gradient_output(const GradientBucket& bucket, size_t member) { return cat(bucket.name, ".", bucket.parameters[member]); }
 
 void sync_batch_norms(Graph& graph, double factor) {
+  refuse_norms_inside_extents(graph, "which cannot be summed over ranks or replicas", "train.sync_batch_norm: false, on several ranks");
   for (Node& node : graph.nodes()) {
     if (node.op == &batch_norm_op()) {
       auto attrs = std::make_shared<BatchNormAttrs>(node.attrs<BatchNormAttrs>());

@@ -72,6 +72,10 @@ std::string BenchmarkCell::name() const {
 }
 
 std::vector<BenchmarkCell> cells_of(const BenchmarkSection& section) {
+  if (section.size.size() > 2) {
+    throw Error(ErrorCode::kRecipe, cat("'benchmark.size' has ", section.size.size(), " numbers; write [height, width] or one number"))
+        .key("benchmark.size");
+  }
   std::vector<BenchmarkCell> cells;
   for (const std::string& what : section.what) {
     if (std::find(kKinds.begin(), kKinds.end(), what) == kKinds.end()) {

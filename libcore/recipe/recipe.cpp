@@ -9,9 +9,25 @@
 namespace galley {
 namespace {
 
-// Errors of check_recipe carry their key; the tree has the key's place.
+/// The place of the first value of a section that the command line gave; null: none.
+const TextPlace* overridden(const YamlNode& node) {
+  if (node.place.source && node.place.source->name == "command line") return &node.place;
+  for (const YamlNode& item : node.items)
+    if (const TextPlace* place = overridden(item)) return place;
+  for (const YamlNode::Entry& entry : node.entries)
+    if (const TextPlace* place = overridden(entry.value)) return place;
+  return nullptr;
+}
+
+// Errors of check_recipe carry their key; the tree has the key's place. If the key is a section in which the command line changed a value,
+// that value is the likely cause.
 Error with_place(Error error, const YamlNode& tree) {
   std::vector<std::string> path = split_key(error.key());
+  const YamlNode* named = value_at(tree, path);
+  if (const TextPlace* place = named == nullptr ? nullptr : overridden(*named)) {
+    place->mark(error);
+    return error;
+  }
   while (!path.empty()) {
     if (const YamlNode* node = value_at(tree, path); node && node->place.source) {
       node->place.mark(error);

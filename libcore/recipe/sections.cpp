@@ -390,6 +390,13 @@ void BenchmarkSection::options(OptionVisitor& v) {
       what);
   v.option({.name = "batch", .doc = "samples per run"}, batch);
   v.option({.name = "tokens", .doc = "decode: tokens in the cache; prefill: tokens of a prompt", .min = 1, .max = 1e6}, tokens);
+  v.option({.name = "size",
+            .doc = "[height, width] of random images, or one number for a square; missing: the canvas of an item pad_to of data.val or "
+                   "data.train, or the model's usual size",
+            .unit = "pixels",
+            .min = 1,
+            .max = 16384},
+           size);
   v.section({.name = "sweep", .doc = "values to combine"}, sweep);
   v.list({.name = "exclude", .doc = "cells to skip"}, exclude.items, make_options<ExcludeItem>);
   v.text({.name = "warmup", .doc = "runs before the timing starts; auto: until two consecutive runs agree within 5 %"}, warmup);

@@ -320,6 +320,7 @@ struct BenchmarkSection : OptionsOf<BenchmarkSection> {
   std::vector<std::string> what{"forward"};
   std::vector<std::string> batch{"1"};
   int64_t tokens = 128;
+  std::vector<int64_t> size;
   SweepSection sweep;
   OptionList exclude;  ///< ExcludeItem
   AutoCount warmup;

@@ -178,7 +178,8 @@ std::vector<Detection> detections_of(const std::map<std::string, Tensor>& result
 /// Losses, and average precision in pixels of the original images.
 class AveragePrecision : public SourceCollector {
  public:
-  explicit AveragePrecision(std::vector<std::string> names) : names_(std::move(names)) {}
+  AveragePrecision(std::vector<std::string> names, const std::vector<double>& sigmas)
+      : names_(std::move(names)), keypoints_(CocoSubject::kKeypoints, sigmas) {}
 
   void begin(const Source& source) override {
     source_ = dynamic_cast<const ObjectSource*>(&source);
@@ -279,7 +280,7 @@ class AveragePrecision : public SourceCollector {
   std::vector<std::string> names_;
   const ObjectSource* source_ = nullptr;
   Locator locator_;
-  CocoEvaluation coco_, masks_{CocoSubject::kMasks}, keypoints_{CocoSubject::kKeypoints};
+  CocoEvaluation coco_, masks_{CocoSubject::kMasks}, keypoints_;
   VocEvaluation voc_;
   std::set<int64_t> seen_;
   std::map<std::string, double> sums_, counts_;
@@ -354,13 +355,22 @@ class BoxPresenter : public Presenter {
 
 class Detector : public Task {
  public:
-  explicit Detector(const TaskModel& model)
-      : classes_(model.info.classes), parts_(model.info), metrics_(metrics_of(parts_)), image_(model.info.input_shape) {
+  Detector(const TaskModel& model, const DetectionTask& options)
+      : classes_(model.info.classes),
+        parts_(model.info),
+        sigmas_(options.keypoint_sigmas),
+        metrics_(metrics_of(parts_)),
+        image_(model.info.input_shape) {
     GALLEY_CHECK(model.info.output == ModelOutput::kDetections, "the task detection needs a detector, e.g. ssdlite320_mobilenet_v3_large");
     if (model.loss) {
       throw Error(ErrorCode::kRecipe, cat("a detector has its own losses, but the recipe has ", model.loss.type))
           .key("loss")
           .suggest("remove the key loss");
+    }
+    if (!sigmas_.empty() && std::ssize(sigmas_) != parts_.keypoints) {
+      throw Error(ErrorCode::kRecipe,
+                  cat("`keypoint_sigmas` has ", sigmas_.size(), " numbers, but the model has ", parts_.keypoints, " key points"))
+          .key("task.keypoint_sigmas");
     }
   }
   std::string_view name() const override { return "detection"; }
@@ -407,20 +417,28 @@ class Detector : public Task {
   }
   std::span<const MetricInfo> metrics() const override { return metrics_; }
   std::unique_ptr<Collector> collector(const std::vector<std::string>& metrics) const override {
-    return std::make_unique<AveragePrecision>(metrics);
+    return std::make_unique<AveragePrecision>(metrics, sigmas_);
   }
   std::unique_ptr<Presenter> presenter(const PresentContext& context) const override { return std::make_unique<BoxPresenter>(context); }
 
  private:
   int64_t classes_;
   Parts parts_;
+  std::vector<double> sigmas_;
   std::vector<MetricInfo> metrics_;
   std::vector<int64_t> image_;
 };
 
 }  // namespace
 
-std::unique_ptr<Task> DetectionTask::make(const TaskModel& model) const { return std::make_unique<Detector>(model); }
+void DetectionTask::options(OptionVisitor& visitor) {
+  visitor.option({.name = "keypoint_sigmas",
+                  .doc = "of each key point, how far labels of it lie apart relative to the object's size (pycocotools' sigmas), for "
+                         "metrics; empty: COCO's for 17 key points, else 1 / their number",
+                  .min = 1e-6},
+                 keypoint_sigmas);
+}
+std::unique_ptr<Task> DetectionTask::make(const TaskModel& model) const { return std::make_unique<Detector>(model, *this); }
 std::span<const MetricInfo> DetectionTask::metrics() const {
   static const std::vector<MetricInfo> all = metrics_of({true, 1});
   return all;

@@ -40,9 +40,10 @@ double mask_overlap(const RunLengths& detected, const ObjectBox& object) {
 }
 
 /// The similarity of key points. Without a visible point, points inside the box and as far around it as it is large are right.
-double keypoint_similarity(const std::vector<double>& detected, const ObjectBox& object) {
+double keypoint_similarity(const std::vector<double>& detected, const ObjectBox& object, const std::vector<double>& given_sigmas) {
   const size_t points = detected.size() / 2;
-  const std::vector<double> spreads = keypoint_spreads(points);
+  const std::vector<double> sigmas = given_sigmas.empty() ? keypoint_sigmas(points) : given_sigmas;
+  GALLEY_ASSERT(sigmas.size() == points);
   const std::vector<float>& given = object.keypoints;
   const auto visible = [&](size_t k) { return 3 * k + 2 < given.size() && given[3 * k + 2] > 0; };
   size_t count = 0;
@@ -59,17 +60,17 @@ double keypoint_similarity(const std::vector<double>& detected, const ObjectBox&
       dx = std::max(0.0, x - width - detected[2 * k]) + std::max(0.0, detected[2 * k] - (x + 2 * width));
       dy = std::max(0.0, y - height - detected[2 * k + 1]) + std::max(0.0, detected[2 * k + 1] - (y + 2 * height));
     }
-    const double variance = 4 * spreads[k] * spreads[k];
+    const double variance = 4 * sigmas[k] * sigmas[k];
     total += std::exp(-((dx * dx + dy * dy) / variance / (object.area + std::numeric_limits<double>::epsilon()) / 2));
   }
   return total / static_cast<double>(count > 0 ? count : points);
 }
 
-double overlap(CocoSubject subject, const DetectedBox& detected, const ObjectBox& object) {
+double overlap(CocoSubject subject, const DetectedBox& detected, const ObjectBox& object, const std::vector<double>& sigmas) {
   switch (subject) {
     case CocoSubject::kBoxes: return box_overlap(detected.box, object);
     case CocoSubject::kMasks: return mask_overlap(detected.mask, object);
-    case CocoSubject::kKeypoints: return keypoint_similarity(detected.keypoints, object);
+    case CocoSubject::kKeypoints: return keypoint_similarity(detected.keypoints, object, sigmas);
   }
   GALLEY_ASSERT(false);
 }
@@ -215,7 +216,7 @@ double mean_recall(const Curve& curve) {
 
 }  // namespace
 
-std::vector<double> keypoint_spreads(size_t count) {
+std::vector<double> keypoint_sigmas(size_t count) {
   static const std::vector<double> kPerson{0.026, 0.025, 0.025, 0.035, 0.035, 0.079, 0.079, 0.072, 0.072,
                                            0.062, 0.062, 0.107, 0.107, 0.087, 0.087, 0.089, 0.089};
   return count == kPerson.size() ? kPerson : std::vector<double>(count, 1 / static_cast<double>(std::max<size_t>(1, count)));
@@ -241,7 +242,7 @@ size_t most_of(CocoSubject subject) { return subject == CocoSubject::kKeypoints 
 
 /// Objects and detections by label, of each image in order.
 template <class Images, class Visit>
-void visit_classes(CocoSubject subject, const Images& images, const Visit& visit) {
+void visit_classes(CocoSubject subject, const std::vector<double>& sigmas, const Images& images, const Visit& visit) {
   const size_t most = most_of(subject);
   struct Parts {
     std::vector<const ObjectBox*> objects;
@@ -267,7 +268,7 @@ void visit_classes(CocoSubject subject, const Images& images, const Visit& visit
       for (const DetectedBox* detection : part.detections) {
         compared.areas.push_back(area_of(subject, *detection));
         std::vector<double>& row = compared.overlaps.emplace_back();
-        for (const ObjectBox* object : part.objects) row.push_back(overlap(subject, *detection, *object));
+        for (const ObjectBox* object : part.objects) row.push_back(overlap(subject, *detection, *object, sigmas));
       }
       for (size_t a = 0; a < kAreas; ++a) judged[a].push_back(judge(subject, part.objects, part.detections, compared, kAreaRanges[a]));
     }
@@ -280,7 +281,7 @@ void visit_classes(CocoSubject subject, const Images& images, const Visit& visit
 CocoFigures CocoEvaluation::figures() const {
   Mean map, map50, map75, ar1, ar10, ar50, ar75;
   std::array<Mean, kAreas> map_of, ar_of;
-  visit_classes(subject_, images_, [&](int64_t, const std::array<std::vector<Judged>, kAreas>& judged) {
+  visit_classes(subject_, sigmas_, images_, [&](int64_t, const std::array<std::vector<Judged>, kAreas>& judged) {
     Curve curve;
     for (size_t a = 0; a < kAreas; ++a) {
       if (!accumulate(judged[a], kMost, curve)) continue;
@@ -313,7 +314,7 @@ CocoFigures CocoEvaluation::figures() const {
 
 std::vector<CocoEvaluation::OfClass> CocoEvaluation::classes() const {
   std::vector<OfClass> list;
-  visit_classes(subject_, images_, [&](int64_t label, const std::array<std::vector<Judged>, kAreas>& judged) {
+  visit_classes(subject_, sigmas_, images_, [&](int64_t label, const std::array<std::vector<Judged>, kAreas>& judged) {
     Curve curve;
     if (!accumulate(judged[0], kMost, curve)) return;
     int64_t objects = 0;

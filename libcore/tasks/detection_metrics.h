@@ -21,12 +21,13 @@ struct DetectedBox {
 };
 
 /// What COCO's evaluation compares. Masks: their intersection over union, and the area of a detection is that of its mask. Key points: the
-/// similarity of visible points, by their distances relative to the object's size and a spread for each point (keypoint_spreads); objects
+/// similarity of visible points, by their distances relative to the object's size and a sigma for each point (keypoint_sigmas); objects
 /// without a visible point do not count, and 20 detections of a class in an image do.
 enum class CocoSubject { kBoxes, kMasks, kKeypoints };
 
-/// The standard deviations of labels of key points relative to the object's size: COCO's for its 17 points of persons, else 1 / count.
-std::vector<double> keypoint_spreads(size_t count);
+/// The usual sigmas of key points, standard deviations of labels relative to the object's size: COCO's for its 17 points of persons, else
+/// 1 / count.
+std::vector<double> keypoint_sigmas(size_t count);
 
 /// COCO's figures in 0..1; NaN where no object counts (pycocotools: -1).
 struct CocoFigures {
@@ -39,7 +40,9 @@ struct CocoFigures {
 /// the best 100 detections of each class in an image. Detections that match a crowd, or an object outside the range of areas, do not count.
 class CocoEvaluation {
  public:
-  explicit CocoEvaluation(CocoSubject subject = CocoSubject::kBoxes) : subject_(subject) {}
+  /// `sigmas`: of each key point; empty: the usual ones.
+  explicit CocoEvaluation(CocoSubject subject = CocoSubject::kBoxes, std::vector<double> sigmas = {})
+      : subject_(subject), sigmas_(std::move(sigmas)) {}
   /// Adds an image; each id once.
   void add(int64_t image_id, std::vector<ObjectBox> objects, std::vector<DetectedBox> detections);
   CocoFigures figures() const;
@@ -56,6 +59,7 @@ class CocoEvaluation {
     std::vector<DetectedBox> detections;
   };
   CocoSubject subject_;
+  std::vector<double> sigmas_;
   std::map<int64_t, Image> images_;  // in the order of ids
 };
 

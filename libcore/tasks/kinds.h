@@ -60,7 +60,10 @@ struct SegmentationTask : PlainTask<SegmentationTask> {
 };
 
 /// Boxes around objects, with their classes.
-struct DetectionTask : PlainTask<DetectionTask> {
+struct DetectionTask : TaskOptions {
+  std::vector<double> keypoint_sigmas;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<DetectionTask>(*this); }
   std::unique_ptr<Task> make(const TaskModel& model) const override;
   std::span<const MetricInfo> metrics() const override;
 };

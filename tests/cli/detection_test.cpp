@@ -260,6 +260,20 @@ TEST(Detection, MistakesNameTheirPlace) {
   expect({"task=classification"}, 3, {"classification"});
   expect({"data.train.pipeline=[{type: auto_augment}, {type: resize, size: [64, 64]}]"}, 3, {"cannot move the boxes"});
   expect({"data.train.batch_transforms=[{type: mixup}]"}, 3, {"boxes"});
+  // In JSON, the file, or the command line where an override is wrong.
+  const auto expect_place = [&](const std::string& word, const std::string& file, const std::string& key) {
+    const Outcome outcome = run("galley-train", {files.voc(), word, "-o", folder + "/wrong", "--format", "json", "-q"});
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    const Json error = Json::parse(outcome.err)["error"];
+    EXPECT_EQ(error["file"], file) << outcome.err;
+    EXPECT_EQ(error["key"], key) << outcome.err;
+  };
+  expect_place("data.root=/nowhere", "command line", "data.root");
+  expect_place("data.train.source={type: coco, images: JPEGImages, annotations: none.json}", "command line",
+               "data.train.source.annotations");
+  expect_place("data.val.source.set=missing", "command line", "data.val.source.set");
+  write_text(folder + "/JPEGImages/s2.jpg", "BM cut off");
+  expect_place("seed=1", folder + "/JPEGImages/s2.jpg", "");
   write_text(folder + "/Annotations/s3.xml", "<?xml version=\"1.0\"?>\n<!DOCTYPE a [<!ENTITY b \"bb\">]>\n<annotation>&b;</annotation>");
   expect({}, 4, {"Annotations/s3.xml:2", "document type declaration"});
 }

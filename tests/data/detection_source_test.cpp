@@ -49,6 +49,24 @@ void expect_error(const std::function<void()>& work, const std::vector<std::stri
 
 const ObjectImage& image_of(const Source& source, int64_t index) { return dynamic_cast<const ObjectSource&>(source).image(index); }
 
+TEST(VocSource, TakesTheLabelsOfWeights) {
+  const TestFolder folder;
+  write_voc(folder, "a", voc_xml(object_xml("dog", "3 4 20 25") + object_xml("cat", "1 2 39 30")));
+  Voc options;
+  options.classes = {"cat", "dog"};
+  const auto labels = [&](std::vector<std::string> learned, size_t names) {
+    options.learned = std::move(learned);
+    const auto source = open_voc(folder, options);
+    EXPECT_EQ(source->categories().size(), names);
+    const Sample sample = source->read(0);
+    EXPECT_EQ(static_cast<double>(image_of(*source, 0).objects[1].label), std::get<Tensor>(*sample.find("labels")).to_doubles()[1]);
+    return std::get<Tensor>(*sample.find("labels")).to_doubles();
+  };
+  EXPECT_EQ(labels({}, 3), (std::vector<double>{2, 1}));
+  EXPECT_EQ(labels({"__background__", "person", "dog", "N/A", "cat"}, 5), (std::vector<double>{2, 4}));
+  EXPECT_EQ(labels({"__background__", "dog", "horse", "N/A"}, 3), (std::vector<double>{2, 1})) << "cat is not among them";
+}
+
 TEST(VocSource, ReadsObjectsAsWritten) {
   const TestFolder folder;
   write_voc(folder, "a", voc_xml(object_xml("dog", "3 4 20 25", "<difficult>1</difficult>") + object_xml("aeroplane", "1.5 2 39 30")));

@@ -190,7 +190,7 @@ TEST(Detectors, NamesAreTorchvisions) {
     EXPECT_EQ(spec.role == ValueRole::kParameter ? "p" : "b", kind) << name;
   }
   EXPECT_EQ(next, specs.size());
-  EXPECT_EQ(models, 11u);
+  EXPECT_EQ(models, 12u);
 }
 
 TEST(Detectors, FrozenNormsAreBuffers) {
@@ -222,6 +222,7 @@ TEST(Detectors, HaveThePublishedNumberOfParameters) {
                          {"fcos_resnet50_fpn", true, 32'269'600},
                          {"ssdlite320_mobilenet_v3_large", false, 3'440'060},
                          {"maskrcnn_resnet50_fpn", true, 44'401'393},
+                         {"maskrcnn_resnet50_fpn_v2", false, 46'359'409},
                          {"keypointrcnn_resnet50_fpn", true, 59'137'258}}) {
     Component model = default_model(row.type);
     Setter setter("frozen_norm", {1});

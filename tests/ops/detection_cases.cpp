@@ -1,5 +1,6 @@
 // Cases of operators of detectors besides nms and roi_align. Hand values follow the rules in ops/detection.h.
 
+#include "libcore/ops/conv_rows.h"
 #include "libcore/ops/detection.h"
 #include "libcore/ops/instances.h"
 #include "libcore/ops/linear_rows.h"
@@ -214,6 +215,39 @@ std::vector<OpCase> proposal_cases() {
   return cases;
 }
 
+std::vector<OpCase> image_row_cases() {
+  std::vector<OpCase> cases;
+  const auto ints = [](CaseInputs& in, const Shape& shape, const std::vector<double>& values) {
+    return in.values(shape, values, DType::kI64);
+  };
+  const auto images = [&](const std::string& name, const Shape& x, const Shape& weight, std::vector<double> count, bool bias) {
+    cases.push_back({.name = "conv2d_rows_" + name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           Conv2dAttrs attrs;
+                           attrs.padding = {1};
+                           attrs.activation = bias ? Activation::kRelu : Activation::kNone;
+                           const Value y = in.real(x), w = in.weight(weight);
+                           conv2d_rows(y, w, bias ? in.vector(weight[0]) : Value(), ints(in, {std::ssize(count)}, count), attrs);
+                         },
+                     .forward_only = true});
+  };
+  images("several", {9, 5, 6, 7}, {4, 5, 3, 3}, {3, 0, 2}, true);
+  images("parts", {20, 3, 5, 5}, {8, 3, 3, 3}, {17}, false);            // 3 images a time: the last run begins at image 15
+  images("many_channels", {5, 32, 12, 12}, {32, 32, 3, 3}, {4}, true);  // for Winograd's form
+  cases.push_back({.name = "conv2d_backward_data_rows",
+                   .build =
+                       [=](CaseInputs& in) {
+                         Conv2dBackwardDataAttrs attrs;
+                         attrs.stride = {2};
+                         attrs.input_size = {10, 12};
+                         const Value x = in.real({22, 6, 5, 6}), w = in.weight({6, 4, 2, 2});
+                         conv2d_backward_data_rows(x, w, ints(in, {2}, {10, 1}), attrs);
+                       },
+                   .forward_only = true});
+  return cases;
+}
+
 std::vector<OpCase> instance_cases() {
   std::vector<OpCase> cases;
   const auto ints = [](CaseInputs& in, const Shape& shape, const std::vector<double>& values) {
@@ -274,6 +308,7 @@ std::vector<OpCase> detection_cases() {
   std::vector<OpCase> cases = grid_cases();
   for (OpCase& c : instance_cases()) cases.push_back(std::move(c));
   for (OpCase& c : proposal_cases()) cases.push_back(std::move(c));
+  for (OpCase& c : image_row_cases()) cases.push_back(std::move(c));
   for (OpCase& c : center_cases()) cases.push_back(std::move(c));
   for (OpCase& c : match_cases()) cases.push_back(std::move(c));
   const double infinity = std::numeric_limits<double>::infinity();

@@ -18,6 +18,7 @@
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/passes/differentiate.h"
+#include "libcore/passes/replicate.h"
 
 namespace galley {
 namespace {
@@ -220,6 +221,20 @@ TEST(ApplyExtents, AnOperatorThatMixesPixelsIsRefused) {
     EXPECT_NE(error.message().find("avg_pool2d"), std::string::npos) << error.message();
     EXPECT_EQ(error.key(), "data.padding");
   }
+}
+
+TEST(ApplyExtents, StatisticsOfSeveralGraphsAreRefused) {
+  const auto place = [](Network network) -> std::string {
+    try {
+      sync_batch_norms(network.graph, 2);
+    } catch (const Error& error) {
+      EXPECT_NE(error.suggestion().find("train.sync_batch_norm: false"), std::string::npos) << error.text();
+      return error.key();
+    }
+    return "";
+  };
+  EXPECT_EQ(place(Network({1, 3, 64, 64}, Norm::kGroup, true)), "");
+  EXPECT_EQ(place(Network({1, 3, 64, 64}, Norm::kBatch, true)), "data.padding");
 }
 
 }  // namespace

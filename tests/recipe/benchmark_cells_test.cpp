@@ -67,6 +67,14 @@ TEST(BenchmarkCells, MistakesNameTheirKey) {
   } catch (const Error& error) {
     EXPECT_EQ(error.key(), "benchmark.batch");
   }
+  section.batch = {"1"};
+  section.size = {240, 320, 3};
+  try {
+    cells_of(section);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.key(), "benchmark.size");
+  }
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ TEST(Schema, MeaningsOfSeveralKeys) {
   const Error batch = error_of([] { load(kSmall, {"batch.micro=48"}); });
   EXPECT_EQ(batch.message(), "train.batch: global 256 is not a multiple of micro 48 (256 = 5 * 48 + 16)");
   EXPECT_EQ(batch.suggestion(), "global 240 or 288 would be valid");
-  EXPECT_EQ(batch.place().line, 9);
+  EXPECT_EQ(batch.place().file, "command line") << "the cause, not the section";
   BatchSection section;
   section.global = 256;
   section.micro = AutoCount(32);

@@ -33,7 +33,7 @@ std::string error_of(const Action& action, ErrorCode code) {
 TEST(WeightRegistry, BuiltInFiles) {
   const WeightRegistry registry({kBuiltIn}, "/cache");
   const std::vector<std::string> models = registry.models();
-  EXPECT_EQ(models.size(), 97u) << "the classifiers of torchvision 0.29, eleven detectors, two RAFTs, three of clips, efficientnet_lite0";
+  EXPECT_EQ(models.size(), 98u) << "the classifiers of torchvision 0.29, twelve detectors, two RAFTs, three of clips, efficientnet_lite0";
   int sets = 0;
   for (const std::string& model : models) {
     SCOPED_TRACE(model);
@@ -56,7 +56,7 @@ TEST(WeightRegistry, BuiltInFiles) {
     }
     EXPECT_EQ(defaults, 1);
   }
-  EXPECT_EQ(sets, 139);
+  EXPECT_EQ(sets, 140);
   for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes"))
     EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is not a recipe";
 }
@@ -125,7 +125,7 @@ TEST(WeightRegistry, TheUsersOwn) {
   EXPECT_EQ(registry.of("resnet50").size(), 3u);
   EXPECT_EQ(registry.find("own/A").file, "/data/a.safetensors");
   EXPECT_NE(error_of([&] { registry.find("own"); }, ErrorCode::kRecipe).find("it has A"), std::string::npos);
-  EXPECT_EQ(registry.models().size(), 98u);
+  EXPECT_EQ(registry.models().size(), 99u);
 
   const auto broken = [&](const std::string& text) {
     write_file(folder / "own.yaml", text);

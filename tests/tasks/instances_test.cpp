@@ -73,6 +73,20 @@ TEST(InstanceMetrics, EqualPycocotools) {
   }
 }
 
+TEST(InstanceMetrics, SigmasOfKeyPointsCanBeGiven) {
+  // Both points are 10 pixels off: exp(-10^2 / (2 (2 sigma)^2 100^2)) is 0.707 for a sigma of 0.06, above 5 of the 10 thresholds.
+  const std::vector<ObjectBox> objects{{.box = {0, 0, 100, 100}, .label = 1, .area = 10000, .keypoints = {20, 20, 2, 60, 60, 2}}};
+  const std::vector<DetectedBox> detections{{.box = {0, 0, 100, 100}, .score = 1, .label = 1, .keypoints = {30, 20, 60, 50}}};
+  const auto map = [&](const std::vector<double>& sigmas) {
+    CocoEvaluation coco(CocoSubject::kKeypoints, sigmas);
+    coco.add(1, objects, detections);
+    return coco.figures().map;
+  };
+  EXPECT_NEAR(map({0.06, 0.06}), 0.5, 1e-12);
+  EXPECT_NEAR(map({}), 1, 1e-12) << "1 / 2 each";
+  EXPECT_EQ(keypoint_sigmas(17)[1], 0.025);
+}
+
 TEST(Instances, MasksArePastedAsTorchvisionDoes) {
   const Json& pasted = golden_instances()["pasted"];
   EXPECT_GE(pasted["masks"].size(), 8u);

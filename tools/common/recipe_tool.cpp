@@ -63,23 +63,27 @@ std::vector<std::string> variables_in(const LoadedRecipe& loaded, const std::vec
 Error with_source(const Error& error, const LoadedRecipe& loaded) {
   std::string key = "data.root";
   std::vector<std::string> variables = variables_in(loaded, {"data", "root"});
+  const std::string& root = loaded.recipe.data.root;
+  const bool has_root = root.empty() || file_exists(root);
   for (const char* split : {"train", "val", "test"}) {
-    const std::vector<std::string> path{"data", split, "source", "path"};
-    const YamlNode* value = value_at(loaded.source.tree, path);
-    if (value == nullptr) continue;
-    std::vector<YamlNode> items = value->items;
-    if (value->is_scalar()) items = {*value};
-    for (const YamlNode& item : items) {
-      if (item.scalar.empty() || !error.message().starts_with(below_root(loaded.recipe.data.root, item.scalar))) continue;
-      if (item.scalar.starts_with('/')) variables.clear();
-      for (const std::string& name : variables_in(loaded, path)) variables.insert(variables.begin(), name);
-      key = cat("data.", split, ".source.path");
+    const YamlNode* source = value_at(loaded.source.tree, {"data", split, "source"});
+    for (const YamlNode::Entry& option : source == nullptr ? std::vector<YamlNode::Entry>() : source->entries) {
+      std::vector<YamlNode> items = option.value.items;
+      if (option.value.is_scalar()) items = {option.value};
+      for (const YamlNode& item : items) {
+        const bool whole = item.scalar.starts_with('/');
+        if (item.scalar.empty() || !(has_root || whole) || !error.message().starts_with(below_root(root, item.scalar))) continue;
+        if (whole) variables.clear();
+        for (const std::string& name : variables_in(loaded, {"data", split, "source", option.key}))
+          variables.insert(variables.begin(), name);
+        key = cat("data.", split, ".source.", option.key);
+      }
     }
     if (key != "data.root") break;
   }
   std::string fix = error.suggestion();
   for (auto name = variables.rbegin(); name != variables.rend(); ++name) fix = cat("set the environment variable ", *name, ", or ", fix);
-  return Error(error.code(), error.message()).key(key).suggest(fix);
+  return Error(error.code(), error.message()).at(error.place()).key(key).suggest(fix);
 }
 
 }  // namespace
@@ -179,7 +183,7 @@ int RecipeTool::run() {
   } catch (const Error& error) {
     // What does not fit is known only when models are built and sources are open.
     if (error.code() == ErrorCode::kInput && error.key() == "data.root") throw with_place(with_source(error, loaded), loaded);
-    if (error.code() != ErrorCode::kRecipe) throw;
+    if (error.code() != ErrorCode::kRecipe && !error.key().starts_with("data.")) throw;
     throw with_place(error, loaded);
   }
 }

@@ -10,6 +10,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
+#include "libcore/data/sources.h"
 #include "libcore/infer/compare.h"
 #include "libcore/infer/evaluate.h"
 #include "libcore/infer/inference.h"
@@ -116,6 +117,17 @@ int EvaluateTool::print_fits(const Recipe& recipe) const {
   return kExitDone;
 }
 
+/// Objects of images get the labels that the weights have for their names. Sources are not open yet.
+static void use_learned_names(Recipe& recipe, const Session& session) {
+  std::vector<Split*> splits{&recipe.data.train};
+  for (std::optional<Split>* split : {&recipe.data.val, &recipe.data.test})
+    if (*split) splits.push_back(&**split);
+  for (Split* split : splits) {
+    auto* objects = dynamic_cast<ObjectOptions*>(split->source.params.get());
+    if (objects != nullptr) objects->learned = session.prediction_categories();
+  }
+}
+
 /// Weights say what their classes are called: metrics of data whose classes have other names, or another order, mean nothing.
 void EvaluateTool::warn_of_other_categories(Session& session, const std::string& split) const {
   const std::vector<std::string> learned = session.prediction_categories(), given = session.categories();
@@ -172,6 +184,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   const Split& described = *recipe.data.find(split);
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
   Session session(recipe);
+  use_learned_names(recipe, session);
   if (!against_.empty() && recipe.evaluate.cache)
     throw Error(ErrorCode::kRecipe, "--against compares two sets of weights, both without a cache")
         .key("evaluate.cache")

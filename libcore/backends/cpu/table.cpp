@@ -3,6 +3,7 @@
 #include "libcore/backends/cpu/table.h"
 
 #include "libcore/backends/cpu/collective.h"
+#include "libcore/backends/cpu/conv_rows.h"
 #include "libcore/backends/cpu/extents.h"
 #include "libcore/backends/cpu/instances.h"
 #include "libcore/backends/cpu/linear_rows.h"
@@ -19,6 +20,7 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_cast(),
                                cpu_collective(),
                                cpu_conv(),
+                               cpu_conv_rows(),
                                cpu_detection(),
                                cpu_elementwise(),
                                cpu_elementwise_chain(),

@@ -203,6 +203,51 @@ Names transposed_conv_node(const NodeWriter& n) {
   return {y};
 }
 
+/// Points [R,K,3] of `regions` heat maps [R,K,h,w] resized to `sizes`, i64 [R,2]: column, row and value of the largest pixel.
+std::string largest_pixels(GraphWriter& w, const std::string& heat, const std::string& sizes, const std::string& regions, int64_t points) {
+  const Attributes first{attribute("axis", int64_t{0})}, last{attribute("axis", int64_t{1})};
+  return w.loop(w.add("Squeeze", {regions, axis_ints(w, 0)}), {.dtype = DType::kF32, .shape = {points, 3}}, [&](const std::string& round) {
+    const std::string size = w.add("Gather", {sizes, round}, first);
+    const std::string map = unsqueezed(w, w.add("Gather", {heat, round}, first), {0});
+    const std::string resized =
+        w.add("Resize", {map, "", "", w.add("Concat", {w.ints({1, points}), size}, first)},
+              {attribute("mode", "cubic"), attribute("cubic_coeff_a", -0.75), attribute("coordinate_transformation_mode", "half_pixel")});
+    const std::string pixels = w.add("Reshape", {resized, w.ints({points, -1})});
+    const std::string at = w.add("ArgMax", {pixels}, last), width = w.add("Gather", {size, w.scalar(1, DType::kI64)}, first);
+    return w.add("Concat",
+                 {cast(w, w.add("Mod", {at, width}), DType::kF32), cast(w, w.add("Div", {at, width}), DType::kF32),
+                  w.add("GatherElements", {pixels, at}, last)},
+                 last);
+  });
+}
+
+/// Each heat map is resized in a round of a loop, since regions have sizes of their own. There are no rounds for rows from the count on.
+Names locate_keypoints_node(const NodeWriter& n) {
+  GraphWriter& w = n.to;
+  const std::vector<Dim> heat = w.dims(n.node.inputs[0]), result = w.dims(n.node.outputs[0]);
+  const int64_t rows = heat[1].size, points = heat[2].size;
+  const Dim all = heat[0].times(rows);
+  const Attributes first{attribute("axis", int64_t{0})}, last{attribute("axis", int64_t{1})};
+  const std::string valid = w.reshape(first_rows(w, n.in(2), rows), {heat[0], Dim(rows)}, {all});
+  const std::string which = w.add("Squeeze", {w.add("NonZero", {valid}), axis_ints(w, 0)});
+  const std::string maps = w.add("Gather", {w.reshape(n.in(0), heat, {all, heat[2], heat[3], heat[4]}), which}, first);
+  const std::string boxes = w.add("Gather", {w.reshape(n.in(1), {heat[0], heat[1], Dim(4)}, {all, Dim(4)}), which}, first);
+  const auto columns = [&](int64_t begin, int64_t end) { return w.add("Slice", {boxes, w.ints({begin}), w.ints({end}), w.ints({1})}); };
+  const std::string corner = columns(0, 2);
+  const std::string sides = w.add("Max", {w.add("Sub", {columns(2, 4), corner}), w.scalar(1)}), pixels = w.add("Ceil", {sides});
+  const std::string sizes = cast(w, w.add("Gather", {pixels, w.ints({1, 0})}, last), DType::kI64);
+  const std::string found = largest_pixels(w, maps, sizes, w.add("Shape", {which}), points);
+  const Attributes of_points{attribute("axis", int64_t{2})};
+  const auto part = [&](int64_t begin, int64_t end) { return w.add("Slice", {found, w.ints({begin}), w.ints({end}), w.ints({2})}); };
+  std::string at = w.add("Mul", {w.add("Add", {part(0, 2), w.scalar(0.5)}), unsqueezed(w, w.add("Div", {sides, pixels}), {1})});
+  at = w.add("Add", {at, unsqueezed(w, corner, {1})});
+  Tensor zero(DType::kF32, {1});
+  zero.from_doubles({0});
+  const std::string none = w.add("ConstantOfShape", {w.shape({all, result[2], result[3]})}, {attribute("value", zero)});
+  const std::string y = w.add("ScatterND", {none, unsqueezed(w, which, {1}), w.add("Concat", {at, part(2, 3)}, of_points)});
+  return {w.reshape(y, {all, result[2], result[3]}, result)};
+}
+
 Names one_hot_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<OneHotAttrs>();
   Tensor values(attrs.dtype, {2});
@@ -214,8 +259,14 @@ Names one_hot_node(const NodeWriter& n) {
 }  // namespace
 
 WriteTable detection_rows() {
-  return {{"grid_boxes", grid_boxes_node}, {"take_boxes", take_boxes_node},   {"nms", nms_node},
-          {"roi_align", roi_align_node},   {"linear_rows", linear_rows_node}, {"conv2d_backward_data", transposed_conv_node},
+  return {{"grid_boxes", grid_boxes_node},
+          {"take_boxes", take_boxes_node},
+          {"nms", nms_node},
+          {"roi_align", roi_align_node},
+          {"linear_rows", linear_rows_node},
+          {"conv2d_backward_data", transposed_conv_node},
+          {"conv2d_backward_data_rows", transposed_conv_node},
+          {"locate_keypoints", locate_keypoints_node},
           {"one_hot", one_hot_node}};
 }
 

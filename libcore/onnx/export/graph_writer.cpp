@@ -45,7 +45,7 @@ std::optional<std::string> text_of(std::string_view op, const Names& inputs, con
   std::string text(op);
   for (const std::string& input : inputs) text += cat("\n", input);
   for (const OnnxAttribute& a : attributes) {
-    if (a.tensor || !a.strings.empty() || !a.floats.empty()) return std::nullopt;
+    if (a.tensor || a.graph || !a.strings.empty() || !a.floats.empty()) return std::nullopt;
     text += cat("\n\n", a.name, " ", a.i, " ", std::bit_cast<int64_t>(a.f), " ", a.s);
     for (const int64_t value : a.ints) text += cat(",", value);
   }
@@ -138,6 +138,32 @@ Names GraphWriter::add_many(std::string_view op, Names inputs, Attributes attrib
 }
 std::string GraphWriter::add(std::string_view op, Names inputs, Attributes attributes) {
   return add_many(op, std::move(inputs), std::move(attributes), 1).front();
+}
+
+std::string GraphWriter::loop(const std::string& count, const TensorType& each,
+                              const std::function<std::string(const std::string& round)>& body) {
+  const auto scalar_type = [](std::string name, DType dtype) {
+    return OnnxValue{.name = std::move(name), .data_type = onnx_type(dtype), .has_shape = true};
+  };
+  const auto made = std::make_shared<OnnxGraph>();
+  made->name = unique_name(cat(node_->path, "/body"));
+  made->inputs = {scalar_type(unique_name(made->name + "/round"), DType::kI64), scalar_type(unique_name(made->name + "/go"), DType::kBool)};
+  // What the body makes can be read inside it only.
+  const auto constants = constants_;
+  const auto same = same_;
+  const auto transposed = transposed_;
+  std::vector<OnnxNode> around = std::exchange(document_.nodes, {});
+  const std::string result = body(made->inputs[0].name), go = add("Identity", {made->inputs[1].name});
+  made->nodes = std::exchange(document_.nodes, std::move(around));
+  constants_ = constants;
+  same_ = same;
+  transposed_ = transposed;
+  OnnxValue value{.name = result, .data_type = onnx_type(each.dtype), .has_shape = true};
+  for (int axis = 0; axis < each.shape.rank(); ++axis) value.shape.push_back({.size = each.shape[axis], .name = {}});
+  made->outputs = {scalar_type(go, DType::kBool), std::move(value)};
+  OnnxAttribute attribute{.name = "body", .kind = OnnxAttributeKind::kGraph};
+  attribute.graph = made;
+  return add("Loop", {count, scalar(1, DType::kBool)}, {attribute});
 }
 
 const std::string& GraphWriter::name(ValueId id) const {
@@ -339,6 +365,10 @@ void GraphWriter::remove_unread() {
     OnnxNode& node = document_.nodes[n];
     if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& output) { return read.contains(output); })) continue;
     read.insert(node.inputs.begin(), node.inputs.end());
+    for (const OnnxAttribute& attribute : node.attributes) {
+      if (attribute.graph == nullptr) continue;
+      for (const OnnxNode& inner : attribute.graph->nodes) read.insert(inner.inputs.begin(), inner.inputs.end());
+    }
     kept.push_back(std::move(node));
   }
   std::reverse(kept.begin(), kept.end());

@@ -56,6 +56,9 @@ class GraphWriter {
   /// Appends a node and returns the names of its outputs.
   std::string add(std::string_view op, Names inputs, Attributes attributes = {});
   Names add_many(std::string_view op, Names inputs, Attributes attributes, size_t outputs);
+  /// Appends a Loop of `count` (i64, one value) rounds and returns its result: in axis 0, what `body` returns for each round, whose type
+  /// is `each`. The body gets the name of the number of the round, i64 [], and may read other values.
+  std::string loop(const std::string& count, const TensorType& each, const std::function<std::string(const std::string& round)>& body);
   /// Records the ONNX name of a graph value.
   void set(ValueId id, std::string name) { names_[id] = std::move(name); }
   bool known(ValueId id) const { return names_.contains(id); }

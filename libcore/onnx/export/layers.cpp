@@ -267,6 +267,7 @@ Names rnn_node(const NodeWriter& n) {
 
 WriteTable layer_rows() {
   return {{"conv2d", conv_node},
+          {"conv2d_rows", conv_node},  // all images: no later node reads those from the count on
           {"conv3d", conv_node},
           {"linear", linear_node},
           {"matmul", matmul_node},

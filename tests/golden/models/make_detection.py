@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 detection = torchvision.models.detection
 DETECTORS = ["ssdlite320_mobilenet_v3_large", "ssd300_vgg16", "retinanet_resnet50_fpn", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn",
              "fasterrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn_v2", "fasterrcnn_mobilenet_v3_large_fpn",
-             "fasterrcnn_mobilenet_v3_large_320_fpn", "maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn"]
+             "fasterrcnn_mobilenet_v3_large_320_fpn", "maskrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn_v2", "keypointrcnn_resnet50_fpn"]
 
 # Objects of three images of 64 x 96 pixels, rows of (x1, y1, x2, y2, label); the second image has none.
 OBJECTS = [[(3, 5, 41, 52, 2), (50, 9, 91, 60, 4), (30, 20, 60, 44, 1)], [], [(8.5, 10.25, 70, 58, 3), (60, 2, 95, 30, 1)]]
