@@ -42,7 +42,9 @@ void common_options(HubConfig& model) {
   pooling(model);
 }
 
-void activation(HubConfig& model, std::string_view key) { model.activation(key, "hidden_act", {"gelu", "gelu_new", "relu", "silu"}); }
+void encoder_activation(HubConfig& model, std::string_view key) {
+  model.activation(key, "hidden_act", {"gelu", "gelu_new", "relu", "silu"});
+}
 
 void bert_options(HubConfig& model) {
   common_options(model);
@@ -50,7 +52,7 @@ void bert_options(HubConfig& model) {
   model.require_multiple("hidden_size", "num_attention_heads");
   model.integer("type_vocab_size");
   for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"}) model.number(key);
-  activation(model, "hidden_act");
+  encoder_activation(model, "hidden_act");
 }
 
 void bert(HubConfig& model) {
@@ -90,7 +92,7 @@ void distilbert(HubConfig& model) {
   model.require_multiple("dim", "n_heads");
   model.number("dropout", "hidden_dropout_prob");
   model.number("attention_dropout", "attention_probs_dropout_prob");
-  activation(model, "activation");
+  encoder_activation(model, "activation");
   if (model.head == "sequence_classification") model.number("seq_classif_dropout", "classifier_dropout");
   if (model.head == "question_answering") model.number("qa_dropout", "classifier_dropout");
 }
@@ -103,6 +105,12 @@ void distilbert(HubConfig& model) {
 }  // namespace
 
 HubTable hub_encoders() {
+  constexpr std::string_view kWordTable = "embeddings.word_embeddings.weight";
+  const HubTensors roberta_tensors{.base = "roberta",
+                                   .ignore = {"*embeddings.position_ids", "lm_head.decoder.*"},
+                                   .optional = {"pooler.*"},
+                                   .table = kWordTable,
+                                   .tied = "lm_head.decoder.weight"};
   return {
       {.model_type = "bert",
        .architectures = {GALLEY_HEADS("Bert"), {"BertForPreTraining", "pre_training"}, {"BertForNextSentencePrediction", "next_sentence"}},
@@ -111,28 +119,39 @@ HubTable hub_encoders() {
        .tensors = {.base = "bert",
                    .rename = {{"*.LayerNorm.gamma", "*.LayerNorm.weight"}, {"*.LayerNorm.beta", "*.LayerNorm.bias"}},
                    .ignore = {"*embeddings.position_ids", "cls.predictions.decoder.*"},
-                   .optional = {"pooler.*"}}},
-      {.model_type = "roberta",
-       .architectures = {GALLEY_HEADS("Roberta")},
-       .map = roberta,
-       .tensors = {.base = "roberta", .ignore = {"*embeddings.position_ids", "lm_head.decoder.*"}, .optional = {"pooler.*"}}},
-      {.model_type = "xlm-roberta",
-       .architectures = {GALLEY_HEADS("XLMRoberta")},
-       .map = roberta,
-       .tensors = {.base = "roberta", .ignore = {"*embeddings.position_ids", "lm_head.decoder.*"}, .optional = {"pooler.*"}}},
+                   .optional = {"pooler.*"},
+                   .table = kWordTable,
+                   .tied = "cls.predictions.decoder.weight"}},
+      {.model_type = "roberta", .architectures = {GALLEY_HEADS("Roberta")}, .map = roberta, .tensors = roberta_tensors},
+      {.model_type = "xlm-roberta", .architectures = {GALLEY_HEADS("XLMRoberta")}, .map = roberta, .tensors = roberta_tensors},
       {.model_type = "electra",
        .architectures = {GALLEY_HEADS("Electra"), {"ElectraForPreTraining", "replaced_tokens"}},
        .map = electra,
-       .tensors = {.base = "electra", .ignore = {"*embeddings.position_ids", "generator_lm_head.weight"}}},
+       .tensors = {.base = "electra",
+                   .ignore = {"*embeddings.position_ids", "generator_lm_head.weight"},
+                   .table = kWordTable,
+                   .tied = "generator_lm_head.weight",
+                   .width = "embedding_size"}},
       {.model_type = "distilbert",
        .architectures = {GALLEY_HEADS("DistilBert")},
        .map = distilbert,
-       .tensors = {.base = "distilbert", .ignore = {"*embeddings.position_ids", "vocab_projector.weight"}}},
+       .tensors = {.base = "distilbert",
+                   .ignore = {"*embeddings.position_ids", "vocab_projector.weight"},
+                   .table = kWordTable,
+                   .tied = "vocab_projector.weight",
+                   .width = "dim"}},
       {.model_type = "albert",
        .architectures = {GALLEY_HEADS("Albert"), {"AlbertForPreTraining", "pre_training"}},
        .map = albert,
-       .tensors = {.base = "albert", .ignore = {"*embeddings.position_ids", "predictions.decoder.*"}, .optional = {"pooler.*"}}},
+       .tensors = {.base = "albert",
+                   .ignore = {"*embeddings.position_ids", "predictions.decoder.*"},
+                   .optional = {"pooler.*"},
+                   .table = kWordTable,
+                   .tied = "predictions.decoder.weight",
+                   .width = "embedding_size"}},
   };
 }
+
+#undef GALLEY_HEADS
 
 }  // namespace galley
