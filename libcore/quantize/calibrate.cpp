@@ -32,6 +32,13 @@ void check_samples(Session& session, const std::string& name) {
         .suggest("write another split");
 }
 
+/// The digest of the model as galley-quantize captures it, without the optional inputs that the data have (lengths, types of tokens).
+std::string usual_digest(const Session& session, const BatchTypes& types, const Graph& graph) {
+  const BatchTypes usual = session.usual_types(1, false);
+  if (usual.inputs == types.inputs) return model_digest(graph);
+  return model_digest(inference_model(session, usual, nullptr).graph);
+}
+
 /// The rows of a value that belong to the valid samples of a batch: the first ones, if dimension 0 is that of the samples.
 struct Rows {
   int64_t count = 1, each = 1;  // rows of the whole value
@@ -98,7 +105,7 @@ Calibrator::Calibrator(Session& session) : session_(session), engine_(session.ba
   for (int d = 1; d < types.input().shape.rank(); ++d) input_.push_back(types.input().shape[d]);
   InferenceModel model = inference_model(session, types, nullptr);
   parameters_ = std::move(model.parameters);
-  model_ = model_digest(model.graph);
+  model_ = usual_digest(session, types, model.graph);
   order_ = watched_names(model.graph);
   program_ = engine_.program(
       {.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", section.from), [&] { return std::move(model.graph); },

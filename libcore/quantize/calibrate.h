@@ -29,7 +29,7 @@ class Calibrator {
   int64_t values() const { return static_cast<int64_t>(order_.size()); }
   /// Bytes of parameters, scratch and batches, and of the statistics.
   int64_t planned_bytes() const;
-  /// model_digest of the graph.
+  /// model_digest of the graph for the model's required inputs.
   const std::string& model() const { return model_; }
   /// Shape of one sample.
   const std::vector<int64_t>& input() const { return input_; }
