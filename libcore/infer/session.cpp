@@ -200,6 +200,11 @@ void Session::find_input_shape() {
   set_input_shape(shape.get<std::vector<int64_t>>());
 }
 
+void Session::require_inputs(const std::vector<std::string>& names) {
+  for (ModelInput& input : info_.inputs)
+    input.optional = input.optional && std::find(names.begin(), names.end(), input.name) == names.end();
+}
+
 TokenizerContext Session::tokenizer_context() const {
   TokenizerContext context;
   context.root = recipe_.data.root;
@@ -326,7 +331,7 @@ BatchTypes Session::input_types(int64_t batch) const {
 BatchTypes Session::usual_types(int64_t batch, bool targets) const {
   BatchTypes types = input_types(batch);
   for (const auto& [name, type] : types.fields)
-    if (type.shape.rank() <= 1)
+    if (type.shape.rank() <= 1 && !name.ends_with(".length"))
       throw Error(ErrorCode::kRecipe, "the model has no input shape").key("model").suggest("write model.input.shape");
   if (!targets) {
     // The sizes of images on a canvas, where the data have such images.

@@ -10,6 +10,7 @@
 #include "libcore/quant/names.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/runtime/engine.h"
+#include "libcore/tensor/field_names.h"
 
 namespace galley {
 namespace {
@@ -30,13 +31,6 @@ void check_samples(Session& session, const std::string& name) {
     throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples"))
         .key("data.calibration")
         .suggest("write another split");
-}
-
-/// The digest of the model as galley-quantize captures it, without the optional inputs that the data have (lengths, types of tokens).
-std::string usual_digest(const Session& session, const BatchTypes& types, const Graph& graph) {
-  const BatchTypes usual = session.usual_types(1, false);
-  if (usual.inputs == types.inputs) return model_digest(graph);
-  return model_digest(inference_model(session, usual, nullptr).graph);
 }
 
 /// The rows of a value that belong to the valid samples of a batch: the first ones, if dimension 0 is that of the samples.
@@ -105,7 +99,8 @@ Calibrator::Calibrator(Session& session) : session_(session), engine_(session.ba
   for (int d = 1; d < types.input().shape.rank(); ++d) input_.push_back(types.input().shape[d]);
   InferenceModel model = inference_model(session, types, nullptr);
   parameters_ = std::move(model.parameters);
-  model_ = usual_digest(session, types, model.graph);
+  model_ = model_digest(model.graph);
+  optional_ = optional_inputs(session, types);
   order_ = watched_names(model.graph);
   program_ = engine_.program(
       {.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", section.from), [&] { return std::move(model.graph); },
@@ -124,7 +119,7 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
   const std::map<std::string, std::string> weights = parameter_digests(parameters_, engine_.store());
   const std::string recipe = dump_recipe(session_.recipe(), DumpKind::kFull);
   if (calibration.parts.empty()) {
-    calibration = {.order = order_, .model = model_, .input = input_, .weights = weights, .recipe = recipe};
+    calibration = {.order = order_, .model = model_, .input = input_, .inputs = optional_, .weights = weights, .recipe = recipe};
     for (const std::string& name : order_) calibration.values.emplace(name, RangeStatistics());
   } else {
     calibration.check(model_, weights, "the calibration to continue");
@@ -164,6 +159,16 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
       throw Error(ErrorCode::kNumeric, cat(name, " received no data in ", calibration.samples(), " samples"))
           .suggest("the model does not compute it for these samples; calibrate with others");
   }
+}
+
+std::vector<std::string> optional_inputs(const Session& session, const BatchTypes& types) {
+  std::vector<std::string> names;
+  for (const ModelInput& input : session.info().all_inputs()) {
+    const bool of_canvas = input.name == kImageSize || input.name == kImageExtents;  // by the recipe's pipelines: usual_types
+    if (input.optional && !of_canvas && std::find(types.inputs.begin(), types.inputs.end(), input.name) != types.inputs.end())
+      names.push_back(input.name);
+  }
+  return names;
 }
 
 std::string array_digest(const Tensor& values) {

@@ -69,6 +69,14 @@ Calibration calibration_of(const std::string& text) {
       calibration.input.push_back(size.get<int64_t>());
     }
   }
+  if (json.contains("inputs")) {
+    const Json& inputs = calibration_member(json, "inputs");
+    GALLEY_CHECK_INPUT(inputs.is_array() && inputs.size() < 64, kKey, ": 'inputs' is not a list of names");
+    for (const Json& name : inputs) {
+      GALLEY_CHECK_INPUT(name.is_string(), kKey, ": 'inputs' is not a list of names");
+      calibration.inputs.push_back(name.get<std::string>());
+    }
+  }
   const Json& order = calibration_member(json, "values");
   GALLEY_CHECK_INPUT(order.is_array() && static_cast<int64_t>(order.size()) <= kSafetensorsEntryLimit, kKey, ": 'values' is not a list");
   std::set<std::string> names;
@@ -153,6 +161,7 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
             {"values", calibration.order},
             {"parts", parts_json(calibration.parts)},
             {"weights", calibration.weights}};
+  if (!calibration.inputs.empty()) json["inputs"] = calibration.inputs;
   std::vector<TensorSource> tensors;
   for (const auto& [name, bounds] : calibration.weight_bounds) {
     json["weight_bounds"].push_back(name);

@@ -173,6 +173,12 @@ TEST(HubFolder, IsFineTunedByTheRecipeOfSst2) {
   const std::vector<Json> lines = json_lines(predicted.out);
   EXPECT_EQ(lines[0]["top"][0]["index"], 1);
   EXPECT_EQ(lines[1]["top"][0]["index"], 0);
+
+  // The data have lengths and types of tokens, which a model that is quantized from a file of statistics does not need.
+  const Outcome quantized = run("galley-quantize", {folder + "/run", "method=static", "threads=1", "--evaluate", "--format", "json", "-o",
+                                                    folder + "/int8.safetensors"});
+  ASSERT_EQ(quantized.code, 0) << quantized.err;
+  EXPECT_GE(Json::parse(quantized.out)["metrics"]["quantized"]["top1"], 95.0) << quantized.out;
 }
 
 TEST(HubFolder, TheBestAveragedWeightsAreKept) {

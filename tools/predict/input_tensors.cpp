@@ -33,15 +33,15 @@ void check_tokens(const Session& session, const Tensor& tokens, const std::strin
   const int64_t length = tokens.shape()[1];
   const int64_t longest = session.info().max_length > 0 ? session.info().max_length : session.info().input_shape.front();
   if (length < 1) refuse(path, name, "has no tokens", form);
-  if (length > longest)
-    refuse(path, name, cat("has ", length, " tokens in a row, the model reads at most ", longest), "shorten the rows");
+  if (length > longest) refuse(path, name, cat("has ", length, " tokens in a row, the model reads at most ", longest), "shorten the rows");
   const LanguageModelParams* params = language_model_params(session.model());
   if (params == nullptr) return;
   const std::vector<int64_t> ids = integers_of(tokens);
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < params->tokens()) continue;
     const auto at = static_cast<int64_t>(i);
-    refuse(path, name, cat("has the id ", ids[i], " at [", at / length, ",", at % length, "]; the vocabulary ends at ", params->tokens() - 1),
+    refuse(path, name,
+           cat("has the id ", ids[i], " at [", at / length, ",", at % length, "]; the vocabulary ends at ", params->tokens() - 1),
            "ids are those of the model's tokenizer: galley-predict R --tokenize TEXT prints them");
   }
 }
