@@ -182,10 +182,32 @@ FolderLock::FolderLock(const std::string& path) {
 
 FolderLock::~FolderLock() { ::close(descriptor_); }
 
+std::string output_target(const std::string& path) {
+  std::string target = path;
+  struct stat status;
+  for (int links = 0; ::lstat(target.c_str(), &status) == 0; ++links) {
+    if (S_ISREG(status.st_mode)) break;
+    if (S_ISDIR(status.st_mode)) fail_write("write", path, EISDIR);
+    if (!S_ISLNK(status.st_mode)) {
+      const std::string_view kind = S_ISFIFO(status.st_mode) ? "a pipe" : S_ISSOCK(status.st_mode) ? "a socket" : "a device";
+      throw Error(ErrorCode::kResource, cat("cannot write ", path, ": it is ", kind, ", not a regular file"))
+          .suggest("name a file: what is written appears complete, under its name, at the end");
+    }
+    constexpr int kMostLinks = 40;  // as Linux
+    if (links == kMostLinks) fail_write("write", path, ELOOP);
+    std::error_code error;
+    const fs::path next = fs::read_symlink(target, error);
+    if (error) fail_write("write", path, error.value());
+    target = (fs::path(target).parent_path() / next).string();  // an absolute link replaces the folder
+  }
+  return target;
+}
+
 OutputFile::OutputFile(std::string path, Publish publish)
-    : path_(std::move(path)), written_path_(publish == Publish::kRename ? temporary_name(path_) : path_), publish_(publish) {
-  // Without this check, rename would detect an existing folder of that name only at the end.
-  if (is_folder(path_)) fail_write("write", path_, EISDIR);
+    : path_(std::move(path)),
+      target_(output_target(path_)),  // rename would detect a folder only at the end, and would replace a device or a link
+      written_path_(publish == Publish::kRename ? temporary_name(target_) : target_),
+      publish_(publish) {
   // The system calls "a/b/" with a missing b not a directory.
   if (path_.ends_with('/')) {
     throw Error(ErrorCode::kResource, cat("cannot write into the folder ", path_, ": it does not exist")).suggest(write_fix(ENOENT));
@@ -210,6 +232,11 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   }
 }
 
+void OutputFile::set_path(std::string path) {
+  path_ = std::move(path);
+  target_ = output_target(path_);
+}
+
 void OutputFile::rewrite(int64_t offset, std::string_view text) {
   GALLEY_ASSERT(descriptor_ >= 0, "rewrite after finish: " + path_);
   while (!text.empty()) {
@@ -227,12 +254,12 @@ void OutputFile::finish() {
   const int descriptor = descriptor_;
   descriptor_ = -1;
   int error = close_once(descriptor);
-  if (error == 0 && publish_ == Publish::kRename && ::rename(written_path_.c_str(), path_.c_str()) != 0) error = errno;
+  if (error == 0 && publish_ == Publish::kRename && ::rename(written_path_.c_str(), target_.c_str()) != 0) error = errno;
   if (error != 0) {
     ::unlink(written_path_.c_str());
     fail_write("write", path_, error);
   }
-  if (publish_ == Publish::kRename) sync_folder(parent_folder(path_));
+  if (publish_ == Publish::kRename) sync_folder(parent_folder(target_));
 }
 
 void write_file(const std::string& path, std::string_view contents) {

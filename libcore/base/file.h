@@ -84,6 +84,10 @@ enum class Publish {
   kInPlace,  ///< Written directly under its name: for files in a new folder that is itself renamed when complete.
 };
 
+/// The name under which writing to `path` puts a file: symbolic links are followed, so that the file that a link names is replaced, not
+/// the link. Throws Error (kResource) if something else than a regular file has that name: a folder, a device, a pipe or a socket.
+std::string output_target(const std::string& path);
+
 /// A file being written. It is on the disk only after finish() has returned; without finish() the destructor removes it. A failed fsync is
 /// an error and is never repeated: the kernel may have dropped the pages, and a second fsync would report success (PostgreSQL's
 /// "fsyncgate").
@@ -101,12 +105,13 @@ class OutputFile {
   /// Overwrites bytes written earlier, e.g. a header whose digests are known only at the end.
   void rewrite(int64_t offset, std::string_view text);
   /// Changes the final name within the same folder, for a name that depends on the contents. kRename only.
-  void set_path(std::string path) { path_ = std::move(path); }
+  void set_path(std::string path);
   /// Calls fsync and close; with kRename, also renames the file and syncs the folder.
   void finish();
 
  private:
   std::string path_;
+  std::string target_;  // output_target of it
   std::string written_path_;
   Publish publish_;
   int descriptor_ = -1;

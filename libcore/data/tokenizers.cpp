@@ -117,6 +117,10 @@ std::shared_ptr<const text::Tokenizer> ByteTokenizer::make(const TokenizerContex
 
 std::shared_ptr<const text::Tokenizer> FileTokenizer::make(const TokenizerContext& context) const {
   GALLEY_CHECK(!path.empty(), "the tokenizer has no path, and there are no weights that carry one; set data.tokenizer.path");
+  if (const std::string file = below_root(context.root, path); !file_exists(file))
+    throw Error(ErrorCode::kInput, cat(file, ": no such file or folder: the tokenizer is read from it"))
+        .key("data.tokenizer.path")
+        .suggest(cat("galley-weights tokenizer train TEXT -o ", file, " learns one from a text"));
   text::ReadOptions options = read;
   if (!options.merges.empty()) options.merges = below_root(context.root, options.merges);
   return text::read_tokenizer(below_root(context.root, path), options);

@@ -7,21 +7,19 @@
 
 #include "libcore/infer/inference.h"
 #include "libcore/infer/packed_weights.h"
+#include "libcore/infer/program_length.h"
 #include "libcore/nn/attention.h"
 #include "libcore/nn/zoo_transformer.h"
 
 namespace galley {
 namespace {
 
-constexpr int64_t kShortest = 16, kLongest = 512;  // tokens of the programs for prompts
-constexpr int64_t kLeastCapacity = 1024;           // positions of the smallest cache, unless the context is shorter
+constexpr int64_t kLongestPrompt = 512;   // tokens of the longest program for prompts
+constexpr int64_t kLeastCapacity = 1024;  // positions of the smallest cache, unless the context is shorter
 
 /// The tokens of the program that reads `tokens` of them, or the first of them.
 int64_t program_tokens(int64_t tokens, int64_t context) {
-  if (tokens == 1) return 1;
-  int64_t length = kShortest;
-  while (length < tokens && length < kLongest) length *= 2;
-  return std::min(length, context);
+  return tokens == 1 ? 1 : program_length(std::min(tokens, kLongestPrompt), context);
 }
 
 /// Rows of the smallest cache of a layer.
@@ -46,7 +44,7 @@ Decoder::Decoder(const Session& session, Engine& engine, std::shared_ptr<const Q
       plan_(std::move(plan)),
       context_(session.info().input_shape.front()),
       capacity_(std::min(context_, kLeastCapacity)),
-      memory_(reads_source(session.info()) ? std::min(kShortest, context_) : 0),
+      memory_(reads_source(session.info()) ? program_length(1, context_) : 0),
       packed_(engine.has_formats() ? nullptr : PackedWeights::open(session, engine)) {
   execution(1, 1);
 }

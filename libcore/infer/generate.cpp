@@ -10,6 +10,7 @@
 #include "libcore/data/sources.h"
 #include "libcore/data/special_tokens.h"
 #include "libcore/infer/inference.h"
+#include "libcore/infer/program_length.h"
 #include "libcore/infer/text_stream.h"
 #include "libcore/nn/zoo_transformer.h"
 #include "libcore/text/tokenizer.h"
@@ -17,17 +18,8 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kShortest = 16;  // tokens of the shortest program
-
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// The length of the program for sequences of `tokens`: a power of two, at most the context.
-int64_t program_length(int64_t tokens, int64_t context) {
-  int64_t length = kShortest;
-  while (length < tokens) length *= 2;
-  return std::min(length, context);
-}
 
 /// A prompt and its continuation so far.
 struct Sequence {
@@ -89,12 +81,11 @@ std::span<const float> logits_of(const Tensor& logits, size_t n) {
   return {logits.data_as<float>() + n * vocabulary, vocabulary};
 }
 
-/// log softmax of logits.
+/// log softmax of logits, of which none is NaN or infinity.
 std::vector<double> log_probabilities(std::span<const float> logits) {
   const double top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float x : logits) sum += std::exp(x - top);
-  if (!std::isfinite(sum)) fail(ErrorCode::kNumeric, "beam search: a logit is not finite");
   std::vector<double> result(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) result[i] = logits[i] - top - std::log(sum);
   return result;
@@ -124,20 +115,20 @@ struct Beam : Sequence {
 };
 
 /// A beam that has ended, or a token that would continue a beam.
-struct Candidate {
+struct BeamStep {
   size_t beam = 0;
   std::optional<int64_t> token;
   double log_probability = 0;
   double score = 0;  // mean log-probability of the new tokens
 };
 
-/// One step of beam search: the best among the beams that have ended and the continuations of all others.
+/// One step of beam search: the best among the beams that have ended and the continuations of all others. `prompt`: its index.
 std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, const std::vector<std::vector<int64_t>>& sources,
-                         const GenerateOptions& options, Clock::time_point start) {
+                         const GenerateOptions& options, Clock::time_point start, int64_t prompt) {
   std::vector<std::vector<int64_t>> rows(static_cast<size_t>(options.beams), {beams.front().tokens.front()});
   for (size_t i = 0; i < beams.size(); ++i) rows[i] = beams[i].row();
   const Tensor logits = model.next_logits(rows, sources);
-  std::vector<Candidate> candidates;
+  std::vector<BeamStep> candidates;
   for (size_t i = 0; i < beams.size(); ++i) {
     const auto count = static_cast<double>(beams[i].new_tokens());
     const double sum = beams[i].log_probability;
@@ -145,16 +136,18 @@ std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, c
       candidates.push_back({.beam = i, .token = std::nullopt, .log_probability = sum, .score = sum / count});
       continue;
     }
-    const std::vector<double> scores = log_probabilities(logits_of(logits, i));
+    const std::span<const float> row = logits_of(logits, i);
+    check_logits(row, {options.seed, prompt, static_cast<int64_t>(beams[i].tokens.size())});
+    const std::vector<double> scores = log_probabilities(row);
     for (const int64_t token : best_tokens(scores, options.beams)) {
       const double more = sum + scores[static_cast<size_t>(token)];
       candidates.push_back({.beam = i, .token = token, .log_probability = more, .score = more / (count + 1)});
     }
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+  std::stable_sort(candidates.begin(), candidates.end(), [](const BeamStep& a, const BeamStep& b) { return a.score > b.score; });
   candidates.resize(std::min(candidates.size(), static_cast<size_t>(options.beams)));
   std::vector<Beam> next;
-  for (const Candidate& candidate : candidates) {
+  for (const BeamStep& candidate : candidates) {
     Beam& beam = next.emplace_back(beams[candidate.beam]);
     beam.log_probability = candidate.log_probability;
     if (candidate.token) beam.append(*candidate.token, seconds_since(start));
@@ -163,12 +156,12 @@ std::vector<Beam> extend(LanguageModel& model, const std::vector<Beam>& beams, c
 }
 
 Generation beam_search(LanguageModel& model, const std::vector<int64_t>& prompt, const GenerateOptions& options,
-                       const GenerateCallbacks& callbacks, size_t index) {
+                       const GenerateCallbacks& callbacks, size_t index, int64_t first) {
   const auto start = Clock::now();
   std::vector<Beam> beams{Beam(model.tokenizer(), first_tokens(model, prompt), options)};
   const std::vector<std::vector<int64_t>> sources(model.reads_source() ? static_cast<size_t>(options.beams) : 0, prompt);
   for (int64_t step = 0; step < options.max_new_tokens && !all_ended(beams); ++step) {
-    beams = extend(model, beams, sources, options, start);
+    beams = extend(model, beams, sources, options, start, first + static_cast<int64_t>(index));
     if (callbacks.stop && callbacks.stop()) {
       for (Beam& beam : beams)
         if (!beam.ended) beam.ended = StopReason::kInterrupted;
@@ -217,7 +210,9 @@ std::vector<Generation> sample(LanguageModel& model, const std::vector<std::vect
 void check_language_model(const Session& session) {
   session.need_tokenizer();
   if (session.info().output != ModelOutput::kTokens)
-    throw Error(ErrorCode::kRecipe, "the model is not a language model: it has no logits of the next token").key("model");
+    throw Error(ErrorCode::kRecipe, "the model is not a language model: it has no logits of the next token")
+        .key("model")
+        .suggest(session.info().max_length > 0 ? "--text TEXT predicts a whole text" : "a language model: gpt, llama ...");
 }
 
 LanguageModel::LanguageModel(Session& session, bool cache) : session_(session) {
@@ -387,10 +382,12 @@ GenerateOptions generate_options(const Recipe& recipe) {
   options.stop = section.stop;
   options.end_tokens = section.end_tokens;
   options.seed = static_cast<uint64_t>(recipe.seed);
-  if (options.beams > 1 && (!options.sampling.greedy() || options.sampling.repetition_penalty != 1))
-    throw Error(ErrorCode::kRecipe, "beam search does not sample")
+  const bool penalty = options.sampling.repetition_penalty != 1;
+  if (options.beams > 1 && (!options.sampling.greedy() || penalty))
+    throw Error(ErrorCode::kRecipe, penalty ? "beam search has no repetition penalty" : "beam search does not sample")
         .key("predict.generate.beams")
-        .suggest("beams=1, or leave out temperature, top_k, top_p, min_p and repetition_penalty");
+        .suggest(cat("set beams=1, or ", options.sampling.greedy() ? "" : "generate.temperature=0",
+                     penalty && !options.sampling.greedy() ? " and " : "", penalty ? "generate.repetition_penalty=1" : ""));
   for (const std::string& stop : options.stop)
     if (stop.empty()) throw Error(ErrorCode::kRecipe, "a stop string is empty").key("predict.generate.stop");
   return options;
@@ -421,7 +418,7 @@ std::vector<Generation> generate(LanguageModel& model, const std::vector<std::ve
                  " tokens");
   if (options.beams <= 1) return sample(model, prompts, options, callbacks, first);
   std::vector<Generation> results;
-  for (size_t i = 0; i < prompts.size(); ++i) results.push_back(beam_search(model, prompts[i], options, callbacks, i));
+  for (size_t i = 0; i < prompts.size(); ++i) results.push_back(beam_search(model, prompts[i], options, callbacks, i, first));
   return results;
 }
 

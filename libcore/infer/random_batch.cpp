@@ -56,7 +56,11 @@ Batch random_batch(const Session& session, const BatchTypes& types) {
     Tensor tensor(type.dtype, type.shape);
     const std::string stream = first ? "workload input" : input ? "workload " + name : "workload target";
     const int64_t tokens = text != nullptr ? text->tokens() : session.tokens_of(types) == 0 ? 0 : classes;
-    fill_random(tensor, RandomStream(0, stream, 0), input ? tokens : classes);
+    if (input && name.ends_with(".length")) {  // texts without padding
+      tensor.from_doubles(std::vector<double>(static_cast<size_t>(tensor.elements()), static_cast<double>(types.input().shape[1])));
+    } else {
+      fill_random(tensor, RandomStream(0, stream, 0), !input ? classes : name == "token_type_ids" ? 1 : tokens);
+    }
     const bool images = input && type.shape.rank() >= 4 && session.layout() != LayoutMode::kContiguous;
     batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last_for_rank(type.shape.rank())) : tensor);
   }

@@ -13,22 +13,12 @@ namespace galley {
 namespace {
 
 [[noreturn]] void refuse(const TokenKey& key, const std::string& why) {
-  throw Error(ErrorCode::kNumeric, cat("token ", key.position, " of sequence ", key.sequence, ": ", why))
+  throw Error(ErrorCode::kNumeric, cat("prompt ", key.sequence + 1, ", token ", key.position + 1, ": ", why))
       .suggest("values overflow: galley-weights verify looks for damage in the weights; precision=f32 has the widest range");
 }
 
-void check_logits(std::span<const float> logits, const TokenKey& key) {
-  bool any = false;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float x = logits[i];
-    if (std::isnan(x) || x == std::numeric_limits<float>::infinity()) refuse(key, cat("the logit of token ", i, " is ", x));
-    any = any || std::isfinite(x);
-  }
-  if (!any) refuse(key, "no token has a finite logit");
-}
-
 /// Makes tokens of the text less probable: divides positive logits by the penalty and multiplies negative ones.
-void penalise(std::vector<float>& logits, std::span<const int64_t> text, double penalty) {
+void penalize(std::vector<float>& logits, std::span<const int64_t> text, double penalty) {
   std::vector<bool> seen(logits.size());
   for (const int64_t token : text) {
     const auto i = static_cast<size_t>(token);
@@ -67,11 +57,21 @@ void keep(std::vector<Candidate>& candidates, size_t count) {
 
 }  // namespace
 
+void check_logits(std::span<const float> logits, const TokenKey& key) {
+  bool any = false;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float x = logits[i];
+    if (std::isnan(x) || x == std::numeric_limits<float>::infinity()) refuse(key, cat("the logit of the id ", i, " is ", x));
+    any = any || std::isfinite(x);
+  }
+  if (!any) refuse(key, "no id has a finite logit");
+}
+
 int64_t sample_token(std::span<const float> logits, std::span<const int64_t> text, const SamplingOptions& options, const TokenKey& key) {
   GALLEY_ASSERT(!logits.empty());
   check_logits(logits, key);
   std::vector<float> scores(logits.begin(), logits.end());
-  if (options.repetition_penalty != 1) penalise(scores, text, options.repetition_penalty);
+  if (options.repetition_penalty != 1) penalize(scores, text, options.repetition_penalty);
   if (options.greedy()) return std::max_element(scores.begin(), scores.end()) - scores.begin();
 
   std::vector<int64_t> tokens(scores.size());

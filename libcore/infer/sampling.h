@@ -25,6 +25,9 @@ struct TokenKey {
   int64_t position = 0;  ///< Index of the token in its sequence.
 };
 
+/// Throws Error (kNumeric) if a logit is NaN or +infinity, or all are -infinity.
+void check_logits(std::span<const float> logits, const TokenKey& key);
+
 /// The next token. Filters apply in the order of SamplingOptions, each to the tokens that the earlier ones kept, as in transformers. Of
 /// equal logits the smallest index is the most probable. `text`: the tokens so far. Throws Error (kNumeric) if a logit is NaN or +infinity,
 /// or all are -infinity.

@@ -200,6 +200,11 @@ void Session::find_input_shape() {
   set_input_shape(shape.get<std::vector<int64_t>>());
 }
 
+void Session::require_inputs(const std::vector<std::string>& names) {
+  for (ModelInput& input : info_.inputs)
+    input.optional = input.optional && std::find(names.begin(), names.end(), input.name) == names.end();
+}
+
 TokenizerContext Session::tokenizer_context() const {
   TokenizerContext context;
   context.root = recipe_.data.root;
@@ -336,7 +341,7 @@ std::vector<int64_t> Session::canvas(std::string_view name) const {
 BatchTypes Session::usual_types(int64_t batch, bool targets) const {
   BatchTypes types = input_types(batch);
   for (const auto& [name, type] : types.fields)
-    if (type.shape.rank() <= 1)
+    if (type.shape.rank() <= 1 && !name.ends_with(".length"))
       throw Error(ErrorCode::kRecipe, "the model has no input shape").key("model").suggest("write model.input.shape");
   const std::vector<int64_t> given = recipe_.benchmark.size, first = canvas(targets ? "train" : "val");
   const std::vector<int64_t> padded = first.empty() ? canvas(targets ? "val" : "train") : first;

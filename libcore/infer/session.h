@@ -46,6 +46,8 @@ class Session {
   const Component& model() const { return model_; }
   /// Replaces the model's default shape of a sample, for tools that know the shape but do not open the data.
   void set_input_shape(std::vector<int64_t> shape) { info_.input_shape = std::move(shape); }
+  /// Makes these optional inputs ones that every sample has, for tools that know the data's inputs but do not open the data.
+  void require_inputs(const std::vector<std::string>& names);
   /// The recipe's task. Throws (kRecipe) if neither the recipe nor the model determines one; training and evaluation need a task.
   const Task& task() const;
   /// The task, or null: results are tensors only.

@@ -118,7 +118,7 @@ bool Session::weights_hold_adapters() const {
     for (const std::string& path : weights_files(source.path())) {
       const WeightsFile file(path);
       const std::vector<OfferedTensor>& tensors = file.tensors();
-      if (std::none_of(tensors.begin(), tensors.end(), [](const OfferedTensor& t) { return t.name.ends_with(".lora_A.weight"); })) continue;
+      if (std::none_of(tensors.begin(), tensors.end(), [](const OfferedTensor& t) { return is_adapter_tensor(t.name); })) continue;
       if (!recipe_.lora->load) return true;
       throw Error(ErrorCode::kRecipe, cat("both the weights ", source.from, " and lora.load hold adapters"))
           .key("lora.load")

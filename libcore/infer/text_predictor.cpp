@@ -1,19 +1,17 @@
 #include "libcore/infer/text_predictor.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "libcore/base/error.h"
 #include "libcore/infer/inference.h"
+#include "libcore/infer/program_length.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/text/shorten.h"
 
 namespace galley {
 namespace {
-
-constexpr int64_t kShortest = 16;  // tokens of the shortest program; longer ones have powers of 2
 
 constexpr const char* kIds = "input_ids";
 constexpr const char* kTypes = "token_type_ids";
@@ -52,7 +50,7 @@ TextPredictor::TextPredictor(Session& session, int64_t batch) : session_(session
   longest_ = info.max_length;
   plan_ = loaded_plan(session.recipe());
   engine_ = std::make_unique<Engine>(session.backend());
-  execution(1, std::min(kShortest, longest_));
+  execution(1, program_length(1, longest_));
 }
 
 TextPredictor::~TextPredictor() = default;
@@ -145,12 +143,6 @@ std::vector<TextResult> TextPredictor::run_batch(const std::vector<const TextRow
   return results;
 }
 
-void TextPredictor::run(std::span<const std::string> texts, std::span<const std::string> names,
-                        const std::function<void(size_t index, TextResult result)>& take) {
-  GALLEY_ASSERT(texts.size() == names.size());
-  run(texts.size(), [&](size_t i) { return row(texts[i], nullptr, names[i]); }, take);
-}
-
 void TextPredictor::run(size_t all, const std::function<TextRow(size_t index)>& row,
                         const std::function<void(size_t index, TextResult result)>& take) {
   // The number of texts sorted by length at a time: batches are full, while the results wait for their turn.
@@ -162,8 +154,7 @@ void TextPredictor::run(size_t all, const std::function<TextRow(size_t index)>& 
     for (size_t i = begin; i < end; ++i) rows.push_back(row(i));
     std::map<int64_t, std::vector<size_t>> by_length;
     for (size_t i = 0; i < rows.size(); ++i) {
-      const auto tokens = static_cast<uint64_t>(std::max(kShortest, static_cast<int64_t>(rows[i].ids.size())));
-      by_length[std::min(longest_, static_cast<int64_t>(std::bit_ceil(tokens)))].push_back(i);
+      by_length[program_length(std::ssize(rows[i].ids), longest_)].push_back(i);
     }
     std::vector<TextResult> results(rows.size());
     for (const auto& [length, members] : by_length) {

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -50,9 +49,6 @@ class TextPredictor {
   TextRow row(const std::vector<text::Token>& tokens, const std::string& name) const;
   /// Passes the result of each of `count` sequences to `take`, in their order.
   void run(size_t count, const std::function<TextRow(size_t index)>& row, const std::function<void(size_t index, TextResult result)>& take);
-  /// The same for texts.
-  void run(std::span<const std::string> texts, std::span<const std::string> names,
-           const std::function<void(size_t index, TextResult result)>& take);
 
  private:
   Execution& execution(int64_t rows, int64_t length);

@@ -90,11 +90,19 @@ struct Inputs {
   }
 };
 
+/// Throws where samples are longer than `context`. `limit`: its name, "the context of 64".
+inline void check_length(std::string_view model, int64_t tokens, int64_t context, const std::string& limit) {
+  if (tokens <= context) return;
+  throw Error(ErrorCode::kRecipe, cat("[", model, "] a sample has ", tokens, " tokens, more than ", limit))
+      .key("data.train.source.sequence_length")
+      .suggest(cat("set data.train.source.sequence_length (max_length of samples of one text) to at most ", context));
+}
+
 /// Checks that x is [N,T] of at most `context` tokens.
 inline void check_tokens(std::string_view model, Value x, int64_t context) {
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32), "[", model,
                "] the input must be integers [N,T] (batch, tokens), it is ", x.type());
-  GALLEY_CHECK(x.shape()[1] <= context, "[", model, "] a sample has ", x.shape()[1], " tokens, more than the context of ", context);
+  check_length(model, x.shape()[1], context, cat("the context of ", context));
 }
 
 inline Value embedding_table(Builder& b, std::string_view name, int64_t rows, int64_t width, double stddev) {

@@ -91,7 +91,7 @@ NamedValues gpt(Builder& b, const Options& options, const NamedValues& given) {
   const int64_t vocab = params.tokens(), width = params.n_embd;
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32),
                "[gpt] the input must be integers [N,T] (batch, tokens), it is ", x.type());
-  GALLEY_CHECK(x.shape()[1] <= params.block_size, "[gpt] a sample has ", x.shape()[1], " tokens, more than block_size=", params.block_size);
+  decoder::check_length("gpt", x.shape()[1], params.block_size, cat("block_size=", params.block_size));
   GALLEY_CHECK(width % params.n_head == 0, "[gpt] n_embd=", width, " is not a multiple of n_head=", params.n_head);
   GptBuilder layers(b, params, inputs.positions);
   Value table;

@@ -133,8 +133,10 @@ void AttentionAttrs::options(OptionVisitor& v) {
   v.option({.name = "first_head", .doc = "of dropout: the place of head 0 among the heads of all ranks (tensor parallelism)", .min = 0},
            first_head);
   v.option({.name = "bias_gradient", .doc = "the last output is the gradient of bias"}, bias_gradient);
-  v.choice({.name = "algorithm", .doc = "flash: tiles, never stores the scores; math: the definition"}, algorithm,
-           kAttentionAlgorithmNames);
+  v.choice({.name = "algorithm",
+            .doc = "auto: chosen by the compiler; flash: tiles, never stores the scores; memory_efficient: blocks of query rows; math: the "
+                   "definition"},
+           algorithm, kAttentionAlgorithmNames);
   v.option({.name = "block_rows", .doc = "memory_efficient: query rows of a block; 0: as many as have 16 MiB of scores", .min = 0},
            block_rows);
 }

@@ -29,6 +29,7 @@ struct Calibration {
   std::vector<CalibrationPart> parts;
   std::string model;                           ///< model_digest of the fused graph.
   std::vector<int64_t> input;                  ///< Shape of one sample; empty if unknown.
+  std::vector<std::string> inputs;             ///< Optional inputs of the model that the data have: lengths of texts, types of tokens.
   std::map<std::string, std::string> weights;  ///< Digest of each parameter's values, by name.
   std::string recipe;                          ///< Text of the resolved recipe of the first part.
   /// For scales learned in training: the largest representable magnitude, f32 [O] or [], by the name of the weight in the converted file

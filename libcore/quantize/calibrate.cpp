@@ -10,6 +10,7 @@
 #include "libcore/quant/names.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/runtime/engine.h"
+#include "libcore/tensor/field_names.h"
 
 namespace galley {
 namespace {
@@ -99,6 +100,7 @@ Calibrator::Calibrator(Session& session) : session_(session), engine_(session.ba
   InferenceModel model = inference_model(session, types, nullptr);
   parameters_ = std::move(model.parameters);
   model_ = model_digest(model.graph);
+  optional_ = optional_inputs(session, types);
   order_ = watched_names(model.graph);
   program_ = engine_.program(
       {.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", section.from), [&] { return std::move(model.graph); },
@@ -117,7 +119,7 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
   const std::map<std::string, std::string> weights = parameter_digests(parameters_, engine_.store());
   const std::string recipe = dump_recipe(session_.recipe(), DumpKind::kFull);
   if (calibration.parts.empty()) {
-    calibration = {.order = order_, .model = model_, .input = input_, .weights = weights, .recipe = recipe};
+    calibration = {.order = order_, .model = model_, .input = input_, .inputs = optional_, .weights = weights, .recipe = recipe};
     for (const std::string& name : order_) calibration.values.emplace(name, RangeStatistics());
   } else {
     calibration.check(model_, weights, "the calibration to continue");
@@ -157,6 +159,16 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
       throw Error(ErrorCode::kNumeric, cat(name, " received no data in ", calibration.samples(), " samples"))
           .suggest("the model does not compute it for these samples; calibrate with others");
   }
+}
+
+std::vector<std::string> optional_inputs(const Session& session, const BatchTypes& types) {
+  std::vector<std::string> names;
+  for (const ModelInput& input : session.info().all_inputs()) {
+    const bool of_canvas = input.name == kImageSize || input.name == kImageExtents;  // by the recipe's pipelines: usual_types
+    if (input.optional && !of_canvas && std::find(types.inputs.begin(), types.inputs.end(), input.name) != types.inputs.end())
+      names.push_back(input.name);
+  }
+  return names;
 }
 
 std::string array_digest(const Tensor& values) {

@@ -33,6 +33,8 @@ class Calibrator {
   const std::string& model() const { return model_; }
   /// Shape of one sample.
   const std::vector<int64_t>& input() const { return input_; }
+  /// Calibration::inputs.
+  const std::vector<std::string>& optional() const { return optional_; }
 
   /// Declared parameters and buffers. Fill them before `run`.
   ParameterStore& store() { return engine_.store(); }
@@ -49,12 +51,15 @@ class Calibrator {
   int64_t batch_ = 1, samples_ = 0, data_bytes_ = 0;
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> order_;
-  std::vector<std::string> inputs_;  // of the model, by name
+  std::vector<std::string> inputs_;    // of the model, by name
+  std::vector<std::string> optional_;  // those of them that the model can do without
   std::vector<int64_t> input_;
   std::string model_, source_;
   std::shared_ptr<const Program> program_;
 };
 
+/// The optional inputs of the model that these batches have, for Calibration::inputs.
+std::vector<std::string> optional_inputs(const Session& session, const BatchTypes& types);
 /// Digest of the values of an array in logical order; it does not depend on the memory format.
 std::string array_digest(const Tensor& values);
 /// Digest of the values of each parameter, by name, for Calibration::weights.

@@ -78,6 +78,7 @@ QuantizationAware::QuantizationAware(const Session& session, const BatchTypes& t
   const InferenceModel model = inference_model(session, types, nullptr);
   config_ = resolve_quantize(session.recipe().quantize, model.graph);
   model_ = model_digest(model.graph);
+  optional_ = optional_inputs(session, types);
   const Shape& input = types.input().shape;
   for (int d = 1; d < input.rank(); ++d) input_.push_back(input[d]);
   for (const ParameterSpec& spec : model.parameters) parameters_.push_back(spec.name);
@@ -148,7 +149,7 @@ void QuantizationAware::set_scales(Engine& engine) const {
 }
 
 Calibration QuantizationAware::calibration(const ParameterStore& store, const std::string& suffix) const {
-  Calibration calibration{.model = model_, .input = input_, .recipe = dump_recipe(session_.recipe(), DumpKind::kFull)};
+  Calibration calibration{.model = model_, .input = input_, .inputs = optional_, .recipe = dump_recipe(session_.recipe(), DumpKind::kFull)};
   calibration.parts.push_back(
       {.samples = 1, .batches = 1, .batch = 1, .source = digest_of(std::string("training")), .recipe = digest_of(calibration.recipe)});
   const auto named = [&](const std::string& name) { return store.has(name + suffix) ? name + suffix : name; };

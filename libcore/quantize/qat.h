@@ -69,6 +69,7 @@ class QuantizationAware {
   FakeQuantizedModel rounded_;
   Graph weight_scales_;                  // present_weight_scales, for learned scales
   std::string model_;                    // model_digest
+  std::vector<std::string> optional_;    // Calibration::inputs
   std::vector<int64_t> input_;           // shape of a sample
   std::vector<std::string> parameters_;  // and buffers of the float model
 };

@@ -27,7 +27,7 @@ LoraChoice lora_choice(const LoraSection& section) {
     if (choice.match.empty()) choice.match = folder.layers();
     if (choice.train.empty()) {
       for (const OfferedTensor& tensor : folder.tensors()) {
-        if (!tensor.name.ends_with(".lora_A.weight") && !tensor.name.ends_with(".lora_B.weight")) choice.train.push_back(tensor.name);
+        if (!is_adapter_tensor(tensor.name)) choice.train.push_back(tensor.name);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include "libcore/tasks/count_collector.h"
 #include "libcore/tasks/kinds.h"
 #include "libcore/tasks/ranks.h"
+#include "libcore/tasks/top_classes.h"
 
 namespace galley {
 namespace {
@@ -81,7 +82,8 @@ class TopClasses : public Presenter {
     check_finite_output(logits, sample);
     Presentation shown;
     nlohmann::ordered_json json{{"top", nlohmann::ordered_json::array()}};
-    const std::vector<Ranked> top = rank(logits.data_as<float>(), logits.elements());
+    std::vector<ScoredClass> top = top_classes(logits.data_as<float>(), logits.elements(), context_.top);
+    std::erase_if(top, [&](const ScoredClass& item) { return item.score < context_.min_score; });
     for (size_t i = 0; i < top.size(); ++i) {
       const std::string label = context_.label(top[i].index);
       json["top"].push_back({{"index", top[i].index}, {"label", label}, {"score", top[i].score}});
@@ -93,28 +95,6 @@ class TopClasses : public Presenter {
   }
 
  private:
-  struct Ranked {
-    int64_t index;
-    double score;
-  };
-  /// Highest score first; equal scores by index.
-  std::vector<Ranked> rank(const float* logits, int64_t classes) const {
-    double total = 0;
-    const double highest = *std::max_element(logits, logits + classes);
-    std::vector<Ranked> ranked;
-    for (int64_t i = 0; i < classes; ++i) {
-      ranked.push_back({i, std::exp(logits[i] - highest)});
-      total += ranked.back().score;
-    }
-    for (Ranked& item : ranked) item.score /= total;
-    const auto shown = std::min<size_t>(static_cast<size_t>(context_.top), ranked.size());
-    std::partial_sort(ranked.begin(), ranked.begin() + static_cast<int64_t>(shown), ranked.end(),
-                      [](const Ranked& a, const Ranked& b) { return a.score != b.score ? a.score > b.score : a.index < b.index; });
-    ranked.resize(shown);
-    std::erase_if(ranked, [&](const Ranked& item) { return item.score < context_.min_score; });
-    return ranked;
-  }
-
   PresentContext context_;
 };
 
@@ -161,6 +141,22 @@ class Classification : public Task {
 };
 
 }  // namespace
+
+std::vector<ScoredClass> top_classes(const float* logits, int64_t classes, int64_t count) {
+  double total = 0;
+  const double highest = *std::max_element(logits, logits + classes);
+  std::vector<ScoredClass> ranked;
+  for (int64_t i = 0; i < classes; ++i) {
+    ranked.push_back({i, std::exp(logits[i] - highest)});
+    total += ranked.back().score;
+  }
+  for (ScoredClass& item : ranked) item.score /= total;
+  const auto shown = std::min<size_t>(static_cast<size_t>(count), ranked.size());
+  std::partial_sort(ranked.begin(), ranked.begin() + static_cast<int64_t>(shown), ranked.end(),
+                    [](const ScoredClass& a, const ScoredClass& b) { return a.score != b.score ? a.score > b.score : a.index < b.index; });
+  ranked.resize(shown);
+  return ranked;
+}
 
 std::unique_ptr<Task> ClassificationTask::make(const TaskModel& model) const { return std::make_unique<Classification>(model); }
 std::span<const MetricInfo> ClassificationTask::metrics() const { return kMetrics; }

@@ -1,11 +1,13 @@
 #include "libcore/text/chat.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/text/json_node.h"
+#include "libcore/text/unicode.h"
 
 namespace galley::text {
 namespace {
@@ -14,7 +16,8 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr const char* kTemplate = "chat_template.jinja";
-constexpr const char* kConfig = "tokenizer_config.json";
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kSpecialTokens = "special_tokens_map.json";
 
 Json read_config(const std::string& path) {
   const std::string text = read_file(path);
@@ -57,11 +60,23 @@ auto placed(const std::string& file, const Call& call) {
   try {
     return call();
   } catch (const Error& error) {
-    if (file.ends_with(".jinja") || error.place().line == 0) throw;
-    throw Error(error.code(), cat("chat_template, line ", error.place().line, ": ", error.message()))
-        .at({.file = file})
-        .suggest(error.suggestion());
+    const std::string cure = error.suggestion().empty()
+                                 ? "predict.chat_template=FILE.jinja takes another template; --prompt continues a text without one"
+                                 : error.suggestion();
+    if (file.ends_with(".jinja") || error.place().line == 0) throw Error(error).suggest(cure);
+    throw Error(error.code(), cat("chat_template, line ", error.place().line, ": ", error.message())).at({.file = file}).suggest(cure);
   }
+}
+
+/// The text of a template file.
+std::string read_template(const std::string& file) {
+  std::string text = read_file(file);
+  try {
+    check_utf8(text, file);
+  } catch (const Error& error) {
+    throw Error(error.code(), "the template is not UTF-8").at(error.place()).suggest("convert the file to UTF-8");
+  }
+  return text;
 }
 
 }  // namespace
@@ -74,13 +89,19 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string file, jinja::Dic
 std::optional<ChatTemplate> ChatTemplate::read(const std::string& path) {
   const bool folder = fs::is_directory(path);
   const fs::path base = folder ? fs::path(path) : fs::path(path).parent_path();
-  const fs::path config_file = folder || path.ends_with(".jinja") ? base / kConfig : fs::path(path);
+  const fs::path config_file = folder || path.ends_with(".jinja") ? base / kTokenizerConfig : fs::path(path);
   const fs::path template_file = folder ? base / kTemplate : fs::path(path);
   const bool own = folder ? fs::exists(template_file) : path.ends_with(".jinja");
   Json config = Json::object();
   if (fs::exists(config_file) || (!folder && !own)) config = read_config(config_file.string());
   jinja::Dict variables = special_tokens(config);
-  if (own) return ChatTemplate(read_file(template_file.string()), template_file.string(), std::move(variables));
+  if (const fs::path map = base / kSpecialTokens; fs::exists(map)) {  // of older folders
+    for (auto& [name, token] : special_tokens(read_config(map.string()))) {
+      const auto same = [&name = name](const auto& variable) { return variable.first == name; };
+      if (std::none_of(variables.begin(), variables.end(), same)) variables.emplace_back(name, std::move(token));
+    }
+  }
+  if (own) return ChatTemplate(read_template(template_file.string()), template_file.string(), std::move(variables));
   const std::optional<std::string> source = template_in(config, config_file.string());
   if (!source) return std::nullopt;
   return ChatTemplate(*source, config_file.string(), std::move(variables));

@@ -32,7 +32,7 @@ class ChatTemplate {
 
   std::string place_;
   jinja::Template template_;
-  jinja::Dict variables_;  ///< bos_token and the other special tokens of tokenizer_config.json
+  jinja::Dict variables_;  ///< bos_token and the other special tokens of tokenizer_config.json, else of special_tokens_map.json
 };
 
 }  // namespace galley::text

@@ -24,7 +24,7 @@ std::string name_of(const std::string& path) {
 
 std::string join_path(const std::string& folder, std::string_view name) { return cat(folder, "/", name); }
 
-std::optional<std::string> first_of(const std::string& folder, std::initializer_list<std::string_view> names) {
+std::optional<std::string> first_file(const std::string& folder, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
     if (file_exists(join_path(folder, name))) return join_path(folder, name);
   }
@@ -52,15 +52,15 @@ std::string type_of_file(const std::string& path) {
 std::string main_file(const std::string& folder, const std::string& type) {
   const auto is = [&](std::string_view kind) { return type == "auto" || type == kind; };
   std::optional<std::string> path;
-  if (is("tokenizer_json")) path = first_of(folder, {"tokenizer.json"});
+  if (is("tokenizer_json")) path = first_file(folder, {"tokenizer.json"});
   if (!path && is("tiktoken")) {
     for (const FolderEntry& entry : list_folder(folder)) {
       if (!path && !entry.is_folder && entry.name.ends_with(".tiktoken")) path = join_path(folder, entry.name);
     }
   }
-  if (!path && is("bpe")) path = first_of(folder, {"vocab.json", "encoder.json"});
-  if (!path && is("sentencepiece")) path = first_of(folder, {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"});
-  if (!path && is("wordpiece")) path = first_of(folder, {"vocab.txt"});
+  if (!path && is("bpe")) path = first_file(folder, {"vocab.json", "encoder.json"});
+  if (!path && is("sentencepiece")) path = first_file(folder, {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"});
+  if (!path && is("wordpiece")) path = first_file(folder, {"vocab.txt"});
   if (path) return *path;
   const std::string_view expected = type == "tokenizer_json"  ? "tokenizer.json"
                                     : type == "tiktoken"      ? "*.tiktoken"
@@ -78,13 +78,13 @@ void add_bpe_files(const std::string& path, const ReadOptions& options, Definiti
   const std::string folder = parent_folder(path);
   std::string vocabulary = path, merges = options.merges;
   if (name_of(path).ends_with(".txt") || name_of(path).ends_with(".bpe")) {
-    const auto found = first_of(folder, {"vocab.json", "encoder.json"});
+    const auto found = first_file(folder, {"vocab.json", "encoder.json"});
     if (!found)
       throw Error(ErrorCode::kInput, "needs its vocabulary: there is neither vocab.json nor encoder.json in its folder").at({.file = path});
     vocabulary = *found;
     if (merges.empty()) merges = path;
   } else if (merges.empty()) {
-    const auto found = first_of(folder, {"merges.txt", "vocab.bpe"});
+    const auto found = first_file(folder, {"merges.txt", "vocab.bpe"});
     if (!found)
       throw Error(ErrorCode::kInput, "needs its merges: there is neither merges.txt nor vocab.bpe in its folder").at({.file = path});
     merges = *found;

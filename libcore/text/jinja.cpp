@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/text/jinja_lex.h"
 #include "libcore/text/jinja_parse.h"
@@ -309,7 +310,7 @@ class Renderer {
       if (++calls_ > kDeepestCalls) fail_template(cat("macro ", s.text, ": calls are nested too deeply"));
       Scope inner{outer};
       if (arguments.values.size() > s.names.size())
-        fail_template(cat("macro ", s.text, " takes ", s.names.size(), " arguments, not ", arguments.values.size()));
+        fail_template(cat("macro ", s.text, " takes ", counted(std::ssize(s.names), "argument"), ", not ", arguments.values.size()));
       for (const auto& [key, value] : arguments.named) {
         if (std::find(s.names.begin(), s.names.end(), key) == s.names.end())
           fail_template(cat("macro ", s.text, " has no argument '", key, "'"));
@@ -435,21 +436,13 @@ class Renderer {
   Value filtered(const Expression& e, const Value& value, Scope& scope) {
     const bool chained = e.parts[0] != nullptr && is_block_filter(*e.parts[0]);
     const Value input = chained ? filtered(*e.parts[0], value, scope) : value;
-    bool known = true;
-    Value made = apply_filter(e.name, input, arguments(e, scope), known);
-    if (!known) fail_template(cat("the filter '", e.name, "' is not supported"));
-    return made;
+    return apply_filter(e.name, input, arguments(e, scope));
   }
   /// Whether a filter is one of a block's chain.
   static bool is_block_filter(const Expression& e) {
     return e.kind == Expression::Kind::kFilter && (e.parts[0] == nullptr || is_block_filter(*e.parts[0]));
   }
-  Value tested(const Expression& e, Scope& scope) {
-    bool known = true;
-    const bool result = apply_test(e.name, part(e, 0, scope), arguments(e, scope), known);
-    if (!known) fail_template(cat("the test '", e.name, "' is not supported"));
-    return result;
-  }
+  Value tested(const Expression& e, Scope& scope) { return apply_test(e.name, part(e, 0, scope), arguments(e, scope)); }
 
   const std::string& name_;
   Scope globals_;

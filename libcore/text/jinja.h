@@ -28,9 +28,9 @@ class Template {
 
 // ---- for jinja.cpp
 
-/// Filters and tests that take an expression's value and arguments; throw without a place. `known` is false for an unknown name.
-Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, bool& known);
-bool apply_test(const std::string& name, const Value& value, const Arguments& arguments, bool& known);
+/// Filters and tests that take an expression's value and arguments; throw without a place, also for an unknown name.
+Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments);
+bool apply_test(const std::string& name, const Value& value, const Arguments& arguments);
 /// The method of a text or dictionary; undefined if there is none.
 Value method_of(const Value& value, const std::string& name);
 /// range, dict, namespace, raise_exception, strftime_now.

@@ -39,9 +39,7 @@ Value chosen(const Value& value, const Arguments& a, bool by_attribute, bool kee
     bool passes = subject.truth();
     if (a.values.size() > at) {
       const std::string& test = text_argument(a, at, "test", "select");
-      bool known = true;
-      passes = apply_test(test, subject, {List(a.values.begin() + static_cast<std::ptrdiff_t>(at) + 1, a.values.end()), {}}, known);
-      if (!known) fail_template(cat("the test '", test, "' is not supported"));
+      passes = apply_test(test, subject, {List(a.values.begin() + static_cast<std::ptrdiff_t>(at) + 1, a.values.end()), {}});
     }
     if (passes == keep) made.push_back(element);
   }
@@ -60,9 +58,7 @@ Value map_filter(const Value& value, const Arguments& a) {
       continue;
     }
     const std::string& filter = text_argument(a, 0, "filter", "map");
-    bool known = true;
-    made.push_back(apply_filter(filter, element, {List(a.values.begin() + 1, a.values.end()), a.named}, known));
-    if (!known) fail_template(cat("the filter '", filter, "' is not supported"));
+    made.push_back(apply_filter(filter, element, {List(a.values.begin() + 1, a.values.end()), a.named}));
   }
   return made;
 }
@@ -310,10 +306,12 @@ const std::map<std::string, FilterFunction, std::less<>>& filters() {
 
 }  // namespace
 
-Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, bool& known) {
+Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments) {
   const auto found = filters().find(name);
-  known = found != filters().end();
-  return known ? found->second(value, arguments) : Value();
+  if (found != filters().end()) return found->second(value, arguments);
+  std::string known;
+  for (const auto& [each, function] : filters()) known += (known.empty() ? "" : ", ") + each;
+  fail_template(cat("the filter '", name, "' is not supported; known: ", known));
 }
 
 }  // namespace galley::text::jinja

@@ -123,10 +123,12 @@ Dict merged(const Arguments& a) {
 
 }  // namespace
 
-bool apply_test(const std::string& name, const Value& value, const Arguments& arguments, bool& known) {
+bool apply_test(const std::string& name, const Value& value, const Arguments& arguments) {
   const auto found = tests().find(name);
-  known = found != tests().end();
-  return known && found->second(value, arguments);
+  if (found != tests().end()) return found->second(value, arguments);
+  std::string known;
+  for (const auto& [each, function] : tests()) known += (known.empty() ? "" : ", ") + each;
+  fail_template(cat("the test '", name, "' is not supported; known: ", known));
 }
 
 Dict global_functions() {

@@ -27,8 +27,6 @@ void to_form(Buffer& buffer, const NormalForms& forms) {
   });
 }
 
-bool is_space(uint32_t c) { return ClassTable::get()[c] & kSpace; }
-
 /// The compiled map: a double array (Darts) over normal forms that end with a zero byte.
 class CharsMap {
  public:
@@ -130,7 +128,7 @@ Normalizer bert_normalizer(const BertNormalizer& options) {
       buffer.map([](uint32_t c, std::string& out) {
         const bool line = c == '\t' || c == '\n' || c == '\r';
         if (c == 0 || c == 0xFFFD || (!line && is_other(c))) return;
-        append_utf8(out, is_space(c) ? ' ' : c);
+        append_utf8(out, is_white_space(c) ? ' ' : c);
       });
     }
     if (options.chinese) {
@@ -157,14 +155,14 @@ Normalizer strip(bool left, bool right) {
     size_t begin = 0, end = text.size();
     while (left && begin < end) {
       const char* p = text.data() + begin;
-      if (!is_space(next_char(p))) break;
+      if (!is_white_space(next_char(p))) break;
       begin = static_cast<size_t>(p - text.data());
     }
     while (right && begin < end) {
       size_t last = end - 1;
       while (last > begin && (static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
       const char* p = text.data() + last;
-      if (!is_space(next_char(p))) break;
+      if (!is_white_space(next_char(p))) break;
       end = last;
     }
     buffer.rewrite([&](Buffer::Writer& writer) { writer.emit(std::string_view(text).substr(begin, end - begin), begin, end); });

@@ -69,7 +69,6 @@ bool is_bert_punctuation(uint32_t c) {
   const bool ascii = (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) || (c >= 123 && c <= 126);
   return ascii || (ClassTable::get()[c] & kPunctuation);
 }
-bool is_space(uint32_t c) { return ClassTable::get()[c] & kSpace; }
 
 }  // namespace
 
@@ -114,7 +113,7 @@ PreTokenizer punctuation(Split behavior) { return split_at(is_bert_punctuation, 
 PreTokenizer digits(bool individual) {
   return split_at([](uint32_t c) { return (ClassTable::get()[c] & kNumber) != 0; }, individual ? Split::kIsolated : Split::kContiguous);
 }
-PreTokenizer whitespace_split() { return split_at(is_space, Split::kRemoved); }
+PreTokenizer whitespace_split() { return split_at(is_white_space, Split::kRemoved); }
 PreTokenizer character_delimiter(uint32_t delimiter) {
   return split_at([delimiter](uint32_t c) { return c == delimiter; }, Split::kRemoved);
 }

@@ -36,6 +36,8 @@ class ClassTable {
   std::vector<uint8_t> blocks_;
 };
 
+inline bool is_white_space(uint32_t c) { return ClassTable::get()[c] & kSpace; }
+
 /// Length of the character at `p` by its first byte, in valid UTF-8.
 inline size_t char_length(const char* p) {
   const auto first = static_cast<uint8_t>(*p);

@@ -14,6 +14,7 @@
 #include "libcore/train/sharded_state.h"
 #include "libcore/train/tensor_state.h"
 #include "libcore/train/trainer_state.h"
+#include "libcore/weights/adapter.h"
 
 namespace galley {
 namespace {
@@ -174,12 +175,14 @@ void Trainer::State::plan_facts() {
   plan.replicas = replicas;
   plan.total_steps = length.total_steps;
   plan.steps_per_epoch = length.steps_per_epoch;
+  int64_t adapter_tensors = 0;  // two of each adapter
   for (const ParameterSpec& spec : update->parameters()) {
     if (spec.role != ValueRole::kParameter) continue;
     plan.parameters += spec.type.elements();
     if (spec.trainable) plan.trainable += spec.type.elements();
-    if (spec.module_type == kAdapterType && spec.name.ends_with(".lora_A.weight")) ++plan.adapters;
+    adapter_tensors += spec.module_type == kAdapterType && is_adapter_tensor(spec.name);
   }
+  plan.adapters = adapter_tensors / 2;
   for (const StateSpec& state : update->states()) plan.state_bytes += state.type.bytes();
   std::tie(plan.flops_per_step, plan.executed_per_step) = update->flops();
   for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;

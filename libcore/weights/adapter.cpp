@@ -53,7 +53,7 @@ std::string model_file(const std::string& folder) {
   throw Error(ErrorCode::kInput, cat("the folder ", folder, " has no adapter_model.safetensors"));
 }
 
-AdapterConfig read_config(const std::string& folder) {
+AdapterConfig read_adapter_config(const std::string& folder) {
   const std::string path = folder + "/adapter_config.json";
   if (!file_exists(path))
     throw Error(ErrorCode::kInput, cat(folder, " is not an adapter folder: adapter_config.json is missing"))
@@ -63,7 +63,7 @@ AdapterConfig read_config(const std::string& folder) {
   return parse_adapter_config(read_file(path), path);
 }
 
-std::vector<std::string> texts(const JsonNode& config, std::string_view key) {
+std::vector<std::string> text_list(const JsonNode& config, std::string_view key) {
   std::vector<std::string> values;
   if (!config.has(key)) return values;
   for (const JsonNode& element : config.at(key).elements()) values.push_back(element.text());
@@ -109,11 +109,11 @@ AdapterConfig parse_adapter_config(std::string_view text, const std::string& pat
   if (config.has("lora_dropout")) result.dropout = config.at("lora_dropout").number();
   if (!(result.dropout >= 0 && result.dropout <= 1)) config.at("lora_dropout").fail("is not within 0..1");
   result.transposed = config.flag("fan_in_fan_out", false);
-  result.trained = texts(config, "modules_to_save");
+  result.trained = text_list(config, "modules_to_save");
   result.base = config.text("base_model_name_or_path", "");
   result.task_type = config.text("task_type", "");
   // An expression is one text; the names in the file say which layers it selects.
-  if (config.has("target_modules") && config.at("target_modules").json().is_array()) result.layers = texts(config, "target_modules");
+  if (config.has("target_modules") && config.at("target_modules").json().is_array()) result.layers = text_list(config, "target_modules");
   return result;
 }
 
@@ -139,9 +139,11 @@ std::string adapter_config_text(const AdapterConfig& config) {
   return json.dump(2) + "\n";
 }
 
+bool is_adapter_tensor(std::string_view name) { return name.ends_with(kA) || name.ends_with(kB); }
+
 std::string adapter_tensor_name(std::string_view name) { return cat(kPrefix, name); }
 
-AdapterFolder::AdapterFolder(const std::string& path) : path_(path), config_(read_config(path)), file_(model_file(path)) {
+AdapterFolder::AdapterFolder(const std::string& path) : path_(path), config_(read_adapter_config(path)), file_(model_file(path)) {
   file_.verify();
   for (OfferedTensor tensor : file_.tensors()) {
     GALLEY_CHECK_INPUT(tensor.name.starts_with(kPrefix), file_.path(), ": the name of the tensor '", tensor.name, "' does not begin with ",

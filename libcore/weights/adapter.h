@@ -29,6 +29,8 @@ AdapterConfig parse_adapter_config(std::string_view text, const std::string& pat
 /// The text of adapter_config.json.
 std::string adapter_config_text(const AdapterConfig& config);
 
+/// Whether a tensor of a model is an adapter's: LAYER.lora_A.weight or LAYER.lora_B.weight.
+bool is_adapter_tensor(std::string_view name);
 /// The name of a model's tensor in adapter_model.safetensors.
 std::string adapter_tensor_name(std::string_view name);
 

@@ -33,18 +33,18 @@ Json parts_json(const std::vector<CalibrationPart>& parts) {
 }
 
 /// Members of the metadata's JSON; throws Error with the name of a damaged one.
-const Json& member(const Json& object, const char* key) {
+const Json& calibration_member(const Json& object, const char* key) {
   const auto found = object.find(key);
   GALLEY_CHECK_INPUT(object.is_object() && found != object.end(), kKey, " has no '", key, "'");
   return *found;
 }
-std::string text_of(const Json& object, const char* key) {
-  const Json& value = member(object, key);
+std::string calibration_text(const Json& object, const char* key) {
+  const Json& value = calibration_member(object, key);
   GALLEY_CHECK_INPUT(value.is_string(), kKey, ": '", key, "' is not a string");
   return value.get<std::string>();
 }
 int64_t count_of(const Json& object, const char* key) {
-  const Json& value = member(object, key);
+  const Json& value = calibration_member(object, key);
   GALLEY_CHECK_INPUT(
       value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kCountLimit)), kKey, ": '",
       key, "' is not a non-negative integer");
@@ -53,15 +53,15 @@ int64_t count_of(const Json& object, const char* key) {
   return count;
 }
 
-Calibration from_json(const std::string& text) {
+Calibration calibration_of(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   GALLEY_CHECK_INPUT(json.is_object(), kKey, " is not a JSON object");
   const int64_t version = count_of(json, "version");
   GALLEY_CHECK_INPUT(version >= kPlainVersion && version <= kVersion, "the calibration has version ", version,
                      ", but this version of Galley reads up to ", kVersion);
-  Calibration calibration{.model = text_of(json, "model")};
+  Calibration calibration{.model = calibration_text(json, "model")};
   if (json.contains("input")) {
-    const Json& input = member(json, "input");
+    const Json& input = calibration_member(json, "input");
     GALLEY_CHECK_INPUT(input.is_array() && input.size() < 8, kKey, ": 'input' is not a shape");
     for (const Json& size : input) {
       GALLEY_CHECK_INPUT(size.is_number_unsigned() && size.get<uint64_t>() > 0 && size.get<uint64_t>() <= static_cast<uint64_t>(kSizeLimit),
@@ -69,7 +69,15 @@ Calibration from_json(const std::string& text) {
       calibration.input.push_back(size.get<int64_t>());
     }
   }
-  const Json& order = member(json, "values");
+  if (json.contains("inputs")) {
+    const Json& inputs = calibration_member(json, "inputs");
+    GALLEY_CHECK_INPUT(inputs.is_array() && inputs.size() < 64, kKey, ": 'inputs' is not a list of names");
+    for (const Json& name : inputs) {
+      GALLEY_CHECK_INPUT(name.is_string(), kKey, ": 'inputs' is not a list of names");
+      calibration.inputs.push_back(name.get<std::string>());
+    }
+  }
+  const Json& order = calibration_member(json, "values");
   GALLEY_CHECK_INPUT(order.is_array() && static_cast<int64_t>(order.size()) <= kSafetensorsEntryLimit, kKey, ": 'values' is not a list");
   std::set<std::string> names;
   for (const Json& name : order) {
@@ -77,26 +85,26 @@ Calibration from_json(const std::string& text) {
                        ": 'values' has a repeated name or an item that is not a string");
     calibration.order.push_back(name.get<std::string>());
   }
-  const Json& parts = member(json, "parts");
+  const Json& parts = calibration_member(json, "parts");
   GALLEY_CHECK_INPUT(parts.is_array(), kKey, ": 'parts' is not a list");
   for (const Json& part : parts) {
     calibration.parts.push_back({.samples = count_of(part, "samples"),
                                  .batches = count_of(part, "batches"),
                                  .batch = count_of(part, "batch"),
                                  .first = count_of(part, "first"),
-                                 .source = text_of(part, "source"),
-                                 .data = text_of(part, "data"),
-                                 .recipe = text_of(part, "recipe")});
+                                 .source = calibration_text(part, "source"),
+                                 .data = calibration_text(part, "data"),
+                                 .recipe = calibration_text(part, "recipe")});
     GALLEY_CHECK_INPUT(calibration.samples() <= kCountLimit && calibration.batches() <= kCountLimit, kKey, ": too many samples");
   }
-  const Json& weights = member(json, "weights");
+  const Json& weights = calibration_member(json, "weights");
   GALLEY_CHECK_INPUT(weights.is_object(), kKey, ": 'weights' is not an object");
   for (const auto& [name, digest] : weights.items()) {
     GALLEY_CHECK_INPUT(digest.is_string(), kKey, ": the digest of ", name, " is not a string");
     calibration.weights.emplace(name, digest.get<std::string>());
   }
   if (version == kPlainVersion) return calibration;
-  const Json& bounds = member(json, "weight_bounds");
+  const Json& bounds = calibration_member(json, "weight_bounds");
   GALLEY_CHECK_INPUT(bounds.is_array() && static_cast<int64_t>(bounds.size()) <= kSafetensorsEntryLimit, kKey,
                      ": 'weight_bounds' is not a list");
   for (const Json& name : bounds) {
@@ -153,6 +161,7 @@ void write_calibration(const std::string& path, const Calibration& calibration) 
             {"values", calibration.order},
             {"parts", parts_json(calibration.parts)},
             {"weights", calibration.weights}};
+  if (!calibration.inputs.empty()) json["inputs"] = calibration.inputs;
   std::vector<TensorSource> tensors;
   for (const auto& [name, bounds] : calibration.weight_bounds) {
     json["weight_bounds"].push_back(name);
@@ -188,7 +197,7 @@ Calibration read_calibration(const std::string& path) {
   }
   file.verify();
   try {
-    Calibration calibration = from_json(found->second);
+    Calibration calibration = calibration_of(found->second);
     const auto recipe = file.metadata().find("galley.recipe");
     if (recipe != file.metadata().end()) calibration.recipe = recipe->second;
     for (const std::string& name : calibration.order) calibration.values.emplace(name, read_statistics(file, name, calibration.batches()));

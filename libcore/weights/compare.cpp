@@ -107,7 +107,7 @@ std::vector<TensorSource> average_weights(std::span<const WeightsFile> files) {
         const Tensor values = files[f].read(places[f]);
         const NonFiniteCount bad = count_non_finite(values);
         GALLEY_CHECK_INPUT(bad.count == 0, files[f].path(), ": tensor '", wanted.name, "' contains ", bad.count,
-                           " values that are NaN or infinite");
+                           bad.count == 1 ? " value that is" : " values that are", " NaN or infinite");
         const auto* data = static_cast<const std::byte*>(values.data());
         for (size_t i = 0; i < sums.size(); ++i) sums[i] += load_element(*wanted.dtype, data + static_cast<int64_t>(i) * size);
       }

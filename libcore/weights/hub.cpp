@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/weights/checkpoint.h"
@@ -33,7 +34,7 @@ std::string below(const std::string& folder, std::string_view file) {
 }
 
 /// Text between quotes that YAML reads back, and the recipe language does not take for a reference.
-std::string yaml_quoted(std::string_view text) {
+std::string yaml_literal(std::string_view text) {
   std::string escaped;
   for (const char c : text) escaped += c == '$' ? "$$" : std::string(1, c);
   return nlohmann::json(escaped).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -82,7 +83,10 @@ std::pair<const HubFamily*, std::string> family_of(const text::JsonNode& config)
   Error error = config.error(cat("the architecture ", named.front(), " is not supported; ",
                                  of_family.empty() ? cat("this version has the model_types ", families)
                                                    : cat("of the model_type \"", model_type, "\" are ", of_family)));
-  if (const std::string near = nearest(named.front(), hub_architectures()); !near.empty()) error.suggest(cat("did you mean ", near, "?"));
+  // The nearest name helps where it differs in letters or in the head; that of another family is another model.
+  const std::string near = nearest(named.front(), hub_architectures());
+  const std::string_view stem = std::string_view(near).substr(0, near.find("For"));
+  if (!near.empty() && named.front().starts_with(stem)) error.suggest(cat("did you mean ", near, "?"));
   throw error;
 }
 
@@ -101,7 +105,8 @@ std::vector<std::string> shards_of(const std::string& folder, const std::string&
   for (const auto& [file, tensors] : shards) {
     files.push_back(below(folder, file));
     if (!file_exists(files.back())) {
-      throw Error(ErrorCode::kInput, cat("the shard ", files.back(), " is missing; ", path, " places ", tensors.size(), " tensors there"))
+      throw Error(ErrorCode::kInput,
+                  cat("the shard ", files.back(), " is missing; ", path, " places ", counted(std::ssize(tensors), "tensor"), " there"))
           .suggest("download the file again, into this folder");
     }
     std::set<std::string> held;
@@ -123,7 +128,7 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",  "vocab.json",
 void HubConfig::set(std::string_view option, int64_t value) { options_.emplace_back(option, std::to_string(value)); }
 void HubConfig::set(std::string_view option, double value) { options_.emplace_back(option, nlohmann::json(value).dump()); }
 void HubConfig::set(std::string_view option, bool value) { options_.emplace_back(option, value ? "true" : "false"); }
-void HubConfig::set(std::string_view option, std::string_view value) { options_.emplace_back(option, yaml_quoted(value)); }
+void HubConfig::set(std::string_view option, std::string_view value) { options_.emplace_back(option, yaml_literal(value)); }
 
 void HubConfig::integer(std::string_view key, std::string_view option) {
   if (config.has(key)) set(option.empty() ? key : option, config.at(key).integer());
@@ -220,18 +225,53 @@ HubFolder::HubFolder(std::string path, text::JsonNode config) : path_(std::move(
   std::tie(family_, head_) = family_of(config_);
 }
 
+bool HubFolder::predicts_tokens() const { return head_ == kLanguageModel || head_ == "masked_lm" || head_ == "pre_training"; }
+
+bool HubFolder::is_table(std::string_view name) const {
+  const HubTensors& rules = family_->tensors;
+  return !rules.table.empty() && (name == rules.table || name == cat(rules.base, ".", rules.table));
+}
+
+/// Throws if the weights have another width than config.json, before anything of that width takes memory.
+void HubFolder::check_width() const {
+  const std::string_view key = family_->tensors.width;
+  if (!config_.has(key)) return;
+  for (const std::string& path : hub_weights_files(path_)) {
+    std::vector<OfferedTensor> tensors;
+    try {
+      tensors = WeightsFile(path).tensors();
+    } catch (const Error&) {
+      return;  // damage is reported where the weights are needed
+    }
+    for (const OfferedTensor& tensor : tensors) {
+      if (!is_table(tensor.name) || tensor.shape.rank() != 2 || tensor.shape[1] == config_.at(key).integer()) continue;
+      config_.at(key).fail(cat("is ", config_.at(key).integer(), ", but the weights have ", tensor.shape[1], " (", tensor.name, " in ",
+                               path, "); take config.json and the weights from the same model"));
+    }
+  }
+}
+
+std::string HubFolder::size_difference(std::string_view name, const Shape& model, const Shape& weights) const {
+  if (!is_table(name) || model.rank() != 2 || weights.rank() != 2) return "";
+  const int axis = model[0] != weights[0] ? 0 : 1;
+  const std::string_view key = axis == 0 ? "vocab_size" : family_->tensors.width;
+  const bool of_config = config_.has(key) && config_.at(key).integer() == model[axis];
+  return cat(of_config ? "config.json says " : "the recipe says ", key, " ", model[axis], ", the weights have ", weights[axis]);
+}
+
 std::string HubFolder::recipe() const {
   HubConfig model(path_, config_, head_);
   family_->map(model);
+  check_width();
   const std::string folder = std::filesystem::absolute(path_).lexically_normal().string();
   const std::filesystem::path named = folder.ends_with("/") ? folder.substr(0, folder.size() - 1) : folder;
-  std::string text = cat("recipe: 1\nname: ", yaml_quoted(named.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
+  std::string text = cat("recipe: 1\nname: ", yaml_literal(named.filename().string()), "\nmodel:\n  type: ", model.type, "\n");
   for (const auto& [option, value] : model.options()) text += cat("  ", option, ": ", value, "\n");
   if (!model.task.empty()) text += cat("task: ", model.task, "\n");
-  if (!hub_weights_files(path_).empty()) text += cat("weights: ", yaml_quoted(folder), "\n");
+  if (!hub_weights_files(path_).empty()) text += cat("weights: ", yaml_literal(folder), "\n");
   for (const std::string_view file : kTokenizerFiles) {
     if (!file_exists(below(path_, file))) continue;
-    text += cat("data:\n  tokenizer: {type: hub, path: ", yaml_quoted(folder), "}\n");
+    text += cat("data:\n  tokenizer: {type: hub, path: ", yaml_literal(folder), "}\n");
     break;
   }
   if (head_ == kLanguageModel) text += hub_generation(model);

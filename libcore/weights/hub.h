@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "libcore/base/shape.h"
 #include "libcore/text/json_node.h"
 
 namespace galley {
@@ -73,6 +74,9 @@ struct HubTensors {
   std::vector<std::string_view> ignore;      ///< Tensors of the file without values of their own: masks, positions, copies of tied weights.
   std::vector<std::string_view> optional;    ///< Below `base`, but absent in files of some heads: poolers.
   std::vector<std::string_view> transposed;  ///< Matrices that the file stores as [in, out].
+  std::string_view table;                    ///< The embedding of tokens, below `base`.
+  std::string_view tied;                     ///< The name of its copy among `ignore`: the weight of the output layer.
+  std::string_view width = "hidden_size";    ///< The key of config.json with the columns of `table`.
 };
 
 /// A row of the table: a family of architectures.
@@ -110,6 +114,10 @@ class HubFolder {
 
   const std::string& path() const { return path_; }
   const HubTensors& tensors() const { return family_->tensors; }
+  /// Whether the architecture has an output layer over the tokens.
+  bool predicts_tokens() const;
+  /// What to change where the table of tokens, as the model calls it, has another shape than in the weights; "" for another tensor.
+  std::string size_difference(std::string_view name, const Shape& model, const Shape& weights) const;
   /// A recipe, as YAML: the model, its weights and its tokenizer where the folder has them.
   std::string recipe() const;
   /// The names of the classes (id2label), if config.json has others than LABEL_0, LABEL_1 ...
@@ -117,6 +125,8 @@ class HubFolder {
 
  private:
   HubFolder(std::string path, text::JsonNode config);
+  void check_width() const;
+  bool is_table(std::string_view name) const;
   std::string path_;
   text::JsonNode config_;
   const HubFamily* family_ = nullptr;

@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-void activation(HubConfig& model, std::string_view key) {
+void decoder_activation(HubConfig& model, std::string_view key) {
   model.activation(key, key, {"silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"});
 }
 
@@ -21,7 +21,7 @@ void nullable(HubConfig& model, std::string_view key) {
 }
 
 /// A list of texts.
-void texts(HubConfig& model, const text::JsonNode& list, std::string_view option) {
+void set_texts(HubConfig& model, const text::JsonNode& list, std::string_view option) {
   std::string yaml;
   for (const text::JsonNode& item : list.elements()) yaml += (yaml.empty() ? "" : ", ") + nlohmann::json(item.text()).dump();
   model.yaml(option, "[" + yaml + "]");
@@ -35,9 +35,8 @@ std::string number_text(const text::JsonNode& node) {
 
 // ---- rotary positions
 
-/// rope_parameters (transformers 5) or rope_scaling; nullopt: neither. Parameters by type of layer must be the same for all.
-std::optional<text::JsonNode> rope_of(const text::JsonNode& config) {
-  const std::string_view key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+/// The rotary parameters below a key; nullopt: it is absent. Parameters by type of layer must be the same for all.
+std::optional<text::JsonNode> rope_at(const text::JsonNode& config, std::string_view key) {
   if (!config.has(key)) return std::nullopt;
   text::JsonNode rope = config.at(key);
   if (!rope.json().is_object()) rope.fail("must be an object of keys and values");
@@ -49,6 +48,26 @@ std::optional<text::JsonNode> rope_of(const text::JsonNode& config) {
     first = node;
   }
   return first ? *first : rope;
+}
+
+std::string rope_type(const text::JsonNode& rope) { return rope.text("rope_type", rope.text("type", "default")); }
+
+/// rope_parameters (transformers 5) or rope_scaling; nullopt: neither. Where config.json has both, keys of both must be the same, and only
+/// rope_parameters may have the base and the part of the rotated features, which were keys of config.json itself.
+std::optional<text::JsonNode> rope_of(const text::JsonNode& config) {
+  const std::optional<text::JsonNode> now = rope_at(config, "rope_parameters"), before = rope_at(config, "rope_scaling");
+  if (!now || !before) return now ? now : before;
+  const auto same = [&](const std::string& key) {
+    if (key == "type" || key == "rope_type") return rope_type(*now) == rope_type(*before);
+    if (now->has(key) && before->has(key)) return now->at(key).json() == before->at(key).json();
+    return key == "rope_theta" || key == "partial_rotary_factor" || now->has(key) == before->has(key);
+  };
+  for (const auto& members : {now->members(), before->members()}) {
+    for (const auto& [key, node] : members) {
+      if (!same(key)) before->fail(cat("differs from rope_parameters in ", key, "; config.json needs only one of the two"));
+    }
+  }
+  return now;
 }
 
 /// `original`: the context of pretraining where a config.json with longrope does not name one; 0: the family has no such default.
@@ -65,7 +84,7 @@ void rotary(HubConfig& model, int64_t original = 0) {
   const auto add = [&](std::string_view name, const std::string& value) { yaml += cat(yaml.empty() ? "" : ", ", name, ": ", value); };
   std::string type = "default";
   if (rope) {
-    type = rope->text("rope_type", rope->text("type", "default"));
+    type = rope_type(*rope);
     if (type == "su" || (original > 0 && type == "yarn")) type = "longrope";  // its first names
     if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end())
       rope->fail(cat("rope_type is ", type, "; this version has default, linear, dynamic, yarn, llama3 and longrope"));
@@ -119,7 +138,7 @@ void llama_options(HubConfig& model, int64_t original_context = 0) {
   if (!model.config.has("head_dim")) model.require_multiple("hidden_size", "num_attention_heads");
   if (model.config.has("num_key_value_heads")) model.require_multiple("num_attention_heads", "num_key_value_heads");
   model.number("rms_norm_eps");
-  activation(model, "hidden_act");
+  decoder_activation(model, "hidden_act");
   rotary(model, original_context);
   model.flag("tie_word_embeddings");
   model.number("attention_dropout");
@@ -144,7 +163,7 @@ void windows_of_layers(HubConfig& model) {
   nullable(model, "sliding_window");
   model.flag("use_sliding_window");
   model.integer("max_window_layers");
-  if (model.config.has("layer_types")) texts(model, model.config.at("layer_types"), "layer_types");
+  if (model.config.has("layer_types")) set_texts(model, model.config.at("layer_types"), "layer_types");
 }
 
 void qwen2(HubConfig& model) {
@@ -170,7 +189,7 @@ void phi3(HubConfig& model) {
 void gpt_options(HubConfig& model) {
   model.refuse_unsupported();
   model.required("vocab_size");
-  activation(model, "activation_function");
+  decoder_activation(model, "activation_function");
   model.number("layer_norm_epsilon");
   model.number("initializer_range");
   model.flag("tie_word_embeddings");
@@ -195,7 +214,7 @@ void gpt2(HubConfig& model) {
 
 /// attention_types: [[["global", "local"], 12]] is global, local, global, ... of 24 layers.
 void attention_layers(HubConfig& model, int64_t layers) {
-  if (model.config.has("attention_layers")) return texts(model, model.config.at("attention_layers"), "attention_layers");
+  if (model.config.has("attention_layers")) return set_texts(model, model.config.at("attention_layers"), "attention_layers");
   if (!model.config.has("attention_types")) return;
   constexpr int64_t kMost = 10000;  // layers of any model
   const text::JsonNode types = model.config.at("attention_types");
@@ -248,18 +267,25 @@ HubTable hub_decoders() {
   const auto classes_of = [](std::string_view with_head, std::string_view bare, std::string_view classifier) {
     return decltype(HubFamily::architectures){{with_head, kLanguageModel}, {bare, kLanguageModel}, {classifier, "sequence_classification"}};
   };
-  const HubTensors rotary_model{.base = "model", .ignore = {"*.rotary_emb.inv_freq", "lm_head.weight"}};
+  const HubTensors rotary_model{
+      .base = "model", .ignore = {"*.rotary_emb.inv_freq", "lm_head.weight"}, .table = "embed_tokens.weight", .tied = "lm_head.weight"};
   return {
       {.model_type = "gpt2",
        .architectures = classes_of("GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification"),
        .map = gpt2,
        .tensors = {.base = "transformer",
                    .ignore = {"*.attn.bias", "*.attn.masked_bias", "lm_head.weight"},
-                   .transposed = {"*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"}}},
+                   .transposed = {"*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"},
+                   .table = "wte.weight",
+                   .tied = "lm_head.weight",
+                   .width = "n_embd"}},
       {.model_type = "gpt_neo",
        .architectures = classes_of("GPTNeoForCausalLM", "GPTNeoModel", "GPTNeoForSequenceClassification"),
        .map = gpt_neo,
-       .tensors = {.base = "transformer", .ignore = {"*.attn.attention.bias", "*.attn.attention.masked_bias", "lm_head.weight"}}},
+       .tensors = {.base = "transformer",
+                   .ignore = {"*.attn.attention.bias", "*.attn.attention.masked_bias", "lm_head.weight"},
+                   .table = "wte.weight",
+                   .tied = "lm_head.weight"}},
       {.model_type = "llama",
        .architectures = classes_of("LlamaForCausalLM", "LlamaModel", "LlamaForSequenceClassification"),
        .map = llama,
@@ -295,6 +321,7 @@ std::string hub_generation(const HubConfig& model) {
     if (defaults->flag("do_sample", false)) {
       if (!defaults->has("temperature")) yaml = "temperature: 1";
       add("temperature", "temperature", false);
+      if (!defaults->json().contains("top_k")) yaml += cat(yaml.empty() ? "" : ", ", "top_k: 50");  // transformers' default
       add("top_k", "top_k", true);
       add("top_p", "top_p", false);
       add("min_p", "min_p", false);

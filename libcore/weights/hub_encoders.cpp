@@ -105,6 +105,12 @@ void distilbert(HubConfig& model) {
 }  // namespace
 
 HubTable hub_encoders() {
+  constexpr std::string_view kWordTable = "embeddings.word_embeddings.weight";
+  const HubTensors roberta_tensors{.base = "roberta",
+                                   .ignore = {"*embeddings.position_ids", "lm_head.decoder.*"},
+                                   .optional = {"pooler.*"},
+                                   .table = kWordTable,
+                                   .tied = "lm_head.decoder.weight"};
   return {
       {.model_type = "bert",
        .architectures = {GALLEY_HEADS("Bert"), {"BertForPreTraining", "pre_training"}, {"BertForNextSentencePrediction", "next_sentence"}},
@@ -113,28 +119,39 @@ HubTable hub_encoders() {
        .tensors = {.base = "bert",
                    .rename = {{"*.LayerNorm.gamma", "*.LayerNorm.weight"}, {"*.LayerNorm.beta", "*.LayerNorm.bias"}},
                    .ignore = {"*embeddings.position_ids", "cls.predictions.decoder.*"},
-                   .optional = {"pooler.*"}}},
-      {.model_type = "roberta",
-       .architectures = {GALLEY_HEADS("Roberta")},
-       .map = roberta,
-       .tensors = {.base = "roberta", .ignore = {"*embeddings.position_ids", "lm_head.decoder.*"}, .optional = {"pooler.*"}}},
-      {.model_type = "xlm-roberta",
-       .architectures = {GALLEY_HEADS("XLMRoberta")},
-       .map = roberta,
-       .tensors = {.base = "roberta", .ignore = {"*embeddings.position_ids", "lm_head.decoder.*"}, .optional = {"pooler.*"}}},
+                   .optional = {"pooler.*"},
+                   .table = kWordTable,
+                   .tied = "cls.predictions.decoder.weight"}},
+      {.model_type = "roberta", .architectures = {GALLEY_HEADS("Roberta")}, .map = roberta, .tensors = roberta_tensors},
+      {.model_type = "xlm-roberta", .architectures = {GALLEY_HEADS("XLMRoberta")}, .map = roberta, .tensors = roberta_tensors},
       {.model_type = "electra",
        .architectures = {GALLEY_HEADS("Electra"), {"ElectraForPreTraining", "replaced_tokens"}},
        .map = electra,
-       .tensors = {.base = "electra", .ignore = {"*embeddings.position_ids", "generator_lm_head.weight"}}},
+       .tensors = {.base = "electra",
+                   .ignore = {"*embeddings.position_ids", "generator_lm_head.weight"},
+                   .table = kWordTable,
+                   .tied = "generator_lm_head.weight",
+                   .width = "embedding_size"}},
       {.model_type = "distilbert",
        .architectures = {GALLEY_HEADS("DistilBert")},
        .map = distilbert,
-       .tensors = {.base = "distilbert", .ignore = {"*embeddings.position_ids", "vocab_projector.weight"}}},
+       .tensors = {.base = "distilbert",
+                   .ignore = {"*embeddings.position_ids", "vocab_projector.weight"},
+                   .table = kWordTable,
+                   .tied = "vocab_projector.weight",
+                   .width = "dim"}},
       {.model_type = "albert",
        .architectures = {GALLEY_HEADS("Albert"), {"AlbertForPreTraining", "pre_training"}},
        .map = albert,
-       .tensors = {.base = "albert", .ignore = {"*embeddings.position_ids", "predictions.decoder.*"}, .optional = {"pooler.*"}}},
+       .tensors = {.base = "albert",
+                   .ignore = {"*embeddings.position_ids", "predictions.decoder.*"},
+                   .optional = {"pooler.*"},
+                   .table = kWordTable,
+                   .tied = "predictions.decoder.weight",
+                   .width = "embedding_size"}},
   };
 }
+
+#undef GALLEY_HEADS
 
 }  // namespace galley

@@ -11,6 +11,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
+#include "libcore/weights/adapter.h"
 #include "libcore/weights/checkpoint.h"
 #include "libcore/weights/hub.h"
 #include "libcore/weights/weights_file.h"
@@ -68,6 +69,30 @@ std::vector<std::string_view> names_in_scope(std::span<const ExpectedTensor> mod
   return names;
 }
 
+/// Throws if a folder has a weight of the output layer that is not used, because it is tied, and that is not the embedding's.
+void check_tied(const Source& source, const std::vector<HubName>& names, const LoadRule& rule) {
+  const HubTensors& rules = source.hub->tensors();
+  if (rules.tied.empty() || !source.hub->predicts_tokens()) return;
+  const std::string below_base = cat(rules.base, ".", rules.table);
+  std::optional<size_t> table, copy;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i].ignored && source.offered[i].name == rules.tied) copy = i;
+    if (names[i].name == rules.table || names[i].name == below_base) table = i;
+  }
+  if (!table || !copy) return;
+  const auto values = [&](size_t i) { return source.files[source.places[i].file].read(source.places[i].entry); };
+  const Tensor a = values(*table), b = values(*copy);
+  const bool equal =
+      a.dtype() == b.dtype() && a.shape() == b.shape() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
+  source.files[source.places[*table].file].release();
+  source.files[source.places[*copy].file].release();
+  if (equal) return;
+  throw Error(ErrorCode::kInput, cat("config.json says that the output layer is tied to the embedding (tie_word_embeddings), but ",
+                                     rules.tied, " differs from ", source.offered[*table].name))
+      .at({.file = source.files[source.places[*copy].file].path()})
+      .suggest(cat("set tie_word_embeddings to false in ", rule.from, "/config.json, or remove the tensor ", rules.tied));
+}
+
 /// Opens the source of a rule; tensors of a hub folder get the model's names and shapes.
 Source open_source(std::span<const ExpectedTensor> model, const LoadRule& rule) {
   Source source = open_source(rule.from);
@@ -76,6 +101,7 @@ Source open_source(std::span<const ExpectedTensor> model, const LoadRule& rule) 
   std::vector<std::string> names;
   for (const OfferedTensor& tensor : source.offered) names.push_back(tensor.name);
   const std::vector<HubName> adapted = hub_names(source.hub->tensors(), names, names_in_scope(model, rule));
+  check_tied(source, adapted, rule);
   std::vector<OfferedTensor> offered;
   std::vector<TensorPlace> places;
   for (size_t i = 0; i < adapted.size(); ++i) {
@@ -182,7 +208,8 @@ Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRul
   const NonFiniteCount before = count_non_finite(stored);
   if (rule.check_finite && before.count > 0) {
     throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' contains ", before.count,
-                                       " values that are NaN or infinite, the first at ", index_text(before.first, stored.shape())))
+                                       before.count == 1 ? " value that is" : " values that are", " NaN or infinite, the first at ",
+                                       index_text(before.first, stored.shape())))
         .suggest("use weights from before the run diverged, or accept them with weights.load.0.check_finite=false");
   }
   if (stored.dtype() == wanted.dtype) return stored;
@@ -238,6 +265,44 @@ std::vector<std::string> weights_files(const std::string& from) {
 
 namespace {
 
+/// What to change where a folder's body has other shapes than the model; "" where only heads differ.
+std::string size_difference(std::span<const ExpectedTensor> model, const Source& source, const LoadRule& rule, const Match& match) {
+  bool body = false;
+  for (const auto& [expected, offered] : match.misshapen) {
+    const std::string inner = rule.into.empty() ? model[expected].name : model[expected].name.substr(rule.into.size() + 1);
+    const std::string text = source.hub->size_difference(inner, model[expected].shape, source.offered[offered].shape);
+    if (!text.empty()) return text + "; take config.json and the weights from the same model";
+    body = body || !hub_may_lack(source.hub->tensors(), inner, names_in_scope(model, rule));
+  }
+  return body ? "the sizes in config.json, or in the recipe, are not those of the weights; take config.json and the weights from the same "
+                "model"
+              : "";
+}
+
+/// What helps where names do not fit; "" if that is not known.
+std::string misfit_hint(const Source& source, const LoadRule& rule, const Match& match, size_t index) {
+  const auto adapts = [&](size_t offered) { return is_adapter_tensor(source.offered[offered].name); };
+  if (std::any_of(match.unexpected.begin(), match.unexpected.end(), adapts)) {
+    const std::string run = is_folder(rule.from) ? rule.from : parent_folder(rule.from);
+    return cat("these weights hold adapters (lora): name their run as the recipe (galley-predict ", run,
+               "), or merge them: galley-weights merge-lora BASE ", run, "/adapter -o merged.safetensors");
+  }
+  for (const WeightsFile& file : source.files) {
+    if (std::string hint = file.misfit_hint(); !hint.empty()) return hint;
+  }
+  const bool only_missing = !match.missing.empty() && match.unexpected.empty() && match.misshapen.empty();
+  if (!source.hub)
+    return only_missing && rule.strict
+               ? cat("use the recipe of these weights; weights.load.", index, ".strict=false keeps the initial values of what is missing")
+               : "";
+  if (!match.unexpected.empty())
+    return cat("the folder has more layers than config.json says; to leave them out, set weights.load.", index, ".ignore");
+  if (!match.missing.empty())
+    return "the weights have fewer layers or parts than config.json says; take config.json and all files of the weights from the same "
+           "model";
+  return "";
+}
+
 /// The opened sources of all rules, and what they fill.
 struct Opened {
   std::vector<Source> sources;
@@ -261,14 +326,13 @@ Opened open_all(std::span<const ExpectedTensor> model, std::span<const LoadRule>
   for (size_t r = 0; r < rules.size(); ++r) {
     std::erase_if(matches[r].missing, [&](size_t expected) { return filled[expected]; });
     if (sources[r].hub) allow_other_head(model, sources[r], rules[r], matches[r]);
-    const std::string report = misfit_report(model, sources[r].offered, rules[r], matches[r]);
+    LoadRule rule = rules[r];
+    if (const std::string text = sources[r].hub ? size_difference(model, sources[r], rule, matches[r]) : ""; !text.empty())
+      rule.difference = [text] { return text; };
+    const std::string report = misfit_report(model, sources[r].offered, rule, matches[r]);
     if (report.empty()) continue;
     misfits += (misfits.empty() ? "" : "\n") + report;
-    for (const WeightsFile& file : sources[r].files) {
-      if (hint.empty()) hint = file.misfit_hint();
-    }
-    if (hint.empty() && sources[r].hub && !matches[r].unexpected.empty())
-      hint = cat("the folder has more layers than config.json says; to leave them out, set weights.load.", r, ".ignore");
+    if (hint.empty()) hint = misfit_hint(sources[r], rule, matches[r], r);
   }
   if (!misfits.empty()) throw Error(ErrorCode::kInput, misfits).key("weights").suggest(hint);
   return opened;

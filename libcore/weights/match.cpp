@@ -43,7 +43,7 @@ bool holds_exactly(DType from, DType to) {
   return (to == DType::kF64 && from != DType::kF64) || (to == DType::kF32 && (from == DType::kF16 || from == DType::kBF16));
 }
 
-std::string below(const std::string& module, const std::string& name) { return module.empty() ? name : module + "." + name; }
+std::string name_below(const std::string& module, const std::string& name) { return module.empty() ? name : module + "." + name; }
 
 std::vector<std::string> names_of(std::span<const OfferedTensor> file) {
   std::vector<std::string> names;
@@ -133,7 +133,7 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
         break;
       }
     }
-    name = below(rule.into, name);
+    name = name_below(rule.into, name);
     if (!open.contains(name)) {
       if (std::string present = present_name(name); open.contains(present)) name = std::move(present);
     }

@@ -13,7 +13,7 @@ namespace {
 using Kind = PickleValue::Kind;
 using Values = std::vector<PickleValue>;
 
-constexpr int64_t kNameLimit = 256;  // limit in bytes of the name of a module or global
+constexpr int64_t kGlobalNameLimit = 256;  // limit in bytes of the name of a module or global
 enum DictTag : uint8_t { kPlain, kOrdered, kNamespace };
 
 std::string_view kind_name(Kind kind) {
@@ -26,7 +26,7 @@ std::string_view kind_name(Kind kind) {
 /// A name from a file with unprintable characters replaced.
 std::string printable(std::string_view text) {
   std::string shown;
-  for (const char letter : text.substr(0, 2 * kNameLimit)) shown += letter >= 0x20 && letter < 0x7f ? letter : '?';
+  for (const char letter : text.substr(0, 2 * kGlobalNameLimit)) shown += letter >= 0x20 && letter < 0x7f ? letter : '?';
   return shown;
 }
 
@@ -89,7 +89,7 @@ class Interpreter {
   }
   std::string_view line() {
     const int64_t begin = at_;
-    while (left() > 0 && at_ - begin <= kNameLimit && byte_at(at_) != '\n') ++at_;
+    while (left() > 0 && at_ - begin <= kGlobalNameLimit && byte_at(at_) != '\n') ++at_;
     refuse_unless(left() > 0, "is truncated inside a name");
     refuse_unless(byte_at(at_) == '\n', "has a name that is too long");
     return {reinterpret_cast<const char*>(pickle_.file.data()) + begin, static_cast<size_t>(at_++ - begin)};

@@ -23,7 +23,7 @@ constexpr int64_t kVisitLimit = 3'000'000;
 constexpr int64_t kTensorLimit = 100'000;
 constexpr int64_t kNameLimit = 4096;
 constexpr double kSurplusLimit = 64;        // limit for tensors that share storages: total size as a multiple of the file's values
-constexpr size_t kChunk = 1 << 20;          // process a megabyte while it is in the cache
+constexpr size_t kChecksumBytes = 1 << 20;  // process a megabyte while it is in the cache
 constexpr int64_t kWorthThreads = 1 << 22;  // bytes of values from which threads are used
 // Before 1.6, torch.save wrote first the number 0x1950a86a20f9469cfc6c as LONG1, then the version 1001.
 constexpr std::string_view kLegacyMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
@@ -302,12 +302,12 @@ int64_t PthFile::verify() const {
   const auto count = static_cast<int64_t>(entries.size());
   const int64_t grain = value_bytes() < kWorthThreads ? count : 1;
   parallel_for(count, grain, [&](int64_t first, int64_t last) {
-    std::vector<std::byte> buffer(kChunk);
+    std::vector<std::byte> buffer(kChecksumBytes);
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
       uint32_t found = 0;
-      for (int64_t at = entries[i].begin; at < entries[i].end; at += static_cast<int64_t>(kChunk)) {
+      for (int64_t at = entries[i].begin; at < entries[i].end; at += static_cast<int64_t>(kChecksumBytes)) {
         const std::span<std::byte> bytes =
-            std::span(buffer).first(static_cast<size_t>(std::min(static_cast<int64_t>(kChunk), entries[i].end - at)));
+            std::span(buffer).first(static_cast<size_t>(std::min(static_cast<int64_t>(kChecksumBytes), entries[i].end - at)));
         file.read(at, bytes);
         found = crc32_of(bytes, found);
       }

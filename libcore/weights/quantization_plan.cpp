@@ -73,7 +73,7 @@ QuantParams params_of(const Json& json) {
   return params;
 }
 
-QuantizationPlan from_json(const Json& json) {
+QuantizationPlan plan_of(const Json& json) {
   GALLEY_CHECK_INPUT(json.is_object(), "it is not a JSON object");
   const int64_t version = integer_of(json, "version", 1, 1'000'000);
   GALLEY_CHECK_INPUT(version == kVersion, "it has version ", version, ", but this version of Galley reads version ", kVersion);
@@ -130,7 +130,7 @@ std::string plan_json(const QuantizationPlan& plan) {
 
 QuantizationPlan parse_plan(const std::string& text, const std::string& name) {
   try {
-    return from_json(Json::parse(text, nullptr, /*allow_exceptions=*/false));
+    return plan_of(Json::parse(text, nullptr, /*allow_exceptions=*/false));
   } catch (Error& error) {
     throw Error(ErrorCode::kInput, cat(name, ": the quantization plan is not valid: ", error.message()))
         .suggest("the file is damaged: quantize again");

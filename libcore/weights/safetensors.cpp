@@ -14,7 +14,7 @@ constexpr std::string_view kHeaderStart = R"({"__metadata__":{"galley.digest":")
 constexpr size_t kHeaderDigestAt = 8 + kHeaderStart.size();
 constexpr std::string_view kDigestKey = "galley.digest";
 constexpr std::string_view kOwnPrefix = "galley.";
-constexpr int64_t kChunk = 1 << 20;  // process a megabyte while it is in the cache
+constexpr int64_t kDigestBytes = 1 << 20;  // process a megabyte while it is in the cache
 
 std::string tensor_digest_key(std::string_view name) { return cat(kDigestKey, ".", name); }
 
@@ -102,13 +102,13 @@ void SafetensorsFile::verify() const {
       std::string_view(text).substr(8, kHeaderStart.size()) != kHeaderStart || digest_with_hole(text, kHeaderDigestAt) != stored->second) {
     throw Error(ErrorCode::kInput, cat(path_, ": the header does not match its digest")).suggest(fix);
   }
-  std::vector<std::byte> buffer(static_cast<size_t>(kChunk));
+  std::vector<std::byte> buffer(static_cast<size_t>(kDigestBytes));
   for (const SafetensorsEntry& entry : entries()) {
     const auto wanted = metadata().find(tensor_digest_key(entry.name));
     GALLEY_CHECK_INPUT(wanted != metadata().end(), path_, ": tensor '", entry.name, "' has no digest");
     Digest digest;
-    for (int64_t at = entry.begin; at < entry.end; at += kChunk) {
-      const std::span<std::byte> part = std::span(buffer).first(static_cast<size_t>(std::min(kChunk, entry.end - at)));
+    for (int64_t at = entry.begin; at < entry.end; at += kDigestBytes) {
+      const std::span<std::byte> part = std::span(buffer).first(static_cast<size_t>(std::min(kDigestBytes, entry.end - at)));
       file.read(at, part);
       digest.update(part);
     }
@@ -188,8 +188,8 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
                   cat("the values of '", source.name, "' are ", tensor.str()));
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.data()), static_cast<size_t>(tensor.bytes()));
     Digest digest;
-    for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(kChunk)) {
-      const auto part = bytes.subspan(at, std::min(static_cast<size_t>(kChunk), bytes.size() - at));
+    for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(kDigestBytes)) {
+      const auto part = bytes.subspan(at, std::min(static_cast<size_t>(kDigestBytes), bytes.size() - at));
       digest.update(part);
       file.write(part);
     }

@@ -6,8 +6,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <optional>
 
 #include "libcore/base/error.h"
@@ -76,6 +78,29 @@ TEST(File, WriteErrorsAreResourceErrors) {
   write_file(folder / "file", "1");
   expect_error(ErrorCode::kResource, "Not a directory", [&] { make_folders(folder / "file/x"); });
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a", "file"}));
+}
+
+TEST(File, WritesWhatALinkNamesAndNoPipe) {
+  const TemporaryFolder folder;
+  make_folders(folder / "a");
+  write_file(folder / "a/file", "old");
+  ASSERT_EQ(symlink("a/file", (folder / "link").c_str()), 0);
+  ASSERT_EQ(symlink((folder / "link").c_str(), (folder / "second").c_str()), 0);
+  write_file(folder / "second", "new");
+  EXPECT_EQ(read_file(folder / "a/file"), "new");
+  ASSERT_EQ(symlink("a/later", (folder / "dangling").c_str()), 0);
+  write_file(folder / "dangling", "made");
+  EXPECT_EQ(read_file(folder / "a/later"), "made");
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"a", "dangling", "link", "second"}));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link") && std::filesystem::is_symlink(folder / "second"));
+
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  ASSERT_EQ(symlink("pipe", (folder / "to_pipe").c_str()), 0);
+  ASSERT_EQ(symlink("loop", (folder / "loop").c_str()), 0);
+  for (const char* name : {"pipe", "to_pipe"})
+    expect_error(ErrorCode::kResource, "it is a pipe, not a regular file", [&] { write_file(folder / name, "1"); });
+  expect_error(ErrorCode::kResource, "loop", [&] { write_file(folder / "loop", "1"); });
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
 }
 
 TEST(File, UnfinishedWriteLeavesNothing) {

@@ -174,7 +174,7 @@ TEST(Weights, ThatAreNotFiniteAreRefusedUnlessTheRecipeTakesThem) {
   write_text(folder + "/nan.safetensors", safetensors_of(header, values));
   const Outcome refused = run("galley-evaluate", {recipe, "weights=" + folder + "/nan.safetensors", "--format", "json", "-q"});
   EXPECT_EQ(refused.code, 4);
-  expect_all(refused.err, {"'fc2.bias' contains 1 values that are NaN or infinite, the first at [3]", "weights.load.0.check_finite=false"});
+  expect_all(refused.err, {"'fc2.bias' contains 1 value that is NaN or infinite, the first at [3]", "weights.load.0.check_finite=false"});
   const Outcome taken = run(
       "galley-evaluate", {recipe, "weights=" + folder + "/nan.safetensors", "weights.load.0.check_finite=false", "--format", "json", "-q"});
   EXPECT_EQ(taken.code, 0) << taken.err;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 
 #include "tests/cli/process.h"
 
@@ -142,9 +143,34 @@ TEST_F(Chat, ASystemMessageComesFirst) {
   const std::vector<Json> turns = lines(run("galley-predict", with({"--interactive", "--system", "Be short."}), "a\nb\n"));
   ASSERT_EQ(turns.size(), 2u);
   EXPECT_EQ(turns[1]["text"], "[system: Be short.][user: b]");
+  // Special tokens of older folders.
+  write_text(scratch_ + "/special_tokens_map.json", R"({"bos_token": {"content": "<b>"}, "eos_token": "<e>"})");
+  write_text(scratch_ + "/roles.jinja", "{{ bos_token }}{{ eos_token }}");
+  EXPECT_EQ(lines(run("galley-predict", with({"--chat", "a"}))).at(0)["text"], "<b><e>");
   const Outcome none = run("galley-predict", with({"--prompt", "a", "--system", "Be short."}));
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("--system needs a conversation"), std::string::npos) << none.err;
+}
+
+// A conversation that is longer than the context goes on without its oldest turns, and says so once.
+TEST_F(Chat, ALongConversationGoesOn) {
+  const std::string model = folder("qwen2");
+  write_text(scratch_ + "/roles.jinja", "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
+  const Outcome outcome = run("galley-predict",
+                              {model, "--interactive", "--system", "Be short.", "--format", "json", "generate.max_new_tokens=4",
+                               "threads=1", "predict.chat_template=" + scratch_ + "/roles.jinja"},
+                              "one\ntwo\nthree\nfour\n" + std::string(300, 'q') + "\nfive\n");
+  const std::vector<Json> turns = lines(outcome);
+  ASSERT_EQ(turns.size(), 5u) << outcome.err;
+  EXPECT_EQ(turns[0]["prompt"], "[system: Be short.][user: one]");
+  for (const Json& turn : turns) EXPECT_TRUE(turn["prompt"].get<std::string>().starts_with("[system: Be short.][user: ")) << turn;
+  EXPECT_EQ(turns[4]["prompt"].get<std::string>().find("[user: one]"), std::string::npos);
+  EXPECT_TRUE(turns[4]["prompt"].get<std::string>().ends_with("[user: five]"));
+  const std::string notice = "no longer reads its oldest turns";
+  const size_t first = outcome.err.find(notice);
+  ASSERT_NE(first, std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find(notice, first + 1), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("the model reads at most 64; shorten the prompt"), std::string::npos) << outcome.err;
 }
 
 // int8 and bf16 take a quarter and half of the memory of f32, but for the scales; a window bounds it. What is generated is as long.
@@ -190,6 +216,11 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
   };
   write_text(model + "/chat_template.jinja", "{{ bos_token }}\n{% include 'x' %}");
   fails({"--chat", "a"}, 4, "chat_template.jinja:2: error: the statement 'include' is not supported");
+  write_text(model + "/chat_template.jinja", "a\n{{ 'b' | rot13 }}");
+  fails({"--chat", "a"}, 4, "chat_template.jinja:2: error: the filter 'rot13' is not supported; known: abs, ");
+  fails({"--chat", "a"}, 4, "predict.chat_template=FILE.jinja takes another template");
+  write_text(model + "/chat_template.jinja", "a\n\xff");
+  fails({"--chat", "a"}, 4, "chat_template.jinja:2:1: error: the template is not UTF-8");
   write_text(model + "/chat_template.jinja", "{{ raise_exception('no') }}");
   fails({"--chat", "a"}, 4, "chat_template.jinja:1: error: the template refuses the conversation: no");
   fs::remove(model + "/chat_template.jinja");
@@ -203,6 +234,9 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
   fails({"--prompt", std::string(300, 'q')}, 2, "but the model reads at most 64");
   fails({"--prompt", "a", "--prompt", std::string(300, 'q'), "--batch", "1"}, 2, "but the model reads at most 64");
   fails({"--prompt", ""}, 2, "the prompt is empty");
+  fails({"--detokenize", ""}, 2, "--detokenize: '' is not an id");
+  fails({"--prompt", "a", "generate.beams=3", "generate.temperature=0.5"}, 3, "generate.temperature=0");
+  fails({"--prompt", "a", "weights=null"}, 3, "leave out weights=null");
   write_text(scratch_ + "/prompts.txt", "a\n\n" + std::string(300, 'q') + "\n");
   fails({"--prompts", scratch_ + "/prompts.txt"}, 2, "prompts.txt:3: error: the prompt has ");
   const std::string config = read_text(model + "/config.json");
@@ -213,10 +247,49 @@ TEST_F(Chat, MistakesHaveTheirExitCodes) {
   };
   changed("\"vocab_size\": 304", "\"vocab_size\": 200");
   fails({"--prompt", "a"}, 3, "llama has 300 tokens");
+  changed("\"vocab_size\": 304", "\"vocab_size\": 400");
+  fails({"--prompt", "a"}, 4,
+        "config.json says vocab_size 400, the weights have 304; take config.json and the weights from the same model");
+  changed("\"hidden_size\": 16", "\"hidden_size\": 2000000000");
+  fails({"--prompt", "a"}, 4, "hidden_size: is 2000000000, but the weights have 16 (model.embed_tokens.weight in ");
+  changed("\"head_dim\": 4", "\"head_dim\": 8");
+  fails({"--prompt", "a"}, 4, "the sizes in config.json, or in the recipe, are not those of the weights");
+  changed("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+  fails({"--prompt", "a"}, 4, "the weights have fewer layers or parts than config.json says");
+  for (const auto& [from, to, says] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"\"factor\": 8.0", "\"factor\": -1", "'model.rope_parameters.factor' is -1"},
+           {"1e-06", "-1", "'model.rms_norm_eps' is -1"},
+           {"\"head_dim\": 4", "\"head_dim\": 7", "rotate an even number"}}) {
+    changed(from, to);
+    fails({"--prompt", "a"}, 4, says);
+    fails({"--prompt", "a"}, 4, "llama/config.json: error: ");
+  }
   changed("\"rope_type\": \"llama3\"", "\"rope_type\": \"spiral\"");
   fails({"--prompt", "a"}, 4, "rope_type is spiral");
   changed("\"hidden_size\": 16", "\"hidden_size\": 20");
   fails({"--prompt", "a"}, 4, "model.embed_tokens.weight");
+}
+
+TEST_F(Chat, TensorsMustBeTokensOfTheModel) {
+  const std::string model = folder("llama"), file = scratch_ + "/in.safetensors";
+  const auto fails = [&](const std::string& header, const std::vector<int64_t>& values, const std::string& part) {
+    const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t));
+    write_text(file, safetensors_of(header, bytes));
+    const Outcome outcome = run("galley-predict", {model, "threads=1", "--tensors", file, "-o", scratch_ + "/out.safetensors"});
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    EXPECT_NE(outcome.err.find("in.safetensors"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err << "\nlacks: " << part;
+  };
+  fails(R"({"ids":{"dtype":"I64","shape":[1,2],"data_offsets":[0,16]}})", {1, 2}, "no tensor 'input_ids'");
+  fails(R"({"input_ids":{"dtype":"I64","shape":[2,2],"data_offsets":[0,32]}})", {1, 2, 3, 304},
+        "the tensor 'input_ids' has the id 304 at [1,1]; the vocabulary ends at 303");
+  fails(R"({"input_ids":{"dtype":"F64","shape":[1,2],"data_offsets":[0,16]}})", {1, 2}, "not integers");
+  fails(R"({"input_ids":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}})", {1, 2}, "not [N,T]");
+  fails(R"({"input_ids":{"dtype":"I64","shape":[1,0],"data_offsets":[0,0]}})", {}, "has no tokens");
+  fails(R"({"input_ids":{"dtype":"I64","shape":[1,65],"data_offsets":[0,520]}})", std::vector<int64_t>(65, 1), "reads at most 64");
+  const std::string mask = R"("attention_mask":{"dtype":"I64","shape":[1,1],"data_offsets":[8,16]}})";
+  fails(R"({"input_ids":{"dtype":"I64","shape":[1,1],"data_offsets":[0,8]},)" + mask, {1, 1},
+        "the model does not read attention_mask; it reads input_ids");
 }
 
 TEST_F(Chat, QuantizationMeasuresTheRateOfTokens) {
@@ -246,8 +319,27 @@ TEST_F(Chat, LogitsThatAreNotFiniteEndTheGeneration) {
     const Outcome outcome = run("galley-predict", {model, "threads=1", "generate." + option, "--prompt", "a"});
     EXPECT_EQ(outcome.code, 5) << option << "\n" << outcome.err;
     EXPECT_EQ(outcome.out, "") << option;
-    EXPECT_NE(outcome.err.find("logit"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("prompt 1, token 2: the logit of the id "), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("galley-weights verify"), std::string::npos) << outcome.err;
   }
+}
+
+/// The error of a text that has begun starts on a line of its own.
+TEST_F(Chat, AnErrorWhileStreamingStartsALine) {
+  const std::string model = folder("gpt2");
+  std::string file = read_text(model + "/model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, file.data(), sizeof(header));
+  const Json entry = Json::parse(file.substr(sizeof(header), header))["transformer.wpe.weight"];
+  const size_t row = entry["shape"][1].get<size_t>() * sizeof(float);
+  const std::string large(row, '\x7f');                                                                  // 3.4e38
+  file.replace(sizeof(header) + header + entry["data_offsets"][0].get<size_t>() + 6 * row, row, large);  // of the seventh token
+  write_text(model + "/model.safetensors", file);
+  const Outcome outcome =
+      run("galley-predict", {model, "threads=1", "generate.max_new_tokens=20", "generate.end_tokens=[]", "--prompt", "a"});
+  EXPECT_EQ(outcome.code, 5) << outcome.err;
+  ASSERT_TRUE(outcome.out.starts_with("a")) << outcome.out << outcome.err;
+  EXPECT_TRUE(outcome.out.ends_with("\n"));
 }
 
 TEST_F(Chat, CtrlCEndsTheGeneration) {

@@ -122,6 +122,15 @@ TEST(HubFolder, MasksAreFilled) {
   EXPECT_GT(line["masks"][0]["top"][0]["score"].get<double>(), line["masks"][0]["top"][1]["score"].get<double>());
 }
 
+TEST(HubFolder, ATextWithoutAMaskIsSaid) {
+  const std::string folder = scratch_folder();
+  fs::copy(hub("bert_masked"), folder + "/m");
+  fs::copy(hub("bert_classes") + "/tokenizer.json", folder + "/m/tokenizer.json");
+  const Outcome outcome = run("galley-predict", {folder + "/m", "threads=1", "--text", "a film"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("--text: the text has no [MASK], so there is nothing to fill"), std::string::npos) << outcome.err;
+}
+
 TEST(HubFolder, ItsRecipeIsShownAndRuns) {
   const std::string folder = scratch_folder();
   const Outcome shown = run("galley-predict", {hub("bert_classes"), "--dump-recipe"});
@@ -162,6 +171,12 @@ TEST(HubFolder, IsFineTunedByTheRecipeOfSst2) {
   const std::vector<Json> lines = json_lines(predicted.out);
   EXPECT_EQ(lines[0]["top"][0]["index"], 1);
   EXPECT_EQ(lines[1]["top"][0]["index"], 0);
+
+  // The data have lengths and types of tokens, which a model that is quantized from a file of statistics does not need.
+  const Outcome quantized = run("galley-quantize", {folder + "/run", "method=static", "threads=1", "--evaluate", "--format", "json", "-o",
+                                                    folder + "/int8.safetensors"});
+  ASSERT_EQ(quantized.code, 0) << quantized.err;
+  EXPECT_GE(Json::parse(quantized.out)["metrics"]["quantized"]["top1"], 95.0) << quantized.out;
 }
 
 TEST(HubFolder, TheBestAveragedWeightsAreKept) {
@@ -268,6 +283,11 @@ TEST(HubFolder, MistakesHaveTheirExitCodes) {
   const int64_t three[3] = {2, 99, 3};
   write_text(ids, safetensors_of(R"({"input_ids":{"dtype":"I64","shape":[1,3],"data_offsets":[0,24]}})",
                                  std::string(reinterpret_cast<const char*>(three), sizeof(three))));
+  const std::string lengths = folder + "/lengths.safetensors";
+  const int64_t values[8] = {2, 5, 3, 2, 5, 3, 3, 4};
+  write_text(lengths, safetensors_of(R"({"input_ids":{"dtype":"I64","shape":[2,3],"data_offsets":[0,48]},)"
+                                     R"("input_ids.length":{"dtype":"I64","shape":[2],"data_offsets":[48,64]}})",
+                                     std::string(reinterpret_cast<const char*>(values), sizeof(values))));
   fs::create_directory(empty);
   fs::remove(without_shard + "/model-00002-of-00004.safetensors");
   fs::remove(without_config + "/config.json");
@@ -277,7 +297,8 @@ TEST(HubFolder, MistakesHaveTheirExitCodes) {
       {"unknown architecture",
        {changed("bert_masked", "architectures", {"MambaForCausalLM"}), "--text", "a"},
        4,
-       "the architecture MambaForCausalLM is not supported; of the model_type"},
+       "of the model_type \"bert\" are BertModel, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, "
+       "BertForQuestionAnswering, BertForPreTraining, BertForNextSentencePrediction\n"},
       {"contradiction", {changed("bert_masked", "hidden_size", 9), "--text", "a"}, 4, "not a multiple of num_attention_heads"},
       {"shapes that config.json does not have",
        {changed("bert_classes", "intermediate_size", 16), "--text", "a"},
@@ -286,12 +307,19 @@ TEST(HubFolder, MistakesHaveTheirExitCodes) {
       {"missing shard", {without_shard, "--text", "a"}, 4, "model-00002-of-00004.safetensors is missing"},
       {"vocabularies", {changed("bert_classes", "vocab_size", 20), "--text", "a"}, 3, "model.vocab_size is 20"},
       {"no tokenizer", {hub("bert_masked"), "--text", "a"}, 3, "has no tokenizer"},
-      {"ids out of range", {hub("bert_masked"), "--tensors", ids, "-o", folder + "/o.safetensors"}, 4, "index 99 is outside"},
+      {"ids out of range",
+       {hub("bert_masked"), "--tensors", ids, "-o", folder + "/o.safetensors"},
+       4,
+       "'input_ids' has the id 99 at [0,1]"},
+      {"lengths out of range",
+       {hub("bert_masked"), "--tensors", lengths, "-o", folder + "/o.safetensors"},
+       4,
+       "has 4 at [1]; a length is 1 to 3"},
       {"--embed without text", {hub("bert_base"), "--embed"}, 2, "--embed needs texts"},
       {"--embed of no encoder", {tiny, "--text", "a", "--embed", "weights=x"}, 2, "gives no vectors of texts"},
       {"--text and a file", {hub("bert_classes"), "x.jpg", "--text-file", "y"}, 2, "both text and a file"},
       {"answers without -o", {hub("distilbert_answers"), "--text", "a"}, 3, "has no tokenizer"},
-      {"an encoder continues nothing", {hub("bert_classes"), "--prompt", "a"}, 3, "not a language model"},
+      {"an encoder continues nothing", {hub("bert_classes"), "--prompt", "a"}, 3, "--text TEXT predicts a whole text"},
       {"no weights for the type hub", {"sst2_bert", "--text", "a"}, 3, "no weights were given"},
   };
   for (const Mistake& mistake : mistakes) {

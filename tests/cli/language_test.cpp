@@ -305,6 +305,13 @@ TEST(Language, WhatIsWrongHasOneClearError) {
   EXPECT_EQ(vocabulary.code, 3) << vocabulary.err;
   for (const char* part : {"model.vocab_size is 5, but the tokenizer char has 8 tokens", "remove model.vocab_size; the tokenizer"})
     EXPECT_NE(vocabulary.err.find(part), std::string::npos) << vocabulary.err;
+  write_text(folder + "/text.txt", one_bit_text(2000));
+  const Outcome longer = run("galley-train", {"shakespeare_gpt", "data.train.source.path=" + folder + "/text.txt",
+                                              "data.train.source.sequence_length=256", "--dry-run"});
+  EXPECT_EQ(longer.code, 3) << longer.err;
+  for (const char* part :
+       {"command line:1:", "256 tokens, more than block_size=64", "sequence_length (max_length of samples of one text) to"})
+    EXPECT_NE(longer.err.find(part), std::string::npos) << longer.err;
   const Outcome missing = run("galley-train", {"tinyshakespeare_lstm", "data.train.source.path=" + folder + "/nothing.txt",
                                                "duration=1 steps", "-o", folder + "/other"});
   EXPECT_EQ(missing.code, 4);

@@ -224,6 +224,11 @@ TEST(Lora, ARunContinuesAndIsEvaluatedAndMerged) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_NEAR(of_run, loss({recipe, "weights=" + merged}), 1e-5) << base;
   }
+  const Outcome plain = run("galley-evaluate", {recipe, "weights=" + folder + "/whole", "-q"});
+  EXPECT_EQ(plain.code, 4);
+  EXPECT_NE(plain.err.find("these weights hold adapters (lora): name their run as the recipe (galley-predict " + folder + "/whole"),
+            std::string::npos)
+      << plain.err;
   // A run started from this one continues its adapters.
   const Outcome next = run("galley-train", {folder + "/whole", "duration=1 step", "-o", folder + "/next", "-q"});
   ASSERT_EQ(next.code, 0) << next.err;

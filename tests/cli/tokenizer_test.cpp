@@ -2,8 +2,10 @@
 // on the order of the files, and trains a model.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/process.h"
@@ -82,10 +84,18 @@ TEST(TokenizerTrain, WhatIsWrongHasOneClearError) {
   fails(train({}, {"-o", out}), 2, "one or more text files");
   fails(train({text}, {}), 2, "-o is missing");
   fails(train({text}, {"-o", folder + "/t.safetensors"}), 2, "the output format is json");
+  ASSERT_EQ(mkfifo((folder + "/pipe.json").c_str(), 0600), 0);
+  fails(train({text}, {"-o", folder + "/pipe.json"}), 7, "it is a pipe, not a regular file");
+  EXPECT_TRUE(std::filesystem::is_fifo(folder + "/pipe.json"));
   fails(train({text}, {"-o", out, "--vocab-size", "100"}), 2, "it must have 256 to");
   fails(train({text}, {"-o", out, "--vocab-size", "x"}), 2, "--vocab-size");
   fails(train({text}, {"-o", out, "--special", "a"}), 2, "the special token 'a'");
   fails(train({text}, {"-o", out, "--pattern", "gpt5"}), 2, "gpt2, llama3");
+  fails(train({text}, {"-o", out, "--min-frequency", "0"}), 2, "--min-frequency");
+  EXPECT_NE(train({"--help"}, {}).out.find("tekken3"), std::string::npos);
+  const Outcome untrained = run("galley-train", {"shakespeare_bpe_gpt", "data.root=" + folder, "--dry-run"});
+  fails(untrained, 4, "shakespeare_bpe_gpt.yaml:");
+  fails(untrained, 4, "galley-weights tokenizer train TEXT -o " + folder + "/tokenizer.json learns one from a text");
   fails(train({folder + "/none.txt"}, {"-o", out}), 4, "none.txt");
   write_text(text, "a\nb\xFF");
   fails(train({text}, {"-o", out}), 4, "text.txt:2:2: error: byte 0xFF");

@@ -102,6 +102,11 @@ INSTANTIATE_TEST_SUITE_P(Families, HubFolders,
                                          "bert_pretraining", "albert_pretraining", "gpt2_classes", "llama_classes"),
                          [](const auto& info) { return info.param; });
 
+void run_texts(TextPredictor& predictor, const std::vector<std::string>& texts,
+               const std::function<void(size_t, const TextResult&)>& take) {
+  predictor.run(texts.size(), [&](size_t i) { return predictor.row(texts[i], nullptr, cat("text ", i)); }, take);
+}
+
 nlohmann::json texts_of(const std::string& name) { return nlohmann::json::parse(std::ifstream(folder_of(name) + "/texts.json")); }
 
 /// The results of texts.json, alone and in batches, where their tokens are padded to others' lengths.
@@ -112,13 +117,10 @@ void expect_texts(const std::string& name, const std::vector<std::string>& overr
     const Recipe recipe = recipe_of(folder_of(name), overrides);
     Session session(recipe);
     TextPredictor predictor(session, batch);
-    std::vector<std::string> texts, names;
-    for (const auto& row : expected) {
-      texts.push_back(row["text"]);
-      names.push_back(cat("text ", names.size()));
-    }
+    std::vector<std::string> texts;
+    for (const auto& row : expected) texts.push_back(row["text"]);
     size_t next = 0;
-    predictor.run(texts, names, [&](size_t index, TextResult result) {
+    run_texts(predictor, texts, [&](size_t index, const TextResult& result) {
       EXPECT_EQ(index, next++);
       EXPECT_EQ(nlohmann::json(result.tokens), expected[index]["ids"]);
       EXPECT_FALSE(result.shortened);
@@ -143,12 +145,9 @@ TEST(HubTexts, ResultsOfTokensEndWithTheText) {
     const Recipe recipe = recipe_of(folder_of("bert_base"), {"model.head=none"});
     Session session(recipe);
     TextPredictor predictor(session, batch);
-    std::vector<std::string> texts, names;
-    for (const auto& row : expected) {
-      texts.push_back(row["text"]);
-      names.push_back("text");
-    }
-    predictor.run(texts, names, [&](size_t index, const TextResult& result) {
+    std::vector<std::string> texts;
+    for (const auto& row : expected) texts.push_back(row["text"]);
+    run_texts(predictor, texts, [&](size_t index, const TextResult& result) {
       const Tensor& hidden = result.outputs.at("last_hidden_state");
       const std::vector<double> vector = expected[index]["embedding"];
       const auto tokens = static_cast<int64_t>(expected[index]["ids"].size()), width = static_cast<int64_t>(vector.size());
@@ -193,13 +192,10 @@ TEST(HubTexts, ManyTextsKeepTheirOrder) {
   const Recipe recipe = recipe_of(folder_of("bert_classes"));
   Session session(recipe);
   TextPredictor predictor(session, 1);
-  std::vector<std::string> texts, names;
-  for (size_t i = 0; i < 150; ++i) {
-    texts.push_back(expected[i * i % expected.size()]["text"]);
-    names.push_back(cat("text ", i));
-  }
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < 150; ++i) texts.push_back(expected[i * i % expected.size()]["text"]);
   size_t next = 0;
-  predictor.run(texts, names, [&](size_t index, const TextResult& result) {
+  run_texts(predictor, texts, [&](size_t index, const TextResult& result) {
     EXPECT_EQ(index, next);
     EXPECT_EQ(nlohmann::json(result.tokens), expected[next * next % expected.size()]["ids"]);
     ++next;
@@ -241,7 +237,7 @@ TEST(HubTexts, TokensHaveTheirTypes) {
   std::vector<double> expected;
   fed.run([&](const PredictedBatch& batch) { expected = batch.outputs.at(0).to_doubles(); });
   TextPredictor predictor(session, 1);
-  predictor.run(std::vector<std::string>{row["text"]}, std::vector<std::string>{"text"}, [&](size_t, const TextResult& result) {
+  run_texts(predictor, {row["text"]}, [&](size_t, const TextResult& result) {
     EXPECT_EQ(nlohmann::json(result.tokens), row["ids"]);
     expect_near("logits", result.outputs.at("logits"), expected);
   });
@@ -257,7 +253,7 @@ TEST(HubTexts, ALongTextIsShortenedAndKeepsItsEnd) {
   TextPredictor predictor(session, 4);
   std::string text;
   for (int i = 0; i < 30; ++i) text += "good ";
-  predictor.run(std::vector{text}, std::vector<std::string>{"long"}, [](size_t, const TextResult& result) {
+  run_texts(predictor, {text}, [](size_t, const TextResult& result) {
     EXPECT_TRUE(result.shortened);
     ASSERT_EQ(result.tokens.size(), 24u);
     EXPECT_EQ(result.tokens.front(), 2);
@@ -317,7 +313,7 @@ TEST(HubConfig, NamesAreThoseOfTheFolder) {
   EXPECT_EQ(session.prediction_categories(), (std::vector<std::string>{"a", "b", "c"}));
   TextPredictor predictor(session, 1);
   const nlohmann::json row = texts_of("bert_classes")[0];
-  predictor.run(std::vector<std::string>{row["text"]}, std::vector<std::string>{"text"}, [&](size_t, const TextResult& result) {
+  run_texts(predictor, {row["text"]}, [&](size_t, const TextResult& result) {
     expect_near("logits", result.outputs.at("logits"), row["logits"].get<std::vector<double>>());
   });
 }

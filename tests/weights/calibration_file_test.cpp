@@ -45,9 +45,11 @@ std::string refusal(const std::string& path) {
 
 TEST(CalibrationFile, RoundTrip) {
   const TemporaryFolder folder;
-  const Calibration written = sample();
+  Calibration written = sample();
+  written.inputs = {"input_ids.length", "token_type_ids"};
   write_calibration(folder / "a.calib", written);
   const Calibration read = read_calibration(folder / "a.calib");
+  EXPECT_EQ(read.inputs, written.inputs);
   EXPECT_EQ(read.order, written.order);
   EXPECT_EQ(read.parts, written.parts);
   EXPECT_EQ(read.model, written.model);

@@ -77,6 +77,16 @@ TEST_F(HubDecoders, RotaryPositionsOfBothForms) {
   expect_has(error(kLlama, R"("partial_rotary_factor": 1.5)"), "partial_rotary_factor: is 1.5; it must be more than 0 and at most 1");
 }
 
+// A folder of both forms: each key says the same.
+TEST_F(HubDecoders, BothFormsOfRotaryPositionsAgree) {
+  const std::string now = R"("rope_parameters": {"rope_type": "linear", "factor": 4, "rope_theta": 5000.0}, "rope_scaling": )";
+  expect_has(recipe(kLlama, now + R"({"type": "linear", "factor": 4.0})"), "{rope_type: linear, factor: 4, rope_theta: 5000.0}");
+  expect_has(recipe(kLlama, now + "null"), "{rope_type: linear, factor: 4, rope_theta: 5000.0}");
+  expect_has(error(kLlama, now + R"({"type": "linear", "factor": 8})"), "rope_scaling: differs from rope_parameters in factor");
+  expect_has(error(kLlama, now + R"({"rope_type": "dynamic", "factor": 4})"), "differs from rope_parameters in rope_type");
+  expect_has(error(kLlama, now + R"({"type": "linear", "factor": 4, "beta_fast": 2})"), "differs from rope_parameters in beta_fast");
+}
+
 TEST_F(HubDecoders, Phi3) {
   const std::string keys = R"("architectures": ["Phi3ForCausalLM"], "vocab_size": 30, "hidden_size": 16, "intermediate_size": 12,
     "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 8192)";
@@ -110,6 +120,8 @@ TEST_F(HubDecoders, GenerationDefaults) {
   expect_has(recipe(kLlama, R"("eos_token_id": 2)"),
              "generate: {temperature: 0.6, top_k: 20, top_p: 0.9, repetition_penalty: 1.05, end_tokens: [5, 7]}");
   generation(R"({"do_sample": true})");
+  expect_has(recipe(kLlama), "generate: {temperature: 1, top_k: 50}");
+  generation(R"({"do_sample": true, "top_k": null})");
   expect_has(recipe(kLlama), "generate: {temperature: 1}");
   generation(R"({"do_sample": false, "temperature": 0.6, "num_beams": 4, "max_new_tokens": 9})");
   expect_has(recipe(kLlama, R"("eos_token_id": 2)"), "generate: {beams: 4, max_new_tokens: 9, end_tokens: [2]}");

@@ -163,6 +163,18 @@ TEST_F(Hub, AnAbsentLayerIsAnError) {
   expect_has(load_error(kBase), {"missing", "a.weight"});
 }
 
+TEST_F(Hub, ATiedOutputLayerIsTheEmbedding) {
+  config(kConfig);
+  const std::string table = "bert.embeddings.word_embeddings.weight", copy = "cls.predictions.decoder.weight";
+  const std::vector<ExpectedTensor> model{{table, DType::kF32, {2, 2}}};
+  weights("model.safetensors", {{table, 1}, {copy, 1}});
+  EXPECT_EQ(load_error(model), "");
+  weights("model.safetensors", {{table, 1}, {copy, 2}});
+  expect_has(load_error(model), {"m/model.safetensors: error: ", copy + " differs from " + table, "set tie_word_embeddings to false"});
+  config_with("BertForMaskedLM", "BertForSequenceClassification");
+  EXPECT_EQ(load_error(model), "") << "of a classifier: no output layer";
+}
+
 TEST_F(Hub, ShardsAreOneFile) {
   config(kConfig);
   weights("one.safetensors", {{"a.weight", 1}});

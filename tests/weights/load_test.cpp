@@ -285,7 +285,7 @@ TEST_F(Load, NonFiniteValuesAreRefusedByName) {
   Tensor values = filled({2, 3}, 1);
   values.set({1, 2}, std::numeric_limits<double>::quiet_NaN());
   write({{"x", values}});
-  EXPECT_NE(error_of(model, std::vector{rule()}).find("'x' contains 1 values that are NaN or infinite, the first at [1,2]"),
+  EXPECT_NE(error_of(model, std::vector{rule()}).find("'x' contains 1 value that is NaN or infinite, the first at [1,2]"),
             std::string::npos);
   LoadRule accept = rule();
   accept.check_finite = false;

@@ -34,6 +34,7 @@ void check_output_file(const std::string& path, std::string_view why, const std:
   const std::string folder = parent_folder(path);
   if (!is_folder(folder)) fail(ErrorCode::kResource, "cannot write ", path, ": the folder ", folder, " does not exist");
   if (is_folder(path)) fail(ErrorCode::kResource, "cannot write ", path, ": it is a folder");
+  output_target(path);  // throws for a device or a pipe
 }
 
 }  // namespace galley::tools

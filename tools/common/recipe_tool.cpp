@@ -29,12 +29,24 @@
 namespace galley::tools {
 namespace {
 
+/// An error at a value that comes from the config.json of a hub folder: it is that file's (exit code 4). The lines of the recipe that it
+/// became are not the user's. `only`: keys that begin so.
+Error of_config(const Error& error, std::string_view only) {
+  constexpr std::string_view kMade = " (as a recipe)";
+  const std::string& file = error.place().file;
+  if (error.code() != ErrorCode::kRecipe || !file.ends_with(kMade) || !error.key().starts_with(only)) return error;
+  Error made(ErrorCode::kInput, error.message());
+  made.at({.file = file.substr(0, file.size() - kMade.size())}).key(error.key()).suggest(error.suggestion());
+  for (const Error& other : error.others()) made.also(of_config(other, only));
+  return made;
+}
+
 /// load_recipe; an error about the device lists those of this build.
 LoadedRecipe load_naming_devices(const std::string& recipe, const ComponentRegistry& components, const LoadOptions& options) {
   try {
     return load_recipe(recipe, components, options);
   } catch (Error& error) {
-    if (error.key() != "device" || !error.suggestion().empty()) throw;
+    if (error.key() != "device" || !error.suggestion().empty()) throw of_config(error, "model.");
     std::string list;
     for (const BackendRow& row : backend_rows()) list += cat(list.empty() ? "" : ", ", row.name);
     throw error.suggest("this build has " + list);
@@ -184,7 +196,7 @@ int RecipeTool::run() {
     // What does not fit is known only when models are built and sources are open.
     if (error.code() == ErrorCode::kInput && error.key() == "data.root") throw with_place(with_source(error, loaded), loaded);
     if (error.code() != ErrorCode::kRecipe && !error.key().starts_with("data.")) throw;
-    throw with_place(error, loaded);
+    throw of_config(with_place(error, loaded), "model.rope_parameters");
   }
 }
 
@@ -212,10 +224,16 @@ void warn_unused_sharding(const LoadedRecipe& loaded) {
 
 void RecipeTool::require_weights(LoadedRecipe& loaded) {
   if (use_run_weights(loaded) || !loaded.recipe.weights.load.empty() || carries_weights(loaded.recipe.model)) return;
-  if (const std::filesystem::path file(loaded.source.file); file.filename() == "config.json" && is_hub_folder(parent_folder(file.string())))
+  if (const std::filesystem::path file(loaded.source.file);
+      file.filename() == "config.json" && is_hub_folder(parent_folder(file.string()))) {
+    if (!hub_weights_files(parent_folder(file.string())).empty())
+      throw Error(ErrorCode::kRecipe, cat("the recipe leaves out the weights of the folder ", parent_folder(file.string())))
+          .key("weights")
+          .suggest("leave out weights=null, or set weights=FILE");
     throw Error(ErrorCode::kInput, cat("the folder ", parent_folder(file.string()),
                                        " has no weights: neither model.safetensors nor pytorch_model.bin, nor an index of their shards"))
         .suggest("copy the files there, or set weights=FILE");
+  }
   throw Error(ErrorCode::kRecipe, "no weights were given").key("weights").suggest("set weights=FILE, or use a RUN folder as the recipe");
 }
 

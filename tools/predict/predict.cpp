@@ -14,6 +14,7 @@
 #include "libcore/weights/load.h"
 #include "tools/common/output_file.h"
 #include "tools/common/signals.h"
+#include "tools/predict/input_tensors.h"
 #include "tools/predict/listing.h"
 
 namespace galley::tools {
@@ -101,10 +102,10 @@ void PredictTool::add_options(Command& command) {
   command.add_flag("--show-prompt", text_.show_prompt, "print the exact text and ids of the prompts without continuing them")
       .group("Output");
   command.add_option("--tokenize", text_.tokenize, "print the ids and pieces of this text").type_name("TEXT").group("Input");
-  command.add_option("--detokenize", text_.detokenize, "print the text of these ids, separated by commas")
+  command.add_option("--detokenize", text_.detokenize, "print the text of these ids, separated by commas (repeatable)")
       .type_name("IDS")
       .group("Input")
-      .take_last();
+      .one_word_each();
   command.add_option("--text", text_.texts, "predict these texts").type_name("TEXT").group("Input");
   command.add_option("--text-file", text_.texts_file, "predict each line of this file").type_name("FILE").group("Input").take_last();
   command.add_option("--text-pair", text_.pairs, "the second text of each, for models of pairs; of a question, the text with its answer")
@@ -144,16 +145,7 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
       throw Error(ErrorCode::kUsage, cat("both --tensors and an image were given: ", inputs_[0])).suggest("give one of them");
     check_output_file(output_, "--tensors gives tensors", "out.safetensors");
     if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on tensors");
-    const SafetensorsFile file(tensors_);
-    std::map<std::string, Tensor> arrays;
-    constexpr const char* kHubName = "input_ids";  // what the tokens of a language model are called on hubs
-    const bool language = session.info().output == ModelOutput::kTokens;
-    for (const ModelInput& input : session.info().all_inputs()) {
-      const bool renamed = language && !input.optional && file.find(input.name) == nullptr && file.find(kHubName) != nullptr;
-      const std::string name = renamed ? kHubName : input.name;
-      if (!input.optional || file.find(name) != nullptr) arrays.emplace(input.name, file.read(name));
-    }
-    return open_arrays(std::move(arrays), tensors_);
+    return open_arrays(input_tensors(session, tensors_), tensors_);
   }
   if (inputs_.empty()) {
     const bool language = session.info().output == ModelOutput::kTokens;
@@ -307,7 +299,13 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     listing.draw_into(draw_, draw_format_ == "jpeg" ? DrawFormat::kJpeg : DrawFormat::kPng);
   }
   if (images) listing.place_by(Pipeline(items_for(pipeline, source->fields())));
-  predict(*source, predictor, recipe_text, listing);
+  try {
+    predict(*source, predictor, recipe_text, listing);
+  } catch (const Error& error) {
+    // An index of another tensor than the tokens, e.g. token_type_ids.
+    if (images || error.code() != ErrorCode::kInput || !error.place().file.empty()) throw;
+    throw Error(error).at({.file = tensors_});
+  }
   return finish(listing, source->size());
 }
 

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -105,18 +106,35 @@ class Conversation {
   }
   Prompt ask(std::string message, const std::string& name) {
     messages_.push_back({"user", std::move(message)});
-    Prompt prompt{chat_.render(messages_), {}, true};
-    prompt.ids = ids_of(tokenizer_, prompt.text, name, 0, /*add_special=*/false);
-    return prompt;
+    return prompt(name);
+  }
+  /// The same in at most `most` tokens, if need be without the oldest turns. The system message stays.
+  Prompt ask(std::string message, const std::string& name, int64_t most) {
+    Prompt asked = ask(std::move(message), name);
+    const size_t oldest = messages_.front().role == "system" ? 1 : 0;
+    for (; std::ssize(asked.ids) > most && messages_.size() > oldest + 1; asked = prompt(name)) {
+      const auto turn = messages_.begin() + static_cast<std::ptrdiff_t>(oldest);
+      messages_.erase(turn, turn + 2);  // a question and its answer
+      if (!std::exchange(shortened_, true))
+        log(LogLevel::kWarning, cat("the conversation is longer than ", most, " tokens: the model no longer reads its oldest turns"));
+    }
+    return asked;
   }
   void answer(std::string text) { messages_.push_back({"assistant", std::move(text)}); }
   /// Takes back a message that could not be answered.
   void forget() { messages_.pop_back(); }
 
  private:
+  Prompt prompt(const std::string& name) const {
+    Prompt prompt{chat_.render(messages_), {}, true};
+    prompt.ids = ids_of(tokenizer_, prompt.text, name, 0, /*add_special=*/false);
+    return prompt;
+  }
+
   const text::ChatTemplate& chat_;
   const text::Tokenizer& tokenizer_;
   std::vector<text::ChatMessage> messages_;
+  bool shortened_ = false;
 };
 
 /// A line for each token.
@@ -137,6 +155,8 @@ class Continuation {
       : model_(session), options_(generate_options(session.recipe())), output_(output) {}
 
   const LanguageModel& model() const { return model_; }
+  /// Tokens of a prompt whose answer fits into the context too, if that leaves half of the context to the prompt.
+  int64_t most_prompt_tokens() const { return model_.context() - std::min(options_.max_new_tokens, model_.context() / 2); }
   void keep_packed_weights() { model_.keep_packed_weights(); }
   std::vector<Generation> run(const std::vector<Prompt>& prompts) {
     std::vector<std::vector<int64_t>> ids;
@@ -146,10 +166,20 @@ class Continuation {
     callbacks.stop = [] { return stop_signal() != 0; };
     // The prompt waits for the first text, so that an error before it leaves the output empty.
     std::string waiting = streams && !answers_alone(prompts.front()) ? prompts.front().text : "";
+    bool in_line = false;  // of a text that is not complete
     if (streams) {
-      callbacks.text = [&](size_t, std::string_view text) { output_.print(std::exchange(waiting, "") + std::string(text)); };
+      callbacks.text = [&](size_t, std::string_view text) {
+        output_.print(std::exchange(waiting, "") + std::string(text));
+        in_line = true;
+      };
     }
-    const std::vector<Generation> results = generate(model_, ids, options_, callbacks, done_);
+    std::vector<Generation> results;
+    try {
+      results = generate(model_, ids, options_, callbacks, done_);
+    } catch (const Error&) {
+      if (in_line) output_.print("\n");
+      throw;
+    }
     done_ += static_cast<int64_t>(prompts.size());
     for (size_t i = 0; i < results.size(); ++i) {
       output_.result(json_of(prompts[i], results[i]),
@@ -259,10 +289,11 @@ void show_tokens(const text::Tokenizer& tokenizer, const TextOptions& options, c
     for (const int64_t id : prompt.ids) pieces.push_back(tokenizer.piece(id));
     output.result({{"text", text}, {"ids", prompt.ids}, {"pieces", std::move(pieces)}}, pieces_of(prompt, tokenizer));
   }
-  if (options.detokenize.empty()) return;
-  const std::vector<int32_t> ids = parse_ids(options.detokenize, tokenizer);
-  const std::string text = tokenizer.decode(ids);
-  output.result({{"text", text}, {"ids", ids}}, text + "\n");
+  for (const std::string& list : options.detokenize) {
+    const std::vector<int32_t> ids = parse_ids(list, tokenizer);
+    const std::string text = tokenizer.decode(ids);
+    output.result({{"text", text}, {"ids", ids}}, text + "\n");
+  }
 }
 
 NamedTexts texts_of(const TextOptions& options) {
@@ -347,8 +378,9 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
   while (input_is_ready() && std::getline(std::cin, line)) {
     if (line.empty()) continue;
     try {
+      const int64_t most = continuation ? continuation->most_prompt_tokens() : std::numeric_limits<int64_t>::max();
       const Prompt prompt =
-          conversation ? conversation->ask(line, "standard input") : Prompt{line, ids_of(tokenizer, line, "standard input")};
+          conversation ? conversation->ask(line, "standard input", most) : Prompt{line, ids_of(tokenizer, line, "standard input")};
       if (!continuation) {
         show(prompt, tokenizer, output);
         if (conversation) conversation->forget();
@@ -359,7 +391,8 @@ int continue_prompts(Session& session, const TextOptions& options, int64_t batch
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInput && error.code() != ErrorCode::kUsage) throw;
       const std::string place = error.place().file.empty() ? "" : error.place().str() + ": ";
-      log(LogLevel::kWarning, cat(place, error.message()));  // the next line may be right
+      const std::string cure = error.suggestion().empty() ? "" : "; " + error.suggestion();
+      log(LogLevel::kWarning, cat(place, error.message(), cure));  // the next line may be right
       if (conversation) conversation->forget();
     }
   }

@@ -13,19 +13,19 @@
 namespace galley::tools {
 
 struct TextOptions {
-  std::vector<std::string> prompts;   ///< --prompt
-  std::string prompts_file;           ///< --prompts: one prompt per line
-  std::vector<std::string> chats;     ///< --chat: messages of a user, each of its own conversation
-  std::string system;                 ///< --system: the first message of every conversation
-  bool interactive = false;           ///< --interactive: prompts from standard input, one per line; a conversation with a chat template
-  bool show_prompt = false;           ///< --show-prompt: the exact text and ids instead of a continuation
-  std::vector<std::string> tokenize;  ///< --tokenize
-  std::string detokenize;             ///< --detokenize: ids, separated by commas
-  std::vector<std::string> texts;     ///< --text
-  std::string texts_file;             ///< --text-file: a text a line
-  std::vector<std::string> pairs;     ///< --text-pair: the second text of each
-  std::string pairs_file;             ///< --text-pair-file: the second texts, a line each
-  bool embed = false;                 ///< --embed: vectors of the texts instead of classes
+  std::vector<std::string> prompts;     ///< --prompt
+  std::string prompts_file;             ///< --prompts: one prompt per line
+  std::vector<std::string> chats;       ///< --chat: messages of a user, each of its own conversation
+  std::string system;                   ///< --system: the first message of every conversation
+  bool interactive = false;             ///< --interactive: prompts from standard input, one per line; a conversation with a chat template
+  bool show_prompt = false;             ///< --show-prompt: the exact text and ids instead of a continuation
+  std::vector<std::string> tokenize;    ///< --tokenize
+  std::vector<std::string> detokenize;  ///< --detokenize: ids, separated by commas
+  std::vector<std::string> texts;       ///< --text
+  std::string texts_file;               ///< --text-file: a text a line
+  std::vector<std::string> pairs;       ///< --text-pair: the second text of each
+  std::string pairs_file;               ///< --text-pair-file: the second texts, a line each
+  bool embed = false;                   ///< --embed: vectors of the texts instead of classes
 
   bool predicts() const { return !texts.empty() || !texts_file.empty() || has_pairs(); }
   bool has_pairs() const { return !pairs.empty() || !pairs_file.empty(); }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "libcore/base/counted.h"
 #include "libcore/base/error.h"
@@ -14,6 +15,7 @@
 #include "libcore/infer/text_predictor.h"
 #include "libcore/nn/encoder.h"
 #include "libcore/tasks/kinds.h"
+#include "libcore/tasks/top_classes.h"
 #include "libcore/text/tokenizer.h"
 #include "libcore/weights/safetensors.h"
 #include "tools/common/output_file.h"
@@ -77,6 +79,11 @@ class TokenPresenter {
     return nullptr;
   }
 
+  /// The name of the mask, where the model fills masks and the text has none.
+  std::optional<std::string> lacks_mask(const TextResult& result) const {
+    const bool fills = kind_ == Kind::kMasks && std::find(result.tokens.begin(), result.tokens.end(), mask_) == result.tokens.end();
+    return fills ? std::optional(mask_name_) : std::nullopt;
+  }
   std::vector<std::string> columns() const {
     if (kind_ == Kind::kMasks) return {"position", "rank", "index", "token", "score"};
     if (kind_ == Kind::kReplaced) return {"token", "score"};
@@ -103,7 +110,7 @@ class TokenPresenter {
       if (next == result.outputs.end()) continue;
       check_finite_output(next->second, name);
       made["top"] = Json::array();
-      for (const auto& [index, score] : best(next->second.data_as<float>(), 2, 2)) {
+      for (const auto& [index, score] : top_classes(next->second.data_as<float>(), 2, 2)) {
         const std::string label = context_.label(index);
         shown.rows.push_back({"", cat(made["top"].size() + 1), cat(index), label, human_number(score)});
         made["top"].push_back({{"index", index}, {"label", label}, {"score", score}});
@@ -119,28 +126,15 @@ class TokenPresenter {
   TokenPresenter(const text::Tokenizer& tokenizer, Kind kind, PresentContext context)
       : tokenizer_(tokenizer), kind_(kind), context_(std::move(context)) {
     for (const char* piece : {"[MASK]", "<mask>"}) {
-      if (const auto id = tokenizer.id(piece)) mask_ = *id;
+      if (const auto id = tokenizer.id(piece)) {
+        mask_ = *id;
+        mask_name_ = piece;
+      }
     }
-  }
-  /// The `count` best classes with their softmax scores.
-  static std::vector<std::pair<int64_t, double>> best(const float* row, int64_t classes, int64_t count) {
-    std::vector<int64_t> order(static_cast<size_t>(classes));
-    for (int64_t i = 0; i < classes; ++i) order[static_cast<size_t>(i)] = i;
-    count = std::min(count, classes);
-    std::partial_sort(order.begin(), order.begin() + count, order.end(),
-                      [&](int64_t a, int64_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; });
-    double sum = 0;
-    for (int64_t i = 0; i < classes; ++i) sum += std::exp(static_cast<double>(row[i]) - static_cast<double>(row[order[0]]));
-    std::vector<std::pair<int64_t, double>> top;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t index = order[static_cast<size_t>(i)];
-      top.emplace_back(index, std::exp(static_cast<double>(row[index]) - static_cast<double>(row[order[0]])) / sum);
-    }
-    return top;
   }
   Json masked(size_t position, const float* row, int64_t classes, std::vector<std::vector<std::string>>& rows) const {
     Json top = Json::array();
-    for (const auto& [index, score] : best(row, classes, context_.top)) {
+    for (const auto& [index, score] : top_classes(row, classes, context_.top)) {
       const std::string piece = tokenizer_.has(index) ? tokenizer_.piece(index) : std::string();
       rows.push_back({cat(position), cat(top.size() + 1), cat(index), piece, human_number(score)});
       top.push_back({{"index", index}, {"label", piece}, {"score", score}});
@@ -148,7 +142,7 @@ class TokenPresenter {
     return {{"position", position}, {"top", std::move(top)}};
   }
   Json classified(int32_t token, const float* row, int64_t classes, std::vector<std::vector<std::string>>& rows) const {
-    const auto [index, score] = best(row, classes, 1).front();
+    const auto [index, score] = top_classes(row, classes, 1).front();
     rows.push_back({tokenizer_.piece(token), cat(index), context_.label(index), human_number(score)});
     return {{"token", tokenizer_.piece(token)}, {"index", index}, {"label", context_.label(index)}, {"score", score}};
   }
@@ -163,6 +157,7 @@ class TokenPresenter {
   Kind kind_;
   PresentContext context_;
   int32_t mask_ = -1;
+  std::string mask_name_ = "mask";
 };
 
 /// What is printed of the texts.
@@ -267,7 +262,7 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
   TextListing listing(presenter.get(), tokens.get(), text_.embed, provenance_json(provenance(recipe, recipe_text)));
   if (!given.pairs.empty()) listing.show_pairs();
   CollectedTexts collected;
-  int64_t shortened = 0;
+  int64_t shortened = 0, without_mask = 0;
   const auto began = std::chrono::steady_clock::now();
   const auto row = [&](size_t index) {
     check_stop();
@@ -281,13 +276,16 @@ int PredictTool::run_whole_texts(LoadedRecipe& loaded) {
     if (result.shortened && shortened++ == 0)
       log(LogLevel::kWarning, cat(given.names[index], ": the text was shortened to ", result.tokens.size(),
                                   " tokens, the most that the model takes (others are counted)"));
+    if (const auto mask = tokens != nullptr ? tokens->lacks_mask(result) : std::nullopt; mask && without_mask++ == 0)
+      log(LogLevel::kWarning, cat(given.names[index], ": the text has no ", *mask, ", so there is nothing to fill (others are counted)"));
     if (listing.presents()) listing.add(given, index, result, predictor.outputs().front());
     if (!output_.empty()) collected.add(result);
   });
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (!output_.empty()) collected.write(output_, {{"galley.recipe", recipe_text}});
-  log(LogLevel::kInfo, cat(counted(std::ssize(given.texts), "text"), " in ", human_seconds(wall_s),
-                           shortened > 0 ? cat(", ", shortened, " shortened") : ""));
+  log(LogLevel::kInfo,
+      cat(counted(std::ssize(given.texts), "text"), " in ", human_seconds(wall_s), shortened > 0 ? cat(", ", shortened, " shortened") : "",
+          without_mask > 0 ? cat(", ", without_mask, " without a mask") : ""));
   if (!listing.presents() || (text_.embed && !output_.empty() && common.format != Format::kJson)) return kExitDone;
   save_and_print(listing.lines(), listing.table());
   return kExitDone;

@@ -152,6 +152,9 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   // Some models' graphs depend on the size of their images. (A file of another model is refused below, as such.)
   const std::vector<int64_t>& usual = session.info().input_shape;
   if (!shape.empty() && (usual.empty() || (shape.size() == usual.size() && shape[0] == usual[0]))) session.set_input_shape(shape);
+  session.require_inputs(source.calibrator    ? source.calibrator->optional()
+                         : source.calibration ? source.calibration->inputs
+                                              : std::vector<std::string>());
   ModelQuantizer quantizer(session);
   const QuantizeConfig config = resolve_quantize(recipe.quantize, quantizer.graph());
   const std::optional<Calibration> calibration = collect(session, quantizer, source);
@@ -191,7 +194,7 @@ void QuantizeTool::measure_generation(const Session& session, QuantizationResult
   make_paths_absolute(written);
   const Session quantized(written);
   // One after the other, so that the memory holds one of them.
-  result.float_tokens_per_s = tokens_per_s(session);
+  result.float_tokens_per_s = tokens_per_s(Session(session.recipe()));
   result.quantized_tokens_per_s = tokens_per_s(quantized);
 }
 

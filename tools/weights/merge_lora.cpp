@@ -25,8 +25,6 @@ struct BaseTensor {
   bool transposed = false;  // stored as [in, out]
 };
 
-bool is_adapter(std::string_view name) { return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight"); }
-
 /// Merges an adapter into the tensors of a base.
 class Merge {
  public:
@@ -36,7 +34,7 @@ class Merge {
       wanted_.push_back(layer + ".weight");
     }
     for (const OfferedTensor& tensor : adapter.tensors())
-      if (!is_adapter(tensor.name)) wanted_.push_back(tensor.name);
+      if (!is_adapter_tensor(tensor.name)) wanted_.push_back(tensor.name);
   }
 
   /// The tensors of the result. The files must outlive them.
@@ -103,7 +101,7 @@ class Merge {
     GALLEY_CHECK_INPUT(tensor.dtype.has_value(), file.path(), ": tensor '", tensor.name, "' has the dtype ", tensor.dtype_text,
                        ", which Galley does not support");
     const std::optional<size_t> replaced = adapter_.find(name);
-    if (replaced && is_adapter(name)) return;  // of the run that trained the adapter
+    if (replaced && is_adapter_tensor(name)) return;  // of the run that trained the adapter
     known_.push_back(name);
     const auto layer = layers_.find(name);
     if (layer != layers_.end()) {

@@ -7,6 +7,7 @@
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "libcore/text/readers.h"
+#include "libcore/text/scanner.h"
 #include "libcore/text/train_bpe.h"
 #include "tools/common/output_file.h"
 #include "tools/common/provenance.h"
@@ -25,12 +26,15 @@ void WeightsTool::add_tokenizer_options(Command& command) {
   train.add_option("--vocab-size", vocabulary_.size, "total number of tokens: special tokens, 256 bytes and merges")
       .take_last()
       .show_default();
-  train.add_option("--min-frequency", vocabulary_.min_count, "a pair that occurs less often is not merged").take_last().show_default();
-  train.add_option("--special", vocabulary_.special, "a special token, e.g. '<|endoftext|>'; the first has the id 0 (repeatable)")
-      .one_word_each();
-  train.add_option("--pattern", vocabulary_.pattern, "pre-tokenization: gpt2, llama3, qwen2, cl100k, o200k or tekken")
+  train.add_option("--min-frequency", vocabulary_.min_count, "a pair that occurs less often is not merged")
+      .in_range(1, 1 << 30)
       .take_last()
       .show_default();
+  train.add_option("--special", vocabulary_.special, "a special token, e.g. '<|endoftext|>'; the first has the id 0 (repeatable)")
+      .one_word_each();
+  std::string patterns;
+  for (const std::string& name : text::pattern_names()) patterns += (patterns.empty() ? "" : ", ") + name;
+  train.add_option("--pattern", vocabulary_.pattern, "pre-tokenization: " + patterns).take_last().show_default();
   train.add_option("-o,--output", output_, "the tokenizer.json to write").group("Output").take_last();
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -99,7 +100,7 @@ int WeightsTool::run() {
 
 void WeightsTool::check_word_count(size_t least, size_t most, std::string_view what) const {
   if (words_.size() < least || words_.size() > most)
-    fail(ErrorCode::kUsage, "this command takes ", what, ", got ", words_.size(), " arguments");
+    fail(ErrorCode::kUsage, "this command takes ", what, ", got ", counted(std::ssize(words_), "argument"));
 }
 
 Renames WeightsTool::renames() const {
