@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
+constexpr std::string_view kFolderConfig = "tokenizer_config.json";
 constexpr std::string_view kTypes = "tokenizer_json, bpe, tiktoken, wordpiece, sentencepiece, vocabulary";
 
 std::string name_of(const std::string& path) {
@@ -154,7 +154,7 @@ Definition read_definition(const std::string& path, const ReadOptions& options) 
   }
   if (definition.type == "vocabulary") definition.unknown = options.unknown;
   const bool has_flags = definition.type == "wordpiece" || definition.type == "sentencepiece";
-  if (const std::string config = join_path(parent_folder(main), kTokenizerConfig); has_flags && file_exists(config))
+  if (const std::string config = join_path(parent_folder(main), kFolderConfig); has_flags && file_exists(config))
     definition.files.push_back(read_source(config));
   if (definition.type == "wordpiece") definition.lowercase = options.lowercase;
   return definition;
@@ -163,7 +163,7 @@ Definition read_definition(const std::string& path, const ReadOptions& options) 
 std::unique_ptr<Tokenizer> make_tokenizer(Definition definition) {
   GALLEY_ASSERT(!definition.files.empty());
   const SourceFile& main = definition.files.front();
-  const SourceFile* config = definition.find(kTokenizerConfig);
+  const SourceFile* config = definition.find(kFolderConfig);
   const std::string& type = definition.type;
   std::unique_ptr<Tokenizer> tokenizer;
   if (type == "tokenizer_json") {
