@@ -62,11 +62,20 @@ void check_unread(const Session& session, const SafetensorsFile& file, const std
   if (const Task* task = session.task_or_null()) {
     for (const FieldType& field : task->targets()) known.insert(field.name);
   }
-  std::string unread, inputs;
-  for (const SafetensorsEntry& entry : file.entries()) {
-    const std::string& name = entry.name;
-    if (!known.contains(name) && !known.contains(name.substr(0, name.find('.')))) unread += cat(unread.empty() ? "" : ", ", name);
-  }
+  const auto list_unread = [&] {
+    std::string list;
+    for (const SafetensorsEntry& entry : file.entries()) {
+      const std::string& name = entry.name;
+      if (!known.contains(name) && !known.contains(name.substr(0, name.find('.')))) list += cat(list.empty() ? "" : ", ", name);
+    }
+    return list;
+  };
+  if (list_unread().empty()) return;
+  // Results that another program has put beside the inputs are no mistake.
+  const CapturedModel model = session.capture_inference(session.usual_types(1, false));
+  for (const auto& [name, id] : model.graph.outputs()) known.insert(name);
+  const std::string unread = list_unread();
+  std::string inputs;
   if (unread.empty()) return;
   for (const ModelInput& input : session.info().all_inputs()) {
     const bool renamed = tokens && input.name == "input";
