@@ -95,7 +95,9 @@ std::map<std::string, Tensor> input_tensors(const Session& session, const std::s
   std::map<std::string, Tensor> arrays;
   std::set<std::string> read;
   for (const ModelInput& input : inputs) {
-    const bool renamed = tokens && input.name == "input" && file.find(input.name) == nullptr;
+    // An imported decoder has no vocabulary of its own.
+    const bool language = tokens || (session.info().output == ModelOutput::kTokens && file.find(kHubTokens) != nullptr);
+    const bool renamed = language && input.name == "input" && file.find(input.name) == nullptr;
     const std::string name = renamed ? std::string(kHubTokens) : input.name;
     if (input.optional && file.find(name) == nullptr) continue;
     read.insert(name);
