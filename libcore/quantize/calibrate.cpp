@@ -7,10 +7,10 @@
 #include "libcore/data/loader.h"
 #include "libcore/data/source.h"
 #include "libcore/infer/inference.h"
+#include "libcore/nn/language_model.h"
 #include "libcore/quant/names.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/runtime/engine.h"
-#include "libcore/tensor/field_names.h"
 
 namespace galley {
 namespace {
@@ -163,9 +163,9 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
 
 std::vector<std::string> optional_inputs(const Session& session, const BatchTypes& types) {
   std::vector<std::string> names;
+  if (language_model_params(session.model()) == nullptr) return names;  // inputs of detectors: usual_types, or their targets
   for (const ModelInput& input : session.info().all_inputs()) {
-    const bool of_canvas = input.name == kImageSize || input.name == kImageExtents;  // by the recipe's pipelines: usual_types
-    if (input.optional && !of_canvas && std::find(types.inputs.begin(), types.inputs.end(), input.name) != types.inputs.end())
+    if (input.optional && std::find(types.inputs.begin(), types.inputs.end(), input.name) != types.inputs.end())
       names.push_back(input.name);
   }
   return names;

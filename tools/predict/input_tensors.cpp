@@ -62,11 +62,20 @@ void check_unread(const Session& session, const SafetensorsFile& file, const std
   if (const Task* task = session.task_or_null()) {
     for (const FieldType& field : task->targets()) known.insert(field.name);
   }
-  std::string unread, inputs;
-  for (const SafetensorsEntry& entry : file.entries()) {
-    const std::string& name = entry.name;
-    if (!known.contains(name) && !known.contains(name.substr(0, name.find('.')))) unread += cat(unread.empty() ? "" : ", ", name);
-  }
+  const auto list_unread = [&] {
+    std::string list;
+    for (const SafetensorsEntry& entry : file.entries()) {
+      const std::string& name = entry.name;
+      if (!known.contains(name) && !known.contains(name.substr(0, name.find('.')))) list += cat(list.empty() ? "" : ", ", name);
+    }
+    return list;
+  };
+  if (list_unread().empty()) return;
+  // Results that another program has put beside the inputs are no mistake.
+  const CapturedModel model = session.capture_inference(session.usual_types(1, false));
+  for (const auto& [name, id] : model.graph.outputs()) known.insert(name);
+  const std::string unread = list_unread();
+  std::string inputs;
   if (unread.empty()) return;
   for (const ModelInput& input : session.info().all_inputs()) {
     const bool renamed = tokens && input.name == "input";
@@ -86,7 +95,9 @@ std::map<std::string, Tensor> input_tensors(const Session& session, const std::s
   std::map<std::string, Tensor> arrays;
   std::set<std::string> read;
   for (const ModelInput& input : inputs) {
-    const bool renamed = tokens && input.name == "input" && file.find(input.name) == nullptr;
+    // An imported decoder has no vocabulary of its own.
+    const bool language = tokens || (session.info().output == ModelOutput::kTokens && file.find(kHubTokens) != nullptr);
+    const bool renamed = language && input.name == "input" && file.find(input.name) == nullptr;
     const std::string name = renamed ? std::string(kHubTokens) : input.name;
     if (input.optional && file.find(name) == nullptr) continue;
     read.insert(name);
