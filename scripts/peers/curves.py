@@ -1,4 +1,4 @@
-"""Draws training curves as an SVG file: two panels, test accuracy and training loss over epochs; a line for the mean, a band from the
+"""Draws training curves as an SVG file: two panels, a metric and the training loss over epochs; a line for the mean, a band from the
 smallest to the largest value."""
 import math
 import statistics
@@ -41,8 +41,8 @@ def panel(x0, title, key, sides):
     return parts
 
 
-def draw(path, sides):
-    """`sides`: name to a list of runs, each a list of rows with top1 and train_loss."""
-    parts = panel(0, "test top-1, % (runs)", "top1", sides) + panel(WIDTH, "training loss, mean of the epoch", "train_loss", sides)
+def draw(path, sides, metric="top1", title="test top-1, % (runs)"):
+    """`sides`: name to a list of runs, each a list of rows with the metric and train_loss."""
+    parts = panel(0, title, metric, sides) + panel(WIDTH, "training loss, mean of the epoch", "train_loss", sides)
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">\n'
                     f'<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n")
