@@ -140,7 +140,8 @@ void ShardingSection::options(OptionVisitor& v) {
   v.choice({.name = "schedule",
             .doc = "pipeline: order of micro-batches; interleaved: a rank holds two parts of the model, for a shorter start and end"},
            schedule, kPipelineSchedules);
-  v.option({.name = "split", .doc = "pipeline: modules at which stages 2, 3, ... begin; auto: stages of equal time that fit in memory"},
+  v.option({.name = "split",
+            .doc = "pipeline: modules at which stages 2, 3, ... begin; auto: stages of about equal time by the planner's costs"},
            split);
   v.section({.name = "tables", .doc = "how embedding tables are divided"}, tables);
 }

@@ -164,7 +164,13 @@ StepPlan StepPlanner::plan_of(const Recipe& recipe, const Request& request) {
     plan.peak = least_states(*plan.model, plan.job);
     if (plan.peak > request.limit) return plan;  // stages need not be cut
   }
-  const std::vector<size_t> cuts = has_stages(plan.job) ? pipeline_cuts(*plan.model, plan.job, cluster) : std::vector<size_t>();
+  std::vector<size_t> cuts;
+  if (has_stages(plan.job)) {  // by rates, where operators are measured, too
+    Request by_rates = request;
+    by_rates.measured = false;
+    const std::shared_ptr<const PlanModel> model = model_of(recipe, plan.job, plan.batch, by_rates);
+    cuts = same_segments(*model, pipeline_cuts(*model, plan.job, cluster_of_cuts()), *plan.model);
+  }
   plan.stages = rank_memory(*plan.model, plan.job, cluster, cuts);
   plan.peak = peak_bytes(plan.stages);
   if (plan.tables) plan.peak += *std::max_element(plan.tables->plan.rank_bytes.begin(), plan.tables->plan.rank_bytes.end());

@@ -98,7 +98,7 @@ TEST(Plan, StagesBeginWhereTheRecipeSays) {
   };
   refused({"sharding.split=transformer.h.1,transformer.h.7"}, "names 'transformer.h.7', but no module of that name");
   refused({"sharding.split=transformer.h.2,transformer.h.1"}, "but it computes earlier");
-  refused({"sharding.split=transformer.h.1"}, "names 1 modules, but 3 parts begin at 2");
+  refused({"sharding.split=transformer.h.1"}, "names 1 module, but 3 parts begin at 2");
   refused({"sharding.offload.parameters=host"}, "does not apply to pipelines");
   refused({"sharding.tables=row_wise"}, "does not apply to pipelines");
 }

@@ -318,8 +318,9 @@ TEST(Pipeline, WhatItCannotDoIsAnError) {
   EXPECT_NE(error(kDeepMlp, 4, {"sharding.mesh={tensor: 2, pipe: 2}"}).find("with a mesh that divides matrices"), std::string::npos);
   EXPECT_EQ(error(kDeepMlp, 2, {"train.batch=17"}), "a pipeline needs a batch of a multiple of 8 samples, not 17");
   EXPECT_EQ(error(kGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"}),
-            "a stage cannot begin at transformer.h.7: the forward pass has no such module after the one before");
-  EXPECT_NE(error(kDeepMlp, 3, {"sharding.split=[a]"}).find("3 parts need 2"), std::string::npos);
+            "'sharding.split' names 'transformer.h.7', but no module of that name computes in the forward pass");
+  EXPECT_EQ(error(kDeepMlp, 3, {"sharding.split=[a]"}), "'sharding.split' names 1 module, but 3 parts begin at 2");
+  EXPECT_EQ(error(kDeepMlp, 7, {"train.batch=16"}), "the model has 6 places at which a stage can begin, too few for 7 parts");
 }
 
 TEST(Replicas, AModelOfAFewParametersTrains) {  // its sums are arrays that Execution::feed copies
