@@ -366,9 +366,14 @@ BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job) {
   if (!recipe.train.batch)
     throw Error(ErrorCode::kRecipe, "the key train.batch is missing").key("train.batch").suggest("write e.g. batch: 128");
   const int64_t readers = job.mesh.data * job.mesh.shard;
-  if (const int64_t replicas = recipe.logical_replicas(); replicas > 0 && job.mesh.pipe == 1) {
+  if (const int64_t replicas = recipe.logical_replicas(); replicas > 0) {
     BatchPlan plan = plan_replicas(*recipe.train.batch, replicas, readers);
     plan.accumulation = (replicas + readers - 1) / readers;
+    if (job.mesh.pipe > 1 && plan.global % replicas != 0) {
+      throw Error(ErrorCode::kRecipe, cat("a pipeline needs a batch of a multiple of ", replicas, " samples, not ", plan.global))
+          .key("train.batch.global")
+          .suggest("change train.batch, or the number of replicas");
+    }
     return plan;
   }
   BatchSection batch;

@@ -62,7 +62,7 @@ PlanModel planned_model(Session& session, const PlannedModelOptions& options);
 /// with the key if the ranks do not fit the mesh.
 JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster);
 
-/// How the ranks divide the recipe's batch. Without train.batch.micro, a pipeline takes four micro-batches for each stage if that divides.
+/// How the ranks divide the recipe's batch. Without train.batch.micro, a pipeline takes up to four micro-batches for each stage.
 /// With deterministic, micro-batches are the replicas of the rank that has most of them.
 BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job);
 

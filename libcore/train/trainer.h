@@ -21,8 +21,9 @@ class NodeObserver;
 /// Facts known before step 1.
 struct TrainPlan {
   int64_t global = 0, micro = 0, accumulation = 1;
-  int64_t replicas = 0;     ///< deterministic: logical replicas of all ranks, with up to `micro` samples; 0: none.
-  int64_t total_steps = 0;  ///< 0: the run ends by time.
+  int64_t replicas = 0;        ///< deterministic: logical replicas of all ranks, with up to `micro` samples; 0: none.
+  bool micro_batches = false;  ///< The replicas are micro-batches of a pipeline, each with `micro` samples.
+  int64_t total_steps = 0;     ///< 0: the run ends by time.
   double steps_per_epoch = 0;
   int64_t parameters = 0, trainable = 0;  ///< Numbers of elements.
   int64_t adapters = 0;                   ///< Number of linear layers with an adapter.

@@ -224,6 +224,8 @@ TEST(Ranks, ShardingMustFit) {
   const Outcome odd = run("galley-train", {recipe, "-o", folder + "/b", "--simulate-ranks", "3"});
   EXPECT_EQ(odd.code, 3);
   EXPECT_NE(odd.err.find("is not a multiple of the 3 ranks"), std::string::npos) << odd.err;
+  const Outcome stages = run("galley-train", {recipe, "--simulate-ranks", "2", "sharding=pipeline", "train.batch.global=24", "--dry-run"});
+  EXPECT_NE(stages.out.find("24 (8 micro-batches of 3)"), std::string::npos) << stages.out << stages.err;
 }
 
 constexpr const char* kLongBenchmark =

@@ -304,7 +304,7 @@ TEST(Pipeline, MicroBatchesComputeWhatOneRankComputes) {
 TEST(Pipeline, AStepOfOneMicroBatch) {
   const std::vector<std::string> plain{"deterministic=false", "train.batch=8"};
   const Result one = train(kDeepMlp, {1, 1, plain});
-  const Result two = train(kDeepMlp, {2, 1, {"deterministic=false", "train.batch=8", "sharding.strategy=pipeline"}});
+  const Result two = train(kDeepMlp, {2, 1, {"deterministic=false", "train.batch={global: 8, micro: 8}", "sharding.strategy=pipeline"}});
   ASSERT_EQ(one.error + two.error, "");
   for (size_t i = 0; i < one.numbers.size(); ++i) EXPECT_NEAR(two.numbers[i], one.numbers[i], 1e-4) << i;
 }

@@ -7,6 +7,7 @@
 
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "libcore/train/step_planner.h"
 #include "libcore/train/workload.h"
@@ -189,6 +190,18 @@ TEST(PlannedBatch, ReplicasAreMicroBatchesOfTheRankThatHasMost) {
     EXPECT_EQ(batch.micro, 3) << ranks;
     EXPECT_EQ(batch.accumulation, passes) << ranks;
     EXPECT_EQ(batch.global, 20);
+  }
+}
+
+TEST(PlannedBatch, PipelinesHaveFourMicroBatchesForEachStage) {
+  const LoadedRecipe loaded = test::load_text(test::kPerceptron, {"train.batch=24", "sharding.strategy=pipeline"});
+  for (const auto& [pipe, chunks, count] : {std::tuple(2, 1, 8), std::tuple(4, 1, 12), std::tuple(3, 2, 12), std::tuple(5, 1, 12)}) {
+    JobPlan job;
+    job.mesh.pipe = pipe;
+    job.chunks = chunks;
+    const BatchPlan batch = planned_batch(loaded.recipe, job);
+    EXPECT_EQ(batch.accumulation, count) << pipe;
+    EXPECT_EQ(batch.micro, 24 / count) << pipe;
   }
 }
 
