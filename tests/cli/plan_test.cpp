@@ -256,9 +256,8 @@ TEST(Plan, TheSearchTriesMeshes) {
   int64_t counted = 1;
   for (const Json& item : json["rejected"]) counted += item["candidates"].get<int64_t>();
   EXPECT_EQ(counted, json["fit"]["tried"].get<int64_t>()) << "each candidate has a reason";
-  const Outcome text = run("galley-plan", {recipe, "--ranks", "16", "--cluster", cluster, "--fit", "36GiB", "-q"});
-  for (const char* words : {"does not fit: the least needs", "is not faster", "fastest of"})
-    EXPECT_NE(text.out.find(words), std::string::npos) << words << text.out;
+  for (const char* words : {"does not fit: the least needs", "is not faster", "galley-train cannot train this yet"})
+    EXPECT_NE(json["rejected"].dump().find(words), std::string::npos) << words << json["rejected"];
 }
 
 // `galley-plan published` finds that inputs of layers do not fit. The plan of the same sizes keeps fewer values than one for each layer,
