@@ -72,6 +72,7 @@ class TrainEvents {
 struct TrainerOptions {
   std::string run;              ///< The RUN folder.
   bool force = false;           ///< Start again and replace the contents of RUN.
+  bool dry_run = false;         ///< Nothing will be trained; ranks must agree about it.
   std::string provenance;       ///< A JSON object for result.json.
   bool time_operators = false;  ///< Collect operator_table.
   /// The ranks that train together, each with a trainer and a thread or process of its own; nullptr: one rank. Rank 0 writes RUN.
@@ -87,7 +88,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The result of a RUN that has already finished with the same recipe.
+  /// The result of a RUN that has already finished with the same recipe. Throws if ranks differ: all ranks call it, or none.
   std::optional<TrainResult> finished() const;
   /// Opens the data, captures and compiles. Writes nothing and allocates no memory for parameters.
   const TrainPlan& plan();

@@ -66,11 +66,12 @@ void Trainer::State::make_plan() {
   if (planned) return;
   const auto started = Clock::now();
   const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
+  check_facts();
   if (options.ranks != nullptr) check_ranks(recipe, *options.ranks);
   make_groups();
   divide_batch();
   open_loaders(0);
-  check_facts();
+  check_data();
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
     throw Error(ErrorCode::kRecipe,

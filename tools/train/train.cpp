@@ -223,6 +223,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   TrainerOptions options;
   options.run = run;
   options.force = force_;
+  options.dry_run = dry_run_;
   options.provenance = provenance_json(provenance(loaded.recipe, text)).dump();
   options.time_operators = common.verbose_ops;
   Ranks* job = Ranks::open();
