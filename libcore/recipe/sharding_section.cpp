@@ -75,6 +75,7 @@ void AutoBytes::parse(std::string_view text) {
 void HookSection::options(OptionVisitor& v) {
   v.choice({.name = "type",
             .doc = "bf16, f16: sum gradients in 16 bits; power_sgd: sum low-rank factors of matrices (Vogels et al. 2019)",
+            .required = true,
             .main = true},
            type, kHooks);
   v.option({.name = "rank", .doc = "power_sgd: rank of the factors", .min = 1, .max = 1024}, rank);

@@ -384,6 +384,8 @@ TEST(Plan, MistakesNameWhatIsRight) {
     EXPECT_TRUE(outcome.out.empty());
   };
   said(run("galley-plan", {recipe, "--cluster", "a100_80g"}), 2, "did you mean 'a100_80gb'?");
+  said(run("galley-plan", {recipe, "--cluster", "h100_sxm", "--fit", "lots"}), 2, "--fit: ");
+  EXPECT_EQ(run("galley-plan", {recipe, "--cluster", "h100_sxm", "precision=f16"}).err.find("no f16 kernels"), std::string::npos);
   said(run("galley-plan", {recipe, "--cluster", "h100_sxm", "--validate", "2"}), 2, "runs on this machine");
   said(run("galley-plan", {recipe, "-o", folder + "/x.yaml"}), 2, "only for --fit");
   said(run("galley-plan", {recipe, "--ranks", "3", "--cluster", "h100_sxm"}), 3, "is not a multiple of the 3 ranks");

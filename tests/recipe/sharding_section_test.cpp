@@ -87,6 +87,9 @@ TEST(ShardingSection, ContradictionsAreErrors) {
   EXPECT_EQ(mistake("sharding: {bucket: 12}\n"), "sharding.bucket | write e.g. 25MiB");
   EXPECT_EQ(mistake("sharding: {strategy: fsdp, wrap: {parameters: 1M, match: [a]}}\n"), "sharding.wrap | remove one of them");
   EXPECT_EQ(mistake("sharding: {strategy: fsdp, hook: power_sgd}\n"), "sharding.hook | use bf16, or strategy: ddp or zero1");
+  EXPECT_EQ(mistake("sharding: {hook: {rank: 4}}\n").substr(0, 19), "sharding.hook.type ") << "not bf16";
+  EXPECT_EQ(mistake("sharding: zero3\n"), "sharding.strategy | did you mean 'fsdp'?");
+  EXPECT_EQ(mistake("sharding: {strategy: FSDP}\n"), "sharding.strategy | did you mean 'fsdp'?");
   EXPECT_EQ(mistake("sharding: {strategy: pipeline, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
   EXPECT_EQ(mistake("sharding: {mesh: {pipe: 2}, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
   EXPECT_EQ(mistake("sharding: {offload: {optimizer: nvme}}\n").substr(0, 26), "sharding.offload.optimizer");

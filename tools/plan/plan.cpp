@@ -170,7 +170,13 @@ Cluster PlanTool::cluster() const {
 }
 
 int64_t PlanTool::memory_to_fit() const {
-  const int64_t bytes = parse_bytes(fit_);
+  const int64_t bytes = [&] {
+    try {
+      return parse_bytes(fit_);
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kUsage, cat("--fit: ", error.message())).suggest("write a size with a unit, e.g. --fit 40GiB");
+    }
+  }();
   const bool unit = fit_.find_first_not_of("0123456789.") != std::string::npos;
   if (!unit && bytes < (1 << 20))
     throw Error(ErrorCode::kUsage, cat("--fit ", fit_, " is ", counted(bytes, "byte"))).suggest("write a unit, e.g. --fit 40GiB");
