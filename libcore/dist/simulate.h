@@ -13,6 +13,7 @@ namespace galley {
 enum class Lane : uint8_t { kCompute, kCommunication, kHost };
 std::string_view name_of(Lane lane);
 
+/// A time in which a rank does one thing.
 struct LaneInterval {
   int64_t stage = 0;  ///< Ranks of one stage do the same at the same time.
   Lane lane = Lane::kCompute;
@@ -21,6 +22,7 @@ struct LaneInterval {
   double bytes = 0;           ///< Of collectives.
 };
 
+/// One step of all ranks.
 struct Simulation {
   double step_s = 0;
   double compute_s = 0;               ///< Of the rank that computes longest, tensor-parallel all-reduces excluded.

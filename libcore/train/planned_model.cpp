@@ -335,11 +335,11 @@ JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster)
   job.gather_limit = sharding.gather_limit.size ? sharding.gather_limit.size->bytes : 0;
   job.bucket_bytes = sharding.bucket.bytes;
   const auto reduce = static_cast<double>(bytes_of(recipe.precision.reduce));
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd) {
+  if (sharding.hook && sharding.hook->kind().factors()) {
     job.power_sgd_rank = sharding.hook->rank;
     job.error_feedback = sharding.hook->error_feedback;
   } else if (sharding.hook) {
-    job.hook_factor = std::min(1.0, 2 / reduce);
+    job.hook_factor = std::min(1.0, static_cast<double>(dtype_size(*sharding.hook->kind().sum_dtype)) / reduce);
   }
   if (sharding.split != std::vector<std::string>{"auto"}) {
     job.split = sharding.split;

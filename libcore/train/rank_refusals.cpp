@@ -39,7 +39,7 @@ void check_matrix_ranks(const Recipe& recipe, const MeshSection& mesh, ShardingS
            "write train.sync_batch_norm: false, or sharding: fsdp");
   if (stored_plan(recipe) != nullptr)
     refuse("lora", "the weights under the adapters are stored as integers, which ranks do not divide", "write sharding: ddp or fsdp");
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
+  if (sharding.hook && sharding.hook->kind().factors())
     refuse("sharding.hook", "the hook power_sgd does not sum gradients of divided matrices", "write hook: bf16, or hook: null");
   if (recipe.train.validate && !recipe.train.validate->prompts.empty())
     refuse("train.validate.prompts", "sharding: tensor continues no prompts in validation", "write sharding: zero2, or use galley-predict");
@@ -116,9 +116,9 @@ void check_ranks(const Recipe& recipe, const JobRanks& job) {
   if (!pipeline && !hybrid && (divides ? mesh.shard : mesh.data) != ranks)
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"),
            divides ? "write mesh: null, mesh: {shard: N}, or sharding: hybrid" : "write mesh: null, or mesh: {data: N}");
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd && recipe.precision.reduce != PrecisionName::kF32)
+  if (sharding.hook && sharding.hook->kind().factors() && recipe.precision.reduce != PrecisionName::kF32)
     refuse("precision.reduce", "the hook power_sgd sums factors in f32", "write reduce: f32, or hook: null");
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd && loss_scaling(recipe))
+  if (sharding.hook && sharding.hook->kind().factors() && loss_scaling(recipe))
     refuse("sharding.hook", "the hook power_sgd keeps errors of gradients, which a step that is skipped would spoil (precision.loss_scale)",
            "write hook: bf16, hook: null, or precision: bf16");
   if (divides && (hybrid || strategy == ShardingStrategy::kFsdp) && recipe.train.validate && !recipe.train.validate->prompts.empty())

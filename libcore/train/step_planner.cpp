@@ -240,7 +240,7 @@ std::vector<PlanEffect> StepPlanner::effects() {
   for (const char* what : {"optimizer", "all"})
     add("sharding.offload", cat(what, host ? " to host" : " to disk"), ranks_, [what, host](Recipe& r) { set_offload(r, what, host); });
   if (ranks_ > 1) {
-    if (!recipe_.sharding.hook) add("sharding.hook", "bf16", ranks_, [](Recipe& r) { r.sharding.hook.emplace().type = HookType::kBf16; });
+    if (!recipe_.sharding.hook) add("sharding.hook", "bf16", ranks_, [](Recipe& r) { r.sharding.hook.emplace(); });
   }
   return effects;
 }

@@ -71,6 +71,7 @@ struct PlanSearch {
 /// What most of a rank's memory holds when it needs most, as "53.7 GiB of it activations that wait for the backward pass".
 std::string largest_part(const StepPlan& plan);
 
+/// Plans steps of one recipe. Graphs that several plans need are captured once.
 class StepPlanner {
  public:
   /// With `measuring.runs`, operator times are medians of runs on this machine (cluster local). The recipe must outlive the planner.

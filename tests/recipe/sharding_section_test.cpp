@@ -52,7 +52,7 @@ TEST(ShardingSection, Shorthand) {
   EXPECT_EQ(section("sharding: fsdp\n").strategy, ShardingStrategy::kFsdp);
   EXPECT_EQ(section("sharding: {strategy: fsdp, wrap: 25M}\n").wrap.parameters.count, 25'000'000);
   EXPECT_FALSE(section("sharding: {strategy: fsdp, wrap: auto}\n").wrap.parameters.count.has_value());
-  EXPECT_EQ(section("sharding: {hook: bf16}\n").hook->type, HookType::kBf16);
+  EXPECT_EQ(section("sharding: {hook: bf16}\n").hook->kind().name, "bf16");
   EXPECT_FALSE(section("sharding: {hook: null, offload: null}\n").hook.has_value());
   EXPECT_EQ(section("sharding: {tables: table_wise}\n").tables.sharding, TableSharding::kTableWise);
   EXPECT_EQ(section("sharding: {strategy: pipeline, stages: 3, split: [a, b]}\n").split, (std::vector<std::string>{"a", "b"}));
