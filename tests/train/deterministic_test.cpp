@@ -316,11 +316,13 @@ TEST(Pipeline, WhatItCannotDoIsAnError) {
   };
   EXPECT_NE(error(kConvolutions, 2, {}).find("batch norms cannot normalize by the whole batch"), std::string::npos);
   EXPECT_NE(error(kDeepMlp, 4, {"sharding.mesh={tensor: 2, pipe: 2}"}).find("with a mesh that divides matrices"), std::string::npos);
-  EXPECT_EQ(error(kDeepMlp, 2, {"train.batch=17"}), "a pipeline needs a batch of a multiple of 8 samples, not 17");
-  EXPECT_EQ(error(kGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"}),
-            "'sharding.split' names 'transformer.h.7', but no module of that name computes in the forward pass");
-  EXPECT_EQ(error(kDeepMlp, 3, {"sharding.split=[a]"}), "'sharding.split' names 1 module, but 3 parts begin at 2");
-  EXPECT_EQ(error(kDeepMlp, 7, {"train.batch=16"}), "the model has 6 places at which a stage can begin, too few for 7 parts");
+  EXPECT_NE(error(kDeepMlp, 2, {"train.batch=17"}).find("a pipeline needs a batch of a multiple of 8 samples, not 17"), std::string::npos);
+  EXPECT_NE(error(kGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"})
+                .find("'sharding.split' names 'transformer.h.7', but no module of that name computes in the forward pass"),
+            std::string::npos);
+  EXPECT_NE(error(kDeepMlp, 3, {"sharding.split=[a]"}).find("'sharding.split' names 1 module, but 3 parts begin at 2"), std::string::npos);
+  EXPECT_NE(error(kDeepMlp, 7, {"train.batch=16"}).find("the model has 6 places at which a stage can begin, too few for 7 parts"),
+            std::string::npos);
 }
 
 TEST(Replicas, AModelOfAFewParametersTrains) {  // its sums are arrays that Execution::feed copies
