@@ -89,12 +89,26 @@ std::string RankWatch::silent(double now_s) const {
 std::string RankWatch::fault(double now_s) const {
   if (const std::string found = silent(now_s); !found.empty()) return found;
   if (const Rank* rank = quietest(); rank != nullptr && now_s - rank->heard_s > kQuiet * limit_s_) return "";
+  if (const std::string found = abandoned(now_s); !found.empty()) return found;
   if (const std::string found = endless(now_s); !found.empty()) return found;
   const auto waits =
       std::max_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) { return a.beat.waiting < b.beat.waiting; });
   if (waits->beat.waiting == 0 || waits->beat.step == 0 || now_s - waits->moved_s <= limit_of(*waits)) return "";
   const std::string found = behind(*waits, now_s);
   return found.empty() ? stuck(*waits, now_s) : found;
+}
+
+/// A rank that has ended without a collective for which another one waits, also before step 1: it will not come.
+std::string RankWatch::abandoned(double now_s) const {
+  for (const Rank& waits : ranks_) {
+    if (waits.ignored || waits.beat.last != 0 || waits.beat.waiting == 0 || now_s - waits.moved_s <= limit()) continue;
+    for (const Rank& rank : ranks_) {
+      if (rank.ignored || rank.beat.last == 0 || rank.beat.started >= waits.beat.waiting) continue;
+      return cat("rank ", &rank - ranks_.data(), " has ended, ", rank.beat.str(), ", while rank ", &waits - ranks_.data(), " waits ",
+                 waits.beat.str(), " for it");
+    }
+  }
+  return "";
 }
 
 /// A rank for whose end all others wait.

@@ -60,6 +60,7 @@ class RankWatch {
   double limit() const;
   const Rank* quietest() const;
   double limit_of(const Rank& rank) const;
+  std::string abandoned(double now_s) const;
   std::string endless(double now_s) const;
   std::string behind(const Rank& waits, double now_s) const;
   std::string stuck(const Rank& waits, double now_s) const;

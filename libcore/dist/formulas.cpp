@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-constexpr std::array<std::string_view, 6> kOps{"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send"};
+constexpr std::array<std::string_view, 5> kOps{"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send"};
 constexpr std::array<std::string_view, 5> kAlgorithms{"ring", "tree", "halving_doubling", "direct", "hierarchical"};
 
 /// (n-1)/n
@@ -84,7 +84,7 @@ StepTraffic data_parallel_traffic(ShardingStrategy strategy, const TrafficRule& 
     case ShardingStrategy::kTensor: traffic.all_reduce = 2 * f * rule.gradient_bytes; break;
     case ShardingStrategy::kZero1:
     case ShardingStrategy::kZero2:
-      traffic.reduce_scatter = f * rule.gradient_bytes * (rule.reduce_each ? k : 1);
+      traffic.reduce_scatter = f * rule.gradient_bytes;
       traffic.all_gather = f * rule.parameter_bytes;
       break;
     case ShardingStrategy::kFsdp:
@@ -112,7 +112,6 @@ double collective_seconds(CollectiveOp op, CollectiveAlgorithm algorithm, const 
   const double rate = links.nodes > 1 ? std::min(links.inside, links.between) : links.inside;
   const double steps = static_cast<double>(n - 1), f = others(n), sum = op == CollectiveOp::kAllReduce ? 2 : 1;
   if (op == CollectiveOp::kSend) return links.latency + bytes / rate;
-  if (op == CollectiveOp::kBroadcast) return log2_of(n) * links.latency + bytes / rate;
   switch (algorithm) {
     case CollectiveAlgorithm::kRing: return sum * (steps * links.latency + f * bytes / rate);
     case CollectiveAlgorithm::kTree: return sum * (log2_of(n) * links.latency + bytes / rate);

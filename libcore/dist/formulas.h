@@ -40,6 +40,7 @@ struct StepTraffic {
   StepTraffic& operator+=(const StepTraffic& other);
 };
 
+/// How parameters and gradients travel.
 struct TrafficRule {
   int64_t ranks = 1;           ///< That divide or sum: N.
   int64_t replicas = 1;        ///< kHybrid: nodes M that hold the same shards.
@@ -47,7 +48,6 @@ struct TrafficRule {
   double gradient_bytes = 0;   ///< In the dtype of sums.
   int64_t micro_batches = 1;   ///< In which fsdp gathers and reduces.
   bool reshard_after_forward = true;
-  bool reduce_each = false;  ///< zero2: reduces gradients in each micro-batch, instead of keeping whole gradients until the last one.
 };
 /// StepTraffic of parameters and gradients: 2f for ddp, zero1 and zero2 and 3f for fsdp, f = (N-1)/N, times the bytes.
 StepTraffic data_parallel_traffic(ShardingStrategy strategy, const TrafficRule& rule);
@@ -56,7 +56,7 @@ StepTraffic data_parallel_traffic(ShardingStrategy strategy, const TrafficRule& 
 double tree_reduce_factor(int64_t ranks, int64_t replicas);
 
 /// Collectives by algorithm.
-enum class CollectiveOp : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kSend };
+enum class CollectiveOp : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kSend };
 enum class CollectiveAlgorithm : uint8_t { kRing, kTree, kHalvingDoubling, kDirect, kHierarchical };
 std::string_view name_of(CollectiveOp op);
 std::string_view name_of(CollectiveAlgorithm algorithm);
@@ -72,11 +72,12 @@ struct GroupLinks {
 /// Seconds of a collective over `bytes`, the size of the full array. A flat ring over whole nodes lets each byte enter a node once, so that
 /// its rate between nodes is that of a node's network, not of one rank's part.
 double collective_seconds(CollectiveOp op, CollectiveAlgorithm algorithm, const GroupLinks& links, double bytes);
-/// The fastest algorithm that `op` has, and its time. `tree`: whether the library has trees for all-reduce.
+/// An algorithm, and its time.
 struct ChosenCollective {
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kRing;
   double seconds = 0;
 };
+/// The fastest algorithm that `op` has. `shared_memory`: ranks read each other's memory (kDirect).
 ChosenCollective choose_collective(CollectiveOp op, const GroupLinks& links, double bytes, bool shared_memory);
 
 /// Idle part of a step of a pipeline whose stages take equal time: (p-1) / (m c + p-1). `chunks`: parts of the model per stage.

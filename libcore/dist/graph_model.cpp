@@ -225,6 +225,7 @@ class GraphReader {
       if (segments.empty() || (!module.empty() && module != current)) {
         const auto unit = unit_of_module_.find(module);
         PlanSegment segment{.name = module.empty() ? "model" : module, .unit = unit == unit_of_module_.end() ? -1 : unit->second};
+        segment.first_node = n;
         if (forward) first_segment.emplace(module, static_cast<int>(segments.size()));
         const auto of = first_segment.find(module);
         if (!forward && !module.empty() && of != first_segment.end()) segment.forward = of->second;

@@ -18,12 +18,14 @@ struct GraphParameter {
   int64_t group = 0, order = -1;  ///< PlanParameter
 };
 
+/// Which modules are units.
 struct WrapRule {
   int64_t parameters = 100'000'000;
   /// If set: whether a module is a unit, instead of the rule by count.
   std::function<bool(const std::string& module)> selects;
 };
 
+/// What a graph does not say of itself.
 struct GraphModelOptions {
   WrapRule wrap;
   double samples = 1;

@@ -24,6 +24,7 @@ int64_t size_of(const Mesh& mesh, MeshAxis axis);
 /// The links among ranks that differ in one axis only.
 GroupLinks group_links(const Cluster& cluster, const Mesh& mesh, MeshAxis axis);
 
+/// The job: what ranks divide, and when they communicate.
 struct JobPlan {
   ShardingStrategy strategy = ShardingStrategy::kNone;
   Mesh mesh;
@@ -37,7 +38,6 @@ struct JobPlan {
   double hook_factor = 1;         ///< Bytes of summed gradients after the communication hook, divided by those before.
   int64_t power_sgd_rank = 0;     ///< Above 0: ranks sum factors of this rank instead of matrices.
   bool error_feedback = true;     ///< PowerSGD: what the factors leave out is kept for the next step.
-  bool reduce_each = false;       ///< zero2 with accumulation: reduces in each micro-batch.
   bool overlap_gradients = true;  ///< Sums of gradients run beside the backward pass.
   StatePlace parameters = StatePlace::kDevice, gradients = StatePlace::kDevice, optimizer = StatePlace::kDevice;
 

@@ -26,6 +26,7 @@ enum class PipelineActionKind : uint8_t {
 };
 std::string_view name_of(PipelineActionKind kind);
 
+/// One thing that a stage does: a pass, or an end of a message.
 struct PipelineAction {
   PipelineActionKind kind = PipelineActionKind::kForward;
   int64_t chunk = 0, micro_batch = 0;  ///< micro_batch: of passes and messages.
@@ -57,6 +58,7 @@ struct TimedPass {
   PipelinePass pass;
   double begin = 0, end = 0;
 };
+/// How long passes and messages of all stages take.
 struct StageTimes {
   std::vector<double> forward, backward;  ///< Seconds, by part of the model: part = chunk * stages + stage.
   double transfer = 0;                    ///< Seconds of a message.

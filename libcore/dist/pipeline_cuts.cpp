@@ -103,6 +103,22 @@ size_t first_segment(const PlanModel& model, const std::string& module) {
       .suggest(near.empty() ? "galley-plan R --format json lists the modules of a pipeline" : cat("did you mean '", near, "'?"));
 }
 
+/// The number of parameters that parts hold before each segment.
+std::vector<int64_t> parameters_before(const PlanModel& model) {
+  std::vector<int64_t> before(model.forward.size() + 1, 0);
+  for (const PlanParameter& parameter : model.parameters) {
+    size_t at = 0;
+    if (parameter.forward_segment >= 0) {
+      at = static_cast<size_t>(parameter.forward_segment);
+    } else {
+      while (at < model.forward.size() && model.forward[at].unit != parameter.unit) ++at;
+    }
+    if (at < model.forward.size()) ++before[at + 1];
+  }
+  for (size_t i = 1; i < before.size(); ++i) before[i] += before[i - 1];
+  return before;
+}
+
 /// The cuts at the modules that the job names.
 std::vector<size_t> named_cuts(const PlanModel& model, const std::vector<bool>& may_cut, const JobPlan& job) {
   std::vector<size_t> cuts{0};
@@ -126,6 +142,14 @@ std::vector<size_t> named_cuts(const PlanModel& model, const std::vector<bool>& 
     }
     cuts.push_back(at);
   }
+  const std::vector<int64_t> parameters = parameters_before(model);
+  for (size_t part = 0; part < cuts.size(); ++part) {
+    const size_t end = part + 1 < cuts.size() ? cuts[part + 1] : model.forward.size();
+    if (parameters[end] > parameters[cuts[part]]) continue;
+    throw Error(ErrorCode::kRecipe, cat("the stage that begins at '", model.forward[cuts[part]].name, "' has no parameters"))
+        .key("sharding.split")
+        .suggest("use split: auto, or fewer stages");
+  }
   return cuts;
 }
 
@@ -143,24 +167,39 @@ std::vector<size_t> pipeline_cuts(const PlanModel& model, const JobPlan& job, co
     if (model.backward[i].forward >= 0) costs[static_cast<size_t>(model.backward[i].forward)] += backward[i].sum();
   }
   const StageFit fit(model, job, cluster);
-  std::vector<int64_t> parameters(model.forward.size() + 1, 0);  // before each segment
-  for (const PlanParameter& parameter : model.parameters) {
-    if (parameter.forward_segment >= 0) ++parameters[static_cast<size_t>(parameter.forward_segment) + 1];
-  }
-  for (size_t i = 1; i < parameters.size(); ++i) parameters[i] += parameters[i - 1];
-  const auto has_parameters = [&](int64_t, size_t begin, size_t end) { return parameters[end] > parameters[begin]; };
-  const auto both = [&](int64_t part, size_t begin, size_t end) { return has_parameters(part, begin, end) && fit(part, begin, end); };
+  const std::vector<int64_t> parameters = parameters_before(model);
+  const auto trains = [&](int64_t, size_t begin, size_t end) { return parameters[end] > parameters[begin]; };
+  const auto both = [&](int64_t part, size_t begin, size_t end) { return trains(part, begin, end) && fit(part, begin, end); };
   std::vector<size_t> cuts = balanced_cuts(costs, may_cut, parts, both);
-  if (cuts.empty()) cuts = balanced_cuts(costs, may_cut, parts, std::cref(fit));
-  if (cuts.empty()) cuts = balanced_cuts(costs, may_cut, parts, has_parameters);  // nothing fits: the plan says so
-  if (cuts.empty()) cuts = balanced_cuts(costs, may_cut, parts);
-  if (cuts.empty()) {
-    throw Error(ErrorCode::kRecipe, cat("the model has ", std::count(may_cut.begin(), may_cut.end(), true),
-                                        " places at which a stage can begin, too few for ", parts, " parts"))
-        .key("sharding.stages")
-        .suggest("use fewer stages");
+  if (cuts.empty()) cuts = balanced_cuts(costs, may_cut, parts, trains);  // nothing fits: the plan says so
+  if (!cuts.empty()) return cuts;
+  const int64_t places = std::count(may_cut.begin(), may_cut.end(), true);
+  throw Error(ErrorCode::kRecipe, places < parts
+                                      ? cat("the model has ", places, " places at which a stage can begin, too few for ", parts, " parts")
+                                      : cat("the model cannot be cut into ", parts, " parts that all have parameters"))
+      .key("sharding.stages")
+      .suggest("use fewer stages");
+}
+
+Cluster cluster_of_cuts() {
+  Cluster cluster = *find_cluster("a100_80gb");
+  cluster.launch = 0;
+  cluster.memory = cluster.host_memory = 1e18;
+  return cluster;
+}
+
+std::vector<size_t> same_segments(const PlanModel& from, const std::vector<size_t>& cuts, const PlanModel& to) {
+  std::vector<size_t> same;
+  for (const size_t cut : cuts) {
+    const std::string& name = from.forward[cut].name;
+    int64_t before = 0;
+    for (size_t i = 0; i < cut; ++i) before += from.forward[i].name == name;
+    size_t at = 0;
+    while (at < to.forward.size() && (to.forward[at].name != name || before-- > 0)) ++at;
+    GALLEY_ASSERT(at < to.forward.size() && (same.empty() || at > same.back()), "no segment of ", name, " at which a part can begin");
+    same.push_back(at);
   }
-  return cuts;
+  return same;
 }
 
 }  // namespace galley

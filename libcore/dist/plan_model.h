@@ -75,7 +75,8 @@ struct PlanSegment {
   double reduced_bytes = 0;
   int reductions = 0;
   TensorCollectives gathers, scatters;
-  int forward = -1;  ///< Backward: the forward segment that it belongs to.
+  int forward = -1;     ///< Backward: the forward segment that it belongs to.
+  int first_node = -1;  ///< Of the graph that it is made of; -1: no graph.
 };
 
 /// A model with one micro-batch of a rank.

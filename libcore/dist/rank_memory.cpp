@@ -195,9 +195,9 @@ RankMemory memory_of_stage(const PlanModel& model, const JobPlan& job, const Clu
   const GatheredBytes gathered = gathered_bytes(model, job, cluster, stage.units);
   const auto on_device = [](StatePlace place, double bytes) { return place == StatePlace::kDevice ? bytes : 0; };
   const bool accumulates = job.micro_batches > 1;
-  // zero1, zero2, and stages whose units stay gathered, keep whole gradients of accumulated micro-batches, unless each is reduced.
+  // zero1, zero2, and stages whose units stay gathered, keep whole gradients of accumulated micro-batches.
   const bool zero = job.strategy == ShardingStrategy::kZero1 || job.strategy == ShardingStrategy::kZero2;
-  const bool whole = (zero || (pipelined && job.gathers() && !job.reshard_after_forward)) && accumulates && !job.reduce_each;
+  const bool whole = (zero || (pipelined && job.gathers() && !job.reshard_after_forward)) && accumulates;
   const double gradients = whole ? memory.model.gradients * static_cast<double>(job.mesh.shard) : memory.model.gradients;
   const auto on_host = [](StatePlace place, double bytes) { return place == StatePlace::kHost ? bytes : 0; };
   memory.host =

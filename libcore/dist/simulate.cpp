@@ -202,8 +202,7 @@ class DataParallelRun {
   /// Gradients that are final after this backward segment: sent when their bucket is full, those of fsdp unit by unit.
   void reduce(size_t segment) {
     if (gradients_[segment] == 0) return;
-    const bool each = job_.gathers() || (job_.strategy == ShardingStrategy::kZero2 && job_.reduce_each);
-    if (!each && !last_micro_batch_) {
+    if (!job_.gathers() && !last_micro_batch_) {
       move(job_.gradients, cat("gradients of ", model_.backward[segment].name), gradients_[segment], compute_, out_);
       return;
     }

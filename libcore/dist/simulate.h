@@ -13,6 +13,7 @@ namespace galley {
 enum class Lane : uint8_t { kCompute, kCommunication, kHost };
 std::string_view name_of(Lane lane);
 
+/// A time in which a rank does one thing.
 struct LaneInterval {
   int64_t stage = 0;  ///< Ranks of one stage do the same at the same time.
   Lane lane = Lane::kCompute;
@@ -21,6 +22,7 @@ struct LaneInterval {
   double bytes = 0;           ///< Of collectives.
 };
 
+/// One step of all ranks.
 struct Simulation {
   double step_s = 0;
   double compute_s = 0;               ///< Of the rank that computes longest, tensor-parallel all-reduces excluded.
@@ -39,7 +41,14 @@ Simulation simulate(const PlanModel& model, const JobPlan& job, const Cluster& c
 /// Whether the job is a pipeline, which has cuts.
 bool has_stages(const JobPlan& job);
 
-/// The cuts of a pipeline: the first forward segment of each part, balanced by forward and backward time.
+/// The cuts of a pipeline: the first forward segment of each part, balanced by forward and backward time. Each part has parameters. Throws
+/// an Error (kRecipe) if there are no such cuts, or the job names others.
 std::vector<size_t> pipeline_cuts(const PlanModel& model, const JobPlan& job, const Cluster& cluster);
+/// The cluster by whose rates galley-plan and galley-train cut recipes' models into stages, whatever machines run them, so that both have
+/// the same stages: an A100's without limits of memory and time of launches.
+Cluster cluster_of_cuts();
+/// The segments of `to`, a model of the same modules, that begin where those of `from` do: by their modules and how often these came
+/// before.
+std::vector<size_t> same_segments(const PlanModel& from, const std::vector<size_t>& cuts, const PlanModel& to);
 
 }  // namespace galley

@@ -20,6 +20,7 @@ struct EmbeddingTable {
   TableSharding sharding = TableSharding::kAuto;  ///< Other than auto: fixed by the recipe.
 };
 
+/// The ranks that divide embedding tables.
 struct TableJob {
   int64_t ranks = 1;
   int64_t batch = 1;  ///< Samples of each rank.
@@ -46,6 +47,7 @@ struct PlannedTable {
   TableCost cost;              ///< Of each of them.
   bool joined = false;         ///< Is among the other parameters: not in the sums of ranks.
 };
+/// How ranks divide all tables, and what each of them has.
 struct TablesPlan {
   std::vector<PlannedTable> tables;  ///< In the order of the tables.
   std::vector<double> rank_bytes, rank_seconds;

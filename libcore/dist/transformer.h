@@ -9,6 +9,7 @@ namespace galley {
 /// policy "op"); kAttentionCore: scores, softmax and dropout (Korthikanti et al. 2022).
 enum class Recomputation : uint8_t { kNone, kAttentionCore, kOperators, kFull };
 
+/// The sizes of a transformer.
 struct TransformerShape {
   int64_t layers = 1, hidden = 1, heads = 1, kv_heads = 0, ffn = 0;  ///< kv_heads 0: heads; ffn 0: 4 hidden.
   bool gated = false;                                                ///< Three matrices in the feed-forward part.

@@ -291,6 +291,18 @@ bool starts_collective(const Node& node) {
          node.op == &broadcast_start_op();
 }
 
+bool waits_for_collective(const Node& node) {
+  return node.op == &all_reduce_wait_op() || node.op == &reduce_scatter_wait_op() || node.op == &all_gather_wait_op() ||
+         node.op == &broadcast_wait_op();
+}
+
+std::string collective_name(const Node& node) {
+  if (const auto* sum = dynamic_cast<const CollectiveAttrs*>(node.attributes.get())) return sum->name;
+  if (const auto* given = dynamic_cast<const BroadcastAttrs*>(node.attributes.get())) return given->name;
+  const auto* parts = dynamic_cast<const SegmentAttrs*>(node.attributes.get());
+  return parts != nullptr ? parts->name : "";
+}
+
 bool starts_common_gather(const Node& node) { return node.op == &all_gather_start_op() && node.attrs<SegmentAttrs>().common; }
 
 bool may_gather_again(const Node& node) {

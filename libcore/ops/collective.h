@@ -49,6 +49,10 @@ const OpDef& all_gather_wait_op();
 const OpDef& sum_gradient_op();
 /// Whether other ranks read or write the memory of the node's output until the wait.
 bool starts_collective(const Node& node);
+/// Whether the node waits for a collective that the producer of its input started.
+bool waits_for_collective(const Node& node);
+/// The name of a collective by which errors and traces know it: "grads.bucket3"; "" for other nodes.
+std::string collective_name(const Node& node);
 /// Whether the node starts a gather whose result is in memory that is common to ranks. Its input is read until the wait.
 bool starts_common_gather(const Node& node);
 /// Whether the node is part of a gather of parts that each rank reads whole: the backward pass may gather them again.

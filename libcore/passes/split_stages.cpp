@@ -11,8 +11,6 @@
 namespace galley {
 namespace {
 
-constexpr double kFlopsPerByte = 10;  // a machine's, to add both
-
 bool is_forward(const Node& node) { return node.phase == Phase::kForward; }
 
 /// Assigns nodes to stages.
@@ -27,6 +25,7 @@ class Stages {
       const Node& node = graph.nodes()[n];
       if (!is_forward(node)) continue;
       of_[n] = static_cast<int>(std::upper_bound(cuts.begin(), cuts.end(), forward++) - cuts.begin());
+      of_path_[node.path] = of_[n];
       for (const ValueId id : node.inputs) {
         if (id != kNoValue) readers_[static_cast<size_t>(id)].insert(of_[n]);
       }
@@ -42,6 +41,13 @@ class Stages {
   int maker(ValueId id) const { return made_by_[static_cast<size_t>(id)]; }
 
  private:
+  /// Whether a node adds elements of gradients, as those of a bias: it belongs to the stage of its module.
+  bool sums(const Node& node) const {
+    int64_t read = 0, made = 0;
+    for (const ValueId id : node.inputs) read = id == kNoValue ? read : std::max(read, graph_.type(id).shape.elements());
+    for (const ValueId id : node.outputs) made += graph_.type(id).shape.elements();
+    return made < read;
+  }
   /// The last stage that has all forward values, parameters and fed arrays which the node reads, not after those of the gradients.
   int backward_stage(const Node& node) const {
     int last = count_ - 1;
@@ -59,6 +65,10 @@ class Stages {
       const ValueRole role = graph_.value(id).role;
       if (!at.empty() && (made >= 0 || role == ValueRole::kParameter || role == ValueRole::kInput)) places.push_back(std::move(at));
     }
+    if (places.empty() && sums(node)) {
+      const auto module = of_path_.find(node.path);
+      return module == of_path_.end() ? last : std::min(last, module->second);
+    }
     for (int stage = last; stage >= 0; --stage) {
       if (std::all_of(places.begin(), places.end(), [&](const std::set<int>& at) { return at.count(stage) > 0; })) return stage;
     }
@@ -70,6 +80,7 @@ class Stages {
   int count_;
   std::vector<int> of_;                 // by node
   std::vector<std::set<int>> readers_;  // stages of forward nodes, by value
+  std::map<std::string, int> of_path_;  // the last one of forward nodes
 };
 
 std::string name_of(const Graph& graph, ValueId id) { return graph.value(id).name.empty() ? cat("value", id) : graph.value(id).name; }
@@ -175,50 +186,7 @@ class Splitter {
   std::map<Key, std::set<ValueId>> messages_;
 };
 
-/// Whether one value alone crosses to the nodes from each position of the forward pass on.
-std::vector<bool> single_crossings(const Graph& graph, const std::vector<size_t>& forward) {
-  std::map<ValueId, size_t> made, last;
-  for (size_t i = 0; i < forward.size(); ++i) {
-    const Node& node = graph.nodes()[forward[i]];
-    for (const ValueId id : node.inputs) {
-      if (made.count(id) > 0) last[id] = i;
-    }
-    if (node.inputs.empty()) continue;  // computed again
-    for (const ValueId id : node.outputs) made[id] = i;
-  }
-  std::vector<int> crossing(forward.size() + 1, 0);
-  for (const auto& [id, end] : last) {
-    for (size_t i = made.at(id) + 1; i <= end; ++i) ++crossing[i];
-  }
-  std::vector<bool> may(forward.size());
-  for (size_t i = 1; i < forward.size(); ++i) may[i] = crossing[i] == 1;
-  return may;
-}
-
 }  // namespace
-
-StagePositions stage_positions(const Graph& graph) {
-  std::vector<size_t> forward;
-  for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    if (is_forward(graph.nodes()[n])) forward.push_back(n);
-  }
-  StagePositions positions;
-  positions.may_begin = single_crossings(graph, forward);
-  std::set<ValueId> known;
-  for (const size_t n : forward) {
-    const Node& node = graph.nodes()[n];
-    bool first = false;
-    for (const ValueId id : node.inputs) {
-      if (id != kNoValue && graph.value(id).role == ValueRole::kParameter) first = known.insert(id).second || first;
-    }
-    positions.first_reads.push_back(first);
-    double bytes = 0;
-    for (const ValueId id : node.outputs) bytes += static_cast<double>(graph.type(id).bytes());
-    positions.costs.push_back(cost_of(*node.op, context_of(graph, node)).flops + kFlopsPerByte * bytes);
-    positions.paths.push_back(node.path);
-  }
-  return positions;
-}
 
 std::vector<StageGraphs> split_stages(const Graph& graph, const std::vector<size_t>& cuts) { return Splitter(graph, cuts).run(); }
 

@@ -4,18 +4,20 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "libcore/base/file.h"
 #include "libcore/base/units.h"
+#include "libcore/ops/collective.h"
 #include "libcore/profiler/profile.h"
 
 namespace galley {
 namespace {
 
 constexpr int kProcess = 1;
-constexpr int kStepThread = 1, kDataThread = 2;
+constexpr int kStepThread = 1, kDataThread = 2, kCollectiveThread = 3;  // the last ones: as many as run at the same time
 
 /// Microseconds since the start of the recording, to the nanosecond.
 std::string time_text(int64_t ns) {
@@ -50,11 +52,13 @@ std::vector<StepText> texts_of(const Program& program, const MachineLimits& mach
   for (size_t s = 0; s < program.steps().size(); ++s) {
     const OperatorRow row = describe(program, s, machine);
     StepText text;
-    text.name = json_string(row.module.empty() ? row.type : row.type + " " + row.module);
+    const std::string collective = collective_name(program.graph().nodes()[static_cast<size_t>(program.steps()[s].node)]);
+    const std::string& of = collective.empty() ? row.module : collective;
+    text.name = json_string(of.empty() ? row.type : row.type + " " + of);
     text.category = row.phase;
     text.args = cat(R"({"module":)", json_string(row.module), R"(,"shape":)", json_string(row.shape), R"(,"kernel":)",
-                    json_string(row.backend + " " + row.implementation), R"(,"flops":)", number_text(row.flops), R"(,"bytes":)",
-                    number_text(row.bytes));
+                    json_string(row.implementation.empty() ? row.backend : row.backend + " " + row.implementation), R"(,"flops":)",
+                    number_text(row.flops), R"(,"bytes":)", number_text(row.bytes));
     if (row.limit_s > 0) text.args += cat(R"(,"limit_us":)", number_text(row.limit_s * 1e6));
     text.args += "}";
     texts.push_back(std::move(text));
@@ -77,6 +81,7 @@ class TraceWriter {
     add_steps();
     add_waits();
     add_counters();
+    add_collectives();
     add_nodes();
     join();
     return std::move(trace_);
@@ -119,6 +124,41 @@ class TraceWriter {
       const int64_t begin = wait.begin_ns - origin_, duration = wait.end_ns - wait.begin_ns;
       put(begin, duration, complete(R"("wait for data")", "data", kDataThread, begin, duration, ""));
     }
+  }
+
+  /// A lane for collectives, from the begin of the start to the end of the wait; more lanes where several run at the same time. As
+  /// counters, they are left out where the file would be half full with them.
+  void add_collectives() {
+    std::vector<Line> lines;
+    int64_t bytes = 0;
+    for (const StepMark& step : recording_.steps) {
+      std::map<std::pair<int32_t, ValueId>, int64_t> begins;  // by program and the value that stands for the collective
+      for (size_t e = step.first_node; e < step.end_node; ++e) {
+        const NodeEvent& event = recording_.nodes[e];
+        const Program& program = *recording_.programs[static_cast<size_t>(event.program)];
+        const Node& node = program.graph().nodes()[static_cast<size_t>(program.steps()[static_cast<size_t>(event.step)].node)];
+        if (starts_collective(node)) begins[{event.program, node.outputs[0]}] = event.begin_ns;
+        if (!waits_for_collective(node)) continue;
+        const auto began = begins.find({event.program, node.inputs[0]});
+        if (began == begins.end()) continue;
+        lines.push_back(collective_line(node, began->second, event.end_ns));
+        bytes += static_cast<int64_t>(lines.back().text.size()) + 2;
+      }
+    }
+    if (bytes_ + bytes + kFrame >= options_.max_bytes / 2) return lane_ends_.clear();
+    for (Line& line : lines) put(line.begin_ns, line.duration_ns, std::move(line.text));
+  }
+
+  Line collective_line(const Node& node, int64_t begin_ns, int64_t end_ns) {
+    size_t lane = 0;
+    while (lane < lane_ends_.size() && lane_ends_[lane] > begin_ns) ++lane;
+    lane_ends_.resize(std::max(lane_ends_.size(), lane + 1));
+    lane_ends_[lane] = end_ns;
+    const std::string kind(node.op->name.substr(0, node.op->name.rfind('_')));
+    const int64_t begin = begin_ns - origin_, duration = end_ns - begin_ns;
+    return {begin, duration,
+            complete(json_string(cat(kind, " ", collective_name(node))), "collective", kCollectiveThread + static_cast<int>(lane), begin,
+                     duration, "")};
   }
 
   /// Adds the planned memory of one step, at points where the sum changes by 1/100 of its peak, and the measured memory at its end.
@@ -193,6 +233,8 @@ class TraceWriter {
     json = cat(R"({"displayTimeUnit":"ms","otherData":{"dropped_events":)", trace_.dropped, R"(,"dropped_ms":)",
                number_text(trace_.dropped_s * 1e3), "},\n\"traceEvents\":[\n", metadata("process_name", 0, options_.process), ",\n",
                metadata("thread_name", kStepThread, "compute"), ",\n", metadata("thread_name", kDataThread, "data"));
+    for (size_t lane = 0; lane < lane_ends_.size(); ++lane)
+      json += cat(",\n", metadata("thread_name", kCollectiveThread + static_cast<int>(lane), "collectives"));
     json.reserve(static_cast<size_t>(bytes_) + kFrame);
     for (const Line& line : lines_) {
       json += ",\n";
@@ -207,6 +249,7 @@ class TraceWriter {
   std::vector<std::vector<StepText>> texts_;
   std::vector<MemoryTimeline> memory_;
   std::vector<Line> lines_;
+  std::vector<int64_t> lane_ends_;  // of collectives
   int64_t bytes_ = 0;
   Trace trace_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/base/counted.h"
 #include "libcore/base/error.h"
 #include "libcore/recipe/sections.h"
 
@@ -40,15 +41,16 @@ BatchPlan plan_batch(const BatchSection& batch, int64_t ranks) {
 BatchPlan plan_replicas(const BatchSection& batch, int64_t replicas, int64_t ranks) {
   GALLEY_ASSERT(replicas >= 1 && ranks >= 1);
   if (batch.global < replicas) {
-    throw Error(ErrorCode::kRecipe,
-                cat("deterministic divides a batch into ", replicas, " logical replicas, but train.batch.global is ", batch.global))
+    throw Error(ErrorCode::kRecipe, cat("deterministic divides a batch into ", counted(replicas, "logical replica"),
+                                        ", but train.batch.global is ", batch.global))
         .key("deterministic")
         .suggest(cat("write deterministic: ", batch.global, ", or a larger batch"));
   }
   if (ranks > replicas) {
-    throw Error(ErrorCode::kRecipe, cat("deterministic has ", replicas, " logical replicas, which ", ranks, " ranks cannot divide"))
+    throw Error(ErrorCode::kRecipe,
+                cat("deterministic has ", counted(replicas, "logical replica"), ", which ", ranks, " ranks cannot divide"))
         .key("deterministic")
-        .suggest(cat("start at most ", replicas, " ranks, or write deterministic: ", ranks, " (other bits)"));
+        .suggest(cat("start at most ", counted(replicas, "rank"), ", or write deterministic: ", ranks, " (other bits)"));
   }
   return {.global = batch.global, .micro = (batch.global + replicas - 1) / replicas};
 }

@@ -1,6 +1,7 @@
 // Reads a tree into a struct and collects all errors.
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <tuple>
 
@@ -94,10 +95,13 @@ class Reader : public OptionVisitor {
     if (!node) return;
     const auto found = std::find(words.begin(), words.end(), node->scalar);
     if (found == words.end()) {
+      std::string given = node->scalar;
+      std::transform(given.begin(), given.end(), given.begin(), [](unsigned char c) { return std::tolower(c); });
       // What other frameworks call it.
-      const bool nhwc =
-          (node->scalar == "nhwc" || node->scalar == "NHWC") && std::find(words.begin(), words.end(), "channels_last") != words.end();
-      const std::string near = nhwc ? "channels_last" : nearest(node->scalar, words);
+      for (const auto& [other, own] : {std::pair("nhwc", "channels_last"), std::pair("zero3", "fsdp")}) {
+        if (given == other && std::find(words.begin(), words.end(), own) != words.end()) given = own;
+      }
+      const std::string near = nearest(given, words);
       return complain(node->place, path(info), cat("'", path(info), "' is ", kind_text(*node), "; it must be one of: ", joined(words)),
                       near.empty() ? "" : cat("did you mean '", near, "'?"));
     }

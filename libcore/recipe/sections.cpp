@@ -220,7 +220,8 @@ void BatchSection::options(OptionVisitor& v) {
             .main = true},
            global);
   v.text({.name = "micro",
-          .doc = "samples per pass of one rank; auto: global / ranks. Gradients of global / (micro * ranks) passes are accumulated"},
+          .doc = "samples per pass of one rank; auto: global / ranks, with pipelines about four passes for each stage. Gradients of global "
+                 "/ (micro * ranks) passes are accumulated"},
          micro);
 }
 

@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-constexpr std::array<std::string_view, 3> kHooks{"bf16", "f16", "power_sgd"};
+constexpr std::array<HookKind, 3> kHooks{{{"bf16", DType::kBF16}, {"f16", DType::kF16}, {"power_sgd", std::nullopt}}};
 constexpr double kMaxRanks = 1 << 20;
 
 Error wrong(const std::string& key, const std::string& message, const std::string& remedy) {
@@ -70,11 +70,19 @@ void AutoBytes::parse(std::string_view text) {
   size.emplace().parse(text);
 }
 
+std::span<const HookKind> hook_kinds() { return kHooks; }
+
 void HookSection::options(OptionVisitor& v) {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all;
+    for (const HookKind& kind : hook_kinds()) all.push_back(kind.name);
+    return all;
+  }();
   v.choice({.name = "type",
             .doc = "bf16, f16: sum gradients in 16 bits; power_sgd: sum low-rank factors of matrices (Vogels et al. 2019)",
+            .required = true,
             .main = true},
-           type, kHooks);
+           type, names);
   v.option({.name = "rank", .doc = "power_sgd: rank of the factors", .min = 1, .max = 1024}, rank);
   v.option({.name = "warm_start", .doc = "power_sgd: start from the factors of the previous step"}, warm_start);
   v.option({.name = "error_feedback", .doc = "power_sgd: add what the factors leave out to the next gradient"}, error_feedback);
@@ -138,7 +146,8 @@ void ShardingSection::options(OptionVisitor& v) {
   v.choice({.name = "schedule",
             .doc = "pipeline: order of micro-batches; interleaved: a rank holds two parts of the model, for a shorter start and end"},
            schedule, kPipelineSchedules);
-  v.option({.name = "split", .doc = "pipeline: modules at which stages 2, 3, ... begin; auto: stages of equal time that fit in memory"},
+  v.option({.name = "split",
+            .doc = "pipeline: modules at which stages 2, 3, ... begin; auto: stages of about equal time by the planner's costs"},
            split);
   v.section({.name = "tables", .doc = "how embedding tables are divided"}, tables);
 }
@@ -196,8 +205,7 @@ void check_sharding(const ShardingSection& sharding, std::vector<Error>& errors)
     complain("sharding.tables", cat("'sharding.tables' does not apply to ", pipeline ? "pipelines" : "tensor parallelism"),
              "use auto, or strategy: ddp, zero1, zero2, fsdp or hybrid");
   if (sharding.hook && pipeline) complain("sharding.hook", "pipelines do not round gradients", "write sharding.hook: null");
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd &&
-      (divides_parameters(strategy) || strategy == ShardingStrategy::kZero2)) {
+  if (sharding.hook && sharding.hook->kind().factors() && (divides_parameters(strategy) || strategy == ShardingStrategy::kZero2)) {
     complain("sharding.hook",
              cat("'sharding.hook' is power_sgd, which needs whole gradients, but with ", name, " a rank sums ranges of them"),
              "use bf16, or strategy: ddp or zero1");
@@ -221,17 +229,15 @@ std::vector<Error> unused_sharding_keys(const ShardingSection& sharding) {
   only(sharding.sequence_parallel, strategy == ShardingStrategy::kTensor || mesh.tensor > 1, "sequence_parallel", "tensor");
   only(sharding.schedule != ShardingSection().schedule, strategy == ShardingStrategy::kPipeline || mesh.pipe > 1, "schedule", "pipeline");
   only(sharding.hook.has_value(), strategy != ShardingStrategy::kNone, "hook", "strategies that sum gradients over ranks");
-  if (sharding.hook && sharding.hook->type != HookType::kPowerSgd) {
+  if (sharding.hook && !sharding.hook->kind().factors()) {
     const HookSection& hook = *sharding.hook;
     const HookSection usual;
     for (const auto& [key, given] :
          {std::pair("rank", hook.rank != usual.rank), std::pair("warm_start", hook.warm_start != usual.warm_start),
           std::pair("error_feedback", hook.error_feedback != usual.error_feedback)}) {
       if (given)
-        unused.push_back(
-            wrong(cat("sharding.hook.", key),
-                  cat("'sharding.hook.", key, "' applies to power_sgd, but the hook is ", kHooks[static_cast<size_t>(hook.type)]),
-                  "it is ignored"));
+        unused.push_back(wrong(cat("sharding.hook.", key),
+                               cat("'sharding.hook.", key, "' applies to power_sgd, but the hook is ", hook.kind().name), "it is ignored"));
     }
   }
   return unused;

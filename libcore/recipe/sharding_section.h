@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "libcore/base/options.h"
 #include "libcore/base/units.h"
 #include "libcore/dist/strategy.h"
+#include "libcore/tensor/dtype.h"
 
 namespace galley {
 
@@ -45,12 +48,20 @@ struct AutoBytes : TextValue {
   std::optional<ByteSize> size;  ///< Empty: auto.
 };
 
-enum class HookType : uint8_t { kBf16, kF16, kPowerSgd };
+/// A communication hook, by its name in recipes.
+struct HookKind {
+  std::string_view name;
+  std::optional<DType> sum_dtype;  ///< Gradients are summed in it; empty: low-rank factors of matrices are summed (PowerSGD).
+  bool factors() const { return !sum_dtype; }
+};
+/// All hooks. What a hook does is a property of its entry.
+std::span<const HookKind> hook_kinds();
 
 /// sharding.hook: compression of gradients before they are summed over ranks.
 struct HookSection : OptionsOf<HookSection> {
   void options(OptionVisitor& v) override;
-  HookType type = HookType::kBf16;
+  const HookKind& kind() const { return hook_kinds()[static_cast<size_t>(type)]; }
+  int type = 0;  ///< Its place in hook_kinds().
   int64_t rank = 1;
   bool warm_start = true, error_feedback = true;
 };

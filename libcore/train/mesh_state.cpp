@@ -9,7 +9,7 @@ namespace galley {
 
 MeshState::MeshState(Communicator& all, Communicator& tensor, std::unique_ptr<ShardedState> ranges, ParameterStore& store,
                      const TensorDivisions& divisions, const std::vector<ParameterSpec>& parameters, const std::vector<StateSpec>& states)
-    : all_(all), tensor_(tensor), ranges_(std::move(ranges)), store_(store) {
+    : DividedState(all), all_(all), tensor_(tensor), ranges_(std::move(ranges)), store_(store) {
   const std::map<std::string, std::string> ranged = ranges_->arrays();
   for (const ParameterSpec& spec : parameters) {
     const auto found = divisions.find(spec.name);
@@ -83,27 +83,7 @@ TensorSource MeshState::source(const std::string& name) {
   const auto place = std::lower_bound(names_.begin(), names_.end(), name) - names_.begin();
   const auto found = matrices_.find(name);
   const Shape shape = found != matrices_.end() ? found->second.whole : ranges_->source(name).shape;
-  return {name, dtype_of(name), shape, [this, place, name] {
-            auto request = static_cast<int64_t>(place);
-            all_.broadcast("state", &request, 1, DType::kI64, 0);
-            return gather(name);
-          }};
-}
-
-void MeshState::serve() {
-  for (;;) {
-    int64_t request = -1;
-    all_.broadcast("state", &request, 1, DType::kI64, 0);
-    if (request < 0) break;
-    gather(names_[static_cast<size_t>(request)]);
-  }
-  ranges_->forget();
-}
-
-void MeshState::finish() {
-  int64_t end = -1;
-  all_.broadcast("state", &end, 1, DType::kI64, 0);
-  ranges_->forget();
+  return {name, dtype_of(name), shape, [this, place] { return request(place); }};
 }
 
 }  // namespace galley

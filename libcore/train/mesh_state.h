@@ -27,8 +27,6 @@ class MeshState : public DividedState {
             const std::function<void(int64_t begin, std::span<std::byte> to)>& read) override;
   std::vector<CheckpointPiece> pieces() override;
   TensorSource source(const std::string& name) override;
-  void serve() override;
-  void finish() override;
 
  private:
   /// A parameter that is divided, or a state of one.
@@ -37,6 +35,8 @@ class MeshState : public DividedState {
     Shape whole;
     bool parameter = false;
   };
+  Tensor give(int64_t array) override { return gather(names_[static_cast<size_t>(array)]); }
+  void forget() override { ranges_->forget(); }
   Tensor gather(const std::string& name);
   DType dtype_of(const std::string& name) const;
 

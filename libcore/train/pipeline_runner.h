@@ -24,6 +24,7 @@ struct PipelineRanks {
   int rank_of(int of_stage) const { return of_stage * copies + copy; }
 };
 
+/// Runs the micro-batches of a step through the parts of the model that this rank holds.
 class PipelineRunner {
  public:
   /// One part of the model on this rank (several if interleaved): its programs and messages. Peers of messages are parts.

@@ -71,6 +71,27 @@ std::vector<int64_t> micro_batches(int64_t share) {
   return micros;
 }
 
+/// A candidate with all choices of recomputation, offload, units and resharding.
+void add_candidates(PlanCandidate candidate, const MeshSection& mesh, PipelineSchedule schedule, std::vector<PlanCandidate>& all) {
+  const bool units = shards_units(candidate.strategy) && mesh.shard > 1, pipeline = mesh.pipe > 1;
+  std::vector<std::pair<int64_t, bool>> wraps{{0, true}};  // millions of parameters, and whether they are gathered again
+  if (units && pipeline) wraps = {{0, true}, {0, false}};
+  if (units && !pipeline) wraps = {{100, true}, {10, true}, {1, true}};
+  candidate.schedule = schedule;
+  for (const char* recompute : {"null", "selective", "full"}) {
+    for (const char* offload : {"null", "optimizer", "all"}) {
+      if (pipeline && std::string_view(offload) == "all") continue;
+      candidate.recompute = recompute;
+      candidate.offload = offload;
+      for (const auto& [millions, reshard] : wraps) {
+        candidate.wrap_millions = millions;
+        candidate.reshard = reshard;
+        all.push_back(candidate);
+      }
+    }
+  }
+}
+
 /// The reason without its numbers.
 std::string shape_of(const std::string& reason) {
   std::string shape;
@@ -122,37 +143,17 @@ void PlanCandidate::apply(Recipe& recipe, const std::string& place) const {
 std::vector<PlanCandidate> plan_candidates(const Recipe& recipe, int64_t ranks, const Cluster& cluster) {
   std::vector<PlanCandidate> all;
   for (const Division& division : divisions(recipe, ranks, cluster)) {
-    const MeshSection mesh = [&] {
-      ShardingSection section;
-      section.strategy = division.strategy;
-      section.mesh = division.mesh;
-      return resolve_mesh(section, ranks, cluster.per_node);
-    }();
+    ShardingSection section;
+    section.strategy = division.strategy;
+    section.mesh = division.mesh;
+    const MeshSection mesh = resolve_mesh(section, ranks, cluster.per_node);
     const int64_t readers = mesh.data * mesh.shard;
     if (recipe.train.batch->global % readers != 0) continue;
-    const bool units = divides_parameters(division.strategy) && mesh.shard > 1, pipeline = mesh.pipe > 1;
     for (const int64_t micro : micro_batches(recipe.train.batch->global / readers)) {
       const int64_t passes = recipe.train.batch->global / readers / micro;
-      std::vector<PipelineSchedule> schedules{PipelineSchedule::kOneForwardOneBackward};
-      if (pipeline && passes % mesh.pipe == 0) schedules.push_back(PipelineSchedule::kInterleaved);
-      for (const PipelineSchedule schedule : schedules) {
-        for (const char* recompute : {"null", "selective", "full"}) {
-          for (const char* offload : {"null", "optimizer", "all"}) {
-            if (pipeline && std::string_view(offload) == "all") continue;
-            for (const int64_t millions : units && !pipeline ? std::vector<int64_t>{100, 10, 1} : std::vector<int64_t>{0}) {
-              for (const bool reshard : pipeline&& units ? std::vector<bool>{true, false} : std::vector<bool>{true})
-                all.push_back({.strategy = division.strategy,
-                               .mesh = division.mesh,
-                               .schedule = schedule,
-                               .micro = micro,
-                               .recompute = recompute,
-                               .offload = offload,
-                               .wrap_millions = millions,
-                               .reshard = reshard});
-            }
-          }
-        }
-      }
+      const PlanCandidate plain{.strategy = division.strategy, .mesh = division.mesh, .micro = micro};
+      add_candidates(plain, mesh, PipelineSchedule::kOneForwardOneBackward, all);
+      if (mesh.pipe > 1 && passes % mesh.pipe == 0) add_candidates(plain, mesh, PipelineSchedule::kInterleaved, all);
     }
   }
   return all;

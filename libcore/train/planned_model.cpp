@@ -6,8 +6,10 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "libcore/base/cores.h"
+#include "libcore/base/counted.h"
 #include "libcore/base/resident_memory.h"
 #include "libcore/base/under_key.h"
 #include "libcore/dist/graph_model.h"
@@ -264,33 +266,45 @@ void measure(const Session& session, const PlannedModelOptions& options, Planned
 
 }  // namespace
 
-std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options) {
-  if (options.sequence > 0) session.set_input_shape({options.sequence});
+namespace {
+
+std::shared_ptr<PlannedGraph> captured_graph(const Session& session, const PlannedModelOptions& options) {
   const BatchTypes types = session.usual_types(options.micro, true);
   TrainingGraph captured = training_graph(session, types, options.accumulation, options.tensor);
   auto result = std::make_shared<PlannedGraph>();
+  result->graph = std::move(captured.graph);
   result->parameters = std::move(captured.parameters);
   result->states = std::move(captured.states);
   result->gradients = std::move(captured.gradients);
   result->samples = static_cast<double>(options.micro);
   result->tokens = static_cast<double>(options.micro * session.tokens_of(types));
-  if (may_run(session, options)) {
-    measure(session, options, *result);
-  } else {
-    result->graph = std::move(captured.graph);
-  }
+  return result;
+}
+
+}  // namespace
+
+std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const PlannedModelOptions& options) {
+  if (options.sequence > 0) session.set_input_shape({options.sequence});
+  std::shared_ptr<PlannedGraph> result = captured_graph(session, options);
+  if (may_run(session, options)) measure(session, options, *result);
   return result;
 }
 
 const std::optional<MeasuredStep>& measured_step(const PlannedGraph& graph) { return graph.measured; }
 
+std::vector<GraphParameter> graph_parameters(const std::vector<ParameterSpec>& parameters) {
+  std::vector<GraphParameter> result;
+  for (const ParameterSpec& spec : parameters) {
+    if (spec.role == ValueRole::kParameter) result.push_back({.name = spec.name, .module = spec.module, .trained = spec.trainable});
+  }
+  return result;
+}
+
 PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe) {
-  std::vector<GraphParameter> parameters;
-  for (const ParameterSpec& spec : graph.parameters) {
-    if (spec.role != ValueRole::kParameter) continue;
-    const auto found = graph.gradients.find(spec.name);
-    const auto [order, group] = found == graph.gradients.end() ? std::pair<int64_t, int64_t>{-1, 0} : found->second;
-    parameters.push_back({.name = spec.name, .module = spec.module, .trained = spec.trainable, .group = group, .order = order});
+  std::vector<GraphParameter> parameters = graph_parameters(graph.parameters);
+  for (GraphParameter& parameter : parameters) {
+    const auto found = graph.gradients.find(parameter.name);
+    if (found != graph.gradients.end()) std::tie(parameter.order, parameter.group) = found->second;
   }
   PlanModel model = graph_model(
       graph.graph, parameters, {.wrap = wrap_rule(recipe, graph.parameters), .samples = graph.samples, .node_seconds = graph.node_seconds});
@@ -299,6 +313,10 @@ PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe) {
   model.tokens = graph.tokens;
   set_bytes(model, recipe, graph.states);
   return model;
+}
+
+PlanModel planned_model(const Session& session, int64_t micro) {
+  return planned_model(*captured_graph(session, {.micro = micro}), session.recipe());
 }
 
 PlanModel planned_model(Session& session, const PlannedModelOptions& options) {
@@ -317,18 +335,18 @@ JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster)
   job.gather_limit = sharding.gather_limit.size ? sharding.gather_limit.size->bytes : 0;
   job.bucket_bytes = sharding.bucket.bytes;
   const auto reduce = static_cast<double>(bytes_of(recipe.precision.reduce));
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd) {
+  if (sharding.hook && sharding.hook->kind().factors()) {
     job.power_sgd_rank = sharding.hook->rank;
     job.error_feedback = sharding.hook->error_feedback;
   } else if (sharding.hook) {
-    job.hook_factor = std::min(1.0, 2 / reduce);
+    job.hook_factor = std::min(1.0, static_cast<double>(dtype_size(*sharding.hook->kind().sum_dtype)) / reduce);
   }
   if (sharding.split != std::vector<std::string>{"auto"}) {
     job.split = sharding.split;
     const int64_t parts = mesh.pipe * job.chunks;
     if (static_cast<int64_t>(job.split.size()) != parts - 1)
       throw Error(ErrorCode::kRecipe,
-                  cat("'sharding.split' names ", job.split.size(), " modules, but ", parts, " parts begin at ", parts - 1))
+                  cat("'sharding.split' names ", counted(std::ssize(job.split), "module"), ", but ", parts, " parts begin at ", parts - 1))
           .key("sharding.split")
           .suggest("write one module for each part after the first, or auto");
   }
@@ -348,9 +366,14 @@ BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job) {
   if (!recipe.train.batch)
     throw Error(ErrorCode::kRecipe, "the key train.batch is missing").key("train.batch").suggest("write e.g. batch: 128");
   const int64_t readers = job.mesh.data * job.mesh.shard;
-  if (const int64_t replicas = recipe.logical_replicas(); replicas > 0 && job.mesh.pipe == 1) {
+  if (const int64_t replicas = recipe.logical_replicas(); replicas > 0) {
     BatchPlan plan = plan_replicas(*recipe.train.batch, replicas, readers);
     plan.accumulation = (replicas + readers - 1) / readers;
+    if (job.mesh.pipe > 1 && plan.global % replicas != 0) {
+      throw Error(ErrorCode::kRecipe, cat("a pipeline needs a batch of a multiple of ", replicas, " samples, not ", plan.global))
+          .key("train.batch.global")
+          .suggest("change train.batch, or the number of replicas");
+    }
     return plan;
   }
   BatchSection batch;

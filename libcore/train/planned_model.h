@@ -51,6 +51,10 @@ std::shared_ptr<const PlannedGraph> planned_graph(Session& session, const Planne
 const std::optional<MeasuredStep>& measured_step(const PlannedGraph& graph);
 /// The model of a graph, with the units of the recipe.
 PlanModel planned_model(const PlannedGraph& graph, const Recipe& recipe);
+/// The model of a micro-batch of so many samples, by rates: as galley-plan and galley-train cut it into stages.
+PlanModel planned_model(const Session& session, int64_t micro);
+/// Parameters as graph_model takes them, without the order of gradients.
+std::vector<GraphParameter> graph_parameters(const std::vector<ParameterSpec>& parameters);
 /// Both at once.
 PlanModel planned_model(Session& session, const PlannedModelOptions& options);
 
@@ -58,7 +62,7 @@ PlanModel planned_model(Session& session, const PlannedModelOptions& options);
 /// with the key if the ranks do not fit the mesh.
 JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster);
 
-/// How the ranks divide the recipe's batch. Without train.batch.micro, a pipeline takes four micro-batches for each stage if that divides.
+/// How the ranks divide the recipe's batch. Without train.batch.micro, a pipeline takes up to four micro-batches for each stage.
 /// With deterministic, micro-batches are the replicas of the rank that has most of them.
 BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job);
 

@@ -131,10 +131,17 @@ void check_equal_facts(Communicator& ranks, const RankFacts& own) {
     return comparison.differs_text(key.key, cat("the recipes of the ranks differ: ", key.key, " is "), key.before, key.after,
                                    "give all ranks the same recipe, overrides and environment");
   });
-  for (const auto& [key, source] : own.data) comparison.compare_data(key, *source);
-  comparison.compare("run", own.run, [&](const std::string& first) {
-    return comparison.differs_text("", "the folder RUN is ", first, own.run, "write it with -o to a file system that all machines share");
-  });
+  for (const auto& setting : own.settings) {
+    comparison.compare("settings", setting.second, [&](const std::string& first) {
+      return comparison.differs_text("", cat(setting.first, " is "), first, setting.second,
+                                     "start all ranks with the same options, on a file system that all machines share");
+    });
+  }
+}
+
+void check_equal_data(Communicator& ranks, const RankData& own) {
+  Comparison comparison(ranks);
+  for (const auto& [key, source] : own) comparison.compare_data(key, *source);
 }
 
 }  // namespace galley

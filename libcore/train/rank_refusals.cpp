@@ -19,10 +19,8 @@ namespace {
 }
 
 /// Throws Error (kRecipe) for what does not go together with tensor parallelism.
-void check_matrix_ranks(const Recipe& recipe, const Communicator& communicator) {
+void check_matrix_ranks(const Recipe& recipe, const MeshSection& mesh, ShardingStrategy strategy) {
   const ShardingSection& sharding = recipe.sharding;
-  const MeshSection mesh = mesh_of(recipe, communicator);
-  const ShardingStrategy strategy = resolve_strategy(sharding, communicator.size());
   const bool replicates = strategy == ShardingStrategy::kTensor || strategy == ShardingStrategy::kDdp;
   if (strategy == ShardingStrategy::kPipeline || mesh.pipe > 1)
     refuse(
@@ -41,18 +39,18 @@ void check_matrix_ranks(const Recipe& recipe, const Communicator& communicator) 
            "write train.sync_batch_norm: false, or sharding: fsdp");
   if (stored_plan(recipe) != nullptr)
     refuse("lora", "the weights under the adapters are stored as integers, which ranks do not divide", "write sharding: ddp or fsdp");
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd)
+  if (sharding.hook && sharding.hook->kind().factors())
     refuse("sharding.hook", "the hook power_sgd does not sum gradients of divided matrices", "write hook: bf16, or hook: null");
   if (recipe.train.validate && !recipe.train.validate->prompts.empty())
     refuse("train.validate.prompts", "sharding: tensor continues no prompts in validation", "write sharding: zero2, or use galley-predict");
 }
 
 /// Throws Error (kRecipe) for devices, and for what GPUs do not do, on several ranks.
-void check_device(const Recipe& recipe, const Communicator& communicator) {
-  const int ranks = communicator.size();
+void check_device(const Recipe& recipe, const JobRanks& job) {
+  const int ranks = job.ranks;
   if (!recipe.device.is_gpu())
     refuse("device", cat("device: ", recipe.device.str(), " trains on one rank, but there are ", ranks), "write device: cpu");
-  if (communicator.transport() == kThreads)
+  if (job.threads)
     refuse("device", cat("device: ", recipe.device.str(), " has a GPU for each process, but the ranks are threads of one process"),
            "start them by mpirun -np N, or write device: cpu");
   const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks);
@@ -87,8 +85,12 @@ void check_tables(const TablesSection& tables) {
 
 }  // namespace
 
-void check_ranks(const Recipe& recipe, const Communicator& communicator) {
-  const int ranks = communicator.size();
+void check_ranks(const Recipe& recipe, const Communicator& ranks) {
+  check_ranks(recipe, {.ranks = ranks.size(), .per_machine = ranks.per_machine(), .threads = ranks.transport() == kThreads});
+}
+
+void check_ranks(const Recipe& recipe, const JobRanks& job) {
+  const int ranks = job.ranks;
   if (ranks == 1) return;
   const ShardingSection& sharding = recipe.sharding;
   const ShardingStrategy strategy = resolve_strategy(sharding, ranks);
@@ -97,30 +99,29 @@ void check_ranks(const Recipe& recipe, const Communicator& communicator) {
            "write sharding: ddp, or start one process");
   check_tables(sharding.tables);
   const bool hybrid = strategy == ShardingStrategy::kHybrid;
-  if (hybrid && !sharding.mesh && communicator.per_machine() == 0)
+  if (hybrid && !sharding.mesh && job.per_machine == 0)
     refuse("sharding.mesh", "the machines of the job have different numbers of ranks, or ranks that are not consecutive",
            "write mesh: {data: M, shard: N}, or start as many ranks on each machine, in order (mpirun --map-by slot)");
-  if (recipe.device.str() != "cpu") check_device(recipe, communicator);
-  if (matrix_ranks(recipe, &communicator) > 1) return check_matrix_ranks(recipe, communicator);
+  if (recipe.device.str() != "cpu") check_device(recipe, job);
+  const MeshSection mesh = resolve_mesh(sharding, ranks, job.per_machine > 0 ? job.per_machine : ranks);
+  if (mesh.tensor > 1) return check_matrix_ranks(recipe, mesh, strategy);
   const bool pipeline = strategy == ShardingStrategy::kPipeline;
   if (pipeline) check_pipeline(recipe, ranks);
-  const bool divides = divides_state(recipe, &communicator);
-  if (strategy != ShardingStrategy::kDdp && !hybrid && !pipeline && !divides)
-    refuse("sharding.strategy",
-           cat("sharding: ", name_of(strategy), " can be planned by galley-plan, but galley-train does not train with it yet"),
-           "write sharding: ddp, zero1, zero2, fsdp, hybrid or tensor");
-  const MeshSection mesh = resolve_mesh(sharding, ranks, std::max(1, communicator.per_machine()));
+  if (strategy == ShardingStrategy::kTensor)
+    refuse("sharding.mesh", "sharding: tensor divides matrices, but mesh.tensor is 1",
+           "write mesh: {data: M, tensor: N}, or sharding: ddp");
+  const bool divides = hybrid ? mesh.shard > 1 : !pipeline && strategy != ShardingStrategy::kDdp;
   if (hybrid && mesh.data * mesh.shard != ranks)
     refuse("sharding.mesh", "sharding: hybrid has the axes data and shard", "write mesh: {data: M, shard: N}");
   if (!pipeline && !hybrid && (divides ? mesh.shard : mesh.data) != ranks)
     refuse("sharding.mesh", cat("galley-train puts all ", ranks, " ranks on one axis of the mesh"),
            divides ? "write mesh: null, mesh: {shard: N}, or sharding: hybrid" : "write mesh: null, or mesh: {data: N}");
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd && recipe.precision.reduce != PrecisionName::kF32)
+  if (sharding.hook && sharding.hook->kind().factors() && recipe.precision.reduce != PrecisionName::kF32)
     refuse("precision.reduce", "the hook power_sgd sums factors in f32", "write reduce: f32, or hook: null");
-  if (sharding.hook && sharding.hook->type == HookType::kPowerSgd && loss_scaling(recipe))
+  if (sharding.hook && sharding.hook->kind().factors() && loss_scaling(recipe))
     refuse("sharding.hook", "the hook power_sgd keeps errors of gradients, which a step that is skipped would spoil (precision.loss_scale)",
            "write hook: bf16, hook: null, or precision: bf16");
-  if (divides_parameters(recipe, &communicator) && recipe.train.validate && !recipe.train.validate->prompts.empty())
+  if (divides && (hybrid || strategy == ShardingStrategy::kFsdp) && recipe.train.validate && !recipe.train.validate->prompts.empty())
     refuse("train.validate.prompts", cat("sharding: ", name_of(strategy), " continues no prompts in validation"),
            "write sharding: zero2, or use galley-predict");
 }

@@ -62,6 +62,7 @@ class ThreadTeam {
   std::vector<std::thread> threads_;
 };
 
+/// Runs the replicas of a rank, one on each thread, and adds what they give.
 class ReplicaRunner {
  public:
   struct Options {

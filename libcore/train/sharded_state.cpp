@@ -8,7 +8,7 @@ namespace galley {
 
 ShardedState::ShardedState(Communicator& ranks, const ShardGroups& groups, ParameterStore& store,
                            const std::vector<GradientBucket>& buckets, const std::vector<StateSpec>& states, bool parameters)
-    : ranks_(ranks), groups_(groups), store_(store) {
+    : DividedState(ranks), ranks_(ranks), groups_(groups), store_(store) {
   for (const GradientBucket& bucket : buckets) {
     if (!parameters) break;
     ranges_[bucket.state] = list_.size();
@@ -99,12 +99,13 @@ void ShardedState::gather(size_t range) {
 }
 
 Tensor ShardedState::values_of(const Whole& whole) {
-  if (gathered_range_ != whole.range) {
-    auto request = static_cast<int64_t>(whole.range);
-    ranks_.broadcast("state", &request, 1, DType::kI64, 0);
-    gather(whole.range);
-  }
+  if (gathered_range_ != whole.range) request(static_cast<int64_t>(whole.range));
   return member_of_gathered(whole);
+}
+
+Tensor ShardedState::give(int64_t range) {
+  gather(static_cast<size_t>(range));
+  return gathered_;
 }
 
 std::map<std::string, std::string> ShardedState::arrays() const {
@@ -137,22 +138,6 @@ TensorSource ShardedState::source(const std::string& name) {
   const Whole& whole = whole_.at(name);
   const GradientBucket& bucket = *list_[whole.range].bucket;
   return {name, bucket.dtype, bucket.shapes[whole.member], [this, whole] { return values_of(whole); }};
-}
-
-void ShardedState::serve() {
-  for (;;) {
-    int64_t request = -1;
-    ranks_.broadcast("state", &request, 1, DType::kI64, 0);
-    if (request < 0) break;
-    gather(static_cast<size_t>(request));
-  }
-  forget();
-}
-
-void ShardedState::finish() {
-  int64_t end = -1;
-  ranks_.broadcast("state", &end, 1, DType::kI64, 0);
-  forget();
 }
 
 }  // namespace galley

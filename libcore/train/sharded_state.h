@@ -32,15 +32,13 @@ class ShardedState : public DividedState {
   static void set_range(Tensor& range, const GradientBucket& bucket, size_t member, const Tensor& values, int rank, int ranks);
 
   TensorSource source(const std::string& name) override;
-  void serve() override;
-  void finish() override;
 
   /// The names of all arrays, with those of their parameters.
   std::map<std::string, std::string> arrays() const;
   DType dtype_of(const std::string& name) const { return list_[whole_.at(name).range].bucket->dtype; }
   /// A whole array, from all ranks, which call it in the same order. Keeps a bucket until it is asked for one of another, or forgets it.
   Tensor whole(const std::string& name);
-  void forget();
+  void forget() override;
 
  private:
   struct Range {
@@ -53,6 +51,7 @@ class ShardedState : public DividedState {
     size_t range = 0;   // in list_
     size_t member = 0;  // in the bucket
   };
+  Tensor give(int64_t range) override;
   /// Collects the range's array from all ranks.
   void gather(size_t range);
   Tensor values_of(const Whole& whole);

@@ -8,14 +8,14 @@
 namespace galley {
 
 StageState::StageState(Communicator& ranks, ParameterStore& store, std::vector<Entry> entries)
-    : ranks_(ranks), store_(store), entries_(std::move(entries)) {}
+    : WholeArrays(ranks), ranks_(ranks), store_(store), entries_(std::move(entries)) {}
 
 bool StageState::has(const std::string& name) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.name == name; });
 }
 
-Tensor StageState::give(size_t entry) {
-  const Entry& of = entries_[entry];
+Tensor StageState::give(int64_t entry) {
+  const Entry& of = entries_[static_cast<size_t>(entry)];
   Tensor values(of.type.dtype, of.type.shape);
   if (of.root == ranks_.rank()) std::memcpy(values.data(), store_.view(of.name).data(), static_cast<size_t>(values.bytes()));
   ranks_.broadcast("state", values.data(), values.bytes(), DType::kI8, of.root);
@@ -25,25 +25,8 @@ Tensor StageState::give(size_t entry) {
 TensorSource StageState::source(const std::string& name) {
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.name == name; });
   GALLEY_ASSERT(found != entries_.end(), name);
-  auto place = static_cast<int64_t>(found - entries_.begin());
-  return {name, found->type.dtype, found->type.shape, [this, place]() mutable {
-            ranks_.broadcast("state", &place, 1, DType::kI64, 0);
-            return give(static_cast<size_t>(place));
-          }};
-}
-
-void StageState::serve() {
-  for (;;) {
-    int64_t request = -1;
-    ranks_.broadcast("state", &request, 1, DType::kI64, 0);
-    if (request < 0) return;
-    give(static_cast<size_t>(request));
-  }
-}
-
-void StageState::finish() {
-  int64_t end = -1;
-  ranks_.broadcast("state", &end, 1, DType::kI64, 0);
+  const int64_t place = found - entries_.begin();
+  return {name, found->type.dtype, found->type.shape, [this, place] { return request(place); }};
 }
 
 }  // namespace galley

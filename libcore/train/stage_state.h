@@ -1,18 +1,17 @@
 #pragma once
 // StageState: the parameters and buffers of all stages of a pipeline, for rank 0, which writes files of weights.
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "libcore/comm/communicator.h"
 #include "libcore/runtime/parameter_store.h"
-#include "libcore/weights/safetensors.h"
+#include "libcore/train/divided_state.h"
 
 namespace galley {
 
 /// Rank 0 asks for one tensor at a time; the rank that holds it gives it to all.
-class StageState {
+class StageState : public WholeArrays {
  public:
   struct Entry {
     std::string name;
@@ -22,14 +21,11 @@ class StageState {
   /// `entries`: equal on all ranks. All must outlive the object.
   StageState(Communicator& ranks, ParameterStore& store, std::vector<Entry> entries);
 
-  bool has(const std::string& name) const;
-  /// For rank 0, while all other ranks are in serve(). Rank 0 calls finish() afterwards, also after an error.
-  TensorSource source(const std::string& name);
-  void serve();
-  void finish();
+  bool has(const std::string& name) const override;
+  TensorSource source(const std::string& name) override;
 
  private:
-  Tensor give(size_t entry);
+  Tensor give(int64_t entry) override;
 
   Communicator& ranks_;
   ParameterStore& store_;

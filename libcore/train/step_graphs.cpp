@@ -118,14 +118,14 @@ void TrainStep::make_division(Stage& stage) const {
   std::optional<DType> hook;
   if (recipe_.precision.reduce != PrecisionName::kF32) hook = recipe_.precision.reduce == PrecisionName::kBf16 ? DType::kBF16 : DType::kF16;
   std::optional<PowerSgd> power_sgd;
-  if (const auto& section = recipe_.sharding.hook; section && section->type == HookType::kPowerSgd) {
+  if (const auto& section = recipe_.sharding.hook; section && section->kind().factors()) {
     power_sgd = PowerSgd{.rank = section->rank,
                          .warm_start = section->warm_start,
                          .error_feedback = section->error_feedback,
                          .seed = recipe_.seed,
                          .ranks = ranks_->size()};
   } else if (section) {
-    hook = section->type == HookType::kBf16 ? DType::kBF16 : DType::kF16;
+    hook = section->kind().sum_dtype;
   }
   if (gathers()) return stage.divisions.push_back(gathered_updates(units_, groups_, hook));
   const BucketChoice choice{.bytes = recipe_.sharding.bucket.bytes,

@@ -5,48 +5,29 @@
 #include <set>
 
 #include "libcore/base/under_key.h"
+#include "libcore/dist/simulate.h"
 #include "libcore/passes/gather_stages.h"
 #include "libcore/runtime/engine.h"
+#include "libcore/train/planned_model.h"
 #include "libcore/train/rank_roles.h"
 #include "libcore/train/step.h"
 
 namespace galley {
 namespace {
 
-/// Where parts 2, 3, ... of a pipeline begin: at modules, or so that all have about the same work.
-std::vector<size_t> positions_of_parts(const Graph& graph, int64_t parts, const std::vector<std::string>& names) {
-  const StagePositions positions = stage_positions(graph);
-  const auto refuse = [](const char* key, const std::string& message, const std::string& suggestion) {
-    throw Error(ErrorCode::kRecipe, message).key(key).suggest(suggestion);
-  };
-  std::vector<size_t> cuts;
-  if (names.empty() || names.front() == "auto") {
-    // Each part has parameters, if that is possible.
-    std::vector<int64_t> parameters{0};
-    for (const bool first : positions.first_reads) parameters.push_back(parameters.back() + (first ? 1 : 0));
-    cuts = balanced_cuts(positions.costs, positions.may_begin, parts,
-                         [&](int64_t, size_t begin, size_t end) { return parameters[end] > parameters[begin]; });
-    if (cuts.empty()) cuts = balanced_cuts(positions.costs, positions.may_begin, parts);
-    if (cuts.empty())
-      refuse("sharding.stages", cat("the model cannot be cut into ", parts, " parts between which one value crosses"), "use fewer stages");
-    cuts.erase(cuts.begin());
-    return cuts;
+/// Where parts 2, 3, ... of a pipeline begin among the forward nodes of a replica's graph: where galley-plan's do.
+std::vector<size_t> positions_of_parts(const Graph& graph, const std::vector<ParameterSpec>& parameters, const PlanModel& planned,
+                                       const JobPlan& job) {
+  const std::vector<size_t> cuts = pipeline_cuts(planned, job, cluster_of_cuts());
+  const PlanModel own = graph_model(graph, graph_parameters(parameters), {});
+  std::vector<size_t> positions;
+  for (const size_t cut : same_segments(planned, cuts, own)) {
+    const auto first = graph.nodes().begin() + own.forward[cut].first_node;
+    const auto before = std::count_if(graph.nodes().begin(), first, [](const Node& node) { return node.phase == Phase::kForward; });
+    positions.push_back(static_cast<size_t>(before));
   }
-  if (std::ssize(names) + 1 != parts)
-    refuse("sharding.split", cat("sharding.split names ", names.size(), " modules, but ", parts, " parts need ", parts - 1),
-           "name one for each part after the first");
-  for (const std::string& name : names) {
-    size_t at = 0;
-    const auto begins = [&](const std::string& path) { return path == name || path.starts_with(name + "."); };
-    while (at < positions.paths.size() && !begins(positions.paths[at])) ++at;
-    if (at == 0 || at == positions.paths.size() || (!cuts.empty() && at <= cuts.back()))
-      refuse("sharding.split", cat("a stage cannot begin at ", name, ": the forward pass has no such module after the one before"),
-             "name modules in the order of the forward pass");
-    if (!positions.may_begin[at])
-      refuse("sharding.split", cat("more than one value would cross to the stage at ", name), "name the beginning of a block");
-    cuts.push_back(at);
-  }
-  return cuts;
+  positions.erase(positions.begin());
+  return positions;
 }
 
 int64_t aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
@@ -127,7 +108,9 @@ void TrainStep::add_pipeline(Stage& stage, const BatchTypes& types) {
   place_ = pipeline_ranks_of(recipe_, *ranks_);
   const int64_t chunks = recipe_.sharding.schedule == PipelineSchedule::kInterleaved ? 2 : 1, parts = place_.stages * chunks;
   const Graph graph = capture_replica(stage, types);
-  std::vector<StageGraphs> split = split_stages(graph, positions_of_parts(graph, parts, recipe_.sharding.split));
+  const JobPlan job = planned_job(recipe_, ranks_->size(), cluster_of_cuts());
+  const PlanModel planned = planned_model(session_, types.input().shape[0]);
+  std::vector<StageGraphs> split = split_stages(graph, positions_of_parts(graph, parameters_, planned, job));
   assign_stages(split);
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t number = chunk * place_.stages + place_.stage;

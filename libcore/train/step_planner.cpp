@@ -8,6 +8,7 @@
 #include "libcore/base/units.h"
 #include "libcore/dist/graph_model.h"
 #include "libcore/recipe/schema.h"
+#include "libcore/train/rank_refusals.h"
 
 namespace galley {
 namespace {
@@ -162,7 +163,13 @@ StepPlan StepPlanner::plan_of(const Recipe& recipe, const Request& request) {
     plan.peak = least_states(*plan.model, plan.job);
     if (plan.peak > request.limit) return plan;  // stages need not be cut
   }
-  const std::vector<size_t> cuts = has_stages(plan.job) ? pipeline_cuts(*plan.model, plan.job, cluster) : std::vector<size_t>();
+  std::vector<size_t> cuts;
+  if (has_stages(plan.job)) {  // by rates, where operators are measured, too
+    Request by_rates = request;
+    by_rates.measured = false;
+    const std::shared_ptr<const PlanModel> model = model_of(recipe, plan.job, plan.batch, by_rates);
+    cuts = same_segments(*model, pipeline_cuts(*model, plan.job, cluster_of_cuts()), *plan.model);
+  }
   plan.stages = rank_memory(*plan.model, plan.job, cluster, cuts);
   plan.peak = peak_bytes(plan.stages);
   if (plan.tables) plan.peak += *std::max_element(plan.tables->plan.rank_bytes.begin(), plan.tables->plan.rank_bytes.end());
@@ -231,7 +238,7 @@ std::vector<PlanEffect> StepPlanner::effects() {
   for (const char* what : {"optimizer", "all"})
     add("sharding.offload", cat(what, host ? " to host" : " to disk"), ranks_, [what, host](Recipe& r) { set_offload(r, what, host); });
   if (ranks_ > 1) {
-    if (!recipe_.sharding.hook) add("sharding.hook", "bf16", ranks_, [](Recipe& r) { r.sharding.hook.emplace().type = HookType::kBf16; });
+    if (!recipe_.sharding.hook) add("sharding.hook", "bf16", ranks_, [](Recipe& r) { r.sharding.hook.emplace(); });
   }
   return effects;
 }
@@ -300,22 +307,61 @@ void StepPlanner::bound(std::vector<PlanCandidate>& candidates, PlanRejections& 
   });
 }
 
+std::string StepPlanner::not_trained(const PlanCandidate& candidate) const {
+  Recipe changed = recipe_;
+  candidate.apply(changed, place());
+  if (!cluster_.shared_memory) changed.device.parse("cuda");
+  const auto per_machine = static_cast<int>(std::min(ranks_, cluster_.per_node));
+  try {
+    check_ranks(changed, {.ranks = static_cast<int>(ranks_), .per_machine = per_machine});
+    const int64_t readers = std::max<int64_t>(1, ranks_ / (candidate.mesh ? candidate.mesh->tensor * candidate.mesh->pipe : 1));
+    check_offload(changed, plan_batch(*changed.train.batch, readers));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kRecipe) throw;
+    return error.message();
+  }
+  return "";
+}
+
 PlanSearch StepPlanner::fit(double bytes, const std::function<bool(int64_t, int64_t)>& progress) {
-  PlanSearch search;
+  PlanSearch found;
   PlanRejections rejections;
-  std::vector<PlanCandidate> candidates = plan_candidates(recipe_, ranks_, cluster_of(ranks_));
-  search.candidates = static_cast<int64_t>(candidates.size());
+  std::vector<PlanCandidate> trained, others;
+  std::vector<std::string> reasons;
+  for (PlanCandidate& candidate : plan_candidates(recipe_, ranks_, cluster_of(ranks_))) {
+    ++found.candidates;
+    const std::string reason = not_trained(candidate);
+    if (!reason.empty()) reasons.push_back(cat("galley-train cannot train this yet: ", reason));
+    (reason.empty() ? trained : others).push_back(std::move(candidate));
+  }
+  const bool finished = search(std::move(trained), bytes, progress, found, rejections);
+  if (finished && !found.best) {
+    search(std::move(others), bytes, progress, found, rejections);
+  } else {
+    for (size_t i = 0; i < others.size(); ++i) rejections.refused(others[i], reasons[i], place());
+  }
+  if (found.best) {
+    const std::string& reason = found.best->not_trained;
+    found.best->fragment =
+        cat(reason.empty() ? "" : cat("# galley-train cannot train this yet: ", reason, "\n"), plan_fragment(found.best->settings));
+  }
+  found.rejected = rejections.list();
+  return found;
+}
+
+bool StepPlanner::search(std::vector<PlanCandidate> candidates, double bytes, const std::function<bool(int64_t, int64_t)>& progress,
+                         PlanSearch& found, PlanRejections& rejections) {
   bound(candidates, rejections);
   std::stable_sort(candidates.begin(), candidates.end(), [](const PlanCandidate& a, const PlanCandidate& b) { return a.bound < b.bound; });
   const auto count = static_cast<int64_t>(candidates.size());
   for (int64_t i = 0; i < count; ++i) {
     const PlanCandidate& candidate = candidates[static_cast<size_t>(i)];
-    const double best = search.best ? search.best->plan.simulation.step_s : 0;
-    if (search.best && candidate.bound >= best) {
+    const double best = found.best ? found.best->plan.simulation.step_s : 0;
+    if (found.best && candidate.bound >= best) {
       rejections.slower(count - i);
       break;
     }
-    if (!progress(i, count)) break;
+    if (!progress(i, count)) return false;
     Recipe changed = without_replicas(recipe_);
     candidate.apply(changed, place());
     StepPlan plan;
@@ -330,16 +376,15 @@ PlanSearch StepPlanner::fit(double bytes, const std::function<bool(int64_t, int6
       rejections.too_large(candidate, plan.peak, largest_part(plan), place());
     } else if (!fits_host(plan, cluster_)) {
       rejections.too_large_for_host(candidate, plan.host, place());
-    } else if (search.best && plan.simulation.step_s >= best * (1 - 1e-9)) {
+    } else if (found.best && plan.simulation.step_s >= best * (1 - 1e-9)) {
       rejections.slower(1);
     } else {
-      if (search.best) rejections.slower(1);
-      search.best = FittedPlan{.plan = std::move(plan), .settings = candidate.settings(place()), .fragment = ""};
+      if (found.best) rejections.slower(1);
+      found.best = FittedPlan{
+          .plan = std::move(plan), .settings = candidate.settings(place()), .fragment = "", .not_trained = not_trained(candidate)};
     }
   }
-  if (search.best) search.best->fragment = plan_fragment(search.best->settings);
-  search.rejected = rejections.list();
-  return search;
+  return true;
 }
 
 std::string largest_part(const StepPlan& plan) {

@@ -58,6 +58,7 @@ struct FittedPlan {
   StepPlan plan;
   std::vector<std::pair<std::string, std::string>> settings;  ///< Keys of the recipe and their values.
   std::string fragment;                                       ///< As YAML, for --with.
+  std::string not_trained;                                    ///< Why galley-train cannot train with these settings; empty: it can.
 };
 
 /// What a search found.
@@ -70,6 +71,7 @@ struct PlanSearch {
 /// What most of a rank's memory holds when it needs most, as "53.7 GiB of it activations that wait for the backward pass".
 std::string largest_part(const StepPlan& plan);
 
+/// Plans steps of one recipe. Graphs that several plans need are captured once.
 class StepPlanner {
  public:
   /// With `measuring.runs`, operator times are medians of runs on this machine (cluster local). The recipe must outlive the planner.
@@ -84,7 +86,8 @@ class StepPlanner {
   std::vector<PlanEffect> effects();
   PlanLimits limits();
   /// Searches the settings with which a step is fastest among those that need at most so many bytes on each rank (plan_search.h says what
-  /// is tried). `progress` is called with the numbers of tried and of all candidates; the search ends early when it returns false.
+  /// is tried). Settings that galley-train cannot train are tried where no others fit. `progress` is called with the numbers of tried and
+  /// of all candidates; the search ends early when it returns false.
   PlanSearch fit(double bytes, const std::function<bool(int64_t, int64_t)>& progress);
 
  private:
@@ -97,6 +100,11 @@ class StepPlanner {
   std::shared_ptr<const PlanModel> model_of(const Recipe& recipe, const JobPlan& job, const BatchPlan& batch, const Request& request);
   /// The cluster with its ranks: local ranks share the machine.
   Cluster cluster_of(int64_t ranks) const;
+  /// Why galley-train cannot train with the settings, as check_ranks says; empty: it can.
+  std::string not_trained(const PlanCandidate& candidate) const;
+  /// Searches among these candidates; false: the search ended early.
+  bool search(std::vector<PlanCandidate> candidates, double bytes, const std::function<bool(int64_t, int64_t)>& progress, PlanSearch& found,
+              PlanRejections& rejections);
   /// Sets the bound of each candidate. Candidates whose model cannot be divided so are rejected and removed.
   void bound(std::vector<PlanCandidate>& candidates, PlanRejections& rejections);
   std::string place() const { return cluster_.shared_memory ? "disk" : "host"; }

@@ -17,7 +17,7 @@ Tensor flat_part(const Tensor& values, int64_t begin, int64_t end) {
 
 TensorState::TensorState(Communicator& ranks, ParameterStore& store, const TensorDivisions& divisions,
                          const std::vector<ParameterSpec>& parameters, const std::vector<StateSpec>& states, bool writes)
-    : ranks_(ranks), store_(store), writes_(writes) {
+    : DividedState(ranks, writes), ranks_(ranks), store_(store), writes_(writes) {
   std::map<std::string, const ParameterSpec*> specs;
   for (const ParameterSpec& spec : parameters) {
     const auto found = divisions.find(spec.name);
@@ -91,28 +91,9 @@ std::vector<CheckpointPiece> TensorState::pieces() {
 }
 
 TensorSource TensorState::source(const std::string& name) {
-  const size_t place = places_.at(name);
-  const Array& array = arrays_[place];
-  return {name, array.dtype, array.whole, [this, place] {
-            auto request = static_cast<int64_t>(place);
-            ranks_.broadcast("state", &request, 1, DType::kI64, 0);
-            return gather(arrays_[place]);
-          }};
-}
-
-void TensorState::serve() {
-  if (!writes_) return;
-  for (;;) {
-    int64_t request = -1;
-    ranks_.broadcast("state", &request, 1, DType::kI64, 0);
-    if (request < 0) return;
-    gather(arrays_[static_cast<size_t>(request)]);
-  }
-}
-
-void TensorState::finish() {
-  int64_t end = -1;
-  ranks_.broadcast("state", &end, 1, DType::kI64, 0);
+  const auto place = static_cast<int64_t>(places_.at(name));
+  const Array& array = arrays_[places_.at(name)];
+  return {name, array.dtype, array.whole, [this, place] { return request(place); }};
 }
 
 }  // namespace galley

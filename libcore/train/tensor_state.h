@@ -31,8 +31,6 @@ class TensorState : public DividedState {
             const std::function<void(int64_t begin, std::span<std::byte> to)>& read) override;
   std::vector<CheckpointPiece> pieces() override;
   TensorSource source(const std::string& name) override;
-  void serve() override;
-  void finish() override;
 
  private:
   struct Array {
@@ -42,6 +40,7 @@ class TensorState : public DividedState {
     TensorDivision division;
   };
   void add(const std::string& name, const std::string& group, DType dtype, const Shape& whole, const TensorDivision& division);
+  Tensor give(int64_t array) override { return gather(arrays_[static_cast<size_t>(array)]); }
   /// The whole array, from all ranks, which call it together.
   Tensor gather(const Array& array) const;
 

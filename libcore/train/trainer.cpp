@@ -361,6 +361,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, std::string recipe_text, TrainerOpt
 Trainer::~Trainer() = default;
 
 std::optional<TrainResult> Trainer::finished() const {
+  state_->check_facts();
   const std::string path = state_->options.run + "/result.json";
   if (state_->options.force || !file_exists(path)) return std::nullopt;
   TrainResult result = parse_result(read_file(path), path);

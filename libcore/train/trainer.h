@@ -21,8 +21,9 @@ class NodeObserver;
 /// Facts known before step 1.
 struct TrainPlan {
   int64_t global = 0, micro = 0, accumulation = 1;
-  int64_t replicas = 0;     ///< deterministic: logical replicas of all ranks, with up to `micro` samples; 0: none.
-  int64_t total_steps = 0;  ///< 0: the run ends by time.
+  int64_t replicas = 0;        ///< deterministic: logical replicas of all ranks, with up to `micro` samples; 0: none.
+  bool micro_batches = false;  ///< The replicas are micro-batches of a pipeline, each with `micro` samples.
+  int64_t total_steps = 0;     ///< 0: the run ends by time.
   double steps_per_epoch = 0;
   int64_t parameters = 0, trainable = 0;  ///< Numbers of elements.
   int64_t adapters = 0;                   ///< Number of linear layers with an adapter.
@@ -71,6 +72,7 @@ class TrainEvents {
 struct TrainerOptions {
   std::string run;              ///< The RUN folder.
   bool force = false;           ///< Start again and replace the contents of RUN.
+  bool dry_run = false;         ///< Nothing will be trained; ranks must agree about it.
   std::string provenance;       ///< A JSON object for result.json.
   bool time_operators = false;  ///< Collect operator_table.
   /// The ranks that train together, each with a trainer and a thread or process of its own; nullptr: one rank. Rank 0 writes RUN.
@@ -86,7 +88,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The result of a RUN that has already finished with the same recipe.
+  /// The result of a RUN that has already finished with the same recipe. Throws if ranks differ: all ranks call it, or none.
   std::optional<TrainResult> finished() const;
   /// Opens the data, captures and compiles. Writes nothing and allocates no memory for parameters.
   const TrainPlan& plan();

@@ -6,9 +6,11 @@
 
 #include "libcore/base/resident_memory.h"
 #include "libcore/comm/shared.h"
+#include "libcore/dist/simulate.h"
 #include "libcore/ops/collective.h"
 #include "libcore/train/mesh_state.h"
 #include "libcore/train/offload.h"
+#include "libcore/train/planned_model.h"
 #include "libcore/train/rank_refusals.h"
 #include "libcore/train/rank_roles.h"
 #include "libcore/train/sharded_state.h"
@@ -40,14 +42,11 @@ int64_t reached_bytes(const Program& program) {
 
 void Trainer::State::divide_batch() {
   replicas = recipe.logical_replicas();
-  if (replicas == 0 && pipelines())  // micro-batches
-    replicas = plan_batch(*recipe.train.batch, reading_ranks()).accumulation * reading_ranks();
-  batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, reading_ranks()) : plan_batch(*recipe.train.batch, reading_ranks());
-  if (pipelines() && batch.global % replicas != 0) {
-    throw Error(ErrorCode::kRecipe, cat("a pipeline needs a batch of a multiple of ", replicas, " samples, not ", batch.global))
-        .key("train.batch.global")
-        .suggest("change train.batch, or the number of replicas");
+  if (pipelines()) {  // micro-batches as galley-plan chooses them
+    const BatchPlan planned = planned_batch(recipe, planned_job(recipe, rank_count(), cluster_of_cuts()));
+    if (replicas == 0) replicas = planned.accumulation * reading_ranks();
   }
+  batch = replicas > 0 ? plan_replicas(*recipe.train.batch, replicas, reading_ranks()) : plan_batch(*recipe.train.batch, reading_ranks());
   check_offload(recipe, batch);
 }
 
@@ -68,11 +67,12 @@ void Trainer::State::make_plan() {
   if (planned) return;
   const auto started = Clock::now();
   const LongTask compilation(options.ranks != nullptr ? options.ranks->position() : nullptr);
+  check_facts();
   if (options.ranks != nullptr) check_ranks(recipe, *options.ranks);
   make_groups();
   divide_batch();
   open_loaders(0);
-  check_facts();
+  check_data();
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
     throw Error(ErrorCode::kRecipe,
@@ -173,6 +173,7 @@ void Trainer::State::plan_facts() {
   plan.micro = batch.micro;
   plan.accumulation = batch.accumulation;
   plan.replicas = replicas;
+  plan.micro_batches = pipelines() && recipe.logical_replicas() == 0;
   plan.total_steps = length.total_steps;
   plan.steps_per_epoch = length.steps_per_epoch;
   int64_t adapter_tensors = 0;  // two of each adapter

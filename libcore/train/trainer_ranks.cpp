@@ -1,6 +1,7 @@
 // What the ranks of a run have in common, and tell each other besides gradients: texts, metrics, decisions.
 
 #include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -79,9 +80,10 @@ void Trainer::State::check_equal_digests(const std::string& digest) const {
   GALLEY_ASSERT(message.empty(), message);
 }
 
-/// Throws on all ranks if they do not train the same.
+/// Throws on all ranks if they were not started to do the same.
 void Trainer::State::check_facts() {
-  if (rank_count() == 1) return;
+  if (rank_count() == 1 || facts_checked) return;
+  facts_checked = true;
   RankFacts facts;
   facts.recipe_text = recipe_text;
   const auto provenance = nlohmann::json::parse(options.provenance);
@@ -89,11 +91,21 @@ void Trainer::State::check_facts() {
     const std::string value = provenance.value(key, std::string());
     if (!value.empty()) facts.build += (facts.build.empty() ? "" : ", ") + value;
   }
-  for (const char* split : {"train", "val"}) {
-    if (recipe.data.find(split) != nullptr) facts.data.emplace_back(cat("data.", split), session.source(split));
-  }
-  facts.run = file_exists(options.run) ? "there" : "not there";
+  const auto given = [](bool flag) { return flag ? "given" : "not given"; };
+  facts.settings = {{"-o", std::filesystem::absolute(options.run).lexically_normal().string()},
+                    {"--force", given(options.force)},
+                    {"--dry-run", given(options.dry_run)},
+                    {"the folder RUN", file_exists(options.run) ? "there" : "not there"}};
   check_equal_facts(*options.ranks, facts);
+}
+
+void Trainer::State::check_data() {
+  if (rank_count() == 1) return;
+  RankData data;
+  for (const char* split : {"train", "val"}) {
+    if (recipe.data.find(split) != nullptr) data.emplace_back(cat("data.", split), session.source(split));
+  }
+  check_equal_data(*options.ranks, data);
 }
 
 void Trainer::State::on_rank_0(const std::function<void()>& write) {

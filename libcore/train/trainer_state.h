@@ -92,6 +92,7 @@ class Trainer::State {
   /// The shapes of a replica's batches, those of the largest replica first: all ranks compile them in the same order.
   std::vector<BatchTypes> replica_types();
   void check_facts();
+  void check_data();
   /// The metrics of all ranks; nullopt: stopped.
   std::optional<MetricValues> evaluate(Evaluator& evaluates, TrainEvents& events);
   /// Learns how many samples of the other ranks are damaged or irregular.
@@ -101,6 +102,7 @@ class Trainer::State {
 
   const Recipe& recipe;
   std::string recipe_text;
+  bool facts_checked = false;
   TrainerOptions options;
   std::unique_ptr<GroupCommunicator> tensor_members, sample_members;  // of a mesh with both; must outlive the programs below
   Session session;

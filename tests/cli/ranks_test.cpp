@@ -224,6 +224,8 @@ TEST(Ranks, ShardingMustFit) {
   const Outcome odd = run("galley-train", {recipe, "-o", folder + "/b", "--simulate-ranks", "3"});
   EXPECT_EQ(odd.code, 3);
   EXPECT_NE(odd.err.find("is not a multiple of the 3 ranks"), std::string::npos) << odd.err;
+  const Outcome stages = run("galley-train", {recipe, "--simulate-ranks", "2", "sharding=pipeline", "train.batch.global=24", "--dry-run"});
+  EXPECT_NE(stages.out.find("24 (8 micro-batches of 3)"), std::string::npos) << stages.out << stages.err;
 }
 
 constexpr const char* kLongBenchmark =
@@ -301,10 +303,25 @@ TEST_F(RankFaults, AStoppedRankIsFoundAndNamed) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
 }
 
-/// The short form of scripts/rank-faults: one fault of each kind.
-TEST_F(RankFaults, ARankThatIsKilledStoppedEndsOrLoopsAtARandomMomentIsNamedAndTheRunContinues) {
+TEST_F(RankFaults, RanksWithOtherOptionsAreRefused) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const auto job = [&](const std::string& first, const std::string& second) {
+    const std::string rank = "-np 1 galley-train " + recipe + " -q -o ";
+    return shell(std::string(kMpirun) + "mpi " + rank + folder + first + " : " + rank + folder + second);
+  };
+  const std::string other = job("/a", "/b").err;
+  EXPECT_NE(other.find("-o is " + folder + "/a on rank 0, but " + folder + "/b on rank 1"), std::string::npos) << other;
+  const std::string dry = job("/a", "/a --dry-run").err;
+  EXPECT_NE(dry.find("--dry-run is not given on rank 0, but given on rank 1"), std::string::npos) << dry;
+  ASSERT_EQ(run("galley-train", {recipe, "-q", "-o", folder + "/a"}).code, 0);
+  const std::string again = job("/a", "/a --force").err;
+  EXPECT_NE(again.find("--force is not given on rank 0, but given on rank 1"), std::string::npos) << again;
+}
+
+/// The short form of scripts/rank-faults: the kinds of faults that the tests above do not have.
+TEST_F(RankFaults, ARankThatEndsOrLoopsAtARandomMomentIsNamedAndTheRunContinues) {
   const Outcome outcome = shell("bin=$(dirname $(command -v galley-train)); python3 " GALLEY_SOURCE_DIR
-                                "/scripts/rank-faults --times 2 --seed 3 --seconds 4 --bin $bin");
+                                "/scripts/rank-faults --kinds exit,loop --times 2 --seed 3 --seconds 4 --bin $bin");
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("2 of 2 trials passed"), std::string::npos) << outcome.out;
 }

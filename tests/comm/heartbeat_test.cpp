@@ -186,6 +186,28 @@ TEST(RankWatch, NamesARankThatDoesNotEnd) {
             "rank 0 is alive but does not end, 619.0 s after its last collective; it is in step 20, collective 21 (all_reduce digest)");
 }
 
+TEST(RankWatch, NamesARankThatHasEndedWithoutACollective) {
+  for (const int64_t step : {0, 20}) {
+    RankWatch watch(3, 5, 0);
+    std::string fault;
+    for (int t = 1; t <= 7; ++t) {
+      Beat waits = beat_in(step, 22, 22, "broadcast build"), last = beat_in(step, 21, 0, "all_reduce digest");
+      waits.patient = 1;
+      last.last = 1;
+      watch.heard(0, waits, t);
+      watch.heard(1, last, t);
+      watch.heard(2, beat_in(step, 22, 22, "broadcast build"), t);
+      fault = watch.fault(t);
+      if (t <= 6) {
+        ASSERT_EQ(fault, "") << t;
+      }
+    }
+    const std::string where = step == 0 ? "before step 1" : "in step 20";
+    EXPECT_EQ(fault, cat("rank 1 has ended, ", where, ", collective 21 (all_reduce digest), while rank 0 waits ", where,
+                         ", collective 22 (broadcast build) for it"));
+  }
+}
+
 /// Heartbeats of threads; a rank whose messages are held back is like a stopped process.
 TEST(Heartbeat, FindsALoopAndEndsWithoutAFault) {
   const auto post = std::make_shared<TestMessages::Post>();

@@ -61,8 +61,6 @@ TEST(Formulas, TrafficOfStrategies) {
   more.micro_batches = 3;
   EXPECT_DOUBLE_EQ(data_parallel_traffic(ShardingStrategy::kFsdp, more).sum(), 9 * f * 100);
   EXPECT_DOUBLE_EQ(data_parallel_traffic(ShardingStrategy::kZero2, more).sum(), 2 * f * 100);
-  more.reduce_each = true;
-  EXPECT_DOUBLE_EQ(data_parallel_traffic(ShardingStrategy::kZero2, more).sum(), 4 * f * 100);
   more.reshard_after_forward = false;
   EXPECT_DOUBLE_EQ(data_parallel_traffic(ShardingStrategy::kFsdp, more).sum(), 6 * f * 100);
   TrafficRule hybrid = rule;

@@ -10,6 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "libcore/ops/binary.h"
+#include "libcore/ops/collective.h"
+#include "libcore/ops/unary.h"
 #include "tests/profiler/recorded.h"
 
 namespace galley {
@@ -95,6 +98,40 @@ TEST(Trace, IsValidAndComplete) {
   EXPECT_EQ(names["measured memory"], 3);
   EXPECT_GT(names["planned memory"], 3);
   EXPECT_EQ(names["conv2d conv2"], 3);
+}
+
+/// Two sums that run at the same time: each has a lane from its start to the end of its wait.
+TEST(Trace, CollectivesHaveLanes) {
+  Graph graph;
+  const Value x = graph.add_input("x", test::f32({64}), ValueRole::kInput), y = graph.add_input("y", test::f32({64}), ValueRole::kInput);
+  const Value first = all_reduce_start(tanh(x), "grads.bucket0"), second = all_reduce_start(tanh(y), "grads.bucket1");
+  const Value between = tanh(mul(x, y));
+  graph.add_output("first", all_reduce_wait(first, "grads.bucket0"));
+  graph.add_output("second", mul(all_reduce_wait(second, "grads.bucket1"), between));
+  RecordedRun run;
+  test::prepare(run, graph);
+  for (int64_t k = 1; k <= 2; ++k) run.step(k);
+  const Json json = Json::parse(make_trace(run.recorder.recording()).json);
+  EXPECT_EQ(trouble_of(json), "");
+  std::map<std::string, std::vector<Json>> named;
+  for (const Json& event : json["traceEvents"]) {
+    named[event["name"]].push_back(event);
+    if (!event.contains("args") || !event["args"].contains("kernel")) continue;
+    EXPECT_NE(event["args"]["kernel"].get<std::string>().back(), ' ');
+  }
+  for (const char* bucket : {"grads.bucket0", "grads.bucket1"}) {
+    const auto &whole = named[cat("all_reduce ", bucket)], &starts = named[cat("all_reduce_start ", bucket)],
+               &waits = named[cat("all_reduce_wait ", bucket)];
+    ASSERT_EQ(whole.size(), 2u) << bucket;
+    ASSERT_EQ(starts.size(), 2u) << bucket;
+    for (size_t k = 0; k < whole.size(); ++k) {
+      EXPECT_EQ(whole[k]["cat"], "collective");
+      EXPECT_EQ(whole[k]["ts"], starts[k]["ts"]);
+      EXPECT_NEAR(whole[k]["ts"].get<double>() + whole[k]["dur"].get<double>(),
+                  waits[k]["ts"].get<double>() + waits[k]["dur"].get<double>(), 0.01);
+    }
+  }
+  EXPECT_NE(named["all_reduce grads.bucket0"][0]["tid"], named["all_reduce grads.bucket1"][0]["tid"]);
 }
 
 TEST(Trace, TheReaderFindsFaults) {

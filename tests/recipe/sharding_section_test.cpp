@@ -52,7 +52,7 @@ TEST(ShardingSection, Shorthand) {
   EXPECT_EQ(section("sharding: fsdp\n").strategy, ShardingStrategy::kFsdp);
   EXPECT_EQ(section("sharding: {strategy: fsdp, wrap: 25M}\n").wrap.parameters.count, 25'000'000);
   EXPECT_FALSE(section("sharding: {strategy: fsdp, wrap: auto}\n").wrap.parameters.count.has_value());
-  EXPECT_EQ(section("sharding: {hook: bf16}\n").hook->type, HookType::kBf16);
+  EXPECT_EQ(section("sharding: {hook: bf16}\n").hook->kind().name, "bf16");
   EXPECT_FALSE(section("sharding: {hook: null, offload: null}\n").hook.has_value());
   EXPECT_EQ(section("sharding: {tables: table_wise}\n").tables.sharding, TableSharding::kTableWise);
   EXPECT_EQ(section("sharding: {strategy: pipeline, stages: 3, split: [a, b]}\n").split, (std::vector<std::string>{"a", "b"}));
@@ -87,6 +87,9 @@ TEST(ShardingSection, ContradictionsAreErrors) {
   EXPECT_EQ(mistake("sharding: {bucket: 12}\n"), "sharding.bucket | write e.g. 25MiB");
   EXPECT_EQ(mistake("sharding: {strategy: fsdp, wrap: {parameters: 1M, match: [a]}}\n"), "sharding.wrap | remove one of them");
   EXPECT_EQ(mistake("sharding: {strategy: fsdp, hook: power_sgd}\n"), "sharding.hook | use bf16, or strategy: ddp or zero1");
+  EXPECT_EQ(mistake("sharding: {hook: {rank: 4}}\n").substr(0, 19), "sharding.hook.type ") << "not bf16";
+  EXPECT_EQ(mistake("sharding: zero3\n"), "sharding.strategy | did you mean 'fsdp'?");
+  EXPECT_EQ(mistake("sharding: {strategy: FSDP}\n"), "sharding.strategy | did you mean 'fsdp'?");
   EXPECT_EQ(mistake("sharding: {strategy: pipeline, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
   EXPECT_EQ(mistake("sharding: {mesh: {pipe: 2}, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
   EXPECT_EQ(mistake("sharding: {offload: {optimizer: nvme}}\n").substr(0, 26), "sharding.offload.optimizer");

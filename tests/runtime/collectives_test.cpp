@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <thread>
 
 #include "libcore/base/parallel.h"
+#include "libcore/comm/delayed.h"
 #include "libcore/comm/local.h"
 #include "libcore/comm/rank_scope.h"
 #include "libcore/ops/binary.h"
@@ -22,6 +24,7 @@
 #include "libcore/passes/shard.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
+#include "tests/support/as_ranks.h"
 #include "tests/support/target.h"
 
 namespace galley::test {
@@ -40,16 +43,17 @@ TensorType type_of(const Shape& shape, DType dtype = DType::kF32) {
 struct Division {
   int64_t bucket_bytes = 1 << 20;
   bool sharded = false;
+  int layers = 3;
 };
 
-/// A training step of three layers on `rows` rows, by SGD with momentum.
+/// A training step of some layers on `rows` rows, by SGD with momentum.
 Graph training_step(int64_t rows, Communicator* ranks, const Division& division) {
   const bool many_ranks = ranks != nullptr;
   Graph graph;
   Value x = graph.add_input("x", type_of({rows, kWidth}), ValueRole::kInput);
   std::vector<std::string> names;
   std::vector<ValueId> weights;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < division.layers; ++i) {
     names.push_back(cat("w", i));
     const Value w = graph.add_input(names.back(), type_of({kWidth, kWidth}), ValueRole::kParameter);
     weights.push_back(w.id());
@@ -240,6 +244,84 @@ TEST(CollectivePrograms, SumsStartBeforeTheRestOfTheBackwardPassAndUseTheMemoryO
   ASSERT_EQ(waits.size(), 4u);
   EXPECT_LT(starts[2], last_product);
   for (const int wait : waits) EXPECT_GT(wait, last_product);
+}
+
+using std::chrono::milliseconds;
+constexpr milliseconds kProductTime{5}, kSumTime{15};
+
+/// Each product takes at least a time, without using the processor.
+class SlowProducts : public NodeObserver {
+ public:
+  void before(const Program& program, const Step& step, Stream&) override {
+    const bool product = program.graph().nodes()[static_cast<size_t>(step.node)].op->work == WorkClass::kProduct;
+    if (product) std::this_thread::sleep_for(kProductTime);
+    products += product;
+  }
+  void after(const Program&, const Step&, const NodeOutputs&) override {}
+  int products = 0;
+};
+
+/// Starts collectives where they are waited for: the negative control.
+class LateStarts : public Communicator {
+ public:
+  explicit LateStarts(std::unique_ptr<Communicator> inner) : Communicator(inner->rank(), inner->size()), inner_(std::move(inner)) {}
+  std::string transport() const override { return inner_->transport(); }
+  void abort(const std::string& message) override { inner_->abort(message); }
+
+ protected:
+  void begin(const Collective& call, Ticket ticket) override { calls_[ticket] = call; }
+  void finish(Ticket ticket) override { inner_->run(calls_.at(ticket)); }
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+  std::map<Ticket, Collective> calls_;
+};
+
+/// Seconds of the fastest of three steps with sums that take long, and the number of products.
+std::pair<double, int> seconds_of_step(bool late) {
+  auto inner = local_communicators(2, {.timeout_s = 60});
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (auto& each : inner) {
+    all.push_back(std::make_unique<DelayedCommunicator>(std::move(each), [](const Collective&) { return kSumTime; }));
+    if (late) all.back() = std::make_unique<LateStarts>(std::move(all.back()));
+  }
+  double fastest = 1e9;
+  int products = 0;
+  const auto errors = as_ranks(all, [&](Communicator& comm) {
+    const RankScope scope(&comm);
+    const auto backend = open_backend("cpu", {.threads = 1});
+    const auto program = compile(training_step(kRows, &comm, {.bucket_bytes = 1, .layers = 6}), {.backend = backend});
+    ParameterStore store(backend->device());
+    Execution execution(program, store);
+    execution.feed("x", Tensor(DType::kF32, Shape{kRows, kWidth}));
+    execution.set("lr", 1);
+    execution.set("step", 1.0);
+    if (execution.takes(kRankWeight)) execution.set(kRankWeight, 0.5);
+    for (int run = 0; run < 3; ++run) {
+      SlowProducts slow;
+      const auto began = std::chrono::steady_clock::now();
+      execution.run({.observer = &slow});
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      if (comm.rank() != 0) continue;
+      fastest = std::min(fastest, seconds);
+      products = slow.products;
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  return {fastest, products};
+}
+
+/// A step with the sums of six gradients and the loss takes the longer of computing and summing; with starts at the waits it takes both.
+TEST(CollectivePrograms, SumsRunBesideTheBackwardPass) {
+  if (!has_cpu()) GTEST_SKIP() << "no CPU back end";
+  ensure_ops_registered();
+  const auto [scheduled, products] = seconds_of_step(false);
+  const double late = seconds_of_step(true).first;
+  const double computing = products * std::chrono::duration<double>(kProductTime).count();
+  const double summing = 7 * std::chrono::duration<double>(kSumTime).count();
+  EXPECT_EQ(products, 6 + 11);
+  EXPECT_GE(late, computing + summing);
+  EXPECT_LT(scheduled, 0.75 * late) << "at best " << std::max(computing, summing) / (computing + summing);
 }
 
 }  // namespace

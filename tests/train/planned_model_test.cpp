@@ -7,7 +7,9 @@
 
 #include <numeric>
 #include <set>
+#include <tuple>
 
+#include "libcore/train/rank_refusals.h"
 #include "libcore/train/step_planner.h"
 #include "libcore/train/workload.h"
 #include "tests/train/models.h"
@@ -110,6 +112,18 @@ TEST(StepPlanner, PeakOfOneRankIsThatOfTheProgram) {
   EXPECT_DOUBLE_EQ(plan.simulation.traffic.sum(), 0);
 }
 
+/// Whether ranks on one machine with GPUs train the recipe.
+bool trains(Recipe recipe, int ranks) {
+  recipe.device.parse("cuda");
+  try {
+    check_ranks(recipe, {.ranks = ranks, .per_machine = ranks});
+    check_offload(recipe, {.accumulation = 1});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 TEST(StepPlanner, TheSearchFindsWhatAllCandidatesOneByOneGive) {
   const LoadedRecipe loaded = test::load_text(kGpt, {});
   const Cluster cluster = *find_cluster("a100_80gb");
@@ -119,6 +133,7 @@ TEST(StepPlanner, TheSearchFindsWhatAllCandidatesOneByOneGive) {
     for (const PlanCandidate& candidate : plan_candidates(loaded.recipe, 4, cluster)) {
       Recipe changed = loaded.recipe;
       candidate.apply(changed, "host");
+      if (!trains(changed, 4)) continue;
       try {
         const StepPlan plan = StepPlanner(changed, 4, cluster).plan();
         if (plan.peak <= bytes) best = std::min(best, plan.simulation.step_s);
@@ -147,6 +162,27 @@ TEST(StepPlanner, CandidatesCoverMeshes) {
     EXPECT_EQ(candidate.strategy, ShardingStrategy::kFsdp);
     EXPECT_EQ(candidate.mesh->tensor, 2) << "the recipe's mesh stays";
   }
+}
+
+TEST(StepPlanner, TheSearchFindsWhatTrains) {
+  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const Cluster cluster = *find_cluster("a100_80gb");
+  StepPlanner planner(loaded.recipe, 8, cluster);
+  const auto silent = [](int64_t, int64_t) { return true; };
+  for (const double bytes : {1e9, 4e6, 2.5e6}) {
+    const PlanSearch search = planner.fit(bytes, silent);
+    ASSERT_TRUE(search.best.has_value()) << bytes;
+    std::vector<std::string> settings;
+    for (const auto& [key, value] : search.best->settings) settings.push_back(cat(key, "=", value));
+    EXPECT_TRUE(trains(test::load_text(kGpt, settings).recipe, 8)) << search.best->fragment;
+    EXPECT_EQ(search.best->not_trained, "");
+  }
+  // Where the recipe asks for nothing else, the answer says that it is only planned.
+  const LoadedRecipe stages = test::load_text(kGpt, {"sharding={strategy: zero1, mesh: {shard: 4, pipe: 2}}"});
+  const PlanSearch search = StepPlanner(stages.recipe, 8, cluster).fit(1e9, silent);
+  ASSERT_TRUE(search.best.has_value());
+  EXPECT_NE(search.best->not_trained, "");
+  EXPECT_TRUE(search.best->fragment.starts_with("# galley-train cannot train this yet: ")) << search.best->fragment;
 }
 
 TEST(StepPlanner, TheSearchKeepsToItsBytesAndIsFastest) {
@@ -189,6 +225,18 @@ TEST(PlannedBatch, ReplicasAreMicroBatchesOfTheRankThatHasMost) {
     EXPECT_EQ(batch.micro, 3) << ranks;
     EXPECT_EQ(batch.accumulation, passes) << ranks;
     EXPECT_EQ(batch.global, 20);
+  }
+}
+
+TEST(PlannedBatch, PipelinesHaveFourMicroBatchesForEachStage) {
+  const LoadedRecipe loaded = test::load_text(test::kPerceptron, {"train.batch=24", "sharding.strategy=pipeline"});
+  for (const auto& [pipe, chunks, count] : {std::tuple(2, 1, 8), std::tuple(4, 1, 12), std::tuple(3, 2, 12), std::tuple(5, 1, 12)}) {
+    JobPlan job;
+    job.mesh.pipe = pipe;
+    job.chunks = chunks;
+    const BatchPlan batch = planned_batch(loaded.recipe, job);
+    EXPECT_EQ(batch.accumulation, count) << pipe;
+    EXPECT_EQ(batch.micro, 24 / count) << pipe;
   }
 }
 

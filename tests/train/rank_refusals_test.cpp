@@ -99,6 +99,7 @@ TEST(RankTraining, RefusesWhatItCannotTrain) {
   EXPECT_NE(error(2, {"sharding=fsdp", "sharding.gather_limit=16B"}).find("'sharding.gather_limit' is 16 B, but the unit of"),
             std::string::npos);
   EXPECT_NE(error(4, {"sharding=zero1", "sharding.mesh={data: 2, shard: 2}"}).find("on one axis of the mesh"), std::string::npos);
+  EXPECT_NE(error(4, {"sharding=tensor", "sharding.mesh={tensor: 1, data: 4}"}).find("mesh.tensor is 1"), std::string::npos);
 }
 
 }  // namespace

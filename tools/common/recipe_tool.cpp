@@ -256,7 +256,8 @@ void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
   set_compute_threads(static_cast<int>(threads));
   static bool warned = false;  // called for each cell of a sweep
   const bool half = recipe.precision.compute == PrecisionName::kF16;
-  if ((half || (recipe.precision.compute == PrecisionName::kBf16 && !has_fast_bf16())) && !warned && recipe.device.str() == "cpu") {
+  if ((half || (recipe.precision.compute == PrecisionName::kBf16 && !has_fast_bf16())) && !warned && recipe.device.str() == "cpu" &&
+      computes_here()) {
     warned = true;
     const std::string why =
         half ? "there are no f16 kernels for processors" : cat("this processor has no fast bf16 instructions (", instruction_set(), ")");

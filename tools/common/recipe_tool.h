@@ -40,6 +40,8 @@ class RecipeTool : public Tool {
   virtual bool takes_inputs() const { return false; }
   /// Whether the recipe is a RUN folder with weights.
   virtual bool takes_run_weights(const LoadedRecipe& loaded) const;
+  /// Whether the tool runs the model on this machine.
+  virtual bool computes_here() const { return true; }
   /// Whether the tool uses the recipe's precision; tools that quantize start from f32.
   virtual bool takes_precision() const { return true; }
   /// For tools that need trained weights: throws Error if the RUN folder or recipe provides none.

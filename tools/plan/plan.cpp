@@ -170,7 +170,13 @@ Cluster PlanTool::cluster() const {
 }
 
 int64_t PlanTool::memory_to_fit() const {
-  const int64_t bytes = parse_bytes(fit_);
+  const int64_t bytes = [&] {
+    try {
+      return parse_bytes(fit_);
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kUsage, cat("--fit: ", error.message())).suggest("write a size with a unit, e.g. --fit 40GiB");
+    }
+  }();
   const bool unit = fit_.find_first_not_of("0123456789.") != std::string::npos;
   if (!unit && bytes < (1 << 20))
     throw Error(ErrorCode::kUsage, cat("--fit ", fit_, " is ", counted(bytes, "byte"))).suggest("write a unit, e.g. --fit 40GiB");
@@ -274,8 +280,10 @@ Json PlanTool::json(const Recipe& recipe, const Outcome& outcome) const {
   if (!fit_.empty()) {
     json["fit"] = nullptr;
     if (outcome.fitted())
-      json["fit"] = {
-          {"bytes", parse_bytes(fit_)}, {"tried", outcome.search->candidates}, {"settings", settings_json(outcome.search->best->settings)}};
+      json["fit"] = {{"bytes", parse_bytes(fit_)},
+                     {"tried", outcome.search->candidates},
+                     {"settings", settings_json(outcome.search->best->settings)},
+                     {"not_trained", outcome.search->best->not_trained.empty() ? Json() : Json(outcome.search->best->not_trained)}};
     json["rejected"] = rejected_json(outcome.search->rejected);
   }
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
@@ -305,6 +313,8 @@ void PlanTool::print_outcome(const Recipe& recipe, const Outcome& outcome) const
   if (plan.tables) text += "\n" + render(tables_table(plan), Format::kTable);
   if (outcome.fitted()) {
     text += cat("\nfastest of ", outcome.search->candidates, " candidates in ", fit_, ":\n");
+    if (const std::string& reason = outcome.search->best->not_trained; !reason.empty())
+      text += cat("  galley-train cannot train this yet: ", reason, "\n");
     for (const auto& [key, value] : outcome.search->best->settings) text += cat("  ", key, ": ", value, "\n");
   }
   if (outcome.search) text += "\n" + render(rejected_table(outcome.search->rejected), Format::kTable);

@@ -28,6 +28,7 @@ class PlanTool : public RecipeTool {
   std::string section() const override { return "train"; }
   std::string output_help() const override { return "with --fit: write the settings as a recipe fragment, for --with FILE"; }
   int run_recipe(LoadedRecipe& loaded) override;
+  bool computes_here() const override { return local(); }
 
  private:
   struct Outcome;

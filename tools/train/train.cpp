@@ -128,6 +128,12 @@ class Silent : public TrainEvents {
   bool take_checkpoint_request() override { return tools::take_checkpoint_request(); }
 };
 
+std::string batch_text(const TrainPlan& plan) {
+  if (plan.micro_batches) return cat(plan.global, " (", counted(plan.replicas, "micro-batch"), " of ", plan.micro, ")");
+  if (plan.replicas > 0) return cat(plan.global, " (", counted(plan.replicas, "logical replica"), " of up to ", plan.micro, ")");
+  return plan.accumulation > 1 ? cat(plan.global, " (", plan.accumulation, " passes of ", plan.micro, ")") : cat(plan.global);
+}
+
 Json plan_json(const TrainPlan& plan) {
   return {{"global_batch", plan.global},
           {"micro", plan.micro},
@@ -217,6 +223,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   TrainerOptions options;
   options.run = run;
   options.force = force_;
+  options.dry_run = dry_run_;
   options.provenance = provenance_json(provenance(loaded.recipe, text)).dump();
   options.time_operators = common.verbose_ops;
   Ranks* job = Ranks::open();
@@ -341,9 +348,7 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
       {"run", run},
       {"steps", plan.total_steps > 0 ? cat(human_count(plan.total_steps), " (", fixed(plan.steps_per_epoch, 1), " per epoch)")
                                      : "until the time is up"},
-      {"batch", plan.replicas > 0       ? cat(plan.global, " (", plan.replicas, " logical replicas of up to ", plan.micro, ")")
-                : plan.accumulation > 1 ? cat(plan.global, " (", plan.accumulation, " passes of ", plan.micro, ")")
-                                        : cat(plan.global)},
+      {"batch", batch_text(plan)},
       {"parameters",
        cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
       {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP per step")},
