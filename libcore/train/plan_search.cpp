@@ -73,7 +73,7 @@ std::vector<int64_t> micro_batches(int64_t share) {
 
 /// A candidate with all choices of recomputation, offload, units and resharding.
 void add_candidates(PlanCandidate candidate, const MeshSection& mesh, PipelineSchedule schedule, std::vector<PlanCandidate>& all) {
-  const bool units = shards_units(candidate.strategy) && mesh.shard > 1, pipeline = mesh.pipe > 1;
+  const bool units = divides_parameters(candidate.strategy) && mesh.shard > 1, pipeline = mesh.pipe > 1;
   std::vector<std::pair<int64_t, bool>> wraps{{0, true}};  // millions of parameters, and whether they are gathered again
   if (units && pipeline) wraps = {{0, true}, {0, false}};
   if (units && !pipeline) wraps = {{100, true}, {10, true}, {1, true}};

@@ -44,8 +44,7 @@ bool divides_state(const Recipe& recipe, const Communicator* ranks) { return sha
 
 bool divides_parameters(const Recipe& recipe, const Communicator* ranks) {
   if (!divides_state(recipe, ranks)) return false;
-  const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks->size());
-  return strategy == ShardingStrategy::kFsdp || strategy == ShardingStrategy::kHybrid;
+  return divides_parameters(resolve_strategy(recipe.sharding, ranks->size()));
 }
 
 int matrix_ranks(const Recipe& recipe, const Communicator* ranks) {
