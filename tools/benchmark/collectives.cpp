@@ -39,7 +39,7 @@ struct CollectiveRow {
   double gb_per_s() const { return median_us > 0 ? static_cast<double>(what.bytes) / median_us * 1e-3 : 0; }
 };
 
-std::vector<std::string> words_of(const std::string& list) {
+std::vector<std::string> items_of(const std::string& list) {
   std::vector<std::string> words;
   for (size_t at = 0; at <= list.size();) {
     const size_t comma = std::min(list.find(',', at), list.size());
@@ -91,13 +91,13 @@ std::vector<CollectiveCase> cases_of(const std::vector<std::string>& given) {
     }
   }
   std::vector<CollectiveCase> cases;
-  for (const std::string& word : words_of(what)) {
+  for (const std::string& word : items_of(what)) {
     const CollectiveKind kind = kind_of(word);
     if (kind == CollectiveKind::kBarrier) {
       cases.push_back({kind, 0, true});
       continue;
     }
-    for (const std::string& size : words_of(sizes)) {
+    for (const std::string& size : items_of(sizes)) {
       const int64_t bytes = bytes_of(size);
       for (const bool direct : {true, false}) cases.push_back({kind, bytes / 4 * 4, direct});
     }
