@@ -290,10 +290,10 @@ std::pair<double, int> seconds_of_step(bool late) {
   const auto errors = as_ranks(all, [&](Communicator& comm) {
     const RankScope scope(&comm);
     const auto backend = open_backend("cpu", {.threads = 1});
-    const auto program = compile(training_step(kRows, &comm, {.bucket_bytes = 1, .layers = 6}), {.backend = backend});
+    const auto program = compile(training_step(kBatch, &comm, {.bucket_bytes = 1, .layers = 6}), {.backend = backend});
     ParameterStore store(backend->device());
     Execution execution(program, store);
-    execution.feed("x", Tensor(DType::kF32, Shape{kRows, kWidth}));
+    execution.feed("x", Tensor(DType::kF32, Shape{kBatch, kWidth}));
     execution.set("lr", 1);
     execution.set("step", 1.0);
     if (execution.takes(kRankWeight)) execution.set(kRankWeight, 0.5);
