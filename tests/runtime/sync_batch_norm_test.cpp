@@ -162,10 +162,10 @@ TEST(SyncBatchNorm, TheVarianceIsThatOfAllSamples) {
               var = graph.add_input("running_var", vector, ValueRole::kBuffer);
   BatchNormUpdateAttrs attrs;
   attrs.count = 12;
-  batch_norm_update(mean, var, graph.add_input("mean", vector, ValueRole::kInput), graph.add_input("var", vector, ValueRole::kInput), {},
-                    attrs);
+  const BatchNorm norm = batch_norm(graph.add_input("x", f32({4, kChannels, 3}), ValueRole::kInput), {}, {});
+  batch_norm_update(mean, var, norm.mean, norm.var, {}, attrs);
   sync_batch_norms(graph, 2.5);
-  EXPECT_EQ(graph.nodes().front().attrs<BatchNormUpdateAttrs>().count, 30);
+  EXPECT_EQ(graph.nodes().back().attrs<BatchNormUpdateAttrs>().count, 30);
 }
 
 }  // namespace
