@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string tiny_recipe(const std::string& folder, const std::string& more = "") {
+std::string profiled_recipe(const std::string& folder, const std::string& more = "") {
   const std::string path = folder + "/tiny.yaml";
   write_text(path,
              "recipe: 1\n"
@@ -57,7 +57,7 @@ std::string gunzip_file(const std::string& path) {
 TEST(Profile, GivesTheObjectOfTheContract) {
   const std::string folder = scratch_folder();
   const Outcome outcome = run(
-      "galley-profile", {tiny_recipe(folder), "-o", folder + "/trace.json.gz", "--html", folder + "/page.html", "--format", "json", "-q"});
+      "galley-profile", {profiled_recipe(folder), "-o", folder + "/trace.json.gz", "--html", folder + "/page.html", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   EXPECT_EQ(json["what"], "train_step");
@@ -90,7 +90,7 @@ TEST(Profile, GivesTheObjectOfTheContract) {
 }
 
 TEST(Profile, ProfilesAForwardPassOnDataOrOnRandomBatches) {
-  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const std::string folder = scratch_folder(), recipe = profiled_recipe(folder);
   const Outcome data = run("galley-profile", {recipe, "what=forward", "--format", "json", "-q"});
   ASSERT_EQ(data.code, 0) << data.err;
   const Json on_data = Json::parse(data.out);
@@ -106,7 +106,7 @@ TEST(Profile, ProfilesAForwardPassOnDataOrOnRandomBatches) {
 }
 
 TEST(Profile, PrintsTablesForPeople) {
-  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const std::string folder = scratch_folder(), recipe = profiled_recipe(folder);
   const Outcome table = run("galley-profile", {recipe, "-q"});
   ASSERT_EQ(table.code, 0) << table.err;
   for (const char* word : {"conv2d", "(executor)", "waiting for data", "machine limits", "optimizer_state", "advice"})
@@ -119,7 +119,7 @@ TEST(Profile, PrintsTablesForPeople) {
 TEST(Profile, FindsAPlantedBottleneckAndWritesTheFragment) {
   const std::string folder = scratch_folder();
   // The recipe forces the contiguous format; the fragment undoes that, and the tools accept the fragment.
-  const std::string recipe = tiny_recipe(folder, "memory_format: contiguous\n");
+  const std::string recipe = profiled_recipe(folder, "memory_format: contiguous\n");
   const std::string fragment = folder + "/faster.yaml";
   const Outcome outcome = run("galley-profile", {recipe, "--apply", fragment, "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -144,7 +144,7 @@ TEST(Profile, FindsAPlantedBottleneckAndWritesTheFragment) {
 TEST(Profile, VerifiesItsAdvice) {
   const std::string folder = scratch_folder();
   const Outcome outcome = run(
-      "galley-profile", {tiny_recipe(folder, "memory_format: contiguous\n"), "--verify", "--verify-time", "1", "--format", "json", "-q"});
+      "galley-profile", {profiled_recipe(folder, "memory_format: contiguous\n"), "--verify", "--verify-time", "1", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   ASSERT_TRUE(json.contains("verified")) << outcome.out;
@@ -155,7 +155,7 @@ TEST(Profile, VerifiesItsAdvice) {
 
 TEST(Profile, TellsWhatRecordingCosts) {
   const std::string folder = scratch_folder();
-  const Outcome outcome = run("galley-profile", {tiny_recipe(folder), "synthetic=true", "--overhead", "0.5", "--format", "json", "-q"});
+  const Outcome outcome = run("galley-profile", {profiled_recipe(folder), "synthetic=true", "--overhead", "0.5", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json overhead = Json::parse(outcome.out)["overhead"];
   EXPECT_LE(overhead["low_percent"], overhead["change_percent"]);
@@ -204,7 +204,7 @@ TEST(Profile, AQuantizedModelGetsAdviceForTheQuantizer) {
 }
 
 TEST(Profile, MistakesNameTheKey) {
-  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const std::string folder = scratch_folder(), recipe = profiled_recipe(folder);
   const Outcome active = run("galley-profile", {recipe, "schedule.active=0", "--format", "json"});
   EXPECT_EQ(active.code, 3);
   EXPECT_TRUE(active.out.empty());
@@ -217,7 +217,7 @@ TEST(Profile, MistakesNameTheKey) {
 
 TEST(Profile, ARunningTrainingRecordsAWindowAtSigusr2) {
   const std::string folder = scratch_folder(), out = folder + "/run";
-  Child child("galley-train", {tiny_recipe(folder), "-o", out, "-q"});
+  Child child("galley-train", {profiled_recipe(folder), "-o", out, "-q"});
   const auto wait_for = [&](const std::function<bool()>& done) {
     for (int i = 0; i < 600 && !done(); ++i) usleep(50000);
     return done();
