@@ -56,8 +56,8 @@ std::string gunzip_file(const std::string& path) {
 
 TEST(Profile, GivesTheObjectOfTheContract) {
   const std::string folder = scratch_folder();
-  const Outcome outcome = run(
-      "galley-profile", {profiled_recipe(folder), "-o", folder + "/trace.json.gz", "--html", folder + "/page.html", "--format", "json", "-q"});
+  const Outcome outcome = run("galley-profile", {profiled_recipe(folder), "-o", folder + "/trace.json.gz", "--html", folder + "/page.html",
+                                                 "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   EXPECT_EQ(json["what"], "train_step");
@@ -143,8 +143,8 @@ TEST(Profile, FindsAPlantedBottleneckAndWritesTheFragment) {
 
 TEST(Profile, VerifiesItsAdvice) {
   const std::string folder = scratch_folder();
-  const Outcome outcome = run(
-      "galley-profile", {profiled_recipe(folder, "memory_format: contiguous\n"), "--verify", "--verify-time", "1", "--format", "json", "-q"});
+  const Outcome outcome = run("galley-profile", {profiled_recipe(folder, "memory_format: contiguous\n"), "--verify", "--verify-time", "1",
+                                                 "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   ASSERT_TRUE(json.contains("verified")) << outcome.out;
