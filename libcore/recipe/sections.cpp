@@ -471,9 +471,8 @@ void Recipe::options(OptionVisitor& v) {
       {.name = "deterministic",
        .doc = "false: results are bit-identical on the same machine with the same number of threads; true or a number V: training computes "
               "each batch as V logical replicas, so that results are bit-identical with any number of threads and of ranks up to V, and "
-              "for sharding ddp, zero1, zero2, fsdp and pipeline. device cuda: false allows algorithms whose sums differ between runs; "
-              "true or "
-              "V does not, and computes batches as a whole, so that equal runs on one kind of GPU are bit-identical"},
+              "for sharding ddp, zero1, zero2, fsdp and pipeline. On device cuda it is one kind of GPU that gives equal bits, and false "
+              "allows algorithms whose sums differ between runs"},
       deterministic);
   v.text({.name = "device", .doc = "device to compute on"}, device);
   v.text({.name = "threads", .doc = "threads of a process; auto: the number of cores it may use"}, threads);

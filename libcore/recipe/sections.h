@@ -386,8 +386,6 @@ struct Recipe : OptionsOf<Recipe> {
   int64_t seed = 0;
   Deterministic deterministic;
   DeviceName device;
-  /// The replicas of `deterministic` that training computes one by one; 0: none. A GPU computes each batch as a whole.
-  int64_t logical_replicas() const { return device.is_gpu() ? 0 : deterministic.replicas; }
   AutoCount threads;
   MemoryFormatChoice memory_format = MemoryFormatChoice::kAuto;
   PrecisionSection precision;

@@ -198,6 +198,21 @@ void Execution::feed(std::string_view name, const Tensor& values) {
   for (const auto& [step, input] : feed.readers) operands_[step].inputs[input] = address;
 }
 
+void Execution::take(std::string_view name, const Execution& from, std::string_view output) {
+  if (device_.is_host()) return feed(name, from.view(output));
+  const ValueId id = program_->graph().find_input(name), made = from.program_->graph().find_output(output);
+  GALLEY_ASSERT(takes(name) && made != kNoValue, "'", name, "' is no input, or '", output, "' no output");
+  const TensorType &type = program_->graph().type(id), &given = from.program_->graph().type(made);
+  GALLEY_ASSERT(given.dtype == type.dtype && given.shape == type.shape, "input '", name, "' must be ", type, ", not ", given);
+  if (scalars_.has(id) || !same_bytes(type.shape, given.format, type.format)) return feed(name, from.output(output));
+  Feed& feed = feeds_.at(id);
+  if (!feed.values.defined()) {
+    feed.values = Tensor(type.dtype, type.shape, type.format, device_);
+    for (const auto& [step, input] : feed.readers) operands_[step].inputs[input] = feed.values.address();
+  }
+  if (type.bytes() > 0) stream_.copy(feed.values.address(), from.address(made), type.bytes());
+}
+
 void Execution::set(std::string_view name, double value) {
   GALLEY_ASSERT(takes(name), "the program has no input '", name, "'");
   const ValueId id = program_->graph().find_input(name);
@@ -379,13 +394,7 @@ Tensor Execution::view(std::string_view name) const {
   return {type.dtype, type.shape, type.format, Storage::borrow(address(id), type.bytes(), arena_)};
 }
 
-std::span<const float> Execution::flat_output(std::string_view name) const {
-  const ValueId id = program_->graph().find_output(name);
-  GALLEY_ASSERT(id != kNoValue && device_.is_host(), "the program has no output '", name, "' on the host");
-  const TensorType& type = program_->graph().type(id);
-  GALLEY_ASSERT(type.dtype == DType::kF32 && type.shape.rank() == 1, "the output '", name, "' is ", type);
-  return {static_cast<const float*>(address(id)), static_cast<size_t>(type.elements())};
-}
+Tensor Execution::host_output(std::string_view name) const { return device_.is_host() ? view(name) : output(name); }
 
 double Execution::scalar(std::string_view name, int64_t before_last) const {
   const ValueId id = program_->graph().find_output(name);

@@ -46,6 +46,9 @@ class Execution {
   /// Sets an input for all following runs. On the host's device, an array in the program's format is used without a copy, so it must not
   /// change until the run. Arrays of rank 0 or 1 with at most 64 bytes, and all arrays for other devices, are copied before `feed` returns.
   void feed(std::string_view name, const Tensor& values);
+  /// Sets an input to an output of the last run of another execution on the same device, which must have its type. On the host's device the
+  /// array is used without a copy, as by `feed`; on others it is copied on the device, unless the formats differ.
+  void take(std::string_view name, const Execution& from, std::string_view output);
   /// Sets an input of one element for all following runs; the value is converted to the input's dtype. The next run copies all scalars to
   /// the device together.
   void set(std::string_view name, double value);
@@ -67,8 +70,8 @@ class Execution {
   Tensor output(std::string_view name) const;
   /// An output of the last run in the arena of a host device, in the program's format: valid until the arena is used again.
   Tensor view(std::string_view name) const;
-  /// A flat output of the last run, in the arena of a host device: valid until the arena is used again.
-  std::span<const float> flat_output(std::string_view name) const;
+  /// An output of the last run in the host's memory: on the host's device as view(), on others as output().
+  Tensor host_output(std::string_view name) const;
   /// Keeps the one-element outputs of the last `runs` runs; the default is 1. Discards the outputs so far.
   void keep_results(int64_t runs);
   /// A one-element output of the last run, or of the run `before_last` runs earlier. Waits for all runs so far.

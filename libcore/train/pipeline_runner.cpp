@@ -140,7 +140,7 @@ void PipelineRunner::forward(const PipelineAction& action, const ReplicaInput& i
     if (execution.takes(message.name)) execution.feed(message.name, mailbox_.at({message.name, action.micro_batch}));
   }
   execution.run({.observer = observer});
-  for (const StageMessage& message : part.messages.send_forward) send(message, action.micro_batch, execution.view(message.name));
+  for (const StageMessage& message : part.messages.send_forward) send(message, action.micro_batch, execution.host_output(message.name));
   if (!has_losses(execution)) return;
   for (size_t i = 0; i < loss_names_.size(); ++i) losses_[static_cast<size_t>(action.micro_batch)][i] = execution.scalar(loss_names_[i]);
 }
@@ -156,16 +156,20 @@ void PipelineRunner::backward(const PipelineAction& action, const ReplicaInput& 
     const std::string& name = graph.value(id).name;
     if (graph.value(id).role != ValueRole::kInput || !name.starts_with("value")) continue;
     const auto received = mailbox_.find({name, action.micro_batch});
-    execution.feed(name, received != mailbox_.end() ? received->second : made.view(name));
+    received != mailbox_.end() ? execution.feed(name, received->second) : execution.take(name, made, name);
   }
   execution.run({.observer = observer});
   for (const StageMessage& message : part.messages.send_backward) {
     const bool here = graph.find_output(message.name) != kNoValue;
-    send(message, action.micro_batch, here ? execution.view(message.name) : made.view(message.name));
+    send(message, action.micro_batch, (here ? execution : made).host_output(message.name));
   }
   Summed& summed = summed_[static_cast<size_t>(action.chunk)];
   std::vector<LeafSums::Part> sums;
-  for (const Sums::Output& each : summed.of.outputs) sums.push_back({.at = each.at, .values = execution.flat_output(each.name)});
+  std::vector<Tensor> arrays;
+  for (const Sums::Output& each : summed.of.outputs) {
+    arrays.push_back(execution.host_output(each.name));
+    sums.push_back({.at = each.at, .values = {arrays.back().data_as<float>(), static_cast<size_t>(arrays.back().elements())}});
+  }
   summed.sums->add(sums);
   for (const auto* list : {&part.messages.receive_forward, &part.messages.receive_backward}) {
     for (const StageMessage& message : *list) mailbox_.erase({message.name, action.micro_batch});

@@ -53,11 +53,6 @@ void check_device(const Recipe& recipe, const JobRanks& job) {
   if (job.threads)
     refuse("device", cat("device: ", recipe.device.str(), " has a GPU for each process, but the ranks are threads of one process"),
            "start them by mpirun -np N, or write device: cpu");
-  const ShardingStrategy strategy = resolve_strategy(recipe.sharding, ranks);
-  const MeshSection mesh = resolve_mesh(recipe.sharding, ranks, ranks);
-  if (mesh.pipe > 1)
-    refuse("sharding.strategy", cat("sharding: ", name_of(strategy), " does not train on device: ", recipe.device.str(), " yet"),
-           "write sharding: ddp, zero1, zero2, fsdp, hybrid or tensor, or device: cpu");
 }
 
 /// Throws Error (kRecipe) for what does not go together with a pipeline.

@@ -86,8 +86,9 @@ ReplicaRunner::ReplicaRunner(const Options& options)
       rank_(options.ranks != nullptr ? options.ranks->rank() : 0),
       ranks_(options.ranks != nullptr ? options.ranks->size() : 1),
       tree_(options.choice.count, ranks_) {
-  const int most = (options.choice.count + ranks_ - 1) / ranks_;                            // replicas of a rank
-  const int threads = options.tensor != nullptr ? 1 : std::max(1, options.choice.threads);  // collectives have one order
+  const int most = (options.choice.count + ranks_ - 1) / ranks_;  // replicas of a rank
+  const bool one = options.tensor != nullptr || !options.host;    // collectives have one order, and a device one stream
+  const int threads = one ? 1 : std::max(1, options.choice.threads);
   slots_ = options.sums ? count() : std::min(threads, options.gathers ? most : count());
   rounds_ = options.sums ? 1 : (most + slots_ - 1) / slots_;
 }
@@ -96,6 +97,7 @@ int64_t ReplicaRunner::bytes(const Program& program, const std::vector<GradientB
   const ReplicaRunner runner(options);
   int64_t sums = 0;
   for (const GradientBucket& bucket : buckets) sums += bucket.layout.padded(options.shards.ranks) * 4;
+  if (!options.host) return program.scratch_bytes() + program.prepared_bytes() + sums;  // sums are added on the host
   int64_t arrays = std::ssize(runner.tree_.partials(runner.rank_));
   for (int leaves = 4; leaves <= runner.count(); leaves *= 2) ++arrays;  // LeafSums
   return runner.slots_ * (program.scratch_bytes() + program.prepared_bytes()) + arrays * sums;
@@ -156,10 +158,13 @@ Execution& ReplicaRunner::execution_for(const Batch& batch, int slot) const {
 }
 
 void ReplicaRunner::add(int replica, const Execution& execution) {
-  std::vector<LeafSums::Part> parts;
   for (Summed& summed : summed_) {
-    parts.clear();
-    for (const auto& [output, at] : summed.outputs) parts.push_back({at, execution.flat_output(output)});
+    std::vector<Tensor> arrays;
+    std::vector<LeafSums::Part> parts;
+    for (const auto& [output, at] : summed.outputs) {
+      arrays.push_back(execution.host_output(output));
+      parts.push_back({at, {arrays.back().data_as<float>(), static_cast<size_t>(arrays.back().elements())}});
+    }
     summed.sums->add(parts);
   }
   for (size_t i = 0; i < loss_names_.size(); ++i) losses_[static_cast<size_t>(replica)][i] = execution.scalar(loss_names_[i]);
@@ -198,6 +203,12 @@ void ReplicaRunner::run_alone(Step& step, int slot) {
   for (int replica = step.next++; replica < count(); replica = step.next++) compute(step, slot, replica, true);
 }
 
+void ReplicaRunner::run_on_device(Step& step) {
+  const RankScope scope(options_.gathers ? options_.ranks : nullptr, options_.tensor);
+  const int runs = options_.gathers ? rounds_ : count();
+  for (int replica = 0; replica < runs; ++replica) compute(step, 0, std::min(replica, count() - 1), replica < count());
+}
+
 void ReplicaRunner::run_in_group(Step& step, ReplicaGroup& group, int slot) {
   ReplicaGroup::Member member(group, slot, options_.tensor);
   for (int round = 0; round < rounds_; ++round) {
@@ -212,6 +223,7 @@ void ReplicaRunner::run(std::span<const ReplicaInput> inputs, const std::functio
   for (Summed& summed : summed_) summed.sums->clear();
   Step step{.inputs = inputs, .feed = feed, .observer = observer};
   step.waiting.resize(inputs.size());
+  if (!options_.host) return run_on_device(step);
   std::unique_ptr<ReplicaGroup> group;
   if (options_.sums || options_.gathers)
     group = std::make_unique<ReplicaGroup>(options_.ranks, tree_, slots_, std::max(1, options_.choice.threads));

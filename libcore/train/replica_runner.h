@@ -1,6 +1,6 @@
 #pragma once
-// ReplicaRunner: runs the logical replicas of a rank (deterministic), each on one thread, and adds what they compute in the order of the
-// tree over the replicas of all ranks.
+// ReplicaRunner: runs the logical replicas of a rank (deterministic), each on one thread or on the stream of a device, and adds what they
+// compute in the order of the tree over the replicas of all ranks.
 
 #include <atomic>
 #include <condition_variable>
@@ -72,6 +72,7 @@ class ReplicaRunner {
     bool sums = false;               ///< Programs sum over replicas (batch norm), so all replicas of the rank run at the same time.
     bool gathers = false;            ///< Programs gather parameters.
     Communicator* tensor = nullptr;  ///< The ranks that divide matrices, and compute the same replicas at the same time; nullptr: none.
+    bool host = true;  ///< Programs run on the host's device. On others, replicas run one after the other, and sums are added on the host.
     NodeObserver* others = nullptr;  ///< Of the replicas that the observer of a run does not watch; several threads call it.
   };
   explicit ReplicaRunner(const Options& options);
@@ -130,6 +131,7 @@ class ReplicaRunner {
   struct Step;
   void add_summed(const std::string& name, std::vector<std::pair<std::string, int64_t>> outputs, int64_t elements, bool scattered);
   void run_alone(Step& step, int slot);
+  void run_on_device(Step& step);
   void run_in_group(Step& step, ReplicaGroup& group, int slot);
   void compute(Step& step, int slot, int replica, bool counts);
   void finished(Step& step, int replica, Execution& execution);

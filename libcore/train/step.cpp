@@ -95,6 +95,13 @@ TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& t
   add_states(quantization_->states());
 }
 
+/// Gives arrays of the program that the recipe offloads their place, before the store declares them.
+void TrainStep::place_offloaded(const Program& program) const {
+  if (offload_ != nullptr) offload_->place(program.graph(), engine_.store());
+  if (offloads_to_host(recipe_.sharding) && recipe_.device.is_gpu())
+    place_on_host(program.graph(), engine_.store(), *recipe_.sharding.offload);
+}
+
 void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   Stage& stage = stages_.emplace_back();
   stage.what = what;
@@ -109,9 +116,7 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   stage.update_program = engine_.program({.mode = "train", .variant = variant, .fields = types.fields}, reason, capture_update,
                                          first ? ParameterFormats::kLead : ParameterFormats::kFollow);
   GALLEY_ASSERT(captured, "the engine already has this program; each TrainStep needs its own engine");
-  if (offload_ != nullptr) offload_->place(stage.update_program->graph(), engine_.store());
-  if (offloads_to_host(recipe_.sharding) && recipe_.device.is_gpu())
-    place_on_host(stage.update_program->graph(), engine_.store(), *recipe_.sharding.offload);
+  place_offloaded(*stage.update_program);
   engine_.declare(*stage.update_program);
   add_states(stage.states);
   if (batch_.accumulation == 1) return;

@@ -193,8 +193,9 @@ class TrainStep {
   void add_pipeline(Stage& stage, const BatchTypes& types);
   void bind_pipeline(Stage& stage, std::vector<std::string> losses);
   void feed_stage_sums(const Stage& stage, int64_t most) const;
-  void feed_small_stage_sums(const Stage& stage) const { feed_stage_sums(stage, kCopiedBytes); }
-  void feed_small_sums(const Stage& stage) const;
+  void feed_sums(const Stage& stage, int64_t most) const;
+  bool on_host() const { return engine_.backend().device().is_host(); }
+  void place_offloaded(const Program& program) const;
   static constexpr int64_t kCopiedBytes = 64;  // Execution::feed copies arrays up to this size
   std::vector<ReplicaInput> replica_inputs(const std::function<const Batch&()>& next, Outcome& outcome, NodeObserver* observer);
   Outcome run_replicas(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer);

@@ -1,6 +1,6 @@
-// TrainStep with logical replicas (deterministic). Each replica runs a program of its own part of the batch, on one thread; the gradients,
-// losses and statistics of batch norms are added in the order of one tree over all replicas; then each rank runs the update once. Bits
-// depend on the number of replicas and their parts, on nothing else.
+// TrainStep with logical replicas (deterministic). Each replica runs a program of its own part of the batch, on one thread or, on a GPU, on
+// its stream. The gradients, losses and statistics of batch norms are added in the order of one tree over all replicas; then each rank runs
+// the update once. Bits depend on the number of replicas and their parts, on nothing else.
 
 #include <algorithm>
 #include <chrono>
@@ -48,9 +48,11 @@ void TrainStep::check_replicas() {
   };
   if (trains_quantized(recipe_) || stored_plan(recipe_) != nullptr)
     refuse("deterministic", "deterministic trains in float, but the recipe has quantized weights", "write deterministic: false");
-  if (!engine_.backend().device().is_host())
-    refuse("deterministic", cat("deterministic divides the batch among threads, but the device is ", recipe_.device.str()),
-           "write device: cpu");
+  if (recipe_.train.sync_batch_norm && !pipelines() && !on_host())
+    refuse("train.sync_batch_norm",
+           cat("with deterministic, device: ", recipe_.device.str(),
+               " computes the replicas of a batch one after the other, so that batch norms cannot normalize by the whole batch"),
+           "write train.sync_batch_norm: false, or deterministic: false");
   if (recipe_.sharding.hook && ranks_ != nullptr)
     refuse("sharding.hook",
            "sharding.hook rounds the sums of ranks, which depend on the number of ranks, so it does not go with deterministic",
@@ -72,6 +74,7 @@ ReplicaRunner::Options TrainStep::replica_options() const {
           .sums = replicas_sum_,
           .gathers = gathers(),
           .tensor = tensor_,
+          .host = on_host(),
           .others = offload_ != nullptr ? offload_->pages() : nullptr};
 }
 
@@ -89,7 +92,7 @@ void TrainStep::add_replicas(Stage& stage, const BatchTypes& types, const std::v
                    {.mode = "replica", .variant = "", .fields = each.fields},
                    first ? cat(replicas_.count, " replicas") : "replicas with other shapes", [&] { return capture_replica(stage, each); },
                    first ? ParameterFormats::kLead : ParameterFormats::kFollow)});
-    if (offload_ != nullptr) offload_->place(replica_forms_.back().program->graph(), engine_.store());
+    place_offloaded(*replica_forms_.back().program);
     engine_.declare(*replica_forms_.back().program);
   }
   add_update(stage);
@@ -98,8 +101,8 @@ void TrainStep::add_replicas(Stage& stage, const BatchTypes& types, const std::v
 void TrainStep::add_update(Stage& stage) {
   stage.update_program = engine_.program(
       {.mode = "train", .variant = "sums of replicas", .fields = {}}, "updates", [&] { return capture_replica_update(stage); },
-      ParameterFormats::kFollow, session_.backend(replicas_.threads));
-  if (offload_ != nullptr) offload_->place(stage.update_program->graph(), engine_.store());
+      ParameterFormats::kFollow, on_host() ? session_.backend(replicas_.threads) : nullptr);
+  place_offloaded(*stage.update_program);
   engine_.declare(*stage.update_program);
   add_states(stage.states);
 }
@@ -209,8 +212,7 @@ void TrainStep::bind_replicas(Stage& stage) {
   const bool scattered = ranks_ != nullptr && divides_state(recipe_, ranks_);
   runner_ = std::make_unique<ReplicaRunner>(replica_options());
   runner_->bind(engine_, replica_forms_, replica_buckets_, scattered, statistics_.elements(), std::move(losses));
-  for (size_t b = 0; b < replica_buckets_.size(); ++b) stage.update->feed(replica_buckets_[b].name, runner_->sum(b));
-  if (statistics_.elements() > 0) stage.update->feed(kStatistics, runner_->statistics());
+  feed_sums(stage, INT64_MAX);
 }
 
 /// The batches of this rank's replicas, with their weights in the loss: labels that the loss does not ignore, divided by those of all
@@ -252,12 +254,12 @@ std::vector<ReplicaInput> TrainStep::replica_inputs(const std::function<const Ba
   return inputs;
 }
 
-/// Execution::feed copies arrays of at most 64 bytes, so that their values are given in each step.
-void TrainStep::feed_small_sums(const Stage& stage) const {
+/// Feeds the sums of at most `most` bytes to the update.
+void TrainStep::feed_sums(const Stage& stage, int64_t most) const {
   const auto feed = [&](const std::string& name, int64_t elements, const auto& sum) {
-    if (elements * 4 <= kCopiedBytes) stage.update->feed(name, sum());
+    if (elements * 4 <= most) stage.update->feed(name, sum());
   };
-  if (pipeline_) return feed_small_stage_sums(stage);
+  if (pipeline_) return feed_stage_sums(stage, most);
   for (size_t b = 0; b < replica_buckets_.size(); ++b)
     feed(replica_buckets_[b].name, replica_buckets_[b].layout.shard(groups_.ranks), [&] { return runner_->sum(b); });
   if (statistics_.elements() > 0) feed(std::string(kStatistics), statistics_.elements(), [&] { return runner_->statistics(); });
@@ -295,7 +297,7 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   }
   Execution& update = *stage.update;
   feed_update(stage, update, step);
-  feed_small_sums(stage);
+  feed_sums(stage, on_host() ? kCopiedBytes : INT64_MAX);  // larger arrays of the host are read where they are
   const double squares = pipeline_ ? pipeline_->squares(own_gradients()) : runner_->squares();
   if (update.takes("grad_squares")) update.set("grad_squares", squares);
   update.run({.observer = observer});

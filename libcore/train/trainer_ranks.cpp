@@ -187,8 +187,8 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
     if (options.ranks != nullptr && options.ranks->position() != nullptr) ++options.ranks->position()->polls;  // it gets on
     return recipe.checkpoint.has_value() && events.stop_signal() != 0;
   };
-  const Evaluator::Replicas parts{.count = static_cast<int>(recipe.logical_replicas()),
-                                  .threads = static_cast<int>(session.threads()),
+  const Evaluator::Replicas parts{.count = static_cast<int>(recipe.deterministic.replicas),
+                                  .threads = replica_threads(),
                                   .collectives = gathers_parameters() || stages};
   const bool by_replicas = parts.count > 0 && evaluates.divides();
   if (rank_count() == 1) return by_replicas ? evaluates.run(stop, nullptr, parts) : evaluates.run(stop);

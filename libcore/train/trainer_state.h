@@ -77,6 +77,8 @@ class Trainer::State {
   /// Ranks that read different samples, and the place of this one: all; the copies of a pipeline's stage; one of each group that divides
   /// matrices.
   int reading_ranks() const;
+  /// Replicas that the rank computes at a time: one on the stream of a GPU, else one on each thread.
+  int replica_threads() const { return engine->backend().device().is_host() ? static_cast<int>(session.threads()) : 1; }
   int reading_rank() const;
   /// The ranks that divide matrices, and those that read different samples; null: this rank alone.
   Communicator* tensor_ranks() const;

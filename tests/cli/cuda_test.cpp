@@ -158,9 +158,8 @@ TEST(Cuda, RanksTrainAsTheProcessor) {
   const std::string pairs = "'{strategy: hybrid, mesh: {data: 2, shard: 2}}'";
   for (const std::string sharding : {"ddp", "zero2", "fsdp", "hybrid"}) {
     const bool hybrid = sharding == "hybrid";
-    const Outcome outcome =
-        shell(in + "export GALLEY_STAND_IN_COUNTS=counts && " + kMpirun + (hybrid ? "-np 4" : "-np 2") +
-              " galley-train r.yaml device=cuda deterministic=true sharding=" + (hybrid ? pairs : sharding) + " -q -o " + sharding);
+    const Outcome outcome = shell(in + "export GALLEY_STAND_IN_COUNTS=counts && " + kMpirun + (hybrid ? "-np 4" : "-np 2") +
+                                  " galley-train r.yaml device=cuda sharding=" + (hybrid ? pairs : sharding) + " -q -o " + sharding);
     ASSERT_EQ(outcome.code, 0) << sharding << ": " << outcome.err;
     const std::vector<double> found = losses_of(folder / (sharding + "/metrics.jsonl"));
     ASSERT_EQ(found.size(), 5u);
@@ -171,12 +170,37 @@ TEST(Cuda, RanksTrainAsTheProcessor) {
   }
 }
 
-// Pairs divide matrices; with four ranks, two pairs read different samples, or divide the optimizer's state too.
-TEST(Cuda, RanksDivideMatrices) {
+// Logical replicas are computed one after the other, and added in one order. The libraries' stand-ins give other bits without
+// deterministic.
+TEST(Cuda, BitsDependOnNoRanks) {
+  if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
+  const TemporaryFolder folder;
+  write_file(folder / "r.yaml", kRanksRecipe);
+  const std::string in = "cd " + folder.path() + " && export " + kStandIn + " && ";
+  const auto train = [&](const std::string& ranks, const std::string& settings) {
+    const Outcome outcome =
+        shell(in + "rm -rf run && " + kMpirun + "-np " + ranks + " galley-train r.yaml device=cuda " + settings + " -q -o run");
+    EXPECT_EQ(outcome.code, 0) << ranks << " " << settings << ": " << outcome.err;
+    return tensor_bytes(folder / "run/weights.safetensors");
+  };
+  const std::string expected = train("1", "deterministic=4");
+  for (const auto& [ranks, sharding] : {std::pair<std::string, std::string>("2", "ddp"),
+                                        {"3", "fsdp"},
+                                        {"4", "'{strategy: hybrid, mesh: {data: 2, shard: 2}}'"},
+                                        {"2", "'{strategy: pipeline, mesh: {pipe: 2}}'"}})
+    EXPECT_EQ(train(ranks, "deterministic=4 sharding=" + sharding), expected) << ranks << " " << sharding;
+  EXPECT_NE(train("2", "deterministic=false sharding=ddp"), expected);
+  const Outcome refused = shell(in + "galley-train r.yaml device=cuda deterministic=4 train.sync_batch_norm=true -q -o refused");
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_NE(refused.err.find("one after the other"), std::string::npos) << refused.err;
+}
+
+// Pairs divide matrices; with four ranks, two pairs read different samples, or divide parameters too. Two ranks are stages of a pipeline.
+TEST(Cuda, RanksDivideModels) {
   if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
   const TemporaryFolder folder;
   write_file(folder / "r.yaml",
-             "recipe: 1\nmodel: {type: gpt, n_layer: 1, n_head: 2, n_embd: 16, block_size: 8, vocab_size: 32}\nlog: {every: 1 steps}\n"
+             "recipe: 1\nmodel: {type: gpt, n_layer: 2, n_head: 2, n_embd: 16, block_size: 8, vocab_size: 32}\nlog: {every: 1 steps}\n"
              "data: {train: {source: {type: synthetic, samples: 16, values: integer, high: 32}}}\n"
              "train: {duration: 4 steps, batch: 4, clip: 1.0, optimizer: {type: adamw, lr: 0.01}}\n");
   const std::string in = "cd " + folder.path() + " && export " + kStandIn + " && ";
@@ -185,14 +209,15 @@ TEST(Cuda, RanksDivideMatrices) {
   ASSERT_EQ(expected.size(), 4u);
   for (const auto& [ranks, sharding] : {std::pair<std::string, std::string>("2", "tensor"),
                                         {"4", "'{strategy: tensor, mesh: {data: 2, tensor: 2}, sequence_parallel: true}'"},
-                                        {"4", "'{strategy: fsdp, mesh: {shard: 2, tensor: 2}}'"}}) {
+                                        {"4", "'{strategy: fsdp, mesh: {shard: 2, tensor: 2}}'"},
+                                        {"2", "'{strategy: pipeline, mesh: {pipe: 2}}' 'train.batch={global: 4, micro: 2}'"}}) {
     const Outcome outcome = shell(in + "export GALLEY_STAND_IN_COUNTS=counts && rm -rf run && " + kMpirun + "-np " + ranks +
-                                  " galley-train r.yaml device=cuda deterministic=true sharding=" + sharding + " -q -o run");
+                                  " galley-train r.yaml device=cuda sharding=" + sharding + " -q -o run");
     ASSERT_EQ(outcome.code, 0) << sharding << ": " << outcome.err;
     const std::vector<double> found = losses_of(folder / "run/metrics.jsonl");
     ASSERT_EQ(found.size(), 4u);
     for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * std::abs(expected[i])) << sharding << " step " << i + 1;
-    EXPECT_EQ(counts_of(folder / "counts")["cuGraphLaunch"], 2) << sharding;  // the collectives of both kinds are recorded with the step
+    EXPECT_GE(counts_of(folder / "counts")["cuGraphLaunch"], 2) << sharding;  // collectives of both kinds are recorded with the step
   }
 }
 
