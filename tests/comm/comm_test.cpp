@@ -29,18 +29,18 @@ float sample(int leaf, int64_t element) {
 }
 
 /// The sum of leaves [begin, end) in the order that the header states, by recursion in float.
-float tree_sum(int begin, int end, int64_t element) {
+float sum_by_recursion(int begin, int end, int64_t element) {
   if (end - begin == 1) return sample(begin, element);
   int first = 1;
   while (2 * first < end - begin) first *= 2;
-  return tree_sum(begin, begin + first, element) + tree_sum(begin + first, end, element);
+  return sum_by_recursion(begin, begin + first, element) + sum_by_recursion(begin + first, end, element);
 }
 
 /// The partial sums of a rank, as a rank computes them.
 std::vector<float> partials_of(const ReductionTree& tree, int rank, int64_t count) {
   std::vector<float> parts;
   for (const LeafRange& range : tree.partials(rank)) {
-    for (int64_t i = 0; i < count; ++i) parts.push_back(tree_sum(range.begin, range.end, i));
+    for (int64_t i = 0; i < count; ++i) parts.push_back(sum_by_recursion(range.begin, range.end, i));
   }
   return parts;
 }
@@ -72,7 +72,7 @@ TEST(ReductionTree, SumsHaveTheSameBitsForAnyNumberOfRanks) {
       std::vector<float> result(kCount);
       tree.reduce(parts, result.data(), kCount, DType::kF32, ReduceOp::kSum);
       for (int64_t i = 0; i < kCount; ++i)
-        ASSERT_EQ(std::bit_cast<uint32_t>(result[static_cast<size_t>(i)]), std::bit_cast<uint32_t>(tree_sum(0, leaves, i)))
+        ASSERT_EQ(std::bit_cast<uint32_t>(result[static_cast<size_t>(i)]), std::bit_cast<uint32_t>(sum_by_recursion(0, leaves, i)))
             << leaves << " " << ranks;
     }
   }
@@ -83,7 +83,7 @@ TEST(ReductionTree, ARingHasOtherBits) {  // the negative control: with another 
   for (int64_t i = 0; i < 1000; ++i) {
     float sum = sample(0, i);
     for (int leaf = 1; leaf < 5; ++leaf) sum += sample(leaf, i);
-    different += sum != tree_sum(0, 5, i);
+    different += sum != sum_by_recursion(0, 5, i);
   }
   EXPECT_GT(different, 100);
 }
@@ -193,7 +193,7 @@ TEST_P(Transports, AllReduceAndReduceScatterAddInTheOrderOfTheTree) {
         int64_t wrong = 0;
         for (int64_t i = 0; i < count; ++i) {
           const auto at = static_cast<size_t>(i);
-          const float expected = tree_sum(0, tree.leaves(), i);
+          const float expected = sum_by_recursion(0, tree.leaves(), i);
           wrong += copied[at] != expected;
           wrong += direct[i] != expected;
           if (i >= own.begin && i < own.end) wrong += segment[static_cast<size_t>(i - own.begin)] != expected;
@@ -313,7 +313,7 @@ void expect_sums_of_groups(Transport transport, int ranks, int in_node, int leav
       if (leaves > 0) {
         const ReductionTree nodes(leaves, ranks / in_node);
         ASSERT_EQ(std::ssize(nodes.partials(node)), outputs);
-        ASSERT_EQ(sums[0], tree_sum(nodes.partials(node)[0].begin, nodes.partials(node)[0].end, own.begin));
+        ASSERT_EQ(sums[0], sum_by_recursion(nodes.partials(node)[0].begin, nodes.partials(node)[0].end, own.begin));
       }
       comm.run({.kind = CollectiveKind::kAllReduce,
                 .name = "nodes",
@@ -325,7 +325,7 @@ void expect_sums_of_groups(Transport transport, int ranks, int in_node, int leav
       comm.all_gather("all", sums.data(), gathered.data(), count, DType::kF32, inside);
       int64_t wrong = 0;
       for (int64_t i = 0; i < count; ++i) {
-        const float expected = tree_sum(0, tree.leaves(), i), got = gathered[static_cast<size_t>(i)];
+        const float expected = sum_by_recursion(0, tree.leaves(), i), got = gathered[static_cast<size_t>(i)];
         // Without leaves each group has a tree of its own: equal within rounding.
         wrong += leaves > 0 ? got != expected : std::abs(got - expected) > 1e-2;
       }
@@ -418,7 +418,7 @@ TEST(SharedCommunicator, ProcessesSum) {
         for (int repeat = 0; repeat < 50; ++repeat) {
           for (int64_t i = 0; i < 1000; ++i) array[i] = sample(r, i + repeat);
           comm->all_reduce("sum", array, array, 1000, DType::kF32);
-          for (int64_t i = 0; i < 1000; ++i) good &= array[i] == tree_sum(0, kRanks, i + repeat);
+          for (int64_t i = 0; i < 1000; ++i) good &= array[i] == sum_by_recursion(0, kRanks, i + repeat);
         }
       }
       // One output for all: each rank writes its segment once, and reads those of the others.
@@ -528,7 +528,7 @@ TEST(UnderMpi, SumsHaveTheBitsOfTheTree) {
       for (int64_t i = 0; i < count; ++i) array[static_cast<size_t>(i)] = sample(comm->rank(), i);
       comm->all_reduce("sum", array.data(), array.data(), count, DType::kF32);
       int64_t wrong = 0;
-      for (int64_t i = 0; i < count; ++i) wrong += array[static_cast<size_t>(i)] != tree_sum(0, comm->size(), i);
+      for (int64_t i = 0; i < count; ++i) wrong += array[static_cast<size_t>(i)] != sum_by_recursion(0, comm->size(), i);
       EXPECT_EQ(wrong, 0);
     }
     comm->barrier("end");

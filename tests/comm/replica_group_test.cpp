@@ -18,16 +18,16 @@ namespace galley {
 namespace {
 
 constexpr int kReplicas = 8;
-constexpr size_t kCount = 33;
+constexpr size_t kGroupCount = 33;
 
 double value_of(int replica, size_t i, int call) { return 1.0 / (3 * replica + static_cast<int>(i) + 7 * call + 1); }
 
 /// As reduction_tree.h defines it.
-double by_recursion(int begin, int end, size_t i, int call) {
+double summed_by_recursion(int begin, int end, size_t i, int call) {
   if (end - begin == 1) return value_of(begin, i, call);
   int first = 1;
   while (2 * first < end - begin) first *= 2;
-  return by_recursion(begin, begin + first, i, call) + by_recursion(begin + first, end, i, call);
+  return summed_by_recursion(begin, begin + first, i, call) + summed_by_recursion(begin + first, end, i, call);
 }
 
 /// Each rank's replicas add two arrays, one after the other. Returns the number of wrong results.
@@ -46,7 +46,7 @@ int wrong_sums(int ranks, int running, int* most_running) {
           const int together = ++now;
           for (int seen = most; together > seen && !most.compare_exchange_weak(seen, together);) continue;
           std::vector<double> values;
-          for (size_t i = 0; i < kCount; ++i) values.push_back(value_of(replica, i, call));
+          for (size_t i = 0; i < kGroupCount; ++i) values.push_back(value_of(replica, i, call));
           std::this_thread::yield();
           --now;
           RankScope* scope = RankScope::current();
@@ -55,10 +55,10 @@ int wrong_sums(int ranks, int running, int* most_running) {
                         .name = "bn",
                         .input = values.data(),
                         .output = values.data(),
-                        .count = kCount});
+                        .count = kGroupCount});
           scope->wait(values.data());
-          for (size_t i = 0; i < kCount; ++i)
-            wrong += std::bit_cast<uint64_t>(values[i]) != std::bit_cast<uint64_t>(by_recursion(0, kReplicas, i, call));
+          for (size_t i = 0; i < kGroupCount; ++i)
+            wrong += std::bit_cast<uint64_t>(values[i]) != std::bit_cast<uint64_t>(summed_by_recursion(0, kReplicas, i, call));
         }
       });
     }

@@ -28,7 +28,7 @@ std::vector<float> random_values(size_t count) {
   return values;
 }
 
-uint64_t bits_of(std::span<const float> values) {
+uint64_t sum_bits(std::span<const float> values) {
   SquareSum sum;
   sum.add(values);
   return std::bit_cast<uint64_t>(sum.value());
@@ -52,10 +52,10 @@ TEST(SquareSum, IsThatOfTheNumbers) {
 
 TEST(SquareSum, HasTheSameBitsForAnyDivision) {
   const std::vector<float> values = random_values(50'005);
-  const uint64_t expected = bits_of(values);
+  const uint64_t expected = sum_bits(values);
   for (const int threads : {2, 3, 7}) {
     const ThreadShare share(threads);
-    EXPECT_EQ(bits_of(values), expected) << threads << " threads";
+    EXPECT_EQ(sum_bits(values), expected) << threads << " threads";
   }
   for (const int64_t cut : {int64_t{16}, int64_t{4096}, int64_t{49'984}}) {
     SquareSum parts;  // the later part first
@@ -65,7 +65,7 @@ TEST(SquareSum, HasTheSameBitsForAnyDivision) {
   }
   std::vector<float> padded = values;
   padded.resize(padded.size() + 100, 0.0f);
-  EXPECT_EQ(bits_of(padded), expected);
+  EXPECT_EQ(sum_bits(padded), expected);
   // The negative control: a plain sum depends on its order.
   double forward = 0, backward = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -77,7 +77,7 @@ TEST(SquareSum, HasTheSameBitsForAnyDivision) {
 
 TEST(SquareSum, RanksAddTheirParts) {
   const std::vector<float> values = random_values(48'000);
-  const uint64_t expected = bits_of(values);
+  const uint64_t expected = sum_bits(values);
   for (const int ranks : {2, 3, 5}) {
     auto communicators = local_communicators(ranks, {.timeout_s = 60});
     std::vector<uint64_t> found(static_cast<size_t>(ranks));

@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr int kHeight = 37, kWidth = 45;  // not multiples of the block size
+constexpr int kJpegHeight = 37, kJpegWidth = 45;  // not multiples of the block size
 
 struct Form {
   const char* name;
@@ -30,15 +30,15 @@ const Form kForms[] = {{"half chroma", {}},
 
 Bytes encoded(const test::JpegForm& form) {
   std::vector<uint8_t> pixels;
-  for (int y = 0; y < kHeight; ++y) {
-    for (int x = 0; x < kWidth; ++x) {
+  for (int y = 0; y < kJpegHeight; ++y) {
+    for (int x = 0; x < kJpegWidth; ++x) {
       for (int c = 0; c < (form.gray ? 1 : 3); ++c) {
         pixels.push_back(
             static_cast<uint8_t>(127 + 70 * std::sin(x * (c + 1) / 5.0) + 50 * std::cos(y * (c + 2) / 7.0) + (x * 31 + y * 17) % 7));
       }
     }
   }
-  return test::encode_jpeg(pixels.data(), kHeight, kWidth, form);
+  return test::encode_jpeg(pixels.data(), kJpegHeight, kJpegWidth, form);
 }
 
 struct Result {
@@ -47,7 +47,7 @@ struct Result {
   Image image;
 };
 
-Result decode(const Bytes& file) {
+Result decode_jpeg(const Bytes& file) {
   Result result;
   try {
     result.image = decode_image(file, ColorMode::kRgb, "x.jpg", {}, &result.irregularity);
@@ -103,12 +103,12 @@ Bytes with_inserted(Bytes file, size_t at, size_t count) {
 TEST(Jpeg, CorrectFilesAreNotIrregular) {
   for (const Form& form : kForms) {
     SCOPED_TRACE(form.name);
-    const Result result = decode(encoded(form.form));
+    const Result result = decode_jpeg(encoded(form.form));
     EXPECT_EQ(result.refused, "");
     EXPECT_EQ(result.irregularity.kind, "");
     EXPECT_EQ(result.irregularity.message, "");
-    EXPECT_EQ(result.image.height(), kHeight);
-    EXPECT_EQ(result.image.width(), kWidth);
+    EXPECT_EQ(result.image.height(), kJpegHeight);
+    EXPECT_EQ(result.image.width(), kJpegWidth);
   }
 }
 
@@ -116,9 +116,9 @@ TEST(Jpeg, OnlyTheEndMarkerMayBeMissing) {
   for (const Form& form : kForms) {
     SCOPED_TRACE(form.name);
     const Bytes file = encoded(form.form);
-    const Image intact = decode(file).image;
+    const Image intact = decode_jpeg(file).image;
     for (size_t size = 4; size < file.size(); ++size) {
-      const Result cut = decode(Bytes(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size)));
+      const Result cut = decode_jpeg(Bytes(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size)));
       if (size < file.size() - 2) {
         ASSERT_EQ(cut.refused, "truncated") << "the first " << size << " of " << file.size() << " bytes";
         continue;
@@ -135,14 +135,14 @@ TEST(Jpeg, ExtraneousBytesBeforeAnyMarkerAreSkipped) {
   for (const Form& form : kForms) {
     SCOPED_TRACE(form.name);
     const Bytes file = encoded(form.form);
-    const Image intact = decode(file).image;
+    const Image intact = decode_jpeg(file).image;
     std::vector<size_t> places = markers(file);
     places.erase(places.begin());  // a file that does not begin with FF D8 FF is not a JPEG, for Pillow as well
     ASSERT_GE(places.size(), 4u);
     const size_t first_scan = first_scan_of(file);
     for (const size_t place : places) {
       for (const size_t count : {1, 2, 7, 8, 9, 300}) {
-        const Result result = decode(with_inserted(file, place, count));
+        const Result result = decode_jpeg(with_inserted(file, place, count));
         ASSERT_EQ(result.refused, "") << count << " bytes at " << place;
         EXPECT_TRUE(same_pixels(result.image, intact)) << count << " bytes at " << place;
         // The bit reader reads 64 bits ahead, so fewer additional bytes after the data of a scan are not detected.
@@ -154,12 +154,12 @@ TEST(Jpeg, ExtraneousBytesBeforeAnyMarkerAreSkipped) {
     // Several faults together with a missing end marker. Bytes after the end marker do not belong to the file.
     Bytes several = with_inserted(with_inserted(file, places.back(), 15), places.front(), 6);
     several.erase(several.end() - 2, several.end());
-    const Result result = decode(several);
+    const Result result = decode_jpeg(several);
     EXPECT_EQ(result.refused, "");
     EXPECT_TRUE(same_pixels(result.image, intact));
     EXPECT_EQ(result.irregularity.kind, "no end marker");
     EXPECT_NE(result.irregularity.message.find("no end marker, extraneous bytes"), std::string::npos) << result.irregularity.message;
-    EXPECT_EQ(decode(with_inserted(file, file.size(), 50)).irregularity.kind, "");
+    EXPECT_EQ(decode_jpeg(with_inserted(file, file.size(), 50)).irregularity.kind, "");
   }
 }
 
@@ -172,7 +172,7 @@ TEST(Jpeg, AnEndMarkerInPlaceOfDataIsRefused) {
       Bytes cut(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size));
       cut.push_back(std::byte{0xFF});
       cut.push_back(std::byte{0xD9});
-      ASSERT_NE(decode(cut).refused, "") << "the first " << size << " of " << file.size() << " bytes";
+      ASSERT_NE(decode_jpeg(cut).refused, "") << "the first " << size << " of " << file.size() << " bytes";
     }
   }
 }
@@ -184,7 +184,7 @@ TEST(Jpeg, LostRestartMarkersAreRefused) {
     if (code < 0xD0 || code > 0xD7) continue;
     Bytes lost = file;
     lost.erase(lost.begin() + static_cast<std::ptrdiff_t>(place), lost.begin() + static_cast<std::ptrdiff_t>(place) + 2);
-    EXPECT_NE(decode(lost).refused, "") << "RST" << code - 0xD0;
+    EXPECT_NE(decode_jpeg(lost).refused, "") << "RST" << code - 0xD0;
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 Image parse(const std::string& file) { return parse_flo(std::as_bytes(std::span(file)), "a.flo"); }
 
-std::string refusal(const std::string& file) {
+std::string flow_refusal(const std::string& file) {
   try {
     parse(file);
     return "";
@@ -57,15 +57,16 @@ TEST(FloFiles, KeepTheirNumbers) {
 
 TEST(FloFiles, WrongSizesAreRefused) {
   const std::string file = encode_flo(linear_flow(3, 2));
-  EXPECT_EQ(refusal(file), "");
-  EXPECT_NE(refusal(file.substr(0, 59)).find("a.flo: the file has 59 bytes, but 2 x 3 pixels (its header) take 60"), std::string::npos);
-  EXPECT_NE(refusal(file + "x").find("has 61 bytes"), std::string::npos);
-  EXPECT_NE(refusal("P6 2 2 255 ....").find("not a .flo file"), std::string::npos);
-  EXPECT_NE(refusal("PIEH").find("not a .flo file"), std::string::npos);
+  EXPECT_EQ(flow_refusal(file), "");
+  EXPECT_NE(flow_refusal(file.substr(0, 59)).find("a.flo: the file has 59 bytes, but 2 x 3 pixels (its header) take 60"),
+            std::string::npos);
+  EXPECT_NE(flow_refusal(file + "x").find("has 61 bytes"), std::string::npos);
+  EXPECT_NE(flow_refusal("P6 2 2 255 ....").find("not a .flo file"), std::string::npos);
+  EXPECT_NE(flow_refusal("PIEH").find("not a .flo file"), std::string::npos);
   for (const int32_t width : {0, -1, 1 << 30}) {
     std::string other = file;
     std::memcpy(other.data() + 4, &width, 4);
-    EXPECT_NE(refusal(other).find("the header says"), std::string::npos) << width;
+    EXPECT_NE(flow_refusal(other).find("the header says"), std::string::npos) << width;
   }
 }
 
@@ -91,22 +92,22 @@ TEST(FlowColors, AreTorchvisions) {
   for (size_t c = 0; c < 3; ++c) EXPECT_EQ(colors.as<uint8_t>()[24 + c], 0);
 }
 
-constexpr int64_t kHeight = 20, kWidth = 30;
+constexpr int64_t kFlowHeight = 20, kFlowWidth = 30;
 
 Sample pair_of_images() {
-  Image image(DType::kU8, kHeight, kWidth, 3);
+  Image image(DType::kU8, kFlowHeight, kFlowWidth, 3);
   for (int64_t i = 0; i < image.values(); ++i) image.as<uint8_t>()[i] = static_cast<uint8_t>(i * 7 % 251);
   Sample sample;
   sample.set("image1", image);
   sample.set("image2", image);
-  sample.set("flow", Flow{linear_flow(kHeight, kWidth)});
+  sample.set("flow", Flow{linear_flow(kFlowHeight, kFlowWidth)});
   return sample;
 }
 
 std::vector<FieldType> pair_types() {
-  std::vector<FieldType> types{image_field(3, kHeight, kWidth),
-                               image_field(3, kHeight, kWidth),
-                               {.name = "flow", .kind = FieldKind::kFlow, .sample = {3, kHeight, kWidth}}};
+  std::vector<FieldType> types{image_field(3, kFlowHeight, kFlowWidth),
+                               image_field(3, kFlowHeight, kFlowWidth),
+                               {.name = "flow", .kind = FieldKind::kFlow, .sample = {3, kFlowHeight, kFlowWidth}}};
   types[0].name = "image1";
   types[1].name = "image2";
   return types;
@@ -129,8 +130,8 @@ TEST(FlowTransforms, MoveAndScaleTheFlow) {
     int64_t height, width;
   };
   for (const Case& c :
-       {Case{item("random_horizontal_flip", mirror), kWidth, 0, -1, 1, kHeight, kWidth},
-        Case{item("random_vertical_flip", turn), 0, kHeight, 1, -1, kHeight, kWidth},
+       {Case{item("random_horizontal_flip", mirror), kFlowWidth, 0, -1, 1, kFlowHeight, kFlowWidth},
+        Case{item("random_vertical_flip", turn), 0, kFlowHeight, 1, -1, kFlowHeight, kFlowWidth},
         Case{item("resize", resize), 0, 0, 30.0 / 42, 20.0 / 31, 31, 42}, Case{item("center_crop", crop), 9, 5, 1, 1, 10, 12}}) {
     const Pipeline pipeline({c.item});
     const std::vector<FieldType> types = pipeline.fields(pair_types());

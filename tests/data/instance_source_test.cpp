@@ -55,7 +55,7 @@ TEST(RunLengths, EqualPycocotools) {
 }
 
 /// A COCO file of two images of 12 x 8 pixels.
-std::string coco_json(const std::string& annotations, const std::string& category = R"({"id": 1, "name": "cat"})") {
+std::string instances_json(const std::string& annotations, const std::string& category = R"({"id": 1, "name": "cat"})") {
   return cat(
       R"({"images": [{"id": 1, "file_name": "a.bmp", "width": 12, "height": 8}, {"id": 2, "file_name": "a.bmp", "width": 12, "height": 8}],
 "categories": [)",
@@ -90,8 +90,8 @@ TEST(CocoMasks, AllThreeFormsAreRead) {
   for (const uint32_t count : rectangle.counts) numbers += cat(numbers.empty() ? "" : ", ", count);
   const auto source =
       open(folder,
-           coco_json(cat(object(polygon), ",\n", object(cat(R"("segmentation": {"size": [8, 12], "counts": [)", numbers, "]}")), ",\n",
-                         object(cat(R"("segmentation": {"counts": ")", rectangle.text(), R"(", "size": [8, 12]}, "area": 29.5)"), 2))),
+           instances_json(cat(object(polygon), ",\n", object(cat(R"("segmentation": {"size": [8, 12], "counts": [)", numbers, "]}")), ",\n",
+                              object(cat(R"("segmentation": {"counts": ")", rectangle.text(), R"(", "size": [8, 12]}, "area": 29.5)"), 2))),
            with(true, false));
   const auto& objects = dynamic_cast<const ObjectSource&>(*source);
   EXPECT_TRUE(objects.has_masks());
@@ -100,17 +100,17 @@ TEST(CocoMasks, AllThreeFormsAreRead) {
     EXPECT_EQ(one.mask, rectangle);
   EXPECT_EQ(objects.image(0).objects[0].area, 30) << "that of the mask";
   EXPECT_EQ(objects.image(1).objects[0].area, 29.5);
-  EXPECT_FALSE(dynamic_cast<const ObjectSource&>(*open(folder, coco_json(object(polygon)), {})).has_masks());
+  EXPECT_FALSE(dynamic_cast<const ObjectSource&>(*open(folder, instances_json(object(polygon)), {})).has_masks());
 }
 
 TEST(CocoMasks, BatchesHaveThemInRowsOfObjects) {
   const TestFolder folder;
   const std::string one = R"("segmentation": [[1, 1, 7, 1, 7, 6, 1, 6]], "keypoints": [3, 4, 2, 0, 0, 0])";
   const std::string other = R"("segmentation": [[0, 0, 2, 0, 2, 8, 0, 8]])";
-  std::shared_ptr<const Source> source = open(
-      folder,
-      coco_json(cat(object(one), ",", object(other), ",", object(one, 2)), R"({"id": 1, "name": "cat", "keypoints": ["eye", "tail"]})"),
-      with(true, true));
+  std::shared_ptr<const Source> source = open(folder,
+                                              instances_json(cat(object(one), ",", object(other), ",", object(one, 2)),
+                                                             R"({"id": 1, "name": "cat", "keypoints": ["eye", "tail"]})"),
+                                              with(true, true));
   Component resize;
   resize.type = "resize";
   Resize params;
@@ -139,7 +139,7 @@ TEST(CocoMasks, BatchesHaveThemInRowsOfObjects) {
 TEST(CocoKeypoints, NamesAndSkeleton) {
   const TestFolder folder;
   const std::string category = R"({"id": 1, "name": "cat", "keypoints": ["nose", "left_ear", "right_ear"], "skeleton": [[1, 2], [3, 1]]})";
-  const auto source = open(folder, coco_json(object(R"("keypoints": [1, 2, 2, 3, 4, 1, 0, 0, 0])"), category), with(false, true));
+  const auto source = open(folder, instances_json(object(R"("keypoints": [1, 2, 2, 3, 4, 1, 0, 0, 0])"), category), with(false, true));
   const auto& objects = dynamic_cast<const ObjectSource&>(*source);
   ASSERT_NE(objects.keypoints(), nullptr);
   EXPECT_EQ(objects.keypoints()->names, (std::vector<std::string>{"nose", "left_ear", "right_ear"}));
@@ -148,11 +148,11 @@ TEST(CocoKeypoints, NamesAndSkeleton) {
   EXPECT_EQ(objects.image(0).objects[0].keypoints, (std::vector<float>{1, 2, 2, 3, 4, 1, 0, 0, 0}));
 }
 
-void expect_error(const Coco& options, const std::string& annotation, const std::string& part, int line = 4,
-                  const std::string& category = R"({"id": 1, "name": "cat", "keypoints": ["eye", "tail"]})") {
+void expect_instance_error(const Coco& options, const std::string& annotation, const std::string& part, int line = 4,
+                           const std::string& category = R"({"id": 1, "name": "cat", "keypoints": ["eye", "tail"]})") {
   const TestFolder folder;
   try {
-    open(folder, coco_json(annotation, category), options);
+    open(folder, instances_json(annotation, category), options);
     ADD_FAILURE() << part;
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInput);
@@ -164,8 +164,10 @@ void expect_error(const Coco& options, const std::string& annotation, const std:
 TEST(CocoMasks, MistakesHaveTheirPlace) {
   const Coco masks = with(true, false);
   const auto given = [&](const std::string& segmentation) { return object(cat(R"("segmentation":)", "\n", segmentation)); };
-  const auto broken = [&](const std::string& segmentation, const std::string& part) { expect_error(masks, given(segmentation), part, 5); };
-  expect_error(masks, object(""), "has no 'segmentation', but the source has masks: true");
+  const auto broken = [&](const std::string& segmentation, const std::string& part) {
+    expect_instance_error(masks, given(segmentation), part, 5);
+  };
+  expect_instance_error(masks, object(""), "has no 'segmentation', but the source has masks: true");
   broken("[[1, 2, 3, 4]]", "has 4 numbers; expected x and y of at least 3 points");
   broken("[[1, 2, 3, 4, 5, 6, 7]]", "has 7 numbers");
   broken("[]", "has no polygon");
@@ -186,14 +188,14 @@ TEST(CocoMasks, MistakesHaveTheirPlace) {
 
 TEST(CocoKeypoints, MistakesHaveTheirPlace) {
   const Coco keypoints = with(false, true);
-  expect_error(keypoints, object(R"("keypoints": [1, 2])"), "'keypoints' has 2 numbers; expected x, y and visibility of each");
-  expect_error(keypoints, object(R"("keypoints": [1, 2, 5, 1, 2, 0])"), "the visibility of a key point is 5");
-  expect_error(keypoints, object(R"("keypoints": [1, 2, 1])"), "'keypoints' has 1 points; the category lists 2");
-  expect_error(keypoints, object(""), "no category has a list 'keypoints'", 1, R"({"id": 1, "name": "cat"})");
-  expect_error(keypoints, object(""), "connects key points 1 and 3; they are numbered from 1 to 2", 2,
-               R"({"id": 1, "name": "cat", "keypoints": ["eye", "tail"], "skeleton": [[1, 3]]})");
-  expect_error(keypoints, object(""), "has 1 key points, another one 2", 2,
-               R"({"id": 1, "name": "cat", "keypoints": ["a", "b"]}, {"id": 2, "name": "dog", "keypoints": ["a"]})");
+  expect_instance_error(keypoints, object(R"("keypoints": [1, 2])"), "'keypoints' has 2 numbers; expected x, y and visibility of each");
+  expect_instance_error(keypoints, object(R"("keypoints": [1, 2, 5, 1, 2, 0])"), "the visibility of a key point is 5");
+  expect_instance_error(keypoints, object(R"("keypoints": [1, 2, 1])"), "'keypoints' has 1 points; the category lists 2");
+  expect_instance_error(keypoints, object(""), "no category has a list 'keypoints'", 1, R"({"id": 1, "name": "cat"})");
+  expect_instance_error(keypoints, object(""), "connects key points 1 and 3; they are numbered from 1 to 2", 2,
+                        R"({"id": 1, "name": "cat", "keypoints": ["eye", "tail"], "skeleton": [[1, 3]]})");
+  expect_instance_error(keypoints, object(""), "has 1 key points, another one 2", 2,
+                        R"({"id": 1, "name": "cat", "keypoints": ["a", "b"]}, {"id": 2, "name": "dog", "keypoints": ["a"]})");
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ TEST(Permutation, NeighborsPartInLargeOnes) {
   EXPECT_LT(close, 12);  // two are expected
 }
 
-OrderOptions options_of(int64_t batch, LastBatchRule last, bool shuffle) {
+OrderOptions order_options(int64_t batch, LastBatchRule last, bool shuffle) {
   OrderOptions options;
   options.batch = batch;
   options.last_batch = last;
@@ -75,7 +75,7 @@ OrderOptions options_of(int64_t batch, LastBatchRule last, bool shuffle) {
 
 TEST(SampleOrder, EachEpochHoldsEachSampleOnce) {
   for (const bool shuffle : {false, true}) {
-    const SampleOrder order(23, options_of(5, LastBatchRule::kWrap, shuffle));
+    const SampleOrder order(23, order_options(5, LastBatchRule::kWrap, shuffle));
     std::vector<std::vector<int64_t>> epochs;
     for (int64_t epoch = 0; epoch < 3; ++epoch) {
       std::vector<int64_t> seen;
@@ -93,8 +93,8 @@ TEST(SampleOrder, EachEpochHoldsEachSampleOnce) {
 }
 
 TEST(SampleOrder, LastBatchRules) {
-  const SampleOrder wrap(23, options_of(5, LastBatchRule::kWrap, false)), keep(23, options_of(5, LastBatchRule::kKeep, false)),
-      drop(23, options_of(5, LastBatchRule::kDrop, false));
+  const SampleOrder wrap(23, order_options(5, LastBatchRule::kWrap, false)), keep(23, order_options(5, LastBatchRule::kKeep, false)),
+      drop(23, order_options(5, LastBatchRule::kDrop, false));
   EXPECT_EQ(wrap.epoch_samples(), 23);
   EXPECT_EQ(wrap.batch_samples(20), 5);
   EXPECT_EQ(wrap.at(24).index, 1);
@@ -102,11 +102,11 @@ TEST(SampleOrder, LastBatchRules) {
   EXPECT_EQ(keep.batch_samples(23), 5);
   EXPECT_EQ(drop.epoch_samples(), 20);
   EXPECT_EQ(drop.at(20).epoch, 1);
-  EXPECT_THROW(SampleOrder(3, options_of(5, LastBatchRule::kDrop, false)), Error);
+  EXPECT_THROW(SampleOrder(3, order_options(5, LastBatchRule::kDrop, false)), Error);
 }
 
 TEST(SampleOrder, SlicesAreDisjointAndSeeded) {
-  OrderOptions options = options_of(5, LastBatchRule::kKeep, true);
+  OrderOptions options = order_options(5, LastBatchRule::kKeep, true);
   options.slice_seed = 77;
   const auto members = [&](const char* text) {
     options.slice.parse(text);
@@ -127,7 +127,7 @@ TEST(SampleOrder, SlicesAreDisjointAndSeeded) {
 }
 
 TEST(SampleOrder, ReplacementsStayInTheSliceAndCoverIt) {
-  OrderOptions options = options_of(5, LastBatchRule::kKeep, true);
+  OrderOptions options = order_options(5, LastBatchRule::kKeep, true);
   options.slice.parse("10..20");
   const SampleOrder order(100, options);
   EXPECT_EQ(order.instead_of(3, 0).index, order.at(3).index);

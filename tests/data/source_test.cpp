@@ -25,7 +25,7 @@ std::string gzipped(const std::string& text) {
 }
 
 template <class Options>
-std::string error_of(const Options& options, const SourceContext& context = {}) {
+std::string source_error(const Options& options, const SourceContext& context = {}) {
   try {
     options.open(context);
     return "";
@@ -65,7 +65,7 @@ TEST(ImageFolderSource, ClassesAreSortedFolders) {
   EXPECT_EQ(ordered->label(0), 1);
   EXPECT_EQ(ordered->label(1), 0);
   options.classes = {"cat", "dgo"};
-  expect_mentions(error_of(options, context), {"dog", "dgo"});
+  expect_mentions(source_error(options, context), {"dog", "dgo"});
   options.mode = ColorMode::kGray;
   options.classes = {};
   EXPECT_EQ(options.open(context)->read(0).image()->channels(), 1);
@@ -75,12 +75,12 @@ TEST(ImageFolderSource, MissingAndEmptyFoldersAreErrors) {
   const TestFolder folder;
   ImageFolder options;
   options.path = {"nowhere"};
-  expect_mentions(error_of(options, {.root = folder.path()}), {"nowhere", "data.root"});
+  expect_mentions(source_error(options, {.root = folder.path()}), {"nowhere", "data.root"});
   options.path = {"*.none"};
-  expect_mentions(error_of(options, {.root = folder.path()}), {"*.none"});
+  expect_mentions(source_error(options, {.root = folder.path()}), {"*.none"});
   folder.write("flat/a.bmp", bmp_of(0, 0, 0));
   options.path = {"flat"};
-  expect_mentions(error_of(options, {.root = folder.path()}), {"no class folders"});
+  expect_mentions(source_error(options, {.root = folder.path()}), {"no class folders"});
   folder.write("other/cat/readme.txt", "");
   options.path = {"other"};
   Component component;
@@ -133,7 +133,7 @@ TEST(TarSource, PlainAndCompressedGiveTheSame) {
   TarArchive options;
   options.path = {"a.tar.gz"};
   options.memory = 2000;
-  expect_mentions(error_of(options, {.root = folder.path()}), {"2000", "memory"});
+  expect_mentions(source_error(options, {.root = folder.path()}), {"2000", "memory"});
 }
 
 TEST(TarSource, ReadsXz) {
@@ -161,10 +161,10 @@ TEST(TarSource, PairsImagesWithCls) {
   ASSERT_EQ(source->size(), 2);
   EXPECT_EQ(source->label(0), 3);
   EXPECT_EQ(source->label(1), 0);
-  expect_mentions(error_of(open({{"1.bmp", image}}), context), {"1.bmp", "no .cls"});
-  expect_mentions(error_of(open({{"1.cls", "3"}}), context), {"1.cls", "no image"});
-  expect_mentions(error_of(open({{"1.bmp", image}, {"1.png", image}, {"1.cls", "3"}}), context), {"two images"});
-  expect_mentions(error_of(open({{"1.bmp", image}, {"1.cls", "cat"}}), context), {"'cat'"});
+  expect_mentions(source_error(open({{"1.bmp", image}}), context), {"1.bmp", "no .cls"});
+  expect_mentions(source_error(open({{"1.cls", "3"}}), context), {"1.cls", "no image"});
+  expect_mentions(source_error(open({{"1.bmp", image}, {"1.png", image}, {"1.cls", "3"}}), context), {"two images"});
+  expect_mentions(source_error(open({{"1.bmp", image}, {"1.cls", "cat"}}), context), {"'cat'"});
 }
 
 TEST(TarSource, HostileArchivesAreErrors) {
@@ -174,10 +174,10 @@ TEST(TarSource, HostileArchivesAreErrors) {
     folder.write("a.tar", archive);
     TarArchive options;
     options.path = {"a.tar"};
-    const std::string plain = error_of(options, {.root = folder.path()});
+    const std::string plain = source_error(options, {.root = folder.path()});
     folder.write("b.tar.gz", gzipped(archive));
     options.path = {"b.tar.gz"};
-    EXPECT_EQ(plain.empty(), error_of(options, {.root = folder.path()}).empty()) << plain;
+    EXPECT_EQ(plain.empty(), source_error(options, {.root = folder.path()}).empty()) << plain;
     return plain;
   };
   EXPECT_EQ(error(tar_of({{"cat/1.bmp", image}})), "");
@@ -210,7 +210,7 @@ TEST(TarSource, FlippedHeaderBitsNeverCrash) {
     folder.write("a.tar", archive);
     TarArchive options;
     options.path = {"a.tar"};
-    refused += error_of(options, {.root = folder.path()}) != "";
+    refused += source_error(options, {.root = folder.path()}) != "";
   }
   EXPECT_GT(refused, 300);  // of 316: the header has a checksum
 }
@@ -240,16 +240,16 @@ TEST(IdxSource, ReadsPairsOfFiles) {
 TEST(IdxSource, WrongFilesAreErrors) {
   const TestFolder folder;
   const SourceContext context{.root = folder.path()};
-  expect_mentions(error_of(Idx(), context), {"train-images-idx3-ubyte", "dataset-fashion-mnist"});
+  expect_mentions(source_error(Idx(), context), {"train-images-idx3-ubyte", "dataset-fashion-mnist"});
   const std::string images = idx({2, 2, 2}, "abcdefgh"), labels = idx({2}, "ab");
   Idx options;
   options.images = "i";
-  expect_mentions(error_of(options, context), {"labels"});
+  expect_mentions(source_error(options, context), {"labels"});
   options.labels = "l";
   const auto error = [&](const std::string& i, const std::string& l) {
     folder.write("i", i);
     folder.write("l", l);
-    return error_of(options, context);
+    return source_error(options, context);
   };
   EXPECT_EQ(error(images, labels), "");
   expect_mentions(error(labels, images), {"swapped"});
@@ -281,7 +281,7 @@ TEST(CifarSource, ReadsRecords) {
 
   folder.write("c100.bin", std::string{'\x03', '\x2a'} + record.substr(1));
   options.path = {"c100.bin"};
-  expect_mentions(error_of(options, context), {"3073", "variant"});
+  expect_mentions(source_error(options, context), {"3073", "variant"});
   options.variant = CifarVariant::kCifar100;
   EXPECT_EQ(options.open(context)->label(0), 42);
   options.variant = CifarVariant::kCifar100Coarse;
@@ -299,7 +299,7 @@ TEST(CsvSource, ReadsColumns) {
   options.columns.dense = {"1..2"};
   options.columns.sparse = {"id"};
   const SourceContext context{.root = folder.path()};
-  expect_mentions(error_of(options, context), {"a.csv:4", "column 2", "empty"});
+  expect_mentions(source_error(options, context), {"a.csv:4", "column 2", "empty"});
   options.empty = -1;
   const auto source = options.open(context);
   ASSERT_EQ(source->size(), 2);
@@ -320,7 +320,7 @@ TEST(CsvSource, WrongTablesAreErrors) {
   const SourceContext context{.root = folder.path()};
   const auto error = [&](const std::string& text) {
     folder.write("a.csv", text);
-    return error_of(options, context);
+    return source_error(options, context);
   };
   EXPECT_EQ(error("1,2\n"), "");
   expect_mentions(error("1,2\n1,2,3\n"), {"a.csv:2", "3 fields"});
@@ -345,7 +345,7 @@ TEST(TensorsSource, ReadsWhatTheLoaderGives) {
   Tensor input(DType::kF32, {2, 1, 2, 2});
   input.from_doubles({1, 2, 3, 4, 5, 6, 7, 8});
   tensors.emplace("input", input);
-  expect_mentions(error_of(options, context), {"/data/x.safetensors", "label"});
+  expect_mentions(source_error(options, context), {"/data/x.safetensors", "label"});
   EXPECT_EQ(asked, "/data/x.safetensors");
   Tensor target(DType::kF32, {2, 3});
   target.from_doubles({1, 2, 3, 4, 5, 6});
@@ -355,9 +355,9 @@ TEST(TensorsSource, ReadsWhatTheLoaderGives) {
   EXPECT_EQ(std::get<Tensor>(*source->read(1).find("target")).to_doubles(), (std::vector<double>{4, 5, 6}));
   EXPECT_EQ(source->label(0), -1);
   tensors.emplace("label", Tensor(DType::kI64, {3}));
-  expect_mentions(error_of(options, context), {"number of samples"});
+  expect_mentions(source_error(options, context), {"number of samples"});
   tensors["label"] = Tensor(DType::kF32, {2});
-  expect_mentions(error_of(options, context), {"label", "f32"});
+  expect_mentions(source_error(options, context), {"label", "f32"});
 }
 
 TEST(SyntheticSource, IsAFunctionOfSeedAndIndex) {
@@ -383,7 +383,7 @@ TEST(SyntheticSource, IsAFunctionOfSeedAndIndex) {
   other.seed = 6;
   EXPECT_FALSE(bit_equal(a->read(0).image()->to_tensor(), options.open(other)->read(0).image()->to_tensor()));
   options.values = SyntheticKind::kInteger;
-  expect_mentions(error_of(options, context), {"high"});
+  expect_mentions(source_error(options, context), {"high"});
   options.high = 50;
   options.shape = {7};
   const Sample sample = options.open(context)->read(3);
@@ -489,14 +489,14 @@ TEST(MaskFolderSource, PairsImagesWithMasksOfTheirName) {
   folder.write("masks/b.png", bmp_of(1, 1, 1));
   expect_mentions(read_error(0), {"masks/b.png", "not a PNG"});
   folder.write("images/c.bmp", bmp_of(3, 0, 0));
-  expect_mentions(error_of(options, context), {"images/c.bmp", "no mask", "masks/c.png", "unpaired: skip"});
+  expect_mentions(source_error(options, context), {"images/c.bmp", "no mask", "masks/c.png", "unpaired: skip"});
   options.unpaired = Unpaired::kSkip;
   EXPECT_EQ(options.open(context)->size(), 2);
   options.masks = "nowhere";
-  expect_mentions(error_of(options, context), {"nowhere", "data.root"});
+  expect_mentions(source_error(options, context), {"nowhere", "data.root"});
   options.masks = "masks";
   options.classes = {"sky"};
-  expect_mentions(error_of(options, context), {"1 names", "3"});
+  expect_mentions(source_error(options, context), {"1 names", "3"});
 }
 
 TEST(SyntheticSource, MakesTheTargetsOfTheTask) {

@@ -16,7 +16,7 @@ namespace {
 std::vector<int64_t> wide(const std::vector<int32_t>& ids) { return {ids.begin(), ids.end()}; }
 
 template <class Function>
-std::string error_of(const Function& function) {
+std::string text_error(const Function& function) {
   try {
     function();
     return "";
@@ -40,9 +40,9 @@ TEST(Tokenizers, VocabularyOfTheTrainingTextOrOfAFile) {
   EXPECT_EQ(options.make({.root = folder.path(), .training_files = [&] { return std::vector{more}; }})->saved(), "char ehlo");
   EXPECT_THROW(CharTokenizer().make({}), Error) << "no text at all";
   options.path = {"nothing.txt"};
-  EXPECT_NE(error_of([&] { options.make({.root = folder.path()}); }).find("nothing.txt"), std::string::npos);
+  EXPECT_NE(text_error([&] { options.make({.root = folder.path()}); }).find("nothing.txt"), std::string::npos);
   options.path = {folder.write("bad.txt", "a\nb\xFF")};
-  EXPECT_NE(error_of([&] { options.make({}); }).find("bad.txt:2:2: error: byte 0xFF at offset 3 is not UTF-8"), std::string::npos);
+  EXPECT_NE(text_error([&] { options.make({}); }).find("bad.txt:2:2: error: byte 0xFF at offset 3 is not UTF-8"), std::string::npos);
   EXPECT_EQ(ByteTokenizer().make({})->size(), 256);
 }
 
@@ -82,8 +82,8 @@ TEST(Tokenizers, FilesBelowTheRoot) {
   folder.write("bpe/merges.txt", "#version: 0.2\na b\nab ab\n");
   for (const char* path : {"bpe", "bpe/vocab.json", "bpe/merges.txt"})
     EXPECT_EQ(tokenizer("bpe", path)->encode("babab"), hub->encode("babab"));
-  EXPECT_NE(error_of([&] { tokenizer("tiktoken", "hub"); }).find("*.tiktoken is expected"), std::string::npos);
-  EXPECT_NE(error_of([&] { tokenizer("sentencepiece", "none.model"); }).find("none.model: no such file"), std::string::npos);
+  EXPECT_NE(text_error([&] { tokenizer("tiktoken", "hub"); }).find("*.tiktoken is expected"), std::string::npos);
+  EXPECT_NE(text_error([&] { tokenizer("sentencepiece", "none.model"); }).find("none.model: no such file"), std::string::npos);
   EXPECT_EQ(tokenizer_type(hub->saved()), "hub");
   EXPECT_EQ(tokenizer_type(text::byte_tokenizer()->saved()), "byte");
   EXPECT_EQ(tokenizer_type(text::character_tokenizer("{")->saved()), "char");
@@ -320,7 +320,7 @@ TEST_F(TextRowSources, PairsByNamesOfTheHeader) {
   options.classes = {"yes", "no"};
   EXPECT_EQ(options.open(context_)->label(0), 0);
   options.classes = {"yes", "maybe"};
-  EXPECT_NE(error_of([&] { options.open(context_); }).find("pairs.csv:3: error: the label 'no' is not one of the 2 classes"),
+  EXPECT_NE(text_error([&] { options.open(context_); }).find("pairs.csv:3: error: the label 'no' is not one of the 2 classes"),
             std::string::npos);
   // The longer text is cut first; what stands around the texts stays.
   options.classes.clear();
@@ -341,7 +341,7 @@ TEST_F(TextRowSources, JsonLines) {
   EXPECT_TRUE(source->sample_name(1).ends_with("a.jsonl:3"));
   const auto says = [&](const std::string& contents, const std::string& message) {
     folder_.write("a.jsonl", contents);
-    const std::string error = error_of([&] { options.open(context_); });
+    const std::string error = text_error([&] { options.open(context_); });
     EXPECT_NE(error.find(message), std::string::npos) << error;
   };
   says("{\"text\": \"a\", \"label\": 1}\n{\"text\": 3, \"label\": 1}", "a.jsonl:2: error: text: must be a string");
@@ -385,7 +385,7 @@ TEST_F(TextRowSources, NumbersOfColumns) {
   EXPECT_EQ(targets_of(*options.open(context_)), (Targets{{-1, 2.5f}, {7, 0.3f}}));
   for (const std::string cell : {"x", "", "nan", "1e99", "1 2"}) {
     folder_.write("t.csv", "text,second,score,other\na,b,2.5,-1\nb,c,1," + cell + "\n");
-    EXPECT_NE(error_of([&] { options.open(context_); }).find("t.csv:3: error: column other: '" + cell + "' is not a finite number"),
+    EXPECT_NE(text_error([&] { options.open(context_); }).find("t.csv:3: error: column other: '" + cell + "' is not a finite number"),
               std::string::npos);
   }
 
@@ -400,7 +400,7 @@ TEST_F(TextRowSources, NumbersOfColumns) {
     folder_.write("t.jsonl", R"({"text": "a", "score": 2.5, "all": [1, 2]})"
                              "\n" +
                                  second);
-    const std::string error = error_of([&] { lines.open(context_); });
+    const std::string error = text_error([&] { lines.open(context_); });
     EXPECT_NE(error.find(message), std::string::npos) << error;
   };
   says(R"({"text": "b", "score": -1, "all": [3]})", "t.jsonl:2: error: all: gives 2 numbers; the lines before have 3");
@@ -420,10 +420,10 @@ TEST_F(TextRowSources, AnyNumberOfLabels) {
   EXPECT_EQ(source->categories(), options.classes);
   EXPECT_EQ(source->label(0), -1);
   options.classes = {"bad", "good", "kin"};
-  EXPECT_NE(error_of([&] { options.open(context_); }).find("t.tsv:1: error: the label 'kind' is not one of the 3 classes"),
+  EXPECT_NE(text_error([&] { options.open(context_); }).find("t.tsv:1: error: the label 'kind' is not one of the 3 classes"),
             std::string::npos);
   options.classes.clear();
-  EXPECT_NE(error_of([&] { options.open(context_); }).find("t.tsv:1: error: the label 'good' is not the index of a class"),
+  EXPECT_NE(text_error([&] { options.open(context_); }).find("t.tsv:1: error: the label 'good' is not the index of a class"),
             std::string::npos);
   // Indices: as many classes as the task's target has, else as occur.
   folder_.write("t.tsv", "a\t2;0\nb\t1");
@@ -433,7 +433,7 @@ TEST_F(TextRowSources, AnyNumberOfLabels) {
   of_model.targets = {{.name = "target", .sample = {4}}};
   EXPECT_EQ(targets_of(*options.open(of_model)), (Targets{{1, 0, 1, 0}, {0, 1, 0, 0}}));
   of_model.targets.front().sample = {2};
-  EXPECT_NE(error_of([&] { options.open(of_model); }).find("t.tsv:1: error: the label 2 is not one of the 2 classes, 0 to 1"),
+  EXPECT_NE(text_error([&] { options.open(of_model); }).find("t.tsv:1: error: the label 2 is not one of the 2 classes, 0 to 1"),
             std::string::npos);
   options.label_separator = ", ";
   EXPECT_NE(mistake_of(options).find("[text_pairs] label_separator: ', ' must be one character"), std::string::npos);
@@ -459,7 +459,7 @@ TEST_F(TextRowSources, WhetherTheSecondTextFollows) {
   const auto source = options.open(context_);
   for (int64_t i = 0; i < 2; ++i) EXPECT_EQ(std::get<int64_t>(*source->read(i).find("next_sentence_label")), i);
   folder_.write("t.tsv", "a\tb\t0\nb\tc\t2\n");
-  EXPECT_NE(error_of([&] { options.open(context_); }).find("t.tsv:2: error: column 2 is '2'; it must be 0, the second text follows"),
+  EXPECT_NE(text_error([&] { options.open(context_); }).find("t.tsv:2: error: column 2 is '2'; it must be 0, the second text follows"),
             std::string::npos);
   const auto says = [&](const std::string& message) {
     const std::string error = mistake_of(options);
@@ -529,11 +529,11 @@ TEST(TextSource, NothingToPredictIsAnError) {
   TextFiles options;
   options.sequence_length = 4;
   options.path = {folder.write("empty.txt", "")};
-  EXPECT_NE(error_of([&] { options.open({}); }).find("empty.txt: the text is empty"), std::string::npos);
+  EXPECT_NE(text_error([&] { options.open({}); }).find("empty.txt: the text is empty"), std::string::npos);
   options.path = {folder.write("one.txt", "x")};
-  EXPECT_NE(error_of([&] { options.open({}); }).find("one token"), std::string::npos);
+  EXPECT_NE(text_error([&] { options.open({}); }).find("one token"), std::string::npos);
   options.path = {folder.path() + "/missing.txt"};
-  EXPECT_NE(error_of([&] { options.open({}); }).find("missing.txt"), std::string::npos);
+  EXPECT_NE(text_error([&] { options.open({}); }).find("missing.txt"), std::string::npos);
   options.path = {folder.write("two.txt", "ab")};
   EXPECT_EQ(row_of(options.open({})->read(0), "label"), (std::vector<int64_t>{'b', -100, -100, -100})) << "without a tokenizer: bytes";
 }

@@ -32,7 +32,7 @@ std::vector<int> frames_of(const Source& source, int64_t index) {
   return frames;
 }
 
-std::string error_of(const VideoFolder& options, const SourceContext& context) {
+std::string video_error(const VideoFolder& options, const SourceContext& context) {
   try {
     options.open(context);
     return "";
@@ -71,7 +71,7 @@ TEST(VideoFolderSource, ShortVideosFailAreSkippedOrRepeat) {
   videos.add("run/long", 1, 5);
   videos.add("run/short", 2, 3);
   VideoFolder options = videos.options(5);
-  const std::string error = error_of(options, videos.context());
+  const std::string error = video_error(options, videos.context());
   EXPECT_NE(error.find("run/short: a clip needs 5 frames, but the folder has 3"), std::string::npos) << error;
   options.short_clips = ShortClips::kSkip;
   const auto skipped = options.open(videos.context());
@@ -81,13 +81,13 @@ TEST(VideoFolderSource, ShortVideosFailAreSkippedOrRepeat) {
   EXPECT_EQ(frames_of(*options.open(videos.context()), 1), (std::vector<int>{0, 1, 2, 2, 2}));
   options.frames = 6;
   options.short_clips = ShortClips::kSkip;
-  EXPECT_NE(error_of(options, videos.context()).find("no video has 6 frames (2 are shorter)"), std::string::npos);
+  EXPECT_NE(video_error(options, videos.context()).find("no video has 6 frames (2 are shorter)"), std::string::npos);
 }
 
 TEST(VideoFolderSource, MissingFoldersAndFramesOfOtherSizesAreErrors) {
   const Videos videos;
   videos.folder().write("image.bmp", bmp_of(0, 0, 0));
-  EXPECT_NE(error_of(videos.options(2), videos.context()).find("no class folders"), std::string::npos);
+  EXPECT_NE(video_error(videos.options(2), videos.context()).find("no class folders"), std::string::npos);
   videos.add("run/a", 1, 1);
   videos.folder().write("run/a/2.bmp", bmp_of(0, 0, 0, 5));
   const auto source = videos.options(2).open(videos.context());

@@ -11,8 +11,8 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kElements = 1'600'000;
-constexpr double kBytes = 4.0 * kElements;
+constexpr int64_t kStageElements = 1'600'000;
+constexpr double kBytes = 4.0 * kStageElements;
 
 /// Blocks h.0 ... of two modules each; only after the second one does a single value cross.
 PlanModel blocks(int count) {
@@ -20,7 +20,7 @@ PlanModel blocks(int count) {
   model.bytes = {.parameter = 4, .gradient = 4, .optimizer = 8};
   for (int i = 0; i < count; ++i) {
     model.units.push_back({.name = cat("h.", i)});
-    model.parameters.push_back({.name = cat("h.", i, ".attn.weight"), .elements = kElements, .unit = i, .forward_segment = 2 * i});
+    model.parameters.push_back({.name = cat("h.", i, ".attn.weight"), .elements = kStageElements, .unit = i, .forward_segment = 2 * i});
     for (const bool attention : {true, false}) {
       model.forward.push_back({.name = cat("h.", i, attention ? ".attn" : ".mlp"),
                                .unit = i,
@@ -90,11 +90,11 @@ TEST(PipelineRun, WhatCannotBeCutIsNamed) {
 
 TEST(PipelineRun, StagesFitInMemory) {
   PlanModel model = blocks(8);
-  model.parameters[0].elements = 4 * kElements;  // the first block holds as much as four others
+  model.parameters[0].elements = 4 * kStageElements;  // the first block holds as much as four others
   const JobPlan job = pipeline(2, 4);
   Cluster cluster = machines(1e9);
   EXPECT_EQ(pipeline_cuts(model, job, cluster), (std::vector<size_t>{0, 8}));
-  cluster.memory = 6 * kElements * 16.0 + 1e5;
+  cluster.memory = 6 * kStageElements * 16.0 + 1e5;
   EXPECT_EQ(pipeline_cuts(model, job, cluster), (std::vector<size_t>{0, 6}));
   EXPECT_LE(peak_bytes(rank_memory(model, job, cluster, {0, 6})), cluster.memory);
   EXPECT_GT(peak_bytes(rank_memory(model, job, cluster, {0, 8})), cluster.memory);

@@ -47,7 +47,7 @@ OpCase case_of(const Form& f, bool none = false, bool large = false) {
           .low_precision = true};
 }
 
-void add_hand_cases(std::vector<OpCase>& cases) {
+void add_attention_by_hand(std::vector<OpCase>& cases) {
   // Scores 0, 0 and 0, ln 3: probabilities 1/2, 1/2 and 1/4, 3/4.
   const auto hand = [](CaseInputs& in, const AttentionAttrs& attrs, std::optional<double> length = {}) {
     AttentionInputs inputs{in.values({1, 2, 1, 1}, {0, std::log(3.0)}), in.values({1, 2, 1, 1}, {0, 1}), in.values({1, 2, 1, 1}, {2, 6})};
@@ -141,7 +141,7 @@ void add_masks(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> attention_cases() {
   std::vector<OpCase> cases;
-  add_hand_cases(cases);
+  add_attention_by_hand(cases);
   add_masks(cases);
   return cases;
 }

@@ -20,9 +20,9 @@
 namespace galley::test {
 namespace {
 
-using Numbers = std::vector<float>;
+using AttentionNumbers = std::vector<float>;
 
-struct Setting {
+struct AttentionSetting {
   int64_t batch, queries, keys, heads, kv_heads, width;
   AttentionAttrs attrs = {};
   std::vector<int64_t> lengths = {}, position = {};
@@ -30,7 +30,7 @@ struct Setting {
   double size = 1;  // of queries and keys
 };
 
-std::ostream& operator<<(std::ostream& out, const Setting& s) {
+std::ostream& operator<<(std::ostream& out, const AttentionSetting& s) {
   out << "[" << s.batch << "," << s.queries << "/" << s.keys << "," << s.heads << "/" << s.kv_heads << "," << s.width << "]";
   if (s.attrs.causal) out << " causal";
   if (s.attrs.window > 0) out << " window " << s.attrs.window;
@@ -47,15 +47,15 @@ constexpr int64_t kSeed = 11, kStep = 5, kFirstSample = 40;
 
 /// Rows [B,T,heads,width].
 struct Array {
-  Numbers values;
+  AttentionNumbers values;
   int64_t rows, heads, width;
   float at(int64_t b, int64_t t, int64_t h, int64_t c) const {
     return values[static_cast<size_t>(((b * rows + t) * heads + h) * width + c)];
   }
 };
 
-Array random_array(const Setting& s, int64_t rows, int64_t heads, std::string_view name, double size) {
-  Array array{Numbers(static_cast<size_t>(s.batch * rows * heads * s.width)), rows, heads, s.width};
+Array random_array(const AttentionSetting& s, int64_t rows, int64_t heads, std::string_view name, double size) {
+  Array array{AttentionNumbers(static_cast<size_t>(s.batch * rows * heads * s.width)), rows, heads, s.width};
   RandomStream random(31, name);
   for (float& value : array.values) value = static_cast<float>(random.uniform(-size, size));
   return array;
@@ -63,7 +63,7 @@ Array random_array(const Setting& s, int64_t rows, int64_t heads, std::string_vi
 
 /// Inputs, and what plain loops make of them.
 struct Oracle {
-  explicit Oracle(const Setting& setting)
+  explicit Oracle(const AttentionSetting& setting)
       : s(setting),
         q(random_array(s, s.queries, s.heads, "q", s.size)),
         k(random_array(s, s.keys, s.kv_heads, "k", s.size)),
@@ -152,17 +152,17 @@ struct Oracle {
     }
   }
 
-  const Setting& s;
+  const AttentionSetting& s;
   Array q, k, v, grad;
-  Numbers bias;
+  AttentionNumbers bias;
   std::vector<double> o, lse, dq, dk, dv, dbias;
 };
 
 /// The results of both kernels.
 struct Results {
-  Numbers o, lse, dq, dk, dv, dbias;
+  AttentionNumbers o, lse, dq, dk, dv, dbias;
   friend bool operator==(const Results& a, const Results& b) {
-    const auto same = [](const Numbers& x, const Numbers& y) {
+    const auto same = [](const AttentionNumbers& x, const AttentionNumbers& y) {
       return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0);
     };
     return same(a.o, b.o) && same(a.lse, b.lse) && same(a.dq, b.dq) && same(a.dk, b.dk) && same(a.dv, b.dv) && same(a.dbias, b.dbias);
@@ -170,8 +170,8 @@ struct Results {
 };
 
 /// Parts [B,T,heads,width] joined along the heads, and apart.
-Numbers joined(const std::vector<const Array*>& parts, int64_t batch) {
-  Numbers all;
+AttentionNumbers joined(const std::vector<const Array*>& parts, int64_t batch) {
+  AttentionNumbers all;
   for (int64_t row = 0; row < batch * parts[0]->rows; ++row) {
     for (const Array* part : parts) {
       const auto size = static_cast<std::ptrdiff_t>(part->heads * part->width);
@@ -180,23 +180,23 @@ Numbers joined(const std::vector<const Array*>& parts, int64_t batch) {
   }
   return all;
 }
-Numbers apart(const Numbers& all, int64_t heads, int64_t first, int64_t count, int64_t width) {
-  Numbers part;
+AttentionNumbers apart(const AttentionNumbers& all, int64_t heads, int64_t first, int64_t count, int64_t width) {
+  AttentionNumbers part;
   for (auto at = all.begin(); at != all.end(); at += heads * width)
     part.insert(part.end(), at + first * width, at + (first + count) * width);
   return part;
 }
 
-std::vector<Numbers> run_node(const Graph& graph, const Node& node, const std::vector<const void*>& inputs, int threads) {
+std::vector<AttentionNumbers> run_node(const Graph& graph, const Node& node, const std::vector<const void*>& inputs, int threads) {
   KernelQuery query = cpu().query(graph, node);
   query.threads = threads;
   const KernelChoice choice = cpu().choose(query);
   GALLEY_ASSERT(!choice.kernel->reference, choice.reasons());
   const std::unique_ptr<PreparedKernel> kernel = choice.kernel->prepare(query);
-  std::vector<Numbers> results;
+  std::vector<AttentionNumbers> results;
   std::vector<void*> outputs;
   for (ValueId id : node.outputs) results.emplace_back(static_cast<size_t>(graph.type(id).elements()), std::nanf(""));
-  for (Numbers& result : results) outputs.push_back(result.data());
+  for (AttentionNumbers& result : results) outputs.push_back(result.data());
   std::vector<std::byte> scratch(static_cast<size_t>(kernel->scratch_bytes()) + 64, std::byte{0xFF});
   auto* aligned = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
   const ThreadShare share(threads);
@@ -205,7 +205,7 @@ std::vector<Numbers> run_node(const Graph& graph, const Node& node, const std::v
 }
 
 Results run_kernels(const Oracle& oracle, int threads) {
-  const Setting& s = oracle.s;
+  const AttentionSetting& s = oracle.s;
   Graph graph;
   int count = 0;
   const auto input = [&](const Shape& shape, DType dtype = DType::kF32) {
@@ -216,7 +216,7 @@ Results run_kernels(const Oracle& oracle, int threads) {
   };
   AttentionAttrs attrs = s.attrs;
   AttentionInputs in;
-  Numbers packed;
+  AttentionNumbers packed;
   const std::vector<int64_t> rng{kSeed, kStep, kFirstSample};
   const int64_t heads = s.heads + 2 * s.kv_heads;
   std::vector<const void*> data(7);
@@ -238,7 +238,7 @@ Results run_kernels(const Oracle& oracle, int threads) {
   const Value grad = input({s.batch, s.queries, s.heads, s.width});
   const Attention a = attention(in, attrs);
   const Node forward = graph.nodes().back();
-  std::vector<Numbers> made = run_node(graph, forward, data, threads);
+  std::vector<AttentionNumbers> made = run_node(graph, forward, data, threads);
   Results r;
   r.o = made[0];
   r.lse = made[1];
@@ -257,7 +257,7 @@ Results run_kernels(const Oracle& oracle, int threads) {
   return r;
 }
 
-void expect_near(const Numbers& got, const std::vector<double>& want, double tolerance, const std::string& what) {
+void expect_near(const AttentionNumbers& got, const std::vector<double>& want, double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   double largest = 0.5;  // a term of a sum is about 1; sums of which the true value is 0 carry its rounding
   for (const double value : want) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0.0);
@@ -268,7 +268,7 @@ void expect_near(const Numbers& got, const std::vector<double>& want, double tol
   }
 }
 
-void check(const Setting& s, double tolerance = 1e-5) {
+void check_attention(const AttentionSetting& s, double tolerance = 1e-5) {
   SCOPED_TRACE(testing::Message() << s);
   const Oracle oracle(s);
   const Results one = run_kernels(oracle, 1);
@@ -282,7 +282,7 @@ void check(const Setting& s, double tolerance = 1e-5) {
 }
 
 /// Are there vectors for which the kernel is made?
-bool has_kernel() { return !cpu().reference() && (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3)) != 0; }
+bool has_attention_kernel() { return !cpu().reference() && (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3)) != 0; }
 
 AttentionAttrs masks(bool causal, int64_t window = 0) {
   AttentionAttrs attrs;
@@ -292,50 +292,50 @@ AttentionAttrs masks(bool causal, int64_t window = 0) {
 }
 
 TEST(AttentionKernels, EveryLength) {
-  if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
+  if (!has_attention_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   with_each_width([] {
     const std::vector<int64_t> lengths{1, 15, 16, 17, 63, 64, 65, 100, 300}, widths{8, 64, 80, 256};
     for (size_t i = 0; i < lengths.size(); ++i) {
       const int64_t t = lengths[i], other = lengths[(i * 4 + 2) % lengths.size()], width = widths[i % 4];
-      check({1, t, t, 2, 2, width, masks(true), {}, {}, true});
-      check({1, t, other, 2, 1, widths[(i + 1) % 3], masks(false)});
+      check_attention({1, t, t, 2, 2, width, masks(true), {}, {}, true});
+      check_attention({1, t, other, 2, 1, widths[(i + 1) % 3], masks(false)});
     }
   });
 }
 
 TEST(AttentionKernels, EveryMask) {
-  if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
+  if (!has_attention_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   with_each_width([] {
     for (const bool causal : {false, true}) {
       for (const int64_t window : {0, 1, 7, 60}) {
         for (const int padding : {0, 1, 2}) {
-          Setting s{3, 70, 70, 2, 1, 12, masks(causal, window), {}, {}, padding == 1};
+          AttentionSetting s{3, 70, 70, 2, 1, 12, masks(causal, window), {}, {}, padding == 1};
           if (padding > 0) s.lengths = {70, 51, 0};
           s.attrs.pad_queries = padding == 2;
-          check(s);
+          check_attention(s);
         }
       }
     }
-    check({2, 5, 130, 2, 2, 16, masks(true), {130, 100}, {125, 60}});
-    check({2, 9, 130, 4, 2, 16, masks(true, 50), {}, {121, 3}});
+    check_attention({2, 5, 130, 2, 2, 16, masks(true), {130, 100}, {125, 60}});
+    check_attention({2, 9, 130, 4, 2, 16, masks(true, 50), {}, {121, 3}});
   });
 }
 
 // Fewer queries than a tile has rows.
 TEST(AttentionKernels, FewQueries) {
-  if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
+  if (!has_attention_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   with_each_width([] {
     for (const int64_t keys : {1, 31, 32, 33, 64, 65, 300, 2500}) {
-      check({1, 1, keys, 2, 2, 64, masks(true), {}, {keys - 1}});
-      check({2, 3, keys, 4, 2, 16, masks(true), {}, {keys / 2, keys}});
-      check({3, 4, keys, 2, 1, 80, masks(keys % 2 == 0, 40), {keys, keys / 3, 0}, {keys / 4, 0, 5}});
-      check({1, 2, keys, 2, 2, 48, masks(false)});
+      check_attention({1, 1, keys, 2, 2, 64, masks(true), {}, {keys - 1}});
+      check_attention({2, 3, keys, 4, 2, 16, masks(true), {}, {keys / 2, keys}});
+      check_attention({3, 4, keys, 2, 1, 80, masks(keys % 2 == 0, 40), {keys, keys / 3, 0}, {keys / 4, 0, 5}});
+      check_attention({1, 2, keys, 2, 2, 48, masks(false)});
     }
-    Setting s{1, 2, 100, 2, 2, 16, masks(true), {}, {97}};
+    AttentionSetting s{1, 2, 100, 2, 2, 16, masks(true), {}, {97}};
     s.size = 30;  // scores of thousands: one key has all the weight
-    check(s, 1e-3);
+    check_attention(s, 1e-3);
   });
-  Setting s{1, 4, 200, 1, 1, 16, masks(true), {}, {150}};
+  AttentionSetting s{1, 4, 200, 1, 1, 16, masks(true), {}, {150}};
   Oracle oracle(s);
   oracle.q.values[2 * 16] = std::nanf("");
   const Results r = run_kernels(oracle, 2);
@@ -343,24 +343,24 @@ TEST(AttentionKernels, FewQueries) {
 }
 
 TEST(AttentionKernels, BiasSoftcapAndDropout) {
-  if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
+  if (!has_attention_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   with_each_width([] {
     for (const int what : {1, 2, 4, 7}) {
-      Setting s{2, 67, 67, 4, 2, 24, masks(what == 7)};
+      AttentionSetting s{2, 67, 67, 4, 2, 24, masks(what == 7)};
       s.bias = (what & 1) != 0;
       if ((what & 2) != 0) s.attrs.softcap = 0.5;
       if ((what & 4) != 0) s.attrs.dropout = 0.25, s.attrs.stream = 77;
       s.packed = what == 7;
-      check(s);
+      check_attention(s);
     }
   });
 }
 
 /// Scores are whole numbers up to 12,288 in size, which float holds exactly; so does the result, of a maximum that is mostly alone.
 TEST(AttentionKernels, LargeScores) {
-  if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
+  if (!has_attention_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   with_each_width([] {
-    Setting s{1, 50, 80, 2, 2, 12, {}};
+    AttentionSetting s{1, 50, 80, 2, 2, 12, {}};
     s.attrs.scale = 1;
     Oracle oracle(s);
     RandomStream random(8, "large");
@@ -382,9 +382,9 @@ TEST(AttentionKernels, LargeScores) {
 }
 
 TEST(AttentionKernels, DropoutKeepsTheMean) {
-  if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
+  if (!has_attention_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   // Equal scores and values of 1: o is the share of kept keys, divided by 1 - p.
-  Setting s{4, 64, 128, 4, 4, 8, {}};
+  AttentionSetting s{4, 64, 128, 4, 4, 8, {}};
   s.attrs.dropout = 0.3;
   Oracle oracle(s);
   std::fill(oracle.q.values.begin(), oracle.q.values.end(), 0.0f);
@@ -397,8 +397,8 @@ TEST(AttentionKernels, DropoutKeepsTheMean) {
 }
 
 TEST(AttentionKernels, NotANumberStays) {
-  if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
-  Setting s{1, 20, 20, 1, 1, 8, masks(true)};
+  if (!has_attention_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
+  AttentionSetting s{1, 20, 20, 1, 1, 8, masks(true)};
   Oracle oracle(s);
   oracle.q.values[5 * 8] = std::nanf("");
   const Results r = run_kernels(oracle, 1);

@@ -13,7 +13,7 @@ namespace galley::test {
 
 namespace {
 
-struct Simple {
+struct SimpleBinary {
   std::string name;
   Value (*apply)(Value, Value);
   std::vector<double> y;  // of (1, -2, 3) and (2, -4, 3), hand values
@@ -22,7 +22,7 @@ struct Simple {
 
 Value prelu(Value x, Value weight) { return emit("prelu", {x, weight}); }
 
-std::vector<Simple> simple_functions() {
+std::vector<SimpleBinary> binary_functions() {
   const Fill positive{.low = 0.3, .high = 2};
   return {
       {"add", add, {3, -6, 6}, {}, {}},
@@ -42,7 +42,7 @@ std::vector<Simple> simple_functions() {
 }
 
 void add_pairs(std::vector<OpCase>& cases) {
-  const std::vector<Simple> simple = simple_functions();
+  const std::vector<SimpleBinary> simple = binary_functions();
   struct Pair {
     std::string name;
     Shape a, b;
@@ -55,7 +55,7 @@ void add_pairs(std::vector<OpCase>& cases) {
                                  {"both", {3, 1, 4}, {5, 1}},
                                  {"wider", {4}, {2, 3, 4}},
                                  {"empty", {0, 5, 3, 7}, {1, 5, 1, 1}}};
-  for (const Simple& s : simple) {
+  for (const SimpleBinary& s : simple) {
     cases.push_back({.name = s.name + "_hand",
                      .build = [s](CaseInputs& in) { s.apply(in.fixed(in.values({3}, {1, -2, 3})), in.fixed(in.values({3}, {2, -4, 3}))); },
                      .expected = s.y});
@@ -75,7 +75,7 @@ void add_pairs(std::vector<OpCase>& cases) {
 }
 
 void add_choices(std::vector<OpCase>& cases) {
-  const std::vector<Simple> simple = simple_functions();
+  const std::vector<SimpleBinary> simple = binary_functions();
   cases.push_back(
       {.name = "where_hand",
        .build = [](CaseInputs& in) { where(in.values({3}, {1, 0, 1}, DType::kBool), in.values({3}, {1, 2, 3}), in.values({1}, {-5})); },
@@ -90,7 +90,7 @@ void add_choices(std::vector<OpCase>& cases) {
       condition.push_back(i % 3 % 2);
     }
     const Shape image{2, 5, 3, 7};
-    for (const Simple& s : simple) {
+    for (const SimpleBinary& s : simple) {
       if (s.name != "equal" && s.name != "less" && s.name != "greater") continue;
       cases.push_back({.name = cat(s.name, "_of_", dtype),
                        .build = [=](CaseInputs& in) { s.apply(in.values(image, a, dtype), in.values(image, b, dtype)); }});

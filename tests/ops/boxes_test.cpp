@@ -20,19 +20,19 @@
 namespace galley::test {
 namespace {
 
-const GoldenArrays& golden(const std::string& name) {
+const GoldenArrays& boxes_golden(const std::string& name) {
   static const std::map<std::string, GoldenArrays> cases = read_golden("ops/boxes.txt");
   return cases.at(name);
 }
 
-Value input(Graph& graph, const std::string& name, const Shape& shape) {
+Value boxes_input(Graph& graph, const std::string& name, const Shape& shape) {
   TensorType type;
   type.dtype = DType::kF64;
   type.shape = shape;
   return graph.add_input(name, type, ValueRole::kInput);
 }
 
-void expect_near(const std::string& what, const RefArray& got, const RefArray& want) {
+void expect_near_boxes(const std::string& what, const RefArray& got, const RefArray& want) {
   ASSERT_EQ(got.shape, want.shape) << what;
   for (int64_t i = 0; i < want.shape.elements(); ++i) ASSERT_NEAR(got[i], want[i], 1e-12) << what << " element " << i;
 }
@@ -42,18 +42,18 @@ void expect_near(const std::string& what, const RefArray& got, const RefArray& w
 void expect_golden(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& differentiable,
                    const std::function<Value(const std::map<std::string, Value>&)>& apply) {
   SCOPED_TRACE(name);
-  const GoldenArrays& want = golden(name);
+  const GoldenArrays& want = boxes_golden(name);
   Graph graph;
   std::map<std::string, Value> values;
   std::map<std::string, RefArray> feeds{{"cotangent", want.at("cotangent")}};
   for (const std::string& each : inputs) {
-    values[each] = input(graph, each, want.at(each).shape);
+    values[each] = boxes_input(graph, each, want.at(each).shape);
     feeds[each] = want.at(each);
   }
   const Value y = apply(values);
   const Node node = graph.nodes().back();
   std::vector<Value> cotangents(node.outputs.size());
-  cotangents[0] = input(graph, "cotangent", y.shape());
+  cotangents[0] = boxes_input(graph, "cotangent", y.shape());
   std::vector<bool> wanted;
   for (const ValueId id : node.inputs) {
     wanted.push_back(
@@ -62,11 +62,12 @@ void expect_golden(const std::string& name, const std::vector<std::string>& inpu
   GradientBuilder builder(graph, node, cotangents, wanted);
   node.op->gradient(builder);
   const auto results = interpret(graph, feeds);
-  expect_near("y", results.at(y.id()), want.at("y"));
+  expect_near_boxes("y", results.at(y.id()), want.at("y"));
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!wanted[i]) continue;
     for (const std::string& each : differentiable) {
-      if (values.at(each).id() == node.inputs[i]) expect_near("d_" + each, results.at(builder.result()[i].id()), want.at("d_" + each));
+      if (values.at(each).id() == node.inputs[i])
+        expect_near_boxes("d_" + each, results.at(builder.result()[i].id()), want.at("d_" + each));
     }
   }
 }
@@ -127,23 +128,23 @@ TEST(Boxes, RoiAlignIsTorchvisions) {
                            {"roi_align_aligned_adaptive", attrs({3, 3}, 0.5, 0, true)}};
   for (const RoiCase& c : cases) {
     SCOPED_TRACE(c.name);
-    const GoldenArrays& want = golden(c.name);
+    const GoldenArrays& want = boxes_golden(c.name);
     Graph graph;
-    const Value x = input(graph, "x", want.at("x").shape), boxes = input(graph, "boxes", want.at("boxes").shape);
-    const Value y = roi_align(x, boxes, c.attrs), cotangent = input(graph, "cotangent", y.shape());
+    const Value x = boxes_input(graph, "x", want.at("x").shape), boxes = boxes_input(graph, "boxes", want.at("boxes").shape);
+    const Value y = roi_align(x, boxes, c.attrs), cotangent = boxes_input(graph, "cotangent", y.shape());
     const Node node = graph.nodes().back();
     GradientBuilder builder(graph, node, {cotangent}, {true, false});
     node.op->gradient(builder);
     const auto values = interpret(graph, {{"x", want.at("x")}, {"boxes", want.at("boxes")}, {"cotangent", want.at("cotangent")}});
-    expect_near("y", values.at(y.id()), want.at("y"));
-    expect_near("d_x", values.at(builder.result()[0].id()), want.at("d_x"));
+    expect_near_boxes("y", values.at(y.id()), want.at("y"));
+    expect_near_boxes("d_x", values.at(builder.result()[0].id()), want.at("d_x"));
   }
 }
 
 TEST(Boxes, RegionsFromTheCountOnAreZero) {
-  const GoldenArrays& want = golden("roi_align");
+  const GoldenArrays& want = boxes_golden("roi_align");
   Graph graph;
-  const Value x = input(graph, "x", want.at("x").shape), boxes = input(graph, "boxes", want.at("boxes").shape);
+  const Value x = boxes_input(graph, "x", want.at("x").shape), boxes = boxes_input(graph, "boxes", want.at("boxes").shape);
   const Value count = graph.add_input("count", {.dtype = DType::kI64, .shape = {2}}, ValueRole::kInput);
   RoiAlignAttrs attrs;
   attrs.output_size = {3, 4};
@@ -154,7 +155,7 @@ TEST(Boxes, RegionsFromTheCountOnAreZero) {
   RefArray expected = want.at("y");
   const int64_t region = expected.shape.elements() / 12;
   std::fill(expected.v.begin() + 4 * region, expected.v.begin() + 6 * region, 0.0);
-  expect_near("y", values.at(y.id()), expected);
+  expect_near_boxes("y", values.at(y.id()), expected);
 }
 
 TEST(Boxes, NmsSelectsAsTorchvisionsDetectors) {
@@ -168,7 +169,7 @@ TEST(Boxes, NmsSelectsAsTorchvisionsDetectors) {
                         {"nms_per_class", 0.45, 0.2, 7, 1000},
                         {"nms_most", 0.5, 0.1, 12, 15}}) {
     SCOPED_TRACE(c.name);
-    const GoldenArrays& want = golden(c.name);
+    const GoldenArrays& want = boxes_golden(c.name);
     RefArray boxes = want.at("boxes"), scores = want.at("scores");
     boxes.shape = {1, boxes.shape[0], 4};
     scores.shape = {1, scores.shape[0], scores.shape[1]};
@@ -178,7 +179,7 @@ TEST(Boxes, NmsSelectsAsTorchvisionsDetectors) {
     attrs.score_threshold = c.score;
     attrs.per_class = c.per_class;
     attrs.max_output = c.most;
-    const Nms result = nms(input(graph, "boxes", boxes.shape), input(graph, "scores", scores.shape), attrs);
+    const Nms result = nms(boxes_input(graph, "boxes", boxes.shape), boxes_input(graph, "scores", scores.shape), attrs);
     const auto values = interpret(graph, {{"boxes", boxes}, {"scores", scores}});
     const RefArray& index = values.at(result.index.id());
     const auto count = static_cast<size_t>(values.at(result.count.id())[0]);
@@ -190,7 +191,7 @@ TEST(Boxes, NmsSelectsAsTorchvisionsDetectors) {
 
 // Boxes that are the same for all classes, and boxes of each class that happen to be equal, give one result.
 TEST(Boxes, SharedAndOwnBoxesAgree) {
-  const GoldenArrays& want = golden("nms_classes");
+  const GoldenArrays& want = boxes_golden("nms_classes");
   const int64_t rows = want.at("scores").shape[0], classes = want.at("scores").shape[1];
   RefArray shared = want.at("boxes"), own{{1, rows, classes, 4}, {}}, scores = want.at("scores");
   shared.shape = {1, rows, 4};
@@ -201,8 +202,8 @@ TEST(Boxes, SharedAndOwnBoxesAgree) {
   Graph graph;
   NmsAttrs attrs;
   attrs.iou_threshold = 0.3;
-  const Value s = input(graph, "scores", scores.shape);
-  const Nms one = nms(input(graph, "shared", shared.shape), s, attrs), other = nms(input(graph, "own", own.shape), s, attrs);
+  const Value s = boxes_input(graph, "scores", scores.shape);
+  const Nms one = nms(boxes_input(graph, "shared", shared.shape), s, attrs), other = nms(boxes_input(graph, "own", own.shape), s, attrs);
   const auto values = interpret(graph, {{"shared", shared}, {"own", own}, {"scores", scores}});
   EXPECT_EQ(values.at(one.index.id()).v, values.at(other.index.id()).v);
   EXPECT_EQ(values.at(one.count.id()).v, values.at(other.count.id()).v);

@@ -8,7 +8,7 @@
 namespace galley::test {
 namespace {
 
-struct Form {
+struct CachedForm {
   std::string name;
   int64_t tokens, heads, kv_heads, width, capacity;
   DType stored = DType::kF32;
@@ -17,7 +17,7 @@ struct Form {
   bool packed = false;
 };
 
-OpCase case_of(const Form& f) {
+OpCase cached_case(const CachedForm& f) {
   const auto build = [=](CaseInputs& in) {
     const auto batch = static_cast<int64_t>(f.position.size());
     CachedAttentionAttrs attrs;
@@ -78,18 +78,18 @@ std::vector<OpCase> cache_cases() {
                    .forward_only = true});
   for (const DType stored : {DType::kF32, DType::kBF16, DType::kI8}) {
     const std::string type = "_" + std::string(dtype_name(stored));
-    cases.push_back(case_of({"one_token" + type, 1, 8, 2, 32, 150, stored, {140, 0, -1, 9}}));
-    cases.push_back(case_of({"one_token_packed" + type, 1, 3, 3, 16, 70, stored, {69, 3}, {}, 0, true}));
-    cases.push_back(case_of({"one_token_ring" + type, 1, 4, 4, 48, 70, stored, {69, 70, 1000, 12}, {}, 70}));
-    cases.push_back(case_of({"one_token_window" + type, 1, 2, 2, 16, 130, stored, {200, 129, 135, 4}, {}, 100}));
-    cases.push_back(case_of({"one_token_odd" + type, 1, 2, 1, 5, 9, stored, {4, 12}}));
-    cases.push_back(case_of({"tokens" + type, 5, 4, 2, 12, 20, stored, {0, 9, -1, 3}, {4, 2, 0, 0}}));
-    cases.push_back(case_of({"tokens_packed" + type, 70, 6, 3, 16, 200, stored, {100, 7}, {69, 66}, 0, true}));
-    cases.push_back(case_of({"tokens_window" + type, 66, 2, 2, 16, 200, stored, {90, 3}, {}, 50}));
-    cases.push_back(case_of({"tokens_ring" + type, 9, 4, 2, 19, 7, stored, {0, 5, 23, 7}, {8, 4, 8, 6}, 7}));
-    cases.push_back(case_of({"tokens_long_ring" + type, 150, 2, 1, 16, 100, stored, {0, 30, 333}, {149, 20, 120}, 100}));
+    cases.push_back(cached_case({"one_token" + type, 1, 8, 2, 32, 150, stored, {140, 0, -1, 9}}));
+    cases.push_back(cached_case({"one_token_packed" + type, 1, 3, 3, 16, 70, stored, {69, 3}, {}, 0, true}));
+    cases.push_back(cached_case({"one_token_ring" + type, 1, 4, 4, 48, 70, stored, {69, 70, 1000, 12}, {}, 70}));
+    cases.push_back(cached_case({"one_token_window" + type, 1, 2, 2, 16, 130, stored, {200, 129, 135, 4}, {}, 100}));
+    cases.push_back(cached_case({"one_token_odd" + type, 1, 2, 1, 5, 9, stored, {4, 12}}));
+    cases.push_back(cached_case({"tokens" + type, 5, 4, 2, 12, 20, stored, {0, 9, -1, 3}, {4, 2, 0, 0}}));
+    cases.push_back(cached_case({"tokens_packed" + type, 70, 6, 3, 16, 200, stored, {100, 7}, {69, 66}, 0, true}));
+    cases.push_back(cached_case({"tokens_window" + type, 66, 2, 2, 16, 200, stored, {90, 3}, {}, 50}));
+    cases.push_back(cached_case({"tokens_ring" + type, 9, 4, 2, 19, 7, stored, {0, 5, 23, 7}, {8, 4, 8, 6}, 7}));
+    cases.push_back(cached_case({"tokens_long_ring" + type, 150, 2, 1, 16, 100, stored, {0, 30, 333}, {149, 20, 120}, 100}));
   }
-  cases.push_back(case_of({"nothing", 0, 2, 2, 16, 5, DType::kF32, {1, 2}}));
+  cases.push_back(cached_case({"nothing", 0, 2, 2, 16, 5, DType::kF32, {1, 2}}));
   return cases;
 }
 

@@ -163,7 +163,7 @@ Numbers read_in_pieces(const Sequence& sequence, const Pieces& pieces, int threa
   return reader.o;
 }
 
-void check(const Setting& s) {
+void check_cached(const Setting& s) {
   SCOPED_TRACE(testing::Message() << s);
   const Sequence sequence(s);
   const std::vector<Pieces> all{{{1, 1}}, {{s.tokens, s.tokens + 3}}, {{5, 16}, {1, 1}, {0, 16}, {16, 16}, {0, 1}, {1, 1}, {32, 32}}};
@@ -199,10 +199,10 @@ TEST(CachedAttention, GivesWhatAttentionToAllTokensGives) {
   if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   with_each_width([] {
     for (const DType stored : {DType::kF32, DType::kBF16, DType::kI8}) {
-      check({80, 4, 2, 64, 80, 0, stored});
-      check({70, 8, 1, 16, 300, 0, stored});
-      check({70, 2, 2, 80, 70, 33, stored});
-      check({40, 3, 3, 20, 40, 0, stored});
+      check_cached({80, 4, 2, 64, 80, 0, stored});
+      check_cached({70, 8, 1, 16, 300, 0, stored});
+      check_cached({70, 2, 2, 80, 70, 33, stored});
+      check_cached({40, 3, 3, 20, 40, 0, stored});
     }
   });
 }
@@ -212,8 +212,8 @@ TEST(CachedAttention, RingsHoldTheWindow) {
   if (!has_kernel()) GTEST_SKIP() << "no kernel for this machine's vectors";
   with_each_width([] {
     for (const DType stored : {DType::kF32, DType::kBF16, DType::kI8}) {
-      for (const int64_t window : {1, 7, 64}) check({110, 4, 2, 16, window, window, stored});
-      check({60, 2, 1, 12, 9, 9, stored});
+      for (const int64_t window : {1, 7, 64}) check_cached({110, 4, 2, 16, window, window, stored});
+      check_cached({60, 2, 1, 12, 9, 9, stored});
     }
   });
 }

@@ -44,7 +44,7 @@ const std::set<std::string>& listed_primitives() {
 bool keep_none(const Node&) { return false; }
 
 /// Largest difference, relative to the largest value; infinity if a value is NaN or infinite and the other one is not the same.
-double difference(const RefArray& a, const RefArray& b) {
+double definition_difference(const RefArray& a, const RefArray& b) {
   double largest = 0, worst = 0;
   for (double value : b.v) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0);
   for (size_t i = 0; i < a.v.size(); ++i) {
@@ -95,7 +95,7 @@ TEST_P(EveryDefinition, EndsInPrimitivesWithTheSameResults) {
       if (node.op->composite()) type.format = {};  // definitions know no formats
       EXPECT_EQ(expanded.type(id), type) << node.op->name << " output " << o;
       // Both are in double; sums may have another order.
-      EXPECT_LE(difference(got.at(id), want.at(node.outputs[o])), 1e-12) << node.op->name << " output " << o;
+      EXPECT_LE(definition_difference(got.at(id), want.at(node.outputs[o])), 1e-12) << node.op->name << " output " << o;
     }
   }
 }
@@ -128,7 +128,7 @@ TEST_P(EveryDefinition, HasTheGradientOfTheOperator) {
     const auto found = gradients.find(input);
     const RefArray zeros{rule.shape, std::vector<double>(rule.v.size())};
     // Products and quotients of the expanded form lose a few digits of double's 16 where terms cancel.
-    EXPECT_LE(difference(found == gradients.end() ? zeros : got.at(found->second), rule), 1e-9)
+    EXPECT_LE(definition_difference(found == gradients.end() ? zeros : got.at(found->second), rule), 1e-9)
         << "gradient of " << made->graph.value(input).name;
   }
 }

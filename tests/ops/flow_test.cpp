@@ -18,14 +18,14 @@
 namespace galley::test {
 namespace {
 
-const GoldenArrays& golden(const std::string& name) {
+const GoldenArrays& flow_golden(const std::string& name) {
   static const std::map<std::string, GoldenArrays> cases = read_golden("ops/flow.txt");
   return cases.at(name);
 }
 
 /// A graph whose inputs are the arrays of a golden case.
 struct GoldenGraph {
-  explicit GoldenGraph(const std::string& name) : want(golden(name)) {}
+  explicit GoldenGraph(const std::string& name) : want(flow_golden(name)) {}
   Value in(const std::string& name) {
     return graph.add_input(name, {.dtype = DType::kF64, .shape = want.at(name).shape}, ValueRole::kInput);
   }

@@ -20,7 +20,7 @@ namespace {
 
 using Arrays = GoldenArrays;
 
-const std::map<std::string, Arrays>& golden() {
+const std::map<std::string, Arrays>& operator_golden() {
   static const std::map<std::string, Arrays> cases = read_golden("ops/operators.txt");
   return cases;
 }
@@ -46,7 +46,7 @@ struct GoldenCase {
   std::function<void(GoldenInputs&)> build;
 };
 
-void add_layers(std::vector<GoldenCase>& cases) {
+void add_golden_layers(std::vector<GoldenCase>& cases) {
   const auto conv = [&](const std::string& name, std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation,
                         int64_t groups) {
     cases.push_back({"conv2d_" + name, [=](GoldenInputs& in) {
@@ -120,7 +120,7 @@ void add_layers(std::vector<GoldenCase>& cases) {
 }
 
 /// Three axes: convolutions, and pools that are composed of pools over two.
-void add_volumes(std::vector<GoldenCase>& cases) {
+void add_golden_volumes(std::vector<GoldenCase>& cases) {
   const auto conv = [&](const std::string& name, std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation,
                         int64_t groups) {
     cases.push_back({"conv3d_" + name, [=](GoldenInputs& in) {
@@ -166,7 +166,7 @@ void add_volumes(std::vector<GoldenCase>& cases) {
                    }});
 }
 
-void add_losses(std::vector<GoldenCase>& cases) {
+void add_golden_losses(std::vector<GoldenCase>& cases) {
   for (int r = 0; r < 3; ++r) {
     const auto reduction = static_cast<Reduction>(r);
     const std::string name(kReductionNames[static_cast<size_t>(r)]);
@@ -209,7 +209,7 @@ void add_functions(std::vector<GoldenCase>& cases) {
 
 std::vector<GoldenCase> golden_cases() {
   std::vector<GoldenCase> cases;
-  for (const auto add : {add_layers, add_volumes, add_losses, add_functions}) add(cases);
+  for (const auto add : {add_golden_layers, add_golden_volumes, add_golden_losses, add_functions}) add(cases);
   return cases;
 }
 
@@ -224,11 +224,11 @@ void expect_same(const std::string& what, const RefArray& got, const RefArray& w
 
 TEST(Golden, ResultsAndGradientsAreThoseOfPyTorch) {
   const std::vector<GoldenCase> cases = golden_cases();
-  EXPECT_EQ(cases.size(), golden().size()) << "each case of the file is tested";
+  EXPECT_EQ(cases.size(), operator_golden().size()) << "each case of the file is tested";
   for (const GoldenCase& c : cases) {
     SCOPED_TRACE(c.name);
-    ASSERT_EQ(golden().count(c.name), 1u);
-    const Arrays& arrays = golden().at(c.name);
+    ASSERT_EQ(operator_golden().count(c.name), 1u);
+    const Arrays& arrays = operator_golden().at(c.name);
     ensure_ops_registered();
     Graph graph;
     GoldenInputs inputs(graph, arrays);
@@ -265,7 +265,7 @@ TEST(Golden, ResultsAndGradientsAreThoseOfPyTorch) {
 }
 
 TEST(Golden, RunningStatisticsAreThoseOfPyTorch) {
-  const Arrays& arrays = golden().at("batch_norm_training");
+  const Arrays& arrays = operator_golden().at("batch_norm_training");
   ensure_ops_registered();
   Graph graph;
   GoldenInputs in(graph, arrays);

@@ -14,7 +14,7 @@ QuantParams params(double scale, int64_t zero_point, DType dtype) {
   return {single(scale), zero_point, dtype, lowest(dtype), lowest(dtype) + 255};
 }
 
-struct Geometry {
+struct QuantizedGeometry {
   std::string name;
   Shape x, weight;
   Conv2dWindow window;
@@ -42,7 +42,7 @@ struct Variant {
 };
 
 /// Captures the case with scales for which the results cover their range.
-void capture_conv(CaseInputs& in, const Geometry& g, const Variant& v) {
+void capture_conv(CaseInputs& in, const QuantizedGeometry& g, const Variant& v) {
   const Value x = in.quantized(v.x, g.x, lowest(v.x), lowest(v.x) + v.x_high),
               weight = in.quantized(DType::kI8, g.weight, v.w_high == 127 ? -128 : -v.w_high, v.w_high, ValueRole::kParameter);
   const double products = static_cast<double>(std::max<int64_t>(1, g.weight.elements() / g.weight[0]));
@@ -75,7 +75,7 @@ void capture_conv(CaseInputs& in, const Geometry& g, const Variant& v) {
 }
 
 void add_winograd_cases(std::vector<OpCase>& cases) {
-  const std::vector<Geometry> geometries{
+  const std::vector<QuantizedGeometry> geometries{
       {"whole_tiles", {2, 16, 8, 12}, {32, 16, 3, 3}, window({1}, {1}, {1}, 1), true},
       {"edges", {1, 17, 7, 9}, {19, 17, 3, 3}, window({1}, {1}, {1}, 1), true},
       {"no_padding", {3, 24, 6, 11}, {16, 24, 3, 3}, window({1}, {0}, {1}, 1)},
@@ -93,7 +93,7 @@ void add_winograd_cases(std::vector<OpCase>& cases) {
       {.name = "f32", .y = DType::kF32, .activation = Activation::kGelu, .winograd = true},
       {.name = "ties", .residual = DType::kU8, .powers = true, .winograd = true},
   };
-  for (const Geometry& g : geometries) {
+  for (const QuantizedGeometry& g : geometries) {
     for (const Variant& v : variants) {
       cases.push_back({.name = cat("quantized_winograd_", g.name, "_", v.name),
                        .build = [=](CaseInputs& in) { capture_conv(in, g, v); },
@@ -107,7 +107,7 @@ void add_winograd_cases(std::vector<OpCase>& cases) {
   }
 }
 
-std::vector<Geometry> conv_geometries() {
+std::vector<QuantizedGeometry> conv_geometries() {
   return {
       {"plain", {2, 3, 7, 5}, {4, 3, 3, 3}, window({1}, {1}, {1}, 1), true},
       {"no_padding", {1, 2, 5, 6}, {3, 2, 3, 2}, window({1}, {0}, {1}, 1)},
@@ -149,14 +149,14 @@ void add_conv_cases(std::vector<OpCase>& cases) {
       {.name = "reduced_values", .saturation = Saturation::kReduced, .x_high = 127},
       {.name = "ties", .residual = DType::kU8, .powers = true},
   };
-  for (const Geometry& g : conv_geometries()) {
+  for (const QuantizedGeometry& g : conv_geometries()) {
     for (const Variant& v : variants) {
       cases.push_back({.name = cat("quantized_conv2d_", g.name, "_", v.name),
                        .build = [=](CaseInputs& in) { capture_conv(in, g, v); },
                        .exact_ties = v.powers});
     }
   }
-  const Geometry dense{"", {2, 6, 5, 7}, {9, 6, 3, 3}, window({1}, {1}, {1}, 1), true},
+  const QuantizedGeometry dense{"", {2, 6, 5, 7}, {9, 6, 3, 3}, window({1}, {1}, {1}, 1), true},
       depthwise{"", {1, 18, 5, 7}, {18, 1, 3, 3}, window({1}, {1}, {1}, 18), true};
   for (int a = 0; a < static_cast<int>(kActivationNames.size()); ++a) {
     for (DType y : {DType::kU8, DType::kF32}) {

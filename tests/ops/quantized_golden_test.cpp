@@ -25,7 +25,7 @@ namespace {
 
 constexpr double kFew = 0.02;  // part of the integers that may be one level off
 
-const std::map<std::string, GoldenArrays>& golden() {
+const std::map<std::string, GoldenArrays>& quantized_golden() {
   static const std::map<std::string, GoldenArrays> cases = [] {
     std::map<std::string, GoldenArrays> read = read_golden("quantize/quantized.txt");
     for (auto& [name, arrays] : read) {  // nine decimal digits stand for one float32 value
@@ -41,7 +41,7 @@ const std::map<std::string, GoldenArrays>& golden() {
 /// One case: its arrays as inputs of a graph, and the results of the graph.
 class Golden {
  public:
-  explicit Golden(const std::string& name) : name_(name), arrays_(golden().at(name)) { ensure_ops_registered(); }
+  explicit Golden(const std::string& name) : name_(name), arrays_(quantized_golden().at(name)) { ensure_ops_registered(); }
   const RefArray& array(const std::string& name) const { return arrays_.at(name); }
   bool has(const std::string& name) const { return arrays_.count(name) == 1; }
   double number(const std::string& name) const { return arrays_.at(name).v.at(0); }
@@ -102,7 +102,7 @@ class Golden {
 /// Names of the file's cases with this prefix. EveryCaseIsRead verifies that all cases are used.
 std::vector<std::string> names_with(const std::string& prefix) {
   std::vector<std::string> names;
-  for (const auto& [name, arrays] : golden()) {
+  for (const auto& [name, arrays] : quantized_golden()) {
     if (name.starts_with(prefix)) names.push_back(name);
   }
   EXPECT_FALSE(names.empty()) << prefix;
@@ -304,12 +304,12 @@ TEST(QuantizedGolden, TableFunctions) {
 TEST(QuantizedGolden, EveryCaseIsRead) {
   const std::vector<std::string> prefixes{"observer_", "quantize_", "fake_", "conv2d_", "linear_", "table_"},
       names{"add", "add_relu", "mul", "cat", "max_pool2d", "avg_pool2d", "avg_pool2d_valid", "adaptive_avg_pool2d"};
-  for (const auto& [name, arrays] : golden()) {
+  for (const auto& [name, arrays] : quantized_golden()) {
     bool read = std::find(names.begin(), names.end(), name) != names.end();
     for (const std::string& prefix : prefixes) read |= name.starts_with(prefix);
     EXPECT_TRUE(read) << name;
   }
-  EXPECT_EQ(golden().size(), 70u);
+  EXPECT_EQ(quantized_golden().size(), 70u);
 }
 
 }  // namespace

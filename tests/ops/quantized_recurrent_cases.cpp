@@ -6,7 +6,7 @@
 namespace galley::test {
 namespace {
 
-struct Layer {
+struct QuantizedLayer {
   std::string name;
   int64_t batch, steps, hidden;
   bool bias = true, states = false, reverse = false, reduced = false;
@@ -15,7 +15,7 @@ struct Layer {
 struct Operands {
   Value x, weight, scale, bias;
 };
-Operands operands_of(CaseInputs& in, const Layer& l, int64_t gates) {
+Operands operands_of(CaseInputs& in, const QuantizedLayer& l, int64_t gates) {
   Operands o;
   const int64_t width = gates * l.hidden, most = l.reduced ? 64 : 127;
   o.x = in.values(
@@ -38,7 +38,7 @@ Operands operands_of(CaseInputs& in, const Layer& l, int64_t gates) {
   if (l.bias) o.bias = in.fixed(in.values({width}, bias, DType::kF32));
   return o;
 }
-Value state_of(CaseInputs& in, const Layer& l, std::string_view seed) {
+Value state_of(CaseInputs& in, const QuantizedLayer& l, std::string_view seed) {
   if (!l.states) return {};
   std::vector<double> values;
   RandomStream random(5, cat(l.name, seed));
@@ -53,15 +53,15 @@ std::vector<OpCase> quantized_recurrent_cases() {
   // One step from a given state has exact integers and thus the tolerance of float32. From the second step on, the quantized state differs
   // in the last digits of float32, so that its integers sometimes differ by one: a scale of the state (1/127) times a weight (0.5).
   constexpr double kOneLevel = 5e-3;
-  for (const Layer& l : std::vector<Layer>{{"one_step", 3, 1, 5, true, true},
-                                           {"one_step_wide", 9, 1, 70, true, true},
-                                           {"one_step_reduced", 4, 1, 33, false, true, false, true},
-                                           {"steps", 2, 5, 4},
-                                           {"states", 3, 4, 19, true, true},
-                                           {"reverse", 5, 4, 16, false, true, true},
-                                           {"reduced", 17, 3, 24, true, false, false, true},
-                                           {"no_batch", 0, 3, 4},
-                                           {"no_steps", 2, 0, 4, true, true}}) {
+  for (const QuantizedLayer& l : std::vector<QuantizedLayer>{{"one_step", 3, 1, 5, true, true},
+                                                             {"one_step_wide", 9, 1, 70, true, true},
+                                                             {"one_step_reduced", 4, 1, 33, false, true, false, true},
+                                                             {"steps", 2, 5, 4},
+                                                             {"states", 3, 4, 19, true, true},
+                                                             {"reverse", 5, 4, 16, false, true, true},
+                                                             {"reduced", 17, 3, 24, true, false, false, true},
+                                                             {"no_batch", 0, 3, 4},
+                                                             {"no_steps", 2, 0, 4, true, true}}) {
     DynamicQuantizedRecurrentAttrs a;
     a.reverse = l.reverse;
     a.saturation = l.reduced ? Saturation::kReduced : Saturation::kExact;

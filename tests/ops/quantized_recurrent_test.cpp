@@ -68,7 +68,7 @@ class Direction {
 };
 
 /// Largest difference between `got` [N,T,H] and features [offset, offset + H) of `want`.
-double difference(const RefArray& got, const RefArray& want, int64_t offset) {
+double recurrent_difference(const RefArray& got, const RefArray& want, int64_t offset) {
   const int64_t hidden = got.shape[-1], width = want.shape[-1];
   double largest = 0;
   for (int64_t i = 0; i < got.shape.elements(); ++i) {
@@ -118,9 +118,9 @@ TEST(QuantizedRecurrent, ResultsAreThoseOfPyTorch) {
     const std::map<ValueId, RefArray> values = interpret(graph, feeds);
     for (size_t i = 0; i < results.size(); ++i) {
       const auto offset = static_cast<int64_t>(i) * 8;
-      const double error = difference(values.at(results[i].id()), arrays.at("y"), offset);
+      const double error = recurrent_difference(values.at(results[i].id()), arrays.at("y"), offset);
       if (!(error <= kTolerance)) ADD_FAILURE() << "differs by " << error;
-      EXPECT_GT(difference(values.at(results[i].id()), arrays.at("float_y"), offset), 100 * kTolerance)
+      EXPECT_GT(recurrent_difference(values.at(results[i].id()), arrays.at("float_y"), offset), 100 * kTolerance)
           << "quantization itself makes a difference";
     }
   }

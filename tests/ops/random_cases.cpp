@@ -10,10 +10,10 @@ namespace galley::test {
 namespace {
 
 // Seed, step and the number of the first sample.
-constexpr int64_t kSeed = 7, kStep = 3, kFirstSample = 100;
+constexpr int64_t kRandomSeed = 7, kStep = 3, kFirstSample = 100;
 constexpr int64_t kDropoutStream = 123456789, kDepthStream = -5;
 
-Value rng(CaseInputs& in) { return in.values({3}, {kSeed, kStep, kFirstSample}, DType::kI64); }
+Value rng(CaseInputs& in) { return in.values({3}, {kRandomSeed, kStep, kFirstSample}, DType::kI64); }
 
 DropoutAttrs dropout_attrs(double p) {
   DropoutAttrs attrs;
@@ -30,7 +30,7 @@ StochasticDepthAttrs depth_attrs(double p, StochasticDepthMode mode) {
   return attrs;
 }
 
-void add_small_cases(std::vector<OpCase>& cases) {
+void add_small_random(std::vector<OpCase>& cases) {
   cases.push_back({.name = "dropout_none",
                    .build = [=](CaseInputs& in) { dropout(in.values({2, 2}, {1, 2, 3, 4}), rng(in), dropout_attrs(0)); },
                    .expected = {1, 2, 3, 4}});
@@ -83,7 +83,7 @@ void add_shapes(std::vector<OpCase>& cases) {
 void add_bounds(std::vector<OpCase>& cases) {
   // p equals the number drawn for element 5 of sample 100, which is kept; and p between the draws of sample 100 and of the whole batch.
   const auto drawn = [](int64_t stream, uint64_t sample, int64_t element) {
-    return static_cast<double>(uniform_from_bits(mask_bits(kSeed, stream, kStep, static_cast<int64_t>(sample), element)));
+    return static_cast<double>(uniform_from_bits(mask_bits(kRandomSeed, stream, kStep, static_cast<int64_t>(sample), element)));
   };
   const double fifth = drawn(kDropoutStream, kFirstSample, 5),
                between = (drawn(kDepthStream, kFirstSample, 0) + drawn(kDepthStream, kWholeBatch, 0)) / 2;
@@ -106,7 +106,7 @@ void add_random_bits(std::vector<OpCase>& cases) {
     random_bits(rng(in), attrs);
   };
   const auto word = [](uint64_t sample, int64_t element) {
-    return static_cast<double>(mask_bits(kSeed, kDropoutStream, kStep, static_cast<int64_t>(sample), element));
+    return static_cast<double>(mask_bits(kRandomSeed, kDropoutStream, kStep, static_cast<int64_t>(sample), element));
   };
   cases.push_back({.name = "random_bits_samples",
                    .build = [=](CaseInputs& in) { bits(in, {2, 3}, false); },
@@ -122,7 +122,7 @@ void add_random_bits(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> random_cases() {
   std::vector<OpCase> cases;
-  add_small_cases(cases);
+  add_small_random(cases);
   add_shapes(cases);
   add_bounds(cases);
   add_random_bits(cases);

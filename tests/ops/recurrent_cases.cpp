@@ -6,13 +6,13 @@
 namespace galley::test {
 namespace {
 
-struct Layer {
+struct RecurrentLayer {
   std::string name;
   int64_t batch, steps, in, hidden;
   bool bias = true, states = false, reverse = false;
 };
 
-RecurrentWeights weights_of(CaseInputs& in, const Layer& l, int64_t gates) {
+RecurrentWeights weights_of(CaseInputs& in, const RecurrentLayer& l, int64_t gates) {
   // As large as typical initial values, so that gates are neither all open nor all closed.
   const Fill fill{.low = -0.4, .high = 0.4};
   RecurrentWeights w;
@@ -23,23 +23,23 @@ RecurrentWeights weights_of(CaseInputs& in, const Layer& l, int64_t gates) {
   return w;
 }
 
-void add_layers(std::vector<OpCase>& cases) {
-  for (const Layer& l :
-       std::vector<Layer>{{"plain", 2, 3, 5, 4},
-                          {"no_bias", 2, 3, 5, 4, false},
-                          {"states", 3, 4, 2, 5, true, true},
-                          {"reverse", 2, 4, 3, 4, true, true, true},
-                          {"one_step", 3, 1, 4, 3, true, true},
-                          {"one_step_from_zero", 3, 1, 4, 3},
-                          {"no_batch", 0, 3, 4, 2},
-                          {"no_steps", 2, 0, 4, 2, true, true},
-                          // For kernels: columns that are and are not multiples of panels, few rows (columns are divided among threads),
-                          // many rows (the batch is divided among threads), more rows than a block, long sums.
-                          {"one_row", 1, 5, 3, 16, true, true},
-                          {"few_rows", 5, 3, 37, 24, true, true, true},
-                          {"many_rows", 13, 2, 6, 19, true, true},
-                          {"blocks", 101, 2, 3, 8},
-                          {"long_sums", 1, 2, 200, 70}}) {
+void add_recurrent_layers(std::vector<OpCase>& cases) {
+  for (const RecurrentLayer& l :
+       std::vector<RecurrentLayer>{{"plain", 2, 3, 5, 4},
+                                   {"no_bias", 2, 3, 5, 4, false},
+                                   {"states", 3, 4, 2, 5, true, true},
+                                   {"reverse", 2, 4, 3, 4, true, true, true},
+                                   {"one_step", 3, 1, 4, 3, true, true},
+                                   {"one_step_from_zero", 3, 1, 4, 3},
+                                   {"no_batch", 0, 3, 4, 2},
+                                   {"no_steps", 2, 0, 4, 2, true, true},
+                                   // For kernels: columns that are and are not multiples of panels, few rows (columns are divided among
+                                   // threads), many rows (the batch is divided among threads), more rows than a block, long sums.
+                                   {"one_row", 1, 5, 3, 16, true, true},
+                                   {"few_rows", 5, 3, 37, 24, true, true, true},
+                                   {"many_rows", 13, 2, 6, 19, true, true},
+                                   {"blocks", 101, 2, 3, 8},
+                                   {"long_sums", 1, 2, 200, 70}}) {
     const auto attrs = [l](bool save) {
       RecurrentAttrs a;
       a.reverse = l.reverse;
@@ -132,7 +132,7 @@ void add_hand_values(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> recurrent_cases() {
   std::vector<OpCase> cases;
-  for (const auto add : {add_layers, add_hand_values}) add(cases);
+  for (const auto add : {add_recurrent_layers, add_hand_values}) add(cases);
   return cases;
 }
 

@@ -10,18 +10,18 @@ namespace galley::test {
 
 namespace {
 
-using Build = std::function<void(CaseInputs&)>;
+using BuildShape = std::function<void(CaseInputs&)>;
 
 /// Adds a case, with its expected values if there are any.
-auto adder(std::vector<OpCase>& cases) {
-  return [&cases](std::string name, Build build, std::vector<double> expected = {}) {
+auto shape_adder(std::vector<OpCase>& cases) {
+  return [&cases](std::string name, BuildShape build, std::vector<double> expected = {}) {
     cases.push_back({.name = std::move(name), .build = std::move(build), .expected = std::move(expected)});
   };
 }
 
 /// Adds a case without a gradient check.
 auto kernel_adder(std::vector<OpCase>& cases) {
-  return [&cases](std::string name, Build build) {
+  return [&cases](std::string name, BuildShape build) {
     cases.push_back({.name = std::move(name), .build = std::move(build), .forward_only = true});
   };
 }
@@ -43,7 +43,7 @@ Value counted(CaseInputs& in, const Shape& shape, DType dtype) {
 }
 
 void add_small_cases(std::vector<OpCase>& cases) {
-  const auto add = adder(cases);
+  const auto add = shape_adder(cases);
   const std::vector<double> six{1, 2, 3, 4, 5, 6};
   const Shape image{2, 5, 3, 7};
   add("concat_hand", [=](CaseInputs& in) { concat({in.values({2, 3}, six), in.values({2, 1}, {7, 8})}, 1); }, {1, 2, 3, 7, 4, 5, 6, 8});
@@ -186,7 +186,7 @@ void add_kernel_cases_of_dtypes(std::vector<OpCase>& cases) {
 }
 
 void add_resize_and_full_cases(std::vector<OpCase>& cases) {
-  const auto add = adder(cases);
+  const auto add = shape_adder(cases);
   const auto kernel_case = kernel_adder(cases);
   const Shape image{2, 5, 3, 7};
   const auto resize_attrs = [](int64_t rows, int64_t columns, ResizeMode mode, bool align) {

@@ -14,7 +14,7 @@ namespace galley {
 namespace {
 
 // torch computes most rates recursively; each of at most 20 steps adds an error of one ulp.
-constexpr double kTolerance = 1e-14;
+constexpr double kScheduleTolerance = 1e-14;
 
 const RunLength kRun{.total_steps = 20, .steps_per_epoch = 3, .samples_per_step = 8};
 
@@ -66,7 +66,7 @@ TEST(Schedule, AsPyTorch) {
     ASSERT_GE(want.size(), 12u);
     for (size_t k = 1; k <= want.size(); ++k) {
       const double got = ours.at(name).value(static_cast<int64_t>(k), 0.4);
-      EXPECT_FALSE(!(std::fabs(got - want[k - 1]) <= kTolerance))
+      EXPECT_FALSE(!(std::fabs(got - want[k - 1]) <= kScheduleTolerance))
           << name << " at update " << k << ": got " << got << ", want " << want[k - 1];
     }
   }
@@ -88,9 +88,9 @@ TEST(Schedule, PhasesInSequenceStartWhereTheOneBeforeEnded) {
       const double want = k <= 5    ? lr * (0.25 + 0.75 * (k - 1) / 5)
                           : k <= 10 ? lr * (1 + 1.0 * (k - 6) / 5)
                                     : lr * 2 * (1 + std::cos(std::numbers::pi * (k - 11) / 10)) / 2;
-      EXPECT_FALSE(!(std::fabs(s.value(k, lr) - want) <= kTolerance)) << "update " << k;
+      EXPECT_FALSE(!(std::fabs(s.value(k, lr) - want) <= kScheduleTolerance)) << "update " << k;
     }
-    EXPECT_FALSE(!(std::fabs(s.value(21, lr)) <= kTolerance)) << "after the end, the end value";
+    EXPECT_FALSE(!(std::fabs(s.value(21, lr)) <= kScheduleTolerance)) << "after the end, the end value";
   }
 }
 

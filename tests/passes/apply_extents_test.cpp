@@ -25,7 +25,7 @@ namespace {
 
 enum class Norm { kNone, kGroup, kBatch };
 
-RefArray random_array(const Shape& shape, const std::string& name) {
+RefArray extents_array(const Shape& shape, const std::string& name) {
   RandomStream random(7, name);
   RefArray array{shape, {}};
   for (int64_t i = 0; i < shape.elements(); ++i) array.v.push_back(random.uniform(-1, 1));
@@ -38,7 +38,7 @@ struct Network {
   Network(const Shape& input, Norm norm, bool training) {
     ensure_ops_registered();
     const auto weight = [&](const std::string& name, const Shape& shape) {
-      feeds[name] = random_array(shape, name);
+      feeds[name] = extents_array(shape, name);
       return graph.add_input(name, {.dtype = DType::kF64, .shape = shape}, ValueRole::kParameter);
     };
     const auto conv = [&](const std::string& name, Value x, int64_t channels, int64_t kernel, int64_t stride = 1, int64_t dilation = 1) {
@@ -60,7 +60,7 @@ struct Network {
       BatchNormUpdateAttrs attrs;
       attrs.count = x.shape().elements() / x.channels();
       const auto state = [&](const std::string& key) {
-        feeds[key] = random_array({x.channels()}, key);
+        feeds[key] = extents_array({x.channels()}, key);
         return graph.add_input(key, {.dtype = DType::kF64, .shape = {x.channels()}}, ValueRole::kBuffer);
       };
       const auto updated = batch_norm_update(state(name + ".mean"), state(name + ".var"), made.mean, made.var, {}, attrs);
@@ -129,7 +129,7 @@ Computed compute(const std::vector<std::array<int64_t, 2>>& sizes, int64_t heigh
   RefArray extents{{samples, 2}, {}};
   for (int64_t n = 0; n < samples; ++n) {
     const auto [rows, columns] = sizes[static_cast<size_t>(n)];
-    const RefArray own = random_array({3, rows, columns}, cat("image", first + n));
+    const RefArray own = extents_array({3, rows, columns}, cat("image", first + n));
     for (int64_t i = 0; i < own.shape.elements(); ++i)
       images[((n * 3 + i / (rows * columns)) * height + i / columns % rows) * width + i % columns] = own[i];
     extents.v.insert(extents.v.end(), {static_cast<double>(rows), static_cast<double>(columns)});

@@ -75,7 +75,7 @@ TEST(AssignPrecision, ModulesCanStayInF32AndF32ChangesNothing) {
 }
 
 /// The reference computes in double for all types and rounds nothing, so results must be equal.
-void expect_same(const RefArray& a, const RefArray& b, const std::string& what) {
+void expect_same_array(const RefArray& a, const RefArray& b, const std::string& what) {
   ASSERT_EQ(a.shape, b.shape) << what;
   for (size_t i = 0; i < a.v.size(); ++i) ASSERT_NEAR(a.v[i], b.v[i], 1e-12 * (1 + std::abs(a.v[i]))) << what << "[" << i << "]";
 }
@@ -90,11 +90,12 @@ TEST(AssignPrecision, LossAndGradientsAreOfTheSameModel) {
              got = differentiate(narrow.graph, narrow.graph.find_output("loss"), narrow.parameters);
   verify(narrow.graph);
   const auto a = interpret(wide.graph, feeds), b = interpret(narrow.graph, feeds);
-  for (const char* name : {"scores", "loss"}) expect_same(a.at(wide.graph.find_output(name)), b.at(narrow.graph.find_output(name)), name);
+  for (const char* name : {"scores", "loss"})
+    expect_same_array(a.at(wide.graph.find_output(name)), b.at(narrow.graph.find_output(name)), name);
   for (ValueId parameter : wide.parameters) {
     const std::string& name = wide.graph.value(parameter).name;
     EXPECT_EQ(type_of(narrow.graph, got.at(parameter)), DType::kF32) << name;
-    expect_same(a.at(want.at(parameter)), b.at(got.at(parameter)), name);
+    expect_same_array(a.at(want.at(parameter)), b.at(got.at(parameter)), name);
   }
 }
 

@@ -19,7 +19,7 @@
 namespace galley {
 namespace {
 
-struct Net {
+struct FormatsNet {
   Graph graph;
   std::vector<ValueId> parameters;
 
@@ -39,8 +39,8 @@ struct Net {
 
 /// Two convolutions with `between`, then a linear layer on all pixels.
 template <class Between>
-Net two_convolutions(Between between) {
-  Net net;
+FormatsNet two_convolutions(Between between) {
+  FormatsNet net;
   Value x = conv2d(net.input({2, 4, 5, 5}), net.parameter("w1", {6, 4, 1, 1}), {}, {});
   x = conv2d(between(x), net.parameter("w2", {6, 6, 1, 1}), {}, {});
   net.graph.set_path("classifier");
@@ -49,7 +49,7 @@ Net two_convolutions(Between between) {
   return net;
 }
 
-std::vector<FormatLoss> losses_of(Net& net, bool training) {
+std::vector<FormatLoss> losses_of(FormatsNet& net, bool training) {
   if (training) {
     for (const auto& [parameter, gradient] : differentiate(net.graph, net.graph.find_output("y"), net.parameters))
       net.graph.add_output(net.graph.value(parameter).name + ".grad", net.graph.at(gradient));
@@ -60,7 +60,7 @@ std::vector<FormatLoss> losses_of(Net& net, bool training) {
 
 TEST(FormatLosses, AFlattenIsAtTheEdge) {
   for (const bool training : {false, true}) {
-    Net net = two_convolutions([](Value x) { return channel_shuffle(relu(x), 2); });
+    FormatsNet net = two_convolutions([](Value x) { return channel_shuffle(relu(x), 2); });
     const std::vector<FormatLoss> losses = losses_of(net, training);
     ASSERT_EQ(losses.size(), training ? 2u : 1u);
     for (const FormatLoss& loss : losses) EXPECT_FALSE(loss.interior) << loss.reason;
@@ -71,7 +71,7 @@ TEST(FormatLosses, AFlattenIsAtTheEdge) {
 
 TEST(FormatLosses, AShuffleThroughRankFiveIsInside) {
   for (const bool training : {false, true}) {
-    Net net = two_convolutions([](Value x) { return reshape(transpose(reshape(x, {2, 2, 3, 5, 5}), 1, 2), {2, 6, 5, 5}); });
+    FormatsNet net = two_convolutions([](Value x) { return reshape(transpose(reshape(x, {2, 2, 3, 5, 5}), 1, 2), {2, 6, 5, 5}); });
     int inside = 0;
     for (const FormatLoss& loss : losses_of(net, training)) inside += loss.interior;
     EXPECT_EQ(inside, training ? 4 : 2);  // to contiguous and back, and the same for the gradient
@@ -80,14 +80,14 @@ TEST(FormatLosses, AShuffleThroughRankFiveIsInside) {
 
 TEST(FormatLosses, ALongWayRoundIsInsideToo) {
   // Through rank 2 and a few operators, then back to an image.
-  Net net = two_convolutions([](Value x) { return reshape(exp(relu(flatten(x))), {2, 6, 5, 5}); });
+  FormatsNet net = two_convolutions([](Value x) { return reshape(exp(relu(flatten(x))), {2, 6, 5, 5}); });
   int inside = 0;
   for (const FormatLoss& loss : losses_of(net, false)) inside += loss.interior;
   EXPECT_EQ(inside, 2);
 }
 
 TEST(FormatLosses, SinglePixelsAreTheSameBytes) {
-  Net net;
+  FormatsNet net;
   Value x = conv2d(net.input({2, 4, 5, 5}), net.parameter("w1", {6, 4, 1, 1}), {}, {});
   AdaptiveAvgPool2dAttrs one;
   x = linear(flatten(adaptive_avg_pool2d(x, one)), net.parameter("w2", {3, 6}), {}, {});

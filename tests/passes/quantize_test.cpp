@@ -27,7 +27,7 @@ namespace {
 using Feeds = std::map<std::string, RefArray>;
 
 /// Scopes and parameters for graphs in tests. Weights are drawn so that values have similar sizes in all layers.
-struct Net {
+struct QuantizedNet {
   Graph graph;
   Value input(Shape shape) { return graph.add_input("input", f32(std::move(shape)), ValueRole::kInput); }
   Value parameter(const std::string& name, Shape shape) { return graph.add_input(name, f32(std::move(shape)), ValueRole::kParameter); }
@@ -57,7 +57,7 @@ struct Net {
 };
 
 /// `ramp`: the weights of an output channel decrease from first to last by a factor of 16.
-Feeds feeds_of(const Graph& graph, bool ramp = false) {
+Feeds feeds_of_quantized(const Graph& graph, bool ramp = false) {
   Feeds feeds;
   uint64_t seed = 7;
   for (ValueId id : graph.inputs()) {
@@ -145,8 +145,8 @@ struct Converted {
   double sqnr_db = 0;  // of the outputs against the float graph's
 };
 
-Converted convert(const Net& net, const QuantizeConfig& config, bool ramp = false) {
-  const Feeds feeds = feeds_of(net.graph, ramp);
+Converted convert(const QuantizedNet& net, const QuantizeConfig& config, bool ramp = false) {
+  const Feeds feeds = feeds_of_quantized(net.graph, ramp);
   const Calibration calibration = calibrate(net.graph, feeds);
   Converted made{.plan = plan_quantization(net.graph, config, &calibration), .graph = net.graph};
   made.report = convert_quantized(made.graph, made.plan);
@@ -160,7 +160,7 @@ Converted convert(const Net& net, const QuantizeConfig& config, bool ramp = fals
   return made;
 }
 
-int count(const Graph& graph, std::string_view op) {
+int count_of(const Graph& graph, std::string_view op) {
   return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.is(op); }));
 }
 
@@ -175,8 +175,8 @@ QuantizeConfig min_max() {
 }
 
 /// conv + bn + relu, residual block, pool, linear.
-Net residual_net() {
-  Net net;
+QuantizedNet residual_net() {
+  QuantizedNet net;
   Value x = relu(net.norm("norm1", net.conv("conv1", net.input({2, 3, 8, 8}), 8, 3, conv_attrs(1, 1))));
   Value y = relu(net.norm("norm2", net.conv("conv2", x, 8, 3, conv_attrs(1, 1))));
   y = relu(add(net.norm("norm3", net.conv("conv3", y, 8, 3, conv_attrs(1, 1))), x));
@@ -191,9 +191,9 @@ TEST(Quantize, StaysIntegerFromInputToLastLayer) {
   EXPECT_EQ(made.report.quantize_nodes, 1);
   EXPECT_EQ(made.report.inner_quantize, 0);
   EXPECT_EQ(made.report.dequantize_nodes, 0);
-  EXPECT_EQ(count(made.graph, "quantized_conv2d"), 3);
-  EXPECT_EQ(count(made.graph, "quantized_linear"), 1);
-  EXPECT_EQ(count(made.graph, "quantized_adaptive_avg_pool2d"), 1);
+  EXPECT_EQ(count_of(made.graph, "quantized_conv2d"), 3);
+  EXPECT_EQ(count_of(made.graph, "quantized_linear"), 1);
+  EXPECT_EQ(count_of(made.graph, "quantized_adaptive_avg_pool2d"), 1);
   EXPECT_EQ(made.graph.type(made.graph.find_output("output")).dtype, DType::kF32);
   EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
   for (const Node& node : made.graph.nodes()) {
@@ -228,7 +228,7 @@ TEST(Quantize, ALayerKeptInFloatIsBetweenDequantizeAndQuantize) {
   EXPECT_EQ(made.plan.find("conv2")->float_reason, "override");
   EXPECT_EQ(made.report.inner_quantize, 1);
   EXPECT_EQ(made.report.inner_dequantize, 1);
-  EXPECT_EQ(count(made.graph, "conv2d"), 1);
+  EXPECT_EQ(count_of(made.graph, "conv2d"), 1);
   ASSERT_EQ(made.report.nodes.size(), 3u);
   EXPECT_EQ(made.report.nodes[1], "conv1: dequantize for conv2d at conv2");
   EXPECT_EQ(made.report.nodes[2], "conv2: quantize for conv2d at conv3");
@@ -243,7 +243,7 @@ TEST(Quantize, ALayerKeptInFloatIsBetweenDequantizeAndQuantize) {
 }
 
 TEST(Quantize, SqueezeExciteAndHardswishAreInteger) {
-  Net net;
+  QuantizedNet net;
   const Value x = hardswish(net.norm("norm1", net.conv("conv1", net.input({2, 3, 8, 8}), 8, 3, conv_attrs(1, 1))));
   Value s = net.conv("squeeze", adaptive_avg_pool2d(x, {}), 4, 1);
   s = hardsigmoid(net.conv("excite", relu(s), 8, 1));
@@ -256,17 +256,17 @@ TEST(Quantize, SqueezeExciteAndHardswishAreInteger) {
   net.finish(net.dense("fc", mean(y, {2, 3}), 5));
   const Converted made = convert(net, min_max());
   EXPECT_EQ(made.report.inner_quantize + made.report.inner_dequantize, 0);
-  EXPECT_EQ(count(made.graph, "quantized_mul"), 1);
-  EXPECT_EQ(count(made.graph, "quantized_add"), 1);
-  EXPECT_EQ(count(made.graph, "lookup"), 1);
-  EXPECT_EQ(count(made.graph, "quantized_adaptive_avg_pool2d"), 2);
+  EXPECT_EQ(count_of(made.graph, "quantized_mul"), 1);
+  EXPECT_EQ(count_of(made.graph, "quantized_add"), 1);
+  EXPECT_EQ(count_of(made.graph, "lookup"), 1);
+  EXPECT_EQ(count_of(made.graph, "quantized_adaptive_avg_pool2d"), 2);
   EXPECT_TRUE(made.report.float_operators.empty());
   EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
 }
 
 /// A batch norm after a concat cannot be folded; the inputs of a concat share quantization parameters.
-Net dense_net() {
-  Net net;
+QuantizedNet dense_net() {
+  QuantizedNet net;
   Value x = relu(net.conv("conv1", net.input({2, 3, 8, 8}), 8, 3, conv_attrs(1, 1)));
   for (const char* layer : {"a", "b"}) {
     Value y = relu(net.norm(cat("norm_", layer), x));
@@ -281,7 +281,7 @@ Net dense_net() {
 TEST(Quantize, UnfoldedBatchNormsBecomeDepthwiseProducts) {
   const Converted made = convert(dense_net(), min_max());
   EXPECT_EQ(made.report.inner_quantize + made.report.inner_dequantize, 0);
-  EXPECT_EQ(count(made.graph, "batch_norm_inference"), 0);
+  EXPECT_EQ(count_of(made.graph, "batch_norm_inference"), 0);
   ASSERT_NE(made.plan.find("norm_a"), nullptr);
   EXPECT_EQ(made.plan.find("norm_a")->type, "batch_norm");
   EXPECT_TRUE(made.sqnr_db >= kLeastDb - 3) << made.sqnr_db;  // ten layers in a row: twice as many as above
@@ -290,13 +290,13 @@ TEST(Quantize, UnfoldedBatchNormsBecomeDepthwiseProducts) {
 TEST(Quantize, ConcatInputsShareItsMapWhereLittleIsLost) {
   const Converted made = convert(dense_net(), min_max());
   // Both concats copy, so the first convolution, the two layers and both sums have the same quantization parameters.
-  EXPECT_EQ(count(made.graph, "concat"), 2);
+  EXPECT_EQ(count_of(made.graph, "concat"), 2);
   EXPECT_EQ(made.plan.values.at("conv1"), made.plan.values.at("concat.2"));
   EXPECT_EQ(made.plan.values.at("conv_a"), made.plan.values.at("concat.2"));
 
   // An input with a scale 100 times smaller keeps its parameters and is requantized.
-  Net net = dense_net();
-  const Feeds feeds = feeds_of(net.graph);
+  QuantizedNet net = dense_net();
+  const Feeds feeds = feeds_of_quantized(net.graph);
   Calibration calibration = calibrate(net.graph, feeds);
   std::vector<float> fine{-0.01f, 0.01f};
   calibration.values["conv_b"] = RangeStatistics();
@@ -304,12 +304,12 @@ TEST(Quantize, ConcatInputsShareItsMapWhereLittleIsLost) {
   const QuantizationPlan plan = plan_quantization(net.graph, min_max(), &calibration);
   EXPECT_LT(plan.values.at("conv_b").scale, plan.values.at("concat.2").scale / 50);
   convert_quantized(net.graph, plan);
-  EXPECT_EQ(count(net.graph, "quantized_concat"), 1);
-  EXPECT_EQ(count(net.graph, "concat"), 1);
+  EXPECT_EQ(count_of(net.graph, "quantized_concat"), 1);
+  EXPECT_EQ(count_of(net.graph, "concat"), 1);
 }
 
 TEST(Quantize, PassesIntegersThroughMovesAndPools) {
-  Net net;
+  QuantizedNet net;
   Value x = net.conv("conv1", pad(net.input({2, 4, 8, 8}), {0, 0, 0, 0, 0, 1, 0, 1}), 8, 3, conv_attrs(1, 1));
   MaxPool2dAttrs pool;
   x = max_pool2d(x, pool).y;
@@ -339,14 +339,14 @@ TEST(Quantize, PassesIntegersThroughMovesAndPools) {
 }
 
 TEST(Quantize, NothingIsQuantizedForFloatReaders) {
-  Net net;
+  QuantizedNet net;
   Value x = net.conv("conv1", net.input({2, 3, 4, 4}), 4, 3);
   x = softmax(flatten(relu(x)));  // no integer form
   net.finish(net.dense("fc", add(x, x), 3));
   const Converted made = convert(net, min_max());
   EXPECT_EQ(made.report.quantize_nodes, 2);  // the input, and the sum for fc
   EXPECT_EQ(made.report.dequantize_nodes, 0);
-  EXPECT_EQ(count(made.graph, "reshape"), 1);
+  EXPECT_EQ(count_of(made.graph, "reshape"), 1);
   EXPECT_EQ(made.report.float_operators.at("softmax"), 1);
   EXPECT_EQ(made.report.float_operators.at("add"), 1);
   for (const Node& node : made.graph.nodes()) {
@@ -358,20 +358,20 @@ TEST(Quantize, NothingIsQuantizedForFloatReaders) {
 }
 
 TEST(Quantize, OperatorsThatNobodyAsksForIntegersStayReal) {
-  Net net;
+  QuantizedNet net;
   const Value x = relu(net.conv("conv1", net.input({2, 3, 6, 6}), 4, 3));
   const Value mean_softmax = softmax(flatten(adaptive_avg_pool2d(x, {})));  // reads the integers of conv2; its reader has no integer form
   net.graph.add_output("weights", mean_softmax);
   net.finish(net.dense("fc", flatten(relu(net.conv("conv2", x, 4, 3))), 3));
   const Converted made = convert(net, min_max());
-  EXPECT_EQ(count(made.graph, "adaptive_avg_pool2d"), 1);
+  EXPECT_EQ(count_of(made.graph, "adaptive_avg_pool2d"), 1);
   EXPECT_EQ(made.report.inner_dequantize, 1);
   EXPECT_EQ(made.report.float_operators.at("adaptive_avg_pool2d"), 1);
   EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
 }
 
 TEST(Quantize, OutputsInsideAreDequantized) {
-  Net net = residual_net();
+  QuantizedNet net = residual_net();
   for (const Node& node : net.graph.nodes()) {
     if (node.path == "conv2" && node.is("conv2d")) net.graph.add_output("conv2", node.outputs[0]);
   }
@@ -432,7 +432,7 @@ TEST(Quantize, DynamicQuantizesLinearLayersAndSaysWhyNotTheRest) {
   const Converted made = convert(residual_net(), config);
   EXPECT_EQ(made.plan.quantized_layers(), 1);
   EXPECT_EQ(made.plan.find("conv1")->float_reason, "no kernel: dynamic quantization does not support conv2d");
-  EXPECT_EQ(count(made.graph, "dynamic_quantized_linear"), 1);
+  EXPECT_EQ(count_of(made.graph, "dynamic_quantized_linear"), 1);
   EXPECT_EQ(made.report.quantize_nodes + made.report.dequantize_nodes, 0);
   EXPECT_TRUE(made.sqnr_db >= 40) << made.sqnr_db;  // one layer alone
 }
@@ -442,12 +442,12 @@ TEST(Quantize, WeightOnlyInEightAndFourBits) {
   config.method = QuantMethod::kWeightOnly;
   const Converted eight = convert(residual_net(), config);
   EXPECT_EQ(eight.plan.quantized_layers(), 4);
-  EXPECT_EQ(count(eight.graph, "dequantize_weight"), 4);
-  EXPECT_EQ(count(eight.graph, "conv2d"), 3);
+  EXPECT_EQ(count_of(eight.graph, "dequantize_weight"), 4);
+  EXPECT_EQ(count_of(eight.graph, "conv2d"), 3);
   EXPECT_TRUE(eight.sqnr_db >= 36) << eight.sqnr_db;
 
   config.defaults.weights.dtype = QuantDType::kInt4;
-  Net one;
+  QuantizedNet one;
   one.finish(one.conv("conv1", one.input({2, 3, 8, 8}), 16, 3, conv_attrs(1, 1)));
   const Converted four = convert(one, config, /*ramp=*/true);
   config.defaults.weights.group_size = 5;  // not a divisor: the last group of a channel is shorter
@@ -466,7 +466,7 @@ TEST(Quantize, WeightOnlyInEightAndFourBits) {
 TEST(Quantize, RecurrentLayersAreTwoProductsOfIntegers) {
   for (const std::string cell : {"lstm", "gru", "rnn"}) {
     SCOPED_TRACE(cell);
-    Net net;
+    QuantizedNet net;
     const int64_t gates = cell == "lstm" ? 4 : cell == "gru" ? 3 : 1;
     Value y = net.input({3, 6, 5});
     {
@@ -480,8 +480,8 @@ TEST(Quantize, RecurrentLayersAreTwoProductsOfIntegers) {
     config.method = QuantMethod::kDynamic;
     const Converted dynamic = convert(net, config);
     EXPECT_EQ(dynamic.plan.quantized_layers(), 3);
-    EXPECT_EQ(count(dynamic.graph, "dynamic_quantized_" + cell), 1);
-    EXPECT_EQ(count(dynamic.graph, "dynamic_quantized_linear"), 2);
+    EXPECT_EQ(count_of(dynamic.graph, "dynamic_quantized_" + cell), 1);
+    EXPECT_EQ(count_of(dynamic.graph, "dynamic_quantized_linear"), 2);
     std::map<std::string, TensorType> tensors;
     for (const QuantizedTensor& tensor : dynamic.report.tensors) tensors[tensor.name] = tensor.type;
     EXPECT_EQ(tensors.at("rnn.weight_hh_l0").dtype, DType::kI8);
@@ -491,8 +491,8 @@ TEST(Quantize, RecurrentLayersAreTwoProductsOfIntegers) {
 
     config.method = QuantMethod::kWeightOnly;
     const Converted stored = convert(net, config);
-    EXPECT_EQ(count(stored.graph, "dequantize_weight"), 3);
-    EXPECT_EQ(count(stored.graph, cell), 1);
+    EXPECT_EQ(count_of(stored.graph, "dequantize_weight"), 3);
+    EXPECT_EQ(count_of(stored.graph, cell), 1);
     EXPECT_TRUE(stored.sqnr_db >= kLeastDb) << stored.sqnr_db;
 
     config.method = QuantMethod::kStatic;
@@ -505,8 +505,8 @@ TEST(Quantize, RecurrentLayersAreTwoProductsOfIntegers) {
 }
 
 TEST(Quantize, SchemesWithoutAKernelAreRefused) {
-  const Net net = residual_net();
-  const Calibration calibration = calibrate(net.graph, feeds_of(net.graph));
+  const QuantizedNet net = residual_net();
+  const Calibration calibration = calibrate(net.graph, feeds_of_quantized(net.graph));
   const auto reason = [&](auto change) {
     QuantizeConfig config = min_max();
     config.fallback = QuantFallback::kFloat;
@@ -526,7 +526,7 @@ TEST(Quantize, SchemesWithoutAKernelAreRefused) {
 TEST(Quantize, APlanOfAnotherModelIsRefused) {
   const Converted made = convert(residual_net(), min_max());
   const auto message = [&](QuantizationPlan plan) -> std::string {
-    Net net = residual_net();
+    QuantizedNet net = residual_net();
     try {
       convert_quantized(net.graph, plan);
     } catch (const Error& error) {
@@ -551,8 +551,8 @@ TEST(Quantize, APlanOfAnotherModelIsRefused) {
 }
 
 TEST(Quantize, AValueWithoutStatisticsIsNamed) {
-  const Net net = residual_net();
-  Calibration calibration = calibrate(net.graph, feeds_of(net.graph));
+  const QuantizedNet net = residual_net();
+  Calibration calibration = calibrate(net.graph, feeds_of_quantized(net.graph));
   calibration.values.erase("conv2");
   try {
     plan_quantization(net.graph, min_max(), &calibration);

@@ -53,7 +53,7 @@ std::vector<std::string> operators(const Graph& graph) {
   return names;
 }
 
-int64_t count(const Graph& graph, const OpDef& op) {
+int64_t count_nodes(const Graph& graph, const OpDef& op) {
   return std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.op == &op; });
 }
 
@@ -75,18 +75,18 @@ TEST(TensorParallel, DividesRowsThenColumns) {
   EXPECT_EQ(shape("table"), (Shape{15, kWidth}));
   for (const auto& [id, division] : placements) EXPECT_EQ(graph.type(id).shape[division.dim], division.size(1, 2));
   // Looked up rows, attention and the branch are summed; the logits are gathered.
-  EXPECT_EQ(count(graph, all_reduce_start_op()), 3);
-  EXPECT_EQ(count(graph, all_gather_start_op()), 1);
+  EXPECT_EQ(count_nodes(graph, all_reduce_start_op()), 3);
+  EXPECT_EQ(count_nodes(graph, all_gather_start_op()), 1);
   // What the three divided layers read has partial gradients: normed, the input of the branch, that of the head.
-  EXPECT_EQ(count(graph, sum_gradient_op()), 3);
+  EXPECT_EQ(count_nodes(graph, sum_gradient_op()), 3);
   std::vector<ValueId> wanted;
   for (const ValueId id : graph.inputs()) {
     if (graph.value(id).role == ValueRole::kParameter) wanted.push_back(id);
   }
   const auto gradients = differentiate(graph, graph.find_output("loss"), wanted);
   verify(graph);
-  EXPECT_EQ(count(graph, all_reduce_start_op()), 6);
-  EXPECT_EQ(count(graph, all_gather_start_op()), 1);
+  EXPECT_EQ(count_nodes(graph, all_reduce_start_op()), 6);
+  EXPECT_EQ(count_nodes(graph, all_gather_start_op()), 1);
   for (const ValueId id : wanted) EXPECT_EQ(graph.type(gradients.at(id)).shape, graph.type(id).shape) << graph.value(id).name;
 }
 

@@ -17,7 +17,7 @@
 namespace galley::quant_test {
 namespace {
 
-RangeStatistics statistics_of(const std::vector<std::vector<float>>& batches) {
+RangeStatistics observed_statistics(const std::vector<std::vector<float>>& batches) {
   RangeStatistics statistics;
   for (const std::vector<float>& batch : batches) statistics.add(batch.data(), 1, static_cast<int64_t>(batch.size()), "x");
   return statistics;
@@ -54,7 +54,7 @@ double square_error(const std::vector<float>& values, const QuantParams& p) {
 TEST(Observers, MinMaxAndMovingAverageAreThoseOfPyTorch) {
   int compared = 0;
   for (const std::string& name : kCases) {
-    const RangeStatistics statistics = statistics_of(batches(name));
+    const RangeStatistics statistics = observed_statistics(batches(name));
     for (const auto& [scheme_name, scheme] : kSchemes) {
       for (const auto& [observer, type] :
            {std::pair{"min_max", ObserverType::kMinMax}, std::pair{"moving_average", ObserverType::kMovingAverage}}) {
@@ -73,10 +73,10 @@ TEST(Observers, HistogramIsWithinOnePercentOfPyTorchs) {
   for (const std::string& name : kCases) {
     // For one batch PyTorch counts the values themselves, as Galley does. For several it distributes the bins of narrower batches evenly
     // over wider ones, which moves the last cuts; 1 % bounds this.
-    const QuantParams one = choose_params(statistics_of({batches(name)[0]}), with({}, ObserverType::kHistogram));
+    const QuantParams one = choose_params(observed_statistics({batches(name)[0]}), with({}, ObserverType::kHistogram));
     const Golden& wanted = golden().at(name + " histogram_of_one uint8_affine");
     EXPECT_TRUE(std::abs(one.scale / wanted.scale() - 1) <= 0.01) << name << ": " << one.scale << " and " << wanted.scale();
-    const RangeStatistics statistics = statistics_of(batches(name));
+    const RangeStatistics statistics = observed_statistics(batches(name));
     for (const auto& [scheme_name, scheme] : kSchemes) {
       const Golden& all = golden().at(name + " histogram " + scheme_name);
       const QuantParams params = choose_params(statistics, with(scheme, ObserverType::kHistogram));
@@ -89,7 +89,7 @@ TEST(Observers, HistogramIsWithinOnePercentOfPyTorchs) {
 
 TEST(Observers, PercentileCutsTheSameShareAtEachEnd) {
   for (const std::string& name : kCases) {
-    const RangeStatistics statistics = statistics_of(batches(name));
+    const RangeStatistics statistics = observed_statistics(batches(name));
     std::vector<float> values = joined(name);
     std::sort(values.begin(), values.end());
     const double width = statistics.histogram().width();
@@ -127,7 +127,7 @@ TEST(Observers, PercentileCutsTheSameShareAtEachEnd) {
 
 TEST(Observers, MseIsWithinOnePercentOfTheBestRangeOfTheValues) {
   for (const std::string name : {"relu", "bell", "tail", "shifted", "negative"}) {
-    const RangeStatistics statistics = statistics_of(batches(name));
+    const RangeStatistics statistics = observed_statistics(batches(name));
     const std::vector<float> values = joined(name);
     const double low = std::min(0.0, static_cast<double>(statistics.range().min)),
                  high = std::max(0.0, static_cast<double>(statistics.range().max));
@@ -187,11 +187,11 @@ double divergence(const Histogram& histogram, const QuantParams& p) {
 
 TEST(Observers, EntropyHasTheLeastDivergence) {
   std::map<std::string, RangeStatistics> all;
-  for (const std::string name : {"relu", "bell", "tail"}) all.emplace(name, statistics_of(batches(name)));
+  for (const std::string name : {"relu", "bell", "tail"}) all.emplace(name, observed_statistics(batches(name)));
   // Outliers on one side that are worth clipping: the clipped mass joins the last bin.
   std::vector<float> outliers = joined("relu");
   for (size_t i = 0; i < 12; ++i) outliers[i * 100] = 12 + static_cast<float>(i) / 2;
-  all.emplace("outliers", statistics_of({outliers}));
+  all.emplace("outliers", observed_statistics({outliers}));
   for (const auto& [name, statistics] : all) {
     const double low = std::min(0.0, static_cast<double>(statistics.range().min)),
                  high = std::max(0.0, static_cast<double>(statistics.range().max));
@@ -211,7 +211,7 @@ TEST(Observers, EntropyHasTheLeastDivergence) {
 
 TEST(Observers, SqnrOfTheHistogramIsThatOfTheValues) {
   for (const std::string& name : kCases) {
-    const RangeStatistics statistics = statistics_of(batches(name));
+    const RangeStatistics statistics = observed_statistics(batches(name));
     const std::vector<float> values = joined(name);
     for (const auto& [scheme_name, scheme] : kSchemes) {
       const ObservedRange observed = observe(statistics, with(scheme, ObserverType::kMse));
@@ -227,7 +227,7 @@ TEST(Observers, SqnrOfTheHistogramIsThatOfTheValues) {
 
 TEST(Observers, AutoIsTheBestOfAll) {
   for (const std::string& name : kCases) {
-    const RangeStatistics statistics = statistics_of(batches(name));
+    const RangeStatistics statistics = observed_statistics(batches(name));
     const ObservedRange best = observe(statistics, {});
     for (const ObserverType type : {ObserverType::kMinMax, ObserverType::kMovingAverage, ObserverType::kHistogram,
                                     ObserverType::kPercentile, ObserverType::kEntropy, ObserverType::kMse}) {
@@ -240,7 +240,7 @@ TEST(Observers, AutoIsTheBestOfAll) {
   }
   // If clipping gains nothing, the full range stays: four values that are represented exactly.
   std::vector<float> exact{0, 1, 2, 255};
-  EXPECT_EQ(observe(statistics_of({exact}), with({}, ObserverType::kMinMax)).params.scale, 1);
+  EXPECT_EQ(observe(observed_statistics({exact}), with({}, ObserverType::kMinMax)).params.scale, 1);
 }
 
 TEST(Observers, NoDataIsAnError) {

@@ -15,7 +15,7 @@
 namespace galley::quant_test {
 namespace {
 
-const std::map<std::string, WeightScheme> kSchemes{
+const std::map<std::string, WeightScheme> kWeightSchemes{
     {"int8_symmetric", {}},
     {"int8_reduced", {.reduce_range = true}},
     {"int8_affine", {.symmetric = false}},
@@ -31,7 +31,7 @@ double lost(const Tensor& weight, const WeightScheme& scheme) {
 
 TEST(Weights, MinMaxIsThatOfPyTorch) {
   const Tensor weight = Tensor::of({8, 512}, weights());
-  for (const auto& [name, scheme] : kSchemes) {
+  for (const auto& [name, scheme] : kWeightSchemes) {
     for (const bool per_channel : {true, false}) {
       WeightScheme own = scheme;
       own.per_channel = per_channel;
@@ -56,7 +56,7 @@ TEST(Weights, MinMaxIsThatOfPyTorch) {
 
 TEST(Weights, ErrorIsAtMostHalfAStep) {
   const Tensor weight = Tensor::of({8, 16, 8, 4}, weights());
-  for (const auto& [name, scheme] : kSchemes) {
+  for (const auto& [name, scheme] : kWeightSchemes) {
     const QuantizedWeight quantized = quantize_weight(weight, scheme, "w");
     const Tensor back = dequantize_weight(quantized);
     ASSERT_EQ(back.shape(), weight.shape());

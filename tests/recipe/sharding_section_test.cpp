@@ -11,20 +11,20 @@
 namespace galley::recipe_test {
 namespace {
 
-const std::string kPage =
+const std::string kShardingPage =
     "sharding: {strategy: hybrid, mesh: {data: 2, shard: 4}, wrap: {match: [\"type:linear\", \"h.*\"]}, reshard_after_forward: false, "
     "gather_limit: 2GiB, bucket: 4MiB, hook: {type: power_sgd, rank: 4, warm_start: false}, "
     "offload: {parameters: disk, optimizer: host}, tables: {sharding: row_wise, overrides: [{match: [user], sharding: data_parallel}]}}\n";
 
 ShardingSection section(const std::string& text) { return load(kSmall + text).recipe.sharding; }
 // "key | suggestion" of the first error.
-std::string mistake(const std::string& text) {
+std::string sharding_mistake(const std::string& text) {
   const Error error = error_of([&] { load(kSmall + text); });
   return error.message().empty() ? "" : cat(error.key(), " | ", error.suggestion());
 }
 
 TEST(ShardingSection, KeysOfTheDocumentation) {
-  std::string page = kPage;
+  std::string page = kShardingPage;
   page.replace(page.find("hybrid"), 6, "auto");  // power_sgd needs whole gradients
   const ShardingSection s = section(page);
   EXPECT_EQ(s.strategy, ShardingStrategy::kAuto);
@@ -60,7 +60,7 @@ TEST(ShardingSection, Shorthand) {
 }
 
 TEST(ShardingSection, DumpsLoadBack) {
-  std::string page = kPage;
+  std::string page = kShardingPage;
   page.replace(page.find("hybrid"), 6, "ddp");
   page.replace(page.find("shard: 4"), 8, "shard: 1");
   const LoadedRecipe loaded = load(kSmall + page);
@@ -70,31 +70,32 @@ TEST(ShardingSection, DumpsLoadBack) {
 }
 
 TEST(ShardingSection, ContradictionsAreErrors) {
-  EXPECT_EQ(mistake("sharding: fspd\n"), "sharding.strategy | did you mean 'fsdp'?");
-  EXPECT_EQ(mistake("sharding: {strategy: ddp, mesh: {shard: 2}}\n"), "sharding.mesh.shard | write data: N, or strategy: fsdp");
-  EXPECT_EQ(mistake("sharding: {strategy: none, mesh: {data: 2}}\n"), "sharding.mesh.data | remove the mesh, or change the strategy");
-  EXPECT_EQ(mistake("sharding: {strategy: tensor, mesh: {shard: 2, tensor: 2}}\n"),
+  EXPECT_EQ(sharding_mistake("sharding: fspd\n"), "sharding.strategy | did you mean 'fsdp'?");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: ddp, mesh: {shard: 2}}\n"), "sharding.mesh.shard | write data: N, or strategy: fsdp");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: none, mesh: {data: 2}}\n"),
+            "sharding.mesh.data | remove the mesh, or change the strategy");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: tensor, mesh: {shard: 2, tensor: 2}}\n"),
             "sharding.mesh.shard | write data: N, or strategy: fsdp");
-  EXPECT_EQ(mistake("sharding: {strategy: pipeline, offload: {gradients: disk}}\n"),
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: pipeline, offload: {gradients: disk}}\n"),
             "sharding.offload.gradients | offload the optimizer only, or use fsdp");
-  EXPECT_EQ(mistake("sharding: {strategy: tensor, tables: row_wise}\n"),
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: tensor, tables: row_wise}\n"),
             "sharding.tables | use auto, or strategy: ddp, zero1, zero2, fsdp or hybrid");
-  EXPECT_EQ(mistake("sharding: {strategy: ddp, stages: 4}\n"), "sharding.stages | write strategy: pipeline");
-  EXPECT_EQ(mistake("sharding: {strategy: pipeline, stages: 4, mesh: {pipe: 2}}\n"), "sharding.stages | remove one of them");
-  EXPECT_EQ(mistake("sharding: {strategy: fsdp, split: [a]}\n"), "sharding.split | write strategy: pipeline");
-  EXPECT_EQ(mistake("sharding: {strategy: pipeline, stages: 4, split: [a]}\n"),
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: ddp, stages: 4}\n"), "sharding.stages | write strategy: pipeline");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: pipeline, stages: 4, mesh: {pipe: 2}}\n"), "sharding.stages | remove one of them");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: fsdp, split: [a]}\n"), "sharding.split | write strategy: pipeline");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: pipeline, stages: 4, split: [a]}\n"),
             "sharding.split | write one module for each stage after the first, or auto");
-  EXPECT_EQ(mistake("sharding: {bucket: 12}\n"), "sharding.bucket | write e.g. 25MiB");
-  EXPECT_EQ(mistake("sharding: {strategy: fsdp, wrap: {parameters: 1M, match: [a]}}\n"), "sharding.wrap | remove one of them");
-  EXPECT_EQ(mistake("sharding: {strategy: fsdp, hook: power_sgd}\n"), "sharding.hook | use bf16, or strategy: ddp or zero1");
-  EXPECT_EQ(mistake("sharding: {hook: {rank: 4}}\n").substr(0, 19), "sharding.hook.type ") << "not bf16";
-  EXPECT_EQ(mistake("sharding: zero3\n"), "sharding.strategy | did you mean 'fsdp'?");
-  EXPECT_EQ(mistake("sharding: {strategy: FSDP}\n"), "sharding.strategy | did you mean 'fsdp'?");
-  EXPECT_EQ(mistake("sharding: {strategy: pipeline, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
-  EXPECT_EQ(mistake("sharding: {mesh: {pipe: 2}, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
-  EXPECT_EQ(mistake("sharding: {offload: {optimizer: nvme}}\n").substr(0, 26), "sharding.offload.optimizer");
-  EXPECT_EQ(mistake("sharding: {strategy: fsdp, wrap: 10MB}\n").substr(0, 24), "sharding.wrap.parameters");
-  EXPECT_EQ(mistake("sharding: {mesh: {data: 0}}\n").substr(0, 18), "sharding.mesh.data");
+  EXPECT_EQ(sharding_mistake("sharding: {bucket: 12}\n"), "sharding.bucket | write e.g. 25MiB");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: fsdp, wrap: {parameters: 1M, match: [a]}}\n"), "sharding.wrap | remove one of them");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: fsdp, hook: power_sgd}\n"), "sharding.hook | use bf16, or strategy: ddp or zero1");
+  EXPECT_EQ(sharding_mistake("sharding: {hook: {rank: 4}}\n").substr(0, 19), "sharding.hook.type ") << "not bf16";
+  EXPECT_EQ(sharding_mistake("sharding: zero3\n"), "sharding.strategy | did you mean 'fsdp'?");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: FSDP}\n"), "sharding.strategy | did you mean 'fsdp'?");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: pipeline, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
+  EXPECT_EQ(sharding_mistake("sharding: {mesh: {pipe: 2}, hook: bf16}\n"), "sharding.hook | write sharding.hook: null");
+  EXPECT_EQ(sharding_mistake("sharding: {offload: {optimizer: nvme}}\n").substr(0, 26), "sharding.offload.optimizer");
+  EXPECT_EQ(sharding_mistake("sharding: {strategy: fsdp, wrap: 10MB}\n").substr(0, 24), "sharding.wrap.parameters");
+  EXPECT_EQ(sharding_mistake("sharding: {mesh: {data: 0}}\n").substr(0, 18), "sharding.mesh.data");
 }
 
 TEST(ShardingSection, KeysOfAnotherStrategyAreNamed) {

@@ -19,7 +19,7 @@ namespace {
 const std::string kBuiltIn = GALLEY_SOURCE_DIR "/recipes/weights";
 
 template <class Action>
-std::string error_of(const Action& action, ErrorCode code) {
+std::string registry_error(const Action& action, ErrorCode code) {
   try {
     action();
   } catch (const Error& error) {
@@ -74,10 +74,11 @@ TEST(WeightRegistry, References) {
   EXPECT_EQ(registry.find("resnet50").name, "IMAGENET1K_V2");
   EXPECT_EQ(registry.find("resnet50/default").name, "IMAGENET1K_V2");
   EXPECT_EQ(registry.find("densenet121").rename.size(), 10u);
-  EXPECT_NE(error_of([&] { registry.find("resnet50/IMAGENET1K_V3"); }, ErrorCode::kRecipe).find("did you mean 'IMAGENET1K_V"),
+  EXPECT_NE(registry_error([&] { registry.find("resnet50/IMAGENET1K_V3"); }, ErrorCode::kRecipe).find("did you mean 'IMAGENET1K_V"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { registry.find("resnet51"); }, ErrorCode::kRecipe).find("did you mean 'resnet50'?"), std::string::npos);
-  for (const char* other : {"../resnet50", "", "/etc", ".", "resnet50/../x"}) error_of([&] { registry.find(other); }, ErrorCode::kRecipe);
+  EXPECT_NE(registry_error([&] { registry.find("resnet51"); }, ErrorCode::kRecipe).find("did you mean 'resnet50'?"), std::string::npos);
+  for (const char* other : {"../resnet50", "", "/etc", ".", "resnet50/../x"})
+    registry_error([&] { registry.find(other); }, ErrorCode::kRecipe);
   EXPECT_TRUE(registry.is_reference("resnet50/IMAGENET1K_V9"));
   EXPECT_TRUE(registry.is_reference("default"));
   for (const char* file : {"resnet50", "resnet50/a/b", "runs/mine", "./resnet50/x", "w.safetensors"})
@@ -124,12 +125,12 @@ TEST(WeightRegistry, TheUsersOwn) {
   EXPECT_EQ(registry.find("resnet50/IMAGENET1K_V1").file, "/cache/other-01234567.pth");
   EXPECT_EQ(registry.of("resnet50").size(), 3u);
   EXPECT_EQ(registry.find("own/A").file, "/data/a.safetensors");
-  EXPECT_NE(error_of([&] { registry.find("own"); }, ErrorCode::kRecipe).find("it has A"), std::string::npos);
+  EXPECT_NE(registry_error([&] { registry.find("own"); }, ErrorCode::kRecipe).find("it has A"), std::string::npos);
   EXPECT_EQ(registry.models().size(), 99u);
 
   const auto broken = [&](const std::string& text) {
     write_file(folder / "own.yaml", text);
-    return error_of([&] { registry.of("own"); }, ErrorCode::kRecipe);
+    return registry_error([&] { registry.of("own"); }, ErrorCode::kRecipe);
   };
   EXPECT_NE(broken("model: other\nentries: []\n").find("the file name says 'own'"), std::string::npos);
   EXPECT_NE(broken("model: own\ndefault: B\nentries: [{name: A, path: x}]\n").find("'B', is not among"), std::string::npos);
@@ -158,7 +159,7 @@ TEST(WeightRegistry, ResolvesARecipe) {
     return recipe;
   };
   Recipe recipe = recipe_with("default");
-  EXPECT_NE(error_of([&] { resolve_weights(recipe, registry); }, ErrorCode::kInput).find(folder / "a.pth"), std::string::npos);
+  EXPECT_NE(registry_error([&] { resolve_weights(recipe, registry); }, ErrorCode::kInput).find(folder / "a.pth"), std::string::npos);
   write_file(folder / "a.pth", "x");
   resolve_weights(recipe, registry);
   const auto& source = recipe.weights.load.at<WeightSource>(0);
@@ -168,7 +169,7 @@ TEST(WeightRegistry, ResolvesARecipe) {
   EXPECT_EQ(recipe.weights.model_default->pipeline(), "- {type: center_crop, size: 32}\n");
 
   Recipe unfetched = recipe_with("own/B");
-  const std::string text = error_of([&] { resolve_weights(unfetched, registry); }, ErrorCode::kInput);
+  const std::string text = registry_error([&] { resolve_weights(unfetched, registry); }, ErrorCode::kInput);
   EXPECT_NE(text.find("no file " + folder / "cache/b.pth"), std::string::npos) << text;
   EXPECT_NE(text.find("galley-weights fetch own/B"), std::string::npos);
   EXPECT_NE(text.find("put http://x/b.pth there"), std::string::npos);
@@ -209,9 +210,9 @@ TEST(WeightRegistry, TheModelNeedsTheOptionsOfItsWeights) {
   };
   resolve("own/A", true, 0);
   resolve("own/B", false, 1e-5);
-  EXPECT_NE(error_of([&] { resolve("own/A", false, 1e-5); }, ErrorCode::kRecipe).find("model.frozen_norm=true model.frozen_eps=0"),
+  EXPECT_NE(registry_error([&] { resolve("own/A", false, 1e-5); }, ErrorCode::kRecipe).find("model.frozen_norm=true model.frozen_eps=0"),
             std::string::npos);
-  const std::string one = error_of([&] { resolve("own/A", true, 1e-5); }, ErrorCode::kRecipe);
+  const std::string one = registry_error([&] { resolve("own/A", true, 1e-5); }, ErrorCode::kRecipe);
   EXPECT_NE(one.find("model.frozen_eps=0"), std::string::npos) << one;
   EXPECT_EQ(one.find("frozen_norm"), std::string::npos) << one;
 }

@@ -76,7 +76,7 @@ train:
   clip: 1.0
 )";
 
-constexpr std::string_view kGpt = R"(
+constexpr std::string_view kCudaGpt = R"(
 recipe: 1
 name: gpt
 model: {type: gpt, n_layer: 1, n_head: 2, n_embd: 16, block_size: 8, vocab_size: 64, dropout: 0.1}
@@ -93,7 +93,7 @@ class CudaTraining : public testing::TestWithParam<test::Model> {
   void SetUp() override { test::stand_in_device(); }
 };
 INSTANTIATE_TEST_SUITE_P(Models, CudaTraining,
-                         testing::Values(test::Model{"cnn", kCnn}, test::Model{"depthwise", kDepthwise}, test::Model{"gpt", kGpt}),
+                         testing::Values(test::Model{"cnn", kCnn}, test::Model{"depthwise", kDepthwise}, test::Model{"gpt", kCudaGpt}),
                          [](const auto& info) { return info.param.name; });
 
 constexpr int64_t kSteps = 3;
@@ -170,8 +170,8 @@ TEST(CudaUpdates, OneLaunchUpdatesAllParameters) {
   test::stand_in_device();
   if (test::on_gpu()) GTEST_SKIP() << "launches are recorded by the stand-in driver";
   for (const char* layers : {"model.n_layer=1", "model.n_layer=3"}) {
-    EXPECT_EQ(launches_of(std::string(kGpt), {"device=cuda", layers}, "adam_step"), 1) << layers;
-    EXPECT_EQ(launches_of(std::string(kGpt), {"device=cuda", layers}, "square_parts"), 1) << layers;
+    EXPECT_EQ(launches_of(std::string(kCudaGpt), {"device=cuda", layers}, "adam_step"), 1) << layers;
+    EXPECT_EQ(launches_of(std::string(kCudaGpt), {"device=cuda", layers}, "square_parts"), 1) << layers;
   }
   EXPECT_EQ(launches_of(std::string(kCnn), {"device=cuda"}, "sgd_step"), 1);
 }
@@ -244,7 +244,7 @@ TEST(CudaStep, StatesOnTheHostGiveEqualBits) {
   std::map<std::string, Tensor> values[2];
   for (const bool offloaded : {false, true}) {
     const LoadedRecipe loaded = test::load_text(
-        kGpt, {"device=cuda", "deterministic=true", offloaded ? "sharding.offload={optimizer: host}" : "sharding.offload=null"});
+        kCudaGpt, {"device=cuda", "deterministic=true", offloaded ? "sharding.offload={optimizer: host}" : "sharding.offload=null"});
     const Session session(loaded.recipe);
     test::Stepping at(session, 2, 1);
     for (int64_t step = 1; step <= 4; ++step) at.training.run(step, [&]() -> const Batch& { return at.batch; });
@@ -266,7 +266,7 @@ TEST(CudaStep, StatesOnTheHostGiveEqualBits) {
 // The products are those of the libraries, the sums in f32.
 TEST(CudaStep, SixteenBitsTrainAsF32ToRounding) {
   test::stand_in_device();
-  for (const std::string_view recipe : {kCnn, kGpt}) {
+  for (const std::string_view recipe : {kCnn, kCudaGpt}) {
     std::map<std::string, std::vector<double>> losses;
     for (const char* precision : {"f32", "bf16", "{compute: f16, loss_scale: 1024}"}) {
       const LoadedRecipe loaded = test::load_text(recipe, {"device=cuda", std::string("precision=") + precision});
@@ -298,7 +298,7 @@ TEST(CudaStep, RunsProductsAndConvolutionsByTheLibraries) {
 TEST(CudaStep, AStepThatCannotBeRecordedRunsEagerly) {
   test::stand_in_device();
   if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
-  const LoadedRecipe loaded = test::load_text(kGpt, {"device=cuda", "deterministic=true"});
+  const LoadedRecipe loaded = test::load_text(kCudaGpt, {"device=cuda", "deterministic=true"});
   const Session session(loaded.recipe);
   const std::map<std::string, Tensor> expected = trained(session, [](int64_t) {});
   constexpr cuda::Result kInvalidated = 901;
@@ -316,7 +316,7 @@ TEST(CudaStep, AStepThatCannotBeRecordedRunsEagerly) {
 TEST(CudaStep, WaitingForEachKernelNamesTheModuleThatFails) {
   test::stand_in_device();
   if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
-  const LoadedRecipe loaded = test::load_text(kGpt, {"device=cuda"});
+  const LoadedRecipe loaded = test::load_text(kCudaGpt, {"device=cuda"});
   const Session session(loaded.recipe);
   setenv("GALLEY_CUDA_EAGER", "1", 1);
   const std::string message = test::message_of([&] {

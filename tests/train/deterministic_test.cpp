@@ -71,7 +71,7 @@ train:
   ema: null
 )";
 
-constexpr std::string_view kGpt = R"(
+constexpr std::string_view kReplicasGpt = R"(
 model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 32, block_size: 16, dropout: 0.1}
 data:
   tokenizer: char
@@ -153,12 +153,12 @@ std::string text_file(const TemporaryFolder& folder) {
   return folder / "text.txt";
 }
 
-struct Setting {
+struct ReplicaSetting {
   int ranks = 1, threads = 1;
   std::vector<std::string> overrides = {};
 };
 
-Result train_in(const std::string& run, std::string_view model, const Setting& setting) {
+Result train_in(const std::string& run, std::string_view model, const ReplicaSetting& setting) {
   const TemporaryFolder data;
   std::string text = std::string(kCommon) + std::string(model);
   if (const size_t at = text.find("TEXT"); at != std::string::npos) text.replace(at, 4, text_file(data));
@@ -190,12 +190,12 @@ Result train_in(const std::string& run, std::string_view model, const Setting& s
   return result;
 }
 
-Result train(std::string_view model, const Setting& setting) {
+Result train_replicas(std::string_view model, const ReplicaSetting& setting) {
   const TemporaryFolder folder;
   return train_in(folder / "run", model, setting);
 }
 
-std::vector<Setting> settings() {
+std::vector<ReplicaSetting> settings() {
   const std::string units = "sharding.wrap.parameters=200";
   return {{1, 2},
           {1, 3},
@@ -208,7 +208,7 @@ std::vector<Setting> settings() {
           {6, 2, {"sharding={strategy: hybrid, mesh: {data: 3, shard: 2}}", units}}};  // a group's leaves are two subtrees
 }
 
-void expect_equal(const Result& a, const Result& b, const std::string& what) {
+void expect_equal_runs(const Result& a, const Result& b, const std::string& what) {
   EXPECT_EQ(a.error, "") << what;
   EXPECT_EQ(a.numbers, b.numbers) << what;
   EXPECT_TRUE(a.tensors == b.tensors) << what;
@@ -217,16 +217,17 @@ void expect_equal(const Result& a, const Result& b, const std::string& what) {
 class Deterministic : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(Deterministic, BitsDependOnNeitherThreadsNorRanksNorStrategy) {
-  const Result one = train(GetParam(), {});
+  const Result one = train_replicas(GetParam(), {});
   ASSERT_EQ(one.error, "");
   ASSERT_FALSE(one.numbers.empty());
-  for (const Setting& setting : settings())
-    expect_equal(train(GetParam(), setting), one,
-                 cat(setting.ranks, " ranks, ", setting.threads, " threads", setting.overrides.empty() ? "" : ", " + setting.overrides[0]));
+  for (const ReplicaSetting& setting : settings())
+    expect_equal_runs(
+        train_replicas(GetParam(), setting), one,
+        cat(setting.ranks, " ranks, ", setting.threads, " threads", setting.overrides.empty() ? "" : ", " + setting.overrides[0]));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Deterministic, testing::Values(kMlp, kConvolutions, kGpt, kLengths), [](const auto& info) {
-  return std::string(info.param == kMlp ? "mlp" : info.param == kGpt ? "gpt" : info.param == kLengths ? "lengths" : "convolutions");
+INSTANTIATE_TEST_SUITE_P(All, Deterministic, testing::Values(kMlp, kConvolutions, kReplicasGpt, kLengths), [](const auto& info) {
+  return std::string(info.param == kMlp ? "mlp" : info.param == kReplicasGpt ? "gpt" : info.param == kLengths ? "lengths" : "convolutions");
 });
 
 /// Six products of equal width; a GPT has two blocks.
@@ -239,22 +240,24 @@ train: {duration: 4 steps, batch: 16, clip: 0.5, optimizer: {type: adamw, lr: 0.
 )";
 
 TEST(Pipeline, HasTheBitsOfOneRank) {
-  for (const std::string_view model : {kDeepMlp, kGpt}) {
+  for (const std::string_view model : {kDeepMlp, kReplicasGpt}) {
     const std::vector<std::string> common{"train.batch=16"};
-    const Result one = train(model, {1, 1, common});
+    const Result one = train_replicas(model, {1, 1, common});
     ASSERT_EQ(one.error, "");
     for (const int stages : {2, 4}) {
       for (const char* schedule : {"1f1b", "gpipe"}) {
         const std::vector<std::string> here{"train.batch=16", "sharding.strategy=pipeline", cat("sharding.schedule=", schedule)};
-        expect_equal(train(model, {stages, 1, here}), one, cat(stages, " stages, ", schedule));
+        expect_equal_runs(train_replicas(model, {stages, 1, here}), one, cat(stages, " stages, ", schedule));
       }
     }
   }
   // Two parts of the model on each rank, and stages that begin at a module.
-  const Result one = train(kDeepMlp, {});
-  expect_equal(train(kDeepMlp, {2, 1, {"sharding.strategy=pipeline", "sharding.schedule=interleaved"}}), one, "interleaved");
-  const Result gpt = train(kGpt, {1, 1, {"train.batch=16"}});
-  expect_equal(train(kGpt, {2, 1, {"train.batch=16", "sharding.strategy=pipeline", "sharding.split=[transformer.h.1]"}}), gpt, "split");
+  const Result one = train_replicas(kDeepMlp, {});
+  expect_equal_runs(train_replicas(kDeepMlp, {2, 1, {"sharding.strategy=pipeline", "sharding.schedule=interleaved"}}), one, "interleaved");
+  const Result gpt = train_replicas(kReplicasGpt, {1, 1, {"train.batch=16"}});
+  expect_equal_runs(
+      train_replicas(kReplicasGpt, {2, 1, {"train.batch=16", "sharding.strategy=pipeline", "sharding.split=[transformer.h.1]"}}), gpt,
+      "split");
 }
 
 TEST(Pipeline, CopiesOfStagesHaveTheBitsOfOneRank) {
@@ -263,37 +266,38 @@ TEST(Pipeline, CopiesOfStagesHaveTheBitsOfOneRank) {
     more.insert(more.end(), common.begin(), common.end());
     return more;
   };
-  for (const std::string_view model : {kDeepMlp, kGpt}) {  // the GPT's embedding is read by its last stage, too
-    const Result one = train(model, {1, 1, common});
+  for (const std::string_view model : {kDeepMlp, kReplicasGpt}) {  // the GPT's embedding is read by its last stage, too
+    const Result one = train_replicas(model, {1, 1, common});
     ASSERT_EQ(one.error, "");
     for (const auto& [ranks, mesh] : {std::pair(4, "{data: 2, pipe: 2}"), std::pair(6, "{data: 3, pipe: 2}")}) {
-      expect_equal(train(model, {ranks, 1, with({"sharding.strategy=pipeline", cat("sharding.mesh=", mesh)})}), one, mesh);
+      expect_equal_runs(train_replicas(model, {ranks, 1, with({"sharding.strategy=pipeline", cat("sharding.mesh=", mesh)})}), one, mesh);
     }
   }
-  const Result one = train(kDeepMlp, {1, 1, common});
-  expect_equal(train(kDeepMlp, {4, 1, with({"sharding.strategy=pipeline", "sharding.stages=2", "sharding.schedule=interleaved"})}), one,
-               "interleaved, two copies");
+  const Result one = train_replicas(kDeepMlp, {1, 1, common});
+  expect_equal_runs(
+      train_replicas(kDeepMlp, {4, 1, with({"sharding.strategy=pipeline", "sharding.stages=2", "sharding.schedule=interleaved"})}), one,
+      "interleaved, two copies");
 }
 
 TEST(Pipeline, StagesUpdateTheirBatchNorms) {
   const std::vector<std::string> common{"train.batch=16", "train.sync_batch_norm=false", "train.ema={decay: 0.9}"};
-  const Result one = train(kConvolutions, {1, 1, common});
+  const Result one = train_replicas(kConvolutions, {1, 1, common});
   ASSERT_EQ(one.error, "");
   for (const auto& [ranks, mesh] : {std::pair(2, "{pipe: 2}"), std::pair(4, "{data: 2, pipe: 2}")}) {
     std::vector<std::string> here = common;
     here.insert(here.end(), {"sharding.strategy=pipeline", cat("sharding.mesh=", mesh)});
-    expect_equal(train(kConvolutions, {ranks, 1, here}), one, mesh);
+    expect_equal_runs(train_replicas(kConvolutions, {ranks, 1, here}), one, mesh);
   }
 }
 
 TEST(Pipeline, MicroBatchesComputeWhatOneRankComputes) {
   const std::vector<std::string> plain{"deterministic=false", "train.batch={global: 16, micro: 4}", "data.train.last_batch=wrap"};
-  const Result one = train(kDeepMlp, {1, 1, plain});
+  const Result one = train_replicas(kDeepMlp, {1, 1, plain});
   std::vector<std::string> stages = plain;
   stages.push_back("sharding=pipeline");
   for (const int ranks : {3, 4}) {  // three stages; two copies of two stages
     if (ranks == 4) stages.push_back("sharding.stages=2");
-    const Result many = train(kDeepMlp, {ranks, 1, stages});
+    const Result many = train_replicas(kDeepMlp, {ranks, 1, stages});
     ASSERT_EQ(one.error + many.error, "");
     ASSERT_EQ(one.numbers.size(), many.numbers.size());
     for (size_t i = 0; i < one.numbers.size(); ++i)
@@ -303,8 +307,9 @@ TEST(Pipeline, MicroBatchesComputeWhatOneRankComputes) {
 
 TEST(Pipeline, AStepOfOneMicroBatch) {
   const std::vector<std::string> plain{"deterministic=false", "train.batch=8"};
-  const Result one = train(kDeepMlp, {1, 1, plain});
-  const Result two = train(kDeepMlp, {2, 1, {"deterministic=false", "train.batch={global: 8, micro: 8}", "sharding.strategy=pipeline"}});
+  const Result one = train_replicas(kDeepMlp, {1, 1, plain});
+  const Result two =
+      train_replicas(kDeepMlp, {2, 1, {"deterministic=false", "train.batch={global: 8, micro: 8}", "sharding.strategy=pipeline"}});
   ASSERT_EQ(one.error + two.error, "");
   for (size_t i = 0; i < one.numbers.size(); ++i) EXPECT_NEAR(two.numbers[i], one.numbers[i], 1e-4) << i;
 }
@@ -312,12 +317,12 @@ TEST(Pipeline, AStepOfOneMicroBatch) {
 TEST(Pipeline, WhatItCannotDoIsAnError) {
   const auto error = [](std::string_view model, int ranks, std::vector<std::string> more) {
     more.push_back("sharding.strategy=pipeline");
-    return train(model, {ranks, 1, std::move(more)}).error;
+    return train_replicas(model, {ranks, 1, std::move(more)}).error;
   };
   EXPECT_NE(error(kConvolutions, 2, {}).find("batch norms cannot normalize by the whole batch"), std::string::npos);
   EXPECT_NE(error(kDeepMlp, 4, {"sharding.mesh={tensor: 2, pipe: 2}"}).find("with a mesh that divides matrices"), std::string::npos);
   EXPECT_NE(error(kDeepMlp, 2, {"train.batch=17"}).find("a pipeline needs a batch of a multiple of 8 samples, not 17"), std::string::npos);
-  EXPECT_NE(error(kGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"})
+  EXPECT_NE(error(kReplicasGpt, 2, {"train.batch=16", "sharding.split=[transformer.h.7]"})
                 .find("'sharding.split' names 'transformer.h.7', but no module of that name computes in the forward pass"),
             std::string::npos);
   EXPECT_NE(error(kDeepMlp, 3, {"sharding.split=[a]"}).find("'sharding.split' names 1 module, but 3 parts begin at 2"), std::string::npos);
@@ -331,24 +336,24 @@ model: {type: layers, input: {shape: [4]}, layers: [{name: fc, type: linear, out
 data: {train: {source: {type: synthetic, samples: 48, shape: [4], classes: 3}, workers: 1}}
 train: {duration: 6 steps, batch: 16, optimizer: {type: sgd, lr: 0.5}}
 )";
-  const Result many = train(model, {}), plain = train(model, {1, 1, {"deterministic=false"}});
+  const Result many = train_replicas(model, {}), plain = train_replicas(model, {1, 1, {"deterministic=false"}});
   ASSERT_EQ(many.error + plain.error, "");
   for (size_t i = 0; i < plain.numbers.size(); ++i) EXPECT_NEAR(many.numbers[i], plain.numbers[i], 1e-5) << i;
 }
 
 TEST(Replicas, ALossScaleOfAPowerOfTwoChangesNoBit) {
   const std::string scale = "precision.loss_scale=1024";
-  const Result mlp = train(kMlp, {}), deep = train(kDeepMlp, {}), convolutions = train(kConvolutions, {});
-  expect_equal(train(kMlp, {1, 2, {scale}}), mlp, "one rank");
-  expect_equal(train(kMlp, {3, 1, {scale, "sharding=fsdp", "sharding.wrap.parameters=200"}}), mlp, "fsdp");
-  expect_equal(train(kConvolutions, {2, 1, {scale, "sharding=zero1"}}), convolutions, "zero1");
-  expect_equal(train(kDeepMlp, {2, 1, {scale, "sharding.strategy=pipeline"}}), deep, "pipeline");
+  const Result mlp = train_replicas(kMlp, {}), deep = train_replicas(kDeepMlp, {}), convolutions = train_replicas(kConvolutions, {});
+  expect_equal_runs(train_replicas(kMlp, {1, 2, {scale}}), mlp, "one rank");
+  expect_equal_runs(train_replicas(kMlp, {3, 1, {scale, "sharding=fsdp", "sharding.wrap.parameters=200"}}), mlp, "fsdp");
+  expect_equal_runs(train_replicas(kConvolutions, {2, 1, {scale, "sharding=zero1"}}), convolutions, "zero1");
+  expect_equal_runs(train_replicas(kDeepMlp, {2, 1, {scale, "sharding.strategy=pipeline"}}), deep, "pipeline");
 }
 
 TEST(Replicas, ThePlainStepDiffersBetweenRankCounts) {
   std::vector<std::string> seen;
   for (const int ranks : {1, 2, 3, 4}) {
-    const Result result = train(kMlp, {ranks, 1, {"deterministic=false"}});
+    const Result result = train_replicas(kMlp, {ranks, 1, {"deterministic=false"}});
     ASSERT_EQ(result.error, "");
     EXPECT_EQ(std::count(seen.begin(), seen.end(), result.tensors), 0) << ranks;
     seen.push_back(result.tensors);
@@ -363,7 +368,7 @@ TEST(Replicas, ComputeWhatThePlainStepComputes) {
     if (model == kMlp) {
       for (std::vector<std::string>* list : {&plain, &replicas}) list->push_back("model.layers.3.p=0");  // other random numbers
     }
-    const Result a = train(model, {1, 1, plain}), b = train(model, {1, 1, replicas});
+    const Result a = train_replicas(model, {1, 1, plain}), b = train_replicas(model, {1, 1, replicas});
     ASSERT_EQ(a.error + b.error, "");
     ASSERT_EQ(a.numbers.size(), b.numbers.size());
     for (size_t i = 0; i < a.numbers.size(); ++i)
@@ -373,21 +378,21 @@ TEST(Replicas, ComputeWhatThePlainStepComputes) {
 }
 
 TEST(Replicas, MicroBatchesChangeNothingAndTheirNumberDoes) {
-  const Result eight = train(kMlp, {});
-  expect_equal(train(kMlp, {2, 1, {"train.batch.micro=3"}}), eight, "micro");
-  const Result five = train(kMlp, {1, 1, {"deterministic=5"}});
+  const Result eight = train_replicas(kMlp, {});
+  expect_equal_runs(train_replicas(kMlp, {2, 1, {"train.batch.micro=3"}}), eight, "micro");
+  const Result five = train_replicas(kMlp, {1, 1, {"deterministic=5"}});
   EXPECT_FALSE(five.tensors == eight.tensors);
-  expect_equal(train(kMlp, {3, 1, {"deterministic=5", "sharding=zero1"}}), five, "five replicas");
+  expect_equal_runs(train_replicas(kMlp, {3, 1, {"deterministic=5", "sharding=zero1"}}), five, "five replicas");
 }
 
 TEST(Replicas, RunningStatisticsAreMeansOfThoseOfTheReplicas) {
   // Each replica normalizes its own samples, with and without averages of parameters and buffers.
   const std::vector<std::string> own{"train.sync_batch_norm=false", "train.ema={decay: 0.9}", "train.batch=24"};
-  const Result one = train(kConvolutions, {1, 2, own});
+  const Result one = train_replicas(kConvolutions, {1, 2, own});
   ASSERT_EQ(one.error, "");
   std::vector<std::string> sharded = own;
   sharded.push_back("sharding=zero2");
-  expect_equal(train(kConvolutions, {3, 1, sharded}), one, "three ranks");
+  expect_equal_runs(train_replicas(kConvolutions, {3, 1, sharded}), one, "three ranks");
 }
 
 TEST(Replicas, ContinueWithAnotherNumberOfRanksAndStrategy) {
@@ -407,7 +412,7 @@ TEST(Replicas, ContinueWithAnotherNumberOfRanksAndStrategy) {
 TEST(Replicas, RanksSendThePartialSumsOfTheirReplicas) {
   // fc1 12 x 40 + 40, norm 40 + 40, fc2 40 x 3 + 3, each at a multiple of 16 elements, in one bucket; fc2.bias may be last.
   for (const int ranks : {2, 3, 4, 5, 8}) {
-    const Result run = train(kMlp, {ranks, 1, {"sharding=zero1", "train.duration=1 steps", "data.val=null"}});
+    const Result run = train_replicas(kMlp, {ranks, 1, {"sharding=zero1", "train.duration=1 steps", "data.val=null"}});
     ASSERT_EQ(run.error, "");
     int64_t most = 0;
     for (const Traffic& traffic : run.scattered) {
@@ -425,13 +430,15 @@ TEST(Replicas, RanksSendThePartialSumsOfTheirReplicas) {
 
 TEST(Replicas, TheErrorOfALossNamesATensor) {
   for (const int ranks : {1, 3}) {
-    const Result result = train(kMlp, {ranks, 2, {"train.optimizer={type: sgd, lr: 1e38}", "train.clip=null"}});
+    const Result result = train_replicas(kMlp, {ranks, 2, {"train.optimizer={type: sgd, lr: 1e38}", "train.clip=null"}});
     EXPECT_NE(result.error.find("; first in "), std::string::npos) << result.error;
   }
 }
 
 TEST(Replicas, WhatDoesNotGoTogetherIsAnError) {
-  const auto error = [](int ranks, std::vector<std::string> overrides) { return train(kMlp, {ranks, 1, std::move(overrides)}).error; };
+  const auto error = [](int ranks, std::vector<std::string> overrides) {
+    return train_replicas(kMlp, {ranks, 1, std::move(overrides)}).error;
+  };
   EXPECT_EQ(error(1, {"train.batch=7"}), "deterministic divides a batch into 8 logical replicas, but train.batch.global is 7");
   EXPECT_EQ(error(3, {"deterministic=2"}), "deterministic has 2 logical replicas, which 3 ranks cannot divide");
   EXPECT_NE(error(2, {"sharding.hook=bf16"}).find("does not go with deterministic"), std::string::npos);
@@ -439,16 +446,16 @@ TEST(Replicas, WhatDoesNotGoTogetherIsAnError) {
 
 TEST(SyncBatchNorm, RanksNormalizeByTheWholeBatch) {
   const std::vector<std::string> plain{"deterministic=false", "train.batch=24"};
-  const Result one = train(kConvolutions, {1, 1, plain});
+  const Result one = train_replicas(kConvolutions, {1, 1, plain});
   ASSERT_EQ(one.error, "");
   for (const int ranks : {2, 3}) {
-    const Result many = train(kConvolutions, {ranks, 1, plain});
+    const Result many = train_replicas(kConvolutions, {ranks, 1, plain});
     ASSERT_EQ(many.error, "");
     for (size_t i = 0; i < one.numbers.size(); ++i)
       EXPECT_NEAR(many.numbers[i], one.numbers[i], 2e-3 * std::max(1.0, std::abs(one.numbers[i]))) << ranks << " ranks, " << i;
     std::vector<std::string> own = plain;
     own.push_back("train.sync_batch_norm=false");
-    EXPECT_GT(std::abs(train(kConvolutions, {ranks, 1, own}).numbers[0] - one.numbers[0]), 1e-3);  // the first loss
+    EXPECT_GT(std::abs(train_replicas(kConvolutions, {ranks, 1, own}).numbers[0] - one.numbers[0]), 1e-3);  // the first loss
   }
 }
 

@@ -23,7 +23,7 @@ namespace galley {
 namespace {
 
 /// Six blocks of 12 x 256 x 256 parameters. Units of fsdp are blocks.
-constexpr std::string_view kGpt = R"(
+constexpr std::string_view kInitializedGpt = R"(
 recipe: 1
 name: initialize
 model: {type: gpt, n_layer: 6, n_head: 4, n_embd: 256, vocab_size: 64, block_size: 8}
@@ -38,7 +38,7 @@ struct Initialized {
 };
 
 Initialized initialize(int ranks, std::vector<std::string> overrides, bool tensor) {
-  const LoadedRecipe loaded = test::load_text(kGpt, std::move(overrides));
+  const LoadedRecipe loaded = test::load_text(kInitializedGpt, std::move(overrides));
   const auto communicators = local_communicators(ranks);
   std::vector<std::unique_ptr<Session>> sessions;
   std::vector<std::unique_ptr<Engine>> engines;

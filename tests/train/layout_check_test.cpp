@@ -12,7 +12,7 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kNet = R"(
+constexpr std::string_view kCheckedNet = R"(
 recipe: 1
 model:
   type: layers
@@ -26,7 +26,7 @@ model:
 loss: {type: cross_entropy}
 )";
 
-LayoutCheck checked(const LoadedRecipe& loaded, bool measure) {
+LayoutCheck checked_layout(const LoadedRecipe& loaded, bool measure) {
   const std::optional<LayoutCheck> check =
       check_layouts(loaded.recipe, {.batch = 2, .measure = measure, .timing = {.min_runs = 1, .max_time_s = 0.01}});
   EXPECT_TRUE(check.has_value());
@@ -34,7 +34,7 @@ LayoutCheck checked(const LoadedRecipe& loaded, bool measure) {
 }
 
 TEST(LayoutCheck, FeaturesAreFlattenedAtTheEdge) {
-  const LayoutCheck check = checked(test::load_text(kNet, {}), false);
+  const LayoutCheck check = checked_layout(test::load_text(kCheckedNet, {}), false);
   ASSERT_EQ(check.costs.size(), 3u);  // no optimizer, no update
   EXPECT_EQ(check.costs[0].format, "contiguous");
   EXPECT_EQ(check.costs[0].reorders, 0);
@@ -50,8 +50,8 @@ TEST(LayoutCheck, FeaturesAreFlattenedAtTheEdge) {
 }
 
 TEST(LayoutCheck, TimesEveryFormatOfForwardPassAndUpdate) {
-  const LayoutCheck check =
-      checked(test::load_text(kNet, {"train.optimizer={type: sgd, lr: 0.1}", "train.batch=2", "train.duration=1 steps"}), true);
+  const LayoutCheck check = checked_layout(
+      test::load_text(kCheckedNet, {"train.optimizer={type: sgd, lr: 0.1}", "train.batch=2", "train.duration=1 steps"}), true);
   ASSERT_EQ(check.costs.size(), 6u);
   EXPECT_EQ(check.costs[3].what, "train_step");
   for (const LayoutCost& cost : check.costs) EXPECT_GT(cost.time.median, 0) << cost.what << " " << cost.format;
@@ -65,13 +65,13 @@ TEST(LayoutCheck, AModelWithoutFormats) {
       "recipe: 1\nmodel: {type: layers, input: {shape: [5]}, layers: [{name: fc, type: linear, out_features: 4}]}\n"
       "loss: {type: cross_entropy}\n",
       {});
-  const LayoutCheck check = checked(loaded, false);
+  const LayoutCheck check = checked_layout(loaded, false);
   EXPECT_TRUE(check.activations.empty());
   EXPECT_EQ(layout_verdict(check), "the model has no activations of rank 4 or 5, which memory_format is about\n");
 }
 
 TEST(LayoutCheck, SaysWhatItDoes) {
-  const LoadedRecipe loaded = test::load_text(kNet, {});
+  const LoadedRecipe loaded = test::load_text(kCheckedNet, {});
   std::vector<std::string> said;
   double before = -1;
   LayoutCheckOptions options{.batch = 1, .timing = {.min_runs = 1, .max_time_s = 0.01}};
@@ -88,7 +88,7 @@ TEST(LayoutCheck, SaysWhatItDoes) {
 }
 
 TEST(LayoutCheck, EndsWhenItIsAskedTo) {
-  const LoadedRecipe loaded = test::load_text(kNet, {});
+  const LoadedRecipe loaded = test::load_text(kCheckedNet, {});
   EXPECT_FALSE(check_layouts(loaded.recipe, {.batch = 1, .measure = true, .timing = {.stop = [] { return true; }}}).has_value());
 }
 

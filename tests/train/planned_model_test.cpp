@@ -18,7 +18,7 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kGpt = R"(
+constexpr std::string_view kPlannedGpt = R"(
 recipe: 1
 name: gpt
 model: {type: gpt, n_layer: 3, n_head: 4, n_embd: 64, vocab_size: 256, block_size: 32, dropout: 0}
@@ -27,7 +27,7 @@ train: {duration: 2 steps, batch: 8, optimizer: {type: adamw, lr: 1e-3}}
 )";
 
 PlanModel model_of(const std::vector<std::string>& overrides, int64_t micro = 8) {
-  const LoadedRecipe loaded = test::load_text(kGpt, overrides);
+  const LoadedRecipe loaded = test::load_text(kPlannedGpt, overrides);
   Session session(loaded.recipe);
   return planned_model(session, {.micro = micro});
 }
@@ -77,7 +77,7 @@ TEST(PlannedModel, FrozenParametersHaveNoGradient) {
 }
 
 TEST(StepPlanner, EstimatesWhereMemoryIsTooSmallAndStopsWhenAsked) {
-  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const LoadedRecipe loaded = test::load_text(kPlannedGpt, {});
   const Cluster cluster = local_cluster({.f32 = 1e11, .bytes = 1e10, .cores = 2, .memory = 1e10}, 1);
   const Session session(loaded.recipe);
   const int64_t needed = Workload::planned_bytes(*Workload::compiled(session, WorkKind::kTrainStep, 8));
@@ -93,7 +93,7 @@ TEST(StepPlanner, EstimatesWhereMemoryIsTooSmallAndStopsWhenAsked) {
 }
 
 TEST(PlannedModel, SumsOverMicroBatchesArePartOfTheUpdate) {
-  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const LoadedRecipe loaded = test::load_text(kPlannedGpt, {});
   Session session(loaded.recipe);
   const PlanModel once = planned_model(session, {.micro = 2}), four = planned_model(session, {.micro = 2, .accumulation = 4});
   ASSERT_EQ(once.backward.size(), four.backward.size());
@@ -102,7 +102,7 @@ TEST(PlannedModel, SumsOverMicroBatchesArePartOfTheUpdate) {
 }
 
 TEST(StepPlanner, PeakOfOneRankIsThatOfTheProgram) {
-  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const LoadedRecipe loaded = test::load_text(kPlannedGpt, {});
   StepPlanner planner(loaded.recipe, 1, local_cluster({.f32 = 1e11, .bytes = 1e10, .cores = 2, .memory = 1e10}, 1),
                       {.runs = kMeasuredRuns});
   const StepPlan plan = planner.plan();
@@ -125,7 +125,7 @@ bool trains(Recipe recipe, int ranks) {
 }
 
 TEST(StepPlanner, TheSearchFindsWhatAllCandidatesOneByOneGive) {
-  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const LoadedRecipe loaded = test::load_text(kPlannedGpt, {});
   const Cluster cluster = *find_cluster("a100_80gb");
   StepPlanner planner(loaded.recipe, 4, cluster);
   for (const double bytes : {1e9, 2.5e6}) {
@@ -148,7 +148,7 @@ TEST(StepPlanner, TheSearchFindsWhatAllCandidatesOneByOneGive) {
 }
 
 TEST(StepPlanner, CandidatesCoverMeshes) {
-  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const LoadedRecipe loaded = test::load_text(kPlannedGpt, {});
   std::set<std::string> meshes;
   for (const PlanCandidate& candidate : plan_candidates(loaded.recipe, 8, *find_cluster("a100_80gb"))) {
     const MeshSection mesh = candidate.mesh.value_or(MeshSection());
@@ -157,7 +157,7 @@ TEST(StepPlanner, CandidatesCoverMeshes) {
   for (const char* mesh :
        {"ddp 1111", "fsdp 1111", "tensor 4121", "tensor 1181", "pipeline 1118", "pipeline 2122", "zero1 1421", "fsdp 1214"})
     EXPECT_TRUE(meshes.contains(mesh)) << mesh;
-  const LoadedRecipe fixed = test::load_text(kGpt, {"sharding={strategy: fsdp, mesh: {shard: 4, tensor: 2}}"});
+  const LoadedRecipe fixed = test::load_text(kPlannedGpt, {"sharding={strategy: fsdp, mesh: {shard: 4, tensor: 2}}"});
   for (const PlanCandidate& candidate : plan_candidates(fixed.recipe, 8, *find_cluster("a100_80gb"))) {
     EXPECT_EQ(candidate.strategy, ShardingStrategy::kFsdp);
     EXPECT_EQ(candidate.mesh->tensor, 2) << "the recipe's mesh stays";
@@ -165,7 +165,7 @@ TEST(StepPlanner, CandidatesCoverMeshes) {
 }
 
 TEST(StepPlanner, TheSearchFindsWhatTrains) {
-  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const LoadedRecipe loaded = test::load_text(kPlannedGpt, {});
   const Cluster cluster = *find_cluster("a100_80gb");
   StepPlanner planner(loaded.recipe, 8, cluster);
   const auto silent = [](int64_t, int64_t) { return true; };
@@ -174,11 +174,11 @@ TEST(StepPlanner, TheSearchFindsWhatTrains) {
     ASSERT_TRUE(search.best.has_value()) << bytes;
     std::vector<std::string> settings;
     for (const auto& [key, value] : search.best->settings) settings.push_back(cat(key, "=", value));
-    EXPECT_TRUE(trains(test::load_text(kGpt, settings).recipe, 8)) << search.best->fragment;
+    EXPECT_TRUE(trains(test::load_text(kPlannedGpt, settings).recipe, 8)) << search.best->fragment;
     EXPECT_EQ(search.best->not_trained, "");
   }
   // Where the recipe asks for nothing else, the answer says that it is only planned.
-  const LoadedRecipe stages = test::load_text(kGpt, {"sharding={strategy: zero1, mesh: {shard: 4, pipe: 2}}"});
+  const LoadedRecipe stages = test::load_text(kPlannedGpt, {"sharding={strategy: zero1, mesh: {shard: 4, pipe: 2}}"});
   const PlanSearch search = StepPlanner(stages.recipe, 8, cluster).fit(1e9, silent);
   ASSERT_TRUE(search.best.has_value());
   EXPECT_NE(search.best->not_trained, "");
@@ -186,7 +186,7 @@ TEST(StepPlanner, TheSearchFindsWhatTrains) {
 }
 
 TEST(StepPlanner, TheSearchKeepsToItsBytesAndIsFastest) {
-  const LoadedRecipe loaded = test::load_text(kGpt, {});
+  const LoadedRecipe loaded = test::load_text(kPlannedGpt, {});
   Cluster cluster = *find_cluster("a100_80gb");
   StepPlanner planner(loaded.recipe, 4, cluster);
   const auto silent = [](int64_t, int64_t) { return true; };
@@ -209,7 +209,7 @@ TEST(StepPlanner, TheSearchKeepsToItsBytesAndIsFastest) {
   const std::optional<int64_t> micro = small.limits().micro;
   ASSERT_TRUE(micro.has_value());
   const auto fits = [&](int64_t samples) {
-    const LoadedRecipe other = test::load_text(kGpt, {cat("train.batch.global=", 2 * samples), cat("train.batch.micro=", samples)});
+    const LoadedRecipe other = test::load_text(kPlannedGpt, {cat("train.batch.global=", 2 * samples), cat("train.batch.micro=", samples)});
     return StepPlanner(other.recipe, 2, cluster).plan().fits;
   };
   EXPECT_TRUE(fits(*micro));

@@ -19,7 +19,7 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kGpt = R"(
+constexpr std::string_view kPlannedStatesGpt = R"(
 recipe: 1
 name: gpt
 model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 36, vocab_size: 67, block_size: 16}
@@ -62,7 +62,7 @@ ModelBytes held_bytes(const LoadedRecipe& loaded, int ranks, int rank) {
 }
 
 void expect_planned(const std::vector<std::string>& overrides, int ranks) {
-  const LoadedRecipe loaded = test::load_text(kGpt, overrides);
+  const LoadedRecipe loaded = test::load_text(kPlannedStatesGpt, overrides);
   StepPlanner planner(loaded.recipe, ranks, *find_cluster("a100_80gb"));
   const ModelBytes planned = planner.plan().stages.front().model;
   for (const int rank : {0, ranks - 1}) {
@@ -119,9 +119,9 @@ void expect_stages(std::string_view text, std::vector<std::string> overrides, in
 
 /// Stages of galley-plan, on any cluster, are those of training.
 TEST(PlannedStates, OfStages) {
-  for (const int copies : {1, 2}) expect_stages(kGpt, {"sharding.split=[transformer.h.1]"}, 2, copies);
+  for (const int copies : {1, 2}) expect_stages(kPlannedStatesGpt, {"sharding.split=[transformer.h.1]"}, 2, copies);
   // The embedding of tokens is read by the last stage, too.
-  for (const int stages : {2, 4}) expect_stages(kGpt, {}, stages, 1);
+  for (const int stages : {2, 4}) expect_stages(kPlannedStatesGpt, {}, stages, 1);
   constexpr std::string_view kRest = R"(
 data: {train: {source: {type: synthetic, samples: 40, shape: [3, 8, 8], classes: 10}}}
 train: {duration: 1 step, batch: 10, optimizer: {type: adamw, lr: 0.01}}
@@ -134,8 +134,8 @@ train: {duration: 1 step, batch: 10, optimizer: {type: adamw, lr: 0.01}}
 
 TEST(PlannedStates, OfPowerSgd) {
   for (const char* feedback : {"true", "false"}) {
-    const LoadedRecipe loaded =
-        test::load_text(kGpt, {"sharding.strategy=ddp", cat("sharding.hook={type: power_sgd, rank: 4, error_feedback: ", feedback, "}")});
+    const LoadedRecipe loaded = test::load_text(
+        kPlannedStatesGpt, {"sharding.strategy=ddp", cat("sharding.hook={type: power_sgd, rank: 4, error_feedback: ", feedback, "}")});
     const auto communicators = local_communicators(3);
     const Session session(loaded.recipe);
     Engine engine(session.backend());

@@ -21,7 +21,7 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kTraining = R"(
+constexpr std::string_view kRankTraining = R"(
 recipe: 1
 name: ranks
 model:
@@ -48,7 +48,7 @@ log: {every: 1 step, tensorboard: false}
 
 /// Norms over a part of a batch differ from those over the whole one, so layer_norm stands for most tests.
 std::string with_layer_norm() {
-  std::string recipe(kTraining);
+  std::string recipe(kRankTraining);
   return recipe.replace(recipe.find("batch_norm"), 10, "layer_norm");
 }
 
@@ -71,7 +71,7 @@ struct Job {
 };
 
 /// The losses of the steps of rank 0.
-std::vector<double> train(const std::string& folder, const Job& job, std::vector<std::string> overrides, const std::string& recipe) {
+std::vector<double> train_ranks(const std::string& folder, const Job& job, std::vector<std::string> overrides, const std::string& recipe) {
   overrides.push_back(job.setting());
   overrides.push_back("sharding.wrap.match=[fc1, fc2]");
   overrides.push_back("sharding.bucket=1KiB");
@@ -137,20 +137,21 @@ TEST(RankCheckpoints, EachStrategyContinuesFromEachOtherWithEqualBits) {
     return Whole{parameters_of(run + "/weights.safetensors"), parameters_of(run + "/weights_ema.safetensors"),
                  checkpoint_arrays(run + "/checkpoints/step-0000" + step)};
   };
-  train(folder / "short", Job{}, with("train.duration=7 steps"), recipe);
-  train(folder / "long", Job{}, with("train.duration=25 steps"), recipe);
+  train_ranks(folder / "short", Job{}, with("train.duration=7 steps"), recipe);
+  train_ranks(folder / "long", Job{}, with("train.duration=25 steps"), recipe);
   const Whole two = whole(folder / "short", "07"), twenty = whole(folder / "long", "25");
   const Arrays five = checkpoint_arrays(folder / "long/checkpoints/step-000005");
   for (size_t i = 0; i < jobs.size(); ++i) {
     const std::string saved = folder / "saved";
-    train(saved, jobs[i], deterministic, recipe);
+    train_ranks(saved, jobs[i], deterministic, recipe);
     EXPECT_TRUE(checkpoint_arrays(saved + "/checkpoints/step-000005") == five) << jobs[i].str();
     for (size_t j = 0; j < jobs.size(); ++j) {
       SCOPED_TRACE(jobs[i].str() + " to " + jobs[j].str());
       const bool longer = j == (i + 5) % jobs.size();
       const std::string run = folder / "run";
       continue_later(saved, run);
-      EXPECT_EQ(train(run, jobs[j], with(longer ? "train.duration=25 steps" : "train.duration=7 steps"), recipe).size(), longer ? 20u : 2u);
+      EXPECT_EQ(train_ranks(run, jobs[j], with(longer ? "train.duration=25 steps" : "train.duration=7 steps"), recipe).size(),
+                longer ? 20u : 2u);
       const Whole got = whole(run, longer ? "25" : "07"), &expected = longer ? twenty : two;
       EXPECT_TRUE(got.all == expected.all);
       EXPECT_TRUE(got.parameters == expected.parameters);
@@ -165,7 +166,7 @@ TEST(RankCheckpoints, EachStrategyContinuesFromEachOtherWithEqualBits) {
 TEST(RankCheckpoints, EachStrategyContinuesFromAnotherAtAnyNumberOfRanks) {
   const std::string recipe = with_layer_norm();
   const TemporaryFolder alone;
-  const std::vector<double> expected = train(alone / "run", Job{}, {"train.duration=25 steps"}, recipe);
+  const std::vector<double> expected = train_ranks(alone / "run", Job{}, {"train.duration=25 steps"}, recipe);
   ASSERT_EQ(expected.size(), 25u);
   const Arrays parameters = parameters_of(alone / "run/weights.safetensors"),
                averages = parameters_of(alone / "run/weights_ema.safetensors");
@@ -177,7 +178,7 @@ TEST(RankCheckpoints, EachStrategyContinuesFromAnotherAtAnyNumberOfRanks) {
     const Job &first = jobs[i], &second = jobs[(5 * i + 3) % jobs.size()];
     SCOPED_TRACE(first.str() + " to " + second.str());
     const TemporaryFolder folder;
-    train(folder / "saved", first, {}, recipe);
+    train_ranks(folder / "saved", first, {}, recipe);
     const std::string saved = folder / "saved/checkpoints/step-000005";
     EXPECT_EQ(Checkpoint(saved).in_parts(), first.ranks > 1);
     EXPECT_LT(largest_difference(checkpoint_arrays(saved), whole), 1e-6);
@@ -185,9 +186,9 @@ TEST(RankCheckpoints, EachStrategyContinuesFromAnotherAtAnyNumberOfRanks) {
     const std::string run = folder / "run";
     continue_later(folder / "saved", run);
     // No step is left: the weights are what was loaded.
-    train(run, second, {}, recipe);
+    train_ranks(run, second, {}, recipe);
     EXPECT_EQ(largest_difference(parameters_of(run + "/weights.safetensors"), exact), 0);
-    const std::vector<double> losses = train(run, second, {"train.duration=25 steps", "checkpoint.every=25 steps"}, recipe);
+    const std::vector<double> losses = train_ranks(run, second, {"train.duration=25 steps", "checkpoint.every=25 steps"}, recipe);
     ASSERT_EQ(losses.size(), 20u);
     for (size_t s = 0; s < losses.size(); ++s) EXPECT_NEAR(losses[s], expected[5 + s], 1e-5);
     // Adam divides by the root of tiny second moments: a difference of rounding may become a part of the rate (1e-3).
@@ -203,9 +204,9 @@ TEST(RankCheckpoints, SumsOfGradientsAreNotPartOfThem) {
   for (const Job& first : some) {
     for (const Job& second : some) {
       const TemporaryFolder folder;
-      train(folder / "run", first, micro, with_layer_norm());
+      train_ranks(folder / "run", first, micro, with_layer_norm());
       EXPECT_FALSE(checkpoint_arrays(folder / "run/checkpoints/step-000005").contains("fc1.weight.grad"));
-      EXPECT_EQ(train(folder / "run", second, {micro[0], "train.duration=6 steps"}, with_layer_norm()).size(), 1u);
+      EXPECT_EQ(train_ranks(folder / "run", second, {micro[0], "train.duration=6 steps"}, with_layer_norm()).size(), 1u);
     }
   }
 }
@@ -213,11 +214,11 @@ TEST(RankCheckpoints, SumsOfGradientsAreNotPartOfThem) {
 TEST(RankCheckpoints, StagesHoldAndWriteTheirOwn) {
   const std::vector<std::string> micro{"train.batch.micro=3"};
   const TemporaryFolder alone;
-  train(alone / "run", Job{}, {micro[0], "train.duration=10 steps"}, with_layer_norm());
+  train_ranks(alone / "run", Job{}, {micro[0], "train.duration=10 steps"}, with_layer_norm());
   const Arrays whole = checkpoint_arrays(alone / "run/checkpoints/step-000005"), end = parameters_of(alone / "run/weights.safetensors");
   for (const Job& job : {Job{2, "pipeline"}, Job{4, "{strategy: pipeline, stages: 2}"}}) {
     const TemporaryFolder folder;
-    train(folder / "run", job, micro, with_layer_norm());
+    train_ranks(folder / "run", job, micro, with_layer_norm());
     const std::string saved = folder / "run/checkpoints/step-000005";
     EXPECT_LT(largest_difference(checkpoint_arrays(saved), whole), 1e-6);
     std::map<std::string, int> writers;
@@ -231,7 +232,7 @@ TEST(RankCheckpoints, StagesHoldAndWriteTheirOwn) {
     for (const Job& second : {job, Job{1, "auto"}, Job{2, "fsdp"}}) {
       const std::string run = folder / cat(second.ranks, "-", second.sharding.substr(0, 4));
       std::filesystem::copy(folder / "run", run, std::filesystem::copy_options::recursive);
-      EXPECT_EQ(train(run, second, {micro[0], "train.duration=10 steps"}, with_layer_norm()).size(), 5u);
+      EXPECT_EQ(train_ranks(run, second, {micro[0], "train.duration=10 steps"}, with_layer_norm()).size(), 5u);
       EXPECT_LT(largest_difference(parameters_of(run + "/weights.safetensors"), end), 2e-5) << second.str();
     }
   }
@@ -240,7 +241,7 @@ TEST(RankCheckpoints, StagesHoldAndWriteTheirOwn) {
 TEST(RankCheckpoints, PartsHaveEqualShares) {
   for (const char* sharding : {"ddp", "zero2", "fsdp", "hybrid"}) {
     const TemporaryFolder folder;
-    train(folder / "run", {4, sharding}, {}, with_layer_norm());
+    train_ranks(folder / "run", {4, sharding}, {}, with_layer_norm());
     std::vector<int64_t> bytes;
     const std::string saved = folder / "run/checkpoints/step-000005";
     for (int r = 0; r < 4; ++r) {
@@ -260,9 +261,9 @@ TEST(RankCheckpoints, RunningStatisticsAreThoseOfRank0) {
   for (const char* sharding : {"ddp", "zero1", "fsdp"}) {
     const TemporaryFolder whole, parts;
     const Job job{3, sharding};
-    train(whole / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kTraining));
-    train(parts / "run", job, {"train.batch.micro=2"}, std::string(kTraining));
-    train(parts / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kTraining));
+    train_ranks(whole / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kRankTraining));
+    train_ranks(parts / "run", job, {"train.batch.micro=2"}, std::string(kRankTraining));
+    train_ranks(parts / "run", job, {"train.duration=10 steps", "train.batch.micro=2"}, std::string(kRankTraining));
     EXPECT_EQ(largest_difference(parameters_of(whole / "run/weights.safetensors"), parameters_of(parts / "run/weights.safetensors")), 0);
     EXPECT_EQ(
         largest_difference(parameters_of(whole / "run/weights_ema.safetensors"), parameters_of(parts / "run/weights_ema.safetensors")), 0);
@@ -272,7 +273,7 @@ TEST(RankCheckpoints, RunningStatisticsAreThoseOfRank0) {
 TEST(RankCheckpoints, AveragesOfDividedParametersAreEvaluated) {
   const auto metrics = [](const Job& job) {
     const TemporaryFolder folder;
-    train(folder / "run", job, {"train.validate={every: 5 steps}"}, with_layer_norm());
+    train_ranks(folder / "run", job, {"train.validate={every: 5 steps}"}, with_layer_norm());
     return parse_result(read_file(folder / "run/result.json"), "result.json").metrics;
   };
   const MetricValues one = metrics({});

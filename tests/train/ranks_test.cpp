@@ -355,7 +355,7 @@ TEST(RankTraining, AContinuedRunHasTheBitsOfAnUninterruptedOne) {
   }
 }
 
-constexpr std::string_view kGpt = R"(
+constexpr std::string_view kRanksGpt = R"(
 recipe: 1
 name: gpt
 model: {type: gpt, n_layer: 2, n_head: 2, n_embd: 32, vocab_size: 64, block_size: 16, dropout: 0.1}
@@ -368,11 +368,11 @@ log: {every: 1 step, tensorboard: false}
 
 TEST(RankTraining, ALanguageModelTrainsAsOnOneRank) {
   const TemporaryFolder one;
-  const Trained alone = train(one / "run", 1, {}, kGpt);
+  const Trained alone = train(one / "run", 1, {}, kRanksGpt);
   ASSERT_EQ(alone.errors[0], "");
   for (const char* sharding : {"sharding=ddp", "sharding=zero1", "sharding=zero2", "sharding=fsdp"}) {
     const TemporaryFolder many;
-    const Trained together = train(many / "run", 3, {sharding, "sharding.bucket=16KiB", "sharding.wrap.parameters=12K"}, kGpt);
+    const Trained together = train(many / "run", 3, {sharding, "sharding.bucket=16KiB", "sharding.wrap.parameters=12K"}, kRanksGpt);
     expect_no_errors(together);
     EXPECT_EQ(together.digests[1], together.digests[0]);
     for (size_t s = 0; s < alone.losses[0].size(); ++s) EXPECT_NEAR(together.losses[0][s], alone.losses[0][s], 2e-5);

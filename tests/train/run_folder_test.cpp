@@ -3,7 +3,6 @@
 #include "libcore/train/run_folder.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,19 +11,14 @@
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/train/tensorboard.h"
+#include "tests/support/temporary_folder.h"
 
 namespace galley {
 namespace {
 
-struct TemporaryFolder {
-  std::string path = testing::TempDir() + "galley-run-" + std::to_string(getpid());
-  TemporaryFolder() { remove_tree(path); }
-  ~TemporaryFolder() { remove_tree(path); }
-};
-
 TEST(RunFolder, RemovesLinesPastAStepAndTornOnes) {
-  TemporaryFolder folder;
-  RunFolder run(folder.path);
+  const TemporaryFolder folder;
+  RunFolder run(folder.path());
   TrainRow row;
   for (row.step = 1; row.step <= 4; ++row.step) run.append(to_json(row));
   EvalRow eval;
@@ -79,9 +73,9 @@ TEST(RunFolder, ResultOfBeforeDigestsReadsBackWithoutOne) {
 TEST(TensorBoard, Crc32cOfTheStandardCheckString) { EXPECT_EQ(crc32c("123456789"), 0xe3069283u); }
 
 TEST(TensorBoard, RecordsAreFramedAsTfRecords) {
-  TemporaryFolder folder;
-  TensorBoardWriter(folder.path).scalars(7, {{"train/loss", 0.5}});
-  const std::string bytes = read_file(folder.path + "/" + list_folder(folder.path).at(0).name);
+  const TemporaryFolder folder;
+  TensorBoardWriter(folder.path()).scalars(7, {{"train/loss", 0.5}});
+  const std::string bytes = read_file(folder.path() + "/" + list_folder(folder.path()).at(0).name);
   size_t at = 0;
   int records = 0;
   while (at < bytes.size()) {
@@ -100,9 +94,9 @@ TEST(TensorBoard, RecordsAreFramedAsTfRecords) {
 }
 
 TEST(TensorBoard, AContinuedRunSaysWhereItStarts) {
-  TemporaryFolder folder;
-  TensorBoardWriter(folder.path, 301).scalars(301, {{"train/loss", 0.5}});
-  const std::string bytes = read_file(folder.path + "/" + list_folder(folder.path).at(0).name);
+  const TemporaryFolder folder;
+  TensorBoardWriter(folder.path(), 301).scalars(301, {{"train/loss", 0.5}});
+  const std::string bytes = read_file(folder.path() + "/" + list_folder(folder.path()).at(0).name);
   // Event {step: 301 (field 2), session_log {status: START = 1} (field 7)}: TensorBoard purges from that step on.
   EXPECT_NE(bytes.find(std::string("\x10\xad\x02\x3a\x02\x08\x01")), std::string::npos);
 }

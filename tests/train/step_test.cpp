@@ -20,7 +20,7 @@ namespace galley {
 namespace {
 
 /// A linear model on the pixels of two classes: fast, and its loss overflows if a pixel does.
-constexpr std::string_view kRecipe = R"(
+constexpr std::string_view kStepRecipe = R"(
 recipe: 1
 name: guarded
 model:
@@ -73,7 +73,7 @@ struct Guarded : test::Stepping {
 // For any bad micro-batch: the host enqueues the whole step before it reads, and then reloads only that batch.
 TEST(Guard, StopsWithNothingOfTheStepKept) {
   for (const char* device : {"cpu", "sim"}) {
-    const LoadedRecipe loaded = test::load_text(kRecipe, {std::string("device=") + device});
+    const LoadedRecipe loaded = test::load_text(kStepRecipe, {std::string("device=") + device});
     const Session session(loaded.recipe);
     for (const int64_t bad : {6, 8, 10}) {
       Guarded at(session);
@@ -114,7 +114,7 @@ class Busy : public NodeObserver {
 
 // The host continues with the second micro-batch while the device computes the first.
 TEST(Guard, TheHostReadsNoLossInsideAStep) {
-  const LoadedRecipe loaded = test::load_text(kRecipe, {"device=sim"});
+  const LoadedRecipe loaded = test::load_text(kStepRecipe, {"device=sim"});
   const Session session(loaded.recipe);
   Guarded at(session);
   at.step(1);
@@ -133,7 +133,7 @@ TEST(Guard, TheHostReadsNoLossInsideAStep) {
 
 // The losses of all micro-batches are complete when the host reads them together.
 TEST(Guard, TheLossIsTheMeanOfTheMicroBatches) {
-  const LoadedRecipe loaded = test::load_text(kRecipe, {"train.optimizer.lr=1e-30"});
+  const LoadedRecipe loaded = test::load_text(kStepRecipe, {"train.optimizer.lr=1e-30"});
   const Session session(loaded.recipe);
   test::Stepping one(session, 2, 1), three(session, 2, 3);
   double sum = 0;
@@ -147,7 +147,7 @@ TEST(Guard, TheLossIsTheMeanOfTheMicroBatches) {
 }
 
 TEST(Guard, IgnoreUpdatesWithWhatThereIs) {
-  const LoadedRecipe loaded = test::load_text(kRecipe, {"train.guard.nan=ignore"});
+  const LoadedRecipe loaded = test::load_text(kStepRecipe, {"train.guard.nan=ignore"});
   const Session session(loaded.recipe);
   Guarded at(session);
   at.bad = 0;

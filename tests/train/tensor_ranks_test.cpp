@@ -23,7 +23,7 @@ namespace galley {
 namespace {
 
 /// 53 tokens: ranks divide the vocabulary unequally. Dropout everywhere.
-constexpr std::string_view kGpt = R"(
+constexpr std::string_view kTensorGpt = R"(
 recipe: 1
 name: tensor
 model: {type: gpt, n_layer: 2, n_head: 4, n_embd: 24, block_size: 9, vocab_size: 53, dropout: 0.1}
@@ -40,11 +40,11 @@ log: {every: 1 step, tensorboard: false}
 )";
 constexpr int64_t kLayers = 2, kWidth = 24, kTokens = 4 * 9, kVocabulary = 53;
 
-Trained train_gpt(const std::string& folder, int ranks, std::vector<std::string> overrides = {}, std::string_view recipe = kGpt) {
+Trained train_gpt(const std::string& folder, int ranks, std::vector<std::string> overrides = {}, std::string_view recipe = kTensorGpt) {
   return train(folder, ranks, std::move(overrides), recipe);
 }
 
-void expect_near(const Trained& a, const Trained& b, double tolerance) {
+void expect_near_parameters(const Trained& a, const Trained& b, double tolerance) {
   ASSERT_EQ(b.errors.front(), "");
   ASSERT_FALSE(a.parameters.empty());
   ASSERT_EQ(a.parameters.size(), b.parameters.size());
@@ -73,7 +73,7 @@ TEST(TensorRanks, ComputeWhatOneRankComputes) {
     std::vector<std::string> overrides = kSgd;
     overrides.emplace_back("sharding=tensor");
     const Trained many = train_gpt(folder / cat("many", ranks), ranks, overrides);
-    expect_near(one, many, kNearSgd);
+    expect_near_parameters(one, many, kNearSgd);
     for (size_t r = 1; r < many.losses.size(); ++r) {
       EXPECT_EQ(many.losses[r], many.losses[0]);
       EXPECT_EQ(many.norms[r], many.norms[0]);
@@ -83,7 +83,7 @@ TEST(TensorRanks, ComputeWhatOneRankComputes) {
   }
 }
 
-std::vector<std::string> with(std::vector<std::string> list, const std::vector<std::string>& more) {
+std::vector<std::string> with_matrices(std::vector<std::string> list, const std::vector<std::string>& more) {
   list.insert(list.end(), more.begin(), more.end());
   return list;
 }
@@ -91,24 +91,24 @@ std::vector<std::string> with(std::vector<std::string> list, const std::vector<s
 TEST(TensorRanks, AccumulateRecomputeAndAverage) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"train.batch={global: 4, micro: 2}", "train.recompute=full", "train.ema=0.9", "train.clip=0.5"};
-  const Trained one = train_gpt(folder / "one", 1, with(kSgd, more));
+  const Trained one = train_gpt(folder / "one", 1, with_matrices(kSgd, more));
   EXPECT_GT(*std::max_element(one.norms[0].begin(), one.norms[0].end()), 0.5);  // it clips
-  const Trained two = train_gpt(folder / "two", 2, with(with(kSgd, more), {"sharding=tensor"}));
-  expect_near(one, two, kNearSgd);
+  const Trained two = train_gpt(folder / "two", 2, with_matrices(with_matrices(kSgd, more), {"sharding=tensor"}));
+  expect_near_parameters(one, two, kNearSgd);
 }
 
 TEST(TensorRanks, SmoothLabels) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"loss={type: cross_entropy, label_smoothing: 0.2}", "metrics=[loss, perplexity, top5]"};
-  const Trained one = train_gpt(folder / "one", 1, with(kSgd, more));
-  expect_near(one, train_gpt(folder / "four", 4, with(with(kSgd, more), {"sharding=tensor"})), kNearSgd);
+  const Trained one = train_gpt(folder / "one", 1, with_matrices(kSgd, more));
+  expect_near_parameters(one, train_gpt(folder / "four", 4, with_matrices(with_matrices(kSgd, more), {"sharding=tensor"})), kNearSgd);
 }
 
 TEST(TensorRanks, TrainInLowPrecision) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"precision=bf16", "train.clip=null"};
-  const Trained one = train_gpt(folder / "one", 1, with(kSgd, more));
-  const Trained two = train_gpt(folder / "two", 2, with(with(kSgd, more), {"sharding=tensor"}));
+  const Trained one = train_gpt(folder / "one", 1, with_matrices(kSgd, more));
+  const Trained two = train_gpt(folder / "two", 2, with_matrices(with_matrices(kSgd, more), {"sharding=tensor"}));
   ASSERT_EQ(two.errors[0], "");
   // Products and their sums over ranks are rounded to 8 bits.
   for (size_t i = 0; i < one.losses[0].size(); ++i) EXPECT_NEAR(one.losses[0][i], two.losses[0][i], 0.02);
@@ -122,7 +122,7 @@ TEST(TensorRanks, SendWhatTheFormulaSays) {
     const TemporaryFolder folder;
     const std::vector<std::string> without{"sharding=tensor", "data.val=null", "checkpoint=null"};
     const auto sent = [&](int64_t steps) {
-      return train_gpt(folder / cat("run", steps), ranks, with(without, {cat("train.duration=", steps, " steps")}));
+      return train_gpt(folder / cat("run", steps), ranks, with_matrices(without, {cat("train.duration=", steps, " steps")}));
     };
     const Trained few = sent(2), more = sent(3);
     ASSERT_EQ(few.errors[0], "");
@@ -147,9 +147,9 @@ TEST(TensorRanks, ScatterSumsBySamples) {
   const std::vector<std::string> divided{"sharding={strategy: tensor, sequence_parallel: true}"};
   const Trained one = train_gpt(folder / "one", 1, kSgd);
   for (const int ranks : {2, 4}) {
-    const Trained many = train_gpt(folder / cat("many", ranks), ranks, with(kSgd, divided));
-    expect_near(one, many, kNearSgd);
-    const Trained whole = train_gpt(folder / cat("whole", ranks), ranks, with(kSgd, {"sharding=tensor"}));
+    const Trained many = train_gpt(folder / cat("many", ranks), ranks, with_matrices(kSgd, divided));
+    expect_near_parameters(one, many, kNearSgd);
+    const Trained whole = train_gpt(folder / cat("whole", ranks), ranks, with_matrices(kSgd, {"sharding=tensor"}));
     for (size_t r = 0; r < many.losses.size(); ++r) {
       EXPECT_EQ(many.losses[r], many.losses[0]);
       EXPECT_EQ(many.digests[r], many.digests[0]);
@@ -158,19 +158,21 @@ TEST(TensorRanks, ScatterSumsBySamples) {
     }
   }
   const std::vector<std::string> two{"train.batch={global: 4, micro: 2}", "train.recompute=selective"};
-  const Trained by_two = train_gpt(folder / "one2", 1, with(kSgd, two));
+  const Trained by_two = train_gpt(folder / "one2", 1, with_matrices(kSgd, two));
   for (const int ranks : {2, 4})  // two ranks gather again, four do not divide
-    expect_near(by_two, train_gpt(folder / cat("again", ranks), ranks, with(with(kSgd, divided), two)), kNearSgd);
+    expect_near_parameters(by_two, train_gpt(folder / cat("again", ranks), ranks, with_matrices(with_matrices(kSgd, divided), two)),
+                           kNearSgd);
 }
 
 /// Pairs of ranks divide matrices, and both pairs read a half of each batch.
 TEST(TensorRanks, ComputeOnAMeshWithDataParallelRanks) {
   const TemporaryFolder folder;
   const std::vector<std::string> more{"train.batch={global: 4, micro: 1}", "train.ema=0.9"};
-  const Trained one = train_gpt(folder / "one", 1, with(kSgd, more));
-  const std::vector<std::string> mesh = with(with(kSgd, more), {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}, bucket: 4KiB}"});
+  const Trained one = train_gpt(folder / "one", 1, with_matrices(kSgd, more));
+  const std::vector<std::string> mesh =
+      with_matrices(with_matrices(kSgd, more), {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}, bucket: 4KiB}"});
   const Trained four = train_gpt(folder / "four", 4, mesh);
-  expect_near(one, four, kNearSgd);
+  expect_near_parameters(one, four, kNearSgd);
   for (size_t r = 1; r < 4; ++r) {
     EXPECT_EQ(four.losses[r], four.losses[0]);
     EXPECT_EQ(four.norms[r], four.norms[0]);
@@ -178,8 +180,8 @@ TEST(TensorRanks, ComputeOnAMeshWithDataParallelRanks) {
   }
   // Another division continues it.
   const std::string run = folder / "run";
-  ASSERT_EQ(train_gpt(run, 4, with(mesh, {"train.duration=3 steps"})).errors[0], "");
-  const Trained after = train_gpt(run, 2, with(with(kSgd, more), {"sharding=tensor"}));
+  ASSERT_EQ(train_gpt(run, 4, with_matrices(mesh, {"train.duration=3 steps"})).errors[0], "");
+  const Trained after = train_gpt(run, 2, with_matrices(with_matrices(kSgd, more), {"sharding=tensor"}));
   ASSERT_EQ(after.errors[0], "");
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(after.losses[0][i], one.losses[0][3 + i], kNearSgd);
 }
@@ -194,12 +196,12 @@ TEST(TensorRanks, DivideStatesAndParametersOfParts) {
   const std::vector<std::string> more{"train.batch={global: 4, micro: 1}", "train.ema=0.9", "train.clip=0.5",
                                       "train.optimizer={type: sgd, lr: 0.5, momentum: 0.9}"};
   const Trained one = train_gpt(folder / "one", 1, more);
-  const Trained replicated = train_gpt(folder / "ddp", 4, with(more, {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}}"}));
+  const Trained replicated = train_gpt(folder / "ddp", 4, with_matrices(more, {"sharding={strategy: ddp, mesh: {data: 2, tensor: 2}}"}));
   for (const char* strategy : {"zero1", "zero2", "fsdp"}) {
     SCOPED_TRACE(strategy);
     const bool parameters = std::string_view(strategy) == "fsdp";
-    const Trained four = train_gpt(folder / strategy, 4, with(more, {mesh_of(strategy)}));
-    expect_near(one, four, kNearSgd);
+    const Trained four = train_gpt(folder / strategy, 4, with_matrices(more, {mesh_of(strategy)}));
+    expect_near_parameters(one, four, kNearSgd);
     for (size_t r = 1; r < 4; ++r) {
       EXPECT_EQ(four.losses[r], four.losses[0]);
       EXPECT_EQ(four.norms[r], four.norms[0]);
@@ -211,8 +213,8 @@ TEST(TensorRanks, DivideStatesAndParametersOfParts) {
     for (const auto& [before, after] :
          {std::pair(mesh_of(strategy), std::string("sharding=tensor")), std::pair(std::string("sharding=zero1"), mesh_of(strategy))}) {
       const std::string run = folder / "run";
-      ASSERT_EQ(train_gpt(run, 4, with(more, {before, "train.duration=3 steps"})).errors[0], "");
-      const Trained second = train_gpt(run, 4, with(more, {after}));
+      ASSERT_EQ(train_gpt(run, 4, with_matrices(more, {before, "train.duration=3 steps"})).errors[0], "");
+      const Trained second = train_gpt(run, 4, with_matrices(more, {after}));
       ASSERT_EQ(second.errors[0], "");
       for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.losses[0][i], one.losses[0][3 + i], kNearSgd) << before << " to " << after;
       std::filesystem::remove_all(run);
@@ -223,14 +225,15 @@ TEST(TensorRanks, DivideStatesAndParametersOfParts) {
 /// Equal bits for an equal degree, whatever the number of ranks beside it that read other samples; another degree has others.
 TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
   const TemporaryFolder folder;
-  const std::vector<std::string> common = with(kSgd, {"deterministic=true", "train.batch=8"});
+  const std::vector<std::string> common = with_matrices(kSgd, {"deterministic=true", "train.batch=8"});
   const Trained one = train_gpt(folder / "one", 1, common);
-  const Trained two = train_gpt(folder / "two", 2, with(common, {"sharding=tensor"}));
-  expect_near(one, two, kNearSgd);
+  const Trained two = train_gpt(folder / "two", 2, with_matrices(common, {"sharding=tensor"}));
+  expect_near_parameters(one, two, kNearSgd);
   EXPECT_NE(one.digests[0], two.digests[0]) << "parts of products are added over ranks";
   for (const int data : {2, 3}) {
-    const Trained mesh = train_gpt(folder / cat("mesh", data), 2 * data,
-                                   with(common, {cat("sharding={strategy: tensor, mesh: {data: ", data, ", tensor: 2}}"), "threads=2"}));
+    const Trained mesh =
+        train_gpt(folder / cat("mesh", data), 2 * data,
+                  with_matrices(common, {cat("sharding={strategy: tensor, mesh: {data: ", data, ", tensor: 2}}"), "threads=2"}));
     ASSERT_EQ(mesh.errors[0], "");
     EXPECT_EQ(mesh.parameters, two.parameters) << data;
     EXPECT_EQ(mesh.losses[0], two.losses[0]) << data;
@@ -238,7 +241,7 @@ TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
     EXPECT_EQ(mesh.metrics[0], two.metrics[0]) << data;
   }
   for (const char* strategy : {"zero1", "zero2", "fsdp"}) {
-    const Trained mesh = train_gpt(folder / strategy, 4, with(common, {mesh_of(strategy), "threads=2"}));
+    const Trained mesh = train_gpt(folder / strategy, 4, with_matrices(common, {mesh_of(strategy), "threads=2"}));
     ASSERT_EQ(mesh.errors[0], "");
     EXPECT_EQ(mesh.parameters, two.parameters) << strategy;
     EXPECT_EQ(mesh.norms[0], two.norms[0]) << strategy;
@@ -250,22 +253,22 @@ TEST(TensorRanks, ReplicasHaveEqualBitsForEachDegree) {
 TEST(TensorRanks, DivideInsideNodesAndReplicateBetweenThem) {
   const TemporaryFolder folder;
   const std::string hybrid = "sharding={strategy: hybrid, mesh: {data: 2, shard: 2, tensor: 2}, bucket: 4KiB, wrap: {parameters: 2k}}";
-  const std::vector<std::string> more = with(kSgd, {"train.batch={global: 8, micro: 1}", "train.clip=0.5", "train.ema=0.9"});
+  const std::vector<std::string> more = with_matrices(kSgd, {"train.batch={global: 8, micro: 1}", "train.clip=0.5", "train.ema=0.9"});
   const Trained one = train_gpt(folder / "one", 1, more);
-  const Trained eight = train_gpt(folder / "eight", 8, with(more, {hybrid}));
-  expect_near(one, eight, kNearSgd);
+  const Trained eight = train_gpt(folder / "eight", 8, with_matrices(more, {hybrid}));
+  expect_near_parameters(one, eight, kNearSgd);
   for (size_t r = 1; r < 8; ++r) {
     EXPECT_EQ(eight.losses[r], eight.losses[0]);
     EXPECT_EQ(eight.digests[r], eight.digests[0]);
   }
   const std::string run = folder / "run";
-  ASSERT_EQ(train_gpt(run, 8, with(more, {hybrid, "train.duration=3 steps"})).errors[0], "");
-  const Trained after = train_gpt(run, 2, with(more, {"sharding=fsdp"}));
+  ASSERT_EQ(train_gpt(run, 8, with_matrices(more, {hybrid, "train.duration=3 steps"})).errors[0], "");
+  const Trained after = train_gpt(run, 2, with_matrices(more, {"sharding=fsdp"}));
   ASSERT_EQ(after.errors[0], "");
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(after.losses[0][i], one.losses[0][3 + i], kNearSgd);
-  const std::vector<std::string> bits = with(kSgd, {"deterministic=true", "train.batch=8"});
-  const Trained two = train_gpt(folder / "two", 2, with(bits, {"sharding=tensor"}));
-  const Trained same = train_gpt(folder / "same", 8, with(bits, {hybrid}));
+  const std::vector<std::string> bits = with_matrices(kSgd, {"deterministic=true", "train.batch=8"});
+  const Trained two = train_gpt(folder / "two", 2, with_matrices(bits, {"sharding=tensor"}));
+  const Trained same = train_gpt(folder / "same", 8, with_matrices(bits, {hybrid}));
   ASSERT_EQ(same.errors[0], "");
   EXPECT_EQ(same.parameters, two.parameters);
   EXPECT_EQ(same.norms[0], two.norms[0]);
@@ -287,13 +290,13 @@ TEST(TensorRanks, TrainAdaptersOverDividedLayers) {
   const Trained base = train_gpt(folder / "base", 1, {"train.duration=1 step"});
   ASSERT_EQ(base.errors[0], "");
   const std::vector<std::string> common =
-      with(kSgd, {cat("weights=", folder / "base/weights.safetensors"),
-                  "lora={rank: 3, alpha: 6, dropout: 0, match: [\"*c_attn\", \"*c_proj\", \"*c_fc\"]}"});
+      with_matrices(kSgd, {cat("weights=", folder / "base/weights.safetensors"),
+                           "lora={rank: 3, alpha: 6, dropout: 0, match: [\"*c_attn\", \"*c_proj\", \"*c_fc\"]}"});
   const Trained one = train_gpt(folder / "one", 1, common);
   ASSERT_EQ(one.errors[0], "");
   for (const int ranks : {2, 4}) {
-    const Trained many = train_gpt(folder / cat("many", ranks), ranks, with(common, {"sharding=tensor"}));
-    expect_near(one, many, kNearSgd);
+    const Trained many = train_gpt(folder / cat("many", ranks), ranks, with_matrices(common, {"sharding=tensor"}));
+    expect_near_parameters(one, many, kNearSgd);
     // Momentum of adapters alone: those of 4 layers a block. Rows: A is whole, B a part; columns: the reverse.
     constexpr int64_t kRank = 3;
     const int64_t whole = kLayers * kRank * (2 * kWidth /* A of qkv, fc */ + 2 * kWidth /* B of both projections */);
@@ -303,7 +306,7 @@ TEST(TensorRanks, TrainAdaptersOverDividedLayers) {
   // With ranks that read other samples: sums over them are those of adapters alone, and of the loss.
   const Trained mesh =
       train_gpt(folder / "mesh", 4,
-                with(common, {"sharding={strategy: tensor, mesh: {data: 2, tensor: 2}}", "train.validate=null", "data.val=null"}));
+                with_matrices(common, {"sharding={strategy: tensor, mesh: {data: 2, tensor: 2}}", "train.validate=null", "data.val=null"}));
   ASSERT_EQ(mesh.errors[0], "");
   for (size_t i = 0; i < one.losses[0].size(); ++i) EXPECT_NEAR(mesh.losses[0][i], one.losses[0][i], kNearSgd) << i;
   for (const auto& [name, values] : base.parameters) EXPECT_EQ(mesh.parameters.at(name), values) << name << " is frozen";
@@ -327,9 +330,9 @@ TEST(TensorRanks, ArePlannedAsTheyTrain) {
   const TemporaryFolder folder;
   for (const int ranks : {2, 4}) {
     const std::vector<std::string> overrides{"sharding=tensor", "data.val=null", "checkpoint=null"};
-    const LoadedRecipe loaded = test::load_text(kGpt, overrides);
+    const LoadedRecipe loaded = test::load_text(kTensorGpt, overrides);
     const StepPlan plan = StepPlanner(loaded.recipe, ranks, *find_cluster("a100_80gb")).plan();
-    const Trained run = train_gpt(folder / cat("run", ranks), ranks, with(overrides, {"train.duration=2 steps"}));
+    const Trained run = train_gpt(folder / cat("run", ranks), ranks, with_matrices(overrides, {"train.duration=2 steps"}));
     ASSERT_EQ(run.errors[0], "");
     const ModelBytes& model = plan.stages.front().model;
     EXPECT_EQ(model.optimizer, static_cast<double>(run.state_bytes[0]));
@@ -344,7 +347,7 @@ TEST(TensorRanks, ArePlannedAsTheyTrain) {
   // As many bytes are sent where sums are scattered, besides gradients of norms and biases, and fewer activations are kept.
   const auto planned = [](bool scatters, const char* recompute = "null") {
     const LoadedRecipe loaded = test::load_text(
-        kGpt,
+        kTensorGpt,
         {cat("sharding={strategy: tensor, sequence_parallel: ", scatters ? "true" : "false", "}"), cat("train.recompute=", recompute)});
     return StepPlanner(loaded.recipe, 2, *find_cluster("a100_80gb")).plan();
   };
@@ -363,7 +366,7 @@ TEST(TensorRanks, ArePlannedAsTheyTrain) {
 
 /// Runs stop after 3 of 6 steps and continue with another division.
 TEST(TensorRanks, ContinueCheckpointsOfAnyDegreeAndStrategy) {
-  const auto half = [](std::vector<std::string> overrides) { return with(std::move(overrides), {"train.duration=3 steps"}); };
+  const auto half = [](std::vector<std::string> overrides) { return with_matrices(std::move(overrides), {"train.duration=3 steps"}); };
   const TemporaryFolder folder;
   const Trained whole = train_gpt(folder / "whole", 1, kSgd);
   struct Case {
@@ -376,9 +379,9 @@ TEST(TensorRanks, ContinueCheckpointsOfAnyDegreeAndStrategy) {
   for (const Case& each : cases) {
     SCOPED_TRACE(cat(each.before, " ", each.first, " -> ", each.after, " ", each.second));
     const std::string run = folder / cat("run", ++number);
-    const Trained first = train_gpt(run, each.before, half(with(kSgd, {"sharding=" + each.first})));
+    const Trained first = train_gpt(run, each.before, half(with_matrices(kSgd, {"sharding=" + each.first})));
     ASSERT_EQ(first.errors[0], "");
-    const Trained second = train_gpt(run, each.after, with(kSgd, {"sharding=" + each.second}));
+    const Trained second = train_gpt(run, each.after, with_matrices(kSgd, {"sharding=" + each.second}));
     ASSERT_EQ(second.errors[0], "");
     ASSERT_EQ(second.losses[0].size(), 3u);
     for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.losses[0][i], whole.losses[0][3 + i], kNearSgd);
@@ -400,7 +403,7 @@ TEST(TensorRanks, MomentsAreDividedAndContinueToo) {
 TEST(TensorRanks, RefuseWhatDoesNotGoTogether) {
   const auto error = [](int ranks, const std::vector<std::string>& overrides) {
     const TemporaryFolder folder;
-    const std::vector<std::string> errors = train_gpt(folder / "run", ranks, with({"sharding=tensor"}, overrides)).errors;
+    const std::vector<std::string> errors = train_gpt(folder / "run", ranks, with_matrices({"sharding=tensor"}, overrides)).errors;
     // The first rank that finds the mistake ends the others, whose message names it.
     return *std::find_if(errors.begin(), errors.end() - 1, [](const std::string& each) { return !each.starts_with("rank "); });
   };
@@ -440,7 +443,8 @@ TEST(TensorRanks, DivideGroupedQueriesAndSwiglu) {
     const TemporaryFolder folder;
     const Trained one = train_gpt(folder / "one", 1, {}, recipe);
     ASSERT_EQ(one.errors[0], "");
-    for (const int ranks : {2, 4}) expect_near(one, train_gpt(folder / cat("many", ranks), ranks, {"sharding=tensor"}, recipe), kNearSgd);
+    for (const int ranks : {2, 4})
+      expect_near_parameters(one, train_gpt(folder / cat("many", ranks), ranks, {"sharding=tensor"}, recipe), kNearSgd);
   }
 }
 
@@ -456,7 +460,8 @@ TEST(TensorRanks, DivideEncoders) {
     const Trained one = train_gpt(folder / "one", 1, renamed, recipe);
     ASSERT_EQ(one.errors[0], "");
     for (const int ranks : {2, 4})
-      expect_near(one, train_gpt(folder / cat("many", ranks), ranks, {renamed[0], renamed[1], "sharding=tensor"}, recipe), kNearSgd);
+      expect_near_parameters(one, train_gpt(folder / cat("many", ranks), ranks, {renamed[0], renamed[1], "sharding=tensor"}, recipe),
+                             kNearSgd);
   }
 }
 

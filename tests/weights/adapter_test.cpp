@@ -13,7 +13,7 @@
 namespace galley {
 namespace {
 
-std::string error_of(const std::string& text) {
+std::string adapter_error(const std::string& text) {
   try {
     parse_adapter_config(text, "adapter_config.json");
   } catch (const Error& error) {
@@ -55,18 +55,18 @@ TEST(AdapterConfig, WhatIsWrittenIsReadBack) {
 }
 
 TEST(AdapterConfig, RefusesWhatWouldGiveOtherResults) {
-  EXPECT_NE(error_of("{}").find("peft_type"), std::string::npos);
-  EXPECT_NE(error_of(R"({"peft_type": "IA3"})").find("'IA3'"), std::string::npos);
+  EXPECT_NE(adapter_error("{}").find("peft_type"), std::string::npos);
+  EXPECT_NE(adapter_error(R"({"peft_type": "IA3"})").find("'IA3'"), std::string::npos);
   for (const char* option :
        {R"("use_dora": true)", R"("lora_bias": true)", R"("rank_pattern": {"a": 4})", R"("alpha_pattern": {"a": 4})", R"("bias": "all")",
         R"("init_lora_weights": "pissa_niter_4")", R"("r": 0)", R"("lora_dropout": 2)", R"("layer_replication": [[0, 1]])"}) {
     const std::string key = std::string(option).substr(1, std::string(option).find('"', 1) - 1);
-    const std::string message = error_of(std::string(R"({"peft_type": "LORA", )") + option + "}");
+    const std::string message = adapter_error(std::string(R"({"peft_type": "LORA", )") + option + "}");
     EXPECT_NE(message.find(key), std::string::npos) << option << ": " << message;
   }
 }
 
-Tensor filled(DType dtype, Shape shape, int step) {
+Tensor filled_adapter(DType dtype, Shape shape, int step) {
   Tensor tensor(DType::kF64, shape);
   std::vector<double> values;
   for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>((i * step) % 11 - 5) / 8);
@@ -77,10 +77,10 @@ Tensor filled(DType dtype, Shape shape, int step) {
 TEST(MergeAdapter, AddsTheScaledProduct) {
   constexpr int64_t kOut = 5, kIn = 7, kRank = 3;
   const AdapterConfig config{.rank = kRank, .alpha = 2};
-  const Tensor a = filled(DType::kF32, {kRank, kIn}, 3), b = filled(DType::kF32, {kOut, kRank}, 4);
+  const Tensor a = filled_adapter(DType::kF32, {kRank, kIn}, 3), b = filled_adapter(DType::kF32, {kOut, kRank}, 4);
   for (const bool transposed : {false, true}) {
     for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
-      const Tensor weight = filled(dtype, transposed ? Shape{kIn, kOut} : Shape{kOut, kIn}, 5);
+      const Tensor weight = filled_adapter(dtype, transposed ? Shape{kIn, kOut} : Shape{kOut, kIn}, 5);
       const Tensor merged = merge_adapter(weight, a, b, config, transposed);
       ASSERT_EQ(merged.dtype(), dtype);
       ASSERT_EQ(merged.shape(), weight.shape());
@@ -115,23 +115,23 @@ TEST(AdapterFolder, ReadsFilesAndNamesWhatIsWrong) {
     return "";
   };
   EXPECT_NE(message().find("adapter_config.json is missing"), std::string::npos);
-  const TensorSource a(adapter_tensor_name("fc.lora_A.weight"), filled(DType::kF32, {2, 4}, 3));
-  const TensorSource b(adapter_tensor_name("fc.lora_B.weight"), filled(DType::kF32, {3, 2}, 3));
-  const TensorSource head(adapter_tensor_name("head.bias"), filled(DType::kF32, {3}, 3));
+  const TensorSource a(adapter_tensor_name("fc.lora_A.weight"), filled_adapter(DType::kF32, {2, 4}, 3));
+  const TensorSource b(adapter_tensor_name("fc.lora_B.weight"), filled_adapter(DType::kF32, {3, 2}, 3));
+  const TensorSource head(adapter_tensor_name("head.bias"), filled_adapter(DType::kF32, {3}, 3));
   write({a, b, head});
   const AdapterFolder opened(folder / "");
   EXPECT_EQ(opened.layers(), std::vector<std::string>{"fc"});
   EXPECT_TRUE(opened.find("head.bias"));
-  EXPECT_EQ(opened.read(*opened.find("fc.lora_B.weight")).to_doubles(), filled(DType::kF32, {3, 2}, 3).to_doubles());
+  EXPECT_EQ(opened.read(*opened.find("fc.lora_B.weight")).to_doubles(), filled_adapter(DType::kF32, {3, 2}, 3).to_doubles());
   write({a, head});
   EXPECT_NE(message().find("'fc.lora_A.weight' has no lora_B"), std::string::npos) << message();
   write({b});
   EXPECT_NE(message().find("'fc.lora_B.weight' has no lora_A"), std::string::npos) << message();
-  write({a, b, TensorSource(adapter_tensor_name("other.bias"), filled(DType::kF32, {3}, 3))});
+  write({a, b, TensorSource(adapter_tensor_name("other.bias"), filled_adapter(DType::kF32, {3}, 3))});
   EXPECT_NE(message().find("'other.bias' is neither"), std::string::npos) << message();
-  write({a, TensorSource(b.name, filled(DType::kF32, {3, 4}, 3))});
+  write({a, TensorSource(b.name, filled_adapter(DType::kF32, {3, 4}, 3))});
   EXPECT_NE(message().find("[2,4] and [3,4]; with r=2"), std::string::npos) << message();
-  write({TensorSource("fc.lora_A.weight", filled(DType::kF32, {2, 4}, 3))});
+  write({TensorSource("fc.lora_A.weight", filled_adapter(DType::kF32, {2, 4}, 3))});
   EXPECT_NE(message().find("does not begin with base_model.model."), std::string::npos) << message();
 }
 

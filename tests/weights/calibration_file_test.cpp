@@ -33,7 +33,7 @@ Calibration sample() {
 }
 
 /// The error of reading; "" if there is none.
-std::string refusal(const std::string& path) {
+std::string refused_file(const std::string& path) {
   try {
     read_calibration(path);
   } catch (const Error& error) {
@@ -87,19 +87,19 @@ TEST(CalibrationFile, EveryDamageIsFound) {
     const size_t at = random() % (i % 2 == 0 ? good.size() : 2500);
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
     write_file(folder / "b.calib", damaged);
-    EXPECT_NE(refusal(folder / "b.calib"), "") << "byte " << at;
+    EXPECT_NE(refused_file(folder / "b.calib"), "") << "byte " << at;
   }
   for (size_t size = 0; size < good.size(); size += 1 + good.size() / 60) {
     write_file(folder / "b.calib", good.substr(0, size));
-    EXPECT_NE(refusal(folder / "b.calib"), "") << size << " bytes";
+    EXPECT_NE(refused_file(folder / "b.calib"), "") << size << " bytes";
   }
 }
 
 TEST(CalibrationFile, OtherFilesAreNoCalibration) {
   const TemporaryFolder folder;
   write_safetensors(folder / "w.safetensors", std::vector<TensorSource>{{"fc.weight", Tensor::of({2}, {1, 2})}}, {});
-  EXPECT_NE(refusal(folder / "w.safetensors").find("but not a calibration"), std::string::npos);
-  EXPECT_NE(refusal(folder / "nowhere.calib"), "");
+  EXPECT_NE(refused_file(folder / "w.safetensors").find("but not a calibration"), std::string::npos);
+  EXPECT_NE(refused_file(folder / "nowhere.calib"), "");
 }
 
 /// A file with valid digests whose parts are changed by hand.
@@ -119,7 +119,7 @@ class Lies : public ::testing::Test {
     std::vector<TensorSource> sources;
     for (const auto& [name, tensor] : tensors) sources.emplace_back(name, tensor);
     write_safetensors(folder / "bad.calib", sources, metadata);
-    return refusal(folder / "bad.calib");
+    return refused_file(folder / "bad.calib");
   }
   void replace(const std::string& from, const std::string& to) {
     std::string& text = metadata.at("galley.calibration");

@@ -23,7 +23,7 @@ struct Attack {
   std::string name, data_pkl;
 };
 
-std::string refusal(const std::string& file) {
+std::string refused_read(const std::string& file) {
   try {
     parse_pth(std::as_bytes(std::span(file)));
   } catch (const Error& error) {
@@ -342,8 +342,8 @@ TEST(Hostile, PicklesDoNothing) {
   const TemporaryFolder folder;
   const std::string victim = folder / "victim";
   // Negative control: the file from which all attacks are derived is accepted.
-  ASSERT_EQ(refusal(make_zip(archive(pickle(dictionary(tensor()))))), "");
-  ASSERT_EQ(refusal(make_zip(archive(pickle(tensor())))), "");
+  ASSERT_EQ(refused_read(make_zip(archive(pickle(dictionary(tensor()))))), "");
+  ASSERT_EQ(refused_read(make_zip(archive(pickle(tensor())))), "");
 
   std::vector<Attack> attacks = attacks_by_call(victim);
   for (Attack& attack : attacks_by_form()) attacks.push_back(std::move(attack));
@@ -351,7 +351,7 @@ TEST(Hostile, PicklesDoNothing) {
   RecordProperty("attacks", static_cast<int>(attacks.size()));
   int refused = 0;
   for (const Attack& attack : attacks) {
-    const std::string in_archive = refusal(make_zip(archive(attack.data_pkl)));
+    const std::string in_archive = refused_read(make_zip(archive(attack.data_pkl)));
     EXPECT_NE(in_archive, "") << attack.name;
     EXPECT_NE(in_archive, "unprintable") << attack.name;
     // The same in the older format, in place of each of its pickles.
@@ -361,7 +361,7 @@ TEST(Hostile, PicklesDoNothing) {
     if (attack.data_pkl.size() < 100'000) {
       for (const std::string& file :
            {attack.data_pkl + version + machine, magic + version + attack.data_pkl, magic + version + machine + attack.data_pkl + rest}) {
-        EXPECT_NE(refusal(file), "") << attack.name << ", older form";
+        EXPECT_NE(refused_read(file), "") << attack.name << ", older form";
       }
     }
     refused += !in_archive.empty();
@@ -376,26 +376,26 @@ TEST(Hostile, TheOlderFormsControl) {
                     machine = pickle("}");
   const std::string object = pickle(dictionary(tensor())), keys = pickle("](" + text("0") + "e"),
                     values = little(6, 8) + std::string(24, '\0');
-  EXPECT_EQ(refusal(magic + version + machine + object + keys + values), "");
-  EXPECT_NE(refusal(magic + version + machine + object + pickle("]") + values), "") << "no storage is listed";
-  EXPECT_NE(refusal(magic + version + machine + object + pickle("](" + text("0") + text("0") + "e") + values + values), "")
+  EXPECT_EQ(refused_read(magic + version + machine + object + keys + values), "");
+  EXPECT_NE(refused_read(magic + version + machine + object + pickle("]") + values), "") << "no storage is listed";
+  EXPECT_NE(refused_read(magic + version + machine + object + pickle("](" + text("0") + text("0") + "e") + values + values), "")
       << "one is listed twice";
-  EXPECT_NE(refusal(magic + version + machine + object + keys + little(5, 8) + std::string(20, '\0')), "");
-  EXPECT_NE(refusal(magic + version + machine + object + keys + little(~uint64_t{0}, 8)), "");
-  EXPECT_NE(refusal(magic + version + machine + object + keys + values + "x"), "");
-  EXPECT_NE(refusal(magic + version + pickle("}" + text("little_endian") + "\x89s") + object + keys + values), "") << "big-endian";
-  EXPECT_NE(refusal(magic + pickle("M\xe8\x03") + machine + object + keys + values), "") << "another version";
+  EXPECT_NE(refused_read(magic + version + machine + object + keys + little(5, 8) + std::string(20, '\0')), "");
+  EXPECT_NE(refused_read(magic + version + machine + object + keys + little(~uint64_t{0}, 8)), "");
+  EXPECT_NE(refused_read(magic + version + machine + object + keys + values + "x"), "");
+  EXPECT_NE(refused_read(magic + version + pickle("}" + text("little_endian") + "\x89s") + object + keys + values), "") << "big-endian";
+  EXPECT_NE(refused_read(magic + pickle("M\xe8\x03") + machine + object + keys + values), "") << "another version";
 }
 
 TEST(Hostile, EveryCutOfATruePickleIsRefused) {
   const std::string whole = pickle(dictionary(tensor()));
-  for (size_t cut = 0; cut < whole.size(); ++cut) EXPECT_NE(refusal(make_zip(archive(whole.substr(0, cut)))), "") << cut;
+  for (size_t cut = 0; cut < whole.size(); ++cut) EXPECT_NE(refused_read(make_zip(archive(whole.substr(0, cut)))), "") << cut;
   // Overwritten bytes: rejected or read as other data, never worse (the sanitizer build runs this too).
   for (size_t at = 0; at < whole.size(); ++at) {
     for (int value = 0; value < 256; ++value) {
       std::string changed = whole;
       changed[at] = static_cast<char>(value);
-      refusal(make_zip(archive(changed)));
+      refused_read(make_zip(archive(changed)));
     }
   }
 }
@@ -469,23 +469,23 @@ TEST(Hostile, ArchivesThatLie) {
                            "a/data/\n0", "a/data/0\x7f"}) {
     cases.push_back({cat("the name ", name), renamed(name)});
   }
-  ASSERT_EQ(refusal(make_zip(archive(good))), "");
-  EXPECT_EQ(refusal(lie(2, [](Entry& e) { e.local_extra = "FB" + little(4, 2) + "ZZZZ"; })), "") << "padding is valid";
-  EXPECT_EQ(refusal(lie(2,
-                        [](Entry& e) {
-                          e.size = e.stored = e.local_size = 0xffffffff;
-                          e.extra = e.local_extra = little(1, 2) + little(16, 2) + little(24, 8) + little(24, 8);
-                        })),
+  ASSERT_EQ(refused_read(make_zip(archive(good))), "");
+  EXPECT_EQ(refused_read(lie(2, [](Entry& e) { e.local_extra = "FB" + little(4, 2) + "ZZZZ"; })), "") << "padding is valid";
+  EXPECT_EQ(refused_read(lie(2,
+                             [](Entry& e) {
+                               e.size = e.stored = e.local_size = 0xffffffff;
+                               e.extra = e.local_extra = little(1, 2) + little(16, 2) + little(24, 8) + little(24, 8);
+                             })),
             "")
       << "64-bit sizes are valid";
-  for (const auto& [name, file] : cases) EXPECT_NE(refusal(file), "") << name;
+  for (const auto& [name, file] : cases) EXPECT_NE(refused_read(file), "") << name;
 }
 
 TEST(Hostile, ManyTensorsOfOneStorageAreNotADiskFull) {
   // 1000 names for the same 24 bytes: 1000 times the file's values.
   std::string body = "}(";
   for (int i = 0; i < 1000; ++i) body += text(cat("w", i)) + tensor();
-  EXPECT_NE(refusal(make_zip(archive(pickle(body + "u")))).find("share values"), std::string::npos);
+  EXPECT_NE(refused_read(make_zip(archive(pickle(body + "u")))).find("share values"), std::string::npos);
 }
 
 /// A line of /proc/self/status in KiB: VmRSS (resident now) or VmHWM (its high-water mark).
@@ -507,7 +507,7 @@ TEST(Hostile, MemoryStaysBounded) {
   std::ofstream("/proc/self/clear_refs") << "5";  // resets the mark
   const int64_t before = status_kib("VmRSS");
   ASSERT_GT(before, 0);
-  for (const std::string& file : files) refusal(file);
+  for (const std::string& file : files) refused_read(file);
   EXPECT_LT(status_kib("VmHWM") - before, (64 + 2 * 4) * 1024) << "64 MiB and twice the largest attack, which has 4 MB";
 }
 

@@ -18,7 +18,7 @@ constexpr const char* kConfig = R"({"architectures": ["BertForMaskedLM"], "model
   "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 12,
   "hidden_act": "gelu", "layer_norm_eps": 1e-12, "classifier_dropout": null, "dtype": "float32"})";
 
-Tensor filled(Shape shape, double value) {
+Tensor filled_layer(Shape shape, double value) {
   Tensor tensor(DType::kF32, shape);
   tensor.from_doubles(std::vector<double>(static_cast<size_t>(shape.elements()), value));
   return tensor;
@@ -60,7 +60,7 @@ class Hub : public ::testing::Test {
   }
   void weights(const std::string& name, const std::vector<std::pair<std::string, double>>& tensors) const {
     std::vector<TensorSource> sources;
-    for (const auto& [tensor, value] : tensors) sources.emplace_back(tensor, filled({2, 2}, value));
+    for (const auto& [tensor, value] : tensors) sources.emplace_back(tensor, filled_layer({2, 2}, value));
     write_safetensors(file(name), sources, {});
   }
 

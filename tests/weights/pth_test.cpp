@@ -28,12 +28,12 @@ const Json& expected() {
   static const Json json = Json::parse(read_file(golden("expected.json")));
   return json;
 }
-PthTable parse(const std::string& bytes) { return parse_pth(std::as_bytes(std::span(bytes))); }
+PthTable parsed_archive(const std::string& bytes) { return parse_pth(std::as_bytes(std::span(bytes))); }
 
 /// The text of the error, "" if the bytes are accepted.
 std::string refusal(const std::string& bytes) {
   try {
-    parse(bytes);
+    parsed_archive(bytes);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInput) << error.text();
     return error.text();

@@ -18,7 +18,7 @@ namespace galley::test {
 namespace {
 
 /// The algorithm of attention of 2 heads of these widths, and why those before it decline.
-std::string choice(DType dtype, int64_t width, const AttentionAttrs& attrs, bool bias = false) {
+std::string attention_choice(DType dtype, int64_t width, const AttentionAttrs& attrs, bool bias = false) {
   stand_in_device();
   const std::unique_ptr<Backend> backend = open_cuda({.threads = 2});
   Graph graph;
@@ -42,13 +42,13 @@ TEST(CudaAttention, TheLibraryComputesWhatItsEnginesCan) {
   AttentionAttrs causal, window;
   causal.causal = window.causal = true;
   window.window = 3;
-  EXPECT_EQ(choice(DType::kBF16, 8, causal), "cudnn; ");
-  EXPECT_EQ(choice(DType::kF16, 64, {}), "cudnn; ");
-  EXPECT_EQ(choice(DType::kF32, 8, causal), "tiles; cudnn: dtype f32");
-  EXPECT_EQ(choice(DType::kBF16, 12, causal), "tiles; cudnn: a width of heads that is not a multiple of 8");
-  EXPECT_EQ(choice(DType::kBF16, 8, window), "tiles; cudnn: cuDNN is not asked for a window");
-  EXPECT_EQ(choice(DType::kBF16, 8, {}, true), "tiles; cudnn: cuDNN is not asked for a bias");
-  EXPECT_EQ(choice(DType::kF32, 300, {}), "none; cudnn: heads of more than 256 elements; tiles: heads of more than 256 elements");
+  EXPECT_EQ(attention_choice(DType::kBF16, 8, causal), "cudnn; ");
+  EXPECT_EQ(attention_choice(DType::kF16, 64, {}), "cudnn; ");
+  EXPECT_EQ(attention_choice(DType::kF32, 8, causal), "tiles; cudnn: dtype f32");
+  EXPECT_EQ(attention_choice(DType::kBF16, 12, causal), "tiles; cudnn: a width of heads that is not a multiple of 8");
+  EXPECT_EQ(attention_choice(DType::kBF16, 8, window), "tiles; cudnn: cuDNN is not asked for a window");
+  EXPECT_EQ(attention_choice(DType::kBF16, 8, {}, true), "tiles; cudnn: cuDNN is not asked for a bias");
+  EXPECT_EQ(attention_choice(DType::kF32, 300, {}), "none; cudnn: heads of more than 256 elements; tiles: heads of more than 256 elements");
 }
 
 TEST(CudaAttention, APlanIsBuiltOnceForAForm) {
@@ -74,12 +74,12 @@ constexpr Model kModels[] = {{"GPT-2 124M", 16, 12, 12, 1024, 64, true},
                              {"BERT-base", 32, 12, 12, 512, 64, false},
                              {"ViT-B/16", 64, 12, 12, 197, 64, false}};
 
-std::string read(const std::string& path) {
+std::string read_table(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::string support_table(const std::string& card) {
+std::string attention_table(const std::string& card) {
   std::ostringstream table;
   table << "cuDNN " << cuda::dnn::dnn().state.version << ", H100, attention of packed q, k, v: listed, allowed, workspace of the first\n";
   for (const Model& m : kModels) {
@@ -116,7 +116,7 @@ TEST(CudnnTable, AttentionForAnH100IsThatOfTheStoredTable) {
   if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr)
     GTEST_SKIP() << "no libcuda.so.1, not even a stub: engines compiled at run time are not listed";
   const std::string cards = GALLEY_SOURCE_DIR "/tests/backends/cuda/cards/", path = cards + "h100_attention.txt";
-  const std::string stored = read(path), found = support_table(read(cards + "h100.json"));
+  const std::string stored = read_table(path), found = attention_table(read_table(cards + "h100.json"));
   if (std::getenv("GALLEY_UPDATE_GOLDEN") != nullptr) {
     std::ofstream(path) << found;
     return;

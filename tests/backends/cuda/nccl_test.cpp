@@ -22,7 +22,7 @@
 namespace galley::test {
 namespace {
 
-const std::string kStandIn = std::string(GALLEY_STAND_IN_DRIVER).substr(0, std::string(GALLEY_STAND_IN_DRIVER).rfind('/'));
+const std::string kNcclStandIn = std::string(GALLEY_STAND_IN_DRIVER).substr(0, std::string(GALLEY_STAND_IN_DRIVER).rfind('/'));
 constexpr int kRanks = 3;
 constexpr int64_t kOwn = 16 * 1201, kCount = kRanks * kOwn;  // more than a piece of the stand-in
 
@@ -204,15 +204,15 @@ TEST(Nccl, MissingAndOldLibrariesSayWhatIsNeeded) {
             "NCCL was not found (libnccl.so.2, searched " + folder.path() +
                 "); install version 2.20 or later (pip install nvidia-nccl-cu13), or name its folder by GALLEY_CUDA_LIBRARIES");
   const std::string file = folder / "libnccl.so.2";
-  std::filesystem::copy_file(kStandIn + "/old/libcublasLt.so.13", file);
+  std::filesystem::copy_file(kNcclStandIn + "/old/libcublasLt.so.13", file);
   EXPECT_EQ(cuda::nccl::open_nccl({folder.path()}).state.problem,
             "NCCL is of version 2.18.5, but 2.20.0 is needed (" + file +
                 "); install version 2.20 or later (pip install nvidia-nccl-cu13), or name its folder by "
                 "GALLEY_CUDA_LIBRARIES");
   const TemporaryFolder other;
-  std::filesystem::copy_file(kStandIn + "/partial/libcublasLt.so.13", other / "libnccl.so.2");
+  std::filesystem::copy_file(kNcclStandIn + "/partial/libcublasLt.so.13", other / "libnccl.so.2");
   EXPECT_EQ(cuda::nccl::open_nccl({other.path()}).state.problem.rfind("NCCL has no ncclGetErrorString, ncclGetLastError, ", 0), 0u);
-  EXPECT_EQ(cuda::nccl::open_nccl({kStandIn}).state.problem, "");
+  EXPECT_EQ(cuda::nccl::open_nccl({kNcclStandIn}).state.problem, "");
 }
 
 }  // namespace
