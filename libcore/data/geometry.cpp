@@ -101,23 +101,28 @@ void flip_vertical(Image& image) {
 }
 
 std::pair<int64_t, int64_t> Resize::target(int64_t image_height, int64_t image_width) const {
-  int64_t height = size[0], width = size.back();
-  if (size.size() == 1) {
-    const int64_t shorter = std::min(image_height, image_width), longer = std::max(image_height, image_width);
-    int64_t new_short = size[0];
-    // Truncated, as in torchvision.
-    auto new_long = static_cast<int64_t>(static_cast<double>(new_short * longer) / static_cast<double>(shorter));
-    if (max_size > 0 && new_long > max_size) {
-      new_short = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(max_size * new_short) / static_cast<double>(new_long)));
-      new_long = max_size;
-    }
-    constexpr int64_t kMaxSide = 65536;
-    GALLEY_CHECK_INPUT(new_long <= kMaxSide, "[resize] an image of ", image_height, " x ", image_width, " pixels would become ", new_long,
-                       " pixels long; set max_size");
-    height = image_height <= image_width ? new_short : new_long;
-    width = image_height <= image_width ? new_long : new_short;
-  }
-  return {height, width};
+  if (size.size() != 1) return {size[0], size.back()};
+  const int64_t shorter = std::min(image_height, image_width), longer = std::max(image_height, image_width);
+  const auto [new_short, new_long] = rule == ResizeRule::kEdge ? edges_of(shorter, longer) : scaled(shorter, longer);
+  constexpr int64_t kMaxSide = 65536;
+  GALLEY_CHECK_INPUT(new_long <= kMaxSide, "[resize] an image of ", image_height, " x ", image_width, " pixels would become ", new_long,
+                     " pixels long; set max_size");
+  if (image_height <= image_width) return {new_short, new_long};
+  return {new_long, new_short};
+}
+
+std::pair<int64_t, int64_t> Resize::edges_of(int64_t shorter, int64_t longer) const {
+  const auto quotient = [](int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<double>(a) / static_cast<double>(b)); };
+  const int64_t new_long = quotient(size[0] * longer, shorter);
+  if (max_size == 0 || new_long <= max_size) return {size[0], new_long};
+  return {std::max<int64_t>(1, quotient(max_size * size[0], new_long)), max_size};
+}
+
+std::pair<int64_t, int64_t> Resize::scaled(int64_t shorter, int64_t longer) const {
+  double factor = static_cast<double>(size[0]) / static_cast<double>(shorter);
+  if (max_size > 0) factor = std::min(factor, static_cast<double>(max_size) / static_cast<double>(longer));
+  const auto edge = [&](int64_t of) { return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(of) * factor)); };
+  return {edge(shorter), edge(longer)};
 }
 
 void Resize::apply(Image& image, RandomStream&) const {

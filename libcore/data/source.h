@@ -94,8 +94,10 @@ std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool 
 /// an odd number.
 std::unique_ptr<Source> open_image_pairs(const std::vector<std::string>& paths);
 /// Clips without labels, one from the middle of each folder of frames. Their length and step are those of the source `trained_on` if it is
-/// a video_folder, else `frames` and 1; shorter folders repeat their last frame. Throws Error if a path is not a folder with images.
-std::unique_ptr<Source> open_clips(const std::vector<std::string>& folders, int64_t frames, const Component& trained_on);
+/// a video_folder, else `frames` and 1; shorter folders repeat their last frame. Throws Error if a path is not a folder with images; with
+/// `keep_going` reading that sample throws.
+std::unique_ptr<Source> open_clips(const std::vector<std::string>& folders, int64_t frames, const Component& trained_on,
+                                   bool keep_going = false);
 /// Arrays without labels: each tensor [N,...] is a field of the same name with N samples. `name` is for messages.
 std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const std::string& name);
 

@@ -6,6 +6,7 @@
 #include "libcore/base/counted.h"
 #include "libcore/base/file.h"
 #include "libcore/data/flow.h"
+#include "libcore/data/frame_order.h"
 #include "libcore/data/sources.h"
 
 namespace galley {
@@ -41,7 +42,6 @@ void read_pair(const std::array<std::string, 2>& files, Sample& sample) {
   sample.set(std::string(kPair[1]), std::move(second));
 }
 
-/// The part of a path below a folder, without the suffix.
 std::vector<std::string> flow_files(const std::string& folder) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
@@ -60,11 +60,11 @@ class FlowSource : public PairSource {
       if (is_folder(folder)) continue;
       throw in_file(folder, "no such folder").key("data.root").suggest("set data.root, or the source's `path` and `images`");
     }
-    std::map<std::string, std::string> frames;
+    std::map<std::string, std::string, FrameOrder> frames;
     for (const std::string& path : image_files(images)) frames.emplace(stem_below(images, path), path);
     for (const std::string& path : flow_files(folder_)) {
       const std::string stem = stem_below(folder_, path);
-      std::array<std::string, 2> names{stem, ""};
+      std::array<std::string, 2> names{stem, ""};  // the second is "" for the frame after the first
       auto first = frames.find(stem), second = frames.end();
       if (constexpr std::string_view kEnd = "_flow"; stem.ends_with(kEnd)) {
         const std::string name = stem.substr(0, stem.size() - kEnd.size());
@@ -75,14 +75,11 @@ class FlowSource : public PairSource {
         const std::string& next = std::next(first)->first;
         const auto folder_of = [](const std::string& name) { return name.substr(0, name.rfind('/') + 1); };
         if (folder_of(next) == folder_of(stem)) second = std::next(first);
-        names[1] = cat("the frame after ", stem);
-      } else {
-        names[1] = cat("the frame after ", stem);
       }
       for (size_t i = 0; i < 2; ++i) {
         const bool found = (i == 0 ? first : second) != frames.end();
-        GALLEY_CHECK_FILE(found, path, "no image for ", images, "/", i == 1 && names[1].starts_with("the ") ? "" : names[i],
-                          i == 1 && names[1].starts_with("the ") ? cat(" (", names[1], ")") : "");
+        GALLEY_CHECK_FILE(found, path, "no image for ", images, "/", names[i],
+                          names[i].empty() ? cat(" (the frame after ", stem, ")") : "");
       }
       samples_.push_back({{first->second, second->second}, path});
     }

@@ -15,6 +15,11 @@ class MaskSource : public Source {
       : num_classes_(options.num_classes), ignored_(options.ignore_index), mode_(options.mode), categories_(options.classes) {
     images_folder_ = below_root(context.root, options.images);
     const std::string masks_folder = below_root(context.root, options.masks);
+    for (size_t i = 0; i < categories_.size(); ++i) {
+      GALLEY_CHECK(std::find(categories_.begin(), categories_.begin() + static_cast<std::ptrdiff_t>(i), categories_[i]) ==
+                       categories_.begin() + static_cast<std::ptrdiff_t>(i),
+                   "the class '", categories_[i], "' occurs twice in `classes`");
+    }
     GALLEY_CHECK(categories_.empty() || static_cast<int64_t>(categories_.size()) == num_classes_, "[mask_folder] `classes` has ",
                  categories_.size(), " names, but `num_classes` is ", num_classes_);
     std::map<std::string, std::string> masks;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "libcore/base/counted.h"
@@ -314,14 +315,19 @@ std::vector<std::string> stems_of(const std::string& root, const std::string& se
         .suggest(near.empty() ? "set one of them as the source's set" : cat("did you mean set: ", near, "?"));
   }
   const std::string text = read_file(path);
+  std::set<std::string> seen;
+  int number = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::string line = text.substr(at, end - at);
     at = end + 1;
+    ++number;
     const size_t first = line.find_first_not_of(" \t\r");
     if (first == std::string::npos) continue;
     const size_t last = line.find_first_of(" \t\r", first);  // sets of a class have a second column
     stems.push_back(line.substr(first, last == std::string::npos ? last : last - first));
+    if (!seen.insert(stems.back()).second)
+      throw Error(ErrorCode::kInput, cat("the set lists the image '", stems.back(), "' twice")).at({.file = path, .line = number});
   }
   return stems;
 }
@@ -369,7 +375,10 @@ std::unique_ptr<Source> Voc::open(const SourceContext& context) const {
   if (classes.empty()) {
     names.insert(names.end(), kVocClasses.begin(), kVocClasses.end());
   } else {
-    names.insert(names.end(), classes.begin(), classes.end());
+    for (const std::string& name : classes) {
+      GALLEY_CHECK(std::find(names.begin(), names.end(), name) == names.end(), "the class '", name, "' occurs twice in `classes`");
+      names.push_back(name);
+    }
   }
   ObjectList list("voc", empty, bad_boxes);
   int64_t number = 0;
@@ -425,6 +434,8 @@ struct CocoLabels {
     std::vector<CocoAnnotations::Category> sorted = file.categories;
     std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
     names.emplace_back(kBackground);
+    if (sorted.empty()) json.fail(0, "'categories' is empty; list the categories of the annotations");
+    std::set<std::string> seen;
     constexpr int64_t kMost = 100000;
     for (const CocoAnnotations::Category& category : sorted) {
       const int64_t label = renumber ? std::ssize(names) : category.id;
@@ -433,6 +444,7 @@ struct CocoLabels {
                                        ", since 0 is the background. Set renumber: true to number the categories from 1"));
       }
       if (!by_id.emplace(category.id, label).second) json.fail(category.offset, cat("two categories have the id ", category.id));
+      if (!seen.insert(category.name).second) json.fail(category.offset, cat("two categories have the name '", category.name, "'"));
       names.resize(std::max(names.size(), static_cast<size_t>(label) + 1), kUnused);
       names[static_cast<size_t>(label)] = category.name;
     }

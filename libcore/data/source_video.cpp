@@ -3,19 +3,20 @@
 
 #include "libcore/base/counted.h"
 #include "libcore/base/file.h"
+#include "libcore/data/frame_order.h"
 #include "libcore/data/labels.h"
 #include "libcore/data/sources.h"
 
 namespace galley {
 namespace {
 
-/// The images of a folder by name; shorter names come first, so that 9.jpg precedes 10.jpg.
+/// The images of a folder in their order.
 std::vector<std::string> frames_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const FolderEntry& entry : list_folder(folder)) {
     if (!entry.is_folder && !entry.name.starts_with('.') && has_image_suffix(entry.name)) names.push_back(entry.name);
   }
-  std::stable_sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) { return a.size() < b.size(); });
+  std::sort(names.begin(), names.end(), FrameOrder());
   for (std::string& name : names) name = folder + "/" + name;
   return names;
 }
@@ -24,6 +25,7 @@ std::vector<std::string> frames_in(const std::string& folder) {
 struct Video {
   std::string folder;
   std::vector<std::string> frames;
+  std::string error = {};  // Why it has none; "": it can be read.
 };
 
 /// Clips of a list of videos.
@@ -45,6 +47,11 @@ class Clips {
     return true;
   }
 
+  /// Adds a path that is reported when it is read.
+  void add_unreadable(const std::string& path, const std::string& message) {
+    videos_.push_back({.folder = path, .frames = {}, .error = message});
+  }
+
   int64_t videos() const { return std::ssize(videos_); }
   int64_t size() const { return videos() * options_.clips; }
   /// Frames of the video that a clip covers.
@@ -61,6 +68,7 @@ class Clips {
   /// Sets `input`. Clips are spread over the video; a single one is in the middle.
   void read(int64_t index, Sample& sample) const {
     const Video& video = video_of(index);
+    if (!video.error.empty()) throw BadSample("missing", std::move(Error(ErrorCode::kInput, video.error).at({.file = video.folder})));
     const int64_t last = std::ssize(video.frames) - 1, room = std::max<int64_t>(0, last + 1 - span());
     const int64_t first = options_.clips == 1 ? room / 2 : room * (index % options_.clips) / (options_.clips - 1);
     Clip clip;
@@ -143,10 +151,15 @@ class VideoSource : public Source {
 /// Folders of frames that a command line names.
 class ClipList : public Source {
  public:
-  ClipList(const std::vector<std::string>& folders, const VideoFolder& options) : clips_(options) {
+  ClipList(const std::vector<std::string>& folders, const VideoFolder& options, bool keep_going) : clips_(options) {
     for (const std::string& folder : folders) {
-      GALLEY_CHECK_FILE(is_folder(folder), folder, "not a folder; the model reads videos as folders of frames");
-      clips_.add(folder);
+      try {
+        GALLEY_CHECK_FILE(is_folder(folder), folder, "not a folder; the model reads videos as folders of frames");
+        clips_.add(folder);
+      } catch (const Error& error) {
+        if (!keep_going || error.code() != ErrorCode::kInput) throw;
+        clips_.add_unreadable(folder, error.message());
+      }
     }
   }
   int64_t size() const override { return clips_.size(); }
@@ -168,7 +181,7 @@ class ClipList : public Source {
 
 std::unique_ptr<Source> VideoFolder::open(const SourceContext& context) const { return std::make_unique<VideoSource>(*this, context); }
 
-std::unique_ptr<Source> open_clips(const std::vector<std::string>& folders, int64_t frames, const Component& trained_on) {
+std::unique_ptr<Source> open_clips(const std::vector<std::string>& folders, int64_t frames, const Component& trained_on, bool keep_going) {
   VideoFolder options;
   options.frames = frames;
   if (const auto* source = trained_on.as<VideoFolder>()) {
@@ -177,7 +190,7 @@ std::unique_ptr<Source> open_clips(const std::vector<std::string>& folders, int6
     options.mode = source->mode;
   }
   options.short_clips = ShortClips::kRepeat;
-  return std::make_unique<ClipList>(folders, options);
+  return std::make_unique<ClipList>(folders, options, keep_going);
 }
 
 }  // namespace galley

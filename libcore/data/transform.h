@@ -136,10 +136,17 @@ ComponentKinds data_transforms();
 /// Value of pixels outside the image: `fill`, the edge pixel, or the image mirrored without (reflect) or with (symmetric) its edge.
 enum class PaddingMode { kConstant, kEdge, kReflect, kSymmetric };
 
+/// How a resize that keeps the aspect ratio rounds. kEdge (torchvision.transforms.v2.Resize): the smaller edge becomes `size`, or the
+/// longer one `max_size`, and the other edge is rounded down. kScale (torchvision's GeneralizedRCNNTransform): one factor scales both
+/// edges, which are rounded down, so that an edge may have a pixel less than `size`.
+enum class ResizeRule { kEdge, kScale };
+inline constexpr std::string_view kResizeRuleNames[] = {"edge", "scale"};
+
 /// Resizes the image.
 struct Resize : TransformOf<Resize> {
   std::vector<int64_t> size;  ///< [height, width], or one number: the smaller edge, with the aspect ratio kept.
   int64_t max_size = 0;       ///< Limit of the longer edge if `size` is one number; 0: no limit.
+  ResizeRule rule = ResizeRule::kEdge;
   Interpolation interpolation = Interpolation::kBilinear;
   bool antialias = true;
   ResizeBackend backend = ResizeBackend::kPillow;
@@ -152,6 +159,11 @@ struct Resize : TransformOf<Resize> {
   void map_grid(PixelGrid& grid, RandomStream& random) const override;
   /// [height, width] after resizing an image of height x width pixels.
   std::pair<int64_t, int64_t> target(int64_t height, int64_t width) const;
+
+ private:
+  /// The shorter and the longer edge after it, by the rules kEdge and kScale.
+  std::pair<int64_t, int64_t> edges_of(int64_t shorter, int64_t longer) const;
+  std::pair<int64_t, int64_t> scaled(int64_t shorter, int64_t longer) const;
 };
 
 /// Crops the middle of the image.

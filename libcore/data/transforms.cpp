@@ -318,6 +318,10 @@ void Resize::options(OptionVisitor& visitor) {
                   .min = 0,
                   .max = 16384},
                  max_size);
+  visitor.choice({.name = "rule",
+                  .doc = "Rounding if `size` is one number. edge: the smaller edge becomes `size`, or the longer one `max_size`, as in "
+                         "torchvision's Resize; scale: one factor for both edges, rounded down, as in torchvision's detectors"},
+                 rule, kResizeRuleNames);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
   visitor.option(kAntialias, antialias);
   visitor.choice(kBackend, backend, kResizeBackendNames);

@@ -109,11 +109,11 @@ Comparison compare_weights_of(Session& session, Session& other_session, const Co
     while (const Batch* data = loader->next()) {
       feed_fields(a, *data);
       a.run();
-      const Tensor scores = a.output("scores");
+      const Tensor scores = a.output(session.task().compared());
       first_metrics.add([&](const std::string& name) { return a.output(name); }, *data);
       feed_fields(b, *data);
       b.run();
-      const Tensor other = b.output("scores");
+      const Tensor other = b.output(session.task().compared());
       second_metrics.add([&](const std::string& name) { return b.output(name); }, *data);
       comparison.outputs.add(scores, other, data->valid);
       const std::vector<int64_t> decided = session.task().decisions(scores), differently = session.task().decisions(other);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libcore/base/parallel.h"
+#include "libcore/base/under_key.h"
 #include "libcore/comm/leaf_sums.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/inference.h"
@@ -122,7 +123,8 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
     Execution& sized = execution_for(*data, execution);
     feed_fields(sized, *data);
     sized.run();  // also without a part of the batch: ranks may gather parameters
-    if (loader->share() > 0) metrics.add([&](const std::string& name) { return sized.output(name); }, *data);
+    if (loader->share() > 0)
+      under_key(pipeline_key(), [&] { metrics.add([&](const std::string& name) { return sized.output(name); }, *data); });
     if (stop()) return std::nullopt;
   }
   if (ranks != nullptr) {
@@ -192,7 +194,8 @@ std::optional<MetricValues> Evaluator::pass(const std::string& average, const st
     if (part.batch == nullptr) return;
     feed_fields(execution, *part.batch);
     execution.run();
-    if (first && part.loader->share() > 0) part.metrics->add([&](const std::string& name) { return execution.output(name); }, *part.batch);
+    if (first && part.loader->share() > 0)
+      under_key(pipeline_key(), [&] { part.metrics->add([&](const std::string& name) { return execution.output(name); }, *part.batch); });
   };
   for (;;) {
     if (slots == 1) {

@@ -78,6 +78,7 @@ class Evaluator {
                                    const Replicas& replicas);
   std::map<std::string, std::string> names_of(const std::string& average) const;
   void feed_cache_inputs(Execution& execution) const;
+  std::string pipeline_key() const { return "data." + split_ + ".pipeline"; }
 
   std::vector<std::string> metrics_;
   CapturedResults results_;

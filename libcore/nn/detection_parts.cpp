@@ -227,6 +227,14 @@ Value giou_loss(Value boxes, Value target) {
   return affine(sub(iou, div(sub(around, all), affine(around, 1, kGiouEps))), -1, 1);
 }
 
+MatchBoxesAttrs matching(std::string_view prefix, double object, double background) {
+  GALLEY_CHECK(background <= object, prefix, "bg_iou_thresh=", background, " must not be higher than ", prefix, "fg_iou_thresh=", object);
+  MatchBoxesAttrs attrs;
+  attrs.high = object;
+  attrs.low = background;
+  return attrs;
+}
+
 Value join(const std::vector<Value>& values, int64_t axis) {
   ConcatAttrs attrs;
   attrs.axis = axis;

@@ -79,6 +79,10 @@ struct Anchors {
 /// 1 - generalized intersection over union (Rezatofighi et al. 2019) of boxes [..,4], as [..,1].
 Value giou_loss(Value boxes, Value target);
 
+/// How anchors or proposals are matched with objects: from an overlap of `object` on with one, below `background` with none. Throws Error
+/// (kRecipe) that names the parameters PREFIXfg_iou_thresh and PREFIXbg_iou_thresh if `background` is higher.
+MatchBoxesAttrs matching(std::string_view prefix, double object, double background);
+
 /// A concatenation of values along an axis.
 Value join(const std::vector<Value>& values, int64_t axis);
 /// The scores [N,R] in the columns of their labels, i64 [N,R] in 0..classes-1: [N,R,classes], -1 in the other columns.

@@ -197,9 +197,7 @@ void add_rpn_losses(Builder& b, NamedValues& results, const RcnnParams& params, 
                     const Objects& objects) {
   const auto module = b.scope("rpn.loss");
   const RpnParams& rpn = params.rpn;
-  MatchBoxesAttrs attrs;
-  attrs.high = rpn.fg_iou_thresh;
-  attrs.low = rpn.bg_iou_thresh;
+  MatchBoxesAttrs attrs = matching("rpn_", rpn.fg_iou_thresh, rpn.bg_iou_thresh);
   attrs.best = MatchBest::kLowQuality;
   const Value anchors = predicted.anchors.joined(), logits = squeeze(join(predicted.logits, 1), 2), codes = join(predicted.codes, 1);
   MatchedBoxes matched = match_boxes(anchors, objects.boxes, objects.labels, objects.offsets, attrs);
@@ -223,9 +221,7 @@ struct Regions {
 };
 
 MatchedBoxes match_regions(const BoxParams& params, Value boxes, const Objects& objects) {
-  MatchBoxesAttrs attrs;
-  attrs.high = params.fg_iou_thresh;
-  attrs.low = params.bg_iou_thresh;
+  const MatchBoxesAttrs attrs = matching("box_", params.fg_iou_thresh, params.bg_iou_thresh);
   return match_boxes(boxes, objects.boxes, objects.labels, objects.offsets, attrs);
 }
 

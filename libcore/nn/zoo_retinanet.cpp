@@ -179,9 +179,7 @@ AnchorRule retinanet_anchors() {
 
 void add_retinanet_losses(NamedValues& results, const RetinaNetParams& params, bool giou, const Anchors& all, Value codes, Value logits,
                           const Objects& objects) {
-  MatchBoxesAttrs attrs;
-  attrs.high = params.fg_iou_thresh;
-  attrs.low = params.bg_iou_thresh;
+  MatchBoxesAttrs attrs = matching("", params.fg_iou_thresh, params.bg_iou_thresh);
   attrs.best = MatchBest::kLowQuality;
   const Value anchors = all.joined();
   MatchedBoxes matched = match_boxes(anchors, objects.boxes, objects.labels, objects.offsets, attrs);

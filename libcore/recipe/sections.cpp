@@ -349,9 +349,18 @@ void GenerateSection::options(OptionVisitor& v) {
 }
 
 void PredictSection::options(OptionVisitor& v) {
-  v.option({.name = "top", .doc = "number of classes to print per sample, best first", .min = 1, .max = 100000, .main = true}, top);
+  v.option({.name = "top",
+            .doc = "number of classes to print per sample, best first; a detector prints all boxes of at least min_score",
+            .min = 1,
+            .max = 100000,
+            .main = true},
+           top);
   v.option({.name = "min_score", .doc = "smallest score of a class to print", .min = 0, .max = 1}, min_score);
-  v.option({.name = "threshold", .doc = "multi_label: smallest probability of a predicted label", .min = 0, .max = 1}, threshold);
+  v.option({.name = "threshold",
+            .doc = "multi_label: smallest probability of a predicted label; detection: smallest score of a box that --draw draws",
+            .min = 0,
+            .max = 1},
+           threshold);
   v.option({.name = "chat_template",
             .doc = "chat_template.jinja, a tokenizer_config.json, or a folder with either; default: the folder of data.tokenizer"},
            chat_template);

@@ -114,7 +114,7 @@ std::string PublishedWeights::pipeline() const {
   if (transforms.resize > 0 || !transforms.size.empty()) {
     const std::vector<int64_t>& sides = transforms.size;
     text += cat("- {type: resize, size: ", sides.empty() ? cat(transforms.resize) : cat("[", sides.front(), ", ", sides.back(), "]"));
-    if (transforms.max_size > 0) text += cat(", max_size: ", transforms.max_size);
+    if (transforms.max_size > 0) text += cat(", max_size: ", transforms.max_size, ", rule: scale");  // of torchvision's detectors
     text += cat(", interpolation: ", transforms.interpolation, ", antialias: ", transforms.antialias ? "true" : "false", "}\n");
   }
   if (transforms.crop > 0) text += cat("- {type: center_crop, size: ", transforms.crop, "}\n");

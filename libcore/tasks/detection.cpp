@@ -169,10 +169,10 @@ std::vector<Detection> detections_of(const std::map<std::string, Tensor>& result
   return list;
 }
 
+/// The caller knows the pipeline, and names its key.
 [[noreturn]] void fail_unknown_place() {
   throw Error(ErrorCode::kRecipe, "an item of the pipeline moves pixels at random, so the position of boxes in the image is unknown")
-      .key("data.val.pipeline")
-      .suggest("remove auto_augment and random_iou_crop from it");
+      .suggest("remove auto_augment, mosaic and random_iou_crop from it, or use a split without them");
 }
 
 /// Losses, and average precision in pixels of the original images.

@@ -95,7 +95,8 @@ struct Compared {
 
 /// Whether evaluation leaves the object out, whatever its area.
 bool does_not_count(CocoSubject subject, const ObjectBox& object) {
-  if (object.crowd || subject != CocoSubject::kKeypoints) return object.crowd;
+  if (object.crowd) return true;
+  if (subject != CocoSubject::kKeypoints) return false;
   for (size_t i = 2; i < object.keypoints.size(); i += 3)
     if (object.keypoints[i] > 0) return false;
   return true;

@@ -15,7 +15,7 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kTarget = "flow", kLosses = "losses", kErrors = "errors";
+constexpr std::string_view kTarget = "flow", kLosses = "losses", kErrors = "errors", kPredicted = "predicted";
 constexpr MetricInfo kMetrics[] = {
     {.name = "loss"},
     {.name = "epe", .ranks = true},
@@ -161,7 +161,9 @@ class OpticalFlow : public Task {
     if (mode == TaskMode::kTrain) return capture.loss("sequence", mean(losses, std::vector<int64_t>{}));
     capture.result(std::string(kLosses), losses);
     capture.result(std::string(kErrors), sqrt(sum(square(sub(results.front().second, target)), {1})));
+    capture.result(std::string(kPredicted), results.front().second);
   }
+  std::string_view compared() const override { return kPredicted; }
   std::span<const MetricInfo> metrics() const override { return kMetrics; }
   std::unique_ptr<Collector> collector(const std::vector<std::string>& metrics) const override {
     return std::make_unique<FlowErrors>(metrics);

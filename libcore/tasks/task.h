@@ -130,7 +130,9 @@ class Task {
   virtual std::unique_ptr<Presenter> presenter(const PresentContext& context) const { return static_cast<void>(context), nullptr; }
   /// Tokens per sample for inputs of this type, for durations and rates; 0 if samples are not text.
   virtual int64_t tokens(const TensorType& input) const { return static_cast<void>(input), 0; }
-  /// The predicted classes, from the result "scores" [1 or N,...], for comparisons of two models. Empty if the task predicts no classes.
+  /// The result of an evaluation that comparisons of two models read.
+  virtual std::string_view compared() const { return "scores"; }
+  /// The predicted classes, from the compared result [1 or N,...], for comparisons of two models. Empty if the task predicts no classes.
   virtual std::vector<int64_t> decisions(const Tensor& scores) const { return static_cast<void>(scores), std::vector<int64_t>(); }
 
   /// Number of classes of the targets; 0 if they have none.

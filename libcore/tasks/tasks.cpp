@@ -163,6 +163,7 @@ bool larger_is_better(std::string_view metric) {
 }
 
 std::string metric_text(std::string_view metric, double value) {
+  if (std::isnan(value) && metric != "loss") return "-";  // e.g. of small objects, where there are none
   const MetricInfo* info = find_metric_info(metric);
   return info != nullptr && info->unit == "%" ? fixed(value, 2) + " %" : fixed(value, 4);
 }

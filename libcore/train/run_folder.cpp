@@ -23,13 +23,21 @@ Json number(double value) {
 }
 
 double parse_number(const Json& json) {
+  if (json.is_null()) return NAN;
   if (json.is_string()) return json == "nan" ? NAN : json == "inf" ? INFINITY : -INFINITY;
   return json.get<double>();
 }
 
+Json losses_json(const MetricValues& losses) {
+  Json json = Json::object();
+  for (const auto& [name, value] : losses) json[name] = number(value);
+  return json;
+}
+
+/// Metrics without a value, such as those of small objects where there are none, are null.
 Json metrics_json(const MetricValues& metrics) {
   Json json = Json::object();
-  for (const auto& [name, value] : metrics) json[name] = number(value);
+  for (const auto& [name, value] : metrics) json[name] = std::isnan(value) && name != "loss" ? Json() : number(value);
   return json;
 }
 
@@ -49,7 +57,7 @@ std::string to_json(const TrainRow& row) {
   json["epoch"] = rounded(row.epoch);
   json["samples"] = row.samples;
   json["loss"] = number(row.loss);
-  if (!row.losses.empty()) json["losses"] = metrics_json(row.losses);
+  if (!row.losses.empty()) json["losses"] = losses_json(row.losses);
   json["lr"] = number(row.lr);
   json["grad_norm"] = number(row.grad_norm);
   if (row.loss_scale) json["loss_scale"] = *row.loss_scale;
@@ -76,7 +84,7 @@ std::string to_json(const EvalRow& row) {
 std::string to_json(const TrainResult& result) {
   Json json;
   json["metrics"] = metrics_json(result.metrics);
-  if (!result.losses.empty()) json["losses"] = metrics_json(result.losses);
+  if (!result.losses.empty()) json["losses"] = losses_json(result.losses);
   if (result.best.metric.empty()) {
     json["best"] = nullptr;
   } else {

@@ -59,9 +59,14 @@ log: {tensorboard: false}
   EXPECT_EQ(line["file"], folder + "/data/left/0");
   EXPECT_EQ(line["top"].size(), 2u);
   EXPECT_TRUE(read_text(folder + "/out/0.png").starts_with("\x89PNG"));
-  const Outcome file = run("galley-predict", {folder + "/run", folder + "/data/left/0/0.ppm", "--format", "json"});
+  // A path that is no video does not stop the others.
+  const Outcome file = run("galley-predict", {folder + "/run", folder + "/data/left/0/0.ppm", folder + "/data/left/0", "--format", "json"});
   EXPECT_EQ(file.code, 4) << file.err;
-  EXPECT_NE(file.err.find("folders of frames"), std::string::npos) << file.err;
+  const size_t end = file.out.find('\n');
+  ASSERT_LT(end + 1, file.out.size()) << file.out;
+  const Json error = Json::parse(file.out.substr(0, end))["error"];
+  EXPECT_NE(error["message"].get<std::string>().find("folders of frames"), std::string::npos) << error;
+  EXPECT_EQ(Json::parse(file.out.substr(end + 1))["top"].size(), 2u);
 }
 
 }  // namespace

@@ -109,6 +109,19 @@ TEST(OpticalFlow, TrainsEvaluatesAndDraws) {
   EXPECT_EQ(read_text(out + "/0_img1.flo").size(), 12u + 8u * kFrameWidth * kFrameHeight);
 }
 
+TEST(OpticalFlow, ComparesWeightsByTheirFlow) {
+  const std::string folder = made_folder();
+  ASSERT_EQ(run("galley-train", {folder + "/raft.yaml", "-o", folder + "/run", "-q", "train.duration=2 steps"}).code, 0);
+  ASSERT_EQ(run("galley-train", {folder + "/raft.yaml", "-o", folder + "/more", "-q", "train.duration=4 steps"}).code, 0);
+  const auto difference = [&](const std::string& other) {
+    const Outcome outcome = run("galley-evaluate", {folder + "/run", "--against", folder + other, "--format", "json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["outputs"]["max_abs"].get<double>();
+  };
+  EXPECT_EQ(difference("/run/weights.safetensors"), 0);
+  EXPECT_GT(difference("/more/weights.safetensors"), 0);
+}
+
 TEST(OpticalFlow, TensorsByName) {
   const std::string folder = made_folder();
   ASSERT_EQ(run("galley-train", {folder + "/raft.yaml", "-o", folder + "/run", "-q", "train.duration=1 steps"}).code, 0);
@@ -133,6 +146,14 @@ TEST(OpticalFlow, MistakesHaveTheirCode) {
   const Outcome odd = run("galley-predict", {folder + "/run", folder + "/data/0_img1.ppm"});
   EXPECT_EQ(odd.code, 2) << odd.err;
   EXPECT_NE(odd.err.find("the command line has 1 file"), std::string::npos) << odd.err;
+  // The drawing would have the name of the input.
+  std::filesystem::copy(folder + "/data/0_img1.ppm", folder + "/data/0_img1.png");
+  const Outcome replaces =
+      run("galley-predict", {folder + "/run", folder + "/data/0_img1.png", folder + "/data/0_img2.ppm", "--draw", folder + "/data/."});
+  EXPECT_EQ(replaces.code, 2) << replaces.err;
+  EXPECT_NE(replaces.err.find("would replace the input"), std::string::npos) << replaces.err;
+  EXPECT_EQ(read_text(folder + "/data/0_img1.png"), read_text(folder + "/data/0_img1.ppm"));
+  std::filesystem::remove(folder + "/data/0_img1.png");
   write_text(folder + "/data/3_flow.flo", flo(kFrameWidth, kFrameHeight, 2).substr(0, 1000));
   const Outcome cut = run("galley-evaluate", {folder + "/run"});
   EXPECT_EQ(cut.code, 4) << cut.err;

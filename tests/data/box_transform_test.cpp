@@ -317,14 +317,16 @@ TEST(Boxes, ImagesOfDifferentSizesShareACanvas) {
 }
 
 TEST(Boxes, DetectorsResizeAsTorchvisionDoes) {
-  // height, width, shorter side, longer side, and the size that GeneralizedRCNNTransform gives.
+  // height, width, shorter side, longer side, and the size that GeneralizedRCNNTransform of torchvision 0.29 gives.
   constexpr int64_t kRows[][6] = {{375, 500, 800, 1333, 800, 1066}, {427, 640, 800, 1333, 800, 1199}, {281, 500, 800, 1333, 749, 1333},
                                   {480, 640, 320, 640, 320, 426},   {200, 1000, 320, 640, 128, 640},  {640, 427, 800, 1333, 1199, 800},
-                                  {500, 500, 800, 1333, 800, 800}};
+                                  {500, 500, 800, 1333, 800, 800},  {335, 500, 800, 1333, 799, 1194}, {500, 334, 800, 1333, 1197, 799},
+                                  {333, 500, 320, 448, 298, 448},   {375, 500, 320, 448, 320, 426}};
   for (const auto& row : kRows) {
     Resize resize;
     resize.size = {row[2]};
     resize.max_size = row[3];
+    resize.rule = ResizeRule::kScale;
     EXPECT_EQ(resize.target(row[0], row[1]), std::pair(row[4], row[5])) << row[0] << " x " << row[1];
   }
 }

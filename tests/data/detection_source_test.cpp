@@ -237,6 +237,8 @@ TEST(CocoSource, MistakesHaveTheirPlace) {
   expect_error(with("{\"images\": [], \"annotations\": []}"), {"the file has no 'categories'"}, 1);
   expect_error(with(coco_json("", R"([{"id": 0, "name": "cat"}])")), {"'cat' has the id 0", "renumber: true"}, 6);
   expect_error(with(coco_json("", R"([{"id": 1, "name": "cat"}, {"id": 1, "name": "dog"}])")), {"two categories have the id 1"}, 6);
+  expect_error(with(coco_json("", R"([{"id": 1, "name": "cat"}, {"id": 2, "name": "cat"}])")), {"two categories have the name 'cat'"}, 6);
+  expect_error(with(coco_json("", "[]")), {"'categories' is empty"}, 1);
   std::filesystem::remove(folder.folder.path() + "/images/b.bmp");
   expect_error(with(coco_json("")), {"no image", "b.bmp"}, 2);
 }

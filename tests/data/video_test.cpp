@@ -1,4 +1,5 @@
 // Clips: which frames of a video they hold, how transforms change them, and how batches hold them.
+#include "libcore/data/frame_order.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/sources.h"
 #include "tests/data/files.h"
@@ -100,6 +101,17 @@ TEST(VideoFolderSource, NamedFoldersAreClips) {
   const auto clips = open_clips({videos.folder().path() + "/a"}, 4, {});
   EXPECT_EQ(frames_of(*clips, 0), (std::vector<int>{0, 1, 2, 2}));
   EXPECT_THROW(open_clips({videos.folder().path() + "/a/1.bmp"}, 4, {}), Error);
+  const auto going_on = open_clips({videos.folder().path() + "/a/1.bmp", videos.folder().path() + "/a"}, 4, {}, true);
+  ASSERT_EQ(going_on->size(), 2);
+  EXPECT_THROW(going_on->read(0), BadSample);
+  EXPECT_EQ(frames_of(*going_on, 1), (std::vector<int>{0, 1, 2, 2}));
+}
+
+TEST(FrameOrder, NumbersCountByValue) {
+  std::vector<std::string> names{"b/1.png", "a10", "a2", "a2b10", "a02", "a2b9", "a", "10.png", "9.png", "a18446744073709551617"};
+  std::sort(names.begin(), names.end(), FrameOrder());
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"9.png", "10.png", "a", "a02", "a2", "a2b9", "a2b10", "a10", "a18446744073709551617", "b/1.png"}));
 }
 
 /// Frames change alike: all are mirrored or none, and the batch has the pixels of the frames one by one.

@@ -89,7 +89,7 @@ TEST(WeightRegistry, Detectors) {
   const WeightRegistry registry({kBuiltIn}, "/cache");
   EXPECT_EQ(registry.find("fasterrcnn_mobilenet_v3_large_320_fpn").pipeline(),
             "- {type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}\n"
-            "- {type: resize, size: 320, max_size: 640, interpolation: bilinear, antialias: false}\n"
+            "- {type: resize, size: 320, max_size: 640, rule: scale, interpolation: bilinear, antialias: false}\n"
             "- {type: pad_to, size: 640, sizes: [320x448, 320x640, 448x320, 640x320]}\n");
   EXPECT_EQ(registry.find("ssdlite320_mobilenet_v3_large").pipeline(),
             "- {type: normalize, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}\n"

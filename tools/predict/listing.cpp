@@ -4,6 +4,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
+#include "libcore/base/under_key.h"
 
 namespace galley::tools {
 namespace {
@@ -16,6 +17,39 @@ std::string drawing_path(const std::string& folder, const std::string& sample, s
   return folder + "/" + name;
 }
 
+/// The files of a sample.
+std::vector<std::string> files_of(const Source& source, int64_t index) {
+  const auto* pairs = dynamic_cast<const PairSource*>(&source);
+  if (pairs == nullptr) return {source.sample_name(index)};
+  const auto [first, second] = pairs->files(index);
+  return {first, second};
+}
+
+const char* suffix_of(DrawFormat format) { return format == DrawFormat::kJpeg ? ".jpg" : ".png"; }
+
+/// Throws Error (kUsage) if drawings of the samples in `folder` would replace one of their files.
+void check_replaced(const Source& source, const std::string& folder, DrawFormat format) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path real = fs::canonical(folder, ignored);
+  std::map<std::string, std::string> inputs;  // of the folder, by name
+  for (int64_t i = 0; i < source.size(); ++i) {
+    for (const std::string& file : files_of(source, i)) {
+      const fs::path path = fs::canonical(file, ignored);
+      if (path.parent_path() == real) inputs.emplace(path.filename().string(), file);
+    }
+  }
+  std::set<std::string> taken;
+  for (int64_t i = 0; !inputs.empty() && i < source.size(); ++i) {
+    const fs::path path = drawing_path(folder, source.sample_name(i), taken);
+    for (const std::string suffix : {suffix_of(format), ".mask.png", ".flo"}) {
+      const auto input = inputs.find(path.filename().string() + suffix);
+      if (input == inputs.end()) continue;
+      throw Error(ErrorCode::kUsage, cat("--draw ", folder, " would replace the input ", input->second)).suggest("name another folder");
+    }
+  }
+}
+
 }  // namespace
 
 Listing::Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered_json provenance)
@@ -25,7 +59,8 @@ Listing::Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered
   headings_.insert(headings_.end(), columns.begin(), columns.end());
 }
 
-void Listing::draw_into(std::string folder, DrawFormat format) {
+void Listing::draw_into(std::string folder, DrawFormat format, const Source& source) {
+  check_replaced(source, folder, format);
   folder_ = std::move(folder);
   format_ = format;
 }
@@ -41,7 +76,8 @@ void Listing::add(const Source& source, int64_t index, const std::map<std::strin
   std::optional<Canvas> canvas;
   if (image != nullptr)
     canvas.emplace(Canvas{*image, !folder_.empty(), pipeline_->grid(image->height(), image->width(), {.index = index})});
-  const Presentation shown = presenter_->present(results, file, canvas ? &*canvas : nullptr);
+  const Presentation shown =
+      under_key("data.val.pipeline", [&] { return presenter_->present(results, file, canvas ? &*canvas : nullptr); });
   nlohmann::ordered_json json;
   const auto* pairs = dynamic_cast<const PairSource*>(&source);
   if (pairs == nullptr) {
@@ -88,11 +124,7 @@ void Listing::draw(const std::string& sample, const Image& image, const Presenta
   }
   const Image& drawn = shown.overlay ? *shown.overlay : image;
   const Image whole = shown.lines.empty() ? drawn : draw_labels(drawn, shown.lines);
-  if (format_ == DrawFormat::kJpeg) {
-    write_jpeg(path + ".jpg", whole);
-  } else {
-    write_png(path + ".png", whole);
-  }
+  format_ == DrawFormat::kJpeg ? write_jpeg(path + suffix_of(format_), whole) : write_png(path + suffix_of(format_), whole);
 }
 
 Table Listing::table() const {

@@ -25,8 +25,9 @@ class Listing {
   /// `repeat_file`: each row of the table names its file, not only the first of a file.
   Listing(const Presenter* presenter, bool repeat_file, nlohmann::ordered_json provenance);
 
-  /// From now on add() writes annotated images to `folder`.
-  void draw_into(std::string folder, DrawFormat format = DrawFormat::kPng);
+  /// From now on add() writes annotated images of samples of `source` to `folder`. Throws Error (kUsage) if one would replace a file of
+  /// them.
+  void draw_into(std::string folder, DrawFormat format, const Source& source);
   /// From now on each line of JSON goes to `take` as soon as it is made.
   void give_lines_to(std::function<void(const std::string&)> take) { take_line_ = std::move(take); }
   bool gives_lines() const { return take_line_ != nullptr; }

@@ -144,6 +144,9 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     if (!inputs_.empty())
       throw Error(ErrorCode::kUsage, cat("both --tensors and an image were given: ", inputs_[0])).suggest("give one of them");
     check_output_file(output_, "--tensors gives tensors", "out.safetensors");
+    std::error_code ignored;
+    if (std::filesystem::equivalent(tensors_, output_, ignored))
+      throw Error(ErrorCode::kUsage, cat("-o ", output_, " would replace the input of --tensors")).suggest("name another file");
     if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on tensors");
     return open_arrays(input_tensors(session, tensors_), tensors_);
   }
@@ -160,7 +163,7 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
   const std::vector<int64_t>& shape = session.info().input_shape;
   if (shape.size() == 4) {  // a clip
     const std::optional<Split>& val = session.recipe().data.val;
-    return open_clips(inputs_, shape[1], val ? val->source : Component());
+    return open_clips(inputs_, shape[1], val ? val->source : Component(), on_error_ != "fail" && !dry_run_);
   }
   return open_images(inputs_, shape.size() == 3 && shape[0] == 1, on_error_ != "fail" && !dry_run_);
 }
@@ -296,7 +299,7 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     } catch (Error& error) {
       throw error.context(" (--draw)");
     }
-    listing.draw_into(draw_, draw_format_ == "jpeg" ? DrawFormat::kJpeg : DrawFormat::kPng);
+    listing.draw_into(draw_, draw_format_ == "jpeg" ? DrawFormat::kJpeg : DrawFormat::kPng, *source);
   }
   if (images) listing.place_by(Pipeline(items_for(pipeline, source->fields())));
   try {

@@ -32,8 +32,10 @@ std::string about_of(const std::string& text) {
     if (comment.empty() && line.starts_with("# ")) comment = line.substr(2);
     begin = end + 1;
   }
-  // A fragment has no `about`: the first sentence of its comment.
-  return comment.substr(0, std::min({comment.find(". "), comment.find(": "), comment.find(", to ")}));
+  // A fragment has no `about`: the first sentence of its comment. "et al. 2014" ends none.
+  size_t end = comment.find(". ");
+  while (end != std::string::npos && std::isupper(static_cast<unsigned char>(comment[end + 2])) == 0) end = comment.find(". ", end + 1);
+  return comment.substr(0, std::min({end, comment.find(": "), comment.find(", to ")}));
 }
 
 /// describe_key for a word that may be a recipe instead, whose key is missing.
