@@ -362,11 +362,16 @@ JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster)
   return job;
 }
 
+int64_t logical_replicas(const Recipe& recipe, int64_t ranks) {
+  const int64_t replicas = recipe.deterministic.replicas;
+  return replicas == 1 && ranks == 1 && recipe.device.is_gpu() ? 0 : replicas;
+}
+
 BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job) {
   if (!recipe.train.batch)
     throw Error(ErrorCode::kRecipe, "the key train.batch is missing").key("train.batch").suggest("write e.g. batch: 128");
   const int64_t readers = job.mesh.data * job.mesh.shard;
-  if (const int64_t replicas = recipe.deterministic.replicas; replicas > 0) {
+  if (const int64_t replicas = logical_replicas(recipe, readers); replicas > 0) {
     BatchPlan plan = plan_replicas(*recipe.train.batch, replicas, readers);
     plan.accumulation = (replicas + readers - 1) / readers;
     if (job.mesh.pipe > 1 && plan.global % replicas != 0) {

@@ -62,6 +62,9 @@ PlanModel planned_model(Session& session, const PlannedModelOptions& options);
 /// with the key if the ranks do not fit the mesh.
 JobPlan planned_job(const Recipe& recipe, int64_t ranks, const Cluster& cluster);
 
+/// The replicas of `deterministic` that `ranks` ranks compute one by one; 0: none. One GPU computes a single replica as an ordinary batch.
+int64_t logical_replicas(const Recipe& recipe, int64_t ranks);
+
 /// How the ranks divide the recipe's batch. Without train.batch.micro, a pipeline takes up to four micro-batches for each stage.
 /// With deterministic, micro-batches are the replicas of the rank that has most of them.
 BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job);

@@ -41,7 +41,7 @@ int64_t reached_bytes(const Program& program) {
 }  // namespace
 
 void Trainer::State::divide_batch() {
-  replicas = recipe.deterministic.replicas;
+  replicas = logical_replicas(recipe, rank_count());
   if (pipelines()) {  // micro-batches as galley-plan chooses them
     const BatchPlan planned = planned_batch(recipe, planned_job(recipe, rank_count(), cluster_of_cuts()));
     if (replicas == 0) replicas = planned.accumulation * reading_ranks();
@@ -51,7 +51,7 @@ void Trainer::State::divide_batch() {
 }
 
 void Trainer::State::make_engine() {
-  engine = std::make_unique<Engine>(session.backend(recipe.deterministic.replicas > 0 ? 1 : 0));
+  engine = std::make_unique<Engine>(session.backend(logical_replicas(recipe, rank_count()) > 0 ? 1 : 0));
   if (rank_count() == 1) return;
   const Backend& backend = engine->backend();
   devices = backend.connect(*options.ranks, nullptr);
@@ -109,7 +109,7 @@ void Trainer::State::make_plan() {
   make_divided_state();
   if (recipe.data.val) {
     int64_t samples_at_once = recipe.data.val->batch.value_or(batch.micro * std::max<int64_t>(1, replicas));
-    if (recipe.deterministic.replicas > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
+    if (logical_replicas(recipe, rank_count()) > 0) samples_at_once = (samples_at_once + replicas - 1) / replicas;
     const auto make = [&](const QuantizationAware* aware) {
       return std::make_unique<Evaluator>(
           session, *engine, nullptr, "val", samples_at_once, recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
@@ -173,7 +173,7 @@ void Trainer::State::plan_facts() {
   plan.micro = batch.micro;
   plan.accumulation = batch.accumulation;
   plan.replicas = replicas;
-  plan.micro_batches = pipelines() && recipe.deterministic.replicas == 0;
+  plan.micro_batches = pipelines() && logical_replicas(recipe, rank_count()) == 0;
   plan.total_steps = length.total_steps;
   plan.steps_per_epoch = length.steps_per_epoch;
   int64_t adapter_tensors = 0;  // two of each adapter

@@ -10,6 +10,7 @@
 #include "libcore/comm/texts.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/host_array.h"
+#include "libcore/train/planned_model.h"
 #include "libcore/train/rank_facts.h"
 #include "libcore/train/rank_roles.h"
 #include "libcore/train/trainer_state.h"
@@ -187,7 +188,7 @@ std::optional<MetricValues> Trainer::State::evaluate(Evaluator& evaluates, Train
     if (options.ranks != nullptr && options.ranks->position() != nullptr) ++options.ranks->position()->polls;  // it gets on
     return recipe.checkpoint.has_value() && events.stop_signal() != 0;
   };
-  const Evaluator::Replicas parts{.count = static_cast<int>(recipe.deterministic.replicas),
+  const Evaluator::Replicas parts{.count = static_cast<int>(logical_replicas(recipe, rank_count())),
                                   .threads = replica_threads(),
                                   .collectives = gathers_parameters() || stages};
   const bool by_replicas = parts.count > 0 && evaluates.divides();

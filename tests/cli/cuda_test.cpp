@@ -25,7 +25,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::string training_in(const std::string& run) { return kStandIn + " galley-train r.yaml device=cuda deterministic=true -q -o " + run; }
+std::string training_in(const std::string& run) { return kStandIn + " galley-train r.yaml device=cuda deterministic=1 -q -o " + run; }
 std::string training(const std::string& folder, const std::string& device) {
   return "cd " + folder + " && " + kStandIn + " galley-train r.yaml device=" + device + " log.every='1 steps' -q -o " + device;
 }
@@ -167,6 +167,8 @@ TEST(Cuda, RanksTrainAsTheProcessor) {
     std::map<std::string, int64_t> counts = counts_of(folder / "counts");
     EXPECT_EQ(counts["cuGraphLaunch"], 3) << sharding;  // the collectives are recorded with the step
     EXPECT_GT(counts[sharding == "ddp" ? "ncclAllReduce" : "ncclReduceScatter"], 0) << sharding;
+    EXPECT_GT(counts["ncclCommRegister"], 0) << sharding;
+    EXPECT_EQ(counts["ncclCommDeregister"], counts["ncclCommRegister"]) << sharding;
   }
 }
 

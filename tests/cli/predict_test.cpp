@@ -281,7 +281,12 @@ TEST_F(Predict, MistakesAreNamed) {
     EXPECT_EQ(outcome.out, "");
     EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
   };
+  std::vector<float> pixels(kPixels);
+  pixels.back() = NAN;
+  write_inputs(folder + "/nan.safetensors", pixels);
+  expect(4, "the tensor 'input' has nan at [0,", {"--tensors", folder + "/nan.safetensors", "-o", folder + "/x"});
   write_inputs(folder + "/in.safetensors", std::vector<float>(kPixels));
+  expect(2, "would replace the input of --tensors", {"--tensors", folder + "/in.safetensors", "-o", folder + "/in.safetensors"});
   expect(2, "nothing to predict", {});
   expect(4, "nowhere.jpg", {folder + "/nowhere.jpg", "--on-error", "fail"});
   write_text(folder + "/x.bmp", bmp(picture(1)));

@@ -1,6 +1,7 @@
 #include "tools/predict/input_tensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <vector>
 
@@ -44,6 +45,21 @@ void check_tokens(const Session& session, const Tensor& tokens, const std::strin
            cat("has the id ", ids[i], " at [", at / length, ",", at % length, "]; the vocabulary ends at ", params->tokens() - 1),
            "ids are those of the model's tokenizer: galley-predict R --tokenize TEXT prints them");
   }
+}
+
+/// Kernels of some layers, such as a convolution with relu, would make a finite number of NaN.
+void check_finite(const Tensor& tensor, const std::string& name, const std::string& path) {
+  if (!is_floating(tensor.dtype())) return;
+  const std::vector<double> values = tensor.to_doubles();
+  const auto found = std::find_if(values.begin(), values.end(), [](double value) { return !std::isfinite(value); });
+  if (found == values.end()) return;
+  std::string place;
+  int64_t rest = found - values.begin();
+  for (int d = tensor.shape().rank() - 1; d >= 0; --d) {
+    place = cat(rest % tensor.shape()[d], place.empty() ? "" : ",", place);
+    rest /= tensor.shape()[d];
+  }
+  refuse(path, name, cat("has ", *found, " at [", place, "]"), "write finite numbers");
 }
 
 /// Lengths [N] of the rows of the tensor that they belong to.
@@ -102,6 +118,7 @@ std::map<std::string, Tensor> input_tensors(const Session& session, const std::s
     if (input.optional && file.find(name) == nullptr) continue;
     read.insert(name);
     arrays.emplace(input.name, file.read(name));
+    check_finite(arrays.at(input.name), name, path);
     if (tokens && !input.optional && input.shape.size() == 1) check_tokens(session, arrays.at(input.name), name, path);
   }
   for (const auto& [name, tensor] : arrays) {

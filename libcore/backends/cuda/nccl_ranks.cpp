@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -82,6 +83,9 @@ class NcclRanks : public DeviceRanks {
     if (!device_.try_current()) return;
     // Of a communicator with an error, only this ends the work.
     const bool failed = std::uncaught_exceptions() > 0 || failed_;
+    for (const auto& [array, registration] : registered_) {
+      if (!failed && registration != nullptr) library().ncclCommDeregister(array.communicator, registration);
+    }
     for (const nccl::Handle each : all_communicators()) failed ? library().ncclCommAbort(each) : library().ncclCommDestroy(each);
     for (const Flight& flight : flights_) driver().cuEventDestroy(flight.done);
     driver().cuEventDestroy(ready_);
@@ -106,6 +110,7 @@ class NcclRanks : public DeviceRanks {
     for (const nccl::Handle each : all_communicators()) library().ncclCommAbort(each);
     communicator_ = nullptr;
     groups_.clear();
+    registered_.clear();
   }
 
   std::string transport() const override { return "NCCL " + nccl::nccl().state.version; }
@@ -117,6 +122,7 @@ class NcclRanks : public DeviceRanks {
     const nccl::Handle among = communicator_of(call.group);
     check(driver().cuEventRecord(ready_, cuda_stream(stream)), "recording an event");
     check(driver().cuStreamWaitEvent(stream_, ready_, 0), "waiting for an event");
+    enroll(call, among);
     finish(enqueue(call, among), among);
     Flight& flight = free_flight();
     check(driver().cuEventRecord(flight.done, stream_), "recording an event");
@@ -132,11 +138,33 @@ class NcclRanks : public DeviceRanks {
   }
 
  private:
+  /// An array that a communicator knows.
+  struct Registered {
+    nccl::Handle communicator;
+    const void* address;
+    size_t bytes;
+    auto operator<=>(const Registered&) const = default;
+  };
   /// A started collective.
   struct Flight {
     const void* output = nullptr;  // null: free
     cuda::EventHandle done = nullptr;
   };
+
+  /// Registers the array of a collective when it is first used, which is in a run that is not recorded: arrays have one place in all runs.
+  /// NCCL then moves it without copies of its own where the GPUs allow that. A collective works without, too.
+  void enroll(const Collective& call, nccl::Handle among) {
+    const bool scatters = call.kind == CollectiveKind::kReduceScatter;  // the output is a part of the input
+    const Registered array{among, scatters ? call.input : call.output, static_cast<size_t>(call.count * dtype_size(call.dtype))};
+    if (array.bytes == 0 || registered_.contains(array)) return;
+    void* registration = nullptr;
+    nccl::Result result = library().ncclCommRegister(among, const_cast<void*>(array.address), array.bytes, &registration);
+    if (result == nccl::kInProgress) {
+      finish(result, among);
+      result = nccl::kSuccess;
+    }
+    registered_.emplace(array, result == nccl::kSuccess ? registration : nullptr);
+  }
 
   void connect() {
     if (const std::string& problem = nccl::nccl().state.problem; !problem.empty()) {
@@ -244,6 +272,7 @@ class NcclRanks : public DeviceRanks {
   cuda::EventHandle ready_ = nullptr;    // the inputs of the next one
   nccl::Handle communicator_ = nullptr;  // of all ranks
   std::vector<std::pair<RankGroup, nccl::Handle>> groups_;
+  std::map<Registered, void*> registered_;  // null: it cannot be registered
   std::vector<Flight> flights_;
   std::string last_;  // for messages
   bool failed_ = false;

@@ -42,6 +42,8 @@ struct Options {
   X(ncclCommDestroy, (Handle communicator))                                                                                               \
   X(ncclCommAbort, (Handle communicator))                                                                                                 \
   X(ncclCommGetAsyncError, (Handle communicator, Result * result))                                                                        \
+  X(ncclCommRegister, (Handle communicator, void* array, size_t bytes, void** registration))                                              \
+  X(ncclCommDeregister, (Handle communicator, void* registration))                                                                        \
   X(ncclAllReduce, (const void* from, void* to, size_t count, int type, int operation, Handle communicator, StreamHandle stream))         \
   X(ncclReduceScatter, (const void* from, void* to, size_t own_count, int type, int operation, Handle communicator, StreamHandle stream)) \
   X(ncclAllGather, (const void* from, void* to, size_t own_count, int type, Handle communicator, StreamHandle stream))                    \

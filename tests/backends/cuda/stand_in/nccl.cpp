@@ -89,6 +89,7 @@ struct Member {
 };
 struct Communicator {
   std::shared_ptr<Member> member;
+  int registered = 0;  // arrays
 };
 Communicator& of(nccl::Handle handle) { return *reinterpret_cast<Communicator*>(handle); }
 
@@ -224,6 +225,19 @@ GALLEY_EXPORT Result ncclCommSplit(nccl::Handle parent, int color, int, nccl::Ha
     ++ranks;
   }
   return join(handle, member.name + "_" + std::to_string(member.splits) + "_" + std::to_string(color), ranks, rank);
+}
+GALLEY_EXPORT Result ncclCommRegister(nccl::Handle handle, void* array, size_t bytes, void** registration) {
+  if (const Result injected = started("ncclCommRegister"); injected != 0) return injected;
+  if (array == nullptr || bytes == 0) return kInvalidArgument;
+  ++of(handle).registered;
+  *registration = array;
+  return nccl::kSuccess;
+}
+GALLEY_EXPORT Result ncclCommDeregister(nccl::Handle handle, void* registration) {
+  if (const Result injected = started("ncclCommDeregister"); injected != 0) return injected;
+  if (registration == nullptr || of(handle).registered == 0) return kInvalidArgument;
+  --of(handle).registered;
+  return nccl::kSuccess;
 }
 GALLEY_EXPORT Result ncclCommDestroy(nccl::Handle handle) {
   delete &of(handle);
