@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
 #include "libcore/nn/detection.h"
@@ -24,7 +26,7 @@ struct GoldenDetector {
   Shape input;
   std::vector<std::pair<std::string, double>> options;
   ObjectRows objects;
-  double predictors = 1;  // factor of the last layers of both stages for detections
+  double predictors = 1;  // factor of the last layers of the heads for detections
 
   Component component() const {
     Component model = default_model(type);
@@ -58,7 +60,7 @@ inline const std::vector<GoldenDetector>& golden_detectors() {
          {3, 3, 64, 96},
          {{"num_classes", 5}, {"score_thresh", 0.1}, {"topk_candidates", 12}, {"detections_per_img", 40}},
          three},
-        {"retinanet", "retinanet_resnet50_fpn", {2, 3, 32, 64}, pyramid, two},
+        {"retinanet", "retinanet_resnet50_fpn", {2, 3, 32, 64}, pyramid, two, 1e-4},
         {"retinanet_v2", "retinanet_resnet50_fpn_v2", {2, 3, 32, 64}, pyramid, two},
         {"fcos", "fcos_resnet50_fpn", {2, 3, 32, 64}, pyramid, two},
         {"fasterrcnn", "fasterrcnn_resnet50_fpn", {2, 3, 32, 64}, regions, two, 2e-4},
@@ -88,14 +90,15 @@ inline GoldenDetector golden_instances(const std::string& file) {
 
 inline constexpr int64_t kRoom = 4;  // objects that fit, of each image
 
-/// Multiplies the last layers of both stages, as write_rcnn does.
+/// Multiplies the last layers of the heads, as write_rcnn and write_pyramid do.
 inline void scale_predictors(std::map<std::string, RefArray>& feeds, double factor) {
+  if (factor == 1) return;
   for (auto& [name, array] : feeds) {
-    if (name.find("rpn.head.cls_logits") == std::string::npos && name.find("rpn.head.bbox_pred") == std::string::npos &&
-        name.find("box_predictor") == std::string::npos && name.find("mask_fcn_logits") == std::string::npos &&
-        name.find("kps_score_lowres") == std::string::npos)
-      continue;
-    for (double& value : array.v) value *= factor;
+    const bool last =
+        std::ranges::any_of(std::array{"rpn.head.cls_logits", "rpn.head.bbox_pred", "box_predictor", "mask_fcn_logits", "kps_score_lowres",
+                                       "head.classification_head.cls_logits", "head.regression_head.bbox_reg"},
+                            [&](const char* layer) { return name.find(layer) != std::string::npos; });
+    for (size_t i = 0; last && i < array.v.size(); ++i) array.v[i] *= factor;
   }
 }
 

@@ -67,9 +67,16 @@ def write_training(writer, model, images, objects):
             writer.sample(f"buffer:{name}", value)
 
 
-def write_pyramid(name, file, detects=True):
-    """A detector on a feature pyramid, for two images of 32 x 64 pixels. Without norms in its head all scores are 1, and their order is
-    open: then no detections are written."""
+def scale_layers(layers, factor):
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight *= factor
+            layer.bias *= factor
+
+
+def write_pyramid(name, file, factor=1):
+    """A detector on a feature pyramid, for two images of 32 x 64 pixels. For detections the last layers of a head without norms are
+    multiplied by `factor`: all scores would be 1."""
     torch.set_default_dtype(torch.float64)
     options = {"num_classes": 5, "topk_candidates": 30, "detections_per_img": 20}
     model = getattr(detection, name)(weights=None, weights_backbone=None, **options)
@@ -78,10 +85,12 @@ def write_pyramid(name, file, detects=True):
     model = prepare(without_transform(model, 32, 64))
     images = golden("input", (2, 3, 32, 64), 3.0**0.5)
     w = Writer()
-    model.eval()
+    scaled = copy.deepcopy(model)
+    if factor != 1:
+        scale_layers([scaled.head.classification_head.cls_logits, scaled.head.regression_head.bbox_reg], factor)
+    scaled.eval()
     with torch.no_grad():
-        if detects:
-            write_detections(w, model(list(images)))
+        write_detections(w, scaled(list(images)))
     write_training(w, model, images, SMALL_OBJECTS)
     w.save(file)
     torch.set_default_dtype(torch.float32)
@@ -106,10 +115,7 @@ def scale_predictors(model, factor):
         layers.append(model.roi_heads.mask_predictor.mask_fcn_logits)
     if model.roi_heads.has_keypoint():
         layers.append(model.roi_heads.keypoint_predictor.kps_score_lowres)
-    with torch.no_grad():
-        for layer in layers:
-            layer.weight *= factor
-            layer.bias *= factor
+    scale_layers(layers, factor)
 
 
 def write_rcnn(name, file, factor, height=32, width=64, **options):
@@ -267,7 +273,7 @@ if __name__ == "__main__":
     write_names()
     write_ssdlite()
     write_ssd300()
-    write_pyramid("retinanet_resnet50_fpn", "retinanet", detects=False)
+    write_pyramid("retinanet_resnet50_fpn", "retinanet", 1e-4)
     write_pyramid("retinanet_resnet50_fpn_v2", "retinanet_v2")
     write_pyramid("fcos_resnet50_fpn", "fcos")
     write_rcnn("fasterrcnn_resnet50_fpn", "fasterrcnn", 2e-4)
