@@ -15,9 +15,6 @@ namespace {
 
 const double kLargestGrowth = std::log(1000.0 / 16);
 
-/// Column i of [..,4], as [..,1].
-Value column(Value boxes, int64_t i) { return slice(boxes, -1, i, i + 1); }
-
 /// Centers and sizes of boxes, [..,1] each.
 struct Centers {
   explicit Centers(Value boxes)
@@ -28,13 +25,14 @@ struct Centers {
   Value w, h, x, y;
 };
 
-/// The input of that name; absent where there is none.
-Value find(const NamedValues& inputs, std::string_view name) {
-  const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) { return input.first == name; });
-  return found == inputs.end() ? Value() : found->second;
+}  // namespace
+
+Value value_of(const NamedValues& values, std::string_view name) {
+  const auto found = std::find_if(values.begin(), values.end(), [&](const auto& value) { return value.first == name; });
+  return found == values.end() ? Value() : found->second;
 }
 
-}  // namespace
+Value column(Value boxes, int64_t i) { return slice(boxes, -1, i, i + 1); }
 
 std::vector<ModelInput> detector_inputs(int64_t height, int64_t width, bool extents) {
   ModelInput image{.name = "input", .shape = {3, height, width}, .names = image_names()};
@@ -48,7 +46,7 @@ std::vector<ModelInput> detector_inputs(int64_t height, int64_t width, bool exte
 }
 
 Objects objects_of(const Builder& b, const NamedValues& inputs) {
-  Objects objects{find(inputs, kObjectBoxes), find(inputs, kObjectLabels), find(inputs, kObjectOffsets)};
+  Objects objects{value_of(inputs, kObjectBoxes), value_of(inputs, kObjectLabels), value_of(inputs, kObjectOffsets)};
   if (!objects.boxes || !objects.labels || !objects.offsets) objects = {};
   if (b.training() && !objects) {
     throw Error(ErrorCode::kRecipe, "training a detector needs the fields `boxes` and `labels`, which the data do not have")
@@ -76,7 +74,7 @@ Value BoxCoder::decode(Value codes, Value anchors) const {
 }
 
 ImageSize::ImageSize(const NamedValues& inputs)
-    : height(0), width(0), each(find(inputs, kImageSize)), extents(find(inputs, kImageExtents)) {
+    : height(0), width(0), each(value_of(inputs, kImageSize)), extents(value_of(inputs, kImageExtents)) {
   const Shape& image = inputs.front().second.shape();
   height = image[2];
   width = image[3];

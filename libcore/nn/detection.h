@@ -60,6 +60,10 @@ Value clip_boxes(Value boxes, const ImageSize& size);
 /// |d| - beta / 2 for |d| > beta, else d^2 / (2 beta).
 Value smooth_l1(Value x, Value target, double beta);
 
+/// The value of that name; absent where there is none.
+Value value_of(const NamedValues& values, std::string_view name);
+/// Coordinate i of boxes [..,4], as [..,1].
+Value column(Value boxes, int64_t i);
 /// A constant of x's dtype, which broadcasts.
 Value constant_like(Value x, double value);
 /// The mask of labels [N,A] above 0, and how many of each sample are: [N].

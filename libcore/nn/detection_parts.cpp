@@ -16,7 +16,6 @@ namespace {
 constexpr int64_t kPyramidChannels = 256;
 constexpr double kGiouEps = 1e-7;
 
-Value column(Value boxes, int64_t i) { return slice(boxes, -1, i, i + 1); }
 Value area_of(Value width, Value height) { return mul(width, height); }
 
 /// A convolution of the pyramid, with its initial values.

@@ -355,14 +355,9 @@ struct Architecture {
                     const NamedValues& inputs) = nullptr;
 };
 
-Value result_of(const NamedValues& values, std::string_view name) {
-  const auto found = std::find_if(values.begin(), values.end(), [&](const auto& value) { return value.first == name; });
-  return found == values.end() ? Value() : found->second;
-}
-
 /// The masks or key points of objects. Their absence is an error where rows are trained.
 Value objects_field(Builder& b, const NamedValues& inputs, std::string_view name, std::string_view field) {
-  const Value found = result_of(inputs, name);
+  const Value found = value_of(inputs, name);
   if (b.training() && !found) {
     throw Error(ErrorCode::kRecipe, cat("training this detector needs the field `", field, "`, which the data do not have"))
         .key("data.train.source")
@@ -418,7 +413,7 @@ NamedValues faster_rcnn(Builder& b, const RcnnParams& params, const Architecture
   InstanceHead head{
       .pool = [&](Value boxes, Value count) { return region_features(pooled, image, boxes, count, 14); },
       .trained = {},
-      .detected = {result_of(results, kDetectedBoxes), result_of(results, kDetectedLabels), result_of(results, kDetectedCount), {}}};
+      .detected = {value_of(results, kDetectedBoxes), value_of(results, kDetectedLabels), value_of(results, kDetectedCount), {}}};
   if (objects) head.trained = regions_of_objects(params.box, regions, objects);
   architecture.instances(b, params, results, head, inputs);
   return results;

@@ -237,7 +237,6 @@ NamedValues retinanet(Builder& b, const Options& options, const NamedValues& inp
 
 /// Boxes of codes, the distances of their sides from the centers of anchors in sizes of the anchor: torchvision's BoxLinearCoder.
 Value decode_distances(Value codes, Value anchors) {
-  const auto column = [](Value boxes, int64_t i) { return slice(boxes, -1, i, i + 1); };
   const Value w = sub(column(anchors, 2), column(anchors, 0)), h = sub(column(anchors, 3), column(anchors, 1));
   const Value x = affine(add(column(anchors, 0), column(anchors, 2)), 0.5), y = affine(add(column(anchors, 1), column(anchors, 3)), 0.5);
   return concat({sub(x, mul(column(codes, 0), w)), sub(y, mul(column(codes, 1), h)), add(x, mul(column(codes, 2), w)),
@@ -247,7 +246,6 @@ Value decode_distances(Value codes, Value anchors) {
 
 /// How central anchors [A,4] are in boxes [N,A,4]: [N,A].
 Value centerness(Value boxes, Value anchors) {
-  const auto column = [](Value value, int64_t i) { return slice(value, -1, i, i + 1); };
   const Value x = affine(add(column(anchors, 0), column(anchors, 2)), 0.5), y = affine(add(column(anchors, 1), column(anchors, 3)), 0.5);
   const Value left = sub(x, column(boxes, 0)), right = sub(column(boxes, 2), x), top = sub(y, column(boxes, 1)),
               bottom = sub(column(boxes, 3), y);

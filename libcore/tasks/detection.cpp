@@ -98,9 +98,9 @@ std::vector<std::string> parts_of(const NamedValues& results) {
 }
 
 Value result_of(const NamedValues& results, const std::string& name) {
-  const auto found = std::find_if(results.begin(), results.end(), [&](const auto& item) { return item.first == name; });
-  GALLEY_ASSERT(found != results.end(), "the detector has no result ", name);
-  return found->second;
+  const Value found = value_of(results, name);
+  GALLEY_ASSERT(found, "the detector has no result ", name);
+  return found;
 }
 
 /// A detected object of a sample, in pixels of the original image.
